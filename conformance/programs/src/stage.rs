@@ -42,6 +42,8 @@ pub(crate) struct Stage {
     wire: Option<Result<Wire, String>>,
     /// Two sides in network namespaces of their own, of each whom a row wanted them of.
     namespaces: Vec<(Whose, [Side; 2])>,
+    /// The namespaces of whom are on a fabric of the first one.
+    joined: Vec<Whose>,
     /// The fabric that rows share which only look at one, with its manager.
     ground: Option<Ground>,
     /// What pyverbs' own tests said, once they have been run.
@@ -77,6 +79,7 @@ impl Stage {
             solo_is_plugged: false,
             wire: None,
             namespaces: Vec::new(),
+            joined: Vec::new(),
             ground: None,
             pyverbs: None,
             _holders: Vec::new(),
@@ -115,8 +118,14 @@ impl Stage {
             }
             Way::Wire4 => self.wire()?.v4.clone(),
             Way::Wire6 => self.wire()?.v6.clone(),
-            Way::Namespaces => self.namespaces(Whose::Ours)?,
-            Way::UserNamespaces => self.namespaces(Whose::PlainUsers)?,
+            Way::Namespaces | Way::UserNamespaces => {
+                let user = row.way == Way::UserNamespaces;
+                let whose = if user { Whose::PlainUsers } else { Whose::Ours };
+                match row.device {
+                    Device::Ib => self.joined(whose)?,
+                    _ => self.namespaces(whose)?,
+                }
+            }
             Way::Management => return Err(anyhow::anyhow!("a fabric has no scene").into()),
         };
         let logs = self.logs_of(&row.title);
@@ -320,6 +329,50 @@ impl Stage {
         Ok(sides)
     }
 
+    /// The same on a fabric that the first host's machine has, and the second one's has joined, once their ports are up. A plain user's is
+    /// managed by OpenSM, which runs on the first host.
+    fn joined(&mut self, whose: Whose) -> Result<[Side; 2], Trouble> {
+        let sides = self.namespaces(whose)?;
+        if self.joined.contains(&whose) {
+            return Ok(sides);
+        }
+        let [here, there] = &sides;
+        let at = format!("{}:0", namespace::V4[0]);
+        let mut up = vec!["fabric", "up", "--shape", "switch:4", "--listen", &at];
+        up.extend((whose == Whose::PlainUsers).then_some("--no-sm"));
+        let said = here.rdmux(&up)?;
+        let between = |before: &str, after: &str| {
+            let rest = said.split_once(before)?.1;
+            Some(rest.split_once(after)?.0.to_owned())
+        };
+        let listens = between("it listens at ", ";").context("no address")?;
+        let secret = between("with a copy of ", ":\n").context("no secret")?;
+        there.rdmux(&["fabric", "up", "--join", &listens, "--secret", &secret])?;
+        self.joined.push(whose);
+        if whose == Whose::PlainUsers {
+            let dir = self.work.join("opensm");
+            side::public_folder(&dir)?;
+            let dir = dir.display();
+            let (tmp, cache) = (format!("OSM_TMP_DIR={dir}"), format!("OSM_CACHE_DIR={dir}"));
+            let log = format!("{dir}/log");
+            let words = [&tmp[..], &cache, "opensm", "-f", &log];
+            let command = here.command(&["--device", "ib"], &[], &words);
+            let manager = Process::start(command, "opensm", &self.logs.join("joined-opensm.log"));
+            self._holders.push(manager?);
+        }
+        let end = Instant::now() + SHORTLY;
+        for side in &sides {
+            while !side.is_active("ib")? {
+                if Instant::now() >= end {
+                    let why = anyhow::anyhow!("the port of {} does not come up", side.name);
+                    return Err(why.into());
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok(sides)
+    }
+
     fn sides(&self) -> impl Iterator<Item = &Side> {
         let wire = self.wire.iter().flatten().flat_map(|w| &w.v4);
         let namespaces = self.namespaces.iter().flat_map(|(_, sides)| sides);
@@ -336,7 +389,9 @@ impl Drop for Stage {
         }
         let on_fabrics = [&self.subnet, &self.ports].into_iter().flatten().map(|[side, _]| side);
         let solo = self.solo.iter().filter(|_| self.solo_is_plugged);
-        for side in on_fabrics.chain(solo) {
+        let joined = self.namespaces.iter().filter(|(whose, _)| self.joined.contains(whose));
+        let joined = joined.map(|(_, [side, _])| side);
+        for side in on_fabrics.chain(solo).chain(joined) {
             let _ = side.rdmux(&["fabric", "down"]);
         }
         let _ = fs::remove_dir_all(&self.work);

@@ -27,6 +27,7 @@ pub(crate) fn table() -> Vec<Row> {
     rows.extend(kinds::rows());
     rows.extend(ports::rows());
     rows.extend(namespaces::rows());
+    rows.extend(namespaces::infiniband());
     rows.extend(management::rows());
     rows
 }

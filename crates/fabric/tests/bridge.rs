@@ -3,16 +3,22 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::Fabric;
+use common::traffic::{Burst, Host};
 use rdmux_fabric::client::{Attachment, ConnectOptions, admin};
-use rdmux_fabric::server::{Server, ServerOptions, Setup};
+use rdmux_fabric::proto::{AttachmentRequest, Greeting, NodeRef, PortRef, Reply, Role, RowEntry};
+use rdmux_fabric::server::{ManagerSetup, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError, bridge};
-use rdmux_runtime::UserDir;
-use rdmux_wire::Guid;
+use rdmux_runtime::{UserDir, socket};
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::LinearForwardingTable;
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Guid, Lid};
 
 /// A bridge in a thread, and the directory of its machine.
 struct Joined {
@@ -88,15 +94,171 @@ fn clients_of_a_bridge_end_with_it_and_the_fabric_notices() {
     assert_eq!(host.refresh().unwrap_err().errno(), 5);
 }
 
+/// A fabric with a manager that listens, and a bridge to it.
+fn managed() -> (Fabric, Joined) {
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let manager = ManagerSetup { sweep_ms: Some(3_600_000), ..ManagerSetup::default() };
+    let setup = Setup { listen, manager, ..Setup::default() };
+    let fabric = Fabric::with("switch:4", setup, Config::default());
+    common::up(&fabric);
+    let joined = join(&fabric, None);
+    (fabric, joined)
+}
+
 #[test]
-fn host_behind_a_bridge_is_managed_and_has_no_data() {
-    let fabric = listening();
-    let mut joined = join(&fabric, None);
-    let mut host = attach(&joined, &fabric);
-    assert!(host.routes().is_none());
-    let e = host.set_endpoint("127.0.0.1:9".parse().unwrap()).unwrap_err();
-    assert!(e.errno() == libc::EOPNOTSUPP && e.to_string().contains("another machine"), "{e}");
-    host.refresh().unwrap();
+fn hosts_of_two_machines_exchange_packets_and_all_ports_count_them() {
+    let (fabric, mut joined) = managed();
+    let mut near = Host::new(&fabric, "near", Guid(1), 1);
+    let by = |name, guid| Host::by(&joined.options, &fabric.name, name, Guid(guid), 1);
+    let (mut far, mut beside) = (by("far", 2), by("beside", 3));
+    // This machine is also the other one, by its loopback address.
+    let machine = |host: &Host| SocketAddr::from(([127, 0, 0, 1], host.addr().port()));
+    for (from, to) in [(&near, &far), (&far, &near), (&far, &beside), (&beside, &far)] {
+        let peer = from.view.peer(from.view.way(to.lid()).unwrap().peer).unwrap();
+        assert_eq!((peer.addr, peer.port_guid), (machine(to), to.described.port.guid));
+    }
+    let (mut sent, mut came) = ([0; 3], [0; 3]);
+    let mut hosts = [&mut near, &mut far, &mut beside];
+    for n in 1..=30 {
+        let (from, to) = (n % 3, (n + 1 + n % 2) % 3);
+        let burst = Burst::to(hosts[to], n as u64, 100 * n);
+        hosts[from].processes[0].send(&burst);
+        hosts[to].processes[0].expect(n as u64);
+        sent[from] += n as u64;
+        came[to] += n as u64;
+    }
+    let counters = |host: &mut Host| {
+        while host.attachment.poll_update().unwrap().is_some() {}
+        let facts = host.attachment.refresh().unwrap().port;
+        let counter = |name: &str| facts.counters.iter().find(|(n, _)| n == name).unwrap().1;
+        (counter("port_xmit_packets"), counter("port_rcv_packets"))
+    };
+    // Datagrams of the manager, by which the ports came up, are the same for each host.
+    let managed = |host: &mut Host, sent, came| {
+        let since = std::time::Instant::now();
+        loop {
+            let (xmit, rcv) = counters(host);
+            // What other bridged hosts have sent is heard a little later.
+            if rcv >= came && xmit >= sent && xmit - sent == rcv - came {
+                return xmit - sent;
+            }
+            assert!(since.elapsed().as_secs() < 20, "{xmit} {rcv} {sent} {came}");
+        }
+    };
+    let all: Vec<_> = (0..3).map(|n| managed(hosts[n], sent[n], came[n])).collect();
+    assert!(all.iter().all(|n| *n < 100), "{all:?}");
+    admin::down(&joined.options, &fabric.name).unwrap();
+    joined.ended();
+}
+
+#[test]
+fn copies_of_route_tables_have_a_change_before_anybody_of_the_machine_hears_of_it() {
+    let (fabric, mut joined) = managed();
+    let near = Host::new(&fabric, "near", Guid(1), 1);
+    let far = Host::by(&joined.options, &fabric.name, "far", Guid(2), 1);
+    let shown = admin::show(&joined.options, &fabric.name).unwrap();
+    let switch = shown.nodes.iter().find(|node| node.is_switch).unwrap();
+    // A manager on the other machine.
+    let port = PortRef { node: NodeRef::Guid(switch.guid), port: 0 };
+    let mut manager = common::Manager::open(&joined.options, &fabric.name, &port);
+    let lid = near.lid();
+    let table = manager.get(&[], LinearForwardingTable::ATTR_ID, u32::from(lid.0 / 64)).data;
+    let right = table[usize::from(lid.0 % 64)];
+    let mut ids = std::collections::BTreeSet::new();
+    for round in 0..200 {
+        let mut smp =
+            Smp::directed(Method::SET, LinearForwardingTable::ATTR_ID, u32::from(lid.0 / 64), &[]);
+        smp.data = table;
+        let arrives = round % 2 == 1;
+        smp.data[usize::from(lid.0 % 64)] = if arrives { right } else { 255 };
+        manager.ask(&smp);
+        assert_eq!(far.view.way(lid).is_some(), arrives, "{round}");
+        assert!(ids.insert(far.view.route_id(lid)), "a way of its own");
+        let end = |guid: Guid| format!("{:#x}", guid.0).parse().unwrap();
+        if round % 50 == 0 {
+            let (a, b) = (end(near.described.node_guid), end(switch.guid));
+            for up in [false, true] {
+                admin::link(&joined.options, &fabric.name, up, &a, &b).unwrap();
+                if !up {
+                    assert_eq!(far.view.way(lid), None);
+                }
+            }
+            while !near.view.own().active {
+                thread::yield_now();
+            }
+        }
+    }
+    admin::down(&joined.options, &fabric.name).unwrap();
+    joined.ended();
+    // The table stays as it was last.
+    assert!(far.view.own().active);
+}
+
+#[test]
+fn host_that_is_reached_by_its_own_machine_alone_is_no_peer_of_others() {
+    let (fabric, mut joined) = managed();
+    let near = Host::new(&fabric, "near", Guid(1), 1);
+    let far = Host::by(&joined.options, &fabric.name, "far", Guid(2), 1);
+    let mut only = Host::by(&joined.options, &fabric.name, "only", Guid(3), 1);
+    let addr = only.addr();
+    only.attachment.set_endpoint(addr, false).unwrap();
+    only.attachment.refresh().unwrap();
+    let peer = |host: &Host| host.view.peer(host.view.way(only.lid()).unwrap().peer);
+    while peer(&near).is_some() {
+        thread::yield_now();
+    }
+    assert_eq!(peer(&far).map(|peer| peer.addr), Some(addr));
+    admin::down(&joined.options, &fabric.name).unwrap();
+    joined.ended();
+}
+
+/// Says something to a fabric or a bridge, and returns what comes back.
+fn say(options: &ConnectOptions, fabric: &Fabric, messages: &[Vec<u8>]) -> Vec<u8> {
+    let dir = options.dir(&fabric.name).unwrap();
+    let connected = rdmux_runtime::connect::connect(&dir, Duration::from_secs(10));
+    let socket = connected.ok().flatten().unwrap();
+    for message in messages {
+        socket::send_bytes(socket.as_fd(), message, &[]).unwrap();
+    }
+    let mut buf = vec![0; socket::MAX_MESSAGE];
+    match socket::recv_bytes(socket.as_fd(), &mut buf, &mut Vec::new()) {
+        Ok(message) => message.to_vec(),
+        Err(_) => Vec::new(),
+    }
+}
+
+#[test]
+fn clients_do_not_speak_for_bridges() {
+    let (fabric, mut joined) = managed();
+    let tables = postcard::to_stdvec(&Greeting::new(Role::Tables)).unwrap();
+    for options in [&fabric.options, &joined.options] {
+        let answer = say(options, &fabric, std::slice::from_ref(&tables));
+        let (_, reply): (u32, Reply<()>) = postcard::from_bytes(&answer).unwrap();
+        assert_eq!(reply.unwrap_err().errno, libc::EPERM);
+    }
+    // What only a bridge tells ends a host's connection.
+    for options in [&fabric.options, &joined.options] {
+        let row =
+            RowEntry { route: 0, dlid: Lid(1), sl: 0, pkey: 0, payload: 0, packets: 9, words: 9 };
+        let counted = [
+            AttachmentRequest::Counted { rows: vec![row] },
+            AttachmentRequest::CountBy { made: 0, ways: Vec::new() },
+        ];
+        for told in &counted {
+            let attached = Attachment::open(options, &fabric.name, "liar", Guid(7)).unwrap().0;
+            let message = postcard::to_stdvec(told).unwrap();
+            socket::send_bytes(attached.as_fd(), &message, &[]).unwrap();
+            let mut attached = attached;
+            while attached.refresh().is_ok() {}
+            let is_there = || {
+                let status = admin::status(&fabric.options, &fabric.name).unwrap();
+                !status.attached.is_empty()
+            };
+            while is_there() {
+                thread::yield_now();
+            }
+        }
+    }
     admin::down(&joined.options, &fabric.name).unwrap();
     joined.ended();
 }

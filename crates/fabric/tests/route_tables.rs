@@ -45,7 +45,7 @@ impl Host {
 
     /// Says where it takes packets, and waits for the answer.
     fn says(&mut self, addr: SocketAddr) {
-        self.attachment.set_endpoint(addr).unwrap();
+        self.attachment.set_endpoint(addr, false).unwrap();
         let first = self.attachment.refresh().unwrap();
         let mut answers = usize::from(first.events.is_empty());
         while answers < 2 {
@@ -364,7 +364,7 @@ fn attachment_that_is_polled_for_has_a_table_and_no_address_that_is_none() {
     let view = RouteView::map(attachment.routes().unwrap()).unwrap();
     assert_eq!(view.epoch(), 1);
     for addr in ["0.0.0.0:9", "[::]:9", "127.0.0.1:0", "192.0.2.1:9"] {
-        let e = attachment.set_endpoint(addr.parse().unwrap()).unwrap_err();
+        let e = attachment.set_endpoint(addr.parse().unwrap(), true).unwrap_err();
         assert_eq!(e.errno(), libc::EINVAL, "{e}");
     }
     attachment.refresh().unwrap();

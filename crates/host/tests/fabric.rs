@@ -75,6 +75,7 @@ fn described() -> Described {
         device_id: 0,
         revision: 0,
         port: facts(),
+        is_joined: false,
     }
 }
 

@@ -15,6 +15,7 @@
 //! - [`procmem`]: the memory of another process, by cross-process copy
 //! - [`ib`]: InfiniBand packets over UDP, straight to where the subnet's switches would bring them
 //! - [`routes`]: where the packets of an InfiniBand port go, as the owner of the subnet publishes it
+//! - [`rows`]: what a process counts of the packets that it sends there, for the ports on the way
 //! - [`board`]: what a process publishes, so that others reach its memory without it
 //! - [`namespace`]: other files for a process and its children
 //!
@@ -48,6 +49,7 @@ pub mod namespace;
 pub mod procmem;
 pub mod ring;
 pub mod routes;
+pub mod rows;
 mod shared;
 pub mod shm;
 pub mod spin_wait;

@@ -1,4 +1,4 @@
-//! What rings, boards and route tables are made of: memory that processes share, the words in it, and fences.
+//! What rings, boards, route tables and counter rows are made of: memory that processes share, the words in it, and fences.
 //!
 //! Built with `--cfg loom`, all of it is a model, and the same [`ring`](crate::ring), [`board`](crate::board) and [`routes`](crate::routes) run on that:
 //! the tests in `model` then see every order in which their threads' accesses can happen, and every value

@@ -82,6 +82,8 @@ pub enum DropReason {
     DirectedRoute,
     /// The service level maps to no virtual lane of the link.
     NoVirtualLane,
+    /// It is longer than the link takes. No management datagram is.
+    TooLong,
     /// A switch port enforces partitions, and this one is not allowed out.
     PkeyOut,
     /// The same, in.
@@ -107,7 +109,9 @@ impl DropReason {
     /// The counter of the specification that it belongs to, where there is one.
     const fn counter(self) -> Option<Counter> {
         Some(match self {
-            Self::NoLink | Self::NotActive | Self::TooManyHops => Counter::PortXmitDiscards,
+            Self::NoLink | Self::NotActive | Self::TooManyHops | Self::TooLong => {
+                Counter::PortXmitDiscards
+            }
             Self::NoRoute | Self::Loop | Self::NoVirtualLane => Counter::PortRcvSwitchRelayErrors,
             Self::PkeyOut => Counter::PortXmitConstraintErrors,
             Self::PkeyIn => Counter::PortRcvConstraintErrors,
@@ -129,6 +133,7 @@ impl DropReason {
             Self::NoRoute => Counter::PortDlidMappingErrors,
             Self::Loop => Counter::PortLoopingErrors,
             Self::NoVirtualLane => Counter::PortVlMappingErrors,
+            Self::TooLong => Counter::PortNeighborMtuDiscards,
             _ => return None,
         })
     }
@@ -229,10 +234,15 @@ impl Counters {
     }
 
     pub(crate) fn drop(&mut self, reason: DropReason) {
+        self.drop_many(reason, 1);
+    }
+
+    pub(crate) fn drop_many(&mut self, reason: DropReason, n: u64) {
         for counter in [reason.counter(), reason.detail()].into_iter().flatten() {
-            self.add(counter, 1);
+            self.add(counter, n);
         }
-        self.rest().drops[reason as usize] += 1;
+        let drops = &mut self.rest().drops[reason as usize];
+        *drops = drops.wrapping_add(n);
     }
 
     pub(crate) fn drops(&self, reason: DropReason) -> u64 {

@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 use rdmux_wire::Lid;
 use rdmux_wire::mad::MgmtClass;
 
-use crate::counters::{Counter, DropReason, Way};
+use crate::counters::DropReason;
 use crate::directed::{self, Here, Turn};
 use crate::packet::MadPacket;
 use crate::port::PortKind;
 use crate::sink::Sink;
 use crate::subnet::{Cx, Subnet};
+use crate::ways::Traffic;
 
 /// The most switches that a datagram crosses. Forwarding tables with circles make it go round until its
 /// time in the switches is over; here the hops are counted instead.
@@ -121,20 +122,9 @@ impl Subnet {
             self.drop(egress, DropReason::NotActive);
             return None;
         }
-        let words = packet.words();
-        let (sent, received) = if packet.dlid.is_multicast() {
-            (Counter::PortMulticastXmitPkts, Counter::PortMulticastRcvPkts)
-        } else {
-            (Counter::PortUnicastXmitPkts, Counter::PortUnicastRcvPkts)
-        };
-        let out = &mut self.ports[egress].counters;
-        out.add_data(Way::Xmit, packet.sl, words);
-        out.add(Counter::PortXmitPkts, 1);
-        out.add(sent, 1);
-        let into = &mut self.ports[ingress].counters;
-        into.add_data(Way::Rcv, packet.sl, words);
-        into.add(Counter::PortRcvPkts, 1);
-        into.add(received, 1);
+        let is_multicast = packet.dlid.is_multicast();
+        let traffic = Traffic { packets: 1, words: packet.words(), is_multicast };
+        self.count_link(egress, ingress, packet.sl, traffic);
         Some(ingress)
     }
 

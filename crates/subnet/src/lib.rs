@@ -70,4 +70,4 @@ pub use rdmux_transport::Time;
 pub use sink::{PortEvent, Sink};
 pub use subnet::Subnet;
 pub use topology::Topology;
-pub use ways::{Lost, Trail, WayFound};
+pub use ways::{Lost, PacketKind, Traffic, Trail, WayFound};

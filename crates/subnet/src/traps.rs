@@ -13,11 +13,11 @@ use rdmux_wire::sm::{
     Notice, PortState, Producer, SystemImageGuidChange, Trap,
 };
 use rdmux_wire::smp::Smp;
-use rdmux_wire::{Gid, Lid};
+use rdmux_wire::{Gid, Lid, Pkey};
 
 use crate::mkey;
-use crate::packet::MadPacket;
-use crate::port::PortData;
+use crate::packet::{MadPacket, PortId};
+use crate::port::{PortData, PortKind};
 use crate::sink::Sink;
 use crate::subnet::{Cx, Subnet, Timer};
 use crate::topology::NodeKind;
@@ -107,19 +107,7 @@ impl Subnet {
         trap: fn(BadKey) -> Trap,
         cx: &mut Cx<'_, impl Sink>,
     ) {
-        let (gid1, gid2) = gids(packet);
-        let bad = BadKey {
-            lid1: packet.slid,
-            lid2: packet.dlid,
-            key,
-            sl: packet.sl,
-            qp1: packet.src_qpn,
-            qp2: packet.dst_qpn,
-            gid1,
-            gid2,
-            ..BadKey::default()
-        };
-        self.raise(at, &trap(bad), cx);
+        self.raise(at, &trap(bad_key(packet, key)), cx);
     }
 
     /// A datagram with a wrong P_Key met a port of a switch that enforces partitions.
@@ -129,19 +117,24 @@ impl Subnet {
         packet: &MadPacket,
         cx: &mut Cx<'_, impl Sink>,
     ) {
+        self.raise_at_switch(port, &bad_key(packet, packet.pkey.0.into()), cx);
+    }
+
+    fn raise_at_switch(&mut self, port: usize, bad: &BadKey, cx: &mut Cx<'_, impl Sink>) {
         // Bits from 0 on: LIDs 1 and 2, P_Key, SL, queue pairs 1 and 2, GIDs 1 and 2.
         const ALL_BUT_GIDS: u16 = 0x3f;
         const ALL: u16 = 0xff;
+        let &BadKey { lid1, lid2, key, sl, qp1, qp2, gid1, gid2, .. } = bad;
+        let has_gids = (gid1, gid2) != (Gid::ZERO, Gid::ZERO);
         let at = self.manager_of(port);
-        let (gid1, gid2) = gids(packet);
         let bad = BadSwitchPkey {
-            data_valid: if packet.grh.is_some() { ALL } else { ALL_BUT_GIDS },
-            lid1: packet.slid,
-            lid2: packet.dlid,
-            pkey: packet.pkey,
-            sl: packet.sl,
-            qp1: packet.src_qpn,
-            qp2: packet.dst_qpn,
+            data_valid: if has_gids { ALL } else { ALL_BUT_GIDS },
+            lid1,
+            lid2,
+            pkey: Pkey((key & 0xffff) as u16),
+            sl,
+            qp1,
+            qp2,
             gid1,
             gid2,
             switch_lid: self.ports[at].info.lid,
@@ -149,6 +142,26 @@ impl Subnet {
             ..BadSwitchPkey::default()
         };
         self.raise(at, &Trap::SwitchPkey(bad), cx);
+    }
+
+    /// A packet with data had a key that does not fit. The port that noticed tells the manager: an adapter's port by trap 257 or 258, as
+    /// `trap` says, a switch's port that enforces partitions by trap 259. Counts nothing.
+    pub fn key_violation(
+        &mut self,
+        now: Time,
+        at: PortId,
+        bad: &BadKey,
+        trap: fn(BadKey) -> Trap,
+        sink: &mut impl Sink,
+    ) {
+        let Some(at) = self.index(at) else { return };
+        let mut cx = Cx { now, sink };
+        if self.kind(at) == PortKind::Adapter {
+            self.raise(at, &trap(*bad), &mut cx);
+        } else {
+            self.raise_at_switch(at, bad, &mut cx);
+        }
+        self.expire(&mut cx);
     }
 
     /// Raises a trap about any port: the one that manages it sends it.
@@ -242,6 +255,18 @@ fn after_timeout(now: Time, port: &PortData) -> Time {
     now.after(timeout.max(MIN_INTERVAL))
 }
 
-fn gids(packet: &MadPacket) -> (Gid, Gid) {
-    packet.grh.as_ref().map_or((Gid::ZERO, Gid::ZERO), |grh| (grh.sgid, grh.dgid))
+/// What traps 257 to 259 say of a datagram.
+fn bad_key(packet: &MadPacket, key: u32) -> BadKey {
+    let gids = packet.grh.as_ref().map_or((Gid::ZERO, Gid::ZERO), |grh| (grh.sgid, grh.dgid));
+    BadKey {
+        lid1: packet.slid,
+        lid2: packet.dlid,
+        key,
+        sl: packet.sl,
+        qp1: packet.src_qpn,
+        qp2: packet.dst_qpn,
+        gid1: gids.0,
+        gid2: gids.1,
+        ..BadKey::default()
+    }
 }

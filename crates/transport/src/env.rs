@@ -277,6 +277,10 @@ pub trait Env {
         true
     }
 
+    /// A packet for this queue pair has another P_Key, or another Q_Key, as the reason says (IBTA 10.2.5, 10.9.4): its port tells the
+    /// subnet's manager. It is counted like any that is dropped, besides.
+    fn wrong_key(&mut self, _rx: &crate::RxPacket<'_>, _reason: Drop) {}
+
     /// Sends a packet. The payload is read before the call returns or before the driver releases
     /// the queue pair, whichever it likes.
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError>;

@@ -286,6 +286,9 @@ impl Qp {
                     Err(fault) => fault,
                 }
             };
+        if fault == Drop::Pkey {
+            env.wrong_key(rx, fault);
+        }
         env.count(fault);
         None
     }

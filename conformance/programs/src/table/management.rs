@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::management::{
-    Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, diags, handover, ibsim,
+    Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, data, diags, handover, ibsim,
     repartition, two_managers, two_ports,
 };
 use crate::row::{Device, Row, Run, Way};
@@ -36,6 +36,16 @@ pub(super) fn rows() -> Vec<Row> {
         managed("ibstat and smpquery of two ports of a host", ManagedBy::Fabric),
         true,
         Management::With(&[], two_ports::own),
+    ));
+    rows.push(row(
+        managed("perfquery of ports that data comes by", ManagedBy::Fabric),
+        true,
+        Management::With(&[], data::is_counted),
+    ));
+    rows.push(row(
+        managed("ib_write_bw while the fabric is killed", ManagedBy::Fabric),
+        true,
+        Management::With(&[], data::fabric_is_killed),
     ));
     rows.push(row(
         managed("ibportstate of a port that babbles", ManagedBy::Fabric),

@@ -1,6 +1,7 @@
 //! Two network namespaces of one user, joined by a wire: two machines, although they share all files and are in reach of each
 //! other's memory. What the programs send must be seen on the wire.
 
+use super::ibverbs_utils::pingpong;
 use super::perftest::perftest;
 use super::rdmacm_utils::rping;
 use crate::exchange::Exchange;
@@ -27,6 +28,28 @@ pub(super) fn rows() -> Vec<Row> {
             let each = Row::each(WAYS, &exchange);
             rows.extend(each.into_iter().map(|row| Row { device, ..row }));
         }
+    }
+    rows
+}
+
+/// By LID, on a fabric of one of the two machines that the other has joined: packets of 4,096 bytes over a wire with an MTU of 1,500. In the first way the
+/// fabric has its own manager, in the other OpenSM runs on the fabric's machine.
+pub(super) fn infiniband() -> Vec<Row> {
+    let by_lid = |exchange: Exchange| {
+        exchange.lines(|line| line.replace(" -x {gid}", "").replace(" -g {gid}", ""))
+    };
+    let exchanges = [
+        (perftest("ib_write_bw", "-s 65536 -n 1000"), 65_536_000),
+        (perftest("ib_send_bw", "-s 65536 -n 1000"), 65_536_000),
+        (perftest("ib_read_bw", "-s 65536 -n 500"), 32_768_000),
+        (pingpong("rc", "-n 1000"), 8_192_000),
+        (pingpong("ud", "-n 1000"), 4_096_000),
+    ];
+    let mut rows = Vec::new();
+    for (exchange, bytes) in exchanges {
+        let exchange = by_lid(exchange).proof(Crossed(bytes)).brief(WAYS);
+        let each = Row::each(WAYS, &exchange);
+        rows.extend(each.into_iter().map(|row| Row { device: Device::Ib, ..row }));
     }
     rows
 }

@@ -6,8 +6,9 @@
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,11 @@ use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::clients::Clients;
+use super::copies::Copies;
+use super::machines::Preface;
 use super::state::State;
 use super::{handshake, pump, secret, watch};
-use crate::proto::{AdminRequest, Failure, Greeting, Reply, Role, VERSION};
+use crate::proto::{AdminRequest, AttachmentRequest, Failure, Greeting, Reply, Role, VERSION};
 use crate::server::{FIRST_CLIENT, ServerOptions, take_lock};
 use crate::{FabricDir, FabricError};
 
@@ -27,7 +30,7 @@ use crate::{FabricDir, FabricError};
 pub struct Client {
     listener: Listener,
     shared: Arc<Shared>,
-    /// The connection whose end is the fabric's.
+    /// The connection of route tables, whose end is the fabric's.
     watched: TcpStream,
     idle: Idle,
 }
@@ -37,6 +40,7 @@ pub struct Client {
 pub(super) struct Shared {
     pub(super) way: Way,
     pub(super) state: State,
+    pub(super) copies: Copies,
     users: Vec<u32>,
     clients: Clients,
 }
@@ -46,6 +50,10 @@ pub(super) struct Shared {
 pub(super) struct Way {
     to: SocketAddr,
     secret: Vec<u8>,
+    /// What the fabric knows this machine by.
+    machine: [u8; 16],
+    /// The number of the next connection.
+    next: AtomicU64,
 }
 
 /// How long a bridge has had no client.
@@ -71,9 +79,12 @@ impl Client {
         options: ServerOptions,
     ) -> Result<Self, FabricError> {
         let lock: File = take_lock(dir, options.lock_wait)?;
-        let way = Way { to, secret: secret::read(dir)? };
+        let mut machine = [0; 16];
+        getrandom::fill(&mut machine)
+            .map_err(|e| FabricError::io("draw a number", io::Error::other(e)))?;
+        let way = Way { to, secret: secret::read(dir)?, machine, next: AtomicU64::new(0) };
         let start = |why| FabricError::Start { fabric: dir.name().clone(), why };
-        let watched = way.connect().map_err(start)?;
+        let watched = way.connect_tables().map_err(start)?;
         let listener = Listener::open(dir, lock)
             .map_err(|e| FabricError::io(format!("listen at {}", dir.socket().display()), e))?;
         if !options.config.users.is_empty() {
@@ -84,7 +95,8 @@ impl Client {
         // The other side lets in no more.
         let clients = Clients::new(super::server::MAX_CONNECTIONS);
         let users = options.config.users;
-        let shared = Arc::new(Shared { way, state, users, clients });
+        let copies = Copies::default();
+        let shared = Arc::new(Shared { way, state, copies, users, clients });
         let idle = Idle { exit: options.idle_exit, since: None, served: false };
         Ok(Self { listener, shared, watched, idle })
     }
@@ -183,16 +195,91 @@ fn carry(unix: OwnedFd, shared: &Arc<Shared>) -> io::Result<()> {
         shared.state.end();
         return Ok(());
     }
-    let tcp = match shared.way.connect() {
-        Ok(tcp) => tcp,
+    let (tcp, connection) = match shared.way.connect() {
+        Ok(connected) => connected,
         Err(why) => return refuse(Failure::new(libc::EHOSTUNREACH, why)),
     };
-    pump::write_frame(&mut &tcp, greeting, &mut Vec::new())?;
-    if !matches!(role, Ok(Role::Admin)) {
-        return pump::run(unix, tcp, |_| None);
+    match role {
+        Ok(Role::Attach { .. }) => attach(unix, tcp, connection, greeting, shared),
+        Ok(Role::Tables) => refuse(Failure::new(libc::EPERM, "tables are for bridges")),
+        Ok(Role::Admin) => {
+            pump::write_frame(&mut &tcp, greeting, &mut Vec::new())?;
+            let ours = Arc::clone(shared);
+            let outward = move |tcp: &TcpStream, request: &[u8], _| {
+                let instead = for_bridge(request, &ours);
+                let request = instead.as_deref().unwrap_or(request);
+                pump::write_frame(&mut &*tcp, request, &mut Vec::new())
+            };
+            pump::run(unix, tcp, outward, |unix, frame| in_turn(unix, frame, &[], shared))
+        }
+        _ => {
+            pump::write_frame(&mut &tcp, greeting, &mut Vec::new())?;
+            let mut frame = Vec::new();
+            let outward = move |tcp: &TcpStream, message: &[u8], _| {
+                pump::write_frame(&mut &*tcp, message, &mut frame)
+            };
+            pump::run(unix, tcp, outward, |unix, frame| in_turn(unix, frame, &[], shared))
+        }
     }
-    let shared = Arc::clone(shared);
-    pump::run(unix, tcp, move |request| for_bridge(request, &shared))
+}
+
+/// Hands a message of the fabric's to a client, once route tables are as they were when it was sent.
+fn in_turn(
+    unix: &OwnedFd,
+    frame: &[u8],
+    fds: &[BorrowedFd<'_>],
+    shared: &Shared,
+) -> io::Result<()> {
+    let (sequence, message) = pump::numbered(frame)?;
+    shared.copies.wait_for(sequence)?;
+    socket::send_bytes(unix.as_fd(), message, fds).map_err(io::Error::other)
+}
+
+/// Carries for a host. The answer to its greeting comes with the copy of its route table, and what is about rows of its processes is for the bridge.
+fn attach(
+    unix: OwnedFd,
+    tcp: TcpStream,
+    connection: u64,
+    greeting: &[u8],
+    shared: &Arc<Shared>,
+) -> io::Result<()> {
+    let (copy, table) = shared.copies.open(connection, &tcp)?;
+    copy.send(greeting)?;
+    let (theirs, ours) = (Arc::clone(&copy), Arc::clone(shared));
+    let outward = move |_: &TcpStream, message: &[u8], fds: Vec<OwnedFd>| {
+        if message.is_empty() {
+            return ours.copies.report(&theirs, false);
+        }
+        let broke = || io::Error::new(io::ErrorKind::InvalidData, "a request that makes no sense");
+        match (socket::decode(message).map_err(io::Error::other)?, &fds[..]) {
+            (AttachmentRequest::Rows { process }, [rows]) => theirs.count_in(process, rows),
+            (AttachmentRequest::RowsGone { process }, []) => {
+                ours.copies.report(&theirs, true)?;
+                theirs.process_gone(process);
+                Ok(())
+            }
+            (AttachmentRequest::Counted { .. } | AttachmentRequest::CountBy { .. }, _) => {
+                Err(broke())
+            }
+            (request, []) => {
+                let counts =
+                    matches!(request, AttachmentRequest::Refresh | AttachmentRequest::Violation(_));
+                if counts {
+                    ours.copies.report(&theirs, false)?;
+                }
+                theirs.send(message)
+            }
+            _ => Err(broke()),
+        }
+    };
+    let mut table = Some(table);
+    let result = pump::run(unix, tcp, outward, |unix, frame| {
+        let table = table.take();
+        let fds: Vec<_> = table.iter().map(AsFd::as_fd).collect();
+        in_turn(unix, frame, &fds, shared)
+    });
+    shared.copies.close(connection);
+    result
 }
 
 /// A command that is for the bridge, not for the fabric: to stay. The fabric is asked for what it answers to that.
@@ -210,17 +297,40 @@ fn answer(unix: &OwnedFd, reply: Reply<()>) -> io::Result<()> {
 }
 
 impl Way {
-    /// A connection to the fabric.
-    pub(super) fn connect(&self) -> Result<TcpStream, String> {
+    /// A connection to the fabric, and its number.
+    fn connect(&self) -> Result<(TcpStream, u64), String> {
+        let connection = self.next.fetch_add(1, Ordering::Relaxed);
+        let preface = Preface { machine: self.machine, connection };
         let connect = || -> io::Result<TcpStream> {
             let mut tcp = TcpStream::connect_timeout(&self.to, pump::HANDSHAKE)?;
             pump::prepare(&tcp)?;
             handshake::connect(&mut tcp, &self.secret)?;
+            let preface = postcard::to_stdvec(&preface).map_err(io::Error::other)?;
+            pump::write_frame(&mut &tcp, &preface, &mut Vec::new())?;
             Ok(tcp)
         };
         let Self { to, .. } = self;
-        connect().map_err(|e| {
+        let connected = connect().map_err(|e| {
             format!("the fabric at {to} cannot be reached: {e}; is it up there with `--listen`, and with this secret?")
-        })
+        })?;
+        Ok((connected, connection))
+    }
+
+    /// The connection by which the fabric tells of route tables.
+    fn connect_tables(&self) -> Result<TcpStream, String> {
+        let (tcp, _) = self.connect()?;
+        let greet = || -> io::Result<(u32, Reply<()>)> {
+            let greeting = Greeting::new(Role::Tables);
+            let greeting = postcard::to_stdvec(&greeting).map_err(io::Error::other)?;
+            pump::write_frame(&mut &tcp, &greeting, &mut Vec::new())?;
+            let mut buf = pump::buffer();
+            let frame = pump::read_frame(&mut &tcp, &mut buf)?.unwrap_or_default();
+            socket::decode(pump::numbered(frame)?.1).map_err(io::Error::other)
+        };
+        match greet() {
+            Ok((_, Ok(()))) => Ok(tcp),
+            Ok((_, Err(failure))) => Err(failure.why),
+            Err(e) => Err(format!("the fabric at {} does not let bridges in: {e}", self.to)),
+        }
     }
 }

@@ -13,7 +13,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// What the listening side begins with.
-const MAGIC: [u8; 8] = *b"rdmux-f\x01";
+const MAGIC: [u8; 8] = *b"rdmux-f\x02";
 const NONCE: usize = 32;
 const TAG: usize = 32;
 

@@ -30,15 +30,16 @@ pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Carries messages until either side ends, then ends the other. `hear` sees each message of the Unix socket, and may give
-/// another one in its place.
+/// Carries messages until either side ends, then ends the other: those of the Unix socket by `outward`, with their descriptors, and those of the
+/// network by `inward`. Outward an empty message comes last, when the client is gone.
 ///
 /// # Errors
 /// When no thread can be started.
 pub(super) fn run(
     unix: OwnedFd,
     tcp: TcpStream,
-    hear: impl FnMut(&[u8]) -> Option<Vec<u8>> + Send + 'static,
+    outward: impl FnMut(&TcpStream, &[u8], Vec<OwnedFd>) -> io::Result<()> + Send + 'static,
+    inward: impl FnMut(&OwnedFd, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     tcp.set_read_timeout(None)?;
     tcp.set_write_timeout(None)?;
@@ -50,14 +51,19 @@ pub(super) fn run(
     let thread = thread::Builder::new().name("rdmux-bridge".to_owned());
     let out = thread.spawn(move || {
         let (unix, tcp) = &*other;
-        log(to_tcp(unix, tcp, hear));
+        log(to_tcp(unix, tcp, outward));
         end(unix, tcp);
     })?;
     let (unix, tcp) = &*ends;
-    log(from_tcp(unix, tcp));
+    log(from_tcp(unix, tcp, inward));
     end(unix, tcp);
     drop(out.join());
     Ok(())
+}
+
+/// Hands a message to a client as it is.
+pub(super) fn hand_over(unix: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    socket::send_bytes(unix.as_fd(), message, &[]).map_err(io::Error::other)
 }
 
 fn log(result: io::Result<()>) {
@@ -75,35 +81,75 @@ fn end(unix: &OwnedFd, tcp: &TcpStream) {
 fn to_tcp(
     unix: &OwnedFd,
     tcp: &TcpStream,
-    mut hear: impl FnMut(&[u8]) -> Option<Vec<u8>>,
+    mut outward: impl FnMut(&TcpStream, &[u8], Vec<OwnedFd>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let (mut buf, mut frame) = (vec![0; MAX_MESSAGE], Vec::new());
+    let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
     loop {
-        match socket::recv_bytes(unix.as_fd(), &mut buf, &mut Vec::new()) {
-            Ok(message) => {
-                let instead = hear(message);
-                write_frame(&mut &*tcp, instead.as_deref().unwrap_or(message), &mut frame)?;
-            }
-            Err(socket::MessageError::Closed) => return Ok(()),
+        match socket::recv_bytes(unix.as_fd(), &mut buf, &mut fds) {
+            Ok(message) => outward(tcp, message, std::mem::take(&mut fds))?,
+            Err(socket::MessageError::Closed) => return outward(tcp, &[], Vec::new()),
             Err(e) => return Err(io::Error::other(e)),
         }
     }
 }
 
-fn from_tcp(unix: &OwnedFd, tcp: &TcpStream) -> io::Result<()> {
-    let mut buf = vec![0; MAX_MESSAGE];
+fn from_tcp(
+    unix: &OwnedFd,
+    tcp: &TcpStream,
+    mut inward: impl FnMut(&OwnedFd, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut buf = buffer();
     while let Some(message) = read_frame(&mut &*tcp, &mut buf)? {
-        socket::send_bytes(unix.as_fd(), message, &[]).map_err(io::Error::other)?;
+        inward(unix, message)?;
     }
     Ok(())
 }
 
-/// Writes a message behind its length. `frame` is where it is put together.
+/// Where a message fits, with its number.
+pub(super) fn buffer() -> Vec<u8> {
+    vec![0; MAX_MESSAGE + NUMBER]
+}
+
+/// Bytes of a message's number.
+const NUMBER: usize = 8;
+
+/// Writes a message of the fabric's behind its length, and the number of the last update of route tables that was sent before it.
+pub(super) fn write_numbered(
+    to: &mut impl Write,
+    sequence: u64,
+    message: &[u8],
+    frame: &mut Vec<u8>,
+) -> io::Result<()> {
+    if message.is_empty() {
+        return Ok(());
+    }
+    let length = u32::try_from(NUMBER + message.len()).map_err(io::Error::other)?;
+    frame.clear();
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.extend_from_slice(&sequence.to_be_bytes());
+    frame.extend_from_slice(message);
+    to.write_all(frame)
+}
+
+/// Such a message, and its number.
+pub(super) fn numbered(frame: &[u8]) -> io::Result<(u64, &[u8])> {
+    match frame.split_first_chunk::<NUMBER>() {
+        Some((number, message)) if !message.is_empty() => {
+            Ok((u64::from_be_bytes(*number), message))
+        }
+        _ => Err(io::Error::new(ErrorKind::InvalidData, "a message without its number")),
+    }
+}
+
+/// Writes a message behind its length, unless it is empty. `frame` is where it is put together.
 pub(super) fn write_frame(
     to: &mut impl Write,
     message: &[u8],
     frame: &mut Vec<u8>,
 ) -> io::Result<()> {
+    if message.is_empty() {
+        return Ok(());
+    }
     let length = u32::try_from(message.len()).map_err(io::Error::other)?;
     frame.clear();
     frame.extend_from_slice(&length.to_be_bytes());
@@ -147,6 +193,18 @@ mod tests {
         assert_eq!(u128::from(sockopt::tcp_user_timeout(&tcp).unwrap()), GONE.as_millis());
         for timeout in [tcp.read_timeout().unwrap(), tcp.write_timeout().unwrap()] {
             assert_eq!(timeout, Some(HANDSHAKE), "until both have shown the secret");
+        }
+    }
+
+    #[test]
+    fn numbers_arrive_with_their_messages() {
+        let (mut stream, mut buf) = (Vec::new(), buffer());
+        write_numbered(&mut stream, u64::MAX - 1, &[9; MAX_MESSAGE], &mut Vec::new()).unwrap();
+        let frame = read_frame(&mut &stream[..], &mut buf).unwrap().unwrap();
+        let (number, message) = numbered(frame).unwrap();
+        assert_eq!((number, message.len(), message[0]), (u64::MAX - 1, MAX_MESSAGE, 9));
+        for bad in [&[0; 7][..], &[0; 8]] {
+            assert_eq!(numbered(bad).unwrap_err().kind(), ErrorKind::InvalidData);
         }
     }
 

@@ -8,8 +8,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rdmux_link::Doorbell;
+use rdmux_runtime::socket;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::machines::{Machines, Preface, Via};
 use super::{handshake, pump, secret};
 use crate::client::connect_socket;
 use crate::{FabricDir, FabricError};
@@ -32,7 +34,11 @@ impl Server {
     ///
     /// # Errors
     /// [`FabricError::Io`] when the address cannot be had, [`FabricError::File`] for a bad secret.
-    pub fn open(at: SocketAddr, dir: &FabricDir) -> Result<Self, FabricError> {
+    pub(crate) fn open(
+        at: SocketAddr,
+        dir: &FabricDir,
+        machines: Machines,
+    ) -> Result<Self, FabricError> {
         let secret: Arc<[u8]> = secret::read_or_draw(dir)?.into();
         let fail = |e: io::Error| FabricError::io(format!("listen at {at}"), e);
         let listener = TcpListener::bind(at).map_err(fail)?;
@@ -41,7 +47,7 @@ impl Server {
         let stop = Doorbell::new().map_err(fail)?;
         let (stopped, dir) = (stop.try_clone().map_err(fail)?, dir.clone());
         let thread = thread::Builder::new().name("rdmux-listen".to_owned());
-        let thread = thread.spawn(move || listen(&listener, &stopped, &dir, &secret));
+        let thread = thread.spawn(move || listen(&listener, &stopped, &dir, &secret, &machines));
         Ok(Self { address, stop, thread: Some(thread.map_err(fail)?) })
     }
 
@@ -62,7 +68,13 @@ impl Drop for Server {
 }
 
 /// Accepts until told to stop. Each connection has threads of its own: they end with the fabric's sockets.
-fn listen(listener: &TcpListener, stop: &Doorbell, dir: &FabricDir, secret: &Arc<[u8]>) {
+fn listen(
+    listener: &TcpListener,
+    stop: &Doorbell,
+    dir: &FabricDir,
+    secret: &Arc<[u8]>,
+    machines: &Machines,
+) {
     let count = Arc::new(AtomicUsize::new(0));
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
@@ -83,10 +95,10 @@ fn listen(listener: &TcpListener, stop: &Doorbell, dir: &FabricDir, secret: &Arc
             }
         };
         let Some(place) = Place::take(&count) else { continue };
-        let (dir, secret) = (dir.clone(), Arc::clone(secret));
+        let (dir, secret, machines) = (dir.clone(), Arc::clone(secret), machines.clone());
         let served = thread::Builder::new().name("rdmux-bridge".to_owned()).spawn(move || {
             let _place = place;
-            if let Err(error) = serve(tcp, &dir, &secret) {
+            if let Err(error) = serve(tcp, &dir, &secret, &machines) {
                 tracing::debug!(%error, "a machine is not let in");
             }
         });
@@ -96,12 +108,31 @@ fn listen(listener: &TcpListener, stop: &Doorbell, dir: &FabricDir, secret: &Arc
     }
 }
 
-fn serve(mut tcp: TcpStream, dir: &FabricDir, secret: &[u8]) -> io::Result<()> {
+fn serve(
+    mut tcp: TcpStream,
+    dir: &FabricDir,
+    secret: &[u8],
+    machines: &Machines,
+) -> io::Result<()> {
     tcp.set_nonblocking(false)?;
     pump::prepare(&tcp)?;
     handshake::accept(&mut tcp, secret)?;
+    let mut buf = [0; 64];
+    let preface = pump::read_frame(&mut &tcp, &mut buf)?.unwrap_or_default();
+    let preface: Preface = socket::decode(preface).map_err(io::Error::other)?;
+    let (far, near) = (tcp.peer_addr()?.ip(), tcp.local_addr()?.ip());
+    let machine = machines.of(preface.machine, far, near);
+    let machine = machine.ok_or_else(|| io::Error::other("there are too many machines"))?;
     let unix = connect_socket(dir, ACCEPT).map_err(io::Error::other)?;
-    pump::run(unix.ok_or_else(|| io::Error::other("the fabric has ended"))?, tcp, |_| None)
+    let unix = unix.ok_or_else(|| io::Error::other("the fabric has ended"))?;
+    let via = Via::new(&machine, preface.connection).encode().map_err(io::Error::other)?;
+    pump::hand_over(&unix, &via)?;
+    let mut frame = Vec::new();
+    let outward = move |tcp: &TcpStream, message: &[u8], _| {
+        // What was sent after an update comes with its number.
+        pump::write_numbered(&mut &*tcp, machine.sequence(), message, &mut frame)
+    };
+    pump::run(unix, tcp, outward, pump::hand_over)
 }
 
 /// One of the connections that may be.

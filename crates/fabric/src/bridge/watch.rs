@@ -1,85 +1,64 @@
-//! Notices the end of the fabric, also when no client uses the bridge: by a connection on which nothing is ever said.
+//! The connection by which the fabric says what changes of route tables. Its end is that of the fabric, also when no client uses the bridge.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
-
-use parking_lot::Mutex;
 
 use super::client::Shared;
-use super::pump::HANDSHAKE;
+use super::pump;
 
-/// Watches until it is dropped.
+/// Reads until it is dropped.
 pub(super) struct Watch {
-    /// The connection that is watched now.
-    now: Arc<Mutex<TcpStream>>,
+    tcp: TcpStream,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-/// Watches a connection in a thread: the bridge ends when it does, and the fabric cannot be reached again.
+/// Makes the updates that come by a connection, in a thread: the bridge ends when it does. Another thread tells the fabric what hosts count.
 ///
 /// # Errors
 /// When there is no thread or no descriptor.
 pub(super) fn start(shared: &Arc<Shared>, tcp: &TcpStream) -> io::Result<Watch> {
     tcp.set_read_timeout(None)?;
-    let now = Arc::new(Mutex::new(tcp.try_clone()?));
-    let (watched, ours) = (Arc::clone(&now), Arc::clone(shared));
-    let tcp = tcp.try_clone()?;
-    let thread = thread::Builder::new().name("rdmux-watch".to_owned());
-    let thread = thread.spawn(move || {
-        if let Err(why) = watch(tcp, &watched, &ours)
-            && !ours.state.is_ending()
-        {
-            tracing::warn!("the bridge ends: {why}");
+    let mut watch =
+        Watch { tcp: tcp.try_clone()?, shared: Arc::clone(shared), threads: Vec::new() };
+    let (ours, tcp) = (Arc::clone(shared), tcp.try_clone()?);
+    let updates = thread::Builder::new().name("rdmux-watch".to_owned()).spawn(move || {
+        let result = update(&tcp, &ours);
+        if !ours.state.is_ending() {
+            match result {
+                Ok(()) => tracing::info!("the bridge ends with the fabric"),
+                Err(error) => tracing::warn!(%error, "the bridge ends"),
+            }
         }
+        ours.copies.end();
         ours.state.end();
     })?;
-    Ok(Watch { now, shared: Arc::clone(shared), thread: Some(thread) })
+    watch.threads.push(updates);
+    let ours = Arc::clone(shared);
+    let rows = thread::Builder::new().name("rdmux-rows".to_owned());
+    watch.threads.push(rows.spawn(move || ours.copies.report_until_end())?);
+    Ok(watch)
 }
 
-/// Returns when the bridge ends, or why it must.
-fn watch(mut tcp: TcpStream, now: &Mutex<TcpStream>, shared: &Shared) -> Result<(), String> {
-    loop {
-        let since = Instant::now();
-        wait_for_end(&tcp);
-        if shared.state.is_ending() {
-            return Ok(());
-        }
-        if since.elapsed() < HANDSHAKE {
-            // It lets us in and does not keep us.
-            return Err("the fabric has ended the connection".to_owned());
-        }
-        tcp = shared.way.connect()?;
-        let fail = |e: io::Error| e.to_string();
-        tcp.set_read_timeout(None).map_err(fail)?;
-        *now.lock() = tcp.try_clone().map_err(fail)?;
-        // If the bridge ended meanwhile, it ended the connection before.
-        if shared.state.is_ending() {
-            return Ok(());
-        }
+/// Keep-alive segments tell when the fabric's machine is gone.
+fn update(tcp: &TcpStream, shared: &Shared) -> io::Result<()> {
+    let mut buf = pump::buffer();
+    while let Some(frame) = pump::read_frame(&mut &*tcp, &mut buf)? {
+        let (_, message) = pump::numbered(frame)?;
+        shared.copies.update(message)?;
     }
-}
-
-/// The fabric says nothing to who does not greet. Keep-alive segments tell when its machine is gone.
-fn wait_for_end(mut tcp: &TcpStream) {
-    loop {
-        match tcp.read(&mut [0; 64]) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-    }
+    Ok(())
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         self.shared.state.end();
         // It may have ended by itself.
-        let _ = self.now.lock().shutdown(Shutdown::Both);
-        if let Some(thread) = self.thread.take() {
+        let _ = self.tcp.shutdown(Shutdown::Both);
+        self.shared.copies.end();
+        for thread in self.threads.drain(..) {
             drop(thread.join());
         }
     }

@@ -8,7 +8,7 @@ use rdmux_wire::Guid;
 use super::ConnectOptions;
 use super::link::Link;
 use super::opening::{Opening, Progress};
-use crate::proto::{AttachmentRequest, Described, HostPort, PortUpdate, Role};
+use crate::proto::{AttachmentRequest, Described, HostPort, PortUpdate, Role, Violation};
 use crate::{FabricDir, FabricError, FabricName};
 
 /// A port of an adapter that a host has. It is the host's as long as this lives, and not longer than the process.
@@ -77,33 +77,34 @@ impl Attachment {
     }
 
     /// The route table of the port, for [`rdmux_link::routes::RouteView::map`]: where packets with data go. It is empty until
-    /// [`set_endpoint`](Self::set_endpoint) has been answered, and stays as it was last when the fabric is gone. None behind a bridge
-    /// to another machine, by which no descriptor comes: such a host is managed, but has no data.
+    /// [`set_endpoint`](Self::set_endpoint) has been answered, and stays as it was last when the fabric is gone. None where the fabric has no memory for it:
+    /// such a host is managed, but has no data.
     pub fn routes(&self) -> Option<&OwnedFd> {
         self.routes.as_ref()
     }
 
-    /// Says where this host takes packets for the port. From the next update on, which answers this, its route table is kept, and
+    /// Says where this host takes packets for the port, at a loopback address, and whether it does at all addresses of the machine, so that hosts of
+    /// other machines may send them. From the next update on, which answers this, its route table is kept, and
     /// the tables of others have ways to it. It may be said again.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `EOPNOTSUPP` where there is no table, and with `EINVAL` for what is no loopback address or for port 0;
     /// [`FabricError::Gone`] and those of the connection.
-    pub fn set_endpoint(&mut self, addr: SocketAddr) -> Result<(), FabricError> {
+    pub fn set_endpoint(&mut self, addr: SocketAddr, everywhere: bool) -> Result<(), FabricError> {
         let refused = |why: &str, errno| FabricError::Refused {
             what: format!("take packets at {addr}"),
             why: why.to_owned(),
             errno,
         };
         if self.routes.is_none() {
-            let why = "the fabric is on another machine, and data goes between hosts of its own machine only";
+            let why = "the fabric has given no route table";
             return Err(refused(why, libc::EOPNOTSUPP));
         }
         if !addr.ip().is_loopback() || addr.port() == 0 {
             let why = "data goes to a loopback address and a port of this machine";
             return Err(refused(why, libc::EINVAL));
         }
-        self.link.tell(&AttachmentRequest::Endpoint(addr))
+        self.link.tell(&AttachmentRequest::Endpoint { addr, everywhere })
     }
 
     /// The next change of the port, if there is one. The descriptor is readable when there is.
@@ -130,6 +131,31 @@ impl Attachment {
     /// [`FabricError::Gone`] and those of the connection.
     pub fn ask(&mut self) -> Result<(), FabricError> {
         self.link.tell(&AttachmentRequest::Refresh)
+    }
+
+    /// Tells that a process of this host counts in these rows what it sends by port 1 ([`rdmux_link::rows::Rows::create`]), by the ways of the route
+    /// table. The process has a number of the host's; rows that it had before count no more. Tell this before the process sends.
+    ///
+    /// # Errors
+    /// [`FabricError::Gone`] and those of the connection.
+    pub fn count_in(&mut self, process: u16, rows: BorrowedFd<'_>) -> Result<(), FabricError> {
+        self.link.tell_with(&AttachmentRequest::Rows { process }, &[rows])
+    }
+
+    /// Tells that a process is gone. What it has counted stays.
+    ///
+    /// # Errors
+    /// [`FabricError::Gone`] and those of the connection.
+    pub fn process_gone(&mut self, process: u16) -> Result<(), FabricError> {
+        self.link.tell(&AttachmentRequest::RowsGone { process })
+    }
+
+    /// Tells of a packet with a key that does not fit, after rows have counted it.
+    ///
+    /// # Errors
+    /// [`FabricError::Gone`] and those of the connection.
+    pub fn violated(&mut self, violation: &Violation) -> Result<(), FabricError> {
+        self.link.tell(&AttachmentRequest::Violation(*violation))
     }
 
     /// Changes the description of the node, at most 64 bytes of it.

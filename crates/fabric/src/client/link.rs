@@ -106,7 +106,19 @@ impl Link {
     /// # Errors
     /// Those of the connection.
     pub(super) fn tell(&mut self, request: &impl Serialize) -> Result<(), FabricError> {
-        socket::send(self.socket.as_fd(), request, &[], &mut self.tx).map_err(|e| self.broken(&e))
+        self.tell_with(request, &[])
+    }
+
+    /// The same, with descriptors.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(super) fn tell_with(
+        &mut self,
+        request: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), FabricError> {
+        socket::send(self.socket.as_fd(), request, fds, &mut self.tx).map_err(|e| self.broken(&e))
     }
 
     /// The next message, waited for.

@@ -2,9 +2,12 @@
 
 use std::net::SocketAddr;
 
+use rdmux_link::ib::{KeyViolation, Violated};
 use rdmux_subnet::PortEvent;
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 use serde::{Deserialize, Serialize};
+
+use super::update::RowEntry;
 
 /// The most ports of an adapter that a host has, as many as libibumad knows (`UMAD_CA_MAX_PORTS`).
 pub const MAX_PORTS: u8 = 10;
@@ -43,7 +46,7 @@ impl HostPort {
     }
 }
 
-/// What a host asks. Each request is answered by a [`PortUpdate`].
+/// What a host asks, or tells. What it asks is answered by a [`PortUpdate`] each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AttachmentRequest {
     /// How the port is now: its counters change without an event.
@@ -51,7 +54,82 @@ pub enum AttachmentRequest {
     /// To change the node's description, as writing `node_desc` in sysfs does.
     Describe(String),
     /// Where the host takes packets for the port. From the answer on its route table is kept, and others' tables have ways to it.
-    Endpoint(SocketAddr),
+    Endpoint {
+        /// By which address hosts of the same machine send them: a loopback address.
+        addr: SocketAddr,
+        /// Whether packets are taken at this UDP port at all addresses of the machine, so that hosts of other machines can send them.
+        everywhere: bool,
+    },
+    /// Tells, with a descriptor: a process counts what it sends by the port in these rows ([`rdmux_link::rows`]), in place of those that it had.
+    Rows {
+        /// Which process: a number of the host's.
+        process: u16,
+    },
+    /// Tells: the process is gone. What it has counted stays.
+    RowsGone {
+        /// Which.
+        process: u16,
+    },
+    /// Tells: a packet that came to the port, or was to leave by it, had a key that does not fit. What the rows have counted of it is read, and
+    /// the port that noticed raises a trap, as often as traps are.
+    Violation(Violation),
+    /// Tells, of a bridge alone: what processes of the host have counted in their rows.
+    Counted {
+        /// What was read.
+        rows: Vec<RowEntry>,
+    },
+    /// Tells, of a bridge alone: by which ways processes of the host still count.
+    CountBy {
+        /// The update of the route tables that was made before that was looked at.
+        made: u64,
+        /// The ways' names.
+        ways: Vec<u64>,
+    },
+}
+
+/// A packet with a key that does not fit ([`rdmux_link::ib::KeyViolation`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Violation {
+    /// Which rule it broke.
+    pub kind: ViolationKind,
+    /// Its source LID.
+    pub slid: Lid,
+    /// Its destination LID.
+    pub dlid: Lid,
+    /// Its service level.
+    pub sl: u8,
+    /// The P_Key or Q_Key.
+    pub key: u32,
+    /// The queue pair that sent it, 0 unless the packet says.
+    pub src_qpn: u32,
+    /// The queue pair that it is for.
+    pub dst_qpn: u32,
+    /// Source and destination GID, if it has a GRH.
+    pub gids: Option<(Gid, Gid)>,
+}
+
+/// Which rule a packet broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ViolationKind {
+    /// It came with a P_Key that is none of the port's, or not that of its queue pair: trap 257.
+    Pkey,
+    /// It came with a Q_Key that is not that of its queue pair: trap 258.
+    Qkey,
+    /// It was to leave, and a switch on the way does not let its partition pass: trap 259.
+    SwitchPkey,
+}
+
+impl From<&KeyViolation> for Violation {
+    fn from(violation: &KeyViolation) -> Self {
+        let &KeyViolation { kind, slid, dlid, sl, key, src_qpn, dst_qpn, gids } = violation;
+        let kind = match kind {
+            Violated::Pkey => ViolationKind::Pkey,
+            Violated::Qkey => ViolationKind::Qkey,
+            Violated::SwitchPkey => ViolationKind::SwitchPkey,
+        };
+        let (src_qpn, dst_qpn) = (src_qpn.get(), dst_qpn.get());
+        Self { kind, slid, dlid, sl, key, src_qpn, dst_qpn, gids }
+    }
 }
 
 /// The adapter that a host has got.
@@ -69,6 +147,8 @@ pub struct Described {
     pub device_id: u16,
     /// Hardware revision.
     pub revision: u32,
+    /// Whether hosts on other machines can be on the fabric: then the host takes packets at all addresses of its machine.
+    pub is_joined: bool,
     /// How the port is.
     pub port: PortFacts,
 }

@@ -10,18 +10,20 @@
 //! | `OpenFile` | [`FileRequest`] | a [`Reply`] to each |
 //! | `Mads` | records ([`mad`]) | records |
 //! | `IsSm` | nothing | nothing: the bit is set as long as the connection lives |
+//! | `Tables` | nothing | [`TableUpdate`] |
 //! | `Admin` | [`AdminRequest`] | a [`Reply`] with a length to each, then messages of as many bytes |
 //! | `Shutdown` | nothing | nothing |
 //!
 //! A message that does not decode or that is out of place closes that connection, and nobody else notices. The answer to `Attach` comes
-//! with a descriptor, the route table of the host's port ([`rdmux_link::routes`]). No other message has one, and all but that one goes
-//! through a [bridge](crate::bridge) to another machine as it is.
+//! with a descriptor, the route table of the host's port ([`rdmux_link::routes`]), and so does [`AttachmentRequest::Rows`]. No other message has one, and all
+//! but these go through a [bridge](crate::bridge) to another machine as they are.
 
 mod admin;
 mod attachment;
 mod file;
 pub mod mad;
 mod tables;
+mod update;
 
 use rdmux_runtime::socket::{self, MessageError};
 use rdmux_wire::Guid;
@@ -31,11 +33,15 @@ pub use admin::{
     AdminRequest, Attached, End, FileStatus, LinkView, ManagerStatus, NodeRef, NodeView, PortView,
     Snapshot, Status, SweepStatus,
 };
-pub use attachment::{AttachmentRequest, Described, HostPort, MAX_PORTS, PortFacts, PortUpdate};
+pub use attachment::{
+    AttachmentRequest, Described, HostPort, MAX_PORTS, PortFacts, PortUpdate, Violation,
+    ViolationKind,
+};
 pub use file::{FileReply, FileRequest};
 pub use rdmux_runtime::socket::MAX_MESSAGE;
 pub use rdmux_subnet::PortEvent;
 pub use tables::{SwitchTables, Tables};
+pub use update::{Entry, RowEntry, TableUpdate, WayEntry};
 
 /// The version of everything here. Both sides must have the same.
 pub const VERSION: u32 = 4;
@@ -81,6 +87,8 @@ pub enum Role {
         /// Whether to wait until the one who has it lets go.
         wait: bool,
     },
+    /// A bridge is told what changes of the route tables of its hosts ([`TableUpdate`]). Reply: nothing but that it is.
+    Tables,
     /// A command looks or changes something. Reply: nothing but that it may.
     Admin,
     /// The fabric, or the bridge to it, ends. Reply: nothing but that it does.

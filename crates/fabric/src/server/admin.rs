@@ -160,6 +160,8 @@ impl Core {
         let Some((id, true)) = name else {
             return Err(Failure::new(libc::EINVAL, format!("{switch} is not a switch")));
         };
+        // What it has counted until now is gone with its power.
+        self.read_counts();
         self.operate(|subnet, now, sink| subnet.reset_switch(now, node, sink))?;
         Ok(format!("{id} is reset"))
     }

@@ -1,7 +1,9 @@
 //! Hosts that have adapters: a connection for each port.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 
+use rdmux_link::rows::RowReader;
 use rdmux_runtime::name::is_label;
 use rdmux_runtime::socket;
 use rdmux_subnet::topology::{LinkRate, Node, NodeKind, Speed, Width};
@@ -66,10 +68,13 @@ impl Core {
         if let Some(named) = self.nodes.get(node) {
             self.store.set_adapter(guid, named.guid);
         }
+        self.read_counts();
+        let place = self.connections.get(id).and_then(|c| c.place.clone());
         match self.describe(port) {
             Some(described) => {
-                let routes = self.published.open(port);
-                self.welcome_with(id, Ok(described), routes)
+                let is_joined = place.is_some() || self.listens.is_some();
+                let routes = self.published.open(port, place);
+                self.welcome_with(id, Ok(Described { is_joined, ..described }), routes)
             }
             None => Err(Ends::Closed),
         }
@@ -79,7 +84,7 @@ impl Core {
     pub(super) fn detach(&mut self, id: ConnectionId, port: PortId) {
         self.attachments.by_port.remove(&port);
         self.attachments.pending.remove(&id);
-        self.published.close(port);
+        self.published.close(self.world.subnet_mut(), port);
         self.serve_port(port);
     }
 
@@ -255,6 +260,7 @@ impl Core {
             vendor_id: named.vendor_id,
             device_id: named.device_id,
             revision: NODE_REVISION,
+            is_joined: false,
             port: self.facts(port)?,
         })
     }
@@ -276,15 +282,49 @@ impl Core {
         &mut self,
         id: ConnectionId,
         message: &[u8],
+        fds: Vec<OwnedFd>,
     ) -> Result<(), Ends> {
         let request = socket::decode(message);
+        let user = self.connections.get(id).map_or(0, |c| c.uid);
+        let rows = self.closer.only_memfd(user, fds);
         let request = request.map_err(|_| Ends::Broke("a request that makes no sense"))?;
         let Some(Part::Attachment { port, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return Ok(());
         };
         let (port, now) = (*port, self.now());
         match request {
-            AttachmentRequest::Refresh => {}
+            AttachmentRequest::Rows { process } => {
+                return match rows {
+                    Some(rows) => self.open_rows(port, process, &rows),
+                    None => Err(Ends::Broke("rows without memory")),
+                };
+            }
+            AttachmentRequest::RowsGone { process } => {
+                let subnet = self.world.subnet_mut();
+                self.published.counts.close(subnet, port, process);
+                return Ok(());
+            }
+            AttachmentRequest::Violation(violation) => {
+                self.key_violation(id, port, &violation);
+                return Ok(());
+            }
+            AttachmentRequest::Counted { .. } | AttachmentRequest::CountBy { .. }
+                if self.connections.get(id).is_none_or(|c| c.place.is_none()) =>
+            {
+                return Err(Ends::Broke("counts of no bridge"));
+            }
+            AttachmentRequest::Counted { rows } => {
+                let subnet = self.world.subnet_mut();
+                for row in &rows {
+                    self.published.counts.counted(subnet, port, row);
+                }
+                return Ok(());
+            }
+            AttachmentRequest::CountBy { made, ways } => {
+                self.published.counts.counts_by(port, made, ways);
+                return Ok(());
+            }
+            AttachmentRequest::Refresh => self.read_counts(),
             AttachmentRequest::Describe(text) => {
                 let (world, mut programs) = self.world_and_programs();
                 world.change(&mut programs, now, |subnet, sink| {
@@ -292,8 +332,8 @@ impl Core {
                 });
                 self.store.touch();
             }
-            AttachmentRequest::Endpoint(addr) => {
-                if !self.set_endpoint(id, addr) {
+            AttachmentRequest::Endpoint { addr, everywhere } => {
+                if !self.set_endpoint(id, addr, everywhere) {
                     return Err(Ends::Broke("an address to which nothing can be sent"));
                 }
             }
@@ -302,6 +342,19 @@ impl Core {
             Some(update) => self.send(id, &update),
             None => Ok(()),
         }
+    }
+
+    /// A process of a host counts what it sends.
+    fn open_rows(&mut self, port: PortId, process: u16, rows: &OwnedFd) -> Result<(), Ends> {
+        let rows = RowReader::map(rows).map_err(|_| Ends::Broke("rows that are none"))?;
+        self.published.counts.close(self.world.subnet_mut(), port, process);
+        let is_open = self.published.counts.open(port, process, rows);
+        if is_open { Ok(()) } else { Err(Ends::Broke("more processes than there can be")) }
+    }
+
+    /// Tells a host how its port is, soon.
+    pub(super) fn tell_host_soon(&mut self, id: ConnectionId) {
+        self.attachments.pending.insert(id);
     }
 
     /// Tells hosts what has happened to their ports. One that does not read is told when it does.

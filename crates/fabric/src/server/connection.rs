@@ -8,6 +8,7 @@ use rdmux_subnet::umad::FileId;
 use rdmux_subnet::{PortEvent, PortId};
 use rdmux_wire::Guid;
 
+use super::host_table::Place;
 use super::outgoing::Outgoing;
 
 /// A connection; never used again. Smaller numbers are of the poller's other sources.
@@ -25,6 +26,8 @@ pub(super) struct Connection {
     pub(super) uid: u32,
     pub(super) out: Outgoing,
     pub(super) part: Part,
+    /// Where it comes from, if that is another machine.
+    pub(super) place: Option<Place>,
     /// What the poller watches it for: to read, to write.
     pub(super) watched: (bool, bool),
     /// Whether it is among those to which something is sent at the end of the turn.
@@ -44,6 +47,8 @@ pub(super) enum Part {
     Mads(FileId),
     /// A manager runs at this port, or waits for the one who does.
     IsSm { port: PortId, file: Option<FileId> },
+    /// A bridge is told of the route tables of its hosts.
+    Tables,
     /// A command.
     Admin,
 }
@@ -58,9 +63,15 @@ impl Connection {
             uid: peer.uid.as_raw(),
             out: Outgoing::default(),
             part: Part::New,
+            place: None,
             watched: (true, false),
             due: false,
         })
+    }
+
+    /// Whether it is of this process, whose bridge says where it comes from.
+    pub(super) fn is_own(&self) -> bool {
+        u32::try_from(self.pid).is_ok_and(|pid| pid == std::process::id())
     }
 
     /// Whether it may send: one that does not read its answers may not ask for more.

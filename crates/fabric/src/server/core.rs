@@ -14,6 +14,8 @@ use super::attachments::Attachments;
 use super::connection::{Connection, ConnectionId, Connections, Part};
 use super::counters::{Count, Counts};
 use super::files::Files;
+use super::foreign::Closer;
+use super::host_table::Place;
 use super::nodes::Nodes;
 use super::outgoing::Lost;
 use super::poller::{Poller, Ready, Token};
@@ -22,6 +24,7 @@ use super::serving;
 use super::setup::{self, DEFAULT_SHAPE, FIRST_GUID, Setup};
 use super::store::Store;
 use super::world::World;
+use crate::bridge::{Machines, Via};
 use crate::proto::{BadGreeting, Failure, Greeting, Reply, Role, VERSION};
 use crate::{FabricDir, FabricError, FabricName};
 
@@ -41,10 +44,13 @@ pub(super) struct Core {
     pub(super) attachments: Attachments,
     pub(super) published: Published,
     pub(super) counts: Counts,
+    pub(super) closer: Closer,
     pub(super) store: Store,
     pub(super) started: Instant,
     /// Where it listens for other machines.
     pub(super) listens: Option<SocketAddr>,
+    /// Those that have come.
+    pub(super) machines: Machines,
     /// Where messages are received, and datagrams; where records are put together.
     pub(super) buf: Vec<u8>,
     pub(super) inbox: Inbox,
@@ -107,9 +113,11 @@ impl Core {
             attachments: Attachments::default(),
             published: Published::default(),
             counts: Counts::new(),
+            closer: Closer::default(),
             store,
             started: Instant::now(),
             listens: None,
+            machines: Machines::default(),
             buf: vec![0; MAX_MESSAGE],
             inbox: serving::inbox(),
             scratch: Vec::new(),
@@ -228,6 +236,9 @@ impl Core {
 
     /// The first message of a client.
     pub(super) fn greet(&mut self, id: ConnectionId, message: &[u8]) -> Result<(), Ends> {
+        if self.is_placed(id, message) {
+            return Ok(());
+        }
         let role = match Greeting::decode(message) {
             Ok(greeting) => greeting.role,
             Err(BadGreeting::Version(theirs)) => {
@@ -249,6 +260,7 @@ impl Core {
             Role::OpenFile(port) => self.open_file(id, &port),
             Role::Mads { file, key } => self.open_mads(id, file, &key),
             Role::IsSm { port, wait } => self.set_is_sm(id, &port, wait),
+            Role::Tables => self.tell_tables(id),
             Role::Admin => {
                 self.become_part(id, Part::Admin);
                 self.welcome(id, Ok(()))
@@ -260,9 +272,61 @@ impl Core {
         }
     }
 
+    /// Whether a message says from which machine a connection comes. That is believed of the thread of this process that carries it, before the
+    /// client's own messages.
+    fn is_placed(&mut self, id: ConnectionId, message: &[u8]) -> bool {
+        let Some(c) = self.connections.get_mut(id) else { return false };
+        if c.place.is_some() || !c.is_own() {
+            return false;
+        }
+        let place = Via::decode(message, &self.machines);
+        c.place = place.map(|(machine, connection)| Place { machine, connection });
+        c.place.is_some()
+    }
+
+    /// A bridge is told of the route tables of its hosts from now on.
+    fn tell_tables(&mut self, id: ConnectionId) -> Result<(), Ends> {
+        if self.connections.get(id).is_none_or(|c| c.place.is_none()) {
+            let why = "only the bridges of other machines are told of route tables";
+            return self.welcome::<()>(id, Err(Failure::new(libc::EPERM, why)));
+        }
+        self.become_part(id, Part::Tables);
+        self.welcome(id, Ok(()))
+    }
+
+    /// Tells bridges what has changed of the route tables of their hosts.
+    pub(super) fn tell_bridges(&mut self) {
+        for (machine, updates) in self.published.take_updates() {
+            let is_its = |c: &Connection| {
+                let place = c.place.as_ref().filter(|_| matches!(c.part, Part::Tables));
+                place.is_some_and(|place| place.machine.is(&machine))
+            };
+            // Without one the bridge ends, and its hosts with it.
+            let its = self.connections.iter().find(|(_, c)| is_its(c)).map(|(id, _)| id);
+            let Some((id, c)) = its.and_then(|id| Some((id, self.connections.get_mut(id)?))) else {
+                continue;
+            };
+            for update in &updates {
+                let sent = postcard::to_stdvec(update)
+                    .map(|message| c.out.send(&c.socket, &message, None));
+                if !matches!(sent, Ok(Ok(()))) {
+                    tracing::debug!("a bridge is not told of route tables");
+                }
+                if let Some(sequence) = update.sequence {
+                    machine.has_updates(sequence);
+                }
+            }
+            watch(&self.poller, id, c);
+        }
+    }
+
     /// The owner and root may do everything, the configuration's users may attach.
     fn permit(&self, id: ConnectionId, role: &Role) -> Result<(), Failure> {
         let Some(c) = self.connections.get(id) else { return Ok(()) };
+        if self.closer.is_full(c.uid) {
+            let why = "descriptors that this user has passed do not close; try again later";
+            return Err(Failure::new(libc::EAGAIN, why));
+        }
         let owner = rustix::process::geteuid().as_raw();
         if c.uid == owner || c.uid == 0 {
             return Ok(());
@@ -333,7 +397,7 @@ impl Core {
             self.count(Count::ClientsBroke);
         }
         match connection.part {
-            Part::New | Part::Admin => {}
+            Part::New | Part::Admin | Part::Tables => {}
             Part::Attachment { port, .. } => self.detach(id, port),
             // Either of them ends both.
             Part::Control(file) | Part::Mads(file) => self.close_file(file),

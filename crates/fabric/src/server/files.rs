@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use rdmux_subnet::umad::{Errno, FileId, UserAddress, UserMad};
 use rdmux_subnet::{PortId, Time};
 use rdmux_wire::MadHeader;
+use rdmux_wire::mad::MgmtClass;
+use rdmux_wire::sm::PortInfo;
 
 use super::connection::{ConnectionId, Connections, Part};
 use super::core::{Core, Ends, watch};
@@ -200,6 +202,17 @@ impl Core {
         let record = whole.map_err(|_| Ends::Broke("a datagram without a proper header"))?;
         let Some(record) = record else { return Ok(()) };
         self.count(Count::MadsSent);
+        match MadHeader::parse(&record.data) {
+            Ok(header) if header.mgmt_class == MgmtClass::PERF => self.read_counts(),
+            Ok(header)
+                if header.mgmt_class.is_subnet_management()
+                    && header.attr_id == PortInfo::ATTR_ID =>
+            {
+                // Managers ask for it more often than for anything else.
+                self.published.counts.read_dropped(self.world.subnet_mut());
+            }
+            _ => {}
+        }
         let now = self.now();
         let back = Unsent::of(&record);
         let (world, mut programs) = self.world_and_programs();

@@ -3,15 +3,18 @@
 //! In reading order: [`Server`] (here) waits and says who has something; `core` holds everything and knows what happens
 //! when clients come and go; `serving` receives what they send; `world` is the subnet and the programs' agents, and carries
 //! datagrams between them; `manager` is the subnet manager that the fabric has itself; `files`, `attachments` and `admin` are what clients
-//! ask; `published` are the route tables of hosts; `setup` is what survives a restart.
+//! ask; `published` are the route tables of hosts, `counted` is what they have sent; `violations` are packets with wrong keys; `setup` is what survives a restart.
 
 mod admin;
 mod attachments;
 mod connection;
 mod core;
+mod counted;
 mod counters;
 mod facts;
 mod files;
+mod foreign;
+mod host_table;
 mod manager;
 mod manager_setup;
 mod nodes;
@@ -23,6 +26,7 @@ mod serving;
 mod setup;
 mod store;
 mod tables;
+mod violations;
 mod world;
 
 use std::time::{Duration, Instant};
@@ -81,7 +85,8 @@ impl Server {
         if !options.config.users.is_empty() {
             options.user.open_to_others(&dir)?;
         }
-        let remote = setup.listen.map(|at| bridge::Server::open(at, &dir)).transpose()?;
+        let open = |at| bridge::Server::open(at, &dir, core.machines.clone());
+        let remote = setup.listen.map(open).transpose()?;
         core.listens_at(remote.as_ref().map(bridge::Server::address));
         tracing::info!("fabric {} is up at {}", options.fabric, dir.socket().display());
         let idle_exit = options.idle_exit;

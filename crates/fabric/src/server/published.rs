@@ -7,18 +7,26 @@
 //! Every walk through the subnet is kept with what its outcome depends on. [`Published::publish`] takes what the subnet says has changed,
 //! walks again what that concerns, and writes what is another way now. It is called before anything is sent to a client, so
 //! nobody hears of a change that the tables do not have.
+//!
+//! Each way has a name, by which the hosts' processes count what they send (`super::counted`). A way that is another one has another name, also
+//! where it ends is the same.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use rdmux_link::routes::{MAX_PEERS, OwnPort, Peer, PeerId, RouteError, RouteTable, Way};
-use rdmux_subnet::{Change, NodeId, PortId, Subnet, Trail, WayFound};
+use rdmux_link::routes::{MAX_PEERS, OwnPort, Peer, PeerId, Route, RouteError, RouteId, Way};
+use rdmux_subnet::{Change, DropReason, NodeId, PacketKind, PortId, Subnet, Trail, WayFound};
 use rdmux_wire::sm::PortState;
 use rdmux_wire::{Lid, Mtu};
 
 use super::connection::{ConnectionId, Part};
 use super::core::Core;
+use super::counted::Counts;
+use super::host_table::{Place, Table};
+use crate::bridge::Machine;
+use crate::proto::TableUpdate;
 
 /// A walk: from where, and to which LID. LID 0 is no walk: it stands for the sender's own port and its cable.
 type Key = (PortId, Lid);
@@ -27,7 +35,7 @@ type Key = (PortId, Lid);
 #[derive(Debug, Default)]
 pub(super) struct Published {
     /// Of hosts that have not said where they take packets.
-    silent: BTreeMap<PortId, RouteTable>,
+    silent: BTreeMap<PortId, Table>,
     /// Of those that have.
     hosts: BTreeMap<PortId, Host>,
     /// The LIDs of these.
@@ -43,31 +51,56 @@ pub(super) struct Published {
     generation: u64,
     /// Hosts have come, gone, or moved.
     hosts_changed: bool,
+    /// What the hosts' processes count.
+    pub(super) counts: Counts,
 }
 
 #[derive(Debug)]
 struct Host {
-    table: RouteTable,
+    table: Table,
     id: PeerId,
+    /// For hosts of the same machine.
     peer: Peer,
+    /// Whether hosts of other machines reach it, too.
+    everywhere: bool,
     own: OwnPort,
 }
 
-/// What a walk found, and what that depends on.
+impl Host {
+    /// Where another host takes packets, as this one sends them: on the same machine at a loopback address, else at the machine's address as
+    /// the fabric sees it. So nobody has others send to a machine that it is not on.
+    fn peer(&self, other: &Self) -> Option<Peer> {
+        let [here, there] = [self, other].map(|host| host.table.place().map(|p| &p.machine));
+        let ip = match (here, there) {
+            (None, None) => return Some(other.peer),
+            (Some(here), Some(there)) if here.is(there) => return Some(other.peer),
+            (_, Some(there)) => there.far(),
+            (Some(here), None) => here.near(),
+        };
+        let addr = SocketAddr::new(ip, other.peer.addr.port());
+        other.everywhere.then_some(Peer { addr, ..other.peer })
+    }
+}
+
+/// What a walk found, what that depends on, and its name.
 #[derive(Debug, Default)]
 struct Walk {
     found: Vec<WayFound>,
-    trail: Trail,
+    trail: Arc<Trail>,
+    id: RouteId,
 }
 
 impl Published {
-    /// A table for the port of a host that attaches; none if the system gives none, and then the host sends no data.
-    pub(super) fn open(&mut self, port: PortId) -> Option<OwnedFd> {
-        let made = RouteTable::create().and_then(|table| Ok((table.fd().try_clone()?, table)));
-        match made {
-            Ok((fd, table)) => {
+    /// A table for the port of a host that attaches, on this machine or at another place, where its bridge has a copy. Returns the descriptor
+    /// for a host of this machine; none if the system gives none, and then the host sends no data.
+    pub(super) fn open(&mut self, port: PortId, place: Option<Place>) -> Option<OwnedFd> {
+        match Table::create(place.clone()) {
+            Ok((table, fd)) => {
                 self.silent.insert(port, table);
-                Some(fd)
+                if let Some(place) = place {
+                    self.counts.open_far(port, place.machine);
+                }
+                fd
             }
             Err(error) => {
                 tracing::warn!(%error, "a host gets no route table, so that it sends no data");
@@ -77,7 +110,8 @@ impl Published {
     }
 
     /// The host is gone.
-    pub(super) fn close(&mut self, port: PortId) {
+    pub(super) fn close(&mut self, subnet: &mut Subnet, port: PortId) {
+        self.counts.close_all(subnet, port);
         self.silent.remove(&port);
         if let Some(host) = self.hosts.remove(&port) {
             self.leaving.push(host.id);
@@ -86,16 +120,17 @@ impl Published {
     }
 
     /// Where a host takes packets. A host without a table is not concerned.
-    pub(super) fn set_endpoint(&mut self, port: PortId, peer: Peer) {
+    pub(super) fn set_endpoint(&mut self, port: PortId, peer: Peer, everywhere: bool) {
         if let Some(host) = self.hosts.get_mut(&port) {
-            host.peer = peer;
+            (host.peer, host.everywhere) = (peer, everywhere);
         } else if let Some(table) = self.silent.remove(&port) {
             let Some(id) = self.new_peer() else {
                 tracing::warn!("more hosts send data than a route table has room for");
                 self.silent.insert(port, table);
                 return;
             };
-            self.hosts.insert(port, Host { table, id, peer, own: OwnPort::default() });
+            let own = OwnPort::default();
+            self.hosts.insert(port, Host { table, id, peer, everywhere, own });
         } else {
             return;
         }
@@ -109,20 +144,26 @@ impl Published {
         })
     }
 
-    /// Writes into the tables what has changed since the last call.
+    /// Writes into the tables what has changed since the last call. Whether anything may have.
     #[inline]
-    pub(super) fn publish(&mut self, subnet: &mut Subnet) {
+    pub(super) fn publish(&mut self, subnet: &mut Subnet) -> bool {
         let idle = self.hosts.is_empty() || self.generation == subnet.generation();
-        if !idle || self.hosts_changed {
+        let changed = !idle || self.hosts_changed;
+        if changed {
             self.update(subnet);
         }
+        changed
     }
 
     fn update(&mut self, subnet: &mut Subnet) {
         self.generation = subnet.generation();
         let changes = subnet.take_changes();
         if self.hosts.is_empty() {
-            *self = Self { silent: std::mem::take(&mut self.silent), ..Self::default() };
+            let (silent, mut counts) =
+                (std::mem::take(&mut self.silent), std::mem::take(&mut self.counts));
+            self.walks.values().for_each(|walk| counts.retire(walk.id));
+            counts.read_changed(subnet);
+            *self = Self { silent, counts, ..Self::default() };
             return subnet.keep_changes(false);
         }
         let hosts_changed = std::mem::take(&mut self.hosts_changed);
@@ -151,6 +192,7 @@ impl Published {
         }
         // No table has them any more.
         self.free.append(&mut self.leaving);
+        self.counts.read_changed(subnet);
     }
 
     /// The walks that changes concern.
@@ -206,34 +248,49 @@ impl Published {
 
     /// Walks through the subnet, and keeps what is found.
     fn walk(&mut self, subnet: &Subnet, key: Key) {
-        if let Some(old) = self.walks.remove(&key) {
-            for port in old.trail.ports() {
-                if let Some(there) = self.by_node.get_mut(&port.node) {
-                    there.remove(&key);
-                }
+        let old = self.walks.remove(&key);
+        for port in old.iter().flat_map(|old| old.trail.ports()) {
+            if let Some(there) = self.by_node.get_mut(&port.node) {
+                there.remove(&key);
             }
         }
-        let (from, lid) = key;
-        if !self.hosts.contains_key(&from) {
-            return;
-        }
-        let mut walk = Walk::default();
-        if lid == Lid::NONE {
-            walk.trail = std::iter::once(from).chain(subnet.peer(from)).collect();
-        } else if lid.is_multicast() {
-            walk.found = subnet.group_ways_along(from, lid, &mut walk.trail);
-            if walk.found.is_empty() && !self.is_group(subnet, key) {
-                return;
+        let found = self.follow(subnet, key);
+        let id = old.map_or(RouteId::NONE, |old| {
+            let is_same = found.as_ref().is_some_and(|(_, trail)| old.trail.counts_as(trail));
+            if is_same {
+                return old.id;
             }
-        } else if self.lids.contains(&lid) {
-            walk.found.extend(subnet.way_along(from, lid, &mut walk.trail));
-        } else {
-            return;
-        }
-        for port in walk.trail.ports() {
+            self.counts.retire(old.id);
+            RouteId::NONE
+        });
+        let Some((found, trail)) = found else { return };
+        for port in trail.ports() {
             self.by_node.entry(port.node).or_default().insert(key);
         }
-        self.walks.insert(key, walk);
+        let trail = Arc::new(trail);
+        let is_named = id != RouteId::NONE || key.1 == Lid::NONE;
+        let id = if is_named { id } else { self.counts.name(key.0, &trail) };
+        self.walks.insert(key, Walk { found, trail, id });
+    }
+
+    /// What a walk finds; nothing if it is not kept.
+    fn follow(&self, subnet: &Subnet, key: Key) -> Option<(Vec<WayFound>, Trail)> {
+        let (from, lid) = key;
+        if !self.hosts.contains_key(&from) {
+            return None;
+        }
+        let mut trail = Trail::default();
+        if lid == Lid::NONE {
+            return Some((Vec::new(), std::iter::once(from).chain(subnet.peer(from)).collect()));
+        }
+        if lid.is_multicast() {
+            let found = subnet.group_ways_along(from, lid, &mut trail);
+            let is_kept = !found.is_empty() || self.is_group(subnet, key);
+            return is_kept.then_some((found, trail));
+        }
+        let found = || subnet.way_along(from, lid, &mut trail).into_iter().collect();
+        let found: Vec<_> = self.lids.contains(&lid).then(found)?;
+        Some((found, trail))
     }
 
     /// Whether the first switch of a sender has the group, so that others of its tree may have it later.
@@ -246,10 +303,14 @@ impl Published {
         let mut concerned = walked.clone();
         if hosts_changed {
             concerned.extend(self.walks.keys());
-            let peers: Vec<_> = self.hosts.values().map(|host| (host.id, host.peer)).collect();
-            for host in self.hosts.values_mut() {
+            let ports: Vec<_> = self.hosts.keys().copied().collect();
+            for port in ports {
+                let Some(host) = self.hosts.get(&port) else { continue };
+                let peers = self.hosts.values().map(|other| (other.id, host.peer(other)));
+                let peers: Vec<_> = peers.collect();
+                let Some(host) = self.hosts.get_mut(&port) else { continue };
                 for (id, peer) in &peers {
-                    said(host.table.set_peer(*id, Some(peer)));
+                    said(host.table.set_peer(*id, peer.as_ref()));
                 }
             }
         }
@@ -263,15 +324,42 @@ impl Published {
             }
         }
         for &(from, lid) in concerned.iter().filter(|key| key.1 != Lid::NONE) {
-            let found = self.walks.get(&(from, lid)).map_or(&[][..], |walk| &walk.found);
+            let walk = self.walks.get(&(from, lid));
+            let (found, id) = walk.map_or_else(Default::default, |w| (&w.found[..], w.id));
             let ways: Vec<_> = found.iter().filter_map(|found| self.way(from, found)).collect();
             let Some(host) = self.hosts.get_mut(&from) else { continue };
             said(if lid.is_multicast() {
-                host.table.set_group(lid, &ways)
+                host.table.set_group_route(lid, id, &ways)
             } else {
-                host.table.set_way(lid, ways.first().filter(|way| way.hops > 0))
+                let way = ways.first().filter(|way| way.hops > 0).copied();
+                host.table.set_route(lid, Route { id, way })
             });
         }
+    }
+
+    /// What bridges are to be told, in order, with the numbers that the updates have.
+    pub(super) fn take_updates(&mut self) -> Vec<(Arc<Machine>, Vec<TableUpdate>)> {
+        let mut all: Vec<(Arc<Machine>, Vec<TableUpdate>)> = Vec::new();
+        for host in self.hosts.values_mut() {
+            let updates = host.table.take_updates();
+            let Some(place) = host.table.place().filter(|_| !updates.is_empty()) else { continue };
+            match all.iter_mut().find(|(machine, _)| machine.is(&place.machine)) {
+                Some((_, of_machine)) => of_machine.extend(updates),
+                None => all.push((place.machine.clone(), updates)),
+            }
+        }
+        for (machine, updates) in &mut all {
+            if let Some(last) = updates.last_mut() {
+                last.sequence = Some(machine.sequence() + 1);
+            }
+        }
+        all
+    }
+
+    /// Where a host's packets to a LID are dropped because of their P_Key, if a switch does that.
+    pub(super) fn enforcer(&self, from: PortId, dlid: Lid, packet: PacketKind) -> Option<PortId> {
+        let (at, reason) = self.walks.get(&(from, dlid))?.trail.loss(packet)?;
+        matches!(reason, DropReason::PkeyIn | DropReason::PkeyOut).then_some(at)
     }
 
     /// A way to another host, if it is one.
@@ -326,9 +414,14 @@ fn said(written: Result<(), RouteError>) {
 }
 
 impl Core {
-    /// A host says where it takes packets. Data goes between hosts of this machine only, so that is at a loopback address: nobody
-    /// has others send elsewhere.
-    pub(super) fn set_endpoint(&mut self, id: ConnectionId, addr: SocketAddr) -> bool {
+    /// A host says where it takes packets: at a loopback address, so that nobody has others of its machine send elsewhere. Where hosts of other
+    /// machines send them the fabric finds out itself ([`Host::peer`]).
+    pub(super) fn set_endpoint(
+        &mut self,
+        id: ConnectionId,
+        addr: SocketAddr,
+        everywhere: bool,
+    ) -> bool {
         let Some(Part::Attachment { port, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return true;
         };
@@ -336,7 +429,7 @@ impl Core {
         let port_guid = self.world.subnet().port(port).map(|view| view.guid()).unwrap_or_default();
         let is_one = addr.ip().is_loopback() && addr.port() != 0;
         if is_one {
-            self.published.set_endpoint(port, Peer { addr, port_guid });
+            self.published.set_endpoint(port, Peer { addr, port_guid }, everywhere);
         }
         is_one
     }
@@ -344,6 +437,15 @@ impl Core {
     /// What is sent from now on is not older than the route tables.
     #[inline]
     pub(super) fn publish(&mut self) {
-        self.published.publish(self.world.subnet_mut());
+        if self.published.publish(self.world.subnet_mut()) {
+            self.tell_bridges();
+        }
+    }
+
+    /// Ports have counted what hosts have sent up to now.
+    pub(super) fn read_counts(&mut self) {
+        // What was sent came by the ways that the tables had.
+        self.publish();
+        self.published.counts.read(self.world.subnet_mut());
     }
 }

@@ -1,8 +1,9 @@
 //! What clients have sent is received, and served by what the connection is for.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rdmux_link::Inbox;
+use rdmux_runtime::socket::{self, MessageError};
 use rdmux_subnet::umad::FileId;
 
 use super::connection::{ConnectionId, Part};
@@ -39,17 +40,31 @@ impl Core {
         let Some(connection) = self.connections.get(id).filter(|c| c.may_ask()) else {
             return Err(Stop::Enough);
         };
+        if let Part::Attachment { .. } = connection.part {
+            let mut fds = Vec::new();
+            let message = socket::try_recv_bytes(connection.socket.as_fd(), buf, &mut fds);
+            let user = connection.uid;
+            return match message {
+                Ok(message) => Ok(self.attachment_request(id, message, fds)?),
+                Err(error) => {
+                    self.closer.close::<()>(user, fds);
+                    Err(stop(&error))
+                }
+            };
+        }
         let message = receive(&connection.socket, buf)?;
         match connection.part {
             Part::New => self.greet(id, message)?,
-            Part::Attachment { .. } => self.attachment_request(id, message)?,
+            Part::Attachment { .. } => {}
             Part::Control(file) => {
                 self.drain_mads(file)?;
                 self.file_request(id, file, message)?;
             }
             Part::Mads(file) => self.file_message(file, message)?,
             Part::Admin => self.admin_request(id, message)?,
-            Part::IsSm { .. } => return Err(Ends::Broke("a word out of place").into()),
+            Part::IsSm { .. } | Part::Tables => {
+                return Err(Ends::Broke("a word out of place").into());
+            }
         }
         Ok(())
     }
@@ -110,6 +125,18 @@ enum Stop {
 impl From<Ends> for Stop {
     fn from(ends: Ends) -> Self {
         Self::Ends(ends)
+    }
+}
+
+/// What it means that there is no message.
+fn stop(error: &MessageError) -> Stop {
+    match error {
+        MessageError::WouldBlock => Stop::Enough,
+        MessageError::Closed | MessageError::Io(_) => Ends::Closed.into(),
+        MessageError::TooLong => Ends::Broke("a message that is too long").into(),
+        MessageError::FdsCut | MessageError::Decode(_) => {
+            Ends::Broke("descriptors that were not asked for").into()
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod asker;
+pub(crate) mod counters;
+pub(crate) mod traffic;
 
 use std::path::Path;
 

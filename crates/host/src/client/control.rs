@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdmux_link::ib::{IbWire, Routes};
+use rdmux_link::ib::{IbWire, KeyViolation, Routes};
 use rdmux_link::routes::RouteView;
+use rdmux_link::rows::Rows;
 use rdmux_link::wire::PacketWire;
 use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_verbs::control::{
@@ -140,7 +141,7 @@ impl HostClient {
             let why = format!("it has no {}", kind.device_name());
             HostError::Protocol { host: host.clone(), why }
         })?;
-        Ok(Arc::new(Self {
+        let client = Arc::new(Self {
             session,
             port,
             board,
@@ -153,7 +154,18 @@ impl HostClient {
             reserved: Mutex::default(),
             migrating: Mutex::default(),
             inbox: Mutex::new(inbox),
-        }))
+        });
+        for (port, routes) in (1..).zip(&client.routes) {
+            let teller = Arc::downgrade(&client);
+            routes.report_violations(move |violation| {
+                if let Some(client) = teller.upgrade() {
+                    // If the service is gone, so is the port.
+                    let violation = violation.into();
+                    let _ = client.session.tell(&Request::Violation { port, violation });
+                }
+            });
+        }
+        Ok(client)
     }
 
     /// Whose service it is.
@@ -274,7 +286,7 @@ impl HostClient {
                 ControlEvent::Ports { ports, events }
             }
             Notify::Routes { port } => {
-                self.follow_table(port, fds.into_iter().next());
+                self.follow_table(port, &fds);
                 return Ok(None);
             }
             Notify::Target { qpn, event } => ControlEvent::Target { qpn, event },
@@ -293,14 +305,19 @@ impl HostClient {
         }))
     }
 
-    /// Packets of a port take the ways of this table from now on.
-    fn follow_table(&self, port: u8, table: Option<OwnedFd>) {
+    /// Packets of a port take the ways of this table from now on, and are counted in these rows.
+    fn follow_table(&self, port: u8, fds: &[OwnedFd]) {
         let Some(routes) = self.routes_of(port) else { return };
-        let view = table.as_ref().map(RouteView::map).transpose();
-        routes.set_view(view.unwrap_or_else(|error| {
+        let view = fds.first().map(RouteView::map).transpose();
+        let view = view.unwrap_or_else(|error| {
             throttled!(warn, "the table of ways of an InfiniBand port cannot be read: {error}");
             None
-        }));
+        });
+        let rows = fds.get(1).map(Rows::map).transpose().unwrap_or_else(|error| {
+            throttled!(warn, "packets are not counted on their way: {error}");
+            None
+        });
+        routes.set_view_with(view, rows);
     }
 
     fn routes_of(&self, port: u8) -> Option<&Arc<Routes>> {
@@ -470,6 +487,12 @@ impl Control for HostClient {
     fn stream_ended(&self, qpn: Qpn, number: u64) {
         // If the service is gone, so are its ids.
         let _ = self.session.tell(&Request::StreamEnded { qpn, number });
+    }
+
+    fn key_violation(&self, port: u8, violation: &KeyViolation) {
+        if let Some(routes) = self.routes_of(port) {
+            routes.violated(violation);
+        }
     }
 
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {

@@ -25,7 +25,7 @@ pub enum ClientKind {
     Tool,
 }
 
-/// What a process asks. Every request but [`Stray`](Self::Stray), [`CmSoon`](Self::CmSoon),
+/// What a process asks. Every request but [`Stray`](Self::Stray), [`Violation`](Self::Violation), [`CmSoon`](Self::CmSoon),
 /// [`TargetEvent`](Self::TargetEvent) and [`StreamEnded`](Self::StreamEnded) has one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -45,6 +45,13 @@ pub enum Request {
         gid_index: u8,
         /// A slot of the caller's.
         slot: u16,
+    },
+    /// Tells of a packet with a key that does not fit, which was counted in the rows of [`Notify::Routes`].
+    Violation {
+        /// The port that noticed it.
+        port: u8,
+        /// The packet.
+        violation: rdmux_fabric::proto::Violation,
     },
     /// A further block of QP numbers.
     NewSlot,
@@ -330,7 +337,8 @@ pub enum Notify {
         /// What happened, in this order, each with the number of its port.
         events: Vec<(u8, PortEvent)>,
     },
-    /// With a descriptor: the table of ways of an InfiniBand port from now on ([`rdmux_link::routes`]). Without: there is none.
+    /// With two descriptors: the table of ways of an InfiniBand port from now on ([`rdmux_link::routes`]), and the rows that this process counts
+    /// in what it sends by it ([`rdmux_link::rows`]). Without: there is none.
     Routes {
         /// The port.
         port: u8,

@@ -268,6 +268,7 @@ impl Core {
         self.groups.client_gone(id);
         self.capture_client_gone(id);
         self.hub_client_gone(id);
+        self.ib_client_gone(id);
         for &slot in &client.slots {
             self.remove_slot(slot, None);
         }

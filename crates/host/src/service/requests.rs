@@ -343,6 +343,10 @@ impl Core {
                 self.handle_stray(id, src, dst, &bytes);
                 Outcome::Silent
             }
+            Request::Violation { port, violation } => {
+                self.tell_violation(id, port, &violation);
+                Outcome::Silent
+            }
             Request::StreamEnded { qpn, number } => {
                 self.handle_qp_stream_ended(id, qpn, StreamId(number));
                 Outcome::Silent

@@ -6,7 +6,7 @@ macro_rules! drops {
     ($($variant:ident $name:literal, $about:literal;)*) => {
         /// Why a packet, or a part of one, was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(usize)]
+        #[repr(u8)]
         pub enum IbDrop {
             $(#[doc = $about] $variant,)*
         }
@@ -18,6 +18,11 @@ macro_rules! drops {
             /// Its name, as counters have it.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The one with this number, as [`Counted::Dropped`](crate::rows::Counted::Dropped) has it.
+            pub fn from_number(number: u8) -> Option<Self> {
+                Self::ALL.get(usize::from(number)).copied()
             }
         }
     };
@@ -40,6 +45,7 @@ drops! {
     RxLid "rx_lid", "The destination LID is neither the port's nor a group's, or the source LID is no port's.";
     RxGid "rx_gid", "The destination GID is neither the port's nor a group's.";
     RxPkey "rx_pkey", "No key of the P_Key table admits its P_Key.";
+    RxQkey "rx_qkey", "The Q_Key is not that of the queue pair.";
     RxIcrc "rx_icrc", "The ICRC is wrong.";
     RxStray "rx_stray", "It was for another process of this host, which got it a little later.";
 }

@@ -8,6 +8,8 @@
 //! - [`Routes`]: the table that holds now, the port's GIDs, and counters
 //! - `batch`: datagrams out, several in one system call; `sender`: which packets leave, and where to
 //! - `receiver`: which packets are let in
+//! - [`SentCounts`]: what is counted for the ports on the way
+//! - [`KeyViolation`]: packets with wrong keys, of which the subnet's manager is told
 //! - [`IbWire`]: all of it as a wire
 //!
 //! # What is lost
@@ -16,18 +18,22 @@
 //! reason ([`IbDrop`]). To the queue pair it is lost, as on cables.
 
 mod batch;
+mod counting;
 pub mod drops;
 pub mod encap;
 pub mod reassembly;
 mod receiver;
 mod sender;
 mod state;
+mod violations;
 mod wire;
 
+pub use self::counting::{CountBy, SentCounts, SentKind, WayChanged};
 pub use self::drops::IbDrop;
 pub use self::encap::Encap;
 pub use self::reassembly::Reassembly;
 pub use self::state::Routes;
+pub use self::violations::{KeyViolation, Violated};
 pub use self::wire::IbWire;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use rdmux_wire::{Gid, Grh, Pkey, Qpn};
 
 use super::reassembly::Joined;
 use super::state::Known;
-use super::{Encap, IbDrop, Reassembly, Routes};
+use super::{Encap, IbDrop, KeyViolation, Reassembly, Routes, Violated};
 use crate::udp::{SERVICE_QPNS, SLOT_SHIFT, SLOTS};
 use crate::wire::IbRoute;
 
@@ -66,13 +66,13 @@ impl Receiver {
             }
             return match known.admit(&encap, body) {
                 Ok((bytes, route)) => Came::Packet(bytes, route),
-                Err(why) => lost(routes, why),
+                Err(why) => refused(routes, why, body),
             };
         }
         match reassembly.join(from, &encap, body) {
             Joined::Whole(packet) => match known.admit(&encap, packet) {
                 Ok((bytes, route)) => Came::Joined(bytes, route),
-                Err(why) => lost(routes, why),
+                Err(why) => refused(routes, why, packet),
             },
             Joined::Begun { gave_up: true } => lost(routes, IbDrop::RxGivenUp),
             Joined::Twice => lost(routes, IbDrop::RxPart),
@@ -81,9 +81,27 @@ impl Receiver {
     }
 }
 
+#[cold]
 fn lost<'a>(routes: &Routes, why: IbDrop) -> Came<'a> {
-    routes.count(why, 1);
+    routes.drop_here(why);
     Came::Nothing
+}
+
+/// A whole packet is not let in.
+#[cold]
+fn refused<'a>(routes: &Routes, why: IbDrop, packet: &[u8]) -> Came<'a> {
+    if why == IbDrop::RxPkey
+        && let Ok(parts) = Parts::split(packet)
+        && let Some(violation) = KeyViolation::of(Violated::Pkey, parts.route, parts.transport)
+    {
+        // What is damaged is no violation.
+        if parts.right_icrc() != parts.icrc {
+            return lost(routes, IbDrop::RxIcrc);
+        }
+        routes.violated(&violation);
+        return Came::Nothing;
+    }
+    lost(routes, why)
 }
 
 impl Owner {

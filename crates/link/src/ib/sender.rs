@@ -10,9 +10,11 @@ use rdmux_wire::{Grh, Lid, Pkey, Qpn};
 
 use super::batch::{Batch, Contents, Outcome, Shape};
 use super::state::{Known, room};
-use super::{Encap, IbDrop, Routes};
+use super::wire::own_addr;
+use super::{Encap, IbDrop, KeyViolation, Routes, SentCounts, SentKind, Violated, WayChanged};
 use crate::guarded::Unmapped;
-use crate::routes::{RouteView, Way};
+use crate::routes::{Route, RouteId, RouteView, Way};
+use crate::rows::Row;
 use crate::udp::UdpPort;
 use crate::wire::{Flushed, Frame, LinkError};
 
@@ -20,6 +22,7 @@ use crate::wire::{Flushed, Frame, LinkError};
 #[derive(Debug)]
 pub(super) struct Sender {
     known: Known,
+    counts: SentCounts,
     /// What was looked up last, by the LID's low bits.
     found: [Option<(Lid, Target)>; Self::FOUND],
     /// Ways to a group's members.
@@ -43,6 +46,8 @@ struct Target {
     addr: SocketAddr,
     /// None if it is the own port.
     way: Option<Way>,
+    /// By what packets are counted.
+    route: RouteId,
 }
 
 /// Why a packet is not taken.
@@ -96,10 +101,13 @@ impl RouteHeaders {
 impl Sender {
     /// How many LIDs are remembered.
     const FOUND: usize = 64;
+    /// How often a way may change while a packet is sent.
+    const TRIES: usize = 16;
 
     pub(super) fn new(slot: u16) -> Self {
         Self {
             known: Known::default(),
+            counts: SentCounts::new(),
             found: [None; Self::FOUND],
             group: Vec::new(),
             copy: Vec::new(),
@@ -120,6 +128,7 @@ impl Sender {
         if self.known.refresh(routes) {
             self.found = [None; Self::FOUND];
             self.narrow.clear();
+            self.counts.refresh(self.known.count_by());
         }
         if !self.known.is_active() {
             return Err(IbDrop::TxInactive.into());
@@ -131,13 +140,23 @@ impl Sender {
         let total = u16::try_from(contents.len()).map_err(|_| IbDrop::TxLength)?;
         let dlid = Lid(av.dlid);
         if dlid.is_multicast() {
-            return self.send_to_group(port, routes, (av, dlid, pkey), &contents, total);
+            return self.send_to_group(port, routes, (av, pkey), &contents, total);
         }
-        let target = self.find(port, dlid).ok_or(IbDrop::TxNoWay)?;
-        self.check(target.way.as_ref(), av.sl, pkey, frame)?;
+        let kind = kind(av, pkey);
+        let checked = self.find_counted(port, kind).and_then(|(target, row)| {
+            self.check(target.way.as_ref(), av.sl, pkey, frame).map(|()| (target, row))
+        });
+        let words = u64::from(total / 4);
+        let (target, row) = checked.inspect_err(|why| {
+            routes.lose(kind, frame.payload.len(), words);
+            if *why == IbDrop::TxPkey {
+                report(routes, contents.route, frame);
+            }
+        })?;
         let shape = self.shape(port, target.addr, dest.get(), total)?;
         self.make_room(port, routes, &shape)?;
         self.batch.push(&shape, |to| contents.put(to))?;
+        self.counts.add(row, 1, words);
         Ok(())
     }
 
@@ -146,7 +165,7 @@ impl Sender {
         &mut self,
         port: &UdpPort,
         routes: &Routes,
-        (av, mlid, pkey): (&AddressVector, Lid, usize),
+        (av, pkey): (&AddressVector, usize),
         contents: &Contents<'_>,
         total: u16,
     ) -> Result<(), Refused> {
@@ -154,11 +173,12 @@ impl Sender {
             (std::mem::take(&mut self.group), std::mem::take(&mut self.copy));
         let mut send_all = || -> Result<(), Refused> {
             let view = self.known.view.clone().ok_or(IbDrop::TxInactive)?;
-            view.group(mlid, &mut group);
+            let row = self.find_group(&view, kind(av, pkey), &mut group);
+            self.counts.add(row, 1, u64::from(total / 4));
             copy.resize(total.into(), 0);
             contents.put(&mut copy)?;
             // Members of the own port hear it, too, which no switch sends back (IBTA 10.5.2.2). The service passes it on to them.
-            self.copy_at(port, routes, port.local_addr(), &copy)?;
+            self.copy_at(port, routes, own_addr(port), &copy)?;
             if group.is_empty() {
                 return Err(IbDrop::TxNoWay.into());
             }
@@ -166,7 +186,12 @@ impl Sender {
                 let sent = self.copy_to(port, routes, &view, (way, av.sl, pkey), contents, &copy);
                 match sent {
                     Ok(()) => {}
-                    Err(Refused::Lost(why)) => routes.count(why, 1),
+                    Err(Refused::Lost(why)) => {
+                        routes.count(why, 1);
+                        if why == IbDrop::TxPkey {
+                            report(routes, contents.route, contents.frame);
+                        }
+                    }
                     // Some have it already; to the others it is lost.
                     Err(Refused::Link(_)) => routes.count(IbDrop::TxRefused, 1),
                 }
@@ -252,6 +277,42 @@ impl Sender {
         if way.takes_sl(sl & 0xf) { Ok(()) } else { Err(IbDrop::TxSl) }
     }
 
+    /// Where packets go, and in which row they are counted. Those to the own port are in none.
+    #[inline]
+    fn find_counted(
+        &mut self,
+        port: &UdpPort,
+        kind: SentKind,
+    ) -> Result<(Target, Option<Row>), IbDrop> {
+        for _ in 0..Self::TRIES {
+            let target = self.find(port, kind.dlid).ok_or(IbDrop::TxNoWay)?;
+            if target.way.is_none() {
+                return Ok((target, None));
+            }
+            match self.counts.row(self.known.count_by(), kind, target.route) {
+                Ok(row) => return Ok((target, row)),
+                Err(WayChanged) => self.found[usize::from(kind.dlid.0) % Self::FOUND] = None,
+            }
+        }
+        Err(IbDrop::TxNoWay)
+    }
+
+    /// The ways to a group's members, and the row in which a packet is counted.
+    fn find_group(
+        &mut self,
+        view: &RouteView,
+        kind: SentKind,
+        group: &mut Vec<Way>,
+    ) -> Option<Row> {
+        for _ in 0..Self::TRIES {
+            let route = view.group(kind.dlid, group);
+            if let Ok(row) = self.counts.row(self.known.count_by(), kind, route) {
+                return row;
+            }
+        }
+        None
+    }
+
     /// Where packets to a LID go.
     #[inline]
     fn find(&mut self, port: &UdpPort, dlid: Lid) -> Option<Target> {
@@ -260,11 +321,12 @@ impl Sender {
             return Some(*target);
         }
         let target = if self.known.own.path_bits(dlid).is_some() {
-            Target { addr: port.local_addr(), way: None }
+            Target { addr: own_addr(port), way: None, route: RouteId::NONE }
         } else {
             let view = self.known.view.as_ref()?;
-            let way = view.way(dlid)?;
-            Target { addr: view.peer(way.peer)?.addr, way: Some(way) }
+            let Route { id, way } = view.route(dlid);
+            let way = way?;
+            Target { addr: view.peer(way.peer)?.addr, way: Some(way), route: id }
         };
         self.found[at] = Some((dlid, target));
         Some(target)
@@ -348,6 +410,20 @@ impl Sender {
     pub(super) fn narrow(&mut self, routes: &Routes, to: SocketAddr, room: usize) {
         self.known.refresh(routes);
         self.narrow.insert(to, room);
+    }
+}
+
+/// What is counted of a packet along an address vector, with the P_Key at this index.
+fn kind(av: &AddressVector, pkey: usize) -> SentKind {
+    let pkey = u8::try_from(pkey).unwrap_or(u8::MAX);
+    SentKind { dlid: Lid(av.dlid), sl: av.sl & 0xf, pkey }
+}
+
+/// A switch on the way does not let a packet's partition pass.
+#[cold]
+fn report(routes: &Routes, route: &[u8], frame: &Frame<'_>) {
+    if let Some(violation) = KeyViolation::of(Violated::SwitchPkey, route, frame.header) {
+        routes.violated(&violation);
     }
 }
 

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 use rdmux_wire::{Gid, Guid, Pkey};
 
+use super::counting::{CountBy, LostCounts, SentKind};
 use super::drops::Drops;
-use super::{Encap, IbDrop};
+use super::violations::Reports;
+use super::{Encap, IbDrop, KeyViolation};
 use crate::routes::{OwnPort, RouteView};
+use crate::rows::Rows;
 
 /// What holds for one port of a device now. All its wires look here, in all threads.
 ///
@@ -21,12 +24,21 @@ pub struct Routes {
     /// Raised when what is there is replaced.
     version: AtomicU64,
     drops: Drops,
+    lost: LostCounts,
+    reports: Reports,
 }
 
 #[derive(Debug, Default, Clone)]
 struct Now {
     view: Option<Arc<RouteView>>,
+    rows: Option<Arc<Rows>>,
     gids: Arc<[Gid]>,
+}
+
+impl Now {
+    fn count_by(&self) -> CountBy<'_> {
+        CountBy { view: self.view.as_ref(), rows: self.rows.as_ref() }
+    }
 }
 
 impl Routes {
@@ -35,9 +47,18 @@ impl Routes {
         Self { port_num, ..Self::default() }
     }
 
-    /// Replaces the table, or takes it away.
+    /// Replaces the table, or takes it away. Nothing is counted any more for the ports on the way.
     pub fn set_view(&self, view: Option<RouteView>) {
-        self.now.write().view = view.map(Arc::new);
+        self.set_view_with(view, None);
+    }
+
+    /// The same, with rows in which this process counts what the writer of the table knows of.
+    pub fn set_view_with(&self, view: Option<RouteView>, rows: Option<Rows>) {
+        let (view, rows) = (view.map(Arc::new), rows.map(Arc::new));
+        {
+            let mut now = self.now.write();
+            (now.view, now.rows) = (view, rows);
+        }
         self.version.fetch_add(1, Ordering::Release);
     }
 
@@ -65,6 +86,33 @@ impl Routes {
     pub(super) fn count(&self, why: IbDrop, n: u64) {
         self.drops.count(why, n);
     }
+
+    /// The port itself drops a packet: counts that, also for the port's own counters.
+    pub(super) fn drop_here(&self, why: IbDrop) {
+        self.count(why, 1);
+        let now = self.now.read();
+        self.lost.dropped(now.count_by(), why, 1);
+    }
+
+    /// A packet with so much payload, as many words altogether, leaves the port and comes as far as the port that drops it.
+    pub(super) fn lose(&self, kind: SentKind, payload: usize, words: u64) {
+        let payload = u16::try_from(payload).unwrap_or(u16::MAX);
+        let now = self.now.read();
+        self.lost.lost(now.count_by(), kind, payload, words);
+    }
+
+    /// A packet had a wrong key: counts that, and reports it, though not more often than somebody can use.
+    pub fn violated(&self, violation: &KeyViolation) {
+        if let Some(why) = violation.kind.counted_as() {
+            self.drop_here(why);
+        }
+        self.reports.report(violation);
+    }
+
+    /// Has reports of wrong keys handed to `take`, which may be called by any thread that sends or receives.
+    pub fn report_violations(&self, take: impl Fn(&KeyViolation) + Send + Sync + 'static) {
+        self.reports.set(Box::new(take));
+    }
 }
 
 /// What a sender or a receiver knows of the routes: a copy of its own, which it compares by two loads.
@@ -75,6 +123,7 @@ pub(super) struct Known {
     version: u64,
     epoch: u64,
     pub(super) view: Option<Arc<RouteView>>,
+    rows: Option<Arc<Rows>>,
     pub(super) gids: Arc<[Gid]>,
     pub(super) own: OwnPort,
     /// The P_Key that was looked up last, and what was found.
@@ -83,9 +132,9 @@ pub(super) struct Known {
 
 impl Default for Known {
     fn default() -> Self {
-        let (version, epoch, view, gids) = (u64::MAX, 0, None, Arc::default());
+        let (version, epoch, view, rows, gids) = (u64::MAX, 0, None, None, Arc::default());
         let own = OwnPort::default();
-        Self { port_num: 0, version, epoch, view, gids, own, pkey: (Pkey(0), None) }
+        Self { port_num: 0, version, epoch, view, rows, gids, own, pkey: (Pkey(0), None) }
     }
 }
 
@@ -104,12 +153,19 @@ impl Known {
 
     #[cold]
     fn renew(&mut self, routes: &Routes, version: u64) {
-        let Now { view, gids } = routes.now.read().clone();
+        let Now { view, rows, gids } = routes.now.read().clone();
         (self.port_num, self.version) = (routes.port_num, version);
         // The epoch first: what is read after it is not older.
         self.epoch = view.as_ref().map_or(0, |view| view.epoch());
         self.own = view.as_ref().map(|view| view.own()).unwrap_or_default();
-        (self.view, self.gids, self.pkey) = (view, gids, (Pkey(0), None));
+        (self.view, self.rows, self.gids) = (view, rows, gids);
+        self.pkey = (Pkey(0), None);
+    }
+
+    /// What packets are counted by.
+    #[inline]
+    pub(super) fn count_by(&self) -> CountBy<'_> {
+        CountBy { view: self.view.as_ref(), rows: self.rows.as_ref() }
     }
 
     /// Whether the port sends and receives.

@@ -670,3 +670,5 @@ fn a_packet_ends_with_the_icrc_of_the_standards_example() {
     let (rest, icrc) = bytes.split_last_chunk::<{ Icrc::LEN }>().unwrap();
     assert_eq!((icrc, &rest[50..]), (&[0x96, 0x25, 0xb7, 0x5a], &[0, 0][..]));
 }
+
+mod counting;

@@ -1,6 +1,7 @@
 //! InfiniBand as a wire of packets.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -60,6 +61,11 @@ impl IbWire {
         &self.port
     }
 
+    /// Where packets for the own port go.
+    fn own_addr(&self) -> SocketAddr {
+        own_addr(&self.port)
+    }
+
     /// What it shares with other wires of its port.
     pub fn routes(&self) -> &Arc<Routes> {
         &self.routes
@@ -84,14 +90,14 @@ impl IbWire {
         let contents = Contents { route: headers.as_slice(), frame: &frame };
         let total = u16::try_from(contents.len()).map_err(|_| invalid())?;
         let steer = u32::from(slot) << SLOT_SHIFT | 0xfff;
-        let shape = Shape { to: self.port.local_addr(), steer, total, parts: 1 };
+        let shape = Shape { to: self.own_addr(), steer, total, parts: 1 };
         let sender = &mut *self.sender.lock();
         sender.send_alone(&self.port, &self.routes, &shape, &contents)
     }
 
     /// Sends a datagram that came to the wrong socket, because the kernel merged it with others, to the right one.
     fn give_back(&self, datagram: &[u8]) {
-        let name = SockAddr::from(self.port.local_addr());
+        let name = SockAddr::from(self.own_addr());
         if self.port.send_message(&name, datagram, &ControlBuf::new()).is_err() {
             self.routes.count(IbDrop::TxRefused, 1);
         }
@@ -100,6 +106,16 @@ impl IbWire {
     #[cfg(test)]
     pub(super) fn with_sender<R>(&self, f: impl FnOnce(&mut Sender) -> R) -> R {
         f(&mut self.sender.lock())
+    }
+}
+
+/// Where packets for the own port go. A socket that takes packets at all addresses gets these by a loopback address.
+pub(super) fn own_addr(port: &UdpPort) -> SocketAddr {
+    let local = port.local_addr();
+    match local.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, local.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, local.port()).into(),
+        _ => local,
     }
 }
 
@@ -126,6 +142,11 @@ impl Wire for IbWire {
     fn send(&self, (): &mut (), to: &AddressVector, frame: &Frame<'_>) -> Result<(), LinkError> {
         match self.sender.lock().send(&self.port, &self.routes, to, frame) {
             Ok(()) => Ok(()),
+            Err(Refused::Lost(IbDrop::TxInactive)) => {
+                self.routes.drop_here(IbDrop::TxInactive);
+                Ok(())
+            }
+            // What leaves the port and is dropped on the way is counted there.
             Err(Refused::Lost(why)) => {
                 self.routes.count(why, 1);
                 Ok(())
@@ -142,7 +163,7 @@ impl Wire for IbWire {
     fn receive(&self, rx: &mut Arrivals) -> io::Result<usize> {
         let receiver = &mut *self.receiver.lock();
         receiver.refresh(&self.routes);
-        let local = self.port.local_addr();
+        let local = self.own_addr();
         rx.receive_ib(&self.port, |arrival, shown| {
             let is_passed_on = arrival.src == local;
             match receiver.take(&self.routes, self.owner, arrival.src, is_passed_on, arrival.bytes)

@@ -17,6 +17,8 @@ pub(crate) mod memory;
 mod ring;
 #[cfg(test)]
 mod routes;
+#[cfg(test)]
+mod rows;
 
 /// Goes through all that `body`'s threads can do with so many switches away from a thread that could have gone on.
 #[cfg(test)]

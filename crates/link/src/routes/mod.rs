@@ -26,6 +26,12 @@
 //! *before* it looked. [`RouteTable::publish`] raises the epoch after a change. (A change is visible to those who look
 //! from the moment on that it is made, as a switch takes its tables entry by entry.)
 //!
+//! # What is counted of packets
+//!
+//! Ports on the way count what comes by, and only the sender knows how much it sends. So an entry has a [`RouteId`], which names the way as
+//! it is now with all its ports, also where nothing arrives at its end; a changed way has another one. Senders count by it
+//! ([`rows`](crate::rows)).
+//!
 //! # A hostile writer
 //!
 //! Whatever it writes is read once into private memory, checked, and bounded: it can make packets be lost or go to another address,
@@ -60,6 +66,25 @@ impl PeerId {
     pub const fn get(self) -> u16 {
         self.0
     }
+}
+
+/// Names a way to a LID, or the ways to a group, as the subnet's tables are at some time; zero names none. It is not used again as
+/// long as the writer of the table lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteId(pub u64);
+
+impl RouteId {
+    /// No name: the writer does not tell ways to this LID apart.
+    pub const NONE: Self = Self(0);
+}
+
+/// What an entry says of a LID.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// By what packets are counted.
+    pub id: RouteId,
+    /// The way to the port that has it, if packets come there.
+    pub way: Option<Way>,
 }
 
 /// The port whose table it is.
@@ -165,7 +190,7 @@ const ROWS: u32 = if cfg!(loom) { 4 } else { 1 << 18 };
 
 const LINE: usize = 64;
 /// "rdmuxrt" and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrt\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrt\x02");
 
 /// Offsets, in bytes.
 mod at {
@@ -208,9 +233,9 @@ const fn first(entry: u64) -> u32 {
 }
 
 /// What a row holds; the word after these is the number of the next row.
-type Words = [u64; 5];
+type Words = [u64; 6];
 /// The number of the next row, which has a word of its own.
-const NEXT: usize = 5;
+const NEXT: usize = 6;
 
 /// The words of [`OwnPort`].
 const OWN_WORDS: usize = 3 + PKEYS / 4;
@@ -224,19 +249,24 @@ fn whole(low: u64, high: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-impl Way {
+impl Route {
     fn to_words(self) -> Words {
-        let Self { peer, hops, mtu, rate, sls, pkeys, back } = self;
+        let Some(way) = self.way else { return [0, 0, 0, 0, 0, self.id.0] };
+        let Way { peer, hops, mtu, rate, sls, pkeys, back } = way;
         let [a, b] = peer.0.to_le_bytes();
         let [c, d] = sls.to_le_bytes();
         let about = u64::from_le_bytes([a, b, c, d, hops, mtu.code(), rate, 0]);
         let ([p, q], [r, s]) = (halves(pkeys), halves(back));
-        [about, p, q, r, s]
+        [about, p, q, r, s, self.id.0]
     }
 
-    fn from_words([about, p, q, r, s]: Words) -> Option<Self> {
+    fn from_words([about, p, q, r, s, id]: Words) -> Option<Self> {
         let [a, b, c, d, hops, mtu, rate, _] = about.to_le_bytes();
-        Some(Self {
+        let id = RouteId(id);
+        if about == 0 {
+            return Some(Self { id, way: None });
+        }
+        let way = Way {
             peer: PeerId::new(u16::from_le_bytes([a, b]))?,
             hops,
             mtu: Mtu::from_code(mtu)?,
@@ -244,7 +274,8 @@ impl Way {
             sls: u16::from_le_bytes([c, d]),
             pkeys: whole(p, q),
             back: whole(r, s),
-        })
+        };
+        Some(Self { id, way: Some(way) })
     }
 }
 
@@ -258,10 +289,10 @@ impl Peer {
                 (6, high, low, u64::from(v6.scope_id()))
             }
         };
-        [scope << 32 | port | family, high, low, self.port_guid.0, 0]
+        [scope << 32 | port | family, high, low, self.port_guid.0, 0, 0]
     }
 
-    fn from_words([about, high, low, guid, _]: Words) -> Option<Self> {
+    fn from_words([about, high, low, guid, ..]: Words) -> Option<Self> {
         let port = (about >> 16 & 0xffff) as u16;
         let addr: SocketAddr = match about & 0xffff {
             4 => (Ipv4Addr::from_bits(u32::try_from(low).ok()?), port).into(),

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use rdmux_wire::Lid;
 
 use super::{
-    LINE, MAGIC, MAX_PEERS, NEXT, OWN_WORDS, OwnPort, Peer, PeerId, ROWS, Way, Words, at, first,
-    lid_entry, mlid_entry, peer_entry,
+    LINE, MAGIC, MAX_PEERS, NEXT, OWN_WORDS, OwnPort, Peer, PeerId, ROWS, Route, RouteId, Way,
+    Words, at, first, lid_entry, mlid_entry, peer_entry,
 };
 use crate::shared::{Ordering, ReadMapping, fence, size};
 
@@ -58,7 +58,24 @@ impl RouteView {
 
     /// The way to the port that has a LID, if there is one.
     pub fn way(&self, dlid: Lid) -> Option<Way> {
-        self.settled(lid_entry(dlid)?, |row| Way::from_words(self.row(row)?.0))
+        self.route(dlid).way
+    }
+
+    /// What the table says of a LID of a port; nothing if it does not know it.
+    pub fn route(&self, dlid: Lid) -> Route {
+        let found = lid_entry(dlid)
+            .and_then(|entry| self.settled(entry, |row| Route::from_words(self.row(row)?.0)));
+        found.unwrap_or_default()
+    }
+
+    /// By what packets to a LID, of a port or a group, are counted now.
+    pub fn route_id(&self, lid: Lid) -> RouteId {
+        if !lid.is_multicast() {
+            return self.route(lid).id;
+        }
+        let found = mlid_entry(lid)
+            .and_then(|entry| self.settled(entry, |row| Route::from_words(self.row(row)?.0)));
+        found.unwrap_or_default().id
     }
 
     /// A peer, if there is one of this number.
@@ -67,25 +84,29 @@ impl RouteView {
     }
 
     /// The ways to those that get a copy of what is sent to a group, in place of what `ways` has. None if there is no such
-    /// group.
-    pub fn group(&self, mlid: Lid, ways: &mut Vec<Way>) {
+    /// group. Returns by what packets to it are counted.
+    pub fn group(&self, mlid: Lid, ways: &mut Vec<Way>) -> RouteId {
         let found = mlid_entry(mlid).and_then(|entry| {
             self.settled(entry, |mut row| {
+                let mut all = RouteId::NONE;
                 ways.clear();
-                while row != 0 {
-                    let (words, next) = self.row(row)?;
-                    if ways.len() == MAX_PEERS.into() {
-                        return None;
+                // No list is longer, unless it has no end.
+                for _ in 0..=MAX_PEERS {
+                    if row == 0 {
+                        return Some(all);
                     }
-                    ways.push(Way::from_words(words)?);
-                    row = next;
+                    let (words, next) = self.row(row)?;
+                    let Route { id, way } = Route::from_words(words)?;
+                    ways.extend(way);
+                    (all, row) = (id, next);
                 }
-                Some(())
+                None
             })
         });
         if found.is_none() {
             ways.clear();
         }
+        found.unwrap_or_default()
     }
 
     /// What `read` makes of an entry's rows, if they are all of one change.

@@ -205,6 +205,28 @@ fn nothing_is_read_torn_while_it_is_written() {
 }
 
 #[test]
+fn entries_say_by_what_packets_are_counted_also_where_none_arrive() {
+    let (mut table, view) = pair();
+    let mut ways = Vec::new();
+    assert_eq!((view.route(Lid(5)), view.group(Lid(0xc005), &mut ways)), Default::default());
+    let route = |id, way| Route { id: RouteId(id), way };
+    table.set_route(Lid(5), route(3, Some(way(9)))).unwrap();
+    assert_eq!((view.route(Lid(5)), view.way(Lid(5))), (route(3, Some(way(9))), Some(way(9))));
+    table.set_route(Lid(5), route(4, None)).unwrap();
+    assert_eq!((view.route(Lid(5)), view.way(Lid(5))), (route(4, None), None));
+    assert_eq!((view.route_id(Lid(5)), view.route_id(Lid(6))), (RouteId(4), RouteId::NONE));
+    let mlid = Lid(0xc005);
+    table.set_group_route(mlid, RouteId(5), &[way(1), way(2)]).unwrap();
+    assert_eq!((view.group(mlid, &mut ways), ways.len()), (RouteId(5), 2));
+    table.set_group_route(mlid, RouteId(6), &[]).unwrap();
+    assert_eq!((view.group(mlid, &mut ways), ways.len()), (RouteId(6), 0));
+    assert_eq!(view.route_id(mlid), RouteId(6));
+    table.set_group(mlid, &[]).unwrap();
+    table.set_way(Lid(5), None).unwrap();
+    assert_eq!((view.route_id(mlid), view.route_id(Lid(5))), (RouteId::NONE, RouteId::NONE));
+}
+
+#[test]
 fn path_bits_are_those_of_the_own_lids() {
     let own = OwnPort { lid: Lid(0x40), lmc: 2, ..OwnPort::default() };
     let bits: Vec<_> = (0x3f..0x45).map(|lid| own.path_bits(Lid(lid))).collect();
@@ -280,11 +302,15 @@ fn any_words_at_all_are_only_something_or_nothing() {
 fn a_list_that_has_no_end_is_no_group() {
     let (map, view) = hostile();
     map.word(at::MLIDS).store(1, Ordering::Relaxed);
-    for (i, word) in way(1).to_words().into_iter().enumerate() {
+    let words = Route { id: RouteId(7), way: Some(way(1)) }.to_words();
+    for (i, word) in words.into_iter().enumerate() {
         map.word(at::ROWS + 8 * i).store(word, Ordering::Relaxed);
     }
     assert_eq!(group(&view, 0xc000), [way(1)]);
     map.word(at::ROWS + 8 * NEXT).store(1, Ordering::Relaxed);
+    assert_eq!(group(&view, 0xc000), []);
+    // One without a way, either.
+    (0..6).for_each(|i| map.word(at::ROWS + 8 * i).store(0, Ordering::Relaxed));
     assert_eq!(group(&view, 0xc000), []);
     // A row that is not there ends it, too.
     map.word(at::ROWS + 8 * NEXT).store(u64::from(ROWS) + 1, Ordering::Relaxed);

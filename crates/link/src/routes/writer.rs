@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use rdmux_wire::Lid;
 
 use super::{
-    LINE, MAGIC, MAX_PEERS, NEXT, OwnPort, Peer, PeerId, ROWS, Way, Words, at, first, lid_entry,
-    mlid_entry, peer_entry,
+    LINE, MAGIC, MAX_PEERS, NEXT, OwnPort, Peer, PeerId, ROWS, Route, RouteId, Way, Words, at,
+    first, lid_entry, mlid_entry, peer_entry,
 };
 use crate::shared::{Mapping, Ordering, fence};
 
@@ -101,8 +101,18 @@ impl RouteTable {
     ///
     /// [`RouteError`]; then packets to this LID are lost.
     pub fn set_way(&mut self, dlid: Lid, way: Option<&Way>) -> Result<(), RouteError> {
+        self.set_route(dlid, Route { id: RouteId::NONE, way: way.copied() })
+    }
+
+    /// The same, and by what packets to it are counted.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_way`](Self::set_way).
+    pub fn set_route(&mut self, dlid: Lid, route: Route) -> Result<(), RouteError> {
         let entry = lid_entry(dlid).ok_or(RouteError::OutOfRange)?;
-        self.set(entry, way.iter().map(|way| way.to_words()))
+        let row = (route != Route::default()).then(|| route.to_words());
+        self.set(entry, row.into_iter())
     }
 
     /// Says who gets a copy of what is sent to a group, and how it comes there.
@@ -111,10 +121,29 @@ impl RouteTable {
     ///
     /// [`RouteError`]; then packets to this group are lost.
     pub fn set_group(&mut self, mlid: Lid, ways: &[Way]) -> Result<(), RouteError> {
+        self.set_group_route(mlid, RouteId::NONE, ways)
+    }
+
+    /// The same, and by what packets to it are counted.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_group`](Self::set_group).
+    pub fn set_group_route(
+        &mut self,
+        mlid: Lid,
+        id: RouteId,
+        ways: &[Way],
+    ) -> Result<(), RouteError> {
         let entry = mlid_entry(mlid).ok_or(RouteError::OutOfRange)?;
         let fits = ways.len() <= MAX_PEERS.into();
         let ways = if fits { ways } else { &[] };
-        self.set(entry, ways.iter().map(|way| way.to_words()))?;
+        if ways.is_empty() && id != RouteId::NONE {
+            self.set(entry, [Route { id, way: None }.to_words()].into_iter())?;
+        } else {
+            let route = |way: &Way| Route { id, way: Some(*way) }.to_words();
+            self.set(entry, ways.iter().map(route))?;
+        }
         if fits { Ok(()) } else { Err(RouteError::OutOfRange) }
     }
 

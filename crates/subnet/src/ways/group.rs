@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 
 use rdmux_wire::Lid;
 
-use super::{Met, Trail, WayFound};
+use super::trail::Kinds;
+use super::{Lost, Met, Trail, WayFound};
+use crate::counters::DropReason;
 use crate::packet::PortId;
 use crate::port::PortKind;
 use crate::subnet::Subnet;
@@ -21,7 +23,7 @@ impl Subnet {
         self.group_ways_along(from, mlid, &mut Trail::default())
     }
 
-    /// The same; adds to `trail` what the outcome depends on.
+    /// The same; adds to `trail` what the outcome depends on, and what ports count.
     pub fn group_ways_along(&self, from: PortId, mlid: Lid, trail: &mut Trail) -> Vec<WayFound> {
         let mut found = Vec::new();
         let Some(start) = self.sender(from).filter(|_| mlid.is_multicast()) else { return found };
@@ -33,18 +35,28 @@ impl Subnet {
                 trail.push(&self.ports[egress]);
                 leaving.push_back((egress, met));
             }
-        } else if self.leave_adapter(start, &mut met).is_ok() {
+        } else if self.leave_adapter(start, &mut met, trail).is_ok() {
             leaving.push_back((start, met));
         }
         let mut entered: BTreeMap<usize, Entered> = BTreeMap::new();
         while let Some((egress, mut met)) = leaving.pop_front() {
-            let Ok(ingress) = self.pass_link(egress, &mut met, trail) else { continue };
+            let ingress = match self.pass_link(egress, &mut met, trail) {
+                Ok(ingress) => ingress,
+                Err(Lost { at, reason }) => {
+                    trail.lose(at, reason, met.kinds());
+                    continue;
+                }
+            };
             if self.kind(ingress) != PortKind::External {
                 found.push(met.arrived(self.ports[ingress].id));
                 continue;
             }
-            for mut met in first_time(entered.entry(ingress).or_default(), met) {
-                if self.enter(ingress, &mut met).is_err() {
+            let (first, again) = first_time(entered.entry(ingress).or_default(), met);
+            for kinds in again {
+                trail.lose(self.ports[ingress].id, DropReason::Loop, kinds);
+            }
+            for mut met in first {
+                if self.enter(ingress, &mut met, trail).is_err() {
                     continue;
                 }
                 let end = self.manager_of(ingress);
@@ -55,7 +67,7 @@ impl Subnet {
                         continue;
                     }
                     trail.push(&self.ports[next]);
-                    if self.leave(ingress, next, &mut met).is_ok() {
+                    if self.leave(ingress, next, &mut met, trail).is_ok() {
                         leaving.push_back((next, met));
                     }
                 }
@@ -84,17 +96,22 @@ impl Subnet {
     }
 }
 
-/// Those packets that have not come in before, apart by service levels if their keys are not the same for all.
-fn first_time<'a>(entered: &mut Entered, met: Met<'a>) -> Vec<Met<'a>> {
-    let mut parts: Vec<Met<'a>> = Vec::new();
+/// Those packets that have not come in before, apart by service levels if their keys are not the same for all; and those that have.
+fn first_time<'a>(entered: &mut Entered, met: Met<'a>) -> (Vec<Met<'a>>, Vec<Kinds>) {
+    let (mut parts, mut again): (Vec<Met<'a>>, Vec<Kinds>) = Default::default();
     for (sl, there) in entered.iter_mut().enumerate().filter(|(sl, _)| met.sls >> sl & 1 != 0) {
-        let new = met.pkeys & !*there;
+        let (new, old) = (met.pkeys & !*there, met.pkeys & *there);
         *there |= new;
         match parts.iter_mut().find(|part| part.pkeys == new) {
             _ if new == 0 => {}
             Some(part) => part.sls |= 1 << sl,
             None => parts.push(Met { sls: 1 << sl, pkeys: new, ..met }),
         }
+        match again.iter_mut().find(|part| part.pkeys == old) {
+            _ if old == 0 => {}
+            Some(part) => part.sls |= 1 << sl,
+            None => again.push(Kinds { sls: 1 << sl, pkeys: old, ..met.kinds() }),
+        }
     }
-    parts
+    (parts, again)
 }

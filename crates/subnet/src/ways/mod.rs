@@ -8,21 +8,22 @@
 mod group;
 #[cfg(test)]
 mod tests;
-
-use alloc::vec::Vec;
+mod trail;
 
 use rdmux_wire::sa::Rate;
 use rdmux_wire::sm::PortState;
 use rdmux_wire::{Lid, Mtu, Pkey};
 
 use crate::administration::path::rate;
-use crate::changes::Change;
 use crate::counters::DropReason;
 use crate::forward::MAX_HOPS;
-use crate::packet::{NodeId, PortId};
+use crate::packet::PortId;
 use crate::port::{PortData, PortKind};
 use crate::subnet::Subnet;
 use crate::switch::{LFT_BLOCK, MFT_BLOCK};
+
+use self::trail::Kinds;
+pub use self::trail::{PacketKind, Traffic, Trail};
 
 /// The way of packets from one port to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,61 +51,6 @@ pub struct Lost {
     pub at: PortId,
     /// The reason that it counts.
     pub reason: DropReason,
-}
-
-/// What the outcome of a walk depends on: the ports that packets come by, in their order, up to where the last ones end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trail {
-    ports: Vec<PortId>,
-}
-
-impl Trail {
-    /// The ports; those of a group's tree perhaps more than once.
-    pub fn ports(&self) -> &[PortId] {
-        &self.ports
-    }
-
-    /// Whether the way to `dlid` that has left this trail may be another one after a change.
-    pub fn depends_on(&self, dlid: Lid, change: Change) -> bool {
-        let crosses = |node| self.ports.iter().any(|port| port.node == node);
-        match change {
-            Change::Node(node) | Change::Port(PortId { node, number: 0 }) => crosses(node),
-            Change::Port(port) => self.ports.contains(&port),
-            Change::Lanes { node, input, output } => {
-                [input, output].iter().all(|&number| self.ports.contains(&PortId { node, number }))
-            }
-            Change::Linear { node, block } => {
-                dlid.is_unicast() && linear_block(dlid) == block && crosses(node)
-            }
-            Change::Multicast { node, block } => {
-                multicast_block(dlid) == Some(block) && crosses(node)
-            }
-        }
-    }
-
-    fn push(&mut self, port: &PortData) {
-        self.ports.push(port.id);
-    }
-}
-
-/// A trail of known ports.
-impl FromIterator<PortId> for Trail {
-    fn from_iter<T: IntoIterator<Item = PortId>>(ports: T) -> Self {
-        Self { ports: ports.into_iter().collect() }
-    }
-}
-
-impl Change {
-    /// The node that has changed, or whose port has.
-    pub const fn node(self) -> NodeId {
-        match self {
-            Self::Port(port) => port.node,
-            Self::Node(node)
-            | Self::Lanes { node, .. }
-            | Self::Linear { node, .. }
-            | Self::Multicast { node, .. } => node,
-        }
-    }
 }
 
 /// The block of the linear forwarding tables in which a LID is.
@@ -138,13 +84,41 @@ impl Met<'_> {
         WayFound { to, hops, mtu, rate, sls, pkeys }
     }
 
-    /// Takes out the packets with other keys.
-    fn keep(&mut self, passes: impl Fn(Pkey) -> bool) {
+    /// The packets that are left.
+    fn kinds(&self) -> Kinds {
+        let Self { sls, pkeys, mtu, .. } = *self;
+        Kinds { sls, pkeys, above: 0, up_to: bytes(mtu) }
+    }
+
+    /// Takes out the packets with other keys, which a port drops.
+    fn keep(
+        &mut self,
+        at: PortId,
+        reason: DropReason,
+        trail: &mut Trail,
+        passes: impl Fn(Pkey) -> bool,
+    ) {
+        let before = self.kinds();
         for (index, key) in self.keys.iter().enumerate() {
             if self.pkeys >> index & 1 != 0 && !passes(*key) {
                 self.pkeys &= !(1 << index);
             }
         }
+        trail.lose(at, reason, Kinds { pkeys: before.pkeys & !self.pkeys, ..before });
+    }
+
+    /// Takes out the packets of service levels without a lane, which a port drops.
+    fn keep_sls(&mut self, at: PortId, trail: &mut Trail, lanes: u16) {
+        let before = self.kinds();
+        self.sls &= lanes;
+        trail.lose(at, DropReason::NoVirtualLane, Kinds { sls: before.sls & !lanes, ..before });
+    }
+
+    /// Takes out the packets that are longer than a link takes, which the port before it drops.
+    fn keep_short(&mut self, at: PortId, trail: &mut Trail, mtu: Mtu) {
+        let before = self.kinds();
+        self.mtu = self.mtu.min(mtu);
+        trail.lose(at, DropReason::TooLong, Kinds { above: bytes(self.mtu), ..before });
     }
 }
 
@@ -165,7 +139,7 @@ impl Subnet {
         self.way_along(from, dlid, &mut Trail::default())
     }
 
-    /// The same; adds to `trail` what the outcome depends on, also if none arrives.
+    /// The same; adds to `trail` what the outcome depends on, also if none arrives, and what ports count.
     ///
     /// # Errors
     /// As [`Subnet::way`].
@@ -175,7 +149,21 @@ impl Subnet {
         };
         trail.push(&self.ports[start]);
         let mut met = self.begin(start)?;
-        let mut egress = match self.first_step(start, dlid, &mut met)? {
+        let found = self.walk(start, dlid, &mut met, trail);
+        if let Err(Lost { at, reason }) = found {
+            trail.lose(at, reason, met.kinds());
+        }
+        found
+    }
+
+    fn walk(
+        &self,
+        start: usize,
+        dlid: Lid,
+        met: &mut Met<'_>,
+        trail: &mut Trail,
+    ) -> Result<WayFound, Lost> {
+        let mut egress = match self.first_step(start, dlid, met, trail)? {
             Step::Here(at) => return Ok(met.arrived(self.ports[at].id)),
             Step::Leave(egress) => egress,
         };
@@ -183,8 +171,8 @@ impl Subnet {
             trail.push(&self.ports[egress]);
         }
         for _ in 0..MAX_HOPS {
-            let ingress = self.pass_link(egress, &mut met, trail)?;
-            match self.pass_node(ingress, dlid, &mut met, trail)? {
+            let ingress = self.pass_link(egress, met, trail)?;
+            match self.pass_node(ingress, dlid, met, trail)? {
                 Step::Here(at) => return Ok(met.arrived(self.ports[at].id)),
                 Step::Leave(next) => egress = next,
             }
@@ -209,7 +197,13 @@ impl Subnet {
     }
 
     /// At the sender.
-    fn first_step(&self, from: usize, dlid: Lid, met: &mut Met<'_>) -> Result<Step, Lost> {
+    fn first_step(
+        &self,
+        from: usize,
+        dlid: Lid,
+        met: &mut Met<'_>,
+        trail: &mut Trail,
+    ) -> Result<Step, Lost> {
         let port = &self.ports[from];
         if port.owns(dlid) {
             return Ok(Step::Here(from));
@@ -217,14 +211,14 @@ impl Subnet {
         if self.kind(from) == PortKind::Management {
             return self.find(from, None, dlid);
         }
-        self.leave_adapter(from, met)?;
+        self.leave_adapter(from, met, trail)?;
         Ok(Step::Leave(from))
     }
 
     /// The lanes by which an adapter sends.
-    fn leave_adapter(&self, from: usize, met: &mut Met<'_>) -> Result<(), Lost> {
+    fn leave_adapter(&self, from: usize, met: &mut Met<'_>, trail: &mut Trail) -> Result<(), Lost> {
         let port = &self.ports[from];
-        met.sls &= lanes(port, port.sl_to_vl.as_ref());
+        met.keep_sls(port.id, trail, lanes(port, port.sl_to_vl.as_ref()));
         if met.sls == 0 { Err(self.lost(from, DropReason::NoVirtualLane)) } else { Ok(()) }
     }
 
@@ -248,10 +242,11 @@ impl Subnet {
         }
         met.hops += 1;
         let mtu = out.info.neighbor_mtu.min(into.info.mtu_cap);
-        met.mtu = met.mtu.min(Mtu::from_code(mtu).unwrap_or(Mtu::M256));
+        met.keep_short(out.id, trail, Mtu::from_code(mtu).unwrap_or(Mtu::M256));
         if let Some(of_link) = rate::of(&out.info) {
             met.rate = rate::lower(met.rate, of_link);
         }
+        trail.cross(out.id, into.id, met.kinds());
         Ok(ingress)
     }
 
@@ -269,14 +264,14 @@ impl Subnet {
         if !(is_here || is_switch) {
             return Err(self.lost(ingress, DropReason::WrongLid));
         }
-        self.enter(ingress, met)?;
+        self.enter(ingress, met, trail)?;
         if is_here {
             return Ok(Step::Here(end));
         }
         let step = self.find(end, Some(ingress), dlid)?;
         if let Step::Leave(egress) = step {
             trail.push(&self.ports[egress]);
-            self.leave(ingress, egress, met)?;
+            self.leave(ingress, egress, met, trail)?;
         }
         Ok(step)
     }
@@ -295,26 +290,32 @@ impl Subnet {
     }
 
     /// Partition enforcement where packets enter a node.
-    fn enter(&self, ingress: usize, met: &mut Met<'_>) -> Result<(), Lost> {
+    fn enter(&self, ingress: usize, met: &mut Met<'_>, trail: &mut Trail) -> Result<(), Lost> {
         let port = &self.ports[ingress];
         if port.info.partition_enforcement_inbound {
-            met.keep(|key| port.has_partition(key));
+            met.keep(port.id, DropReason::PkeyIn, trail, |key| port.has_partition(key));
         }
         if met.pkeys == 0 { Err(self.lost(ingress, DropReason::PkeyIn)) } else { Ok(()) }
     }
 
     /// The lanes by which packets leave a switch, and partition enforcement there.
-    fn leave(&self, ingress: usize, egress: usize, met: &mut Met<'_>) -> Result<(), Lost> {
+    fn leave(
+        &self,
+        ingress: usize,
+        egress: usize,
+        met: &mut Met<'_>,
+        trail: &mut Trail,
+    ) -> Result<(), Lost> {
         let (node, port) = (self.node_of(egress), &self.ports[egress]);
         let input = self.ports[ingress].id.number;
         let table = node.switch.as_ref();
         let table = table.and_then(|s| s.sl_to_vl(node.num_ports, input, port.id.number));
-        met.sls &= lanes(port, table);
+        met.keep_sls(self.ports[ingress].id, trail, lanes(port, table));
         if met.sls == 0 {
             return Err(self.lost(ingress, DropReason::NoVirtualLane));
         }
         if port.info.partition_enforcement_outbound {
-            met.keep(|key| port.admits(key));
+            met.keep(port.id, DropReason::PkeyOut, trail, |key| port.admits(key));
         }
         if met.pkeys == 0 { Err(self.lost(egress, DropReason::PkeyOut)) } else { Ok(()) }
     }
@@ -322,6 +323,11 @@ impl Subnet {
     fn lost(&self, at: usize, reason: DropReason) -> Lost {
         Lost { at: self.ports[at].id, reason }
     }
+}
+
+/// The largest payload.
+fn bytes(mtu: Mtu) -> u16 {
+    u16::try_from(mtu.bytes()).unwrap_or(u16::MAX)
 }
 
 /// The service levels that have a lane by a port.

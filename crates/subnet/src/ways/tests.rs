@@ -12,16 +12,49 @@ use rdmux_wire::sm::{
 use rdmux_wire::{Guid, Qkey, Qpn};
 
 use super::*;
+use crate::counters::{Shown, Way};
 use crate::forward::Arrival;
 use crate::packet::{MadPacket, NodeId};
 use crate::subnet::Cx;
 use crate::topology::{LinkRate, Node, NodeKind, PortRef, Shape, Topology};
-use crate::{Config, Counter, Time, sma};
+use crate::{Change, Config, Counter, Time, sma};
 
 const KEYS: [u16; 6] = [0xffff, 0x7fff, 0x8001, 0x0001, 0x8002, 0];
 const MLID: Lid = Lid(0xc001);
 /// LIDs that tables are written for.
 const LIDS: u16 = 24;
+
+/// What ports count of packets.
+const COUNTED: [Counter; 17] = [
+    Counter::PortRcvErrors,
+    Counter::PortRcvSwitchRelayErrors,
+    Counter::PortXmitDiscards,
+    Counter::PortXmitConstraintErrors,
+    Counter::PortRcvConstraintErrors,
+    Counter::PortXmitPkts,
+    Counter::PortRcvPkts,
+    Counter::PortUnicastXmitPkts,
+    Counter::PortUnicastRcvPkts,
+    Counter::PortMulticastXmitPkts,
+    Counter::PortMulticastRcvPkts,
+    Counter::PortDlidMappingErrors,
+    Counter::PortVlMappingErrors,
+    Counter::PortLoopingErrors,
+    Counter::PortInactiveDiscards,
+    Counter::PortSwLifetimeLimitDiscards,
+    Counter::PortNeighborMtuDiscards,
+];
+const DROPS: [DropReason; 9] = [
+    DropReason::NoLink,
+    DropReason::NotActive,
+    DropReason::NoRoute,
+    DropReason::Loop,
+    DropReason::TooManyHops,
+    DropReason::NoVirtualLane,
+    DropReason::PkeyIn,
+    DropReason::PkeyOut,
+    DropReason::WrongLid,
+];
 
 /// Switches, adapters and cables at random, whose tables and states [`Random::set`] writes at random.
 struct Random {
@@ -249,6 +282,17 @@ impl Random {
         (reached, crossed(&self.subnet) - before)
     }
 
+    /// What all ports have counted, of everything.
+    fn counted(&self) -> Vec<u64> {
+        let of = |port: &PortData| {
+            let counters = COUNTED.map(|counter| port.counters.get(counter, Shown::Extended));
+            let drops = DROPS.map(|reason| port.counters.drops(reason));
+            let by_sl = [Way::Xmit, Way::Rcv].map(|way| port.counters.by_sl(way));
+            counters.into_iter().chain(drops).chain(by_sl.concat()).collect::<Vec<_>>()
+        };
+        self.subnet.ports.iter().flat_map(of).collect()
+    }
+
     /// The packets that can be sent from a port: service level, index and value of the P_Key.
     fn packets(&self, from: usize) -> Vec<(u8, usize, Pkey)> {
         let keys = self.subnet.ports[from].pkeys.iter().copied().enumerate();
@@ -282,6 +326,49 @@ proptest! {
                     prop_assert_eq!(&reached, &to, "{} to {:?}, {} {:?} {:?}", id, dlid, sl, key, way);
                     if let Some(way) = expected {
                         prop_assert_eq!(hops, u64::from(way.hops));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ports_count_along_a_trail_as_they_count_datagrams(seed: u64) {
+        let mut random = Random::new(seed);
+        for _ in 0..random.below(80) {
+            random.change();
+        }
+        for port in &mut random.subnet.ports {
+            if port.info.port_state == PortState::ARMED {
+                port.info.port_state = PortState::ACTIVE;
+            }
+        }
+        for from in random.ends() {
+            let id = random.subnet.ports[from].id;
+            for dlid in (1..LIDS).map(Lid).chain([MLID]) {
+                let mut trail = Trail::default();
+                if dlid.is_multicast() {
+                    random.subnet.group_ways_along(id, dlid, &mut trail);
+                } else {
+                    let _ = random.subnet.way_along(id, dlid, &mut trail);
+                }
+                let packets = random.packets(from);
+                for _ in 0..packets.len().min(1) {
+                    let (sl, index, key) = packets[random.below(packets.len())];
+                    let before = random.counted();
+                    random.sent(from, dlid, sl, key);
+                    let sent = random.counted();
+                    let kind = PacketKind { sl, pkey: u8::try_from(index).unwrap(), payload: 256 };
+                    let is_multicast = dlid.is_multicast();
+                    let traffic = Traffic { packets: 1, words: 72, is_multicast };
+                    random.subnet.count_along(&trail, kind, traffic);
+                    let counted = random.counted();
+                    let both = before.iter().zip(&sent).zip(&counted);
+                    for (at, ((before, sent), counted)) in both.enumerate() {
+                        prop_assert_eq!(
+                            counted - sent, sent - before,
+                            "{} to {:?}, {} {:?}: {} of {:?}", id, dlid, sl, key, at, trail
+                        );
                     }
                 }
             }
@@ -398,6 +485,33 @@ fn a_way_has_the_smallest_mtu_and_the_lowest_rate_of_its_links() {
     assert_eq!(random.subnet.way(port(1, 1), Lid(3)).unwrap().mtu, Mtu::M4096);
     let own = random.subnet.way(port(1, 1), Lid(2)).unwrap();
     assert_eq!((own.to, own.hops), (port(1, 1), 0));
+}
+
+#[test]
+fn long_packet_is_dropped_before_the_link_that_is_too_narrow() {
+    let mut random = star();
+    let out = random.subnet.index(port(0, 3)).unwrap();
+    random.subnet.ports[out].info.neighbor_mtu = Mtu::M1024.code();
+    let mut trail = Trail::default();
+    random.subnet.way_along(port(1, 1), Lid(4), &mut trail).unwrap();
+    let traffic = Traffic { packets: 3, words: 900, is_multicast: false };
+    let send = |random: &mut Random, payload| {
+        let kind = PacketKind { sl: 2, pkey: 0, payload };
+        random.subnet.count_along(&trail, kind, traffic);
+        trail.loss(kind)
+    };
+    for fits in [0, 1, 1024] {
+        assert_eq!(send(&mut random, fits), None);
+    }
+    let lost = Some((port(0, 3), DropReason::TooLong));
+    assert_eq!([1025, 4096].map(|payload| send(&mut random, payload)), [lost; 2]);
+    let counter = |id, counter| random.subnet.port(id).unwrap().counter(counter);
+    assert_eq!(counter(port(1, 1), Counter::PortXmitData), 5 * 900);
+    assert_eq!(counter(port(0, 1), Counter::PortUnicastRcvPkts), 15);
+    assert_eq!(counter(port(0, 3), Counter::PortUnicastXmitPkts), 9);
+    assert_eq!(counter(port(3, 1), Counter::PortRcvPkts), 9);
+    let drops = [Counter::PortXmitDiscards, Counter::PortNeighborMtuDiscards];
+    assert_eq!(drops.map(|it| counter(port(0, 3), it)), [6, 6]);
 }
 
 #[test]

@@ -65,6 +65,7 @@ impl Qp {
         let packet = rx.packet;
         let Some(deth) = packet.deth else { return env.count(Drop::Length) };
         if deth.qkey != self.attr.qkey {
+            env.wrong_key(rx, Drop::Qkey);
             return env.count(Drop::Qkey);
         }
         let len = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);

@@ -153,6 +153,11 @@ impl Device {
         };
         RingPath { port, near, far }
     }
+    /// The LID of a port with these path bits; zero where there are none.
+    pub(crate) fn own_lid(&self, port: u8, path_bits: u8) -> Lid {
+        let lid = self.port(port, |port| port.attr.lid).unwrap_or(Lid::NONE);
+        Lid(lid.0 | u16::from(path_bits))
+    }
     /// Whether a path leads back to the port that it begins at: by its LID on InfiniBand, elsewhere by its GID.
     pub(crate) fn is_own(&self, av: &AddressVector) -> bool {
         let owns = |port: &Port| match port.attr.link_layer {

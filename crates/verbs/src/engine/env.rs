@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use parking_lot::{RwLock, RwLockReadGuard};
+use rdmux_link::ib::{KeyViolation, Violated};
 use rdmux_link::procmem::Range;
 use rdmux_link::{Frame, LinkError, Payload, Piece};
-use rdmux_transport::Source;
 use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpType};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Direct, Drop as DropReason, Env, FetchError, LinkCaps,
     Named, QpEvent, Side, SrqEntry, TxError, TxPacket, TxPayload,
 };
+use rdmux_transport::{RxPacket, Source};
 use rdmux_transport::wr::{Completion, MwBind, Sge};
-use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
+use rdmux_wire::{Lid, Pkey, Psn, Qpn, Rkey};
 
 use super::wire::direct::{self, near_list, reach_of};
 use super::wire::named::{self, Names};
@@ -600,6 +601,15 @@ impl Env for QpEnv<'_> {
         });
     }
 
+    #[cold]
+    fn wrong_key(&mut self, rx: &RxPacket<'_>, reason: DropReason) {
+        if self.device.kind().is_on_fabric() {
+            let port = self.core.port();
+            let violation = violation(self.device, port, rx, reason);
+            self.device.control().key_violation(port, &violation);
+        }
+    }
+
     fn pkey(&self, index: u16) -> Option<Pkey> {
         self.device.pkey(self.core.port(), index)
     }
@@ -630,6 +640,26 @@ impl Env for QpEnv<'_> {
                 self.device.gid(port, av.sgid_index).is_some_and(|own| own.gid == source.dgid)
             }
         }
+    }
+}
+
+/// What the subnet's manager is told of a packet with a wrong key.
+fn violation(device: &Device, port: u8, rx: &RxPacket<'_>, reason: DropReason) -> KeyViolation {
+    let (bth, source) = (&rx.packet.bth, rx.source);
+    let deth = rx.packet.deth;
+    let (kind, key) = match (reason, deth) {
+        (DropReason::Qkey, Some(deth)) => (Violated::Qkey, deth.qkey.0),
+        _ => (Violated::Pkey, bth.pkey.0.into()),
+    };
+    KeyViolation {
+        kind,
+        slid: Lid(source.slid),
+        dlid: device.own_lid(port, source.dlid_path_bits),
+        sl: source.sl,
+        key,
+        src_qpn: deth.map_or(Qpn::QP0, |deth| deth.src_qpn),
+        dst_qpn: bth.dest_qpn,
+        gids: source.has_grh.then_some((source.sgid, source.dgid)),
     }
 }
 

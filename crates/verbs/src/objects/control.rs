@@ -9,6 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdmux_link::ib::KeyViolation;
 use rdmux_link::wire::PacketWire;
 use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_transport::env::QpEvent;
@@ -255,6 +256,9 @@ pub trait Control: Send + Sync + 'static {
 
     /// The stream with this number, of this queue pair, has come to its end, for whatever reason, and is closed.
     fn stream_ended(&self, _qpn: Qpn, _number: u64) {}
+
+    /// A packet came to a port with a key that is not that of its queue pair, on a device that is on a fabric.
+    fn key_violation(&self, _port: u8, _violation: &KeyViolation) {}
 
     /// Hands over a datagram that arrived here but belongs to another process.
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]);

@@ -7,7 +7,7 @@ use super::super::TIMEOUT;
 use super::super::ground::{self, Ground, HOSTS, Shown};
 use super::{contains, field, says};
 
-fn counter(output: &str, name: &str) -> Result<u64> {
+pub(crate) fn counter(output: &str, name: &str) -> Result<u64> {
     let text = field(output, name)?;
     text.parse().with_context(|| format!("{name}: {text}"))
 }

@@ -3,12 +3,12 @@
 //! Nothing here waits for the fabric. What it says is read when it is there, some of it at a time; an answer to the greeting
 //! that does not come is given up.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rdmux_cm::{DevicePort, Time};
 use rdmux_fabric::client::{Attaching, Attachment, Progress};
-use rdmux_fabric::proto::{Described, HostPort, NodeRef, PortFacts, PortRef};
+use rdmux_fabric::proto::{Described, HostPort, NodeRef, PortFacts, PortRef, Violation};
 use rdmux_fabric::{FabricDir, FabricError, FabricName};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::port::{self, Port, PortAttr, PortEvent, PortState};
@@ -185,6 +185,30 @@ impl Adapter {
         }
     }
 
+    /// Tells the fabric in which rows a process counts.
+    pub(super) fn count_in(&mut self, process: u16, rows: BorrowedFd<'_>) -> Result<(), String> {
+        match &mut self.state {
+            State::Held { attachment, .. } => {
+                attachment.count_in(process, rows).map_err(|e| e.to_string())
+            }
+            _ => Err("there is no fabric".to_owned()),
+        }
+    }
+
+    /// Tells the fabric that a process is gone. If the fabric is gone, so is what was counted.
+    pub(super) fn process_gone(&mut self, process: u16) {
+        if let State::Held { attachment, .. } = &mut self.state {
+            let _ = attachment.process_gone(process);
+        }
+    }
+
+    /// Tells the fabric of a packet with a key that does not fit. One that cannot be told is gone.
+    pub(super) fn key_violation(&mut self, violation: &Violation) {
+        if let State::Held { attachment, .. } = &mut self.state {
+            let _ = attachment.violated(violation);
+        }
+    }
+
     /// When there is something to do.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let due = match &self.state {
@@ -327,6 +351,7 @@ impl Core {
         }
         let table = attachment.routes().map(OwnedFd::try_clone).transpose();
         self.adapter[at].state = State::Held { attachment, pause: None };
+        self.set_everywhere(at, described.is_joined);
         self.take_table(at, table.unwrap_or_default());
         self.tell_endpoint(at);
         self.adapter[at].retry = FIRST_RETRY;
@@ -412,14 +437,14 @@ impl Core {
     }
 
     /// Tells the fabric where the port's data arrives, and waits for its answer before clients are told of the adapter. One that
-    /// cannot be told is gone, which its socket tells, or on another machine, where no data goes.
+    /// cannot be told is gone, which its socket tells, or has given no route table.
     fn tell_endpoint(&mut self, at: PortAt) {
         let endpoint = self.open_data(at);
         let until = self.now().after(ANSWER);
-        if let (State::Held { attachment, .. }, Some(endpoint)) =
+        if let (State::Held { attachment, .. }, Some((addr, everywhere))) =
             (&mut self.adapter[at].state, endpoint)
         {
-            let is_told = attachment.set_endpoint(endpoint).is_ok();
+            let is_told = attachment.set_endpoint(addr, everywhere).is_ok();
             self.adapter[at].settles = is_told.then_some(until);
         }
     }

@@ -9,15 +9,18 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rdmux_fabric::proto::Violation;
 use rdmux_link::UdpGroup;
 use rdmux_link::ib::{IbWire, Routes};
 use rdmux_link::routes::RouteView;
+use rdmux_link::rows::Rows;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::wire::{Arrival, Arrivals, Wire};
-use rdmux_verbs::control::slot_of;
+use rdmux_verbs::control::{SERVICE_SLOT, slot_of};
 use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Qpn};
 
+use super::adapter::Adapter;
 use super::adapters::PortAt;
 use super::interface::INTERFACE;
 use super::{Ib, SocketWanted};
@@ -38,8 +41,12 @@ const MAX_ROUNDS: usize = 4;
 pub(in crate::service) struct Data {
     /// The sockets, once a process wants one.
     open: Option<Open>,
+    /// Whether hosts on other machines can be on the fabric, so that sockets take packets at all addresses.
+    everywhere: bool,
     /// The table of the fabric that the adapter is on.
     table: Option<OwnedFd>,
+    /// Who was told of it, and by which number the fabric knows the rows that it counts in.
+    told: BTreeMap<ClientId, u16>,
     /// Which queue pairs hear a group.
     members: BTreeMap<Gid, Vec<Qpn>>,
     /// How many they are, each for itself.
@@ -56,6 +63,10 @@ struct Open {
 }
 
 impl Open {
+    fn is_everywhere(&self) -> bool {
+        self.group.local_addr().ip().is_unspecified()
+    }
+
     fn socket(&mut self, slot: u16, targets: bool) -> io::Result<OwnedFd> {
         let socket = self.group.socket(slot)?;
         if targets {
@@ -129,6 +140,16 @@ impl Data {
     }
 }
 
+impl Adapter {
+    /// Rows that a process counts in, of which the fabric knows. None if there can be none: then the ports on the way do not count what it
+    /// sends.
+    fn new_rows(&mut self, process: u16) -> Option<OwnedFd> {
+        let made = Rows::create().map_err(|error| error.to_string());
+        let told = made.and_then(|rows| self.count_in(process, rows.as_fd()).map(|()| rows));
+        told.map_err(|error| throttled!(warn, "packets are not counted on their way: {error}")).ok()
+    }
+}
+
 impl Core {
     /// The socket of a client's slot. The client is told of the table of ways.
     pub(super) fn ib_socket(
@@ -149,27 +170,78 @@ impl Core {
         socket.map_err(|e| failure(&e))
     }
 
-    /// Tells a process by which table its packets leave.
+    /// Tells a process by which table its packets leave, and where to count them, unless it knows.
     fn tell_table(&mut self, client: ClientId, at: PortAt) {
+        if self.adapter[at].data.told.contains_key(&client) {
+            return;
+        }
         let table = self.adapter[at].data.table.as_ref().and_then(|fd| fd.try_clone().ok());
-        self.notify(client, &Notify::Routes { port: at.number() }, table.into_iter().collect());
+        let process = self.clients.get(client).and_then(|c| c.slots.first().copied());
+        let mut fds = Vec::new();
+        if let Some((table, process)) = table.zip(process) {
+            fds.push(table);
+            fds.extend(self.adapter[at].new_rows(process));
+            self.adapter[at].data.told.insert(client, process);
+        }
+        self.notify(client, &Notify::Routes { port: at.number() }, fds);
     }
 
-    /// Where packets for this host go. Opens the port's sockets first, at an address that only this machine reaches. Without them
-    /// the port has no data, and management goes on.
-    pub(super) fn open_data(&mut self, at: PortAt) -> Option<SocketAddr> {
+    /// A process is gone: what it has counted is read for the last time.
+    pub(in crate::service) fn ib_client_gone(&mut self, client: ClientId) {
+        for adapter in self.adapter.iter_mut() {
+            if let Some(process) = adapter.data.told.remove(&client) {
+                adapter.process_gone(process);
+            }
+        }
+    }
+
+    /// A process has noticed a packet with a key that does not fit, at a port.
+    pub(in crate::service) fn tell_violation(
+        &mut self,
+        client: ClientId,
+        port: u8,
+        violation: &Violation,
+    ) {
+        let Some(at) = self.adapter.at(port) else { return };
+        if self.adapter[at].data.told.contains_key(&client) {
+            self.adapter[at].key_violation(violation);
+        }
+    }
+
+    /// Whether hosts on other machines can be on the fabric that the port is on. Sockets that processes have already stay where they are.
+    pub(super) fn set_everywhere(&mut self, at: PortAt, everywhere: bool) {
+        let data = &mut self.adapter[at].data;
+        data.everywhere = everywhere;
+        let is_other = data.open.as_ref().is_some_and(|open| open.is_everywhere() != everywhere);
+        // The first one is the service's own.
+        if let Some(open) = data.open.take_if(|open| is_other && open.group.sockets() <= 1) {
+            self.poller.remove(open.own.port());
+        } else if is_other && everywhere {
+            let why = "processes have sockets of a fabric that was on this machine alone";
+            tracing::warn!("hosts on other machines do not reach this one: {why}");
+        }
+    }
+
+    /// Where packets for this host go, and whether it takes them at all addresses. Opens the port's sockets first: at an address that only this machine
+    /// reaches, unless hosts on other machines may send. Without sockets the port has no data, and management goes on.
+    pub(super) fn open_data(&mut self, at: PortAt) -> Option<(SocketAddr, bool)> {
         if self.adapter[at].data.open.is_none()
             && let Err(error) = self.open_sockets(at)
         {
             throttled!(warn, "no data for the adapter's port: {error}");
         }
-        self.adapter[at].data.open.as_ref().map(|open| open.group.local_addr())
+        let open = self.adapter[at].data.open.as_ref()?;
+        let local = open.group.local_addr();
+        let everywhere = open.is_everywhere();
+        let ip = if everywhere { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { local.ip() };
+        Some((SocketAddr::new(ip, local.port()), everywhere))
     }
 
     fn open_sockets(&mut self, at: PortAt) -> Result<(), OpenError> {
         let is_loopback = |ip: &IpAddr| ip.is_loopback() && ip.is_ipv4();
         let ip = self.addresses.rows().map(|(_, row)| row.ip).find(is_loopback);
         let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let ip = if self.adapter[at].data.everywhere { Ipv4Addr::UNSPECIFIED.into() } else { ip };
         let open = self.adapter[at].data.open(at, ip)?;
         let watched =
             self.poller.add(open.own.port().as_fd(), Token::IbData(at.number()), Interest::Read);
@@ -186,6 +258,7 @@ impl Core {
             return;
         }
         self.adapter[at].data.table = table;
+        self.adapter[at].data.told.clear();
         self.follow_table(at);
         for id in self.clients.ids() {
             if self.clients.get(id).and_then(Client::device_kind) == Some(Ib::KIND) {
@@ -196,13 +269,20 @@ impl Core {
 
     /// The service's own socket lets in what the port does.
     fn follow_table(&mut self, at: PortAt) {
-        let data = &self.adapter[at].data;
-        let Some(open) = &data.open else { return };
-        let view = data.table.as_ref().map(RouteView::map).transpose();
-        open.routes.set_view(view.unwrap_or_else(|error| {
+        let adapter = &mut self.adapter[at];
+        if adapter.data.open.is_none() {
+            return;
+        }
+        let view = adapter.data.table.as_ref().map(RouteView::map).transpose();
+        let view = view.unwrap_or_else(|error| {
             tracing::warn!(%error, "the fabric's table of ways cannot be read");
             None
-        }));
+        });
+        let rows = view.as_ref().and_then(|_| adapter.new_rows(SERVICE_SLOT));
+        let rows = rows.and_then(|fd| Rows::map(fd).ok());
+        if let Some(open) = &adapter.data.open {
+            open.routes.set_view_with(view, rows);
+        }
     }
 
     /// The port has these GIDs from now on.

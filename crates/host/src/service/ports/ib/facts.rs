@@ -284,6 +284,7 @@ mod tests {
             device_id: 1,
             revision: 2,
             port: usual(),
+            is_joined: false,
         };
         let adapter = |text: &str| super::adapter(&described(text.to_owned()));
         let one = adapter("a\nb").unwrap();

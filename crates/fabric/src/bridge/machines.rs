@@ -1,0 +1,168 @@
+//! The machines from which hosts come by bridges, as the fabric's process knows them.
+//!
+//! A bridge says with each connection which machine it is of: a number that it has drawn, and that nobody else knows. The thread that carries the
+//! connection tells the fabric's server by a message before the client's own ones ([`Via`]). The server believes that of its own process alone, so no
+//! client can say where it comes from.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rdmux_runtime::socket::{self, MessageError};
+use serde::{Deserialize, Serialize};
+
+/// The most machines.
+const MOST: usize = super::server::MAX_CONNECTIONS;
+
+/// A machine on the other side of bridges.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    number: u64,
+    /// Its address, and that of this machine, as the two see each other.
+    far: IpAddr,
+    near: IpAddr,
+    /// How many updates of its hosts' route tables were sent.
+    sequence: AtomicU64,
+}
+
+impl Machine {
+    /// Its address.
+    pub(crate) fn far(&self) -> IpAddr {
+        self.far
+    }
+
+    /// The address by which it reaches this machine.
+    pub(crate) fn near(&self) -> IpAddr {
+        self.near
+    }
+
+    /// How many updates of route tables were sent to it. What is sent to it after this was read must not be seen there before these
+    /// updates are.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    /// One more is sent.
+    pub(crate) fn has_updates(&self, sequence: u64) {
+        self.sequence.store(sequence, Ordering::Release);
+    }
+
+    /// Whether it is the same one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Machines(Arc<Mutex<All>>);
+
+#[derive(Debug, Default)]
+struct All {
+    known: HashMap<[u8; 16], Weak<Machine>>,
+    last: u64,
+}
+
+impl Machines {
+    /// The machine that a connection comes from. None if there are too many.
+    pub(super) fn of(&self, id: [u8; 16], far: IpAddr, near: IpAddr) -> Option<Arc<Machine>> {
+        let mut all = self.0.lock();
+        if let Some(known) = all.known.get(&id).and_then(Weak::upgrade) {
+            return Some(known);
+        }
+        all.known.retain(|_, machine| machine.strong_count() > 0);
+        if all.known.len() >= MOST {
+            return None;
+        }
+        all.last += 1;
+        let (far, near) = (far.to_canonical(), near.to_canonical());
+        let machine = Machine { number: all.last, far, near, sequence: AtomicU64::new(0) };
+        let machine = Arc::new(machine);
+        all.known.insert(id, Arc::downgrade(&machine));
+        Some(machine)
+    }
+
+    /// One of no importance.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Arc<Machine> {
+        let ip = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+        Arc::new(Machine { number: 1, far: ip, near: ip, sequence: AtomicU64::new(0) })
+    }
+
+    /// The one with this number.
+    fn numbered(&self, number: u64) -> Option<Arc<Machine>> {
+        let all = self.0.lock();
+        let mut all = all.known.values().filter_map(Weak::upgrade);
+        all.find(|machine| machine.number == number)
+    }
+}
+
+/// What a bridge says before anything else of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Preface {
+    /// The machine's number, which it has drawn.
+    pub(super) machine: [u8; 16],
+    /// The connection's, of the machine.
+    pub(super) connection: u64,
+}
+
+/// Where a connection comes from, as the server is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Via {
+    machine: u64,
+    connection: u64,
+}
+
+/// What a [`Via`] begins with. No greeting does: its version is not zero.
+const VIA: u8 = 0;
+
+impl Via {
+    pub(super) const fn new(machine: &Machine, connection: u64) -> Self {
+        Self { machine: machine.number, connection }
+    }
+
+    pub(super) fn encode(&self) -> Result<Vec<u8>, MessageError> {
+        let mut message = vec![VIA];
+        socket::append(self, &mut message)?;
+        Ok(message)
+    }
+
+    /// What a message says, if it is one: the machine and the number of the connection.
+    pub(crate) fn decode(message: &[u8], machines: &Machines) -> Option<(Arc<Machine>, u64)> {
+        let via: Self = socket::decode(message.strip_prefix(&[VIA])?).ok()?;
+        Some((machines.numbered(via.machine)?, via.connection))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_is_known_by_its_number_as_long_as_it_is_there() {
+        let machines = Machines::default();
+        let [far, near] = ["::ffff:192.0.2.7", "192.0.2.1"].map(|ip| ip.parse().unwrap());
+        let a = machines.of([1; 16], far, near).unwrap();
+        assert_eq!((a.far().to_string(), a.near()), ("192.0.2.7".to_owned(), near));
+        assert!(machines.of([1; 16], near, near).unwrap().is(&a));
+        let b = machines.of([2; 16], far, near).unwrap();
+        assert!(!b.is(&a));
+        let message = Via::new(&b, 9).encode().unwrap();
+        let (found, connection) = Via::decode(&message, &machines).unwrap();
+        assert!(found.is(&b) && connection == 9);
+        drop((b, found));
+        assert!(Via::decode(&message, &machines).is_none());
+        assert!(!machines.of([2; 16], far, near).unwrap().is(&a), "a new one");
+        let greeting = crate::proto::Greeting::new(crate::proto::Role::Admin);
+        let greeting = postcard::to_stdvec(&greeting).unwrap();
+        assert!(Via::decode(&greeting, &machines).is_none());
+        let all: Vec<_> = (3..)
+            .map_while(|n: u32| {
+                machines.of([n.to_ne_bytes(); 4].concat().try_into().unwrap(), far, near)
+            })
+            .collect();
+        assert_eq!(all.len(), MOST - 1);
+    }
+}

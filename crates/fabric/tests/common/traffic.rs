@@ -1,0 +1,172 @@
+//! Hosts whose processes exchange packets.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rdmux_fabric::FabricName;
+use rdmux_fabric::client::{Attachment, ConnectOptions};
+use rdmux_fabric::proto::Described;
+use rdmux_link::UdpGroup;
+use rdmux_link::ib::{IbWire, Routes};
+use rdmux_link::routes::RouteView;
+use rdmux_link::rows::Rows;
+use rdmux_link::udp::GroupOptions;
+use rdmux_link::wire::{Arrivals, Frame, Payload, Wire};
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::{Bth, Guid, Lid, Opcode, Pkey, Psn, Qpn};
+
+use super::Fabric;
+
+/// A host whose service is the test.
+pub(crate) struct Host {
+    pub(crate) attachment: Attachment,
+    pub(crate) described: Described,
+    pub(crate) view: RouteView,
+    pub(crate) group: UdpGroup,
+    pub(crate) processes: Vec<Process>,
+}
+
+/// A process of a host.
+pub(crate) struct Process {
+    pub(crate) slot: u16,
+    pub(crate) routes: Arc<Routes>,
+    wire: IbWire,
+    rx: Arrivals,
+}
+
+impl Host {
+    /// Takes the adapter with this GUID.
+    pub(crate) fn new(fabric: &Fabric, name: &str, guid: Guid, processes: u16) -> Self {
+        Self::by(&fabric.options, &fabric.name, name, guid, processes)
+    }
+
+    /// The same, perhaps by a bridge.
+    pub(crate) fn by(
+        options: &ConnectOptions,
+        fabric: &FabricName,
+        name: &str,
+        guid: Guid,
+        processes: u16,
+    ) -> Self {
+        let (attachment, described) = Attachment::open(options, fabric, name, guid).unwrap();
+        let options = GroupOptions { port: 0, ..GroupOptions::default() };
+        let ip = if described.is_joined { [0; 4] } else { [127, 0, 0, 1] };
+        let group = UdpGroup::open(ip.into(), &options).unwrap();
+        let view = RouteView::map(attachment.routes().unwrap()).unwrap();
+        let mut host = Self { attachment, described, view, group, processes: Vec::new() };
+        for slot in 1..=processes {
+            host.start(slot);
+        }
+        host.says();
+        host
+    }
+
+    /// Starts a process.
+    pub(crate) fn start(&mut self, slot: u16) {
+        let rows = Rows::create().unwrap();
+        self.attachment.count_in(slot, rows.as_fd()).unwrap();
+        let routes = Arc::new(Routes::new(1));
+        let view = RouteView::map(self.attachment.routes().unwrap()).unwrap();
+        routes.set_view_with(Some(view), Some(Rows::map(&rows).unwrap()));
+        routes.set_gids(&self.described.port.gids);
+        let wire = IbWire::new(self.group.socket(slot).unwrap(), slot, routes.clone()).unwrap();
+        self.processes.push(Process { slot, routes, wire, rx: Arrivals::default() });
+    }
+
+    /// Kills a process: nothing of it is put in order.
+    pub(crate) fn kill(&mut self, index: usize) {
+        let process = self.processes.remove(index);
+        let slot = process.slot;
+        std::mem::forget(process);
+        self.attachment.process_gone(slot).unwrap();
+    }
+
+    /// By which address hosts of the same machine send it packets.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.group.local_addr().port()))
+    }
+
+    /// Says where it takes packets, and waits for the answer.
+    fn says(&mut self) {
+        self.attachment.set_endpoint(self.addr(), self.described.is_joined).unwrap();
+        let first = self.attachment.refresh().unwrap();
+        let mut answers = usize::from(first.events.is_empty());
+        while answers < 2 {
+            match self.attachment.poll_update().unwrap() {
+                Some(update) => answers += usize::from(update.events.is_empty()),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    pub(crate) fn lid(&self) -> Lid {
+        self.view.own().lid
+    }
+}
+
+/// Packets that are sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Burst {
+    pub(crate) dlid: Lid,
+    /// The receiving queue pair.
+    pub(crate) to: Qpn,
+    pub(crate) sl: u8,
+    pub(crate) pkey: Pkey,
+    pub(crate) payload: usize,
+    pub(crate) packets: u64,
+}
+
+impl Burst {
+    /// To the first process of a host.
+    pub(crate) fn to(host: &Host, packets: u64, payload: usize) -> Self {
+        let (dlid, to) = (host.lid(), Qpn::new(0x1001));
+        Self { dlid, to, sl: 0, pkey: Pkey::DEFAULT, payload, packets }
+    }
+
+    /// Words of each, LRH to ICRC.
+    pub(crate) fn words(&self) -> u64 {
+        (8 + 12 + self.payload.next_multiple_of(4) as u64 + 4) / 4
+    }
+}
+
+impl Process {
+    pub(crate) fn send(&self, burst: &Burst) {
+        let pad = self.payload_pad(burst.payload);
+        let bth =
+            Bth { pkey: burst.pkey, pad, ..Bth::new(Opcode::UC_SEND_ONLY, burst.to, Psn::new(0)) };
+        let (header, payload) = (bth.to_bytes(), vec![0x5a; burst.payload]);
+        let frame = Frame { header: &header, payload: Payload::Bytes(&payload), pad, ack: None };
+        let (dlid, sl) = (burst.dlid.0, burst.sl);
+        let av = AddressVector { dlid, sl, ..AddressVector::default() };
+        for _ in 0..burst.packets {
+            self.wire.send(&mut (), &av, &frame).unwrap();
+        }
+        self.wire.flush(&mut ()).unwrap();
+    }
+
+    fn payload_pad(&self, len: usize) -> u8 {
+        (len.next_multiple_of(4) - len).to_le_bytes()[0]
+    }
+
+    /// Waits for so many packets.
+    pub(crate) fn expect(&mut self, packets: u64) {
+        let (mut came, since) = (0, Instant::now());
+        while came < packets {
+            came += self.wire.receive(&mut self.rx).unwrap() as u64;
+            assert!(since.elapsed().as_secs() < 20, "{came} of {packets}");
+        }
+        assert_eq!(came, packets);
+    }
+
+    /// How many packets have come since the last time.
+    pub(crate) fn receive(&mut self) -> usize {
+        self.wire.receive(&mut self.rx).unwrap()
+    }
+
+    /// What was dropped.
+    pub(crate) fn dropped(&self) -> Vec<(&'static str, u64)> {
+        self.routes.counters().filter(|(_, n)| *n != 0).collect()
+    }
+}

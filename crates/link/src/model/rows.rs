@@ -1,0 +1,84 @@
+//! Counter rows between a sender, and the owner of the subnet, which changes the table of ways.
+
+use std::sync::Arc;
+
+use loom::thread;
+use rdmux_wire::Lid;
+
+use super::check;
+use crate::routes::{Route, RouteId, RouteTable, RouteView};
+use crate::rows::{Counted, RowReader, Rows, Tally};
+
+const DLID: Lid = Lid(1);
+
+fn route(n: u64) -> Route {
+    Route { id: RouteId(n), way: None }
+}
+
+/// Needs: the writer's fence between opening a row and looking at the table, and the reader's before it looks at rows.
+#[test]
+fn way_that_is_counted_by_is_seen_after_the_table_has_changed() {
+    check(3, || {
+        let mut table = RouteTable::create().unwrap();
+        table.set_route(DLID, route(1)).unwrap();
+        let view = RouteView::map(table.fd()).unwrap();
+        let fd = Rows::create().unwrap();
+        let (rows, mut reader) = (Rows::map(&fd).unwrap(), RowReader::map(&fd).unwrap());
+        let sender = thread::spawn(move || {
+            let mut tally = Tally::new(Arc::new(rows));
+            let route = view.route_id(DLID);
+            let counted = Counted::Sent { route, dlid: DLID, sl: 0, pkey: 0, payload: 0 };
+            let row = tally.find(&counted, |_| view.route_id(DLID) == route).ok()?;
+            tally.add(row, 1, 2);
+            std::mem::forget(tally);
+            Some(route)
+        });
+        table.set_route(DLID, route(2)).unwrap();
+        let (mut is_open, mut packets) = (false, 0);
+        let mut look = |is_open: &mut bool| {
+            reader.read(|row| {
+                *is_open |= row.counted.route() == Some(RouteId(1)) && row.is_open;
+                packets += row.packets;
+            });
+        };
+        look(&mut is_open);
+        let by = sender.join().unwrap();
+        look(&mut false);
+        if by == Some(RouteId(1)) {
+            assert!(is_open, "the way would be forgotten");
+        }
+        assert_eq!(packets, u64::from(by.is_some()));
+    });
+}
+
+/// Needs: Release and Acquire of what a row counts, of its closing, and of the reader's word that it knows.
+#[test]
+fn row_that_is_used_again_counts_for_what_it_is_used_for() {
+    check(3, || {
+        let fd = Rows::create().unwrap();
+        let (rows, mut reader) = (Rows::map(&fd).unwrap(), RowReader::map(&fd).unwrap());
+        let sender = thread::spawn(move || {
+            let rows = Arc::new(rows);
+            // There are two rows.
+            let counted = [1, 2, 3].map(|n| {
+                let mut tally = Tally::new(rows.clone());
+                let row = tally.find(&Counted::Dropped(n), |_| true).ok()?;
+                tally.add(row, n.into(), 0);
+                Some(n)
+            });
+            counted.into_iter().flatten().map(u64::from).sum::<u64>()
+        });
+        let mut sums = [0; 4];
+        let mut look = || {
+            reader.read(|row| {
+                let Counted::Dropped(n) = row.counted else { panic!("{row:?}") };
+                sums[usize::from(n)] += row.packets;
+            });
+        };
+        look();
+        let sum = sender.join().unwrap();
+        look();
+        assert!((0..).zip(sums).all(|(n, sum)| sum == 0 || sum == n), "{sums:?}");
+        assert_eq!(sums.iter().sum::<u64>(), sum);
+    });
+}

@@ -1,0 +1,118 @@
+//! What an InfiniBand port counts of the messages of its programs, and of packets with wrong keys.
+
+use std::time::Instant;
+
+use rdmux::umad::mad::{MAD_LEN, MadHeader};
+use rdmux::umad::pm::{CLASS_VERSION, DATA_AT, PortCountersExtended};
+use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
+use rdmux::{
+    Access, Ah, Context, Cq, DeviceKind, Mr, PortState, Qkey, Qp, QpType, SendWr, WcStatus,
+};
+
+/// A host's device, once its port is up, a queue pair and memory.
+struct End {
+    context: Context,
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+    counters: Client,
+}
+
+impl End {
+    fn new(fabric: &Fabric, host: &str, qp_type: QpType) -> Self {
+        let builder = Context::builder().embedded().fabric(fabric).host(host);
+        let context = builder.device(DeviceKind::Ib).open().unwrap();
+        while context.query_port().unwrap().state != PortState::Active {
+            context.next_event(None).unwrap();
+        }
+        let (cq, pd) = (context.cq(64).unwrap(), context.pd());
+        let qp = pd.qp(qp_type).cq(&cq).build().unwrap();
+        let mr = pd.alloc(64 << 10, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        let agent = AgentAttr::new(MgmtClass::PERF, CLASS_VERSION);
+        let counters = Port::open(&context, 1).unwrap().client(&agent).unwrap();
+        Self { context, cq, qp, mr, counters }
+    }
+
+    /// The own port's counters, by a datagram to itself, which no port counts.
+    fn counters(&mut self) -> PortCountersExtended {
+        let mut mad = [0; MAD_LEN];
+        let mut header = MadHeader::new(MgmtClass::PERF, CLASS_VERSION, Method::GET);
+        header.attr_id = PortCountersExtended::ATTR_ID;
+        header.emit(&mut mad);
+        mad[DATA_AT + 1] = 1;
+        let own = Address::gsi(self.context.query_port().unwrap().lid);
+        let answer = self.counters.ask(&own, &mad).unwrap();
+        PortCountersExtended::from_bytes(answer.mad[DATA_AT..].first_chunk().unwrap())
+    }
+
+    fn succeeds(&self) {
+        assert_eq!(self.cq.wait_one(None).unwrap().status, WcStatus::Success);
+    }
+}
+
+/// The counters of an end once its manager's datagrams have come.
+fn settled(end: &mut End) -> PortCountersExtended {
+    loop {
+        let first = end.counters();
+        if first == end.counters() {
+            return first;
+        }
+    }
+}
+
+#[test]
+fn ports_count_each_packet_of_a_message_and_of_its_acknowledgements() {
+    let fabric = Fabric::managed("switch:3").unwrap();
+    let [mut a, mut b] = ["a", "b"].map(|host| End::new(&fabric, host, QpType::Rc));
+    let (to_a, to_b) = (a.qp.endpoint(0).unwrap(), b.qp.endpoint(0).unwrap());
+    a.qp.connect(to_b, 0, Access::REMOTE_WRITE).unwrap();
+    b.qp.connect(to_a, 0, Access::REMOTE_WRITE).unwrap();
+    let before = [&mut a, &mut b].map(settled);
+    b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
+    a.qp.post_send(&SendWr::send(2).sges(&[a.mr.slice(..)]).signaled()).unwrap();
+    (b.succeeds(), a.succeeds());
+    let after = [a.counters(), b.counters()];
+    let of =
+        |n: usize, count: fn(&PortCountersExtended) -> u64| count(&after[n]) - count(&before[n]);
+    let sent = of(0, |c| c.port_unicast_xmit_pkts);
+    // 64 KiB, LRH, BTH and ICRC of each packet.
+    let words = (64 << 10) / 4 + sent * 6;
+    assert!((16..40).contains(&sent), "{sent}");
+    assert_eq!(of(0, |c| c.port_xmit_data), words);
+    assert_eq!((of(1, |c| c.port_rcv_pkts), of(1, |c| c.port_rcv_data)), (sent, words));
+    let answers = of(1, |c| c.port_xmit_pkts);
+    // An AETH is a word.
+    assert!(answers >= 1 && of(1, |c| c.port_xmit_data) == answers * 7, "{answers}");
+    assert_eq!((of(0, |c| c.port_rcv_pkts), of(0, |c| c.port_rcv_data)), (answers, answers * 7));
+    assert_eq!(of(0, |c| c.port_multicast_xmit_pkts), 0);
+}
+
+#[test]
+fn datagrams_with_another_qkey_are_violations_of_the_port_that_they_come_to() {
+    let fabric = Fabric::managed("switch:3").unwrap();
+    let [a, mut b] = ["a", "b"].map(|host| End::new(&fabric, host, QpType::Ud));
+    for end in [&a, &b] {
+        end.qp.activate(Qkey(0x11)).unwrap();
+        end.qp.post_recv(1, &[end.mr.slice(..)]).unwrap();
+    }
+    let to_b = Ah::to_lid(b.context.query_port().unwrap().lid);
+    let send = |qkey| {
+        let datagram = SendWr::send(2).inline(&[b"hello"]).to(&to_b, b.qp.qpn(), qkey).signaled();
+        a.qp.post_send(&datagram).unwrap();
+        a.succeeds();
+    };
+    assert_eq!(b.context.query_port().unwrap().qkey_violations, 0);
+    for _ in 0..5 {
+        send(Qkey(0x12));
+    }
+    send(Qkey(0x11));
+    b.succeeds();
+    let since = Instant::now();
+    // The port says so once the fabric has heard.
+    while b.context.query_port().unwrap().qkey_violations == 0 {
+        b.counters();
+        assert!(since.elapsed().as_secs() < 20);
+    }
+    let port = b.context.query_port().unwrap();
+    assert_eq!((port.pkey_violations, a.context.query_port().unwrap().qkey_violations), (0, 0));
+}
