@@ -6,7 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use rdmux_link::ring::{Broken, MAX_RECORD, Meta, PACKET, Ring, RingError, RingFds, RingPath, SHORT};
+use rdmux_link::ring::{
+    Broken, MAX_RECORD, Meta, PACKET, Ring, RingError, RingFds, RingPath, SHORT,
+};
 use rdmux_link::wire::{Flushed, Frame, Payload, Wire};
 use rdmux_link::{Consumer, PeerBell, Producer, RingPair, SharedMem};
 use rdmux_wire::Psn;

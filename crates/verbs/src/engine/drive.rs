@@ -152,6 +152,12 @@ impl<'a> Bound<'a> {
         result
     }
 
+    /// Sends the ACK that is owed, if one is.
+    pub(crate) fn flush_ack(&mut self) {
+        let now = self.device.now();
+        self.run(|machine, env| machine.flush_ack(now, env));
+    }
+
     /// Between neighbours nothing is lost: there a timer only finds out that the peer is not there.
     fn may_use_coarse_clock(&self) -> bool {
         /// The least timeout of which a coarse clock's tick is a small part.

@@ -14,8 +14,8 @@ use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Direct, Drop as DropReason, Env, FetchError, LinkCaps,
     Named, QpEvent, Side, SrqEntry, TxError, TxPacket, TxPayload,
 };
-use rdmux_transport::{RxPacket, Source};
 use rdmux_transport::wr::{Completion, MwBind, Sge};
+use rdmux_transport::{RxPacket, Source};
 use rdmux_wire::{Lid, Pkey, Psn, Qpn, Rkey};
 
 use super::wire::direct::{self, near_list, reach_of};

@@ -183,6 +183,10 @@ impl QpCore {
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             self.forget();
         }
+        if mask.contains(AttrMask::PATH_MIG_STATE) {
+            // The peer is to see it now, though nothing may be sent for long.
+            bound.flush_ack();
+        }
         bound.transmit();
         Ok(())
     }
@@ -288,10 +292,7 @@ fn check_alternate(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(),
 }
 
 /// A queue pair goes on by the alternate path with packets of the same size, and with what it relies on of the wire.
-fn check_links(
-    (primary, alternate): (&Path, &Path),
-    of: (QpType, u32),
-) -> Result<(), VerbsError> {
+fn check_links((primary, alternate): (&Path, &Path), of: (QpType, u32)) -> Result<(), VerbsError> {
     if matches!(primary, Path::None) || primary.may_become(alternate, of) {
         return Ok(());
     }

@@ -26,7 +26,8 @@ const MOST: u32 = ((SHORT - Bth::LEN) & !3) as u32;
 #[inline]
 pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Time) {
     let Driven { machine, path, sent_from, .. } = driven;
-    let (Path::Near(near, by), Ends::Own(objects), Some(qp)) = (&*path, &core.ends, machine.packets())
+    let (Path::Near(near, by), Ends::Own(objects), Some(qp)) =
+        (&*path, &core.ends, machine.packets())
     else {
         return;
     };
