@@ -28,6 +28,7 @@ const PACKAGES: &[&str] = &[
     "opensm",
     "infiniband-diags",
     "ibsim-utils",
+    "tshark",
 ];
 
 /// The suite, and the C library.

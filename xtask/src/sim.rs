@@ -6,7 +6,7 @@ use crate::sh;
 /// Which seeds to run.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many seeds to run, of queue pairs, connections, iWARP streams, management datagrams and subnet managers each
+    /// How many seeds to run, of queue pairs, connections, iWARP streams, management datagrams, subnet managers and queue pairs over a fabric each
     #[arg(long, default_value_t = 100_000)]
     seeds: u64,
     /// The first of them; with `--seeds 1` this replays one that failed
@@ -33,6 +33,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         ("queue pairs over streams", Some("--streams")),
         ("management datagrams", Some("--datagrams")),
         ("subnet managers", Some("--subnet")),
+        ("queue pairs over a fabric", Some("--fabric")),
     ];
     for (name, choice) in simulations {
         let mut cargo = sh::cargo();

@@ -1,4 +1,5 @@
-//! `rdmux capture`: what a host sends and receives, as pcapng.
+//! `rdmux capture`: what a host sends and receives, as pcapng: packets of its programs from the host service, management datagrams of
+//! its InfiniBand port from the fabric.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,19 +11,26 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use rdmux_host::RuntimeDir;
+use rdmux_fabric::client::Capture as FabricCapture;
+use rdmux_fabric::proto::{NodeRef, PortRef};
 use rdmux_host::client::admin::{self, Capture};
-use rdmux_host::proto::Status;
-use rdmux_verbs::FrameHeader;
+use rdmux_host::proto::{FabricStatus, Status};
+use rdmux_host::{HostName, RuntimeDir};
+use rdmux_link::capture::FrameHeader;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::pcapng::{Direction, Writer};
-use crate::{Global, decode};
+use crate::{Global, decode, fabric};
 
 /// The most bytes of a frame: what passes through shared memory may be longer than any packet.
 const MAX_FRAME: usize = 1 << 20;
 
 /// Shows or records the traffic of all programs of a host, in both directions, until it is interrupted.
-/// What passes through shared memory has network headers made up for it.
+///
+/// Packets of RoCE and iWARP begin with an IP header (LINKTYPE_RAW). Those of InfiniBand go from the LRH to the VCRC, in ERF records
+/// (LINKTYPE_ERF), which is how Wireshark reads them, with the management datagrams of the port, of its own agents, too. A file that has both has an interface for each, which Wireshark reads
+/// and tcpdump does not. What passes through shared memory has headers made up for it: the addresses are those of the queue pair, and
+/// what is longer than any packet of InfiniBand is shown as several
 #[derive(Args)]
 pub(crate) struct CaptureArgs {
     /// The pcapng file to write, for Wireshark or `rdmux decode`; - is standard output. Without it a
@@ -41,21 +49,22 @@ pub(crate) struct CaptureArgs {
 pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
     let (dir, host) = (RuntimeDir::of_environment()?, global.host_name()?);
     let before = admin::status(&dir, &host)?;
-    let capture = Capture::start(&dir, &host)?;
-    let interrupted = end_on_interrupt(&capture)?;
+    let mut capture = Sources::open(&dir, &host, &before)?;
+    let interrupted = end_on_interrupt(&capture.host)?;
 
     eprintln!("capturing host {host}; Ctrl-C ends");
     let frames = match &args.write {
         Some(path) => {
             let mut writer = Writer::new(open(path)?, &before.host)?;
-            let frames = copy(&capture, args, |_, header, frame| {
+            let frames = copy(&mut capture, args, |_, header, frame| {
                 let way = if header.sent { Direction::Out } else { Direction::In };
-                Ok(writer.frame(Duration::from_nanos(header.time), way, frame)?)
+                let time = Duration::from_nanos(header.time);
+                Ok(writer.frame(time, way, header.kind, frame)?)
             })?;
-            writer.flush()?;
+            writer.finish()?;
             frames
         }
-        None => show(&capture, args)?,
+        None => show(&mut capture, args)?,
     };
     eprintln!("{frames} frames");
     if let Ok(after) = admin::status(&dir, &host) {
@@ -80,12 +89,12 @@ fn open(path: &Path) -> Result<Box<dyn Write>> {
 }
 
 /// Prints a line for each frame.
-fn show(capture: &Capture, args: &CaptureArgs) -> Result<u64> {
+fn show(capture: &mut Sources, args: &CaptureArgs) -> Result<u64> {
     let mut out = io::stdout().lock();
     let mut start = None;
     copy(capture, args, |number, header, frame| {
         let time = Duration::from_nanos(header.time);
-        let line = decode::live_line(number, time, *start.get_or_insert(time), frame);
+        let line = decode::live_line(number, time, *start.get_or_insert(time), header.kind, frame);
         let way = match (header.sent, header.memory) {
             (true, false) => "out",
             (false, false) => "in ",
@@ -96,9 +105,72 @@ fn show(capture: &Capture, args: &CaptureArgs) -> Result<u64> {
     })
 }
 
+/// Where frames come from.
+struct Sources {
+    host: Capture,
+    /// Of the fabrics that the host's ports are attached to, as long as they are up.
+    fabrics: Vec<FabricCapture>,
+}
+
+impl Sources {
+    fn open(dir: &RuntimeDir, host: &HostName, status: &Status) -> Result<Self> {
+        let capture = Capture::start(dir, host)?;
+        let start = |fabric: &FabricStatus| -> Result<Option<FabricCapture>> {
+            let Some(guid) = fabric.node_guid else { return Ok(None) };
+            let port = PortRef { node: NodeRef::Guid(guid), port: fabric.port };
+            Ok(Some(FabricCapture::start(&fabric::options()?, &fabric.name.parse()?, &port)?))
+        };
+        let fabrics = status.fabrics.iter().filter_map(|fabric| {
+            start(fabric).unwrap_or_else(|error| {
+                eprintln!("without management datagrams of port {}: {error:#}", fabric.port);
+                None
+            })
+        });
+        Ok(Self { host: capture, fabrics: fabrics.collect() })
+    }
+
+    /// The next frame, waited for; none when the host's service has ended.
+    fn next_frame<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>> {
+        while !self.fabrics.is_empty() {
+            if let Some(len) = self.next_of_fabrics(buffer) {
+                return Ok(Some(&buffer[..len]));
+            }
+            let fabrics = self.fabrics.iter().map(|fabric| PollFd::new(fabric, PollFlags::IN));
+            let host = PollFd::new(&self.host, PollFlags::IN);
+            let mut fds: Vec<_> = [host].into_iter().chain(fabrics).collect();
+            rustix::io::retry_on_intr(|| poll(&mut fds, None)).context("wait for frames")?;
+            if !fds[0].revents().is_empty() {
+                break;
+            }
+        }
+        Ok(self.host.next_frame(buffer)?)
+    }
+
+    /// A frame of a fabric that is there already: its length.
+    fn next_of_fabrics(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        let mut found = None;
+        self.fabrics.retain_mut(|fabric| match found {
+            Some(_) => true,
+            None => match fabric.poll_frame() {
+                Ok(Some(frame)) => {
+                    buffer[..frame.len()].copy_from_slice(frame);
+                    found = Some(frame.len());
+                    true
+                }
+                Ok(None) => true,
+                Err(error) => {
+                    eprintln!("no management datagrams of a fabric from here on: {error}");
+                    false
+                }
+            },
+        });
+        found
+    }
+}
+
 /// Hands on frames, numbered from 1, until the stream or the count ends; how many they were.
 fn copy(
-    capture: &Capture,
+    capture: &mut Sources,
     args: &CaptureArgs,
     mut each: impl FnMut(u64, FrameHeader, &[u8]) -> Result<()>,
 ) -> Result<u64> {

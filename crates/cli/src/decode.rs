@@ -8,14 +8,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use rdmux_link::capture::FrameKind;
 use serde::Serialize;
 
 use file::{CaptureFile, FileError, Frame};
 use line::{JsonLine, Line};
 use summary::Summary;
 use tcp::Streams;
-
-use crate::pcapng::LINKTYPE_RAW;
 
 mod file;
 mod frame;
@@ -69,10 +68,16 @@ pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The line of one frame that begins with an IP header, as it comes in: the `number`-th, seen at `time`
-/// since 1970, in a recording that began at `start`.
-pub(crate) fn live_line(number: u64, time: Duration, start: Duration, bytes: &[u8]) -> String {
-    let frame = Frame { time, link: LINKTYPE_RAW, data: bytes, original_len: bytes.len() };
+/// The line of one frame as it comes in: the `number`-th, seen at `time` since 1970, in a recording that began at `start`.
+pub(crate) fn live_line(
+    number: u64,
+    time: Duration,
+    start: Duration,
+    kind: FrameKind,
+    bytes: &[u8],
+) -> String {
+    let link = frame::link_of(kind);
+    let frame = Frame { time, link, data: bytes, original_len: bytes.len() };
     let dissection = frame::dissect(&frame);
     let relative = time.saturating_sub(start);
     Line { number, time, relative, dissection: &dissection }.to_string()

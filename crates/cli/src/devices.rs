@@ -192,10 +192,11 @@ fn print(d: &Device) -> Result<()> {
         );
         match &p.subnet {
             Some(s @ Subnet { fabric: Some(fabric), .. }) => say!(
-                "fabric     {fabric}: LID {}, LMC {}, manager at LID {}, {}, P_Keys {}",
+                "fabric     {fabric}: LID {}, LMC {}, manager at LID {} by SL {}, {}, P_Keys {}",
                 s.lid,
                 s.lmc,
                 s.sm_lid,
+                s.sm_sl,
                 s.rate,
                 s.pkeys.join(" ")
             ),

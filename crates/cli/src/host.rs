@@ -291,9 +291,15 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
     let is_there = |row: &&KindRow| !row.kind.is_on_fabric() || has_adapter;
     let names: Vec<_> = kind::rows().iter().filter(is_there).map(|row| row.device_name).collect();
     say!("devices    {}", names.join(" "));
-    match &s.fabrics[..] {
-        [one] => say!("fabric     {}", fabric(one)),
-        all => all.iter().for_each(|one| say!("port {}     {}", one.port, fabric(one))),
+    let label = |one: &FabricStatus| match s.fabrics.len() {
+        1 => "fabric    ".to_owned(),
+        _ => format!("port {}    ", one.port),
+    };
+    for one in &s.fabrics {
+        say!("{} {}", label(one), fabric(one));
+        for gid in &one.gids {
+            say!("           {gid}");
+        }
     }
     say!("node GUID  {}", s.node_guid);
     say!("port       UDP {}", s.port);
@@ -361,7 +367,18 @@ fn fabric(s: &FabricStatus) -> String {
     match (&s.node_guid, &s.why) {
         (Some(guid), _) => {
             let manager = if s.is_sm { ", a subnet manager has it" } else { "" };
-            format!("{name}: adapter {guid}, LID {}, {}{manager}", s.lid, s.state.to_lowercase())
+            let state = s.state.to_lowercase();
+            if s.lid == 0 {
+                return format!("{name}: adapter {guid}, no LID, {state}{manager}");
+            }
+            let pkeys: Vec<_> = s.pkeys.iter().map(ToString::to_string).collect();
+            format!(
+                "{name}: adapter {guid}, LID {}, LMC {}, {state}, manager at LID {}, P_Keys {}{manager}",
+                s.lid,
+                s.lmc,
+                s.sm_lid,
+                pkeys.join(" ")
+            )
         }
         (None, Some(why)) => format!("{name}: {why}"),
         (None, None) => format!("{name} is not up"),
@@ -436,6 +453,13 @@ fn as_json(s: &Status) -> Value {
             "mtu": g.mtu.bytes(),
         })
     });
+    let fabrics = s.fabrics.iter().map(|one| {
+        let mut fabric = json!(one);
+        fabric["pkeys"] = one.pkeys.iter().map(ToString::to_string).collect();
+        fabric["gids"] = one.gids.iter().map(ToString::to_string).collect();
+        fabric
+    });
+    let fabrics: Vec<Value> = fabrics.collect();
     json!({
         "host": s.host,
         "pid": s.pid,
@@ -444,7 +468,7 @@ fn as_json(s: &Status) -> Value {
         "node_guid": s.node_guid.to_string(),
         "gids": gids.collect::<Vec<_>>(),
         "port": s.port,
-        "fabrics": s.fabrics,
+        "fabrics": fabrics,
         "slots": s.slots,
         "rings": s.rings,
         "processes": s.clients,
@@ -465,9 +489,9 @@ fn addresses(s: &Status) -> String {
     all.join(" ")
 }
 
-/// Packets dropped for whatever reason.
+/// Packets dropped for whatever reason: those that came, and those that InfiniBand did not let leave.
 fn dropped(s: &Status) -> u64 {
-    let is_drop = |name: &str| name.starts_with("rx_drop_");
+    let is_drop = |name: &str| name.starts_with("rx_drop_") || name.starts_with("tx_drop_ib_");
     s.device_counters.iter().filter(|(name, _)| is_drop(name)).map(|(_, v)| v).sum()
 }
 

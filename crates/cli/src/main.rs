@@ -32,7 +32,8 @@ use tracing_subscriber::filter::LevelFilter;
     after_help = "Try `rdmux demo` first: everything that the stack does, as a table.\n\n\
         Exit status: 0 all went well, 1 something failed, 2 the command line makes no sense.\n\
         Environment: RDMUX_HOST names the virtual host, RDMUX_DEVICE the kind of device (roce, iw, ib or all),\n\
-        RDMUX_CROSS_MEMORY=off keeps other processes of the user out of a program's memory, RUST_LOG filters the log (see -v)."
+        RDMUX_CROSS_MEMORY=off keeps other processes of the user out of a program's memory, RDMUX_HOST_RINGS=off has InfiniBand use UDP between\n\
+        virtual hosts, RUST_LOG filters the log (see -v)."
 )]
 struct Cli {
     #[command(flatten)]

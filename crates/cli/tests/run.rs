@@ -242,8 +242,8 @@ fn where_there_can_be_no_namespace_a_library_is_preloaded_and_it_says_so() {
 }
 
 #[test]
-fn all_programs_of_a_host_share_one_namespace() {
-    let net = Net::new().hosts(&["one"]);
+fn all_programs_of_a_host_share_one_namespace_and_those_of_others_the_user_namespace() {
+    let net = Net::new().hosts(&["one", "two"]);
     let run = |args: &[&str]| {
         net.command(&[&["--host", "one", "run", "--view", "namespace", "--"], args].concat())
     };
@@ -260,6 +260,10 @@ fn all_programs_of_a_host_share_one_namespace() {
     let (iw, first) = (of(&iw), of(&text(&output.stdout)));
     assert_eq!(iw[0], first[0]);
     assert_ne!(iw[1], first[1]);
+    let two = ["--host", "two", "run", "--view", "namespace", "--", "readlink"];
+    let two = net.ok(&[&two[..], &["/proc/self/ns/user", "/proc/self/ns/mnt"]].concat());
+    assert_eq!(of(&two)[0], first[0]);
+    assert!(of(&two)[1] != first[1] && of(&two)[1] != iw[1]);
     let rdmux = env!("CARGO_BIN_EXE_rdmux");
     let nested =
         ["--view", "namespace", "--", "readlink", "/proc/self/ns/user", "/proc/self/ns/mnt"];

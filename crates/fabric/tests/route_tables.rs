@@ -61,7 +61,8 @@ impl Host {
     }
 
     fn peer(&self) -> Peer {
-        Peer { addr: self.addr, port_guid: self.described.port.guid }
+        let own = self.view.own();
+        Peer { addr: self.addr, port_guid: self.described.port.guid, lid: own.lid, lmc: own.lmc }
     }
 
     fn way_to(&self, to: &Host) -> Option<Way> {
@@ -102,8 +103,8 @@ fn hosts_that_take_packets_have_ways_to_each_other() {
     let way = a.way_to(&b).unwrap();
     assert_eq!(a.view.peer(way.peer), Some(b.peer()));
     let rate = Rate::GBPS_100.0;
-    let expected =
-        Way { peer: way.peer, hops: 2, mtu: Mtu::M4096, rate, sls: 0xffff, pkeys: 1, back: 1 };
+    let (peer, mtu, sls) = (way.peer, Mtu::M4096, 0xffff);
+    let expected = Way { peer, hops: 2, mtu, rate, sls, pkeys: 1, back: 1, answered: 1 };
     assert_eq!(way, expected);
     let back = b.way_to(&a).unwrap();
     assert_eq!(b.view.peer(back.peer), Some(a.peer()));

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use common::{Host, next_event};
-use rdmux_verbs::control::{Control, ControlEvent, SLOT_SHIFT};
+use rdmux_verbs::control::{Control, ControlEvent, RingPeer, SLOT_SHIFT};
 use rdmux_verbs::counters::Counter;
 use rdmux_wire::{Gid, Qpn};
 
@@ -79,7 +79,7 @@ fn both_ends_get_the_same_rings_whichever_asks() {
     let host = Host::start();
     let (a, b) = (host.client(), host.client());
     let (of_a, of_b) = (a.info().slot.slot, b.info().slot.slot);
-    let (peer, ours) = a.connect_ring(of_b).unwrap().unwrap();
+    let (peer, ours) = a.connect_ring(RingPeer::here(of_b)).unwrap().unwrap();
     assert_eq!(peer, of_b);
     let ControlEvent::Ring { peer, end } = next_event(&b).unwrap() else { panic!() };
     assert_eq!(peer, of_a);
@@ -88,12 +88,12 @@ fn both_ends_get_the_same_rings_whichever_asks() {
     assert!(end.bell.clear().unwrap() && !ours.bell.clear().unwrap());
     // Asked again, by the other side, for another slot of the first: the same rings.
     let more = a.new_slot().unwrap();
-    let (peer, again) = b.connect_ring(more.slot).unwrap().unwrap();
+    let (peer, again) = b.connect_ring(RingPeer::here(more.slot)).unwrap().unwrap();
     assert_eq!((peer, inode(&again.tx)), (of_a, inode(&end.tx)));
     ours.bell.ring().unwrap();
     assert!(again.bell.clear().unwrap());
     for nobody in [of_a, more.slot, 0, 2047] {
-        assert!(a.connect_ring(nobody).unwrap().is_none(), "{nobody}");
+        assert!(a.connect_ring(RingPeer::here(nobody)).unwrap().is_none(), "{nobody}");
     }
     assert_eq!(host.status().rings, 1);
 }
@@ -103,13 +103,13 @@ fn everybody_hears_that_a_process_is_gone_and_its_slot_rests() {
     let host = Host::start();
     let (a, b) = (host.client(), host.client());
     let gone = b.info().slot.slot;
-    a.connect_ring(gone).unwrap().unwrap();
+    a.connect_ring(RingPeer::here(gone)).unwrap().unwrap();
     drop(b);
     match next_event(&a).unwrap() {
         ControlEvent::PeerGone { slot } => assert_eq!(slot, gone),
         other => panic!("{other:?}"),
     }
-    assert!(a.connect_ring(gone).unwrap().is_none());
+    assert!(a.connect_ring(RingPeer::here(gone)).unwrap().is_none());
     assert_ne!(host.client().info().slot.slot, gone);
     assert_eq!(host.status().rings, 0);
 }

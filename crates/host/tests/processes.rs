@@ -17,7 +17,7 @@ use rdmux_host::proto::{ClientKind, Request, VERSION};
 use rdmux_host::service::{Service, ServiceOptions};
 use rdmux_host::{ConnectOptions, EventChannel, HostError, HostName, RuntimeDir};
 use rdmux_transport::attr::QpType;
-use rdmux_verbs::control::{Control, ControlError, ControlEvent, DeviceKind};
+use rdmux_verbs::control::{Control, ControlError, ControlEvent, DeviceKind, RingPeer};
 use rdmux_wire::Qpn;
 
 const ROLE: &str = "RDMUX_TEST_ROLE";
@@ -139,7 +139,7 @@ fn a_killed_service_fails_its_clients_and_the_next_one_starts_clean() {
     let mut service = start(&host, "service");
     service.hear();
     let (a, b) = (host.client(), host.client());
-    a.connect_ring(b.info().slot.slot).unwrap().unwrap();
+    a.connect_ring(RingPeer::here(b.info().slot.slot)).unwrap().unwrap();
     let channel = EventChannel::open(&a).unwrap();
     let id = a.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();
     a.bind_addr(id, host.at(5)).unwrap();

@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use rdmux_link::ib::Routes;
+use rdmux_link::ib::{Routes, Sender};
 use rdmux_link::ring::RingPath;
 use rdmux_link::routes::{OwnPort, Peer, PeerId, RouteTable, RouteView, Way};
 use rdmux_link::udp::{GroupOptions, PushError};
 use rdmux_link::wire::{Arrivals, Frame, Payload, Piece};
 use rdmux_link::{
-    Consumer, Destination, IbWire, IcrcCheck, PeerBell, Producer, Ring, RingPair, RxBatch, TxBatch,
-    UdpGroup, UdpPort, Wire,
+    Consumer, Destination, IbWire, IcrcCheck, LinkError, PeerBell, Producer, Ring, RingPair,
+    RxBatch, TxBatch, UdpGroup, UdpPort, Wire,
 };
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::{Bth, Guid, Lid, Mtu, Opcode, Pkey, Psn, Qpn};
@@ -170,10 +170,12 @@ fn ib_port(n: u8, peer: Option<&IbWire>) -> (IbWire, RouteTable) {
     table.set_own(&own).unwrap();
     if let Some(peer) = peer {
         let id = PeerId::new(1).unwrap();
-        let at = Peer { addr: peer.port().local_addr(), port_guid: Guid(1) };
+        let lid = Lid(2 * u16::from(n));
+        let at = Peer { addr: peer.port().local_addr(), port_guid: Guid(1), lid, lmc: 0 };
         table.set_peer(id, Some(&at)).unwrap();
-        let way = Way { peer: id, hops: 1, mtu: Mtu::M4096, rate: 3, sls: 1, pkeys: 1, back: 1 };
-        table.set_way(Lid(2 * u16::from(n)), Some(&way)).unwrap();
+        let (mtu, rate) = (Mtu::M4096, 3);
+        let way = Way { peer: id, hops: 1, mtu, rate, sls: 1, pkeys: 1, back: 1, answered: 1 };
+        table.set_way(lid, Some(&way)).unwrap();
     }
     let routes = Arc::new(Routes::new(1));
     routes.set_view(Some(RouteView::map(table.fd()).unwrap()));
@@ -191,18 +193,22 @@ fn ib_bandwidth() -> f64 {
             let message = vec![0x5a; MESSAGE];
             let header = Bth::new(Opcode::UC_SEND_MIDDLE, Qpn::new(7), Psn::new(0)).to_bytes();
             let av = AddressVector { dlid: 2, ..AddressVector::default() };
+            let mut sender = Sender::new();
             start.wait();
             for at in (0..TOTAL).step_by(SEGMENT) {
                 while at as u64 > received.load(Ordering::Acquire) + WINDOW {
-                    tx.flush(&mut ()).unwrap();
+                    tx.flush(&mut sender).unwrap();
                     std::hint::spin_loop();
                 }
                 let piece = [Piece::new(message[at % MESSAGE..].as_ptr(), SEGMENT)];
                 let payload = Payload::Pieces(&piece);
                 let frame = Frame { header: &header, payload, pad: 0, ack: None };
-                tx.send(&mut (), &av, &frame).unwrap();
+                while let Err(error) = tx.send(&mut sender, &av, &frame) {
+                    assert!(matches!(error, LinkError::Full), "{error}");
+                    tx.flush(&mut sender).unwrap();
+                }
             }
-            tx.flush(&mut ()).unwrap();
+            tx.flush(&mut sender).unwrap();
         });
         let mut place = vec![0; MESSAGE];
         let (mut arrivals, mut got) = (Arrivals::default(), 0);

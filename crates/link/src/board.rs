@@ -48,7 +48,7 @@ const REGIONS: usize = size(1 << 16, 2);
 const LINE: usize = 64;
 const PAGE: usize = 4096;
 /// "rdmuxbd" and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxbd\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxbd\x02");
 /// Set in the first word of a row that holds.
 const VALID: u64 = 1 << 63;
 /// Set in the word of a hazard while a copy is in flight.
@@ -77,6 +77,8 @@ pub struct QpRow {
     pub pd: u32,
     /// What the peer may do, as the owner's bits say it.
     pub access: u32,
+    /// Its P_Key.
+    pub pkey: u16,
 }
 
 /// A region of the owner's own memory.
@@ -162,9 +164,9 @@ impl Board {
     /// Publishes a queue pair. Calls for one queue pair must not run at once.
     pub fn show_qp(&self, row: &QpRow) {
         if let Some(at) = self.qp_at(row.qpn) {
-            let words =
-                [u64::from(row.pd) << 32 | u64::from(row.dest_qpn), row.access.into(), 0, 0];
-            self.put(at, row.qpn, words);
+            let ends = u64::from(row.pd) << 32 | u64::from(row.dest_qpn);
+            let rights = u64::from(row.pkey) << 32 | u64::from(row.access);
+            self.put(at, row.qpn, [ends, rights, 0, 0]);
         }
     }
 
@@ -301,8 +303,9 @@ impl PeerBoard {
     /// A queue pair, if it is published.
     pub fn qp(&self, qpn: u32) -> Option<QpRow> {
         let at = qp_at(qpn, |i| self.map.load(at::SLOTS + 8 * i, Ordering::Relaxed))?;
-        let [ends, access, ..] = self.row(at, qpn)?;
-        Some(QpRow { qpn, dest_qpn: low(ends), pd: low(ends >> 32), access: low(access) })
+        let [ends, rights, ..] = self.row(at, qpn)?;
+        let (access, pkey) = (low(rights), (rights >> 32 & 0xffff) as u16);
+        Some(QpRow { qpn, dest_qpn: low(ends), pd: low(ends >> 32), access, pkey })
     }
 
     /// A region, if it is published.

@@ -20,7 +20,7 @@ use rdmux_host::{Config, ConnectOptions, HostName, RuntimeDir};
 use rdmux_link::board::{QpRow, RegionRow};
 use rdmux_link::ring::RingError;
 use rdmux_link::{PeerBell, Producer};
-use rdmux_verbs::control::{Control, DeviceKind, RingEnd, slot_of};
+use rdmux_verbs::control::{Control, DeviceKind, RingEnd, RingPeer, slot_of};
 use rustix::fs::OFlags;
 use rustix::net::{SendFlags, Shutdown};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -241,7 +241,7 @@ fn be_forger() {
     let connect = words();
     let victim = Endpoint::from_bytes(&bytes(&connect[1])).unwrap().qpn;
     println!("SAYS connected");
-    let (peer, rings) = client.connect_ring(slot_of(victim)).unwrap().unwrap();
+    let (peer, rings) = client.connect_ring(RingPeer::here(slot_of(victim))).unwrap().unwrap();
     let mut tx = Producer::map(&rings.tx).unwrap();
     let bell = &rings.bell;
     let board = client.board().unwrap();
@@ -267,7 +267,7 @@ fn be_forger() {
             "row" => {
                 board.add_slot(slot);
                 let (qpn, dest_qpn, access) = (own.qpn.get(), victim.get(), ALL.bits());
-                board.show_qp(&QpRow { qpn, dest_qpn, pd: 1, access });
+                board.show_qp(&QpRow { qpn, dest_qpn, pd: 1, access, pkey: 0xffff });
                 let (addr, length) = (number(2), number(3));
                 let key = u32::try_from(number(1)).unwrap();
                 board.show_region(&RegionRow { key, pd: 1, access, addr, length, iova: 0 });

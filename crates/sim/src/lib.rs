@@ -3,7 +3,8 @@
 //! world is made up.
 //!
 //! [`agenda`] is the clock, [`net`] the network, [`memory`] what nodes have in place of RAM. [`cm`] runs
-//! the connection manager, [`iwarp`] queue pairs over streams, [`mads`] programs that manage a subnet, [`subnet`] subnet managers. For the
+//! the connection manager, [`iwarp`] queue pairs over streams, [`mads`] programs that manage a subnet, [`subnet`] subnet managers, [`fabric`] queue pairs whose
+//! packets go by the tables of a subnet's switches. For the
 //! other transports, [`scenario`] says what a seed means; the world runs it: applications post random
 //! work, and every completion is checked for its order, its status and every byte.
 #![forbid(unsafe_code)]
@@ -11,6 +12,7 @@
 pub mod agenda;
 pub mod bottleneck;
 pub mod cm;
+pub mod fabric;
 pub mod iwarp;
 pub mod mads;
 pub mod memory;

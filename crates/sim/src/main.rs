@@ -11,6 +11,7 @@ use std::thread;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use rdmux_sim::cm::{run_cm_seed, trace_cm_seed};
+use rdmux_sim::fabric::{run_fabric_seed, trace_fabric_seed};
 use rdmux_sim::iwarp::{run_iwarp_seed, trace_iwarp_seed};
 use rdmux_sim::mads::{run_mad_seed, trace_mad_seed};
 use rdmux_sim::subnet::{run_subnet_seed, trace_subnet_seed};
@@ -34,6 +35,9 @@ struct Args {
     /// Simulate subnet managers and the subnet that they manage.
     #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams"])]
     subnet: bool,
+    /// Simulate queue pairs over an InfiniBand fabric whose cables, tables, P_Keys and managers change.
+    #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet"])]
+    fabric: bool,
     /// Run this one seed.
     #[arg(long, conflicts_with_all = ["seeds", "start"])]
     seed: Option<u64>,
@@ -61,6 +65,8 @@ fn main() -> ExitCode {
         run(&args, run_mad_seed, trace_mad_seed)
     } else if args.subnet {
         run(&args, run_subnet_seed, trace_subnet_seed)
+    } else if args.fabric {
+        run(&args, run_fabric_seed, trace_fabric_seed)
     } else {
         run(&args, run_seed, trace_seed)
     }

@@ -79,6 +79,16 @@ impl Memory {
         self.regions.remove(&mr.key).map(|r| r.bytes).unwrap_or_default()
     }
 
+    /// How many regions there are.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
     /// A region's bytes; none if it is gone.
     pub fn bytes(&self, mr: &Mr) -> &[u8] {
         self.regions.get(&mr.key).map_or(&[], |r| &r.bytes)

@@ -48,15 +48,21 @@ impl Subnet {
     ) -> Option<Arrival> {
         let mut egress = match self.originate(from, neighbour, packet)? {
             Step::Here(at) => {
+                cx.sink.passed(self.ports[from].id, true, packet);
+                cx.sink.passed(self.ports[at].id, false, packet);
                 return Some(Arrival { at, ingress: self.ports[at].id.number, is_local: true });
             }
             Step::Leave(egress) => egress,
         };
-        for _ in 0..MAX_HOPS {
+        for hop in 0..MAX_HOPS {
             let ingress = self.cross(egress, packet, cx)?;
+            if hop == 0 {
+                cx.sink.passed(self.ports[from].id, true, packet);
+            }
             match self.relay(ingress, packet, cx)? {
                 Step::Here(at) => {
                     let number = self.ports[ingress].id.number;
+                    cx.sink.passed(self.ports[at].id, false, packet);
                     return Some(Arrival { at, ingress: number, is_local: false });
                 }
                 Step::Leave(next) => egress = next,
@@ -276,7 +282,11 @@ impl Subnet {
         };
         while let Some(egress) = leaving.pop() {
             let Some(ingress) = self.cross(egress, packet, cx) else { continue };
+            if egress == from {
+                cx.sink.passed(self.ports[from].id, true, packet);
+            }
             if self.kind(ingress) != PortKind::External {
+                cx.sink.passed(self.ports[ingress].id, false, packet);
                 reached.push(ingress);
                 continue;
             }
@@ -290,6 +300,7 @@ impl Subnet {
             let end = self.manager_of(ingress);
             for next in self.group_ports(end, Some(ingress), packet.dlid) {
                 if next == end {
+                    cx.sink.passed(self.ports[end].id, false, packet);
                     reached.push(end);
                 } else if self.check_out(ingress, next, packet, cx) {
                     leaving.push(next);

@@ -9,6 +9,11 @@ pub trait Sink {
 
     /// Something about a port has changed, as `ibv_get_async_event(3)` would tell its programs.
     fn port_event(&mut self, port: PortId, event: PortEvent);
+
+    /// For who captures: a datagram has left an adapter's port, or port 0 of a switch, or it has come to one, whoever takes it
+    /// there.
+    #[inline]
+    fn passed(&mut self, _port: PortId, _sent: bool, _packet: &MadPacket) {}
 }
 
 /// An asynchronous event of a port (IBTA 11.6.3).

@@ -61,8 +61,12 @@ pub struct TestEnv<M = Zeroes> {
     pub selected: Option<u32>,
     /// The shared receive queue of the receive that a target of XRC has taken and not completed.
     pub taken: Option<u32>,
+    /// The port's P_Key table.
+    pub pkeys: Vec<Pkey>,
     /// The packets that were sent.
     pub packets: VecDeque<Vec<u8>>,
+    /// Where each of them is to go, if they are taken together.
+    pub paths: VecDeque<AddressVector>,
     /// The ACK that was piggybacked on each, on a link that does so.
     pub acks: VecDeque<Option<Psn>>,
     /// Completions.
@@ -103,7 +107,9 @@ impl<M: Memory> TestEnv<M> {
             later: false,
             selected: Some(0),
             taken: None,
+            pkeys: vec![Pkey::DEFAULT],
             packets: VecDeque::new(),
+            paths: VecDeque::new(),
             acks: VecDeque::new(),
             completions: VecDeque::new(),
             received: Vec::new(),
@@ -122,6 +128,7 @@ impl<M: Memory> TestEnv<M> {
     /// Forgets what was recorded, but for atomics that were put off, so that a long run takes no memory.
     pub fn forget(&mut self) {
         self.packets.clear();
+        self.paths.clear();
         self.acks.clear();
         self.completions.clear();
         self.received.clear();
@@ -206,6 +213,16 @@ impl<M: Memory> TestEnv<M> {
         self.selected.expect("no shared receive queue was chosen")
     }
 
+    /// Records a packet.
+    fn sent(&mut self, path: &AddressVector, bytes: Vec<u8>) {
+        if self.packets.is_empty() {
+            // Who takes packets need not care for their paths.
+            self.paths.clear();
+        }
+        self.packets.push_back(bytes);
+        self.paths.push_back(*path);
+    }
+
     /// Header, payload and padding.
     fn bytes_of(&mut self, packet: &TxPacket<'_>) -> Result<Vec<u8>, AccessFault> {
         let mut bytes = packet.header.to_vec();
@@ -238,7 +255,7 @@ impl<M: Memory> Env for TestEnv<M> {
             panic!("it sends what cannot be read: {error}");
         }
         self.room = room;
-        self.packets.push_back(bytes);
+        self.sent(packet.av, bytes);
         if self.link.piggybacks_acks {
             self.acks.push_back(packet.ack);
         } else {
@@ -266,7 +283,7 @@ impl<M: Memory> Env for TestEnv<M> {
             assert!(packet.pad == 0 && matches!(packet.payload, TxPayload::Gather { .. }));
             let bytes = self.bytes_of(packet).map_err(TxError::Memory)?;
             self.by_reference.named.push(bytes.clone());
-            self.packets.push_back(bytes);
+            self.sent(packet.av, bytes);
         }
         Ok(self.by_reference.names)
     }
@@ -411,7 +428,7 @@ impl<M: Memory> Env for TestEnv<M> {
     }
 
     fn pkey(&self, index: u16) -> Option<Pkey> {
-        (index == 0).then_some(Pkey::DEFAULT)
+        self.pkeys.get(usize::from(index)).copied()
     }
 }
 

@@ -137,12 +137,16 @@ pub struct Direct<'a> {
     pub write: bool,
     /// The peer.
     pub dest_qpn: Qpn,
+    /// The P_Key that a packet would have.
+    pub pkey: Pkey,
     /// The key of its memory.
     pub rkey: Rkey,
     /// Where in it.
     pub va: u64,
     /// Bytes, at least one.
     pub len: u32,
+    /// Whether they are the first of their work request.
+    pub is_first: bool,
     /// As many bytes of local memory.
     pub near: TxPayload<'a>,
 }

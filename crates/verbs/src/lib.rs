@@ -22,7 +22,7 @@ mod handles;
 mod lab;
 mod objects;
 
-pub use engine::capture::{Capture, FrameHeader};
+pub use engine::capture::Capture;
 pub use handles::channel::CompChannel;
 pub use handles::cq::{Cq, CqInit};
 pub use handles::device::Device;

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use lab::Lab;
 use rdmux_link::Producer;
-use rdmux_verbs::control::Control;
+use rdmux_verbs::control::{Control, RingPeer};
 use rdmux_verbs::counters::Counter;
 
 /// Where a record is in the file behind a ring that has not wrapped.
@@ -22,7 +22,7 @@ fn what_a_ring_took_before_its_peer_broke_it_is_counted() {
     let (victim, counts) = lab.process("127.77.207.1");
     let (_device, peer) = lab.process("127.77.207.1");
     let slot = counts.info().slot.slot;
-    let (_, end) = peer.connect_ring(slot).unwrap().unwrap();
+    let (_, end) = peer.connect_ring(RingPeer::here(slot)).unwrap().unwrap();
     victim.sync_control();
     let mut tx = Producer::map(&end.tx).unwrap();
     (0..RECORDS).for_each(|_| tx.try_push(0, [0; 16], &[b"of no kind"]).unwrap());

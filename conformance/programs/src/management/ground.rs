@@ -208,6 +208,13 @@ impl Ground {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
+    /// Starts a command of ours on a host.
+    pub(super) fn start_rdmux(&self, host: &str, role: &str, args: &[&str]) -> Result<Process> {
+        let mut command = self.on(host);
+        command.args(args);
+        Process::start(command, &format!("rdmux {}", args.join(" ")), &self.log(role))
+    }
+
     /// Our program, as on a host.
     fn on(&self, host: &str) -> Command {
         let mut command = Command::new(&self.rdmux);

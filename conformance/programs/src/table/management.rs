@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use crate::management::{
-    Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, data, diags, handover, ibsim,
-    repartition, two_managers, two_ports,
+    Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, captured, data, diags, handover,
+    ibsim, repartition, two_managers, two_ports,
 };
 use crate::row::{Device, Row, Run, Way};
 
@@ -51,6 +51,11 @@ pub(super) fn rows() -> Vec<Row> {
         managed("ibportstate of a port that babbles", ManagedBy::Fabric),
         true,
         Management::With(&["--sm-babbling-port-policy"], diags::portstate::babbles),
+    ));
+    rows.push(row(
+        managed("tshark of a capture of packets and datagrams", ManagedBy::Fabric),
+        true,
+        Management::With(&[], captured::by_tshark),
     ));
     rows
 }

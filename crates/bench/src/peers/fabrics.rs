@@ -72,6 +72,11 @@ impl Ground {
             program(name)?;
         }
         preload()?;
+        Self::bare()
+    }
+
+    /// For fabrics of rdmux alone.
+    pub(super) fn bare() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let rdmux = std::env::current_exe().context("cannot find this program's own file")?;
         Ok(Self { dir, rdmux, dirs: Cell::new(0) })
@@ -189,14 +194,15 @@ impl Fabric {
     }
 
     /// Our program, with the fabric's runtime directory.
-    fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.rdmux);
         command.env("RDMUX_RUNTIME_DIR", self.options.user.path()).env("RDMUX_HOST", HOST);
         command.env_remove("RDMUX_FABRIC").env_remove("RUST_LOG");
         command
     }
 
-    fn rdmux(&self, args: &[&str]) -> Result<()> {
+    /// Runs it.
+    pub(super) fn rdmux(&self, args: &[&str]) -> Result<()> {
         let out = self.command().args(args).output()?;
         let said = String::from_utf8_lossy(&out.stderr);
         ensure!(out.status.success(), "rdmux {}: {}", args.join(" "), said.trim());

@@ -2,7 +2,7 @@
 //! this machine has for the same purpose, in the same run.
 //!
 //! In reading order: here what a run is; `spec` is the table; `rows` runs programs, `copy`, `memory`, `opensm`, `administration`
-//! (both on `fabrics`) and `guest` have what takes more; `parse` is what programs print, `part` our own peers' other side;
+//! (both on `fabrics`), `infiniband` and `guest` have what takes more; `parse` is what programs print, `part` our own peers' other side;
 //! `figure`, `report` and `chart` are what comes out.
 
 mod administration;
@@ -11,6 +11,7 @@ mod copy;
 mod fabrics;
 mod figure;
 mod guest;
+mod infiniband;
 mod memory;
 mod opensm;
 mod parse;

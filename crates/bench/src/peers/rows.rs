@@ -16,6 +16,7 @@ use super::administration::{Both, Client, Sizes};
 use super::copy::{Buffer, Line};
 use super::fabrics::Ground;
 use super::figure::Figure;
+use super::infiniband::Subnet;
 use super::opensm::Up;
 use super::part::{Answer, Ask};
 use super::spec::Row;
@@ -141,6 +142,16 @@ impl Bench {
             Row::Memory => {
                 self.say(row.spec().what);
                 memory::measure(row)
+            }
+            Row::IbLat
+            | Row::IbBw
+            | Row::IbLongBw
+            | Row::IbHostsLat
+            | Row::IbHostsBw
+            | Row::IbHostsLongBw
+            | Row::IbUdpBw => {
+                let subnet = Subnet::new()?;
+                self.alternate(row, || subnet.ours(row), || subnet.peer(row))
             }
             Row::GuestBw | Row::GuestLat | Row::GuestCm => bail!("this is measured in a guest"),
         }

@@ -32,6 +32,20 @@ pub(crate) enum Row {
     LossBw,
     /// ib_send_lat, 64 B, between hosts, with loss
     LossLat,
+    /// ib_send_lat, 8 B, same host, on InfiniBand beside RoCE
+    IbLat,
+    /// ib_write_bw, 64 KiB, likewise
+    IbBw,
+    /// ib_write_bw, 1 MiB, likewise
+    IbLongBw,
+    /// ib_send_lat, 8 B, on InfiniBand, between two virtual hosts beside the same host
+    IbHostsLat,
+    /// ib_write_bw, 64 KiB, likewise
+    IbHostsBw,
+    /// ib_write_bw, 1 MiB, likewise
+    IbHostsLongBw,
+    /// ib_write_bw, 64 KiB, over UDP between hosts, on InfiniBand beside RoCE
+    IbUdpBw,
     /// ib_write_bw in a guest, beside rxe
     GuestBw,
     /// ib_send_lat in a guest, beside rxe
@@ -74,6 +88,8 @@ pub(super) struct Spec {
 const TIME: Unit = Unit::Seconds;
 const BYTES: Unit = Unit::BytesPerSecond;
 const OPENSM: &str = "opensm on our fabric";
+const ROCE: &str = "the same on RoCE";
+const SAME: &str = "the same, same host";
 
 impl Row {
     /// Whether it is measured in a guest, all such rows together.
@@ -95,6 +111,13 @@ impl Row {
             Self::UdpLat => ("ib_send_lat 64 B, two hosts", "UDP ping-pong, polling", TIME),
             Self::LossBw => ("ib_write_bw 64 KiB, 1 % loss", "the same without loss", BYTES),
             Self::LossLat => ("ib_send_lat 64 B, 1 % loss", "the same without loss", TIME),
+            Self::IbLat => ("ib_send_lat 8 B, InfiniBand, same host", ROCE, TIME),
+            Self::IbBw => ("ib_write_bw 64 KiB, InfiniBand, same host", ROCE, BYTES),
+            Self::IbLongBw => ("ib_write_bw 1 MiB, InfiniBand, same host", ROCE, BYTES),
+            Self::IbHostsLat => ("ib_send_lat 8 B, InfiniBand, two hosts", SAME, TIME),
+            Self::IbHostsBw => ("ib_write_bw 64 KiB, InfiniBand, two hosts", SAME, BYTES),
+            Self::IbHostsLongBw => ("ib_write_bw 1 MiB, InfiniBand, two hosts", SAME, BYTES),
+            Self::IbUdpBw => ("ib_write_bw 64 KiB, InfiniBand over UDP", ROCE, BYTES),
             Self::GuestBw => ("ib_write_bw 64 KiB, in a guest", "rxe", BYTES),
             Self::GuestLat => ("ib_send_lat 8 B, in a guest", "rxe", TIME),
             Self::GuestCm => ("cmtime connections, in a guest", "rxe", Unit::PerSecond),
@@ -126,6 +149,11 @@ impl Row {
             Self::UdpLat => (Ratio::Less, Some((1.5, 1.15))),
             Self::LossBw => (Ratio::More, Some((0.5, 0.8))),
             Self::LossLat => (Ratio::Inverse, Some((0.5, 0.8))),
+            Self::IbLat | Self::IbHostsLat => (Ratio::Less, Some((1.15, 1.0))),
+            Self::IbBw | Self::IbLongBw => (Ratio::More, Some((0.95, 1.0))),
+            Self::IbHostsBw | Self::IbHostsLongBw | Self::IbUdpBw => {
+                (Ratio::More, Some((0.9, 1.0)))
+            }
             Self::GuestBw => (Ratio::More, Some((5.0, 15.0))),
             Self::GuestLat => (Ratio::Less, Some((0.5, 0.2))),
             Self::GuestCm => (Ratio::More, Some((3.0, 10.0))),

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use rdmux_link::capture::FrameKind;
 use rdmux_wire::ether::{self, Ether};
 use rdmux_wire::grh::Grh;
 use rdmux_wire::ib_packet::Parts;
@@ -62,6 +63,14 @@ impl<'a> Dissection<'a> {
     }
 }
 
+/// The link type of frames of a kind that is not in a file.
+pub(super) const fn link_of(kind: FrameKind) -> u16 {
+    match kind {
+        FrameKind::Ip => link::RAW,
+        FrameKind::InfiniBand => link::INFINIBAND,
+    }
+}
+
 mod link {
     pub(super) const NULL: u16 = 0;
     pub(super) const ETHERNET: u16 = 1;
@@ -70,6 +79,7 @@ mod link {
     pub(super) const RAW: u16 = 101;
     pub(super) const LOOP: u16 = 108;
     pub(super) const LINUX_SLL: u16 = 113;
+    pub(super) const ERF: u16 = 197;
     pub(super) const IPV4: u16 = 228;
     pub(super) const IPV6: u16 = 229;
     pub(super) const INFINIBAND: u16 = 247;
@@ -96,6 +106,7 @@ pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
         link::LINUX_SLL => (ethertype_at(data, 14), 16),
         link::LINUX_SLL2 => (ethertype_at(data, 0), 20),
         link::INFINIBAND => return infiniband(data, missing),
+        link::ERF => return erf(data, missing),
         other => return Dissection::other(format!("link type {other}")),
     };
     let (Some(ethertype), Some(rest)) = (ethertype, data.get(at..)) else {
@@ -106,6 +117,33 @@ pub(super) fn dissect<'a>(frame: &Frame<'a>) -> Dissection<'a> {
             Dissection { vlan, ..network(ethertype, &rest[tags..], missing) }
         }
         Err(error) => Dissection::other(error.to_string()),
+    }
+}
+
+/// A record of ERF, of which InfiniBand's are of interest: a header, extension headers, and the packet.
+fn erf(record: &[u8], missing: usize) -> Dissection<'_> {
+    const HEADER: usize = 16;
+    const EXTENSION: usize = 8;
+    const TYPE: usize = 8;
+    const MORE: u8 = 0x80;
+    const INFINIBAND: u8 = 21;
+    let Some((header, mut rest)) = record.split_at_checked(HEADER) else {
+        return Dissection::other("no ERF header");
+    };
+    let mut more = header[TYPE] & MORE != 0;
+    while more {
+        let Some((extension, behind)) = rest.split_at_checked(EXTENSION) else {
+            return Dissection::other("no ERF header");
+        };
+        (more, rest) = (extension[0] & MORE != 0, behind);
+    }
+    match header[TYPE] & !MORE {
+        INFINIBAND => {
+            // What fills a record up is not of the packet.
+            let len = usize::from(u16::from_be_bytes([header[14], header[15]]));
+            infiniband(&rest[..len.min(rest.len())], missing)
+        }
+        other => Dissection::other(format!("ERF type {other}")),
     }
 }
 

@@ -19,6 +19,7 @@ use super::roce::IcrcCheck;
 use super::tests::{frame, ipv4, summary_of, with_icrc_v4};
 
 const INFINIBAND: u16 = 247;
+const ERF: u16 = 197;
 
 /// A frame of an InfiniBand subnet with a datagram.
 fn ib(mad: &[u8; 256], qpn: Qpn, grh: Option<Grh>) -> Vec<u8> {
@@ -48,6 +49,27 @@ fn json_of(frame: &Frame<'_>) -> serde_json::Value {
     let zero = std::time::Duration::ZERO;
     let line = Line { number: 1, time: zero, relative: zero, dissection: &dissection };
     serde_json::to_value(JsonLine::new("x", &line)).unwrap()
+}
+
+#[test]
+fn records_of_erf_are_decoded_behind_their_headers() {
+    let packet = ib(&set_port_info(), Qpn::QP0, None);
+    let plain = line_of(&frame(INFINIBAND, &packet));
+    let len = u16::try_from(packet.len()).unwrap().to_be_bytes();
+    let record = |kind: u8, extensions: &[[u8; 8]]| {
+        let mut record = [0; 16];
+        record[8] = kind;
+        record[14..].copy_from_slice(&len);
+        [&record[..], extensions.as_flattened(), &packet, &[0; 6]].concat()
+    };
+    let of = |record: &[u8]| line_of(&frame(ERF, record));
+    assert_eq!(of(&record(21, &[])), plain);
+    let (last, more) = ([3, 0, 0, 0, 0, 0, 0, 0], [0x83, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(of(&record(0x80 | 21, &[more, last])), plain);
+    assert!(of(&record(2, &[])).contains("ERF type 2"));
+    for cut in [15, 16, 20] {
+        of(&record(0x80 | 21, &[more])[..cut]);
+    }
 }
 
 fn set_port_info() -> [u8; 256] {

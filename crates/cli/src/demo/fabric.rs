@@ -156,7 +156,7 @@ impl Asker {
 }
 
 /// Waits for something that is to happen soon.
-fn until(what: &str, mut happened: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(super) fn until(what: &str, mut happened: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !happened()? {
         ensure!(start.elapsed() < TIMEOUT, "waited for {what}");

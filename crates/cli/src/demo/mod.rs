@@ -1,6 +1,7 @@
 //! `rdmux demo`: every operation, between processes, verified; and a fabric with its subnet manager.
 
 mod fabric;
+mod infiniband;
 mod iwarp;
 mod part;
 mod protocol;
@@ -33,7 +34,8 @@ use rdmux_command::say;
 
 /// Starts two virtual hosts and runs every operation between processes on them: over UDP from
 /// host to host, through shared memory within one, and with iWARP over TCP. Then brings up an InfiniBand fabric of 40
-/// adapters with its subnet manager, and asks for paths and multicast groups. Each byte is compared, and for rows that
+/// adapters with its subnet manager, and asks for paths and multicast groups; and one of two switches with a host each, whose
+/// queue pairs find each other by LID, GID and group while a cable fails. Each byte is compared, and for rows that
 /// cross UDP each host's packets are counted. Exits with 0 only if all rows passed.
 #[derive(Args)]
 pub(crate) struct DemoArgs {
@@ -111,6 +113,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     let mut outcomes = play(args, &progress)?;
     let (rows, managed) = manage(args, &progress);
     outcomes.extend(rows);
+    outcomes.extend(connect_by_lid(args, &progress));
     progress.finish_and_clear();
     if args.json {
         output::json(&outcomes)?;
@@ -200,6 +203,27 @@ fn manage(args: &DemoArgs, progress: &ProgressBar) -> (Vec<Outcome>, Option<Stat
         progress.inc(1);
     }
     (outcomes, ground.ok().and_then(|ground| ground.status().ok()))
+}
+
+/// The rows on a fabric with hosts.
+fn connect_by_lid(args: &DemoArgs, progress: &ProgressBar) -> Vec<Outcome> {
+    let rows: Vec<_> = infiniband::ROWS.iter().filter(|row| args.wants(row.name)).collect();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    progress.inc_length(rows.len() as u64);
+    progress.set_message("starting a fabric with two hosts");
+    let ground = infiniband::Ground::up();
+    let perform = |row: &infiniband::Row| {
+        progress.set_message(row.name);
+        let result = match &ground {
+            Ok(ground) => (row.run)(ground).map_err(|e| format!("{e:#}")),
+            Err(e) => Err(format!("{e:#}")),
+        };
+        progress.inc(1);
+        Outcome::new(row.name, "InfiniBand", false, result)
+    };
+    rows.into_iter().map(perform).collect()
 }
 
 /// The hosts on which frames of iWARP have CRCs.

@@ -130,8 +130,11 @@ fn held(place: &Place<'_>) -> Result<Option<Namespaces>> {
 /// devices the view has.
 pub(crate) fn make(options: &ConnectOptions, host: &HostName) -> Result<()> {
     let devices = DeviceChoice::of_environment()?;
+    // One of any host is that of all. Held until the service has it.
+    let _lock = options.dir.lock_views()?;
     let held = admin::view(&options.dir, host, devices)?;
-    namespace::build(&options.dir.host(host)?.view(devices), held.user.as_ref())?;
+    let shared = || admin::user_namespace_of_others(&options.dir, host);
+    namespace::build(&options.dir.host(host)?.view(devices), held.user.as_ref(), shared)?;
     Ok(admin::hold_view(&options.dir, host, devices, &namespace::own()?)?)
 }
 

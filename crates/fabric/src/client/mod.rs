@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod attachment;
+mod capture;
 mod connect;
 mod is_sm;
 mod link;
@@ -10,6 +11,7 @@ mod opening;
 mod opening_file;
 
 pub use attachment::{Attaching, Attachment};
+pub use capture::Capture;
 pub use connect::ConnectOptions;
 pub(crate) use connect::connect_socket;
 pub use is_sm::{IsSm, SettingIsSm};

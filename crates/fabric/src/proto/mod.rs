@@ -11,6 +11,7 @@
 //! | `Mads` | records ([`mad`]) | records |
 //! | `IsSm` | nothing | nothing: the bit is set as long as the connection lives |
 //! | `Tables` | nothing | [`TableUpdate`] |
+//! | `Capture` | nothing | frames: a [`FrameHeader`](rdmux_link::capture::FrameHeader) and an InfiniBand packet each |
 //! | `Admin` | [`AdminRequest`] | a [`Reply`] with a length to each, then messages of as many bytes |
 //! | `Shutdown` | nothing | nothing |
 //!
@@ -93,6 +94,8 @@ pub enum Role {
     Admin,
     /// The fabric, or the bridge to it, ends. Reply: nothing but that it does.
     Shutdown,
+    /// Somebody captures the management datagrams of a port, both directions. Reply: nothing but that they come.
+    Capture(PortRef),
 }
 
 /// A port, as clients name it.

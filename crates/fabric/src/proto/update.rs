@@ -43,8 +43,8 @@ pub enum Entry {
     Peer {
         /// Its number in the table.
         id: u16,
-        /// The address and the port's GUID; none if it is gone.
-        peer: Option<(SocketAddr, Guid)>,
+        /// How that is known; none if it is gone.
+        peer: Option<PeerEntry>,
     },
     /// How packets come to a LID.
     Route {
@@ -70,6 +70,21 @@ pub enum Entry {
     Publish,
 }
 
+/// A [`Peer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerEntry {
+    addr: SocketAddr,
+    port_guid: Guid,
+    lid: Lid,
+    lmc: u8,
+}
+
+impl From<&Peer> for PeerEntry {
+    fn from(&Peer { addr, port_guid, lid, lmc }: &Peer) -> Self {
+        Self { addr, port_guid, lid, lmc }
+    }
+}
+
 /// A [`Way`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayEntry {
@@ -80,20 +95,21 @@ pub struct WayEntry {
     sls: u16,
     pkeys: u128,
     back: u128,
+    answered: u128,
 }
 
 impl From<&Way> for WayEntry {
     fn from(way: &Way) -> Self {
-        let &Way { peer, hops, mtu, rate, sls, pkeys, back } = way;
-        Self { peer: peer.get(), hops, mtu: mtu.code(), rate, sls, pkeys, back }
+        let &Way { peer, hops, mtu, rate, sls, pkeys, back, answered } = way;
+        Self { peer: peer.get(), hops, mtu: mtu.code(), rate, sls, pkeys, back, answered }
     }
 }
 
 impl WayEntry {
     fn way(&self) -> Option<Way> {
-        let &Self { peer, hops, mtu, rate, sls, pkeys, back } = self;
+        let &Self { peer, hops, mtu, rate, sls, pkeys, back, answered } = self;
         let (peer, mtu) = (PeerId::new(peer)?, Mtu::from_code(mtu)?);
-        Some(Way { peer, hops, mtu, rate, sls, pkeys, back })
+        Some(Way { peer, hops, mtu, rate, sls, pkeys, back, answered })
     }
 }
 
@@ -116,7 +132,7 @@ impl Entry {
     }
 
     pub(crate) fn peer(id: PeerId, peer: Option<&Peer>) -> Self {
-        Self::Peer { id: id.get(), peer: peer.map(|peer| (peer.addr, peer.port_guid)) }
+        Self::Peer { id: id.get(), peer: peer.map(PeerEntry::from) }
     }
 
     pub(crate) fn route(dlid: Lid, route: &Route) -> Self {
@@ -136,7 +152,7 @@ impl Entry {
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Own { pkeys, .. } => 64 + 4 * pkeys.len(),
-            Self::Group { ways, .. } => 32 + 64 * ways.len(),
+            Self::Group { ways, .. } => 32 + 72 * ways.len(),
             Self::Peer { .. } | Self::Route { .. } | Self::Publish => 96,
         }
     }
@@ -169,7 +185,12 @@ impl Entry {
             }
             Self::Peer { id, peer } => {
                 let id = PeerId::new(*id).ok_or(NONE)?;
-                let peer = peer.map(|(addr, port_guid)| Peer { addr, port_guid });
+                let peer = peer.map(|PeerEntry { addr, port_guid, lid, lmc }| Peer {
+                    addr,
+                    port_guid,
+                    lid,
+                    lmc,
+                });
                 table.set_peer(id, peer.as_ref()).map_err(|_| NONE)
             }
             Self::Route { dlid, id, way } => {
@@ -260,7 +281,7 @@ mod tests {
     fn way(n: u16) -> Way {
         let (sls, pkeys, back) = (n | 0x8000, u128::MAX - u128::from(n), u128::MAX);
         let peer = PeerId::new(1 + n % 4095).unwrap();
-        Way { peer, hops: 255, mtu: Mtu::M2048, rate: 63, sls, pkeys, back }
+        Way { peer, hops: 255, mtu: Mtu::M2048, rate: 63, sls, pkeys, back, answered: back }
     }
 
     #[test]
@@ -268,7 +289,12 @@ mod tests {
         let mut own = OwnPort { active: true, lid: Lid(9), lmc: 3, ..OwnPort::default() };
         (own.mtu, own.gid_prefix, own.port_guid) = (Mtu::M4096, u64::MAX, Guid(u64::MAX));
         own.pkeys = [Pkey(0xffff); 128];
-        let peer = Peer { addr: "[fe80::1]:65535".parse().unwrap(), port_guid: Guid(u64::MAX) };
+        let peer = Peer {
+            addr: "[fe80::1]:65535".parse().unwrap(),
+            port_guid: Guid(u64::MAX),
+            lid: Lid(0xbfff),
+            lmc: 7,
+        };
         let id = PeerId::new(4095).unwrap();
         let route = Route { id: RouteId(u64::MAX), way: Some(way(7)) };
         let ways: Vec<_> = (0..1100).map(way).collect();
@@ -314,12 +340,14 @@ mod tests {
             port_guid,
             pkeys: vec![Pkey(1); pkeys],
         };
+        let (addr, lid) = ("0.0.0.0:1".parse().unwrap(), Lid(1));
+        let nowhere = Peer { addr, port_guid: Guid(1), lid, lmc: 0 };
         for entry in [
             own(8, mtu, 1),
             own(0, 0, 1),
             own(0, mtu, 129),
             Entry::Peer { id: 0, peer: None },
-            Entry::Peer { id: 1, peer: Some(("0.0.0.0:1".parse().unwrap(), Guid(1))) },
+            Entry::Peer { id: 1, peer: Some(PeerEntry::from(&nowhere)) },
             Entry::Route { dlid: Lid(0), id: 1, way: None },
             Entry::Route { dlid: Lid(1), id: 1, way: Some(bad) },
             Entry::Group { mlid: Lid(0xc000), id: 1, ways: vec![bad], more: false },

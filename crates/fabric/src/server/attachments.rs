@@ -31,7 +31,7 @@ pub(super) struct Attachments {
 
 impl Attachments {
     /// The connection that has a port.
-    fn holder(&self, port: PortId) -> Option<ConnectionId> {
+    pub(super) fn holder(&self, port: PortId) -> Option<ConnectionId> {
         self.by_port.get(&port).copied()
     }
 

@@ -51,6 +51,8 @@ pub(super) enum Part {
     Tables,
     /// A command.
     Admin,
+    /// Somebody captures the datagrams of this port.
+    Capture(PortId),
 }
 
 impl Connection {

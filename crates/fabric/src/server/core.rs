@@ -269,6 +269,7 @@ impl Core {
                 self.stop();
                 self.welcome(id, Ok(()))
             }
+            Role::Capture(port) => self.capture(id, &port),
         }
     }
 
@@ -398,6 +399,7 @@ impl Core {
         }
         match connection.part {
             Part::New | Part::Admin | Part::Tables => {}
+            Part::Capture(port) => self.end_capture(port),
             Part::Attachment { port, .. } => self.detach(id, port),
             // Either of them ends both.
             Part::Control(file) | Part::Mads(file) => self.close_file(file),

@@ -122,6 +122,7 @@ impl Core {
     /// Sends programs what they can read, several records in one call, so that a program is woken once for all.
     pub(super) fn send_records(&mut self) {
         self.publish();
+        self.pass_captured();
         let mut due = std::mem::take(&mut self.due);
         for id in due.drain(..) {
             let Some(connection) = self.connections.get_mut(id) else { continue };

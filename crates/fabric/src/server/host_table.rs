@@ -14,7 +14,7 @@ use crate::proto::{Entry, MAX_MESSAGE, TableUpdate};
 
 /// Where a host is that is not on this machine.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub struct Place {
     /// The machine.
     pub(super) machine: Arc<Machine>,
     /// The bridge's connection for it.
@@ -140,7 +140,7 @@ mod tests {
         let way = |n: u16| {
             let peer = PeerId::new(1 + n % 4000).unwrap();
             let (sls, pkeys, back) = (u16::MAX, u128::MAX, u128::MAX);
-            Way { peer, hops: 3, mtu: Mtu::M4096, rate: 3, sls, pkeys, back }
+            Way { peer, hops: 3, mtu: Mtu::M4096, rate: 3, sls, pkeys, back, answered: back }
         };
         let ways: Vec<_> = (0..4000).map(way).collect();
         for round in 0..2 {

@@ -3,10 +3,11 @@
 //! In reading order: [`Server`] (here) waits and says who has something; `core` holds everything and knows what happens
 //! when clients come and go; `serving` receives what they send; `world` is the subnet and the programs' agents, and carries
 //! datagrams between them; `manager` is the subnet manager that the fabric has itself; `files`, `attachments` and `admin` are what clients
-//! ask; `published` are the route tables of hosts, `counted` is what they have sent; `violations` are packets with wrong keys; `setup` is what survives a restart.
+//! ask; `published` are the route tables of hosts, `counted` is what they have sent; `violations` are packets with wrong keys; `captures` are copies of ports' datagrams; `setup` is what survives a restart.
 
 mod admin;
 mod attachments;
+mod captures;
 mod connection;
 mod core;
 mod counted;
@@ -37,6 +38,7 @@ use rdmux_runtime::{Listener, start};
 
 pub use manager_setup::{ManagerSetup, PartitionsFile};
 pub use options::{ServerHandle, ServerOptions};
+pub use published::Published;
 pub use setup::{DEFAULT_SHAPE, FIRST_GUID, Setup, read_topology};
 
 use self::core::Core;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use rdmux_link::routes::{MAX_PEERS, OwnPort, Peer, PeerId, Route, RouteError, RouteId, Way};
 use rdmux_subnet::{Change, DropReason, NodeId, PacketKind, PortId, Subnet, Trail, WayFound};
 use rdmux_wire::sm::PortState;
-use rdmux_wire::{Lid, Mtu};
+use rdmux_wire::{Lid, Mtu, Pkey};
 
 use super::connection::{ConnectionId, Part};
 use super::core::Core;
@@ -33,7 +33,7 @@ type Key = (PortId, Lid);
 
 /// The route tables of all attached hosts.
 #[derive(Debug, Default)]
-pub(super) struct Published {
+pub struct Published {
     /// Of hosts that have not said where they take packets.
     silent: BTreeMap<PortId, Table>,
     /// Of those that have.
@@ -59,7 +59,7 @@ pub(super) struct Published {
 struct Host {
     table: Table,
     id: PeerId,
-    /// For hosts of the same machine.
+    /// For hosts of the same machine, without its LIDs, which are in `own`.
     peer: Peer,
     /// Whether hosts of other machines reach it, too.
     everywhere: bool,
@@ -67,18 +67,19 @@ struct Host {
 }
 
 impl Host {
-    /// Where another host takes packets, as this one sends them: on the same machine at a loopback address, else at the machine's address as
+    /// What this host knows another one by. Where that takes packets: on the same machine at a loopback address, else at the machine's address as
     /// the fabric sees it. So nobody has others send to a machine that it is not on.
     fn peer(&self, other: &Self) -> Option<Peer> {
+        let known = Peer { lid: other.own.lid, lmc: other.own.lmc, ..other.peer };
         let [here, there] = [self, other].map(|host| host.table.place().map(|p| &p.machine));
         let ip = match (here, there) {
-            (None, None) => return Some(other.peer),
-            (Some(here), Some(there)) if here.is(there) => return Some(other.peer),
+            (None, None) => return Some(known),
+            (Some(here), Some(there)) if here.is(there) => return Some(known),
             (_, Some(there)) => there.far(),
             (Some(here), None) => here.near(),
         };
-        let addr = SocketAddr::new(ip, other.peer.addr.port());
-        other.everywhere.then_some(Peer { addr, ..other.peer })
+        let addr = SocketAddr::new(ip, known.addr.port());
+        other.everywhere.then_some(Peer { addr, ..known })
     }
 }
 
@@ -93,7 +94,7 @@ struct Walk {
 impl Published {
     /// A table for the port of a host that attaches, on this machine or at another place, where its bridge has a copy. Returns the descriptor
     /// for a host of this machine; none if the system gives none, and then the host sends no data.
-    pub(super) fn open(&mut self, port: PortId, place: Option<Place>) -> Option<OwnedFd> {
+    pub fn open(&mut self, port: PortId, place: Option<Place>) -> Option<OwnedFd> {
         match Table::create(place.clone()) {
             Ok((table, fd)) => {
                 self.silent.insert(port, table);
@@ -110,7 +111,7 @@ impl Published {
     }
 
     /// The host is gone.
-    pub(super) fn close(&mut self, subnet: &mut Subnet, port: PortId) {
+    pub fn close(&mut self, subnet: &mut Subnet, port: PortId) {
         self.counts.close_all(subnet, port);
         self.silent.remove(&port);
         if let Some(host) = self.hosts.remove(&port) {
@@ -120,7 +121,7 @@ impl Published {
     }
 
     /// Where a host takes packets. A host without a table is not concerned.
-    pub(super) fn set_endpoint(&mut self, port: PortId, peer: Peer, everywhere: bool) {
+    pub fn set_endpoint(&mut self, port: PortId, peer: Peer, everywhere: bool) {
         if let Some(host) = self.hosts.get_mut(&port) {
             (host.peer, host.everywhere) = (peer, everywhere);
         } else if let Some(table) = self.silent.remove(&port) {
@@ -146,13 +147,23 @@ impl Published {
 
     /// Writes into the tables what has changed since the last call. Whether anything may have.
     #[inline]
-    pub(super) fn publish(&mut self, subnet: &mut Subnet) -> bool {
+    pub fn publish(&mut self, subnet: &mut Subnet) -> bool {
         let idle = self.hosts.is_empty() || self.generation == subnet.generation();
         let changed = !idle || self.hosts_changed;
         if changed {
             self.update(subnet);
         }
         changed
+    }
+
+    /// Whether nothing is kept: no host has said where it takes packets, and of those that had nothing is left.
+    pub fn is_idle(&self) -> bool {
+        let Self { hosts, lids, walks, by_node, leaving, .. } = self;
+        hosts.is_empty()
+            && lids.is_empty()
+            && walks.is_empty()
+            && by_node.is_empty()
+            && leaving.is_empty()
     }
 
     fn update(&mut self, subnet: &mut Subnet) {
@@ -303,15 +314,17 @@ impl Published {
         let mut concerned = walked.clone();
         if hosts_changed {
             concerned.extend(self.walks.keys());
-            let ports: Vec<_> = self.hosts.keys().copied().collect();
-            for port in ports {
-                let Some(host) = self.hosts.get(&port) else { continue };
-                let peers = self.hosts.values().map(|other| (other.id, host.peer(other)));
-                let peers: Vec<_> = peers.collect();
-                let Some(host) = self.hosts.get_mut(&port) else { continue };
-                for (id, peer) in &peers {
-                    said(host.table.set_peer(*id, peer.as_ref()));
-                }
+        }
+        let changed = |port| hosts_changed || walked.contains(&(port, Lid::NONE));
+        let moved: Vec<_> = self.hosts.keys().copied().filter(|port| changed(*port)).collect();
+        let ports: Vec<_> = self.hosts.keys().copied().collect();
+        for port in ports.iter().filter(|_| !moved.is_empty()) {
+            let Some(host) = self.hosts.get(port) else { continue };
+            let others = moved.iter().filter_map(|other| self.hosts.get(other));
+            let peers: Vec<_> = others.map(|other| (other.id, host.peer(other))).collect();
+            let Some(host) = self.hosts.get_mut(port) else { continue };
+            for (id, peer) in &peers {
+                said(host.table.set_peer(*id, peer.as_ref()));
             }
         }
         for &(from, lid) in walked.iter().filter(|key| key.1.is_unicast()) {
@@ -365,12 +378,16 @@ impl Published {
     /// A way to another host, if it is one.
     fn way(&self, from: PortId, found: &WayFound) -> Option<Way> {
         let (own, to) = (&self.hosts.get(&from)?.own, self.hosts.get(&found.to)?);
-        let comes_back = |lid: Lid| {
+        let (mut back, mut answered) = (0, u128::MAX);
+        for (lid, bit) in lids(own).zip(0..) {
             let walk = self.walks.get(&(found.to, lid));
-            walk.is_some_and(|walk| walk.found.iter().any(|back| back.to == from))
-        };
-        let all = lids(own).zip(0..);
-        let back = all.filter(|(lid, _)| comes_back(*lid)).fold(0, |set, (_, bit)| set | 1 << bit);
+            let mut ways = walk.into_iter().flat_map(|walk| &walk.found);
+            let Some(way) = ways.find(|way| way.to == from) else { continue };
+            if to.own.active && way.mtu >= found.mtu && way.sls & found.sls == found.sls {
+                back |= 1 << bit;
+                answered &= answered_keys(own, &to.own, way.pkeys);
+            }
+        }
         Some(Way {
             peer: to.id,
             hops: u8::try_from(found.hops).unwrap_or(u8::MAX),
@@ -379,8 +396,23 @@ impl Published {
             sls: found.sls,
             pkeys: found.pkeys,
             back,
+            answered: if back == 0 { 0 } else { answered },
         })
     }
+}
+
+/// By their index, the P_Keys of `own` that `to` takes, where one of its keys that take them passes on the way back.
+fn answered_keys(own: &OwnPort, to: &OwnPort, passes: u128) -> u128 {
+    let theirs = |mut set: u128| {
+        std::iter::from_fn(move || {
+            let index = set.trailing_zeros();
+            set &= set.wrapping_sub(1);
+            to.pkeys.get(index as usize)
+        })
+    };
+    let takes = |key: &Pkey| key.0 & 0x7fff != 0 && theirs(passes).any(|other| key.admits(*other));
+    let ours = own.pkeys.iter().zip(0..).filter(|(key, _)| takes(key));
+    ours.fold(0, |set, (_, index)| set | 1 << index)
 }
 
 /// The LIDs of a port, from path bits 0 on.
@@ -429,7 +461,8 @@ impl Core {
         let port_guid = self.world.subnet().port(port).map(|view| view.guid()).unwrap_or_default();
         let is_one = addr.ip().is_loopback() && addr.port() != 0;
         if is_one {
-            self.published.set_endpoint(port, Peer { addr, port_guid }, everywhere);
+            let peer = Peer { addr, port_guid, lid: Lid::NONE, lmc: 0 };
+            self.published.set_endpoint(port, peer, everywhere);
         }
         is_one
     }

@@ -62,7 +62,7 @@ impl Core {
             }
             Part::Mads(file) => self.file_message(file, message)?,
             Part::Admin => self.admin_request(id, message)?,
-            Part::IsSm { .. } | Part::Tables => {
+            Part::IsSm { .. } | Part::Tables | Part::Capture(_) => {
                 return Err(Ends::Broke("a word out of place").into());
             }
         }

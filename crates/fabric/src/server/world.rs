@@ -8,6 +8,7 @@ use rdmux_subnet::umad::{Config, Errno, FileId, Ports, Registration, Umad, UmadS
 use rdmux_subnet::{MadPacket, PortEvent, PortId, Sink, Subnet, Time};
 use rdmux_wire::{Gid, Lid, Pkey};
 
+use super::captures::Captured;
 use super::manager::{self, Managed};
 
 /// The subnet, the agents, and what is on its way between them.
@@ -23,6 +24,7 @@ pub(super) struct World {
     managed: Option<Managed>,
     /// What happened to ports since they were taken.
     events: Vec<(PortId, PortEvent)>,
+    captured: Captured,
 }
 
 /// What comes out of the agents.
@@ -63,6 +65,7 @@ impl World {
             sent: FromPrograms::default(),
             managed: None,
             events: Vec::new(),
+            captured: Captured::default(),
         }
     }
 
@@ -118,6 +121,11 @@ impl World {
         &self.umad
     }
 
+    /// Which ports are captured, and what was.
+    pub(super) fn captured(&mut self) -> &mut Captured {
+        &mut self.captured
+    }
+
     /// What happened to ports since the last call.
     pub(super) fn take_events(&mut self) -> Vec<(PortId, PortEvent)> {
         std::mem::take(&mut self.events)
@@ -130,7 +138,11 @@ impl World {
         now: Time,
         change: impl FnOnce(&mut Subnet, &mut FromSubnet<'_>) -> T,
     ) -> T {
-        let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
+        let mut sink = FromSubnet {
+            arrived: &mut self.arrived,
+            events: &mut self.events,
+            captured: &mut self.captured,
+        };
         let result = change(&mut self.subnet, &mut sink);
         self.carry(reader, now);
         result
@@ -195,7 +207,11 @@ impl World {
 
     pub(super) fn handle_timeout(&mut self, reader: &mut impl Reader, now: Time) {
         self.umad.handle_timeout(now, &mut FromAgents { sent: &mut self.sent, reader });
-        let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
+        let mut sink = FromSubnet {
+            arrived: &mut self.arrived,
+            events: &mut self.events,
+            captured: &mut self.captured,
+        };
         self.subnet.handle_timeout(now, &mut sink);
         self.carry(reader, now);
         self.manage(reader, now);
@@ -209,7 +225,11 @@ impl World {
         for _ in 0..manager::SLICE {
             let Some(managed) = &mut self.managed else { return };
             let Some((port, packet)) = managed.next_packet(&self.subnet) else { return };
-            let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
+            let mut sink = FromSubnet {
+                arrived: &mut self.arrived,
+                events: &mut self.events,
+                captured: &mut self.captured,
+            };
             self.subnet.send(now, port, packet, &mut sink);
             self.carry(reader, now);
         }
@@ -224,7 +244,11 @@ impl World {
     fn carry(&mut self, reader: &mut impl Reader, now: Time) {
         loop {
             if let Some(sent) = self.sent.asked.pop_front() {
-                let mut sink = FromSubnet { arrived: &mut self.arrived, events: &mut self.events };
+                let mut sink = FromSubnet {
+                    arrived: &mut self.arrived,
+                    events: &mut self.events,
+                    captured: &mut self.captured,
+                };
                 match sent {
                     Sent::Packet(from, packet) => self.subnet.send(now, from, packet, &mut sink),
                     Sent::IsSm(port, is_sm) => self.subnet.set_is_sm(now, port, is_sm, &mut sink),
@@ -258,6 +282,7 @@ impl World {
 pub(super) struct FromSubnet<'w> {
     arrived: &'w mut VecDeque<(PortId, MadPacket)>,
     events: &'w mut Vec<(PortId, PortEvent)>,
+    captured: &'w mut Captured,
 }
 
 impl Sink for FromSubnet<'_> {
@@ -267,6 +292,11 @@ impl Sink for FromSubnet<'_> {
 
     fn port_event(&mut self, port: PortId, event: PortEvent) {
         self.events.push((port, event));
+    }
+
+    #[inline]
+    fn passed(&mut self, port: PortId, sent: bool, packet: &MadPacket) {
+        self.captured.passed(port, sent, packet);
     }
 }
 

@@ -2,18 +2,18 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rdmux_fabric::FabricName;
 use rdmux_fabric::client::{Attachment, ConnectOptions};
 use rdmux_fabric::proto::Described;
 use rdmux_link::UdpGroup;
-use rdmux_link::ib::{IbWire, Routes};
+use rdmux_link::ib::{IbWire, Routes, Sender};
 use rdmux_link::routes::RouteView;
 use rdmux_link::rows::Rows;
 use rdmux_link::udp::GroupOptions;
-use rdmux_link::wire::{Arrivals, Frame, Payload, Wire};
+use rdmux_link::wire::{Arrivals, Frame, LinkError, Payload, Wire};
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::{Bth, Guid, Lid, Opcode, Pkey, Psn, Qpn};
 
@@ -33,6 +33,7 @@ pub(crate) struct Process {
     pub(crate) slot: u16,
     pub(crate) routes: Arc<Routes>,
     wire: IbWire,
+    tx: Mutex<Sender>,
     rx: Arrivals,
 }
 
@@ -72,7 +73,13 @@ impl Host {
         routes.set_view_with(Some(view), Some(Rows::map(&rows).unwrap()));
         routes.set_gids(&self.described.port.gids);
         let wire = IbWire::new(self.group.socket(slot).unwrap(), slot, routes.clone()).unwrap();
-        self.processes.push(Process { slot, routes, wire, rx: Arrivals::default() });
+        self.processes.push(Process {
+            slot,
+            routes,
+            wire,
+            tx: Mutex::default(),
+            rx: Arrivals::default(),
+        });
     }
 
     /// Kills a process: nothing of it is put in order.
@@ -140,10 +147,14 @@ impl Process {
         let frame = Frame { header: &header, payload: Payload::Bytes(&payload), pad, ack: None };
         let (dlid, sl) = (burst.dlid.0, burst.sl);
         let av = AddressVector { dlid, sl, ..AddressVector::default() };
+        let tx = &mut *self.tx.lock().unwrap();
         for _ in 0..burst.packets {
-            self.wire.send(&mut (), &av, &frame).unwrap();
+            while let Err(error) = self.wire.send(tx, &av, &frame) {
+                assert!(matches!(error, LinkError::Full), "{error}");
+                self.wire.flush(tx).unwrap();
+            }
         }
-        self.wire.flush(&mut ()).unwrap();
+        self.wire.flush(tx).unwrap();
     }
 
     fn payload_pad(&self, len: usize) -> u8 {

@@ -21,6 +21,8 @@ use crate::view::namespace::Namespaces;
 
 /// The most bytes of a status that are believed.
 const MAX_STATUS: u64 = 256 << 20;
+/// How long a service may take to answer what can be done without.
+const GLANCE: Duration = Duration::from_millis(500);
 /// How long a service is asked to end before it is killed, if that is wanted.
 const BEFORE_FORCE: Duration = Duration::from_secs(2);
 /// How long a process may take to end.
@@ -184,6 +186,20 @@ pub fn view(dir: &RuntimeDir, host: &HostName, devices: DeviceChoice) -> Result<
     }
 }
 
+/// The user namespace that the service of any other host holds for the views of this user. One that does not answer at once
+/// is not asked.
+pub fn user_namespace_of_others(dir: &RuntimeDir, host: &HostName) -> Option<OwnedFd> {
+    let others = dir.hosts().ok()?.into_iter().filter(|other| other != host);
+    let ask = |other: HostName| -> Option<OwnedFd> {
+        let socket = connect_socket(&dir.host(&other).ok()?, GLANCE).ok()??;
+        let session = tool(&other, socket).ok()?;
+        let what = || "tell its user namespace".to_owned();
+        let (_, mut fds) = session.call_with_fds(&Request::UserNamespace, &[], what).ok()?;
+        fds.pop()
+    };
+    others.filter_map(ask).next()
+}
+
 /// The namespaces that a service holds for the views of a user.
 #[derive(Debug)]
 pub struct Held {
@@ -229,7 +245,7 @@ pub fn running(dir: &RuntimeDir) -> Result<Vec<HostName>, HostError> {
 }
 
 /// Copies of a host's traffic, both directions, until it is dropped. Each message of the socket is
-/// one frame, as [`rdmux_verbs::FrameHeader`] says.
+/// one frame, as [`rdmux_link::capture::FrameHeader`] says.
 #[derive(Debug)]
 pub struct Capture {
     _session: Session,

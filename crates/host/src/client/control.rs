@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use rdmux_link::ib::{IbWire, KeyViolation, Routes};
 use rdmux_link::routes::RouteView;
 use rdmux_link::rows::Rows;
-use rdmux_link::wire::PacketWire;
 use rdmux_link::{Board, PeerBell, SharedMem};
 use rdmux_verbs::control::{
-    Control, ControlError, ControlEvent, DeviceKind, HostInfo, ReachFds, RingEnd, SlotGrant,
+    Control, ControlError, ControlEvent, DeviceKind, DriverWire, HostInfo, ReachFds, RingEnd,
+    RingPeer, SlotGrant,
 };
 use rdmux_verbs::counters::{self, PAGE_COUNTERS};
 use rdmux_verbs::device::PORT;
@@ -72,6 +72,8 @@ pub struct HostClient {
     notify: OwnedFd,
     /// Which ways packets of InfiniBand ports take, by the port.
     routes: Vec<Arc<Routes>>,
+    /// Whether processes of other hosts are reached by rings where that can be.
+    host_rings: bool,
     /// Whether it is the hub of its kind of device.
     is_hub: bool,
     pub(super) hub: HubSession,
@@ -137,17 +139,24 @@ impl HostClient {
         socket::set_nonblocking(&notify, true).map_err(|e| HostError::io("use a socket", e))?;
         let inbox = Inbox { buf: vec![0; MAX_MESSAGE], mads: Default::default() };
         let port = welcome.port;
+        let host_rings = kind.is_on_fabric() && memory::has_host_rings();
+        if kind.is_on_fabric() && !host_rings {
+            session.tell(&Request::NoHostRings)?;
+        }
         let info = host_info(welcome, kind).ok_or_else(|| {
             let why = format!("it has no {}", kind.device_name());
             HostError::Protocol { host: host.clone(), why }
         })?;
+        let routes =
+            routes_of(&info.ports, &counters).map_err(|e| HostError::io("map the counters", e))?;
         let client = Arc::new(Self {
             session,
             port,
             board,
             counters,
             notify,
-            routes: routes_of(&info.ports),
+            routes,
+            host_rings,
             info,
             is_hub,
             hub: HubSession::new(),
@@ -278,7 +287,9 @@ impl HostClient {
         fds: Vec<OwnedFd>,
     ) -> Result<Option<ControlEvent>, HostError> {
         Ok(Some(match notify {
-            Notify::Ring { peer } => ControlEvent::Ring { peer, end: self.ring_end(fds)? },
+            Notify::Ring { peer, known_as } => {
+                ControlEvent::Ring { peer, end: self.ring_end(known_as, fds)? }
+            }
             Notify::PeerGone { slot } => ControlEvent::PeerGone { slot },
             Notify::Stray { src, dst, bytes } => ControlEvent::Stray { src, dst, bytes },
             Notify::Ports { ports, events } => {
@@ -332,7 +343,7 @@ impl HostClient {
         Ok(stream)
     }
 
-    fn ring_end(&self, fds: Vec<OwnedFd>) -> Result<RingEnd, HostError> {
+    fn ring_end(&self, known_as: u16, fds: Vec<OwnedFd>) -> Result<RingEnd, HostError> {
         let n = fds.len();
         let mut fds = fds.into_iter();
         match (fds.next(), fds.next(), fds.next(), fds.next(), fds.next()) {
@@ -342,7 +353,7 @@ impl HostClient {
                     host: self.host().clone(),
                     why: e.to_string(),
                 })?;
-                Ok(RingEnd { tx, rx, bell, reach })
+                Ok(RingEnd { tx, rx, bell, known_as, reach })
             }
             _ => {
                 let why = format!("{n} descriptors for a pair of rings, not 3 or 5");
@@ -352,12 +363,13 @@ impl HostClient {
     }
 }
 
-/// What packets of InfiniBand ports are sent by, before there are tables.
-fn routes_of(ports: &[Port]) -> Vec<Arc<Routes>> {
+/// What packets of InfiniBand ports are sent by, before there are tables. What is dropped is counted in the page of counters.
+fn routes_of(ports: &[Port], page: &SharedMem) -> io::Result<Vec<Arc<Routes>>> {
     let routes = |(number, port): (u8, &Port)| {
-        let routes = Routes::new(number);
+        let page = SharedMem::map(page.duplicate()?, PAGE_COUNTERS)?;
+        let routes = Routes::counting_in(number, page, counters::IB_DROPS);
         follow_gids(&routes, port);
-        Arc::new(routes)
+        Ok(Arc::new(routes))
     };
     (1..).zip(ports).map(routes).collect()
 }
@@ -416,7 +428,7 @@ impl Control for HostClient {
         port: u8,
         gid_index: u8,
         slot: u16,
-    ) -> Result<Option<Arc<PacketWire>>, ControlError> {
+    ) -> Result<Option<DriverWire>, ControlError> {
         let Some(routes) = self.routes_of(port).filter(|_| self.info.kind.is_on_fabric()) else {
             return Ok(None);
         };
@@ -425,7 +437,7 @@ impl Control for HostClient {
         let socket = socket.map_err(control_error)?.ok_or(ControlError::Gone)?;
         let wire = IbWire::new(socket, slot, routes.clone());
         let wire = wire.map_err(|e| control_error(HostError::io("use a socket", e)))?;
-        Ok(Some(Arc::new(if self.is_hub { wire.with_targets() } else { wire })))
+        Ok(Some(DriverWire::Ib(Arc::new(if self.is_hub { wire.with_targets() } else { wire }))))
     }
 
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {
@@ -436,16 +448,25 @@ impl Control for HostClient {
         }
     }
 
-    fn connect_ring(&self, peer: u16) -> Result<Option<(u16, RingEnd)>, ControlError> {
-        let request = Request::ConnectRing { peer };
-        let what = || format!("set up rings to slot {peer}");
+    fn connect_ring(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError> {
+        let RingPeer { host, slot } = peer;
+        let request = Request::ConnectRing { host, peer: slot };
+        let what = || match host {
+            None => format!("set up rings to slot {slot}"),
+            Some(host) => format!("set up rings to slot {slot} of the host at {host}"),
+        };
         match self.session.call_with_fds(&request, &[], what).map_err(control_error)? {
             (Response::NoRing, _) => Ok(None),
-            (Response::Ring { peer }, fds) => {
-                self.ring_end(fds).map(|end| Some((peer, end))).map_err(control_error)
+            (Response::Ring { peer, known_as }, fds) => {
+                let end = self.ring_end(known_as, fds);
+                end.map(|end| Some((peer, end))).map_err(control_error)
             }
             _ => Err(ControlError::Gone),
         }
+    }
+
+    fn routes(&self, port: u8) -> Option<&Arc<Routes>> {
+        self.routes_of(port).filter(|_| self.host_rings)
     }
 
     fn attach_multicast(

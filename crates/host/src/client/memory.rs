@@ -1,10 +1,15 @@
-//! Whether other processes of the same user may reach this one's memory, and this one theirs.
+//! How near other processes of the same user may come to this one, and this one to them. Two environment variables say so, each
+//! `on`, which is the default, or `off`:
 //!
-//! `$RDMUX_CROSS_MEMORY` says it: `on`, which is the default, or `off`. With it off everything between the
-//! processes of a host goes through rings, by value.
+//! - `$RDMUX_CROSS_MEMORY`: they may reach each other's memory. With it off everything between the processes of a host goes
+//!   through rings, by value
+//! - `$RDMUX_HOST_RINGS`: on InfiniBand they have rings also where they are on different hosts. With it off these are reached
+//!   over UDP, as hosts of others are
 
-/// The environment variable.
+/// Whether memory may be reached.
 pub const VARIABLE: &str = "RDMUX_CROSS_MEMORY";
+/// Whether there are rings between hosts.
+const HOST_RINGS: &str = "RDMUX_HOST_RINGS";
 /// Who may trace whom, where the kernel has Yama (`ptrace(2)`).
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
@@ -12,7 +17,7 @@ const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 /// (`ptrace_scope` 1), other processes of its user are let in, too. So they are where there is no Yama. A child does
 /// not inherit that, so nothing is remembered.
 pub(crate) fn is_shared() -> bool {
-    let shared = parse(std::env::var(VARIABLE).ok().as_deref());
+    let shared = is_on(VARIABLE);
     if shared
         && std::fs::read_to_string(SCOPE).is_ok_and(|scope| must_be_let_in(&scope))
         && let Err(error) = rdmux_link::procmem::let_others_in()
@@ -22,18 +27,27 @@ pub(crate) fn is_shared() -> bool {
     shared
 }
 
+/// Whether there may be rings to processes of other hosts.
+pub(crate) fn has_host_rings() -> bool {
+    is_on(HOST_RINGS)
+}
+
+fn is_on(variable: &str) -> bool {
+    parse(variable, std::env::var(variable).ok().as_deref())
+}
+
 /// Whether others reach this process only if it lets them. What the kernel's other scopes refuse (2: to all but the
 /// administrator; 3: to all) no process can allow, and what they are is found out by trying.
 fn must_be_let_in(scope: &str) -> bool {
     scope.trim() == "1"
 }
 
-fn parse(value: Option<&str>) -> bool {
+fn parse(variable: &str, value: Option<&str>) -> bool {
     match value {
         None | Some("" | "on" | "1") => true,
         Some("off" | "0") => false,
         Some(other) => {
-            tracing::warn!("{VARIABLE}={other:?} is neither on nor off: taken as off");
+            tracing::warn!("{variable}={other:?} is neither on nor off: taken as off");
             false
         }
     }
@@ -51,6 +65,7 @@ mod tests {
 
     #[test]
     fn who_mistypes_off_is_not_let_down() {
+        let parse = |value| parse(VARIABLE, value);
         assert!(parse(None) && parse(Some("on")) && parse(Some("")));
         assert!(!parse(Some("off")) && !parse(Some("Off")) && !parse(Some("0")));
     }

@@ -100,6 +100,13 @@ impl Registry {
         entries.into_iter().find(|e| e.name == name).map(|e| e.address)
     }
 
+    /// The virtual host that has this address, if there is one. Takes no lock.
+    pub fn name_of(dir: &RuntimeDir, address: IpAddr) -> Option<HostName> {
+        let text = fs::File::open(dir.registry_path()).and_then(read).ok()?;
+        let (entries, _) = parse(&text);
+        entries.into_iter().find(|e| e.address == address).map(|e| e.name)
+    }
+
     /// Brings the file up to date that programs in a view find as `/etc/hosts`.
     ///
     /// # Errors

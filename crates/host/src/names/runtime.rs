@@ -5,6 +5,7 @@
 //! ```text
 //! <runtime dir>/registry            names and addresses of virtual hosts; registry.lock is locked meanwhile
 //! <runtime dir>/etc-hosts           what programs in a view find as /etc/hosts
+//! <runtime dir>/views.lock          locked by the process that makes a user namespace for views
 //! <runtime dir>/hosts/<name>/       a service's directory ([`ServiceDir`]), and in it
 //!                            guid   the GUID of the host's node
 //!                            fabric the fabric that the host was given by `rdmux host up --fabric`
@@ -17,10 +18,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rdmux_fabric::FabricName;
+use rdmux_runtime::file::open_private;
 use rdmux_runtime::{DirectoryError, ServiceDir, UserDir};
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use super::{DeviceChoice, HostName};
 use crate::error::HostError;
@@ -97,6 +101,27 @@ impl RuntimeDir {
     /// Waits for the lock that a process holds while it gives a host something that no other host may have.
     pub(super) fn lock_hosts(&self) -> Result<File, HostError> {
         Ok(self.0.lock_folder(HOSTS)?)
+    }
+
+    /// Tries for the lock that a process holds which makes a user namespace for views, for two seconds at most: who does
+    /// without makes one more.
+    ///
+    /// # Errors
+    /// [`HostError::Directory`] when the lock cannot be used.
+    pub fn lock_views(&self) -> Result<Option<File>, HostError> {
+        const TURN: Duration = Duration::from_millis(10);
+        const TURNS: u32 = 200;
+        let path = self.path().join("views.lock");
+        let fail = |e: io::Error| HostError::from(DirectoryError::new(&path, e));
+        let lock = open_private(&path, false).map_err(fail)?;
+        for _ in 0..TURNS {
+            match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(lock)),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(TURN),
+                Err(e) => return Err(fail(e.into())),
+            }
+        }
+        Ok(None)
     }
 
     /// The names of all hosts that ever had a service here.

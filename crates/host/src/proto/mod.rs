@@ -5,7 +5,7 @@
 //!
 //! | socket | how a process gets it | direction |
 //! |---|---|---|
-//! | rpc | connects to the service's path | [`Request`], then [`Reply`] |
+//! | rpc | connects to the service's path; so does another host's service | [`Request`], then [`Reply`] |
 //! | notify | descriptor in the reply to [`Request::Hello`] | [`Notify`] to the process |
 //! | event channel | descriptor in the reply to [`Request::OpenChannel`] | [`rdmux_cm::Event`] to the process |
 //! | hub | descriptor in the reply to [`Request::OpenHub`] | [`HubRequest`], then [`HubReply`] |
@@ -23,7 +23,7 @@ pub use hub::{HubReply, HubRequest, HubResponse};
 pub use rdmux_runtime::socket::{self, MAX_FDS, MAX_MESSAGE, MessageError};
 pub use request::{
     AgentRequest, ClientKind, DeviceRow, Failure, MadAddress, Notify, Reply, Request, Response,
-    Welcome,
+    RingOffer, Welcome,
 };
 pub use status::{
     ClientStatus, DomainStatus, FabricStatus, GroupStatus, HolderStatus, IdStatus, Status,
@@ -36,4 +36,4 @@ pub const EVENTS: usize = 4 * 1024;
 pub const MAX_EVENTS_MESSAGE: usize = 2 * EVENTS;
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 20;
+pub const VERSION: u32 = 21;

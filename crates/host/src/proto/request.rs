@@ -23,10 +23,13 @@ pub enum ClientKind {
     Device(DeviceKind),
     /// A command that asks or tells something.
     Tool,
+    /// The service of another host, which offers rings between processes of the two.
+    Host,
 }
 
 /// What a process asks. Every request but [`Stray`](Self::Stray), [`Violation`](Self::Violation), [`CmSoon`](Self::CmSoon),
-/// [`TargetEvent`](Self::TargetEvent) and [`StreamEnded`](Self::StreamEnded) has one [`Reply`].
+/// [`NoHostRings`](Self::NoHostRings), [`CommitRing`](Self::CommitRing), [`TargetEvent`](Self::TargetEvent) and
+/// [`StreamEnded`](Self::StreamEnded) has one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// The first request; no other is heard before it. The version comes first in every version.
@@ -62,13 +65,23 @@ pub enum Request {
         /// The index after the last number used.
         next_index: u16,
     },
-    /// Rings to the process of a slot of this host: [`Response::Ring`] with three descriptors (what
+    /// Rings to the process of a slot: [`Response::Ring`] with three descriptors (what
     /// we fill, what we empty, our end of what the two wake each other with), and with two more (the peer's board, its pidfd) if
     /// the two may reach each other's memory; or [`Response::NoRing`].
     ConnectRing {
+        /// Where the host of the other process takes packets, if it is another host than ours.
+        host: Option<SocketAddr>,
         /// A slot of the other process.
         peer: u16,
     },
+    /// This process is to have no rings to other hosts. No reply. Before anybody can know of a slot of its.
+    NoHostRings,
+    /// Of another host's service: rings between two processes. With three descriptors as those of [`ConnectRing`](Self::ConnectRing),
+    /// for the process of the host that is asked, and with two more if the memory of the other process may be reached. The
+    /// answer is [`Response::RingTaken`], [`Response::RingKnown`] or [`Response::NoRing`].
+    OfferRing(RingOffer),
+    /// Behind [`Response::RingTaken`]: both processes have the rings now, until the connection is closed. No reply.
+    CommitRing,
     /// Joins a group at a port for a queue pair; one descriptor in the reply the first time.
     AttachMulticast {
         /// The port.
@@ -128,6 +141,8 @@ pub enum Request {
         /// Which devices are seen.
         devices: DeviceChoice,
     },
+    /// The user namespace that the service holds for the views of the caller's user, if it does, as a descriptor in the reply.
+    UserNamespace,
     /// A socket to the hub, where XRC's objects are, in the reply.
     OpenHub,
     /// Of the hub itself: something happened to an XRC target. No reply.
@@ -154,6 +169,23 @@ pub enum Request {
     /// A command that cannot fail but when the id's state changes meanwhile: no reply. A failure that no event has told
     /// becomes one. Only of those of which [`CmRequest::may_be_soon`] says so.
     CmSoon(CmRequest),
+}
+
+/// Rings between a process of the offering service's host and one of the host that is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingOffer {
+    /// Where the former host takes packets, and the latter.
+    pub from: SocketAddr,
+    /// See above.
+    pub to: SocketAddr,
+    /// Who the former process is: no other has or had this number.
+    pub process: u64,
+    /// Its first slot.
+    pub slot: u16,
+    /// A slot of the latter process.
+    pub peer: u16,
+    /// By which number the former process knows the latter.
+    pub number: u16,
 }
 
 /// Management datagrams of a process: it registers as an agent for a class, and then sends and
@@ -242,7 +274,21 @@ pub enum Response {
     },
     /// Rings to a process.
     Ring {
-        /// Its first slot, by which it is known.
+        /// By which number it is known: its first slot, or one that no slot has if it is on another host.
+        peer: u16,
+        /// By which number it knows the caller.
+        known_as: u16,
+    },
+    /// The rings are taken. With two descriptors, a board and a pidfd, if the memory of the process may be reached.
+    RingTaken {
+        /// The first slot of the process.
+        peer: u16,
+        /// By which number it knows the other one.
+        number: u16,
+    },
+    /// The process has rings to the other one already.
+    RingKnown {
+        /// Its first slot.
         peer: u16,
     },
     /// These two use the network.
@@ -311,14 +357,16 @@ pub struct DeviceRow {
 /// What the service tells a process of its own accord.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notify {
-    /// Another process asked for rings to us: descriptors as with [`Response::Ring`].
+    /// Another process asked for rings to us: as [`Response::Ring`].
     Ring {
-        /// Its first slot.
+        /// By which number it is known.
         peer: u16,
+        /// By which number it knows us.
+        known_as: u16,
     },
-    /// A slot's process is gone.
+    /// A slot's process is gone, or one of another host.
     PeerGone {
-        /// The slot.
+        /// The slot, or the number by which it is known.
         slot: u16,
     },
     /// A datagram of ours that arrived elsewhere.

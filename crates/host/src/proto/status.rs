@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use rdmux_verbs::port::GidEntry;
-use rdmux_wire::Guid;
+use rdmux_wire::{Gid, Guid, Pkey};
 use serde::{Deserialize, Serialize};
 
 /// The state of a service.
@@ -69,6 +69,16 @@ pub struct FabricStatus {
     pub node_guid: Option<Guid>,
     /// The LID of its port; 0 for none.
     pub lid: u16,
+    /// How many low bits of the LID are path bits.
+    pub lmc: u8,
+    /// The LID of the subnet manager; 0 for none.
+    pub sm_lid: u16,
+    /// The service level to it.
+    pub sm_sl: u8,
+    /// The partitions that its port is in.
+    pub pkeys: Vec<Pkey>,
+    /// The GIDs of its port.
+    pub gids: Vec<Gid>,
     /// The state of its port.
     pub state: String,
     /// Whether a subnet manager of this host has the port.

@@ -63,6 +63,8 @@ pub(super) struct Client {
     /// None before it greeted.
     pub(super) kind: Option<ClientKind>,
     pub(super) device: Option<DeviceSide>,
+    /// Whether it may have rings to processes of other hosts.
+    pub(super) host_rings: bool,
     pub(super) slots: Vec<u16>,
     pub(super) channels: Vec<ChannelId>,
     /// Numbers for ids that it may still use.
@@ -99,6 +101,7 @@ impl Client {
             since: Instant::now(),
             kind: None,
             device: None,
+            host_rings: true,
             slots: Vec::new(),
             channels: Vec::new(),
             reserved: 0..0,
@@ -119,7 +122,7 @@ impl Client {
     pub(super) fn device_kind(&self) -> Option<DeviceKind> {
         match self.kind? {
             ClientKind::Device(kind) => Some(kind),
-            ClientKind::Tool => None,
+            ClientKind::Tool | ClientKind::Host => None,
         }
     }
 

@@ -166,14 +166,25 @@ impl Foreign {
         self.fd.take_if(|_| seals.contains(SealFlags::SHRINK | SealFlags::GROW))
     }
 
+    /// The descriptor of a process, which anybody may use and close (pidfd_open(2)).
+    pub(super) fn into_pidfd(mut self) -> Option<OwnedFd> {
+        let name = self.kernel_name()?;
+        let is_one = ["anon_inode:[pidfd]", "pidfd:["].iter().any(|is| name.starts_with(is));
+        self.fd.take_if(|_| is_one)
+    }
+
     /// The descriptor of a namespace of this kind ("user", "mnt"), which anybody may use and close. The kernel alone gives
     /// files a name that does not begin with a slash, and asks no process for it.
     pub(super) fn into_namespace(mut self, kind: &str) -> Option<OwnedFd> {
+        let is_one = self.kernel_name()?.strip_prefix(kind)?.starts_with(":[");
+        self.fd.take_if(|_| is_one)
+    }
+
+    fn kernel_name(&self) -> Option<String> {
         use std::os::fd::AsRawFd;
         let fd = self.fd.as_ref()?.as_raw_fd();
         let name = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
-        let is_one = name.to_str()?.strip_prefix(kind)?.starts_with(":[");
-        self.fd.take_if(|_| is_one)
+        name.into_os_string().into_string().ok()
     }
 }
 

@@ -20,6 +20,7 @@ use super::clients::{Client, ClientId, Clients, Gone};
 use super::closing::{Closer, Foreign};
 use super::cm::Outbox;
 use super::counters::{Count, Counts};
+use super::host_rings::HostRings;
 use super::hub::HubThread;
 use super::kinds::Kinds;
 use super::mad::Agents;
@@ -59,6 +60,7 @@ pub(super) struct Core {
     pub(super) slots: Slots,
     pub(super) addresses: Addresses,
     pub(super) rings: Rings,
+    pub(super) host_rings: HostRings,
     pub(super) groups: Groups,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
     pub(super) next_channel: u64,
@@ -117,6 +119,7 @@ impl Core {
             slots: Slots::new(),
             addresses,
             rings: Rings::default(),
+            host_rings: HostRings::new(u64::from_ne_bytes(super::random_bytes()?)),
             groups: Groups::default(),
             channels: BTreeMap::new(),
             next_channel: 1,
@@ -269,6 +272,7 @@ impl Core {
         self.capture_client_gone(id);
         self.hub_client_gone(id);
         self.ib_client_gone(id);
+        self.offering_client_gone(id);
         for &slot in &client.slots {
             self.remove_slot(slot, None);
         }
@@ -277,6 +281,7 @@ impl Core {
     /// Takes a slot back, and tells all processes that its owner is gone.
     pub(super) fn remove_slot(&mut self, slot: u16, next_index: Option<u16>) {
         self.rings.slot_gone(slot);
+        self.host_rings_slot_gone(slot);
         self.adapter.iter_mut().for_each(|adapter| adapter.data.slot_gone(slot));
         self.slots.give_back(slot, next_index);
         let now = self.now();
@@ -364,6 +369,7 @@ impl Core {
             self.streams.listening.poll_timeout(),
             self.streams.lingering.poll_timeout(),
             self.adapter.poll_timeout(),
+            self.host_rings.poll_timeout(),
         ];
         due.into_iter().flatten().min()
     }
@@ -381,6 +387,7 @@ impl Core {
         self.poll_neighbours(now);
         self.poll_kinds(now);
         self.poll_adapter();
+        self.expire_host_rings();
         if self.views.poll_timeout().is_some_and(|due| due <= now) {
             self.ask_for_counters();
             self.refresh_view();

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
 //! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
-//! `closing`, `slots`, `addresses`, `rings` and `mcast` are what the service owns; `ports` is what a kind
+//! `closing`, `slots`, `addresses`, `rings`, `host_rings` and `mcast` are what the service owns; `ports` is what a kind
 //! of device is here; `hub` is where XRC lives; `management` and `mad` are management datagrams, `kinds` chooses among devices, `cm` and `resolve` the connection
 //! manager's surroundings; `status` and `capture` look on; `view` is for programs that look for the device in the file system.
 
@@ -14,6 +14,7 @@ mod cm;
 mod core;
 mod counters;
 pub mod daemon;
+mod host_rings;
 mod hub;
 mod kinds;
 mod lock;
@@ -182,6 +183,7 @@ impl Service {
             Token::Issm => self.core.issm_opened(),
             Token::Lookout(port) => self.at_port(port, Core::lookout_event),
             Token::IbData(port) => self.at_port(port, Core::receive_ib),
+            Token::HostRing(pair) => self.core.host_ring_event(pair),
             Token::Sa => self.core.sa_event(),
             Token::IssmFile(view, port) => {
                 self.at_port(port, |core, at| core.issm_closed(view, at));

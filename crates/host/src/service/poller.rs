@@ -52,6 +52,8 @@ pub(super) enum Token {
     IbData(u8),
     /// The adapter's port's management interface, by which subnet administration is asked.
     Sa,
+    /// A service that was offered rings, by the number of the pair.
+    HostRing(u64),
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -80,6 +82,7 @@ impl Token {
             Self::Lookout(port) => (15, port.into()),
             Self::IbData(port) => (16, port.into()),
             Self::Sa => (17, 0),
+            Self::HostRing(pair) => (18, pair),
         };
         kind << KIND_SHIFT | id
     }
@@ -108,6 +111,7 @@ impl Token {
             15 => Self::Lookout(u8::try_from(id).ok()?),
             16 => Self::IbData(u8::try_from(id).ok()?),
             17 => Self::Sa,
+            18 => Self::HostRing(id),
             _ => return None,
         })
     }
@@ -226,6 +230,7 @@ mod tests {
             Token::IssmFile(DeviceChoice::default(), 2),
             Token::Lookout(1),
             Token::IbData(2),
+            Token::HostRing(1 << 50),
         ] {
             assert_eq!(Token::decode(token.encode()), Some(token));
         }

@@ -19,6 +19,7 @@ use super::clients::{Client, ClientId, DeviceSide, Gone};
 use super::closing::Foreign;
 use super::core::{Core, encode};
 use super::counters::Count;
+use super::host_rings::Found;
 use super::mad::AgentKey;
 use super::ports::ib::Greeting;
 use super::ports::{self, PortId, ServicePort, SocketWanted};
@@ -39,6 +40,8 @@ enum Outcome {
     Reply(Reply, Vec<OwnedFd>),
     /// It is a greeting: the reply may come later.
     Greeting(Greeting),
+    /// The reply comes later.
+    Later,
     /// It has no reply.
     Silent,
     /// The client broke the protocol.
@@ -99,10 +102,11 @@ impl Core {
             let fds = if bytes.is_empty() { std::mem::take(&mut fds) } else { Vec::new() };
             match self.handle_request(id, request, fds) {
                 Outcome::Silent => {}
+                Outcome::Later if bytes.is_empty() => {}
                 Outcome::Break(why) => return self.doom(id, Gone::Broke(why)),
                 Outcome::Reply(reply, fds) if bytes.is_empty() => self.reply(id, &reply, &fds),
                 Outcome::Greeting(greeting) if bytes.is_empty() => self.take_greeting(greeting),
-                Outcome::Reply(..) | Outcome::Greeting(_) => {
+                Outcome::Reply(..) | Outcome::Greeting(_) | Outcome::Later => {
                     let why = "a request behind one that has a reply, in one message";
                     return self.doom(id, Gone::Broke(why.to_owned()));
                 }
@@ -110,7 +114,7 @@ impl Core {
         }
     }
 
-    fn reply(&mut self, id: ClientId, reply: &Reply, fds: &[OwnedFd]) {
+    pub(super) fn reply(&mut self, id: ClientId, reply: &Reply, fds: &[OwnedFd]) {
         if reply.is_err() {
             self.counts.add(Count::Refusals);
         }
@@ -137,8 +141,21 @@ impl Core {
             (None, _) => Outcome::Break("a request before the greeting".to_owned()),
             (Some(_), Request::Hello { .. }) => Outcome::Break("a second greeting".to_owned()),
             (Some(_), Request::HoldView { devices }) => self.hold_view(id, devices, fds).into(),
+            (Some(ClientKind::Host), Request::OfferRing(offer)) => {
+                match self.take_offer(id, offer, fds) {
+                    Some((response, fds)) => Outcome::Reply(Ok(response), fds),
+                    None => Outcome::Later,
+                }
+            }
             (Some(_), _) if !fds.is_empty() => {
                 Outcome::Break("a descriptor with a request that takes none".to_owned())
+            }
+            (Some(ClientKind::Host), Request::CommitRing) => {
+                self.commit_ring(id);
+                Outcome::Silent
+            }
+            (Some(ClientKind::Host), _) => {
+                Outcome::Break("a service asked for more than rings".to_owned())
             }
             (Some(ClientKind::Tool), request) => self.handle_tool(id, request),
             (Some(ClientKind::Device(_)), request) => self.handle_device(id, request),
@@ -171,7 +188,7 @@ impl Core {
         let n = fds.len();
         let mut fds = fds.into_iter();
         let device = match (kind, fds.next()) {
-            (ClientKind::Tool, None) => None,
+            (ClientKind::Tool | ClientKind::Host, None) => None,
             (ClientKind::Device(kind), None) => Some((kind, None)),
             (ClientKind::Device(kind), Some(board)) if n == 1 => {
                 // Others of its user are given it.
@@ -188,7 +205,13 @@ impl Core {
             && greeted.is_ok()
         {
             client.kind = Some(kind);
+            let device_kind = client.device_kind();
             self.tell_capture(id);
+            if device_kind.is_some_and(DeviceKind::is_on_fabric) {
+                for at in self.adapter.every() {
+                    self.tell_table(id, at);
+                }
+            }
             self.watch_view();
         }
         Ok(greeted)
@@ -301,6 +324,7 @@ impl Core {
                 .into(),
             Request::Shutdown => self.handle_shutdown(id).into(),
             Request::View { devices } => self.tell_view(id, devices).into(),
+            Request::UserNamespace => self.tell_user_namespace(id).into(),
             _ => Outcome::Break("a request that needs a device".to_owned()),
         }
     }
@@ -326,7 +350,19 @@ impl Core {
             Request::ReleaseSlot { slot, next_index } => {
                 self.release_slot(id, slot, next_index).map(|()| Response::Done).into()
             }
-            Request::ConnectRing { peer } => self.connect_ring(id, peer).into(),
+            Request::ConnectRing { host: None, peer } => self.connect_ring(id, peer).into(),
+            Request::ConnectRing { host: Some(host), peer } => {
+                match self.find_host_ring(id, host, peer) {
+                    Found::Now(response, fds) => Outcome::Reply(Ok(response), fds),
+                    Found::Later => Outcome::Later,
+                }
+            }
+            Request::NoHostRings => {
+                if let Some(client) = self.clients.get_mut(id) {
+                    client.host_rings = false;
+                }
+                Outcome::Silent
+            }
             Request::AttachMulticast { port, qpn, mgid } => self
                 .check_qpn(id, qpn)
                 .and_then(|()| self.check_port(id, port))
@@ -438,9 +474,9 @@ impl Core {
         };
         let (ours, theirs) = rings().map_err(|e| failure(&e))?;
         if let Some(theirs) = theirs {
-            self.notify(owner, &Notify::Ring { peer: slot }, theirs);
+            self.notify(owner, &Notify::Ring { peer: slot, known_as: peer }, theirs);
         }
-        Ok((Response::Ring { peer }, ours))
+        Ok((Response::Ring { peer, known_as: slot }, ours))
     }
 
     /// The descriptors by which `who` reaches the memory of `of`: all, or none.

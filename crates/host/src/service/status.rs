@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 
 use rdmux_verbs::control::DeviceKind;
-use rdmux_verbs::counters::Counter;
+use rdmux_verbs::counters::{Counter, IB_DROPS};
 use rdmux_verbs::xrc::hub;
 
 use super::clients::{Client, ClientId};
@@ -58,12 +58,25 @@ impl Core {
             groups: [self.groups.status(), self.adapter.groups.status()].concat(),
             xrc_domains,
             xrc_targets,
-            device_counters: self.clients.counters(),
+            device_counters: self.device_counters(),
             service_counters: self.counts.all(),
             cm_counters: self.cm_counters(),
             slots: u32::try_from(slots).unwrap_or(u32::MAX),
-            rings: u32::try_from(self.rings.len()).unwrap_or(u32::MAX),
+            rings: u32::try_from(self.rings.len() + self.host_rings.len()).unwrap_or(u32::MAX),
         }
+    }
+
+    /// What all devices counted, and what the service itself dropped of what came for no process, or for all that hear a group.
+    fn device_counters(&self) -> Vec<(String, u64)> {
+        let mut all = self.clients.counters();
+        let drops: Vec<_> = self.adapter.iter().map(|adapter| adapter.data.drops()).collect();
+        let words = Counter::ALL.iter().map(|counter| *counter as usize);
+        for (word, (_, value)) in words.zip(&mut all) {
+            let Some(at) = word.checked_sub(IB_DROPS) else { continue };
+            let own: u64 = drops.iter().filter_map(|drops| drops.get(at)).sum();
+            *value = value.wrapping_add(own);
+        }
+        all
     }
 
     fn client_status(&self, client: &Client) -> ClientStatus {

@@ -77,6 +77,17 @@ impl Core {
         Ok((Response::Done, fds))
     }
 
+    /// The user namespace of the caller's user.
+    pub(super) fn tell_user_namespace(
+        &self,
+        id: ClientId,
+    ) -> Result<(Response, Vec<OwnedFd>), Failure> {
+        let uid = self.clients.get(id).map(|c| c.uid);
+        let held = uid.and_then(|uid| self.views.namespaces.get(&uid));
+        let user = held.map(|held| held.user.try_clone().map_err(|e| failure(&e))).transpose()?;
+        Ok((Response::Done, user.into_iter().collect()))
+    }
+
     /// Takes the namespaces that the caller made for its user.
     pub(super) fn hold_view(
         &mut self,

@@ -7,7 +7,8 @@
 //!
 //! - by a [`namespace`]: a mount namespace in which the tree lies there. One for each user, host and choice of devices: a
 //!   program finds in the files what the library lists. The service holds it, and every program joins it. Those of a user
-//!   and host belong to one user namespace, because processes of sibling user namespaces may not copy each other's memory;
+//!   belong to one user namespace, whatever their host, because processes of sibling user namespaces may not copy each other's
+//!   memory;
 //! - or, where the kernel forbids that, by a library that is loaded before the others and redirects
 //!   paths.
 //!

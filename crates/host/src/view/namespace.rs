@@ -39,12 +39,17 @@ pub struct Namespaces {
 }
 
 /// Turns the namespaces of this process, which must have one thread, into those of a view. A process that
-/// may mount needs no user namespace and gets none; others go into `user`, if there is one of another view.
+/// may mount needs no user namespace and gets none; others go into `user`, if there is one of another view, else into that
+/// which `shared` finds: processes of sibling user namespaces may not copy each other's memory.
 ///
 /// # Errors
 /// What the kernel refused. The process is of no use for anything else then.
-pub fn build(tree: &Path, user: Option<&OwnedFd>) -> Result<(), HostError> {
-    isolate(user).map_err(|e| refused("make a namespace", e))?;
+pub fn build(
+    tree: &Path,
+    user: Option<&OwnedFd>,
+    shared: impl FnOnce() -> Option<OwnedFd>,
+) -> Result<(), HostError> {
+    isolate(user, shared).map_err(|e| refused("make a namespace", e))?;
     let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", propagation)
         .map_err(|e| refused("keep mounts to this namespace", e))?;
@@ -54,7 +59,7 @@ pub fn build(tree: &Path, user: Option<&OwnedFd>) -> Result<(), HostError> {
 }
 
 /// Leaves the namespaces of the others.
-fn isolate(user: Option<&OwnedFd>) -> io::Result<()> {
+fn isolate(user: Option<&OwnedFd>, shared: impl FnOnce() -> Option<OwnedFd>) -> io::Result<()> {
     if let Some(user) = user
         && !is_in("user", user)?
     {
@@ -64,6 +69,11 @@ fn isolate(user: Option<&OwnedFd>) -> io::Result<()> {
     match leave(Leave::Mounts) {
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
         other => return other,
+    }
+    if let Some(user) = shared()
+        && move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User)).is_ok()
+    {
+        return leave(Leave::Mounts);
     }
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     leave(Leave::UserAndMounts)?;

@@ -19,7 +19,7 @@ fn region(key: u32) -> RegionRow {
 #[test]
 fn rows_are_seen_as_long_as_they_are_there() {
     let (own, peer) = pair();
-    let qp = QpRow { qpn: QPN, dest_qpn: 9, pd: 2, access: 6 };
+    let qp = QpRow { qpn: QPN, dest_qpn: 9, pd: 2, access: 6, pkey: 0xffff };
     assert_eq!(peer.qp(QPN), None);
     own.show_qp(&qp);
     assert_eq!(peer.qp(QPN), Some(qp));
@@ -44,12 +44,12 @@ fn what_has_no_room_is_not_there() {
         assert!(!own.hide_region(key));
     }
     for qpn in [u32::MAX, 4 << 12, 0, 1, 0x80_0000 | QPN] {
-        own.show_qp(&QpRow { qpn, dest_qpn: 9, pd: 2, access: 6 });
+        own.show_qp(&QpRow { qpn, dest_qpn: 9, pd: 2, access: 6, pkey: 0xffff });
         assert_eq!(peer.qp(qpn), None);
     }
     // Slots beyond those that have room push nobody out.
     (4..100).for_each(|slot| own.add_slot(slot));
-    own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 2, access: 6 });
+    own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 2, access: 6, pkey: 0xffff });
     assert!(peer.qp(QPN).is_some());
     assert_eq!(own.qp_at(99 << 12), None);
 }

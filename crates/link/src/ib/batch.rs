@@ -7,15 +7,15 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdmux_wire::icrc::Icrc;
-use socket2::SockAddr;
 
 use super::Encap;
+use super::outlet::{Name, Outlet};
 use super::state::room;
 use crate::guarded::Unmapped;
-use crate::udp::control::ControlBuf;
-use crate::udp::{SLOT_SHIFT, UdpPort};
+use crate::udp::{Loan, SLOT_SHIFT};
 use crate::wire::{Flushed, Frame, Payload};
 
 /// The most datagrams of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
@@ -99,13 +99,11 @@ pub(super) struct Batch {
     used: usize,
     packets: Vec<(usize, Shape)>,
     datagrams: usize,
-    to: Option<(SocketAddr, SockAddr)>,
+    to: Option<Name>,
     /// The last one's datagram was smaller: no other may follow.
     closed: bool,
     /// A packet that is taken out of its parts.
     whole: Vec<u8>,
-    /// The number of the next packet: the sender's slot above, and a count.
-    number: u32,
     /// The MTU of the path that the kernel is made to have, for tests.
     #[cfg(test)]
     pub(super) pretended: Option<usize>,
@@ -121,11 +119,30 @@ pub(super) struct Outcome {
     pub(super) narrowed: Option<(SocketAddr, usize)>,
 }
 
-/// The bits of a packet's number that count packets of one socket. Those above tell the sockets of an address apart.
-const COUNT_BITS: u32 = 21;
+/// Numbers of the packets of one socket that are sent in parts: the sender's slot above, and a count.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    slot: u32,
+    count: AtomicU32,
+}
+
+impl Numbers {
+    /// The bits that count packets of one socket. Those above tell the sockets of an address apart.
+    const COUNT_BITS: u32 = 21;
+
+    pub(super) fn new(slot: u16) -> Self {
+        Self { slot: u32::from(slot) << Self::COUNT_BITS, count: AtomicU32::new(0) }
+    }
+
+    /// The number of a packet in so many parts. A whole one needs none.
+    fn next(&self, parts: u8) -> u32 {
+        let count = if parts > 1 { self.count.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        self.slot | count & ((1 << Self::COUNT_BITS) - 1)
+    }
+}
 
 impl Batch {
-    pub(super) fn new(slot: u16) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             arena: vec![0; MAX_BYTES].into_boxed_slice(),
             used: 0,
@@ -134,14 +151,18 @@ impl Batch {
             to: None,
             closed: false,
             whole: Vec::with_capacity(Encap::MAX_TOTAL.into()),
-            number: u32::from(slot) << COUNT_BITS,
             #[cfg(test)]
             pretended: None,
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Bytes of all datagrams.
+    pub(super) fn bytes(&self) -> usize {
+        self.used
     }
 
     /// Whether a packet can be added without a flush.
@@ -164,13 +185,14 @@ impl Batch {
     pub(super) fn push(
         &mut self,
         shape: &Shape,
+        numbers: &Numbers,
         put: impl FnOnce(&mut [u8]) -> Result<(), Unmapped>,
     ) -> Result<(), Unmapped> {
         let (start, headers) = (self.used, Encap::LEN * usize::from(shape.parts));
         let place = &mut self.arena[start..start + shape.bytes()];
         // Whole first, behind the room for all headers; then each part goes to its place, which is never behind it.
         put(&mut place[headers..headers + usize::from(shape.total)])?;
-        let number = next_number(&mut self.number);
+        let number = numbers.next(shape.parts);
         for part in 0..shape.parts {
             let encap = shape.part(part, number);
             let (from, at) = (encap.place(), usize::from(part) * shape.datagram());
@@ -181,8 +203,8 @@ impl Batch {
         }
         let end = place.len() - shape.filling();
         place[end..].fill(0);
-        if self.to.as_ref().is_none_or(|(to, _)| *to != shape.to) {
-            self.to = Some((shape.to, SockAddr::from(shape.to)));
+        if self.to.as_ref().is_none_or(|to| to.addr() != shape.to) {
+            self.to = Some(shape.to.into());
         }
         self.closed = self.packets.first().is_some_and(|(_, f)| shape.datagram() < f.datagram());
         self.packets.push((start, *shape));
@@ -191,32 +213,57 @@ impl Batch {
         Ok(())
     }
 
+    /// As [`flush`](Self::flush), but lends the kernel `loan` to copy from if it takes it. Returns whether it may have it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(super) fn flush_lent(
+        &mut self,
+        port: &impl Outlet,
+        numbers: &Numbers,
+        loan: &mut Loan,
+    ) -> (bool, io::Result<Outcome>) {
+        let several = self.extent().filter(|_| self.datagrams > 1);
+        let lent = several.zip(self.to.as_ref()).and_then(|((segment, end), name)| {
+            port.send_lent(name, segment, &self.arena[..end], loan)
+        });
+        match lent {
+            None => (false, self.flush(port, numbers)),
+            Some(Ok(())) => {
+                let sent = self.contents();
+                self.clear();
+                (true, Ok(Outcome { sent, ..Outcome::default() }))
+            }
+            // Some of it may have left, and the receiver gets it twice.
+            Some(Err(_)) => (true, self.flush(port, numbers)),
+        }
+    }
+
+    /// Bytes of a datagram, and of all.
+    fn extent(&self) -> Option<(usize, usize)> {
+        let (first, last) = (self.packets.first()?, self.packets.last()?);
+        Some((first.1.datagram(), self.used - last.1.filling()))
+    }
+
     /// Sends what was gathered.
     ///
     /// # Errors
     ///
     /// `WouldBlock` while the socket is full; all of it is kept.
-    pub(super) fn flush(&mut self, port: &UdpPort) -> io::Result<Outcome> {
+    pub(super) fn flush(&mut self, port: &impl Outlet, numbers: &Numbers) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
-        let (Some((_, first)), Some((_, last))) = (self.packets.first(), self.packets.last())
-        else {
-            return Ok(outcome);
-        };
-        let (segment, end) = (first.datagram(), self.used - last.filling());
+        let Some((segment, end)) = self.extent() else { return Ok(outcome) };
         let failed = if self.datagrams > 1 && !port.segments() {
             Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
         } else {
             self.send(port, segment, 0..end)
         };
         match failed.map_err(|error| (error.raw_os_error(), error)) {
-            Ok(()) => {
-                outcome.sent.packets = self.packets.len();
-                outcome.sent.bytes =
-                    self.packets.iter().map(|(_, shape)| usize::from(shape.total)).sum();
-            }
+            Ok(()) => outcome.sent = self.contents(),
             Err((Some(libc::EAGAIN), error)) => return Err(error),
             Err((Some(libc::EMSGSIZE | libc::EINVAL | libc::EIO | libc::EOPNOTSUPP), _)) => {
-                self.send_singly(port, &mut outcome);
+                self.send_singly(port, numbers, &mut outcome);
             }
             Err(_) => outcome.refused = self.packets.len() as u64,
         }
@@ -224,7 +271,14 @@ impl Batch {
         Ok(outcome)
     }
 
-    fn clear(&mut self) {
+    /// What is gathered.
+    fn contents(&self) -> Flushed {
+        let bytes = self.packets.iter().map(|(_, shape)| usize::from(shape.total)).sum();
+        Flushed { packets: self.packets.len(), bytes }
+    }
+
+    /// Forgets what was gathered.
+    pub(super) fn clear(&mut self) {
         (self.used, self.datagrams, self.closed) = (0, 0, false);
         self.packets.clear();
     }
@@ -232,18 +286,18 @@ impl Batch {
     /// Sends a range of the arena as one message.
     fn send(
         &self,
-        port: &UdpPort,
+        port: &impl Outlet,
         segment: usize,
         range: std::ops::Range<usize>,
     ) -> io::Result<()> {
-        let Some((_, name)) = &self.to else { return Ok(()) };
+        let Some(name) = &self.to else { return Ok(()) };
         self.transmit(port, name, segment, &self.arena[range])
     }
 
     fn transmit(
         &self,
-        port: &UdpPort,
-        name: &SockAddr,
+        port: &impl Outlet,
+        name: &Name,
         segment: usize,
         bytes: &[u8],
     ) -> io::Result<()> {
@@ -252,23 +306,18 @@ impl Batch {
             let error = if bytes.len() > segment { libc::EINVAL } else { libc::EMSGSIZE };
             return Err(io::Error::from_raw_os_error(error));
         }
-        let mut control = ControlBuf::new();
-        if bytes.len() > segment {
-            let segment = u16::try_from(segment).unwrap_or(u16::MAX);
-            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
-        }
-        port.send_message(name, bytes, &control)
+        port.send(name, segment, bytes)
     }
 
     /// Sends datagram by datagram, after the kernel did not take several at once: it does not segment here, or the path is
     /// narrower than they are.
-    fn send_singly(&mut self, port: &UdpPort, outcome: &mut Outcome) {
+    fn send_singly(&mut self, port: &impl Outlet, numbers: &Numbers, outcome: &mut Outcome) {
         let several = self.datagrams > 1;
         let mut whole = std::mem::take(&mut self.whole);
         for i in 0..self.packets.len() {
             let (start, shape) = self.packets[i];
             self.take_out(start, &shape, &mut whole);
-            match self.send_parts(port, shape, &whole, outcome) {
+            match self.send_parts((port, numbers), shape, &whole, outcome) {
                 Ok(()) => {
                     outcome.sent.packets += 1;
                     outcome.sent.bytes += whole.len();
@@ -293,20 +342,20 @@ impl Batch {
 
     /// Sends the parts of a packet, and smaller ones if they are too large.
     fn send_parts(
-        &mut self,
-        port: &UdpPort,
+        &self,
+        (port, numbers): (&impl Outlet, &Numbers),
         mut shape: Shape,
         whole: &[u8],
         outcome: &mut Outcome,
     ) -> io::Result<()> {
-        let name = SockAddr::from(shape.to);
+        let name = Name::from(shape.to);
         let mut datagram = [0; Encap::LEN + Encap::MAX_TOTAL as usize];
         loop {
             if let Some((_, room)) = outcome.narrowed {
                 let parts = Encap::parts_for(shape.total, room);
                 shape.parts = parts.ok_or(io::ErrorKind::InvalidInput)?;
             }
-            let number = next_number(&mut self.number);
+            let number = numbers.next(shape.parts);
             let sent = (0..shape.parts).try_for_each(|part| {
                 let encap = shape.part(part, number);
                 let body = &whole[encap.place()];
@@ -327,18 +376,10 @@ impl Batch {
     }
 }
 
-fn next_number(number: &mut u32) -> u32 {
-    let count = (1 << COUNT_BITS) - 1;
-    let taken = *number;
-    *number = taken & !count | taken.wrapping_add(1) & count;
-    taken
-}
-
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = self.to.as_ref().map(|(to, _)| to);
         f.debug_struct("Batch")
-            .field("to", &to)
+            .field("to", &self.to)
             .field("packets", &self.packets.len())
             .field("bytes", &self.used)
             .finish_non_exhaustive()

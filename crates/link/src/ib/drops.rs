@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::shm::SharedMem;
+
 macro_rules! drops {
     ($($variant:ident $name:literal, $about:literal;)*) => {
         /// Why a packet, or a part of one, was dropped.
@@ -52,14 +54,29 @@ drops! {
 
 /// How often each was.
 #[derive(Debug, Default)]
-pub(super) struct Drops([AtomicU64; IbDrop::ALL.len()]);
+pub(super) struct Drops {
+    own: [AtomicU64; IbDrop::ALL.len()],
+    /// A page that others see, and its first word for drops.
+    page: Option<(SharedMem, usize)>,
+}
 
 impl Drops {
+    /// Counts in the words of a page from `first` on, in the order of [`IbDrop::ALL`].
+    pub(super) fn in_page(page: SharedMem, first: usize) -> Self {
+        Self { page: Some((page, first)), ..Self::default() }
+    }
+
     pub(super) fn count(&self, why: IbDrop, n: u64) {
-        self.0[why as usize].fetch_add(n, Ordering::Relaxed);
+        self.word(why).fetch_add(n, Ordering::Relaxed);
     }
 
     pub(super) fn get(&self, why: IbDrop) -> u64 {
-        self.0[why as usize].load(Ordering::Relaxed)
+        self.word(why).load(Ordering::Relaxed)
+    }
+
+    fn word(&self, why: IbDrop) -> &AtomicU64 {
+        let page = self.page.as_ref();
+        page.and_then(|(page, first)| page.words().get(first + why as usize))
+            .unwrap_or(&self.own[why as usize])
     }
 }

@@ -45,6 +45,11 @@ impl Receiver {
         self.known.refresh(routes);
     }
 
+    /// How many packets are under way of which parts are missing.
+    pub(super) fn under_way(&self) -> usize {
+        self.reassembly.under_way()
+    }
+
     /// Takes a datagram that came to the socket of `owner`.
     pub(super) fn take<'a>(
         &'a mut self,

@@ -1,26 +1,31 @@
 //! Which packets leave, and where to.
 
-use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::lrh::{Lnh, Lrh};
 use rdmux_wire::{Grh, Lid, Pkey, Qpn};
 
-use super::batch::{Batch, Contents, Outcome, Shape};
-use super::state::{Known, room};
+use super::batch::{Batch, Contents, Numbers, Outcome, Shape};
+use super::state::Known;
 use super::wire::own_addr;
-use super::{Encap, IbDrop, KeyViolation, Routes, SentCounts, SentKind, Violated, WayChanged};
+use super::{
+    Encap, IbDrop, KeyViolation, Outlet, Routes, SentCounts, SentKind, Violated, WayChanged,
+};
 use crate::guarded::Unmapped;
 use crate::routes::{Route, RouteId, RouteView, Way};
 use crate::rows::Row;
-use crate::udp::UdpPort;
-use crate::wire::{Flushed, Frame, LinkError};
+use crate::udp::Loan;
+use crate::wire::{Flushed, Frame, LinkError, TxFail};
 
-/// What senders have in turn.
-#[derive(Debug)]
-pub(super) struct Sender {
+/// What a sender has to itself: packets that are gathered, and where packets go. One thread's, for all its wires in turn;
+/// what was gathered for one is flushed before another has it.
+pub struct Sender {
+    /// Whose ways are known.
+    of: Option<Arc<Routes>>,
     known: Known,
     counts: SentCounts,
     /// What was looked up last, by the LID's low bits.
@@ -30,8 +35,6 @@ pub(super) struct Sender {
     /// A packet that goes to several.
     copy: Vec<u8>,
     pub(super) batch: Batch,
-    /// How many bytes of a packet go to an address in one datagram, where the path is narrow.
-    narrow: HashMap<SocketAddr, usize>,
     /// What has left since the last flush.
     left: Flushed,
 }
@@ -49,6 +52,21 @@ struct Target {
     /// By what packets are counted.
     route: RouteId,
 }
+
+/// What packets leave by.
+pub(super) struct Exit<'w, O> {
+    pub(super) port: &'w O,
+    pub(super) routes: &'w Arc<Routes>,
+    pub(super) numbers: &'w Numbers,
+}
+
+impl<O> Clone for Exit<'_, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O> Copy for Exit<'_, O> {}
 
 /// Why a packet is not taken.
 pub(super) enum Refused {
@@ -104,32 +122,42 @@ impl Sender {
     /// How often a way may change while a packet is sent.
     const TRIES: usize = 16;
 
-    pub(super) fn new(slot: u16) -> Self {
+    /// Nothing is gathered or known.
+    pub fn new() -> Self {
         Self {
+            of: None,
             known: Known::default(),
             counts: SentCounts::new(),
             found: [None; Self::FOUND],
             group: Vec::new(),
             copy: Vec::new(),
-            batch: Batch::new(slot),
-            narrow: HashMap::new(),
+            batch: Batch::new(),
             left: Flushed::default(),
         }
     }
 
-    /// Takes a packet.
+    /// Sees to it that what is known is what holds for a wire now.
+    #[inline]
+    fn turn_to(&mut self, routes: &Arc<Routes>) {
+        if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, routes)) {
+            self.batch.clear();
+            (self.of, self.known) = (Some(routes.clone()), Known::default());
+        }
+        if self.known.refresh(routes) {
+            self.found = [None; Self::FOUND];
+            self.counts.refresh(self.known.count_by());
+            routes.widen();
+        }
+    }
+
+    /// Takes a packet, if there is room for it.
     pub(super) fn send(
         &mut self,
-        port: &UdpPort,
-        routes: &Routes,
+        exit: Exit<'_, impl Outlet>,
         av: &AddressVector,
         frame: &Frame<'_>,
     ) -> Result<(), Refused> {
-        if self.known.refresh(routes) {
-            self.found = [None; Self::FOUND];
-            self.narrow.clear();
-            self.counts.refresh(self.known.count_by());
-        }
+        self.turn_to(exit.routes);
         if !self.known.is_active() {
             return Err(IbDrop::TxInactive.into());
         }
@@ -140,22 +168,25 @@ impl Sender {
         let total = u16::try_from(contents.len()).map_err(|_| IbDrop::TxLength)?;
         let dlid = Lid(av.dlid);
         if dlid.is_multicast() {
-            return self.send_to_group(port, routes, (av, pkey), &contents, total);
+            return self.send_to_group(exit, (av, pkey), &contents, total);
         }
         let kind = kind(av, pkey);
-        let checked = self.find_counted(port, kind).and_then(|(target, row)| {
-            self.check(target.way.as_ref(), av.sl, pkey, frame).map(|()| (target, row))
+        let checked = self.find_counted(exit.port, kind).and_then(|(target, row)| {
+            let checked = self.known.check(target.way.as_ref(), av.sl, pkey, frame.payload.len());
+            checked.map(|()| (target, row))
         });
         let words = u64::from(total / 4);
         let (target, row) = checked.inspect_err(|why| {
-            routes.lose(kind, frame.payload.len(), words);
+            exit.routes.lose(kind, frame.payload.len(), words);
             if *why == IbDrop::TxPkey {
-                report(routes, contents.route, frame);
+                report(exit.routes, contents.route, frame);
             }
         })?;
-        let shape = self.shape(port, target.addr, dest.get(), total)?;
-        self.make_room(port, routes, &shape)?;
-        self.batch.push(&shape, |to| contents.put(to))?;
+        let shape = shape(exit, target.addr, dest.get(), total)?;
+        if !self.batch.has_room(&shape) {
+            return Err(Refused::Link(LinkError::Full));
+        }
+        self.batch.push(&shape, exit.numbers, |to| contents.put(to))?;
         self.counts.add(row, 1, words);
         Ok(())
     }
@@ -163,12 +194,13 @@ impl Sender {
     /// Sends a copy to each that the group has.
     fn send_to_group(
         &mut self,
-        port: &UdpPort,
-        routes: &Routes,
+        exit: Exit<'_, impl Outlet>,
         (av, pkey): (&AddressVector, usize),
         contents: &Contents<'_>,
         total: u16,
     ) -> Result<(), Refused> {
+        // No port sends more than it may, not even to its own host.
+        self.known.check(None, av.sl, pkey, contents.frame.payload.len())?;
         let (mut group, mut copy) =
             (std::mem::take(&mut self.group), std::mem::take(&mut self.copy));
         let mut send_all = || -> Result<(), Refused> {
@@ -178,22 +210,22 @@ impl Sender {
             copy.resize(total.into(), 0);
             contents.put(&mut copy)?;
             // Members of the own port hear it, too, which no switch sends back (IBTA 10.5.2.2). The service passes it on to them.
-            self.copy_at(port, routes, own_addr(port), &copy)?;
+            self.copy_at(exit, own_addr(exit.port), &copy)?;
             if group.is_empty() {
                 return Err(IbDrop::TxNoWay.into());
             }
             for way in &group {
-                let sent = self.copy_to(port, routes, &view, (way, av.sl, pkey), contents, &copy);
+                let sent = self.copy_to(exit, &view, (way, av.sl, pkey), contents, &copy);
                 match sent {
                     Ok(()) => {}
                     Err(Refused::Lost(why)) => {
-                        routes.count(why, 1);
+                        exit.routes.count(why, 1);
                         if why == IbDrop::TxPkey {
-                            report(routes, contents.route, contents.frame);
+                            report(exit.routes, contents.route, contents.frame);
                         }
                     }
                     // Some have it already; to the others it is lost.
-                    Err(Refused::Link(_)) => routes.count(IbDrop::TxRefused, 1),
+                    Err(Refused::Link(_)) => exit.routes.count(IbDrop::TxRefused, 1),
                 }
             }
             Ok(())
@@ -205,30 +237,30 @@ impl Sender {
 
     fn copy_to(
         &mut self,
-        port: &UdpPort,
-        routes: &Routes,
+        exit: Exit<'_, impl Outlet>,
         view: &RouteView,
         (way, sl, pkey): (&Way, u8, usize),
         contents: &Contents<'_>,
         copy: &[u8],
     ) -> Result<(), Refused> {
-        self.check(Some(way), sl, pkey, contents.frame)?;
+        self.known.check(Some(way), sl, pkey, contents.frame.payload.len())?;
         let addr = view.peer(way.peer).ok_or(IbDrop::TxNoWay)?.addr;
-        self.copy_at(port, routes, addr, copy)
+        self.copy_at(exit, addr, copy)
     }
 
     /// Sends a copy to one address.
     fn copy_at(
         &mut self,
-        port: &UdpPort,
-        routes: &Routes,
+        exit: Exit<'_, impl Outlet>,
         addr: SocketAddr,
         copy: &[u8],
     ) -> Result<(), Refused> {
         let total = u16::try_from(copy.len()).map_err(|_| IbDrop::TxLength)?;
-        let shape = self.shape(port, addr, GROUP_STEER, total)?;
-        self.make_room(port, routes, &shape)?;
-        self.batch.push(&shape, |to| {
+        let shape = shape(exit, addr, GROUP_STEER, total)?;
+        if !self.batch.has_room(&shape) && self.flush_batch(exit, None).1.is_err() {
+            return Err(Refused::Link(LinkError::Busy));
+        }
+        self.batch.push(&shape, exit.numbers, |to| {
             to.copy_from_slice(copy);
             Ok(())
         })?;
@@ -258,30 +290,11 @@ impl Sender {
         RouteHeaders::new(lrh, grh, rest).ok_or(IbDrop::TxLength)
     }
 
-    /// Whether a packet passes all links of a way; of no way, to the own port.
-    fn check(
-        &self,
-        way: Option<&Way>,
-        sl: u8,
-        pkey: usize,
-        frame: &Frame<'_>,
-    ) -> Result<(), IbDrop> {
-        let mtu = way.map_or(self.known.own.mtu, |way| way.mtu.min(self.known.own.mtu));
-        if frame.payload.len() > mtu.bytes() as usize {
-            return Err(IbDrop::TxLength);
-        }
-        let Some(way) = way else { return Ok(()) };
-        if !way.takes_pkey(pkey) {
-            return Err(IbDrop::TxPkey);
-        }
-        if way.takes_sl(sl & 0xf) { Ok(()) } else { Err(IbDrop::TxSl) }
-    }
-
     /// Where packets go, and in which row they are counted. Those to the own port are in none.
     #[inline]
     fn find_counted(
         &mut self,
-        port: &UdpPort,
+        port: &impl Outlet,
         kind: SentKind,
     ) -> Result<(Target, Option<Row>), IbDrop> {
         for _ in 0..Self::TRIES {
@@ -315,7 +328,7 @@ impl Sender {
 
     /// Where packets to a LID go.
     #[inline]
-    fn find(&mut self, port: &UdpPort, dlid: Lid) -> Option<Target> {
+    fn find(&mut self, port: &impl Outlet, dlid: Lid) -> Option<Target> {
         let at = usize::from(dlid.0) % Self::FOUND;
         if let Some((_, target)) = self.found[at].as_ref().filter(|(lid, _)| *lid == dlid) {
             return Some(*target);
@@ -332,84 +345,71 @@ impl Sender {
         Some(target)
     }
 
-    fn shape(
-        &self,
-        port: &UdpPort,
-        to: SocketAddr,
-        steer: u32,
-        total: u16,
-    ) -> Result<Shape, IbDrop> {
-        if to.is_ipv4() != port.local_addr().is_ipv4() {
-            return Err(IbDrop::TxNoWay);
-        }
-        let narrow = if self.narrow.is_empty() { None } else { self.narrow.get(&to) };
-        let room = narrow.copied().unwrap_or(room::WHOLE);
-        let parts = Encap::parts_for(total, room).ok_or(IbDrop::TxLength)?;
-        Ok(Shape { to, steer, total, parts })
-    }
-
-    fn make_room(&mut self, port: &UdpPort, routes: &Routes, shape: &Shape) -> Result<(), Refused> {
-        if self.batch.has_room(shape) {
-            return Ok(());
-        }
-        match self.flush_batch(port, routes) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(Refused::Link(LinkError::Busy)),
-        }
-    }
-
-    /// Sends what was gathered.
-    fn flush_batch(&mut self, port: &UdpPort, routes: &Routes) -> io::Result<()> {
-        if self.batch.is_empty() {
-            return Ok(());
-        }
-        let Outcome { sent, refused, narrowed } = self.batch.flush(port)?;
+    /// Sends what was gathered. Returns whether the kernel may have the loan.
+    fn flush_batch(
+        &mut self,
+        exit: Exit<'_, impl Outlet>,
+        loan: Option<&mut Loan>,
+    ) -> (bool, io::Result<()>) {
+        let Exit { port, routes, numbers } = exit;
+        let (lent, outcome) = match loan {
+            Some(loan) => self.batch.flush_lent(port, numbers, loan),
+            None => (false, self.batch.flush(port, numbers)),
+        };
+        let Outcome { sent, refused, narrowed } = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => return (lent, Err(error)),
+        };
         self.left.packets += sent.packets;
         self.left.bytes += sent.bytes;
         if refused != 0 {
             routes.count(IbDrop::TxRefused, refused);
         }
         if let Some((to, room)) = narrowed {
-            self.narrow.insert(to, room);
+            routes.narrow(to, room);
         }
-        Ok(())
+        (lent, Ok(()))
     }
 
     /// Sends one packet at once, after what was gathered.
     pub(super) fn send_alone(
         &mut self,
-        port: &UdpPort,
-        routes: &Routes,
+        exit: Exit<'_, impl Outlet>,
         shape: &Shape,
         contents: &Contents<'_>,
     ) -> Result<(), LinkError> {
-        let flush = |sender: &mut Self| match sender.flush_batch(port, routes) {
+        let flush = |sender: &mut Self| match sender.flush_batch(exit, None).1 {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(LinkError::Busy),
             other => Ok(other?),
         };
+        self.turn_to(exit.routes);
         flush(self)?;
-        self.batch.push(shape, |to| contents.put(to))?;
+        self.batch.push(shape, exit.numbers, |to| contents.put(to))?;
         flush(self)
     }
 
-    /// Sends what was gathered, and says what has left since the last time. What a full socket does not take now leaves
-    /// with the next.
-    pub(super) fn flush(&mut self, port: &UdpPort, routes: &Routes) -> Flushed {
-        let _full = self.flush_batch(port, routes);
-        std::mem::take(&mut self.left)
+    /// Sends what was gathered, and says what has left since the last time; and whether the kernel may have the loan.
+    pub(super) fn flush(
+        &mut self,
+        exit: Exit<'_, impl Outlet>,
+        loan: Option<&mut Loan>,
+    ) -> (bool, Result<Flushed, TxFail>) {
+        let (lent, flushed) = self.flush_batch(exit, loan);
+        let sent = std::mem::take(&mut self.left);
+        let kept = self.batch.len();
+        (lent, if flushed.is_ok() { Ok(sent) } else { Err(TxFail::Busy { sent, kept }) })
     }
+}
 
-    /// How large the parts to an address may be.
-    #[cfg(test)]
-    pub(super) fn room(&self, to: SocketAddr) -> usize {
-        self.narrow.get(&to).copied().unwrap_or(room::WHOLE)
+impl Default for Sender {
+    fn default() -> Self {
+        Self::new()
     }
+}
 
-    /// Has parts to an address be smaller.
-    #[cfg(test)]
-    pub(super) fn narrow(&mut self, routes: &Routes, to: SocketAddr, room: usize) {
-        self.known.refresh(routes);
-        self.narrow.insert(to, room);
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("batch", &self.batch).finish_non_exhaustive()
     }
 }
 
@@ -425,6 +425,20 @@ fn report(routes: &Routes, route: &[u8], frame: &Frame<'_>) {
     if let Some(violation) = KeyViolation::of(Violated::SwitchPkey, route, frame.header) {
         routes.violated(&violation);
     }
+}
+
+/// In what a packet leaves.
+fn shape(
+    exit: Exit<'_, impl Outlet>,
+    to: SocketAddr,
+    steer: u32,
+    total: u16,
+) -> Result<Shape, IbDrop> {
+    if to.is_ipv4() != exit.port.local_addr().is_ipv4() {
+        return Err(IbDrop::TxNoWay);
+    }
+    let parts = Encap::parts_for(total, exit.routes.room(to)).ok_or(IbDrop::TxLength)?;
+    Ok(Shape { to, steer, total, parts })
 }
 
 /// The P_Key and the destination QPN in a BTH.

@@ -1,17 +1,20 @@
 //! What an InfiniBand port's wires share: where packets go, the port's GIDs, and counters.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
-use rdmux_wire::{Gid, Guid, Pkey};
+use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
 use super::counting::{CountBy, LostCounts, SentKind};
 use super::drops::Drops;
 use super::violations::Reports;
 use super::{Encap, IbDrop, KeyViolation};
-use crate::routes::{OwnPort, RouteView};
+use crate::routes::{OwnPort, RouteView, Way};
 use crate::rows::Rows;
+use crate::shm::SharedMem;
 
 /// What holds for one port of a device now. All its wires look here, in all threads.
 ///
@@ -26,6 +29,15 @@ pub struct Routes {
     drops: Drops,
     lost: LostCounts,
     reports: Reports,
+    narrow: Narrow,
+}
+
+/// How many bytes of a packet go to an address in one datagram, where the path is narrow.
+#[derive(Debug, Default)]
+struct Narrow {
+    /// Whether any is.
+    any: AtomicBool,
+    rooms: RwLock<HashMap<SocketAddr, usize>>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -42,9 +54,20 @@ impl Now {
 }
 
 impl Routes {
+    /// The number of the port.
+    pub fn port_num(&self) -> u8 {
+        self.port_num
+    }
+
     /// Those of the port of a device with this number, without a table and without GIDs.
     pub fn new(port_num: u8) -> Self {
         Self { port_num, ..Self::default() }
+    }
+
+    /// The same, and counts what is dropped in the words of a page that others see, from `first` on in the order of
+    /// [`IbDrop::ALL`].
+    pub fn counting_in(port_num: u8, page: SharedMem, first: usize) -> Self {
+        Self { port_num, drops: Drops::in_page(page, first), ..Self::default() }
     }
 
     /// Replaces the table, or takes it away. Nothing is counted any more for the ports on the way.
@@ -67,6 +90,11 @@ impl Routes {
         self.now.read().view.clone()
     }
 
+    /// Where the host takes packets that has a LID, whether or not a way leads there.
+    pub fn endpoint(&self, lid: Lid) -> Option<SocketAddr> {
+        Some(self.view()?.peer_with(lid)?.addr)
+    }
+
     /// Says which GIDs the port has, by their index.
     pub fn set_gids(&self, gids: &[Gid]) {
         self.now.write().gids = gids.into();
@@ -81,6 +109,12 @@ impl Routes {
     /// All reasons for which packets were dropped, and how many: the name, as counters have it, and the count.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         IbDrop::ALL.iter().map(|why| (why.name(), self.dropped(*why)))
+    }
+
+    /// How often what is there was replaced.
+    #[inline]
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     pub(super) fn count(&self, why: IbDrop, n: u64) {
@@ -113,6 +147,29 @@ impl Routes {
     pub fn report_violations(&self, take: impl Fn(&KeyViolation) + Send + Sync + 'static) {
         self.reports.set(Box::new(take));
     }
+
+    /// How large the parts of a packet to an address may be.
+    #[inline]
+    pub(super) fn room(&self, to: SocketAddr) -> usize {
+        let is_any = self.narrow.any.load(Ordering::Relaxed);
+        let narrow = if is_any { self.narrow.rooms.read().get(&to).copied() } else { None };
+        narrow.unwrap_or(room::WHOLE)
+    }
+
+    /// They may be so large at most.
+    #[cold]
+    pub(super) fn narrow(&self, to: SocketAddr, room: usize) {
+        self.narrow.rooms.write().insert(to, room);
+        self.narrow.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Packets may take other paths than before.
+    #[cold]
+    pub(super) fn widen(&self) {
+        if self.narrow.any.swap(false, Ordering::Relaxed) {
+            self.narrow.rooms.write().clear();
+        }
+    }
 }
 
 /// What a sender or a receiver knows of the routes: a copy of its own, which it compares by two loads.
@@ -142,7 +199,7 @@ impl Known {
     /// Brings it up to date. Whether anything has changed.
     #[inline]
     pub(super) fn refresh(&mut self, routes: &Routes) -> bool {
-        let version = routes.version.load(Ordering::Acquire);
+        let version = routes.version();
         let epoch = self.view.as_ref().map_or(0, |view| view.epoch());
         if version == self.version && epoch == self.epoch {
             return false;
@@ -166,6 +223,11 @@ impl Known {
     #[inline]
     pub(super) fn count_by(&self) -> CountBy<'_> {
         CountBy { view: self.view.as_ref(), rows: self.rows.as_ref() }
+    }
+
+    /// The version and the epoch that it is of.
+    pub(super) fn found_at(&self) -> (u64, u64) {
+        (self.version, self.epoch)
     }
 
     /// Whether the port sends and receives.
@@ -192,6 +254,27 @@ impl Known {
             self.pkey = (pkey, if is_partition(pkey) { at() } else { None });
         }
         self.pkey.1
+    }
+
+    /// Whether a packet of so many bytes of payload, with the P_Key at an index of the own table, passes all links of a way; of
+    /// no way, to the own port.
+    #[inline]
+    pub(super) fn check(
+        &self,
+        way: Option<&Way>,
+        sl: u8,
+        pkey: usize,
+        payload: usize,
+    ) -> Result<(), IbDrop> {
+        let mtu = way.map_or(self.own.mtu, |way| way.mtu.min(self.own.mtu));
+        if payload > mtu.bytes() as usize {
+            return Err(IbDrop::TxLength);
+        }
+        let Some(way) = way else { return Ok(()) };
+        if !way.takes_pkey(pkey) {
+            return Err(IbDrop::TxPkey);
+        }
+        if way.takes_sl(sl & 0xf) { Ok(()) } else { Err(IbDrop::TxSl) }
     }
 
     /// Whether a GID is one of the port's: of its table, or with the default prefix in place of the subnet's (IBTA 4.1.1).

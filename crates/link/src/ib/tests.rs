@@ -1,9 +1,10 @@
 //! Wires between ports whose tables are written by hand.
 
+use std::cell::{Cell, RefCell};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use rdmux_transport::attr::AddressVector;
+use rdmux_transport::attr::{AddressVector, QpAttr};
 use rdmux_wire::icrc::Icrc;
 use rdmux_wire::lrh::Lrh;
 use rdmux_wire::{Bth, Gid, Grh, Guid, IbPacket, Lid, Mtu, Opcode, Packet, Pkey, Psn, Qpn};
@@ -11,8 +12,11 @@ use rdmux_wire::{Bth, Gid, Grh, Guid, IbPacket, Lid, Mtu, Opcode, Packet, Pkey, 
 use super::*;
 use crate::guarded::Unmapped;
 use crate::routes::{OwnPort, PKEYS, Peer, PeerId, RouteTable, RouteView, Way};
-use crate::udp::{GroupOptions, UdpGroup};
-use crate::wire::{Arrivals, Flushed, Frame, IbRoute, LinkError, Payload, Piece, Wire};
+use crate::rows::{Counted, RowReader, Rows};
+use crate::udp::{GroupOptions, LendingPool, UdpGroup};
+use crate::wire::{
+    Arrivals, Flushed, Frame, Gathering, IbRoute, LinkError, Payload, Piece, TxFail, Wire,
+};
 
 use std::sync::Arc;
 
@@ -26,6 +30,9 @@ struct Port {
     table: RouteTable,
     routes: Arc<Routes>,
     wire: IbWire,
+    tx: RefCell<Sender>,
+    /// Packets that have left before a flush.
+    left: Cell<usize>,
     rx: Arrivals,
     n: u16,
 }
@@ -54,7 +61,8 @@ fn own(n: u16) -> OwnPort {
 
 fn way(n: u16) -> Way {
     let peer = PeerId::new(n).unwrap();
-    Way { peer, hops: 3, mtu: Mtu::M4096, rate: 3, sls: 0xff, pkeys: 1 | 1 << 5, back: 1 }
+    let (mtu, rate, pkeys) = (Mtu::M4096, 3, 1 | 1 << 5);
+    Way { peer, hops: 3, mtu, rate, sls: 0xff, pkeys, back: 0xf, answered: pkeys }
 }
 
 impl Port {
@@ -68,14 +76,16 @@ impl Port {
         routes.set_view(Some(RouteView::map(table.fd()).unwrap()));
         routes.set_gids(&[gid(n), gid(n + 0x1000)]);
         let wire = IbWire::new(group.socket(0).unwrap(), 0, routes.clone()).unwrap();
-        Self { group, table, routes, wire, rx: Arrivals::default(), n }
+        let (tx, left, rx) = (RefCell::default(), Cell::default(), Arrivals::default());
+        Self { group, table, routes, wire, tx, left, rx, n }
     }
 
     /// Ways to another's LIDs.
     fn reaches(&mut self, other: &Self) {
         let (addr, port_guid) = (other.group.local_addr(), gid(other.n).guid());
         let id = PeerId::new(other.n).unwrap();
-        self.table.set_peer(id, Some(&Peer { addr, port_guid })).unwrap();
+        let peer = Peer { addr, port_guid, lid: lid(other.n), lmc: 2 };
+        self.table.set_peer(id, Some(&peer)).unwrap();
         self.set_way(other.n, &way(other.n));
     }
 
@@ -87,11 +97,23 @@ impl Port {
     fn send(&self, av: &AddressVector, packet: &Sent) -> Result<(), LinkError> {
         let payload = Payload::Bytes(&packet.payload);
         let frame = Frame { header: &packet.header, payload, pad: packet.pad(), ack: None };
-        self.wire.send(&mut (), av, &frame)
+        let tx = &mut *self.tx.borrow_mut();
+        match self.wire.send(tx, av, &frame) {
+            Err(LinkError::Full) => {
+                let sent = self.wire.flush(tx).unwrap();
+                assert_ne!(sent.packets, 0);
+                self.left.set(self.left.get() + sent.packets);
+                self.wire.send(tx, av, &frame)
+            }
+            other => other,
+        }
     }
 
+    /// Sends what was gathered. Counts what has left since the last time.
     fn flush(&self) -> Flushed {
-        self.wire.flush(&mut ()).unwrap()
+        let mut flushed = self.wire.flush(&mut self.tx.borrow_mut()).unwrap();
+        flushed.packets += self.left.take();
+        flushed
     }
 
     /// Receives so many packets.
@@ -202,16 +224,76 @@ fn a_packet_with_a_grh_arrives_with_it() {
 }
 
 #[test]
-fn it_is_a_wire_that_the_engine_drives_by_its_trait() {
+fn a_sender_that_turns_to_another_wire_knows_its_ways() {
     let (a, mut b) = pair(236);
-    let wire: Arc<crate::wire::PacketWire> = Arc::new(a.wire);
-    let sent = Sent::new(1, 40);
-    let frame =
-        Frame { header: &sent.header, payload: Payload::Bytes(&sent.payload), pad: 0, ack: None };
-    wire.send(&mut (), &local(0x20), &frame).unwrap();
-    assert_eq!(wire.flush(&mut ()).unwrap().packets, 1);
-    assert_eq!(b.expect(1)[0].0, sent.bytes());
-    assert!(b.wire.readable().is_some() && wire.caps().max_payload == 4096);
+    let mut c = Port::new(236, 3);
+    c.reaches(&b);
+    for round in 0..3 {
+        for port in [&a, &c] {
+            let sent = Sent::new(round, 40);
+            let frame = Frame {
+                header: &sent.header,
+                payload: Payload::Bytes(&sent.payload),
+                pad: 0,
+                ack: None,
+            };
+            let tx = &mut *a.tx.borrow_mut();
+            port.wire.send(tx, &local(0x20), &frame).unwrap();
+            assert_eq!((port.wire.packets(tx), c.wire.flush(tx).unwrap().packets), (1, 1));
+            let (bytes, route) = b.expect(1).remove(0);
+            assert_eq!((bytes, route.slid), (sent.bytes(), Lid(lid(port.n).0 + 2)));
+        }
+    }
+}
+
+/// 15 packets of the largest size, each with its own PSN from `psn` on.
+fn long(a: &Port, psn: u32) -> Vec<Sent> {
+    let sent: Vec<_> = (psn..psn + 15).map(|psn| Sent::new(psn, 4096)).collect();
+    sent.iter().for_each(|sent| a.send(&local(0x20), sent).unwrap());
+    sent
+}
+
+#[test]
+fn packets_that_are_sent_zero_copy_arrive_whole() {
+    let (a, mut b) = pair(237);
+    let Ok(pool) = LendingPool::new(2) else {
+        eprintln!("the kernel takes no pages");
+        return;
+    };
+    let pool = Arc::new(pool);
+    for round in 0..20 {
+        let sent = long(&a, 100 * round);
+        let mut loan = pool.take().unwrap();
+        let tx = &mut *a.tx.borrow_mut();
+        assert!(a.wire.lends() && a.wire.bytes(tx) > 15 * 4096);
+        let (lent, flushed) = a.wire.flush_lent(tx, &mut loan);
+        assert!(lent);
+        assert_eq!(flushed.unwrap().packets, 15);
+        let came = b.expect(15);
+        assert!(came.iter().zip(&sent).all(|((bytes, _), sent)| *bytes == sent.bytes()));
+        loan.give_back();
+    }
+    // One packet is not worth it.
+    a.send(&local(0x20), &Sent::new(1, 4096)).unwrap();
+    let mut loan = pool.take().unwrap();
+    assert!(!a.wire.flush_lent(&mut a.tx.borrow_mut(), &mut loan).0);
+    assert_eq!(b.expect(1).len(), 1);
+    assert_eq!((a.dropped(), b.dropped()), (vec![], vec![]));
+}
+
+#[test]
+fn what_a_full_socket_does_not_take_is_kept_until_it_is_forgotten() {
+    let (a, _b) = pair(238);
+    // Nobody receives. Where the receiver's buffer is the smaller one, packets are lost there instead.
+    let busy = (0..2_000).find_map(|round| {
+        long(&a, round);
+        a.wire.flush(&mut a.tx.borrow_mut()).err()
+    });
+    let Some(error) = busy else { return };
+    assert!(matches!(error, TxFail::Busy { kept: 15, .. }), "{error}");
+    let tx = &mut *a.tx.borrow_mut();
+    a.wire.forget(tx);
+    assert_eq!(a.wire.packets(tx), 0);
 }
 
 #[test]
@@ -253,7 +335,8 @@ fn every_member_of_a_group_gets_a_copy() {
 /// A socket of which each datagram is seen as it is.
 fn bare(net: u8) -> (UdpSocket, Peer) {
     let socket = UdpSocket::bind(SocketAddr::from(([127, 77, net, 9], 0))).unwrap();
-    let peer = Peer { addr: socket.local_addr().unwrap(), port_guid: Guid(9) };
+    let addr = socket.local_addr().unwrap();
+    let peer = Peer { addr, port_guid: Guid(9), lid: lid(9), lmc: 2 };
     (socket, peer)
 }
 
@@ -289,7 +372,11 @@ fn packets_of_one_size_leave_together_and_the_last_is_not_filled() {
 fn packets_are_split_where_the_path_is_narrow() {
     let (a, mut b) = pair(225);
     let to = b.group.local_addr();
-    a.wire.with_sender(|sender| sender.narrow(&a.routes, to, 512));
+    // What is known of paths lasts until routes change, and the first packet finds that they have.
+    a.send(&local(0x20), &Sent::new(0, 0)).unwrap();
+    a.flush();
+    b.expect(1);
+    a.routes.narrow(to, 512);
     let lens = [4096, 4096, 4096, 512, 480, 100, 4000, 0, 1500];
     let sent: Vec<_> = (0..).zip(lens).map(|(psn, len)| Sent::new(psn, len)).collect();
     sent.iter().for_each(|sent| a.send(&local(0x20), sent).unwrap());
@@ -306,7 +393,7 @@ fn a_path_that_proves_narrow_has_smaller_parts_from_then_on() {
     let (a, mut b) = pair(226);
     let to = b.group.local_addr();
     for (mtu, room) in [(9000, 8936), (1500, 1436), (1428, 1336), (600, 512)] {
-        a.wire.with_sender(|sender| sender.batch.pretended = Some(mtu - 48));
+        a.tx.borrow_mut().batch.pretended = Some(mtu - 48);
         for round in 0..2 {
             let sent: Vec<_> = (0..5).map(|psn| Sent::new(psn, 4096)).collect();
             sent.iter().for_each(|sent| a.send(&local(0x20), sent).unwrap());
@@ -314,12 +401,12 @@ fn a_path_that_proves_narrow_has_smaller_parts_from_then_on() {
             let came = b.expect(5);
             assert!(came.iter().zip(&sent).all(|((bytes, _), sent)| *bytes == sent.bytes()));
         }
-        let found = a.wire.with_sender(|sender| sender.room(to));
+        let found = a.routes.room(to);
         assert_eq!(found.min(8936), room, "{mtu}");
     }
     assert!(a.wire.port().segments(), "that the path is narrow is no reason to send singly");
     // No part fits there.
-    a.wire.with_sender(|sender| sender.batch.pretended = Some(100));
+    a.tx.borrow_mut().batch.pretended = Some(100);
     a.send(&local(0x20), &Sent::new(1, 4096)).unwrap();
     assert_eq!((a.flush().packets, a.dropped()), (0, vec![("tx_refused", 1)]));
 }
@@ -342,7 +429,7 @@ fn payload_that_is_not_there_is_told_and_leaves_nothing() {
         [Piece::new(sent.payload.as_ptr(), 60), Piece::new(std::ptr::without_provenance(64), 4)];
     let payload = Payload::Pieces(&pieces);
     let frame = Frame { header: &sent.header, payload, pad: 0, ack: None };
-    let error = a.wire.send(&mut (), &local(0x20), &frame).unwrap_err();
+    let error = a.wire.send(&mut a.tx.borrow_mut(), &local(0x20), &frame).unwrap_err();
     assert!(matches!(error, LinkError::Unmapped(Unmapped)), "{error}");
     a.send(&local(0x20), &sent).unwrap();
     assert_eq!(a.flush().packets, 1);
@@ -626,6 +713,118 @@ fn comes_to_the_second(qpn: u32) {
     assert_eq!(s.port.dropped(), [("rx_stray", 1)]);
 }
 
+fn guarded(a: &Port, b: &Port, av: AddressVector, path_mtu: Mtu) -> RouteGuard {
+    let mut guard = RouteGuard::new(a.routes.clone(), b.group.local_addr());
+    guard.follow(&QpAttr { av, path_mtu, pkey_index: 5, ..QpAttr::default() });
+    guard
+}
+
+fn lets(guard: &mut RouteGuard, pkey: Pkey, len: usize) -> bool {
+    let sent = Sent::to(Qpn::new(0x234), 1, len, pkey);
+    let (header, payload) = (&sent.header, Payload::Bytes(&sent.payload));
+    guard.passes(pkey, &Frame { header, payload, pad: sent.pad(), ack: None })
+}
+
+#[test]
+fn a_guard_lets_through_what_the_wire_would_send_and_counts_the_rest() {
+    let (mut a, b) = pair(239);
+    let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
+    assert_eq!(guard.pkey_index(), 5);
+    assert!(guard.is_open(PARTITION) && lets(&mut guard, PARTITION, 64 << 10));
+    let lost = |a: &mut Port, guard: &mut RouteGuard, why: IbDrop, pkey, to: Option<Way>| {
+        (0..4).for_each(|bits| a.table.set_way(Lid(0x20 + bits), to.as_ref()).unwrap());
+        a.table.publish();
+        let before = a.routes.dropped(why);
+        assert!(!guard.is_open(pkey) && !lets(guard, pkey, 300), "{why:?}");
+        assert_eq!(a.routes.dropped(why), before + 1);
+        a.set_way(2, &way(2));
+        assert!(guard.is_open(PARTITION));
+    };
+    let way_2 = way(2);
+    lost(&mut a, &mut guard, IbDrop::TxNoWay, PARTITION, None);
+    let no_key = Way { pkeys: 1, ..way_2 };
+    lost(&mut a, &mut guard, IbDrop::TxPkey, PARTITION, Some(no_key));
+    lost(&mut a, &mut guard, IbDrop::TxPkey, Pkey(0x8013), Some(way_2));
+    lost(&mut a, &mut guard, IbDrop::TxPkey, Pkey(0), Some(way_2));
+    lost(&mut a, &mut guard, IbDrop::TxSl, PARTITION, Some(Way { sls: 0xf7, ..way_2 }));
+    lost(&mut a, &mut guard, IbDrop::TxLength, PARTITION, Some(Way { mtu: Mtu::M256, ..way_2 }));
+    // The LID is another host's now.
+    let elsewhere = Way { peer: PeerId::new(7).unwrap(), ..way_2 };
+    lost(&mut a, &mut guard, IbDrop::TxNoWay, PARTITION, Some(elsewhere));
+    let (_socket, peer) = bare(239);
+    a.table.set_peer(PeerId::new(7).unwrap(), Some(&peer)).unwrap();
+    lost(&mut a, &mut guard, IbDrop::TxNoWay, PARTITION, Some(elsewhere));
+    for port in [OwnPort { active: false, ..own(1) }, OwnPort { lid: Lid::NONE, ..own(1) }] {
+        a.table.set_own(&port).unwrap();
+        a.table.publish();
+        assert!(!guard.is_open(PARTITION) && !lets(&mut guard, PARTITION, 1));
+    }
+    a.table.set_own(&own(1)).unwrap();
+    a.table.publish();
+    assert!(guard.is_open(PARTITION));
+    a.routes.set_view(None);
+    assert!(!guard.is_open(PARTITION) && !lets(&mut guard, PARTITION, 1));
+}
+
+#[test]
+fn a_guard_counts_long_messages_as_the_packets_that_they_stand_for() {
+    let (mut a, b) = pair(242);
+    let rows = Rows::create().unwrap();
+    let mut reader = RowReader::map(&rows).unwrap();
+    let view = RouteView::map(a.table.fd()).unwrap();
+    a.routes.set_view_with(Some(view), Some(Rows::map(&rows).unwrap()));
+    let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
+    assert!(lets(&mut guard, PARTITION, 3001));
+    guard.sent(Bth::LEN, 3001);
+    guard.sent(Bth::LEN + 4, 0);
+    let mut read = Vec::new();
+    let mut look = || reader.read(|row| read.push((row.counted, row.packets, row.words)));
+    look();
+    // A switch does not let the partition pass: the packet is lost behind the port.
+    a.set_way(2, &Way { pkeys: 1, ..way(2) });
+    assert!(!lets(&mut guard, PARTITION, 300));
+    look();
+    let of = |payload: u16| move |(counted, ..): &&(Counted, u64, u64)| matches!(counted, Counted::Sent { dlid: Lid(0x20), sl: 3, pkey: 5, payload: p, .. } if *p == payload);
+    let sum = |payload| {
+        let rows = read.iter().filter(of(payload));
+        rows.fold((0, 0), |(n, w), (_, packets, words)| (n + packets, w + words))
+    };
+    let words = (3 * (8 + 12 + 4) + 3004) / 4;
+    assert_eq!(sum(0), (4, words + (8 + 12 + 4 + 4) / 4));
+    assert_eq!(sum(300), (1, (8 + 12 + 300 + 4) / 4));
+}
+
+#[test]
+fn without_a_way_back_packets_pass_and_nothing_is_done_without_one() {
+    let (mut a, b) = pair(240);
+    // Of six, the two low path bits are the port's.
+    let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
+    let mut shut = |a: &mut Port, way: Way| {
+        a.set_way(2, &way);
+        let open = guard.is_open(PARTITION);
+        assert!(lets(&mut guard, PARTITION, 64 << 10));
+        !open
+    };
+    assert!(shut(&mut a, Way { back: 0, ..way(2) }));
+    assert!(shut(&mut a, Way { back: 0b1011, ..way(2) }));
+    assert!(!shut(&mut a, Way { back: 0b0100, ..way(2) }));
+    assert!(shut(&mut a, Way { answered: 1, ..way(2) }));
+    assert!(!shut(&mut a, Way { answered: 1 << 5, ..way(2) }));
+    assert_eq!(a.dropped(), []);
+}
+
+#[test]
+fn a_link_with_a_smaller_mtu_than_the_path_takes_short_messages_only() {
+    let (mut a, b) = pair(241);
+    let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
+    a.set_way(2, &Way { mtu: Mtu::M512, ..way(2) });
+    assert!(!guard.is_open(PARTITION), "a long message would not arrive");
+    for (len, passes) in [(0, true), (512, true), (513, false), (1024, false), (9000, false)] {
+        assert_eq!(lets(&mut guard, PARTITION, len), passes, "{len}");
+    }
+    assert_eq!(a.dropped(), [("tx_length", 3)]);
+}
+
 #[test]
 fn a_packet_of_a_group_is_passed_on_to_a_process() {
     let (mut a, mut b) = pair(235);
@@ -638,7 +837,7 @@ fn a_packet_of_a_group_is_passed_on_to_a_process() {
     a.send(&global(MLID.0, MGID), &sent).unwrap();
     a.flush();
     let came = b.expect(1);
-    b.wire.pass_on(&b.rx.iter().next().unwrap(), 3).unwrap();
+    b.wire.pass_on(&mut b.tx.borrow_mut(), &b.rx.iter().next().unwrap(), 3).unwrap();
     let mut rx = Arrivals::default();
     let since = Instant::now();
     while member.receive(&mut rx).unwrap() == 0 {
@@ -650,7 +849,7 @@ fn a_packet_of_a_group_is_passed_on_to_a_process() {
     assert_eq!(b.dropped(), []);
     let crate::Arrival { src, dst, bytes, .. } = arrival;
     let none = crate::Arrival { src, dst, bytes, icrc: None, tos: None, ttl: None, ib: None };
-    member.pass_on(&none, 3).unwrap_err();
+    member.pass_on(&mut Sender::new(), &none, 3).unwrap_err();
 }
 
 #[test]

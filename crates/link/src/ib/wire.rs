@@ -12,13 +12,15 @@ use rdmux_wire::lrh::Lrh;
 use rdmux_wire::{Grh, Mtu};
 use socket2::SockAddr;
 
-use super::batch::{Contents, Shape};
+use super::batch::{Contents, Numbers, Shape};
 use super::receiver::{Came, Owner, Receiver};
-use super::sender::{Refused, RouteHeaders, Sender};
-use super::{IbDrop, Routes};
+use super::sender::{Exit, Refused, RouteHeaders};
+use super::{IbDrop, Outlet, Routes, Sender};
 use crate::udp::control::ControlBuf;
-use crate::udp::{SLOT_SHIFT, UdpPort};
-use crate::wire::{Arrival, Arrivals, Flushed, Frame, LinkCaps, LinkError, Payload, TxFail, Wire};
+use crate::udp::{Loan, SLOT_SHIFT, UdpPort};
+use crate::wire::{
+    Arrival, Arrivals, Flushed, Frame, Gathering, LinkCaps, LinkError, Payload, TxFail, Wire,
+};
 
 /// What carries the packets of one process from and to an InfiniBand port: a UDP socket, and the table that says where to.
 ///
@@ -30,7 +32,7 @@ pub struct IbWire {
     /// Whose socket it is.
     owner: Owner,
     routes: Arc<Routes>,
-    sender: Mutex<Sender>,
+    numbers: Numbers,
     receiver: Mutex<Receiver>,
 }
 
@@ -42,9 +44,9 @@ impl IbWire {
     /// Those of [`UdpPort::new`].
     pub fn new(fd: OwnedFd, slot: u16, routes: Arc<Routes>) -> io::Result<Self> {
         let port = UdpPort::new(fd)?;
-        let (sender, receiver) = (Mutex::new(Sender::new(slot)), Mutex::default());
+        let (numbers, receiver) = (Numbers::new(slot), Mutex::default());
         let owner = Owner { slot, has_targets: false };
-        Ok(Self { port, owner, routes, sender, receiver })
+        Ok(Self { port, owner, routes, numbers, receiver })
     }
 
     /// The socket also gets what is for XRC targets, which belong to no process ([`UdpGroup::steer_targets`]).
@@ -77,7 +79,12 @@ impl IbWire {
     /// # Errors
     ///
     /// [`LinkError::Busy`] if the socket is full, [`LinkError::Io`]; `InvalidInput` for what did not come over InfiniBand.
-    pub fn pass_on(&self, arrival: &Arrival<'_>, slot: u16) -> Result<(), LinkError> {
+    pub fn pass_on(
+        &self,
+        tx: &mut Sender,
+        arrival: &Arrival<'_>,
+        slot: u16,
+    ) -> Result<(), LinkError> {
         let invalid = || LinkError::Io(io::ErrorKind::InvalidInput.into());
         let route = arrival.ib.ok_or_else(invalid)?;
         let grh = route.grh.as_ref().map(|grh| Grh::parse(grh)).transpose();
@@ -91,8 +98,11 @@ impl IbWire {
         let total = u16::try_from(contents.len()).map_err(|_| invalid())?;
         let steer = u32::from(slot) << SLOT_SHIFT | 0xfff;
         let shape = Shape { to: self.own_addr(), steer, total, parts: 1 };
-        let sender = &mut *self.sender.lock();
-        sender.send_alone(&self.port, &self.routes, &shape, &contents)
+        tx.send_alone(self.exit(), &shape, &contents)
+    }
+
+    fn exit(&self) -> Exit<'_, UdpPort> {
+        Exit { port: &self.port, routes: &self.routes, numbers: &self.numbers }
     }
 
     /// Sends a datagram that came to the wrong socket, because the kernel merged it with others, to the right one.
@@ -102,15 +112,10 @@ impl IbWire {
             self.routes.count(IbDrop::TxRefused, 1);
         }
     }
-
-    #[cfg(test)]
-    pub(super) fn with_sender<R>(&self, f: impl FnOnce(&mut Sender) -> R) -> R {
-        f(&mut self.sender.lock())
-    }
 }
 
 /// Where packets for the own port go. A socket that takes packets at all addresses gets these by a loopback address.
-pub(super) fn own_addr(port: &UdpPort) -> SocketAddr {
+pub(super) fn own_addr(port: &impl Outlet) -> SocketAddr {
     let local = port.local_addr();
     match local.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, local.port()).into(),
@@ -121,7 +126,7 @@ pub(super) fn own_addr(port: &UdpPort) -> SocketAddr {
 
 impl Wire for IbWire {
     type To = AddressVector;
-    type Tx = ();
+    type Tx = Sender;
     type Rx = Arrivals;
     type Arrived = io::Result<usize>;
 
@@ -138,9 +143,13 @@ impl Wire for IbWire {
         Some(self.port.as_fd())
     }
 
-    /// Never [`LinkError::Full`]: what does not go with what was gathered has it sent first.
-    fn send(&self, (): &mut (), to: &AddressVector, frame: &Frame<'_>) -> Result<(), LinkError> {
-        match self.sender.lock().send(&self.port, &self.routes, to, frame) {
+    fn send(
+        &self,
+        tx: &mut Sender,
+        to: &AddressVector,
+        frame: &Frame<'_>,
+    ) -> Result<(), LinkError> {
+        match tx.send(self.exit(), to, frame) {
             Ok(()) => Ok(()),
             Err(Refused::Lost(IbDrop::TxInactive)) => {
                 self.routes.drop_here(IbDrop::TxInactive);
@@ -155,8 +164,8 @@ impl Wire for IbWire {
         }
     }
 
-    fn flush(&self, (): &mut ()) -> Result<Flushed, TxFail> {
-        Ok(self.sender.lock().flush(&self.port, &self.routes))
+    fn flush(&self, tx: &mut Sender) -> Result<Flushed, TxFail> {
+        tx.flush(self.exit(), None).1
     }
 
     /// Returns how many packets came; there may be more.
@@ -174,5 +183,27 @@ impl Wire for IbWire {
                 Came::Nothing => {}
             }
         })
+    }
+}
+
+impl Gathering for IbWire {
+    fn packets(&self, tx: &Sender) -> usize {
+        tx.batch.len()
+    }
+
+    fn bytes(&self, tx: &Sender) -> usize {
+        tx.batch.bytes()
+    }
+
+    fn lends(&self) -> bool {
+        self.port.lends()
+    }
+
+    fn flush_lent(&self, tx: &mut Sender, loan: &mut Loan) -> (bool, Result<Flushed, TxFail>) {
+        tx.flush(self.exit(), Some(loan))
+    }
+
+    fn forget(&self, tx: &mut Sender) {
+        tx.batch.clear();
     }
 }

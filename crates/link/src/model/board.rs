@@ -20,7 +20,7 @@ fn region(n: u64) -> RegionRow {
 }
 
 fn show_qp(own: &Board) {
-    own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 1, access: 7 });
+    own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 1, access: 7, pkey: 0xffff });
 }
 
 /// The owner of two rows, and as others see it.

@@ -11,7 +11,8 @@ const MLID: Lid = Lid::FIRST_MULTICAST;
 
 fn way(n: u8) -> Way {
     let (peer, bits) = (PeerId::new(1).unwrap(), n.into());
-    Way { peer, hops: n, mtu: Mtu::M256, rate: n, sls: 0, pkeys: bits, back: bits }
+    let (mtu, rate, sls) = (Mtu::M256, n, 0);
+    Way { peer, hops: n, mtu, rate, sls, pkeys: bits, back: bits, answered: bits }
 }
 
 fn is_whole(it: &Way) -> bool {

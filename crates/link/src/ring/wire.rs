@@ -125,19 +125,22 @@ pub struct Meta {
     pub path: RingPath,
 }
 
-/// A path between two processes of a host, as the sender names its ends. There is one ring whatever the paths, but a queue
+/// A path between two processes of a machine, as the sender names its ends. There is one ring whatever the paths, but a queue
 /// pair that has two of them must know by which a packet came (IBTA 17.2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RingPath {
-    /// The number of the port that both ends are at; 0 if nothing is said of the path.
+    /// The number of the port that both ends are at, or [`ELSEWHERE`](Self::ELSEWHERE); 0 if nothing is said of the path.
     pub port: u8,
-    /// The sender's end: the index of its address where ports have addresses, on InfiniBand the path bits of its LID.
-    pub near: u8,
+    /// The sender's end: the index of its address where ports have addresses, on InfiniBand its LID.
+    pub near: u16,
     /// The receiver's end, likewise.
-    pub far: u8,
+    pub far: u16,
 }
 
 impl RingPath {
+    /// In place of the port's number: the ends are at ports of two hosts, which need not have the same number.
+    pub const ELSEWHERE: u8 = u8::MAX;
+
     /// The same path as its other end names it.
     #[must_use]
     pub fn reversed(self) -> Self {
@@ -158,21 +161,27 @@ impl Meta {
         let ack = self.ack.map_or(0, |psn| psn.get() | Self::ACK);
         bytes[8..12].copy_from_slice(&ack.to_ne_bytes());
         let RingPath { port, near, far } = self.path;
-        bytes[12..15].copy_from_slice(&[port, near, far]);
+        bytes[2] = port;
+        bytes[12..14].copy_from_slice(&near.to_ne_bytes());
+        bytes[14..16].copy_from_slice(&far.to_ne_bytes());
         bytes
     }
 
     /// The same as the receiver reads it.
     #[inline]
     pub fn parse(bytes: [u8; 16]) -> Self {
-        let [header, pad, _, _, q0, q1, q2, q3, a0, a1, a2, a3, port, near, far, _] = bytes;
+        let [header, pad, port, _, q0, q1, q2, q3, a0, a1, a2, a3, n0, n1, f0, f1] = bytes;
         let ack = u32::from_ne_bytes([a0, a1, a2, a3]);
         Self {
             header,
             pad,
             dest_qpn: u32::from_ne_bytes([q0, q1, q2, q3]),
             ack: (ack & Self::ACK != 0).then(|| Psn::new(ack & !Self::ACK)),
-            path: RingPath { port, near, far },
+            path: RingPath {
+                port,
+                near: u16::from_ne_bytes([n0, n1]),
+                far: u16::from_ne_bytes([f0, f1]),
+            },
         }
     }
 }

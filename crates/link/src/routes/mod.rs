@@ -118,9 +118,7 @@ impl Default for OwnPort {
 impl OwnPort {
     /// The path bits of a LID, if it is one of the port's (IBTA 7.11.1).
     pub fn path_bits(&self, lid: Lid) -> Option<u8> {
-        let mask = self.mask();
-        (lid.is_unicast() && self.lid.is_unicast() && lid.0 & !mask == self.lid.0 & !mask)
-            .then_some((lid.0 & mask & 0x7f) as u8)
+        has_lid(self.lid, self.lmc, lid).then_some((lid.0 & self.mask() & 0x7f) as u8)
     }
 
     /// The LID with some path bits, of which only as many count as the LMC says.
@@ -131,8 +129,18 @@ impl OwnPort {
 
     /// The path bits of a LID.
     fn mask(&self) -> u16 {
-        (1 << self.lmc.min(7)) - 1
+        path_mask(self.lmc)
     }
+}
+
+fn path_mask(lmc: u8) -> u16 {
+    (1 << lmc.min(7)) - 1
+}
+
+/// Whether a port with a base LID and an LMC has a LID (IBTA 7.11.1).
+fn has_lid(base: Lid, lmc: u8, lid: Lid) -> bool {
+    let mask = path_mask(lmc);
+    lid.is_unicast() && base.is_unicast() && lid.0 & !mask == base.0 & !mask
 }
 
 /// Another port, or this one: where its host takes its packets.
@@ -142,6 +150,10 @@ pub struct Peer {
     pub addr: SocketAddr,
     /// The port's GUID, by which a change of the port is seen where the number stays.
     pub port_guid: Guid,
+    /// Its base LID, whether or not a way leads there; zero while it has none.
+    pub lid: Lid,
+    /// How many low bits of the LID are path bits.
+    pub lmc: u8,
 }
 
 /// What a packet meets between the own port and another.
@@ -159,9 +171,12 @@ pub struct Way {
     pub sls: u16,
     /// Bit i: packets with the P_Key at index i of the own table pass every partition enforcement.
     pub pkeys: u128,
-    /// Bit b: what the other port sends to the own LID with the path bits b arrives. All that is done to the other's memory
-    /// without a packet is allowed only then.
+    /// Bit b: what the other port sends to the own LID with the path bits b arrives, if it is what may be sent there: packets as
+    /// large, with the same service levels. All that is done to the other's memory without a packet is allowed only then.
     pub back: u128,
+    /// Bit i: the other port takes packets with the P_Key at index i of the own table, and answers with that partition's key
+    /// pass every enforcement, too.
+    pub answered: u128,
 }
 
 impl Way {
@@ -175,9 +190,13 @@ impl Way {
         index < PKEYS && self.pkeys >> index & 1 != 0
     }
 
-    /// Whether what the other port sends to the own LID with these path bits arrives.
-    pub const fn comes_back(&self, path_bits: u8) -> bool {
-        path_bits < 128 && self.back >> path_bits & 1 != 0
+    /// Whether what the other port answers to packets from the own LID with these path bits, and with the P_Key at an index of
+    /// the own table, arrives.
+    pub const fn comes_back(&self, path_bits: u8, pkey: usize) -> bool {
+        path_bits < 128
+            && self.back >> path_bits & 1 != 0
+            && pkey < PKEYS
+            && self.answered >> pkey & 1 != 0
     }
 }
 
@@ -188,9 +207,10 @@ const MLIDS: u16 = if cfg!(loom) { 2 } else { 0x4000 };
 /// How many rows. With one for each unicast LID and each peer, 200,000 are left to groups.
 const ROWS: u32 = if cfg!(loom) { 4 } else { 1 << 18 };
 
-const LINE: usize = 64;
+/// The bytes of a row: two cache lines, of which the second has the end of what it holds and the number of the next row.
+const LINE: usize = 128;
 /// "rdmuxrt" and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrt\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrt\x03");
 
 /// Offsets, in bytes.
 mod at {
@@ -233,9 +253,9 @@ const fn first(entry: u64) -> u32 {
 }
 
 /// What a row holds; the word after these is the number of the next row.
-type Words = [u64; 6];
+type Words = [u64; 8];
 /// The number of the next row, which has a word of its own.
-const NEXT: usize = 6;
+const NEXT: usize = 8;
 
 /// The words of [`OwnPort`].
 const OWN_WORDS: usize = 3 + PKEYS / 4;
@@ -251,16 +271,16 @@ fn whole(low: u64, high: u64) -> u128 {
 
 impl Route {
     fn to_words(self) -> Words {
-        let Some(way) = self.way else { return [0, 0, 0, 0, 0, self.id.0] };
-        let Way { peer, hops, mtu, rate, sls, pkeys, back } = way;
+        let Some(way) = self.way else { return [0, 0, 0, 0, 0, 0, 0, self.id.0] };
+        let Way { peer, hops, mtu, rate, sls, pkeys, back, answered } = way;
         let [a, b] = peer.0.to_le_bytes();
         let [c, d] = sls.to_le_bytes();
         let about = u64::from_le_bytes([a, b, c, d, hops, mtu.code(), rate, 0]);
-        let ([p, q], [r, s]) = (halves(pkeys), halves(back));
-        [about, p, q, r, s, self.id.0]
+        let ([p, q], [r, s], [t, u]) = (halves(pkeys), halves(back), halves(answered));
+        [about, p, q, r, s, t, u, self.id.0]
     }
 
-    fn from_words([about, p, q, r, s, id]: Words) -> Option<Self> {
+    fn from_words([about, p, q, r, s, t, u, id]: Words) -> Option<Self> {
         let [a, b, c, d, hops, mtu, rate, _] = about.to_le_bytes();
         let id = RouteId(id);
         if about == 0 {
@@ -274,6 +294,7 @@ impl Route {
             sls: u16::from_le_bytes([c, d]),
             pkeys: whole(p, q),
             back: whole(r, s),
+            answered: whole(t, u),
         };
         Some(Self { id, way: Some(way) })
     }
@@ -289,10 +310,11 @@ impl Peer {
                 (6, high, low, u64::from(v6.scope_id()))
             }
         };
-        [scope << 32 | port | family, high, low, self.port_guid.0, 0, 0]
+        let lid = u64::from(self.lmc) << 16 | u64::from(self.lid.0);
+        [scope << 32 | port | family, high, low, self.port_guid.0, lid, 0, 0, 0]
     }
 
-    fn from_words([about, high, low, guid, ..]: Words) -> Option<Self> {
+    fn from_words([about, high, low, guid, lid, ..]: Words) -> Option<Self> {
         let port = (about >> 16 & 0xffff) as u16;
         let addr: SocketAddr = match about & 0xffff {
             4 => (Ipv4Addr::from_bits(u32::try_from(low).ok()?), port).into(),
@@ -302,7 +324,13 @@ impl Peer {
             }
             _ => return None,
         };
-        Self { addr, port_guid: Guid(guid) }.checked()
+        let (base, lmc) = (Lid((lid & 0xffff) as u16), (lid >> 16 & 0xff) as u8);
+        Self { addr, port_guid: Guid(guid), lid: base, lmc }.checked()
+    }
+
+    /// Whether the port has a LID.
+    pub fn has_lid(&self, lid: Lid) -> bool {
+        has_lid(self.lid, self.lmc, lid)
     }
 
     /// Itself, if packets can go there.
@@ -311,7 +339,7 @@ impl Peer {
             IpAddr::V4(ip) => ip.is_unspecified(),
             IpAddr::V6(ip) => ip.is_unspecified(),
         };
-        (!unspecified && self.addr.port() != 0).then_some(self)
+        (!unspecified && self.addr.port() != 0 && self.lmc <= 7).then_some(self)
     }
 }
 

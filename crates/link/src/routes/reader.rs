@@ -83,6 +83,13 @@ impl RouteView {
         self.settled(peer_entry(id), |row| Peer::from_words(self.row(row)?.0))
     }
 
+    /// The peer that has a LID, whether or not a way leads there.
+    pub fn peer_with(&self, lid: Lid) -> Option<Peer> {
+        let peer = |id| self.peer(id).filter(|peer| peer.has_lid(lid));
+        let at_end = self.way(lid).and_then(|way| peer(way.peer));
+        at_end.or_else(|| (1..=MAX_PEERS).filter_map(PeerId::new).find_map(peer))
+    }
+
     /// The ways to those that get a copy of what is sent to a group, in place of what `ways` has. None if there is no such
     /// group. Returns by what packets to it are counted.
     pub fn group(&self, mlid: Lid, ways: &mut Vec<Way>) -> RouteId {

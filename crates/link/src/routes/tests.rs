@@ -18,7 +18,8 @@ fn id(n: u16) -> PeerId {
 fn way(n: u16) -> Way {
     let bits = u128::from(n) << 100 | u128::from(n);
     let (hops, rate) = (n.to_le_bytes()[0], n.to_le_bytes()[1]);
-    Way { peer: id(1 + n % 4095), hops, mtu: Mtu::M2048, rate, sls: n, pkeys: bits, back: !bits }
+    let (peer, mtu, answered) = (id(1 + n % 4095), Mtu::M2048, bits << 7);
+    Way { peer, hops, mtu, rate, sls: n, pkeys: bits, back: !bits, answered }
 }
 
 fn port(n: u16) -> OwnPort {
@@ -61,7 +62,8 @@ fn what_is_set_is_found_until_it_is_taken_back() {
     assert_eq!(view.way(Lid(2)), None);
     for (n, addr) in [(1, "10.1.2.3:4791"), (4095, "[fe80::1%7]:9"), (2, "[2001:db8::ffff]:65535")]
     {
-        let peer = Peer { addr: addr.parse().unwrap(), port_guid: Guid(u64::MAX - u64::from(n)) };
+        let (addr, port_guid) = (addr.parse().unwrap(), Guid(u64::MAX - u64::from(n)));
+        let peer = Peer { addr, port_guid, lid: Lid(n << 3), lmc: 3 };
         table.set_peer(id(n), Some(&peer)).unwrap();
         assert_eq!(view.peer(id(n)), Some(peer));
     }
@@ -84,7 +86,8 @@ fn what_is_set_is_found_until_it_is_taken_back() {
 fn the_epoch_rises_with_what_is_published_and_only_with_a_change() {
     let (mut table, view) = pair();
     assert_eq!(table.publish(), 1);
-    let peer = Peer { addr: "10.1.2.3:4791".parse().unwrap(), port_guid: Guid(1) };
+    let addr = "10.1.2.3:4791".parse().unwrap();
+    let peer = Peer { addr, port_guid: Guid(1), lid: Lid(3), lmc: 0 };
     let mut epoch = 1;
     for again in [false, true] {
         table.set_own(&port(3)).unwrap();
@@ -125,7 +128,8 @@ fn what_cannot_be_is_refused() {
     table.set_own(&port(8)).unwrap();
     assert_eq!(table.set_own(&OwnPort { lmc: 8, ..port(9) }), Err(RouteError::OutOfRange));
     assert_eq!(view.own(), port(8));
-    let good = Peer { addr: "10.1.2.3:4791".parse().unwrap(), port_guid: Guid(1) };
+    let addr = "10.1.2.3:4791".parse().unwrap();
+    let good = Peer { addr, port_guid: Guid(1), lid: Lid(1), lmc: 0 };
     for addr in ["0.0.0.0:1", "[::]:1", "10.1.2.3:0"] {
         table.set_peer(id(1), Some(&good)).unwrap();
         let peer = Peer { addr: addr.parse().unwrap(), ..good };
@@ -171,7 +175,12 @@ fn nothing_is_read_torn_while_it_is_written() {
     let (mut table, view) = pair();
     let stop = AtomicBool::new(false);
     let ways = |n: u16| [way(n), way(n), way(n)];
-    let peer = |n: u16| Peer { addr: (Ipv4Addr::LOCALHOST, n).into(), port_guid: Guid(n.into()) };
+    let peer = |n: u16| Peer {
+        addr: (Ipv4Addr::LOCALHOST, n).into(),
+        port_guid: Guid(n.into()),
+        lid: Lid(n),
+        lmc: 0,
+    };
     table.set_own(&port(1)).unwrap();
     table.set_way(Lid(5), Some(&way(1))).unwrap();
     table.set_peer(id(1), Some(&peer(1))).unwrap();
@@ -242,10 +251,36 @@ fn path_bits_are_those_of_the_own_lids() {
 
 #[test]
 fn a_way_takes_what_its_bits_say() {
-    let way = Way { sls: 1 << 15, pkeys: 1 << 127, back: 1 << 127, ..way(0) };
+    let last = 1 << 127;
+    let way = Way { sls: 1 << 15, pkeys: last, back: last, answered: last | 1, ..way(0) };
     assert!(way.takes_sl(15) && !way.takes_sl(14) && !way.takes_sl(16) && !way.takes_sl(255));
     assert!(way.takes_pkey(127) && !way.takes_pkey(126) && !way.takes_pkey(128));
-    assert!(way.comes_back(127) && !way.comes_back(126) && !way.comes_back(255));
+    assert!(way.comes_back(127, 127) && way.comes_back(127, 0));
+    assert!(!way.comes_back(126, 127) && !way.comes_back(255, 127));
+    assert!(!way.comes_back(127, 126) && !way.comes_back(127, 128));
+}
+
+#[test]
+fn a_peer_is_found_by_each_of_its_lids_with_and_without_a_way() {
+    let (mut table, view) = pair();
+    let peer = |n: u16, lmc| Peer {
+        addr: ([10, 0, 0, n.to_le_bytes()[0]], 1).into(),
+        port_guid: Guid(n.into()),
+        lid: Lid(16 * n),
+        lmc,
+    };
+    for (n, lmc) in [(1, 0), (2, 2), (3, 3)] {
+        table.set_peer(id(n), Some(&peer(n, lmc))).unwrap();
+    }
+    // One that leads to the right port, and one that leads to another.
+    table.set_way(Lid(0x20), Some(&Way { peer: id(2), ..way(1) })).unwrap();
+    table.set_way(Lid(0x30), Some(&Way { peer: id(1), ..way(1) })).unwrap();
+    let found = |lid| view.peer_with(Lid(lid)).map(|peer| peer.port_guid.0);
+    assert_eq!([0x10, 0x20, 0x23, 0x30, 0x37].map(found), [1, 2, 2, 3, 3].map(Some));
+    assert_eq!([0, 0x11, 0x24, 0x38, 0xc000, 0xffff].map(found), [None; 6]);
+    table.set_peer(id(4), Some(&Peer { lid: Lid::NONE, ..peer(4, 7) })).unwrap();
+    assert_eq!(found(0), None);
+    assert_eq!(table.set_peer(id(5), Some(&peer(5, 8))), Err(RouteError::OutOfRange));
 }
 
 #[test]
@@ -310,7 +345,7 @@ fn a_list_that_has_no_end_is_no_group() {
     map.word(at::ROWS + 8 * NEXT).store(1, Ordering::Relaxed);
     assert_eq!(group(&view, 0xc000), []);
     // One without a way, either.
-    (0..6).for_each(|i| map.word(at::ROWS + 8 * i).store(0, Ordering::Relaxed));
+    (0..NEXT).for_each(|i| map.word(at::ROWS + 8 * i).store(0, Ordering::Relaxed));
     assert_eq!(group(&view, 0xc000), []);
     // A row that is not there ends it, too.
     map.word(at::ROWS + 8 * NEXT).store(u64::from(ROWS) + 1, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use super::lend::{self, Loan, Pipe};
 use super::rx::RxBatch;
 use super::tx::{PushError, TxBatch};
 use crate::sys;
-use crate::wire::{Ends, Flushed, Frame, LinkCaps, LinkError, TxFail, Wire};
+use crate::wire::{Ends, Flushed, Frame, Gathering, LinkCaps, LinkError, TxFail, Wire};
 
 /// A UDP socket to send and receive RoCEv2 packets with: not connected, nonblocking, set up as
 /// [`super::UdpGroup`] does it.
@@ -83,9 +83,12 @@ impl UdpPort {
         self.lends.load(Ordering::Relaxed) && self.segments()
     }
 
-    /// Remembers that the kernel does not take pages on this socket's way out.
-    pub(super) fn refuse_loans(&self) {
-        self.lends.store(false, Ordering::Relaxed);
+    /// A loan was not taken. Remembers if the kernel does not take pages on this socket's way out.
+    pub(crate) fn loan_refused(&self, error: &io::Error) {
+        // No room now, or one page too many (`lend`): the next may leave so again.
+        if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EMSGSIZE)) {
+            self.lends.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Sends one message, without blocking.
@@ -100,7 +103,7 @@ impl UdpPort {
     }
 
     /// The same by lending the kernel the pages that most of it lies in.
-    pub(super) fn send_lent(
+    pub(crate) fn send_lent(
         &self,
         name: &SockAddr,
         bytes: &[u8],
@@ -182,6 +185,28 @@ impl Wire for UdpPort {
     /// Returns the number of messages, each of which holds one packet or several.
     fn receive(&self, rx: &mut RxBatch) -> io::Result<usize> {
         rx.recv(self)
+    }
+}
+
+impl Gathering for UdpPort {
+    fn packets(&self, tx: &TxBatch) -> usize {
+        tx.len()
+    }
+
+    fn bytes(&self, tx: &TxBatch) -> usize {
+        tx.bytes()
+    }
+
+    fn lends(&self) -> bool {
+        self.lends()
+    }
+
+    fn flush_lent(&self, tx: &mut TxBatch, loan: &mut Loan) -> (bool, Result<Flushed, TxFail>) {
+        tx.flush_lent(self, loan)
+    }
+
+    fn forget(&self, tx: &mut TxBatch) {
+        tx.clear();
     }
 }
 

@@ -241,10 +241,7 @@ impl TxBatch {
                 (true, Ok(sent))
             }
             Err(e) => {
-                // No room now, or one page too many (`lend`): the next may leave so again.
-                if !matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EMSGSIZE)) {
-                    port.refuse_loans();
-                }
+                port.loan_refused(&e);
                 // Some of it may have left, and the receiver gets it twice.
                 (true, self.flush(port))
             }

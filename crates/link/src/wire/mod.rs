@@ -4,10 +4,10 @@
 //! - `arrival`: packets that have arrived
 //!
 //! Four wires are in this crate. [`UdpPort`](crate::UdpPort) carries packets to any destination and gathers them into one
-//! system call. [`Ring`](crate::Ring) carries records to one process, and a packet is one kind of record.
+//! system call, and so does [`IbWire`](crate::IbWire) ([`Gathering`]). [`Ring`](crate::Ring) carries records to one process, and a packet is one kind of record.
 //! [`TcpStream`](crate::TcpStream) carries bytes to one queue pair. Each has shortcuts besides, which its part of the engine
 //! knows. A wire that has none needs no part of the engine: it is a [`PacketWire`], which the device's control plane hands
-//! to the engine; [`IbWire`](crate::IbWire) is one. `crates/verbs/tests/unix_wire.rs` is one over Unix sockets.
+//! to the engine. `crates/verbs/tests/unix_wire.rs` is one over Unix sockets.
 
 mod arrival;
 mod frame;
@@ -22,6 +22,7 @@ pub use rdmux_transport::env::LinkCaps;
 pub use self::arrival::{Arrival, Arrivals, Ends, IbRoute};
 pub use self::frame::{Frame, Payload, Piece};
 use crate::guarded::Unmapped;
+use crate::udp::Loan;
 
 /// What carries packets, records or a stream of bytes between processes, in both directions.
 ///
@@ -75,6 +76,29 @@ pub trait Wire: fmt::Debug {
 
     /// Receives what there is, in place of what was received before.
     fn receive(&self, rx: &mut Self::Rx) -> Self::Arrived;
+}
+
+/// A wire that gathers packets in what the sender has to itself until they are flushed, and may send them zero-copy: out of
+/// memory of a [`Loan`], which the kernel is lent.
+pub trait Gathering: Wire {
+    /// How many packets are gathered.
+    fn packets(&self, tx: &Self::Tx) -> usize;
+
+    /// How many bytes they are.
+    fn bytes(&self, tx: &Self::Tx) -> usize;
+
+    /// Whether the kernel may be lent memory.
+    fn lends(&self) -> bool;
+
+    /// As [`flush`](Wire::flush), but lends the kernel memory if it takes it. Returns whether the kernel may have it.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn flush_lent(&self, tx: &mut Self::Tx, loan: &mut Loan) -> (bool, Result<Flushed, TxFail>);
+
+    /// Forgets what was gathered and has not left.
+    fn forget(&self, tx: &mut Self::Tx);
 }
 
 /// A wire of packets that the engine drives by the methods of [`Wire`] alone. A receive brings so many packets, or an error

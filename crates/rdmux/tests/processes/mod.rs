@@ -115,6 +115,8 @@ pub(crate) struct Peer {
     pub(crate) child: Child,
     to: ChildStdin,
     from: Lines<BufReader<ChildStdout>>,
+    /// Its queue pair.
+    endpoint: Option<Endpoint>,
 }
 
 impl Peer {
@@ -125,15 +127,31 @@ impl Peer {
 
     /// As [`start`](Self::start), by this command.
     pub(crate) fn start_by(command: &mut Command, end: &End, access: Access) -> Self {
+        let mut peer = Self::spawn(command);
+        peer.connect_us(end);
+        peer.connect_it(end, access);
+        peer
+    }
+
+    /// Starts it, and does not connect to it.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let to = child.stdin.take().unwrap();
         let from = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut peer = Self { child, to, from };
-        let theirs = Endpoint::from_bytes(&bytes(&peer.hear())).unwrap();
-        end.qp.connect(theirs, 0, ALL).unwrap();
-        let own = hex(&end.qp.endpoint(0).unwrap().to_bytes());
-        peer.ask(&format!("connect {own} {}", access.bits()));
+        let mut peer = Self { child, to, from, endpoint: None };
+        peer.endpoint = Some(Endpoint::from_bytes(&bytes(&peer.hear())).unwrap());
         peer
+    }
+
+    /// Connects our queue pair to its.
+    pub(crate) fn connect_us(&self, end: &End) {
+        end.qp.connect(self.endpoint.unwrap(), 0, ALL).unwrap();
+    }
+
+    /// Connects its queue pair to ours.
+    pub(crate) fn connect_it(&mut self, end: &End, access: Access) {
+        let own = hex(&end.qp.endpoint(0).unwrap().to_bytes());
+        self.ask(&format!("connect {own} {}", access.bits()));
     }
 
     pub(crate) fn hear(&mut self) -> String {

@@ -29,6 +29,7 @@ use rdmux_subnet::manager::RoutingEngine;
 use rdmux_transport::Time;
 
 pub use self::lies::Lie;
+pub(crate) use self::world::is_end;
 
 /// Everything that is decided before the clock starts.
 #[derive(Clone, Debug)]

@@ -384,6 +384,6 @@ impl Seat {
 }
 
 /// Whether a port can have a LID.
-pub(super) fn is_end(subnet: &Subnet, port: PortId) -> bool {
+pub(crate) fn is_end(subnet: &Subnet, port: PortId) -> bool {
     port.number == 0 || subnet.port(PortId::new(port.node, 0)).is_none()
 }

@@ -1,8 +1,10 @@
 //! Copies of all frames, for `rdmux capture`.
 //!
 //! While nobody captures, each batch of packets costs one look at a flag. A frame goes to a datagram
-//! socket as a [`FrameHeader`] and an IP packet, as it would be seen on a wire; what the socket does
+//! socket as a [`FrameHeader`] and an IP or InfiniBand packet, as it would be seen on a wire; what the socket does
 //! not take is counted and forgotten.
+
+mod infiniband;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -11,45 +13,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rdmux_link::IcrcCheck;
-use rdmux_link::wire::{Arrival, Ends, Frame, Payload};
+use rdmux_link::capture::{FrameHeader, FrameKind};
+use rdmux_link::wire::{Arrival, Ends, Frame, IbRoute, Payload};
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo};
 use rdmux_wire::ip::{self, Ipv4, Ipv6};
 use rdmux_wire::udp::Udp;
 
 use crate::engine::device::{Device, PORT};
-
-/// What precedes each captured packet: 16 bytes, numbers in the machine's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameHeader {
-    /// Whether this process sent it.
-    pub sent: bool,
-    /// Whether it went through shared memory; its network headers are then made up.
-    pub memory: bool,
-    /// When, in nanoseconds since 1970.
-    pub time: u64,
-}
-
-impl FrameHeader {
-    /// Its length.
-    pub const LEN: usize = 16;
-
-    /// Takes a header off the front of a message.
-    pub fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
-        let (header, packet) = message.split_first_chunk::<{ Self::LEN }>()?;
-        let [sent, memory, _, _, _, _, _, _, time @ ..] = *header;
-        let time = u64::from_ne_bytes(time);
-        Some((Self { sent: sent != 0, memory: memory != 0, time }, packet))
-    }
-
-    fn to_bytes(self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        bytes[0] = self.sent.into();
-        bytes[1] = self.memory.into();
-        bytes[8..].copy_from_slice(&self.time.to_ne_bytes());
-        bytes
-    }
-}
+use crate::objects::kind::LinkLayer;
 
 /// Where frames go, if anywhere.
 #[derive(Debug, Default)]
@@ -62,7 +34,17 @@ pub struct Capture {
 struct Sink {
     socket: Option<OwnedFd>,
     buffer: Vec<u8>,
+    /// Of an InfiniBand packet what begins with its BTH, before it is known how long it is.
+    transport: Vec<u8>,
     drops: u64,
+}
+
+/// What is below the BTH of a packet.
+enum Below {
+    /// UDP over IP.
+    Ip(Ends),
+    /// InfiniBand's link and network headers.
+    Ib(IbRoute),
 }
 
 impl Capture {
@@ -79,7 +61,27 @@ impl Capture {
         if self.on.load(Ordering::Acquire)
             && let Some(ends) = ends()
         {
-            self.sink.lock().write(true, false, &ends, |b| put_frame(b, frame), true);
+            let put = |b: &mut Vec<u8>| put_frame(b, frame);
+            self.sink.lock().write(true, false, &Below::Ip(ends), put, true);
+        }
+    }
+
+    /// A packet leaves along `av` by a wire that the device's driver brought, which may know its ends.
+    #[inline]
+    pub(crate) fn sent_along(
+        &self,
+        device: &Device,
+        av: &AddressVector,
+        ends: impl FnOnce() -> Option<Ends>,
+        frame: &Frame<'_>,
+    ) {
+        if self.on.load(Ordering::Acquire) {
+            let below = match ends() {
+                Some(ends) => Below::Ip(ends),
+                None => below_of(device, av),
+            };
+            let put = |b: &mut Vec<u8>| put_frame(b, frame);
+            self.sink.lock().write(true, false, &below, put, true);
         }
     }
 
@@ -92,7 +94,11 @@ impl Capture {
             let right = arrival.check_icrc() != IcrcCheck::Wrong;
             let bytes = if right { arrival.without_icrc() } else { arrival.bytes };
             let put = |b: &mut Vec<u8>| b.extend_from_slice(bytes);
-            self.sink.lock().write(false, false, &arrival.ends(), put, right);
+            let below = match arrival.ib {
+                Some(route) => Below::Ib(*route),
+                None => Below::Ip(arrival.ends()),
+            };
+            self.sink.lock().write(false, false, &below, put, right);
         }
     }
 
@@ -101,7 +107,7 @@ impl Capture {
     pub(crate) fn sent_in_memory(&self, device: &Device, av: &AddressVector, frame: &Frame<'_>) {
         if self.on.load(Ordering::Acquire) {
             let put = |b: &mut Vec<u8>| put_frame(b, frame);
-            self.sink.lock().write(true, true, &ends_of(device, av), put, true);
+            self.sink.lock().write(true, true, &below_of(device, av), put, true);
         }
     }
 
@@ -109,37 +115,62 @@ impl Capture {
     #[inline]
     pub(crate) fn received_in_memory(&self, device: &Device, av: &AddressVector, bytes: &[u8]) {
         if self.on.load(Ordering::Acquire) {
-            let Ends { src, dst, .. } = ends_of(device, av);
-            let ends = Ends::between(dst.ip(), src.ip());
+            let below = match below_of(device, av) {
+                Below::Ip(Ends { src, dst, .. }) => Below::Ip(Ends::between(dst.ip(), src.ip())),
+                Below::Ib(route) => Below::Ib(infiniband::reversed(&route)),
+            };
             let put = |b: &mut Vec<u8>| b.extend_from_slice(bytes);
-            self.sink.lock().write(false, true, &ends, put, true);
+            self.sink.lock().write(false, true, &below, put, true);
         }
     }
 }
 
-/// The ends of a packet along `av` by a wire that has no addresses.
-pub(crate) fn ends_of(device: &Device, av: &AddressVector) -> Ends {
-    let src = device.gid(av.port_num.max(PORT), av.sgid_index).map_or(av.dgid, |entry| entry.gid);
-    Ends::between(src.ip(), av.dgid.ip())
+/// What is below the BTH of a packet along `av`, where the wire does not say.
+fn below_of(device: &Device, av: &AddressVector) -> Below {
+    match device.kind().row().link_layer {
+        LinkLayer::InfiniBand => Below::Ib(infiniband::route_of(device, av)),
+        LinkLayer::Ethernet => {
+            let src = device.gid(av.port_num.max(PORT), av.sgid_index);
+            let src = src.map_or(av.dgid, |entry| entry.gid);
+            Below::Ip(Ends::between(src.ip(), av.dgid.ip()))
+        }
+    }
 }
 
 impl Sink {
-    /// Builds the IP packet in the buffer and hands it over.
+    /// Builds the packet and hands it over. `put` appends everything from the BTH on, with its ICRC unless that is to be added.
     fn write(
         &mut self,
         sent: bool,
         memory: bool,
+        below: &Below,
+        put: impl FnOnce(&mut Vec<u8>),
+        add_icrc: bool,
+    ) {
+        if self.socket.is_none() {
+            return;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let header = |kind| FrameHeader { sent, memory, kind, time };
+        match below {
+            Below::Ip(ends) => self.write_ip(header(FrameKind::Ip), ends, put, add_icrc),
+            // Its ICRC was checked, or is not there yet.
+            Below::Ib(route) => self.write_ib(header(FrameKind::InfiniBand), route, put),
+        }
+    }
+
+    fn write_ip(
+        &mut self,
+        header: FrameHeader,
         ends: &Ends,
         put: impl FnOnce(&mut Vec<u8>),
         add_icrc: bool,
     ) {
-        let Some(socket) = &self.socket else { return };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let network = if ends.dst.is_ipv4() { Ipv4::LEN } else { Ipv6::LEN };
         let start = FrameHeader::LEN + network + Udp::LEN;
         self.buffer.clear();
-        self.buffer.extend_from_slice(&FrameHeader { sent, memory, time }.to_bytes());
+        self.buffer.extend_from_slice(&header.to_bytes());
         self.buffer.resize(start, 0);
         put(&mut self.buffer);
         if add_icrc {
@@ -148,6 +179,12 @@ impl Sink {
         }
         let payload = self.buffer.len() - start;
         put_headers(ends, payload, &mut self.buffer[FrameHeader::LEN..start]);
+        self.hand_over();
+    }
+
+    /// Hands the frame in the buffer over.
+    fn hand_over(&mut self) {
+        let Some(socket) = &self.socket else { return };
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         if rustix::net::send(socket, &self.buffer, flags).is_err() {
             self.drops += 1;

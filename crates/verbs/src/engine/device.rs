@@ -81,7 +81,7 @@ impl Device {
             slots: Mutex::new(vec![SlotUse::new(slot)]),
             xrc: Side::default(),
             quota: Quota::new(info.limits),
-            reaches: Reaches::new(control.board().cloned(), slot.slot),
+            reaches: Reaches::new(control.board().cloned()),
             control,
         });
         device.publish_slot(slot.slot);
@@ -140,18 +140,30 @@ impl Device {
         };
         u8::try_from(self.port(port, at)??).ok()
     }
-    /// How to name a path that leads back to the port that it begins at, in records to a process of this host.
+    /// How to name a path in records.
     pub(crate) fn ring_path(&self, av: &AddressVector) -> RingPath {
-        let port = av.port_num.max(PORT);
+        let own = av.port_num.max(PORT);
         let (near, far) = match self.kind().row().link_layer {
-            LinkLayer::Ethernet => (av.sgid_index, self.gid_index(port, av.dgid).unwrap_or(0)),
-            LinkLayer::InfiniBand => {
-                let lid = self.port(port, |port| port.attr.lid.0).unwrap_or(0);
-                let bits = av.dlid.checked_sub(lid).and_then(|bits| u8::try_from(bits).ok());
-                (av.src_path_bits, bits.unwrap_or(0))
+            LinkLayer::Ethernet => {
+                (av.sgid_index.into(), self.gid_index(own, av.dgid).unwrap_or(0).into())
             }
+            LinkLayer::InfiniBand => (self.own_lid(own, av.src_path_bits).0, av.dlid),
         };
+        let port = if self.is_own(av) { own } else { RingPath::ELSEWHERE };
         RingPath { port, near, far }
+    }
+    /// Whether no port at which a record can have come in has a link, if it says so; else whether this one has none.
+    pub(crate) fn is_cut(&self, path: RingPath, port: u8) -> bool {
+        let detour = self.engine.detour();
+        match path.port {
+            _ if !detour.is_any_cut() => false,
+            0 => detour.is_cut(port),
+            RingPath::ELSEWHERE => (PORT..=self.num_ports()).all(|number| {
+                let has_it = self.port(number, |port| port.attr.owns(Lid(path.far)));
+                !has_it.unwrap_or(false) || detour.is_cut(number)
+            }),
+            port => detour.is_cut(port),
+        }
     }
     /// The LID of a port with these path bits; zero where there are none.
     pub(crate) fn own_lid(&self, port: u8, path_bits: u8) -> Lid {
@@ -244,24 +256,28 @@ impl Device {
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
     }
     /// Takes over how the ports are, then raises what happened. An event that waits to be taken is not raised again, but
-    /// counts as the later one, so that a program that takes none has no more than one of each kind.
-    pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[(u8, PortEvent)]) {
-        self.follow_ports(&ports);
+    /// counts as the later one, so that a program that takes none has no more than one of each kind. Returns whether P_Keys have
+    /// changed.
+    pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[(u8, PortEvent)]) -> bool {
+        let changed = self.follow_ports(&ports);
         *self.ports.write() = ports;
         for &(port, event) in events {
             let is_it = |other: &Raised| other.is_about_port(port, event);
             self.events.push_last(Raised::Port(port, event), is_it);
         }
+        changed
     }
-    /// Takes over what packets are compared with, and whether any pass.
-    fn follow_ports(&self, ports: &[Port]) {
+    /// Takes over what packets are compared with, and whether any pass. Returns whether P_Keys have changed.
+    fn follow_ports(&self, ports: &[Port]) -> bool {
+        let mut changed = false;
         for (number, (port, table)) in (1..).zip(ports.iter().zip(&self.pkeys)) {
             let keys = port.pkeys.iter().map(|key| key.0).chain(std::iter::repeat(0));
             for (entry, key) in table.iter().zip(keys) {
-                entry.store(key, Ordering::Relaxed);
+                changed |= entry.swap(key, Ordering::Relaxed) != key;
             }
             self.engine.detour().set_cut(number, port.attr.state != PortState::Active);
         }
+        changed
     }
     /// Marks the device as failed; returns whether it was not before.
     pub(crate) fn fail(&self) -> bool {

@@ -145,7 +145,8 @@ impl<'a> Bound<'a> {
             self.forget_stream();
         }
         self.driven.coarse_clock = self.may_use_coarse_clock();
-        let Driven { machine, path, .. } = &*self.driven;
+        let Driven { machine, path, .. } = &mut *self.driven;
+        path.follow(&machine.attr());
         if machine.is_open() {
             direct::show(self.device, self.core, path, &machine.attr());
         }
@@ -156,6 +157,14 @@ impl<'a> Bound<'a> {
     pub(crate) fn flush_ack(&mut self) {
         let now = self.device.now();
         self.run(|machine, env| machine.flush_ack(now, env));
+    }
+
+    /// Publishes what the peer sees of the queue pair again, if it sees any.
+    pub(crate) fn show_again(&mut self) {
+        let Driven { machine, path, .. } = &*self.driven;
+        if path.neighbour().is_some() && machine.is_open() {
+            direct::show(self.device, self.core, path, &machine.attr());
+        }
     }
 
     /// Between neighbours nothing is lost: there a timer only finds out that the peer is not there.

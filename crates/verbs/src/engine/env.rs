@@ -16,7 +16,7 @@ use rdmux_transport::env::{
 };
 use rdmux_transport::wr::{Completion, MwBind, Sge};
 use rdmux_transport::{RxPacket, Source};
-use rdmux_wire::{Lid, Pkey, Psn, Qpn, Rkey};
+use rdmux_wire::{Aeth, Bth, Lid, Pkey, Psn, Qpn, Rkey};
 
 use super::wire::direct::{self, near_list, reach_of};
 use super::wire::named::{self, Names};
@@ -29,7 +29,7 @@ use crate::objects::counters::{Counter, Counters};
 use crate::objects::event::Raised;
 use crate::objects::memory::Space;
 use crate::objects::pd::PdId;
-use crate::objects::reach::Origin;
+use crate::objects::reach::{Origin, Reach};
 use crate::objects::region::{Asker, Located};
 use crate::objects::regions::Regions;
 
@@ -257,6 +257,11 @@ impl<'a> QpEnv<'a> {
     }
 }
 
+/// The peer's memory, while what it names may be fetched from there.
+fn shortcut<'p>(device: &Device, core: &QpCore, path: &'p mut Path) -> Option<&'p Arc<Reach>> {
+    if path.may_cut_short(device, core.port()) { reach_of(core, path) } else { None }
+}
+
 /// Who asks for access to memory of a process's own.
 pub(super) fn asker(core: &QpCore, objects: &Objects) -> Asker {
     Asker { qpn: core.qpn, pd: objects.pd }
@@ -373,6 +378,9 @@ impl Env for QpEnv<'_> {
 
     fn transmit_named(&mut self, packet: &TxPacket<'_>) -> Result<bool, TxError> {
         let Self { device, core, path, here, .. } = self;
+        if !path.may_cut_short(device, core.port()) {
+            return Ok(false);
+        }
         let (Here::Own(objects, regions), Some(board), Some(neighbour)) =
             (here, device.reaches().board(), path.neighbour())
         else {
@@ -383,9 +391,6 @@ impl Env for QpEnv<'_> {
         else {
             return Ok(false);
         };
-        if device.engine().detour().is_needed(core.port()) {
-            return Ok(false);
-        }
         let mut names = Names::new(Origin { qpn: core.qpn.get(), sequence });
         for (sge, addr, take) in parts(sges, offset, len) {
             let at = regions
@@ -398,6 +403,7 @@ impl Env for QpEnv<'_> {
         }
         match neighbour.send_named(device, path.ring_path(), packet, &names) {
             Ok(()) => {
+                path.sent(packet.header.len(), len as usize);
                 Counters(device.counters()).add(Counter::OfferBytes, len.into());
                 Ok(true)
             }
@@ -411,16 +417,22 @@ impl Env for QpEnv<'_> {
     }
 
     fn acknowledge(&mut self, dest_qpn: Qpn, psn: Psn) -> bool {
+        if !self.path.may_cut_short(self.device, self.core.port()) {
+            return false;
+        }
         let (Some(neighbour), Here::Own(..)) = (self.path.neighbour(), &self.here) else {
             return false;
         };
-        let is_short = !self.device.engine().detour().is_needed(self.core.port());
-        is_short && neighbour.send_ack(self.device, dest_qpn, psn)
+        let sent = neighbour.send_ack(self.device, dest_qpn, psn);
+        if sent {
+            self.path.sent(Bth::LEN + Aeth::LEN, 0);
+        }
+        sent
     }
 
     fn fetch(&mut self, sges: &[Sge], offset: u32, from: &Named<'_>) -> Result<(), FetchError> {
         let Here::Own(objects, regions) = &self.here else { return Err(FetchError::OutOfReach) };
-        let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
+        let reach = shortcut(self.device, self.core, self.path).ok_or(FetchError::OutOfReach)?;
         let (here, part) = ((objects.recv_pd, &**regions), (offset, from.len));
         let near = near_list(here, sges, part, Access::LOCAL_WRITE)?;
         named::fetch(self.device, (self.core, reach), from, &near)
@@ -428,7 +440,7 @@ impl Env for QpEnv<'_> {
 
     fn fetch_remote(&mut self, rkey: Rkey, va: u64, from: &Named<'_>) -> Result<(), FetchError> {
         let Here::Own(objects, regions) = &self.here else { return Err(FetchError::OutOfReach) };
-        let reach = reach_of(self.core, self.path).ok_or(FetchError::OutOfReach)?;
+        let reach = shortcut(self.device, self.core, self.path).ok_or(FetchError::OutOfReach)?;
         let who = asker(self.core, objects);
         let at = regions
             .remote(who, rkey, va, from.len.into(), Access::REMOTE_WRITE)
@@ -624,6 +636,7 @@ impl Env for QpEnv<'_> {
         direct::hide(self.device, self.core, self.path);
         if let Some(alternate) = self.core.set_alternate(None) {
             *self.path = *alternate;
+            self.path.follow(attr);
         }
         self.core.set_port(attr.port_num.max(PORT));
         self.established = true;

@@ -509,7 +509,11 @@ impl Engine {
     fn control_event(&self, device: &Arc<Device>, event: ControlEvent) {
         match event {
             ControlEvent::PeerGone { slot } => self.peer_gone(device, slot),
-            ControlEvent::Ports { ports, events } => device.set_ports(ports, &events),
+            ControlEvent::Ports { ports, events } => {
+                if device.set_ports(ports, &events) {
+                    self.show_pkeys(device);
+                }
+            }
             ControlEvent::Capture(fd) => {
                 self.detour.set_captured(fd.is_some());
                 self.capture.set(fd);
@@ -526,16 +530,28 @@ impl Engine {
         }
     }
 
-    /// A process of this host is gone: what is connected to it will be flushed. What it sent and acknowledged before
-    /// its end counts.
+    /// P_Keys are not what they were: peers that reach our memory see those of open queue pairs.
+    fn show_pkeys(&self, device: &Arc<Device>) {
+        let table = device.qps().read();
+        for core in table.iter() {
+            Bound::lock(device, core).show_again();
+        }
+    }
+
+    /// A process of this host, or one of another host with rings to us, is gone: what is connected to it will be flushed. What it
+    /// sent and acknowledged before its end counts.
     fn peer_gone(&self, device: &Arc<Device>, slot: u16) {
         self.drain(device);
+        let gone = self.wires.neighbours.find(slot);
         let table = device.qps().read();
         for core in table.iter() {
             let mut bound = Bound::lock(device, core);
             let attr = bound.machine().attr();
             let connected = attr.state >= QpState::Rtr && core.is_connected();
-            if connected && slot_of(attr.dest_qpn) == slot && device.is_own(&attr.av) {
+            let by_ring = bound.driven().path.neighbour().zip(gone.as_ref());
+            let is_its = by_ring.is_some_and(|(own, gone)| Arc::ptr_eq(own, gone));
+            let here = slot_of(attr.dest_qpn) == slot && device.is_own(&attr.av);
+            if connected && (is_its || here) {
                 let now = device.now();
                 bound.machine().peer_gone(now);
                 bound.schedule();

@@ -161,7 +161,7 @@ impl QpCore {
         check_alternate(device, attr, mask)?;
         check_qkey(device, attr, mask)?;
         let path = device.engine().path_for(device, self, port, attr, mask)?;
-        let alternate = self.alternate_for(device, attr, mask)?;
+        let alternate = self.alternate_for(device, path.as_ref(), attr, mask)?;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
             device.engine().drain(device);
         }
@@ -195,18 +195,22 @@ impl QpCore {
     fn alternate_for(
         &self,
         device: &Arc<Device>,
+        primary: Option<&Path>,
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<Option<Box<Path>>, VerbsError> {
         if !mask.contains(AttrMask::ALT_PATH) {
             return Ok(None);
         }
-        let dest = if mask.contains(AttrMask::DEST_QPN) {
-            attr.dest_qpn
-        } else {
-            self.state.lock().machine.attr().dest_qpn
+        let (near, dest_qpn) = match primary {
+            Some(path) => (path.neighbour().cloned(), attr.dest_qpn),
+            None => {
+                let now = self.state.lock();
+                (now.path.neighbour().cloned(), now.machine.attr().dest_qpn)
+            }
         };
-        let path = device.engine().alternate_for(device, self, attr, (mask, dest))?;
+        let attr = QpAttr { dest_qpn, ..*attr };
+        let path = device.engine().alternate_for(device, self, &attr, near.as_ref())?;
         Ok(path.map(Box::new))
     }
 
@@ -296,8 +300,7 @@ fn check_links((primary, alternate): (&Path, &Path), of: (QpType, u32)) -> Resul
     if matches!(primary, Path::None) || primary.may_become(alternate, of) {
         return Ok(());
     }
-    let why = "what carries its packets differs too much from what carries those of the path: one is shared memory and the \
-               other is a network, or its packets are smaller";
+    let why = "what carries its packets has smaller ones than what carries those of the path";
     Err(VerbsError::invalid("load an alternate path", why.to_owned()))
 }
 

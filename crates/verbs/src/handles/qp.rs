@@ -162,7 +162,8 @@ impl Qp {
         self.core.state.lock().machine.footprint()
     }
 
-    /// Whether messages to the peer go through shared memory.
+    /// Whether messages to the peer go through shared memory: to processes of this host, and on InfiniBand to those of the
+    /// user's other hosts on this machine, too.
     pub fn is_same_host(&self) -> bool {
         self.core.state.lock().path.neighbour().is_some()
     }

@@ -9,9 +9,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdmux_link::ib::KeyViolation;
+use rdmux_link::ib::{KeyViolation, Routes};
 use rdmux_link::wire::PacketWire;
-use rdmux_link::{Board, PeerBell, SharedMem};
+use rdmux_link::{Board, IbWire, PeerBell, SharedMem};
 use rdmux_transport::env::QpEvent;
 use rdmux_transport::iwarp::StreamParams;
 use rdmux_wire::{Gid, Guid, Qpn};
@@ -86,7 +86,23 @@ impl HostInfo {
     }
 }
 
-/// Our end of a pair of rings to another process of the same host.
+/// Another process that is to be reached by rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RingPeer {
+    /// Where its host takes packets, if that is another host.
+    pub host: Option<SocketAddr>,
+    /// A slot of its, on its host.
+    pub slot: u16,
+}
+
+impl RingPeer {
+    /// A process of the own host.
+    pub const fn here(slot: u16) -> Self {
+        Self { host: None, slot }
+    }
+}
+
+/// Our end of a pair of rings to another process of the same machine.
 #[derive(Debug)]
 pub struct RingEnd {
     /// The ring that we fill.
@@ -95,6 +111,8 @@ pub struct RingEnd {
     pub rx: OwnedFd,
     /// Our end of what the two wake each other with. Nobody else has it.
     pub bell: PeerBell,
+    /// By which number the peer knows us.
+    pub known_as: u16,
     /// How to reach the peer's memory, if both allow it.
     pub reach: Option<ReachFds>,
 }
@@ -108,19 +126,29 @@ pub struct ReachFds {
     pub pidfd: OwnedFd,
 }
 
+/// A wire that the driver brings.
+#[derive(Clone, Debug)]
+pub enum DriverWire {
+    /// That of an InfiniBand port.
+    Ib(Arc<IbWire>),
+    /// One of a kind that the engine does not know.
+    Other(Arc<PacketWire>),
+}
+
 /// What the service tells of its own accord.
 #[derive(Debug)]
 pub enum ControlEvent {
-    /// A process of this host set up rings to us.
+    /// A process of this host, or of another one of the user's, set up rings to us.
     Ring {
-        /// Its first slot.
+        /// By which number we know it: its first slot, or one that no slot has.
         peer: u16,
         /// Our end.
         end: RingEnd,
     },
-    /// A process of this host is gone: whatever was connected to its slot is flushed.
+    /// A process of this host, or one of another host that had rings to us, is gone: whatever was connected to its slot is
+    /// flushed.
     PeerGone {
-        /// Its slot.
+        /// Its slot, or the number by which we know it.
         slot: u16,
     },
     /// A datagram for one of our queue pairs that arrived elsewhere.
@@ -210,17 +238,22 @@ pub trait Control: Send + Sync + 'static {
         _port: u8,
         _gid_index: u8,
         _slot: u16,
-    ) -> Result<Option<Arc<PacketWire>>, ControlError> {
+    ) -> Result<Option<DriverWire>, ControlError> {
         Ok(None)
     }
 
     /// A further block of QP numbers.
     fn new_slot(&self) -> Result<SlotGrant, ControlError>;
 
-    /// Rings to the process of `peer`, and the first slot of that process, by which it is known;
-    /// or none if the pair must use the network. Both processes get the same answer, however often
-    /// and in whatever order they ask.
-    fn connect_ring(&self, peer: u16) -> Result<Option<(u16, RingEnd)>, ControlError>;
+    /// Rings to the process of `peer`, and the number by which that is known here: its first slot, or if it is on another host
+    /// one that no slot has. None if the pair must use the network. Both processes get the same answer, however often and in
+    /// whatever order they ask.
+    fn connect_ring(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError>;
+
+    /// Where packets of a port go, if it is an InfiniBand one whose processes have rings to other hosts.
+    fn routes(&self, _port: u8) -> Option<&Arc<Routes>> {
+        None
+    }
 
     /// Joins a group at a port for a queue pair. Returns the socket that hears the group the first time that
     /// this process joins it, later none.

@@ -133,7 +133,47 @@ counters! {
     TxNoLink = 48 => "tx_drop_no_link",
     /// Packets from a process of this host, likewise.
     RxNoLink = 49 => "rx_drop_no_link",
+    // Words 64 to 95 are for what InfiniBand's wires drop, in the order of `IbDrop`, which counts in them itself.
+    /// Packets over InfiniBand that did not leave because the port was not active, or had no LID.
+    IbTxInactive = 64 => "tx_drop_ib_inactive",
+    /// No packets come to their destination LID.
+    IbTxNoWay = 65 => "tx_drop_ib_no_way",
+    /// Their P_Key was not in the port's table, or did not pass an enforcement of partitions on the way.
+    IbTxPkey = 66 => "tx_drop_ib_pkey",
+    /// Their service level had no virtual lane on the way.
+    IbTxSl = 67 => "tx_drop_ib_sl",
+    /// They were larger than the MTU of a link on the way.
+    IbTxLength = 68 => "tx_drop_ib_length",
+    /// The GID table had no such index.
+    IbTxGid = 69 => "tx_drop_ib_gid",
+    /// The kernel did not take them.
+    IbTxRefused = 70 => "tx_drop_ib_refused",
+    /// Packets that came over InfiniBand by an encapsulation of another version.
+    IbRxVersion = 71 => "rx_drop_ib_version",
+    /// Encapsulation or headers made no sense.
+    IbRxMalformed = 72 => "rx_drop_ib_malformed",
+    /// Parts that had come already.
+    IbRxPart = 73 => "rx_drop_ib_part",
+    /// Not all parts came before others needed the room.
+    IbRxGivenUp = 74 => "rx_drop_ib_given_up",
+    /// The port was not active, or had no LID.
+    IbRxInactive = 75 => "rx_drop_ib_inactive",
+    /// They were for QP0 or on VL 15, which no data is.
+    IbRxManagement = 76 => "rx_drop_ib_management",
+    /// Their destination LID was neither the port's nor a group's, or their source LID no port's.
+    IbRxLid = 77 => "rx_drop_ib_lid",
+    /// Their destination GID was neither the port's nor a group's.
+    IbRxGid = 78 => "rx_drop_ib_gid",
+    /// No key of the port's P_Key table admitted theirs.
+    IbRxPkey = 79 => "rx_drop_ib_pkey",
+    /// Their ICRC was wrong.
+    IbRxIcrc = 80 => "rx_drop_ib_icrc",
+    /// They were for another process of this host, which got them a little later.
+    IbRxStray = 81 => "rx_ib_stray",
 }
+
+/// The first word in which packets are counted that InfiniBand's wires drop.
+pub const IB_DROPS: usize = Counter::IbTxInactive as usize;
 
 /// How many 64-bit words the page has.
 pub const PAGE_COUNTERS: usize = 512;
@@ -188,6 +228,8 @@ impl Counters<'_> {
 
 #[cfg(test)]
 mod tests {
+    use rdmux_link::ib::{IbDrop, Routes};
+
     use super::*;
 
     #[test]
@@ -196,6 +238,22 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Counter::ALL.len());
+    }
+
+    #[test]
+    fn what_infiniband_drops_is_counted_in_the_words_of_its_names() {
+        for (at, why) in IbDrop::ALL.iter().enumerate() {
+            let counter = Counter::ALL.iter().find(|counter| **counter as usize == IB_DROPS + at);
+            let name = counter.map(|counter| counter.name().replace("_drop_ib_", "_"));
+            assert_eq!(name.map(|name| name.replace("_ib_", "_")).as_deref(), Some(why.name()));
+        }
+        let page = SharedMem::create("page", PAGE_COUNTERS).unwrap();
+        let same = SharedMem::map(page.duplicate().unwrap(), PAGE_COUNTERS).unwrap();
+        // A wire counts without a table: its port is not active.
+        let routes = Routes::counting_in(1, same, IB_DROPS);
+        assert_eq!(routes.dropped(IbDrop::RxPkey), 0);
+        page.words()[Counter::IbRxPkey as usize].store(7, Ordering::Relaxed);
+        assert_eq!(routes.dropped(IbDrop::RxPkey), 7);
     }
 
     #[test]

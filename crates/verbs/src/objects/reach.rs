@@ -14,7 +14,7 @@ use rdmux_link::procmem::Range;
 use rdmux_link::{Board, PeerBoard, ProcMemError, ProcessMemory};
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::Direct;
-use rdmux_wire::Qpn;
+use rdmux_wire::{Pkey, Qpn};
 
 use crate::objects::control::ReachFds;
 use crate::objects::counters::{Counter, Counters};
@@ -34,7 +34,7 @@ pub(crate) struct Origin {
 /// A process of this host whose memory we may reach.
 #[derive(Debug)]
 pub(crate) struct Reach {
-    /// Its first slot, by which it is known, and ours.
+    /// By which number we know it, and it us.
     slot: u16,
     own: u16,
     board: PeerBoard,
@@ -75,6 +75,7 @@ impl Reach {
         let qp = self.board.qp(copy.dest_qpn.get())?;
         let region = self.board.region(copy.rkey.0)?;
         let lawful = qp.dest_qpn == own.get()
+            && copy.pkey.admits(Pkey(qp.pkey))
             && qp.access & needed != 0
             && region.access & needed != 0
             && region.pd == qp.pd;
@@ -126,13 +127,12 @@ impl Reach {
 /// All of them.
 pub(crate) struct Reaches {
     board: Option<Arc<Board>>,
-    own: u16,
     peers: RwLock<Vec<Arc<Reach>>>,
 }
 
 impl Reaches {
-    pub(crate) fn new(board: Option<Arc<Board>>, own: u16) -> Self {
-        Self { board, own, peers: RwLock::default() }
+    pub(crate) fn new(board: Option<Arc<Board>>) -> Self {
+        Self { board, peers: RwLock::default() }
     }
 
     /// Our own board, if others may reach our memory.
@@ -140,10 +140,10 @@ impl Reaches {
         self.board.as_deref()
     }
 
-    /// A process that may reach us, and we it. None if it cannot be named here.
-    pub(crate) fn add(&self, slot: u16, fds: Option<ReachFds>) -> Option<Arc<Reach>> {
+    /// A process that may reach us, and we it; with the numbers by which we know it and it us. None if it cannot be named here.
+    pub(crate) fn add(&self, (slot, own): (u16, u16), fds: Option<ReachFds>) -> Option<Arc<Reach>> {
         self.board()?;
-        let reach = Reach::open(slot, self.own, fds?)
+        let reach = Reach::open(slot, own, fds?)
             .inspect_err(|error| tracing::debug!(slot, %error, "a process is out of reach"))
             .ok()
             .map(Arc::new)?;

@@ -16,7 +16,8 @@ use rdmux_link::{Doorbell, McastSocket, PeerBell, RingPair, SharedMem, UdpGroup}
 pub use rdmux_testing::qp::ALL_ACCESS as ALL;
 use rdmux_testing::qp::{connected_to, steps};
 use rdmux_verbs::control::{
-    Control, ControlError, ControlEvent, DeviceKind, HostInfo, Limits, RingEnd, SlotGrant,
+    Control, ControlError, ControlEvent, DeviceKind, DriverWire, HostInfo, Limits, RingEnd,
+    RingPeer, SlotGrant,
 };
 use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
 use rdmux_verbs::port::{GidEntry, Port};
@@ -174,8 +175,8 @@ impl Control for LabControl {
         let mut hosts = self.lab.hosts.lock().unwrap();
         Ok(hosts.get_mut(&self.ip).unwrap().group.socket(slot).unwrap())
     }
-    fn attach_wire(&self, _: u8, _: u8, _: u16) -> Result<Option<Arc<PacketWire>>, ControlError> {
-        Ok(self.wire.lock().unwrap().clone())
+    fn attach_wire(&self, _: u8, _: u8, _: u16) -> Result<Option<DriverWire>, ControlError> {
+        Ok(self.wire.lock().unwrap().clone().map(DriverWire::Other))
     }
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {
         let mut hosts = self.lab.hosts.lock().unwrap();
@@ -185,10 +186,11 @@ impl Control for LabControl {
         host.members.insert(slot, self.inbox.clone());
         Ok(SlotGrant { slot, first_index: 0 })
     }
-    fn connect_ring(&self, peer: u16) -> Result<Option<(u16, RingEnd)>, ControlError> {
-        if !self.lab.rings {
+    fn connect_ring(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError> {
+        if !self.lab.rings || peer.host.is_some() {
             return Ok(None);
         }
+        let peer = peer.slot;
         let hosts = self.lab.hosts.lock().unwrap();
         let Some(other) = hosts[&self.ip].members.get(&peer).cloned() else { return Ok(None) };
         let (near, far) = RingPair::create(DEFAULT_CAPACITY).unwrap();
@@ -197,6 +199,7 @@ impl Control for LabControl {
             tx: fds.tx,
             rx: fds.rx,
             bell,
+            known_as: 0,
             reach: None,
         };
         let theirs = end(far, their_bell);
@@ -212,6 +215,7 @@ impl Control for LabControl {
                 tx: theirs.tx.try_clone().unwrap(),
                 rx: theirs.rx.try_clone().unwrap(),
                 bell: PeerBell::from_fd(theirs.bell.duplicate().unwrap()).unwrap(),
+                known_as: 0,
                 reach: None,
             },
         );

@@ -146,7 +146,7 @@ fn where_nothing_is_taken_all_is_copied() {
     let (rx, tx, to, _groups) = ports(11);
     let mut loan = Arc::new(LendingPool::new(1).unwrap()).take().unwrap();
     let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
-    tx.refuse_loans();
+    tx.loan_refused(&io::ErrorKind::Unsupported.into());
     fill_long(&mut batch, &tx, &to, 15, 1);
     let (lent, flushed) = batch.flush_lent(&tx, &mut loan);
     assert_eq!((lent, flushed.unwrap().packets), (false, 15));

@@ -54,9 +54,11 @@ impl Qp {
         let copy = Direct {
             write,
             dest_qpn: self.attr.dest_qpn,
+            pkey: self.own_pkey(env),
             rkey: wqe.rkey,
             va: wqe.remote_addr.wrapping_add(u64::from(done)),
             len,
+            is_first: done == 0,
             near: self.sq.payload(index, done, len),
         };
         let ends = done + len == wqe.len;

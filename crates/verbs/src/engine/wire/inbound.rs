@@ -100,7 +100,7 @@ impl Inbound {
     /// Nobody looks at the wires from now on. False if something has come: do not sleep then.
     pub(crate) fn sleep(&self) -> bool {
         let armed = |wire: &AnyWire| match wire {
-            AnyWire::Udp(_) => true,
+            AnyWire::Udp(_) | AnyWire::Ib(_) => true,
             AnyWire::Other(wire) => wire.arm(&self.arrivals),
         };
         self.near.sleep() && self.wires.iter().all(armed)
@@ -194,6 +194,10 @@ impl Engine {
                 AnyWire::Udp(wire) => {
                     let came = wire.port.receive(rx);
                     self.deliver_batch(device, table, came, || rx.arrivals())
+                }
+                AnyWire::Ib(wire) => {
+                    let came = wire.receive(arrivals);
+                    self.deliver_batch(device, table, came, || arrivals.iter())
                 }
                 AnyWire::Other(wire) => {
                     let came = wire.receive(arrivals);

@@ -3,12 +3,15 @@
 //!
 //! - [`AnyWire`]: a wire of packets at an address, of whatever kind. A further kind is an arm of it, or no arm at all:
 //!   [`AnyWire::Other`] is for wires that the device's driver brings ([`Control::attach_wire`])
-//! - `udp`: what UDP has besides: packets gathered into one call, zero-copy, and shares of a socket's buffer
+//! - `gathered`: packets gathered into one call, zero-copy
+//! - `udp`, `ib`: the wires that do that
 //! - `ring`: records to a process of this host, and everything that is shorter than a packet
 //! - `stream`: streams, each of one queue pair
 //!
 //! [`Control::attach_wire`]: crate::objects::control::Control::attach_wire
 
+mod gathered;
+mod ib;
 pub(crate) mod inbound;
 mod other;
 mod ring;
@@ -21,15 +24,17 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rdmux_link::ib::RouteGuard;
 use rdmux_link::wire::PacketWire;
-use rdmux_link::{Destination, Frame, LinkError, TxBatch, UdpPort, Wire};
+use rdmux_link::{Destination, Frame, IbWire, LinkError, UdpPort, Wire};
 use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::env::{AccessFault, LinkCaps, TxError};
-use rdmux_wire::{Psn, Qpn};
+use rdmux_wire::{Lid, Pkey, Psn, Qpn};
 
 /// How records name a path; and what the kernel needs to know before there is a wire.
 pub(crate) use rdmux_link::ring::{RingPath, prepare};
 
+pub(crate) use self::gathered::Gathered;
 pub(crate) use self::inbound::Inbound;
 pub(crate) use self::ring::{IN_PLACE, LateWakes, Neighbour, Neighbours, direct, named, short};
 use self::stream::{Ended, Resumed, StreamPath};
@@ -37,9 +42,9 @@ use self::udp::UdpWire;
 use self::udp::lend::{Lender, Loans};
 use self::udp::shared_buffer::{Share, SharedBuffers};
 use super::Engine;
-use crate::engine::device::Device;
+use crate::engine::device::{Device, PORT};
 use crate::engine::qp::QpCore;
-use crate::objects::control::{ControlEvent, is_target, slot_of};
+use crate::objects::control::{ControlEvent, DriverWire, SERVICE_SLOT, is_target, slot_of};
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
 use crate::objects::kind::LinkLayer;
@@ -74,8 +79,9 @@ pub(crate) enum Path {
     None,
     /// To one peer, by a wire of packets.
     Peer(Route, Share),
-    /// To one peer in a process of this host, by records, which say that they came this way.
-    Near(Arc<Neighbour>, RingPath),
+    /// To one peer in a process of this machine, by records, which say that they came this way; with what decides whether packets
+    /// pass, if that is another host's.
+    Near(Arc<Neighbour>, RingPath, Option<Box<RouteGuard>>),
     /// To whom each work request says, by a wire of packets; the last route is kept.
     Datagram(Option<(AddressVector, Route)>),
     /// To one peer, by a stream.
@@ -87,6 +93,8 @@ pub(crate) enum Path {
 pub(crate) enum AnyWire {
     /// A socket.
     Udp(Arc<UdpWire>),
+    /// An InfiniBand port's.
+    Ib(Arc<IbWire>),
     /// One that the driver brought.
     Other(Arc<PacketWire>),
 }
@@ -96,6 +104,8 @@ pub(crate) enum AnyWire {
 pub(crate) enum Route {
     /// Through a socket.
     Udp(Arc<UdpWire>, Destination),
+    /// Through an InfiniBand port, which finds its way by the address vector.
+    Ib(Arc<IbWire>),
     /// By a wire that finds its way by the address vector.
     Other(Arc<PacketWire>),
 }
@@ -111,6 +121,7 @@ impl AnyWire {
     fn readable(&self) -> io::Result<BorrowedFd<'_>> {
         let fd = match self {
             Self::Udp(wire) => wire.port.readable(),
+            Self::Ib(wire) => wire.readable(),
             Self::Other(wire) => wire.readable(),
         };
         fd.ok_or_else(|| io::ErrorKind::Unsupported.into())
@@ -119,6 +130,7 @@ impl AnyWire {
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Udp(a), Self::Udp(b)) => Arc::ptr_eq(a, b),
+            (Self::Ib(a), Self::Ib(b)) => Arc::ptr_eq(a, b),
             (Self::Other(a), Self::Other(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
@@ -128,7 +140,7 @@ impl AnyWire {
     fn report_headers(&self) -> io::Result<()> {
         match self {
             Self::Udp(wire) => wire.port.report_headers(true),
-            Self::Other(_) => Ok(()),
+            Self::Ib(_) | Self::Other(_) => Ok(()),
         }
     }
 
@@ -136,6 +148,7 @@ impl AnyWire {
     fn route(&self, av: &AddressVector) -> Result<Route, VerbsError> {
         match self {
             Self::Udp(wire) => Ok(Route::Udp(wire.clone(), wire.destination(av)?)),
+            Self::Ib(wire) => Ok(Route::Ib(wire.clone())),
             Self::Other(wire) => Ok(Route::Other(wire.clone())),
         }
     }
@@ -145,6 +158,7 @@ impl Route {
     fn caps(&self) -> LinkCaps {
         match self {
             Self::Udp(wire, _) => wire.port.caps(),
+            Self::Ib(wire) => wire.caps(),
             Self::Other(wire) => wire.caps(),
         }
     }
@@ -160,40 +174,8 @@ impl Route {
     ) -> Result<(), LinkError> {
         match self {
             Self::Udp(wire, to) => udp::send(device, (wire, to), gathered, loans, frame),
+            Self::Ib(wire) => ib::send(device, wire, av, gathered, loans, frame),
             Self::Other(wire) => other::send(device, wire, av, gathered, frame),
-        }
-    }
-}
-
-/// What a queue pair has gathered to be sent together.
-#[derive(Default)]
-pub(crate) struct Gathered {
-    batch: TxBatch,
-    /// The wire that it is gathered for.
-    wire: Option<AnyWire>,
-}
-
-impl Gathered {
-    /// Gathers for this wire from now on, and sends what was gathered for another.
-    fn turn_to(
-        &mut self,
-        device: &Device,
-        is_wire: impl FnOnce(&AnyWire) -> bool,
-        wire: impl FnOnce() -> AnyWire,
-        loans: Option<&mut Loans>,
-    ) {
-        if !self.wire.as_ref().is_some_and(is_wire) {
-            self.flush(device, loans);
-            self.wire = Some(wire());
-        }
-    }
-
-    /// Sends what was gathered. What the wire does not take is lost, as on any: the transport notices.
-    fn flush(&mut self, device: &Device, loans: Option<&mut Loans>) {
-        match self.wire.take() {
-            Some(AnyWire::Udp(wire)) => udp::flush(device, &wire, &mut self.batch, loans),
-            Some(AnyWire::Other(wire)) => other::flush(device, &wire),
-            None => {}
         }
     }
 }
@@ -211,16 +193,52 @@ impl Path {
         }
     }
 
-    /// The process at its other end, if that is one of this host which is reached by records.
+    /// The process at its other end, if that is one which is reached by records.
     #[inline]
     pub(crate) fn neighbour(&self) -> Option<&Arc<Neighbour>> {
-        if let Self::Near(near, _) = self { Some(near) } else { None }
+        if let Self::Near(near, ..) = self { Some(near) } else { None }
+    }
+
+    /// Whether something may be done there without a packet: not while somebody wants to see packets, while the port has no
+    /// link, or while the subnet would not let all of them pass, and all answers.
+    #[inline]
+    pub(crate) fn may_cut_short(&mut self, device: &Device, port: u8) -> bool {
+        let Self::Near(.., guard) = self else { return false };
+        if device.engine().detour().is_needed(port) {
+            return false;
+        }
+        match guard {
+            None => true,
+            Some(guard) => guard.is_open(pkey_of(device, guard)),
+        }
+    }
+
+    /// Takes note of what has left without being handed to [`send`](Self::send), with headers as long as that from the BTH on: ports on the
+    /// way count it.
+    #[inline]
+    pub(crate) fn sent(&mut self, header: usize, payload: usize) {
+        if let Self::Near(.., Some(guard)) = self {
+            guard.sent(header, payload);
+        }
+    }
+
+    /// Whether ports on the way count what is sent, so that an answer must be sent by who has it.
+    #[inline]
+    pub(crate) fn is_counted(&self) -> bool {
+        matches!(self, Self::Near(.., Some(_)))
+    }
+
+    /// Takes over attributes of the queue pair.
+    pub(super) fn follow(&mut self, attr: &QpAttr) {
+        if let Self::Near(.., Some(guard)) = self {
+            guard.follow(attr);
+        }
     }
 
     /// What the wire can do for queue pairs of a type.
     pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
         match self {
-            Self::Near(near, _) => near.caps(qp_type),
+            Self::Near(near, ..) => near.caps(qp_type),
             Self::Peer(route, _) | Self::Datagram(Some((_, route))) => route.caps(),
             Self::Stream(stream) => stream.caps(),
             Self::None | Self::Datagram(None) => NO_CAPS,
@@ -229,7 +247,7 @@ impl Path {
 
     /// How to name the path in records, if it goes by any.
     pub(crate) fn ring_path(&self) -> RingPath {
-        if let Self::Near(_, path) = self { *path } else { RingPath::default() }
+        if let Self::Near(_, path, _) = self { *path } else { RingPath::default() }
     }
 
     /// Whether a queue pair of this type whose path this is may go on by another one, with packets of `mtu` bytes.
@@ -269,7 +287,16 @@ impl Path {
         gathered: Option<&mut Gathered>,
     ) -> Result<(), LinkError> {
         let (route, loans) = match self {
-            Self::Near(near, path) => return near.send(device, *path, av, frame),
+            Self::Near(near, by, guard) => {
+                let Some(guard) = guard else { return near.send(device, *by, av, frame) };
+                if !guard.passes(pkey_of(device, guard), frame) {
+                    // Lost on its way, and counted there: the transport notices.
+                    return Ok(());
+                }
+                near.send(device, *by, av, frame)?;
+                guard.sent(frame.header.len(), frame.payload.len());
+                return Ok(());
+            }
             Self::Peer(route, share) => (route, Some(share.loans())),
             Self::Datagram(Some((_, route))) => (route, None),
             Self::None | Self::Datagram(None) | Self::Stream(_) => return Err(LinkError::Busy),
@@ -297,6 +324,12 @@ impl Path {
             share.loans().recycle(unacknowledged);
         }
     }
+}
+
+/// The P_Key that a queue pair sends with.
+#[inline]
+fn pkey_of(device: &Device, guard: &RouteGuard) -> Pkey {
+    device.pkey(guard.port(), guard.pkey_index()).unwrap_or(Pkey::DEFAULT)
 }
 
 fn find_datagram_route(
@@ -350,61 +383,111 @@ impl Engine {
             return Ok(None);
         }
         let may_be_near = mask.contains(AttrMask::DEST_QPN);
-        self.path_along(device, slot, (port, &attr.av), (attr.dest_qpn, may_be_near)).map(Some)
+        self.path_along(device, qp, (port, &attr.av), (attr.dest_qpn, may_be_near)).map(Some)
     }
 
-    /// The alternate path that a connected queue pair has once `attr` is set: none if the call does not change it.
+    /// The alternate path that a connected queue pair has once `attr` is set. Where packets of its path go by a ring to a
+    /// process (`near`) those of the alternate one do, too, and where by a network, by a network. None if a queue pair has no such path.
     pub(crate) fn alternate_for(
         &self,
         device: &Arc<Device>,
         qp: &QpCore,
         attr: &QpAttr,
-        (mask, dest): (AttrMask, Qpn),
+        near: Option<&Arc<Neighbour>>,
     ) -> Result<Option<Path>, VerbsError> {
-        let connects = qp.is_connected() && !device.kind().has_streams();
-        if !connects || !mask.contains(AttrMask::ALT_PATH) {
+        if !qp.is_connected() || device.kind().has_streams() {
             return Ok(None);
         }
-        let (slot, way) = (device.slot_for(qp.qpn), (attr.alt_port_num, &attr.alt_av));
-        self.path_along(device, slot, way, (dest, true)).map(Some)
+        let (port, av) = (attr.alt_port_num, &attr.alt_av);
+        let Some(near) = near else {
+            return self.path_along(device, qp, (port, av), (attr.dest_qpn, false)).map(Some);
+        };
+        let guard = match device.control().routes(port) {
+            // Within the host packets turn back at the port.
+            _ if device.is_own(av) => None,
+            // What the ring leads to need not be at the far end: then the receiver sees that packets did not come by its path.
+            Some(routes) => Some(Box::new(RouteGuard::by_other_port(routes.clone()))),
+            None => {
+                let why = "the peer is a process of this host, and the path does not lead there";
+                return Err(VerbsError::invalid("load an alternate path", why.to_owned()));
+            }
+        };
+        if device.kind().row().link_layer == LinkLayer::Ethernet
+            && device.gid(port, av.sgid_index).is_none()
+        {
+            let why = format!("the GID table has no index {}", av.sgid_index);
+            return Err(VerbsError::invalid("load an alternate path", why));
+        }
+        Ok(Some(Path::Near(near.clone(), device.ring_path(av), guard)))
     }
 
     /// The path along `av` from a port to a queue pair, whose process may be reached by records only where `may_be_near`.
     fn path_along(
         &self,
         device: &Arc<Device>,
-        slot: u16,
+        qp: &QpCore,
         (port, av): (u8, &AddressVector),
         (dest, may_be_near): (Qpn, bool),
     ) -> Result<Path, VerbsError> {
-        if may_be_near && let Some(near) = self.neighbour_with(device, av, dest)? {
-            return Ok(Path::Near(near, device.ring_path(av)));
+        if may_be_near {
+            if device.is_own(av) {
+                if let Some(near) = self.neighbour_with(device, dest)? {
+                    return Ok(Path::Near(near, device.ring_path(av), None));
+                }
+            } else if let Some(path) = self.path_to_host(device, qp, (port, av), dest)? {
+                return Ok(path);
+            }
         }
-        let route = self.route(device, slot, port, av)?;
+        let route = self.route(device, device.slot_for(qp.qpn), port, av)?;
         let share = match &route {
-            Route::Udp(wire, to) => self.wires.shared_buffers.share(wire, to.addr, dest),
+            Route::Udp(wire, to) => self.wires.shared_buffers.share(&wire.port, to.addr, dest),
+            Route::Ib(wire) => match wire.routes().endpoint(Lid(av.dlid)) {
+                Some(to) => self.wires.shared_buffers.share(wire.port(), to, dest),
+                None => Share::alone(),
+            },
             Route::Other(_) => Share::alone(),
         };
         Ok(Path::Peer(route, share))
     }
 
-    /// The process that has `dest`, if it is one of this host and the two may share memory.
+    /// The process of this host that has `dest`, if the two may share memory.
     fn neighbour_with(
         &self,
         device: &Arc<Device>,
-        av: &AddressVector,
         dest: Qpn,
     ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
         let peer = slot_of(dest);
         // What belongs to no process is reached by the hub, save QP1.
-        let nobody = peer == crate::objects::control::SERVICE_SLOT && !is_target(dest);
-        if !device.is_own(av) || nobody {
+        if peer == SERVICE_SLOT && !is_target(dest) {
             return Ok(None);
         }
         if is_target(dest) {
             self.goes_by_hub();
         }
         self.wires.neighbours.to(device, peer)
+    }
+
+    /// The path to a queue pair of another host by a ring to its process, if that is within reach: there is no IP network to
+    /// imitate between ports of a subnet.
+    fn path_to_host(
+        &self,
+        device: &Arc<Device>,
+        qp: &QpCore,
+        (port, av): (u8, &AddressVector),
+        dest: Qpn,
+    ) -> Result<Option<Path>, VerbsError> {
+        // XRC is the hub's, which other hosts reach by packets; a host's rings are those of its first port.
+        let slot = slot_of(dest);
+        if slot == SERVICE_SLOT || qp.qp_type.is_xrc() || port != PORT {
+            return Ok(None);
+        }
+        let Some(routes) = device.control().routes(port) else { return Ok(None) };
+        // What the service has told besides is known now.
+        self.control_events(device);
+        let Some(host) = routes.endpoint(Lid(av.dlid)) else { return Ok(None) };
+        let near = self.wires.neighbours.at(device, host, slot)?;
+        let guard = || Some(Box::new(RouteGuard::new(routes.clone(), host)));
+        Ok(near.map(|near| Path::Near(near, device.ring_path(av), guard())))
     }
 
     /// Hears every address: a datagram may come to any of them.
@@ -453,7 +536,10 @@ impl Engine {
         let wire = if let Some(wire) = device.control().attach_wire(port, gid_index, slot)? {
             // What the service has told besides is known when the first packet leaves.
             self.control_events(device);
-            AnyWire::Other(wire)
+            match wire {
+                DriverWire::Ib(wire) => AnyWire::Ib(wire),
+                DriverWire::Other(wire) => AnyWire::Other(wire),
+            }
         } else {
             let fd = device.control().attach_address(gid_index, slot)?;
             let port = UdpPort::new(fd).map_err(VerbsError::os("use the socket of an address"))?;
@@ -499,8 +585,9 @@ mod tests {
     use std::path::Path;
 
     /// What names a kind of wire.
-    const KINDS: [&str; 8] = [
+    const KINDS: [&str; 9] = [
         "UdpPort",
+        "IbWire",
         "TxBatch",
         "RxBatch",
         "TcpStream",

@@ -6,8 +6,8 @@ use rdmux_link::wire::PacketWire;
 use rdmux_link::{Frame, LinkError};
 use rdmux_transport::attr::AddressVector;
 
-use super::{AnyWire, Gathered, udp};
-use crate::engine::capture::ends_of;
+use super::AnyWire;
+use super::gathered::{Gathered, account};
 use crate::engine::device::Device;
 
 /// Sends a packet, or has the wire gather it.
@@ -26,11 +26,11 @@ pub(super) fn send(
             other => break other?,
         }
     }
-    device.engine().capture().sent(|| wire.ends(av).or_else(|| Some(ends_of(device, av))), frame);
+    device.engine().capture().sent_along(device, av, || wire.ends(av), frame);
     Ok(())
 }
 
 /// Sends what the wire has gathered.
 pub(super) fn flush(device: &Device, wire: &Arc<PacketWire>) {
-    udp::account(device, wire.flush(&mut ()));
+    account(device, wire.flush(&mut ()));
 }

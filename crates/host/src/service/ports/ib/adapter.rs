@@ -179,6 +179,16 @@ impl Adapter {
             name: self.fabric.to_string(),
             node_guid: held.map(|known| known.node_guid),
             lid: attr.map_or(0, |attr| attr.lid.0),
+            lmc: attr.map_or(0, |attr| attr.lmc),
+            sm_lid: attr.map_or(0, |attr| attr.sm_lid.0),
+            sm_sl: attr.map_or(0, |attr| attr.sm_sl),
+            pkeys: held.map_or_else(Vec::new, |known| {
+                known.port.pkeys.iter().filter(|key| key.0 & 0x7fff != 0).copied().collect()
+            }),
+            gids: held.map_or_else(Vec::new, |known| {
+                let gids = known.port.gids().iter().map(|entry| entry.gid);
+                gids.filter(|gid| *gid != Gid::ZERO).collect()
+            }),
             state: attr.map_or(PortState::Down, |attr| attr.state).name().to_owned(),
             is_sm: self.manager.has_bit(),
             why: self.refused.clone(),

@@ -31,7 +31,7 @@ pub(in crate::service) struct PortAt(u8);
 
 impl PortAt {
     /// The first.
-    pub(super) const FIRST: Self = Self(0);
+    pub(in crate::service) const FIRST: Self = Self(0);
 
     /// Its number.
     pub(in crate::service) fn number(self) -> u8 {

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use rdmux_fabric::proto::Violation;
 use rdmux_link::UdpGroup;
-use rdmux_link::ib::{IbWire, Routes};
+use rdmux_link::ib::{IbWire, Routes, Sender};
 use rdmux_link::routes::RouteView;
 use rdmux_link::rows::Rows;
 use rdmux_link::udp::{GroupOptions, OpenError};
-use rdmux_link::wire::{Arrival, Arrivals, Wire};
+use rdmux_link::wire::{Arrival, Arrivals, Frame, Gathering as _, Wire};
+use rdmux_transport::attr::AddressVector;
 use rdmux_verbs::control::{SERVICE_SLOT, slot_of};
 use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Qpn};
@@ -51,6 +52,7 @@ pub(in crate::service) struct Data {
     members: BTreeMap<Gid, Vec<Qpn>>,
     /// How many they are, each for itself.
     count: usize,
+    tx: Sender,
     arrivals: Arrivals,
 }
 
@@ -88,9 +90,20 @@ impl Data {
         Ok(self.open.insert(Open { group, own, routes }))
     }
 
-    /// What carries the service's own packets, once there is one.
-    pub(super) fn wire(&self) -> Option<&IbWire> {
-        self.open.as_ref().map(|open| &open.own)
+    /// Sends a packet of the service's own, at once. Whether it left, or was dropped where a switch would have dropped it.
+    pub(super) fn send(&mut self, av: &AddressVector, frame: &Frame<'_>) -> bool {
+        let Self { open: Some(open), tx, .. } = self else { return false };
+        let sent = open.own.send(tx, av, frame).is_ok() && open.own.flush(tx).is_ok();
+        if !sent {
+            open.own.forget(tx);
+        }
+        sent
+    }
+
+    /// How many packets the service's own wire has dropped, in the order of the reasons.
+    pub(in crate::service) fn drops(&self) -> Vec<u64> {
+        let routes = self.open.iter().map(|open| &open.routes);
+        routes.flat_map(|routes| routes.counters().map(|(_, n)| n)).collect()
     }
 
     /// Drops what waits in a slot's socket, before another process gets it.
@@ -171,7 +184,7 @@ impl Core {
     }
 
     /// Tells a process by which table its packets leave, and where to count them, unless it knows.
-    fn tell_table(&mut self, client: ClientId, at: PortAt) {
+    pub(in crate::service) fn tell_table(&mut self, client: ClientId, at: PortAt) {
         if self.adapter[at].data.told.contains_key(&client) {
             return;
         }
@@ -224,7 +237,7 @@ impl Core {
 
     /// Where packets for this host go, and whether it takes them at all addresses. Opens the port's sockets first: at an address that only this machine
     /// reaches, unless hosts on other machines may send. Without sockets the port has no data, and management goes on.
-    pub(super) fn open_data(&mut self, at: PortAt) -> Option<(SocketAddr, bool)> {
+    pub(in crate::service) fn open_data(&mut self, at: PortAt) -> Option<(SocketAddr, bool)> {
         if self.adapter[at].data.open.is_none()
             && let Err(error) = self.open_sockets(at)
         {
@@ -322,8 +335,8 @@ impl Core {
     pub(in crate::service) fn receive_ib(&mut self, at: PortAt) {
         for _ in 0..MAX_ROUNDS {
             let data = &mut self.adapter[at].data;
-            let mut arrivals = std::mem::take(&mut data.arrivals);
             let Some(open) = &data.open else { return };
+            let mut arrivals = std::mem::take(&mut data.arrivals);
             // The errors of earlier packets come up here; the next call receives again.
             let got = open.own.receive(&mut arrivals).unwrap_or(0);
             for arrival in arrivals.iter() {
@@ -358,11 +371,12 @@ impl Core {
 
     /// Gives a group's packet to each process that has members.
     fn pass_on(&mut self, at: PortAt, mgid: Gid, arrival: &Arrival<'_>) {
-        let data = &self.adapter[at].data;
-        let Some(open) = &data.open else { return };
-        for slot in data.slots_of(mgid) {
+        let data = &mut self.adapter[at].data;
+        let slots = data.slots_of(mgid);
+        let Data { open: Some(open), tx, .. } = data else { return };
+        for slot in slots {
             // What a full socket does not take is lost, as any datagram may be.
-            if open.own.pass_on(arrival, slot).is_err() {
+            if open.own.pass_on(tx, arrival, slot).is_err() {
                 self.counts.add(Count::TxErrors);
             }
         }

@@ -18,7 +18,8 @@ impl Core {
     /// Answers a greeting, or keeps it while a fabric that was asked for an adapter may still answer.
     pub(in crate::service) fn take_greeting(&mut self, greeting: Greeting) {
         self.look_for_fabrics();
-        if !self.adapter.is_asked_for() {
+        // Another host's service does not ask for the adapter.
+        if !self.adapter.is_asked_for() || greeting.kind == ClientKind::Host {
             return self.answer_greeting(greeting);
         }
         if self.adapter.waiting.iter().any(|other| other.client == greeting.client) {

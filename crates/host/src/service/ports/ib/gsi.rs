@@ -2,7 +2,7 @@
 //! as data does, and come to the service's own socket.
 
 use rdmux_cm::MadPath;
-use rdmux_link::wire::{Arrival, Frame, Payload, Wire};
+use rdmux_link::wire::{Arrival, Frame, Payload};
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Bth, Deth, Gid, Grh, HeaderBuf, Opcode, Packet, Psn, Qkey, Qpn};
@@ -115,7 +115,6 @@ impl Core {
     ) -> bool {
         let port = self.adapter.device_port(self.node_guid);
         let Some(&pkey) = port.pkeys.get(usize::from(pkey_index)) else { return false };
-        let Some(wire) = self.adapter.data.wire() else { return false };
         let bth = Bth::new(Opcode::UD_SEND_ONLY, to, Psn::default());
         let pad = (4 - payload.len() % 4) % 4;
         let pad = u8::try_from(pad).unwrap_or(0);
@@ -123,6 +122,6 @@ impl Core {
         let header = HeaderBuf::new(&bth).deth(&Deth { qkey, src_qpn: from });
         let payload = Payload::Bytes(payload);
         let frame = Frame { header: header.as_slice(), payload, pad, ack: None };
-        wire.send(&mut (), av, &frame).is_ok() && wire.flush(&mut ()).is_ok()
+        self.adapter.data.send(av, &frame)
     }
 }

@@ -10,6 +10,7 @@ use rdmux_link::procmem::MAX_PIECES;
 use rdmux_transport::attr::{Access, QpAttr, QpType};
 use rdmux_transport::env::{Direct, FetchError, TxPayload};
 use rdmux_transport::wr::Sge;
+use rdmux_wire::{Bth, Pkey, Reth};
 
 use crate::engine::device::Device;
 use crate::engine::env::parts;
@@ -27,7 +28,7 @@ pub(crate) type Near = ArrayVec<Piece, MAX_PIECES>;
 /// The process at the other end of a queue pair, if the two may reach each other's memory.
 pub(crate) fn reach_of<'p>(core: &QpCore, path: &'p Path) -> Option<&'p Arc<Reach>> {
     match path {
-        Path::Near(near, _) if core.qp_type == QpType::Rc => near.reach(),
+        Path::Near(near, ..) if core.qp_type == QpType::Rc => near.reach(),
         _ => None,
     }
 }
@@ -42,6 +43,7 @@ pub(crate) fn show(device: &Device, core: &QpCore, path: &Path, attr: &QpAttr) {
             dest_qpn: attr.dest_qpn.get(),
             pd: objects.pd.0,
             access: attr.access.bits(),
+            pkey: device.pkey(core.port(), attr.pkey_index).unwrap_or(Pkey::DEFAULT).0,
         });
     }
 }
@@ -60,15 +62,15 @@ pub(crate) fn hide(device: &Device, core: &QpCore, path: &Path) {
 pub(crate) fn carry_out(
     device: &Device,
     core: &QpCore,
-    path: &Path,
+    path: &mut Path,
     (objects, regions): (&Objects, &Regions),
     copy: &Direct<'_>,
 ) -> bool {
-    let Some(reach) = reach_of(core, path).filter(|reach| reach.is_open()) else { return false };
-    if device.engine().detour().is_needed(core.port()) {
-        // Who looks at packets is to see them, and without a link nothing passes.
+    // What a READ brings the peer sends: between hosts the ports count it.
+    if !path.may_cut_short(device, core.port()) || !copy.write && path.is_counted() {
         return false;
     }
+    let Some(reach) = reach_of(core, path).filter(|reach| reach.is_open()) else { return false };
     let Some(near) = near_end(objects, regions, copy) else { return false };
     let Some(hazard) = device.reaches().enter(reach) else { return false };
     let Some(va) = reach.find(core.qpn, copy) else { return false };
@@ -90,6 +92,8 @@ pub(crate) fn carry_out(
     };
     counters.add(which, 1);
     counters.add(bytes, copy.len.into());
+    let reth = if copy.is_first { Reth::LEN } else { 0 };
+    path.sent(Bth::LEN + reth, copy.len as usize);
     true
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdmux_link::ring::{Broken, Head, Meta, PACKET, RingPath};
+use rdmux_link::ring::{Broken, Head, Meta, PACKET};
 use rdmux_link::{Consumer, Record, Wire};
 use rdmux_transport::env::Named;
 use rdmux_transport::{RxPacket, Source, Time, TxState};
@@ -203,7 +203,7 @@ impl RingRx {
         let Self { rx, tx, taken, .. } = self;
         let Meta { dest_qpn, path, .. } = Meta::parse(first.meta());
         let found = qps.get(device, Qpn::new(dest_qpn)).ok_or(Counter::RxNoQp);
-        let is_cut = |core: &QpCore| device.engine().detour().is_cut(port_of(path, core));
+        let is_cut = |core: &QpCore| device.is_cut(path, core.port());
         let found =
             found.and_then(
                 |(core, cached)| {
@@ -265,12 +265,6 @@ impl RingRx {
     }
 }
 
-/// The port at which a record came in: that of the queue pair if it does not say.
-#[inline]
-fn port_of(path: RingPath, core: &QpCore) -> u8 {
-    if path.port == 0 { core.port() } else { path.port }
-}
-
 /// A record's bytes, where the peer cannot change them any more.
 fn copied<'a>(record: &Record<'_>, private: &'a mut Vec<u8>) -> &'a mut [u8] {
     if private.len() < record.len() {
@@ -310,7 +304,7 @@ fn in_place(here: &mut Here<'_>, ring: &Arc<Neighbour>, meta: &Meta, record: &Re
     let Some(core) = table.get(Qpn::new(meta.dest_qpn)) else {
         return count(device, Counter::RxNoQp);
     };
-    if device.engine().detour().is_cut(port_of(meta.path, core)) {
+    if device.is_cut(meta.path, core.port()) {
         return count(device, Counter::RxNoLink);
     }
     let mut bound = Bound::lock(device, core);

@@ -1,4 +1,4 @@
-//! Processes of this host, reached by rings: records into them, of which packets are one kind, and what is shorter.
+//! Processes of this host, and of other hosts of the user's, reached by rings: records into them, of which packets are one kind, and what is shorter.
 //!
 //! - `inbox`: what comes out of rings
 //! - `short`: short SENDs, from the send queue straight into a record
@@ -10,6 +10,8 @@ mod inbox;
 pub(crate) mod named;
 pub(crate) mod short;
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -25,7 +27,7 @@ use self::named::Names;
 use crate::engine::device::{Device, PORT};
 use crate::engine::receive::count;
 use crate::objects::brief::Mutex;
-use crate::objects::control::{ReachFds, RingEnd};
+use crate::objects::control::{RingEnd, RingPeer};
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::error::VerbsError;
 use crate::objects::reach::Reach;
@@ -294,9 +296,13 @@ impl Neighbour {
     }
 }
 
-/// The rings that a process fills, by the peer's slot.
+/// The rings that a process fills, by the number by which the peer is known.
 #[derive(Default)]
-pub(crate) struct Neighbours(RwLock<Vec<(u16, Arc<Neighbour>)>>);
+pub(crate) struct Neighbours {
+    rings: RwLock<Vec<(u16, Arc<Neighbour>)>>,
+    /// By which number a process of another host is known.
+    remote: RwLock<HashMap<RingPeer, u16>>,
+}
 
 impl Neighbours {
     /// The ring to the process that has `slot`, if the two may share memory.
@@ -316,10 +322,32 @@ impl Neighbours {
             // Two of its queue pairs are connected to each other: what it fills it empties.
             let ring = ring::create(LOOP_CAPACITY);
             let ring = ring.map_err(VerbsError::os("make a ring to ourselves"))?;
-            return Ok(self.open(device, slot, (&ring, &ring), Ring::to_ourselves(), None));
+            let wire = Ring::to_ourselves();
+            return Ok(self.open(device, slot, (&ring, &ring), wire, |_| None));
         }
-        let Some((slot, end)) = device.control().connect_ring(slot)? else { return Ok(None) };
+        let asked = device.control().connect_ring(RingPeer::here(slot))?;
+        let Some((slot, end)) = asked else { return Ok(None) };
         Ok(self.open_to_process(device, slot, end))
+    }
+
+    /// The ring to the process that has `slot` of the host that takes packets at an address, if the two may share memory.
+    pub(crate) fn at(
+        &self,
+        device: &Arc<Device>,
+        host: SocketAddr,
+        slot: u16,
+    ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
+        let peer = RingPeer { host: Some(host), slot };
+        let known = self.remote.read().get(&peer).copied();
+        if let Some(ring) = known.and_then(|number| self.find(number)) {
+            return Ok(Some(ring));
+        }
+        let Some((number, end)) = device.control().connect_ring(peer)? else { return Ok(None) };
+        let ring = self.open_to_process(device, number, end);
+        if ring.is_some() {
+            self.remote.write().insert(peer, number);
+        }
+        Ok(ring)
     }
 
     /// Takes our end of rings that a peer asked for.
@@ -330,7 +358,8 @@ impl Neighbours {
     /// Drops the rings to a process that is gone.
     pub(crate) fn remove(&self, device: &Device, slot: u16) {
         self.tell(device);
-        self.0.write().retain(|(s, ring)| {
+        self.remote.write().retain(|_, number| *number != slot);
+        self.rings.write().retain(|(s, ring)| {
             let stays = *s != slot;
             if !stays {
                 ring.ignore(device);
@@ -346,15 +375,17 @@ impl Neighbours {
 
     /// Brings the counters up to date.
     pub(crate) fn tell(&self, device: &Device) {
-        self.0.read().iter().for_each(|(_, ring)| ring.tell(device));
+        self.rings.read().iter().for_each(|(_, ring)| ring.tell(device));
     }
 
-    fn find(&self, slot: u16) -> Option<Arc<Neighbour>> {
-        self.0.read().iter().find(|(s, _)| *s == slot).map(|(_, r)| r.clone())
+    /// The ring to the process that is known by a number.
+    pub(in crate::engine) fn find(&self, slot: u16) -> Option<Arc<Neighbour>> {
+        self.rings.read().iter().find(|(s, _)| *s == slot).map(|(_, r)| r.clone())
     }
 
     fn open_to_process(&self, device: &Device, slot: u16, end: RingEnd) -> Option<Arc<Neighbour>> {
-        let RingEnd { tx, rx, bell, reach } = end;
+        let RingEnd { tx, rx, bell, known_as, reach } = end;
+        let reach = |device: &Device| device.reaches().add((slot, known_as), reach);
         self.open(device, slot, (&tx, &rx), Ring::to_process(bell), reach)
     }
 
@@ -364,7 +395,7 @@ impl Neighbours {
         slot: u16,
         (tx, rx): (&OwnedFd, &OwnedFd),
         wire: Ring,
-        reach: Option<ReachFds>,
+        reach: impl FnOnce(&Device) -> Option<Arc<Reach>>,
     ) -> Option<Arc<Neighbour>> {
         let mapped = Producer::map(tx).and_then(|tx| Ok((tx, Consumer::map(rx)?)));
         let (tx, rx) = match mapped {
@@ -375,7 +406,7 @@ impl Neighbours {
                 return None;
             }
         };
-        let mut ends = self.0.write();
+        let mut ends = self.rings.write();
         // Both may have asked; the second answer names the same rings.
         if let Some((_, first)) = ends.iter().find(|(s, _)| *s == slot) {
             return Some(first.clone());
@@ -387,7 +418,7 @@ impl Neighbours {
             return None;
         }
         let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0 });
-        let reach = device.reaches().add(slot, reach);
+        let reach = reach(device);
         let ring = Arc::new(Neighbour { tx, wire, reach });
         ends.push((slot, ring.clone()));
         drop(ends);

@@ -26,14 +26,11 @@ const MOST: u32 = ((SHORT - Bth::LEN) & !3) as u32;
 #[inline]
 pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Time) {
     let Driven { machine, path, sent_from, .. } = driven;
-    let (Path::Near(near, by), Ends::Own(objects), Some(qp)) =
-        (&*path, &core.ends, machine.packets())
-    else {
-        return;
-    };
-    if device.engine().detour().is_needed(core.port()) {
+    let (Ends::Own(objects), Some(qp)) = (&core.ends, machine.packets()) else { return };
+    if !path.may_cut_short(device, core.port()) {
         return;
     }
+    let Path::Near(near, by, guard) = path else { return };
     let mut short = Short { path: *by, ..Short::default() };
     while let Some(request) = qp.brief_request(MOST, |index| device.pkey(core.port(), index)) {
         if gather(device, objects, &request, sent_from, &mut short).is_none() {
@@ -41,6 +38,9 @@ pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Tim
         }
         if !near.send_short(device, &short) {
             return;
+        }
+        if let Some(guard) = guard {
+            guard.sent(Bth::LEN, short.len - Bth::LEN);
         }
         qp.brief_left(now);
     }

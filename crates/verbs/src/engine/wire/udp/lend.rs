@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use rdmux_link::udp::{LendingPool, Loan};
-use rdmux_link::{TxBatch, UdpPort};
 use rdmux_wire::{Bth, Psn};
 
 /// Messages that a process may have lent at a time; less than that is in flight to a socket.
@@ -67,9 +66,9 @@ impl Loans {
         new
     }
 
-    /// A loan for what is gathered, if that is worth one.
-    pub(crate) fn borrow(&self, lender: &Lender, port: &UdpPort, batch: &TxBatch) -> Option<Loan> {
-        let worth = self.fresh && batch.bytes() >= LEAST && port.lends();
+    /// A loan for what is gathered, which is so many bytes, if that is worth one.
+    pub(crate) fn borrow(&self, lender: &Lender, bytes: usize) -> Option<Loan> {
+        let worth = self.fresh && bytes >= LEAST;
         worth.then(|| lender.take()).flatten()
     }
 

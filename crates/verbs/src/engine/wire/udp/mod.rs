@@ -1,4 +1,5 @@
-//! Sockets: packets into a batch, and out of it into a socket, with the books kept.
+//! Sockets of port 4791; and what all wires of packets have that go by sockets: memory that is lent, and shares of a socket's
+//! buffer.
 
 pub(super) mod lend;
 pub(super) mod shared_buffer;
@@ -6,14 +7,13 @@ pub(super) mod shared_buffer;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
-use rdmux_link::wire::{Flushed, TxFail};
-use rdmux_link::{Destination, Frame, LinkError, TxBatch, UdpPort, Wire};
+use rdmux_link::{Destination, Frame, LinkError, UdpPort, Wire};
 use rdmux_transport::attr::AddressVector;
 
 use self::lend::Loans;
-use super::{AnyWire, Gathered};
+use super::AnyWire;
+use super::gathered::{self, Gathered};
 use crate::engine::device::Device;
-use crate::objects::counters::{Counter, Counters};
 use crate::objects::error::VerbsError;
 
 /// One of our sockets on port 4791.
@@ -42,8 +42,8 @@ impl UdpWire {
     }
 }
 
-/// Gathers a packet with others of the same queue pair, and sends those that were gathered before where they do not go
-/// together. `loans` is what the queue pair has lent; none of one whose packets nobody acknowledges.
+/// Gathers a packet with others of the same queue pair. `loans` is what the queue pair has lent; none of one whose packets
+/// nobody acknowledges.
 pub(super) fn send(
     device: &Device,
     (wire, to): (&Arc<UdpWire>, &Destination),
@@ -53,73 +53,7 @@ pub(super) fn send(
 ) -> Result<(), LinkError> {
     let is_wire = |w: &AnyWire| matches!(w, AnyWire::Udp(other) if Arc::ptr_eq(other, wire));
     gathered.turn_to(device, is_wire, || AnyWire::Udp(wire.clone()), loans.as_deref_mut());
-    let batch = &mut gathered.batch;
-    loop {
-        match wire.port.send(batch, to, frame) {
-            Err(LinkError::Full) => flush(device, wire, batch, loans.as_deref_mut()),
-            other => break other?,
-        }
-    }
-    if let Some(loans) = loans {
-        loans.note(frame.header, batch.len() == 1);
-    }
+    gathered::send(device, (&wire.port, to), &mut gathered.batch, loans, frame)?;
     device.engine().capture().sent(|| wire.port.ends(to), frame);
     Ok(())
-}
-
-/// Sends a batch, by lending its memory if the queue pair may. What the socket does not take is forgotten: to the transport
-/// it is lost.
-pub(super) fn flush(
-    device: &Device,
-    wire: &UdpWire,
-    batch: &mut TxBatch,
-    loans: Option<&mut Loans>,
-) {
-    if batch.is_empty() {
-        return;
-    }
-    let lent = loans.and_then(|loans| {
-        Some((loans.borrow(&device.engine().wires.lender, &wire.port, batch)?, loans))
-    });
-    let flushed = match lent {
-        None => wire.port.flush(batch),
-        Some((mut loan, loans)) => {
-            let (lent, flushed) = batch.flush_lent(&wire.port, &mut loan);
-            if lent {
-                loans.lent(loan);
-            } else {
-                loan.give_back();
-            }
-            flushed
-        }
-    };
-    if flushed.is_err() {
-        batch.clear();
-    }
-    account(device, flushed);
-}
-
-/// Counts a flush.
-pub(super) fn account(device: &Device, flushed: Result<Flushed, TxFail>) {
-    let counters = Counters(device.counters());
-    counters.add(Counter::TxCalls, 1);
-    let sent = flushed.unwrap_or_else(|fail| lost(&counters, fail));
-    let Flushed { packets, bytes } = sent;
-    counters.add(Counter::TxPackets, packets as u64);
-    counters.add(Counter::TxBytes, bytes as u64);
-}
-
-/// Counts what did not leave and returns what did.
-fn lost(counters: &Counters<'_>, fail: TxFail) -> Flushed {
-    tracing::debug!(%fail, "packets lost");
-    match fail {
-        TxFail::Busy { sent, kept } => {
-            counters.add(Counter::TxBusy, kept as u64);
-            sent
-        }
-        TxFail::TooLarge { sent, lost, .. } | TxFail::Io { sent, lost, .. } => {
-            counters.add(Counter::TxErrors, lost as u64);
-            sent
-        }
-    }
 }

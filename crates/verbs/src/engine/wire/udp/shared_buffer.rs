@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use rdmux_link::UdpPort;
 use rdmux_wire::Qpn;
 
-use super::UdpWire;
 use super::lend::Loans;
 use crate::objects::control::slot_of;
 
@@ -20,13 +20,14 @@ use crate::objects::control::slot_of;
 pub(crate) struct SharedBuffers(Mutex<HashMap<(SocketAddr, u16), Weak<SharedBuffer>>>);
 
 impl SharedBuffers {
-    /// A share for a queue pair that sends to `dest`. What the peer's socket holds nobody says; one of ours holds as much.
-    pub(crate) fn share(&self, wire: &UdpWire, to: SocketAddr, dest: Qpn) -> Share {
+    /// A share for a queue pair that sends to `dest` at an address by one of our sockets. What the peer's holds nobody says; ours
+    /// holds as much.
+    pub(crate) fn share(&self, port: &UdpPort, to: SocketAddr, dest: Qpn) -> Share {
         let mut shared_buffers = self.0.lock();
         let key = (to, slot_of(dest));
         let shared_buffer = shared_buffers.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
             shared_buffers.retain(|_, shared_buffer| shared_buffer.strong_count() != 0);
-            let shared_buffer = Arc::new(SharedBuffer::new(wire.port.receive_buffer()));
+            let shared_buffer = Arc::new(SharedBuffer::new(port.receive_buffer()));
             shared_buffers.insert(key, Arc::downgrade(&shared_buffer));
             shared_buffer
         });

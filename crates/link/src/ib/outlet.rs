@@ -1,0 +1,109 @@
+//! What takes datagrams: a socket, or whatever else brings them to their destination.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use socket2::SockAddr;
+
+use crate::udp::control::ControlBuf;
+use crate::udp::{Loan, UdpPort};
+
+/// An address, and the same as the kernel wants it.
+#[derive(Clone)]
+pub struct Name {
+    addr: SocketAddr,
+    name: SockAddr,
+}
+
+impl Name {
+    /// The address.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
+
+impl From<SocketAddr> for Name {
+    fn from(addr: SocketAddr) -> Self {
+        Self { addr, name: addr.into() }
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.addr.fmt(f)
+    }
+}
+
+/// What takes datagrams.
+pub trait Outlet {
+    /// The address that they come from, and at which the own host takes them.
+    fn local_addr(&self) -> SocketAddr;
+
+    /// Whether one call may carry several.
+    fn segments(&self) -> bool;
+
+    /// Remembers that no call may, because one has failed.
+    fn refuse_segments(&self);
+
+    /// Sends `bytes` as datagrams of `segment` bytes each; the last one may be shorter.
+    ///
+    /// # Errors
+    ///
+    /// Those of `sendmsg(2)`. `EAGAIN` if it is full, `EMSGSIZE` if one is too large for the path. Then none was sent.
+    fn send(&self, to: &Name, segment: usize, bytes: &[u8]) -> io::Result<()>;
+
+    /// As [`send`](Self::send) for several datagrams, and lends `loan` to be copied from later. None if it takes no loans; after an error it may have
+    /// the loan nevertheless, and some of what was sent may have left.
+    fn send_lent(
+        &self,
+        _to: &Name,
+        _segment: usize,
+        _bytes: &[u8],
+        _loan: &mut Loan,
+    ) -> Option<io::Result<()>> {
+        None
+    }
+}
+
+impl Outlet for UdpPort {
+    fn local_addr(&self) -> SocketAddr {
+        UdpPort::local_addr(self)
+    }
+
+    fn segments(&self) -> bool {
+        UdpPort::segments(self)
+    }
+
+    fn refuse_segments(&self) {
+        UdpPort::refuse_segments(self);
+    }
+
+    fn send(&self, to: &Name, segment: usize, bytes: &[u8]) -> io::Result<()> {
+        let several = bytes.len() > segment;
+        let control = if several { segmented(segment) } else { ControlBuf::new() };
+        self.send_message(&to.name, bytes, &control)
+    }
+
+    fn send_lent(
+        &self,
+        to: &Name,
+        segment: usize,
+        bytes: &[u8],
+        loan: &mut Loan,
+    ) -> Option<io::Result<()>> {
+        if !self.lends() {
+            return None;
+        }
+        let sent = UdpPort::send_lent(self, &to.name, bytes, &segmented(segment), loan);
+        Some(sent.inspect_err(|error| self.loan_refused(error)))
+    }
+}
+
+/// Has the kernel cut a message into datagrams of one size.
+fn segmented(size: usize) -> ControlBuf {
+    let mut control = ControlBuf::new();
+    let size = u16::try_from(size).unwrap_or(u16::MAX);
+    control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
+    control
+}

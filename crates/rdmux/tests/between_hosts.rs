@@ -1,0 +1,283 @@
+//! Processes of two hosts of one user, whose InfiniBand ports are on one subnet: they have rings and reach each other's memory, as
+//! long as the subnet would let their packets pass.
+
+mod processes;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use processes::{ALL, DIR, End, Peer, ROLE, all_lengths, command, lengths, pattern, sum};
+use rdmux::{Context, DeviceKind, PortState, RemoteMr, SendWr, WcStatus};
+use rdmux_fabric::client::{ConnectOptions, admin};
+use rdmux_fabric::proto::{End as NodeEnd, NodeView};
+use rdmux_fabric::server::{FIRST_GUID, PartitionsFile, Server, ServerOptions, Setup};
+use rdmux_fabric::{Config, FabricDir, FabricName};
+use rdmux_host::client::admin as hosts;
+use rdmux_host::service::{Service, ServiceOptions};
+use rdmux_host::{HostName, RuntimeDir};
+use rdmux_runtime::UserDir;
+use rdmux_subnet::topology::Shape;
+use rdmux_testing::temp_dir;
+
+const HOST_RINGS: &str = "RDMUX_HOST_RINGS";
+
+/// Not a test, but what the processes of the others do.
+#[test]
+fn role() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("peer") => return be_peer(),
+        Ok("serve") => return serve(),
+        Ok("copies") => copies(),
+        Ok("off_here") => off("on"),
+        Ok("off_there") => off("off"),
+        Ok("link") => link(),
+        Ok("partition") => partition(),
+        Ok("ends") => ends(),
+        Ok("stopped") => stopped(),
+        Err(_) => return,
+        Ok(other) => panic!("{other}"),
+    }
+    println!("SAYS done");
+}
+
+/// A fabric with a manager and a switch, and on host a the process of a role. Services are processes that it starts.
+fn on_a_fabric(role: &str) {
+    on_a_fabric_with(role, "on");
+}
+
+/// As [`on_a_fabric`], with rings to other hosts or without.
+fn on_a_fabric_with(role: &str, host_rings: &str) {
+    let folder = temp_dir();
+    let user = UserDir::at(folder.path().join("r")).unwrap();
+    let fabric = FabricDir::open(&user, &FabricName::default()).unwrap();
+    let shape: Shape = "switch:4".parse().unwrap();
+    Setup::default().keep(&fabric, Some(&shape.topology(FIRST_GUID))).unwrap();
+    let server = Server::spawn(ServerOptions::new(FabricName::default(), user.clone())).unwrap();
+    let mut command = command(role);
+    command.env(DIR, user.path()).env("RDMUX_DEVICE", "ib").env("RDMUX_HOST", "a");
+    command.env(HOST_RINGS, host_rings);
+    let done = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
+    assert!(said.contains("SAYS done"), "{said}");
+    server.stop().unwrap();
+}
+
+fn dir() -> RuntimeDir {
+    RuntimeDir::at(PathBuf::from(std::env::var_os(DIR).unwrap())).unwrap()
+}
+
+/// The service of a host in a process. It ends when this is dropped.
+struct Host(Child);
+
+impl Host {
+    fn up(name: &str) -> Self {
+        let mut serve = command("serve");
+        serve.env("RDMUX_HOST", name).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = serve.spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(said.into_iter().any(|line| line.contains("SAYS up")), "host {name} is not up");
+        Self(child)
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn serve() {
+    let host = HostName::of_environment().unwrap();
+    let service = Service::spawn(ServiceOptions::new(host, dir())).unwrap();
+    println!("SAYS up");
+    let mut line = String::new();
+    while std::io::stdin().read_line(&mut line).unwrap() != 0 {}
+    service.stop().unwrap();
+}
+
+/// A device whose port is up.
+fn active() -> Context {
+    let context = Context::builder().no_start().device(DeviceKind::Ib).open().unwrap();
+    while context.query_port().unwrap().state != PortState::Active {
+        context.next_event(None).unwrap();
+    }
+    context
+}
+
+fn be_peer() {
+    drop(active());
+    processes::be_peer(|end, _, words| match words[0] {
+        "near" => end.qp.is_same_host().to_string(),
+        _ => panic!("{words:?}"),
+    });
+}
+
+/// Two hosts, a process on each, and their connection.
+struct Scene {
+    end: End,
+    peer: Peer,
+    _hosts: [Host; 2],
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with("on")
+    }
+
+    fn with(there: &str) -> Self {
+        let hosts = ["a", "b"].map(Host::up);
+        let end = End::on(active());
+        let mut peer = command("peer");
+        peer.env("RDMUX_HOST", "b").env(HOST_RINGS, there);
+        let mut peer = Peer::start_by(&mut peer, &end, ALL);
+        assert_eq!(end.qp.is_same_host().to_string(), peer.ask("near"), "both or neither");
+        Self { end, peer, _hosts: hosts }
+    }
+
+    /// Writes into a region of the peer's, and says how that ended.
+    fn write(&self, far: &RemoteMr, seed: u8) -> WcStatus {
+        let near = self.end.pd.alloc(far.len.try_into().unwrap(), ALL).unwrap();
+        near.write(0, &pattern(near.len(), seed));
+        let list = [near.slice(..)];
+        self.end.qp.post_send(&SendWr::write(1, *far).sges(&list).signaled()).unwrap();
+        self.end.next().status
+    }
+
+    fn holds(&mut self, len: usize, seed: u8) -> bool {
+        self.peer.ask(&format!("sum 0 {len}")) == sum(&pattern(len, seed)).to_string()
+    }
+}
+
+fn counter(host: &str, name: &str) -> u64 {
+    let status = hosts::status(&dir(), &HostName::new(host).unwrap()).unwrap();
+    status.counter(name).unwrap()
+}
+
+fn copies() {
+    let Scene { end, mut peer, _hosts } = Scene::new();
+    assert!(end.qp.is_same_host(), "they have rings");
+    all_lengths(&end, &mut peer);
+    let bytes: usize = lengths().sum();
+    assert_eq!(counter("a", "direct_write_bytes"), bytes as u64);
+    assert_eq!(counter("a", "direct_read_bytes"), bytes as u64);
+    let fetched: usize = lengths().filter(|len| *len >= 32 << 10).sum();
+    assert_eq!(counter("b", "direct_fetch_bytes"), fetched as u64);
+    assert_eq!(counter("a", "tx_packets") + counter("b", "tx_packets"), 0, "nothing by UDP");
+}
+
+fn off(there: &str) {
+    let Scene { end, mut peer, _hosts } = Scene::with(there);
+    assert!(!end.qp.is_same_host());
+    all_lengths(&end, &mut peer);
+    let direct = counter("a", "direct_writes") + counter("b", "direct_fetches");
+    assert_eq!((direct, counter("a", "ring_tx_packets")), (0, 0));
+}
+
+fn fabric_options() -> ConnectOptions {
+    let user = UserDir::at(PathBuf::from(std::env::var_os(DIR).unwrap())).unwrap();
+    ConnectOptions { user, config: Config::default(), embedded: false, program: None }
+}
+
+/// Takes the cable of the peer's host down.
+fn link() {
+    let mut scene = Scene::new();
+    let far = scene.peer.region("region", 1 << 20, ALL);
+    assert_eq!(scene.write(&far, 1), WcStatus::Success);
+    let (options, name) = (fabric_options(), FabricName::default());
+    let shown = admin::show(&options, &name).unwrap();
+    let end = |is: &dyn Fn(&NodeView) -> bool| -> NodeEnd {
+        shown.nodes.iter().find(|node| is(node)).unwrap().id.parse().unwrap()
+    };
+    let (switch, b) = (end(&|node| node.is_switch), end(&|node| node.host.as_deref() == Some("b")));
+    admin::link(&options, &name, false, &b, &switch).unwrap();
+    // From now on nothing passes, whatever it is: the peer's memory stays as it is.
+    assert_eq!(scene.write(&far, 2), WcStatus::RetryExcErr);
+    assert!(scene.holds(1 << 20, 1));
+}
+
+/// Makes both ports limited members of their partition, between which nothing passes.
+fn partition() {
+    let mut scene = Scene::new();
+    let far = scene.peer.region("region", 1 << 20, ALL);
+    assert_eq!(scene.write(&far, 1), WcStatus::Success);
+    let (options, name) = (fabric_options(), FabricName::default());
+    let text = "Default=0x7fff: ALL_SWITCHES=full, SELF=full;".to_owned();
+    let file = PartitionsFile { name: "partitions.conf".to_owned(), text };
+    admin::set_partitions(&options, &name, file).unwrap();
+    // Until the manager's sweep has come to that.
+    let (last, status) = (2..=255)
+        .cycle()
+        .map(|seed| (seed, scene.write(&far, seed)))
+        .find(|(_, status)| *status != WcStatus::Success)
+        .unwrap();
+    assert_eq!(status, WcStatus::RetryExcErr);
+    let before = if last == 2 { [1, 255] } else { [last - 1; 2] };
+    assert!(before.into_iter().any(|seed| scene.holds(1 << 20, seed)), "and nothing of the last");
+}
+
+/// The peer ends: the queue pair hears of it at once, and another process takes its place.
+fn ends() {
+    let Scene { end, mut peer, _hosts } = Scene::new();
+    let far = peer.region("region", 4096, ALL);
+    drop(peer);
+    let near = end.pd.alloc(4096, ALL).unwrap();
+    end.qp.post_send(&SendWr::write(1, far).sges(&[near.slice(..)]).signaled()).unwrap();
+    end.done(1, WcStatus::RetryExcErr);
+    let next = End::on(end.context.clone());
+    let mut peer = Peer::start_by(command("peer").env("RDMUX_HOST", "b"), &next, ALL);
+    assert!(next.qp.is_same_host());
+    all_lengths(&next, &mut peer);
+}
+
+/// The service of the peer's host is stopped: nobody waits for it, and both processes use UDP.
+fn stopped() {
+    let hosts = ["a", "b"].map(Host::up);
+    let end = End::on(active());
+    let mut peer = Peer::spawn(command("peer").env("RDMUX_HOST", "b"));
+    hosts[1].signal("-STOP");
+    peer.connect_us(&end);
+    hosts[1].signal("-CONT");
+    peer.connect_it(&end, ALL);
+    assert!(!end.qp.is_same_host());
+    assert_eq!(peer.ask("near"), "false");
+    all_lengths(&end, &mut peer);
+}
+
+#[test]
+fn processes_of_two_hosts_reach_each_other_s_memory() {
+    on_a_fabric("copies");
+}
+
+#[test]
+fn link_that_is_down_lets_nothing_pass() {
+    on_a_fabric("link");
+}
+
+#[test]
+fn limited_members_of_a_partition_have_no_way_to_each_other() {
+    on_a_fabric("partition");
+}
+
+#[test]
+fn end_of_the_other_process_is_heard() {
+    on_a_fabric("ends");
+}
+
+#[test]
+fn service_that_is_stopped_is_done_without() {
+    on_a_fabric("stopped");
+}
+
+#[test]
+fn either_process_can_do_without_rings() {
+    on_a_fabric_with("off_here", "off");
+    on_a_fabric("off_there");
+}

@@ -1,0 +1,167 @@
+//! A queue pair, and what its application knows.
+
+use std::collections::VecDeque;
+
+use rdmux_transport::attr::{AddressVector, QpCaps, QpType};
+use rdmux_transport::{Qp, QpInit, Time};
+use rdmux_wire::{Gid, Grh, Lid, Pkey, Qpn};
+
+use super::Plan;
+use crate::endpoint::{Expected, RecvRecord, SendRecord};
+use crate::memory::Mr;
+
+/// The most bytes posted inline.
+pub(super) const MAX_INLINE: u32 = 64;
+
+/// The first queue pair's number.
+const FIRST_QPN: u32 = 0x1000;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) host: usize,
+    pub(super) qp: Qp,
+    /// The number of the plan, and which end of it this is.
+    pub(super) plan: (usize, usize),
+    /// The other end; of UD itself.
+    pub(super) peer: usize,
+    /// Where its packets go; of UD nowhere.
+    pub(super) path: AddressVector,
+    /// Groups that it hears.
+    pub(super) groups: Vec<usize>,
+    pub(super) to_post: u32,
+    /// Sends outstanding, oldest first.
+    pub(super) sends: VecDeque<SendRecord>,
+    /// Receives outstanding, oldest first.
+    pub(super) recvs: VecDeque<RecvRecord>,
+    /// What the peer has posted for us, oldest first.
+    pub(super) expected: VecDeque<Expected>,
+    /// What the peer may do atomics on.
+    pub(super) counter: Mr,
+    /// What the peer's is when everything posted so far is done.
+    pub(super) peer_counter: u64,
+    /// WRITEs and READs of which nobody can know what became of them, with the host whose memory it is.
+    pub(super) debris: Vec<(u64, usize, Mr)>,
+    /// Local memory of failed sends.
+    pub(super) litter: Vec<Mr>,
+    /// When the fabric has dropped a packet of this end or for it.
+    pub(super) losses: VecDeque<Time>,
+    /// Whether a send has failed.
+    pub(super) failed: bool,
+    /// Whether it is taken down.
+    pub(super) closing: bool,
+    /// Whether it is gone.
+    pub(super) closed: bool,
+    pub(super) awake: bool,
+    pub(super) posting: bool,
+    /// The time of the timer's event on the agenda.
+    pub(super) timer: Time,
+}
+
+impl End {
+    pub(super) fn new(id: usize, plan: &Plan, place: (usize, usize), counter: Mr) -> Self {
+        let caps = QpCaps {
+            max_send_wr: plan.depth,
+            max_recv_wr: plan.depth + 1,
+            max_send_sge: 4,
+            max_recv_sge: 3,
+            max_inline_data: MAX_INLINE,
+        };
+        let qpn = Qpn::new(FIRST_QPN + u32::try_from(id).expect("few queue pairs"));
+        let (qp_type, sq_sig_all) = (plan.qp_type, plan.signal_all);
+        let init = QpInit { qpn, qp_type, caps, sq_sig_all, has_srq: false };
+        let peer = match place.1 {
+            _ if qp_type == QpType::Ud => id,
+            0 => id + 1,
+            _ => id - 1,
+        };
+        Self {
+            host: plan.hosts[place.1],
+            qp: Qp::new(&init),
+            plan: place,
+            peer,
+            path: AddressVector::default(),
+            groups: Vec::new(),
+            to_post: 0,
+            sends: VecDeque::new(),
+            recvs: VecDeque::new(),
+            expected: VecDeque::new(),
+            counter,
+            peer_counter: 0,
+            debris: Vec::new(),
+            litter: Vec::new(),
+            losses: VecDeque::new(),
+            failed: false,
+            closing: false,
+            closed: false,
+            awake: false,
+            posting: false,
+            timer: Time::NEVER,
+        }
+    }
+
+    /// The fabric has dropped a packet of this end, or for it.
+    pub(super) fn lost(&mut self, now: Time) {
+        const MOST: usize = 64;
+        self.losses.push_back(now);
+        if self.losses.len() > MOST {
+            self.losses.pop_front();
+        }
+    }
+}
+
+/// To whom a datagram is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A queue pair.
+    End(usize),
+    /// A group.
+    Group(usize),
+}
+
+/// A datagram that was posted.
+#[derive(Clone, Debug)]
+pub(super) struct Datagram {
+    pub(super) from: usize,
+    pub(super) to: Target,
+    pub(super) len: u32,
+    pub(super) imm: Option<[u8; 4]>,
+    /// Whether its Q_Key is the receivers'.
+    pub(super) has_key: bool,
+    /// What it was sent with, once it was.
+    pub(super) sent: Option<SentAs>,
+    /// How often it has come to each queue pair.
+    pub(super) came: Vec<(usize, usize)>,
+}
+
+/// The headers that a datagram was sent with, and the hosts to which copies went.
+#[derive(Clone, Debug)]
+pub(super) struct SentAs {
+    pub(super) slid: Lid,
+    pub(super) dlid: Lid,
+    pub(super) sl: u8,
+    pub(super) pkey: Pkey,
+    pub(super) grh: Option<[u8; Grh::LEN]>,
+    pub(super) hosts: Vec<usize>,
+}
+
+/// A multicast group.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) mlid: Lid,
+    pub(super) mgid: Gid,
+    /// Hosts whose ports are members.
+    pub(super) members: Vec<usize>,
+}
+
+impl Group {
+    pub(super) fn new(index: usize) -> Self {
+        let number = u8::try_from(index).expect("few groups");
+        let mut mgid = [0; 16];
+        (mgid[0], mgid[1], mgid[15]) = (0xff, 0x15, number + 1);
+        // The last one is in another block of the tables.
+        let offset = [0, 1, 0x40][index % 3];
+        let mlid = Lid(Lid::FIRST_MULTICAST.0 + offset);
+        Self { mlid, mgid: Gid(mgid), members: Vec::new() }
+    }
+}

@@ -1,0 +1,419 @@
+//! Queue pairs over an InfiniBand fabric: hosts on the ports of a subnet with switches and managers, whose packets go by the
+//! route tables that are made of the switches' tables, as those of real hosts do. Datagrams are lost, repeated, late and damaged.
+//! Meanwhile links fail, cables are moved, switches are reset, managers die and sweep, forwarding tables are wrong for a time, and ports lose
+//! P_Keys, LIDs and their fabric.
+//!
+//! What must be true all the time: a packet leaves for exactly those hosts whose ports it would come to over cables, by a walk
+//! through the switches' own tables, packet by packet, that shares no code with the one that makes route tables (`oracle`); a port
+//! lets in exactly what its state, LIDs and P_Keys allow at that moment; no byte is wrong; RC delivers every message once and in
+//! order, or ends because nobody answers, and that only where the fabric has dropped its packets; datagrams say where they came from.
+//! In the end everything has completed in bounded time, and nothing is left.
+
+mod audit;
+#[cfg(test)]
+mod broken;
+mod check;
+mod end;
+mod host;
+mod life;
+mod managers;
+mod oracle;
+mod packets;
+mod rogue;
+mod trouble;
+mod work;
+mod world;
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use rdmux_link::ib::IbDrop;
+use rdmux_subnet::manager::RoutingEngine;
+use rdmux_transport::Time;
+use rdmux_transport::attr::QpType;
+use rdmux_wire::Mtu;
+
+use crate::net::{Faults, NetStats};
+
+/// Two queue pairs that are connected, or one that sends datagrams.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The hosts of its ends. A queue pair of UD is on the first.
+    pub hosts: [usize; 2],
+    /// The transport.
+    pub qp_type: QpType,
+    /// How many operations each end posts.
+    pub ops: [u32; 2],
+    /// No message is longer.
+    pub max_len: u32,
+    /// Path MTU; of UD the largest datagram.
+    pub mtu: Mtu,
+    /// Entries of each queue.
+    pub depth: u32,
+    /// How long an end takes at most until it posts the next operation.
+    pub pace: Duration,
+    /// How long an end takes at most to post a receive for one that was used.
+    pub refill: Duration,
+    /// READs and atomics outstanding.
+    pub rd_atomic: u8,
+    /// Code of the transport timer.
+    pub timeout: u8,
+    /// Code of the receiver-not-ready timer.
+    pub rnr_timer: u8,
+    /// Whether packets have a GRH, where they need none.
+    pub grh: bool,
+    /// Service level.
+    pub sl: u8,
+    /// Whether every send asks for a completion.
+    pub signal_all: bool,
+    /// How often its ends connect anew after an error.
+    pub lives: u32,
+}
+
+/// Everything that is decided before the clock starts.
+#[derive(Clone, Debug)]
+pub struct FabricScenario {
+    /// Nodes and cables.
+    pub shape: &'static str,
+    /// How many managers there are, at most.
+    pub managers: usize,
+    /// How they find routes.
+    pub routing: RoutingEngine,
+    /// Each adapter's port gets 2^lmc LIDs.
+    pub lmc: u8,
+    /// Whether managers set which virtual lane a service level takes.
+    pub service_levels: bool,
+    /// The largest packet of every port.
+    pub mtu: Mtu,
+    /// How many hosts there are, at most.
+    pub hosts: usize,
+    /// How many multicast groups.
+    pub groups: usize,
+    /// How likely a datagram of a manager, or to one, is lost.
+    pub loss: f64,
+    /// How long one takes at most, each way.
+    pub delay: Duration,
+    /// The network below the fabric.
+    pub faults: Faults,
+    /// How many bytes a datagram of that network has at most.
+    pub narrow: Option<usize>,
+    /// Whether the kernel cuts messages into datagrams.
+    pub segments: bool,
+    /// Whether hosts buffer out-of-order packets.
+    pub keeps: bool,
+    /// The queue pairs.
+    pub plans: Vec<Plan>,
+    /// How many things happen.
+    pub troubles: u32,
+    /// Within which time, from when the fabric is up.
+    pub span: Duration,
+}
+
+impl FabricScenario {
+    /// Draws one.
+    pub fn draw(rng: &mut impl Rng) -> Self {
+        const SHAPES: [&str; 8] = [
+            "two",
+            "switch:3",
+            "switch:6",
+            "torus:3x1x1",
+            "torus:3x3x1",
+            "fattree:20",
+            "fattree:40",
+            "dragonfly:2,1,1",
+        ];
+        let hosts = rng.random_range(2..=5);
+        let mtu = *[Mtu::M4096, Mtu::M4096, Mtu::M2048, Mtu::M1024].choose(rng).expect("four");
+        let troubles = if rng.random_bool(0.85) { rng.random_range(1..=24) } else { 0 };
+        let service_levels = rng.random_bool(0.3);
+        let connections = rng.random_range(1..=6);
+        let mut draw = |qp_type| draw_plan(hosts, mtu, service_levels, qp_type, &mut *rng);
+        let mut plans: Vec<Plan> = (0..connections).map(|_| draw(None)).collect();
+        plans.extend((0..hosts).map(|_| draw(Some(QpType::Ud))));
+        Self {
+            shape: SHAPES.choose(rng).expect("some"),
+            managers: rng.random_range(1..=2),
+            routing: if rng.random_bool(0.5) { RoutingEngine::Minhop } else { RoutingEngine::Updn },
+            lmc: if rng.random_bool(0.4) { rng.random_range(1..=2) } else { 0 },
+            service_levels,
+            mtu,
+            hosts,
+            groups: rng.random_range(0..=3),
+            loss: if rng.random_bool(0.3) { rng.random_range(0.0..0.1) } else { 0.0 },
+            delay: Duration::from_micros(rng.random_range(1..1000)),
+            faults: draw_faults(rng),
+            narrow: rng.random_bool(0.5).then(|| *[9000, 1452, 576].choose(rng).expect("three")),
+            segments: rng.random_bool(0.8),
+            keeps: rng.random_bool(0.7),
+            plans,
+            troubles,
+            span: Duration::from_millis(rng.random_range(1..4000)),
+        }
+    }
+}
+
+fn draw_faults(rng: &mut impl Rng) -> Faults {
+    let delay = Duration::from_nanos(rng.random_range(100..50_000));
+    let mut level = |worst: f64| match rng.random_range(0..4) {
+        0 | 1 => 0.0,
+        2 => worst / 10.0,
+        _ => worst,
+    };
+    Faults {
+        loss: level(0.05),
+        duplicate: level(0.05),
+        corrupt: level(0.03),
+        reorder: level(0.05),
+        delay,
+        jitter: delay * 10,
+        // Fewer than the retries of a connection.
+        at_most: Some(2),
+    }
+}
+
+fn draw_plan(
+    hosts: usize,
+    mtu: Mtu,
+    service_levels: bool,
+    qp_type: Option<QpType>,
+    rng: &mut impl Rng,
+) -> Plan {
+    let drawn = match rng.random_range(0..10) {
+        0 | 1 => QpType::Uc,
+        _ => QpType::Rc,
+    };
+    let qp_type = qp_type.unwrap_or(drawn);
+    let is_datagram = qp_type == QpType::Ud;
+    let most = if is_datagram { 60 } else { 40 };
+    let a = rng.random_range(0..hosts);
+    // Now and then both are on one host.
+    let b = if rng.random_bool(0.9) { (a + rng.random_range(1..hosts)) % hosts } else { a };
+    let code = rng.random_range(1..=mtu.code());
+    let path_mtu = Mtu::from_code(if rng.random_bool(0.5) { mtu.code() } else { code });
+    let path_mtu = path_mtu.unwrap_or(mtu);
+    let longest = match rng.random_range(0..10) {
+        0..7 => 3 * path_mtu.bytes() + 7,
+        7..9 => 20_000,
+        _ => 100_000,
+    };
+    Plan {
+        hosts: [a, b],
+        qp_type,
+        ops: [rng.random_range(0..=most), rng.random_range(0..=most)],
+        // A datagram may be too long for the links of a path.
+        max_len: if is_datagram { 4096 } else { longest },
+        mtu: path_mtu,
+        depth: rng.random_range(1..=16),
+        pace: Duration::from_micros(*[10, 100, 3000, 30_000, 300_000].choose(rng).expect("five")),
+        refill: Duration::from_micros(*[0, 0, 10, 300, 3000].choose(rng).expect("five")),
+        rd_atomic: rng.random_range(1..=8),
+        timeout: rng.random_range(11..=15),
+        rnr_timer: rng.random_range(1..=18),
+        grh: rng.random_bool(0.4),
+        sl: if service_levels || rng.random_bool(0.3) { rng.random_range(0..16) } else { 0 },
+        signal_all: rng.random_bool(0.5),
+        lives: rng.random_range(0..=4),
+    }
+}
+
+/// What happened in a run that found nothing wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FabricStats {
+    /// Runs.
+    pub seeds: u64,
+    /// Packets that queue pairs sent, and those of them that the fabric would not have brought anywhere.
+    pub packets: u64,
+    /// See `packets`.
+    pub forbidden: u64,
+    /// Copies of packets to groups.
+    pub copies: u64,
+    /// Datagrams, and those that were parts of packets.
+    pub datagrams: u64,
+    /// See `datagrams`.
+    pub parts: u64,
+    /// Packets that ports let in.
+    pub admitted: u64,
+    /// Packets that links or ports dropped, by reason.
+    pub drops: [u64; IbDrop::ALL.len()],
+    /// Completions of either queue.
+    pub completions: u64,
+    /// Connections that ended because nobody answered, and those that were made anew.
+    pub failures: u64,
+    /// See `failures`.
+    pub reconnects: u64,
+    /// Bytes of messages that arrived and were compared.
+    pub bytes: u64,
+    /// Datagrams that arrived at a queue pair.
+    pub received: u64,
+    /// What happened to the subnet.
+    pub troubles: u64,
+    /// Heavy sweeps that ended.
+    pub sweeps: u64,
+    /// Ways that were compared with a walk through the switches' tables.
+    pub ways: u64,
+    /// What the network did.
+    pub net: NetStats,
+    /// How long it took, on its own clock.
+    pub virtual_time: Duration,
+    /// A number that differs when anything was sent at another time.
+    pub fingerprint: u64,
+}
+
+impl AddAssign for FabricStats {
+    fn add_assign(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.packets += other.packets;
+        self.forbidden += other.forbidden;
+        self.copies += other.copies;
+        self.datagrams += other.datagrams;
+        self.parts += other.parts;
+        self.admitted += other.admitted;
+        self.drops.iter_mut().zip(other.drops).for_each(|(mine, more)| *mine += more);
+        self.completions += other.completions;
+        self.failures += other.failures;
+        self.reconnects += other.reconnects;
+        self.bytes += other.bytes;
+        self.received += other.received;
+        self.troubles += other.troubles;
+        self.sweeps += other.sweeps;
+        self.ways += other.ways;
+        self.net += other.net;
+        self.virtual_time += other.virtual_time;
+        // Whatever the order in which they ran.
+        self.fingerprint ^= other.fingerprint;
+    }
+}
+
+impl FabricStats {
+    /// How many packets were dropped for a reason.
+    pub fn dropped(&self, why: IbDrop) -> u64 {
+        self.drops[why as usize]
+    }
+}
+
+impl fmt::Display for FabricStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} seeds, {:.1} s on their clocks: {} packets in {} datagrams ({} of them parts), {} packets that the fabric brings nowhere, {} copies to groups; {} let in",
+            self.seeds,
+            self.virtual_time.as_secs_f64(),
+            self.packets,
+            self.datagrams,
+            self.parts,
+            self.forbidden,
+            self.copies,
+            self.admitted
+        )?;
+        writeln!(
+            f,
+            "{} completions, {} datagrams received, {} bytes compared; {} connections failed, {} were made anew; {} things happened to the subnet, {} sweeps, {} ways compared",
+            self.completions,
+            self.received,
+            self.bytes,
+            self.failures,
+            self.reconnects,
+            self.troubles,
+            self.sweeps,
+            self.ways
+        )?;
+        let dropped = IbDrop::ALL.iter().filter(|why| self.dropped(**why) != 0);
+        let dropped: Vec<String> =
+            dropped.map(|why| format!("{} {}", why.name(), self.dropped(*why))).collect();
+        let net = &self.net;
+        write!(
+            f,
+            "dropped: {}; network: {} lost, {} duplicated, {} damaged, {} delayed; fingerprint {:016x}",
+            dropped.join(", "),
+            net.lost,
+            net.duplicated,
+            net.corrupted,
+            net.delayed,
+            self.fingerprint
+        )
+    }
+}
+
+/// What was wrong.
+#[derive(Clone, Debug)]
+pub struct FabricFailure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: String,
+    /// What the seed means.
+    pub scenario: FabricScenario,
+}
+
+impl fmt::Display for FabricFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, at, what, scenario } = self;
+        writeln!(f, "seed {seed} fails at {} ns: {what}", at.0)?;
+        let replay = "cargo run --release -p rdmux-sim -- --fabric --trace --seed";
+        write!(f, "replay it: {replay} {seed}\n{scenario:#?}")
+    }
+}
+
+impl std::error::Error for FabricFailure {}
+
+/// Runs the simulation of queue pairs over a fabric of a seed.
+///
+/// # Errors
+/// The first thing that was wrong. The same seed fails in the same way.
+pub fn run_fabric_seed(seed: u64) -> Result<FabricStats, Box<FabricFailure>> {
+    world::World::new(seed, false).run(seed)
+}
+
+/// The same, and tells on standard error what happens.
+///
+/// # Errors
+/// As [`run_fabric_seed`].
+pub fn trace_fabric_seed(seed: u64) -> Result<FabricStats, Box<FabricFailure>> {
+    world::World::new(seed, true).run(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hundreds_of_seeds() {
+        let mut all = FabricStats::default();
+        for seed in 0..300 {
+            match run_fabric_seed(seed) {
+                Ok(stats) => all += stats,
+                Err(failure) => panic!("{failure}"),
+            }
+        }
+        // The seeds do reach what they are for.
+        println!("{all}");
+        assert!(all.failures > 100 && all.reconnects > 50 && all.troubles > 1000, "{all}");
+        assert!(all.forbidden > 1000 && all.copies > 1000 && all.parts > 1000, "{all}");
+        assert!(all.received > 1000 && all.ways > 10_000, "{all}");
+        for why in [
+            IbDrop::TxInactive,
+            IbDrop::TxNoWay,
+            IbDrop::TxPkey,
+            IbDrop::TxSl,
+            IbDrop::TxLength,
+            IbDrop::RxInactive,
+            IbDrop::RxLid,
+            IbDrop::RxPkey,
+            IbDrop::RxPart,
+        ] {
+            assert!(all.dropped(why) > 0, "{}: {all}", why.name());
+        }
+    }
+
+    #[test]
+    fn a_seed_repeats() {
+        for seed in 0..10 {
+            assert_eq!(run_fabric_seed(seed).unwrap(), run_fabric_seed(seed).unwrap());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a queue pair has gathered to be sent together, on whatever wire gathers packets: in one system call, zero-copy where that
+//! is worth it, with the books kept.
+
+use rdmux_link::ib::Sender;
+use rdmux_link::wire::{Flushed, Gathering, TxFail};
+use rdmux_link::{Frame, LinkError, TxBatch};
+
+use super::udp::lend::Loans;
+use super::{AnyWire, other};
+use crate::engine::device::Device;
+use crate::objects::counters::{Counter, Counters};
+
+/// See the module. A thread's, for the queue pairs that it sends for in turn.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    pub(super) batch: TxBatch,
+    pub(super) ib: Sender,
+    /// The wire that it is gathered for.
+    wire: Option<AnyWire>,
+}
+
+impl Gathered {
+    /// Gathers for this wire from now on, and sends what was gathered for another.
+    pub(super) fn turn_to(
+        &mut self,
+        device: &Device,
+        is_wire: impl FnOnce(&AnyWire) -> bool,
+        wire: impl FnOnce() -> AnyWire,
+        loans: Option<&mut Loans>,
+    ) {
+        if !self.wire.as_ref().is_some_and(is_wire) {
+            self.flush(device, loans);
+            self.wire = Some(wire());
+        }
+    }
+
+    /// Sends what was gathered. What the wire does not take is lost, as on any: the transport notices.
+    pub(super) fn flush(&mut self, device: &Device, loans: Option<&mut Loans>) {
+        match self.wire.take() {
+            Some(AnyWire::Udp(wire)) => flush(device, &wire.port, &mut self.batch, loans),
+            Some(AnyWire::Ib(wire)) => flush(device, &*wire, &mut self.ib, loans),
+            Some(AnyWire::Other(wire)) => other::flush(device, &wire),
+            None => {}
+        }
+    }
+}
+
+/// Gathers a packet with others of the same queue pair, and sends those that were gathered before where they do not go
+/// together. `loans` is what the queue pair has lent; none of one whose packets nobody acknowledges.
+pub(super) fn send<W: Gathering>(
+    device: &Device,
+    (wire, to): (&W, &W::To),
+    tx: &mut W::Tx,
+    mut loans: Option<&mut Loans>,
+    frame: &Frame<'_>,
+) -> Result<(), LinkError> {
+    let before = loop {
+        let before = wire.packets(tx);
+        match wire.send(tx, to, frame) {
+            Err(LinkError::Full) => flush(device, wire, tx, loans.as_deref_mut()),
+            other => {
+                other?;
+                break before;
+            }
+        }
+    };
+    if let Some(loans) = loans
+        && wire.packets(tx) > before
+    {
+        loans.note(frame.header, before == 0);
+    }
+    Ok(())
+}
+
+/// Sends what was gathered, by lending memory if the queue pair may. What the wire does not take is forgotten: to the
+/// transport it is lost.
+fn flush<W: Gathering>(device: &Device, wire: &W, tx: &mut W::Tx, loans: Option<&mut Loans>) {
+    if wire.packets(tx) == 0 {
+        return;
+    }
+    let lent = loans.and_then(|loans| {
+        let loan = if wire.lends() {
+            loans.borrow(&device.engine().wires.lender, wire.bytes(tx))
+        } else {
+            None
+        };
+        Some((loan?, loans))
+    });
+    let flushed = match lent {
+        None => wire.flush(tx),
+        Some((mut loan, loans)) => {
+            let (lent, flushed) = wire.flush_lent(tx, &mut loan);
+            if lent {
+                loans.lent(loan);
+            } else {
+                loan.give_back();
+            }
+            flushed
+        }
+    };
+    if flushed.is_err() {
+        wire.forget(tx);
+    }
+    account(device, flushed);
+}
+
+/// Counts a flush.
+pub(super) fn account(device: &Device, flushed: Result<Flushed, TxFail>) {
+    let counters = Counters(device.counters());
+    counters.add(Counter::TxCalls, 1);
+    let sent = flushed.unwrap_or_else(|fail| lost(&counters, fail));
+    let Flushed { packets, bytes } = sent;
+    counters.add(Counter::TxPackets, packets as u64);
+    counters.add(Counter::TxBytes, bytes as u64);
+}
+
+/// Counts what did not leave and returns what did.
+fn lost(counters: &Counters<'_>, fail: TxFail) -> Flushed {
+    tracing::debug!(%fail, "packets lost");
+    match fail {
+        TxFail::Busy { sent, kept } => {
+            counters.add(Counter::TxBusy, kept as u64);
+            sent
+        }
+        TxFail::TooLarge { sent, lost, .. } | TxFail::Io { sent, lost, .. } => {
+            counters.add(Counter::TxErrors, lost as u64);
+            sent
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! InfiniBand ports: packets that are gathered as those of sockets are.
+
+use std::sync::Arc;
+
+use rdmux_link::{Frame, IbWire, LinkError, Wire};
+use rdmux_transport::attr::AddressVector;
+
+use super::AnyWire;
+use super::gathered::{self, Gathered};
+use super::udp::lend::Loans;
+use crate::engine::device::Device;
+
+/// Gathers a packet, or sends it.
+pub(super) fn send(
+    device: &Device,
+    wire: &Arc<IbWire>,
+    av: &AddressVector,
+    gathered: &mut Gathered,
+    mut loans: Option<&mut Loans>,
+    frame: &Frame<'_>,
+) -> Result<(), LinkError> {
+    let is_wire = |w: &AnyWire| matches!(w, AnyWire::Ib(other) if Arc::ptr_eq(other, wire));
+    gathered.turn_to(device, is_wire, || AnyWire::Ib(wire.clone()), loans.as_deref_mut());
+    gathered::send(device, (&**wire, av), &mut gathered.ib, loans, frame)?;
+    device.engine().capture().sent_along(device, av, || wire.ends(av), frame);
+    Ok(())
+}
