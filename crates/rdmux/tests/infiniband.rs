@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 
 use common::{active, disable, with_two_ports};
 use rdmux::umad::sa::{self, JoinState, McMemberRecord, McMemberRecordMask, SaMad};
-use rdmux::umad::sm::{self, Attribute, NodeInfo, PortInfo};
+use rdmux::umad::sm::{Attribute, NodeInfo};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
 use rdmux::{
