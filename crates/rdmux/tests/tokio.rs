@@ -88,7 +88,7 @@ fn completions_and_events_are_awaited() {
 
         let channel = EventChannel::new(&a).unwrap();
         let id = Id::new(&channel, PortSpace::Tcp).unwrap();
-        let to = (a.address().unwrap(), 7471).into();
+        let to = std::net::SocketAddr::from((a.address().unwrap(), 7471));
         id.resolve_addr(None, to, std::time::Duration::from_secs(10)).unwrap();
         assert_eq!(channel.next_async().await.unwrap().kind(), EventKind::AddrResolved);
     });

@@ -11,7 +11,7 @@ use rdmux_wire::{Bth, Grh, Lid, Mtu, Pkey};
 
 use super::sender::RouteHeaders;
 use super::state::Known;
-use super::{IbDrop, KeyViolation, Routes, SentCounts, SentKind, Violated, WayChanged};
+use super::{IbDrop, KeyViolation, Routes, SentCounts, SentKind, Violated};
 use crate::routes::{Route, RouteView};
 use crate::rows::Row;
 use crate::wire::Frame;
@@ -208,10 +208,7 @@ impl RouteGuard {
         let kind = SentKind { dlid, sl, pkey: u8::try_from(index).unwrap_or(u8::MAX) };
         let Route { id, way } = view.route(dlid);
         // Another way by now: the epoch has changed, and it is looked up again.
-        self.row = match self.counts.row(known.count_by(), kind, id) {
-            Ok(row) => row,
-            Err(WayChanged) => None,
-        };
+        self.row = self.counts.row(known.count_by(), kind, id).unwrap_or_default();
         let way = way.ok_or(IbDrop::TxNoWay)?;
         // Another host may have the LID by now.
         let peer = view.peer(way.peer).ok_or(IbDrop::TxNoWay)?;

@@ -86,7 +86,8 @@ impl Host {
         Self {
             port,
             addr,
-            wire: BareWire::new(outbox, SLOT, Arc::new(Routes::new(1))),
+            // The only socket: it also hears what is for groups, as a service's does.
+            wire: BareWire::new(outbox, 0, Arc::new(Routes::new(1))),
             attached: false,
             process: Process::default(),
             qps: BTreeMap::new(),

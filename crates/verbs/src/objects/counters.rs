@@ -166,10 +166,12 @@ counters! {
     IbRxGid = 78 => "rx_drop_ib_gid",
     /// No key of the port's P_Key table admitted theirs.
     IbRxPkey = 79 => "rx_drop_ib_pkey",
+    /// Their Q_Key was not that of the queue pair.
+    IbRxQkey = 80 => "rx_drop_ib_qkey",
     /// Their ICRC was wrong.
-    IbRxIcrc = 80 => "rx_drop_ib_icrc",
+    IbRxIcrc = 81 => "rx_drop_ib_icrc",
     /// They were for another process of this host, which got them a little later.
-    IbRxStray = 81 => "rx_ib_stray",
+    IbRxStray = 82 => "rx_ib_stray",
 }
 
 /// The first word in which packets are counted that InfiniBand's wires drop.
