@@ -254,8 +254,11 @@ const LEN: usize = 6000;
 fn stream(pair: &Pair, meanwhile: impl FnOnce()) {
     const WINDOW: u64 = 16;
     let mut meanwhile = Some(meanwhile);
-    let at = |n: u64, of: usize| of * SIZE / 2 + (n % WINDOW) as usize * 8000;
-    let content = |n: u64, end: usize| vec![(n as u8).wrapping_mul(31) ^ end as u8; LEN];
+    let at = |n: u64, of: usize| of * SIZE / 2 + usize::try_from(n % WINDOW).unwrap() * 8000;
+    let content = |n: u64, end: usize| {
+        let [low, ..] = (n * 31 + end as u64).to_le_bytes();
+        vec![low; LEN]
+    };
     let post_recv = |end: &End, n: u64| {
         let place = at(n, 1);
         end.qp.post_recv(n, &[end.mr.slice(place..place + LEN)]).unwrap();

@@ -14,9 +14,6 @@ use rdmux_wire::{Gid, Lid, Pkey, Qpn};
 use super::world::World;
 use crate::endpoint::Process;
 
-/// The slot of the one process that a host has.
-pub(super) const SLOT: u16 = 1;
-
 /// Entries of a port's P_Key table, as programs see it.
 const PKEYS: usize = 64;
 

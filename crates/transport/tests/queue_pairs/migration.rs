@@ -79,10 +79,7 @@ impl Paths {
             let Pair { a, b, now, .. } = &mut self.p;
             a.poll(*now);
             b.poll(*now);
-            let mut moved = false;
-            for (from, src, dst) in [(1, a, &mut *b)] {
-                moved |= carry((from, src, dst, *now), &self.dead, &mut self.log, &mut passes);
-            }
+            let mut moved = carry((1, a, b, *now), &self.dead, &mut self.log, &mut passes);
             let Pair { a, b, now, .. } = &mut self.p;
             moved |= carry((2, b, a, *now), &self.dead, &mut self.log, &mut passes);
             if !moved {
