@@ -48,6 +48,11 @@ pub(crate) fn timed(report: &mut Report, suite: Suite, run: impl FnOnce(&mut Rep
     check(report, suite, start.elapsed().as_secs_f64());
 }
 
+/// What a suite may take, in seconds.
+pub(crate) fn seconds(suite: Suite) -> u64 {
+    BUDGETS.iter().find(|(s, ..)| *s == suite).map_or(0, |(.., budget)| *budget)
+}
+
 /// Counts a failure if a suite has taken longer than it may.
 pub(crate) fn check(report: &mut Report, suite: Suite, seconds: f64) {
     let Some((_, name, budget)) = BUDGETS.iter().find(|(s, ..)| *s == suite) else { return };

@@ -29,6 +29,7 @@ const PACKAGES: &[&str] = &[
     "infiniband-diags",
     "ibsim-utils",
     "tshark",
+    "ibacm",
 ];
 
 /// The suite, and the C library.
@@ -118,6 +119,10 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     run.args(["run", "--rdmux"]).arg(built.join("rdmux"));
     run.arg("--logs").arg(&logs).arg("--junit").arg(place.join("junit.xml"));
     run.args(&only).args(args.strict.then_some("--strict"));
+    if args.has_budget() {
+        // What outgrows its budget fails, and must not take the time of what comes behind it.
+        run.args(["--within", &budget::seconds(Suite::Programs).to_string()]);
+    }
     let ended_well = sh::run_lines(&mut run, |line| rows.take(line))?;
     println!("the output of every program is in {}", logs.display());
     ensure!(ended_well || rows.any_failed(), "the suite did not run to its end");

@@ -19,6 +19,7 @@ mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
@@ -48,6 +49,9 @@ enum Cli {
         /// Without a second try for rows that fail: some of the programs have races of their own
         #[arg(long)]
         strict: bool,
+        /// Rows that have not begun after so many seconds fail instead of being run
+        #[arg(long, value_name = "SECONDS")]
+        within: Option<u64>,
     },
 }
 
@@ -92,9 +96,9 @@ fn main() -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Cli::Run { rdmux, logs, junit, wanted, strict } => {
+        Cli::Run { rdmux, logs, junit, wanted, strict, within } => {
             let mut stage = Stage::new(&rdmux, &logs)?;
-            let mut report = Report::new(&junit, strict);
+            let mut report = Report::new(&junit, strict, within.map(Duration::from_secs));
             for row in wanted.rows() {
                 report.take(&row, || run(&mut stage, &row));
             }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 use crate::proof::Uncalibrated;
 use crate::row::{Outcome, Row, Trouble};
@@ -20,6 +20,8 @@ pub(crate) struct Report {
     start: Instant,
     /// Whether the first try counts.
     strict: bool,
+    /// How long rows may begin.
+    within: Option<Duration>,
     /// How many rows were given a second one.
     again: usize,
     /// How often one was run again because perftest's clock was not calibrated: no fault of what is tested.
@@ -36,9 +38,9 @@ struct Case {
 
 impl Report {
     /// An empty one, to be written to this file in the end.
-    pub(crate) fn new(junit: &Path, strict: bool) -> Self {
+    pub(crate) fn new(junit: &Path, strict: bool, within: Option<Duration>) -> Self {
         let (junit, start) = (junit.to_path_buf(), Instant::now());
-        Self { junit, start, strict, again: 0, uncalibrated: 0, cases: Vec::new() }
+        Self { junit, start, strict, within, again: 0, uncalibrated: 0, cases: Vec::new() }
     }
 
     /// Runs a row until its programs have a clock.
@@ -55,12 +57,18 @@ impl Report {
         run()
     }
 
-    /// Runs a row, a second time if it fails, and prints its line.
+    /// Runs a row, a second time if it fails, and prints its line. A row that comes too late fails.
     pub(crate) fn take(&mut self, row: &Row, mut run: impl FnMut() -> Outcome) {
         let start = Instant::now();
-        let mut outcome = self.run(row, &mut run);
+        let is_late = self.within.is_some_and(|within| self.start.elapsed() > within);
+        let mut outcome = if is_late {
+            Err(Trouble::Failed(anyhow!("not run: the rows before it took too long")))
+        } else {
+            self.run(row, &mut run)
+        };
         if let Err(Trouble::Failed(e)) = &outcome
             && !self.strict
+            && !is_late
         {
             println!("again | {row} | {}", one_line(&format!("{e:#}")));
             self.again += 1;
@@ -174,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_not_calibrated_is_no_second_try() {
-        let mut report = Report::new(Path::new("junit.xml"), true);
+        let mut report = Report::new(Path::new("junit.xml"), true, None);
         let mut runs = 0;
         report.take(&row(), || {
             runs += 1;
@@ -187,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_never_is_calibrated_is_a_failure() {
-        let mut report = Report::new(Path::new("junit.xml"), true);
+        let mut report = Report::new(Path::new("junit.xml"), true, None);
         let mut runs = 0;
         report.take(&row(), || {
             runs += 1;
@@ -198,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_strict_report_takes_the_first_failure() {
-        let mut report = Report::new(Path::new("junit.xml"), true);
+        let mut report = Report::new(Path::new("junit.xml"), true, None);
         let mut runs = 0;
         report.take(&row(), || {
             runs += 1;

@@ -73,6 +73,8 @@ pub(crate) enum Way {
     Namespaces,
     /// The same of a user without privilege, who has the namespaces in a user namespace.
     UserNamespaces,
+    /// Between two virtual hosts on a fabric that OpenSM manages.
+    OpenSm,
     /// On one virtual host with two ports on one fabric.
     OwnPorts,
     /// Between two such hosts.
@@ -99,6 +101,7 @@ impl fmt::Display for Way {
             Self::Wire6 => "wire, IPv6",
             Self::Namespaces => "two namespaces",
             Self::UserNamespaces => "two namespaces, a plain user",
+            Self::OpenSm => "two hosts, OpenSM",
             Self::OwnPorts => "one host, two ports",
             Self::Ports => "two hosts, two ports",
             Self::Management => "management",

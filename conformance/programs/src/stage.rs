@@ -34,6 +34,8 @@ pub(crate) struct Stage {
     pair: Option<[Side; 2]>,
     /// Two virtual hosts on a fabric.
     subnet: Option<[Side; 2]>,
+    /// The same, managed by OpenSM on the first.
+    managed: Option<[Side; 2]>,
     /// Two that have two ports on a fabric.
     ports: Option<[Side; 2]>,
     solo: Option<Side>,
@@ -46,8 +48,8 @@ pub(crate) struct Stage {
     joined: Vec<Whose>,
     /// The fabric that rows share which only look at one, with its manager.
     ground: Option<Ground>,
-    /// What pyverbs' own tests said, once they have been run.
-    pub(crate) pyverbs: Option<crate::pyverbs::Results>,
+    /// What pyverbs' own tests said of a device, once they have been run.
+    pub(crate) pyverbs: Option<(Device, crate::pyverbs::Results)>,
     /// Programs that hold namespaces open.
     _holders: Vec<Process>,
 }
@@ -74,6 +76,7 @@ impl Stage {
             rows: 0,
             pair: None,
             subnet: None,
+            managed: None,
             ports: None,
             solo: None,
             solo_is_plugged: false,
@@ -98,6 +101,7 @@ impl Stage {
                 [one.clone(), one]
             }
             Way::Udp if row.device == Device::Ib => self.subnet()?,
+            Way::OpenSm => self.managed()?,
             Way::OwnPorts => {
                 let [one, _] = self.ports()?;
                 [one.clone(), one]
@@ -238,6 +242,34 @@ impl Stage {
         self.subnet.clone().context("two hosts on a fabric")
     }
 
+    /// The same with OpenSM as the manager, on the first host.
+    fn managed(&mut self) -> Result<[Side; 2]> {
+        if self.managed.is_none() {
+            let runtime = self.work.join("managed");
+            let up = |name: &str| Side::virtual_host(&self.work, &runtime, name, &[]);
+            let sides = [up("one")?, up("two")?];
+            sides[0].rdmux(&["fabric", "up", "--shape", "switch:4", "--no-sm"])?;
+            self.start_opensm(&sides[0], "managed")?;
+            wait_for_ports(&sides)?;
+            self.managed = Some(sides);
+        }
+        self.managed.clone().context("two hosts on a fabric that OpenSM manages")
+    }
+
+    /// Starts OpenSM on a host, with its files in a folder of that name.
+    fn start_opensm(&mut self, side: &Side, name: &str) -> Result<()> {
+        let dir = self.work.join(format!("opensm-{name}"));
+        side::public_folder(&dir)?;
+        let dir = dir.display();
+        let (tmp, cache) = (format!("OSM_TMP_DIR={dir}"), format!("OSM_CACHE_DIR={dir}"));
+        let log = format!("{dir}/log");
+        let words = [&tmp[..], &cache, "opensm", "-f", &log];
+        let command = side.command(&["--device", "ib"], &[], &words);
+        let output = self.logs.join(format!("{name}-opensm.log"));
+        self._holders.push(Process::start(command, "opensm", &output)?);
+        Ok(())
+    }
+
     /// The same with two ports each, four LIDs for each port, and the partition 0x20 beside the default one.
     fn ports(&mut self) -> Result<[Side; 2]> {
         const PARTITIONS: &str = "Default=0x7fff, ipoib: ALL=full;\nLab=0x20: ALL=full;\n";
@@ -350,33 +382,17 @@ impl Stage {
         there.rdmux(&["fabric", "up", "--join", &listens, "--secret", &secret])?;
         self.joined.push(whose);
         if whose == Whose::PlainUsers {
-            let dir = self.work.join("opensm");
-            side::public_folder(&dir)?;
-            let dir = dir.display();
-            let (tmp, cache) = (format!("OSM_TMP_DIR={dir}"), format!("OSM_CACHE_DIR={dir}"));
-            let log = format!("{dir}/log");
-            let words = [&tmp[..], &cache, "opensm", "-f", &log];
-            let command = here.command(&["--device", "ib"], &[], &words);
-            let manager = Process::start(command, "opensm", &self.logs.join("joined-opensm.log"));
-            self._holders.push(manager?);
+            self.start_opensm(here, "joined")?;
         }
-        let end = Instant::now() + SHORTLY;
-        for side in &sides {
-            while !side.is_active("ib")? {
-                if Instant::now() >= end {
-                    let why = anyhow::anyhow!("the port of {} does not come up", side.name);
-                    return Err(why.into());
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
+        wait_for_ports(&sides)?;
         Ok(sides)
     }
 
     fn sides(&self) -> impl Iterator<Item = &Side> {
         let wire = self.wire.iter().flatten().flat_map(|w| &w.v4);
         let namespaces = self.namespaces.iter().flat_map(|(_, sides)| sides);
-        let virtuals = self.pair.iter().chain(&self.subnet).chain(&self.ports).flatten();
+        let virtuals = self.pair.iter().chain(&self.subnet).chain(&self.managed).chain(&self.ports);
+        let virtuals = virtuals.flatten();
         virtuals.chain(&self.solo).chain(wire).chain(namespaces)
     }
 }
@@ -387,7 +403,8 @@ impl Drop for Stage {
         for side in self.sides() {
             let _ = side.rdmux(&["host", "down"]);
         }
-        let on_fabrics = [&self.subnet, &self.ports].into_iter().flatten().map(|[side, _]| side);
+        let on_fabrics =
+            [&self.subnet, &self.managed, &self.ports].into_iter().flatten().map(|[side, _]| side);
         let solo = self.solo.iter().filter(|_| self.solo_is_plugged);
         let joined = self.namespaces.iter().filter(|(whose, _)| self.joined.contains(whose));
         let joined = joined.map(|(_, [side, _])| side);
@@ -401,6 +418,11 @@ impl Drop for Stage {
 /// Brings a fabric with a manager up, which has these options, and waits until the ports of these hosts are active.
 fn bring_up_fabric(sides: &[Side], manager: &[&str]) -> Result<()> {
     sides[0].rdmux(&[&["fabric", "up", "--shape", "switch:4"], manager].concat())?;
+    wait_for_ports(sides)
+}
+
+/// Waits until the InfiniBand ports of hosts are active.
+fn wait_for_ports(sides: &[Side]) -> Result<()> {
     let end = Instant::now() + SHORTLY;
     for side in sides {
         while !side.is_active("ib")? {

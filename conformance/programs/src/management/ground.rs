@@ -26,6 +26,9 @@ use crate::stage::{SHORTLY, find_program, is_assignment};
 /// The hosts, by the adapters that they have: those of the shapes are called like this.
 pub(super) const HOSTS: [&str; 2] = ["node1", "node2"];
 
+/// As what a host's service is known.
+const SERVICE: &str = "rdmux";
+
 /// A fabric with hosts on it, in a runtime directory of its own. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Ground {
@@ -156,12 +159,31 @@ impl Ground {
 
     /// Starts a program on a host. Words like `NAME=VALUE` before it are its environment.
     pub(super) fn start(&self, host: &str, role: &str, line: &str) -> Result<Process> {
+        self.start_by(self.on(host), role, line)
+    }
+
+    /// The same with a folder in place of /run.
+    pub(super) fn start_with_run(
+        &self,
+        host: &str,
+        role: &str,
+        folder: &Path,
+        line: &str,
+    ) -> Result<Process> {
+        const SCRIPT: &str = "mount --make-rprivate / && mount --bind \"$0\" /run && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        // Others than root mount in a user namespace.
+        command.arg(if rustix::process::geteuid().is_root() { "-m" } else { "-rm" });
+        command.args(["sh", "-c", SCRIPT]).arg(folder).arg(&self.rdmux);
+        self.start_by(self.equip(command, host), role, line)
+    }
+
+    fn start_by(&self, mut command: Command, role: &str, line: &str) -> Result<Process> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let set = words.iter().take_while(|w| is_assignment(w)).count();
         let (program, args) = words[set..].split_first().context("an empty command line")?;
         let program =
             find_program(program).with_context(|| format!("{program} is not installed"))?;
-        let mut command = self.on(host);
         command.envs(words[..set].iter().filter_map(|w| w.split_once('=')));
         command.args(["run", "--device", Device::Ib.option(), "--"]).arg(program).args(args);
         Process::start(command, line, &self.log(role))
@@ -217,13 +239,25 @@ impl Ground {
 
     /// Our program, as on a host.
     fn on(&self, host: &str) -> Command {
-        let mut command = Command::new(&self.rdmux);
+        self.equip(Command::new(&self.rdmux), host)
+    }
+
+    /// Gives a command what it needs on a host.
+    fn equip(&self, mut command: Command, host: &str) -> Command {
         command.env("RDMUX_RUNTIME_DIR", self.dir.join("run")).env("RDMUX_HOST", host);
         command.env_remove("RDMUX_FABRIC").env_remove("RUST_LOG").current_dir(&self.dir);
         // Scripts start other programs of their package, which plain users do not have on their path.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/usr/sbin"));
         command
+    }
+
+    /// The IPv4 address of a host.
+    pub(super) fn address(&self, host: &str) -> Result<String> {
+        let said = self.rdmux(&["host", "status", host])?;
+        let line = said.lines().find_map(|line| line.strip_prefix("addresses"));
+        let address = line.and_then(|line| line.split_whitespace().next()).context("an address")?;
+        Ok(address.to_owned())
     }
 
     fn json<T: DeserializeOwned>(&self, args: &[&str]) -> Result<T> {
@@ -279,12 +313,13 @@ impl Ground {
         Ok(())
     }
 
-    /// Waits until no program has the management interface of a port open, but the manager that rows share. A program that
-    /// ended closed its connections; that the fabric has seen it is what is waited for.
+    /// Waits until no program has the management interface of a port open, but the manager that rows share, and the hosts' services, which ask subnet
+    /// administration. A program that ended closed its connections; that the fabric has seen it is what is waited for.
     pub(crate) fn nothing_is_left(&self) -> Result<()> {
         let end = Instant::now() + SHORTLY;
         loop {
             let mut files = self.status()?.files;
+            files.retain(|file| file.comm != SERVICE);
             files.retain(|file| self.manager.is_none() || file.comm != "opensm");
             if files.is_empty() {
                 return Ok(());

@@ -29,6 +29,14 @@ const WITH_GRH: &[&str] = &[
     "ib_atomic_bw -A CMP_AND_SWAP",
 ];
 
+/// The options of the rows that CI runs on a fabric that OpenSM manages, too.
+const UNDER_OPENSM: &[&str] = &[
+    "ibv_rc_pingpong -c -n 1000",
+    "ib_write_bw",
+    "rping -C 1000 -v",
+    "mckey -m {group} -c 2 -C 20 -S 500",
+];
+
 /// Why a row of RoCE is none of InfiniBand, if it is not.
 fn why_not(title: &str) -> Option<&'static str> {
     NOT_THERE.iter().find(|(word, _)| title.contains(word)).map(|(_, why)| *why)
@@ -53,7 +61,15 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
         rows.push(Row { run: Run::Exchange(by_lid), ..row });
     }
     mark(&mut rows);
+    let managed: Vec<Row> = rows.iter().filter(|row| row.way == Way::Udp).map(by_opensm).collect();
+    rows.extend(managed);
     rows
+}
+
+/// The same on a fabric that OpenSM manages. What a manager decides is how packets travel and who may join what, which few programs show.
+fn by_opensm(row: &Row) -> Row {
+    let brief = UNDER_OPENSM.contains(&row.title.as_str());
+    Row { way: Way::OpenSm, brief, ..row.clone() }
 }
 
 /// What is brief on RoCE is so here. Of perftest, whose programs have the same options, CI runs each program, and each option

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::management::{
     Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, captured, data, diags, handover,
-    ibsim, repartition, two_managers, two_ports,
+    ibacm, ibsim, repartition, two_managers, two_ports,
 };
 use crate::row::{Device, Row, Run, Way};
 
@@ -56,6 +56,16 @@ pub(super) fn rows() -> Vec<Row> {
         managed("tshark of a capture of packets and datagrams", ManagedBy::Fabric),
         true,
         Management::With(&[], captured::by_tshark),
+    ));
+    rows.push(row(
+        managed("ib_acme of addresses, by ibacm's multicast protocol", ManagedBy::Fabric),
+        true,
+        Management::With(&[], ibacm::by_multicast),
+    ));
+    rows.push(row(
+        managed("ib_acme of addresses, by ibacm's questions to administration", ManagedBy::Fabric),
+        true,
+        Management::With(&[], ibacm::by_administration),
     ));
     rows
 }

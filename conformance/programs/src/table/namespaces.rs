@@ -3,7 +3,7 @@
 
 use super::ibverbs_utils::pingpong;
 use super::perftest::perftest;
-use super::rdmacm_utils::rping;
+use super::rdmacm_utils::{mckey, rping};
 use crate::exchange::Exchange;
 use crate::proof::Proof::Crossed;
 use crate::row::{Device, Row, Way};
@@ -32,7 +32,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows
 }
 
-/// By LID, on a fabric of one of the two machines that the other has joined: packets of 4,096 bytes over a wire with an MTU of 1,500. In the first way the
+/// By LID and by IP address, on a fabric of one of the two machines that the other has joined: packets of 4,096 bytes over a wire with an MTU of 1,500. In the first way the
 /// fabric has its own manager, in the other OpenSM runs on the fabric's machine.
 pub(super) fn infiniband() -> Vec<Row> {
     let by_lid = |exchange: Exchange| {
@@ -43,7 +43,10 @@ pub(super) fn infiniband() -> Vec<Row> {
         (perftest("ib_send_bw", "-s 65536 -n 1000"), 65_536_000),
         (perftest("ib_read_bw", "-s 65536 -n 500"), 32_768_000),
         (pingpong("rc", "-n 1000"), 8_192_000),
-        (pingpong("ud", "-n 1000"), 4_096_000),
+        (pingpong("ud", "-n 1000"), 2_048_000),
+        (perftest("ib_send_bw", "-R -s 65536 -n 1000"), 65_536_000),
+        (rping("-C 300 -v -S 1000", 300), 600_000),
+        (mckey("-m {group}", ""), 20_000),
     ];
     let mut rows = Vec::new();
     for (exchange, bytes) in exchanges {

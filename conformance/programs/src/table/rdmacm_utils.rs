@@ -100,7 +100,7 @@ fn both_sides(program: &str, options: &str, port: &str) -> Exchange {
 }
 
 /// The receiver is the first to join, so it is what the others call the server.
-fn mckey(group: &str, how: &str) -> Exchange {
+pub(super) fn mckey(group: &str, how: &str) -> Exchange {
     let common = format!("{group} -c 2 -C 20 -S 500{how}");
     Exchange::new(format!("mckey {common}"))
         .server(

@@ -158,9 +158,8 @@ fn model(adapter: &Adapter) -> String {
 
 /// The device below the device: for an adapter its PCI function.
 fn parent(tree: &mut Tree, dir: &str, device: &DeviceRow) {
-    // A port on a fabric has no network interface.
-    let ports = device.ports.iter().filter(|_| !device.kind.is_on_fabric());
-    let addresses = ports.flat_map(|port| &port.addresses);
+    // Of an adapter, too: the host's addresses lead to its port, although no network interface is its own.
+    let addresses = device.ports.iter().flat_map(|port| &port.addresses);
     for GidEntry { interface, .. } in addresses.filter(|entry| !entry.gid.is_zero()) {
         tree.link(format!("{dir}/net/{interface}"), format!("/sys/class/net/{interface}"));
     }

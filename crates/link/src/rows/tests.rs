@@ -157,7 +157,10 @@ fn a_writer_that_lies_is_believed_within_bounds() {
             x ^= x >> 7;
             x ^= x << 17;
             // Half of the rows say that they are one.
-            word.store(if x % 2 == 0 { x } else { x & 0xff0f_ffff_ff0f_0303 }, Ordering::Relaxed);
+            word.store(
+                if x.is_multiple_of(2) { x } else { x & 0xff0f_ffff_ff0f_0303 },
+                Ordering::Relaxed,
+            );
         }
         let (mut packets, mut words) = (0_u64, 0_u64);
         reader.read(|row| {

@@ -150,7 +150,8 @@ fn a_packet_to_a_group_is_counted_once_whoever_gets_it() {
         a.port.send(&av, &Sent::to(Qpn::MULTICAST, 1, len, Pkey::DEFAULT)).unwrap();
     }
     a.port.flush();
-    (b.expect(2), c.expect(1));
+    b.expect(2);
+    c.expect(1);
     let words = 2 * (6 + 10) + 10 + 75;
     assert_eq!(a.read(), [(sent(4, MLID.0, 3, 0, 0), 2, words)]);
     // Nobody is there, and it leaves the port all the same.
