@@ -336,6 +336,18 @@ fn no_retry_left_on_a_dead_path_migrates_and_everything_is_done_once() {
 }
 
 #[test]
+fn what_is_not_acknowledged_is_sent_again_at_once_by_the_alternate_path() {
+    let mut paths = Paths::armed();
+    paths.p.a.send(1, WRITE, 0, 5000);
+    paths.run_with(|from, _| from == 2);
+    assert_eq!(paths.p.a.w.statuses(), []);
+    ask(&mut paths.p.a, MigState::Migrated, None).unwrap();
+    // No timer runs out.
+    paths.run();
+    assert_eq!(paths.p.a.w.statuses(), [(1, OK)]);
+}
+
+#[test]
 fn retries_begin_anew_on_the_alternate_path_and_end_there() {
     let mut paths = Paths::armed();
     paths.dead.extend([0, 1]);
