@@ -18,6 +18,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use rdmux_link::ib::{Routes, Sender};
+use rdmux_link::ring::RingPath;
 use rdmux_link::routes::{OwnPort, Peer, PeerId, RouteTable, RouteView, Way};
 use rdmux_link::udp::{GroupOptions, PushError};
 use rdmux_link::wire::{Arrivals, Frame, Payload, Piece};
@@ -328,7 +329,7 @@ fn ring_round_trip() -> f64 {
     let send = |(ring, tx, _): &mut (Ring, Producer, Consumer), bytes: &[u8; 64]| {
         let payload = Payload::Bytes(&bytes[12..]);
         let frame = Frame { header: &bytes[..12], payload, pad: 0, ack: None };
-        ring.send(tx, &(), &frame).unwrap();
+        ring.send(tx, &RingPath::default(), &frame).unwrap();
         ring.flush(tx).unwrap();
     };
     std::thread::scope(|scope| {

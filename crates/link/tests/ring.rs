@@ -6,7 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use rdmux_link::ring::{Broken, MAX_RECORD, Meta, PACKET, Ring, RingError, RingFds, SHORT};
+use rdmux_link::ring::{
+    Broken, MAX_RECORD, Meta, PACKET, Ring, RingError, RingFds, RingPath, SHORT,
+};
 use rdmux_link::wire::{Flushed, Frame, Payload, Wire};
 use rdmux_link::{Consumer, PeerBell, Producer, RingPair, SharedMem};
 use rdmux_wire::Psn;
@@ -258,9 +260,10 @@ fn a_packet_is_a_record_and_a_flush_wakes_once() {
     assert!(b.wire.arm(&b.rx));
     let header = [1, 0, 0, 0, 0xaa, 0, 0x12, 0x34, 0, 0, 0, 0];
     let ack = Some(Psn::new(7));
+    let path = RingPath { port: 2, near: 3, far: 4 };
     let frame = Frame { header: &header, payload: Payload::Bytes(&[2; 5]), pad: 3, ack };
     assert!(b.wire.receive(&mut b.rx).unwrap().is_none());
-    a.wire.send(&mut a.tx, &(), &frame).unwrap();
+    a.wire.send(&mut a.tx, &path, &frame).unwrap();
     assert!(!b.bell().clear().unwrap(), "woken at the flush");
     assert_eq!(a.wire.flush(&mut a.tx).unwrap(), Flushed::default());
     assert!(b.bell().clear().unwrap());
@@ -270,7 +273,7 @@ fn a_packet_is_a_record_and_a_flush_wakes_once() {
     let head = b.wire.receive(&mut b.rx).unwrap().unwrap();
     let record = b.rx.take(head);
     assert_eq!((record.kind(), record.len()), (PACKET, frame.len()));
-    let meta = Meta { header: 12, pad: 3, dest_qpn: 0x1234, ack };
+    let meta = Meta { header: 12, pad: 3, dest_qpn: 0x1234, ack, path };
     assert_eq!(Meta::parse(record.meta()), meta);
     let mut tail = [0xff; 10];
     assert_eq!(record.copy(12, &mut tail), 8);

@@ -81,6 +81,12 @@ impl Ah {
         self.0.port_num = number;
         self
     }
+    /// From this LID of the port's, by the low bits of those that it has (its LMC says how many bits); InfiniBand only.
+    #[must_use]
+    pub fn path_bits(mut self, bits: u8) -> Self {
+        self.0.src_path_bits = bits;
+        self
+    }
     /// With this traffic class (the IP header's TOS).
     #[must_use]
     pub fn traffic_class(mut self, class: u8) -> Self {

@@ -79,8 +79,8 @@ impl ContextBuilder {
         self.how = How::Embedded;
         self
     }
-    /// With an embedded host, the configuration file that it follows. By default it has none, and the
-    /// defaults: what the user has configured is for other hosts.
+    /// With an embedded host, the configuration file that it follows, which may say what addresses it has. By default it has
+    /// none, and the defaults: what the user has configured is for other hosts.
     pub fn config(mut self, file: impl Into<PathBuf>) -> Self {
         self.config = Some(file.into());
         self

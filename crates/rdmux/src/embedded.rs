@@ -73,7 +73,8 @@ pub(crate) fn start(
     }
     let mut attempt = 0;
     let service = loop {
-        options.addresses = Some(vec![loopback_address()]);
+        let configured = options.config.addresses.clone();
+        options.addresses = Some(configured.unwrap_or_else(|| vec![loopback_address()]));
         match Service::spawn(options.clone()) {
             Err(HostError::PortInUse { .. }) if attempt < ATTEMPTS => attempt += 1,
             other => break other?,

@@ -88,7 +88,9 @@ pub use memory::{Mr, Pd, RemoteMr};
 pub use net::{Connection, Datagram, Listener, Options, Peer, Receiver, Sender};
 pub use qp::{Endpoint, Qp, QpBuilder};
 pub use rdmux_host::DeviceChoice;
-pub use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType};
+pub use rdmux_transport::attr::{
+    Access, AddressVector, AttrMask, MigState, QpAttr, QpCaps, QpState, QpType,
+};
 pub use rdmux_transport::env::QpEvent;
 pub use rdmux_transport::wr::{Completion, Sge, WcFlags, WcOpcode, WcStatus};
 pub use rdmux_verbs::control::{DeviceKind, Limits};

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::attr::{Access, AttrMask, MigState, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::RecvWr;
 use rdmux_verbs as verbs;
 use rdmux_verbs::device::PORT;
 use rdmux_wire::{Gid, Lid, Qpn};
 
 use crate::error::{Attempt, Cause, Error, Result};
-use crate::{Context, Cq, Pd, SendWr, Sge, Srq};
+use crate::{Ah, Context, Cq, Pd, SendWr, Sge, Srq};
 
 /// What a queue pair shall be. Made by [`Pd::qp`].
 ///
@@ -228,6 +228,44 @@ impl Qp {
     /// When the transition does not exist, or an attribute is missing, not allowed or out of range.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.0.qp.modify(attr, mask).on(self, "modify")
+    }
+
+    /// Gives a connection another path to its peer and asks for it to be used if need be (automatic path migration, IBTA
+    /// 17.2.8): from another address of ours to another one of the peer's, or on InfiniBand from another port or LID. Both ends
+    /// have to do so; [`migration`](Self::migration) says [`MigState::Armed`] once they have and packets have told each of
+    /// the other. An end whose retries are used up then goes on by the other path instead of failing, and its peer follows. Each
+    /// end is told by [`QpEvent::PathMig`](crate::QpEvent). What was not acknowledged is sent again: nothing is lost, and nothing
+    /// is carried out twice.
+    ///
+    /// P_Key index and timeout are those of the path; [`modify`](Self::modify) with [`AttrMask::ALT_PATH`] takes others.
+    ///
+    /// # Errors
+    /// When the queue pair is not in state RTS or not connected, or when there is no such port or address.
+    pub fn arm(&self, alternate: &Ah) -> Result<()> {
+        let (now, alt_av) = (self.attr(), *alternate.vector());
+        let attr = QpAttr {
+            alt_av,
+            alt_port_num: alt_av.port_num,
+            alt_pkey_index: now.pkey_index,
+            alt_timeout: now.timeout,
+            path_mig_state: MigState::Rearm as u8,
+            ..now
+        };
+        self.modify(&attr, AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE)
+    }
+
+    /// Goes on by the path that [`arm`](Self::arm) gave, though nothing may be wrong with the present one. The peer follows.
+    ///
+    /// # Errors
+    /// When the queue pair is not [`MigState::Armed`].
+    pub fn migrate(&self) -> Result<()> {
+        let attr = QpAttr { path_mig_state: MigState::Migrated as u8, ..self.attr() };
+        self.modify(&attr, AttrMask::PATH_MIG_STATE)
+    }
+
+    /// How far it is with going on by another path.
+    pub fn migration(&self) -> MigState {
+        MigState::of_code(self.attr().path_mig_state).unwrap_or_default()
     }
 
     /// Takes it to the error state: all outstanding work completes as flushed.

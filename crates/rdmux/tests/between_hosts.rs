@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use processes::{ALL, DIR, End, Peer, ROLE, all_lengths, command, lengths, pattern, sum};
-use rdmux::{Context, DeviceKind, PortState, RemoteMr, SendWr, WcStatus};
+use rdmux::{Ah, Context, DeviceKind, Lid, MigState, PortState, RemoteMr, SendWr, WcStatus};
 use rdmux_fabric::client::{ConnectOptions, admin};
 use rdmux_fabric::proto::{End as NodeEnd, NodeView};
 use rdmux_fabric::server::{FIRST_GUID, PartitionsFile, Server, ServerOptions, Setup};
@@ -21,6 +21,8 @@ use rdmux_subnet::topology::Shape;
 use rdmux_testing::temp_dir;
 
 const HOST_RINGS: &str = "RDMUX_HOST_RINGS";
+/// How many ports hosts have.
+const PORTS: &str = "RDMUX_TEST_PORTS";
 
 /// Not a test, but what the processes of the others do.
 #[test]
@@ -35,6 +37,7 @@ fn role() {
         Ok("partition") => partition(),
         Ok("ends") => ends(),
         Ok("stopped") => stopped(),
+        Ok("migrates") => migrates(),
         Err(_) => return,
         Ok(other) => panic!("{other}"),
     }
@@ -57,6 +60,7 @@ fn on_a_fabric_with(role: &str, host_rings: &str) {
     let mut command = command(role);
     command.env(DIR, user.path()).env("RDMUX_DEVICE", "ib").env("RDMUX_HOST", "a");
     command.env(HOST_RINGS, host_rings);
+    command.env(PORTS, if role == "migrates" { "2" } else { "1" });
     let done = command.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
@@ -96,26 +100,57 @@ impl Drop for Host {
 
 fn serve() {
     let host = HostName::of_environment().unwrap();
-    let service = Service::spawn(ServiceOptions::new(host, dir())).unwrap();
+    let mut options = ServiceOptions::new(host, dir());
+    options.fabrics = vec![FabricName::default(); ports().into()];
+    let service = Service::spawn(options).unwrap();
     println!("SAYS up");
     let mut line = String::new();
     while std::io::stdin().read_line(&mut line).unwrap() != 0 {}
     service.stop().unwrap();
 }
 
-/// A device whose port is up.
+fn ports() -> u8 {
+    std::env::var(PORTS).unwrap().parse().unwrap()
+}
+
+/// A device whose ports are up.
 fn active() -> Context {
     let context = Context::builder().no_start().device(DeviceKind::Ib).open().unwrap();
-    while context.query_port().unwrap().state != PortState::Active {
+    (1..=ports()).for_each(|port| until_active(&context, port));
+    context
+}
+
+fn until_active(context: &Context, port: u8) {
+    while context.query_port_number(port).unwrap().state != PortState::Active {
         context.next_event(None).unwrap();
     }
-    context
+}
+
+fn lid(context: &Context, port: u8) -> Lid {
+    context.query_port_number(port).unwrap().lid
+}
+
+/// Gives a queue pair the path from a port to this LID as the alternate one.
+fn arm(end: &End, port: u8, dlid: &str) {
+    end.qp.arm(&Ah::to_lid(Lid(dlid.parse().unwrap())).port(port)).unwrap();
 }
 
 fn be_peer() {
     drop(active());
     processes::be_peer(|end, _, words| match words[0] {
         "near" => end.qp.is_same_host().to_string(),
+        "lid" => lid(&end.context, words[1].parse().unwrap()).0.to_string(),
+        "arm" => {
+            arm(end, words[1].parse().unwrap(), words[2]);
+            String::new()
+        }
+        "active" => {
+            until_active(&end.context, words[1].parse().unwrap());
+            String::new()
+        }
+        "path" => {
+            format!("{:?} at {}", end.qp.migration(), end.qp.attr().port_num)
+        }
         _ => panic!("{words:?}"),
     });
 }
@@ -203,6 +238,67 @@ fn link() {
     assert!(scene.holds(1 << 20, 1));
 }
 
+/// The cables of the first ports fail while memory is written to: the rings lose what the cables would lose, and the connection
+/// goes on by the second ports. Then it goes back.
+fn migrates() {
+    let mut scene = Scene::new();
+    let far = scene.peer.region("region", 1 << 20, ALL);
+    let direct = || counter("a", "direct_writes");
+    assert_eq!((scene.write(&far, 1), direct()), (WcStatus::Success, 1));
+    scene.arm(2);
+    set_cable_of_b(1, false);
+    assert_eq!(scene.write(&far, 2), WcStatus::Success);
+    assert!(scene.holds(1 << 20, 2));
+    scene.is_at(2);
+    assert_eq!(direct(), 1, "by packets, since nothing else told that there was no way any more");
+    assert_eq!((scene.write(&far, 3), direct()), (WcStatus::Success, 2));
+    assert!(scene.holds(1 << 20, 3));
+
+    set_cable_of_b(1, true);
+    until_active(&scene.end.context, 1);
+    assert_eq!(scene.peer.ask("active 1"), "");
+    scene.arm(1);
+    scene.end.qp.migrate().unwrap();
+    scene.is_at(1);
+    set_cable_of_b(2, false);
+    assert_eq!((scene.write(&far, 4), direct()), (WcStatus::Success, 3));
+    assert!(scene.holds(1 << 20, 4));
+    assert_eq!(counter("a", "tx_packets") + counter("b", "tx_packets"), 0, "nothing by UDP");
+}
+
+impl Scene {
+    /// Both ends are ready to go on by this port.
+    fn arm(&mut self, port: u8) {
+        let there = self.peer.ask(&format!("lid {port}"));
+        arm(&self.end, port, &there);
+        self.peer.ask(&format!("arm {port} {}", lid(&self.end.context, port).0));
+        while self.end.qp.migration() != MigState::Armed
+            || !self.peer.ask("path").starts_with("Armed")
+        {}
+    }
+
+    /// Both have migrated to this port, where the ring is still theirs.
+    fn is_at(&mut self, port: u8) {
+        let there = format!("Migrated at {port}");
+        while self.peer.ask("path") != there {}
+        assert_eq!(self.end.qp.migration(), MigState::Migrated);
+        assert_eq!((self.end.qp.attr().port_num, self.end.qp.is_same_host()), (port, true));
+    }
+}
+
+/// Plugs in the cable of a port of host b, or takes it out.
+fn set_cable_of_b(port: u8, up: bool) {
+    let (options, name) = (fabric_options(), FabricName::default());
+    let shown = admin::show(&options, &name).unwrap();
+    let id = |is: &dyn Fn(&NodeView) -> bool| {
+        shown.nodes.iter().find(|node| is(node)).unwrap().id.clone()
+    };
+    let b: NodeEnd =
+        format!("{}:{port}", id(&|node| node.host.as_deref() == Some("b"))).parse().unwrap();
+    let switch: NodeEnd = id(&|node| node.is_switch).parse().unwrap();
+    admin::link(&options, &name, up, &b, &switch).unwrap();
+}
+
 /// Makes both ports limited members of their partition, between which nothing passes.
 fn partition() {
     let mut scene = Scene::new();
@@ -259,6 +355,11 @@ fn processes_of_two_hosts_reach_each_other_s_memory() {
 #[test]
 fn link_that_is_down_lets_nothing_pass() {
     on_a_fabric("link");
+}
+
+#[test]
+fn connection_goes_on_by_other_ports_when_cables_fail() {
+    on_a_fabric("migrates");
 }
 
 #[test]

@@ -4,9 +4,9 @@ mod common;
 
 use std::io::ErrorKind;
 
-use common::active;
+use common::{active, disable, with_two_ports};
 use rdmux::umad::sa::{self, JoinState, McMemberRecord, McMemberRecordMask, SaMad};
-use rdmux::umad::sm::{self, Attribute, NodeInfo, PortInfo};
+use rdmux::umad::sm::{Attribute, NodeInfo};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
 use rdmux::{
@@ -298,19 +298,6 @@ fn port_that_is_not_managed_is_refused_and_says_why() {
     }
 }
 
-/// A host's device with a port on each of these fabrics, once both are up.
-fn with_two_ports(fabrics: [&Fabric; 2], host: &str) -> Context {
-    let builder = fabrics.iter().fold(Context::builder(), |builder, fabric| builder.fabric(fabric));
-    let context = builder.embedded().host(host).device(DeviceKind::Ib).open().unwrap();
-    assert_eq!(context.num_ports(), 2);
-    for port in [1, 2] {
-        while context.query_port_number(port).unwrap().state != PortState::Active {
-            context.next_event(None).unwrap();
-        }
-    }
-    context
-}
-
 /// Queue pairs of two devices, connected from port to port.
 fn connected(a: (&Context, u8), b: (&Context, u8)) -> [End; 2] {
     let ends = [a, b].map(|(context, port)| End::at(context.clone(), QpType::Rc, port));
@@ -382,19 +369,6 @@ fn a_datagram_leaves_and_arrives_by_the_port_of_its_queue_pair() {
     let mut one = [EMPTY];
     assert_eq!(second.cq.wait(&mut one, None).unwrap(), 1);
     assert_eq!(one[0].status, WcStatus::LocQpOpErr);
-}
-
-/// Disables a port's link, as `ibportstate -D 0 PORT disable` does.
-fn disable(context: &Context, number: u8) {
-    let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
-    let mut client = Port::open(context, number).unwrap().client(&agent).unwrap();
-    let smp = |method| Smp::directed(method, PortInfo::ATTR_ID, number.into(), &[]);
-    let answer = client.ask_smp(&Address::directed(), &smp(Method::GET)).unwrap();
-    let Some(Attribute::PortInfo(mut info)) = answer.attribute() else { panic!("{answer:?}") };
-    (info.port_state, info.port_physical_state) = (sm::PortState::DOWN, sm::PhysState::DISABLED);
-    let mut set = smp(Method::SET);
-    set.set_attribute(&Attribute::PortInfo(info));
-    client.ask_smp(&Address::directed(), &set).unwrap();
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod endpoint;
 mod env;
 mod life;
 mod packets;
+mod paths;
 mod workload;
 mod world;
 
@@ -63,6 +64,10 @@ pub struct Stats {
     pub busy: u64,
     /// How often a node was not given the processor for some time.
     pub pauses: u64,
+    /// How often an end of a connection went on by its other path.
+    pub migrations: u64,
+    /// Paths through which nothing passed for some time, or from then on.
+    pub dead_paths: u64,
     /// What the network did.
     pub net: NetStats,
     /// How long it took, on its own clock.
@@ -85,6 +90,8 @@ impl AddAssign for Stats {
         self.late_atomics += other.late_atomics;
         self.busy += other.busy;
         self.pauses += other.pauses;
+        self.migrations += other.migrations;
+        self.dead_paths += other.dead_paths;
         self.net += other.net;
         self.virtual_time += other.virtual_time;
         // Whatever the order in which they ran.
@@ -107,7 +114,7 @@ impl fmt::Display for Stats {
         )?;
         write!(
             f,
-            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused, {} kept behind {} gaps; {} atomics done later, {} times busy, {} pauses; fingerprint {:016x}",
+            "network: {} lost, {} unreachable, {} duplicated, {} damaged, {} delayed; {} timers, {} packets refused, {} kept behind {} gaps; {} atomics done later, {} times busy, {} pauses; {} migrations, {} paths dead; fingerprint {:016x}",
             net.lost,
             net.unreachable,
             net.duplicated,
@@ -120,6 +127,8 @@ impl fmt::Display for Stats {
             self.late_atomics,
             self.busy,
             self.pauses,
+            self.migrations,
+            self.dead_paths,
             self.fingerprint
         )
     }
@@ -188,6 +197,7 @@ mod tests {
         // The seeds do reach what they are for.
         assert!(all.late_atomics > 500 && all.busy > 500 && all.errors > 500, "{all:?}");
         assert!(all.kept > 500 && all.filled > 500 && all.pauses > 500, "{all:?}");
+        assert!(all.migrations > 300 && all.dead_paths > 50, "{all:?}");
     }
 
     #[test]

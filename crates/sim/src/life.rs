@@ -12,7 +12,12 @@ use crate::workload::QKEY;
 use crate::world::{Event, World};
 
 impl World {
-    fn modify(&mut self, id: usize, attr: &QpAttr, mask: AttrMask) -> Result<(), String> {
+    pub(crate) fn modify(
+        &mut self,
+        id: usize,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), String> {
         self.act(id, |ep, now, env| ep.qp.modify(now, attr, mask, env))?
             .map_err(|e| format!("ep {id}: {e}"))
     }
@@ -24,7 +29,8 @@ impl World {
             let attr = self.attributes(id, &psns);
             let qp_type = self.endpoints[id].qp.qp_type();
             // RTR is enough for a target of XRC.
-            let short = qp_type == QpType::XrcRecv && self.rng.random_bool(0.5);
+            let moves = self.scenario.plans[self.endpoints[id].plan.0].moves.is_some();
+            let short = qp_type == QpType::XrcRecv && self.rng.random_bool(0.5) && !moves;
             let last = if short { QpState::Rtr } else { QpState::Rts };
             for (state, mask) in steps(qp_type, last) {
                 self.modify(id, &QpAttr { state, ..attr }, mask)?;
@@ -59,7 +65,7 @@ impl World {
         attr.port_num = 1;
         attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         attr.qkey = QKEY;
-        attr.av = self.path(peer.node);
+        attr.av = self.way(id, 0);
         attr.path_mtu = self.scenario.mtu;
         attr.dest_qpn = peer.qp.qpn();
         (attr.sq_psn, attr.rq_psn) = (psns[id], psns[ep.peer]);

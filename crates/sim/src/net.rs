@@ -97,8 +97,8 @@ pub struct Network {
     down: BTreeMap<NodeId, ()>,
     /// How often each packet was lost.
     losses: BTreeMap<u64, u8>,
-    /// The latest arrival in order, by direction.
-    fifo: BTreeMap<(NodeId, NodeId), Time>,
+    /// The latest arrival in order, by direction and path.
+    fifo: BTreeMap<(NodeId, NodeId, u8), Time>,
     /// What happened.
     pub stats: NetStats,
 }
@@ -140,6 +140,18 @@ impl Network {
         identity: u64,
         rng: &mut impl Rng,
     ) -> Verdict {
+        self.send_by((from, to, 0), now, identity, rng)
+    }
+
+    /// The same for one of several paths: packets by one may overtake those by another.
+    pub fn send_by(
+        &mut self,
+        way: (NodeId, NodeId, u8),
+        now: Time,
+        identity: u64,
+        rng: &mut impl Rng,
+    ) -> Verdict {
+        let (from, to, _) = way;
         self.stats.sent += 1;
         let lost = Verdict { deliveries: Vec::new() };
         let cut = self.partitions.get(&(from.min(to), from.max(to))).is_some_and(|&t| now < t);
@@ -156,13 +168,13 @@ impl Network {
             self.stats.lost += 1;
             return lost;
         }
-        let mut deliveries = vec![Delivery { after: self.travel(now, from, to, rng), corrupt }];
+        let mut deliveries = vec![Delivery { after: self.travel(now, way, rng), corrupt }];
         if corrupt {
             self.stats.corrupted += 1;
         }
         if self.chance(self.faults.duplicate, rng) {
             self.stats.duplicated += 1;
-            deliveries.push(Delivery { after: self.travel(now, from, to, rng), corrupt: false });
+            deliveries.push(Delivery { after: self.travel(now, way, rng), corrupt: false });
         }
         Verdict { deliveries }
     }
@@ -182,12 +194,12 @@ impl Network {
     }
 
     /// Arrivals keep their order, except those that are delayed.
-    fn travel(&mut self, now: Time, from: NodeId, to: NodeId, rng: &mut impl Rng) -> Duration {
+    fn travel(&mut self, now: Time, way: (NodeId, NodeId, u8), rng: &mut impl Rng) -> Duration {
         if self.chance(self.faults.reorder, rng) {
             self.stats.delayed += 1;
             return self.faults.delay + self.faults.jitter.mul_f64(rng.random());
         }
-        let last = self.fifo.entry((from, to)).or_default();
+        let last = self.fifo.entry(way).or_default();
         let arrival = now.after(self.faults.delay).max(*last);
         *last = arrival;
         arrival.since(now)

@@ -30,9 +30,14 @@ impl World {
         let identity = u64::from(bth.psn.get()) | (to as u64) << 24 | response << 56;
         let (src, dst) = (self.endpoints[from].node, self.endpoints[to].node);
         let now = self.agenda.now();
-        let verdict = self.net.send(now, src, dst, identity, &mut self.rng);
+        let path = self.path_of(from);
+        if self.is_dead(self.endpoints[from].plan.0, path) {
+            self.net.stats.unreachable += 1;
+            return;
+        }
+        let verdict = self.net.send_by((src, dst, path), now, identity, &mut self.rng);
         let icrc = if verdict.deliveries.iter().any(|d| d.corrupt) {
-            icrc(src, dst, &bytes)
+            icrc((src, dst, path), &bytes)
         } else {
             [0; 4]
         };
@@ -43,7 +48,7 @@ impl World {
                 sealed = icrc;
                 self.damage(&mut bytes);
             }
-            self.put(delivery.after, Event::Deliver { to, from, bytes, icrc: sealed });
+            self.put(delivery.after, Event::Deliver { to, from, path, bytes, icrc: sealed });
         }
     }
 
@@ -62,7 +67,7 @@ impl World {
     pub(crate) fn deliver(
         &mut self,
         to: usize,
-        from: usize,
+        (from, path): (usize, u8),
         bytes: &[u8],
         sealed: [u8; 4],
     ) -> Result<(), String> {
@@ -70,15 +75,15 @@ impl World {
             return Ok(());
         }
         let (src, dst) = (self.endpoints[from].node, self.endpoints[to].node);
-        if sealed != [0; 4] && icrc(src, dst, bytes) != sealed {
+        if sealed != [0; 4] && icrc((src, dst, path), bytes) != sealed {
             // What a link does with a wrong checksum. Bits flipped twice are no damage.
             return Ok(());
         }
         let packet = Packet::parse(bytes).map_err(|e| format!("ep {from} sent garbage: {e}"))?;
         let grh = self.grh();
         let source = Source {
-            sgid: gid(src),
-            dgid: gid(dst),
+            sgid: gid(src, path),
+            dgid: gid(dst, path),
             grh: &grh,
             slid: 0,
             sl: 0,
@@ -94,19 +99,19 @@ impl World {
     }
 }
 
-fn address(node: NodeId) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, 0, u8::try_from(node + 1).expect("few nodes"))
+/// A node's address on a path.
+fn address(node: NodeId, path: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, path, u8::try_from(node + 1).expect("few nodes"))
 }
 
-pub(crate) fn gid(node: NodeId) -> Gid {
-    address(node).into()
+pub(crate) fn gid(node: NodeId, path: u8) -> Gid {
+    address(node, path).into()
 }
 
-fn icrc(src: NodeId, dst: NodeId, bytes: &[u8]) -> [u8; 4] {
+fn icrc((src, dst, path): (NodeId, NodeId, u8), bytes: &[u8]) -> [u8; 4] {
     let udp_len = u16::try_from(8 + bytes.len() + Icrc::LEN).unwrap_or(u16::MAX);
-    let pseudo =
-        Ipv4Pseudo { src: address(src), dst: address(dst), id: 0, src_port: 0xc000, udp_len };
-    let mut icrc = Icrc::ipv4(&pseudo);
+    let (src, dst) = (address(src, path), address(dst, path));
+    let mut icrc = Icrc::ipv4(&Ipv4Pseudo { src, dst, id: 0, src_port: 0xc000, udp_len });
     icrc.update(bytes);
     icrc.finish()
 }

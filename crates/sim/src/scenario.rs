@@ -55,6 +55,34 @@ pub struct Plan {
     pub drain: bool,
     /// Whether every send asks for a completion.
     pub signal_all: bool,
+    /// How long an end takes at most until it posts again, in microseconds.
+    pub pace: u64,
+    /// What happens to the two paths that the connection has, if it has two.
+    pub moves: Option<Moves>,
+}
+
+/// What happens to a connection with two paths.
+#[derive(Clone, Debug)]
+pub struct Moves {
+    /// When each end first loads the other path and asks to be armed.
+    pub armed: [Duration; 2],
+    /// When an end asks to migrate.
+    pub asks: Vec<(usize, Duration)>,
+    /// Paths that go dead.
+    pub dead: Vec<DeadPath>,
+}
+
+/// A path through which nothing passes for some time.
+#[derive(Clone, Copy, Debug)]
+pub struct DeadPath {
+    /// The path.
+    pub path: u8,
+    /// From when on, or as soon as both ends are ready for it.
+    pub at: Duration,
+    /// How long.
+    pub lasts: Duration,
+    /// Whether it stays as it is when the ends never are.
+    pub is_merciful: bool,
 }
 
 impl Plan {
@@ -136,6 +164,9 @@ impl Scenario {
             if largest > 100_000 { rng.random_range(1..=2) } else { rng.random_range(1..=6) };
         let mut plans: Vec<Plan> =
             (0..count).map(|_| draw_plan(nodes, largest, lossless, rng)).collect();
+        for plan in &mut plans {
+            draw_moves(plan, lossless, rng);
+        }
         let longest_timer = plans.iter().map(|p| 4096_u64 << p.timeout).max().unwrap_or(0);
         let shortest_timer = plans.iter().map(|p| 4096_u64 << p.timeout).min().unwrap_or(0);
         let soon = Duration::from_micros(rng.random_range(0..5000));
@@ -248,5 +279,32 @@ fn draw_plan(nodes: usize, largest: u32, lossless: bool, rng: &mut impl Rng) -> 
         poison,
         drain: qp_type.is_reliable() && rng.random_bool(0.2),
         signal_all: rng.random_bool(0.5),
+        pace: 50,
+        moves: None,
     }
+}
+
+fn draw_moves(plan: &mut Plan, lossless: bool, rng: &mut impl Rng) {
+    if plan.qp_type == QpType::Ud || !rng.random_bool(0.3) {
+        return;
+    }
+    let time = |most: u64, rng: &mut _| Duration::from_micros(Rng::random_range(rng, 0..most));
+    plan.pace = *[50, 1000, 5000].choose(rng).expect("three");
+    let both = rng.random_range(1..=4) * plan.pace * 10;
+    let timer = Duration::from_nanos(4096 << plan.timeout);
+    let dead = if lossless { 0 } else { rng.random_range(0..=3) };
+    plan.moves = Some(Moves {
+        armed: [time(500, rng), time(500, rng)],
+        asks: (0..rng.random_range(0..=6))
+            .map(|_| (rng.random_range(0..2), time(both, rng)))
+            .collect(),
+        dead: (0..dead)
+            .map(|_| DeadPath {
+                path: rng.random_range(0..2),
+                at: time(both, rng),
+                lasts: *[timer / 2, timer * 6, timer * 40, timer * 2000].choose(rng).expect("four"),
+                is_merciful: rng.random_bool(0.9),
+            })
+            .collect(),
+    });
 }

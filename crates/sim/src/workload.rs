@@ -291,7 +291,7 @@ impl World {
         flags.set(SendFlags::FENCE, self.rng.random_bool(0.1));
         flags.set(SendFlags::SOLICITED, self.rng.random_bool(0.1));
         let dest = (self.endpoints[id].qp.qp_type() == QpType::Ud).then(|| UdDest {
-            av: self.path(self.endpoints[peer].node),
+            av: self.way(id, 0),
             qpn: self.endpoints[peer].qp.qpn(),
             qkey: QKEY,
         });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rdmux_transport::attr::{Access, AddressVector, QpCaps, QpState, QpType};
+use rdmux_transport::attr::{Access, QpCaps, QpState, QpType};
 use rdmux_transport::env::{Drop, LinkCaps, QpEvent, Side};
 use rdmux_transport::{Qp, QpInit, Time, TxState};
 use rdmux_wire::Qpn;
@@ -17,8 +17,8 @@ use crate::endpoint::{Endpoint, Node, Process, index_of};
 use crate::env::{Owners, Processes, SimEnv};
 use crate::memory::Memory;
 use crate::net::{Network, NodeId};
-use crate::packets::gid;
-use crate::scenario::{BETWEEN_PAUSES, LONGEST_PAUSE, Scenario};
+use crate::paths::DeadPaths;
+use crate::scenario::{BETWEEN_PAUSES, DeadPath, LONGEST_PAUSE, Scenario};
 use crate::workload::MAX_INLINE;
 use crate::{Failure, Stats};
 
@@ -33,7 +33,7 @@ const MOST_EVENTS: u64 = 20_000_000;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A packet arrives.
-    Deliver { to: usize, from: usize, bytes: Vec<u8>, icrc: [u8; 4] },
+    Deliver { to: usize, from: usize, path: u8, bytes: Vec<u8>, icrc: [u8; 4] },
     /// An endpoint gets the floor, to send.
     Wake(usize),
     /// A timer of an endpoint may be over.
@@ -56,6 +56,12 @@ pub(crate) enum Event {
     Resume(usize),
     /// A node is not given the processor for some time.
     Pause(NodeId),
+    /// An application loads the other path and arms its queue pair.
+    Arm(usize),
+    /// An application has its queue pair migrate.
+    Migrate(usize),
+    /// A path of a connection goes dead, which waits so often at most for the connection to be able to survive it.
+    Dead(usize, DeadPath, u32),
     /// By now an endpoint must have found that its peer's node is dead, if it had posted more than so much before.
     Found(usize, u32),
 }
@@ -72,8 +78,12 @@ impl Event {
             | Self::Atomic(id, _)
             | Self::PeerGone(id)
             | Self::Drain(id)
+            | Self::Arm(id)
+            | Self::Migrate(id)
             | Self::Resume(id) => Some((id, false)),
-            Self::Cut(..) | Self::Crash(_) | Self::Pause(_) | Self::Found(..) => None,
+            Self::Dead(..) | Self::Cut(..) | Self::Crash(_) | Self::Pause(_) | Self::Found(..) => {
+                None
+            }
         }
     }
 }
@@ -90,6 +100,7 @@ pub(crate) struct World {
     /// Whether the work is done and the queue pairs are being taken down.
     pub(crate) ending: bool,
     pub(crate) net: Network,
+    pub(crate) dead: DeadPaths,
     pub(crate) tracing: bool,
 }
 
@@ -111,6 +122,7 @@ impl World {
             stats: Stats::default(),
             ending: false,
             net,
+            dead: DeadPaths::default(),
             tracing,
         };
         for plan in 0..world.scenario.plans.len() {
@@ -169,6 +181,7 @@ impl World {
     pub(crate) fn run(&mut self) -> Result<(), String> {
         self.connect_all()?;
         self.plan_trouble();
+        self.plan_moves();
         let mut events = 0_u64;
         while !self.is_finished() {
             let Some(event) = self.agenda.next_event() else {
@@ -192,7 +205,9 @@ impl World {
             return Ok(());
         }
         match event {
-            Event::Deliver { to, from, bytes, icrc } => self.deliver(to, from, &bytes, icrc),
+            Event::Deliver { to, from, path, bytes, icrc } => {
+                self.deliver(to, (from, path), &bytes, icrc)
+            }
             Event::Wake(id) => {
                 self.endpoints[id].awake = false;
                 self.wake(id)
@@ -215,6 +230,9 @@ impl World {
                 Ok(())
             }
             Event::Found(id, posted) => self.check_found(id, posted),
+            Event::Arm(id) => self.arm(id),
+            Event::Migrate(id) => self.migrate(id),
+            Event::Dead(plan, dead, patience) => self.cut_path(plan, dead, patience),
             Event::Drain(id) => self.drain(id),
             Event::Resume(id) => self.resume(id),
         }
@@ -273,7 +291,8 @@ impl World {
         } else {
             Duration::ZERO
         };
-        (expiry + late) * 8 + Duration::from_secs(2) + late
+        let paths = if plan.moves.is_some() { 2 } else { 1 };
+        (expiry + late) * 8 * paths + Duration::from_secs(2) + late
     }
 
     fn check_found(&mut self, id: usize, posted: u32) -> Result<(), String> {
@@ -361,10 +380,6 @@ impl World {
         }
     }
 
-    pub(crate) fn path(&self, node: NodeId) -> AddressVector {
-        AddressVector { is_global: true, dgid: gid(node), port_num: 1, ..Default::default() }
-    }
-
     pub(crate) fn grh(&self) -> [u8; 40] {
         [0x45; 40]
     }
@@ -435,6 +450,7 @@ impl World {
                 self.put(delay, Event::Resume(id));
             }
             QpEvent::CommEst => {}
+            QpEvent::PathMig | QpEvent::PathMigErr => self.moved(id, event)?,
             QpEvent::LastWqeReached if self.endpoints[id].qp.qp_type() == QpType::XrcRecv => {
                 return Err(format!("ep {id}: {event:?}, but it has no shared receive queue"));
             }
@@ -516,7 +532,8 @@ impl World {
         let ep = &mut self.endpoints[id];
         if ep.to_post > 0 && !ep.posting {
             ep.posting = true;
-            let delay = self.micros(50);
+            let pace = self.scenario.plans[ep.plan.0].pace;
+            let delay = self.micros(pace);
             self.put(delay, Event::Post(id));
         }
     }

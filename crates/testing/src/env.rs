@@ -5,13 +5,14 @@ mod stream;
 
 use std::collections::VecDeque;
 
+use rdmux_transport::Source;
 use rdmux_transport::attr::{Access, AddressVector};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Direct, Drop, Env, FetchError, LinkCaps, Named, QpEvent,
     Side, SrqEntry, TxError, TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, MwBind, Sge, WcStatus};
-use rdmux_wire::{Packet, Pkey, Psn, Rkey};
+use rdmux_wire::{Packet, Pkey, Psn, Qpn, Rkey};
 
 use crate::memory::{Memory, Zeroes, changed, for_parts};
 pub use by_reference::ByReference;
@@ -84,6 +85,12 @@ pub struct TestEnv<M = Zeroes> {
     pub bound: Vec<MwBind>,
     /// How many completions there were when the queue pair was closed.
     pub closed_at: Option<usize>,
+    /// Whether a packet came along a path as far as the driver knows.
+    pub came_along: fn(&AddressVector) -> bool,
+    /// Whether the link takes acknowledgements by themselves.
+    pub takes_acks: bool,
+    /// Those that it took.
+    pub acknowledged: Vec<Psn>,
 }
 
 impl<M: Memory> TestEnv<M> {
@@ -112,6 +119,9 @@ impl<M: Memory> TestEnv<M> {
             invalidated: Vec::new(),
             bound: Vec::new(),
             closed_at: None,
+            came_along: |_| true,
+            takes_acks: false,
+            acknowledged: Vec::new(),
         }
     }
 
@@ -126,6 +136,7 @@ impl<M: Memory> TestEnv<M> {
         self.dropped.clear();
         self.invalidated.clear();
         self.bound.clear();
+        self.acknowledged.clear();
     }
 
     /// Takes the completions: numbers and statuses.
@@ -251,6 +262,17 @@ impl<M: Memory> Env for TestEnv<M> {
             assert_eq!(packet.ack, None, "on a link that does not piggyback");
         }
         Ok(())
+    }
+
+    fn came_along(&self, av: &AddressVector, _: &Source<'_>) -> bool {
+        (self.came_along)(av)
+    }
+
+    fn acknowledge(&mut self, _: Qpn, psn: Psn) -> bool {
+        if self.takes_acks {
+            self.acknowledged.push(psn);
+        }
+        self.takes_acks
     }
 
     fn transmit_named(&mut self, packet: &TxPacket<'_>) -> Result<bool, TxError> {

@@ -97,6 +97,31 @@ pub enum QpState {
     Err = 6,
 }
 
+/// How far a connection is with migrating to another path; the values of `ibv_mig_state` (IBTA 17.2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum MigState {
+    /// It uses its path, and takes no other. So it begins, and so it is after a migration.
+    #[default]
+    Migrated = 0,
+    /// The program has loaded an alternate path and asked for it to be used if need be; the peer has not shown that it has, too.
+    Rearm = 1,
+    /// Both ends are ready to migrate.
+    Armed = 2,
+}
+
+impl MigState {
+    /// The state with this value.
+    pub const fn of_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Migrated,
+            1 => Self::Rearm,
+            2 => Self::Armed,
+            _ => return None,
+        })
+    }
+}
+
 /// A path to a peer: what an address handle holds, neutral of the link layer (`ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -203,7 +228,7 @@ pub struct QpAttr {
     pub cur_state: QpState,
     /// Payload of a full packet.
     pub path_mtu: Mtu,
-    /// 0 migrated, 1 rearm, 2 armed.
+    /// A value of [`MigState`].
     pub path_mig_state: u8,
     /// Our key; UD.
     pub qkey: Qkey,
@@ -289,7 +314,6 @@ impl QpAttr {
             MIN_RNR_TIMER: min_rnr_timer;
             SQ_PSN: sq_psn;
             MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
-            PATH_MIG_STATE: path_mig_state;
             DEST_QPN: dest_qpn;
         }
     }

@@ -6,7 +6,8 @@
 
 use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
 
-use crate::attr::{Access, AddressVector};
+use crate::attr::{Access, AddressVector, QpAttr};
+use crate::qp::Source;
 use crate::wr::{Completion, MwBind, Sge};
 
 /// What the link under a queue pair can do.
@@ -210,6 +211,10 @@ pub enum QpEvent {
     ReqErr,
     /// A peer's request broke the access rules.
     AccessErr,
+    /// The connection has migrated to the alternate path.
+    PathMig,
+    /// The peer asked to migrate, by a path that is not the alternate one: nothing has changed.
+    PathMigErr,
 }
 
 /// What is counted when a packet is dropped, refused or put off. The name is the reason.
@@ -250,8 +255,19 @@ pub enum Drop {
 /// What a queue pair asks of its driver. Every method is called with the queue pair
 /// borrowed: do not call back into it.
 pub trait Env {
-    /// What this queue pair's link can do. Does not change while the queue pair is in RTR or above.
+    /// What this queue pair's link can do. Does not change while the queue pair is in RTR or above, but for
+    /// [`by_reference`](LinkCaps::by_reference), which may be another by the alternate path.
     fn link(&self) -> LinkCaps;
+
+    /// The queue pair has migrated: packets go by the alternate path from here on, whose attributes are those of the path
+    /// now. A driver lets a program load only one whose link has the same capabilities.
+    fn migrated(&mut self, _attr: &QpAttr) {}
+
+    /// Whether a packet came along a path as far as the driver can tell: to our end of it, and, where its
+    /// [`Source`] says nothing, from the peer's end. Asked only while the queue pair may migrate.
+    fn came_along(&self, _av: &AddressVector, _source: &Source<'_>) -> bool {
+        true
+    }
 
     /// Bytes that this queue pair may have in flight, beside what its window says: its share of what the receiver's
     /// buffer holds. It may change at any time; one packet may always be.
@@ -388,4 +404,9 @@ pub trait Env {
 
     /// The P_Key at an index of the port's table.
     fn pkey(&self, index: u16) -> Option<Pkey>;
+
+    /// The P_Key at an index of the table of any port of the device, as a path names it.
+    fn pkey_of_port(&self, _port: u8, index: u16) -> Option<Pkey> {
+        self.pkey(index)
+    }
 }

@@ -1,6 +1,6 @@
 //! What a caller did wrong. What a peer did wrong becomes a completion status.
 
-use crate::attr::{AttrMask, QpState, QpType};
+use crate::attr::{AttrMask, MigState, QpState, QpType};
 
 /// Why a work request was not taken. Nothing of it was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,4 +104,19 @@ pub enum ModifyError {
     /// The port's P_Key table has no such index.
     #[error("the P_Key table has no index {0}")]
     PkeyIndex(u16),
+    /// The migration state is not to be had from the present one, or not in this state of the queue pair (IBTA 17.2.8).
+    #[error("the migration state cannot go from {from:?} to {to:?} in {state:?}: {why}")]
+    Migration {
+        /// What it is.
+        from: MigState,
+        /// What was asked for.
+        to: MigState,
+        /// The state that the queue pair would be in.
+        state: QpState,
+        /// Why not.
+        why: &'static str,
+    },
+    /// A connection over a stream has one path.
+    #[error("a connection over TCP has no alternate path and does not migrate")]
+    NoMigration,
 }

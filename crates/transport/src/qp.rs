@@ -7,10 +7,12 @@
 //! | `uc`, `ud` | what the unreliable services do differently |
 //! | `brief` | a shorter way for short SENDs on a link that loses nothing |
 //! | `modify` | attributes and transitions |
+//! | `migration` | going on by an alternate path |
 //!
 //! The state of a queue pair is private to these files, that of the requester and of the responder to theirs.
 
 mod brief;
+mod migration;
 mod modify;
 mod requester;
 mod responder;
@@ -19,7 +21,7 @@ mod ud;
 
 use core::time::Duration;
 
-use rdmux_wire::{Packet, Qpn};
+use rdmux_wire::{Bth, Opcode, Packet, Pkey, Psn, Qpn};
 
 use crate::attr::{AddressVector, QpAttr, QpCaps, QpState, QpType};
 use crate::env::{Drop, Env, Named, QpEvent, Side};
@@ -30,6 +32,7 @@ use crate::sq::SendQueue;
 use crate::time::Time;
 use crate::wr::{Completion, RecvWr, SendWr, WcOpcode, WcStatus};
 pub use brief::BriefRequest;
+use migration::Migration;
 use requester::Requester;
 use responder::Responder;
 pub use ud::{GRH_AREA, is_privileged};
@@ -131,6 +134,7 @@ pub struct Qp {
     rq: RecvQueue,
     req: Requester,
     resp: Responder,
+    mig: Migration,
     attr: QpAttr,
     init: QpInit,
 }
@@ -151,6 +155,7 @@ impl Qp {
             rq: RecvQueue::new(init),
             req: Requester::default(),
             resp: Responder::default(),
+            mig: Migration::default(),
             attr: QpAttr { caps: init.caps, ..QpAttr::default() },
             init: *init,
         }
@@ -178,6 +183,7 @@ impl Qp {
         QpAttr {
             state: self.state,
             cur_state: self.state,
+            path_mig_state: self.mig.state() as u8,
             sq_psn: if self.has_sent() { self.req.next_psn() } else { self.attr.sq_psn },
             rq_psn: if self.state >= QpState::Rtr {
                 self.resp.expected_psn()
@@ -250,22 +256,39 @@ impl Qp {
         self.rq.post(wr)
     }
 
-    /// What a packet is, if it may be here at all.
+    /// The BTH that packets of a connected queue pair begin with.
     #[inline]
-    fn admit<E: Env>(&self, rx: &RxPacket<'_>, env: &mut E) -> Option<RxRow> {
+    fn bth(&self, opcode: Opcode, psn: Psn, pkey: Pkey) -> Bth {
+        Bth { pkey, mig_req: self.mig.mig_req(), ..Bth::new(opcode, self.attr.dest_qpn, psn) }
+    }
+
+    /// What a packet is, if it may be here at all: if it comes from the peer, by the path.
+    #[inline]
+    fn admit<E: Env>(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut E) -> Option<RxRow> {
         let bth = &rx.packet.bth;
         let row = optable::rx(self.qp_type, bth.opcode);
+        let is_datagram = self.qp_type == QpType::Ud;
         let fault =
             if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
                 Drop::State
             } else if row.kind == Kind::Reserved {
                 Drop::Opcode
-            } else if !env.pkey(self.attr.pkey_index).is_some_and(|own| bth.pkey.admits(own)) {
-                env.wrong_key(rx, Drop::Pkey);
+            } else if env.pkey(self.attr.pkey_index).is_some_and(|own| bth.pkey.admits(own))
+                && (is_datagram
+                    || self.mig.is_usual(bth.mig_req) && rx.source.is_from(&self.attr.av))
+            {
+                return Some(row);
+            } else if is_datagram {
                 Drop::Pkey
             } else {
-                return Some(row);
+                match self.came_otherwise(now, rx, env) {
+                    Ok(()) => return Some(row),
+                    Err(fault) => fault,
+                }
             };
+        if fault == Drop::Pkey {
+            env.wrong_key(rx, fault);
+        }
         env.count(fault);
         None
     }
@@ -278,7 +301,7 @@ impl Qp {
         named: &Named<'_>,
         env: &mut E,
     ) {
-        let Some(row) = self.admit(rx, env) else { return };
+        let Some(row) = self.admit(now, rx, env) else { return };
         if self.qp_type != QpType::Rc || !matches!(row.kind, Kind::Send | Kind::Write) {
             return env.count(Drop::Opcode);
         }
@@ -290,12 +313,9 @@ impl Qp {
 
     /// Takes a packet that is for this queue pair and whose ICRC is right.
     pub fn handle_packet<E: Env>(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut E) {
-        let Some(row) = self.admit(rx, env) else { return };
+        let Some(row) = self.admit(now, rx, env) else { return };
         if self.qp_type == QpType::Ud {
             return self.handle_datagram(rx, env);
-        }
-        if !rx.source.is_from(&self.attr.av) {
-            return env.count(Drop::Source);
         }
         match row.kind {
             Kind::Ack => self.handle_ack(now, rx.packet, env),

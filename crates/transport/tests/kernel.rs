@@ -275,6 +275,9 @@ fn our_requester_sends_what_the_kernels_did_and_takes_the_kernels_answers() {
                 let mut bth = ours.bth;
                 // Numbers, and when to ask for an ACK in mid-message, are each side's own affair.
                 (bth.dest_qpn, bth.ack_req) = (p.bth.dest_qpn, p.bth.ack_req);
+                // The kernel's driver has no path migration and leaves MigReq clear; adapters set it (IBTA 17.2.8).
+                assert!(bth.mig_req && !p.bth.mig_req, "{name}");
+                bth.mig_req = false;
                 // The kernel leaves what an operation does not use as it was.
                 let ours = Packet { bth, payload: p.payload, ..ours };
                 assert_eq!(ours.bth, p.bth, "{name}");

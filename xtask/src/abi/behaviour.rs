@@ -34,6 +34,7 @@ const PROGRAMS: &[&str] = &[
     "umad_transfers",
     "port_events",
     "infiniband",
+    "migration",
     "cycles",
 ];
 
@@ -42,6 +43,9 @@ const MANAGED_TOO: &[&str] = &["umad_agents", "umad_transfers"];
 
 /// The one that runs on a host with two ports only.
 const TWO_PORTS: &str = "infiniband";
+
+/// The one that runs on a host with two addresses, and on one with two ports.
+const TWO_PATHS: &str = "migration";
 
 /// What a program includes that needs a port of a subnet.
 const ON_FABRIC: &str = "\"umad_fixture.h\"";
@@ -71,11 +75,15 @@ pub(super) fn run(report: &mut Report) {
             report.skip(program, "no headers (libibumad-dev)");
             continue;
         }
-        let first = if *program == TWO_PORTS { Subnet::TwoPorts } else { Subnet::Plain };
-        let twice = MANAGED_TOO.contains(program).then_some(Subnet::Managed);
-        for subnet in [Some(first), twice].into_iter().flatten() {
+        let subnets = match *program {
+            TWO_PORTS => vec![Subnet::TwoPorts],
+            TWO_PATHS => vec![Subnet::Addresses, Subnet::TwoPorts],
+            _ if MANAGED_TOO.contains(program) => vec![Subnet::Plain, Subnet::Managed],
+            _ => vec![Subnet::Plain],
+        };
+        for (n, subnet) in subnets.into_iter().enumerate() {
             let mut rows = Rows::default();
-            let prefix = subnet.prefix();
+            let prefix = if n == 0 { "" } else { subnet.prefix() };
             if let Err(e) = host.run(program, subnet, &mut rows) {
                 report.fail(&format!("{prefix}{program}"), &format!("{e:#}"));
             }
@@ -94,6 +102,8 @@ enum Subnet {
     Managed,
     /// It does, with four LIDs for each port and a second partition, and the host has two ports.
     TwoPorts,
+    /// There is none: the host has two addresses.
+    Addresses,
 }
 
 impl Subnet {
@@ -103,6 +113,7 @@ impl Subnet {
             Self::Plain => "default",
             Self::Managed => "managed",
             Self::TwoPorts => "ports",
+            Self::Addresses => "none",
         }
     }
 
@@ -112,14 +123,16 @@ impl Subnet {
             Self::Plain => Host::NAME,
             Self::Managed => Host::MANAGED,
             Self::TwoPorts => Host::TWO_PORTS,
+            Self::Addresses => Host::TWO_ADDRESSES,
         }
     }
 
     /// What names of rows on it begin with.
     const fn prefix(self) -> &'static str {
         match self {
-            Self::Plain | Self::TwoPorts => "",
+            Self::Plain | Self::Addresses => "",
             Self::Managed => "managed: ",
+            Self::TwoPorts => "two ports: ",
         }
     }
 }
@@ -143,7 +156,10 @@ impl Host {
     const MANAGED: &str = "abi-managed";
     /// One with two ports.
     const TWO_PORTS: &str = "abi-ports";
-    const ALL: [&str; 5] = [Self::NAME, Self::OTHER, Self::SMALL, Self::MANAGED, Self::TWO_PORTS];
+    /// One with two addresses: the default host, whose addresses are configured.
+    const TWO_ADDRESSES: &str = "default";
+    const ALL: [&str; 6] =
+        [Self::NAME, Self::OTHER, Self::SMALL, Self::MANAGED, Self::TWO_PORTS, Self::TWO_ADDRESSES];
     /// Of its subnet.
     const PARTITIONS: &str = "Default=0x7fff, ipoib: ALL=full;\nLab=0x20, ipoib: ALL=full;\n";
     /// What its device is to have.
@@ -179,7 +195,15 @@ impl Host {
         for (name, net) in Self::ALL.into_iter().zip(79..) {
             let address = format!("127.{net}.{high}.{low}");
             let mut up = host.command(&host.rdmux);
-            up.args(["host", "up", name, "--addr", &address]);
+            up.args(["host", "up", name]);
+            if name == Self::TWO_ADDRESSES {
+                let addresses = host.runtime.join("addresses.toml");
+                let next = format!("127.{}.{high}.{low}", net + 1);
+                fs::write(&addresses, format!("addresses = ['{address}', '{next}']\n"))?;
+                up.env("RDMUX_CONFIG", &addresses);
+            } else {
+                up.args(["--addr", &address]);
+            }
             if name == Self::SMALL {
                 up.env("RDMUX_CONFIG", &config);
             }
@@ -207,7 +231,7 @@ impl Host {
         let mut list = sh::command(&program);
         rows.expect(&sh::output(list.arg("--list").env("LD_LIBRARY_PATH", &library))?);
         let source = fs::read_to_string(sources().join(format!("{name}.c")))?;
-        let on_fabric = source.contains(ON_FABRIC);
+        let on_fabric = source.contains(ON_FABRIC) || subnet == Subnet::TwoPorts;
         let mut run = if on_fabric {
             self.bring_up(subnet)?;
             // The program looks at the files of the adapter, which the command shows.
@@ -238,7 +262,7 @@ impl Host {
         up.args(["fabric", "up", "--shape", "switch:4", "--fabric", subnet.fabric()]);
         let devices = ["devices", "--device", "ib", "--json"];
         match subnet {
-            Subnet::Plain => sh::run(up.arg("--no-sm")),
+            Subnet::Plain | Subnet::Addresses => sh::run(up.arg("--no-sm")),
             Subnet::Managed => {
                 sh::run(&mut up)?;
                 self.until_told(subnet, &devices, "\"state\":\"active\"", 1)

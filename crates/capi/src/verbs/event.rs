@@ -99,6 +99,8 @@ fn qp_event(event: QpEvent) -> ibv_event_type {
         QpEvent::Fatal => IBV_EVENT_QP_FATAL,
         QpEvent::ReqErr => IBV_EVENT_QP_REQ_ERR,
         QpEvent::AccessErr => IBV_EVENT_QP_ACCESS_ERR,
+        QpEvent::PathMig => IBV_EVENT_PATH_MIG,
+        QpEvent::PathMigErr => IBV_EVENT_PATH_MIG_ERR,
     }
 }
 

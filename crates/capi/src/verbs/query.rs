@@ -40,8 +40,10 @@ const EVERY_DEVICE: c_uint = IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B
     | IBV_DEVICE_MEM_MGT_EXTENSIONS;
 /// And what those add that serve more than reliable connections.
-const INFINIBAND: c_uint =
-    IBV_DEVICE_UD_AV_PORT_ENFORCE | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_XRC;
+const INFINIBAND: c_uint = IBV_DEVICE_AUTO_PATH_MIG
+    | IBV_DEVICE_UD_AV_PORT_ENFORCE
+    | IBV_DEVICE_RC_RNR_NAK_GEN
+    | IBV_DEVICE_XRC;
 
 fn capabilities(services: Services) -> c_uint {
     match services {

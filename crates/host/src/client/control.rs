@@ -465,8 +465,8 @@ impl Control for HostClient {
         }
     }
 
-    fn routes(&self) -> Option<&Arc<Routes>> {
-        self.routes_of(PORT).filter(|_| self.host_rings)
+    fn routes(&self, port: u8) -> Option<&Arc<Routes>> {
+        self.routes_of(port).filter(|_| self.host_rings)
     }
 
     fn attach_multicast(

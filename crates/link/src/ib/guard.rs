@@ -21,8 +21,8 @@ use crate::wire::Frame;
 #[derive(Debug)]
 pub struct RouteGuard {
     routes: Arc<Routes>,
-    /// Where the host takes packets that the ring leads to.
-    to: SocketAddr,
+    /// Where the host takes packets that the ring leads to; not known before there was a way to it.
+    to: Option<SocketAddr>,
     path: Path,
     /// What it was found for.
     seen: Option<Seen>,
@@ -67,8 +67,20 @@ struct Passage {
 impl RouteGuard {
     /// For a queue pair whose peer's host takes packets at an address.
     pub fn new(routes: Arc<Routes>, to: SocketAddr) -> Self {
+        Self { to: Some(to), ..Self::by_other_port(routes) }
+    }
+
+    /// For a queue pair whose peer's host is known by another port than these routes', which shows where it takes packets at this one
+    /// when there is a way.
+    pub fn by_other_port(routes: Arc<Routes>) -> Self {
         let (path, found, counts) = (Path::default(), Err(IbDrop::TxNoWay), SentCounts::new());
-        Self { routes, to, path, seen: None, found, counts, row: None }
+        Self { routes, to: None, path, seen: None, found, counts, row: None }
+    }
+
+    /// The number of the port by which the packets leave.
+    #[inline]
+    pub fn port(&self) -> u8 {
+        self.routes.port_num()
     }
 
     /// The queue pair has these attributes from now on.
@@ -199,7 +211,10 @@ impl RouteGuard {
         self.row = self.counts.row(known.count_by(), kind, id).unwrap_or_default();
         let way = way.ok_or(IbDrop::TxNoWay)?;
         // Another host may have the LID by now.
-        view.peer(way.peer).filter(|peer| peer.addr == self.to).ok_or(IbDrop::TxNoWay)?;
+        let peer = view.peer(way.peer).ok_or(IbDrop::TxNoWay)?;
+        if *self.to.get_or_insert(peer.addr) != peer.addr {
+            return Err(IbDrop::TxNoWay);
+        }
         known.check(Some(&way), sl, index, 0)?;
         let most = way.mtu.min(known.own.mtu);
         let bits = known.own.path_bits(known.own.lid_with(src_path_bits)).unwrap_or(0);

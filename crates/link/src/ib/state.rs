@@ -54,6 +54,11 @@ impl Now {
 }
 
 impl Routes {
+    /// The number of the port.
+    pub fn port_num(&self) -> u8 {
+        self.port_num
+    }
+
     /// Those of the port of a device with this number, without a table and without GIDs.
     pub fn new(port_num: u8) -> Self {
         Self { port_num, ..Self::default() }

@@ -46,7 +46,7 @@ use crate::shared::{AtomicU64, Mapping, Ordering, size};
 pub use crate::shared::fence::prepare;
 pub use consumer::{Consumer, Head, Record};
 pub use producer::{Producer, Reserved, RingError, SHORT};
-pub use wire::{Meta, PACKET, Ring, dest_qpn};
+pub use wire::{Meta, PACKET, Ring, RingPath, dest_qpn};
 
 /// The ring's other side broke its rules. The ring is of no more use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -48,7 +48,7 @@ impl Ring {
 }
 
 impl Wire for Ring {
-    type To = ();
+    type To = RingPath;
     type Tx = Producer;
     type Rx = Consumer;
     type Arrived = Result<Option<Head>, Broken>;
@@ -77,7 +77,7 @@ impl Wire for Ring {
 
     /// Puts the packet in. The other process sees it at once if it looks.
     #[inline]
-    fn send(&self, tx: &mut Producer, (): &(), frame: &Frame<'_>) -> Result<(), LinkError> {
+    fn send(&self, tx: &mut Producer, path: &RingPath, frame: &Frame<'_>) -> Result<(), LinkError> {
         let pad = frame.pad & 3;
         let mut record = tx.reserve_or_wait(frame.len())?;
         record.put(frame.header);
@@ -88,7 +88,8 @@ impl Wire for Ring {
         }
         record.put(&[0; 3][..usize::from(pad)]);
         let header = u8::try_from(frame.header.len()).unwrap_or(0);
-        let meta = Meta { header, pad, dest_qpn: dest_qpn(frame.header), ack: frame.ack };
+        let meta =
+            Meta { header, pad, dest_qpn: dest_qpn(frame.header), ack: frame.ack, path: *path };
         record.publish(PACKET, meta.to_bytes());
         Ok(())
     }
@@ -120,6 +121,31 @@ pub struct Meta {
     pub dest_qpn: u32,
     /// What it acknowledges.
     pub ack: Option<Psn>,
+    /// The path that it was sent by.
+    pub path: RingPath,
+}
+
+/// A path between two processes of a machine, as the sender names its ends. There is one ring whatever the paths, but a queue
+/// pair that has two of them must know by which a packet came (IBTA 17.2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RingPath {
+    /// The number of the port that both ends are at, or [`ELSEWHERE`](Self::ELSEWHERE); 0 if nothing is said of the path.
+    pub port: u8,
+    /// The sender's end: the index of its address where ports have addresses, on InfiniBand its LID.
+    pub near: u16,
+    /// The receiver's end, likewise.
+    pub far: u16,
+}
+
+impl RingPath {
+    /// In place of the port's number: the ends are at ports of two hosts, which need not have the same number.
+    pub const ELSEWHERE: u8 = u8::MAX;
+
+    /// The same path as its other end names it.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self { near: self.far, far: self.near, ..self }
+    }
 }
 
 impl Meta {
@@ -134,19 +160,28 @@ impl Meta {
         bytes[4..8].copy_from_slice(&self.dest_qpn.to_ne_bytes());
         let ack = self.ack.map_or(0, |psn| psn.get() | Self::ACK);
         bytes[8..12].copy_from_slice(&ack.to_ne_bytes());
+        let RingPath { port, near, far } = self.path;
+        bytes[2] = port;
+        bytes[12..14].copy_from_slice(&near.to_ne_bytes());
+        bytes[14..16].copy_from_slice(&far.to_ne_bytes());
         bytes
     }
 
     /// The same as the receiver reads it.
     #[inline]
     pub fn parse(bytes: [u8; 16]) -> Self {
-        let [header, pad, _, _, q0, q1, q2, q3, a0, a1, a2, a3, ..] = bytes;
+        let [header, pad, port, _, q0, q1, q2, q3, a0, a1, a2, a3, n0, n1, f0, f1] = bytes;
         let ack = u32::from_ne_bytes([a0, a1, a2, a3]);
         Self {
             header,
             pad,
             dest_qpn: u32::from_ne_bytes([q0, q1, q2, q3]),
             ack: (ack & Self::ACK != 0).then(|| Psn::new(ack & !Self::ACK)),
+            path: RingPath {
+                port,
+                near: u16::from_ne_bytes([n0, n1]),
+                far: u16::from_ne_bytes([f0, f1]),
+            },
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What the tests share: hosts of their own.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use rdmux::umad::Fabric;
+use rdmux::umad::sm::{self, Attribute, PortInfo};
+use rdmux::umad::smp::Smp;
+use rdmux::umad::{Address, AgentAttr, Fabric, Method, MgmtClass, Port};
 use rdmux::{Context, DeviceKind, Options, PortState};
 
 /// A host of its own.
@@ -43,4 +45,30 @@ pub(crate) fn over_roce(test: impl Fn(&Context, &Context)) {
     let (a, b) = (host(), host());
     test(&a, &b);
     test(&a, &a);
+}
+
+/// A host's device with a port on each of these fabrics, once both are up.
+pub(crate) fn with_two_ports(fabrics: [&Fabric; 2], host: &str) -> Context {
+    let builder = fabrics.iter().fold(Context::builder(), |builder, fabric| builder.fabric(fabric));
+    let context = builder.embedded().host(host).device(DeviceKind::Ib).open().unwrap();
+    assert_eq!(context.num_ports(), 2);
+    for port in [1, 2] {
+        while context.query_port_number(port).unwrap().state != PortState::Active {
+            context.next_event(None).unwrap();
+        }
+    }
+    context
+}
+
+/// Disables a port's link, as `ibportstate -D 0 PORT disable` does.
+pub(crate) fn disable(context: &Context, number: u8) {
+    let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
+    let mut client = Port::open(context, number).unwrap().client(&agent).unwrap();
+    let smp = |method| Smp::directed(method, PortInfo::ATTR_ID, number.into(), &[]);
+    let answer = client.ask_smp(&Address::directed(), &smp(Method::GET)).unwrap();
+    let Some(Attribute::PortInfo(mut info)) = answer.attribute() else { panic!("{answer:?}") };
+    (info.port_state, info.port_physical_state) = (sm::PortState::DOWN, sm::PhysState::DISABLED);
+    let mut set = smp(Method::SET);
+    set.set_attribute(&Attribute::PortInfo(info));
+    client.ask_smp(&Address::directed(), &set).unwrap();
 }

@@ -3,7 +3,7 @@
 //! On InfiniBand a program brings a queue pair up step by step. Here the connection manager does, by the
 //! stream; programs that are written for both make the same calls, so those are taken and mean little.
 
-use crate::attr::{AttrMask, QpAttr, QpState};
+use crate::attr::{AttrMask, MigState, QpAttr, QpState};
 use crate::env::Env;
 use crate::error::ModifyError;
 use crate::iwarp::StreamParams;
@@ -35,7 +35,8 @@ impl Qp {
     /// kernel's iWARP drivers do. `access` counts: it says what the peer may do.
     ///
     /// # Errors
-    /// [`ModifyError::Transition`] for any other, and [`ModifyError::CurState`]; then nothing was changed.
+    /// [`ModifyError::Transition`] for any other, [`ModifyError::CurState`], and [`ModifyError::NoMigration`] for an alternate
+    /// path, since a program that has loaded one relies on it; then nothing was changed.
     pub fn modify<E: Env>(
         &mut self,
         now: Time,
@@ -47,6 +48,11 @@ impl Qp {
         let to = attr.goal(from, mask)?;
         if !state_table::is_step_over_stream(from, to) {
             return Err(self.no_transition(to));
+        }
+        let migrates = attr.path_mig_state != MigState::Migrated as u8;
+        if mask.contains(AttrMask::ALT_PATH) || mask.contains(AttrMask::PATH_MIG_STATE) && migrates
+        {
+            return Err(ModifyError::NoMigration);
         }
         self.attr.take(attr, mask & TAKEN);
         match (from, to) {

@@ -61,8 +61,8 @@ impl Qp {
         if !plain {
             return None;
         }
-        let mut bth = Bth::new(SEND, self.attr.dest_qpn, self.req.next_psn());
-        bth.pkey = pkey(self.attr.pkey_index).unwrap_or(Pkey::DEFAULT);
+        let pkey = pkey(self.attr.pkey_index).unwrap_or(Pkey::DEFAULT);
+        let mut bth = self.bth(SEND, self.req.next_psn(), pkey);
         bth.pad = pad(wqe.len);
         bth.solicited = wqe.has(SendFlags::SOLICITED);
         bth.ack_req = true;
@@ -97,6 +97,7 @@ impl Qp {
             && self.qp_type == QpType::Rc
             && self.is_open()
             && self.resp.takes(bth.psn)
+            && self.mig.is_usual(bth.mig_req)
             && bth.tver == 0
             && len <= self.mtu
             && bth.pad == pad(len)

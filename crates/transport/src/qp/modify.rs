@@ -6,6 +6,7 @@ use crate::attr::{AttrMask, QpAttr, QpState, QpType};
 use crate::env::{Env, LinkCaps};
 use crate::error::ModifyError;
 use crate::qp::Qp;
+use crate::qp::migration::Migration;
 use crate::qp::requester::Requester;
 use crate::qp::responder::Responder;
 use crate::state_table;
@@ -37,12 +38,14 @@ impl Qp {
         if mask.contains(AttrMask::PKEY_INDEX) && env.pkey(attr.pkey_index).is_none() {
             return Err(ModifyError::PkeyIndex(attr.pkey_index));
         }
+        self.check_migration(attr, mask, to, env)?;
         if matches!(to, QpState::Err | QpState::Reset) {
             // The program has seen what is owed an ACK, and may end because it has.
             self.flush_ack(now, env);
         }
         self.copy_attributes(attr, mask);
         self.act(from, to, link, env);
+        self.change_migration(now, attr, mask, env);
         Ok(())
     }
 
@@ -102,6 +105,7 @@ impl Qp {
         self.rq.clear();
         self.req = Requester::default();
         self.resp = Responder::default();
+        self.mig = Migration::default();
         self.attr = QpAttr { caps: self.init().caps, ..QpAttr::default() };
         self.established = false;
     }
@@ -140,7 +144,6 @@ fn check_values(
     };
     at_most(AttrMask::RETRY_CNT, attr.retry_cnt.into(), 7)?;
     at_most(AttrMask::RNR_RETRY, attr.rnr_retry.into(), 7)?;
-    at_most(AttrMask::PATH_MIG_STATE, attr.path_mig_state.into(), 2)?;
     if qp_type != QpType::Ud {
         at_most(AttrMask::PATH_MTU, attr.path_mtu.bytes().into(), link.max_payload.into())?;
     }

@@ -163,6 +163,11 @@ impl Responder {
         self.resources.footprint() + self.reorder.footprint()
     }
 
+    /// An acknowledgement is to leave, whether or not the peer asked for one.
+    pub(super) fn owe_ack(&mut self) {
+        self.ack_owed = true;
+    }
+
     /// The acknowledgement that was owed was piggybacked on a request.
     #[inline]
     pub(super) fn ack_left(&mut self) {

@@ -9,6 +9,7 @@ mod brief;
 mod direct;
 mod hostile;
 mod iwarp;
+mod migration;
 mod named;
 mod rc_early;
 mod rc_errors;

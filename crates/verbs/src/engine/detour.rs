@@ -39,6 +39,12 @@ impl Detour {
         self.0.load(Ordering::Relaxed) & Self::cut(port) != 0
     }
 
+    /// Whether any port sends and takes nothing.
+    #[inline]
+    pub(crate) fn is_any_cut(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & !Self::CAPTURED != 0
+    }
+
     /// Somebody captures from now on, or nobody any more.
     pub(crate) fn set_captured(&self, captured: bool) {
         self.set(Self::CAPTURED, captured);

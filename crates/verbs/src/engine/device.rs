@@ -14,6 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Engine;
 use super::qp::QpCore;
+use super::wire::RingPath;
 use super::xrc::side::Side;
 use crate::objects::control::{Control, ControlError, DeviceKind, Limits, is_target, slot_of};
 use crate::objects::counters::{Counter, Counters};
@@ -138,6 +139,31 @@ impl Device {
             index(port.gids()).or_else(of_address)
         };
         u8::try_from(self.port(port, at)??).ok()
+    }
+    /// How to name a path in records.
+    pub(crate) fn ring_path(&self, av: &AddressVector) -> RingPath {
+        let own = av.port_num.max(PORT);
+        let (near, far) = match self.kind().row().link_layer {
+            LinkLayer::Ethernet => {
+                (av.sgid_index.into(), self.gid_index(own, av.dgid).unwrap_or(0).into())
+            }
+            LinkLayer::InfiniBand => (self.own_lid(own, av.src_path_bits).0, av.dlid),
+        };
+        let port = if self.is_own(av) { own } else { RingPath::ELSEWHERE };
+        RingPath { port, near, far }
+    }
+    /// Whether no port at which a record can have come in has a link, if it says so; else whether this one has none.
+    pub(crate) fn is_cut(&self, path: RingPath, port: u8) -> bool {
+        let detour = self.engine.detour();
+        match path.port {
+            _ if !detour.is_any_cut() => false,
+            0 => detour.is_cut(port),
+            RingPath::ELSEWHERE => (PORT..=self.num_ports()).all(|number| {
+                let has_it = self.port(number, |port| port.attr.owns(Lid(path.far)));
+                !has_it.unwrap_or(false) || detour.is_cut(number)
+            }),
+            port => detour.is_cut(port),
+        }
     }
     /// The LID of a port with these path bits; zero where there are none.
     pub(crate) fn own_lid(&self, port: u8, path_bits: u8) -> Lid {

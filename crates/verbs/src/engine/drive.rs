@@ -8,7 +8,7 @@ use rdmux_link::guarded;
 use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState};
 use rdmux_transport::error::ModifyError;
 use rdmux_transport::{Time, TxState};
-use rdmux_wire::Qpn;
+use rdmux_wire::{AckTimeout, Qpn};
 
 use super::env::{Bounce, QpEnv};
 use super::machine::Machine;
@@ -61,9 +61,6 @@ impl<'a> Bound<'a> {
     }
     pub(crate) fn qpn(&self) -> Qpn {
         self.core.qpn
-    }
-    pub(crate) fn port(&self) -> u8 {
-        self.core.port()
     }
 
     /// Its shared receive queue.
@@ -128,15 +125,23 @@ impl<'a> Bound<'a> {
         attr: &QpAttr,
         mask: AttrMask,
         path: Option<Path>,
+        alternate: Option<Box<Path>>,
     ) -> Result<(), ModifyError> {
         let now = self.device.now();
         direct::hide(self.device, self.core, &self.driven.path);
         let before = path.map(|new| std::mem::replace(&mut self.driven.path, new));
+        let alternate_before = alternate.map(|new| self.core.set_alternate(Some(new)));
         let result = self.run(|machine, env| machine.modify(now, attr, mask, env));
-        if let (Err(_), Some(before)) = (&result, before) {
-            self.driven.path = before;
+        if result.is_err() {
+            if let Some(before) = before {
+                self.driven.path = before;
+            }
+            if let Some(before) = alternate_before {
+                self.core.set_alternate(before);
+            }
         }
         if result.is_ok() && self.driven.machine.state() == QpState::Reset {
+            self.core.set_alternate(None);
             self.forget_stream();
         }
         self.driven.coarse_clock = self.may_use_coarse_clock();
@@ -146,6 +151,12 @@ impl<'a> Bound<'a> {
             direct::show(self.device, self.core, path, &machine.attr());
         }
         result
+    }
+
+    /// Sends the ACK that is owed, if one is.
+    pub(crate) fn flush_ack(&mut self) {
+        let now = self.device.now();
+        self.run(|machine, env| machine.flush_ack(now, env));
     }
 
     /// Publishes what the peer sees of the queue pair again, if it sees any.
@@ -160,8 +171,9 @@ impl<'a> Bound<'a> {
     fn may_use_coarse_clock(&self) -> bool {
         /// The least timeout of which a coarse clock's tick is a small part.
         const LEAST: Duration = Duration::from_millis(30);
-        let timeout = self.driven.machine.attr().timeout.duration();
-        self.driven.path.neighbour().is_some() && timeout.is_none_or(|d| d >= LEAST)
+        let QpAttr { timeout, alt_timeout, .. } = self.driven.machine.attr();
+        let is_long = |time: AckTimeout| time.duration().is_none_or(|d| d >= LEAST);
+        self.driven.path.neighbour().is_some() && is_long(timeout) && is_long(alt_timeout)
     }
 
     /// Registers what the queue pair now waits for, without sending.

@@ -9,19 +9,19 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use rdmux_link::ib::{KeyViolation, Violated};
 use rdmux_link::procmem::Range;
 use rdmux_link::{Frame, LinkError, Payload, Piece};
-use rdmux_transport::RxPacket;
-use rdmux_transport::attr::{Access, QpAttr, QpType};
+use rdmux_transport::attr::{Access, AddressVector, QpAttr, QpType};
 use rdmux_transport::env::{
     AccessFault, AtomicAnswer, AtomicOp, Direct, Drop as DropReason, Env, FetchError, LinkCaps,
     Named, QpEvent, Side, SrqEntry, TxError, TxPacket, TxPayload,
 };
 use rdmux_transport::wr::{Completion, MwBind, Sge};
+use rdmux_transport::{RxPacket, Source};
 use rdmux_wire::{Aeth, Bth, Lid, Pkey, Psn, Qpn, Rkey};
 
 use super::wire::direct::{self, near_list, reach_of};
 use super::wire::named::{self, Names};
-use super::wire::{Gathered, Neighbour, Path};
-use crate::engine::device::Device;
+use super::wire::{Gathered, Neighbour, Path, RingPath};
+use crate::engine::device::{Device, PORT};
 use crate::engine::qp::{Ends, Objects, QpCore};
 use crate::engine::xrc::place::{Placing, Stage};
 use crate::objects::cached_region::CachedRegion;
@@ -91,8 +91,24 @@ pub(crate) struct QpEnv<'a> {
     pub(super) cached: Option<CachedRegion>,
     /// Whether a completion queue took no more.
     pub(crate) overflow: bool,
-    /// Whether the queue pair, in RTR, is open to its peer from now on.
+    /// Whether the queue pair is open to its peer from now on, in RTR, or by another path.
     pub(crate) established: bool,
+    /// How the packet in hand came.
+    pub(crate) arrived: Arrived,
+}
+
+/// How a packet came, beside what it says itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Arrived {
+    /// Nothing is known of it.
+    #[default]
+    Somehow,
+    /// By a ring, from a process that says by which path.
+    ByRing(RingPath),
+    /// At the InfiniBand port with this number.
+    AtPort(u8),
+    /// At the address that it was sent to.
+    AtAddress,
 }
 
 impl<'a> QpEnv<'a> {
@@ -134,7 +150,20 @@ impl<'a> QpEnv<'a> {
         bounce: &'a mut Bounce,
     ) -> Self {
         let (time, cached, overflow, established) = (None, None, false, false);
-        Self { device, core, path, here, gathered, bounce, time, cached, overflow, established }
+        let arrived = Arrived::default();
+        Self {
+            device,
+            core,
+            path,
+            here,
+            gathered,
+            bounce,
+            time,
+            cached,
+            overflow,
+            established,
+            arrived,
+        }
     }
 
     /// Lets the peer reach what the queue pair permits, from now on.
@@ -144,6 +173,11 @@ impl<'a> QpEnv<'a> {
 
     pub(crate) fn device(&self) -> &'a Arc<Device> {
         self.device
+    }
+
+    /// The number of the queue pair's port.
+    pub(crate) fn port(&self) -> u8 {
+        self.core.port()
     }
 
     /// Sends what was gathered. What the socket does not take is lost, as on any wire: the
@@ -367,7 +401,7 @@ impl Env for QpEnv<'_> {
                 return Ok(false);
             }
         }
-        match neighbour.send_named(device, packet, &names) {
+        match neighbour.send_named(device, path.ring_path(), packet, &names) {
             Ok(()) => {
                 path.sent(packet.header.len(), len as usize);
                 Counters(device.counters()).add(Counter::OfferBytes, len.into());
@@ -590,6 +624,35 @@ impl Env for QpEnv<'_> {
 
     fn pkey(&self, index: u16) -> Option<Pkey> {
         self.device.pkey(self.core.port(), index)
+    }
+
+    fn pkey_of_port(&self, port: u8, index: u16) -> Option<Pkey> {
+        self.device.pkey(port.max(PORT), index)
+    }
+
+    fn migrated(&mut self, attr: &QpAttr) {
+        // What was gathered before leaves by the path that it was meant for.
+        self.flush();
+        direct::hide(self.device, self.core, self.path);
+        if let Some(alternate) = self.core.set_alternate(None) {
+            *self.path = *alternate;
+            self.path.follow(attr);
+        }
+        self.core.set_port(attr.port_num.max(PORT));
+        self.established = true;
+    }
+
+    fn came_along(&self, av: &AddressVector, source: &Source<'_>) -> bool {
+        let port = av.port_num.max(PORT);
+        match self.arrived {
+            Arrived::Somehow => true,
+            Arrived::ByRing(path) if path.port == 0 => true,
+            Arrived::ByRing(path) => path.reversed() == self.device.ring_path(av),
+            Arrived::AtPort(at) => at == port && source.dlid_path_bits == av.src_path_bits,
+            Arrived::AtAddress => {
+                self.device.gid(port, av.sgid_index).is_some_and(|own| own.gid == source.dgid)
+            }
+        }
     }
 }
 

@@ -110,6 +110,11 @@ impl Machine {
         matches!(self, Self::Ib(qp) if qp.is_open())
     }
 
+    /// Whether it matters by which path a packet came.
+    pub(crate) fn minds_path(&self) -> bool {
+        matches!(self, Self::Ib(qp) if qp.minds_path())
+    }
+
     /// Takes a packet; who has a stream takes none.
     pub(crate) fn handle_packet(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut impl Env) {
         match self {

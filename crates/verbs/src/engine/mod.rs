@@ -569,7 +569,7 @@ impl Engine {
             if bound.machine().state() != QpState::Reset {
                 let attr = QpAttr { state: QpState::Err, ..bound.machine().attr() };
                 // The transition to ERR exists from every other state.
-                let _ = bound.modify(&attr, AttrMask::STATE, None);
+                let _ = bound.modify(&attr, AttrMask::STATE, None, None);
                 bound.schedule();
             }
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use parking_lot::Mutex;
 use rdmux_transport::attr::{
     AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType,
 };
@@ -51,6 +52,8 @@ pub(crate) struct QpCore {
     pub(crate) ends: Ends,
     /// The number of its port.
     port: AtomicU8,
+    /// The path by which it goes on when it migrates. Changed with the queue pair locked.
+    alternate: Mutex<Option<Box<Path>>>,
     /// Who it is to the program.
     pub(crate) identity: Arc<QpIdentity>,
     pub(crate) owed: Owed,
@@ -120,6 +123,7 @@ impl QpCore {
             qp_type: machine.qp_type,
             ends,
             port: AtomicU8::new(PORT),
+            alternate: Mutex::default(),
             identity: QpIdentity::new(machine.qpn, context),
             owed: Owed::default(),
             state: brief::Mutex::new(Driven {
@@ -149,24 +153,75 @@ impl QpCore {
         mask: AttrMask,
     ) -> Result<(), VerbsError> {
         let port = self.port_with(device, attr, mask)?;
-        let attr = &QpAttr { av: AddressVector { port_num: port, ..attr.av }, ..*attr };
+        let av = AddressVector { port_num: port, ..attr.av };
+        let alt_av = AddressVector { port_num: attr.alt_port_num, ..attr.alt_av };
+        let attr = &QpAttr { av, alt_av, ..*attr };
         check_depths(device, attr, mask)?;
         check_pkey_index(device, port, attr, mask)?;
+        check_alternate(device, attr, mask)?;
         check_qkey(device, attr, mask)?;
         let path = device.engine().path_for(device, self, port, attr, mask)?;
+        let alternate = self.alternate_for(device, path.as_ref(), attr, mask)?;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Err | QpState::Reset) {
             device.engine().drain(device);
         }
         let mut bound = Bound::lock(device, self);
+        if let Some(alternate) = &alternate {
+            let now = bound.machine().attr();
+            let mtu = if mask.contains(AttrMask::PATH_MTU) { attr.path_mtu } else { now.path_mtu };
+            let primary = path.as_ref().unwrap_or(&bound.driven().path);
+            check_links((primary, alternate), (self.qp_type, mtu.bytes()))?;
+        }
         bound
-            .modify(attr, mask, path)
+            .modify(attr, mask, path, alternate)
             .map_err(|error| VerbsError::Modify { qpn: self.qpn, error })?;
-        self.port.store(port, Ordering::Relaxed);
+        // It may have migrated.
+        match bound.machine().attr().port_num {
+            0 => self.set_port(port),
+            port => self.set_port(port),
+        }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             self.forget();
         }
+        if mask.contains(AttrMask::PATH_MIG_STATE) {
+            // The peer is to see it now, though nothing may be sent for long.
+            bound.flush_ack();
+        }
         bound.transmit();
         Ok(())
+    }
+
+    /// The alternate path once attributes are set: none if the call does not change it.
+    fn alternate_for(
+        &self,
+        device: &Arc<Device>,
+        primary: Option<&Path>,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<Option<Box<Path>>, VerbsError> {
+        if !mask.contains(AttrMask::ALT_PATH) {
+            return Ok(None);
+        }
+        let (near, dest_qpn) = match primary {
+            Some(path) => (path.neighbour().cloned(), attr.dest_qpn),
+            None => {
+                let now = self.state.lock();
+                (now.path.neighbour().cloned(), now.machine.attr().dest_qpn)
+            }
+        };
+        let attr = QpAttr { dest_qpn, ..*attr };
+        let path = device.engine().alternate_for(device, self, &attr, near.as_ref())?;
+        Ok(path.map(Box::new))
+    }
+
+    /// Replaces the path by which it goes on when it migrates. Returns the one that was.
+    pub(crate) fn set_alternate(&self, path: Option<Box<Path>>) -> Option<Box<Path>> {
+        std::mem::replace(&mut *self.alternate.lock(), path)
+    }
+
+    /// It is at another port from now on.
+    pub(crate) fn set_port(&self, port: u8) {
+        self.port.store(port, Ordering::Relaxed);
     }
 
     /// The number of its port: the first before the program has chosen one.
@@ -221,6 +276,32 @@ fn check_pkey_index(
         return Err(VerbsError::invalid("modify a queue pair", why));
     }
     Ok(())
+}
+
+/// An alternate path begins at a port of this device, with a P_Key of its table.
+fn check_alternate(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
+    const WHAT: &str = "load an alternate path";
+    if !mask.contains(AttrMask::ALT_PATH) {
+        return Ok(());
+    }
+    let port = attr.alt_port_num;
+    let Some(entries) = device.port(port, |port| port.attr.pkey_tbl_len) else {
+        return Err(VerbsError::invalid(WHAT, format!("there is no port {port}")));
+    };
+    if attr.alt_pkey_index >= entries {
+        let why = format!("P_Key index {}; port {port} has {entries}", attr.alt_pkey_index);
+        return Err(VerbsError::invalid(WHAT, why));
+    }
+    Ok(())
+}
+
+/// A queue pair goes on by the alternate path with packets of the same size, and with what it relies on of the wire.
+fn check_links((primary, alternate): (&Path, &Path), of: (QpType, u32)) -> Result<(), VerbsError> {
+    if matches!(primary, Path::None) || primary.may_become(alternate, of) {
+        return Ok(());
+    }
+    let why = "what carries its packets has smaller ones than what carries those of the path";
+    Err(VerbsError::invalid("load an alternate path", why.to_owned()))
 }
 
 /// On a fabric a Q_Key whose top bit is set tells a receiver that the sender is privileged (IBTA 10.2.5).

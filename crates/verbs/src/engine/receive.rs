@@ -9,6 +9,7 @@ use rdmux_wire::{Packet, Qpn, WireError};
 
 use super::Engine;
 use super::drive::Bound;
+use super::env::Arrived;
 use crate::engine::device::{Device, QpTable};
 use crate::objects::control::{SERVICE_SLOT, is_target, slot_of};
 use crate::objects::counters::{Counter, Counters};
@@ -73,18 +74,22 @@ impl Bound<'_> {
     pub(crate) fn receive<'a>(&mut self, arrivals: impl Iterator<Item = Arrival<'a>>) {
         let device = self.device();
         let now = device.now();
-        // Its number means nothing at another port.
-        let port = self.port();
         let (mut packets, mut bytes) = (0, 0);
         let state = self.run(|machine, env| {
             for arrival in arrivals {
                 packets += 1;
                 bytes += arrival.bytes.len() as u64;
                 device.engine().capture().received(&arrival);
-                if arrival.ib.is_some_and(|route| route.port_num != port) {
-                    count(device, Counter::RxNoQp);
-                    continue;
-                }
+                env.arrived = match arrival.ib {
+                    None => Arrived::AtAddress,
+                    Some(route) if route.port_num == env.port() => Arrived::AtPort(route.port_num),
+                    Some(route) if machine.minds_path() => Arrived::AtPort(route.port_num),
+                    Some(_) => {
+                        // Its number means nothing at another port.
+                        count(device, Counter::RxNoQp);
+                        continue;
+                    }
+                };
                 let Some(packet) = accept(device, &arrival) else { continue };
                 let grh = if packet.deth.is_some() { arrival.grh() } else { NO_GRH };
                 let source = arrival.source(&grh);

@@ -250,8 +250,8 @@ pub trait Control: Send + Sync + 'static {
     /// whatever order they ask.
     fn connect_ring(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError>;
 
-    /// Where packets of the first port go, if it is an InfiniBand one whose processes have rings to other hosts.
-    fn routes(&self) -> Option<&Arc<Routes>> {
+    /// Where packets of a port go, if it is an InfiniBand one whose processes have rings to other hosts.
+    fn routes(&self, _port: u8) -> Option<&Arc<Routes>> {
         None
     }
 

@@ -127,10 +127,6 @@ impl Qp {
         psn.diff(self.req.una).unsigned_abs()
     }
 
-    fn bth(&self, opcode: rdmux_wire::Opcode, psn: Psn, pkey: Pkey) -> Bth {
-        Bth { pkey, ..Bth::new(opcode, self.attr.dest_qpn, psn) }
-    }
-
     /// The headers that every packet of a request begins with.
     #[inline]
     fn request_header(&self, bth: &Bth, wqe: &SendWqe) -> HeaderBuf {

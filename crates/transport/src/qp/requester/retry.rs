@@ -14,8 +14,9 @@ use core::time::Duration;
 
 use rdmux_wire::RnrTimer;
 
-use crate::env::Env;
+use crate::env::{Env, LinkCaps};
 use crate::qp::Qp;
+use crate::qp::requester::window::Window;
 use crate::time::Time;
 use crate::timer::Timer;
 use crate::wr::WcStatus;
@@ -60,7 +61,7 @@ impl Qp {
             self.req.excused = late && !self.req.excused;
             if !self.req.excused {
                 if self.req.retry_left == 0 {
-                    return self.fail_send(WcStatus::RetryExcErr, env);
+                    return self.no_retry_left(now, env);
                 }
                 self.req.retry_left -= 1;
             }
@@ -74,6 +75,32 @@ impl Qp {
             self.req.window.on_timeout(in_flight);
             self.rewind();
         }
+        self.arm(now);
+    }
+
+    /// The peer does not answer, whatever is sent again by this path.
+    fn no_retry_left<E: Env>(&mut self, now: Time, env: &mut E) {
+        if !self.migrates_instead(now, env) {
+            self.fail_send(WcStatus::RetryExcErr, env);
+        }
+    }
+
+    /// Goes on by another path, of which nothing is known yet: what is not acknowledged is sent again, with all retries. A
+    /// receiver that was not ready is waited for all the same.
+    pub(in crate::qp) fn start_over(&mut self, now: Time, link: LinkCaps) {
+        let req = &mut self.req;
+        req.direct = link.by_reference;
+        (req.retry_left, req.excused, req.backoff) = (self.attr.retry_cnt, false, 0);
+        if !self.lossless {
+            req.window = Window::lossy(self.mtu);
+            (req.srtt, req.least_early) = (Duration::ZERO, LEAST_EARLY);
+        }
+        if !self.qp_type.is_reliable() || !self.req.is_outstanding() {
+            return;
+        }
+        self.rewind();
+        (self.req.rewound, self.req.troubled) = (true, true);
+        self.req.last_progress = now;
         self.arm(now);
     }
 
@@ -148,7 +175,7 @@ impl Qp {
             return;
         }
         if self.req.retry_left == 0 {
-            return self.fail_send(WcStatus::RetryExcErr, env);
+            return self.no_retry_left(now, env);
         }
         self.req.retry_left -= 1;
         self.req.naming.on_refusal();

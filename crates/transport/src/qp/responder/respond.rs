@@ -1,6 +1,6 @@
 //! Sending answers: READ and atomic responses packet by packet, ACKs and NAKs.
 
-use rdmux_wire::{Aeth, AtomicAckEth, Bth, HeaderBuf, Opcode, Operation, Psn, Syndrome};
+use rdmux_wire::{Aeth, AtomicAckEth, HeaderBuf, Opcode, Operation, Psn, Syndrome};
 
 use crate::attr::{QpState, QpType};
 use crate::env::{AccessFault, Drop, Env, TxError, TxPacket, TxPayload};
@@ -31,8 +31,7 @@ impl Qp {
         while sent < budget {
             let Some(resource) = self.resp.resources.current() else { break };
             let part = response_packet(resource, self.qp_type, self.mtu);
-            let mut bth = Bth::new(part.opcode, self.attr.dest_qpn, part.psn);
-            bth.pkey = self.own_pkey(env);
+            let mut bth = self.bth(part.opcode, part.psn, self.own_pkey(env));
             bth.pad = pad(part.len);
             let mut header = HeaderBuf::new(&bth);
             if part.opcode.has_aeth() {
@@ -86,6 +85,7 @@ impl Qp {
             return;
         }
         if let Some(psn) = self.piggybacked_ack()
+            && !self.mig.shows()
             && env.acknowledge(self.attr.dest_qpn, psn)
         {
             self.resp.ack_owed = false;
@@ -93,8 +93,7 @@ impl Qp {
         }
         let (psn, syndrome) = self.resp.nak.unwrap_or((self.resp.ack_psn, Syndrome::ACK));
         let opcode = optable::opcode(self.qp_type, Operation::Acknowledge);
-        let mut bth = Bth::new(opcode, self.attr.dest_qpn, psn);
-        bth.pkey = self.own_pkey(env);
+        let bth = self.bth(opcode, psn, self.own_pkey(env));
         let header = HeaderBuf::new(&bth).aeth(&Aeth { syndrome, msn: self.resp.msn });
         let packet = TxPacket {
             av: &self.attr.av,
@@ -108,6 +107,7 @@ impl Qp {
             // It stays owed.
             return;
         }
+        self.mig.shown();
         self.resp.nak = None;
         self.resp.ack_owed = false;
         if self.resp.dying {

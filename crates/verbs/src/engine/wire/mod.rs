@@ -31,8 +31,8 @@ use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::env::{AccessFault, LinkCaps, TxError};
 use rdmux_wire::{Lid, Pkey, Psn, Qpn};
 
-/// What the kernel needs to know before there is a wire.
-pub(crate) use rdmux_link::ring::prepare;
+/// How records name a path; and what the kernel needs to know before there is a wire.
+pub(crate) use rdmux_link::ring::{RingPath, prepare};
 
 pub(crate) use self::gathered::Gathered;
 pub(crate) use self::inbound::Inbound;
@@ -79,8 +79,9 @@ pub(crate) enum Path {
     None,
     /// To one peer, by a wire of packets.
     Peer(Route, Share),
-    /// To one peer in a process of this machine, by records; with what decides whether packets pass, if that is another host's.
-    Near(Arc<Neighbour>, Option<Box<RouteGuard>>),
+    /// To one peer in a process of this machine, by records, which say that they came this way; with what decides whether packets
+    /// pass, if that is another host's.
+    Near(Arc<Neighbour>, RingPath, Option<Box<RouteGuard>>),
     /// To whom each work request says, by a wire of packets; the last route is kept.
     Datagram(Option<(AddressVector, Route)>),
     /// To one peer, by a stream.
@@ -195,14 +196,14 @@ impl Path {
     /// The process at its other end, if that is one which is reached by records.
     #[inline]
     pub(crate) fn neighbour(&self) -> Option<&Arc<Neighbour>> {
-        if let Self::Near(near, _) = self { Some(near) } else { None }
+        if let Self::Near(near, ..) = self { Some(near) } else { None }
     }
 
     /// Whether something may be done there without a packet: not while somebody wants to see packets, while the port has no
     /// link, or while the subnet would not let all of them pass, and all answers.
     #[inline]
     pub(crate) fn may_cut_short(&mut self, device: &Device, port: u8) -> bool {
-        let Self::Near(_, guard) = self else { return false };
+        let Self::Near(.., guard) = self else { return false };
         if device.engine().detour().is_needed(port) {
             return false;
         }
@@ -216,7 +217,7 @@ impl Path {
     /// way count it.
     #[inline]
     pub(crate) fn sent(&mut self, header: usize, payload: usize) {
-        if let Self::Near(_, Some(guard)) = self {
+        if let Self::Near(.., Some(guard)) = self {
             guard.sent(header, payload);
         }
     }
@@ -224,12 +225,12 @@ impl Path {
     /// Whether ports on the way count what is sent, so that an answer must be sent by who has it.
     #[inline]
     pub(crate) fn is_counted(&self) -> bool {
-        matches!(self, Self::Near(_, Some(_)))
+        matches!(self, Self::Near(.., Some(_)))
     }
 
     /// Takes over attributes of the queue pair.
     pub(super) fn follow(&mut self, attr: &QpAttr) {
-        if let Self::Near(_, Some(guard)) = self {
+        if let Self::Near(.., Some(guard)) = self {
             guard.follow(attr);
         }
     }
@@ -237,11 +238,23 @@ impl Path {
     /// What the wire can do for queue pairs of a type.
     pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
         match self {
-            Self::Near(near, _) => near.caps(qp_type),
+            Self::Near(near, ..) => near.caps(qp_type),
             Self::Peer(route, _) | Self::Datagram(Some((_, route))) => route.caps(),
             Self::Stream(stream) => stream.caps(),
             Self::None | Self::Datagram(None) => NO_CAPS,
         }
+    }
+
+    /// How to name the path in records, if it goes by any.
+    pub(crate) fn ring_path(&self) -> RingPath {
+        if let Self::Near(_, path, _) = self { *path } else { RingPath::default() }
+    }
+
+    /// Whether a queue pair of this type whose path this is may go on by another one, with packets of `mtu` bytes.
+    pub(crate) fn may_become(&self, other: &Self, (qp_type, mtu): (QpType, u32)) -> bool {
+        let (own, other) = (self.caps(qp_type), other.caps(qp_type));
+        let same = own.lossless == other.lossless && own.piggybacks_acks == other.piggybacks_acks;
+        same && (mtu.max(if own.lossless { own.max_payload } else { 0 })) <= other.max_payload
     }
 
     /// Bytes that may be in flight now.
@@ -274,13 +287,13 @@ impl Path {
         gathered: Option<&mut Gathered>,
     ) -> Result<(), LinkError> {
         let (route, loans) = match self {
-            Self::Near(near, guard) => {
-                let Some(guard) = guard else { return near.send(device, av, frame) };
+            Self::Near(near, by, guard) => {
+                let Some(guard) = guard else { return near.send(device, *by, av, frame) };
                 if !guard.passes(pkey_of(device, guard), frame) {
                     // Lost on its way, and counted there: the transport notices.
                     return Ok(());
                 }
-                near.send(device, av, frame)?;
+                near.send(device, *by, av, frame)?;
                 guard.sent(frame.header.len(), frame.payload.len());
                 return Ok(());
             }
@@ -316,7 +329,7 @@ impl Path {
 /// The P_Key that a queue pair sends with.
 #[inline]
 fn pkey_of(device: &Device, guard: &RouteGuard) -> Pkey {
-    device.pkey(PORT, guard.pkey_index()).unwrap_or(Pkey::DEFAULT)
+    device.pkey(guard.port(), guard.pkey_index()).unwrap_or(Pkey::DEFAULT)
 }
 
 fn find_datagram_route(
@@ -369,27 +382,72 @@ impl Engine {
         if !mask.contains(AttrMask::AV) {
             return Ok(None);
         }
-        if mask.contains(AttrMask::DEST_QPN) {
-            if device.is_own(&attr.av) {
-                if let Some(near) = self.neighbour_with(device, attr.dest_qpn)? {
-                    return Ok(Some(Path::Near(near, None)));
+        let may_be_near = mask.contains(AttrMask::DEST_QPN);
+        self.path_along(device, qp, (port, &attr.av), (attr.dest_qpn, may_be_near)).map(Some)
+    }
+
+    /// The alternate path that a connected queue pair has once `attr` is set. Where packets of its path go by a ring to a
+    /// process (`near`) those of the alternate one do, too, and where by a network, by a network. None if a queue pair has no such path.
+    pub(crate) fn alternate_for(
+        &self,
+        device: &Arc<Device>,
+        qp: &QpCore,
+        attr: &QpAttr,
+        near: Option<&Arc<Neighbour>>,
+    ) -> Result<Option<Path>, VerbsError> {
+        if !qp.is_connected() || device.kind().has_streams() {
+            return Ok(None);
+        }
+        let (port, av) = (attr.alt_port_num, &attr.alt_av);
+        let Some(near) = near else {
+            return self.path_along(device, qp, (port, av), (attr.dest_qpn, false)).map(Some);
+        };
+        let guard = match device.control().routes(port) {
+            // Within the host packets turn back at the port.
+            _ if device.is_own(av) => None,
+            // What the ring leads to need not be at the far end: then the receiver sees that packets did not come by its path.
+            Some(routes) => Some(Box::new(RouteGuard::by_other_port(routes.clone()))),
+            None => {
+                let why = "the peer is a process of this host, and the path does not lead there";
+                return Err(VerbsError::invalid("load an alternate path", why.to_owned()));
+            }
+        };
+        if device.kind().row().link_layer == LinkLayer::Ethernet
+            && device.gid(port, av.sgid_index).is_none()
+        {
+            let why = format!("the GID table has no index {}", av.sgid_index);
+            return Err(VerbsError::invalid("load an alternate path", why));
+        }
+        Ok(Some(Path::Near(near.clone(), device.ring_path(av), guard)))
+    }
+
+    /// The path along `av` from a port to a queue pair, whose process may be reached by records only where `may_be_near`.
+    fn path_along(
+        &self,
+        device: &Arc<Device>,
+        qp: &QpCore,
+        (port, av): (u8, &AddressVector),
+        (dest, may_be_near): (Qpn, bool),
+    ) -> Result<Path, VerbsError> {
+        if may_be_near {
+            if device.is_own(av) {
+                if let Some(near) = self.neighbour_with(device, dest)? {
+                    return Ok(Path::Near(near, device.ring_path(av), None));
                 }
-            } else if let Some(path) = self.path_to_host(device, qp, port, attr)? {
-                return Ok(Some(path));
+            } else if let Some(path) = self.path_to_host(device, qp, (port, av), dest)? {
+                return Ok(path);
             }
         }
-        let route = self.route(device, slot, port, &attr.av)?;
+        let route = self.route(device, device.slot_for(qp.qpn), port, av)?;
         let share = match &route {
-            Route::Udp(wire, to) => {
-                self.wires.shared_buffers.share(&wire.port, to.addr, attr.dest_qpn)
-            }
-            Route::Ib(wire) => match wire.routes().endpoint(Lid(attr.av.dlid)) {
-                Some(to) => self.wires.shared_buffers.share(wire.port(), to, attr.dest_qpn),
+            Route::Udp(wire, to) => self.wires.shared_buffers.share(&wire.port, to.addr, dest),
+            Route::Ib(wire) => match wire.routes().endpoint(Lid(av.dlid)) {
+                Some(to) => self.wires.shared_buffers.share(wire.port(), to, dest),
                 None => Share::alone(),
             },
             Route::Other(_) => Share::alone(),
         };
-        Ok(Some(Path::Peer(route, share)))
+        Ok(Path::Peer(route, share))
     }
 
     /// The process of this host that has `dest`, if the two may share memory.
@@ -415,21 +473,21 @@ impl Engine {
         &self,
         device: &Arc<Device>,
         qp: &QpCore,
-        port: u8,
-        attr: &QpAttr,
+        (port, av): (u8, &AddressVector),
+        dest: Qpn,
     ) -> Result<Option<Path>, VerbsError> {
         // XRC is the hub's, which other hosts reach by packets; a host's rings are those of its first port.
-        let slot = slot_of(attr.dest_qpn);
+        let slot = slot_of(dest);
         if slot == SERVICE_SLOT || qp.qp_type.is_xrc() || port != PORT {
             return Ok(None);
         }
-        let Some(routes) = device.control().routes() else { return Ok(None) };
+        let Some(routes) = device.control().routes(port) else { return Ok(None) };
         // What the service has told besides is known now.
         self.control_events(device);
-        let Some(host) = routes.endpoint(Lid(attr.av.dlid)) else { return Ok(None) };
+        let Some(host) = routes.endpoint(Lid(av.dlid)) else { return Ok(None) };
         let near = self.wires.neighbours.at(device, host, slot)?;
         let guard = || Some(Box::new(RouteGuard::new(routes.clone(), host)));
-        Ok(near.map(|near| Path::Near(near, guard())))
+        Ok(near.map(|near| Path::Near(near, device.ring_path(av), guard())))
     }
 
     /// Hears every address: a datagram may come to any of them.

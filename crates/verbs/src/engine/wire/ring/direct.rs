@@ -28,7 +28,7 @@ pub(crate) type Near = ArrayVec<Piece, MAX_PIECES>;
 /// The process at the other end of a queue pair, if the two may reach each other's memory.
 pub(crate) fn reach_of<'p>(core: &QpCore, path: &'p Path) -> Option<&'p Arc<Reach>> {
     match path {
-        Path::Near(near, _) if core.qp_type == QpType::Rc => near.reach(),
+        Path::Near(near, ..) if core.qp_type == QpType::Rc => near.reach(),
         _ => None,
     }
 }

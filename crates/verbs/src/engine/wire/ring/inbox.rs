@@ -11,7 +11,7 @@ use rdmux_wire::{Bth, Gid, MAX_HEADER, Packet, Qpn};
 use super::{ACK, IN_PLACE, NAMED, Neighbour, Tx, named, wake};
 use crate::engine::device::Device;
 use crate::engine::drive::{BUDGET, Bound};
-use crate::engine::env::QpEnv;
+use crate::engine::env::{Arrived, QpEnv};
 use crate::engine::machine::Machine;
 use crate::engine::qp::QpCore;
 use crate::engine::receive::{NO_GRH, checked, count, parse};
@@ -201,9 +201,9 @@ impl RingRx {
         let Here { device, private, qps, now, owed } = here;
         let (device, now) = (*device, *now);
         let Self { rx, tx, taken, .. } = self;
-        let dest_qpn = Meta::parse(first.meta()).dest_qpn;
+        let Meta { dest_qpn, path, .. } = Meta::parse(first.meta());
         let found = qps.get(device, Qpn::new(dest_qpn)).ok_or(Counter::RxNoQp);
-        let is_cut = |core: &QpCore| device.engine().detour().is_cut(core.port());
+        let is_cut = |core: &QpCore| device.is_cut(path, core.port());
         let found =
             found.and_then(
                 |(core, cached)| {
@@ -304,7 +304,7 @@ fn in_place(here: &mut Here<'_>, ring: &Arc<Neighbour>, meta: &Meta, record: &Re
     let Some(core) = table.get(Qpn::new(meta.dest_qpn)) else {
         return count(device, Counter::RxNoQp);
     };
-    if device.engine().detour().is_cut(core.port()) {
+    if device.is_cut(meta.path, core.port()) {
         return count(device, Counter::RxNoLink);
     }
     let mut bound = Bound::lock(device, core);
@@ -390,6 +390,7 @@ fn named(
     if let Some(psn) = meta.ack {
         machine.handle_piggybacked_ack(now, psn, env);
     }
+    env.arrived = Arrived::ByRing(meta.path);
     let rx = RxPacket { packet: &packet, source: &NEIGHBOUR };
     machine.handle_named(now, &rx, &Named { len, at }, env);
     machine.flush_ack(now, env);
@@ -430,6 +431,7 @@ fn hand_over(
     if let Some(psn) = meta.ack {
         machine.handle_piggybacked_ack(now, psn, env);
     }
+    env.arrived = Arrived::ByRing(meta.path);
     machine.handle_packet(now, &RxPacket { packet, source: &NEIGHBOUR }, env);
 }
 

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rdmux_link::ring::{Meta, PACKET, RingError, SHORT, dest_qpn};
+use rdmux_link::ring::{Meta, PACKET, RingError, RingPath, SHORT, dest_qpn};
 use rdmux_link::{Consumer, Frame, LinkCaps, LinkError, PeerBell, Producer, Ring, Wire, ring};
 use rdmux_transport::attr::{AddressVector, QpType};
 use rdmux_transport::env::TxPacket;
@@ -187,6 +187,7 @@ impl Neighbour {
     pub(crate) fn send(
         &self,
         device: &Arc<Device>,
+        path: RingPath,
         av: &AddressVector,
         frame: &Frame<'_>,
     ) -> Result<(), LinkError> {
@@ -196,7 +197,7 @@ impl Neighbour {
             return Ok(());
         }
         let mut tx = self.tx.lock();
-        match self.wire.send(&mut tx.ring, &(), frame) {
+        match self.wire.send(&mut tx.ring, &path, frame) {
             Ok(()) => {}
             Err(error) => {
                 match error {
@@ -224,11 +225,12 @@ pub(super) struct Short {
     pub(super) len: usize,
     pub(super) pad: u8,
     pub(super) ack: Option<Psn>,
+    pub(super) path: RingPath,
 }
 
 impl Default for Short {
     fn default() -> Self {
-        Self { bytes: [0; SHORT], len: 0, pad: 0, ack: None }
+        Self { bytes: [0; SHORT], len: 0, pad: 0, ack: None, path: RingPath::default() }
     }
 }
 
@@ -241,13 +243,15 @@ impl Neighbour {
             pad: short.pad,
             dest_qpn: dest_qpn(&short.bytes),
             ack: short.ack,
+            path: short.path,
         };
         self.push_short(device, PACKET, meta, &short.bytes, short.len)
     }
 
     /// Puts an acknowledgement in for a queue pair of the peer's, likewise.
     pub(in crate::engine) fn send_ack(&self, device: &Device, dest_qpn: Qpn, psn: Psn) -> bool {
-        let meta = Meta { header: 0, pad: 0, dest_qpn: dest_qpn.get(), ack: Some(psn) };
+        let path = RingPath::default();
+        let meta = Meta { header: 0, pad: 0, dest_qpn: dest_qpn.get(), ack: Some(psn), path };
         self.push_short(device, ACK, meta, &[0; SHORT], 0)
     }
 
@@ -277,6 +281,7 @@ impl Neighbour {
     pub(in crate::engine) fn send_named(
         &self,
         device: &Device,
+        path: RingPath,
         packet: &TxPacket<'_>,
         names: &Names,
     ) -> Result<(), LinkError> {
@@ -285,6 +290,7 @@ impl Neighbour {
             pad: 0,
             dest_qpn: dest_qpn(packet.header),
             ack: packet.ack,
+            path,
         };
         self.put(device, NAMED, meta.to_bytes(), &[packet.header, names.as_bytes()]).map(drop)
     }

@@ -30,8 +30,8 @@ pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Tim
     if !path.may_cut_short(device, core.port()) {
         return;
     }
-    let Path::Near(near, guard) = path else { return };
-    let mut short = Short::default();
+    let Path::Near(near, by, guard) = path else { return };
+    let mut short = Short { path: *by, ..Short::default() };
     while let Some(request) = qp.brief_request(MOST, |index| device.pkey(core.port(), index)) {
         if gather(device, objects, &request, sent_from, &mut short).is_none() {
             return;
