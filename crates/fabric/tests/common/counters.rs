@@ -55,15 +55,13 @@ impl Counters {
     }
 
     pub(crate) fn extended(&self, port: u8) -> PortCountersExtended {
-        let mut asked = PortCountersExtended::default();
-        asked.port_select = port;
+        let asked = PortCountersExtended { port_select: port, ..Default::default() };
         let answer = self.ask(Method::GET, PortCountersExtended::ATTR_ID, &asked.to_bytes());
         PortCountersExtended::read(&answer).unwrap()
     }
 
     pub(crate) fn classic(&self, port: u8) -> PortCounters {
-        let mut asked = PortCounters::default();
-        asked.port_select = port;
+        let asked = PortCounters { port_select: port, ..Default::default() };
         let answer = self.ask(Method::GET, PortCounters::ATTR_ID, &asked.to_bytes());
         PortCounters::read(&answer).unwrap()
     }
