@@ -6,7 +6,7 @@ use crate::sh;
 /// Which seeds to run.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many seeds to run, of queue pairs, connections, iWARP streams, management datagrams, subnet managers and queue pairs over a fabric each
+    /// How many seeds to run, of queue pairs, connections, iWARP streams, management datagrams, subnet managers, queue pairs over a fabric, and IP addresses and groups on InfiniBand each
     #[arg(long, default_value_t = 100_000)]
     seeds: u64,
     /// The first of them; with `--seeds 1` this replays one that failed
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         ("management datagrams", Some("--datagrams")),
         ("subnet managers", Some("--subnet")),
         ("queue pairs over a fabric", Some("--fabric")),
+        ("IP addresses and groups on InfiniBand", Some("--ipoib")),
     ];
     for (name, choice) in simulations {
         let mut cargo = sh::cargo();

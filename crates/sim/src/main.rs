@@ -12,6 +12,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use rdmux_sim::cm::{run_cm_seed, trace_cm_seed};
 use rdmux_sim::fabric::{run_fabric_seed, trace_fabric_seed};
+use rdmux_sim::ipoib::{run_ipoib_seed, trace_ipoib_seed};
 use rdmux_sim::iwarp::{run_iwarp_seed, trace_iwarp_seed};
 use rdmux_sim::mads::{run_mad_seed, trace_mad_seed};
 use rdmux_sim::subnet::{run_subnet_seed, trace_subnet_seed};
@@ -38,6 +39,9 @@ struct Args {
     /// Simulate queue pairs over an InfiniBand fabric whose cables, tables, P_Keys and managers change.
     #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet"])]
     fabric: bool,
+    /// Simulate how hosts of an InfiniBand subnet find IP addresses and join groups.
+    #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet", "fabric"])]
+    ipoib: bool,
     /// Run this one seed.
     #[arg(long, conflicts_with_all = ["seeds", "start"])]
     seed: Option<u64>,
@@ -67,6 +71,8 @@ fn main() -> ExitCode {
         run(&args, run_subnet_seed, trace_subnet_seed)
     } else if args.fabric {
         run(&args, run_fabric_seed, trace_fabric_seed)
+    } else if args.ipoib {
+        run(&args, run_ipoib_seed, trace_ipoib_seed)
     } else {
         run(&args, run_seed, trace_seed)
     }
