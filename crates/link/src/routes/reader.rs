@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use rdmux_wire::Lid;
 
 use super::{
-    LINE, MAGIC, MAX_PEERS, NEXT, OWN_WORDS, OwnPort, Peer, PeerId, ROWS, Route, RouteId, Way,
-    Words, at, first, lid_entry, mlid_entry, peer_entry,
+    LINE, MAGIC, MAX_PEERS, NEXT, OWN_WORDS, OwnPort, Peer, PeerId, ROWS, Route, RouteId, USED,
+    Way, Words, at, first, lid_entry, mlid_entry, peer_entry,
 };
 use crate::shared::{Ordering, ReadMapping, fence, size};
 
@@ -137,7 +137,7 @@ impl RouteView {
     fn row(&self, row: u32) -> Option<(Words, u32)> {
         let at = (1..=ROWS).contains(&row).then(|| at::ROWS + (row as usize - 1) * LINE)?;
         let mut words = Words::default();
-        self.load(at, &mut words);
+        self.load(at, &mut words[..USED]);
         Some((words, first(self.map.load(at + 8 * NEXT, Ordering::Relaxed))))
     }
 

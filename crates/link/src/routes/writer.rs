@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use rdmux_wire::Lid;
 
 use super::{
-    LINE, MAGIC, MAX_PEERS, NEXT, OwnPort, Peer, PeerId, ROWS, Route, RouteId, Way, Words, at,
-    first, lid_entry, mlid_entry, peer_entry,
+    LINE, MAGIC, MAX_PEERS, NEXT, OwnPort, Peer, PeerId, ROWS, Route, RouteId, USED, Way, Words,
+    at, first, lid_entry, mlid_entry, peer_entry,
 };
 use crate::shared::{Mapping, Ordering, fence};
 
@@ -210,7 +210,7 @@ impl RouteTable {
             // A reader that sees any of these words while it follows an entry that had this row sees, too, that the
             // entry does not have it any more.
             fence(Ordering::Release);
-            for (there, word) in self.map.row(at, words.len()).zip(words) {
+            for (there, word) in self.map.row(at, USED).zip(words) {
                 there.store(word, Ordering::Relaxed);
             }
             self.map.word(at + 8 * NEXT).store(next.into(), Ordering::Relaxed);
