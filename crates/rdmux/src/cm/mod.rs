@@ -29,7 +29,7 @@
 //!
 //! # fn main() -> rdmux::Result<()> {
 //! # let context = rdmux::Context::builder().embedded().open()?;
-//! # let nobody = (context.address()?, 7471).into();
+//! # let nobody = std::net::SocketAddr::from((context.address()?, 7471));
 //! let timeout = Duration::from_secs(2);
 //! let channel = EventChannel::new(&context)?;
 //! let next = |kind, asked| channel.next(Some(timeout))?.expect("an answer").expect(kind, asked);
