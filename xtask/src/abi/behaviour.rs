@@ -277,20 +277,36 @@ impl Host {
         }
     }
 
-    /// Waits until the fabric has no open management interface: those of programs that were killed are gone, too.
+    /// Waits until the fabric has no open management interface but those of hosts' services, which ask subnet administration: those of
+    /// programs that were killed are gone, too.
     fn has_no_files(&self, subnet: Subnet) -> Result<()> {
         let status = ["fabric", "status", "--fabric", subnet.fabric(), "--json"];
-        self.until_told(subnet, &status, "\"files\":[]", 1)
+        let only_services = |told: &str| {
+            let of = |comm: &str| told.matches(&format!("\"comm\":{comm}")).count();
+            told.contains("\"files\":") && of("\"") == of("\"rdmux\"")
+        };
+        self.until(subnet, &status, "that no program has a file open", only_services)
     }
 
     /// Waits until our program, on the host of this subnet, tells something so many times, however it is laid out.
     fn until_told(&self, subnet: Subnet, line: &[&str], what: &str, times: usize) -> Result<()> {
+        self.until(subnet, line, what, |told| told.matches(what).count() >= times)
+    }
+
+    /// Waits until what our program tells, without any space, is right.
+    fn until(
+        &self,
+        subnet: Subnet,
+        line: &[&str],
+        what: &str,
+        is_right: impl Fn(&str) -> bool,
+    ) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut command = self.command(&self.rdmux);
             let told = sh::output(command.args(line).env("RDMUX_HOST", subnet.host()))?;
             let text: String = told.split_whitespace().collect();
-            if text.matches(what).count() >= times {
+            if is_right(&text) {
                 return Ok(());
             }
             ensure!(
