@@ -300,7 +300,7 @@ static void join(struct device *d, uint8_t port, const union ibv_gid *group, uin
 	sa->comp_mask = htobe64(MGID | PORT_GID | JOIN_STATE);
 	memcpy(sa->data, group, sizeof(*group));
 	memcpy(sa->data + 16, &own, sizeof(own));
-	sa->data[49] = FULL_MEMBER;
+	sa->data[48] = FULL_MEMBER;
 	EQUAL(post(umad, number, &b, 30000, 0), 0);
 	answered(umad, number, 0x31, &b);
 	*qkey = sa->data[32] << 24 | sa->data[33] << 16 | sa->data[34] << 8 | sa->data[35];
