@@ -23,6 +23,9 @@ pub struct Config {
     /// Users, beside the owner and root, whose hosts and programs may attach. They find the fabric where
     /// `RDMUX_RUNTIME_DIR` leads to the owner's directory. They may not change the subnet.
     pub users: Vec<u32>,
+    /// Whether the ports of hosts have no IP interface: they join no broadcast group, and no connection by IP address goes over them. For those who
+    /// manage a subnet and want nobody's memberships in it.
+    pub without_ip: bool,
 }
 
 impl Config {

@@ -71,6 +71,8 @@ impl Ground {
         } else {
             ("--shape", &*ground.shape)
         };
+        // What managers tell of groups is what the rows' own programs have joined.
+        fs::write(ground.config(), "[fabric]\nwithout_ip = true\n")?;
         ground.rdmux(&[&["fabric", "up", way, value], options].concat())?;
         for host in HOSTS {
             ground.attach(host)?;
@@ -242,9 +244,15 @@ impl Ground {
         self.equip(Command::new(&self.rdmux), host)
     }
 
+    /// The configuration of hosts.
+    fn config(&self) -> PathBuf {
+        self.dir.join("config.toml")
+    }
+
     /// Gives a command what it needs on a host.
     fn equip(&self, mut command: Command, host: &str) -> Command {
         command.env("RDMUX_RUNTIME_DIR", self.dir.join("run")).env("RDMUX_HOST", host);
+        command.env("RDMUX_CONFIG", self.config());
         command.env_remove("RDMUX_FABRIC").env_remove("RUST_LOG").current_dir(&self.dir);
         // Scripts start other programs of their package, which plain users do not have on their path.
         let path = std::env::var("PATH").unwrap_or_default();

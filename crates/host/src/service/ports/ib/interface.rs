@@ -246,7 +246,7 @@ impl Core {
         if interface.broadcast.is_some() || interface.retry.is_some_and(|at| at > now) {
             return;
         }
-        if !self.has_sa() {
+        if !self.has_sa() || self.options.config.fabric.without_ip {
             return;
         }
         let port = self.adapter.device_port(self.node_guid);
