@@ -58,7 +58,9 @@ fn ports(node: &NodeView) -> Result<[(u64, u16); 2]> {
 fn ibstat(ground: &Ground, port: u8) -> Result<String> {
     let said = ground.said_on(BOTH, "ibstat")?;
     let (_, rest) = said.split_once(&format!("Port {port}:")).context("ibstat has no such port")?;
-    Ok(rest.split("Port ").next().unwrap_or(rest).to_owned())
+    // "Port GUID" is a line of it.
+    let next = format!("Port {}:", port + 1);
+    Ok(rest.split(&next).next().unwrap_or(rest).to_owned())
 }
 
 fn state(ground: &Ground, port: u8) -> Result<String> {
