@@ -113,11 +113,12 @@ fn is_seen(ground: &Ground) -> Result<()> {
 fn goes_down_alone(ground: &Ground) -> Result<()> {
     let shown = ground.show()?;
     let node = shown.node(BOTH)?;
-    let end = format!("{}:1", node.id);
-    ground.rdmux(&["fabric", "link", "down", &end])?;
+    let (switch, port) = shown.far(node, 1).context("a cable")?;
+    let (end, far) = (format!("{}:1", node.id), format!("{}:{port}", switch.id));
+    ground.rdmux(&["fabric", "link", "down", &end, &far])?;
     ground.until("down at port 1", || Ok(state(ground, 1)? == "Down"))?;
     ensure!(state(ground, 2)? == "Active", "the other port went down, too");
     ground.said_on(BOTH, "sminfo -P 2")?;
-    ground.rdmux(&["fabric", "link", "up", &end])?;
+    ground.rdmux(&["fabric", "link", "up", &end, &far])?;
     ground.until("active again", || Ok(state(ground, 1)? == "Active"))
 }
