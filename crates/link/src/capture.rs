@@ -1,4 +1,4 @@
-//! Frames on their way to whoever captures: what precedes each in its message.
+//! Frames on their way to the capturing program: the header before each in its message.
 
 /// What a frame begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

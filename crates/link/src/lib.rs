@@ -17,7 +17,7 @@
 //! - [`routes`]: where the packets of an InfiniBand port go, as the owner of the subnet publishes it
 //! - [`rows`]: what a process counts of the packets that it sends there, for the ports on the way
 //! - [`board`]: what a process publishes, so that others reach its memory without it
-//! - [`capture`]: how frames travel to whoever captures
+//! - [`capture`]: how frames travel to the capturing program
 //! - [`namespace`]: other files for a process and its children
 //!
 //! # Safety

@@ -1,4 +1,4 @@
-//! Copies of the management datagrams of ports, for who captures: whoever sent or took them, the ports' own agents too.
+//! Copies of the management datagrams of ports, for capturing programs: those of programs and of the ports' own agents.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};

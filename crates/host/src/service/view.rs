@@ -122,7 +122,7 @@ impl Core {
         if self.views.trees.is_empty() {
             self.views.due = None;
         } else if !self.is_alone() && self.views.due.is_none() {
-            // Whoever comes later does not put it off.
+            // A later client does not delay it.
             self.views.due = Some(self.now().after(REFRESH));
         }
     }
