@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use rdmux_link::udp::{GroupOptions, OpenError, PushError, holder_of};
-use rdmux_link::wire::{Ends, Flushed, Frame, LinkError, Payload, Piece, Wire};
+use rdmux_link::wire::{Ends, Flushed, Frame, LinkError, Payload, Piece, Trailer, Wire};
 use rdmux_link::{Destination, IcrcCheck, McastSocket, RxBatch, TxBatch, UdpGroup, UdpPort};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -39,7 +39,8 @@ fn receive(port: &UdpPort, count: usize) -> Vec<Arrived> {
         batch.recv(port).unwrap();
         for d in batch.arrivals() {
             let psn = u32::from_be_bytes(*d.bytes[8..].first_chunk().unwrap());
-            all.push((d.dest_qpn().unwrap(), psn, d.bytes.len(), d.check_icrc(), d.icrc.unwrap()));
+            let Trailer::Ip(id) = d.icrc else { panic!("{d:?}") };
+            all.push((d.dest_qpn().unwrap(), psn, d.bytes.len(), d.check_icrc(), id));
         }
     }
     assert_eq!(batch.recv(port).unwrap(), 0, "more arrived than was sent");

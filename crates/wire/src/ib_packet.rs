@@ -59,6 +59,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     /// When the packet is raw, or a length is not possible or says more than there is.
+    #[inline]
     pub fn split(bytes: &'a [u8]) -> Result<Self, WireError> {
         let lrh = Lrh::parse(bytes)?;
         let len = usize::from(lrh.pkt_len) * 4;

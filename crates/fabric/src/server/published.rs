@@ -383,9 +383,11 @@ impl Published {
             let walk = self.walks.get(&(found.to, lid));
             let mut ways = walk.into_iter().flat_map(|walk| &walk.found);
             let Some(way) = ways.find(|way| way.to == from) else { continue };
-            if to.own.active && way.mtu >= found.mtu && way.sls & found.sls == found.sls {
+            let keys = answered_keys(own, &to.own, way.pkeys);
+            let takes_all = way.mtu >= found.mtu && way.sls & found.sls == found.sls;
+            if to.own.active && takes_all && keys != 0 {
                 back |= 1 << bit;
-                answered &= answered_keys(own, &to.own, way.pkeys);
+                answered &= keys;
             }
         }
         Some(Way {

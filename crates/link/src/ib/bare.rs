@@ -7,10 +7,10 @@ use std::sync::Arc;
 use rdmux_transport::attr::AddressVector;
 
 use super::batch::Numbers;
-use super::receiver::{Came, Owner, Receiver};
+use super::receiver::{Admitted, Came, Owner, Receiver};
 use super::sender::{Exit, Refused};
 use super::{IbDrop, Outlet, Routes, Sender};
-use crate::wire::{Arrival, Flushed, Frame, IbRoute, LinkError, TxFail};
+use crate::wire::{Arrival, Flushed, Frame, LinkError, Trailer, TxFail};
 
 /// See the module.
 #[derive(Debug)]
@@ -98,21 +98,20 @@ impl<O: Outlet> BareWire<O> {
         self.receiver.refresh(&self.routes);
         let dst = self.outlet.local_addr();
         let came = self.receiver.take(&self.routes, self.owner, from, from == dst, datagram);
-        let (Came::Packet(bytes, route) | Came::Joined(bytes, route)) = came else { return };
-        show(&arrival(from, dst, bytes, &route));
+        let (Came::Packet(admitted) | Came::Joined(admitted)) = came else { return };
+        let Admitted { packet, below, route } = &admitted;
+        let (headers, bytes) = packet.split_at(*below);
+        let icrc = Trailer::Ib(headers);
+        let arrival =
+            Arrival { src: from, dst, bytes, icrc, tos: None, ttl: None, ib: Some(route) };
+        match arrival.intact() {
+            Some(intact) => show(&intact),
+            None => self.routes.wrong_icrc(),
+        }
     }
 
     /// How many packets of which parts are missing are kept.
     pub fn under_way(&self) -> usize {
         self.receiver.under_way()
     }
-}
-
-fn arrival<'a>(
-    src: SocketAddr,
-    dst: SocketAddr,
-    bytes: &'a [u8],
-    route: &'a IbRoute,
-) -> Arrival<'a> {
-    Arrival { src, dst, bytes, icrc: None, tos: None, ttl: None, ib: Some(route) }
 }

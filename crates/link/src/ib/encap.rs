@@ -94,14 +94,22 @@ impl Encap {
     }
 
     /// Into how many parts a packet is split of which none may be larger than `room` bytes. None if there would be too many.
+    #[inline]
     pub fn parts_for(total: u16, room: usize) -> Option<u8> {
+        // Without a division, as nearly always.
+        if usize::from(total) < room {
+            return Some(1);
+        }
         let parts = usize::from(total).checked_div(room)? + 1;
         u8::try_from(parts).ok().filter(|parts| *parts <= Self::MAX_PARTS)
     }
 
     /// How large the parts are.
+    #[inline]
     pub fn size(&self) -> usize {
-        usize::from(self.total) / usize::from(self.parts.max(1)) + 1
+        let total = usize::from(self.total);
+        // Without a division, as nearly always.
+        if self.parts <= 1 { total + 1 } else { total / usize::from(self.parts) + 1 }
     }
 
     /// Which bytes of the packet this part is.

@@ -29,14 +29,24 @@ pub(super) struct Owner {
 
 /// What a datagram brought.
 pub(super) enum Came<'a> {
-    /// A packet that is let in, from its BTH to its pad.
-    Packet(&'a [u8], IbRoute),
+    /// A packet that is let in if its ICRC is right.
+    Packet(Admitted<'a>),
     /// The same, but not in the datagram's memory.
-    Joined(&'a [u8], IbRoute),
+    Joined(Admitted<'a>),
     /// A whole packet for another process of this host.
     Stray,
     /// Nothing yet, or nothing that is let in.
     Nothing,
+}
+
+/// A packet that is let in if its ICRC is right, which takes the longest to check and so is left to who reads the packet anyway.
+#[derive(Clone, Copy)]
+pub(super) struct Admitted<'a> {
+    /// From its LRH to its ICRC.
+    pub(super) packet: &'a [u8],
+    /// The bytes of LRH and GRH.
+    pub(super) below: usize,
+    pub(super) route: IbRoute,
 }
 
 impl Receiver {
@@ -51,6 +61,7 @@ impl Receiver {
     }
 
     /// Takes a datagram that came to the socket of `owner`.
+    #[inline]
     pub(super) fn take<'a>(
         &'a mut self,
         routes: &Routes,
@@ -70,13 +81,13 @@ impl Receiver {
                 return Came::Stray;
             }
             return match known.admit(&encap, body) {
-                Ok((bytes, route)) => Came::Packet(bytes, route),
+                Ok(admitted) => Came::Packet(admitted),
                 Err(why) => refused(routes, why, body),
             };
         }
         match reassembly.join(from, &encap, body) {
             Joined::Whole(packet) => match known.admit(&encap, packet) {
-                Ok((bytes, route)) => Came::Joined(bytes, route),
+                Ok(admitted) => Came::Joined(admitted),
                 Err(why) => refused(routes, why, packet),
             },
             Joined::Begun { gave_up: true } => lost(routes, IbDrop::RxGivenUp),
@@ -120,8 +131,9 @@ impl Owner {
 }
 
 impl Known {
-    /// Checks a packet, LRH to ICRC. The ICRC comes last, since it takes the longest.
-    fn admit<'p>(&mut self, encap: &Encap, bytes: &'p [u8]) -> Result<(&'p [u8], IbRoute), IbDrop> {
+    /// Checks a packet, LRH to ICRC, except for the ICRC.
+    #[inline]
+    fn admit<'p>(&mut self, encap: &Encap, bytes: &'p [u8]) -> Result<Admitted<'p>, IbDrop> {
         let parts = Parts::split(bytes).map_err(|_| IbDrop::RxMalformed)?;
         let lrh = parts.lrh;
         if usize::from(lrh.pkt_len) * 4 != bytes.len() || lrh.lver != 0 {
@@ -151,16 +163,14 @@ impl Known {
         if self.admitted(Pkey(u16::from_be_bytes([p1, p2]))).is_none() {
             return Err(IbDrop::RxPkey);
         }
-        if parts.right_icrc() != parts.icrc {
-            return Err(IbDrop::RxIcrc);
-        }
         let grh = parts.grh.and_then(|_| parts.route.last_chunk::<{ Grh::LEN }>().copied());
         let (slid, dlid, sl) = (lrh.slid, lrh.dlid, lrh.sl);
         let (port_num, dlid_path_bits) = (self.port_num, bits.unwrap_or(0));
         let route = IbRoute { port_num, slid, dlid, sl, dlid_path_bits, grh };
-        Ok((parts.transport, route))
+        Ok(Admitted { packet: bytes, below: parts.route.len(), route })
     }
 
+    #[inline]
     fn check_gid(&self, grh: Option<&Grh>, is_group: bool) -> Result<(), IbDrop> {
         let fits = match grh {
             // Multicast always has a GRH (IBTA 9.3).

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use rdmux_transport::attr::AddressVector;
@@ -29,7 +29,7 @@ pub struct Sender {
     known: Known,
     counts: SentCounts,
     /// What was looked up last, by the LID's low bits.
-    found: [Option<(Lid, Target)>; Self::FOUND],
+    found: [Found; Self::FOUND],
     /// Ways to a group's members.
     group: Vec<Way>,
     /// A packet that goes to several.
@@ -51,6 +51,24 @@ struct Target {
     way: Option<Way>,
     /// By what packets are counted.
     route: RouteId,
+}
+
+/// What was looked up of a LID; nothing of LID 0.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    dlid: Lid,
+    target: Target,
+}
+
+impl Found {
+    const NOTHING: Self = Self {
+        dlid: Lid::NONE,
+        target: Target {
+            addr: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            way: None,
+            route: RouteId::NONE,
+        },
+    };
 }
 
 /// What packets leave by.
@@ -96,6 +114,7 @@ pub(super) struct RouteHeaders {
 
 impl RouteHeaders {
     /// With the lengths that they need before so many bytes of BTH to ICRC. None if the LRH cannot tell the length.
+    #[inline]
     pub(super) fn new(lrh: Lrh, grh: Option<Grh>, rest: usize) -> Option<Self> {
         let len = Lrh::LEN + if grh.is_some() { Grh::LEN } else { 0 };
         let total = len.checked_add(rest).filter(|total| total % 4 == 0)?;
@@ -128,7 +147,7 @@ impl Sender {
             of: None,
             known: Known::default(),
             counts: SentCounts::new(),
-            found: [None; Self::FOUND],
+            found: [Found::NOTHING; Self::FOUND],
             group: Vec::new(),
             copy: Vec::new(),
             batch: Batch::new(),
@@ -144,7 +163,7 @@ impl Sender {
             (self.of, self.known) = (Some(routes.clone()), Known::default());
         }
         if self.known.refresh(routes) {
-            self.found = [None; Self::FOUND];
+            self.found = [Found::NOTHING; Self::FOUND];
             self.counts.refresh(self.known.count_by());
             routes.widen();
         }
@@ -171,18 +190,23 @@ impl Sender {
             return self.send_to_group(exit, (av, pkey), &contents, total);
         }
         let kind = kind(av, pkey);
-        let checked = self.find_counted(exit.port, kind).and_then(|(target, row)| {
-            let checked = self.known.check(target.way.as_ref(), av.sl, pkey, frame.payload.len());
-            checked.map(|()| (target, row))
-        });
         let words = u64::from(total / 4);
-        let (target, row) = checked.inspect_err(|why| {
-            exit.routes.lose(kind, frame.payload.len(), words);
-            if *why == IbDrop::TxPkey {
-                report(exit.routes, contents.route, frame);
+        let checked = self.find_counted(exit.port, kind).and_then(|(at, row)| {
+            let Target { addr, way, .. } = &self.found[at].target;
+            let checked = self.known.check(way.as_ref(), av.sl, pkey, frame.payload.len());
+            checked.map(|()| (*addr, row))
+        });
+        let (addr, row) = match checked {
+            Ok(found) => found,
+            Err(why) => {
+                exit.routes.lose(kind, frame.payload.len(), words);
+                if why == IbDrop::TxPkey {
+                    report(exit.routes, contents.route, frame);
+                }
+                return Err(why.into());
             }
-        })?;
-        let shape = shape(exit, target.addr, dest.get(), total)?;
+        };
+        let shape = shape(exit, addr, dest.get(), total)?;
         if !self.batch.has_room(&shape) {
             return Err(Refused::Link(LinkError::Full));
         }
@@ -267,6 +291,7 @@ impl Sender {
         Ok(())
     }
 
+    #[inline]
     fn headers(&self, av: &AddressVector, frame: &Frame<'_>) -> Result<RouteHeaders, IbDrop> {
         let own = &self.known.own;
         let (dlid, sl) = (Lid(av.dlid), av.sl & 0xf);
@@ -290,21 +315,22 @@ impl Sender {
         RouteHeaders::new(lrh, grh, rest).ok_or(IbDrop::TxLength)
     }
 
-    /// Where packets go, and in which row they are counted. Those to the own port are in none.
+    /// Where it is found where packets go, and in which row they are counted. Those to the own port are in none.
     #[inline]
     fn find_counted(
         &mut self,
         port: &impl Outlet,
         kind: SentKind,
-    ) -> Result<(Target, Option<Row>), IbDrop> {
+    ) -> Result<(usize, Option<Row>), IbDrop> {
         for _ in 0..Self::TRIES {
-            let target = self.find(port, kind.dlid).ok_or(IbDrop::TxNoWay)?;
-            if target.way.is_none() {
-                return Ok((target, None));
+            let at = self.find(port, kind.dlid).ok_or(IbDrop::TxNoWay)?;
+            let Target { way, route, .. } = &self.found[at].target;
+            if way.is_none() {
+                return Ok((at, None));
             }
-            match self.counts.row(self.known.count_by(), kind, target.route) {
-                Ok(row) => return Ok((target, row)),
-                Err(WayChanged) => self.found[usize::from(kind.dlid.0) % Self::FOUND] = None,
+            match self.counts.row(self.known.count_by(), kind, *route) {
+                Ok(row) => return Ok((at, row)),
+                Err(WayChanged) => self.found[at] = Found::NOTHING,
             }
         }
         Err(IbDrop::TxNoWay)
@@ -326,13 +352,18 @@ impl Sender {
         None
     }
 
-    /// Where packets to a LID go.
+    /// Where in `found` it is where packets to a LID go.
     #[inline]
-    fn find(&mut self, port: &impl Outlet, dlid: Lid) -> Option<Target> {
+    fn find(&mut self, port: &impl Outlet, dlid: Lid) -> Option<usize> {
         let at = usize::from(dlid.0) % Self::FOUND;
-        if let Some((_, target)) = self.found[at].as_ref().filter(|(lid, _)| *lid == dlid) {
-            return Some(*target);
+        if self.found[at].dlid == dlid && dlid != Lid::NONE {
+            return Some(at);
         }
+        self.look_up(port, dlid, at)
+    }
+
+    #[cold]
+    fn look_up(&mut self, port: &impl Outlet, dlid: Lid, at: usize) -> Option<usize> {
         let target = if self.known.own.path_bits(dlid).is_some() {
             Target { addr: own_addr(port), way: None, route: RouteId::NONE }
         } else {
@@ -341,8 +372,8 @@ impl Sender {
             let way = way?;
             Target { addr: view.peer(way.peer)?.addr, way: Some(way), route: id }
         };
-        self.found[at] = Some((dlid, target));
-        Some(target)
+        self.found[at] = Found { dlid, target };
+        Some(at)
     }
 
     /// Sends what was gathered. Returns whether the kernel may have the loan.

@@ -121,6 +121,12 @@ impl Routes {
         self.drops.count(why, n);
     }
 
+    /// The port drops a packet because its ICRC is wrong: counts that, also for the port's own counters.
+    #[cold]
+    pub(super) fn wrong_icrc(&self) {
+        self.drop_here(IbDrop::RxIcrc);
+    }
+
     /// The port itself drops a packet: counts that, also for the port's own counters.
     pub(super) fn drop_here(&self, why: IbDrop) {
         self.count(why, 1);

@@ -13,7 +13,7 @@ use rdmux_wire::{Grh, Mtu};
 use socket2::SockAddr;
 
 use super::batch::{Contents, Numbers, Shape};
-use super::receiver::{Came, Owner, Receiver};
+use super::receiver::{Admitted, Came, Owner, Receiver};
 use super::sender::{Exit, Refused, RouteHeaders};
 use super::{IbDrop, Outlet, Routes, Sender};
 use crate::udp::control::ControlBuf;
@@ -61,6 +61,22 @@ impl IbWire {
     /// The socket.
     pub fn port(&self) -> &UdpPort {
         &self.port
+    }
+
+    /// The packets of the last [`receive`](Wire::receive) that `which` chooses by their headers, in order. The ICRC of each is
+    /// checked when it is its turn, so that its bytes are read once; who has a wrong one is counted and not shown.
+    pub fn intact<'a>(
+        &'a self,
+        rx: &'a Arrivals,
+        which: impl Fn(&Arrival<'_>) -> bool + 'a,
+    ) -> impl Iterator<Item = Arrival<'a>> {
+        rx.iter().filter(move |arrival| which(arrival)).filter_map(|arrival| {
+            let intact = arrival.intact();
+            if intact.is_none() {
+                self.routes.wrong_icrc();
+            }
+            intact
+        })
     }
 
     /// Where packets for the own port go.
@@ -168,7 +184,7 @@ impl Wire for IbWire {
         tx.flush(self.exit(), None).1
     }
 
-    /// Returns how many packets came; there may be more.
+    /// Returns how many packets came, which [`intact`](IbWire::intact) shows; there may be more.
     fn receive(&self, rx: &mut Arrivals) -> io::Result<usize> {
         let receiver = &mut *self.receiver.lock();
         receiver.refresh(&self.routes);
@@ -177,8 +193,12 @@ impl Wire for IbWire {
             let is_passed_on = arrival.src == local;
             match receiver.take(&self.routes, self.owner, arrival.src, is_passed_on, arrival.bytes)
             {
-                Came::Packet(bytes, route) => shown.in_place(bytes, route),
-                Came::Joined(bytes, route) => shown.copied(bytes, route),
+                Came::Packet(Admitted { packet, below, route }) => {
+                    shown.in_place(packet, below, route);
+                }
+                Came::Joined(Admitted { packet, below, route }) => {
+                    shown.copied(packet, below, route);
+                }
                 Came::Stray => self.give_back(arrival.bytes),
                 Came::Nothing => {}
             }

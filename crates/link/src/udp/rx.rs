@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::control;
 use super::port::UdpPort;
 use crate::sys::{self, RxMeta};
-use crate::wire::Arrival;
+use crate::wire::{Arrival, Trailer};
 
 /// Bytes of the buffer of one message: no datagram, merged or not, is larger.
 const BUFFER: usize = 65_536;
@@ -170,7 +170,7 @@ impl<'a> Iterator for Datagrams<'a> {
                 let len = message.segment.min(message.rest.len());
                 let (bytes, rest) = message.rest.split_at(len);
                 message.rest = rest;
-                let icrc = Some(message.index);
+                let icrc = Trailer::Ip(message.index);
                 message.index = message.index.saturating_add(1);
                 let (tos, ttl) = (message.tos, message.ttl);
                 let dst = self.batch.dst;

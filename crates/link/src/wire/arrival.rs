@@ -49,6 +49,17 @@ pub struct IbRoute {
     pub grh: Option<[u8; Grh::LEN]>,
 }
 
+/// What the ICRC at the end of a packet covers besides the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trailer<'a> {
+    /// There is no ICRC: the wire has none, or has checked it.
+    None,
+    /// Addresses, and the IPv4 Identification that is probably this: the position among the datagrams that the kernel merged.
+    Ip(u16),
+    /// These headers of an InfiniBand packet: LRH and GRH.
+    Ib(&'a [u8]),
+}
+
 /// A packet that has arrived, over an IP network or over InfiniBand.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
@@ -59,9 +70,8 @@ pub struct Arrival<'a> {
     pub dst: SocketAddr,
     /// From its BTH to its pad, and to its ICRC if it has one. Of any length and content.
     pub bytes: &'a [u8],
-    /// With an ICRC, the IPv4 Identification that it probably covers: the position among the datagrams that the kernel
-    /// merged. None if the wire has no ICRC, or has checked it.
-    pub icrc: Option<u16>,
+    /// What its ICRC covers besides, if it has one.
+    pub icrc: Trailer<'a>,
     /// The traffic class (IPv4 TOS), if the wire tells it.
     pub tos: Option<u8>,
     /// The hop limit (IPv4 TTL), if the wire tells it.
@@ -73,13 +83,31 @@ pub struct Arrival<'a> {
 impl<'a> Arrival<'a> {
     /// Checks the ICRC. Reads all bytes once.
     pub fn check_icrc(&self) -> IcrcCheck {
-        let Some(id) = self.icrc else { return IcrcCheck::Absent };
-        checksum::check(self.src, self.dst.ip(), id, self.bytes)
+        match self.icrc {
+            Trailer::None => IcrcCheck::Absent,
+            Trailer::Ip(id) => checksum::check(self.src, self.dst.ip(), id, self.bytes),
+            Trailer::Ib(below) => {
+                let Some((packet, found)) = self.bytes.split_last_chunk() else {
+                    return IcrcCheck::Wrong;
+                };
+                let mut icrc = Icrc::of_route_headers(below);
+                icrc.update(packet);
+                if icrc.finish() == *found { IcrcCheck::Right } else { IcrcCheck::Wrong }
+            }
+        }
+    }
+
+    /// The same without its ICRC, if that is right.
+    #[inline]
+    pub(crate) fn intact(self) -> Option<Self> {
+        let is_wrong = self.check_icrc() == IcrcCheck::Wrong;
+        let intact = || Self { bytes: self.without_icrc(), icrc: Trailer::None, ..self };
+        (!is_wrong).then(intact)
     }
 
     /// Everything before the ICRC; nothing if it is too short to have the one that it should have.
     pub fn without_icrc(&self) -> &'a [u8] {
-        if self.icrc.is_none() {
+        if self.icrc == Trailer::None {
             return self.bytes;
         }
         self.bytes.split_last_chunk::<{ Icrc::LEN }>().map_or(&[], |(packet, _)| packet)
@@ -214,13 +242,18 @@ pub struct Arrivals {
     /// What datagrams were received into, if they were.
     datagrams: Option<RxBatch>,
     list: Vec<Arrived>,
+    /// The ends of packets, once for those in a row that have the same.
+    ends: Vec<Ends>,
 }
 
 /// A packet, and what is told of it.
 #[derive(Debug)]
 struct Arrived {
     place: Place,
-    ends: Ends,
+    /// How many bytes of LRH and GRH lie before it, if its ICRC is to be checked.
+    below: usize,
+    /// Which of the ends.
+    ends: usize,
     ib: Option<IbRoute>,
 }
 
@@ -238,26 +271,38 @@ pub(crate) struct Shown<'a> {
     data: &'a mut Vec<u8>,
     used: &'a mut usize,
     list: &'a mut Vec<Arrived>,
+    all_ends: &'a mut Vec<Ends>,
 }
 
 impl Shown<'_> {
-    /// An InfiniBand packet, BTH to pad, which is part of the datagram.
-    pub(crate) fn in_place(&mut self, bytes: &[u8], route: IbRoute) {
-        self.add(Place::Datagrams(self.datagrams.place_of(bytes)), route);
+    /// An InfiniBand packet, LRH to ICRC, which is part of the datagram. `below` is how long its LRH and GRH are.
+    pub(crate) fn in_place(&mut self, packet: &[u8], below: usize, route: IbRoute) {
+        let Range { start, end } = self.datagrams.place_of(packet);
+        self.add(Place::Datagrams(start + below..end), below, route);
     }
 
     /// One that is not.
-    pub(crate) fn copied(&mut self, bytes: &[u8], route: IbRoute) {
+    pub(crate) fn copied(&mut self, packet: &[u8], below: usize, route: IbRoute) {
         let start = *self.used;
         self.data.truncate(start);
-        self.data.extend_from_slice(bytes);
+        self.data.extend_from_slice(packet);
         *self.used = self.data.len();
-        self.add(Place::Data(start..*self.used), route);
+        self.add(Place::Data(start + below..*self.used), below, route);
     }
 
-    fn add(&mut self, place: Place, route: IbRoute) {
-        self.list.push(Arrived { place, ends: self.ends, ib: Some(route) });
+    fn add(&mut self, place: Place, below: usize, route: IbRoute) {
+        let ends = place_of_ends(self.all_ends, self.ends);
+        self.list.push(Arrived { place, below, ends, ib: Some(route) });
     }
+}
+
+/// Where ends are among those of packets, of which this is the last.
+#[inline]
+fn place_of_ends(all: &mut Vec<Ends>, ends: Ends) -> usize {
+    if all.last() != Some(&ends) {
+        all.push(ends);
+    }
+    all.len() - 1
 }
 
 impl Arrivals {
@@ -267,6 +312,7 @@ impl Arrivals {
     /// Forgets what arrived before.
     pub fn clear(&mut self) {
         self.list.clear();
+        self.ends.clear();
         self.used = 0;
     }
 
@@ -304,7 +350,8 @@ impl Arrivals {
         }
         let (len, ends, ib) = receive(&mut self.data[start..start + Self::ROOM])?;
         self.used = start + len.min(Self::ROOM);
-        self.list.push(Arrived { place: Place::Data(start..self.used), ends, ib });
+        let ends = place_of_ends(&mut self.ends, ends);
+        self.list.push(Arrived { place: Place::Data(start..self.used), below: 0, ends, ib });
         Ok(())
     }
 
@@ -316,12 +363,12 @@ impl Arrivals {
         mut judge: impl FnMut(&Arrival<'_>, &mut Shown<'_>),
     ) -> io::Result<usize> {
         self.clear();
-        let Self { data, used, datagrams, list } = self;
+        let Self { data, used, datagrams, list, ends: all_ends } = self;
         let datagrams = datagrams.get_or_insert_with(|| RxBatch::new(RxBatch::USUAL));
         datagrams.recv(port)?;
         for arrival in datagrams.arrivals() {
             let ends = arrival.ends();
-            judge(&arrival, &mut Shown { datagrams, ends, data, used, list });
+            judge(&arrival, &mut Shown { datagrams, ends, data, used, list, all_ends });
         }
         Ok(list.len())
     }
@@ -336,17 +383,20 @@ impl Arrivals {
         self.list.is_empty()
     }
 
-    /// All of them, in order. They have no ICRC.
+    /// All of them, in order. Those that datagrams brought have an ICRC that is still to be checked.
     pub fn iter(&self) -> impl Iterator<Item = Arrival<'_>> {
-        self.list.iter().map(|Arrived { place, ends, ib }| {
-            let Ends { src, dst, tos, ttl } = *ends;
-            let bytes = match (place.clone(), &self.datagrams) {
-                (Place::Data(range), _) => &self.data[range],
-                (Place::Datagrams(range), Some(datagrams)) => datagrams.bytes(range),
-                (Place::Datagrams(_), None) => &[],
+        self.list.iter().map(|Arrived { place, below, ends, ib }| {
+            let Ends { src, dst, tos, ttl } = self.ends[*ends];
+            let whole = |range: &Range<usize>| range.start.saturating_sub(*below)..range.end;
+            let all = match (place, &self.datagrams) {
+                (Place::Data(range), _) => self.data.get(whole(range)),
+                (Place::Datagrams(range), Some(datagrams)) => Some(datagrams.bytes(whole(range))),
+                (Place::Datagrams(_), None) => None,
             };
-            let ib = ib.as_ref();
-            Arrival { src, dst, bytes, icrc: None, tos: Some(tos), ttl: Some(ttl), ib }
+            let (headers, bytes) =
+                all.unwrap_or_default().split_at_checked(*below).unwrap_or_default();
+            let icrc = if *below == 0 { Trailer::None } else { Trailer::Ib(headers) };
+            Arrival { src, dst, bytes, icrc, tos: Some(tos), ttl: Some(ttl), ib: ib.as_ref() }
         })
     }
 }

@@ -19,7 +19,7 @@ use std::os::fd::BorrowedFd;
 use rdmux_transport::attr::AddressVector;
 pub use rdmux_transport::env::LinkCaps;
 
-pub use self::arrival::{Arrival, Arrivals, Ends, IbRoute};
+pub use self::arrival::{Arrival, Arrivals, Ends, IbRoute, Trailer};
 pub use self::frame::{Frame, Payload, Piece};
 use crate::guarded::Unmapped;
 use crate::udp::Loan;

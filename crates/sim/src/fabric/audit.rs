@@ -2,7 +2,7 @@
 //! and who gets what is sent to each group.
 
 use rdmux_link::routes::{RouteView, Way};
-use rdmux_wire::Lid;
+use rdmux_wire::{Lid, Pkey};
 
 use super::oracle::Headers;
 use super::world::World;
@@ -39,15 +39,23 @@ impl World {
         (first..first + count).map(Lid).filter(|lid| lid.is_unicast()).collect()
     }
 
-    /// Whether a packet with this service level and the P_Key at this index gets from a host to another's LID.
-    fn passes(&mut self, from: usize, to: usize, dlid: Lid, sl: u8, key: usize) -> bool {
+    /// Whether a packet with this service level, the P_Key at this index and so many bytes gets from a host to another's LID.
+    fn passes(
+        &mut self,
+        from: usize,
+        to: usize,
+        dlid: Lid,
+        sl: u8,
+        key: usize,
+        payload: usize,
+    ) -> bool {
         let pkey = self.view(from).pkeys()[key];
         let (start, end) = (self.hosts[from].port, self.hosts[to].port);
         // What a port does not send because of its own state is not the table's to say.
         if pkey.0 & 0x7fff == 0 {
             return false;
         }
-        let headers = Headers { dlid, sl, pkey, payload: PAYLOAD };
+        let headers = Headers { dlid, sl, pkey, payload };
         self.oracle().unicast(start, &headers) == Some(end)
     }
 
@@ -66,13 +74,13 @@ impl World {
         let own = self.view(from);
         // Without a LID nothing is sent, whatever ways there are.
         let sends = own.lid().is_unicast();
-        let (keys, bits) = (own.pkeys().len(), 1_u8 << own.lmc());
+        let keys = own.pkeys().len();
         let says = |way: &Option<Way>, sl, key| {
             way.as_ref().is_some_and(|way| way.takes_sl(sl) && way.takes_pkey(key))
         };
         for sl in (0..16).filter(|_| sends) {
             for key in 0..keys {
-                let passes = self.passes(from, to, lid, sl, key);
+                let passes = self.passes(from, to, lid, sl, key, PAYLOAD);
                 let said = says(&way, sl, key);
                 ensure!(
                     said == passes,
@@ -81,23 +89,41 @@ impl World {
             }
         }
         let Some(way) = way.filter(|_| sends) else { return Ok(()) };
-        for bit in 0..bits {
-            let back = Lid(self.lids(from)[usize::from(bit)].0);
-            let theirs = self.view(to).pkeys().to_vec();
-            for key in (0..keys).filter(|key| way.comes_back(bit, *key)) {
-                let pkey = self.view(from).pkeys()[key];
-                let answers = (0..theirs.len()).filter(|at| pkey.admits(theirs[*at]));
-                let answers: Vec<_> = answers.collect();
-                for sl in (0..16).filter(|sl| way.takes_sl(*sl)) {
-                    let passes = |at: &usize| self.passes(to, from, back, sl, *at);
-                    ensure!(
-                        answers.iter().any(passes),
-                        "host {to} back to LID {back} of host {from}, service level {sl}, {pkey}: the table says that answers arrive, the switches do not"
-                    );
-                }
+        self.audit_way_back(from, to, &way)
+    }
+
+    /// Whether a way says rightly by which of the sender's path bits, and with which of its P_Keys, answers come back. It says of all bits by which any come
+    /// what holds for each of them.
+    fn audit_way_back(&mut self, from: usize, to: usize, way: &Way) -> Result<(), String> {
+        let lids = self.lids(from);
+        let answered: Vec<u128> =
+            lids.iter().map(|lid| self.answered(from, to, *lid, way)).collect();
+        let each =
+            answered.iter().filter(|keys| **keys != 0).fold(u128::MAX, |all, keys| all & keys);
+        let all_keys = 0..self.view(from).pkeys().len();
+        for ((lid, bit), keys) in lids.iter().zip(0..).zip(answered) {
+            for key in all_keys.clone() {
+                let (comes, said) = (keys & each & 1 << key != 0, way.comes_back(bit, key));
+                ensure!(
+                    said == comes,
+                    "host {to} back to LID {lid} of host {from}, P_Key {key}: the table says {said}, the switches {comes}: {way:?}"
+                );
             }
         }
         Ok(())
+    }
+
+    /// The sender's P_Keys, by their index, with which answers to one of its LIDs arrive that are as long as what the way takes, with each of its service levels.
+    fn answered(&mut self, from: usize, to: usize, lid: Lid, way: &Way) -> u128 {
+        let (ours, theirs) = [from, to].map(|host| self.view(host).pkeys().to_vec()).into();
+        let levels: Vec<u8> = (0..16).filter(|sl| way.takes_sl(*sl)).collect();
+        let payload = way.mtu.bytes() as usize;
+        let arrives: Vec<usize> = (0..theirs.len())
+            .filter(|key| levels.iter().all(|sl| self.passes(to, from, lid, *sl, *key, payload)))
+            .collect();
+        let is_answered = |pkey: &Pkey| arrives.iter().any(|key| pkey.admits(theirs[*key]));
+        let keys = ours.iter().zip(0..).filter(|(pkey, _)| is_answered(pkey));
+        keys.fold(0, |set, (_, index)| set | 1 << index)
     }
 
     fn audit_group(&mut self, table: &RouteView, from: usize, mlid: Lid) -> Result<(), String> {

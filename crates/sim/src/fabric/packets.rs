@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use rand::Rng;
 use rdmux_link::ib::{Encap, IbDrop};
-use rdmux_link::wire::{Arrival, Frame, IbRoute, Payload};
+use rdmux_link::wire::{Arrival, Frame, IbRoute, Payload, Trailer};
 use rdmux_subnet::PortId;
 use rdmux_transport::RxPacket;
 use rdmux_transport::attr::{AddressVector, QpType};
@@ -315,7 +315,7 @@ impl World {
     ) -> Result<(), String> {
         let dst = self.hosts[host].addr;
         let arrival =
-            Arrival { src, dst, bytes, icrc: None, tos: None, ttl: None, ib: Some(route) };
+            Arrival { src, dst, bytes, icrc: Trailer::None, tos: None, ttl: None, ib: Some(route) };
         let packet = Packet::parse(bytes).map_err(|e| format!("garbage was sent: {e}"))?;
         let grh = arrival.grh();
         let source = arrival.source(&grh);

@@ -34,8 +34,8 @@ pub(super) struct Migration {
     mig_req: bool,
     /// Whether there is an alternate path that was not migrated to yet.
     is_loaded: bool,
-    /// The values of MigReq, as bits, that mean nothing in a packet which came by the path.
-    usual: u8,
+    /// For each value of MigReq whether it means nothing in a packet which came by the path.
+    usual: [bool; 2],
     /// Whether the peer is yet to see our MigReq, so that acknowledgements must be packets.
     shows: bool,
     /// Whether the program was told of a request to migrate that was refused.
@@ -53,9 +53,11 @@ struct Leg {
 }
 
 /// Both values of MigReq.
-const ANY: u8 = 0b11;
+const ANY: [bool; 2] = [true; 2];
 /// It is clear.
-const CLEAR: u8 = 0b01;
+const CLEAR: [bool; 2] = [true, false];
+/// Neither.
+const NONE: [bool; 2] = [false; 2];
 
 impl Default for Migration {
     fn default() -> Self {
@@ -85,7 +87,7 @@ impl Migration {
     /// Whether a packet that came by the path with this MigReq is one like all others.
     #[inline]
     pub(super) fn is_usual(&self, mig_req: bool) -> bool {
-        self.usual >> u8::from(mig_req) & 1 != 0
+        self.usual[usize::from(mig_req)]
     }
 
     /// Whether it matters by which path a packet came.
@@ -103,7 +105,9 @@ impl Migration {
     /// A packet with MigReq has left that acknowledges. It may be lost, so an end that waits for the other shows it again.
     #[inline]
     pub(super) fn shown(&mut self) {
-        self.shows &= self.usual == 0;
+        if self.shows {
+            self.shows = self.usual == NONE;
+        }
     }
 
     /// An alternate path is loaded.
@@ -112,14 +116,14 @@ impl Migration {
     }
 
     /// Goes to a state, in which the peer's packets may or may not have MigReq.
-    fn go_to(&mut self, state: MigState, usual: u8) {
+    fn go_to(&mut self, state: MigState, usual: [bool; 2]) {
         (self.state, self.usual, self.shows, self.has_refused) = (state, usual, true, false);
         self.update();
     }
 
     /// The alternate path is the path, and the peer may still use the former one.
     fn go_to_migrated(&mut self, former: Option<Box<Leg>>) {
-        let usual = if former.is_some() { 0 } else { ANY };
+        let usual = if former.is_some() { NONE } else { ANY };
         (self.former, self.is_loaded) = (former, false);
         self.go_to(MigState::Migrated, usual);
     }
@@ -337,7 +341,7 @@ impl Qp {
         }
         match MigState::of_code(attr.path_mig_state) {
             Some(MigState::Rearm) => {
-                self.mig.go_to(MigState::Rearm, 0);
+                self.mig.go_to(MigState::Rearm, NONE);
                 self.owe_sign();
             }
             Some(MigState::Migrated) => {

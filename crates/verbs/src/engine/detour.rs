@@ -24,7 +24,9 @@ impl Detour {
     /// Whether there is any reason, for packets of a port.
     #[inline]
     pub(crate) fn is_needed(&self, port: u8) -> bool {
-        self.0.load(Ordering::Relaxed) & (Self::CAPTURED | Self::cut(port)) != 0
+        let reasons = self.0.load(Ordering::Relaxed);
+        // Usually there is none for any port.
+        reasons != 0 && reasons & (Self::CAPTURED | Self::cut(port)) != 0
     }
 
     /// Whether somebody captures.

@@ -153,10 +153,15 @@ impl Device {
         RingPath { port, near, far }
     }
     /// Whether no port at which a record can have come in has a link, if it says so; else whether this one has none.
+    #[inline]
     pub(crate) fn is_cut(&self, path: RingPath, port: u8) -> bool {
+        self.engine.detour().is_any_cut() && self.is_path_cut(path, port)
+    }
+
+    #[cold]
+    fn is_path_cut(&self, path: RingPath, port: u8) -> bool {
         let detour = self.engine.detour();
         match path.port {
-            _ if !detour.is_any_cut() => false,
             0 => detour.is_cut(port),
             RingPath::ELSEWHERE => (PORT..=self.num_ports()).all(|number| {
                 let has_it = self.port(number, |port| port.attr.owns(Lid(path.far)));

@@ -416,6 +416,7 @@ impl Env for QpEnv<'_> {
         }
     }
 
+    #[inline]
     fn acknowledge(&mut self, dest_qpn: Qpn, psn: Psn) -> bool {
         if !self.path.may_cut_short(self.device, self.core.port()) {
             return false;
@@ -622,6 +623,7 @@ impl Env for QpEnv<'_> {
         }
     }
 
+    #[inline]
     fn pkey(&self, index: u16) -> Option<Pkey> {
         self.device.pkey(self.core.port(), index)
     }

@@ -150,6 +150,7 @@ impl Machine {
         }
     }
     /// Processes an acknowledgement that was piggybacked on a packet.
+    #[inline]
     pub(crate) fn handle_piggybacked_ack(&mut self, now: Time, psn: Psn, env: &mut impl Env) {
         if let Self::Ib(qp) = self {
             qp.handle_piggybacked_ack(now, psn, env);

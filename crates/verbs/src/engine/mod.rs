@@ -36,7 +36,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rdmux_link::guarded;
 use rdmux_link::spin_wait::yield_or_sleep;
-use rdmux_link::wire::Arrival;
+use rdmux_link::wire::{Arrival, Trailer};
 use rdmux_transport::Time;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_wire::Qpn;
@@ -522,7 +522,7 @@ impl Engine {
             ControlEvent::Stray { src, dst, bytes } => {
                 let port = src.port();
                 let dst = (dst, port).into();
-                let (icrc, tos, ttl) = (Some(0), None, None);
+                let (icrc, tos, ttl) = (Trailer::Ip(0), None, None);
                 let arrival = Arrival { src, dst, bytes: &bytes, icrc, tos, ttl, ib: None };
                 self.deliver(device, &device.qps().read(), std::iter::once(arrival));
             }

@@ -8,7 +8,7 @@ use crate::sys;
 use crate::udp::group::GroupOptions;
 use crate::udp::rx::RxBatch;
 use crate::udp::{IcrcCheck, LendingPool, UdpGroup, UdpPort};
-use crate::wire::Piece;
+use crate::wire::{Piece, Trailer};
 
 static PIECE: [u8; 1000] = [0x5a; 1000];
 
@@ -40,7 +40,7 @@ fn expect_single(port: &UdpPort, first: u8, packets: u8) {
     while next < first + packets {
         rx.recv(port).unwrap();
         for d in rx.arrivals() {
-            assert_eq!(d.icrc, Some(0));
+            assert_eq!(d.icrc, Trailer::Ip(0));
             assert_eq!(d.check_icrc(), IcrcCheck::Right);
             assert_eq!((d.bytes[0], d.bytes.len()), (next, 12 + 1024 + 4));
             next += 1;

@@ -193,15 +193,18 @@ impl Engine {
             received += match wire {
                 AnyWire::Udp(wire) => {
                     let came = wire.port.receive(rx);
-                    self.deliver_batch(device, table, came, || rx.arrivals())
+                    let packets = |which: Which| rx.arrivals().filter(move |a| which.has(a));
+                    self.deliver_batch(device, table, came, || rx.arrivals().nth(1), packets)
                 }
                 AnyWire::Ib(wire) => {
                     let came = wire.receive(arrivals);
-                    self.deliver_batch(device, table, came, || arrivals.iter())
+                    let packets = |which: Which| wire.intact(arrivals, move |a| which.has(a));
+                    self.deliver_batch(device, table, came, || arrivals.iter().nth(1), packets)
                 }
                 AnyWire::Other(wire) => {
                     let came = wire.receive(arrivals);
-                    self.deliver_batch(device, table, came, || arrivals.iter())
+                    let packets = |which: Which| arrivals.iter().filter(move |a| which.has(a));
+                    self.deliver_batch(device, table, came, || arrivals.iter().nth(1), packets)
                 }
             };
         }
@@ -219,7 +222,8 @@ impl Engine {
         device: &Arc<Device>,
         table: &Table<'_>,
         came: io::Result<usize>,
-        arrivals: impl Fn() -> I,
+        second: impl FnOnce() -> Option<Arrival<'a>>,
+        packets: impl Fn(Which) -> I,
     ) -> usize {
         match came {
             Ok(0) => return 0,
@@ -230,12 +234,30 @@ impl Engine {
                 return 0;
             }
         }
-        if arrivals().nth(1).is_none() {
-            self.deliver(device, table, arrivals());
+        if second().is_none() {
+            self.deliver(device, table, packets(Which::All));
         } else {
-            self.deliver(device, table, arrivals().filter(Arrival::is_response));
-            self.deliver(device, table, arrivals().filter(|a| !a.is_response()));
+            self.deliver(device, table, packets(Which::Responses));
+            self.deliver(device, table, packets(Which::Requests));
         }
         came.unwrap_or(0)
+    }
+}
+
+/// Which packets of those that came.
+#[derive(Clone, Copy, Debug)]
+enum Which {
+    All,
+    Responses,
+    Requests,
+}
+
+impl Which {
+    fn has(self, arrival: &Arrival<'_>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Responses => arrival.is_response(),
+            Self::Requests => !arrival.is_response(),
+        }
     }
 }

@@ -249,6 +249,7 @@ impl Side {
     }
 
     /// Sends what waits for room.
+    #[inline]
     pub(crate) fn flush(&self, device: &Device) {
         if let Some((_, outbox)) = self.hub.get()
             && outbox.is_waiting()

@@ -60,7 +60,7 @@ pub(in crate::service) struct Data {
 struct Open {
     group: UdpGroup,
     /// The socket that gets what is for no process.
-    own: IbWire,
+    own: Arc<IbWire>,
     routes: Arc<Routes>,
 }
 
@@ -87,7 +87,7 @@ impl Data {
         let own = group.socket(0).and_then(|fd| IbWire::new(fd, 0, routes.clone()));
         let what = "use a UDP socket";
         let own = own.map_err(|source| OpenError::Io { what, addr: ip, source })?;
-        Ok(self.open.insert(Open { group, own, routes }))
+        Ok(self.open.insert(Open { group, own: Arc::new(own), routes }))
     }
 
     /// Sends a packet of the service's own, at once. Whether it left, or was dropped where a switch would have dropped it.
@@ -336,10 +336,11 @@ impl Core {
         for _ in 0..MAX_ROUNDS {
             let data = &mut self.adapter[at].data;
             let Some(open) = &data.open else { return };
+            let wire = open.own.clone();
             let mut arrivals = std::mem::take(&mut data.arrivals);
             // The errors of earlier packets come up here; the next call receives again.
-            let got = open.own.receive(&mut arrivals).unwrap_or(0);
-            for arrival in arrivals.iter() {
+            let got = wire.receive(&mut arrivals).unwrap_or(0);
+            for arrival in wire.intact(&arrivals, |_| true) {
                 self.counts.add(Count::RxPackets);
                 if let Err(reason) = self.process_ib(at, &arrival) {
                     self.counts.add(reason);

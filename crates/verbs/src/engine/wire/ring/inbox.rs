@@ -13,7 +13,6 @@ use crate::engine::device::Device;
 use crate::engine::drive::{BUDGET, Bound};
 use crate::engine::env::{Arrived, QpEnv};
 use crate::engine::machine::Machine;
-use crate::engine::qp::QpCore;
 use crate::engine::receive::{NO_GRH, checked, count, parse};
 use crate::engine::recent::RecentQps;
 use crate::objects::counters::{Counter, Counters};
@@ -202,23 +201,18 @@ impl RingRx {
         let (device, now) = (*device, *now);
         let Self { rx, tx, taken, .. } = self;
         let Meta { dest_qpn, path, .. } = Meta::parse(first.meta());
-        let found = qps.get(device, Qpn::new(dest_qpn)).ok_or(Counter::RxNoQp);
-        let is_cut = |core: &QpCore| device.is_cut(path, core.port());
-        let found =
-            found.and_then(
-                |(core, cached)| {
-                    if is_cut(core) { Err(Counter::RxNoLink) } else { Ok((core, cached)) }
-                },
-            );
-        let (core, cached) = match found {
-            Ok(found) => found,
-            Err(why) => {
-                taken.add(first.len());
-                drop(rx.take(first));
-                count(device, why);
-                return tx.wire.receive(rx);
-            }
+        let mut lost = |first: Head, why| {
+            taken.add(first.len());
+            drop(rx.take(first));
+            count(device, why);
+            tx.wire.receive(rx)
         };
+        let Some((core, cached)) = qps.get(device, Qpn::new(dest_qpn)) else {
+            return lost(first, Counter::RxNoQp);
+        };
+        if device.is_cut(path, core.port()) {
+            return lost(first, Counter::RxNoLink);
+        }
         let mut bound = Bound::lock(device, core);
         let av = bound.capture_av();
         let (state, next) = bound.run(|machine, env| {
