@@ -239,7 +239,10 @@ fn resolving_a_gid_asks_nobody_until_a_route_is_asked_for() {
     assert!(client.asked_nobody());
     // Mandatory: a connection has a path.
     let none = client.cm.connect(now, id, &ConnParam::default(), &mut client.out).unwrap_err();
-    assert!(matches!(none, CmError::State { state: IdState::AddrResolved, .. }), "{none}");
+    assert!(matches!(none, CmError::NoPath { .. }), "{none}");
+    let said = none.to_string();
+    assert!(said.contains("no path to") && said.contains("path records"), "{said}");
+    assert!(client.out.mads.is_empty());
     client.cm.resolve_route(now, id, SECOND, &mut client.out).unwrap();
     let (_, query) = client.out.paths.pop_front().unwrap();
     assert_eq!((query.by_address.local, query.by_address.av.dgid), (client.gid, server.gid));

@@ -19,6 +19,31 @@ extern "C" {
 #endif
 
 /*
+ * Names.
+ *
+ * rdma_getaddrinfo(3) is a layer of its own: it makes no connection, and what
+ * it returns is all that one needs: port space, both addresses, paths and
+ * connect data. A program plugs the first answer into rdma_create_ep(3) and, if
+ * that fails, the next.
+ */
+
+/* A flag of ai_flags in the hints, beside RAI_PASSIVE and the others: answers
+ * with InfiniBand's own addresses (AF_IB), on InfiniBand and RoCE, with the
+ * path in ai_route; the answers with IP addresses follow. Over iWARP there are
+ * only these.
+ *
+ * In RDMA_PS_TCP and RDMA_PS_UDP ai_connect tells listeners with IP addresses
+ * who connects, so these need know nothing of it; listeners are found by IP
+ * address (RAI_PASSIVE). In RDMA_PS_IB listeners have AF_IB addresses, too, the
+ * private data are the program's alone, and `service` may be a service ID of 64
+ * bits, as "0x" and hexadecimal digits; the IP addresses that follow are in
+ * RDMA_PS_TCP or RDMA_PS_UDP.
+ *
+ * Hints with RDMA_PS_IB or the family AF_IB find AF_IB addresses without this
+ * flag, too, with ai_connect, for listeners with IP addresses. */
+#define RDMUX_RAI_NATIVE 0x20000000
+
+/*
  * Addresses and paths together.
  */
 

@@ -208,6 +208,8 @@ pub const RDMA_OPTION_ID_REUSEADDR: c_uint = 1;
 pub const RDMA_OPTION_ID_AFONLY: c_uint = 2;
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_uint = 3;
 pub const RDMA_OPTION_IB_PATH: c_uint = 1;
+/// Of <rdmux/cm.h>.
+pub const RDMUX_RAI_NATIVE: c_int = 0x2000_0000;
 /// Of <rdmux/iwarp.h>.
 pub const RDMUX_OPTION_IWARP: c_uint = 0x7264;
 /// Of <rdmux/iwarp.h>.

@@ -85,6 +85,40 @@ pub(super) unsafe fn read_group(addr: *const sockaddr) -> Result<IpAddr> {
     Ok(unsafe { read(addr)? }.ip().to_canonical())
 }
 
+/// A socket address of so many bytes; none for a family that nobody knows, and if there are too few.
+pub(super) fn of_bytes(bytes: &[u8]) -> Option<Addr> {
+    let family = sa_family_t::from_ne_bytes(*bytes.first_chunk()?);
+    let needed = match c_int::from(family) {
+        libc::AF_INET => size_of::<sockaddr_in>(),
+        libc::AF_INET6 => size_of::<sockaddr_in6>(),
+        AF_IB => size_of::<sockaddr_ib>(),
+        _ => return None,
+    };
+    if bytes.len() < needed {
+        return None;
+    }
+    // SAFETY: it is as long as its family says.
+    unsafe { read(bytes.as_ptr().cast()) }.ok()
+}
+
+/// The family of an address.
+pub(super) fn family_of(addr: Addr) -> c_int {
+    match addr {
+        Addr::Ip(SocketAddr::V4(_)) => libc::AF_INET,
+        Addr::Ip(SocketAddr::V6(_)) => libc::AF_INET6,
+        Addr::Ib(_) => AF_IB,
+    }
+}
+
+/// How many bytes an address takes.
+pub(super) fn len_of(addr: Addr) -> usize {
+    match addr {
+        Addr::Ip(SocketAddr::V4(_)) => size_of::<sockaddr_in>(),
+        Addr::Ip(SocketAddr::V6(_)) => size_of::<sockaddr_in6>(),
+        Addr::Ib(_) => size_of::<sockaddr_ib>(),
+    }
+}
+
 /// A socket address as C has it.
 pub(super) fn storage(addr: Addr) -> sockaddr_storage {
     // SAFETY: zero is a value of every field, and each family's structure fits.

@@ -16,6 +16,7 @@ use rdmux_verbs::port::PortState;
 use rdmux_verbs::throttled;
 use rdmux_wire::Lid;
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass, status};
+use rdmux_wire::rmpp::Rmpp;
 use rdmux_wire::sa::{CLASS_VERSION, McMemberRecord, PathRecord, SaMad};
 
 use crate::service::core::Core;
@@ -43,6 +44,8 @@ pub(super) enum Subject {
     Path(IdHandle, Box<PathQuery>),
     /// A question of the port's memberships, by its number.
     Group(u64),
+    /// Services for an id.
+    Services(IdHandle),
 }
 
 /// See the module.
@@ -277,6 +280,7 @@ impl Core {
                     answer.and_then(|mad| mad.record::<McMemberRecord>().map_err(|_| libc::EPROTO));
                 self.group_answered(question, record);
             }
+            Subject::Services(id) => self.services_answered(id, answer),
         }
     }
 
@@ -305,8 +309,11 @@ fn number_of(tid: u64) -> u32 {
 /// The agent: it has no methods, so it gets nothing but answers.
 fn begin(dir: &FabricDir, port: &PortRef) -> Result<Option<OpeningFile>, FabricError> {
     let class = MgmtClass::SUBN_ADM.0;
+    // Answers of several records come in several datagrams.
+    let rmpp_version = Rmpp::VERSION;
+    let class_version = CLASS_VERSION;
     let registration =
-        Registration { qpn: 1, class, class_version: CLASS_VERSION, ..Registration::default() };
+        Registration { qpn: 1, class, class_version, rmpp_version, ..Registration::default() };
     MadFile::begin(dir, port, registration)
 }
 
