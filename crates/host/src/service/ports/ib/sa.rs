@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdmux_cm::{IdHandle, PathQuery, Time};
-use rdmux_fabric::client::{MadFile, OpeningFile, Progress};
+use rdmux_fabric::client::{MadFile, OpeningFile, Partial, Progress};
 use rdmux_fabric::proto::PortRef;
 use rdmux_fabric::{FabricDir, FabricError};
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
@@ -52,6 +52,8 @@ pub(super) enum Subject {
 #[derive(Debug, Default)]
 pub(in crate::service) struct SaClient {
     state: State,
+    /// An answer that has come in part.
+    partial: Partial,
     /// The questions that are not answered, by the lower half of their transaction IDs.
     open: BTreeMap<u32, Open>,
     last_tid: u32,
@@ -147,6 +149,7 @@ impl Core {
 
     /// The fabric is gone, or its port is another one: what was asked has no answer.
     pub(super) fn close_sa(&mut self) {
+        self.adapter.sa.partial = Partial::default();
         match std::mem::take(&mut self.adapter.sa.state) {
             State::Closed => {}
             State::Opening(opening) => self.poller.remove(&opening),
@@ -229,8 +232,11 @@ impl Core {
 
     fn read_sa(&mut self) {
         for _ in 0..MAX_ROW {
-            let State::Ready { file, .. } = &self.adapter.sa.state else { return };
-            match file.try_recv_mad() {
+            let SaClient { state: State::Ready { file, .. }, partial, .. } = &mut self.adapter.sa
+            else {
+                return;
+            };
+            match file.try_recv_part(partial) {
                 Ok(Some(mad)) => self.process_sa(&mad),
                 Ok(None) => return,
                 Err(e) => {
