@@ -5,6 +5,8 @@
 
 #include <arpa/inet.h>
 #include <endian.h>
+#include <infiniband/umad.h>
+#include <infiniband/umad_sa.h>
 #include <infiniband/verbs.h>
 #include <netdb.h>
 #include <pthread.h>
@@ -201,7 +203,9 @@ static void resolved(struct pair *p, enum rdma_port_space space, const union add
 	p->id = created(p->client, space);
 	EQUAL(rdma_resolve_addr(p->id, NULL, &address.any, TIMEOUT), 0);
 	expect(p->client, RDMA_CM_EVENT_ADDR_RESOLVED);
-	EQUAL(rdma_get_peer_addr(p->id)->sa_family, to->any.sa_family);
+	/* An IPv4 address in IPv6's form is one of IPv4. */
+	EQUAL(rdma_get_peer_addr(p->id)->sa_family,
+	      to->any.sa_family == AF_INET6 ? AF_INET : to->any.sa_family);
 	EQUAL(rdma_resolve_route(p->id, TIMEOUT), 0);
 	expect(p->client, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	EQUAL(p->id->route.num_paths, 1);
@@ -239,8 +243,9 @@ static void ends(struct pair *p)
 {
 	if (p->child) {
 		EQUAL(rdma_disconnect(p->id), 0);
-		expect(p->client, RDMA_CM_EVENT_DISCONNECTED);
 		expect(p->server, RDMA_CM_EVENT_DISCONNECTED);
+		EQUAL(rdma_disconnect(p->child), 0);
+		expect(p->client, RDMA_CM_EVENT_DISCONNECTED);
 		rdma_destroy_qp(p->child);
 		EQUAL(rdma_destroy_id(p->child), 0);
 	}
@@ -702,6 +707,119 @@ static void gids_are_names(void)
 	CHECK(rdma_getaddrinfo("no gid", "7474", &hints, &found) == EAI_NONAME);
 }
 
+/* ---- Services that subnet administration knows ---- */
+
+/* Newer than the headers of rdma-core 44. */
+enum { SA = 0x10, DNS = 0x20, RESOLVED = 16, FAILED = 17 };
+int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service_name,
+			  const struct rdma_addrinfo *hints);
+int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
+
+/* Has administration, which the port knows, keep a service of this host. */
+static void registered(const char *name, uint64_t sid, const struct ibv_port_attr *attr)
+{
+	enum { SERVICE_RECORD = 0x31, ID = 1, GID = 2, PKEY = 4, LEASE = 1 << 4, NAME = 1 << 6 };
+	struct {
+		struct ib_user_mad umad;
+		uint8_t mad[256];
+	} b = { 0 };
+	struct umad_sa_packet *sa = (struct umad_sa_packet *)b.mad;
+	union ibv_gid gid = own_gid();
+	__be64 id = htobe64(sid);
+	int port, agent, length = sizeof(b.mad);
+
+	EQUAL(umad_init(), 0);
+	CHECK((port = umad_open_port(NULL, 1)) >= 0);
+	CHECK((agent = umad_register(port, UMAD_CLASS_SUBN_ADM, 2, 0, NULL)) >= 0);
+	EQUAL(umad_set_addr(&b, attr->sm_lid, 1, attr->sm_sl, (int)UMAD_QKEY), 0);
+	sa->mad_hdr.base_version = UMAD_BASE_VERSION;
+	sa->mad_hdr.mgmt_class = UMAD_CLASS_SUBN_ADM;
+	sa->mad_hdr.class_version = 2;
+	sa->mad_hdr.method = UMAD_METHOD_SET;
+	sa->mad_hdr.tid = htobe64(sid & 0xffff);
+	sa->mad_hdr.attr_id = htons(SERVICE_RECORD);
+	sa->comp_mask = htobe64(ID | GID | PKEY | LEASE | NAME);
+	memcpy(sa->data, &id, sizeof(id));
+	memcpy(sa->data + 8, &gid, sizeof(gid));
+	memset(sa->data + 24, 0xff, 2); /* the default partition */
+	memset(sa->data + 28, 0xff, 4); /* for ever */
+	strcpy((char *)sa->data + 48, name);
+	EQUAL(umad_send(port, agent, &b, length, 30000, 0), 0);
+	EQUAL(umad_recv(port, &b, &length, -1), agent);
+	EQUAL(umad_status(&b), 0);
+	EQUAL(ntohs(sa->mad_hdr.status), 0);
+	EQUAL(umad_close_port(port), 0);
+}
+
+/* What was found, each a service at this host. */
+static void are_services(struct rdma_addrinfo *found, int count)
+{
+	union ibv_gid gid = own_gid();
+	int n = 0;
+
+	for (struct rdma_addrinfo *each = found; each; each = each->ai_next, n++) {
+		const struct sockaddr_ib *to = (struct sockaddr_ib *)each->ai_dst_addr;
+
+		EQUAL(each->ai_family, AF_IB);
+		EQUAL(each->ai_port_space, RDMA_PS_IB);
+		EQUAL(memcmp(&to->sib_addr, gid.raw, 16), 0);
+		EQUAL(be64toh(to->sib_sid) & ~0xffull, service);
+		EQUAL(be64toh(to->sib_sid_mask), UINT64_MAX);
+		EQUAL(ntohs(to->sib_pkey), 0xffff);
+	}
+	EQUAL(n, count);
+	rdma_freeaddrinfo(found);
+}
+
+static void services_by_name_of_administration(void)
+{
+	struct rdma_addrinfo hints = { .ai_flags = SA }, *found;
+	struct rdma_event_channel *on = channel();
+	struct rdma_cm_id *id = created(on, RDMA_PS_TCP);
+	union address v4 = own_v4();
+	struct rdma_cm_event *event;
+	struct ibv_port_attr attr;
+
+	EQUAL(rdma_bind_addr(id, &v4.any), 0);
+	EQUAL(ibv_query_port(id->verbs, id->port_num, &attr), 0);
+	SETS(rdma_getaddrinfo(NULL, "no such service", &hints, &found), ENOENT);
+	if (attr.link_layer != IBV_LINK_LAYER_INFINIBAND) {
+		SETS(rdma_resolve_addrinfo(id, NULL, "native", &hints), EINVAL);
+		EQUAL(rdma_destroy_id(id), 0);
+		rdma_destroy_event_channel(on);
+		return;
+	}
+	registered("native", service + 1, &attr);
+	registered("native", service + 2, &attr);
+	EQUAL(rdma_getaddrinfo(NULL, "native", &hints, &found), 0);
+	are_services(found, 2);
+	EQUAL(rdma_getaddrinfo(NULL, "0x10000000dead0002", &hints, &found), 0);
+	EQUAL(found->ai_src_len, sizeof(struct sockaddr_ib));
+	are_services(found, 1);
+
+	SETS(rdma_resolve_addrinfo(id, "a node", "native", &hints), EOPNOTSUPP);
+	EQUAL(rdma_resolve_addrinfo(id, NULL, "native", &hints), 0);
+	SETS(rdma_resolve_addrinfo(id, NULL, "native", &hints), EBUSY);
+	expect(on, (enum rdma_cm_event_type)RESOLVED);
+	EQUAL(rdma_query_addrinfo(id, &found), 0);
+	EQUAL(found->ai_flags, SA);
+	are_services(found, 2);
+	EQUAL(rdma_resolve_addrinfo(id, NULL, "nobody", &hints), 0);
+	EQUAL(rdma_get_cm_event(on, &event), 0);
+	EQUAL(event->event, FAILED);
+	EQUAL(event->status, -ENOENT);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	SETS(rdma_query_addrinfo(id, &found), ENOENT);
+	hints.ai_flags = DNS;
+	EQUAL(rdma_resolve_addrinfo(id, getenv("RDMUX_HOST"), "7", &hints), 0);
+	expect(on, (enum rdma_cm_event_type)RESOLVED);
+	EQUAL(rdma_query_addrinfo(id, &found), 0);
+	EQUAL(found->ai_family, AF_INET);
+	rdma_freeaddrinfo(found);
+	EQUAL(rdma_destroy_id(id), 0);
+	rdma_destroy_event_channel(on);
+}
+
 static const struct test tests[] = {
 	TEST(connects_by_ipv4),
 	TEST(connects_by_ipv6),
@@ -719,5 +837,6 @@ static const struct test tests[] = {
 	TEST(names_lead_to_services_of_infiniband),
 	TEST(listener_with_an_ip_address_is_found_by_gid),
 	TEST(gids_are_names),
+	TEST(services_by_name_of_administration),
 };
 CHECK_MAIN(tests)

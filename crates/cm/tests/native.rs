@@ -323,6 +323,7 @@ fn records_that_contradict_are_refused_and_change_nothing() {
         (vec![data(PathData::PRIMARY | BOTH, good); 2], "flags of the primary path"),
         (vec![data(PathData::PRIMARY | 1 << 9, good)], "flags of the any path"),
         (one(|r| r.sgid = Gid::new(PREFIX, Guid(99))), "sgid of the primary path"),
+        (one(|r| r.dgid = Gid::new(PREFIX, Guid(99))), "dgid of the primary path"),
         (one(|r| r.slid = Lid(0x99)), "slid of the primary path"),
         (one(|r| r.dlid = Lid(0xc000)), "dlid of the primary path"),
         (one(|r| r.pkey = Pkey(0x8009)), "sgid of the primary path"),

@@ -73,7 +73,7 @@ pub(super) fn run(report: &mut Report) {
         Err(e) => return report.fail("behaviour of the C library", &format!("{e:#}")),
     };
     for program in PROGRAMS {
-        if (program.starts_with("umad") || ["port_events", TWO_PORTS].contains(program))
+        if (program.starts_with("umad") || ["port_events", TWO_PORTS, BOTH_LINKS].contains(program))
             && !Path::new(UMAD_HEADER).is_file()
         {
             report.skip(program, "no headers (libibumad-dev)");

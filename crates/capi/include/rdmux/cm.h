@@ -78,7 +78,7 @@ extern "C" {
  * a GID is an address: LIDs and service level mean nothing there.
  *
  * -1 with errno EINVAL for records that contradict each other, the addresses
- * or the port (with RDMUX_LOG=warn a line on standard error names the path and
+ * or the port (with RDMUX_LOG=debug a line on standard error names the path and
  * the field), for a bad count, for addresses of two families, and for an id in
  * another state. Nothing was sent then, and the id is as it was. */
 int rdmux_resolve_along(struct rdma_cm_id *id, struct sockaddr *src, struct sockaddr *dst,

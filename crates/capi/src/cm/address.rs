@@ -45,7 +45,10 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Result<Addr> {
                 Ok(SocketAddr::from(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id)).into())
             }
             AF_IB => Ok(read_ib(&addr.cast::<sockaddr_ib>().read_unaligned()).into()),
-            _ => Err(Errno::EINVAL),
+            family => {
+                tracing::debug!(family, "an address of a family that is not known");
+                Err(Errno::EINVAL)
+            }
         }
     }
 }

@@ -45,9 +45,9 @@ unsafe fn resolve_along(
         let src = if src.is_null() { None } else { Some(address::read(src)?) };
         (src, address::read(dst)?, path_data(paths.cast(), len)?)
     };
-    id.is_at(Phase::Other);
+    let client = id.process.client()?;
     id.lock().has_known_port |= src.is_some_and(|src| src.port() != 0);
-    id.process.client()?.resolve_along(id.handle, src, dst, &records)?;
+    id.tries(Phase::ResolvingRoute, || client.resolve_along(id.handle, src, dst, &records))?;
     address::show_destination(id, dst);
     complete(id)
 }

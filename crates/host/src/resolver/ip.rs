@@ -46,7 +46,8 @@ fn look_up(
         (None, None) => "nothing".to_owned(),
     };
     let failed = |error: LookupError| {
-        let code = error.error_num();
+        // What the C library was not even asked for.
+        let code = Some(error.error_num()).filter(|code| *code != 0).unwrap_or(libc::EAI_NONAME);
         ResolveError::Lookup { what: what(), code, source: error.into() }
     };
     let found = dns_lookup::getaddrinfo(node, service, hints).map_err(failed)?;
@@ -143,6 +144,10 @@ mod tests {
         let error = answers(None, Some("localhost"), None, Some(&numeric)).unwrap_err();
         assert_eq!((error.eai(), error.errno()), (Some(libc::EAI_NONAME), libc::ENOENT));
         assert!(error.to_string().contains("\"localhost\""), "{error}");
+        for (node, service) in [(None, None), (Some("a\0b"), None)] {
+            let error = answers(None, node, service, None).unwrap_err();
+            assert_eq!(error.eai(), Some(libc::EAI_NONAME), "{error}");
+        }
         let other = Hints { family: Some(Family::Other(99)), ..Hints::default() };
         let error = answers(None, Some("127.0.0.1"), None, Some(&other)).unwrap_err();
         assert_eq!((error.eai(), error.errno()), (Some(libc::EAI_FAMILY), libc::EAFNOSUPPORT));

@@ -181,7 +181,10 @@ impl Resolver {
         }
         // An IP address has no service but a port.
         let port = service.filter(|service| gid::sid_of(wanted.port_space, service).is_none());
-        let found = ip::answers(self.dir.as_ref(), node, port, hints)?;
+        let found = match (node, port, service) {
+            (None, None, Some(_)) => Vec::new(),
+            _ => ip::answers(self.dir.as_ref(), node, port, hints)?,
+        };
         if wanted.passive {
             return if wanted.native && wanted.port_space == Some(PortSpace::Ib) {
                 native::passive(service, &wanted, found)
