@@ -14,8 +14,8 @@ use super::connections::Connector;
 use super::run::Bench;
 use super::stats::{Figure, Goal, Unit};
 
-/// Connections of one round, one at a time.
-const CONNECTIONS: u32 = 1_000;
+/// Connections of one round, one at a time: a thousand of each in five rounds, which alternate.
+const CONNECTIONS: u32 = 200;
 
 /// Two hosts on a fabric.
 struct Subnet {
