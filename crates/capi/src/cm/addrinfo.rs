@@ -268,14 +268,15 @@ unsafe fn text(string: *const c_char) -> std::result::Result<Option<String>, Fai
 /// # Safety
 /// `addr` is NULL or that long.
 unsafe fn bytes(addr: *const sockaddr, len: socklen_t) -> Result<Vec<u8>> {
-    match (addr.is_null(), len) {
-        (_, 0) => Ok(Vec::new()),
-        (true, _) => Err(Errno::EINVAL),
-        // SAFETY: as promised.
-        (false, len) => {
-            Ok(unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len as usize).to_vec() })
-        }
+    if len == 0 {
+        return Ok(Vec::new());
     }
+    if addr.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: as promised.
+    let bytes = unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len as usize) };
+    Ok(bytes.to_vec())
 }
 
 /// Frees what [`rdma_getaddrinfo`] found, and all that follows it (rdma_freeaddrinfo(3)).

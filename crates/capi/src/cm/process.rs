@@ -107,8 +107,7 @@ impl Process {
     pub(super) fn subnet_gids(&self) -> Vec<Gid> {
         let on_fabric = self.devices.iter().filter(|device| device.kind().is_on_fabric());
         let gids = on_fabric.flat_map(|device| {
-            let ports = 1..=u8::try_from(MAX_PORTS).unwrap_or(u8::MAX);
-            ports.filter_map(|port| device.opened.device.gid(port, 0))
+            (1..=MAX_PORTS).filter_map(|port| device.opened.device.gid(port, 0))
         });
         gids.map(|entry| entry.gid).filter(|gid| !gid.is_zero()).collect()
     }
