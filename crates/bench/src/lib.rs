@@ -5,6 +5,7 @@ mod connections;
 mod end;
 mod iwarp;
 mod mad;
+mod native;
 mod part;
 mod peers;
 mod perftest;
@@ -67,6 +68,8 @@ enum Subject {
     C,
     /// Connections a second, beside TCP's
     Connections,
+    /// Connections by GID with paths that are given, beside those by IP address, on InfiniBand
+    Native,
     /// Memory and idle processor time of a thousand queue pairs
     Resources,
     /// XRC beside RC with a shared receive queue: rate, latency, and memory of all-to-all connections

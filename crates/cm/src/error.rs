@@ -73,6 +73,7 @@ pub enum Command {
     Leave,
     Destroy,
     WriteEvent,
+    ResolveService,
 }
 
 impl core::fmt::Display for Command {
@@ -99,6 +100,7 @@ impl core::fmt::Display for Command {
             Self::Leave => "leave",
             Self::Destroy => "destroy",
             Self::WriteEvent => "write_event",
+            Self::ResolveService => "resolve_service",
         })
     }
 }
@@ -230,6 +232,14 @@ pub enum CmError {
         /// Which field of its record.
         field: &'static str,
     },
+    /// It is to connect and has no path.
+    #[error("connect of {id}: it has no path to {addr}: resolve the route, or give path records")]
+    NoPath {
+        /// Which.
+        id: IdHandle,
+        /// Where to.
+        addr: Addr,
+    },
     /// The channel has as many ids as it may.
     #[error("create_id: event channel {} has {max} ids already", channel.0)]
     TooManyIds {
@@ -248,7 +258,8 @@ impl CmError {
             Self::State { .. }
             | Self::Invalid { .. }
             | Self::PrivateData { .. }
-            | Self::Path { .. } => errno::EINVAL,
+            | Self::Path { .. }
+            | Self::NoPath { .. } => errno::EINVAL,
             Self::Family { .. } => errno::EINVAL,
             Self::AddrInUse { .. } => errno::EADDRINUSE,
             Self::WildcardInUse { .. }

@@ -1,8 +1,10 @@
 //! What ids tell their owners (`rdma_cm_event`; rdma_get_cm_event(3)).
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 
+use crate::address::IbAddr;
 use crate::params::{ConnParam, Negotiated, Route, UdParam};
 use crate::sink::IdHandle;
 
@@ -120,13 +122,15 @@ pub enum EventParam {
     Ud(UdParam),
     /// Of the program's own: what it wrote.
     Arg(u64),
+    /// Of a lookup at subnet administration: the services that it knows.
+    Services(Vec<IbAddr>),
 }
 
 impl EventParam {
     /// The private data, if there is any.
     pub fn private_data(&self) -> &[u8] {
         match self {
-            Self::None | Self::Arg(_) => &[],
+            Self::None | Self::Arg(_) | Self::Services(_) => &[],
             Self::Conn(p) => &p.private_data,
             Self::Ud(p) => &p.private_data,
         }

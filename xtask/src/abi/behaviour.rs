@@ -34,6 +34,7 @@ const PROGRAMS: &[&str] = &[
     "umad_transfers",
     "port_events",
     "infiniband",
+    "native",
     "migration",
     "cycles",
 ];
@@ -43,6 +44,9 @@ const MANAGED_TOO: &[&str] = &["umad_agents", "umad_transfers"];
 
 /// The one that runs on a host with two ports only.
 const TWO_PORTS: &str = "infiniband";
+
+/// The one that runs without a subnet, and on a host with two ports.
+const BOTH_LINKS: &str = "native";
 
 /// The one that runs on a host with two addresses, and on one with two ports.
 const TWO_PATHS: &str = "migration";
@@ -69,7 +73,7 @@ pub(super) fn run(report: &mut Report) {
         Err(e) => return report.fail("behaviour of the C library", &format!("{e:#}")),
     };
     for program in PROGRAMS {
-        if (program.starts_with("umad") || ["port_events", TWO_PORTS].contains(program))
+        if (program.starts_with("umad") || ["port_events", TWO_PORTS, BOTH_LINKS].contains(program))
             && !Path::new(UMAD_HEADER).is_file()
         {
             report.skip(program, "no headers (libibumad-dev)");
@@ -77,6 +81,7 @@ pub(super) fn run(report: &mut Report) {
         }
         let subnets = match *program {
             TWO_PORTS => vec![Subnet::TwoPorts],
+            BOTH_LINKS => vec![Subnet::Plain, Subnet::TwoPorts],
             TWO_PATHS => vec![Subnet::Addresses, Subnet::TwoPorts],
             _ if MANAGED_TOO.contains(program) => vec![Subnet::Plain, Subnet::Managed],
             _ => vec![Subnet::Plain],
@@ -335,6 +340,9 @@ impl Host {
             // What only our library has, which comes before the distribution's.
             cc.arg(sources.join("xrc_fixture.c"));
             cc.arg(self.place.join("lib/libibverbs.so.1"));
+        }
+        if text.contains("<rdmux/cm.h>") {
+            cc.arg(self.place.join("lib/librdmacm.so.1"));
         }
         // One that loads the libraries itself must not be linked with them.
         cc.args(["-Wl,--as-needed", "-pthread", "-libverbs", "-lrdmacm"]);

@@ -5,6 +5,8 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use super::verbs::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+/// The family of InfiniBand's own addresses (<infiniband/ib.h>).
+pub const AF_IB: c_int = 27;
 /// InfiniBand's own address (`struct sockaddr_ib`, <infiniband/ib.h>). What has more than one byte is in network order, but for the
 /// family and the scope.
 #[repr(C)]
@@ -206,6 +208,8 @@ pub const RDMA_OPTION_ID_REUSEADDR: c_uint = 1;
 pub const RDMA_OPTION_ID_AFONLY: c_uint = 2;
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_uint = 3;
 pub const RDMA_OPTION_IB_PATH: c_uint = 1;
+/// Of <rdmux/cm.h>.
+pub const RDMUX_RAI_NATIVE: c_int = 0x2000_0000;
 /// Of <rdmux/iwarp.h>.
 pub const RDMUX_OPTION_IWARP: c_uint = 0x7264;
 /// Of <rdmux/iwarp.h>.

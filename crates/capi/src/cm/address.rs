@@ -13,9 +13,6 @@ use crate::abi::cma::*;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, zeroed};
 
-/// The family of InfiniBand's own addresses (<infiniband/ib.h>).
-pub(super) const AF_IB: c_int = 27;
-
 /// "Exactly", of a selector in a path record (IBTA 15.2.5.16).
 const EXACTLY: u8 = 2;
 /// 100 Gbit/s, as RoCE's port says (`IBV_RATE_100_GBPS`).
@@ -48,7 +45,10 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Result<Addr> {
                 Ok(SocketAddr::from(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id)).into())
             }
             AF_IB => Ok(read_ib(&addr.cast::<sockaddr_ib>().read_unaligned()).into()),
-            _ => Err(Errno::EINVAL),
+            family => {
+                tracing::debug!(family, "an address of a family that is not known");
+                Err(Errno::EINVAL)
+            }
         }
     }
 }
@@ -86,6 +86,40 @@ fn write_ib(ib: &IbAddr) -> sockaddr_ib {
 pub(super) unsafe fn read_group(addr: *const sockaddr) -> Result<IpAddr> {
     // SAFETY: as promised.
     Ok(unsafe { read(addr)? }.ip().to_canonical())
+}
+
+/// A socket address of so many bytes; none for a family that nobody knows, and if there are too few.
+pub(super) fn of_bytes(bytes: &[u8]) -> Option<Addr> {
+    let family = sa_family_t::from_ne_bytes(*bytes.first_chunk()?);
+    let needed = match c_int::from(family) {
+        libc::AF_INET => size_of::<sockaddr_in>(),
+        libc::AF_INET6 => size_of::<sockaddr_in6>(),
+        AF_IB => size_of::<sockaddr_ib>(),
+        _ => return None,
+    };
+    if bytes.len() < needed {
+        return None;
+    }
+    // SAFETY: it is as long as its family says.
+    unsafe { read(bytes.as_ptr().cast()) }.ok()
+}
+
+/// The family of an address.
+pub(super) fn family_of(addr: Addr) -> c_int {
+    match addr {
+        Addr::Ip(SocketAddr::V4(_)) => libc::AF_INET,
+        Addr::Ip(SocketAddr::V6(_)) => libc::AF_INET6,
+        Addr::Ib(_) => AF_IB,
+    }
+}
+
+/// How many bytes an address takes.
+pub(super) fn len_of(addr: Addr) -> usize {
+    match addr {
+        Addr::Ip(SocketAddr::V4(_)) => size_of::<sockaddr_in>(),
+        Addr::Ip(SocketAddr::V6(_)) => size_of::<sockaddr_in6>(),
+        Addr::Ib(_) => size_of::<sockaddr_ib>(),
+    }
 }
 
 /// A socket address as C has it.

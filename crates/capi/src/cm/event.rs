@@ -92,7 +92,7 @@ impl Event {
     /// Puts parameters in.
     pub(super) fn set_param(&mut self, param: EventParam) {
         match param {
-            EventParam::None => {}
+            EventParam::None | EventParam::Services(_) => {}
             EventParam::Conn(conn) => self.set_conn(conn),
             EventParam::Ud(ud) => self.set_ud(ud),
             EventParam::Arg(arg) => self.public.get_mut().param.arg = arg,

@@ -10,7 +10,7 @@ use super::event::{Delivered, Event};
 use super::id::{Depths, Id, New};
 use super::phase::Phase;
 use super::process::Process;
-use super::{address, create, ece, qp, verbs};
+use super::{address, create, ece, qp, resolving, verbs};
 use crate::abi::verbs::ibv_gid;
 use crate::boundary::Result;
 
@@ -37,10 +37,12 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
             or_fail(&mut told, moved, EventKind::AddrError);
         }
         EventKind::RouteResolved => {
+            // Where paths were given no event has told of the address before.
+            let moved = address_resolved(told.id(), &event);
             if let Some(route) = &event.route {
-                address::show_route(told.id(), route);
                 address::show_path(told.id(), route);
             }
+            or_fail(&mut told, moved, EventKind::RouteError);
         }
         EventKind::ConnectResponse => match responded(told.id(), &event) {
             None => {}
@@ -51,6 +53,12 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
         EventKind::Rejected => {
             // Nobody will answer; what was posted is flushed. A queue pair that cannot follow is the program's to see.
             let _ = qp::fail(told.id());
+        }
+        EventKind::AddrinfoResolved => {
+            if let EventParam::Services(services) = &event.param {
+                let kept = resolving::keep(told.id(), services);
+                or_fail(&mut told, kept, EventKind::AddrinfoError);
+            }
         }
         EventKind::AddrinfoError => told.id().lock().resolving.end(),
         _ => {}

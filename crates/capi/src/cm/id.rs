@@ -156,6 +156,21 @@ impl Id {
         fits
     }
 
+    /// Asks the service for a step, which takes it to `phase` unless that is refused.
+    pub(super) fn tries<T, E>(
+        &self,
+        phase: Phase,
+        ask: impl FnOnce() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        // Before the event can come that tells of the step.
+        let before = std::mem::replace(&mut self.lock().phase, phase);
+        let asked = ask();
+        if asked.is_err() {
+            self.is_at(before);
+        }
+        asked
+    }
+
     /// From now on its way is not the usual one, or has come to `phase` with the service's consent.
     pub(super) fn is_at(&self, phase: Phase) {
         self.lock().phase = phase;

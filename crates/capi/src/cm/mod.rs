@@ -14,13 +14,15 @@
 //! | `resolve`, `connect`, `multicast` | the calls that start something; events tell how it went |
 //! | `qp`, `srq`, `attr` | queue pairs of ids |
 //! | `endpoint` | rdma_create_ep and rdma_get_request |
-//! | `addrinfo` | rdma_getaddrinfo and its asynchronous form |
+//! | `addrinfo`, `resolving` | rdma_getaddrinfo and its asynchronous form |
+//! | `along` | addresses and paths together (<rdmux/cm.h>) |
 //! | `option`, `ece` | what may be set |
 //! | `verbs` | the part of libibverbs that is used |
 //! | `rsocket` | what exists of <rdma/rsocket.h> |
 
 mod address;
 mod addrinfo;
+mod along;
 mod attr;
 mod channel;
 mod connect;
@@ -39,6 +41,7 @@ mod phase;
 mod process;
 mod qp;
 mod resolve;
+mod resolving;
 pub(crate) mod rsocket;
 mod srq;
 mod take;

@@ -92,8 +92,8 @@ unsafe fn read<T>(value: *const c_void, len: usize) -> Result<T> {
 unsafe fn set_path(id: &Id, value: *const c_void, len: usize) -> Result<()> {
     // SAFETY: as promised.
     let records = unsafe { path_data(value, len)? };
-    id.is_at(Phase::Other);
-    Ok(id.process.client()?.set_paths(id.handle, &records)?)
+    let client = id.process.client()?;
+    Ok(id.tries(Phase::ResolvingRoute, || client.set_paths(id.handle, &records))?)
 }
 
 /// Path records and their flags, an array of `struct ibv_path_data`.
@@ -107,6 +107,11 @@ pub(super) unsafe fn path_data(value: *const c_void, len: usize) -> Result<Vec<P
     const SIZE: usize = size_of::<ibv_path_data>();
     let is_array = (SIZE..=SIZE * MAX_PATHS).contains(&len) && len.is_multiple_of(SIZE);
     if value.is_null() || !is_array {
+        tracing::debug!(
+            len,
+            is_null = value.is_null(),
+            "no array of one to {MAX_PATHS} path records"
+        );
         return Err(Errno::EINVAL);
     }
     let records = value.cast::<[u8; SIZE]>();

@@ -1,14 +1,16 @@
 //! The rows on an InfiniBand fabric with two hosts at two switches, which two cables join: queue pairs that find each other by LID, by
 //! GID and by a group, a cable that fails, and the way around it.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use rdmux::resolver::{Hints, Resolver};
 use rdmux::umad::sa::{CLASS_VERSION, JoinState, McMemberRecord, McMemberRecordMask, SaMad};
 use rdmux::umad::{Address, AgentAttr, Method, MgmtClass, Port};
 use rdmux::{
-    Access, AddressVector, Ah, AsyncEvent, Completion, Context, Cq, DeviceKind, Gid, Lid, Mr, Pkey,
-    PortState, Qkey, Qp, QpType, Qpn, SendWr, WcFlags,
+    Access, AddressVector, Ah, AsyncEvent, Completion, Context, Cq, DeviceKind, Gid, Lid, Mr,
+    Options, Pkey, PortState, Qkey, Qp, QpType, Qpn, SendWr, WcFlags,
 };
 use rdmux_fabric::client::ConnectOptions;
 use rdmux_fabric::client::admin::{self, Plan};
@@ -56,6 +58,7 @@ pub(super) const ROWS: &[Row] = &[
     Row { name: "InfiniBand: UD SEND by LID", run: |ground| datagram(ground, false) },
     Row { name: "InfiniBand: UD SEND by GID", run: |ground| datagram(ground, true) },
     Row { name: "InfiniBand: UD SEND to a group", run: group },
+    Row { name: "InfiniBand: connect by name, GID and path known", run: by_name },
     Row { name: "InfiniBand: a cable fails, RC goes by another", run: reroute },
     Row { name: "InfiniBand: a port loses its link, and is back", run: flap },
 ];
@@ -332,6 +335,27 @@ fn group(ground: &Ground) -> Result<Done> {
         compare(&end.mr.to_vec(from..from + LEN), &data)?;
     }
     Ok(Done { bytes: 2 * LEN as u64, time: start.elapsed() })
+}
+
+/// A name leads to a GID and a path, and these to a connection without a further question.
+fn by_name(ground: &Ground) -> Result<Done> {
+    const WORDS: &[u8] = b"found by name";
+    let [a, b] = &ground.contexts;
+    let mut listener = Options::new().context(b).bind((b.address()?, 0).into())?;
+    let port = listener.local_addr().port().to_string();
+    let hints = Hints { native: true, ..Hints::default() };
+    let found = Resolver::new(a).resolve(Some(HOSTS[1]), Some(&port), &hints)?;
+    let best = found.first().context("nothing was found")?;
+    let gid = best.dst.as_ref().and_then(|dst| Some(dst.ib()?.gid));
+    ensure!(gid == b.gid(0).ok() && best.paths.len() == 1, "the name leads to {best:?}");
+    let server = thread::spawn(move || listener.accept());
+    let start = Instant::now();
+    let mut connection = Options::new().context(a).timeout(TIMEOUT).connect_along(best)?;
+    let time = start.elapsed();
+    let mut peer = server.join().map_err(|_| anyhow!("the listener panicked"))??;
+    connection.send(WORDS)?;
+    ensure!(peer.recv()?.as_deref() == Some(WORDS), "other words came");
+    Ok(Done { bytes: WORDS.len() as u64, time })
 }
 
 /// Has subnet administration make a host's port a member of the group.

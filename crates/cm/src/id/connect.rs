@@ -53,6 +53,7 @@ impl Manager {
         sink: &mut impl Sink,
     ) -> Result<(), CmError> {
         let command = Command::Connect;
+        self.has_path(id)?;
         let found = self.in_state(id, command, IdState::RouteResolved)?;
         let (ps, qp_type, psn) = (found.ps, found.qp_type, found.psn);
         let iwarp = self.is_iwarp(id);
@@ -120,6 +121,17 @@ impl Manager {
         found.negotiated = Some(wishes);
         found.go(IdState::Connect);
         Ok(())
+    }
+
+    /// An id that knows its peer and not the way there is told so.
+    fn has_path(&self, id: IdHandle) -> Result<(), CmError> {
+        let found = self.get(id, Command::Connect)?;
+        match (found.state(), found.peer) {
+            (IdState::AddrResolved | IdState::RouteQuery, Some(addr)) => {
+                Err(CmError::NoPath { id, addr })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What goes before the private data of an id with IP addresses, so that its peer knows them (IBTA annex A11). Native addresses

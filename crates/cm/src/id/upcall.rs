@@ -1,12 +1,15 @@
 //! What connections and lookups tell, as events.
 
+use alloc::vec::Vec;
+
 use rdmux_transport::Time;
 use rdmux_wire::cm::{Rep, SidrRep, SidrStatus};
 use rdmux_wire::{AckTimeout, Qpn};
 
 use super::entry::{IdState, Link};
 use super::{EventBody, Manager};
-use crate::error::{CmError, Command};
+use crate::address::IbAddr;
+use crate::error::{CmError, Command, errno};
 use crate::event::{EventKind, EventParam};
 use crate::ib::{ConnEvent, Upcall};
 use crate::params::{ConnParam, Ece, UdParam};
@@ -36,6 +39,27 @@ impl Manager {
         let param = EventParam::Arg(arg);
         self.emit(id, EventBody { status, param, ..EventBody::new(kind) }, sink);
         Ok(())
+    }
+
+    /// What subnet administration knows of the services that an id was to look for, or a positive errno: ADDRINFO_RESOLVED or
+    /// ADDRINFO_ERROR, which is also told of no service at all.
+    pub fn handle_services(
+        &mut self,
+        id: IdHandle,
+        answer: Result<Vec<IbAddr>, i32>,
+        sink: &mut impl Sink,
+    ) {
+        let body = match answer {
+            Ok(found) if found.is_empty() => {
+                EventBody::failed(EventKind::AddrinfoError, -errno::ENOENT)
+            }
+            Ok(found) => EventBody {
+                param: EventParam::Services(found),
+                ..EventBody::new(EventKind::AddrinfoResolved)
+            },
+            Err(errno) => EventBody::failed(EventKind::AddrinfoError, -errno.abs()),
+        };
+        self.emit(id, body, sink);
     }
 
     /// A command failed whose caller did not wait for the answer: the event tells that its success would have told.

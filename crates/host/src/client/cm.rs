@@ -22,7 +22,7 @@ use rdmux_verbs::control::DeviceKind;
 
 use super::control::HostClient;
 use crate::error::HostError;
-use crate::names::peer_to_peer;
+use crate::names::{ServiceKey, peer_to_peer};
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{CmReply, CmRequest, MAX_EVENTS_MESSAGE, Request, Response};
 
@@ -525,6 +525,21 @@ impl HostClient {
         self.cm_done(CmRequest::WriteEvent { id, kind, status, arg }, || {
             format!("write an event of {id}")
         })
+    }
+
+    /// Asks subnet administration for services of an ID or a name, by the port that the id is bound to. An event
+    /// AddrinfoResolved with [`EventParam::Services`](rdmux_cm::EventParam::Services), or AddrinfoError, follows.
+    ///
+    /// # Errors
+    /// See above; `EINVAL` for an id that is bound to no port of a subnet.
+    pub fn resolve_service(
+        &self,
+        id: IdHandle,
+        service: &ServiceKey,
+        timeout: Duration,
+    ) -> Result<(), HostError> {
+        let request = CmRequest::ResolveService { id, service: service.clone(), timeout };
+        self.cm_done(request, || format!("look for service {service}"))
     }
 
     /// Sets an option (rdma_set_option(3)).

@@ -11,6 +11,8 @@ use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::DeviceKind;
 use serde::{Deserialize, Serialize};
 
+use crate::names::ServiceKey;
+
 /// A command. See the method of the same name of [`HostClient`](crate::client::HostClient).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the client's methods say what the fields are")]
@@ -108,6 +110,12 @@ pub enum CmRequest {
         kind: EventKind,
         status: i32,
         arg: u64,
+    },
+    /// Services of subnet administration are looked for; an event tells which there are.
+    ResolveService {
+        id: IdHandle,
+        service: ServiceKey,
+        timeout: Duration,
     },
     /// The process has read the CONNECT_REQUEST that brought the id.
     Take {

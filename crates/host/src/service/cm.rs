@@ -430,6 +430,9 @@ impl Core {
             R::WriteEvent { id, kind, status, arg } => {
                 manager.write_event(id, kind, status, arg, sink).map(done)
             }
+            R::ResolveService { id, service, timeout } => {
+                self.find_services(id, &service, timeout).map(done)
+            }
             R::Take { id } => manager.take(id).map(done),
         }
     }
@@ -501,6 +504,7 @@ fn request_id(request: &CmRequest) -> Option<IdHandle> {
         | R::Join { id, .. }
         | R::Leave { id, .. }
         | R::WriteEvent { id, .. }
+        | R::ResolveService { id, .. }
         | R::Take { id } => Some(id),
     }
 }
