@@ -73,6 +73,10 @@ pub enum Command {
     Leave,
     Destroy,
     WriteEvent,
+    LoadAlternate,
+    AnswerAlternate,
+    AskForTime,
+    SetPrivateData,
 }
 
 impl core::fmt::Display for Command {
@@ -99,6 +103,10 @@ impl core::fmt::Display for Command {
             Self::Leave => "leave",
             Self::Destroy => "destroy",
             Self::WriteEvent => "write_event",
+            Self::LoadAlternate => "load_alternate",
+            Self::AnswerAlternate => "answer_alternate",
+            Self::AskForTime => "ask_for_time",
+            Self::SetPrivateData => "set_private_data",
         })
     }
 }

@@ -52,12 +52,17 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
             // Nobody will answer; what was posted is flushed. A queue pair that cannot follow is the program's to see.
             let _ = qp::fail(told.id());
         }
+        EventKind::AlternateResponse if event.status == 0 => {
+            let loaded = qp::reload(told.id());
+            or_fail(&mut told, loaded, EventKind::AlternateResponse);
+        }
         EventKind::AddrinfoError => told.id().lock().resolving.end(),
         _ => {}
     }
     let kind = event.kind;
     let group = event.context;
     let param = event.param;
+    told.set_mad(event.mad);
     if let (EventKind::MulticastJoin, EventParam::Ud(ud)) = (kind, &param) {
         let attached = joined(told.id(), group, ud);
         or_fail(&mut told, attached, EventKind::MulticastError);
@@ -168,6 +173,7 @@ fn request(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Even
         }
     }
     told.set_param(event.param);
+    told.set_mad(event.mad);
     Some(told)
 }
 

@@ -39,6 +39,26 @@ pub(crate) struct Conn {
     pub(super) tid: u64,
     /// The way to the peer.
     pub(super) path: MadPath,
+    /// The other way, of the path that the connection may migrate to.
+    pub(super) other_path: Option<MadPath>,
+    /// Whether we sent REQ.
+    pub(super) is_active: bool,
+    /// How far a LAP is.
+    pub(super) lap: Lapping,
+    /// The transactions of LAPs that were answered before the last one: a datagram that was delayed is no new wish.
+    pub(super) old_laps: [Option<u64>; 4],
+    /// The MRA that the program has sent of the message that it is to answer, for when that comes again.
+    pub(super) mra: Option<Box<Mad>>,
+    /// How often the peer has asked for more time.
+    pub(super) respites: u8,
+    /// The service timeout code of an MRA that is sent because the program has not answered.
+    pub(super) service_timeout: u8,
+    /// How often REQ may still be sent elsewhere.
+    pub(super) redirects_left: u8,
+    /// In what time the peer should answer; a code.
+    pub(super) response_timeout: u8,
+    /// The RTU that was sent.
+    pub(super) rtu: Option<Box<Mad>>,
     /// A DREQ that came before the program established the connection: who it names as its sender, and its transaction.
     pub(super) early_dreq: Option<(u32, u64)>,
     /// What we wait for an answer to.
@@ -57,6 +77,19 @@ pub(crate) struct Conn {
     pub(super) deadline: Deadline,
 }
 
+/// How far a LAP is. Only the side that sent REQ sends LAPs (IBTA 12.9.5), so there is one at a time.
+#[derive(Debug)]
+pub(super) enum Lapping {
+    /// There was none yet.
+    None,
+    /// Ours is out, and not answered; with its transaction, and the way along its path.
+    Sent(u64, MadPath),
+    /// The peer's came, and the program has not answered.
+    Asked(u64),
+    /// The peer's was answered with this APR.
+    Answered(u64, Box<Mad>),
+}
+
 /// What a new connection starts with.
 pub(super) struct NewConn {
     pub(super) state: State,
@@ -68,6 +101,8 @@ pub(super) struct NewConn {
     pub(super) max_retries: u8,
     pub(super) interval: Duration,
     pub(super) ack_timeout: u8,
+    pub(super) service_timeout: u8,
+    pub(super) response_timeout: u8,
 }
 
 impl Conn {
@@ -84,6 +119,16 @@ impl Conn {
             remote_qpn: Qpn::default(),
             tid: new.tid,
             path: new.path,
+            other_path: None,
+            is_active: new.state.awaits_rep(),
+            lap: Lapping::None,
+            old_laps: [None; 4],
+            mra: None,
+            respites: 0,
+            service_timeout: new.service_timeout,
+            redirects_left: 0,
+            response_timeout: new.response_timeout,
+            rtu: None,
             early_dreq: None,
             out: None,
             refusal: None,
@@ -108,7 +153,13 @@ impl Conn {
 
     /// Whether a message with these communication ids, from this peer, is of this connection.
     pub(super) fn is_of(&self, remote_id: u32, path: &MadPath) -> bool {
-        self.remote_id == remote_id && self.path.peer() == path.peer()
+        self.remote_id == remote_id && self.is_from(path)
+    }
+
+    /// Whether a message came from the peer: by the one path or by the other.
+    pub(super) fn is_from(&self, path: &MadPath) -> bool {
+        let peer = path.peer();
+        self.path.peer() == peer || self.other_path.is_some_and(|other| other.peer() == peer)
     }
 
     /// The transaction of a message that we start ourselves.
