@@ -35,6 +35,7 @@ const PROGRAMS: &[&str] = &[
     "port_events",
     "infiniband",
     "migration",
+    "cm_messages",
     "cycles",
 ];
 
@@ -46,6 +47,9 @@ const TWO_PORTS: &str = "infiniband";
 
 /// The one that runs on a host with two addresses, and on one with two ports.
 const TWO_PATHS: &str = "migration";
+
+/// Another one of that kind.
+const TWO_PATHS_OF_CM: &str = "cm_messages";
 
 /// What a program includes that needs a port of a subnet.
 const ON_FABRIC: &str = "\"umad_fixture.h\"";
@@ -77,7 +81,7 @@ pub(super) fn run(report: &mut Report) {
         }
         let subnets = match *program {
             TWO_PORTS => vec![Subnet::TwoPorts],
-            TWO_PATHS => vec![Subnet::Addresses, Subnet::TwoPorts],
+            TWO_PATHS | TWO_PATHS_OF_CM => vec![Subnet::Addresses, Subnet::TwoPorts],
             _ if MANAGED_TOO.contains(program) => vec![Subnet::Plain, Subnet::Managed],
             _ => vec![Subnet::Plain],
         };
@@ -335,6 +339,9 @@ impl Host {
             // What only our library has, which comes before the distribution's.
             cc.arg(sources.join("xrc_fixture.c"));
             cc.arg(self.place.join("lib/libibverbs.so.1"));
+        }
+        if text.contains("<rdmux/cm.h>") {
+            cc.arg(self.place.join("lib/librdmacm.so.1"));
         }
         // One that loads the libraries itself must not be linked with them.
         cc.args(["-Wl,--as-needed", "-pthread", "-libverbs", "-lrdmacm"]);

@@ -202,11 +202,13 @@ impl Cm {
         Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::AlternateUnanswered(status) })
     }
 
-    /// The connection has migrated: its messages go by the path that it uses now. False if there is no other path.
-    pub(crate) fn migrated(&mut self, conn: u32) -> bool {
-        let Some(c) = self.conns.get_mut(&conn) else { return false };
-        let Some(other) = c.other_path else { return false };
-        c.other_path = Some(core::mem::replace(&mut c.path, other));
-        true
+    /// The connection has migrated: its messages go by the path that it uses now, if that begins at the same port. Those to another
+    /// port's QP1 nobody would get: drivers have one for connections, that of the port where they are made.
+    pub(crate) fn migrated(&mut self, conn: u32) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        let of_port = |path: &MadPath| path.av.port_num == c.path.av.port_num;
+        if let Some(other) = c.other_path.filter(of_port) {
+            c.other_path = Some(core::mem::replace(&mut c.path, other));
+        }
     }
 }

@@ -341,12 +341,8 @@ impl World {
         if !datagram && !iwarp {
             self.names_peer(key, token, Role::Active, event)?;
         }
-        // A request that was sent elsewhere may come late to where it was sent first.
-        let (at, life, _) = key;
-        let was_redirected = |(k, l): (&Key, &Life)| {
-            (k.0, k.1, l.token, l.role) == (at, life, token, role) && l.redirected
-        };
-        let elsewhere = self.lives.iter().any(was_redirected);
+        // A request that was sent elsewhere may come again to where it was sent first, before the refusal is there.
+        let elsewhere = self.lives.values().any(|l| l.token == token && l.redirected);
         let again = self.lives.values().any(|l| l.token == token && l.role == role && !l.over());
         let again = again && !elsewhere;
         // Who was reset asks again; that the first request is dead shows when it is answered.
