@@ -37,10 +37,12 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
             or_fail(&mut told, moved, EventKind::AddrError);
         }
         EventKind::RouteResolved => {
+            // Where paths were given no event has told of the address before.
+            let moved = address_resolved(told.id(), &event);
             if let Some(route) = &event.route {
-                address::show_route(told.id(), route);
                 address::show_path(told.id(), route);
             }
+            or_fail(&mut told, moved, EventKind::RouteError);
         }
         EventKind::ConnectResponse => match responded(told.id(), &event) {
             None => {}

@@ -115,6 +115,7 @@ impl Cm {
             Lapping::None | Lapping::Sent(..) | Lapping::Answered(..) => {}
         }
         (c.lap, c.mra) = (Lapping::Asked(tid), None);
+        c.follow(path);
         let Some(id) = c.owner else {
             self.answer_alternate(ids.0, &Answer::refusal(AprStatus::UNSUPPORTED), sink);
             return None;
@@ -161,7 +162,9 @@ impl Cm {
         c.old_laps.rotate_right(1);
         c.old_laps[0] = Some(tid);
         (c.lap, c.mra) = (Lapping::Answered(tid, Box::new(mad)), None);
-        c.other_path = answer.path.or(c.other_path);
+        if let Some(path) = answer.path {
+            c.take_path(path);
+        }
         let path = c.path;
         self.counters.laps_refused += u64::from(answer.status != AprStatus::LOADED);
         self.send(&path, &mad, sink);
@@ -187,7 +190,7 @@ impl Cm {
         };
         c.lap = Lapping::None;
         if apr.status == AprStatus::LOADED {
-            c.other_path = Some(other_path);
+            c.take_path(other_path);
         }
         self.answered(conn);
         Some(Upcall::ToOwner { id: owner?, what: ConnEvent::AlternateAnswered(apr) })
@@ -202,13 +205,13 @@ impl Cm {
         Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::AlternateUnanswered(status) })
     }
 
-    /// The connection has migrated: its messages go by the path that it uses now, if that begins at the same port. Those to another
-    /// port's QP1 nobody would get: drivers have one for connections, that of the port where they are made.
-    pub(crate) fn migrated(&mut self, conn: u32) {
-        let Some(c) = self.conns.get_mut(&conn) else { return };
-        let of_port = |path: &MadPath| path.av.port_num == c.path.av.port_num;
-        if let Some(other) = c.other_path.filter(of_port) {
-            c.other_path = Some(core::mem::replace(&mut c.path, other));
+    /// The connection has migrated: its messages go by this path now, if it begins at the same port. Those to another port's QP1
+    /// nobody would get: drivers have one for connections, that of the port where they are made.
+    pub(crate) fn migrated(&mut self, conn: u32, to: &MadPath) {
+        if let Some(c) = self.conns.get_mut(&conn)
+            && to.av.port_num == c.path.av.port_num
+        {
+            c.move_to(to);
         }
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Conn {
     pub(super) path: MadPath,
     /// The other way, of the path that the connection may migrate to.
     pub(super) other_path: Option<MadPath>,
+    /// That of the alternate path before. The peer may have migrated to it while another one was loaded.
+    pub(super) former_path: Option<MadPath>,
     /// Whether we sent REQ.
     pub(super) is_active: bool,
     /// How far a LAP is.
@@ -120,6 +122,7 @@ impl Conn {
             tid: new.tid,
             path: new.path,
             other_path: None,
+            former_path: None,
             is_active: new.state.awaits_rep(),
             lap: Lapping::None,
             old_laps: [None; 4],
@@ -156,10 +159,44 @@ impl Conn {
         self.remote_id == remote_id && self.is_from(path)
     }
 
-    /// Whether a message came from the peer: by the one path or by the other.
+    /// Whether a message came from the peer: by any path that the connection has, had or is to have.
     pub(super) fn is_from(&self, path: &MadPath) -> bool {
-        let peer = path.peer();
-        self.path.peer() == peer || self.other_path.is_some_and(|other| other.peer() == peer)
+        let asked = match self.lap {
+            Lapping::Sent(_, path) => Some(path),
+            _ => None,
+        };
+        let paths = [Some(self.path), self.other_path, self.former_path, asked];
+        paths.iter().flatten().any(|known| known.peer() == path.peer())
+    }
+
+    /// The peer sends by this path now: it has migrated, or has not, other than we.
+    pub(super) fn follow(&mut self, path: &MadPath) {
+        let own = &mut self.path;
+        let others = [&mut self.other_path, &mut self.former_path];
+        let came = others.into_iter().flatten().find(|other| other.peer() == path.peer());
+        if let Some(other) = came.filter(|_| own.peer() != path.peer()) {
+            core::mem::swap(own, other);
+        }
+    }
+
+    /// Messages go by this path from now on.
+    pub(super) fn move_to(&mut self, to: &MadPath) {
+        let is_it = |path: &MadPath| (path.local, path.peer()) == (to.local, to.peer());
+        if is_it(&self.path) {
+            return;
+        }
+        for other in [&mut self.other_path, &mut self.former_path].into_iter().flatten() {
+            if is_it(other) {
+                core::mem::swap(&mut self.path, other);
+                return;
+            }
+        }
+        self.former_path = Some(core::mem::replace(&mut self.path, *to));
+    }
+
+    /// Both ends are ready for another path.
+    pub(super) fn take_path(&mut self, new: MadPath) {
+        self.former_path = self.other_path.replace(new);
     }
 
     /// The transaction of a message that we start ourselves.

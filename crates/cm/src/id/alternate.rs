@@ -117,7 +117,8 @@ impl Manager {
             let what = "the connection has no alternate path";
             return Err(CmError::Invalid { id, command, what });
         };
-        self.cm.migrated(conn);
+        let device = self.get(id, command)?.route.map_or(0, |route| route.device);
+        self.cm.migrated(conn, &new.mad_path(device, new.av));
         let found = self.get_mut(id, command)?;
         let former = found.route.map(|route| former(&route, &new));
         if let Some(route) = &mut found.route {
