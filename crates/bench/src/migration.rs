@@ -135,8 +135,8 @@ impl Pair {
                 }
                 longest = longest.max(last.elapsed());
                 last = Instant::now();
-                let is_over = is_down.load(Ordering::Acquire)
-                    && near.qp.migration() == MigState::Migrated;
+                let is_over =
+                    is_down.load(Ordering::Acquire) && near.qp.migration() == MigState::Migrated;
                 after += u32::from(is_over);
                 ensure!(start.elapsed() < LIMIT, "the connection does not migrate");
             }

@@ -188,7 +188,8 @@ const REDIRECTS: u8 = 4;
 impl Fields {
     /// Takes an option; else what is wrong with it.
     pub(crate) fn set(&mut self, option: CmOption) -> Result<(), &'static str> {
-        let code = |code| if code > 31 { Err("the timeout code exceeds 31") } else { Ok(Some(code)) };
+        let code =
+            |code| if code > 31 { Err("the timeout code exceeds 31") } else { Ok(Some(code)) };
         let count = |n| if n > 15 { Err("the number exceeds 15") } else { Ok(Some(n)) };
         match option {
             CmOption::RemoteResponseTimeout(c) => self.remote_response_timeout = code(c)?,

@@ -48,7 +48,9 @@ pub use error::{CmError, Command};
 pub use event::{Event, EventKind, EventParam};
 pub use fields::{CmOption, Courtesy, Failover, Redirect, Refusal};
 pub use id::{IdInfo, IdState, Manager, StreamListener};
-pub use params::{Alternate, ConnParam, Ece, IdOption, JoinFlags, Negotiated, PathData, Route, UdParam};
+pub use params::{
+    Alternate, ConnParam, Ece, IdOption, JoinFlags, Negotiated, PathData, Route, UdParam,
+};
 pub use path::{MadPath, Path, PathQuery, Paths, Peer};
 pub use ports::PortSpace;
 pub use rdmux_transport::{Time, timers};

@@ -294,7 +294,8 @@ fn along(client: &mut Host, server: &Host, records: &[PathData]) -> IdHandle {
     let only = Some(OnlyDevice { device: IB, transport: TransportType::Ib });
     let id = client.cm.create_id_on(CLIENT, PortSpace::Tcp, QpType::Rc, only, 0).unwrap();
     let (now, dst) = (Time::ZERO, SocketAddr::new(server.ip, PORT));
-    let taken = client.cm.resolve_along(now, id, (None, dst.into()), records, true, &mut client.out);
+    let taken =
+        client.cm.resolve_along(now, id, (None, dst.into()), records, true, &mut client.out);
     taken.unwrap();
     client.event(EventKind::RouteResolved);
     client.cm.connect(now, id, &param(0x22), &mut client.out).unwrap();

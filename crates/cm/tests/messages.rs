@@ -69,14 +69,19 @@ fn requested(net: &mut Net, id: IdHandle) -> IdHandle {
 #[test]
 fn fields_of_req_are_those_of_the_options_and_the_peer_is_told_them() {
     let (mut net, id) = told(QpType::Rc);
-    set(&mut net, CLIENT, id, &[
-        CmOption::RemoteResponseTimeout(17),
-        CmOption::LocalResponseTimeout(19),
-        CmOption::MaxRetries(3),
-        CmOption::StartingPsn(0x12_3456),
-        CmOption::PathMtu(Mtu::M256),
-        CmOption::LocalQkey(0x77),
-    ]);
+    set(
+        &mut net,
+        CLIENT,
+        id,
+        &[
+            CmOption::RemoteResponseTimeout(17),
+            CmOption::LocalResponseTimeout(19),
+            CmOption::MaxRetries(3),
+            CmOption::StartingPsn(0x12_3456),
+            CmOption::PathMtu(Mtu::M256),
+            CmOption::LocalQkey(0x77),
+        ],
+    );
     connect(&mut net, id);
     net.run_until_idle();
     let event = net.hosts[SERVER].event(EventKind::ConnectRequest);
@@ -134,11 +139,16 @@ fn options_out_of_range_or_too_late_are_refused() {
 #[test]
 fn response_timeouts_and_retries_of_req_rule_the_repetitions_of_both_sides() {
     let (mut net, id) = told(QpType::Rc);
-    set(&mut net, CLIENT, id, &[
-        CmOption::RemoteResponseTimeout(18),
-        CmOption::LocalResponseTimeout(17),
-        CmOption::MaxRetries(2),
-    ]);
+    set(
+        &mut net,
+        CLIENT,
+        id,
+        &[
+            CmOption::RemoteResponseTimeout(18),
+            CmOption::LocalResponseTimeout(17),
+            CmOption::MaxRetries(2),
+        ],
+    );
     net.filter = Box::new(|message| !matches!(message, Message::Req(_)));
     connect(&mut net, id);
     // Twice the packet lifetime of 1,024 ms, and 1,024 ms.

@@ -300,7 +300,12 @@ impl<'a> Script<'a> {
                 let gid = if n > 128 { Gid::from(to) } else { Gid([n; 16]) };
                 let info = Redirect { gid, ..Redirect::default() }.to_info();
                 let reason = [24, 25, 4][usize::from(n % 3)];
-                m.reject_with(now, id, &Refusal { private_data: Vec::new(), ..refusal(reason, &info) }, w)
+                m.reject_with(
+                    now,
+                    id,
+                    &Refusal { private_data: Vec::new(), ..refusal(reason, &info) },
+                    w,
+                )
             }
             4 => m.reject_with(now, id, &refusal(n.into(), &data), w),
             5 => m.set_private_data(id, Courtesy::Rtu, &data),

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use rdmux_cm::{Courtesy, Redirect, Refusal};
-use rdmux_wire::cm::{CmMad, Message, Path, RejReason, SidrStatus};
+use rdmux_wire::cm::{CmMad, Message, Path, RejReason, Rep, Req, SidrStatus};
 use rdmux_wire::{Gid, Lid, Pkey};
 
 use super::event::Event;
@@ -45,9 +45,8 @@ pub(crate) unsafe extern "C" fn rdmux_reject(
 ) -> c_int {
     status(|| {
         // SAFETY: as promised.
-        let (id, info, private_data) = unsafe {
-            (Id::get(id)?, bytes(info, info_len), bytes(private_data, private_data_len))
-        };
+        let (id, info, private_data) =
+            unsafe { (Id::get(id)?, bytes(info, info_len), bytes(private_data, private_data_len)) };
         refuse(id, Refusal { reason, info, private_data })
     })
 }
@@ -169,9 +168,8 @@ pub(crate) unsafe extern "C" fn rdmux_answer_alternate(
 ) -> c_int {
     status(|| {
         // SAFETY: as promised.
-        let (id, info, private_data) = unsafe {
-            (Id::get(id)?, bytes(info, info_len), bytes(private_data, private_data_len))
-        };
+        let (id, info, private_data) =
+            unsafe { (Id::get(id)?, bytes(info, info_len), bytes(private_data, private_data_len)) };
         if apr_status == 0 {
             qp::reload(id)?;
         }
@@ -225,96 +223,104 @@ fn told(mad: &CmMad) -> rdmux_cm_message {
     // SAFETY: zero is a value of every field.
     let mut m: rdmux_cm_message = unsafe { zeroed() };
     (m.kind, m.tid) = (mad.message.attr_id().into(), mad.tid);
-    let ids = |m: &mut rdmux_cm_message, local, remote| {
-        (m.local_comm_id, m.remote_comm_id) = (local, remote);
-    };
-    let private = |m: &mut rdmux_cm_message, data: &[u8]| {
-        m.private_data[..data.len()].copy_from_slice(data);
-        m.private_data_len = u8::try_from(data.len()).unwrap_or(0);
-    };
     match &mad.message {
-        Message::Req(req) => {
-            (m.local_comm_id, m.service_id) = (req.local_comm_id, req.service_id.0);
-            (m.vendor_id, m.ece_options) = (req.vendor_id, mad.attr_mod);
-            (m.ca_guid, m.qkey) = (req.local_ca_guid.0, req.local_qkey.0);
-            (m.qpn, m.starting_psn) = (req.local_qpn.get(), req.starting_psn.get());
-            m.responder_resources = req.responder_resources;
-            m.initiator_depth = req.initiator_depth;
-            m.remote_response_timeout = req.remote_cm_response_timeout;
-            m.local_response_timeout = req.local_cm_response_timeout;
-            m.transport = req.transport.code();
-            m.flow_control = req.end_to_end_flow_control.into();
-            (m.retry_count, m.rnr_retry_count) = (req.retry_count, req.rnr_retry_count);
-            (m.pkey, m.path_mtu) = (req.pkey.0, req.path_mtu);
-            (m.max_retries, m.srq) = (req.max_cm_retries, req.srq.into());
-            (m.primary, m.alternate) = (path(&req.primary), path(&req.alternate));
-            private(&mut m, &req.private_data);
-        }
+        Message::Req(req) => m.tell_req(req, mad.attr_mod),
+        Message::Rep(rep) => m.tell_rep(rep, mad.attr_mod),
         Message::Mra(mra) => {
-            ids(&mut m, mra.local_comm_id, mra.remote_comm_id);
+            m.tell_ids(mra.local_comm_id, mra.remote_comm_id);
             (m.answered, m.service_timeout) = (mra.message as u8, mra.service_timeout);
-            private(&mut m, &mra.private_data);
+            m.tell_private(&mra.private_data);
         }
         Message::Rej(rej) => {
-            ids(&mut m, rej.local_comm_id, rej.remote_comm_id);
+            m.tell_ids(rej.local_comm_id, rej.remote_comm_id);
             (m.answered, m.reason) = (rej.message as u8, rej.reason.0);
             (m.info_len, m.info) = (rej.ari_len, rej.ari);
-            private(&mut m, &rej.private_data);
-        }
-        Message::Rep(rep) => {
-            ids(&mut m, rep.local_comm_id, rep.remote_comm_id);
-            (m.vendor_id, m.ece_options) = (rep.vendor_id, mad.attr_mod);
-            (m.ca_guid, m.qkey) = (rep.local_ca_guid.0, rep.local_qkey.0);
-            // With XRC it stands where the end-to-end context is.
-            let qpn = rep.local_qpn.get();
-            m.qpn = if qpn == 0 { rep.local_eecn } else { qpn };
-            m.starting_psn = rep.starting_psn.get();
-            m.responder_resources = rep.responder_resources;
-            m.initiator_depth = rep.initiator_depth;
-            m.target_ack_delay = rep.target_ack_delay;
-            m.failover_accepted = rep.failover_accepted;
-            m.flow_control = rep.end_to_end_flow_control.into();
-            (m.rnr_retry_count, m.srq) = (rep.rnr_retry_count, rep.srq.into());
-            private(&mut m, &rep.private_data);
+            m.tell_private(&rej.private_data);
         }
         Message::Rtu(rtu) => {
-            ids(&mut m, rtu.local_comm_id, rtu.remote_comm_id);
-            private(&mut m, &rtu.private_data);
+            m.tell_ids(rtu.local_comm_id, rtu.remote_comm_id);
+            m.tell_private(&rtu.private_data);
         }
         Message::Dreq(dreq) => {
-            ids(&mut m, dreq.local_comm_id, dreq.remote_comm_id);
+            m.tell_ids(dreq.local_comm_id, dreq.remote_comm_id);
             m.qpn = dreq.remote_qpn.get();
-            private(&mut m, &dreq.private_data);
+            m.tell_private(&dreq.private_data);
         }
         Message::Drep(drep) => {
-            ids(&mut m, drep.local_comm_id, drep.remote_comm_id);
-            private(&mut m, &drep.private_data);
+            m.tell_ids(drep.local_comm_id, drep.remote_comm_id);
+            m.tell_private(&drep.private_data);
         }
         Message::SidrReq(req) => {
             (m.local_comm_id, m.service_id) = (req.request_id, req.service_id.0);
             m.pkey = req.pkey.0;
-            private(&mut m, &req.private_data);
+            m.tell_private(&req.private_data);
         }
         Message::SidrRep(rep) => {
             (m.remote_comm_id, m.service_id) = (rep.request_id, rep.service_id.0);
             (m.vendor_id, m.ece_options) = (rep.vendor_id, mad.attr_mod);
             (m.qpn, m.qkey, m.status) = (rep.qpn.get(), rep.qkey.0, rep.status.0);
             (m.info_len, m.info) = (rep.info_len, rep.info);
-            private(&mut m, &rep.private_data);
+            m.tell_private(&rep.private_data);
         }
         Message::Lap(lap) => {
-            ids(&mut m, lap.local_comm_id, lap.remote_comm_id);
+            m.tell_ids(lap.local_comm_id, lap.remote_comm_id);
             m.qpn = lap.remote_qpn.get();
             m.remote_response_timeout = lap.remote_cm_response_timeout;
             m.alternate = path(&lap.alternate);
-            private(&mut m, &lap.private_data);
+            m.tell_private(&lap.private_data);
         }
         Message::Apr(apr) => {
-            ids(&mut m, apr.local_comm_id, apr.remote_comm_id);
+            m.tell_ids(apr.local_comm_id, apr.remote_comm_id);
             m.status = apr.status.0;
             (m.info_len, m.info) = (apr.info_len, apr.info);
-            private(&mut m, &apr.private_data);
+            m.tell_private(&apr.private_data);
         }
     }
     m
+}
+
+impl rdmux_cm_message {
+    fn tell_ids(&mut self, local: u32, remote: u32) {
+        (self.local_comm_id, self.remote_comm_id) = (local, remote);
+    }
+
+    fn tell_private(&mut self, data: &[u8]) {
+        self.private_data[..data.len()].copy_from_slice(data);
+        self.private_data_len = u8::try_from(data.len()).unwrap_or(0);
+    }
+
+    fn tell_req(&mut self, req: &Req, options: u32) {
+        (self.local_comm_id, self.service_id) = (req.local_comm_id, req.service_id.0);
+        (self.vendor_id, self.ece_options) = (req.vendor_id, options);
+        (self.ca_guid, self.qkey) = (req.local_ca_guid.0, req.local_qkey.0);
+        (self.qpn, self.starting_psn) = (req.local_qpn.get(), req.starting_psn.get());
+        self.responder_resources = req.responder_resources;
+        self.initiator_depth = req.initiator_depth;
+        self.remote_response_timeout = req.remote_cm_response_timeout;
+        self.local_response_timeout = req.local_cm_response_timeout;
+        self.transport = req.transport.code();
+        self.flow_control = req.end_to_end_flow_control.into();
+        (self.retry_count, self.rnr_retry_count) = (req.retry_count, req.rnr_retry_count);
+        (self.pkey, self.path_mtu) = (req.pkey.0, req.path_mtu);
+        (self.max_retries, self.srq) = (req.max_cm_retries, req.srq.into());
+        (self.primary, self.alternate) = (path(&req.primary), path(&req.alternate));
+        self.tell_private(&req.private_data);
+    }
+
+    fn tell_rep(&mut self, rep: &Rep, options: u32) {
+        self.tell_ids(rep.local_comm_id, rep.remote_comm_id);
+        (self.vendor_id, self.ece_options) = (rep.vendor_id, options);
+        (self.ca_guid, self.qkey) = (rep.local_ca_guid.0, rep.local_qkey.0);
+        // With XRC it stands where the end-to-end context is.
+        let qpn = rep.local_qpn.get();
+        self.qpn = if qpn == 0 { rep.local_eecn } else { qpn };
+        self.starting_psn = rep.starting_psn.get();
+        self.responder_resources = rep.responder_resources;
+        self.initiator_depth = rep.initiator_depth;
+        self.target_ack_delay = rep.target_ack_delay;
+        self.failover_accepted = rep.failover_accepted;
+        self.flow_control = rep.end_to_end_flow_control.into();
+        (self.rnr_retry_count, self.srq) = (rep.rnr_retry_count, rep.srq.into());
+        self.tell_private(&rep.private_data);
+    }
 }

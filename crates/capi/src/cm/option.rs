@@ -89,9 +89,7 @@ fn of_cm(name: u32, value: u32) -> Result<CmOption> {
         RDMUX_OPTION_CM_LOCAL_RESPONSE_TIMEOUT => CmOption::LocalResponseTimeout(byte?),
         RDMUX_OPTION_CM_MAX_RETRIES => CmOption::MaxRetries(byte?),
         RDMUX_OPTION_CM_STARTING_PSN => CmOption::StartingPsn(value),
-        RDMUX_OPTION_CM_PATH_MTU => {
-            CmOption::PathMtu(Mtu::from_code(byte?).ok_or(Errno::EINVAL)?)
-        }
+        RDMUX_OPTION_CM_PATH_MTU => CmOption::PathMtu(Mtu::from_code(byte?).ok_or(Errno::EINVAL)?),
         RDMUX_OPTION_CM_LOCAL_QKEY => CmOption::LocalQkey(value),
         RDMUX_OPTION_CM_TARGET_ACK_DELAY => CmOption::TargetAckDelay(byte?),
         RDMUX_OPTION_CM_FAILOVER_ACCEPTED => {

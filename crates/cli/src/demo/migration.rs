@@ -56,17 +56,16 @@ impl Connection {
         listener.set_option(IdOption::Cm(CmOption::Messages(true)))?;
         listener.listen(1)?;
         let active = Id::with_type(&channels[0], PortSpace::Ib, QpType::Rc)?;
-        let records = [
-            record(contexts, PathData::PRIMARY, 0)?,
-            record(contexts, PathData::ALTERNATE, 1)?,
-        ];
+        let records =
+            [record(contexts, PathData::PRIMARY, 0)?, record(contexts, PathData::ALTERNATE, 1)?];
         active.resolve_along(None, IbAddr::new(b.gid(0)?, SERVICE), &records)?;
         expect(&channels[0], EventKind::RouteResolved)?;
         let ends = [End::new(a, QpType::Rc)?, End::new(b, QpType::Rc)?];
         let param = ConnParam { retry_count: 7, rnr_retry_count: 7, ..ConnParam::default() };
         active.attach_qp(&ends[0].qp)?;
         active.connect(&param)?;
-        let mut request = cmutil::expect(&channels[1], EventKind::ConnectRequest, "go on", TIMEOUT)?;
+        let mut request =
+            cmutil::expect(&channels[1], EventKind::ConnectRequest, "go on", TIMEOUT)?;
         let passive = request.take_id().context("a request without an id")?;
         passive.attach_qp(&ends[1].qp)?;
         passive.accept(&param)?;

@@ -172,12 +172,7 @@ impl Cm {
     }
 
     /// APR came.
-    pub(super) fn handle_apr(
-        &mut self,
-        path: &MadPath,
-        tid: u64,
-        apr: Box<Apr>,
-    ) -> Option<Upcall> {
+    pub(super) fn handle_apr(&mut self, path: &MadPath, tid: u64, apr: Box<Apr>) -> Option<Upcall> {
         let conn = apr.remote_comm_id;
         let c = self.find(conn, apr.local_comm_id, path)?;
         let owner = c.owner;

@@ -136,8 +136,7 @@ impl Cm {
             rej.remote_comm_id
         };
         let fits = |c: &Conn| {
-            c.is_from(path)
-                && (c.remote_id == rej.local_comm_id || c.state().awaits_rep())
+            c.is_from(path) && (c.remote_id == rej.local_comm_id || c.state().awaits_rep())
         };
         self.conns.get(&ours).filter(|c| fits(c)).map(|c| c.local_id)
     }

@@ -62,7 +62,8 @@ impl Manager {
         let path = self.alternate_along(&device, &base, records, negotiated.path_mtu);
         let path = path.map_err(|(path, field)| CmError::Path { id, path, field })?;
         if !self.cm.load_alternate(now, conn, &path, private_data, sink) {
-            let what = "LAP is sent by the side that connected, while it is connected, one at a time";
+            let what =
+                "LAP is sent by the side that connected, while it is connected, one at a time";
             return Err(CmError::Invalid { id, command, what });
         }
         self.get_mut(id, command)?.asked_alternate = Some(path);
@@ -83,7 +84,8 @@ impl Manager {
         let command = Command::AnswerAlternate;
         let Refusal { reason, info, private_data } = answer;
         check_len(id, command, private_data.len(), APR_DATA)?;
-        let Some(status) = u8::try_from(*reason).ok().filter(|_| info.len() <= Refusal::INFO) else {
+        let Some(status) = u8::try_from(*reason).ok().filter(|_| info.len() <= Refusal::INFO)
+        else {
             let what = "a status of more than 255, or more than 72 bytes of additional information";
             return Err(CmError::Invalid { id, command, what });
         };
@@ -172,15 +174,15 @@ impl Manager {
 
     /// The path of a LAP, seen from our end.
     fn path_of_lap(&self, found: &Id, lap: &Lap) -> Result<Path, AprStatus> {
-        let (device, route) = found.device.as_ref().zip(found.route).ok_or(AprStatus::UNSUPPORTED)?;
+        let (device, route) =
+            found.device.as_ref().zip(found.route).ok_or(AprStatus::UNSUPPORTED)?;
         let path = self.path_of_alternate(device, &lap.alternate, &route);
         let path = path.map_err(|wrong| match wrong {
             Wrong::Gid => AprStatus::INVALID_GID,
             Wrong::Lid => AprStatus::INVALID_LID,
         })?;
-        let ends = |av: &AddressVector| {
-            (av.dgid, av.dlid, av.port_num, av.src_path_bits, av.sgid_index)
-        };
+        let ends =
+            |av: &AddressVector| (av.dgid, av.dlid, av.port_num, av.src_path_bits, av.sgid_index);
         if ends(&path.av) == ends(&route.av) { Err(AprStatus::IS_CURRENT) } else { Ok(path) }
     }
 

@@ -131,7 +131,11 @@ impl Manager {
         match request {
             Upcall::Request { conn, path, req, options } => {
                 if held {
-                    self.arrived.again(&CmMad { tid: 0, attr_mod: options, message: (*req).into() });
+                    self.arrived.again(&CmMad {
+                        tid: 0,
+                        attr_mod: options,
+                        message: (*req).into(),
+                    });
                 }
                 self.handle_request(now, conn, &path, (&req, options), sink);
             }

@@ -84,9 +84,7 @@ impl Manager {
             packet_lifetime: path.ack_timeout.code().saturating_sub(1),
         };
         if !device.has_lids {
-            let is_ours = |a: &&LocalAddress| {
-                a.device == device.device && a.gid == path.remote_gid
-            };
+            let is_ours = |a: &&LocalAddress| a.device == device.device && a.gid == path.remote_gid;
             let own = self.addresses.iter().find(is_ours).ok_or(Wrong::Gid)?;
             if own.gid.ip().to_canonical().is_ipv4() != peer.ip().to_canonical().is_ipv4() {
                 return Err(Wrong::Gid);
@@ -98,7 +96,8 @@ impl Manager {
         let port = port.ok_or(Wrong::Gid)?;
         let sgid_index = port.gid_index(path.remote_gid).ok_or(Wrong::Gid)?;
         let pkey_index = port.pkey_index(route.pkey).ok_or(Wrong::Gid)?;
-        let bits = known_lid(path.remote_lid).and_then(|lid| port.path_bits(lid)).ok_or(Wrong::Lid)?;
+        let bits =
+            known_lid(path.remote_lid).and_then(|lid| port.path_bits(lid)).ok_or(Wrong::Lid)?;
         if !path.local_lid.is_unicast() {
             return Err(Wrong::Lid);
         }

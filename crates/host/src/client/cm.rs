@@ -578,7 +578,11 @@ impl HostClient {
         self.session.tell(&Request::CmSoon(request))
     }
 
-    pub(super) fn cm_done(&self, request: CmRequest, what: impl FnOnce() -> String) -> Result<(), HostError> {
+    pub(super) fn cm_done(
+        &self,
+        request: CmRequest,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), HostError> {
         self.done(&Request::Cm(request), what)
     }
 
