@@ -85,8 +85,9 @@ impl World {
             }
             EventKind::ConnectResponse => {
                 self.perhaps(0.2, key, Word::AskForTime);
-                for _ in 0..3 {
-                    self.perhaps(0.5, key, Word::Load);
+                // Most are too early, or too late.
+                for _ in 0..10 {
+                    self.perhaps(0.6, key, Word::Load);
                 }
             }
             EventKind::AlternateRequest => {
