@@ -509,3 +509,23 @@ fn lids_of_a_roce_path_mean_nothing() {
     assert!(negotiated.iter().all(|n| n.alternate.is_some()));
     net.end();
 }
+
+#[test]
+fn repeated_rep_by_the_former_path_does_not_end_a_connection_that_has_migrated() {
+    let (mut net, id) = connecting(Some(record(PathData::ALTERNATE, 1, 1)));
+    net.run_until_idle();
+    let request = net.hosts[SERVER].event(EventKind::ConnectRequest).id;
+    let (now, server) = (net.now, &mut net.hosts[SERVER]);
+    server.cm.accept(now, request, &param(0x22), &mut server.out).unwrap();
+    let (path, rep) = net.sent(SERVER);
+    net.deliver(&path, &rep.to_bytes());
+    net.hosts[CLIENT].event(EventKind::ConnectResponse);
+    let client = &mut net.hosts[CLIENT];
+    client.cm.establish(now, id, &mut client.out).unwrap();
+    client.cm.migrated(id).unwrap();
+    net.run_until_idle();
+    net.deliver(&path, &rep.to_bytes());
+    let (_, mad) = net.sent(CLIENT);
+    assert!(matches!(mad.message, Message::Rtu(_)), "{mad}");
+    net.end();
+}

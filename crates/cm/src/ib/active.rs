@@ -80,7 +80,7 @@ impl Cm {
     ) -> Option<Upcall> {
         let local_id = rep.remote_comm_id;
         let (state, transport) = match self.conns.get(&local_id) {
-            Some(c) if c.path.peer() == path.peer() => (c.state(), c.transport),
+            Some(c) if c.is_from(path) => (c.state(), c.transport),
             _ => {
                 // Otherwise the peer would retransmit its REP without an answer (IBTA 12.6.7.2, reason 6).
                 self.counters.unknown_connection += 1;

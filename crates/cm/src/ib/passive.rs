@@ -83,7 +83,7 @@ impl Cm {
         if self.refuse_again(known, sink) {
             return;
         }
-        let Some(c) = self.conns.get(&known).filter(|c| c.path.peer() == path.peer()) else {
+        let Some(c) = self.conns.get(&known).filter(|c| c.is_from(path)) else {
             return;
         };
         let mad = match c.state() {

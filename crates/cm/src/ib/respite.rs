@@ -45,7 +45,7 @@ impl Cm {
         // A peer that asks for time before it answers REQ names itself for the first time.
         let local_id = mra.remote_comm_id;
         let known = match mra.message {
-            MraOf::Req => self.conns.get(&local_id).is_some_and(|c| c.path.peer() == path.peer()),
+            MraOf::Req => self.conns.get(&local_id).is_some_and(|c| c.is_from(path)),
             _ => self.find(local_id, mra.local_comm_id, path).is_some(),
         };
         let c = self.conns.get_mut(&local_id).filter(|_| known)?;

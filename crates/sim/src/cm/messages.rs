@@ -85,9 +85,8 @@ impl World {
             }
             EventKind::ConnectResponse => {
                 self.perhaps(0.2, key, Word::AskForTime);
-                // Most are too early, or too late.
-                for _ in 0..10 {
-                    self.perhaps(0.6, key, Word::Load);
+                for _ in 0..3 {
+                    self.perhaps(0.5, key, Word::Load);
                 }
             }
             EventKind::AlternateRequest => {
