@@ -444,7 +444,14 @@ fn no_byte_is_lost_when_a_port_goes_down_under_a_connection_of_the_connection_ma
     let host = |name: &str| with_two_ports([&fabric; 2], name);
     let (a, b) = (host("a"), host("b"));
     let port = |context: &Context, number: u8| context.query_port_number(number).unwrap();
-    let to = |context: &Context| [1, 2].map(|n| Ah::to_lid(port(context, n).lid).port(n));
+    // The connection manager's paths have the GID, too.
+    let to = |context: &Context| {
+        [1, 2].map(|n| {
+            let dgid = context.gid_of_port(n, 0).unwrap();
+            let by_lid = Ah::to_lid(port(context, n).lid).port(n);
+            Ah::from_vector(AddressVector { dgid, ..*by_lid.vector() })
+        })
+    };
     let end = |context: &Context, n: u8| (context.gid_of_port(n, 0).unwrap(), port(context, n).lid);
     let ends = [&a, &b].map(|context| [1, 2].map(|n| end(context, n)));
     let managed = Managed::new([&a, &b], [to(&b), to(&a)], ends, true);
