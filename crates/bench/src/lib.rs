@@ -5,6 +5,7 @@ mod connections;
 mod end;
 mod iwarp;
 mod mad;
+mod migration;
 mod native;
 mod part;
 mod peers;
@@ -76,6 +77,8 @@ enum Subject {
     Xrc,
     /// A management datagram to an agent of a simulated node and back, beside a Unix-socket ping-pong
     Mad,
+    /// The time without completions when a connection migrates to another link, beside the retry timer
+    Migration,
     /// iWARP beside one TCP stream, with and without CRC, and what peer-to-peer mode costs
     Iwarp,
 }

@@ -129,6 +129,7 @@ impl Bench {
             Subject::Resources => self.resources()?.into(),
             Subject::Xrc => self.xrc()?.into_iter().collect(),
             Subject::Mad => vec![self.mad()?],
+            Subject::Migration => vec![self.migration()?],
             Subject::Iwarp => self.iwarp()?.into_iter().collect(),
         })
     }

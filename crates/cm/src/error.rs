@@ -74,6 +74,10 @@ pub enum Command {
     Destroy,
     WriteEvent,
     ResolveService,
+    LoadAlternate,
+    AnswerAlternate,
+    AskForTime,
+    SetPrivateData,
 }
 
 impl core::fmt::Display for Command {
@@ -101,6 +105,10 @@ impl core::fmt::Display for Command {
             Self::Destroy => "destroy",
             Self::WriteEvent => "write_event",
             Self::ResolveService => "resolve_service",
+            Self::LoadAlternate => "load_alternate",
+            Self::AnswerAlternate => "answer_alternate",
+            Self::AskForTime => "ask_for_time",
+            Self::SetPrivateData => "set_private_data",
         })
     }
 }

@@ -30,6 +30,7 @@ pub mod config;
 pub mod counters;
 pub mod error;
 pub mod event;
+pub mod fields;
 pub mod ib;
 pub mod id;
 pub mod iw;
@@ -45,8 +46,11 @@ pub use config::Config;
 pub use counters::Counters;
 pub use error::{CmError, Command};
 pub use event::{Event, EventKind, EventParam};
+pub use fields::{CmOption, Courtesy, Failover, Redirect, Refusal};
 pub use id::{IdInfo, IdState, Manager, StreamListener};
-pub use params::{ConnParam, Ece, IdOption, JoinFlags, Negotiated, PathData, Route, UdParam};
+pub use params::{
+    Alternate, ConnParam, Ece, IdOption, JoinFlags, Negotiated, PathData, Route, UdParam,
+};
 pub use path::{MadPath, Path, PathQuery, Paths, Peer};
 pub use ports::PortSpace;
 pub use rdmux_transport::{Time, timers};

@@ -36,6 +36,7 @@ const PROGRAMS: &[&str] = &[
     "infiniband",
     "native",
     "migration",
+    "cm_messages",
     "cycles",
 ];
 
@@ -50,6 +51,9 @@ const BOTH_LINKS: &str = "native";
 
 /// The one that runs on a host with two addresses, and on one with two ports.
 const TWO_PATHS: &str = "migration";
+
+/// Another one of that kind.
+const TWO_PATHS_OF_CM: &str = "cm_messages";
 
 /// What a program includes that needs a port of a subnet.
 const ON_FABRIC: &str = "\"umad_fixture.h\"";
@@ -82,7 +86,7 @@ pub(super) fn run(report: &mut Report) {
         let subnets = match *program {
             TWO_PORTS => vec![Subnet::TwoPorts],
             BOTH_LINKS => vec![Subnet::Plain, Subnet::TwoPorts],
-            TWO_PATHS => vec![Subnet::Addresses, Subnet::TwoPorts],
+            TWO_PATHS | TWO_PATHS_OF_CM => vec![Subnet::Addresses, Subnet::TwoPorts],
             _ if MANAGED_TOO.contains(program) => vec![Subnet::Plain, Subnet::Managed],
             _ => vec![Subnet::Plain],
         };

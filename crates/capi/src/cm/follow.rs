@@ -60,12 +60,17 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
                 or_fail(&mut told, kept, EventKind::AddrinfoError);
             }
         }
+        EventKind::AlternateResponse if event.status == 0 => {
+            let loaded = qp::reload(told.id());
+            or_fail(&mut told, loaded, EventKind::AlternateResponse);
+        }
         EventKind::AddrinfoError => told.id().lock().resolving.end(),
         _ => {}
     }
     let kind = event.kind;
     let group = event.context;
     let param = event.param;
+    told.set_mad(event.mad);
     if let (EventKind::MulticastJoin, EventParam::Ud(ud)) = (kind, &param) {
         let attached = joined(told.id(), group, ud);
         or_fail(&mut told, attached, EventKind::MulticastError);
@@ -176,6 +181,7 @@ fn request(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Even
         }
     }
     told.set_param(event.param);
+    told.set_mad(event.mad);
     Some(told)
 }
 

@@ -15,7 +15,7 @@
 //! | `qp`, `srq`, `attr` | queue pairs of ids |
 //! | `endpoint` | rdma_create_ep and rdma_get_request |
 //! | `addrinfo`, `resolving` | rdma_getaddrinfo and its asynchronous form |
-//! | `along` | addresses and paths together (<rdmux/cm.h>) |
+//! | `along`, `messages` | <rdmux/cm.h>: addresses and paths together; what connection managers of InfiniBand say |
 //! | `option`, `ece` | what may be set |
 //! | `verbs` | the part of libibverbs that is used |
 //! | `rsocket` | what exists of <rdma/rsocket.h> |
@@ -35,6 +35,7 @@ mod follow;
 mod found;
 mod group;
 mod id;
+mod messages;
 mod multicast;
 mod option;
 mod phase;

@@ -206,6 +206,19 @@ pub(super) fn bring_up(id: &Id, depths: Option<Depths>) -> Result<()> {
     step(id, qp, QpState::Rts, depths)
 }
 
+/// Gives the id's queue pair, which is in RTS, the alternate path that is agreed on, and asks for it to be used. Does nothing
+/// without one.
+pub(super) fn reload(id: &Id) -> Result<()> {
+    let qp = id.qp();
+    if qp.is_null() {
+        return Ok(());
+    }
+    if !id.lock().negotiated.is_some_and(|agreed| agreed.reloads) {
+        return Err(Errno::EINVAL);
+    }
+    step(id, qp, QpState::Rts, None)
+}
+
 /// One step, with the attributes that rdma_init_qp_attr(3) gives.
 fn step(id: &Id, qp: *mut ibv_qp, state: QpState, depths: Option<Depths>) -> Result<()> {
     let (agreed, mask) = attr_for(id, state)?;

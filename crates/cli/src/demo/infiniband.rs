@@ -16,13 +16,14 @@ use rdmux_fabric::client::ConnectOptions;
 use rdmux_fabric::client::admin::{self, Plan};
 use rdmux_fabric::proto::{End as CableEnd, NodeRef};
 use rdmux_fabric::routes::{Hop, Routes};
-use rdmux_fabric::server::{FIRST_GUID, Setup};
+use rdmux_fabric::server::{FIRST_GUID, ManagerSetup, Setup};
 use rdmux_fabric::{FabricError, FabricName};
 use rdmux_subnet::Topology;
 use rdmux_subnet::topology::{LinkRate, Node, NodeKind, PortRef};
 use rdmux_wire::Guid;
 
 use super::fabric::until;
+use super::migration::there_and_back;
 use super::protocol::Data;
 use super::side::{self, TIMEOUT, pattern};
 use super::stage::Done;
@@ -37,7 +38,7 @@ const SWITCHES: [usize; 2] = [0, 1];
 /// The ports of each switch by which cables lead to the other one. Its first leads to a host.
 const BETWEEN: [u8; 2] = [2, 3];
 /// Bytes of a connection's memory.
-const SIZE: usize = 1 << 20;
+pub(super) const SIZE: usize = 1 << 20;
 /// The key of datagram queue pairs.
 const QKEY: Qkey = Qkey(0x0b1b);
 /// The group.
@@ -59,6 +60,7 @@ pub(super) const ROWS: &[Row] = &[
     Row { name: "InfiniBand: UD SEND by GID", run: |ground| datagram(ground, true) },
     Row { name: "InfiniBand: UD SEND to a group", run: group },
     Row { name: "InfiniBand: connect by name, GID and path known", run: by_name },
+    Row { name: "InfiniBand: RC migrates to other LIDs, and by LAP back", run: there_and_back },
     Row { name: "InfiniBand: a cable fails, RC goes by another", run: reroute },
     Row { name: "InfiniBand: a port loses its link, and is back", run: flap },
 ];
@@ -117,7 +119,10 @@ impl Ground {
     pub(super) fn up() -> Result<Self> {
         let options = crate::fabric::options()?;
         let name = FabricName::new(NAME)?;
-        let setup = Setup { source: "two switches".to_owned(), ..Setup::default() };
+        // Each port has two LIDs.
+        let manager = ManagerSetup { lmc: 1, ..ManagerSetup::default() };
+        let source = "two switches".to_owned();
+        let setup = Setup { source, manager, ..Setup::default() };
         let plan = Plan { setup, topology: Some(topology()?), secret: None };
         let start = Instant::now();
         let mut up = admin::up(&options, &name, Some(&plan));
@@ -137,6 +142,11 @@ impl Ground {
         let contexts = [open(HOSTS[0])?, open(HOSTS[1])?];
         let up = start.elapsed();
         Ok(Self { options, name, contexts, up, _hosts: hosts, _fabric: fabric })
+    }
+
+    /// The two hosts' devices.
+    pub(super) fn contexts(&self) -> &[Context; 2] {
+        &self.contexts
     }
 
     /// A queue pair on each host.
@@ -193,7 +203,7 @@ fn hosts() -> Result<Hosts> {
 }
 
 /// Compares what has arrived.
-fn compare(have: &[u8], want: &[u8]) -> Result<()> {
+pub(super) fn compare(have: &[u8], want: &[u8]) -> Result<()> {
     side::compare("the memory", have, want)
 }
 
@@ -203,14 +213,14 @@ fn wait_for(context: &Context, state: PortState) -> Result<()> {
 }
 
 /// A queue pair, where it completes, and memory.
-struct End {
+pub(super) struct End {
     cq: Cq,
-    qp: Qp,
-    mr: Mr,
+    pub(super) qp: Qp,
+    pub(super) mr: Mr,
 }
 
 impl End {
-    fn new(context: &Context, qp_type: QpType) -> Result<Self> {
+    pub(super) fn new(context: &Context, qp_type: QpType) -> Result<Self> {
         let (cq, pd) = (context.cq(64)?, context.pd());
         let qp = pd.qp(qp_type).cq(&cq).build()?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -218,7 +228,7 @@ impl End {
     }
 
     /// The next completion.
-    fn wait(&self) -> Result<Completion> {
+    pub(super) fn wait(&self) -> Result<Completion> {
         Ok(self.cq.wait_one(Some(TIMEOUT))?)
     }
 }

@@ -149,6 +149,23 @@ impl Manager {
         self.addresses.iter().find(fits).cloned()
     }
 
+    /// The path that records describe which are for the alternate path only; else which path, and which field of it is wrong. Its MTU is
+    /// at least `mtu`.
+    pub(super) fn alternate_along(
+        &self,
+        device: &LocalAddress,
+        by_address: &Path,
+        records: &[PathData],
+        mtu: Mtu,
+    ) -> Result<Path, Wrong> {
+        let ends = Ends { device, by_address, manager: self };
+        let Roles { cm: None, primary: None, alternate: Some(way) } = Roles::of(records)? else {
+            return Err(("alternate", "flags"));
+        };
+        let path = ends.path("alternate", way, (way.out.sgid, way.out.dgid))?;
+        if path.mtu < mtu { Err(("alternate", "mtu")) } else { Ok(path) }
+    }
+
     /// The paths that records describe; else which path, and which field of it is wrong.
     fn paths_of(
         &self,

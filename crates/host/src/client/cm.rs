@@ -593,7 +593,11 @@ impl HostClient {
         self.session.tell(&Request::CmSoon(request))
     }
 
-    fn cm_done(&self, request: CmRequest, what: impl FnOnce() -> String) -> Result<(), HostError> {
+    pub(super) fn cm_done(
+        &self,
+        request: CmRequest,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), HostError> {
         self.done(&Request::Cm(request), what)
     }
 
@@ -621,7 +625,7 @@ impl HostClient {
 }
 
 /// Path records as they travel.
-fn on_the_way(records: &[PathData]) -> Vec<(u32, Vec<u8>)> {
+pub(super) fn on_the_way(records: &[PathData]) -> Vec<(u32, Vec<u8>)> {
     records.iter().map(|data| (data.flags, data.record.to_bytes().to_vec())).collect()
 }
 

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rdmux_cm::{
-    Addr, ChannelId, ConnParam, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, LocalAddress,
-    PortSpace,
+    Addr, ChannelId, ConnParam, Courtesy, EventKind, IdHandle, IdInfo, IdOption, JoinFlags,
+    LocalAddress, PortSpace, Refusal,
 };
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::DeviceKind;
@@ -71,6 +71,33 @@ pub enum CmRequest {
         id: IdHandle,
         reason: u16,
         private_data: Vec<u8>,
+    },
+    RejectWith {
+        id: IdHandle,
+        refusal: Refusal,
+    },
+    AskForTime {
+        id: IdHandle,
+        service_timeout: u8,
+        private_data: Vec<u8>,
+    },
+    LoadAlternate {
+        id: IdHandle,
+        records: Vec<(u32, Vec<u8>)>,
+        private_data: Vec<u8>,
+    },
+    AnswerAlternate {
+        id: IdHandle,
+        answer: Refusal,
+    },
+    SetPrivateData {
+        id: IdHandle,
+        of: Courtesy,
+        private_data: Vec<u8>,
+    },
+    /// The queue pair has migrated.
+    Migrated {
+        id: IdHandle,
     },
     Establish {
         id: IdHandle,

@@ -415,6 +415,21 @@ impl Core {
             R::Reject { id, reason, private_data } => {
                 manager.reject(now, id, reason, &private_data, sink).map(done)
             }
+            R::RejectWith { id, refusal } => manager.reject_with(now, id, &refusal, sink).map(done),
+            R::AskForTime { id, service_timeout, private_data } => {
+                manager.ask_for_time(id, service_timeout, &private_data, sink).map(done)
+            }
+            R::LoadAlternate { id, records, private_data } => {
+                let records = path_data(&records);
+                manager.load_alternate(now, id, &records, &private_data, sink).map(done)
+            }
+            R::AnswerAlternate { id, answer } => {
+                manager.answer_alternate(id, &answer, sink).map(done)
+            }
+            R::SetPrivateData { id, of, private_data } => {
+                manager.set_private_data(id, of, &private_data).map(done)
+            }
+            R::Migrated { id } => manager.migrated(id).map(done),
             R::Establish { id } => manager.establish(now, id, sink).map(done),
             R::Disconnect { id } => manager.disconnect(now, id, sink).map(done),
             R::Notify { id } => manager.notify(now, id, sink).map(done),
@@ -476,6 +491,7 @@ fn created(request: &CmRequest) -> Option<(ChannelId, Event)> {
         param: EventParam::None,
         route: None,
         negotiated: None,
+        mad: None,
     };
     Some((channel, event))
 }
@@ -495,6 +511,12 @@ fn request_id(request: &CmRequest) -> Option<IdHandle> {
         | R::Connect { id, .. }
         | R::Accept { id, .. }
         | R::Reject { id, .. }
+        | R::RejectWith { id, .. }
+        | R::AskForTime { id, .. }
+        | R::LoadAlternate { id, .. }
+        | R::AnswerAlternate { id, .. }
+        | R::SetPrivateData { id, .. }
+        | R::Migrated { id }
         | R::Establish { id }
         | R::Disconnect { id }
         | R::Notify { id }

@@ -98,6 +98,11 @@ impl Core {
                 self.respond(&qp, &event)?;
                 event.kind = EventKind::Established;
             }
+            (EventKind::AlternateResponse, Some(qp)) if event.status == 0 => {
+                let negotiated = event.negotiated.as_deref();
+                negotiated
+                    .map_or(Ok(()), |negotiated| advance(&qp, negotiated, &[QpState::Rts]))?;
+            }
             // The queue pair has its stream before the program hears of it.
             (EventKind::Established, _) if self.has_streams() => {
                 self.context.device().sync_control()

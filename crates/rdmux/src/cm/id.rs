@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdmux_cm::{Addr, ConnParam, IdHandle, IdOption, JoinFlags, PathData, PortSpace, Route};
+use rdmux_cm::{
+    Addr, CmOption, ConnParam, Failover, IdHandle, IdOption, JoinFlags, PathData, PortSpace, Route,
+};
 use rdmux_transport::attr::{Access, QpType};
 
 use super::channel::EventChannel;
@@ -283,7 +285,14 @@ impl Id {
     /// # Errors
     /// When the state does not allow it.
     pub fn set_option(&self, option: IdOption) -> Result<()> {
-        self.0.context.client().set_option(self.0.handle, option).on(&*self.0, "set an option")
+        self.0.context.client().set_option(self.0.handle, option).on(&*self.0, "set an option")?;
+        if let IdOption::Cm(CmOption::Failover(failover)) = option
+            && failover != Failover::Accepted
+            && let Some(negotiated) = &mut self.0.lock().negotiated
+        {
+            negotiated.alternate = None;
+        }
+        Ok(())
     }
 
     /// Joins a multicast group on the id's address, then an event MulticastJoin (with what an
