@@ -5,6 +5,8 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use super::verbs::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+/// The family of InfiniBand's own addresses (<infiniband/ib.h>).
+pub const AF_IB: c_int = 27;
 /// InfiniBand's own address (`struct sockaddr_ib`, <infiniband/ib.h>). What has more than one byte is in network order, but for the
 /// family and the scope.
 #[repr(C)]

@@ -13,9 +13,6 @@ use crate::abi::cma::*;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, zeroed};
 
-/// The family of InfiniBand's own addresses (<infiniband/ib.h>).
-pub(super) const AF_IB: c_int = 27;
-
 /// "Exactly", of a selector in a path record (IBTA 15.2.5.16).
 const EXACTLY: u8 = 2;
 /// 100 Gbit/s, as RoCE's port says (`IBV_RATE_100_GBPS`).

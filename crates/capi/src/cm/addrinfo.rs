@@ -9,7 +9,6 @@ use libc::{addrinfo, sockaddr, socklen_t};
 use rdmux_cm::EventKind;
 use rdmux_host::{Registry, RuntimeDir};
 
-use super::address::AF_IB;
 use super::found::{self, Found};
 use super::id::Id;
 use super::process::Process;

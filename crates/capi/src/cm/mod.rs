@@ -15,12 +15,14 @@
 //! | `qp`, `srq`, `attr` | queue pairs of ids |
 //! | `endpoint` | rdma_create_ep and rdma_get_request |
 //! | `addrinfo` | rdma_getaddrinfo and its asynchronous form |
+//! | `along` | addresses and paths together (<rdmux/cm.h>) |
 //! | `option`, `ece` | what may be set |
 //! | `verbs` | the part of libibverbs that is used |
 //! | `rsocket` | what exists of <rdma/rsocket.h> |
 
 mod address;
 mod addrinfo;
+mod along;
 mod attr;
 mod channel;
 mod connect;
