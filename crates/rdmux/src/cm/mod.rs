@@ -55,6 +55,7 @@
 mod channel;
 mod core;
 mod event;
+mod group;
 mod id;
 
 pub use channel::EventChannel;
@@ -62,8 +63,8 @@ pub(crate) use channel::Ids;
 pub use event::Event;
 pub use id::Id;
 pub use rdmux_cm::{
-    Addr, ConnParam, EventKind, IbAddr, IdHandle, IdOption, JoinFlags, Negotiated, PathData,
-    PortSpace, Route, UdParam,
+    Addr, ConnParam, EventKind, GroupAddr, GroupWish, IbAddr, IdHandle, IdOption, JoinFlags,
+    Negotiated, PathData, PortSpace, Route, UdParam,
 };
 pub use rdmux_wire::ServiceId;
-pub use rdmux_wire::sa::PathRecord;
+pub use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask, PathRecord};
