@@ -5,6 +5,7 @@ mod connections;
 mod end;
 mod iwarp;
 mod mad;
+mod multicast;
 mod part;
 mod peers;
 mod perftest;
@@ -73,6 +74,8 @@ enum Subject {
     Xrc,
     /// A management datagram to an agent of a simulated node and back, beside a Unix-socket ping-pong
     Mad,
+    /// Datagrams to a group by its address, beside those with an address handle
+    Multicast,
     /// iWARP beside one TCP stream, with and without CRC, and what peer-to-peer mode costs
     Iwarp,
 }

@@ -128,6 +128,7 @@ impl Bench {
             Subject::Resources => self.resources()?.into(),
             Subject::Xrc => self.xrc()?.into_iter().collect(),
             Subject::Mad => vec![self.mad()?],
+            Subject::Multicast => vec![self.multicast(self.local_addr)?],
             Subject::Iwarp => self.iwarp()?.into_iter().collect(),
         })
     }
