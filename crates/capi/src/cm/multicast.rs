@@ -144,8 +144,13 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
 pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
     let client = id.process.client()?;
     let left = id.change_groups(|groups| {
-        let by_name = groups.iter().position(|g| g.name == name && !g.leaving);
-        let at = by_name.or_else(|| groups.iter().position(|g| g.is_called(name) && !g.leaving))?;
+        let find = |is_meant: &dyn Fn(&Group) -> bool| {
+            groups.iter().position(|group| !group.leaving && is_meant(group))
+        };
+        // One that was lost may have been replaced already, and the event that says so not been read.
+        let at = find(&|group| group.name == name && !group.failed())
+            .or_else(|| find(&|group| group.name == name))
+            .or_else(|| find(&|group| group.is_called(name)))?;
         let group = groups.get_mut(at)?;
         group.leaving = true;
         Some(group.key)
