@@ -69,14 +69,10 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// Groups by a GID, of members that hear and that only send, and by an IPv6 address.
+/// Groups by a GID, of members that hear and that only send.
 fn groups() -> Vec<Row> {
     let by_gid = |how| mckey("-M ff15:7777::1", how).brief(&[Way::Udp]);
-    let rows = [
-        Row::each(Way::HERE, &by_gid("")),
-        Row::each(&[Way::Udp], &by_gid(" -o")),
-        Row::each(&[Way::Loopback6], &mckey("-m ff1e::77", "").brief(&[Way::Loopback6])),
-    ];
+    let rows = [Row::each(Way::HERE, &by_gid("")), Row::each(&[Way::Udp], &by_gid(" -o"))];
     rows.into_iter().flatten().map(|row| Row { device: Device::Ib, ..row }).collect()
 }
 
