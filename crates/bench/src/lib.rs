@@ -6,6 +6,7 @@ mod end;
 mod iwarp;
 mod mad;
 mod migration;
+mod multicast;
 mod native;
 mod part;
 mod peers;
@@ -79,6 +80,8 @@ enum Subject {
     Mad,
     /// The time without completions when a connection migrates to another link, beside the retry timer
     Migration,
+    /// Datagrams to a group by its address, beside those with an address handle
+    Multicast,
     /// iWARP beside one TCP stream, with and without CRC, and what peer-to-peer mode costs
     Iwarp,
 }

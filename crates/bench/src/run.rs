@@ -130,6 +130,7 @@ impl Bench {
             Subject::Xrc => self.xrc()?.into_iter().collect(),
             Subject::Mad => vec![self.mad()?],
             Subject::Migration => vec![self.migration()?],
+            Subject::Multicast => vec![self.multicast(self.local_addr)?],
             Subject::Iwarp => self.iwarp()?.into_iter().collect(),
         })
     }

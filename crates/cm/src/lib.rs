@@ -31,6 +31,7 @@ pub mod counters;
 pub mod error;
 pub mod event;
 pub mod fields;
+pub mod group;
 pub mod ib;
 pub mod id;
 pub mod iw;
@@ -47,10 +48,9 @@ pub use counters::Counters;
 pub use error::{CmError, Command};
 pub use event::{Event, EventKind, EventParam};
 pub use fields::{CmOption, Courtesy, Failover, Redirect, Refusal};
+pub use group::{GroupAddr, GroupFault, GroupWish, JoinFlags};
 pub use id::{IdInfo, IdState, Manager, StreamListener};
-pub use params::{
-    Alternate, ConnParam, Ece, IdOption, JoinFlags, Negotiated, PathData, Route, UdParam,
-};
+pub use params::{Alternate, ConnParam, Ece, IdOption, Negotiated, PathData, Route, UdParam};
 pub use path::{MadPath, Path, PathQuery, Paths, Peer};
 pub use ports::PortSpace;
 pub use rdmux_transport::{Time, timers};

@@ -325,17 +325,6 @@ pub enum IdOption {
     Cm(CmOption),
 }
 
-/// How to join a multicast group (rdma_join_multicast_ex(3)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum JoinFlags {
-    /// Send and receive.
-    #[default]
-    FullMember,
-    /// Send only.
-    SendOnlyFullMember,
-}
-
 #[cfg(test)]
 mod tests {
     use core::time::Duration;

@@ -1,16 +1,16 @@
 //! The connection manager under a script, talking to itself and to strangers.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rdmux_cm::{
-    ChannelId, CmOption, Config, ConnParam, Courtesy, Event, Failover, IdHandle, IdOption,
-    JoinFlags, JoinQuery, LocalAddress, MadPath, Manager, Path, PathData, PathQuery, PortSpace,
-    Redirect, Refusal, RouteQuery, Sink, Time,
+    ChannelId, CmOption, Config, ConnParam, Courtesy, Event, Failover, GroupAddr, GroupWish,
+    IdHandle, IdOption, JoinFlags, JoinQuery, LocalAddress, MadPath, Manager, Path, PathData,
+    PathQuery, PortSpace, Redirect, Refusal, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
-use rdmux_wire::sa::PathRecord;
+use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, PathRecord};
 use rdmux_wire::{Gid, Guid, Mtu, Qpn};
 
 /// Commands and datagrams in any order, as the input says.
@@ -64,7 +64,7 @@ struct World {
     stale: Option<(IdHandle, PathQuery)>,
     joins: Vec<(IdHandle, JoinQuery)>,
     /// Groups that were asked for and not refused or left since.
-    groups: Vec<(IdHandle, IpAddr)>,
+    groups: Vec<(IdHandle, u64)>,
     new_ids: Vec<IdHandle>,
     /// Ids whose peers want another alternate path.
     asked: Vec<IdHandle>,
@@ -102,22 +102,45 @@ impl Sink for World {
         self.stale = Some(self.paths.swap_remove(at));
     }
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery) {
-        self.groups.push((id, query.group));
+        self.groups.push((id, query.context));
         self.joins.push((id, query));
     }
     fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery) {
-        assert!(self.forget(id, query.group), "left a group that it has not");
+        assert!(self.forget(id, query.context), "left a group that it has not");
         // A driver answers no question that was taken back.
-        self.joins.retain(|(of, q)| (*of, q.group) != (id, query.group));
+        self.joins.retain(|(of, q)| (*of, q.context) != (id, query.context));
     }
 }
 
 impl World {
     /// Whether there was such a group.
-    fn forget(&mut self, id: IdHandle, group: IpAddr) -> bool {
+    fn forget(&mut self, id: IdHandle, group: u64) -> bool {
         let at = self.groups.iter().position(|g| *g == (id, group));
         at.map(|at| self.groups.swap_remove(at)).is_some()
     }
+}
+
+/// A group, and by what an id knows it.
+fn wish(data: &mut &[u8]) -> (u64, GroupWish) {
+    let mut byte = || data.split_off_first().copied().unwrap_or(0);
+    let (context, kind, last, bits) = (byte() % 4, byte(), byte(), byte());
+    let mgid = Gid([&[0xff, 0x12, 0x40, 0x1b], &[0; 11][..], &[last]]
+        .concat()
+        .try_into()
+        .unwrap_or([0; 16]));
+    let flags = if kind & 8 == 0 { JoinFlags::FullMember } else { JoinFlags::SendOnlyFullMember };
+    let wish = match kind % 8 {
+        0..3 => GroupWish::address(Ipv4Addr::new(239, 1, 1, last), flags),
+        3 => GroupWish::address(Ipv6Addr::from(mgid.0), flags),
+        4 => GroupWish::address(mgid, flags),
+        5 => GroupWish::address(GroupAddr::NEW, flags),
+        _ => {
+            let mask =
+                McMemberRecordMask::from_bits_truncate(u64::from(bits) << 8 | u64::from(last));
+            GroupWish::Record { record: McMemberRecord { mgid, ..McMemberRecord::default() }, mask }
+        }
+    };
+    (context.into(), wish)
 }
 
 struct Script<'a> {
@@ -232,8 +255,14 @@ impl<'a> Script<'a> {
             3 => m.migrate(id, ChannelId(2)).map(drop),
             4 => m.set_option(id, IdOption::ReuseAddr(true)),
             5 => m.set_option(id, IdOption::AfOnly(true)),
-            6 => m.join(now, id, [239, 1, 1, 1].into(), JoinFlags::FullMember, 0, w),
-            7 => m.leave(now, id, [239, 1, 1, 1].into(), w).map(drop),
+            6 => {
+                let (context, wish) = wish(&mut self.data);
+                m.join(now, id, wish, context, w)
+            }
+            7 => {
+                let (context, _) = wish(&mut self.data);
+                m.leave(now, id, context, w).map(drop)
+            }
             8 => m.destroy(now, id, w).map(drop),
             9 => m.query(id).map(drop),
             _ => {
@@ -362,9 +391,9 @@ impl<'a> Script<'a> {
             }
         }
         for (id, query) in std::mem::take(&mut self.world.joins) {
-            let result = if good { Ok(query.over_ip(64, Mtu::M1024)) } else { Err(1) };
+            let result = if good { query.over_ip(64, Mtu::M1024) } else { Err(1) };
             if result.is_err() {
-                self.world.forget(id, query.group);
+                self.world.forget(id, query.context);
             }
             self.manager.handle_joined(now, id, query, result, &mut self.world);
         }

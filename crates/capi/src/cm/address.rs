@@ -1,7 +1,7 @@
 //! Socket addresses, and the route that programs read in `id->route`.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr;
 
 use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
@@ -74,18 +74,6 @@ fn write_ib(ib: &IbAddr) -> sockaddr_ib {
         sib_sid_mask: ib.sid_mask.to_be(),
         sib_scope_id: ib.scope_id,
     }
-}
-
-/// The group that an address names.
-///
-/// # Errors
-/// As [`read`].
-///
-/// # Safety
-/// As [`read`].
-pub(super) unsafe fn read_group(addr: *const sockaddr) -> Result<IpAddr> {
-    // SAFETY: as promised.
-    Ok(unsafe { read(addr)? }.ip().to_canonical())
 }
 
 /// A socket address of so many bytes; none for a family that nobody knows, and if there are too few.
@@ -246,6 +234,18 @@ pub(super) fn show_path(id: &Id, route: &Route) {
         (*id.public()).route.path_rec = address;
         (*id.public()).route.num_paths = 1;
     }
+}
+
+/// The id's own address, once it has one.
+pub(super) fn source(id: &Id) -> Option<Addr> {
+    // SAFETY: the id lives, and what it shows is as large as any address.
+    unsafe { read(&raw const (*id.public()).route.addr.src.src_addr) }.ok()
+}
+
+/// Its family; 0 for none.
+pub(super) fn source_family(id: &Id) -> c_int {
+    // SAFETY: as above.
+    c_int::from(unsafe { (*id.public()).route.addr.src.src_addr.sa_family })
 }
 
 /// The port of an address, in network order; 0 for what has none.

@@ -12,6 +12,7 @@
 //! | `take` | events taken, by the program and by calls that wait for theirs |
 //! | `address` | socket addresses, and the route that programs read |
 //! | `resolve`, `connect`, `multicast` | the calls that start something; events tell how it went |
+//! | `membership`, `sendto` | groups as options of ids, and datagrams to a group's address |
 //! | `qp`, `srq`, `attr` | queue pairs of ids |
 //! | `endpoint` | rdma_create_ep and rdma_get_request |
 //! | `addrinfo`, `resolving` | rdma_getaddrinfo and its asynchronous form |
@@ -35,6 +36,7 @@ mod follow;
 mod found;
 mod group;
 mod id;
+mod membership;
 mod messages;
 mod multicast;
 mod option;
@@ -44,6 +46,7 @@ mod qp;
 mod resolve;
 mod resolving;
 pub(crate) mod rsocket;
+mod sendto;
 mod srq;
 mod take;
 mod verbs;

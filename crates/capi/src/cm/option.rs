@@ -7,6 +7,7 @@ use rdmux_wire::Mtu;
 use rdmux_wire::sa::PathRecord;
 
 use super::id::Id;
+use super::membership;
 use super::phase::Phase;
 use crate::abi::cma::*;
 use crate::abi::rdmux_cm::*;
@@ -17,7 +18,8 @@ use crate::boundary::{Errno, Result, status};
 /// and back; and one more, for records that are given twice with other flags.
 const MAX_PATHS: usize = 6;
 
-/// Sets an option (rdma_set_option(3)): of level RDMA_OPTION_ID all, of RDMA_OPTION_IB the path; and those of <rdmux/iwarp.h> and <rdmux/cm.h>.
+/// Sets an option (rdma_set_option(3)): of level RDMA_OPTION_ID all, of RDMA_OPTION_IB the path; and those of <rdmux/iwarp.h>,
+/// <rdmux/cm.h> and <rdmux/multicast.h>.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `value` is NULL or that many bytes.
@@ -48,6 +50,9 @@ pub(super) unsafe fn set(
     // SAFETY: as promised.
     let option = unsafe {
         match (level, name) {
+            (RDMA_PROTO_IP | RDMA_PROTO_IB, _) => {
+                return membership::set(id, level, name, value, len);
+            }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => IdOption::Tos(read(value, len)?),
             (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
                 IdOption::ReuseAddr(read::<c_int>(value, len)? != 0)

@@ -257,6 +257,17 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
 
 pub(super) fn destroy(id: &Id) {
     if !id.qp().is_null() {
+        // It could not be destroyed while it is attached, and others are not attached in its place.
+        let attached = |id: &Id| id.lock().groups.iter().find(|g| g.attached).map(|g| g.key);
+        while let Some(key) = attached(id) {
+            id.detach(key);
+        }
+        // Address handles are in the domain of the queue pair, which the program may end afterwards.
+        id.change_groups(|groups| {
+            for way in groups.iter_mut().filter_map(|group| group.way.as_mut().ok()) {
+                *way = way.again();
+            }
+        });
         verbs::destroy_qp(id.qp());
         id.set_qp(ptr::null_mut());
     }

@@ -1,10 +1,12 @@
 //! The rows on an InfiniBand fabric with two hosts at two switches, which two cables join: queue pairs that find each other by LID, by
 //! GID and by a group, a cable that fails, and the way around it.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use rdmux::cm::{EventChannel, EventKind, Id, JoinFlags, PortSpace};
 use rdmux::resolver::{Hints, Resolver};
 use rdmux::umad::sa::{CLASS_VERSION, JoinState, McMemberRecord, McMemberRecordMask, SaMad};
 use rdmux::umad::{Address, AgentAttr, Method, MgmtClass, Port};
@@ -44,6 +46,9 @@ const QKEY: Qkey = Qkey(0x0b1b);
 /// The group.
 const GROUP: Gid = Gid([0xff, 0x15, 0xde, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 
+/// Another one, by its address.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(239, 77, 91, 3);
+
 /// A row: its name and what it does.
 pub(super) struct Row {
     pub(super) name: &'static str,
@@ -59,6 +64,7 @@ pub(super) const ROWS: &[Row] = &[
     Row { name: "InfiniBand: UD SEND by LID", run: |ground| datagram(ground, false) },
     Row { name: "InfiniBand: UD SEND by GID", run: |ground| datagram(ground, true) },
     Row { name: "InfiniBand: UD SEND to a group", run: group },
+    Row { name: "InfiniBand: UD SEND to a group by its IP address", run: group_by_address },
     Row { name: "InfiniBand: connect by name, GID and path known", run: by_name },
     Row { name: "InfiniBand: RC migrates to other LIDs, and by LAP back", run: there_and_back },
     Row { name: "InfiniBand: a cable fails, RC goes by another", run: reroute },
@@ -366,6 +372,53 @@ fn by_name(ground: &Ground) -> Result<Done> {
     connection.send(WORDS)?;
     ensure!(peer.recv()?.as_deref() == Some(WORDS), "other words came");
     Ok(Done { bytes: WORDS.len() as u64, time })
+}
+
+/// Both hosts join a group by its IP address; a datagram that the first sends to the address reaches the second.
+fn group_by_address(ground: &Ground) -> Result<Done> {
+    const LEN: usize = 1000;
+    let ends = ground.ends(QpType::Ud)?;
+    let mut ids = Vec::new();
+    for (end, context) in ends.iter().zip(&ground.contexts) {
+        let id = member(context)?;
+        id.1.attach_qp(&end.qp)?;
+        // Until the service has joined the broadcast group, whose parameters others have.
+        until("a host to join a group by its address", || {
+            id.1.join_multicast(ADDRESS, JoinFlags::FullMember)?;
+            let event = id.0.next(Some(TIMEOUT))?.context("nobody answered the join")?;
+            Ok(event.kind() == EventKind::MulticastJoin)
+        })?;
+        end.qp.post_recv(1, &[end.mr.slice(SIZE / 2..)])?;
+        ids.push(id.1);
+    }
+    let groups = [ids[0].group(ADDRESS)?, ids[1].group(ADDRESS)?];
+    ensure!(groups[0].mlid == groups[1].mlid, "two groups: {groups:?}");
+    until("the switches to have the group", || {
+        let tables = admin::tables(&ground.options, &ground.name)?;
+        Ok(tables.switches.iter().all(|switch| {
+            switch.multicast.iter().any(|(lid, ports)| *lid == groups[0].mlid && ports.len() >= 2)
+        }))
+    })?;
+    let [a, b] = &ends;
+    let data = pattern(Data { seed: 6, len: LEN });
+    a.mr.write(0, &data);
+    let start = Instant::now();
+    ids[0].send_to(SendWr::send(2).sges(&[a.mr.slice(..LEN)]), ADDRESS)?;
+    let got = b.wait()?;
+    ensure!(got.src_qp == a.qp.qpn(), "it is from {}", got.src_qp);
+    let from = SIZE / 2 + 40;
+    compare(&b.mr.to_vec(from..from + LEN), &data)?;
+    let time = start.elapsed();
+    ids.iter().try_for_each(|id| id.leave_multicast(ADDRESS))?;
+    Ok(Done { bytes: LEN as u64, time })
+}
+
+/// An id of a host's address, with its channel.
+fn member(context: &Context) -> Result<(EventChannel, Id)> {
+    let channel = EventChannel::new(context)?;
+    let id = Id::new(&channel, PortSpace::Udp)?;
+    id.bind(SocketAddr::new(context.address()?, 0))?;
+    Ok((channel, id))
 }
 
 /// Has subnet administration make a host's port a member of the group.

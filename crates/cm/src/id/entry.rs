@@ -1,16 +1,17 @@
 //! One id: what is kept of it.
 
 use core::fmt;
-use core::net::IpAddr;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use rdmux_transport::attr::QpType;
+use rdmux_wire::sa::McMemberRecord;
 use rdmux_wire::{Psn, Qkey, Qpn};
 
 use crate::address::Addr;
 use crate::fields::{Courtesy, Failover, Fields};
+use crate::group::{GroupAddr, GroupWish};
 use crate::ib::sidr::SidrKey;
 use crate::iw::StreamId;
 use crate::params::{Negotiated, Route};
@@ -162,9 +163,13 @@ pub(super) enum Owns {
 /// A multicast group of an id.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
-    pub(super) context: u64,
-    pub(super) send_only: bool,
-    pub(super) joined: bool,
+    pub(super) wish: GroupWish,
+    /// Its address; of a new group, once it is joined, the GID that it was given.
+    pub(super) name: GroupAddr,
+    /// As the network has it, while it is joined.
+    pub(super) record: Option<McMemberRecord>,
+    /// Why it did not come, or was lost: an errno.
+    pub(super) lost: Option<i32>,
     pub(super) events: u32,
 }
 
@@ -211,7 +216,8 @@ pub(super) struct Id {
     pub(super) backlog: u32,
     /// Events so far.
     pub(super) events: u32,
-    pub(super) groups: BTreeMap<IpAddr, Group>,
+    /// By the contexts that they were joined with.
+    pub(super) groups: BTreeMap<u64, Group>,
     /// Route queries that the driver still has to answer.
     pub(super) queries: u32,
     /// The latest path query.

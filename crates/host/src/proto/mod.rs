@@ -13,7 +13,7 @@
 //! A message that does not decode, a request out of place or a descriptor too many closes that
 //! client, and nobody else notices.
 
-mod cm;
+pub(crate) mod cm;
 mod hub;
 mod request;
 mod status;

@@ -438,10 +438,13 @@ impl Core {
             R::Query { id } => {
                 manager.query(id).map(|info| Response::Cm(CmReply::Info(Box::new(info))))
             }
-            R::Join { id, group, flags, context } => {
-                manager.join(now, id, group, flags, context, sink).map(done)
+            R::Join { id, wish, context } => {
+                manager.join(now, id, wish.into(), context, sink).map(done)
             }
-            R::Leave { id, group } => manager.leave(now, id, group, sink).map(events),
+            R::Leave { id, context } => manager.leave(now, id, context, sink).map(events),
+            R::Group { id, context } => manager
+                .group(id, context)
+                .map(|record| Response::Cm(CmReply::Group(record.to_bytes().to_vec()))),
             R::WriteEvent { id, kind, status, arg } => {
                 manager.write_event(id, kind, status, arg, sink).map(done)
             }
@@ -525,6 +528,7 @@ fn request_id(request: &CmRequest) -> Option<IdHandle> {
         | R::Query { id }
         | R::Join { id, .. }
         | R::Leave { id, .. }
+        | R::Group { id, .. }
         | R::WriteEvent { id, .. }
         | R::ResolveService { id, .. }
         | R::Take { id } => Some(id),

@@ -60,6 +60,7 @@
 mod channel;
 mod core;
 mod event;
+mod group;
 mod id;
 mod messages;
 
@@ -68,9 +69,10 @@ pub(crate) use channel::Ids;
 pub use event::Event;
 pub use id::Id;
 pub use rdmux_cm::{
-    Addr, Alternate, CmOption, ConnParam, Courtesy, EventKind, Failover, IbAddr, IdHandle,
-    IdOption, JoinFlags, Negotiated, PathData, PortSpace, Redirect, Refusal, Route, UdParam,
+    Addr, Alternate, CmOption, ConnParam, Courtesy, EventKind, Failover, GroupAddr, GroupWish,
+    IbAddr, IdHandle, IdOption, JoinFlags, Negotiated, PathData, PortSpace, Redirect, Refusal,
+    Route, UdParam,
 };
 pub use rdmux_wire::ServiceId;
 pub use rdmux_wire::cm::{AprStatus, CmMad, Message, RejReason, SidrStatus};
-pub use rdmux_wire::sa::PathRecord;
+pub use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask, PathRecord};
