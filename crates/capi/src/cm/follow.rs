@@ -11,7 +11,7 @@ use super::group::{self, Way};
 use super::id::{Depths, Id, New};
 use super::phase::Phase;
 use super::process::Process;
-use super::{address, create, ece, qp, resolving, verbs};
+use super::{address, create, ece, found, qp, verbs};
 use crate::abi::verbs::ibv_gid;
 use crate::boundary::Result;
 
@@ -57,7 +57,8 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
         }
         EventKind::AddrinfoResolved => {
             if let EventParam::Services(services) = &event.param {
-                let kept = resolving::keep(told.id(), services);
+                let kept = found::services(services)
+                    .map(|found| told.id().lock().resolving.found = Some(found));
                 or_fail(&mut told, kept, EventKind::AddrinfoError);
             }
         }

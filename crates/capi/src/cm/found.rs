@@ -5,11 +5,11 @@ use std::ffi::c_void;
 use std::ptr;
 
 use libc::{sockaddr, socklen_t};
-use rdmux_cm::{Addr, PathData};
+use rdmux_cm::{Addr, IbAddr, PathData, PortSpace};
 use rdmux_host::resolver::Answer;
 
-use super::address;
-use crate::abi::cma::{RAI_PASSIVE, rdma_addrinfo};
+use super::socket_address;
+use crate::abi::cma::{RAI_PASSIVE, RAI_SA, rdma_addrinfo};
 use crate::boundary::{Errno, Result};
 use crate::verbs::attr;
 
@@ -78,7 +78,7 @@ fn fill(info: &mut rdma_addrinfo, answer: &Answer) -> Result<()> {
         (answer.dst, (&mut info.ai_dst_addr, &mut info.ai_dst_len)),
     ] {
         if let Some(addr) = addr {
-            info.ai_family = address::family_of(addr);
+            info.ai_family = socket_address::family_of(addr);
             (*to, *len) = copied_addr(addr)?;
         }
     }
@@ -101,8 +101,8 @@ fn path_data(data: &PathData) -> impl Iterator<Item = u8> {
 
 /// A socket address in the C library's memory.
 fn copied_addr(addr: Addr) -> Result<(*mut sockaddr, socklen_t)> {
-    let storage = address::storage(addr);
-    let len = address::len_of(addr);
+    let storage = socket_address::storage(addr);
+    let len = socket_address::len_of(addr);
     // SAFETY: an address is plain bytes, and as long as its family's.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const storage).cast::<u8>(), len) };
     copied(bytes)
@@ -148,6 +148,25 @@ pub(super) unsafe fn free(mut next: *mut rdma_addrinfo) {
             libc::free(info.cast());
         }
     }
+}
+
+/// Services that subnet administration told of.
+///
+/// # Errors
+/// ENOMEM.
+pub(super) fn services(services: &[IbAddr]) -> Result<Found> {
+    let answer = |to: &IbAddr| Answer {
+        port_space: Some(PortSpace::Ib),
+        dst: Some((*to).into()),
+        ..Answer::default()
+    };
+    let answers: Vec<Answer> = services.iter().map(answer).collect();
+    let found = Found::of(&answers)?;
+    found.each(|info| {
+        info.ai_flags = RAI_SA;
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// A lookup that tells by event.

@@ -10,7 +10,7 @@
 //! | `create` | ids made, moved and ended |
 //! | `follow` | what an event does to its id |
 //! | `take` | events taken, by the program and by calls that wait for theirs |
-//! | `address` | socket addresses, and the route that programs read |
+//! | `socket_address`, `address` | socket addresses; those and the route that programs read |
 //! | `resolve`, `connect`, `multicast` | the calls that start something; events tell how it went |
 //! | `membership`, `sendto` | groups as options of ids, and datagrams to a group's address |
 //! | `qp`, `srq`, `attr` | queue pairs of ids |
@@ -47,6 +47,7 @@ mod resolve;
 mod resolving;
 pub(crate) mod rsocket;
 mod sendto;
+mod socket_address;
 mod srq;
 mod take;
 mod verbs;

@@ -7,12 +7,10 @@ use std::ffi::{c_char, c_int};
 use std::thread;
 use std::time::Duration;
 
-use rdmux_cm::{EventKind, IbAddr, IdHandle, PortSpace};
-use rdmux_host::resolver::Answer;
+use rdmux_cm::{EventKind, IdHandle};
 use rdmux_verbs::signals;
 
 use super::addrinfo::Asked;
-use super::found::Found;
 use super::id::Id;
 use super::process::Process;
 use super::take::complete;
@@ -87,26 +85,6 @@ fn tell(process: &Process, handle: IdHandle, asked: &Asked) -> Result<()> {
         return Ok(());
     }
     Ok(process.client()?.write_event(handle, kind, status, 0)?)
-}
-
-/// Services that subnet administration told of, for the program to query.
-///
-/// # Errors
-/// ENOMEM.
-pub(super) fn keep(id: &Id, services: &[IbAddr]) -> Result<()> {
-    let answer = |to: &IbAddr| Answer {
-        port_space: Some(PortSpace::Ib),
-        dst: Some((*to).into()),
-        ..Answer::default()
-    };
-    let answers: Vec<Answer> = services.iter().map(answer).collect();
-    let found = Found::of(&answers)?;
-    found.each(|info| {
-        info.ai_flags = RAI_SA;
-        Ok(())
-    })?;
-    id.lock().resolving.found = Some(found);
-    Ok(())
 }
 
 /// What [`rdma_resolve_addrinfo`] found, once (rdma_query_addrinfo(3)).
