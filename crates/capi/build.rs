@@ -36,6 +36,7 @@ const LIBRARIES: &[&[&str]] = &[
     &["IBUMAD_1.0", "IBUMAD_1.1", "IBUMAD_1.2"],
     &["RDMUX_0.1"],
     &["RDMUX_XRC_1.0"],
+    &["RDMUX_1.0"],
 ];
 
 fn main() {

@@ -8,6 +8,8 @@
 //! lib/pkgconfig/rdmux.pc
 //! include/rdmux/rdmux.h
 //! include/rdmux/iwarp.h
+//! include/rdmux/cm.h
+//! include/rdmux/multicast.h
 //! include/rdmux/xrc.h
 //! ```
 //!
@@ -99,6 +101,8 @@ impl Place {
             (capi.join("include/rdmux/rdmux.h"), "include/rdmux/rdmux.h".to_owned()),
             (capi.join("include/rdmux/xrc.h"), "include/rdmux/xrc.h".to_owned()),
             (capi.join("include/rdmux/iwarp.h"), "include/rdmux/iwarp.h".to_owned()),
+            (capi.join("include/rdmux/cm.h"), "include/rdmux/cm.h".to_owned()),
+            (capi.join("include/rdmux/multicast.h"), "include/rdmux/multicast.h".to_owned()),
         ];
         for (from, to) in files {
             let path = self.fresh(&to)?;

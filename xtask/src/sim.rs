@@ -35,6 +35,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         ("subnet managers", Some("--subnet")),
         ("queue pairs over a fabric", Some("--fabric")),
         ("IP addresses and groups on InfiniBand", Some("--ipoib")),
+        ("multicast on InfiniBand", Some("--multicast")),
     ];
     for (name, choice) in simulations {
         let mut cargo = sh::cargo();

@@ -466,7 +466,13 @@ impl Scene {
     pub(crate) fn fill(&self, side: &Side, line: &str) -> String {
         // Others than RoCE have one that is no address.
         let gid = if self.device == Device::Roce { side.gid_index } else { 0 };
+        let server_gid = match line.contains("{server_gid}") {
+            // A program that is told so says what is wrong.
+            true => self.server.gid(self.device).unwrap_or_else(|e| format!("no GID: {e:#}")),
+            false => String::new(),
+        };
         line.replace("{server}", &self.server.address)
+            .replace("{server_gid}", &server_gid)
             .replace("{host}", &self.server.name)
             .replace("{server4}", &self.server.address4)
             .replace("{client}", &self.client.address)

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use rdmux::cm::{ConnParam, Event, EventChannel, EventKind, Id, PortSpace};
+use rdmux::resolver::Answer;
 use rdmux::{Context, Cq, Pd, Qp, QpType};
 
 use rdmux_command::cmutil::RESOLVE;
@@ -50,25 +51,41 @@ impl Connector {
         count: usize,
         at_once: usize,
     ) -> Result<(Vec<Node>, f64)> {
+        let to = Answer { dst: Some(to.into()), ..Answer::default() };
+        self.connect_along(&to, count, at_once)
+    }
+
+    /// The same, along the paths of what a resolver has found, if it has some.
+    pub(super) fn connect_along(
+        &self,
+        to: &Answer,
+        count: usize,
+        at_once: usize,
+    ) -> Result<(Vec<Node>, f64)> {
+        let Some(dst) = to.dst else { bail!("an answer without a destination") };
         let start = Instant::now();
         let mut nodes = Vec::with_capacity(count);
         let mut established = 0;
         while established < count {
             while nodes.len() < count && nodes.len() - established < at_once {
                 let id = Id::new(&self.channel, PortSpace::Tcp)?;
-                id.resolve_addr(None, to, RESOLVE)?;
+                if to.paths.is_empty() {
+                    id.resolve_addr(None, dst, RESOLVE)?;
+                } else {
+                    id.resolve_along(to.src, dst, &to.paths)?;
+                }
                 nodes.push(Node { id, qp: None });
             }
             let Some(event) = self.channel.next(Some(TIMEOUT))? else {
                 bail!("{established} of {count} connections came up");
             };
-            established += usize::from(self.follow(&mut nodes, event)?);
+            established += usize::from(self.follow(&mut nodes, event, &to.connect)?);
         }
         Ok((nodes, count as f64 / start.elapsed().as_secs_f64()))
     }
 
     /// Takes a connection one step on; whether it is up now.
-    fn follow(&self, nodes: &mut [Node], event: Event) -> Result<bool> {
+    fn follow(&self, nodes: &mut [Node], event: Event, private_data: &[u8]) -> Result<bool> {
         // The newest are most likely meant.
         let Some(node) = nodes.iter_mut().rev().find(|n| event.is_for(&n.id)) else {
             return Ok(false);
@@ -77,7 +94,8 @@ impl Connector {
             EventKind::AddrResolved => node.id.resolve_route(RESOLVE)?,
             EventKind::RouteResolved => {
                 node.qp = Some(self.qp(&node.id)?);
-                node.id.connect(&Self::param())?;
+                let private_data = private_data.to_vec();
+                node.id.connect(&ConnParam { private_data, ..Self::param() })?;
             }
             _ => {
                 event.expect(EventKind::Established, "connect")?;

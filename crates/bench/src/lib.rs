@@ -5,6 +5,9 @@ mod connections;
 mod end;
 mod iwarp;
 mod mad;
+mod migration;
+mod multicast;
+mod native;
 mod part;
 mod peers;
 mod perftest;
@@ -67,12 +70,18 @@ enum Subject {
     C,
     /// Connections a second, beside TCP's
     Connections,
+    /// Connections by GID with paths that are given, beside those by IP address, on InfiniBand
+    Native,
     /// Memory and idle processor time of a thousand queue pairs
     Resources,
     /// XRC beside RC with a shared receive queue: rate, latency, and memory of all-to-all connections
     Xrc,
     /// A management datagram to an agent of a simulated node and back, beside a Unix-socket ping-pong
     Mad,
+    /// The time without completions when a connection migrates to another link, beside the retry timer
+    Migration,
+    /// Datagrams to a group by its address, beside those with an address handle
+    Multicast,
     /// iWARP beside one TCP stream, with and without CRC, and what peer-to-peer mode costs
     Iwarp,
 }

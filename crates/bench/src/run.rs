@@ -125,9 +125,12 @@ impl Bench {
                 self.connections("connections, one at a time", 1)?,
                 self.connections("connections, 64 at once", AT_ONCE)?,
             ],
+            Subject::Native => vec![self.native()?],
             Subject::Resources => self.resources()?.into(),
             Subject::Xrc => self.xrc()?.into_iter().collect(),
             Subject::Mad => vec![self.mad()?],
+            Subject::Migration => vec![self.migration()?],
+            Subject::Multicast => vec![self.multicast(self.local_addr)?],
             Subject::Iwarp => self.iwarp()?.into_iter().collect(),
         })
     }

@@ -6,7 +6,7 @@
 
 mod cm_common;
 
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
 use std::ptr::{null, null_mut};
 
 use cm_common::*;
@@ -163,15 +163,26 @@ fn names_are_found_as_asked() {
         let bad = rdma_getaddrinfo(c"localhost".as_ptr(), null(), &raw const hints, &raw mut res);
         assert_eq!(bad, libc::EAI_NONAME);
 
-        // InfiniBand's own addresses are not RoCE's.
-        hints.ai_family = 27;
-        let ib = rdma_getaddrinfo(c"::1".as_ptr(), null(), &raw const hints, &raw mut res);
-        assert_eq!(ib, libc::EAI_FAMILY);
-        hints.ai_flags = RAI_SA;
-        fails(
-            rdma_getaddrinfo(null(), c"1".as_ptr(), &raw const hints, &raw mut res),
-            libc::EOPNOTSUPP,
-        );
+        // A GID as text.
+        (hints.ai_family, hints.ai_port_space) = (AF_IB, RDMA_PS_TCP.cast_signed());
+        ok(rdma_getaddrinfo(c"fe80::1".as_ptr(), c"7".as_ptr(), &raw const hints, &raw mut res));
+        assert_eq!(((*res).ai_family, (*res).ai_dst_len), (AF_IB, 48));
+        let native = (*res).ai_dst_addr.cast::<sockaddr_ib>().read_unaligned();
+        assert_eq!((native.sib_addr[0], native.sib_addr[15], native.sib_pkey), (0xfe, 1, 0xffff));
+        assert_eq!((native.sib_sid.to_be(), native.sib_sid_mask), (0x0106_0007, u64::MAX));
+        rdma_freeaddrinfo(res);
+        let bad = rdma_getaddrinfo(c"node17".as_ptr(), null(), &raw const hints, &raw mut res);
+        assert_eq!(bad, libc::EAI_NONAME);
+
+        // Of subnet administration, which this host has none of.
+        let mut administration = |node: *const c_char, service: *const c_char, flags, errno| {
+            hints.ai_flags = flags;
+            fails(rdma_getaddrinfo(node, service, &raw const hints, &raw mut res), errno);
+        };
+        administration(null(), c"1".as_ptr(), RAI_SA, libc::ENOENT);
+        administration(null(), null(), RAI_SA, libc::EINVAL);
+        administration(c"a".as_ptr(), c"1".as_ptr(), RAI_SA, libc::EOPNOTSUPP);
+        administration(null(), c"1".as_ptr(), RAI_SA | RAI_DNS, libc::EOPNOTSUPP);
 
         // Without names the answer is the question.
         let mut hints: rdma_addrinfo = std::mem::zeroed();
@@ -199,6 +210,24 @@ fn names_are_found_by_event() {
         assert_eq!(read((*res).ai_dst_addr.cast()).to_string(), "127.0.0.1:80");
         rdma_freeaddrinfo(res);
         fails(rdma_query_addrinfo(id, &raw mut res), libc::ENOENT);
+
+        // A failure is an event as well, and then the id may look again.
+        let mut hints: rdma_addrinfo = std::mem::zeroed();
+        hints.ai_flags = RAI_NUMERICHOST;
+        ok(rdma_resolve_addrinfo(id, c"node17".as_ptr(), null(), &raw const hints));
+        let event = channel.event();
+        let told = (event.kind(), event.status());
+        assert_eq!(told, (RDMA_CM_EVENT_ADDRINFO_ERROR, -libc::ENOENT));
+        event.ack();
+        fails(rdma_query_addrinfo(id, &raw mut res), libc::ENOENT);
+        fails(rdma_resolve_addrinfo(id, null(), null(), NO_HINTS), libc::EINVAL);
+        hints.ai_flags = RAI_SA;
+        let service = c"1".as_ptr();
+        fails(rdma_resolve_addrinfo(id, node, service, &raw const hints), libc::EOPNOTSUPP);
+        // It is bound to no port of a subnet.
+        fails(rdma_resolve_addrinfo(id, null(), service, &raw const hints), libc::EINVAL);
+        ok(rdma_resolve_addrinfo(id, node, c"80".as_ptr(), NO_HINTS));
+        // What is found after that is thrown away.
         ok(rdma_destroy_id(id));
     }
 }

@@ -98,11 +98,11 @@ impl Config {
         self
     }
 
-    /// The interval between transmissions of a REQ on a path whose packets live `lifetime` (code).
-    pub(crate) fn request_interval(&self, lifetime: u8) -> Duration {
-        self.retry_interval.unwrap_or_else(|| {
-            code_to_duration(lifetime) * 2 + code_to_duration(self.cm_response_timeout)
-        })
+    /// The interval between transmissions of a REQ on a path whose packets live `lifetime` (code), to a peer that is to answer
+    /// within `response_timeout` (code).
+    pub(crate) fn request_interval(&self, lifetime: u8, response_timeout: u8) -> Duration {
+        self.retry_interval
+            .unwrap_or_else(|| code_to_duration(lifetime) * 2 + code_to_duration(response_timeout))
     }
 
     /// The ACK timeout of a path whose packets live `lifetime` (code) towards a peer that

@@ -40,4 +40,12 @@ pub struct Counters {
     pub established: u64,
     /// Connections or lookups given up for lack of an answer.
     pub timeouts: u64,
+    /// Requests and lookups sent elsewhere because the peer said so.
+    pub redirected: u64,
+    /// Requests for an alternate path (LAP) that were refused, for whatever reason.
+    pub laps_refused: u64,
+    /// Dropped: a further LAP before the last one was answered, or a peer that asked for more time more often than it may.
+    pub floods: u64,
+    /// Answers to lookups that were not kept for repetitions, because there are too many.
+    pub sidr_forgotten: u64,
 }

@@ -1,10 +1,9 @@
 //! Why a command failed, and the errno that a C program gets for it.
 
-use core::net::IpAddr;
-
 use thiserror::Error;
 
 use crate::address::Addr;
+use crate::group::GroupFault;
 use crate::id::IdState;
 use crate::sink::{ChannelId, IdHandle};
 
@@ -36,6 +35,8 @@ pub mod errno {
     pub const EADDRINUSE: i32 = 98;
     /// Cannot assign requested address.
     pub const EADDRNOTAVAIL: i32 = 99;
+    /// Transport endpoint is not connected.
+    pub const ENOTCONN: i32 = 107;
     /// Network dropped connection on reset.
     pub const ENETRESET: i32 = 102;
     /// Connection reset by peer.
@@ -73,6 +74,11 @@ pub enum Command {
     Leave,
     Destroy,
     WriteEvent,
+    ResolveService,
+    LoadAlternate,
+    AnswerAlternate,
+    AskForTime,
+    SetPrivateData,
 }
 
 impl core::fmt::Display for Command {
@@ -99,6 +105,11 @@ impl core::fmt::Display for Command {
             Self::Leave => "leave",
             Self::Destroy => "destroy",
             Self::WriteEvent => "write_event",
+            Self::ResolveService => "resolve_service",
+            Self::LoadAlternate => "load_alternate",
+            Self::AnswerAlternate => "answer_alternate",
+            Self::AskForTime => "ask_for_time",
+            Self::SetPrivateData => "set_private_data",
         })
     }
 }
@@ -205,12 +216,43 @@ pub enum CmError {
         port: u16,
     },
     /// The id has not joined the group.
-    #[error("leave on {id}: it has not joined {group}")]
+    #[error("{id} has not joined this group")]
     NotJoined {
         /// Which.
         id: IdHandle,
-        /// The group.
-        group: IpAddr,
+    },
+    /// The id's group is not joined yet, or did not come, or was lost.
+    #[error(
+        "{id} is no member of the group: the network has not answered yet, or an event has told that it refused \
+         or lost it (errno {errno})"
+    )]
+    NoGroup {
+        /// Which.
+        id: IdHandle,
+        /// ENOTCONN, or that of the event.
+        errno: i32,
+    },
+    /// A group is asked for as it cannot be.
+    #[error("join on {id}: {fault}")]
+    Group {
+        /// Which.
+        id: IdHandle,
+        /// The field, and why.
+        fault: GroupFault,
+    },
+    /// The id has as many groups as it may.
+    #[error("join on {id}: it has {max} groups already")]
+    TooManyGroups {
+        /// Which.
+        id: IdHandle,
+        /// The limit.
+        max: usize,
+    },
+    /// The id's device is of iWARP.
+    #[error("join on {id}: iWARP has no multicast, use a RoCE or an InfiniBand device")]
+    NoMulticast {
+        /// Which.
+        id: IdHandle,
     },
     /// The peer gave up before it was answered.
     #[error("{command} on {id}: the peer is gone")]
@@ -230,6 +272,14 @@ pub enum CmError {
         /// Which field of its record.
         field: &'static str,
     },
+    /// It is to connect and has no path.
+    #[error("connect of {id}: it has no path to {addr}: resolve the route, or give path records")]
+    NoPath {
+        /// Which.
+        id: IdHandle,
+        /// Where to.
+        addr: Addr,
+    },
     /// The channel has as many ids as it may.
     #[error("create_id: event channel {} has {max} ids already", channel.0)]
     TooManyIds {
@@ -248,7 +298,9 @@ impl CmError {
             Self::State { .. }
             | Self::Invalid { .. }
             | Self::PrivateData { .. }
-            | Self::Path { .. } => errno::EINVAL,
+            | Self::Group { .. }
+            | Self::Path { .. }
+            | Self::NoPath { .. } => errno::EINVAL,
             Self::Family { .. } => errno::EINVAL,
             Self::AddrInUse { .. } => errno::EADDRINUSE,
             Self::WildcardInUse { .. }
@@ -257,7 +309,9 @@ impl CmError {
             Self::Permission { .. } => errno::EACCES,
             Self::PeerGone { .. } => errno::ECONNRESET,
             Self::NotJoined { .. } => errno::EADDRNOTAVAIL,
-            Self::TooManyIds { .. } => errno::ENOMEM,
+            Self::NoGroup { errno, .. } => *errno,
+            Self::NoMulticast { .. } => errno::EOPNOTSUPP,
+            Self::TooManyIds { .. } | Self::TooManyGroups { .. } => errno::ENOMEM,
         }
     }
 }

@@ -1,8 +1,12 @@
 //! What ids tell their owners (`rdma_cm_event`; rdma_get_cm_event(3)).
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 
+use rdmux_wire::cm::CmMad;
+
+use crate::address::IbAddr;
 use crate::params::{ConnParam, Negotiated, Route, UdParam};
 use crate::sink::IdHandle;
 
@@ -49,11 +53,19 @@ pub enum EventKind {
     AddrinfoError = 17,
     /// The program's own ([`Manager::write_event`](crate::Manager::write_event)).
     User = 18,
+    /// LAP: the peer wants the connection to be able to migrate to another path
+    /// ([`Manager::answer_alternate`](crate::Manager::answer_alternate)). Only told to ids with
+    /// [`CmOption::Messages`](crate::CmOption::Messages), as is the next but one.
+    AlternateRequest = 128,
+    /// APR: what became of our LAP. Status is APR's (IBTA table 124), 0 if the peer has loaded the path, or a negative errno.
+    AlternateResponse = 129,
+    /// MRA: the peer needs more time; status is the code of how long, 4.096 us * 2^code.
+    MoreTime = 130,
 }
 
 impl EventKind {
     /// All kinds, in order of their numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::AddrResolved,
         Self::AddrError,
         Self::RouteResolved,
@@ -73,6 +85,9 @@ impl EventKind {
         Self::AddrinfoResolved,
         Self::AddrinfoError,
         Self::User,
+        Self::AlternateRequest,
+        Self::AlternateResponse,
+        Self::MoreTime,
     ];
 
     /// The name as `rdma_event_str` gives it.
@@ -97,6 +112,9 @@ impl EventKind {
             Self::AddrinfoResolved => "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
             Self::AddrinfoError => "RDMA_CM_EVENT_ADDRINFO_ERROR",
             Self::User => "RDMA_CM_EVENT_USER",
+            Self::AlternateRequest => "RDMUX_CM_EVENT_ALTERNATE_REQUEST",
+            Self::AlternateResponse => "RDMUX_CM_EVENT_ALTERNATE_RESPONSE",
+            Self::MoreTime => "RDMUX_CM_EVENT_MORE_TIME",
         }
     }
 }
@@ -120,13 +138,15 @@ pub enum EventParam {
     Ud(UdParam),
     /// Of the program's own: what it wrote.
     Arg(u64),
+    /// Of a lookup at subnet administration: the services that it knows.
+    Services(Vec<IbAddr>),
 }
 
 impl EventParam {
     /// The private data, if there is any.
     pub fn private_data(&self) -> &[u8] {
         match self {
-            Self::None | Self::Arg(_) => &[],
+            Self::None | Self::Arg(_) | Self::Services(_) => &[],
             Self::Conn(p) => &p.private_data,
             Self::Ud(p) => &p.private_data,
         }
@@ -157,6 +177,17 @@ pub struct Event {
     /// Addresses and path, in ADDR_RESOLVED, ROUTE_RESOLVED and CONNECT_REQUEST.
     pub route: Option<Box<Route>>,
     /// What the queue pair needs, in CONNECT_REQUEST, CONNECT_RESPONSE and UD's ADDR_RESOLVED and
-    /// ESTABLISHED.
+    /// ESTABLISHED; and what it needs for another alternate path, in ALTERNATE_REQUEST and ALTERNATE_RESPONSE.
     pub negotiated: Option<Box<Negotiated>>,
+    /// The peer's datagram that is the cause, 256 bytes, of ids with [`CmOption::Messages`](crate::CmOption::Messages).
+    pub mad: Option<Vec<u8>>,
+}
+
+impl Event {
+    /// The peer's message that is the cause, of ids with [`CmOption::Messages`](crate::CmOption::Messages): CONNECT_REQUEST has REQ or SIDR_REQ,
+    /// CONNECT_RESPONSE REP, ESTABLISHED RTU or SIDR_REP, REJECTED REJ, UNREACHABLE SIDR_REP, DISCONNECTED DREQ or DREP,
+    /// the last three kinds LAP, APR and MRA. None if it has another cause, as a timeout.
+    pub fn message(&self) -> Option<CmMad> {
+        CmMad::parse(self.mad.as_deref()?).ok()
+    }
 }

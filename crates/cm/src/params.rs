@@ -2,12 +2,13 @@
 
 use alloc::vec::Vec;
 use rdmux_transport::attr::{
-    Access, AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType,
+    Access, AddressVector, AttrMask, MigState, QpAttr, QpCaps, QpState, QpType, TransportType,
 };
 use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{AckTimeout, Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
 use crate::address::Addr;
+use crate::fields::CmOption;
 
 /// What a program says when it connects or accepts, and what it learns of the peer's wishes in
 /// events (`rdma_conn_param`; rdma_connect(3)).
@@ -172,6 +173,22 @@ pub struct Negotiated {
     pub rnr_retry: u8,
     /// Whether the peer has a shared receive queue.
     pub srq: bool,
+    /// The path that the connection may migrate to.
+    pub alternate: Option<Alternate>,
+    /// The queue pair is in RTS already, and gets another alternate path.
+    pub reloads: bool,
+}
+
+/// The path that a connection may migrate to (IBTA 17.2.8), as a queue pair is told of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Alternate {
+    /// The path. Its `port_num` is that of the alternate path.
+    pub av: AddressVector,
+    /// Index of the P_Key.
+    pub pkey_index: u16,
+    /// How long we wait for an acknowledgement there.
+    pub timeout: AckTimeout,
 }
 
 impl Negotiated {
@@ -202,9 +219,18 @@ impl Negotiated {
 
     /// The attributes that take a queue pair to `state`, and which of them are meant, as
     /// `rdma_init_qp_attr` gives them. INIT, RTR and RTS have some; any other state has only
-    /// itself.
+    /// itself. An alternate path is loaded on the way to RTR, and asked to be used if need be on the way to RTS; of a
+    /// queue pair that [`reloads`](Self::reloads) one both are all there is to RTS.
     pub fn qp_attr(&self, state: QpState) -> (QpAttr, AttrMask) {
         let mut mask = AttrMask::STATE;
+        if self.reloads && state == QpState::Rts {
+            return (self.attr(state), mask | AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE);
+        }
+        match (state, self.alternate) {
+            (QpState::Rtr, Some(_)) => mask |= AttrMask::ALT_PATH,
+            (QpState::Rts, Some(_)) => mask |= AttrMask::PATH_MIG_STATE,
+            _ => {}
+        }
         match (state, self.qp_type) {
             (QpState::Rtr | QpState::Rts, _) if self.transport == TransportType::Iwarp => {}
             (QpState::Init, QpType::Ud) => {
@@ -235,11 +261,14 @@ impl Negotiated {
         AttrMask::AV.union(AttrMask::PATH_MTU).union(AttrMask::DEST_QPN).union(AttrMask::RQ_PSN);
 
     fn attr(&self, state: QpState) -> QpAttr {
+        let alternate = self.alternate.unwrap_or_default();
+        let rearms = self.alternate.is_some() && state == QpState::Rts;
+        let path_mig_state = if rearms { MigState::Rearm } else { MigState::Migrated };
         QpAttr {
             state,
             cur_state: state,
             path_mtu: self.path_mtu,
-            path_mig_state: 0,
+            path_mig_state: path_mig_state as u8,
             qkey: self.qkey,
             rq_psn: self.rq_psn,
             sq_psn: if self.qp_type == QpType::Ud { Psn::default() } else { self.sq_psn },
@@ -247,9 +276,9 @@ impl Negotiated {
             access: self.access(),
             caps: QpCaps::default(),
             av: self.av,
-            alt_av: AddressVector::default(),
+            alt_av: alternate.av,
             pkey_index: self.pkey_index,
-            alt_pkey_index: 0,
+            alt_pkey_index: alternate.pkey_index,
             en_sqd_async_notify: false,
             sq_draining: false,
             max_rd_atomic: self.max_rd_atomic,
@@ -259,8 +288,8 @@ impl Negotiated {
             timeout: self.timeout,
             retry_cnt: self.retry_cnt,
             rnr_retry: self.rnr_retry,
-            alt_port_num: 0,
-            alt_timeout: AckTimeout::default(),
+            alt_port_num: alternate.av.port_num,
+            alt_timeout: alternate.timeout,
             rate_limit: 0,
         }
     }
@@ -292,17 +321,8 @@ pub enum IdOption {
     /// iWARP: whether either side of the connection may send first. Before `connect`; see
     /// [`ConnParam::peer_to_peer`].
     PeerToPeer(bool),
-}
-
-/// How to join a multicast group (rdma_join_multicast_ex(3)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum JoinFlags {
-    /// Send and receive.
-    #[default]
-    FullMember,
-    /// Send only.
-    SendOnlyFullMember,
+    /// A field of the connection manager's messages; not of iWARP.
+    Cm(CmOption),
 }
 
 #[cfg(test)]
@@ -330,6 +350,8 @@ mod tests {
             retry_cnt: 0,
             rnr_retry: 0,
             srq: false,
+            alternate: None,
+            reloads: false,
         };
         negotiated.bear(retries);
         negotiated.min_rnr_timer.code()

@@ -9,6 +9,7 @@ use rdmux_transport::attr::TransportType;
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey};
 
 use crate::event::Event;
+use crate::group::GroupWish;
 use crate::iw::StreamWish;
 use crate::path::{MadPath, PathQuery};
 use crate::ports::PortSpace;
@@ -205,10 +206,10 @@ pub struct JoinQuery {
     pub port_space: PortSpace,
     /// On which local address.
     pub local: IpAddr,
-    /// The group.
-    pub group: IpAddr,
-    /// Whether the id only sends: the network need not be told.
-    pub send_only: bool,
+    /// By what the id knows the group.
+    pub context: u64,
+    /// Which group, and as what kind of member. Of who only sends an IP network need not be told.
+    pub wish: GroupWish,
 }
 
 /// What the driver does for the machine. Calls come from within the machine's own methods; they

@@ -6,7 +6,9 @@ use net::{Net, Out, SERVER, param};
 use proptest::prelude::*;
 use rdmux_cm::{EventKind, IdHandle, MadPath, Time};
 use rdmux_transport::attr::QpType;
-use rdmux_wire::cm::{CmMad, Drep, Dreq, Lap, Message, Path, Rej, RejOf, RejReason, Rep, Rtu};
+use rdmux_wire::cm::{
+    AprStatus, CmMad, Drep, Dreq, Lap, Message, Path, Rej, RejOf, RejReason, Rep, Rtu,
+};
 use rdmux_wire::{Gid, Guid, Mtu, Psn, Qkey, Qpn};
 use std::net::IpAddr;
 
@@ -126,7 +128,9 @@ fn alternate_paths_are_declined() {
     let (mut net, _, mads) = recorded();
     let (theirs, ours) = ids_of(&mads[1]);
     let peer = path_from(&net, net.hosts[1].ip);
-    for (remote_comm_id, status) in [(ours, 2), (ours ^ 1, 1)] {
+    for (remote_comm_id, status) in
+        [(ours, AprStatus::UNSUPPORTED), (ours ^ 1, AprStatus::INVALID_COMM_ID)]
+    {
         let lap = Lap {
             local_comm_id: theirs,
             remote_comm_id,
@@ -141,6 +145,7 @@ fn alternate_paths_are_declined() {
         let Message::Apr(apr) = mad.message else { panic!() };
         assert_eq!((apr.status, apr.remote_comm_id, mad.tid), (status, theirs, 9));
     }
+    assert_eq!(net.hosts[0].cm.counters().laps_refused, 2);
     net.end();
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use net::{CLIENT, Net, Out, SECOND, SERVER, local_address, param};
 use rdmux_cm::error::Command;
 use rdmux_cm::{
-    ChannelId, CmError, Config, ConnParam, Ece, EventKind, EventParam, IdHandle, IdOption, IdState,
-    JoinFlags, JoinQuery, LocalAddress, Manager, PortSpace, Resolved, Time,
+    ChannelId, CmError, Config, ConnParam, Ece, EventKind, EventParam, GroupWish, IdHandle,
+    IdOption, IdState, JoinFlags, JoinQuery, LocalAddress, Manager, PortSpace, Resolved, Time,
 };
 use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::Message;
@@ -407,9 +407,9 @@ fn groups_are_joined_left_and_lost() {
     let host = &mut net.hosts[0];
     let id = host.cm.create_id(CLIENT, PortSpace::Udp, QpType::Ud, 5).unwrap();
     let group: IpAddr = Ipv4Addr::new(239, 1, 2, 3).into();
-    let full = JoinFlags::FullMember;
+    let wish = |group: IpAddr| GroupWish::address(group, JoinFlags::FullMember);
     let join = |host: &mut net::Host, group| {
-        host.cm.join(now, id, group, full, 99, &mut host.out).map_err(|e| e.errno())
+        host.cm.join(now, id, wish(group), 99, &mut host.out).map_err(|e| e.errno())
     };
     assert_eq!(join(host, group), Err(22), "it has no address");
     host.cm.bind(id, sock("10.0.0.1:0"), false).unwrap();
@@ -417,9 +417,13 @@ fn groups_are_joined_left_and_lost() {
     assert_eq!(join(host, group), Ok(()));
     assert_eq!(join(host, group), Err(22), "twice");
     let (device, port_num, port_space) = (0, 1, PortSpace::Udp);
-    let query = JoinQuery { device, port_num, port_space, local: host.ip, group, send_only: false };
+    let (context, wish) = (99, wish(group));
+    let query = JoinQuery { device, port_num, port_space, local: host.ip, context, wish };
     assert_eq!(host.out.joins, [(id, query)]);
-    host.cm.handle_joined(now, id, query, Ok(query.over_ip(64, Mtu::M1024)), &mut host.out);
+    let known = |host: &net::Host| host.cm.group(id, context).map_err(|e| e.errno());
+    assert_eq!(known(host), Err(107), "nobody has answered");
+    host.cm.handle_joined(now, id, query, query.over_ip(64, Mtu::M1024), &mut host.out);
+    assert_eq!(known(host), query.over_ip(64, Mtu::M1024));
     let joined = host.event(EventKind::MulticastJoin);
     assert_eq!(joined.context, 99);
     let EventParam::Ud(ud) = joined.param else { panic!() };
@@ -427,16 +431,22 @@ fn groups_are_joined_left_and_lost() {
     assert_eq!((ud.av.dgid, ud.av.hop_limit), (Gid::from(group), 64));
     assert_eq!(ud.av.dgid.to_string(), "::ffff:239.1.2.3");
 
-    assert_eq!(host.cm.leave(now, id, group, &mut host.out), Ok(1));
+    assert_eq!(host.cm.leave(now, id, context, &mut host.out), Ok(1));
     assert_eq!(host.out.leaves, [(id, query)]);
-    let again = host.cm.leave(now, id, group, &mut host.out).unwrap_err();
+    let again = host.cm.leave(now, id, context, &mut host.out).unwrap_err();
     assert_eq!(again.errno(), 99);
 
     // One that the network refuses is not left there.
     assert_eq!(join(host, group), Ok(()));
     host.cm.handle_joined(now, id, query, Err(105), &mut host.out);
-    assert_eq!(host.kinds(), [(EventKind::MulticastError, -105)]);
-    host.cm.leave(now, id, group, &mut host.out).unwrap();
+    host.cm.handle_joined(now, id, query, Err(102), &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::MulticastError, -105)], "one event");
+    assert_eq!(known(host), Err(105));
+    // It may be joined again without being left.
+    assert_eq!(join(host, group), Ok(()));
+    host.cm.handle_joined(now, id, query, Err(22), &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::MulticastError, -22)]);
+    host.cm.leave(now, id, context, &mut host.out).unwrap();
     assert_eq!(host.out.leaves.len(), 1);
     // One that is left by the end of the id is.
     assert_eq!(join(host, group), Ok(()));

@@ -7,10 +7,11 @@ use std::net::{IpAddr, SocketAddr};
 use net::{CLIENT, Out, SECOND, SERVER};
 use rdmux_cm::{
     ConnParam, DevicePort, EventKind, EventParam, IdHandle, LocalAddress, MadPath, Manager,
-    OnlyDevice, Path, PortSpace, Resolved, Time,
+    OnlyDevice, Path, PathData, PortSpace, Redirect, Refusal, Resolved, Time,
 };
 use rdmux_transport::attr::{AddressVector, QpType, TransportType};
 use rdmux_wire::cm::{CmMad, Message, RejReason, Req};
+use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey, Qpn};
 
 const IB: u32 = 2;
@@ -257,5 +258,143 @@ fn datagram_peer_is_looked_up_and_answered_along_the_lids() {
         let event = client.event(EventKind::Established);
         let EventParam::Ud(ud) = event.param else { panic!("no datagram peer") };
         assert_eq!((ud.av.dlid, ud.qp_num, ud.qkey), (5, Qpn::new(0x11), qkey));
+    }
+}
+
+/// A path record from a LID of a port of the client to one of a port of the server; `bits` are the path bits of both.
+fn record(client: &DevicePort, server: &DevicePort, bits: u16, flags: u32) -> PathData {
+    let record = PathRecord {
+        sgid: client.gids[0],
+        dgid: server.gids[0],
+        slid: Lid(client.lid.0 + bits),
+        dlid: Lid(server.lid.0 + bits),
+        pkey: PARTITION,
+        sl: 2,
+        mtu: Mtu::M2048.code(),
+        ..PathRecord::default()
+    };
+    PathData { flags: flags | PathData::BIDIRECTIONAL, record }
+}
+
+/// A second port, of the same device.
+fn second_port(host: &mut Host) -> DevicePort {
+    let n = u64::from(host.port.lid.0 / 4);
+    let port = DevicePort {
+        port_num: 2,
+        lid: Lid(host.port.lid.0 + 0x100),
+        gids: vec![Gid::new(0xfe80 << 48, Guid(0x200 + n))],
+        ..host.port.clone()
+    };
+    host.cm.set_device_ports(vec![host.port.clone(), port.clone()]);
+    port
+}
+
+/// An id that will connect along these records.
+fn along(client: &mut Host, server: &Host, records: &[PathData]) -> IdHandle {
+    let only = Some(OnlyDevice { device: IB, transport: TransportType::Ib });
+    let id = client.cm.create_id_on(CLIENT, PortSpace::Tcp, QpType::Rc, only, 0).unwrap();
+    let (now, dst) = (Time::ZERO, SocketAddr::new(server.ip, PORT));
+    let taken =
+        client.cm.resolve_along(now, id, (None, dst.into()), records, true, &mut client.out);
+    taken.unwrap();
+    client.event(EventKind::RouteResolved);
+    client.cm.connect(now, id, &param(0x22), &mut client.out).unwrap();
+    id
+}
+
+#[test]
+fn alternate_path_leads_to_other_lids_of_a_port_or_to_a_second_port() {
+    for second in [false, true] {
+        let (mut server, mut client) = (Host::new(1), Host::new(2));
+        server.listener(None, PortSpace::Tcp, QpType::Rc);
+        let ports = if second {
+            (second_port(&mut client), second_port(&mut server))
+        } else {
+            (client.port.clone(), server.port.clone())
+        };
+        let records = [
+            record(&client.port, &server.port, 0, PathData::PRIMARY),
+            record(&ports.0, &ports.1, 3, PathData::ALTERNATE),
+        ];
+        along(&mut client, &server, &records);
+        let (path, mad) = client.sent();
+        server.take(&client, &path, &mad);
+        let request = server.event(EventKind::ConnectRequest);
+        let alternate = request.negotiated.unwrap().alternate.unwrap();
+        let port_num = if second { 2 } else { 1 };
+        let av = alternate.av;
+        assert_eq!((av.dlid, av.src_path_bits, av.sl), (ports.0.lid.0 + 3, 3, 2));
+        assert_eq!((av.port_num, av.dgid, alternate.pkey_index), (port_num, ports.0.gids[0], 1));
+        server.cm.accept(Time::ZERO, request.id, &param(0x11), &mut server.out).unwrap();
+        let (path, mad) = server.sent();
+        client.take(&server, &path, &mad);
+        let negotiated = *client.event(EventKind::ConnectResponse).negotiated.unwrap();
+        let av = negotiated.alternate.unwrap().av;
+        assert_eq!((av.dlid, av.src_path_bits, av.port_num), (ports.1.lid.0 + 3, 3, port_num));
+        let (attr, _) = negotiated.qp_attr(rdmux_transport::attr::QpState::Rtr);
+        assert_eq!((attr.port_num, attr.alt_port_num), (1, port_num));
+    }
+}
+
+#[test]
+fn alternate_path_to_a_lid_or_partition_that_is_not_ours_is_rejected() {
+    type Patch = fn(&mut Req);
+    let patches: [Patch; 4] = [
+        |req| req.alternate.remote_lid = Lid(0x30),
+        |req| req.alternate.remote_lid = Lid(0xffff),
+        |req| req.alternate.local_lid = Lid(0xc000),
+        |req| req.alternate.remote_gid = Gid::new(7, Guid(7)),
+    ];
+    for (n, patch) in patches.into_iter().enumerate() {
+        let (mut server, mut client) = (Host::new(1), Host::new(2));
+        server.listener(None, PortSpace::Tcp, QpType::Rc);
+        let records = [
+            record(&client.port, &server.port, 0, PathData::PRIMARY),
+            record(&client.port, &server.port, 3, PathData::ALTERNATE),
+        ];
+        along(&mut client, &server, &records);
+        let (path, mad) = client.sent();
+        let mut mad = CmMad::parse(&mad).unwrap();
+        let Message::Req(req) = &mut mad.message else { panic!("no REQ") };
+        patch(req);
+        server.take(&client, &path, &mad.to_bytes());
+        let request = server.event(EventKind::ConnectRequest);
+        assert_eq!(request.negotiated.unwrap().alternate, None, "patch {n}");
+        server.cm.accept(Time::ZERO, request.id, &param(0x11), &mut server.out).unwrap();
+        let (_, mad) = server.sent();
+        let Message::Rep(rep) = CmMad::parse(&mad).unwrap().message else { panic!("no REP") };
+        assert_eq!(rep.failover_accepted, 2, "patch {n}");
+    }
+}
+
+#[test]
+fn redirection_on_infiniband_needs_a_lid() {
+    for (lid, follows) in [(Lid(0), false), (Lid(0xc001), false), (Lid(7), true)] {
+        let (mut server, mut client) = (Host::new(1), Host::new(2));
+        server.listener(None, PortSpace::Tcp, QpType::Rc);
+        let id = client.routed(&server, PortSpace::Tcp, QpType::Rc, 0);
+        client.cm.connect(Time::ZERO, id, &param(0x22), &mut client.out).unwrap();
+        let (path, mad) = client.sent();
+        server.take(&client, &path, &mad);
+        let request = server.event(EventKind::ConnectRequest).id;
+        let to = Redirect { gid: server.port.gids[1], lid, sl: 4, ..Redirect::default() };
+        let (reason, info) = (24, to.to_info().to_vec());
+        let refusal = Refusal { reason, info, private_data: Vec::new() };
+        server.cm.reject_with(Time::ZERO, request, &refusal, &mut server.out).unwrap();
+        let (path, mad) = server.sent();
+        client.take(&server, &path, &mad);
+        if !follows {
+            let rejected = client.out.events.pop_front().unwrap().1;
+            assert_eq!((rejected.kind, rejected.status), (EventKind::Rejected, 24));
+            continue;
+        }
+        let (path, mad) = client.sent();
+        assert_eq!((path.av.dlid, path.av.sl), (7, 4));
+        let Message::Req(req) = CmMad::parse(&mad).unwrap().message else { panic!("no REQ") };
+        assert_eq!((req.primary.remote_lid, req.primary.sl), (lid, 4));
+        assert_eq!(req.primary.remote_gid, server.port.gids[1]);
+        server.take(&client, &path, &mad);
+        let request = server.event(EventKind::ConnectRequest);
+        assert_eq!(request.negotiated.unwrap().av.sgid_index, 1);
     }
 }

@@ -59,7 +59,7 @@ impl World {
             let iwarp = LocalAddress { device: 1, transport: TransportType::Iwarp, ..roce.clone() };
             let mut out = net::Out::default();
             cm.set_addresses(Time::ZERO, vec![roce, iwarp], &mut out);
-            Host { cm, out, ip }
+            Host { cm, out, ip, other_ip: None }
         });
         Self {
             hosts: hosts.collect(),

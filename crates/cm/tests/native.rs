@@ -239,7 +239,10 @@ fn resolving_a_gid_asks_nobody_until_a_route_is_asked_for() {
     assert!(client.asked_nobody());
     // Mandatory: a connection has a path.
     let none = client.cm.connect(now, id, &ConnParam::default(), &mut client.out).unwrap_err();
-    assert!(matches!(none, CmError::State { state: IdState::AddrResolved, .. }), "{none}");
+    assert!(matches!(none, CmError::NoPath { .. }), "{none}");
+    let said = none.to_string();
+    assert!(said.contains("no path to") && said.contains("path records"), "{said}");
+    assert!(client.out.mads.is_empty());
     client.cm.resolve_route(now, id, SECOND, &mut client.out).unwrap();
     let (_, query) = client.out.paths.pop_front().unwrap();
     assert_eq!((query.by_address.local, query.by_address.av.dgid), (client.gid, server.gid));
@@ -320,6 +323,7 @@ fn records_that_contradict_are_refused_and_change_nothing() {
         (vec![data(PathData::PRIMARY | BOTH, good); 2], "flags of the primary path"),
         (vec![data(PathData::PRIMARY | 1 << 9, good)], "flags of the any path"),
         (one(|r| r.sgid = Gid::new(PREFIX, Guid(99))), "sgid of the primary path"),
+        (one(|r| r.dgid = Gid::new(PREFIX, Guid(99))), "dgid of the primary path"),
         (one(|r| r.slid = Lid(0x99)), "slid of the primary path"),
         (one(|r| r.dlid = Lid(0xc000)), "dlid of the primary path"),
         (one(|r| r.pkey = Pkey(0x8009)), "sgid of the primary path"),

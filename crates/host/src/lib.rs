@@ -9,6 +9,7 @@
 //! - [`proto`]: what service and processes say to each other
 //! - [`service`]: the service, a single-threaded event loop
 //! - [`client`]: a process's side; starts the service on demand
+//! - [`resolver`]: names to what a connection needs
 //! - [`view`]: what programs find under `/sys` and `/dev`
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ pub mod client;
 mod error;
 pub mod names;
 pub mod proto;
+pub mod resolver;
 pub mod service;
 pub mod view;
 
@@ -23,6 +25,6 @@ pub use client::{ConnectOptions, EventChannel, HostClient};
 pub use error::HostError;
 pub use names::{
     Config, DeviceChoice, HostDir, HostName, NetworkNamespace, NodeGuid, Registry, RegistryEntry,
-    RuntimeDir,
+    RuntimeDir, ServiceKey,
 };
 pub use proto::DeviceRow;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Host, SECOND, next_cm_event};
-use rdmux_cm::{ConnParam, Event, EventKind, EventParam, IdHandle, JoinFlags, PortSpace};
+use rdmux_cm::{
+    ConnParam, Event, EventKind, EventParam, GroupWish, IdHandle, JoinFlags, PortSpace,
+};
 use rdmux_host::{EventChannel, HostClient};
 use rdmux_transport::attr::QpType;
 use rdmux_wire::Qpn;
@@ -266,17 +268,18 @@ fn an_id_joins_a_group_at_the_network_and_leaves_it() {
     let hex = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     let joined = || std::fs::read_to_string("/proc/net/igmp").unwrap().contains(&hex);
     let id = a.id(PortSpace::Udp, 0);
+    let wish = GroupWish::address(group, JoinFlags::FullMember);
     a.client.bind_addr(id, host.at(0)).unwrap();
-    a.client.join_multicast(id, group.into(), JoinFlags::FullMember, 99).unwrap();
+    a.client.join_multicast(id, wish, 99).unwrap();
     let event = a.expect(EventKind::MulticastJoin);
     assert_eq!(event.context, 99);
     let EventParam::Ud(ud) = event.param else { panic!() };
     assert_eq!((ud.qp_num, ud.av.dgid.ip()), (Qpn::MULTICAST, group.into()));
     assert!(joined());
-    a.client.leave_multicast(id, group.into()).unwrap();
+    a.client.leave_multicast(id, 99).unwrap();
     assert!(!joined());
     // A process that ends leaves its groups, too.
-    a.client.join_multicast(id, group.into(), JoinFlags::FullMember, 99).unwrap();
+    a.client.join_multicast(id, wish, 99).unwrap();
     a.expect(EventKind::MulticastJoin);
     assert!(joined());
     let watcher = host.client();

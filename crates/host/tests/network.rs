@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use common::{SECOND, next_cm_event, next_event};
-use rdmux_cm::{ConnParam, EventKind, IdHandle, JoinFlags, PortSpace};
+use rdmux_cm::{ConnParam, EventKind, GroupWish, IdHandle, JoinFlags, PortSpace};
 use rdmux_host::client::admin;
 use rdmux_host::proto::Status;
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
@@ -243,7 +243,8 @@ fn a_group_is_joined_on_the_interface_of_the_id() {
             let group: IpAddr = "239.1.2.3".parse().unwrap();
             let id = host.id(PortSpace::Udp);
             host.client.bind_addr(id, "10.77.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
-            host.client.join_multicast(id, group, JoinFlags::FullMember, 0).unwrap();
+            let wish = GroupWish::address(group, JoinFlags::FullMember);
+            host.client.join_multicast(id, wish, 0).unwrap();
             host.expect(EventKind::MulticastJoin);
             let qpn = Qpn::new(u32::from(host.client.info().slot.slot) << 12);
             host.client.attach_multicast(1, qpn, group.into()).unwrap().unwrap();
@@ -253,6 +254,36 @@ fn a_group_is_joined_on_the_interface_of_the_id() {
             let igmp = std::fs::read_to_string("/proc/thread-self/net/igmp").unwrap();
             let of_v0 = igmp.split_once("v0").unwrap().1;
             assert!(of_v0.contains("030201EF"), "{igmp}");
+        },
+        || ip("link set v1 up"),
+    );
+}
+
+#[test]
+fn an_ipv6_group_is_told_by_mld_until_it_is_left() {
+    on_a_wire(
+        || {
+            ip("addr add fd00::77:1/64 dev v0 nodad");
+            ip("link set v0 up");
+            let host = Default::start();
+            let group: IpAddr = "ff1e::77".parse().unwrap();
+            let id = host.id(PortSpace::Udp);
+            host.client.bind_addr(id, "[fd00::77:1]:0".parse::<SocketAddr>().unwrap()).unwrap();
+            let is_told = || {
+                let mld = std::fs::read_to_string("/proc/thread-self/net/igmp6").unwrap();
+                mld.contains("ff1e0000000000000000000000000077")
+            };
+            for (flags, told) in
+                [(JoinFlags::SendOnlyFullMember, false), (JoinFlags::FullMember, true)]
+            {
+                host.client.join_multicast(id, GroupWish::address(group, flags), 5).unwrap();
+                host.expect(EventKind::MulticastJoin);
+                assert_eq!(is_told(), told);
+                let record = host.client.group(id, 5).unwrap();
+                assert_eq!((record.mgid.ip(), record.scope), (group, 0xe));
+                host.client.leave_multicast(id, 5).unwrap();
+                assert!(!is_told());
+            }
         },
         || ip("link set v1 up"),
     );

@@ -114,7 +114,7 @@ fn next_random(state: &mut u64) -> u64 {
 const ASKED: [u8; 9] = [1, 3, 4, 5, 9, 10, 12, 13, CM];
 const CM: u8 = 15;
 /// The number of the one of [`CmRequest`] that has none.
-const TAKE: u8 = 20;
+const TAKE: u8 = 28;
 
 #[test]
 fn numbers_of_requests_are_known() {

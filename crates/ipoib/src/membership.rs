@@ -34,8 +34,8 @@ pub trait Administration<M> {
 /// A wish to be a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// The record. Of its join state at least one bit is set. A GID of zero asks for a group with a GID that subnet
-    /// administration chooses.
+    /// The record, which administration gets as it is. Of its join state at least one bit is set. A GID of zero, or one that does
+    /// not count, asks for a group with a GID that administration chooses.
     pub record: McMemberRecord,
     /// Which components of it count.
     pub mask: McMemberRecordMask,
@@ -115,7 +115,8 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
     /// Wants `member` to be a member. [`Administration::joined`] follows, at once or later, unless it leaves before.
     pub fn join(&mut self, member: M, join: Join, sa: &mut impl Administration<M>) {
         self.leave(member, sa);
-        let key = if join.record.mgid.is_zero() {
+        let is_new = join.record.mgid.is_zero() || !join.mask.contains(McMemberRecordMask::MGID);
+        let key = if is_new {
             self.last += 1;
             Key::New(self.last)
         } else {

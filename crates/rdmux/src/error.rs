@@ -5,6 +5,7 @@ use std::io;
 
 use rdmux_fabric::FabricError;
 use rdmux_host::HostError;
+use rdmux_host::resolver::ResolveError;
 use rdmux_transport::PostError;
 use rdmux_transport::wr::WcStatus;
 use rdmux_verbs::{VerbsError, control::ControlError};
@@ -117,6 +118,9 @@ pub enum Cause {
     /// Nobody answers at that address.
     #[error("the peer's host does not answer ({0})")]
     Unreachable(io::Error),
+    /// A name is not known, or leads nowhere.
+    #[error("{0}")]
+    Unresolved(ResolveError),
     /// The connection is closed.
     #[error("the connection is closed")]
     Disconnected,
@@ -166,6 +170,7 @@ impl Cause {
             Self::Host(e) => io::Error::from_raw_os_error(e.errno()).kind(),
             Self::Fabric(e) => io::Error::from_raw_os_error(e.errno()).kind(),
             Self::Os(e) | Self::Unreachable(e) => e.kind(),
+            Self::Unresolved(e) => io::Error::from_raw_os_error(e.errno()).kind(),
             Self::Gone => io::ErrorKind::NotConnected,
             Self::Invalid(_) | Self::TooLong { .. } => io::ErrorKind::InvalidInput,
             Self::TimedOut => io::ErrorKind::TimedOut,

@@ -7,7 +7,7 @@
 //! 2. [`cm`]: connect by address with your own queue pairs, parameters and private data.
 //! 3. Verbs: [`Context`], [`Pd`], [`Mr`], [`Cq`], [`Srq`], [`Qp`], [`Ah`], [`Xrcd`], as in `libibverbs`.
 //!
-//! Beside them, [`umad`]: management datagrams, as in `libibumad`.
+//! Beside them, [`resolver`]: names to what connections need; and [`umad`]: management datagrams, as in `libibumad`.
 //!
 //! ```
 //! # fn main() -> rdmux::Result<()> {
@@ -72,6 +72,7 @@ mod manual;
 mod memory;
 mod net;
 mod qp;
+pub mod resolver;
 mod srq;
 mod style;
 pub mod umad;

@@ -8,10 +8,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
 use common::{disable, with_two_ports};
+use rdmux::cm::{
+    CmOption, ConnParam, EventChannel, EventKind, IbAddr, Id, IdOption, Message, PathData,
+    PathRecord, PortSpace, ServiceId,
+};
 use rdmux::umad::Fabric;
 use rdmux::{
-    Access, AckTimeout, AddressVector, Ah, AsyncEvent, AttrMask, Context, Cq, MigState, Mr, Mtu,
-    Psn, Qp, QpAttr, QpEvent, QpState, QpType, RnrTimer, SendWr, WcStatus,
+    Access, AckTimeout, AddressVector, Ah, AsyncEvent, AttrMask, Context, Cq, Gid, Lid, MigState,
+    Mr, Mtu, Pkey, Psn, Qp, QpAttr, QpEvent, QpState, QpType, RnrTimer, SendWr, WcStatus,
 };
 
 /// Bytes of memory at each end.
@@ -314,4 +318,147 @@ fn no_byte_is_lost_when_a_port_goes_down_under_traffic() {
         assert!(pair.is_at(1));
         pair.exchange(9);
     });
+}
+
+/// The number of the service of these tests.
+const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_0a9c);
+
+/// Two ends that the connection manager has connected.
+struct Managed {
+    pair: Pair,
+    channels: [EventChannel; 2],
+    ids: [Id; 2],
+}
+
+/// A path record between two GIDs, and LIDs where there are any.
+fn record(flags: u32, [from, to]: [(Gid, Lid); 2]) -> PathData {
+    let record = PathRecord {
+        sgid: from.0,
+        dgid: to.0,
+        slid: from.1,
+        dlid: to.1,
+        pkey: Pkey::DEFAULT,
+        mtu: Mtu::M1024.code(),
+        packet_life_time: 8,
+        hop_limit: if from.1 == Lid(0) { 64 } else { 0 },
+        ..PathRecord::default()
+    };
+    PathData { flags: flags | PathData::BIDIRECTIONAL, record }
+}
+
+impl Managed {
+    /// Connects along the first of these paths; the second one is the alternate one if it has `alternate`. `ends` are the ends of the
+    /// paths, of the two contexts.
+    fn new(
+        contexts: [&Context; 2],
+        paths: [[Ah; 2]; 2],
+        ends: [[(Gid, Lid); 2]; 2],
+        alternate: bool,
+    ) -> Self {
+        let channels = contexts.map(|context| EventChannel::new(context).unwrap());
+        let new = |channel| Id::with_type(channel, PortSpace::Ib, QpType::Rc).unwrap();
+        let (listener, active) = (new(&channels[1]), new(&channels[0]));
+        for id in [&listener, &active] {
+            id.set_option(IdOption::AckTimeout(TIMEOUT.code())).unwrap();
+            id.set_option(IdOption::Cm(CmOption::Messages(true))).unwrap();
+        }
+        listener.bind(IbAddr::new(Gid::ZERO, SERVICE)).unwrap();
+        listener.listen(1).unwrap();
+        let mut records = vec![record(PathData::PRIMARY, ends.map(|end| end[0]))];
+        if alternate {
+            records.push(record(PathData::ALTERNATE, ends.map(|end| end[1])));
+        }
+        let dst = IbAddr::new(ends[1][0].0, SERVICE);
+        active.resolve_along(None, dst, &records).unwrap();
+        next(&channels[0], EventKind::RouteResolved);
+        let ends = contexts.map(|context| End::new(context, QpType::Rc));
+        let all = |retry_count| ConnParam {
+            retry_count,
+            rnr_retry_count: 7,
+            responder_resources: 4,
+            initiator_depth: 4,
+            ..ConnParam::default()
+        };
+        active.attach_qp(&ends[0].qp).unwrap();
+        active.connect(&all(2)).unwrap();
+        let mut request = next(&channels[1], EventKind::ConnectRequest);
+        let passive = request.take_id().unwrap();
+        assert_eq!(request.negotiated().unwrap().alternate.is_some(), alternate);
+        passive.attach_qp(&ends[1].qp).unwrap();
+        passive.accept(&all(0)).unwrap();
+        next(&channels[0], EventKind::Established);
+        next(&channels[1], EventKind::Established);
+        Self { pair: Pair { ends, paths }, channels, ids: [active, passive] }
+    }
+
+    /// Both ends get a path by LAP and APR, and are armed.
+    fn load(&self, ends: [(Gid, Lid); 2]) {
+        let records = [record(PathData::ALTERNATE, ends)];
+        self.ids[0].load_alternate(&records, b"please").unwrap();
+        let asked = next(&self.channels[1], EventKind::AlternateRequest);
+        assert!(matches!(asked.message().unwrap().message, Message::Lap(_)));
+        self.ids[1].ask_for_time(10, &[]).unwrap();
+        next(&self.channels[0], EventKind::MoreTime);
+        self.ids[1].accept_alternate(b"yes").unwrap();
+        next(&self.channels[0], EventKind::AlternateResponse);
+        self.pair.until_both_are(MigState::Armed);
+    }
+
+    /// Both ends have migrated, and say so.
+    fn have_migrated(&self) {
+        self.pair.both_have_migrated();
+        self.ids.iter().for_each(|id| id.notify_migrated().unwrap());
+    }
+}
+
+fn next(channel: &EventChannel, kind: EventKind) -> rdmux::cm::Event {
+    channel.next(None).unwrap().unwrap().expect(kind, "go on").unwrap()
+}
+
+#[test]
+fn a_connection_of_the_connection_manager_migrates_and_gets_further_paths_by_lap() {
+    let (a, b) = (host_with_two_addresses(), host_with_two_addresses());
+    for (a, b) in [(&a, &b), (&a, &a)] {
+        let ends = [a, b].map(|host| [0, 1].map(|n| (host.gid(n).unwrap(), Lid(0))));
+        let managed = Managed::new([a, b], between_addresses(a, b), ends, true);
+        let pair = &managed.pair;
+        pair.until_both_are(MigState::Armed);
+        pair.exchange(1);
+        assert!(pair.is_at(0));
+        for (path, end) in [(1, 0), (0, 1), (1, 1), (0, 0)] {
+            pair.ends[end].qp.migrate().unwrap();
+            managed.have_migrated();
+            assert!(pair.is_at(path));
+            pair.exchange(2);
+            managed.load(ends.map(|end| end[1 - path]));
+            pair.exchange(3);
+        }
+        managed.ids[0].disconnect().unwrap();
+        next(&managed.channels[1], EventKind::Disconnected);
+    }
+}
+
+#[test]
+fn no_byte_is_lost_when_a_port_goes_down_under_a_connection_of_the_connection_manager() {
+    let fabric = Fabric::managed("switch:6").unwrap();
+    let host = |name: &str| with_two_ports([&fabric; 2], name);
+    let (a, b) = (host("a"), host("b"));
+    let port = |context: &Context, number: u8| context.query_port_number(number).unwrap();
+    // The connection manager's paths have the GID, too.
+    let to = |context: &Context| {
+        [1, 2].map(|n| {
+            let dgid = context.gid_of_port(n, 0).unwrap();
+            let by_lid = Ah::to_lid(port(context, n).lid).port(n);
+            Ah::from_vector(AddressVector { dgid, ..*by_lid.vector() })
+        })
+    };
+    let end = |context: &Context, n: u8| (context.gid_of_port(n, 0).unwrap(), port(context, n).lid);
+    let ends = [&a, &b].map(|context| [1, 2].map(|n| end(context, n)));
+    let managed = Managed::new([&a, &b], [to(&b), to(&a)], ends, true);
+    let pair = &managed.pair;
+    pair.until_both_are(MigState::Armed);
+    stream(pair, || disable(&a, 1));
+    managed.have_migrated();
+    assert!(pair.is_at(1));
+    pair.exchange(9);
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{host, on};
-use rdmux::cm::{EventChannel, EventKind, Id, PortSpace};
+use rdmux::cm::{EventChannel, EventKind, GroupWish, Id, JoinFlags, PortSpace};
 use rdmux::{Access, EMPTY, QpType, RemoteMr, SendWr};
 
 fn run<T>(test: impl Future<Output = T>) -> T {
@@ -106,4 +106,20 @@ async fn both(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
         if a_done && b_done { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
+}
+
+#[test]
+fn groups_are_joined_and_heard() {
+    let [high, low, ..] = std::process::id().to_be_bytes()[2..] else { unreachable!() };
+    let group = std::net::Ipv4Addr::new(239, 79, high, low);
+    let (a, b) = (host(), host());
+    run(async {
+        let endpoint = |context| on(context).datagram((context.address().unwrap(), 0).into());
+        let (mut left, mut right) = (endpoint(&a).unwrap(), endpoint(&b).unwrap());
+        right.join_async(group).await.unwrap();
+        let wish = GroupWish::address(group, JoinFlags::SendOnlyFullMember);
+        left.join_as_async(wish).await.unwrap();
+        left.send_to_group(group, b"all").unwrap();
+        assert_eq!(right.recv_from_async().await.unwrap().0, b"all");
+    });
 }

@@ -5,10 +5,11 @@
 //! most once for its cause and in an order that makes sense, and when everything is destroyed,
 //! nothing is left. Connections are RoCE's, over that network, and iWARP's, over streams that are cut anywhere. Each side knows the other's queue pair, each query for a path ends in what its driver
 //! said, and who asks for a transport that is not
-//! served there is never connected. Where the seed has no long cut and no node that starts anew, nobody may give up
+//! served there is never connected. Programs ask for time, send their peers elsewhere, and have connections be ready for other paths, of which each is loaded at both ends or at neither as far as it is told. Where the seed has no long cut and no node that starts anew, nobody may give up
 //! and no connection may be up on one side only.
 
 mod life;
+mod messages;
 mod paths;
 mod program;
 mod streams;
@@ -124,6 +125,12 @@ pub struct CmStats {
     pub unrouted: u64,
     /// Lookups that were answered.
     pub looked_up: u64,
+    /// Alternate paths that both ends have loaded.
+    pub alternates: u64,
+    /// Requests for more time that arrived.
+    pub respites: u64,
+    /// Requests and lookups that went elsewhere.
+    pub redirected: u64,
     /// Connections that ended by DREQ, both sides counted.
     pub disconnected: u64,
     /// Events of all kinds.
@@ -146,6 +153,9 @@ impl AddAssign for CmStats {
         self.unreachable += other.unreachable;
         self.unrouted += other.unrouted;
         self.looked_up += other.looked_up;
+        self.alternates += other.alternates;
+        self.respites += other.respites;
+        self.redirected += other.redirected;
         self.disconnected += other.disconnected;
         self.events += other.events;
         self.net += other.net;
@@ -160,7 +170,7 @@ impl fmt::Display for CmStats {
         let net = &self.net;
         writeln!(
             f,
-            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} streams, {} refusals, {} given up, {} without a path, {} lookups, {} disconnections, {} events",
+            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} streams, {} refusals, {} given up, {} without a path, {} lookups, {} alternate paths, {} requests for time, {} redirections, {} disconnections, {} events",
             self.seeds,
             self.virtual_time.as_secs_f64(),
             self.established,
@@ -170,6 +180,9 @@ impl fmt::Display for CmStats {
             self.unreachable,
             self.unrouted,
             self.looked_up,
+            self.alternates,
+            self.respites,
+            self.redirected,
             self.disconnected,
             self.events
         )?;
@@ -239,6 +252,7 @@ mod tests {
         assert!(all.extended > 300 && all.streams > 1000, "{all:?}");
         assert!(all.rejected > 200 && all.unreachable > 20 && all.looked_up > 200, "{all:?}");
         assert!(all.unrouted > 200, "{all:?}");
+        assert!(all.alternates > 40 && all.respites > 200 && all.redirected > 100, "{all:?}");
         assert!(all.net.lost > 1000 && all.net.duplicated > 1000 && all.net.delayed > 1000);
     }
 

@@ -3,7 +3,7 @@
 //! world is made up.
 //!
 //! [`agenda`] is the clock, [`net`] the network, [`memory`] what nodes have in place of RAM. [`cm`] runs
-//! the connection manager, [`iwarp`] queue pairs over streams, [`mads`] programs that manage a subnet, [`subnet`] subnet managers, [`ipoib`] hosts that look for IP addresses and join groups, [`fabric`] queue pairs whose
+//! the connection manager, [`iwarp`] queue pairs over streams, [`mads`] programs that manage a subnet, [`subnet`] subnet managers, [`ipoib`] hosts that look for IP addresses and join groups, [`multicast`] ids that join groups and send to them, [`fabric`] queue pairs whose
 //! packets go by the tables of a subnet's switches. For the
 //! other transports, [`scenario`] says what a seed means; the world runs it: applications post random
 //! work, and every completion is checked for its order, its status and every byte.
@@ -17,6 +17,7 @@ pub mod ipoib;
 pub mod iwarp;
 pub mod mads;
 pub mod memory;
+pub mod multicast;
 pub mod net;
 pub mod scenario;
 pub mod subnet;

@@ -15,6 +15,7 @@ use rdmux_sim::fabric::{run_fabric_seed, trace_fabric_seed};
 use rdmux_sim::ipoib::{run_ipoib_seed, trace_ipoib_seed};
 use rdmux_sim::iwarp::{run_iwarp_seed, trace_iwarp_seed};
 use rdmux_sim::mads::{run_mad_seed, trace_mad_seed};
+use rdmux_sim::multicast::{run_multicast_seed, trace_multicast_seed};
 use rdmux_sim::subnet::{run_subnet_seed, trace_subnet_seed};
 use rdmux_sim::{run_seed, trace_seed};
 
@@ -42,6 +43,9 @@ struct Args {
     /// Simulate how hosts of an InfiniBand subnet find IP addresses and join groups.
     #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet", "fabric"])]
     ipoib: bool,
+    /// Simulate ids that join multicast groups of an InfiniBand subnet and send to them.
+    #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet", "fabric", "ipoib"])]
+    multicast: bool,
     /// Run this one seed.
     #[arg(long, conflicts_with_all = ["seeds", "start"])]
     seed: Option<u64>,
@@ -73,6 +77,8 @@ fn main() -> ExitCode {
         run(&args, run_fabric_seed, trace_fabric_seed)
     } else if args.ipoib {
         run(&args, run_ipoib_seed, trace_ipoib_seed)
+    } else if args.multicast {
+        run(&args, run_multicast_seed, trace_multicast_seed)
     } else {
         run(&args, run_seed, trace_seed)
     }

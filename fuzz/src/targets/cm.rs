@@ -1,15 +1,17 @@
 //! The connection manager under a script, talking to itself and to strangers.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rdmux_cm::{
-    ChannelId, Config, ConnParam, Event, IdHandle, IdOption, JoinFlags, JoinQuery, LocalAddress,
-    MadPath, Manager, Path, PathQuery, PortSpace, RouteQuery, Sink, Time,
+    ChannelId, CmOption, Config, ConnParam, Courtesy, Event, Failover, GroupAddr, GroupWish,
+    IdHandle, IdOption, JoinFlags, JoinQuery, LocalAddress, MadPath, Manager, Path, PathData,
+    PathQuery, PortSpace, Redirect, Refusal, RouteQuery, Sink, Time,
 };
 use rdmux_transport::attr::{QpType, TransportType};
-use rdmux_wire::{Guid, Mtu, Qpn};
+use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, PathRecord};
+use rdmux_wire::{Gid, Guid, Mtu, Qpn};
 
 /// Commands and datagrams in any order, as the input says.
 pub fn cm_manager(data: &[u8]) {
@@ -27,6 +29,9 @@ pub fn cm_mad(data: &[u8]) {
         for port in [7174, 7471] {
             let id = s.manager.create_id(CHANNEL, ps, qp_type, 0).expect("a new id");
             s.manager.bind(id, SocketAddr::new(HERE, port), true).expect("a free port");
+            // One of them is told of everything.
+            let told = IdOption::Cm(CmOption::Messages(port == 7174));
+            s.manager.set_option(id, told).expect("it may be set at any time");
             s.manager.listen(id, 8).expect("it is bound");
         }
     }
@@ -35,12 +40,17 @@ pub fn cm_mad(data: &[u8]) {
         while let Some(id) = s.world.new_ids.pop() {
             let _ = s.manager.accept(s.now, id, &ConnParam::default(), &mut s.world);
         }
+        while let Some(id) = s.world.asked.pop() {
+            let _ = s.manager.answer_alternate(id, &Refusal::default(), &mut s.world);
+        }
         s.pass_time();
     }
     s.end();
 }
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+/// Another address of this host.
+const HERE_TOO: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 1, 1));
 const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 const CHANNEL: ChannelId = ChannelId(1);
 
@@ -54,8 +64,10 @@ struct World {
     stale: Option<(IdHandle, PathQuery)>,
     joins: Vec<(IdHandle, JoinQuery)>,
     /// Groups that were asked for and not refused or left since.
-    groups: Vec<(IdHandle, IpAddr)>,
+    groups: Vec<(IdHandle, u64)>,
     new_ids: Vec<IdHandle>,
+    /// Ids whose peers want another alternate path.
+    asked: Vec<IdHandle>,
 }
 
 impl Sink for World {
@@ -69,6 +81,12 @@ impl Sink for World {
     fn event(&mut self, _: ChannelId, event: Event) {
         if event.listen_id.is_some() {
             self.new_ids.push(event.id);
+        }
+        if event.kind == rdmux_cm::EventKind::AlternateRequest {
+            self.asked.push(event.id);
+        }
+        if event.mad.is_some() {
+            event.message().expect("a message that can be read was its cause");
         }
     }
     fn resolve(&mut self, id: IdHandle, query: RouteQuery) {
@@ -84,22 +102,45 @@ impl Sink for World {
         self.stale = Some(self.paths.swap_remove(at));
     }
     fn join_multicast(&mut self, id: IdHandle, query: JoinQuery) {
-        self.groups.push((id, query.group));
+        self.groups.push((id, query.context));
         self.joins.push((id, query));
     }
     fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery) {
-        assert!(self.forget(id, query.group), "left a group that it has not");
+        assert!(self.forget(id, query.context), "left a group that it has not");
         // A driver answers no question that was taken back.
-        self.joins.retain(|(of, q)| (*of, q.group) != (id, query.group));
+        self.joins.retain(|(of, q)| (*of, q.context) != (id, query.context));
     }
 }
 
 impl World {
     /// Whether there was such a group.
-    fn forget(&mut self, id: IdHandle, group: IpAddr) -> bool {
+    fn forget(&mut self, id: IdHandle, group: u64) -> bool {
         let at = self.groups.iter().position(|g| *g == (id, group));
         at.map(|at| self.groups.swap_remove(at)).is_some()
     }
+}
+
+/// A group, and by what an id knows it.
+fn wish(data: &mut &[u8]) -> (u64, GroupWish) {
+    let mut byte = || data.split_off_first().copied().unwrap_or(0);
+    let (context, kind, last, bits) = (byte() % 4, byte(), byte(), byte());
+    let mgid = Gid([&[0xff, 0x12, 0x40, 0x1b], &[0; 11][..], &[last]]
+        .concat()
+        .try_into()
+        .unwrap_or([0; 16]));
+    let flags = if kind & 8 == 0 { JoinFlags::FullMember } else { JoinFlags::SendOnlyFullMember };
+    let wish = match kind % 8 {
+        0..3 => GroupWish::address(Ipv4Addr::new(239, 1, 1, last), flags),
+        3 => GroupWish::address(Ipv6Addr::from(mgid.0), flags),
+        4 => GroupWish::address(mgid, flags),
+        5 => GroupWish::address(GroupAddr::NEW, flags),
+        _ => {
+            let mask =
+                McMemberRecordMask::from_bits_truncate(u64::from(bits) << 8 | u64::from(last));
+            GroupWish::Record { record: McMemberRecord { mgid, ..McMemberRecord::default() }, mask }
+        }
+    };
+    (context.into(), wish)
 }
 
 struct Script<'a> {
@@ -116,7 +157,8 @@ impl<'a> Script<'a> {
         let mut world = World::default();
         let device = (0, TransportType::Ib);
         let address = LocalAddress::over_ip(HERE, device, Guid(1), Mtu::M1024);
-        manager.set_addresses(Time::ZERO, vec![address], &mut world);
+        let other = LocalAddress::over_ip(HERE_TOO, device, Guid(1), Mtu::M1024);
+        manager.set_addresses(Time::ZERO, vec![address, other], &mut world);
         Self { data, now: Time::ZERO, manager, world, ids: Vec::new() }
     }
 
@@ -148,7 +190,7 @@ impl<'a> Script<'a> {
 
     fn run(mut self) {
         while !self.data.is_empty() {
-            match self.byte() % 25 {
+            match self.byte() % 27 {
                 0 | 1 => self.create(),
                 2..=10 => self.command(),
                 11..=14 => self.connection_command(),
@@ -162,6 +204,7 @@ impl<'a> Script<'a> {
                     self.strange_mad(mad);
                 }
                 23 => self.pass_time(),
+                24 | 25 => self.message_command(),
                 _ => {
                     self.manager.handle_unreachable(self.now, THERE, &mut self.world);
                 }
@@ -212,8 +255,14 @@ impl<'a> Script<'a> {
             3 => m.migrate(id, ChannelId(2)).map(drop),
             4 => m.set_option(id, IdOption::ReuseAddr(true)),
             5 => m.set_option(id, IdOption::AfOnly(true)),
-            6 => m.join(now, id, [239, 1, 1, 1].into(), JoinFlags::FullMember, 0, w),
-            7 => m.leave(now, id, [239, 1, 1, 1].into(), w).map(drop),
+            6 => {
+                let (context, wish) = wish(&mut self.data);
+                m.join(now, id, wish, context, w)
+            }
+            7 => {
+                let (context, _) = wish(&mut self.data);
+                m.leave(now, id, context, w).map(drop)
+            }
             8 => m.destroy(now, id, w).map(drop),
             9 => m.query(id).map(drop),
             _ => {
@@ -249,6 +298,59 @@ impl<'a> Script<'a> {
             5 => m.establish(now, id, w),
             6 => m.disconnect(now, id, w),
             _ => m.notify(now, id, w),
+        };
+    }
+
+    /// What a program may say beyond a connection.
+    fn message_command(&mut self) {
+        let (id, what, n) = (self.id(), self.byte(), self.byte());
+        let at = |b: u8| if b.is_multiple_of(2) { HERE } else { HERE_TOO };
+        let (from, to) = (at(self.byte()), at(self.byte()));
+        let record = PathRecord {
+            sgid: from.into(),
+            dgid: to.into(),
+            mtu: if n > 200 { n } else { Mtu::M1024.code() },
+            ..PathRecord::default()
+        };
+        let flags = if n > 240 { u32::from(n) } else { PathData::ALTERNATE };
+        let records = [PathData { flags: flags | PathData::BIDIRECTIONAL, record }];
+        let (now, m, w) = (self.now, &mut self.manager, &mut self.world);
+        let data = vec![n; usize::from(n)];
+        let refusal = |reason: u16, info: &[u8]| Refusal {
+            reason,
+            info: info.to_vec(),
+            private_data: data.clone(),
+        };
+        let _ = match what % 9 {
+            0 => m.load_alternate(now, id, &records, &data, w),
+            1 => m.answer_alternate(id, &refusal(u16::from(n % 3), &[]), w),
+            2 => m.ask_for_time(id, n / 4, &data, w),
+            3 => {
+                let gid = if n > 128 { Gid::from(to) } else { Gid([n; 16]) };
+                let info = Redirect { gid, ..Redirect::default() }.to_info();
+                let reason = [24, 25, 4][usize::from(n % 3)];
+                m.reject_with(
+                    now,
+                    id,
+                    &Refusal { private_data: Vec::new(), ..refusal(reason, &info) },
+                    w,
+                )
+            }
+            4 => m.reject_with(now, id, &refusal(n.into(), &data), w),
+            5 => m.set_private_data(id, Courtesy::Rtu, &data),
+            6 => m.migrated(id),
+            7 => m.set_option(id, IdOption::Cm(CmOption::Messages(n > 64))),
+            _ => {
+                let option = match n % 6 {
+                    0 => CmOption::RemoteResponseTimeout(n),
+                    1 => CmOption::MaxRetries(n / 8),
+                    2 => CmOption::StartingPsn(u32::from(n) << 17),
+                    3 => CmOption::Failover(Failover::from_code(n / 64).unwrap_or_default()),
+                    4 => CmOption::ServiceTimeout(n / 8),
+                    _ => CmOption::MaxRedirects(n / 16),
+                };
+                m.set_option(id, IdOption::Cm(option))
+            }
         };
     }
 
@@ -289,9 +391,9 @@ impl<'a> Script<'a> {
             }
         }
         for (id, query) in std::mem::take(&mut self.world.joins) {
-            let result = if good { Ok(query.over_ip(64, Mtu::M1024)) } else { Err(1) };
+            let result = if good { query.over_ip(64, Mtu::M1024) } else { Err(1) };
             if result.is_err() {
-                self.world.forget(id, query.group);
+                self.world.forget(id, query.context);
             }
             self.manager.handle_joined(now, id, query, result, &mut self.world);
         }

@@ -34,7 +34,10 @@ const PROGRAMS: &[&str] = &[
     "umad_transfers",
     "port_events",
     "infiniband",
+    "native",
+    "multicast",
     "migration",
+    "cm_messages",
     "cycles",
 ];
 
@@ -44,8 +47,14 @@ const MANAGED_TOO: &[&str] = &["umad_agents", "umad_transfers"];
 /// The one that runs on a host with two ports only.
 const TWO_PORTS: &str = "infiniband";
 
+/// The one that runs without a subnet, and on a host with two ports.
+const BOTH_LINKS: &str = "native";
+
 /// The one that runs on a host with two addresses, and on one with two ports.
 const TWO_PATHS: &str = "migration";
+
+/// Another one of that kind.
+const TWO_PATHS_OF_CM: &str = "cm_messages";
 
 /// What a program includes that needs a port of a subnet.
 const ON_FABRIC: &str = "\"umad_fixture.h\"";
@@ -69,7 +78,8 @@ pub(super) fn run(report: &mut Report) {
         Err(e) => return report.fail("behaviour of the C library", &format!("{e:#}")),
     };
     for program in PROGRAMS {
-        if (program.starts_with("umad") || ["port_events", TWO_PORTS].contains(program))
+        if (program.starts_with("umad")
+            || ["port_events", "multicast", TWO_PORTS, BOTH_LINKS].contains(program))
             && !Path::new(UMAD_HEADER).is_file()
         {
             report.skip(program, "no headers (libibumad-dev)");
@@ -77,7 +87,8 @@ pub(super) fn run(report: &mut Report) {
         }
         let subnets = match *program {
             TWO_PORTS => vec![Subnet::TwoPorts],
-            TWO_PATHS => vec![Subnet::Addresses, Subnet::TwoPorts],
+            BOTH_LINKS => vec![Subnet::Plain, Subnet::TwoPorts],
+            TWO_PATHS | TWO_PATHS_OF_CM => vec![Subnet::Addresses, Subnet::TwoPorts],
             _ if MANAGED_TOO.contains(program) => vec![Subnet::Plain, Subnet::Managed],
             _ => vec![Subnet::Plain],
         };
@@ -91,7 +102,14 @@ pub(super) fn run(report: &mut Report) {
             report.check(&format!("{prefix}{program} leaves nothing"), host.is_empty());
         }
     }
+    for (subnet, device) in [(Subnet::Plain, "roce"), (Subnet::Managed, "ib")] {
+        let what = format!("the program of docs/multicast.md, on {device}");
+        report.check(&what, host.run_documented(subnet, device));
+    }
 }
+
+/// A group that no other test has.
+const GROUP: &str = "239.77.79.1";
 
 /// The subnets that programs run on if they need one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +178,8 @@ impl Host {
     const TWO_ADDRESSES: &str = "default";
     const ALL: [&str; 6] =
         [Self::NAME, Self::OTHER, Self::SMALL, Self::MANAGED, Self::TWO_PORTS, Self::TWO_ADDRESSES];
+    /// The second byte of the first one's address.
+    const FIRST_NET: u8 = 79;
     /// Of its subnet.
     const PARTITIONS: &str = "Default=0x7fff, ipoib: ALL=full;\nLab=0x20, ipoib: ALL=full;\n";
     /// What its device is to have.
@@ -189,16 +209,15 @@ impl Host {
         fs::create_dir(&runtime).with_context(|| runtime.display().to_string())?;
         let rdmux = sh::target_dir().join("debug/rdmux");
         let host = Self { place, runtime, rdmux, fabrics: RefCell::default() };
-        let [.., high, low] = std::process::id().to_be_bytes();
         let config = host.runtime.join("small.toml");
         fs::write(&config, Self::LIMITS).with_context(|| config.display().to_string())?;
-        for (name, net) in Self::ALL.into_iter().zip(79..) {
-            let address = format!("127.{net}.{high}.{low}");
+        for (name, net) in Self::ALL.into_iter().zip(Self::FIRST_NET..) {
+            let address = Self::address(net);
             let mut up = host.command(&host.rdmux);
             up.args(["host", "up", name]);
             if name == Self::TWO_ADDRESSES {
                 let addresses = host.runtime.join("addresses.toml");
-                let next = format!("127.{}.{high}.{low}", net + 1);
+                let next = Self::address(net + 1);
                 fs::write(&addresses, format!("addresses = ['{address}', '{next}']\n"))?;
                 up.env("RDMUX_CONFIG", &addresses);
             } else {
@@ -216,6 +235,19 @@ impl Host {
             sh::run(&mut up)?;
         }
         Ok(host)
+    }
+
+    /// The address of the host with this number.
+    fn address(net: u8) -> String {
+        let [.., high, low] = std::process::id().to_be_bytes();
+        format!("127.{net}.{high}.{low}")
+    }
+
+    /// The address of the host on a subnet.
+    fn address_on(subnet: Subnet) -> String {
+        let hosts = Self::ALL.into_iter().zip(Self::FIRST_NET..);
+        let at = hosts.filter(|(name, _)| *name == subnet.host()).map(|(_, net)| net).next();
+        Self::address(at.unwrap_or(Self::FIRST_NET))
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -243,6 +275,7 @@ impl Host {
         };
         run.env("LD_LIBRARY_PATH", &library).env("RDMUX_HOST", subnet.host());
         run.env("RDMUX_OTHER_HOST", Self::OTHER).env("RDMUX_SMALL_HOST", Self::SMALL);
+        run.env("RDMUX_ADDRESS", Self::address_on(subnet));
         if name == "umad" {
             // Its tests say what files there are.
             run.env("LD_PRELOAD", sh::target_dir().join("debug/deps/librdmux_view.so"));
@@ -250,6 +283,27 @@ impl Host {
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
         ensure!(ended_well || rows.any_failed(), "it did not run to its end");
         if on_fabric { self.has_no_files(subnet) } else { Ok(()) }
+    }
+
+    /// Compiles the program that the documentation shows, which joins a group and sends to it by its address, and runs it.
+    fn run_documented(&self, subnet: Subnet, device: &str) -> Result<()> {
+        let path = sh::root().join("docs/multicast.md");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let snippet = super::readme::snippet(&text).context("docs/multicast.md has no C")?;
+        let (source, program) = (self.place.join("group.c"), self.place.join("group"));
+        fs::write(&source, snippet).with_context(|| source.display().to_string())?;
+        let mut cc = sh::command("cc");
+        cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I"]);
+        cc.arg(sh::root().join("crates/capi/include")).arg("-o").arg(&program).arg(&source);
+        let library = self.place.join("lib");
+        sh::run(cc.arg(library.join("librdmacm.so.1")).args(["-lrdmacm", "-libverbs"]))?;
+        if device == "ib" {
+            self.bring_up(subnet)?;
+        }
+        let mut run = self.command(&self.rdmux);
+        run.args(["run", "--device", device, "--"]).arg(&program);
+        run.args([&Self::address_on(subnet), GROUP, "hello"]);
+        sh::run(run.env("LD_LIBRARY_PATH", &library).env("RDMUX_HOST", subnet.host()))
     }
 
     /// Brings a fabric up that the host of this subnet attaches to. It stays for further programs.
@@ -335,6 +389,9 @@ impl Host {
             // What only our library has, which comes before the distribution's.
             cc.arg(sources.join("xrc_fixture.c"));
             cc.arg(self.place.join("lib/libibverbs.so.1"));
+        }
+        if text.contains("<rdmux/cm.h>") || text.contains("<rdmux/multicast.h>") {
+            cc.arg(self.place.join("lib/librdmacm.so.1"));
         }
         // One that loads the libraries itself must not be linked with them.
         cc.args(["-Wl,--as-needed", "-pthread", "-libverbs", "-lrdmacm"]);

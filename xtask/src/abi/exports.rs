@@ -29,6 +29,7 @@ const BEYOND: &[&str] = &[
     "RDMACM_1.5",
     "RDMUX_0.1",
     "RDMUX_XRC_1.0",
+    "RDMUX_1.0",
 ];
 
 /// What stands between a program and its C library, without a version so that it is found first.

@@ -35,7 +35,7 @@ const SETS: &[Set] = &[
             "infiniband/sa.h",
             "rdma/rdma_cma.h",
         ],
-        own: &["rdmux/iwarp.h"],
+        own: &["rdmux/iwarp.h", "rdmux/cm.h", "rdmux/multicast.h"],
         packages: "libibverbs-dev and librdmacm-dev",
     },
     Set {

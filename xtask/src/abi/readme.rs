@@ -29,7 +29,7 @@ fn compile() -> Result<()> {
 }
 
 /// The first fenced block of C.
-fn snippet(text: &str) -> Option<&str> {
+pub(super) fn snippet(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("\n```c\n")?;
     Some(rest.split_once("\n```")?.0)
 }

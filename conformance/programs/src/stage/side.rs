@@ -1,7 +1,7 @@
 //! One host, and how a program is run on it.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Whose;
+use crate::row::Device;
 
 /// Our program, the C library, and the one that shows the device where namespaces are forbidden.
 const FILES: [&str; 3] = ["rdmux", "librdmux_capi.so", "librdmux_view.so"];
@@ -157,6 +158,25 @@ impl Side {
             serde_json::from_str(&self.rdmux(&["devices", "--device", kind, "--json"])?)?;
         let ports = devices[0]["ports"].as_array().context("a device without ports")?;
         Ok(ports.iter().all(|port| port["state"] == "active"))
+    }
+
+    /// The GID that leads here: of RoCE the address, and of InfiniBand that of the first port.
+    ///
+    /// # Errors
+    /// When its devices cannot be asked, or have none.
+    pub(super) fn gid(&self, device: Device) -> Result<String> {
+        if device != Device::Ib {
+            let address: IpAddr = self.address.parse()?;
+            let gid = match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped(),
+                IpAddr::V6(address) => address,
+            };
+            return Ok(gid.to_string());
+        }
+        let devices: Value =
+            serde_json::from_str(&self.rdmux(&["devices", "--device", "ib", "--json"])?)?;
+        let gid = devices[0]["ports"][0]["gids"][0]["gid"].as_str();
+        Ok(gid.context("a port without a GID")?.to_owned())
     }
 
     /// What its service says of itself.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::rdmacm_utils::mckey;
 use crate::row::{Device, Row, Run, Way};
 
 /// What there is not, by words of the titles.
@@ -10,6 +11,7 @@ const NOT_THERE: &[(&str, &str)] = &[
     ("ibv_devi", "what it shows differs, and the management rows look at it"),
     ("ibv_asyncwatch", "events come when a manager does something: the management rows have that"),
     ("ucx_info", "what it shows differs"),
+    ("mckey -M", "GIDs of groups differ, and have rows of their own"),
 ];
 
 /// Where rows are run.
@@ -60,10 +62,18 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
         }
         rows.push(Row { run: Run::Exchange(by_lid), ..row });
     }
+    rows.extend(groups());
     mark(&mut rows);
     let managed: Vec<Row> = rows.iter().filter(|row| row.way == Way::Udp).map(by_opensm).collect();
     rows.extend(managed);
     rows
+}
+
+/// Groups by a GID, of members that hear and that only send.
+fn groups() -> Vec<Row> {
+    let by_gid = |how| mckey("-M ff15:7777::1", how).brief(&[Way::Udp]);
+    let rows = [Row::each(Way::HERE, &by_gid("")), Row::each(&[Way::Udp], &by_gid(" -o"))];
+    rows.into_iter().flatten().map(|row| Row { device: Device::Ib, ..row }).collect()
 }
 
 /// The same on a fabric that OpenSM manages. What a manager decides is how packets travel and who may join what, which few programs show.

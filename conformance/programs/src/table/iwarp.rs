@@ -11,6 +11,8 @@ use crate::row::{Device, Row, Way};
 /// What iWARP does not have, by words of the titles.
 pub(super) const NOT_THERE: &[(&str, &str)] = &[
     ("udaddy", "datagrams"),
+    ("-f gid", "its ports have no GIDs that lead to them"),
+    ("-P ib", "InfiniBand's port space"),
     ("mckey", "multicast"),
     ("-c UD", "datagrams"),
     ("-c UC", "unreliable connections"),

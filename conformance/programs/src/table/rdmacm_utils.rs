@@ -35,6 +35,8 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(Row::each(EVERYWHERE, &udaddy("-c 10 -C 50 -S 1000").brief(EVERYWHERE)));
     rows.extend(Row::each(Way::HERE, &udaddy("-c 1 -C 500 -S 16").brief(&[Way::Ring])));
 
+    rows.extend(by_format());
+
     // Each of these takes three seconds.
     let brief = &[Way::Ring, Way::Wire4];
     let ways = &[Way::Ring, Way::Udp, Way::Wire4];
@@ -42,9 +44,14 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(Row::each(Way::HERE, &mckey("-m {group}", " -o").brief(&[Way::Udp])));
     rows.extend(Row::each(&[Way::Udp, Way::Wire4], &mckey_back().brief(&[Way::Udp])));
     rows.extend(Row::each(&[Way::Wire6], &mckey("-m ff1e::77", "").brief(&[Way::Wire6])));
+    // By the group's GID, which is not mapped.
+    rows.extend(Row::each(Way::HERE, &mckey("-M ::ffff:{group}", "").brief(&[Way::Udp])));
+    rows.extend(Row::each(&[Way::Udp], &mckey("-M ::ffff:{group}", " -o").brief(&[Way::Udp])));
 
     let brief = &[Way::Ring, Way::Udp, Way::Loopback6, Way::Wire6];
-    rows.extend(Row::each(EVERYWHERE, &cmtime().brief(brief)));
+    rows.extend(Row::each(EVERYWHERE, &cmtime("cmtime -c 50", "{server}").brief(brief)));
+    let by_name = cmtime("cmtime -s NAME -c 50", "{host}");
+    rows.extend(Row::each(Way::HERE, &by_name.brief(&[Way::Udp])));
     let brief = &[Way::Ring, Way::Udp, Way::Default, Way::Wire4];
     let rdma_client = synchronous("rdma_server", "rdma_client", "");
     rows.extend(Row::each(EVERYWHERE, &rdma_client.brief(brief)));
@@ -99,6 +106,42 @@ fn both_sides(program: &str, options: &str, port: &str) -> Exchange {
         .proof(Client("return status 0".into()))
 }
 
+/// By each format of addresses that these know: names of virtual hosts, addresses as text, and GIDs, in the port space of IP and in
+/// InfiniBand's own.
+fn by_format() -> Vec<Row> {
+    let gid = "-f gid";
+    let mut rows = Vec::new();
+    for (program, port) in [("ucmatose", " -p {port}"), ("udaddy", "")] {
+        for (format, node, ways) in [
+            ("-f name", "{host}", Way::HERE),
+            ("-f ip", "{server}", Way::HERE),
+            ("-f ipv6", "{server}", Way::IPV6),
+            (gid, "{server_gid}", Way::HERE),
+            (gid, "{server_gid}", &[Way::Default, Way::Loopback6, Way::Wire4, Way::Wire6]),
+        ] {
+            let brief: &[Way] = if format == gid { ways } else { &ways[..1] };
+            let options = format!("{format} -c 3 -C 10 -S 100");
+            rows.extend(Row::each(ways, &at(program, &options, node, port).brief(brief)));
+        }
+    }
+    let of_infiniband =
+        at("ucmatose", "-f gid -P ib -c 3 -C 10 -S 100", "{server_gid}", " -p {port}");
+    rows.extend(Row::each(Way::HERE, &of_infiniband.brief(Way::HERE)));
+    // The client looks for a GID by itself in this port space; the server has an IP address.
+    let found = at("ucmatose", "-P ib -c 3 -C 10 -S 100", "{server}", " -p {port}");
+    rows.extend(Row::each(Way::HERE, &found.brief(Way::HERE)));
+    rows
+}
+
+/// Both sides by the address of the server in one of its forms.
+fn at(program: &str, options: &str, node: &str, port: &str) -> Exchange {
+    Exchange::new(format!("{program} {options}"))
+        .server(format!("{program} -b {node} {options}{port}"), Ready::Cm, End::Alone)
+        .client(format!("{program} -s {node} {options}{port}"))
+        .proof(Server("return status 0".into()))
+        .proof(Client("return status 0".into()))
+}
+
 /// The receiver is the first to join, so it is what the others call the server.
 pub(super) fn mckey(group: &str, how: &str) -> Exchange {
     let common = format!("{group} -c 2 -C 20 -S 500{how}");
@@ -124,10 +167,10 @@ fn mckey_back() -> Exchange {
         .proof(Client("return status 0".into()))
 }
 
-fn cmtime() -> Exchange {
-    Exchange::new("cmtime -c 50")
-        .server("cmtime -b {server} -p {port} -c 50", Ready::Cm, End::Told)
-        .client("cmtime -s {server} -p {port} -c 50")
+fn cmtime(title: &str, node: &str) -> Exchange {
+    Exchange::new(title)
+        .server(format!("cmtime -b {node} -p {{port}} -c 50"), Ready::Cm, End::Told)
+        .client(format!("cmtime -s {node} -p {{port}} -c 50"))
         .proof(Client("disconnect".into()))
 }
 

@@ -5,6 +5,8 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use super::verbs::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+/// The family of InfiniBand's own addresses (<infiniband/ib.h>).
+pub const AF_IB: c_int = 27;
 /// InfiniBand's own address (`struct sockaddr_ib`, <infiniband/ib.h>). What has more than one byte is in network order, but for the
 /// family and the scope.
 #[repr(C)]
@@ -206,6 +208,52 @@ pub const RDMA_OPTION_ID_REUSEADDR: c_uint = 1;
 pub const RDMA_OPTION_ID_AFONLY: c_uint = 2;
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_uint = 3;
 pub const RDMA_OPTION_IB_PATH: c_uint = 1;
+/// Of <rdmux/cm.h>.
+pub const RDMUX_RAI_NATIVE: c_int = 0x2000_0000;
+/// Of <rdmux/multicast.h>, as what follows.
+pub const RDMA_PROTO_IP: c_uint = 0x7269;
+pub const RDMA_PROTO_IB: c_uint = 0x7262;
+/// Of <netinet/in.h>.
+pub const IP_ADD_MEMBERSHIP: c_uint = 35;
+/// Likewise.
+pub const IP_DROP_MEMBERSHIP: c_uint = 36;
+pub const IB_ADD_MEMBERSHIP: c_uint = 35;
+pub const IB_DROP_MEMBERSHIP: c_uint = 36;
+/// What has more than one byte is in network order, but for `proxy_join`.
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ib_sa_mcmember_rec {
+    pub mgid: ibv_gid,
+    pub port_gid: ibv_gid,
+    pub qkey: u32,
+    pub mlid: u16,
+    pub mtu_selector: u8,
+    pub mtu: u8,
+    pub traffic_class: u8,
+    pub pkey: u16,
+    pub rate_selector: u8,
+    pub rate: u8,
+    pub packet_life_time_selector: u8,
+    pub packet_life_time: u8,
+    pub sl: u8,
+    pub flow_label: u32,
+    pub hop_limit: u8,
+    pub scope: u8,
+    pub join_state: u8,
+    pub proxy_join: c_int,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ib_mreq {
+    pub rec: ib_sa_mcmember_rec,
+    pub comp_mask: u64,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct rdmux_ip_group {
+    pub addr: sockaddr_storage,
+    pub rec: ib_sa_mcmember_rec,
+}
 /// Of <rdmux/iwarp.h>.
 pub const RDMUX_OPTION_IWARP: c_uint = 0x7264;
 /// Of <rdmux/iwarp.h>.

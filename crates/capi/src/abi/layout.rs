@@ -81,6 +81,7 @@ macro_rules! values {
 /// Those of libibverbs and librdmacm.
 mod verbs_and_cma {
     use super::super::cma::*;
+    use super::super::rdmux_cm::*;
     use super::super::verbs::*;
     use super::Differences;
 

@@ -11,6 +11,7 @@
 
 pub mod cma;
 pub mod mad;
+pub mod rdmux_cm;
 pub mod umad;
 pub mod verbs;
 

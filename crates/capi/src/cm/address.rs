@@ -1,125 +1,22 @@
-//! Socket addresses, and the route that programs read in `id->route`.
+//! The addresses and the route that programs read in `id->route`.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr;
 
-use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
-use rdmux_cm::{Addr, IbAddr, LocalAddress, Route};
-use rdmux_wire::{Gid, Pkey, ServiceId};
+use libc::sockaddr_storage;
+use rdmux_cm::{Addr, LocalAddress, Route};
+use rdmux_wire::{Gid, Pkey};
 
 use super::id::Id;
+pub(super) use super::socket_address::{of_bytes, read, storage};
 use crate::abi::cma::*;
 use crate::abi::verbs::*;
-use crate::boundary::{Errno, Result, zeroed};
-
-/// The family of InfiniBand's own addresses (<infiniband/ib.h>).
-pub(super) const AF_IB: c_int = 27;
+use crate::boundary::{Errno, Result};
 
 /// "Exactly", of a selector in a path record (IBTA 15.2.5.16).
 const EXACTLY: u8 = 2;
 /// 100 Gbit/s, as RoCE's port says (`IBV_RATE_100_GBPS`).
 const RATE: u8 = 16;
-
-/// Reads a socket address.
-///
-/// # Errors
-/// EINVAL for NULL and families that nobody knows.
-///
-/// # Safety
-/// `addr` is NULL or an address as long as its family says.
-pub(super) unsafe fn read(addr: *const sockaddr) -> Result<Addr> {
-    if addr.is_null() {
-        return Err(Errno::EINVAL);
-    }
-    // SAFETY: as promised; nothing is said of its alignment.
-    unsafe {
-        match c_int::from(addr.read_unaligned().sa_family) {
-            libc::AF_INET => {
-                let v4 = addr.cast::<sockaddr_in>().read_unaligned();
-                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-                Ok(SocketAddr::from(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))).into())
-            }
-            libc::AF_INET6 => {
-                let v6 = addr.cast::<sockaddr_in6>().read_unaligned();
-                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                let port = u16::from_be(v6.sin6_port);
-                let flow = u32::from_be(v6.sin6_flowinfo);
-                Ok(SocketAddr::from(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id)).into())
-            }
-            AF_IB => Ok(read_ib(&addr.cast::<sockaddr_ib>().read_unaligned()).into()),
-            _ => Err(Errno::EINVAL),
-        }
-    }
-}
-
-fn read_ib(ib: &sockaddr_ib) -> IbAddr {
-    IbAddr {
-        gid: Gid(ib.sib_addr),
-        pkey: Pkey(u16::from_be(ib.sib_pkey)),
-        flowinfo: u32::from_be(ib.sib_flowinfo),
-        sid: ServiceId(u64::from_be(ib.sib_sid)),
-        sid_mask: u64::from_be(ib.sib_sid_mask),
-        scope_id: ib.sib_scope_id,
-    }
-}
-
-fn write_ib(ib: &IbAddr) -> sockaddr_ib {
-    sockaddr_ib {
-        sib_family: family(AF_IB),
-        sib_pkey: ib.pkey.0.to_be(),
-        sib_flowinfo: ib.flowinfo.to_be(),
-        sib_addr: ib.gid.0,
-        sib_sid: ib.sid.0.to_be(),
-        sib_sid_mask: ib.sid_mask.to_be(),
-        sib_scope_id: ib.scope_id,
-    }
-}
-
-/// The group that an address names.
-///
-/// # Errors
-/// As [`read`].
-///
-/// # Safety
-/// As [`read`].
-pub(super) unsafe fn read_group(addr: *const sockaddr) -> Result<IpAddr> {
-    // SAFETY: as promised.
-    Ok(unsafe { read(addr)? }.ip().to_canonical())
-}
-
-/// A socket address as C has it.
-pub(super) fn storage(addr: Addr) -> sockaddr_storage {
-    // SAFETY: zero is a value of every field, and each family's structure fits.
-    unsafe {
-        let mut storage: sockaddr_storage = zeroed();
-        let to = &raw mut storage;
-        match addr {
-            Addr::Ip(SocketAddr::V4(v4)) => {
-                let mut c: sockaddr_in = zeroed();
-                c.sin_family = family(libc::AF_INET);
-                c.sin_port = v4.port().to_be();
-                c.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
-                to.cast::<sockaddr_in>().write(c);
-            }
-            Addr::Ib(ib) => to.cast::<sockaddr_ib>().write(write_ib(&ib)),
-            Addr::Ip(SocketAddr::V6(v6)) => {
-                let mut c: sockaddr_in6 = zeroed();
-                c.sin6_family = family(libc::AF_INET6);
-                c.sin6_port = v6.port().to_be();
-                c.sin6_flowinfo = v6.flowinfo().to_be();
-                c.sin6_addr.s6_addr = v6.ip().octets();
-                c.sin6_scope_id = v6.scope_id();
-                to.cast::<sockaddr_in6>().write(c);
-            }
-        }
-        storage
-    }
-}
-
-fn family(family: c_int) -> sa_family_t {
-    sa_family_t::try_from(family).unwrap_or_default()
-}
 
 /// Shows the id's own address.
 pub(super) fn show_source(id: &Id, addr: Addr) {
@@ -212,6 +109,18 @@ pub(super) fn show_path(id: &Id, route: &Route) {
         (*id.public()).route.path_rec = address;
         (*id.public()).route.num_paths = 1;
     }
+}
+
+/// The id's own address, once it has one.
+pub(super) fn source(id: &Id) -> Option<Addr> {
+    // SAFETY: the id lives, and what it shows is as large as any address.
+    unsafe { read(&raw const (*id.public()).route.addr.src.src_addr) }.ok()
+}
+
+/// Its family; 0 for none.
+pub(super) fn source_family(id: &Id) -> c_int {
+    // SAFETY: as above.
+    c_int::from(unsafe { (*id.public()).route.addr.src.src_addr.sa_family })
 }
 
 /// The port of an address, in network order; 0 for what has none.

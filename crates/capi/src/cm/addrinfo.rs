@@ -1,27 +1,33 @@
-//! Names and services: rdma_getaddrinfo, and its form that tells by event.
-//!
-//! What is found is the C library's memory, for programs change it and rdma_freeaddrinfo frees what they have put in.
+//! Names and services: rdma_getaddrinfo(3). What is found is found by [`rdmux_host::resolver`]; here is how C asks for it.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::ptr;
+use std::ffi::{CStr, c_char, c_int};
 
-use libc::{addrinfo, sockaddr, socklen_t};
-use rdmux_cm::EventKind;
-use rdmux_host::{Registry, RuntimeDir};
+use libc::{sockaddr, socklen_t};
+use rdmux_cm::PortSpace;
+use rdmux_host::ServiceKey;
+use rdmux_host::resolver::{Answer, Family, Hints, ResolveError, Resolver};
 
-use super::address::AF_IB;
+use super::address;
 use super::found::{self, Found};
-use super::id::Id;
 use super::process::Process;
-use super::take::complete;
 use crate::abi::cma::*;
-use crate::abi::verbs::*;
-use crate::boundary::{Errno, Result, guarded, status, zeroed};
+use crate::boundary::{Errno, Result, guarded, status};
+use crate::verbs::attr;
 
 /// Why a lookup failed: an error number, or one of getaddrinfo(3), which the caller gets as the result.
-enum Failure {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Failure {
     Errno(Errno),
-    Lookup(c_int),
+    /// And the error number that says about the same.
+    Lookup(c_int, Errno),
+}
+
+impl Failure {
+    pub(super) fn errno(self) -> Errno {
+        match self {
+            Self::Errno(errno) | Self::Lookup(_, errno) => errno,
+        }
+    }
 }
 
 impl From<Errno> for Failure {
@@ -30,8 +36,17 @@ impl From<Errno> for Failure {
     }
 }
 
+impl From<ResolveError> for Failure {
+    fn from(error: ResolveError) -> Self {
+        tracing::debug!(%error, "a lookup failed");
+        let errno = Errno(error.errno());
+        error.eai().map_or(Self::Errno(errno), |eai| Self::Lookup(eai, errno))
+    }
+}
+
 /// Finds what [`rdma_create_ep`](super::endpoint::rdma_create_ep) takes: addresses, port space and queue pair type for a
-/// node and a service (rdma_getaddrinfo(3)). Fails with -1 and errno, or with an EAI code of getaddrinfo(3).
+/// node and a service (rdma_getaddrinfo(3)), and with RDMUX_RAI_NATIVE of <rdmux/cm.h> or in RDMA_PS_IB the address of
+/// InfiniBand's own with its path. Fails with -1 and errno, or with an EAI code of getaddrinfo(3).
 ///
 /// # Safety
 /// `node` and `service` are NULL or strings, `hints` is NULL or may be read, `res` is NULL or may be written.
@@ -47,13 +62,14 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
         // SAFETY: as promised.
         let res = unsafe { res.as_mut() }.ok_or(Errno::EINVAL)?;
         // SAFETY: as promised.
-        match unsafe { lookup(node, service, hints.as_ref()) } {
-            Ok(info) => {
-                *res = info;
+        let asked = unsafe { Asked::read(node, service, hints.as_ref()) };
+        match asked.and_then(|asked| asked.look_up(Process::current()?)) {
+            Ok(found) => {
+                *res = found.into_ptr();
                 Ok(())
             }
             Err(Failure::Errno(errno)) => Err(errno),
-            Err(Failure::Lookup(eai)) => {
+            Err(Failure::Lookup(eai, _)) => {
                 code = eai;
                 Ok(())
             }
@@ -62,194 +78,205 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     if found == 0 { code } else { found }
 }
 
-/// # Safety
-/// As [`rdma_getaddrinfo`].
-unsafe fn lookup(
-    node: *const c_char,
-    service: *const c_char,
-    hints: Option<&rdma_addrinfo>,
-) -> std::result::Result<*mut rdma_addrinfo, Failure> {
-    if node.is_null() && service.is_null() && hints.is_none() {
-        return Err(Errno::EINVAL.into());
-    }
-    // As in the reference implementation it is an error to ask where no device is.
-    Process::current()?;
-    // SAFETY: zero is NULL, or nothing, in every field.
-    let nothing: rdma_addrinfo = unsafe { zeroed() };
-    let asked = hints.unwrap_or(&nothing);
-    if asked.ai_flags & RAI_SA != 0 {
-        // A subnet administration, which RoCE does not have.
-        return Err(Errno::EOPNOTSUPP.into());
-    }
-    if asked.ai_flags & RAI_FAMILY != 0 && asked.ai_family == AF_IB {
-        return Err(Failure::Lookup(libc::EAI_FAMILY));
-    }
-    let found = Found::new()?;
-    // SAFETY: it is not the program's yet; the rest as promised.
-    unsafe {
-        if node.is_null() && service.is_null() {
-            found.repeat(asked)?;
-        } else {
-            found.resolve(node, service, asked, hints.is_some())?;
-        }
-        let info = &mut *found.0;
-        if info.ai_src_len == 0 && asked.ai_src_len > 0 {
-            (info.ai_src_addr, info.ai_src_len) = copy(asked.ai_src_addr, asked.ai_src_len)?;
-        }
-    }
-    Ok(found.into_ptr())
+/// A question, with nothing of the program's memory in it.
+pub(super) struct Asked {
+    node: Option<String>,
+    service: Option<String>,
+    /// None if there were none, which getaddrinfo(3) takes for some.
+    hints: Option<Hints>,
+    flags: c_int,
+    family: c_int,
+    /// As the program has them: numbers that we do not know come back as they are.
+    qp_type: c_int,
+    port_space: c_int,
+    src: Vec<u8>,
+    dst: Vec<u8>,
 }
 
-impl Found {
-    /// Without a name the answer is what was asked.
+impl Asked {
+    /// # Errors
+    /// EINVAL if there is no question, EOPNOTSUPP for one that subnet administration cannot answer, EAI_NONAME for what is no text.
     ///
     /// # Safety
-    /// The hints' addresses are as long as they say.
-    unsafe fn repeat(&self, asked: &rdma_addrinfo) -> Result<()> {
-        // SAFETY: it lives; the rest as promised.
-        unsafe {
-            let info = &mut *self.0;
-            info.ai_flags = asked.ai_flags;
-            info.ai_family = asked.ai_family;
-            info.ai_qp_type = asked.ai_qp_type;
-            info.ai_port_space = asked.ai_port_space;
-            if asked.ai_dst_len > 0 {
-                (info.ai_dst_addr, info.ai_dst_len) = copy(asked.ai_dst_addr, asked.ai_dst_len)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks the C library, which gets the address of a virtual host for its name, and takes its first answer.
-    ///
-    /// # Safety
-    /// As [`rdma_getaddrinfo`].
-    unsafe fn resolve(
-        &self,
+    /// `node` and `service` are NULL or strings; the hints' addresses are as long as they say.
+    pub(super) unsafe fn read(
         node: *const c_char,
         service: *const c_char,
-        asked: &rdma_addrinfo,
-        hinted: bool,
-    ) -> std::result::Result<(), Failure> {
-        let mut hints = as_addrinfo(asked);
-        if node.is_null() && asked.ai_flags & RAI_PASSIVE != 0 && hints.ai_family == 0 {
-            // The first answer is 0.0.0.0 in any case. Sorting it before `::` takes the C library longer than a
-            // client needs to connect, and clients that shook hands with this program do.
-            hints.ai_family = libc::AF_INET;
+        hints: Option<&rdma_addrinfo>,
+    ) -> std::result::Result<Self, Failure> {
+        if node.is_null() && service.is_null() && hints.is_none() {
+            return Err(Errno::EINVAL.into());
         }
+        // SAFETY: zero is NULL, or nothing, in every field.
+        let nothing: rdma_addrinfo = unsafe { crate::boundary::zeroed() };
+        let asked = hints.unwrap_or(&nothing);
         // SAFETY: as promised.
-        let virtual_host = unsafe { virtual_host(node, asked) };
-        let node = virtual_host.as_ref().map_or(node, |address| address.as_ptr());
-        let hints = if hinted { ptr::from_ref(&hints) } else { ptr::null() };
-        let mut list = ptr::null_mut();
-        // SAFETY: as promised.
-        match unsafe { libc::getaddrinfo(node, service, hints, &raw mut list) } {
-            0 => {}
-            libc::EAI_SYSTEM => return Err(Errno::last().into()),
-            eai => return Err(Failure::Lookup(eai)),
+        let (node, service, src, dst) = unsafe {
+            let src = bytes(asked.ai_src_addr, asked.ai_src_len)?;
+            let dst = bytes(asked.ai_dst_addr, asked.ai_dst_len)?;
+            (text(node)?, text(service)?, src, dst)
+        };
+        if asked.ai_flags & RAI_SA != 0 {
+            if node.is_some() || asked.ai_flags & RAI_DNS != 0 {
+                return Err(Errno::EOPNOTSUPP.into());
+            }
+            if service.is_none() {
+                return Err(Errno::EINVAL.into());
+            }
         }
-        // SAFETY: there is at least one answer, and it is freed afterwards.
-        unsafe {
-            let taken = self.take(&*list, asked);
-            libc::freeaddrinfo(list);
-            Ok(taken?)
-        }
+        let wanted = Hints {
+            passive: asked.ai_flags & RAI_PASSIVE != 0,
+            numeric_host: asked.ai_flags & RAI_NUMERICHOST != 0,
+            no_route: asked.ai_flags & RAI_NOROUTE != 0,
+            native: asked.ai_flags & RDMUX_RAI_NATIVE != 0,
+            family: family(asked),
+            port_space: u16::try_from(asked.ai_port_space).ok().and_then(PortSpace::from_code),
+            qp_type: attr::qp_type(asked.ai_qp_type.cast_unsigned()).ok(),
+            src: address::of_bytes(&src),
+        };
+        Ok(Self {
+            node,
+            service,
+            hints: hints.map(|_| wanted),
+            flags: asked.ai_flags,
+            family: asked.ai_family,
+            qp_type: asked.ai_qp_type,
+            port_space: asked.ai_port_space,
+            src,
+            dst,
+        })
     }
 
-    /// # Safety
-    /// The answer is one of getaddrinfo(3).
-    unsafe fn take(&self, answer: &addrinfo, asked: &rdma_addrinfo) -> Result<()> {
-        // SAFETY: it lives; the rest as promised.
-        unsafe {
-            let info = &mut *self.0;
-            info.ai_family = answer.ai_family;
-            info.ai_qp_type = match (asked.ai_qp_type, answer.ai_socktype) {
-                (0, libc::SOCK_STREAM) => IBV_QPT_RC.cast_signed(),
-                (0, libc::SOCK_DGRAM) => IBV_QPT_UD.cast_signed(),
-                (asked, _) => asked,
-            };
-            info.ai_port_space = match (asked.ai_port_space, answer.ai_protocol) {
-                (0, libc::IPPROTO_TCP) => RDMA_PS_TCP.cast_signed(),
-                (0, libc::IPPROTO_UDP) => RDMA_PS_UDP.cast_signed(),
-                (asked, _) => asked,
-            };
-            let addr = copy(answer.ai_addr, answer.ai_addrlen)?;
-            let name = if answer.ai_canonname.is_null() {
-                ptr::null_mut()
-            } else {
-                libc::strdup(answer.ai_canonname)
-            };
-            if answer.ai_flags & libc::AI_PASSIVE != 0 {
-                info.ai_flags = RAI_PASSIVE;
-                (info.ai_src_addr, info.ai_src_len) = addr;
-                info.ai_src_canonname = name;
-            } else {
-                (info.ai_dst_addr, info.ai_dst_len) = addr;
-                info.ai_dst_canonname = name;
+    /// The services that subnet administration is asked for (`RAI_SA`), if it is.
+    pub(super) fn at_administration(&self) -> Option<ServiceKey> {
+        let service = self.service.as_deref()?;
+        (self.flags & RAI_SA != 0).then(|| ServiceKey::parse(service))
+    }
+
+    /// Looks for it.
+    pub(super) fn look_up(&self, process: &Process) -> std::result::Result<Found, Failure> {
+        let resolver = Resolver::new(process.client()?.clone(), process.only_kind());
+        if let Some(service) = self.at_administration() {
+            return Ok(Found::of(&self.services(process, &resolver, &service)?)?);
+        }
+        let wanted = self.hints.unwrap_or_default();
+        let wants_native = wanted.native || self.family == AF_IB || self.is_of_infiniband();
+        let answers = if self.node.is_some() || self.service.is_some() {
+            let hints = self.hints.as_ref();
+            let mut found =
+                resolver.resolve(self.node.as_deref(), self.service.as_deref(), hints)?;
+            if !wants_native {
+                // As in the reference implementation.
+                found.truncate(1);
             }
+            found
+        } else {
+            match address::of_bytes(&self.dst).and_then(|dst| dst.socket()) {
+                Some(dst) if wants_native => resolver.resolve_addr(dst, &wanted),
+                _ => return Ok(self.repeated()?),
+            }
+        };
+        let found = Found::of(&answers)?;
+        found.each(|info| self.complete(info))?;
+        Ok(found)
+    }
+
+    fn is_of_infiniband(&self) -> bool {
+        self.port_space == RDMA_PS_IB.cast_signed()
+    }
+
+    /// Of ports of subnets the first whose administration knows the service.
+    fn services(
+        &self,
+        process: &Process,
+        resolver: &Resolver,
+        service: &ServiceKey,
+    ) -> std::result::Result<Vec<Answer>, Failure> {
+        let mut last = Failure::Errno(Errno(libc::ENOENT));
+        for gid in process.subnet_gids() {
+            match resolver.services(gid, service) {
+                Ok(found) => return Ok(found),
+                Err(error) => last = error.into(),
+            }
+        }
+        tracing::debug!(%service, errno = last.errno().0, "no subnet administration knows it");
+        Err(Errno(libc::ENOENT).into())
+    }
+
+    /// Without a name the answer is what was asked.
+    fn repeated(&self) -> Result<Found> {
+        let found = Found::of(&[Answer::default()])?;
+        found.each(|info| {
+            info.ai_flags = self.flags;
+            info.ai_family = self.family;
+            info.ai_qp_type = self.qp_type;
+            info.ai_port_space = self.port_space;
+            if !self.dst.is_empty() {
+                (info.ai_dst_addr, info.ai_dst_len) = found::copied(&self.dst)?;
+            }
+            self.complete(info)
+        })?;
+        Ok(found)
+    }
+
+    /// What an answer takes from the question.
+    fn complete(&self, info: &mut rdma_addrinfo) -> Result<()> {
+        let known = self.hints.is_some_and(|hints| hints.port_space.is_some());
+        if self.port_space != 0 && !known {
+            info.ai_port_space = self.port_space;
+        }
+        if self.qp_type != 0 {
+            info.ai_qp_type = self.qp_type;
+        }
+        if info.ai_src_len == 0 && !self.src.is_empty() {
+            (info.ai_src_addr, info.ai_src_len) = found::copied(&self.src)?;
         }
         Ok(())
     }
 }
 
-/// The address of the virtual host that a program means by a name, as text. Programs find it also where they are not in a
-/// view, whose `/etc/hosts` has it.
+fn family(asked: &rdma_addrinfo) -> Option<Family> {
+    match asked.ai_family {
+        _ if asked.ai_flags & RAI_FAMILY == 0 => None,
+        libc::AF_UNSPEC => None,
+        libc::AF_INET => Some(Family::Ipv4),
+        libc::AF_INET6 => Some(Family::Ipv6),
+        AF_IB => Some(Family::Ib),
+        other => Some(Family::Other(other)),
+    }
+}
+
+/// A string of the program's; what is no UTF-8 is no name.
 ///
 /// # Safety
-/// `node` is NULL or a string.
-unsafe fn virtual_host(node: *const c_char, asked: &rdma_addrinfo) -> Option<CString> {
-    if node.is_null() || asked.ai_flags & RAI_NUMERICHOST != 0 {
-        return None;
+/// It is NULL or a string.
+unsafe fn text(string: *const c_char) -> std::result::Result<Option<String>, Failure> {
+    if string.is_null() {
+        return Ok(None);
     }
     // SAFETY: as promised.
-    let name = unsafe { CStr::from_ptr(node) }.to_str().ok()?;
-    let address = Registry::look_up(&RuntimeDir::of_environment().ok()?, name)?;
-    CString::new(address.to_string()).ok()
+    let text = unsafe { CStr::from_ptr(string) }.to_str();
+    let no_name = |_| Failure::Lookup(libc::EAI_NONAME, Errno(libc::ENOENT));
+    text.map(|text| Some(text.to_owned())).map_err(no_name)
 }
 
-/// The hints as getaddrinfo(3) takes them.
-fn as_addrinfo(asked: &rdma_addrinfo) -> addrinfo {
-    // SAFETY: zero is NULL, or nothing, in every field.
-    let mut hints: addrinfo = unsafe { zeroed() };
-    if asked.ai_flags & RAI_PASSIVE != 0 {
-        hints.ai_flags |= libc::AI_PASSIVE;
-    }
-    if asked.ai_flags & RAI_NUMERICHOST != 0 {
-        hints.ai_flags |= libc::AI_NUMERICHOST;
-    }
-    if asked.ai_flags & RAI_FAMILY != 0 {
-        hints.ai_family = asked.ai_family;
-    }
-    hints.ai_socktype = match asked.ai_qp_type.cast_unsigned() {
-        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => libc::SOCK_STREAM,
-        IBV_QPT_UD => libc::SOCK_DGRAM,
-        _ => 0,
-    };
-    hints.ai_protocol = match (asked.ai_port_space.cast_unsigned(), hints.ai_socktype) {
-        (RDMA_PS_TCP, _) | (RDMA_PS_IB, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
-        (RDMA_PS_UDP | RDMA_PS_IPOIB, _) | (RDMA_PS_IB, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
-        _ => 0,
-    };
-    hints
-}
-
-/// A copy of an address, and its length.
+/// An address of the program's, as bytes.
+///
+/// # Errors
+/// EINVAL for NULL with a length.
 ///
 /// # Safety
-/// `addr` is that long.
-unsafe fn copy(addr: *const sockaddr, len: socklen_t) -> Result<(*mut sockaddr, socklen_t)> {
+/// `addr` is NULL or that long.
+unsafe fn bytes(addr: *const sockaddr, len: socklen_t) -> Result<Vec<u8>> {
+    if len == 0 {
+        return Ok(Vec::new());
+    }
     if addr.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: as promised, and there is as much room.
-    unsafe {
-        let to: *mut c_void = libc::malloc(len as usize);
-        if to.is_null() {
-            return Err(Errno::ENOMEM);
-        }
-        ptr::copy_nonoverlapping(addr.cast::<u8>(), to.cast::<u8>(), len as usize);
-        Ok((to.cast(), len))
-    }
+    // SAFETY: as promised.
+    let bytes = unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len as usize) };
+    Ok(bytes.to_vec())
 }
 
 /// Frees what [`rdma_getaddrinfo`] found, and all that follows it (rdma_freeaddrinfo(3)).
@@ -263,65 +290,4 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
         unsafe { found::free(res) };
         Ok(())
     });
-}
-
-/// As [`rdma_getaddrinfo`], on behalf of an id, which gets ADDRINFO_RESOLVED (rdma_resolve_addrinfo(3), newer than 44).
-///
-/// # Safety
-/// `id` is NULL or an id of this library that outlives the call; the rest as for [`rdma_getaddrinfo`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
-    id: *mut rdma_cm_id,
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const rdma_addrinfo,
-) -> c_int {
-    status(|| {
-        // SAFETY: as promised.
-        let id = unsafe { Id::get(id)? };
-        if std::mem::replace(&mut id.lock().resolving.under_way, true) {
-            return Err(Errno(libc::EBUSY));
-        }
-        // SAFETY: as promised.
-        let found = unsafe { lookup(node, service, hints.as_ref()) };
-        let told = match found {
-            Ok(info) => {
-                id.lock().resolving.found = Some(Found(info));
-                let client = id.process.client()?;
-                client
-                    .write_event(id.handle, EventKind::AddrinfoResolved, 0, 0)
-                    .map_err(Errno::from)
-            }
-            Err(Failure::Errno(errno)) => Err(errno),
-            Err(Failure::Lookup(_)) => Err(Errno(libc::ENOENT)),
-        };
-        if told.is_err() {
-            id.lock().resolving.end();
-        }
-        told?;
-        complete(id)
-    })
-}
-
-/// What [`rdma_resolve_addrinfo`] found, once (rdma_query_addrinfo(3), newer than 44).
-///
-/// # Safety
-/// `id` is NULL or an id of this library that outlives the call; `info` is NULL or may be written.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
-    id: *mut rdma_cm_id,
-    info: *mut *mut rdma_addrinfo,
-) -> c_int {
-    status(|| {
-        // SAFETY: as promised.
-        let id = unsafe { Id::get(id)? };
-        if info.is_null() {
-            return Err(Errno::EINVAL);
-        }
-        let found = id.lock().resolving.found.take().ok_or(Errno(libc::ENOENT))?;
-        id.lock().resolving.end();
-        // SAFETY: as promised.
-        unsafe { *info = found.into_ptr() };
-        Ok(())
-    })
 }

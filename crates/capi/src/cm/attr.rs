@@ -51,6 +51,8 @@ fn before_anything(id: &Id) -> Result<Negotiated> {
         retry_cnt: 0,
         rnr_retry: 0,
         srq: false,
+        alternate: None,
+        reloads: false,
     })
 }
 

@@ -11,7 +11,7 @@ use super::phase::Phase;
 use super::qp;
 use super::take::complete;
 use crate::abi::cma::*;
-use crate::abi::verbs::{ibv_event_type, ibv_qp};
+use crate::abi::verbs::{IBV_EVENT_COMM_EST, IBV_EVENT_PATH_MIG, ibv_event_type, ibv_qp};
 use crate::boundary::{Errno, Result, status};
 
 /// Private data of a program that fit into REQ and REP (IBTA 12.6.5, 12.6.8; annex A11.2.1).
@@ -299,7 +299,8 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 }
 
 /// An event of the queue pair that the connection manager should know: with IBV_EVENT_COMM_EST the connection is established
-/// though the peer's last message was lost (rdma_notify(3)).
+/// though the peer's last message was lost, with IBV_EVENT_PATH_MIG its messages go by the path that it has migrated to
+/// (rdma_notify(3)).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
@@ -308,9 +309,10 @@ pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_even
     status(|| {
         // SAFETY: as promised.
         let id = unsafe { Id::get(id)? };
-        if event != crate::abi::verbs::IBV_EVENT_COMM_EST {
-            return Err(Errno::EINVAL);
+        match event {
+            IBV_EVENT_COMM_EST => Ok(id.process.client()?.notify(id.handle)?),
+            IBV_EVENT_PATH_MIG => Ok(id.process.client()?.migrated(id.handle)?),
+            _ => Err(Errno::EINVAL),
         }
-        Ok(id.process.client()?.notify(id.handle)?)
     })
 }

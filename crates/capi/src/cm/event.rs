@@ -9,6 +9,7 @@ use rdmux_cm::{ConnParam, EventKind, EventParam, IdHandle, UdParam};
 use super::id::Id;
 use super::process::Process;
 use crate::abi::cma::*;
+use crate::abi::rdmux_cm::*;
 use crate::boundary::{Errno, status, zeroed};
 use crate::verbs::attr::ah_attr;
 
@@ -17,6 +18,8 @@ use crate::verbs::attr::ah_attr;
 pub(super) struct Event {
     public: UnsafeCell<rdma_cm_event>,
     private_data: Vec<u8>,
+    /// The peer's message that is the cause.
+    mad: Option<Vec<u8>>,
     /// Keeps the id, until the program acknowledges the event.
     _delivered: Delivered,
 }
@@ -81,7 +84,7 @@ impl Event {
         public.event = kind as rdma_cm_event_type;
         public.status = status;
         let public = UnsafeCell::new(public);
-        Box::new(Self { public, private_data: Vec::new(), _delivered: delivered })
+        Box::new(Self { public, private_data: Vec::new(), mad: None, _delivered: delivered })
     }
 
     /// The id that the event counts to.
@@ -89,10 +92,25 @@ impl Event {
         self._delivered.id()
     }
 
+    /// Puts the peer's message in.
+    pub(super) fn set_mad(&mut self, mad: Option<Vec<u8>>) {
+        self.mad = mad;
+    }
+
+    /// The peer's message of an event that the program holds.
+    ///
+    /// # Safety
+    /// The event came from [`into_ptr`](Self::into_ptr), and lives as long as the result is used.
+    pub(super) unsafe fn mad_of<'a>(event: *const rdma_cm_event) -> Option<&'a [u8]> {
+        // SAFETY: as promised; the program may write the public part, of which this makes no reference.
+        let mad = unsafe { &(*event.cast::<Self>()).mad };
+        mad.as_deref()
+    }
+
     /// Puts parameters in.
     pub(super) fn set_param(&mut self, param: EventParam) {
         match param {
-            EventParam::None => {}
+            EventParam::None | EventParam::Services(_) => {}
             EventParam::Conn(conn) => self.set_conn(conn),
             EventParam::Ud(ud) => self.set_ud(ud),
             EventParam::Arg(arg) => self.public.get_mut().param.arg = arg,
@@ -237,6 +255,9 @@ pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_c
         RDMA_CM_EVENT_ADDRINFO_ERROR => c"RDMA_CM_EVENT_ADDRINFO_ERROR",
         RDMA_CM_EVENT_USER => c"RDMA_CM_EVENT_USER",
         RDMA_CM_EVENT_INTERNAL => c"RDMA_CM_EVENT_INTERNAL",
+        RDMUX_CM_EVENT_ALTERNATE_REQUEST => c"RDMUX_CM_EVENT_ALTERNATE_REQUEST",
+        RDMUX_CM_EVENT_ALTERNATE_RESPONSE => c"RDMUX_CM_EVENT_ALTERNATE_RESPONSE",
+        RDMUX_CM_EVENT_MORE_TIME => c"RDMUX_CM_EVENT_MORE_TIME",
         _ => c"UNKNOWN EVENT",
     };
     name.as_ptr()

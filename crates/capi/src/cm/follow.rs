@@ -7,10 +7,11 @@ use rdmux_cm::{EventKind, EventParam, IdHandle, UdParam};
 
 use super::channel::Channel;
 use super::event::{Delivered, Event};
+use super::group::{self, Way};
 use super::id::{Depths, Id, New};
 use super::phase::Phase;
 use super::process::Process;
-use super::{address, create, ece, qp, verbs};
+use super::{address, create, ece, found, qp, verbs};
 use crate::abi::verbs::ibv_gid;
 use crate::boundary::Result;
 
@@ -37,10 +38,12 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
             or_fail(&mut told, moved, EventKind::AddrError);
         }
         EventKind::RouteResolved => {
+            // Where paths were given no event has told of the address before.
+            let moved = address_resolved(told.id(), &event);
             if let Some(route) = &event.route {
-                address::show_route(told.id(), route);
                 address::show_path(told.id(), route);
             }
+            or_fail(&mut told, moved, EventKind::RouteError);
         }
         EventKind::ConnectResponse => match responded(told.id(), &event) {
             None => {}
@@ -52,15 +55,31 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
             // Nobody will answer; what was posted is flushed. A queue pair that cannot follow is the program's to see.
             let _ = qp::fail(told.id());
         }
+        EventKind::AddrinfoResolved => {
+            if let EventParam::Services(services) = &event.param {
+                let kept = found::services(services)
+                    .map(|found| told.id().lock().resolving.found = Some(found));
+                or_fail(&mut told, kept, EventKind::AddrinfoError);
+            }
+        }
+        EventKind::AlternateResponse if event.status == 0 => {
+            let loaded = qp::reload(told.id());
+            or_fail(&mut told, loaded, EventKind::AlternateResponse);
+        }
         EventKind::AddrinfoError => told.id().lock().resolving.end(),
         _ => {}
     }
     let kind = event.kind;
     let group = event.context;
     let param = event.param;
-    if let (EventKind::MulticastJoin, EventParam::Ud(ud)) = (kind, &param) {
-        let attached = joined(told.id(), group, ud);
-        or_fail(&mut told, attached, EventKind::MulticastError);
+    told.set_mad(event.mad);
+    match (kind, &param) {
+        (EventKind::MulticastJoin, EventParam::Ud(ud)) => {
+            let attached = joined(told.id(), group, ud);
+            or_fail(&mut told, attached, EventKind::MulticastError);
+        }
+        (EventKind::MulticastError, _) => lost(told.id(), group, event.status),
+        _ => {}
     }
     told.set_param(param);
     if of_group {
@@ -131,18 +150,41 @@ fn establish(id: &Id) -> Result<()> {
     Ok(client.establish(id.handle)?)
 }
 
-/// The group is joined: attaches the id's queue pair, if it is to hear it.
+/// The group is joined: attaches the id's queue pair, if it is to hear it, and may be sent to.
 fn joined(id: &Id, key: u64, how: &UdParam) -> Result<()> {
-    let send_only = {
-        let mut state = id.lock();
-        let Some(group) = state.groups.iter_mut().find(|g| g.key == key) else { return Ok(()) };
-        group.mgid = Some(how.av.dgid);
-        group.send_only
-    };
-    if send_only || id.qp().is_null() {
+    let mgid = how.av.dgid;
+    let attaches = id.change_groups(|groups| {
+        let is_heard = groups.iter().any(|g| g.attached && g.mgid == Some(mgid));
+        let group = groups.iter_mut().find(|g| g.key == key)?;
+        if group.name.is_new() {
+            group.name = mgid.into();
+        }
+        group.mgid = Some(mgid);
+        group.way = Ok(Way::new(how.clone()));
+        group.attached = group.hears && !id.qp().is_null();
+        Some(group.attached && !is_heard)
+    });
+    if attaches != Some(true) {
         return Ok(());
     }
-    verbs::attach_mcast(id.qp(), &ibv_gid { raw: how.av.dgid.0 })
+    let attached = verbs::attach_mcast(id.qp(), &ibv_gid { raw: mgid.0 });
+    if let Err(why) = attached {
+        id.change_groups(|groups| {
+            groups.iter_mut().filter(|g| g.key == key).for_each(|g| g.attached = false);
+        });
+        lost(id, key, why.0);
+    }
+    attached
+}
+
+/// The group did not come, or is lost.
+fn lost(id: &Id, key: u64, status: i32) {
+    id.change_groups(|groups| {
+        if let Some(group) = groups.iter_mut().find(|g| g.key == key) {
+            group.way = Err(group::lost(status));
+        }
+    });
+    id.detach(key);
 }
 
 /// What the program gave when it joined.
@@ -168,6 +210,7 @@ fn request(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Even
         }
     }
     told.set_param(event.param);
+    told.set_mad(event.mad);
     Some(told)
 }
 

@@ -1,16 +1,56 @@
-//! What a lookup has found: a list in the C library's memory.
+//! What a lookup has found: a list in the C library's memory, for programs change it, and rdma_freeaddrinfo(3) frees what they have put
+//! in.
 
-use crate::abi::cma::rdma_addrinfo;
+use std::ffi::c_void;
+use std::ptr;
+
+use libc::{sockaddr, socklen_t};
+use rdmux_cm::{Addr, IbAddr, PathData, PortSpace};
+use rdmux_host::resolver::Answer;
+
+use super::socket_address;
+use crate::abi::cma::{RAI_PASSIVE, RAI_SA, rdma_addrinfo};
 use crate::boundary::{Errno, Result};
+use crate::verbs::attr;
 
 /// An answer that is being put together; freed unless it is handed out.
-pub(super) struct Found(pub(super) *mut rdma_addrinfo);
+pub(super) struct Found(*mut rdma_addrinfo);
+
+// SAFETY: it is plain memory of the C library's, which any thread may free.
+unsafe impl Send for Found {}
 
 impl Found {
-    pub(super) fn new() -> Result<Self> {
-        // SAFETY: zero is NULL, or nothing, in every field.
-        let info = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) };
-        if info.is_null() { Err(Errno::ENOMEM) } else { Ok(Self(info.cast())) }
+    /// A list of these answers, in their order.
+    ///
+    /// # Errors
+    /// ENOENT if there is none, ENOMEM.
+    pub(super) fn of(answers: &[Answer]) -> Result<Self> {
+        let mut list = Self(ptr::null_mut());
+        for answer in answers.iter().rev() {
+            // SAFETY: zero is NULL, or nothing, in every field.
+            let info = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) };
+            let info = info.cast::<rdma_addrinfo>();
+            // SAFETY: NULL, or just allocated.
+            let to = unsafe { info.as_mut() }.ok_or(Errno::ENOMEM)?;
+            to.ai_next = list.0;
+            list.0 = info;
+            fill(to, answer)?;
+        }
+        if list.0.is_null() { Err(Errno(libc::ENOENT)) } else { Ok(list) }
+    }
+
+    /// Changes each.
+    pub(super) fn each(
+        &self,
+        mut change: impl FnMut(&mut rdma_addrinfo) -> Result<()>,
+    ) -> Result<()> {
+        let mut next = self.0;
+        // SAFETY: all are ours, and nobody else sees them yet.
+        while let Some(info) = unsafe { next.as_mut() } {
+            change(info)?;
+            next = info.ai_next;
+        }
+        Ok(())
     }
 
     pub(super) fn into_ptr(self) -> *mut rdma_addrinfo {
@@ -24,6 +64,68 @@ impl Drop for Found {
     fn drop(&mut self) {
         // SAFETY: it is ours, and all in it came from the C library.
         unsafe { free(self.0) };
+    }
+}
+
+fn fill(info: &mut rdma_addrinfo, answer: &Answer) -> Result<()> {
+    if answer.passive {
+        info.ai_flags = RAI_PASSIVE;
+    }
+    info.ai_port_space = answer.port_space.map_or(0, |space| space.code().into());
+    info.ai_qp_type = answer.qp_type.map_or(0, |kind| attr::qp_type_to_c(kind).cast_signed());
+    for (addr, (to, len)) in [
+        (answer.src, (&mut info.ai_src_addr, &mut info.ai_src_len)),
+        (answer.dst, (&mut info.ai_dst_addr, &mut info.ai_dst_len)),
+    ] {
+        if let Some(addr) = addr {
+            info.ai_family = socket_address::family_of(addr);
+            (*to, *len) = copied_addr(addr)?;
+        }
+    }
+    if !answer.paths.is_empty() {
+        let bytes: Vec<u8> = answer.paths.iter().flat_map(path_data).collect();
+        (info.ai_route, info.ai_route_len) = (copied_bytes(&bytes)?, bytes.len());
+    }
+    if !answer.connect.is_empty() {
+        (info.ai_connect, info.ai_connect_len) =
+            (copied_bytes(&answer.connect)?, answer.connect.len());
+    }
+    Ok(())
+}
+
+/// `struct ibv_path_data`.
+fn path_data(data: &PathData) -> impl Iterator<Item = u8> {
+    let reserved = [0; 4];
+    data.flags.to_ne_bytes().into_iter().chain(reserved).chain(data.record.to_bytes())
+}
+
+/// A socket address in the C library's memory.
+fn copied_addr(addr: Addr) -> Result<(*mut sockaddr, socklen_t)> {
+    let storage = socket_address::storage(addr);
+    let len = socket_address::len_of(addr);
+    // SAFETY: an address is plain bytes, and as long as its family's.
+    let bytes = unsafe { std::slice::from_raw_parts((&raw const storage).cast::<u8>(), len) };
+    copied(bytes)
+}
+
+/// An address in the C library's memory, and its length.
+///
+/// # Errors
+/// ENOMEM.
+pub(super) fn copied(bytes: &[u8]) -> Result<(*mut sockaddr, socklen_t)> {
+    let len = socklen_t::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
+    Ok((copied_bytes(bytes)?.cast(), len))
+}
+
+fn copied_bytes(bytes: &[u8]) -> Result<*mut c_void> {
+    // SAFETY: as much is written as there is room for.
+    unsafe {
+        let to = libc::malloc(bytes.len());
+        if to.is_null() {
+            return Err(Errno::ENOMEM);
+        }
+        ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len());
+        Ok(to)
     }
 }
 
@@ -46,6 +148,25 @@ pub(super) unsafe fn free(mut next: *mut rdma_addrinfo) {
             libc::free(info.cast());
         }
     }
+}
+
+/// Services that subnet administration told of.
+///
+/// # Errors
+/// ENOMEM.
+pub(super) fn services(services: &[IbAddr]) -> Result<Found> {
+    let answer = |to: &IbAddr| Answer {
+        port_space: Some(PortSpace::Ib),
+        dst: Some((*to).into()),
+        ..Answer::default()
+    };
+    let answers: Vec<Answer> = services.iter().map(answer).collect();
+    let found = Found::of(&answers)?;
+    found.each(|info| {
+        info.ai_flags = RAI_SA;
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// A lookup that tells by event.

@@ -1,23 +1,288 @@
-//! A multicast group of an id.
+//! A multicast group of an id, and where datagrams go that are sent to groups by their addresses.
 
-use std::ffi::c_void;
-use std::net::IpAddr;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
+use rdmux_cm::{GroupAddr, UdParam};
 use rdmux_wire::Gid;
+
+use super::verbs;
+use crate::abi::verbs::{ibv_ah, ibv_pd};
+use crate::boundary::{Errno, Result};
+use crate::verbs::attr::ah_attr;
 
 /// A group that an id has joined, or is about to.
 pub(super) struct Group {
     /// The service tells it in the group's events.
     pub(super) key: u64,
-    pub(super) addr: IpAddr,
-    /// Whether the id only sends: then its queue pair is not attached.
-    pub(super) send_only: bool,
+    /// As the program named it; of a new group, once it is joined, the GID that it was given.
+    pub(super) name: GroupAddr,
+    /// Whether the queue pair is to be attached. That of an id that only sends is not.
+    pub(super) hears: bool,
+    /// Whether it is. It is so once, also if the id hears a group by several memberships.
+    pub(super) attached: bool,
     /// The program's, for its events.
     pub(super) context: *mut c_void,
     /// Once joined.
     pub(super) mgid: Option<Gid>,
+    /// How datagrams get there; or why they do not: ENOTCONN until it is joined, and then what an event has told.
+    pub(super) way: Result<Arc<Way>>,
     /// Whether it is being left: no further event is delivered.
     pub(super) leaving: bool,
     /// Events that the program holds.
     pub(super) unacknowledged: usize,
+}
+
+/// Why nothing can be sent to a group that is not joined yet.
+pub(super) const NOT_YET: Errno = Errno(libc::ENOTCONN);
+
+impl Group {
+    /// Whether it did not come, or was lost.
+    pub(super) fn failed(&self) -> bool {
+        self.way.as_ref().is_err_and(|why| *why != NOT_YET)
+    }
+
+    /// Whether a name is its: that by which it was joined, or its GID.
+    pub(super) fn is_called(&self, name: GroupAddr) -> bool {
+        self.name == name || self.mgid.is_some_and(|mgid| name == mgid.into())
+    }
+}
+
+/// How datagrams get to a group.
+pub(super) struct Way {
+    param: UdParam,
+    /// Made when it is first needed, and destroyed with the way.
+    handle: AtomicPtr<ibv_ah>,
+}
+
+impl Way {
+    pub(super) fn new(param: UdParam) -> Arc<Self> {
+        Arc::new(Self { param, handle: AtomicPtr::new(ptr::null_mut()) })
+    }
+
+    /// The same way without an address handle.
+    pub(super) fn again(&self) -> Arc<Self> {
+        Self::new(self.param.clone())
+    }
+
+    /// Queue pair and Q_Key of the group.
+    pub(super) fn key(&self) -> (u32, u32) {
+        (self.param.qp_num.get(), self.param.qkey.0)
+    }
+
+    /// The address handle, if it is made.
+    pub(super) fn handle(&self) -> Option<*mut ibv_ah> {
+        let handle = self.handle.load(Ordering::Acquire);
+        (!handle.is_null()).then_some(handle)
+    }
+
+    /// Makes the address handle. One thread at a time.
+    ///
+    /// # Safety
+    /// `pd` is a domain.
+    pub(super) unsafe fn make_handle(&self, pd: *mut ibv_pd) -> Result<*mut ibv_ah> {
+        if let Some(made) = self.handle() {
+            return Ok(made);
+        }
+        // SAFETY: as promised.
+        let made = unsafe { verbs::create_ah(pd, &mut ah_attr(&self.param.av))? };
+        self.handle.store(made, Ordering::Release);
+        Ok(made)
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle() {
+            verbs::destroy_ah(handle);
+        }
+    }
+}
+
+/// The names of an id's groups, in order, and the ways there.
+type Table = Vec<(GroupAddr, Result<Arc<Way>>)>;
+
+/// Where an id's datagrams go. A sender reads a table that nobody changes, without a lock and without waiting: a change
+/// publishes a new one, and those before it are freed when nobody sends.
+pub(super) struct Destinations {
+    /// From a box. Never NULL.
+    table: AtomicPtr<Table>,
+    /// Threads that may be reading a table.
+    senders: AtomicUsize,
+    /// Tables from boxes that senders may have seen.
+    retired: Mutex<Vec<Retired>>,
+}
+
+struct Retired(*mut Table);
+
+// SAFETY: it is the only owner of a table, which is `Send`.
+unsafe impl Send for Retired {}
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box, and whoever drops this knows that nobody reads the table.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+impl Default for Destinations {
+    fn default() -> Self {
+        let table = AtomicPtr::new(Box::into_raw(Box::default()));
+        Self { table, senders: AtomicUsize::new(0), retired: Mutex::default() }
+    }
+}
+
+impl Destinations {
+    /// Calls `send` with the way to a group, why there is none, or nothing for a name that is no group's.
+    pub(super) fn with<R>(
+        &self,
+        name: GroupAddr,
+        send: impl FnOnce(Option<Result<&Way>>) -> R,
+    ) -> R {
+        let _sending = Sending::begin(&self.senders);
+        // SAFETY: never NULL. What is read here is freed only after a moment at which nobody was sending and this table was
+        // replaced already: who begins to send after that sees a later one. All of these accesses are SeqCst, so that they have
+        // one order.
+        let table = unsafe { &*self.table.load(Ordering::SeqCst) };
+        let at = table.binary_search_by(|(known, _)| known.cmp(&name));
+        let found = at.ok().and_then(|at| table.get(at));
+        send(found.map(|(_, way)| way.as_ref().map(Arc::as_ref).map_err(|why| *why)))
+    }
+
+    /// From now on senders find these groups.
+    pub(super) fn publish(&self, groups: &[Group]) {
+        let mut table = Table::new();
+        for group in groups.iter().filter(|group| !group.leaving) {
+            let names = [Some(group.name), group.mgid.map(GroupAddr::from)];
+            let names = names.into_iter().flatten().filter(|name| !name.is_new());
+            table.extend(names.map(|name| (name, group.way.clone())));
+        }
+        table.sort_by_key(|(name, way)| (*name, way.is_err()));
+        table.dedup_by_key(|(name, _)| *name);
+        let mut retired = self.retired.lock();
+        let before = self.table.swap(Box::into_raw(Box::new(table)), Ordering::SeqCst);
+        retired.push(Retired(before));
+        if self.senders.load(Ordering::SeqCst) == 0 {
+            retired.clear();
+        }
+    }
+}
+
+impl Drop for Destinations {
+    fn drop(&mut self) {
+        // Nobody sends any more.
+        drop(Retired(*self.table.get_mut()));
+    }
+}
+
+/// While it lives, no table is freed that was there when it began.
+struct Sending<'a>(&'a AtomicUsize);
+
+impl<'a> Sending<'a> {
+    fn begin(senders: &'a AtomicUsize) -> Self {
+        senders.fetch_add(1, Ordering::SeqCst);
+        Self(senders)
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The errno of a group that an event has told was refused or lost.
+pub(super) fn lost(status: c_int) -> Errno {
+    Errno(status.saturating_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::AtomicBool;
+
+    use rdmux_wire::Qkey;
+
+    use super::*;
+
+    fn group(n: u8, way: Result<Arc<Way>>) -> Group {
+        let mgid = way.is_ok().then_some(Gid([n; 16]));
+        let name = Ipv4Addr::new(239, 0, 0, n).into();
+        let (hears, attached, leaving) = (true, false, false);
+        let context = ptr::null_mut();
+        let unacknowledged = 0;
+        Group { key: n.into(), name, hears, attached, context, mgid, way, leaving, unacknowledged }
+    }
+
+    fn way(key: u32) -> Arc<Way> {
+        Way::new(UdParam { qkey: Qkey(key), ..UdParam::default() })
+    }
+
+    fn qkey(to: &Destinations, name: impl Into<GroupAddr>) -> Option<Result<u32>> {
+        to.with(name.into(), |found| found.map(|way| way.map(|way| way.key().1)))
+    }
+
+    #[test]
+    fn a_group_is_found_by_its_name_and_its_gid() {
+        let to = Destinations::default();
+        let ip = |n| Ipv4Addr::new(239, 0, 0, n);
+        assert_eq!(qkey(&to, ip(1)), None);
+        let mut groups = vec![group(2, Ok(way(20))), group(1, Ok(way(10))), group(3, Err(NOT_YET))];
+        to.publish(&groups);
+        assert_eq!(qkey(&to, ip(1)), Some(Ok(10)));
+        assert_eq!(qkey(&to, Gid([2; 16])), Some(Ok(20)));
+        assert_eq!(qkey(&to, ip(3)), Some(Err(NOT_YET)));
+        groups[0].leaving = true;
+        to.publish(&groups);
+        assert_eq!((qkey(&to, ip(2)), qkey(&to, Gid([2; 16]))), (None, None));
+        assert_eq!(qkey(&to, GroupAddr::NEW), None);
+    }
+
+    #[test]
+    fn of_two_groups_with_one_gid_the_one_that_is_joined_is_found() {
+        let to = Destinations::default();
+        let (mut lost, joined) = (group(1, Err(Errno(libc::ENETRESET))), group(1, Ok(way(10))));
+        lost.mgid = joined.mgid;
+        to.publish(&[lost, joined]);
+        assert_eq!(qkey(&to, Gid([1; 16])), Some(Ok(10)));
+    }
+
+    #[test]
+    fn tables_stay_while_somebody_sends() {
+        let to = Destinations::default();
+        let way = way(10);
+        to.publish(&[group(1, Ok(Arc::clone(&way)))]);
+        to.with(Ipv4Addr::new(239, 0, 0, 1).into(), |found| {
+            let found = found.unwrap().unwrap();
+            to.publish(&[]);
+            assert_eq!(to.retired.lock().len(), 1);
+            assert_eq!(found.key().1, 10);
+        });
+        to.publish(&[]);
+        assert_eq!((to.retired.lock().len(), Arc::strong_count(&way)), (0, 1));
+    }
+
+    #[test]
+    fn senders_find_one_of_two_ways_while_they_change() {
+        let to = Destinations::default();
+        let done = AtomicBool::new(false);
+        to.publish(&[group(1, Ok(way(1)))]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let found = qkey(&to, Ipv4Addr::new(239, 0, 0, 1)).unwrap().unwrap();
+                    assert!((1..=1000).contains(&found));
+                }
+            });
+            for n in 1..=1000 {
+                to.publish(&[group(1, Ok(way(n)))]);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        to.publish(&[]);
+        assert!(to.retired.lock().is_empty());
+    }
 }

@@ -9,9 +9,10 @@ use rdmux_cm::{Ece, IdHandle, Negotiated};
 
 use super::device::Device;
 use super::found::Resolving;
-use super::group::Group;
+use super::group::{Destinations, Group};
 use super::phase::Phase;
 use super::process::Process;
+use super::verbs;
 use crate::abi::cma::*;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, zeroed};
@@ -26,6 +27,8 @@ pub(super) struct Id {
     pub(super) process: &'static Process,
     state: Mutex<State>,
     acknowledged: Condvar,
+    /// Where rdma_sendto finds the groups of `State::groups`.
+    pub(super) destinations: Destinations,
 }
 
 // SAFETY: `public` is the program's to share between threads as the manual allows; the rest is.
@@ -114,6 +117,7 @@ impl Id {
             process,
             state: Mutex::new(state),
             acknowledged: Condvar::new(),
+            destinations: Destinations::default(),
         });
         process.insert(new.handle, NonNull::from(&*id).cast());
         id
@@ -137,9 +141,18 @@ impl Id {
     /// # Safety
     /// The pointer is NULL or an id's that is not destroyed while the reference is used.
     pub(super) unsafe fn get<'a>(ptr: *mut rdma_cm_id) -> Result<&'a Self> {
-        // SAFETY: not NULL, then an id's, whose address is that of its first field.
-        let id = unsafe { ptr.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: as promised.
+        let id = unsafe { Self::peek(ptr)? };
         id.process.client().map(|_| id)
+    }
+
+    /// As [`get`](Self::get), but without asking whether the process is the one that made it, which the caller's next step does.
+    ///
+    /// # Safety
+    /// As for [`get`](Self::get).
+    pub(super) unsafe fn peek<'a>(ptr: *mut rdma_cm_id) -> Result<&'a Self> {
+        // SAFETY: not NULL, then an id's, whose address is that of its first field.
+        unsafe { ptr.cast::<Self>().as_ref() }.ok_or(Errno::EINVAL)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -156,6 +169,21 @@ impl Id {
         fits
     }
 
+    /// Asks the service for a step, which takes it to `phase` unless that is refused.
+    pub(super) fn tries<T, E>(
+        &self,
+        phase: Phase,
+        ask: impl FnOnce() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        // Before the event can come that tells of the step.
+        let before = std::mem::replace(&mut self.lock().phase, phase);
+        let asked = ask();
+        if asked.is_err() {
+            self.is_at(before);
+        }
+        asked
+    }
+
     /// From now on its way is not the usual one, or has come to `phase` with the service's consent.
     pub(super) fn is_at(&self, phase: Phase) {
         self.lock().phase = phase;
@@ -169,6 +197,31 @@ impl Id {
             group.unacknowledged -= 1;
         }
         self.acknowledged.notify_all();
+    }
+
+    /// Changes groups, and what is sent to them goes where they say.
+    pub(super) fn change_groups<R>(&self, f: impl FnOnce(&mut Vec<Group>) -> R) -> R {
+        let mut state = self.lock();
+        let result = f(&mut state.groups);
+        self.destinations.publish(&state.groups);
+        result
+    }
+
+    /// Takes the queue pair out of a group, unless the id hears that by another membership, too.
+    pub(super) fn detach(&self, key: u64) {
+        let left = self.change_groups(|groups| {
+            let group = groups.iter_mut().find(|group| group.key == key)?;
+            let was_attached = std::mem::replace(&mut group.attached, false);
+            let mgid = group.mgid.filter(|_| was_attached)?;
+            let is_heard = groups.iter().any(|group| group.attached && group.mgid == Some(mgid));
+            (!is_heard).then_some(mgid)
+        });
+        if let Some(mgid) = left
+            && !self.qp().is_null()
+        {
+            // One that the program has made in place of it was never attached.
+            let _ = verbs::detach_mcast(self.qp(), &ibv_gid { raw: mgid.0 });
+        }
     }
 
     /// Waits as long as the program holds events of which `held` speaks.

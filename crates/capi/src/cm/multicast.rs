@@ -1,18 +1,18 @@
-//! Multicast groups of ids.
+//! Joining and leaving multicast groups.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::sockaddr;
-use rdmux_cm::JoinFlags;
+use rdmux_cm::{Addr, GroupAddr, GroupWish, JoinFlags};
+use rdmux_wire::Pkey;
 
+use super::address;
 use super::event::set_event;
-use super::group::Group;
+use super::group::{Group, NOT_YET};
 use super::id::{Id, State};
 use super::take::complete;
-use super::{address, verbs};
 use crate::abi::cma::*;
-use crate::abi::verbs::ibv_gid;
 use crate::boundary::{Errno, Result, status};
 
 /// Joins a multicast group; from the event MULTICAST_JOIN on the id's queue pair hears it
@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: as promised.
-    status(|| unsafe { join(Id::get(id)?, addr, JoinFlags::FullMember, context) })
+    status(|| unsafe { join_address(Id::get(id)?, addr, JoinFlags::FullMember, context) })
 }
 
 /// As [`rdma_join_multicast`], or only to send (rdma_join_multicast_ex(3)).
@@ -44,47 +44,82 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
         // SAFETY: as promised.
         let (id, attr) = unsafe { (Id::get(id)?, attr.as_ref().ok_or(Errno::EINVAL)?) };
         if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(refused(Errno::EOPNOTSUPP, "comp_mask", "unknown bits"));
         }
         if attr.comp_mask != RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS {
-            return Err(Errno::EINVAL);
+            return Err(refused(Errno::EINVAL, "comp_mask", "address and join flags are needed"));
         }
         let flags = match attr.join_flags {
             RDMA_MC_JOIN_FLAG_FULLMEMBER => JoinFlags::FullMember,
             RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => JoinFlags::SendOnlyFullMember,
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(refused(Errno::EINVAL, "join_flags", "unknown")),
         };
         // SAFETY: as promised.
-        unsafe { join(id, attr.addr, flags, context) }
+        unsafe { join_address(id, attr.addr, flags, context) }
     })
+}
+
+/// An argument that makes no sense: logs its name, and why.
+pub(super) fn refused(errno: Errno, field: &'static str, why: &'static str) -> Errno {
+    tracing::warn!(errno = errno.0, "{field}: {why}");
+    errno
+}
+
+/// The group that an address names, and its partition if that is said.
+fn group_at(addr: Addr) -> (GroupAddr, Pkey) {
+    match addr {
+        Addr::Ip(addr) => (GroupAddr::from(addr.ip()).canonical(), Pkey(0)),
+        Addr::Ib(addr) => (addr.gid.into(), addr.pkey),
+    }
 }
 
 /// # Safety
 /// `addr` is NULL or an address.
-unsafe fn join(
+unsafe fn join_address(
     id: &Id,
     addr: *const sockaddr,
     flags: JoinFlags,
     context: *mut c_void,
 ) -> Result<()> {
-    static KEYS: AtomicU64 = AtomicU64::new(1);
     // SAFETY: as promised.
-    let addr = unsafe { address::read_group(addr)? };
+    let addr = unsafe { address::read(addr) };
+    let addr =
+        addr.map_err(|errno| refused(errno, "addr", "NULL, or of no family that groups have"))?;
+    let (group, pkey) = group_at(addr);
+    join(id, GroupWish::Address { group, pkey, flags }, context)
+}
+
+/// Joins a group. Events that tell of it have `context`.
+pub(super) fn join(id: &Id, wish: GroupWish, context: *mut c_void) -> Result<()> {
+    static KEYS: AtomicU64 = AtomicU64::new(1);
     let key = KEYS.fetch_add(1, Ordering::Relaxed);
-    id.lock().groups.push(Group {
+    let name = wish.group();
+    let group = Group {
         key,
-        addr,
-        send_only: flags == JoinFlags::SendOnlyFullMember,
+        name,
+        hears: wish.hears(),
+        attached: false,
         context,
         mgid: None,
+        way: Err(NOT_YET),
         leaving: false,
         unacknowledged: 0,
+    };
+    id.change_groups(|groups| groups.push(group));
+    let asked = id.process.client().and_then(|client| {
+        client.join_multicast(id.handle, wish, key).map_err(|error| {
+            // It names the field of the wish that makes no sense.
+            tracing::warn!("{error}");
+            Errno(error.errno())
+        })
     });
-    let asked = id.process.client().map(|c| c.join_multicast(id.handle, addr, flags, key));
-    if let Err(error) = asked.and_then(|asked| asked.map_err(Errno::from)) {
-        id.lock().groups.retain(|g| g.key != key);
+    if let Err(error) = asked {
+        id.change_groups(|groups| groups.retain(|g| g.key != key));
         return Err(error);
     }
+    // One of this name that did not come, or was lost, is replaced.
+    let is_old = |g: &Group| g.key != key && g.name == name && g.failed() && !g.leaving;
+    id.change_groups(|groups| groups.retain(|g| !is_old(g)));
     complete(id)
 }
 
@@ -100,31 +135,38 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
 ) -> c_int {
     status(|| {
         // SAFETY: as promised.
-        let (id, addr) = unsafe { (Id::get(id)?, address::read_group(addr)?) };
-        let client = id.process.client()?;
-        let (key, attached) = {
-            let mut state = id.lock();
-            let found = state.groups.iter_mut().find(|g| g.addr == addr && !g.leaving);
-            let group = found.ok_or(Errno(libc::EADDRNOTAVAIL))?;
-            group.leaving = true;
-            (group.key, group.mgid.filter(|_| !group.send_only))
-        };
-        if let Some(mgid) = attached
-            && !id.qp().is_null()
-        {
-            // A queue pair that came later was never attached.
-            let _ = verbs::detach_mcast(id.qp(), &ibv_gid { raw: mgid.0 });
-        }
-        let left = client.leave_multicast(id.handle, addr);
-        let held =
-            |state: &State| state.groups.iter().any(|g| g.key == key && g.unacknowledged > 0);
-        // In synchronous mode this library itself holds one.
-        if id.lock().synchronous {
-            set_event(id, None);
-        }
-        id.wait_acknowledged(held);
-        id.lock().groups.retain(|g| g.key != key);
-        left?;
-        Ok(())
+        let (id, addr) = unsafe { (Id::get(id)?, address::read(addr)?) };
+        leave(id, group_at(addr).0)
     })
+}
+
+/// Leaves a group: the first that was joined by this name, or else one that has this GID.
+pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
+    let client = id.process.client()?;
+    let left = id.change_groups(|groups| {
+        let find = |is_meant: &dyn Fn(&Group) -> bool| {
+            groups.iter().position(|group| !group.leaving && is_meant(group))
+        };
+        // One that was lost may have been replaced already, and the event that says so not been read.
+        let at = find(&|group| group.name == name && !group.failed())
+            .or_else(|| find(&|group| group.name == name))
+            .or_else(|| find(&|group| group.is_called(name)))?;
+        let group = groups.get_mut(at)?;
+        group.leaving = true;
+        Some(group.key)
+    });
+    let Some(key) = left else {
+        return Err(refused(Errno(libc::EADDRNOTAVAIL), "group", "the id has not joined it"));
+    };
+    id.detach(key);
+    let left = client.leave_multicast(id.handle, key);
+    let held = |state: &State| state.groups.iter().any(|g| g.key == key && g.unacknowledged > 0);
+    // In synchronous mode this library itself holds one.
+    if id.lock().synchronous {
+        set_event(id, None);
+    }
+    id.wait_acknowledged(held);
+    id.change_groups(|groups| groups.retain(|g| g.key != key));
+    left?;
+    Ok(())
 }

@@ -2,12 +2,15 @@
 
 use std::ffi::{c_int, c_void};
 
-use rdmux_cm::{IdOption, PathData};
+use rdmux_cm::{CmOption, Failover, IdOption, PathData};
+use rdmux_wire::Mtu;
 use rdmux_wire::sa::PathRecord;
 
 use super::id::Id;
+use super::membership;
 use super::phase::Phase;
 use crate::abi::cma::*;
+use crate::abi::rdmux_cm::*;
 use crate::abi::verbs::ibv_path_data;
 use crate::boundary::{Errno, Result, status};
 
@@ -15,7 +18,8 @@ use crate::boundary::{Errno, Result, status};
 /// and back; and one more, for records that are given twice with other flags.
 const MAX_PATHS: usize = 6;
 
-/// Sets an option (rdma_set_option(3)): of level RDMA_OPTION_ID all, of RDMA_OPTION_IB the path; and that of <rdmux/iwarp.h>.
+/// Sets an option (rdma_set_option(3)): of level RDMA_OPTION_ID all, of RDMA_OPTION_IB the path; and those of <rdmux/iwarp.h>,
+/// <rdmux/cm.h> and <rdmux/multicast.h>.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call; `value` is NULL or that many bytes.
@@ -46,6 +50,9 @@ pub(super) unsafe fn set(
     // SAFETY: as promised.
     let option = unsafe {
         match (level, name) {
+            (RDMA_PROTO_IP | RDMA_PROTO_IB, _) => {
+                return membership::set(id, level, name, value, len);
+            }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => IdOption::Tos(read(value, len)?),
             (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
                 IdOption::ReuseAddr(read::<c_int>(value, len)? != 0)
@@ -57,11 +64,48 @@ pub(super) unsafe fn set(
             (RDMUX_OPTION_IWARP, RDMUX_OPTION_IWARP_PEER_TO_PEER) => {
                 IdOption::PeerToPeer(either(read(value, len)?)?)
             }
+            (RDMUX_OPTION_CM, name) => return set_of_cm(id, name, read(value, len)?),
             (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return set_path(id, value, len),
             _ => return Err(Errno(libc::ENOSYS)),
         }
     };
     Ok(id.process.client()?.set_option(id.handle, option)?)
+}
+
+/// Sets an option of <rdmux/cm.h>.
+fn set_of_cm(id: &Id, name: u32, value: u32) -> Result<()> {
+    let option = of_cm(name, value)?;
+    id.process.client()?.set_option(id.handle, IdOption::Cm(option))?;
+    if let CmOption::Failover(failover) = option
+        && failover != Failover::Accepted
+        && let Some(negotiated) = &mut id.lock().negotiated
+    {
+        // A path that is not accepted is not loaded.
+        negotiated.alternate = None;
+    }
+    Ok(())
+}
+
+/// An option of <rdmux/cm.h>.
+fn of_cm(name: u32, value: u32) -> Result<CmOption> {
+    let byte = u8::try_from(value).map_err(|_| Errno::EINVAL);
+    Ok(match name {
+        RDMUX_OPTION_CM_REMOTE_RESPONSE_TIMEOUT => CmOption::RemoteResponseTimeout(byte?),
+        RDMUX_OPTION_CM_LOCAL_RESPONSE_TIMEOUT => CmOption::LocalResponseTimeout(byte?),
+        RDMUX_OPTION_CM_MAX_RETRIES => CmOption::MaxRetries(byte?),
+        RDMUX_OPTION_CM_STARTING_PSN => CmOption::StartingPsn(value),
+        RDMUX_OPTION_CM_PATH_MTU => CmOption::PathMtu(Mtu::from_code(byte?).ok_or(Errno::EINVAL)?),
+        RDMUX_OPTION_CM_LOCAL_QKEY => CmOption::LocalQkey(value),
+        RDMUX_OPTION_CM_TARGET_ACK_DELAY => CmOption::TargetAckDelay(byte?),
+        RDMUX_OPTION_CM_FAILOVER_ACCEPTED => {
+            CmOption::Failover(Failover::from_code(byte?).ok_or(Errno::EINVAL)?)
+        }
+        RDMUX_OPTION_CM_SERVICE_TIMEOUT => CmOption::ServiceTimeout(byte?),
+        RDMUX_OPTION_CM_MAX_REDIRECTS => CmOption::MaxRedirects(byte?),
+        RDMUX_OPTION_CM_MESSAGES if value < 2 => CmOption::Messages(value == 1),
+        RDMUX_OPTION_CM_MESSAGES => return Err(Errno::EINVAL),
+        _ => return Err(Errno(libc::ENOSYS)),
+    })
 }
 
 /// A switch, of which nothing but 0 and 1 makes sense.
@@ -92,8 +136,8 @@ unsafe fn read<T>(value: *const c_void, len: usize) -> Result<T> {
 unsafe fn set_path(id: &Id, value: *const c_void, len: usize) -> Result<()> {
     // SAFETY: as promised.
     let records = unsafe { path_data(value, len)? };
-    id.is_at(Phase::Other);
-    Ok(id.process.client()?.set_paths(id.handle, &records)?)
+    let client = id.process.client()?;
+    Ok(id.tries(Phase::ResolvingRoute, || client.set_paths(id.handle, &records))?)
 }
 
 /// Path records and their flags, an array of `struct ibv_path_data`.
@@ -107,6 +151,11 @@ pub(super) unsafe fn path_data(value: *const c_void, len: usize) -> Result<Vec<P
     const SIZE: usize = size_of::<ibv_path_data>();
     let is_array = (SIZE..=SIZE * MAX_PATHS).contains(&len) && len.is_multiple_of(SIZE);
     if value.is_null() || !is_array {
+        tracing::debug!(
+            len,
+            is_null = value.is_null(),
+            "no array of one to {MAX_PATHS} path records"
+        );
         return Err(Errno::EINVAL);
     }
     let records = value.cast::<[u8; SIZE]>();

@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 use rdmux_cm::IdHandle;
 use rdmux_host::HostClient;
 use rdmux_verbs::control::DeviceKind;
+use rdmux_verbs::port::MAX_PORTS;
+use rdmux_wire::Gid;
 
 use super::device::Device;
 use super::verbs;
@@ -99,6 +101,15 @@ impl Process {
             [one] => Some(one.kind()),
             _ => None,
         }
+    }
+
+    /// The first GID of each port of a subnet.
+    pub(super) fn subnet_gids(&self) -> Vec<Gid> {
+        let on_fabric = self.devices.iter().filter(|device| device.kind().is_on_fabric());
+        let gids = on_fabric.flat_map(|device| {
+            (1..=MAX_PORTS).filter_map(|port| device.opened.device.gid(port, 0))
+        });
+        gids.map(|entry| entry.gid).filter(|gid| !gid.is_zero()).collect()
     }
 
     /// Whether this process opened it, or its parent did.

@@ -206,6 +206,19 @@ pub(super) fn bring_up(id: &Id, depths: Option<Depths>) -> Result<()> {
     step(id, qp, QpState::Rts, depths)
 }
 
+/// Gives the id's queue pair, which is in RTS, the alternate path that is agreed on, and asks for it to be used. Does nothing
+/// without one.
+pub(super) fn reload(id: &Id) -> Result<()> {
+    let qp = id.qp();
+    if qp.is_null() {
+        return Ok(());
+    }
+    if !id.lock().negotiated.is_some_and(|agreed| agreed.reloads) {
+        return Err(Errno::EINVAL);
+    }
+    step(id, qp, QpState::Rts, None)
+}
+
 /// One step, with the attributes that rdma_init_qp_attr(3) gives.
 fn step(id: &Id, qp: *mut ibv_qp, state: QpState, depths: Option<Depths>) -> Result<()> {
     let (agreed, mask) = attr_for(id, state)?;
@@ -244,6 +257,17 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
 
 pub(super) fn destroy(id: &Id) {
     if !id.qp().is_null() {
+        // It could not be destroyed while it is attached, and others are not attached in its place.
+        let attached = |id: &Id| id.lock().groups.iter().find(|g| g.attached).map(|g| g.key);
+        while let Some(key) = attached(id) {
+            id.detach(key);
+        }
+        // Address handles are in the domain of the queue pair, which the program may end afterwards.
+        id.change_groups(|groups| {
+            for way in groups.iter_mut().filter_map(|group| group.way.as_mut().ok()) {
+                *way = way.again();
+            }
+        });
         verbs::destroy_qp(id.qp());
         id.set_qp(ptr::null_mut());
     }

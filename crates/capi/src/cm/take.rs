@@ -57,6 +57,8 @@ pub(super) fn complete(id: &Id) -> Result<()> {
         (EventKind::Rejected, _) => Err(Errno(libc::ECONNREFUSED)),
         // A datagram service's refusal.
         (EventKind::Unreachable, 1..) => Err(Errno(libc::ECONNREFUSED)),
+        // The peer does not take the path.
+        (EventKind::AlternateResponse, 1..) => Err(Errno(libc::ECONNREFUSED)),
         (_, status) => Err(Errno(status.abs())),
     }
 }

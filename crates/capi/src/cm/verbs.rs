@@ -9,12 +9,14 @@ use rdmux_cm::Ece;
 
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, zeroed};
+use crate::verbs::ah::{ibv_create_ah, ibv_destroy_ah};
 use crate::verbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::verbs::context::{ibv_close_device, ibv_open_device};
 use crate::verbs::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::verbs::devices::{ibv_free_device_list, ibv_get_device_list};
 use crate::verbs::ext::ece::{ibv_query_ece, ibv_set_ece};
 use crate::verbs::pd::ibv_alloc_pd;
+use crate::verbs::post::post_send;
 use crate::verbs::qp::{
     create_qp_ex, ibv_attach_mcast, ibv_destroy_qp, ibv_detach_mcast, ibv_modify_qp,
 };
@@ -146,6 +148,28 @@ pub(super) fn create_srq(
 pub(super) fn destroy_srq(srq: *mut ibv_srq) {
     // SAFETY: the id's own, which it forgets.
     unsafe { ibv_destroy_srq(srq) };
+}
+
+/// # Safety
+/// `pd` is a domain.
+pub(super) unsafe fn create_ah(pd: *mut ibv_pd, attr: &mut ibv_ah_attr) -> Result<*mut ibv_ah> {
+    // SAFETY: as promised.
+    made(unsafe { ibv_create_ah(pd, attr) })
+}
+
+pub(super) fn destroy_ah(ah: *mut ibv_ah) {
+    // SAFETY: the connection manager's own, which it forgets.
+    unsafe { ibv_destroy_ah(ah) };
+}
+
+/// Posts one request.
+///
+/// # Safety
+/// `qp` is a queue pair, and the request as `ibv_post_send(3)` wants it.
+pub(super) unsafe fn post_one(qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> Result<()> {
+    let mut bad = ptr::null_mut();
+    // SAFETY: as promised.
+    done(unsafe { post_send(qp, wr, &raw mut bad) })
 }
 
 pub(super) fn attach_mcast(qp: *mut ibv_qp, mgid: &ibv_gid) -> Result<()> {

@@ -34,6 +34,17 @@ pub(crate) fn qp_type(qp_type: ibv_qp_type) -> Result<QpType> {
     })
 }
 
+/// The number of a transport.
+pub(crate) fn qp_type_to_c(qp_type: QpType) -> ibv_qp_type {
+    match qp_type {
+        QpType::Rc => IBV_QPT_RC,
+        QpType::Uc => IBV_QPT_UC,
+        QpType::Ud => IBV_QPT_UD,
+        QpType::XrcSend => IBV_QPT_XRC_SEND,
+        QpType::XrcRecv => IBV_QPT_XRC_RECV,
+    }
+}
+
 /// Sizes as the engine has them.
 pub(crate) fn caps(cap: &ibv_qp_cap) -> QpCaps {
     QpCaps {

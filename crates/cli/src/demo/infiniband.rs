@@ -1,26 +1,31 @@
 //! The rows on an InfiniBand fabric with two hosts at two switches, which two cables join: queue pairs that find each other by LID, by
 //! GID and by a group, a cable that fails, and the way around it.
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use rdmux::cm::{EventChannel, EventKind, Id, JoinFlags, PortSpace};
+use rdmux::resolver::{Hints, Resolver};
 use rdmux::umad::sa::{CLASS_VERSION, JoinState, McMemberRecord, McMemberRecordMask, SaMad};
 use rdmux::umad::{Address, AgentAttr, Method, MgmtClass, Port};
 use rdmux::{
-    Access, AddressVector, Ah, AsyncEvent, Completion, Context, Cq, DeviceKind, Gid, Lid, Mr, Pkey,
-    PortState, Qkey, Qp, QpType, Qpn, SendWr, WcFlags,
+    Access, AddressVector, Ah, AsyncEvent, Completion, Context, Cq, DeviceKind, Gid, Lid, Mr,
+    Options, Pkey, PortState, Qkey, Qp, QpType, Qpn, SendWr, WcFlags,
 };
 use rdmux_fabric::client::ConnectOptions;
 use rdmux_fabric::client::admin::{self, Plan};
 use rdmux_fabric::proto::{End as CableEnd, NodeRef};
 use rdmux_fabric::routes::{Hop, Routes};
-use rdmux_fabric::server::{FIRST_GUID, Setup};
+use rdmux_fabric::server::{FIRST_GUID, ManagerSetup, Setup};
 use rdmux_fabric::{FabricError, FabricName};
 use rdmux_subnet::Topology;
 use rdmux_subnet::topology::{LinkRate, Node, NodeKind, PortRef};
 use rdmux_wire::Guid;
 
 use super::fabric::until;
+use super::migration::there_and_back;
 use super::protocol::Data;
 use super::side::{self, TIMEOUT, pattern};
 use super::stage::Done;
@@ -35,11 +40,14 @@ const SWITCHES: [usize; 2] = [0, 1];
 /// The ports of each switch by which cables lead to the other one. Its first leads to a host.
 const BETWEEN: [u8; 2] = [2, 3];
 /// Bytes of a connection's memory.
-const SIZE: usize = 1 << 20;
+pub(super) const SIZE: usize = 1 << 20;
 /// The key of datagram queue pairs.
 const QKEY: Qkey = Qkey(0x0b1b);
 /// The group.
 const GROUP: Gid = Gid([0xff, 0x15, 0xde, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+
+/// Another one, by its address.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(239, 77, 91, 3);
 
 /// A row: its name and what it does.
 pub(super) struct Row {
@@ -56,6 +64,9 @@ pub(super) const ROWS: &[Row] = &[
     Row { name: "InfiniBand: UD SEND by LID", run: |ground| datagram(ground, false) },
     Row { name: "InfiniBand: UD SEND by GID", run: |ground| datagram(ground, true) },
     Row { name: "InfiniBand: UD SEND to a group", run: group },
+    Row { name: "InfiniBand: UD SEND to a group by its IP address", run: group_by_address },
+    Row { name: "InfiniBand: connect by name, GID and path known", run: by_name },
+    Row { name: "InfiniBand: RC migrates to other LIDs, and by LAP back", run: there_and_back },
     Row { name: "InfiniBand: a cable fails, RC goes by another", run: reroute },
     Row { name: "InfiniBand: a port loses its link, and is back", run: flap },
 ];
@@ -114,7 +125,10 @@ impl Ground {
     pub(super) fn up() -> Result<Self> {
         let options = crate::fabric::options()?;
         let name = FabricName::new(NAME)?;
-        let setup = Setup { source: "two switches".to_owned(), ..Setup::default() };
+        // Each port has two LIDs.
+        let manager = ManagerSetup { lmc: 1, ..ManagerSetup::default() };
+        let source = "two switches".to_owned();
+        let setup = Setup { source, manager, ..Setup::default() };
         let plan = Plan { setup, topology: Some(topology()?), secret: None };
         let start = Instant::now();
         let mut up = admin::up(&options, &name, Some(&plan));
@@ -134,6 +148,11 @@ impl Ground {
         let contexts = [open(HOSTS[0])?, open(HOSTS[1])?];
         let up = start.elapsed();
         Ok(Self { options, name, contexts, up, _hosts: hosts, _fabric: fabric })
+    }
+
+    /// The two hosts' devices.
+    pub(super) fn contexts(&self) -> &[Context; 2] {
+        &self.contexts
     }
 
     /// A queue pair on each host.
@@ -190,7 +209,7 @@ fn hosts() -> Result<Hosts> {
 }
 
 /// Compares what has arrived.
-fn compare(have: &[u8], want: &[u8]) -> Result<()> {
+pub(super) fn compare(have: &[u8], want: &[u8]) -> Result<()> {
     side::compare("the memory", have, want)
 }
 
@@ -200,14 +219,14 @@ fn wait_for(context: &Context, state: PortState) -> Result<()> {
 }
 
 /// A queue pair, where it completes, and memory.
-struct End {
+pub(super) struct End {
     cq: Cq,
-    qp: Qp,
-    mr: Mr,
+    pub(super) qp: Qp,
+    pub(super) mr: Mr,
 }
 
 impl End {
-    fn new(context: &Context, qp_type: QpType) -> Result<Self> {
+    pub(super) fn new(context: &Context, qp_type: QpType) -> Result<Self> {
         let (cq, pd) = (context.cq(64)?, context.pd());
         let qp = pd.qp(qp_type).cq(&cq).build()?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -215,7 +234,7 @@ impl End {
     }
 
     /// The next completion.
-    fn wait(&self) -> Result<Completion> {
+    pub(super) fn wait(&self) -> Result<Completion> {
         Ok(self.cq.wait_one(Some(TIMEOUT))?)
     }
 }
@@ -332,6 +351,74 @@ fn group(ground: &Ground) -> Result<Done> {
         compare(&end.mr.to_vec(from..from + LEN), &data)?;
     }
     Ok(Done { bytes: 2 * LEN as u64, time: start.elapsed() })
+}
+
+/// A name leads to a GID and a path, and these to a connection without a further question.
+fn by_name(ground: &Ground) -> Result<Done> {
+    const WORDS: &[u8] = b"found by name";
+    let [a, b] = &ground.contexts;
+    let mut listener = Options::new().context(b).bind((b.address()?, 0).into())?;
+    let port = listener.local_addr().port().to_string();
+    let hints = Hints { native: true, ..Hints::default() };
+    let found = Resolver::new(a).resolve(Some(HOSTS[1]), Some(&port), &hints)?;
+    let best = found.first().context("nothing was found")?;
+    let gid = best.dst.as_ref().and_then(|dst| Some(dst.ib()?.gid));
+    ensure!(gid == b.gid(0).ok() && best.paths.len() == 1, "the name leads to {best:?}");
+    let server = thread::spawn(move || listener.accept());
+    let start = Instant::now();
+    let mut connection = Options::new().context(a).timeout(TIMEOUT).connect_along(best)?;
+    let time = start.elapsed();
+    let mut peer = server.join().map_err(|_| anyhow!("the listener panicked"))??;
+    connection.send(WORDS)?;
+    ensure!(peer.recv()?.as_deref() == Some(WORDS), "other words came");
+    Ok(Done { bytes: WORDS.len() as u64, time })
+}
+
+/// Both hosts join a group by its IP address; a datagram that the first sends to the address reaches the second.
+fn group_by_address(ground: &Ground) -> Result<Done> {
+    const LEN: usize = 1000;
+    let ends = ground.ends(QpType::Ud)?;
+    let mut ids = Vec::new();
+    for (end, context) in ends.iter().zip(&ground.contexts) {
+        let id = member(context)?;
+        id.1.attach_qp(&end.qp)?;
+        // Until the service has joined the broadcast group, whose parameters others have.
+        until("a host to join a group by its address", || {
+            id.1.join_multicast(ADDRESS, JoinFlags::FullMember)?;
+            let event = id.0.next(Some(TIMEOUT))?.context("nobody answered the join")?;
+            Ok(event.kind() == EventKind::MulticastJoin)
+        })?;
+        end.qp.post_recv(1, &[end.mr.slice(SIZE / 2..)])?;
+        ids.push(id.1);
+    }
+    let groups = [ids[0].group(ADDRESS)?, ids[1].group(ADDRESS)?];
+    ensure!(groups[0].mlid == groups[1].mlid, "two groups: {groups:?}");
+    until("the switches to have the group", || {
+        let tables = admin::tables(&ground.options, &ground.name)?;
+        Ok(tables.switches.iter().all(|switch| {
+            switch.multicast.iter().any(|(lid, ports)| *lid == groups[0].mlid && ports.len() >= 2)
+        }))
+    })?;
+    let [a, b] = &ends;
+    let data = pattern(Data { seed: 6, len: LEN });
+    a.mr.write(0, &data);
+    let start = Instant::now();
+    ids[0].send_to(SendWr::send(2).sges(&[a.mr.slice(..LEN)]), ADDRESS)?;
+    let got = b.wait()?;
+    ensure!(got.src_qp == a.qp.qpn(), "it is from {}", got.src_qp);
+    let from = SIZE / 2 + 40;
+    compare(&b.mr.to_vec(from..from + LEN), &data)?;
+    let time = start.elapsed();
+    ids.iter().try_for_each(|id| id.leave_multicast(ADDRESS))?;
+    Ok(Done { bytes: LEN as u64, time })
+}
+
+/// An id of a host's address, with its channel.
+fn member(context: &Context) -> Result<(EventChannel, Id)> {
+    let channel = EventChannel::new(context)?;
+    let id = Id::new(&channel, PortSpace::Udp)?;
+    id.bind(SocketAddr::new(context.address()?, 0))?;
+    Ok((channel, id))
 }
 
 /// Has subnet administration make a host's port a member of the group.

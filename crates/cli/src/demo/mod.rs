@@ -3,6 +3,7 @@
 mod fabric;
 mod infiniband;
 mod iwarp;
+mod migration;
 mod part;
 mod protocol;
 mod rows;

@@ -61,7 +61,8 @@ const ROWS: &[Row] = &[
     row("UC WRITE", |s| write(s, Kind::Uc, 64 << 10)),
     row("UC WRITE with immediate", |s| write_imm(s, Kind::Uc)),
     row("UD SEND, there and back", datagram),
-    row("UD SEND to a multicast group", multicast),
+    row("UD SEND to a multicast group", |s| multicast(s, false)),
+    row("UD SEND to a multicast group by its address", |s| multicast(s, true)),
     row("connect, refused by the program", refused),
     row("connect, nobody listening", nobody),
 ];
@@ -254,9 +255,9 @@ fn datagram(s: &mut Stage) -> Result<Done> {
     moved(data, time)
 }
 
-fn multicast(s: &mut Stage) -> Result<Done> {
-    // One group a link, so that hosts do not hear each other's rows.
-    let last = if s.link == Link::Udp { 1 } else { 2 };
+fn multicast(s: &mut Stage, by_address: bool) -> Result<Done> {
+    // One group a link and a row, so that hosts do not hear each other's rows.
+    let last = if s.link == Link::Udp { 1 } else { 2 } + if by_address { 10 } else { 0 };
     let group = IpAddr::V4(Ipv4Addr::new(239, 77, 91, last));
     let at = s.addr;
     s.listening(&Ask::Datagrams { at })?;
@@ -268,7 +269,10 @@ fn multicast(s: &mut Stage) -> Result<Done> {
     let data = s.data(1000);
     s.other.tell(&Ask::ReturnDatagram(data))?;
     let start = Instant::now();
-    ours.send_to(&members, &pattern(data))?;
+    match by_address {
+        true => ours.send_to_group(group, &pattern(data))?,
+        false => ours.send_to(&members, &pattern(data))?,
+    }
     // We are a member too: the first to come may be our own.
     let answer = loop {
         let (message, from) = ours.recv_timeout(TIMEOUT).context("nothing came back")?;

@@ -1,16 +1,16 @@
-//! The connecting side: REQ out, REP and MRA in, RTU out (IBTA 12.9.5).
+//! The connecting side: REQ out, REP in, RTU out (IBTA 12.9.5).
 
 use alloc::boxed::Box;
 
 use rdmux_transport::Time;
-use rdmux_wire::cm::{Mra, MraOf, RejOf, RejReason, Rep, Transport};
+use rdmux_wire::cm::{MraOf, RejOf, RejReason, Rep, Transport};
 use rdmux_wire::{Guid, Psn, Qpn, ServiceId};
 
 use super::conn::{Conn, Mad, NewConn, tid_of};
 use super::state::State;
-use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall, format};
-use crate::config::{Config, code_to_duration};
+use crate::config::Config;
+use crate::fields::Fields;
 use crate::params::ConnParam;
 use crate::path::{MadPath, Path};
 use crate::sink::{IdHandle, Sink};
@@ -26,6 +26,8 @@ pub(crate) struct Connect<'a> {
     pub(crate) path: MadPath,
     pub(crate) primary: Path,
     pub(crate) alternate: Option<Path>,
+    /// What the id's options say.
+    pub(crate) fields: &'a Fields,
     /// Depths, retries, queue pair. Its private data are the user's only.
     pub(crate) param: &'a ConnParam,
     /// With the IP header in front.
@@ -42,7 +44,8 @@ impl Cm {
     ) -> u32 {
         let local_id = self.new_local_id();
         let tid = tid_of(local_id);
-        let config = &self.config;
+        let (config, fields) = (&self.config, connect.fields);
+        let answers_in = fields.remote_response_timeout.unwrap_or(config.cm_response_timeout);
         let mut conn = Conn::new(NewConn {
             state: State::ReqSent,
             owner: Some(connect.owner),
@@ -50,11 +53,15 @@ impl Cm {
             local_id,
             tid,
             path: connect.path,
-            max_retries: config.max_cm_retries,
-            interval: config.request_interval(connect.primary.packet_lifetime),
+            max_retries: fields.max_retries.unwrap_or(config.max_cm_retries),
+            interval: config.request_interval(connect.primary.packet_lifetime, answers_in),
             ack_timeout: connect.primary.packet_lifetime.saturating_add(1),
+            service_timeout: fields.service_timeout.unwrap_or(config.mra_service_timeout),
+            response_timeout: answers_in,
         });
         conn.local_guid = connect.node_guid;
+        conn.redirects_left = fields.redirects();
+        conn.other_path = connect.alternate.map(|path| path.mad_path(connect.path.device, path.av));
         conn.local_qpn = connect.param.qp_num;
         let mad = format::req(config, tid, local_id, connect);
         self.conns.insert(local_id, Box::new(conn));
@@ -73,7 +80,7 @@ impl Cm {
     ) -> Option<Upcall> {
         let local_id = rep.remote_comm_id;
         let (state, transport) = match self.conns.get(&local_id) {
-            Some(c) if c.path.peer() == path.peer() => (c.state(), c.transport),
+            Some(c) if c.is_from(path) => (c.state(), c.transport),
             _ => {
                 // Otherwise the peer would retransmit its REP without an answer (IBTA 12.6.7.2, reason 6).
                 self.counters.unknown_connection += 1;
@@ -106,6 +113,9 @@ impl Cm {
         self.answered(local_id);
         let c = self.conns.get_mut(&local_id)?;
         c.go(State::RepRcvd);
+        if rep.failover_accepted != 0 {
+            c.other_path = None;
+        }
         let lifetime = c.ack_timeout.saturating_sub(1);
         c.ack_timeout = Config::ack_timeout(rep.target_ack_delay, lifetime).code();
         Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::Response(rep, options) })
@@ -143,19 +153,26 @@ impl Cm {
         }
         self.counters.duplicates += 1;
         let mad = match c.state() {
-            State::Established => format::rtu(c),
-            State::RepRcvd => format::mra(c, MraOf::Rep, self.config.mra_service_timeout),
+            State::Established => match &c.rtu {
+                Some(rtu) => **rtu,
+                None => format::rtu(c, &[]),
+            },
+            State::RepRcvd => match &c.mra {
+                Some(mra) => **mra,
+                None => format::mra(c, c.tid, MraOf::Rep, c.service_timeout, &[]),
+            },
             _ => return,
         };
         let path = c.path;
         self.send(&path, &mad, sink);
     }
 
-    /// The queue pair is ready: sends RTU. A peer whose DREQ came meanwhile does not await one any
+    /// The queue pair is ready: sends RTU, with these private data. A peer whose DREQ came meanwhile does not await one any
     /// more, but the answer to its DREQ.
     pub(crate) fn establish(
         &mut self,
         conn: u32,
+        private_data: &[u8],
         sink: &mut impl Sink,
     ) -> Result<Option<Upcall>, State> {
         let Some(c) = self.conns.get_mut(&conn) else { return Err(State::TimeWait) };
@@ -163,6 +180,7 @@ impl Cm {
             return Err(c.state());
         }
         c.go(State::Established);
+        c.mra = None;
         self.counters.established += 1;
         if let Some((_, tid)) = c.early_dreq.take().filter(|(remote, _)| *remote == c.remote_id) {
             c.tid = tid;
@@ -170,31 +188,9 @@ impl Cm {
             let what = ConnEvent::Disconnected(0);
             return Ok(c.owner.map(|id| Upcall::ToOwner { id, what }));
         }
-        let (path, mad): (MadPath, Mad) = (c.path, format::rtu(c));
+        let (path, mad): (MadPath, Mad) = (c.path, format::rtu(c, private_data));
+        c.rtu = (!private_data.is_empty()).then(|| Box::new(mad));
         self.send(&path, &mad, sink);
         Ok(None)
-    }
-
-    /// The peer asks for time: waits for as long as it says, then goes on as before. A peer may ask
-    /// again (Linux does not listen then), but each time costs one of the retries.
-    pub(super) fn handle_mra(&mut self, now: Time, path: &MadPath, mra: &Mra) {
-        // A peer that asks for time before it answers REQ names itself for the first time.
-        let local_id = mra.remote_comm_id;
-        let known = match mra.message {
-            MraOf::Req => self.conns.get(&local_id).is_some_and(|c| c.path.peer() == path.peer()),
-            _ => self.find(local_id, mra.local_comm_id, path).is_some(),
-        };
-        let Some(c) = self.conns.get_mut(&local_id).filter(|_| known) else { return };
-        match (c.state(), mra.message) {
-            (State::ReqSent, MraOf::Req) => c.go(State::MraReqRcvd),
-            (State::RepSent, MraOf::Rep) => c.go(State::MraRepRcvd),
-            (State::MraReqRcvd, MraOf::Req) | (State::MraRepRcvd, MraOf::Rep) => {}
-            _ => {
-                self.counters.unexpected += 1;
-                return;
-            }
-        }
-        let wait = code_to_duration(mra.service_timeout) + code_to_duration(c.ack_timeout);
-        self.timers.set(&mut c.deadline, Timer::Conn(local_id), now.after(wait));
     }
 }

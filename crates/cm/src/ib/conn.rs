@@ -39,6 +39,28 @@ pub(crate) struct Conn {
     pub(super) tid: u64,
     /// The way to the peer.
     pub(super) path: MadPath,
+    /// The other way, of the path that the connection may migrate to.
+    pub(super) other_path: Option<MadPath>,
+    /// That of the alternate path before. The peer may have migrated to it while another one was loaded.
+    pub(super) former_path: Option<MadPath>,
+    /// Whether we sent REQ.
+    pub(super) is_active: bool,
+    /// How far a LAP is.
+    pub(super) lap: Lapping,
+    /// The transactions of LAPs that were answered before the last one: a datagram that was delayed is no new wish.
+    pub(super) old_laps: [Option<u64>; 4],
+    /// The MRA that the program has sent of the message that it is to answer, for when that comes again.
+    pub(super) mra: Option<Box<Mad>>,
+    /// How often the peer has asked for more time.
+    pub(super) respites: u8,
+    /// The service timeout code of an MRA that is sent because the program has not answered.
+    pub(super) service_timeout: u8,
+    /// How often REQ may still be sent elsewhere.
+    pub(super) redirects_left: u8,
+    /// In what time the peer should answer; a code.
+    pub(super) response_timeout: u8,
+    /// The RTU that was sent.
+    pub(super) rtu: Option<Box<Mad>>,
     /// A DREQ that came before the program established the connection: who it names as its sender, and its transaction.
     pub(super) early_dreq: Option<(u32, u64)>,
     /// What we wait for an answer to.
@@ -57,6 +79,19 @@ pub(crate) struct Conn {
     pub(super) deadline: Deadline,
 }
 
+/// How far a LAP is. Only the side that sent REQ sends LAPs (IBTA 12.9.5), so there is one at a time.
+#[derive(Debug)]
+pub(super) enum Lapping {
+    /// There was none yet.
+    None,
+    /// Ours is out, and not answered; with its transaction, and the way along its path.
+    Sent(u64, MadPath),
+    /// The peer's came, and the program has not answered.
+    Asked(u64),
+    /// The peer's was answered with this APR.
+    Answered(u64, Box<Mad>),
+}
+
 /// What a new connection starts with.
 pub(super) struct NewConn {
     pub(super) state: State,
@@ -68,6 +103,8 @@ pub(super) struct NewConn {
     pub(super) max_retries: u8,
     pub(super) interval: Duration,
     pub(super) ack_timeout: u8,
+    pub(super) service_timeout: u8,
+    pub(super) response_timeout: u8,
 }
 
 impl Conn {
@@ -84,6 +121,17 @@ impl Conn {
             remote_qpn: Qpn::default(),
             tid: new.tid,
             path: new.path,
+            other_path: None,
+            former_path: None,
+            is_active: new.state.awaits_rep(),
+            lap: Lapping::None,
+            old_laps: [None; 4],
+            mra: None,
+            respites: 0,
+            service_timeout: new.service_timeout,
+            redirects_left: 0,
+            response_timeout: new.response_timeout,
+            rtu: None,
             early_dreq: None,
             out: None,
             refusal: None,
@@ -108,7 +156,47 @@ impl Conn {
 
     /// Whether a message with these communication ids, from this peer, is of this connection.
     pub(super) fn is_of(&self, remote_id: u32, path: &MadPath) -> bool {
-        self.remote_id == remote_id && self.path.peer() == path.peer()
+        self.remote_id == remote_id && self.is_from(path)
+    }
+
+    /// Whether a message came from the peer: by any path that the connection has, had or is to have.
+    pub(super) fn is_from(&self, path: &MadPath) -> bool {
+        let asked = match self.lap {
+            Lapping::Sent(_, path) => Some(path),
+            _ => None,
+        };
+        let paths = [Some(self.path), self.other_path, self.former_path, asked];
+        paths.iter().flatten().any(|known| known.peer() == path.peer())
+    }
+
+    /// The peer sends by this path now: it has migrated, or has not, other than we.
+    pub(super) fn follow(&mut self, path: &MadPath) {
+        let own = &mut self.path;
+        let others = [&mut self.other_path, &mut self.former_path];
+        let came = others.into_iter().flatten().find(|other| other.peer() == path.peer());
+        if let Some(other) = came.filter(|_| own.peer() != path.peer()) {
+            core::mem::swap(own, other);
+        }
+    }
+
+    /// Messages go by this path from now on.
+    pub(super) fn move_to(&mut self, to: &MadPath) {
+        let is_it = |path: &MadPath| (path.local, path.peer()) == (to.local, to.peer());
+        if is_it(&self.path) {
+            return;
+        }
+        for other in [&mut self.other_path, &mut self.former_path].into_iter().flatten() {
+            if is_it(other) {
+                core::mem::swap(&mut self.path, other);
+                return;
+            }
+        }
+        self.former_path = Some(core::mem::replace(&mut self.path, *to));
+    }
+
+    /// Both ends are ready for another path.
+    pub(super) fn take_path(&mut self, new: MadPath) {
+        self.former_path = self.other_path.replace(new);
     }
 
     /// The transaction of a message that we start ourselves.

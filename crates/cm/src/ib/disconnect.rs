@@ -5,6 +5,7 @@ use rdmux_transport::Time;
 use rdmux_wire::cm::{Drep, Dreq, RejReason};
 use rdmux_wire::{Guid, Qpn};
 
+use super::conn::Lapping;
 use super::state::State;
 use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall, format};
@@ -13,22 +14,23 @@ use crate::path::MadPath;
 use crate::sink::Sink;
 
 impl Cm {
-    /// Ends a connection: sends DREQ, or answers the peer's. What is over already stays so.
+    /// Ends a connection: sends DREQ with these private data, or answers the peer's with the others. What is over already stays so.
     pub(crate) fn disconnect(
         &mut self,
         now: Time,
         conn: u32,
+        (dreq, drep): (&[u8], &[u8]),
         sink: &mut impl Sink,
     ) -> Result<(), State> {
         let Some(c) = self.conns.get_mut(&conn) else { return Ok(()) };
         match c.state() {
             State::Established => {
                 c.go(State::DreqSent);
-                let mad = format::dreq(c);
+                let mad = format::dreq(c, dreq);
                 self.send_until_answered(now, conn, &mad, sink);
             }
             State::DreqRcvd => {
-                let (path, mad) = (c.path, format::drep(c));
+                let (path, mad) = (c.path, format::drep(c, drep));
                 self.enter_timewait(now, conn);
                 self.send(&path, &mad, sink);
             }
@@ -42,7 +44,7 @@ impl Cm {
     pub(super) fn disconnect_later(&mut self, now: Time, conn: u32) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.go(State::DreqSent);
-        c.out = Some(alloc::boxed::Box::new(format::dreq(c)));
+        c.out = Some(alloc::boxed::Box::new(format::dreq(c, &[])));
         c.retries_left = c.max_retries.saturating_add(1);
         let at = c.next_retry(now);
         self.timers.set(&mut c.deadline, Timer::Conn(conn), at);
@@ -59,7 +61,7 @@ impl Cm {
         if let Some(&old) = self.by_remote_qpn.get(&(guid, qpn))
             && self.state(old) == Some(State::Established)
         {
-            let _established = self.disconnect(now, old, sink);
+            let _established = self.disconnect(now, old, (&[], &[]), sink);
         }
     }
 
@@ -78,7 +80,7 @@ impl Cm {
                 return None;
             }
             let path = path.reply(self.config.hop_limit);
-            let mad = format::drep_of(tid, (conn, dreq.local_comm_id));
+            let mad = format::drep_of(tid, (conn, dreq.local_comm_id), &[]);
             self.send(&path, &mad, sink);
             return None;
         };
@@ -96,14 +98,14 @@ impl Cm {
             State::DreqSent => {
                 // Both at once: each answers the other's and is done.
                 c.tid = tid;
-                let mad = format::drep(c);
+                let mad = format::drep(c, &[]);
                 self.enter_timewait(now, conn);
                 self.send(&path, &mad, sink);
             }
             State::TimeWait => {
                 // Our DREP was lost.
                 c.tid = tid;
-                let mad = format::drep(c);
+                let mad = format::drep(c, &[]);
                 self.counters.duplicates += 1;
                 self.send(&path, &mad, sink);
                 return None;
@@ -159,7 +161,7 @@ impl Cm {
         let configured = self.config.timewait;
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.go(State::TimeWait);
-        c.out = None;
+        (c.out, c.mra, c.rtu, c.lap) = (None, None, None, Lapping::None);
         let wait = configured.unwrap_or_else(|| code_to_duration(c.ack_timeout));
         self.timers.set(&mut c.deadline, Timer::Conn(conn), now.after(wait));
         let key = (c.remote_guid, c.remote_qpn);
@@ -179,10 +181,10 @@ impl Cm {
         match c.state() {
             State::ReqSent | State::MraReqRcvd => self.reject_timeout(conn, sink),
             State::ReqRcvd | State::RepRcvd | State::RepSent | State::MraRepRcvd => {
-                let _fits = self.reject(now, conn, RejReason::CONSUMER_DEFINED, &[], sink);
+                let _fits = self.reject(now, conn, RejReason::CONSUMER_DEFINED, &[], &[], sink);
             }
             State::Established | State::DreqRcvd => {
-                let _fits = self.disconnect(now, conn, sink);
+                let _fits = self.disconnect(now, conn, (&[], &[]), sink);
             }
             State::DreqSent | State::TimeWait => {}
         }

@@ -1,12 +1,13 @@
 //! How our own messages are filled in. What a field means is said in [`rdmux_wire::cm`].
 
 use rdmux_wire::cm::{
-    CmMad, Drep, Dreq, Message, Mra, MraOf, Path, Rej, RejOf, RejReason, Rep, Req, Rtu, Transport,
-    private_data,
+    Apr, CmMad, Drep, Dreq, Lap, Message, Mra, MraOf, Path, Rej, RejOf, RejReason, Rep, Req, Rtu,
+    Transport, private_data,
 };
-use rdmux_wire::{AckTimeout, Lid, Qkey, Qpn};
+use rdmux_wire::{AckTimeout, Lid, Qpn};
 
 use super::active::Connect;
+use super::alternate::Answer;
 use super::conn::{Conn, Mad};
 use super::passive::Accept;
 use super::state::State;
@@ -31,7 +32,8 @@ pub(super) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
 }
 
 pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_>) -> Mad {
-    let Connect { param, primary, .. } = connect;
+    let Connect { param, primary, fields, .. } = connect;
+    let timeout = |field: Option<u8>| field.unwrap_or(config.cm_response_timeout);
     let none = Path { ack_timeout: AckTimeout::new(0), ..Path::default() };
     let alternate = connect.alternate.as_ref().map_or(none, |path| path_of(config, path));
     let mut req = Req {
@@ -39,23 +41,23 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         vendor_id: param.ece.vendor_id,
         service_id: connect.service_id,
         local_ca_guid: connect.node_guid,
-        local_qkey: Qkey(0),
+        local_qkey: fields.local_qkey,
         local_qpn: param.qp_num,
         responder_resources: param.responder_resources,
         local_eecn: 0,
         initiator_depth: param.initiator_depth,
         remote_eecn: 0,
-        remote_cm_response_timeout: config.cm_response_timeout,
+        remote_cm_response_timeout: timeout(fields.remote_response_timeout),
         transport: connect.transport,
         end_to_end_flow_control: param.flow_control,
         starting_psn: connect.psn,
-        local_cm_response_timeout: config.cm_response_timeout,
+        local_cm_response_timeout: timeout(fields.local_response_timeout),
         retry_count: param.retry_count.min(7),
         pkey: primary.pkey,
         path_mtu: primary.mtu.code(),
         rdc_exists: false,
         rnr_retry_count: param.rnr_retry_count.min(7),
-        max_cm_retries: config.max_cm_retries,
+        max_cm_retries: fields.max_retries.unwrap_or(config.max_cm_retries),
         srq: param.srq,
         primary: path_of(config, primary),
         alternate,
@@ -91,19 +93,19 @@ pub(super) fn path_of(config: &Config, path: &crate::path::Path) -> Path {
 }
 
 pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
-    let param = accept.param;
+    let (param, fields) = (accept.param, accept.fields);
     let mut rep = Rep {
         local_comm_id: c.local_id,
         remote_comm_id: c.remote_id,
-        local_qkey: Qkey(0),
+        local_qkey: fields.local_qkey,
         local_qpn: param.qp_num,
         local_eecn: 0,
         vendor_id: param.ece.vendor_id,
         starting_psn: accept.psn,
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
-        target_ack_delay: config.ack_delay,
-        failover_accepted: 0,
+        target_ack_delay: fields.target_ack_delay.unwrap_or(config.ack_delay),
+        failover_accepted: accept.failover as u8,
         end_to_end_flow_control: param.flow_control,
         rnr_retry_count: param.rnr_retry_count.min(7),
         srq: param.srq,
@@ -118,15 +120,53 @@ pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
     mad_with(param.ece, c.tid, rep)
 }
 
-pub(super) fn rtu(c: &Conn) -> Mad {
+pub(super) fn rtu(c: &Conn, private_data: &[u8]) -> Mad {
     let (local_comm_id, remote_comm_id) = (c.local_id, c.remote_id);
-    mad(c.tid, Rtu { local_comm_id, remote_comm_id, private_data: [0; 224] })
+    mad(c.tid, Rtu { local_comm_id, remote_comm_id, private_data: padded(private_data) })
 }
 
-pub(super) fn mra(c: &Conn, message: MraOf, service_timeout: u8) -> Mad {
+/// MRA of a message with this transaction.
+pub(super) fn mra(
+    c: &Conn,
+    tid: u64,
+    message: MraOf,
+    service_timeout: u8,
+    private_data: &[u8],
+) -> Mad {
     let (local_comm_id, remote_comm_id) = (c.local_id, c.remote_id);
-    let private_data = [0; 222];
-    mad(c.tid, Mra { local_comm_id, remote_comm_id, message, service_timeout, private_data })
+    let private_data = padded(private_data);
+    mad(tid, Mra { local_comm_id, remote_comm_id, message, service_timeout, private_data })
+}
+
+pub(super) fn lap(
+    config: &Config,
+    tid: u64,
+    c: &Conn,
+    path: &crate::path::Path,
+    private_data: &[u8],
+) -> Mad {
+    let lap = Lap {
+        local_comm_id: c.local_id,
+        remote_comm_id: c.remote_id,
+        remote_qpn: c.remote_qpn,
+        remote_cm_response_timeout: c.response_timeout,
+        alternate: path_of(config, path),
+        private_data: padded(private_data),
+    };
+    mad(tid, lap)
+}
+
+/// APR to the LAP with this transaction.
+pub(super) fn apr(c: &Conn, tid: u64, answer: &Answer<'_>) -> Mad {
+    let apr = Apr {
+        local_comm_id: c.local_id,
+        remote_comm_id: c.remote_id,
+        info_len: u8::try_from(answer.info.len()).unwrap_or(0),
+        status: answer.status,
+        info: padded(answer.info),
+        private_data: padded(answer.private_data),
+    };
+    mad(tid, apr)
 }
 
 /// REJ of what the peer sent last, or of nothing in particular.
@@ -160,18 +200,22 @@ pub(super) fn rej_of(
     mad(tid, rej)
 }
 
-pub(super) fn dreq(c: &Conn) -> Mad {
+pub(super) fn dreq(c: &Conn, private_data: &[u8]) -> Mad {
     let (local_comm_id, remote_comm_id) = (c.local_id, c.remote_id);
-    let remote_qpn = c.remote_qpn;
-    mad(c.own_tid(), Dreq { local_comm_id, remote_comm_id, remote_qpn, private_data: [0; 220] })
+    let (remote_qpn, private_data) = (c.remote_qpn, padded(private_data));
+    mad(c.own_tid(), Dreq { local_comm_id, remote_comm_id, remote_qpn, private_data })
 }
 
 /// DREP to the DREQ whose transaction the connection keeps.
-pub(super) fn drep(c: &Conn) -> Mad {
-    drep_of(c.tid, (c.local_id, c.remote_id))
+pub(super) fn drep(c: &Conn, private_data: &[u8]) -> Mad {
+    drep_of(c.tid, (c.local_id, c.remote_id), private_data)
 }
 
 /// DREP with communication ids, ours and the peer's, as given.
-pub(super) fn drep_of(tid: u64, (local_comm_id, remote_comm_id): (u32, u32)) -> Mad {
-    mad(tid, Drep { local_comm_id, remote_comm_id, private_data: [0; 224] })
+pub(super) fn drep_of(
+    tid: u64,
+    (local_comm_id, remote_comm_id): (u32, u32),
+    private_data: &[u8],
+) -> Mad {
+    mad(tid, Drep { local_comm_id, remote_comm_id, private_data: padded(private_data) })
 }

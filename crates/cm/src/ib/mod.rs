@@ -9,9 +9,11 @@
 //! | `state` | the states of a connection, and what may follow on what |
 //! | `conn` | one connection |
 //! | `transport` | which queue pairs a REQ joins |
-//! | `active` | REQ out, REP and MRA in, RTU out |
-//! | `passive` | REQ in, MRA out, REP out, RTU in |
+//! | `active` | REQ out, REP in, RTU out |
+//! | `passive` | REQ in, REP out, RTU in |
+//! | `respite` | MRA both ways |
 //! | `reject` | REJ both ways |
+//! | `redirect` | requests and lookups that go elsewhere |
 //! | `disconnect` | DREQ, DREP, timewait; the end of an owner |
 //! | `alternate` | LAP, APR |
 //! | `sidr` | SIDR_REQ and SIDR_REP both ways |
@@ -20,13 +22,15 @@
 //! | `format` | how our own messages are filled in |
 
 pub(crate) mod active;
-mod alternate;
+pub(crate) mod alternate;
 pub(crate) mod conn;
 mod disconnect;
 mod format;
 pub(crate) mod passive;
 mod receive;
+pub(crate) mod redirect;
 mod reject;
+mod respite;
 pub(crate) mod sidr;
 pub mod state;
 mod timers;
@@ -36,10 +40,11 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use rdmux_transport::Time;
-use rdmux_wire::cm::{RejReason, Rep, Req, SidrRep, SidrReq};
+use rdmux_wire::cm::{Apr, Lap, Rej, Rep, Req, SidrRep, SidrReq};
 use rdmux_wire::{Guid, Qpn};
 
 use self::conn::{Conn, Mad};
+use self::redirect::Redirected;
 use self::sidr::{SidrClient, SidrKey, SidrServer};
 pub use self::state::State;
 use self::timers::Timer;
@@ -72,7 +77,17 @@ pub(crate) enum ConnEvent {
     /// The connection is up.
     Established,
     /// The peer refused.
-    Rejected { reason: RejReason, private_data: [u8; 148] },
+    Rejected(Box<Rej>),
+    /// The peer asked for the request, or the lookup, to go elsewhere, and it went.
+    Redirected(Redirected),
+    /// The peer needs more time; a code.
+    MoreTime(u8),
+    /// The peer wants another alternate path; the program must answer.
+    AlternateAsked(Box<Lap>),
+    /// What became of our alternate path.
+    AlternateAnswered(Box<Apr>),
+    /// The peer did not say; a negative errno.
+    AlternateUnanswered(i32),
     /// No answer came; a negative errno.
     Unreachable(i32),
     /// The connection is down; 0 or a negative errno.

@@ -1,4 +1,4 @@
-//! The accepting side: REQ in, MRA and REP out, RTU in (IBTA 12.9.6).
+//! The accepting side: REQ in, REP out, RTU in (IBTA 12.9.6).
 
 use alloc::boxed::Box;
 
@@ -10,6 +10,7 @@ use super::conn::{Conn, NewConn};
 use super::state::State;
 use super::{Cm, ConnEvent, Upcall, format};
 use crate::config::code_to_duration;
+use crate::fields::{Failover, Fields};
 use crate::params::ConnParam;
 use crate::path::MadPath;
 use crate::sink::Sink;
@@ -19,6 +20,11 @@ pub(crate) struct Accept<'a> {
     pub(crate) node_guid: Guid,
     pub(crate) psn: Psn,
     pub(crate) param: &'a ConnParam,
+    /// What the id's options say.
+    pub(crate) fields: &'a Fields,
+    /// What becomes of REQ's alternate path, and the way along it if it is taken.
+    pub(crate) failover: Failover,
+    pub(crate) other_path: Option<MadPath>,
 }
 
 impl Cm {
@@ -63,6 +69,8 @@ impl Cm {
             max_retries: req.max_cm_retries.min(15),
             interval: interval.unwrap_or_else(|| code_to_duration(req.local_cm_response_timeout)),
             ack_timeout: req.primary.ack_timeout.code(),
+            service_timeout: self.config.mra_service_timeout,
+            response_timeout: self.config.cm_response_timeout,
         });
         self.conns.insert(local_id, Box::new(conn));
         self.list_remote(local_id, guid, remote_id, req.local_qpn);
@@ -75,11 +83,14 @@ impl Cm {
         if self.refuse_again(known, sink) {
             return;
         }
-        let Some(c) = self.conns.get(&known).filter(|c| c.path.peer() == path.peer()) else {
+        let Some(c) = self.conns.get(&known).filter(|c| c.is_from(path)) else {
             return;
         };
         let mad = match c.state() {
-            State::ReqRcvd => format::mra(c, MraOf::Req, self.config.mra_service_timeout),
+            State::ReqRcvd => match &c.mra {
+                Some(mra) => **mra,
+                None => format::mra(c, c.tid, MraOf::Req, c.service_timeout, &[]),
+            },
             State::RepSent => match &c.out {
                 Some(rep) => **rep,
                 None => return,
@@ -106,6 +117,8 @@ impl Cm {
         c.go(State::RepSent);
         c.local_guid = accept.node_guid;
         c.local_qpn = accept.param.qp_num;
+        c.other_path = accept.other_path;
+        c.mra = None;
         let mad = format::rep(&self.config, c, accept);
         self.send_until_answered(now, conn, &mad, sink);
         Ok(())

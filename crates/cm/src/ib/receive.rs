@@ -28,26 +28,16 @@ impl Cm {
         self.counters.mads_received += 1;
         match message {
             Message::Req(req) => self.handle_req(now, path, (tid, attr_mod), Box::new(req), sink),
-            Message::Mra(mra) => {
-                self.handle_mra(now, path, &mra);
-                None
-            }
-            Message::Rej(rej) => self.handle_rej(now, path, &rej),
+            Message::Mra(mra) => self.handle_mra(now, path, &mra),
+            Message::Rej(rej) => self.handle_rej(now, path, Box::new(rej), sink),
             Message::Rep(rep) => self.handle_rep(now, path, (tid, attr_mod), Box::new(rep), sink),
             Message::Rtu(rtu) => self.handle_rtu(path, tid, &rtu, sink),
             Message::Dreq(dreq) => self.handle_dreq(now, path, tid, &dreq, sink),
             Message::Drep(drep) => self.handle_drep(now, path, &drep),
             Message::SidrReq(req) => self.handle_sidr_req(now, path, tid, Box::new(req), sink),
-            Message::SidrRep(rep) => self.handle_sidr_rep(path, Box::new(rep)),
-            Message::Lap(lap) => {
-                self.handle_lap(path, tid, &lap, sink);
-                None
-            }
-            Message::Apr(_) => {
-                // We never send LAP.
-                self.counters.unexpected += 1;
-                None
-            }
+            Message::SidrRep(rep) => self.handle_sidr_rep(now, path, Box::new(rep), sink),
+            Message::Lap(lap) => self.handle_lap(path, tid, Box::new(lap), sink),
+            Message::Apr(apr) => self.handle_apr(path, tid, Box::new(apr)),
         }
     }
 

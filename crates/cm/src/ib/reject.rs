@@ -52,18 +52,19 @@ impl Cm {
         now: Time,
         conn: u32,
         reason: RejReason,
+        ari: &[u8],
         private_data: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), State> {
         let Some(c) = self.conns.get_mut(&conn) else { return Err(State::TimeWait) };
         match c.state() {
             State::ReqSent | State::MraReqRcvd | State::ReqRcvd | State::RepRcvd => {
-                let (path, mad) = (c.path, format::rej(c, reason, &[], private_data));
+                let (path, mad) = (c.path, format::rej(c, reason, ari, private_data));
                 self.forget(conn);
                 self.send(&path, &mad, sink);
             }
             State::RepSent | State::MraRepRcvd => {
-                let (path, mad) = (c.path, format::rej(c, reason, &[], private_data));
+                let (path, mad) = (c.path, format::rej(c, reason, ari, private_data));
                 // The peer may not get this REJ, and establish: it gets it again for each message
                 // that shows so, and a DREQ, repeated until it is answered.
                 c.refusal = Some(Box::new(mad));
@@ -95,11 +96,20 @@ impl Cm {
     }
 
     /// REJ came.
-    pub(super) fn handle_rej(&mut self, now: Time, path: &MadPath, rej: &Rej) -> Option<Upcall> {
-        let Some(conn) = self.find_rejected(path, rej) else {
+    pub(super) fn handle_rej(
+        &mut self,
+        now: Time,
+        path: &MadPath,
+        rej: Box<Rej>,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
+        let Some(conn) = self.find_rejected(path, &rej) else {
             self.counters.unknown_connection += 1;
             return None;
         };
+        if let Some(redirected) = self.follow_rej(now, conn, &rej, sink) {
+            return Some(redirected);
+        }
         let c = self.conns.get_mut(&conn)?;
         let owner = c.owner;
         match c.state() {
@@ -113,8 +123,7 @@ impl Cm {
             _ if rej.reason == RejReason::STALE_CONN => self.enter_timewait(now, conn),
             _ => self.forget(conn),
         }
-        let what = ConnEvent::Rejected { reason: rej.reason, private_data: rej.private_data };
-        Some(Upcall::ToOwner { id: owner?, what })
+        Some(Upcall::ToOwner { id: owner?, what: ConnEvent::Rejected(rej) })
     }
 
     /// RejOf connection a REJ is about. A REJ of REQ may tell no communication id of the peer, one
@@ -127,8 +136,7 @@ impl Cm {
             rej.remote_comm_id
         };
         let fits = |c: &Conn| {
-            c.path.peer() == path.peer()
-                && (c.remote_id == rej.local_comm_id || c.state().awaits_rep())
+            c.is_from(path) && (c.remote_id == rej.local_comm_id || c.state().awaits_rep())
         };
         self.conns.get(&ours).filter(|c| fits(c)).map(|c| c.local_id)
     }

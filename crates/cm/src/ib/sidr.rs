@@ -12,6 +12,8 @@
 //!                                                      v
 //!                                                  forgotten
 //! ```
+//!
+//! A SIDR_REP that redirects is followed by a lookup elsewhere ([`redirect`](super::redirect)).
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -26,6 +28,7 @@ use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall};
 use crate::config::code_to_duration;
 use crate::error::errno;
+use crate::fields::Fields;
 use crate::path::{MadPath, Peer};
 use crate::sink::{IdHandle, Sink};
 use crate::timers::Deadline;
@@ -34,15 +37,21 @@ use crate::timers::Deadline;
 /// unless as many repetitions in a row are lost. (Linux keeps none.)
 const LINGER: u32 = 8;
 
+/// How many lookups of peers are kept, answered or not, before answers are not kept any more: peers decide how many there are.
+const MOST_ANSWERS: usize = 4096;
+
 /// A lookup that we asked for, by its request id.
 #[derive(Debug)]
 pub(crate) struct SidrClient {
-    owner: IdHandle,
+    pub(super) owner: IdHandle,
     pub(super) path: MadPath,
     service_id: ServiceId,
-    out: Box<Mad>,
+    pub(super) out: Box<Mad>,
     retries_left: u8,
     deadline: Deadline,
+    max_retries: u8,
+    /// How often it may still be sent elsewhere.
+    pub(super) redirects_left: u8,
 }
 
 /// Names a lookup that a peer asked for: the peer and its request id.
@@ -65,6 +74,8 @@ pub(crate) struct Lookup<'a> {
     pub(crate) path: MadPath,
     pub(crate) service_id: ServiceId,
     pub(crate) pkey: Pkey,
+    /// What the id's options say.
+    pub(crate) fields: &'a Fields,
     /// With the IP header in front.
     pub(crate) private_data: &'a [u8],
 }
@@ -74,13 +85,15 @@ pub(crate) struct SidrAnswer<'a> {
     pub(crate) status: SidrStatus,
     pub(crate) qpn: Qpn,
     pub(crate) qkey: Qkey,
+    /// Additional information, by the status.
+    pub(crate) info: &'a [u8],
     pub(crate) private_data: &'a [u8],
 }
 
 impl SidrAnswer<'_> {
     /// No, for this reason.
     pub(crate) const fn refusal(status: SidrStatus) -> Self {
-        Self { status, qpn: Qpn::new(0), qkey: Qkey(0), private_data: &[] }
+        Self { status, qpn: Qpn::new(0), qkey: Qkey(0), info: &[], private_data: &[] }
     }
 }
 
@@ -98,18 +111,57 @@ impl Cm {
         sink: &mut impl Sink,
     ) -> u32 {
         let request_id = self.new_local_id();
-        let &Lookup { owner, path, service_id, pkey, private_data } = lookup;
+        let &Lookup { owner, path, service_id, pkey, fields, private_data } = lookup;
         let private_data = padded(private_data);
         let req = SidrReq { request_id, pkey, service_id, private_data };
-        let out = Box::new(CmMad::new(tid_of(request_id), Message::SidrReq(req)).to_bytes());
-        self.send(&path, &out, sink);
-        let mut deadline = Deadline::default();
-        let at = now.after(self.sidr_interval());
-        self.timers.set(&mut deadline, Timer::SidrClient(request_id), at);
-        let retries_left = self.config.max_cm_retries;
-        let client = SidrClient { owner, path, service_id, out, retries_left, deadline };
-        self.sidr_clients.insert(request_id, client);
+        let retries = fields.max_retries.unwrap_or(self.config.max_cm_retries);
+        let client = SidrClient {
+            owner,
+            path,
+            service_id,
+            out: Box::new(CmMad::new(tid_of(request_id), Message::SidrReq(req)).to_bytes()),
+            retries_left: retries,
+            deadline: Deadline::default(),
+            max_retries: retries,
+            redirects_left: fields.redirects(),
+        };
+        self.send_lookup(now, request_id, client, sink);
         request_id
+    }
+
+    fn send_lookup(
+        &mut self,
+        now: Time,
+        request_id: u32,
+        mut client: SidrClient,
+        sink: &mut impl Sink,
+    ) {
+        let at = now.after(self.sidr_interval());
+        self.timers.set(&mut client.deadline, Timer::SidrClient(request_id), at);
+        let (path, mad) = (client.path, *client.out);
+        self.sidr_clients.insert(request_id, client);
+        self.send(&path, &mad, sink);
+    }
+
+    /// Sends a lookup of ours elsewhere, as a new one; gives the new request id.
+    pub(super) fn resend_lookup(
+        &mut self,
+        now: Time,
+        old: u32,
+        path: MadPath,
+        req: SidrReq,
+        sink: &mut impl Sink,
+    ) -> Option<u32> {
+        let request_id = self.new_local_id();
+        let mut client = self.sidr_clients.remove(&old)?;
+        self.timers.clear(&mut client.deadline, Timer::SidrClient(old));
+        let mad = CmMad::new(tid_of(request_id), Message::SidrReq(SidrReq { request_id, ..req }));
+        client.out = Box::new(mad.to_bytes());
+        client.path = path;
+        client.retries_left = client.max_retries;
+        client.redirects_left -= 1;
+        self.send_lookup(now, request_id, client, sink);
+        Some(request_id)
     }
 
     /// Nobody wants to know any more.
@@ -146,7 +198,13 @@ impl Cm {
     }
 
     /// SIDR_REP came. An answer about another service is none.
-    pub(super) fn handle_sidr_rep(&mut self, path: &MadPath, rep: Box<SidrRep>) -> Option<Upcall> {
+    pub(super) fn handle_sidr_rep(
+        &mut self,
+        now: Time,
+        path: &MadPath,
+        rep: Box<SidrRep>,
+        sink: &mut impl Sink,
+    ) -> Option<Upcall> {
         let known = self.sidr_clients.get(&rep.request_id);
         let refused = rep.status != SidrStatus::VALID;
         let Some(client) = known.filter(|c| c.path.peer() == path.peer()) else {
@@ -158,6 +216,11 @@ impl Cm {
             return None;
         }
         let id = client.owner;
+        if rep.status == SidrStatus::REDIRECT
+            && let Some(redirected) = self.follow_sidr(now, &rep, sink)
+        {
+            return Some(redirected);
+        }
         self.sidr_cancel(rep.request_id);
         Some(Upcall::ToOwner { id, what: ConnEvent::SidrReply(rep) })
     }
@@ -203,12 +266,12 @@ impl Cm {
         let rep = SidrRep {
             request_id: key.1,
             status: answer.status,
-            info_len: 0,
+            info_len: u8::try_from(answer.info.len()).unwrap_or(0),
             vendor_id: 0,
             qpn: answer.qpn,
             service_id: server.service_id,
             qkey: answer.qkey,
-            info: [0; 72],
+            info: padded(answer.info),
             private_data: padded(answer.private_data),
         };
         let mad = CmMad::new(server.tid, Message::SidrRep(rep)).to_bytes();
@@ -216,6 +279,10 @@ impl Cm {
         self.timers.set(&mut server.deadline, Timer::SidrServer(key), linger);
         let path = server.path;
         self.send(&path, &mad, sink);
+        if self.sidr_servers.len() > MOST_ANSWERS {
+            self.counters.sidr_forgotten += 1;
+            self.sidr_forget(key);
+        }
         true
     }
 

@@ -71,6 +71,9 @@ impl Cm {
     ) -> Option<Upcall> {
         let c = self.conns.get(&conn)?;
         let owner = c.owner;
+        if c.state() == State::Established {
+            return self.lap_timeout(conn, status);
+        }
         self.counters.timeouts += 1;
         let what = if c.state() == State::DreqSent {
             self.enter_timewait(now, conn);

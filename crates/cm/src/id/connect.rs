@@ -1,10 +1,10 @@
-//! connect, accept, reject, establish, disconnect, notify.
+//! connect, accept, establish, disconnect, notify.
 
 use alloc::vec::Vec;
 
 use rdmux_transport::Time;
 use rdmux_transport::attr::{QpType, TransportType};
-use rdmux_wire::cm::{IpHeader, IpPair, RejReason, SidrStatus};
+use rdmux_wire::cm::{IpHeader, IpPair, SidrStatus};
 use rdmux_wire::{AckTimeout, Guid};
 
 use super::Manager;
@@ -13,6 +13,7 @@ use super::resolve::datagram;
 use super::route::service_of;
 use crate::address::Addr;
 use crate::error::{CmError, Command};
+use crate::fields::{Courtesy, Failover};
 use crate::ib::active::Connect;
 use crate::ib::passive::Accept;
 use crate::ib::sidr::{Lookup, SidrAnswer};
@@ -26,8 +27,7 @@ const REQ_DATA: usize = 92;
 const SIDR_REQ_DATA: usize = 216;
 /// Private data of the answers.
 const REP_DATA: usize = 196;
-const REJ_DATA: usize = 148;
-const SIDR_REP_DATA: usize = 136;
+pub(super) const SIDR_REP_DATA: usize = 136;
 
 pub(super) fn check_len(
     id: IdHandle,
@@ -53,6 +53,7 @@ impl Manager {
         sink: &mut impl Sink,
     ) -> Result<(), CmError> {
         let command = Command::Connect;
+        self.has_path(id)?;
         let found = self.in_state(id, command, IdState::RouteResolved)?;
         let (ps, qp_type, psn) = (found.ps, found.qp_type, found.psn);
         let iwarp = self.is_iwarp(id);
@@ -62,9 +63,11 @@ impl Manager {
             check_len(id, command, param.private_data.len(), max - header.len())?;
         }
         let param = self.depths(id, command, param, self.most(id))?;
-        let Some((path, route)) = self.refresh_route(id) else {
+        let Some((path, mut route)) = self.refresh_route(id) else {
             return Err(self.wrong_state(id, command));
         };
+        let fields = self.get(id, command)?.options.fields;
+        route.mtu = fields.path_mtu.map_or(route.mtu, |mtu| mtu.min(route.mtu));
         let mut private_data = header;
         private_data.extend_from_slice(&param.private_data);
         let service_id = service_of(ps, &route.dst);
@@ -81,6 +84,7 @@ impl Manager {
                 path: mad_path,
                 service_id,
                 pkey: path.pkey,
+                fields: &fields,
                 private_data: &private_data,
             };
             Link::Lookup(self.cm.sidr_connect(now, &lookup, sink))
@@ -98,6 +102,7 @@ impl Manager {
                 path: mad_path,
                 primary,
                 alternate,
+                fields: &fields,
                 param: &param,
                 private_data: &private_data,
             };
@@ -111,15 +116,28 @@ impl Manager {
             max_rd_atomic: param.initiator_depth,
             max_dest_rd_atomic: param.responder_resources,
             qkey: self.get(id, command)?.qkey(),
+            alternate: alternate.map(|path| self.alternate(id, &path)),
             ..datagram(&self.cm.config, &route)
         };
         wishes.bear(param.rnr_retry_count);
         let found = self.get_mut(id, command)?;
         found.link = link;
+        found.route = Some(route);
         found.qpn = Some(param.qp_num);
         found.negotiated = Some(wishes);
         found.go(IdState::Connect);
         Ok(())
+    }
+
+    /// An id that knows its peer and not the way there is told so.
+    fn has_path(&self, id: IdHandle) -> Result<(), CmError> {
+        let found = self.get(id, Command::Connect)?;
+        match (found.state(), found.peer) {
+            (IdState::AddrResolved | IdState::RouteQuery, Some(addr)) => {
+                Err(CmError::NoPath { id, addr })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What goes before the private data of an id with IP addresses, so that its peer knows them (IBTA annex A11). Native addresses
@@ -199,10 +217,25 @@ impl Manager {
                 check_len(id, command, len, REP_DATA)?;
                 let most = (negotiated.max_dest_rd_atomic, negotiated.max_rd_atomic);
                 let param = self.depths(id, command, param, most)?;
-                let accept = Accept { node_guid: self.node_guid(id), psn, param: &param };
+                let found = self.get(id, command)?;
+                let (fields, device) = (found.options.fields, found.route.map_or(0, |r| r.device));
+                let failover = fields.failover.unwrap_or(found.failover);
+                let taken = found.alternate.filter(|_| failover == Failover::Accepted);
+                let accept = Accept {
+                    node_guid: self.node_guid(id),
+                    psn,
+                    param: &param,
+                    fields: &fields,
+                    failover,
+                    other_path: taken.map(|path| path.mad_path(device, path.av)),
+                };
                 let accepted = self.cm.accept(now, conn, &accept, sink);
                 accepted.map_err(|_| self.wrong_state(id, command))?;
                 negotiated.accept(&param);
+                if taken.is_none() {
+                    negotiated.alternate = None;
+                }
+                self.get_mut(id, command)?.alternate = taken;
             }
             Link::Stream(stream) => {
                 let most = (negotiated.max_dest_rd_atomic, negotiated.max_rd_atomic);
@@ -218,6 +251,7 @@ impl Manager {
                     status: SidrStatus::VALID,
                     qpn: param.qp_num,
                     qkey,
+                    info: &[],
                     private_data: &param.private_data,
                 };
                 self.cm.sidr_reply(now, key, &answer, sink);
@@ -229,41 +263,6 @@ impl Manager {
         let found = self.get_mut(id, command)?;
         found.qpn = Some(param.qp_num);
         found.negotiated = Some(negotiated);
-        Ok(())
-    }
-
-    /// Refuses a request, or takes an accept or a connect back (rdma_reject(3)). `reason` is REJ's, 28
-    /// (consumer) as a rule; for UD the status is always 2 (rejected).
-    ///
-    /// # Errors
-    /// When there is nothing to refuse, or the private data are too long.
-    pub fn reject(
-        &mut self,
-        now: Time,
-        id: IdHandle,
-        reason: u16,
-        private_data: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), CmError> {
-        let command = Command::Reject;
-        self.take(id).map_err(|_| CmError::NoSuchId { id, command })?;
-        let len = private_data.len();
-        match self.get(id, command)?.link {
-            Link::Conn(conn) => {
-                check_len(id, command, len, REJ_DATA)?;
-                let rejected = self.cm.reject(now, conn, RejReason(reason), private_data, sink);
-                rejected.map_err(|_| self.wrong_state(id, command))?;
-                self.cm.release(now, conn, sink);
-            }
-            Link::Stream(stream) => self.reject_stream(id, stream, private_data, sink)?,
-            Link::LookedUp(key) => {
-                check_len(id, command, len, SIDR_REP_DATA)?;
-                let refusal = SidrAnswer::refusal(SidrStatus::REJECT);
-                self.cm.sidr_reply(now, key, &SidrAnswer { private_data, ..refusal }, sink);
-            }
-            Link::None | Link::Lookup(_) => return Err(self.wrong_state(id, command)),
-        }
-        self.get_mut(id, command)?.link = Link::None;
         Ok(())
     }
 
@@ -280,10 +279,11 @@ impl Manager {
         sink: &mut impl Sink,
     ) -> Result<(), CmError> {
         let command = Command::Establish;
-        let Link::Conn(conn) = self.get(id, command)?.link else {
+        let found = self.ids.get(&id).ok_or(CmError::NoSuchId { id, command })?;
+        let Link::Conn(conn) = found.link else {
             return Err(self.wrong_state(id, command));
         };
-        let established = self.cm.establish(conn, sink);
+        let established = self.cm.establish(conn, found.courtesy(Courtesy::Rtu), sink);
         if let Some(upcall) = established.map_err(|_| self.wrong_state(id, command))? {
             self.handle_upcall(now, upcall, sink);
         }
@@ -302,10 +302,11 @@ impl Manager {
         sink: &mut impl Sink,
     ) -> Result<(), CmError> {
         let command = Command::Disconnect;
-        let found = self.get(id, command)?;
+        let found = self.ids.get(&id).ok_or(CmError::NoSuchId { id, command })?;
         match (found.link, found.state()) {
             (Link::Conn(conn), _) => {
-                let ended = self.cm.disconnect(now, conn, sink);
+                let data = (found.courtesy(Courtesy::Dreq), found.courtesy(Courtesy::Drep));
+                let ended = self.cm.disconnect(now, conn, data, sink);
                 ended.map_err(|_| self.wrong_state(id, command))
             }
             (Link::Stream(stream), _) => self.disconnect_stream(id, stream, sink),

@@ -49,8 +49,8 @@ impl Manager {
                 }
             }
         }
-        for (group, left) in core::mem::take(&mut gone.groups) {
-            leave_at_network(id, &gone, group, &left, sink);
+        for (context, left) in core::mem::take(&mut gone.groups) {
+            leave_at_network(id, &gone, context, &left, sink);
         }
         if gone.state() == IdState::Listen && gone.may_have_streams() {
             sink.stream(StreamWish::Unlisten(id));

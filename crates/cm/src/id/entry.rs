@@ -1,14 +1,17 @@
 //! One id: what is kept of it.
 
 use core::fmt;
-use core::net::IpAddr;
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use rdmux_transport::attr::QpType;
+use rdmux_wire::sa::McMemberRecord;
 use rdmux_wire::{Psn, Qkey, Qpn};
 
 use crate::address::Addr;
+use crate::fields::{Courtesy, Failover, Fields};
+use crate::group::{GroupAddr, GroupWish};
 use crate::ib::sidr::SidrKey;
 use crate::iw::StreamId;
 use crate::params::{Negotiated, Route};
@@ -130,6 +133,7 @@ pub(super) struct Options {
     pub(super) af_only: Option<bool>,
     pub(super) ack_timeout: Option<u8>,
     pub(super) peer_to_peer: Option<bool>,
+    pub(super) fields: Fields,
 }
 
 /// What an id has below it.
@@ -159,9 +163,13 @@ pub(super) enum Owns {
 /// A multicast group of an id.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
-    pub(super) context: u64,
-    pub(super) send_only: bool,
-    pub(super) joined: bool,
+    pub(super) wish: GroupWish,
+    /// Its address; of a new group, once it is joined, the GID that it was given.
+    pub(super) name: GroupAddr,
+    /// As the network has it, while it is joined.
+    pub(super) record: Option<McMemberRecord>,
+    /// Why it did not come, or was lost: an errno.
+    pub(super) lost: Option<i32>,
     pub(super) events: u32,
 }
 
@@ -186,6 +194,14 @@ pub(super) struct Id {
     pub(super) path: Option<Path>,
     /// The path that it may migrate to.
     pub(super) alternate: Option<Path>,
+    /// That of a LAP which is not answered.
+    pub(super) asked_alternate: Option<Path>,
+    /// Of a request that came: what becomes of its alternate path, unless the program says otherwise.
+    pub(super) failover: Failover,
+    /// How long the peer's queue pair takes to acknowledge; code.
+    pub(super) peer_ack_delay: u8,
+    /// Private data of messages that the program does not send by itself.
+    pub(super) courtesies: BTreeMap<Courtesy, Vec<u8>>,
     /// That of the connection manager's own datagrams, if it is another one.
     pub(super) cm_path: Option<Path>,
     pub(super) negotiated: Option<Negotiated>,
@@ -200,7 +216,8 @@ pub(super) struct Id {
     pub(super) backlog: u32,
     /// Events so far.
     pub(super) events: u32,
-    pub(super) groups: BTreeMap<IpAddr, Group>,
+    /// By the contexts that they were joined with.
+    pub(super) groups: BTreeMap<u64, Group>,
     /// Route queries that the driver still has to answer.
     pub(super) queries: u32,
     /// The latest path query.
@@ -232,6 +249,10 @@ impl Id {
             route: None,
             path: None,
             alternate: None,
+            asked_alternate: None,
+            failover: Failover::default(),
+            peer_ack_delay: 0,
+            courtesies: BTreeMap::new(),
             cm_path: None,
             negotiated: None,
             qpn: None,
@@ -257,6 +278,11 @@ impl Id {
 
     pub(super) fn state(&self) -> IdState {
         self.state
+    }
+
+    /// The private data of a message, which the program has given before.
+    pub(super) fn courtesy(&self, of: Courtesy) -> &[u8] {
+        self.courtesies.get(&of).map_or(&[], Vec::as_slice)
     }
 
     /// The Q_Key of its datagrams.

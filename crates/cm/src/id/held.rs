@@ -11,6 +11,7 @@ use core::time::Duration;
 
 use rdmux_transport::Time;
 use rdmux_wire::ServiceId;
+use rdmux_wire::cm::CmMad;
 
 use super::Manager;
 use crate::ib::{State, Upcall};
@@ -102,11 +103,11 @@ impl Manager {
             self.ports.get(&ps).is_some_and(|table| table.is_listened_to(port))
         });
         if listened {
-            return self.dispatch(now, request, sink);
+            return self.dispatch(now, request, false, sink);
         }
         let grace = self.cm.config.listener_grace;
         if let Err(request) = self.held.hold(now, grace, Box::new(request)) {
-            self.dispatch(now, *request, sink);
+            self.dispatch(now, *request, false, sink);
         }
     }
 
@@ -119,17 +120,29 @@ impl Manager {
                 Upcall::ToOwner { .. } => false,
             };
             if wanted {
-                self.dispatch(now, *request, sink);
+                self.dispatch(now, *request, true, sink);
+                self.arrived.clear();
             }
         }
     }
 
-    fn dispatch(&mut self, now: Time, request: Upcall, sink: &mut impl Sink) {
+    /// `held` says that it came some time ago.
+    fn dispatch(&mut self, now: Time, request: Upcall, held: bool, sink: &mut impl Sink) {
         match request {
             Upcall::Request { conn, path, req, options } => {
+                if held {
+                    self.arrived.again(&CmMad {
+                        tid: 0,
+                        attr_mod: options,
+                        message: (*req).into(),
+                    });
+                }
                 self.handle_request(now, conn, &path, (&req, options), sink);
             }
             Upcall::SidrRequest { key, path, req } => {
+                if held {
+                    self.arrived.again(&CmMad::new(0, (*req).into()));
+                }
                 self.handle_lookup(now, key, &path, &req, sink);
             }
             Upcall::ToOwner { .. } => {}

@@ -15,9 +15,10 @@ use super::{EventBody, Manager};
 use crate::address::Addr;
 use crate::error::{CmError, Command};
 use crate::event::{EventKind, EventParam};
+use crate::fields::Failover;
 use crate::ib::sidr::SidrKey;
 use crate::ib::transport;
-use crate::params::{ConnParam, Ece, Negotiated, Route, UdParam};
+use crate::params::{Alternate, ConnParam, Ece, Negotiated, Route, UdParam};
 use crate::path::{MadPath, Path};
 use crate::ports::PortSpace;
 use crate::sink::{IdHandle, LocalAddress, Sink};
@@ -33,9 +34,9 @@ pub(super) enum Refusal {
 /// Where a request leads.
 pub(super) struct Target {
     listener: IdHandle,
-    device: LocalAddress,
+    pub(super) device: LocalAddress,
     /// The listener's address and the peer's.
-    ends: (Addr, Addr),
+    pub(super) ends: (Addr, Addr),
 }
 
 impl Target {
@@ -259,6 +260,7 @@ impl Manager {
         let child = IdHandle(self.last_id);
         listener.requests.insert(child);
         let psn = Psn::new(self.cm.rng.next_u32());
+        let psn = listener.options.fields.starting_psn.unwrap_or(psn);
         let new = Id::new(listener.channel, listener.ps, listener.qp_type, listener.context, psn);
         let mut new = new.requested(of);
         new.only = listener.only;
@@ -288,7 +290,18 @@ impl Manager {
         (route.av, route.packet_lifetime) = (back.av, back.packet_lifetime);
         let Some(child) = self.requested(target, route, Link::Conn(conn)) else { return };
         self.cm.set_owner(conn, child);
+        let alternate = self.alternate_of_request(req, target, back);
+        let timeout = |path: AckTimeout| options.ack_timeout.map_or(path, AckTimeout::new);
+        let loaded = alternate.as_ref().ok().copied().flatten().map(|path| Alternate {
+            av: path.av,
+            pkey_index: path.pkey_index,
+            timeout: timeout(req.alternate.ack_timeout),
+        });
         let Some(new) = self.ids.get_mut(&child) else { return };
+        match alternate {
+            Ok(path) => new.alternate = path,
+            Err(_) => new.failover = Failover::Rejected,
+        }
         let config = &self.cm.config;
         let negotiated = Negotiated {
             qp_type: new.qp_type,
@@ -297,10 +310,11 @@ impl Manager {
             sq_psn: req.starting_psn,
             max_rd_atomic: req.responder_resources.min(config.max_init_rd_atomic),
             max_dest_rd_atomic: req.initiator_depth.min(config.max_rd_atomic),
-            timeout: options.ack_timeout.map_or(req.primary.ack_timeout, AckTimeout::new),
+            timeout: timeout(req.primary.ack_timeout),
             retry_cnt: req.retry_count,
             rnr_retry: req.rnr_retry_count,
             srq: req.srq,
+            alternate: loaded,
             ..datagram(&self.cm.config, &route)
         };
         new.negotiated = Some(negotiated);

@@ -3,65 +3,130 @@
 //! How the network hears of it is the driver's part: on RoCE by IGMP or MLD, and the group's address is its GID; on InfiniBand
 //! by subnet administration, which gives the group its LID and says how to send to it. Either way a group is described by an
 //! MCMemberRecord.
+//!
+//! ```text
+//!   join --> Sink::join_multicast --> handle_joined: MULTICAST_JOIN, the record can be queried
+//!                                          |      or MULTICAST_ERROR: it did not come
+//!                                          v
+//!                                     handle_joined: MULTICAST_ERROR, it was lost
+//!   leave, at any time; what did not come or was lost may be joined again instead
+//! ```
 
-use core::net::IpAddr;
+use alloc::vec::Vec;
 
 use rdmux_transport::Time;
-use rdmux_transport::attr::{AddressVector, QpType};
-use rdmux_wire::sa::{JoinState, McMemberRecord, Selector};
-use rdmux_wire::{Gid, Mtu, Pkey, Qkey, Qpn};
+use rdmux_transport::attr::{AddressVector, QpType, TransportType};
+use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask as Mask};
+use rdmux_wire::{Mtu, Qpn};
 
 use super::entry::{Group, Id, IdState};
-use super::{EventBody, Manager, normalised};
+use super::{EventBody, Manager};
+use crate::address::Addr;
 use crate::error::{CmError, Command, errno};
 use crate::event::{EventKind, EventParam};
-use crate::params::{JoinFlags, UdParam};
+use crate::group::{GroupAddr, GroupFault, GroupWish};
+use crate::params::UdParam;
 use crate::sink::{IdHandle, JoinQuery, LocalAddress, Sink};
+
+/// Groups of one id.
+const MAX_GROUPS: usize = 4096;
 
 impl Manager {
     /// Joins a multicast group (rdma_join_multicast(3)). MULTICAST_JOIN or MULTICAST_ERROR
-    /// follows, with `context`.
+    /// follows, with `context`, by which the membership is known from now on.
     ///
     /// # Errors
     /// When the id is not of UD, has no local address, is past address resolution, or has the
-    /// group already; or the address is not a group of the id's family.
+    /// group already; or the wish makes no sense, or not at the id's port.
     pub fn join(
         &mut self,
         now: Time,
         id: IdHandle,
-        group: IpAddr,
-        flags: JoinFlags,
+        wish: GroupWish,
         context: u64,
         sink: &mut impl Sink,
     ) -> Result<(), CmError> {
         let _ = now;
+        self.check_join(id, &wish, context)?;
+        let found = self.get_mut(id, Command::Join)?;
+        let group = Group { wish, name: wish.group(), record: None, lost: None, events: 0 };
+        found.groups.retain(|_, old| old.name != group.name || old.lost.is_none());
+        if let Some(query) = found.join_query(context, wish) {
+            found.groups.insert(context, group);
+            sink.join_multicast(id, query);
+        }
+        Ok(())
+    }
+
+    fn check_join(&self, id: IdHandle, wish: &GroupWish, context: u64) -> Result<(), CmError> {
         let command = Command::Join;
-        let group = normalised((group, 0).into()).ip();
-        let found = self.get_mut(id, command)?;
-        let state = found.state();
+        let found = self.get(id, command)?;
         let invalid = |what| Err(CmError::Invalid { id, command, what });
+        let wrong = |fault| CmError::Group { id, fault };
+        let device = found.device.as_ref();
+        if device.is_some_and(|device| device.transport == TransportType::Iwarp) {
+            return Err(CmError::NoMulticast { id });
+        }
         if found.qp_type != QpType::Ud {
             return invalid("only UD has multicast");
         }
+        let state = found.state();
         if !matches!(state, IdState::AddrBound | IdState::AddrResolved) {
             return Err(CmError::State { id, command, state });
         }
-        let Some(device) = &found.device else {
+        let Some(device) = device else {
             return invalid("the id is bound to no device's address");
         };
-        if !group.is_multicast() {
-            return invalid("not a multicast address");
-        }
-        if group.is_ipv4() != device.ip.is_ipv4() {
+        wish.check().map_err(wrong)?;
+        let group = wish.group();
+        if !found.may_join(device, group) {
             return Err(CmError::Family { id, command });
         }
-        if found.groups.contains_key(&group) {
+        self.check_at_port(device, wish).map_err(wrong)?;
+        if found.groups.len() >= MAX_GROUPS {
+            return Err(CmError::TooManyGroups { id, max: MAX_GROUPS });
+        }
+        let has = |g: &Group| g.name == group && !group.is_new() && g.lost.is_none();
+        if found.groups.values().any(has) {
             return invalid("the id has joined this group already");
         }
-        let send_only = flags == JoinFlags::SendOnlyFullMember;
-        let query = found.join_query(device, group, send_only);
-        found.groups.insert(group, Group { context, send_only, joined: false, events: 0 });
-        sink.join_multicast(id, query);
+        let is_other = |g: &Group| g.lost.is_none() || g.name != group;
+        if found.groups.get(&context).is_some_and(is_other) {
+            return invalid("the id knows another group by this context");
+        }
+        Ok(())
+    }
+
+    /// Whether a wish makes sense at the port of an id.
+    fn check_at_port(&self, device: &LocalAddress, wish: &GroupWish) -> Result<(), GroupFault> {
+        let fault = |field, why| Err(GroupFault { field, why });
+        if let GroupWish::Address { pkey, .. } = wish
+            && pkey.0 != 0
+            && (pkey.0 ^ device.pkey.0) & 0x7fff != 0
+        {
+            return fault("sib_pkey", "not the partition of the id");
+        }
+        if !device.has_lids {
+            let hop_limit = self.config().hop_limit;
+            return wish.over_ip(device.ip, hop_limit, device.mtu).map(drop);
+        }
+        if let GroupAddr::Gid(mgid) = wish.group()
+            && !mgid.is_zero()
+            && mgid.0[0] != 0xff
+        {
+            return fault("mgid", "not a multicast GID of InfiniBand");
+        }
+        let GroupWish::Record { record, mask } = wish else { return Ok(()) };
+        let same = |port: &&crate::DevicePort| {
+            (port.device, port.port_num) == (device.device, device.port_num)
+        };
+        let Some(port) = self.device_ports.iter().find(same) else { return Ok(()) };
+        if mask.contains(Mask::PORT_GID) && port.gid_index(record.port_gid).is_none() {
+            return fault("port_gid", "not a GID of the port");
+        }
+        if mask.contains(Mask::PKEY) && port.pkey_index(record.pkey).is_none() {
+            return fault("pkey", "not in the port's P_Key table");
+        }
         Ok(())
     }
 
@@ -78,17 +143,21 @@ impl Manager {
     ) {
         let _ = now;
         let Some(found) = self.ids.get_mut(&id) else { return };
-        let Some(group) = found.groups.get_mut(&query.group) else { return };
-        let context = Some(group.context);
-        if result.is_ok() && group.joined {
+        let Some(group) = found.groups.get_mut(&query.context) else { return };
+        // One answer to a question, and after that one loss.
+        if group.lost.is_some() || result.is_ok() && group.record.is_some() {
             return;
         }
         group.events += 1;
-        group.joined = result.is_ok();
+        group.record = result.ok();
+        group.lost = result.err();
         let body = match result {
             Ok(record) => {
+                if group.name.is_new() {
+                    group.name = record.mgid.into();
+                }
                 let param = UdParam {
-                    private_data: alloc::vec::Vec::new(),
+                    private_data: Vec::new(),
                     av: group_av(found, &record),
                     qp_num: Qpn::MULTICAST,
                     qkey: record.qkey,
@@ -100,10 +169,10 @@ impl Manager {
             }
             Err(errno) => EventBody::failed(EventKind::MulticastError, -errno.abs()),
         };
-        self.emit(id, EventBody { context, ..body }, sink);
+        self.emit(id, EventBody { context: Some(query.context), ..body }, sink);
     }
 
-    /// Leaves a group (rdma_leave_multicast(3)). Gives the number of events that the group had.
+    /// Leaves the group that was joined with `context` (rdma_leave_multicast(3)). Gives the number of events that the group had.
     ///
     /// # Errors
     /// When the id has no such group.
@@ -111,27 +180,32 @@ impl Manager {
         &mut self,
         now: Time,
         id: IdHandle,
-        group: IpAddr,
+        context: u64,
         sink: &mut impl Sink,
     ) -> Result<u32, CmError> {
         let _ = now;
-        let command = Command::Leave;
-        let group = normalised((group, 0).into()).ip();
-        let found = self.get_mut(id, command)?;
-        let Some(left) = found.groups.remove(&group) else {
-            return Err(CmError::NotJoined { id, group });
-        };
-        leave_at_network(id, found, group, &left, sink);
+        let found = self.get_mut(id, Command::Leave)?;
+        let left = found.groups.remove(&context).ok_or(CmError::NotJoined { id })?;
+        leave_at_network(id, found, context, &left, sink);
         Ok(left.events)
+    }
+
+    /// The group that was joined with `context`, as the network has it.
+    ///
+    /// # Errors
+    /// When the id has no such group, when it is not joined yet, and when it did not come or was lost.
+    pub fn group(&self, id: IdHandle, context: u64) -> Result<McMemberRecord, CmError> {
+        let found = self.get(id, Command::Query)?;
+        let group = found.groups.get(&context).ok_or(CmError::NotJoined { id })?;
+        group.record.ok_or(CmError::NoGroup { id, errno: group.lost.unwrap_or(errno::ENOTCONN) })
     }
 
     /// The network lost the groups of an id.
     pub(super) fn lose_groups(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {
         let Some(found) = self.ids.get(&id) else { return };
-        let Some(device) = &found.device else { return };
-        let joined = found.groups.iter().filter(|(_, g)| g.joined);
-        let query = |(&group, g): (&IpAddr, &Group)| found.join_query(device, group, g.send_only);
-        let lost: alloc::vec::Vec<JoinQuery> = joined.map(query).collect();
+        let joined = found.groups.iter().filter(|(_, g)| g.record.is_some());
+        let query = |(&context, g): (&u64, &Group)| found.join_query(context, g.wish);
+        let lost: Vec<JoinQuery> = joined.filter_map(query).collect();
         for query in lost {
             self.handle_joined(now, id, query, Err(errno::ENETRESET), sink);
         }
@@ -142,49 +216,39 @@ impl Manager {
 pub(super) fn leave_at_network(
     id: IdHandle,
     of: &Id,
-    group: IpAddr,
+    context: u64,
     left: &Group,
     sink: &mut impl Sink,
 ) {
-    if let Some(device) = &of.device
-        && !left.failed()
+    if left.lost.is_none()
+        && let Some(query) = of.join_query(context, left.wish)
     {
-        sink.leave_multicast(id, of.join_query(device, group, left.send_only));
-    }
-}
-
-impl Group {
-    /// Whether the last event was that the group did not come or was lost.
-    const fn failed(&self) -> bool {
-        !self.joined && self.events > 0
+        sink.leave_multicast(id, query);
     }
 }
 
 impl Id {
-    fn join_query(&self, device: &LocalAddress, group: IpAddr, send_only: bool) -> JoinQuery {
-        let &LocalAddress { device, port_num, ip: local, .. } = device;
-        JoinQuery { device, port_num, port_space: self.ps, local, group, send_only }
+    /// None for an id without a device, which has no groups.
+    fn join_query(&self, context: u64, wish: GroupWish) -> Option<JoinQuery> {
+        let &LocalAddress { device, port_num, ip: local, .. } = self.device.as_ref()?;
+        Some(JoinQuery { device, port_num, port_space: self.ps, local, context, wish })
+    }
+
+    /// Whether a group is one that an id with this address may be in. An IP address is in groups of its family; on InfiniBand a
+    /// GID is in all, since there every group is a GID.
+    fn may_join(&self, device: &LocalAddress, group: GroupAddr) -> bool {
+        let by_gid = matches!(self.local, Some(Addr::Ib(_))) || matches!(group, GroupAddr::Gid(_));
+        device.has_lids && by_gid || group.is_new() || group.ip().is_ipv4() == device.ip.is_ipv4()
     }
 }
 
 impl JoinQuery {
     /// The group as it is where addresses are GIDs (RoCE), on a port with this MTU.
-    pub fn over_ip(&self, hop_limit: u8, mtu: Mtu) -> McMemberRecord {
-        McMemberRecord {
-            mgid: Gid::from(self.group),
-            port_gid: Gid::from(self.local),
-            qkey: Qkey::RDMA_UDP,
-            mtu_selector: Selector::EXACTLY,
-            mtu: mtu.code(),
-            pkey: Pkey::DEFAULT,
-            hop_limit,
-            join_state: if self.send_only {
-                JoinState::SEND_ONLY_FULL_MEMBER
-            } else {
-                JoinState::FULL_MEMBER
-            },
-            ..McMemberRecord::default()
-        }
+    ///
+    /// # Errors
+    /// EINVAL for a wish that is none there.
+    pub fn over_ip(&self, hop_limit: u8, mtu: Mtu) -> Result<McMemberRecord, i32> {
+        self.wish.over_ip(self.local, hop_limit, mtu).map_err(|_| errno::EINVAL)
     }
 }
 

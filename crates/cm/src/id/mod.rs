@@ -12,12 +12,16 @@
 //! | `peer_path` | the path to a peer that asked |
 //! | `native` | InfiniBand's own addresses: bind, resolve_addr, listeners |
 //! | `held` | requests that came between two listeners |
-//! | `connect` | connect, accept, reject, establish, disconnect, notify |
+//! | `connect` | connect, accept, establish, disconnect, notify |
+//! | `refuse` | reject |
+//! | `alternate` | load_alternate, answer_alternate, migrated: LAP, APR, and the paths of a connection |
+//! | `messages` | ask_for_time, set_private_data, requests that go elsewhere |
 //! | `upcall` | what connections tell, as events |
 //! | `stream` | connections of iWARP |
 //! | `mcast` | join, leave |
 //! | `destroy` | destroy, the end of a channel, lost addresses |
 
+mod alternate;
 mod bind;
 mod connect;
 mod destroy;
@@ -25,9 +29,11 @@ mod entry;
 mod held;
 mod listen;
 mod mcast;
+mod messages;
 mod native;
 mod options;
 mod peer_path;
+mod refuse;
 mod resolve;
 mod route;
 mod stream;
@@ -51,6 +57,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{CmError, Command};
 use crate::event::{Event, EventKind, EventParam};
+use crate::fields::Arrived;
 use crate::ib::Cm;
 use crate::iw::{self, Streams};
 use crate::params::{Negotiated, Route};
@@ -78,6 +85,7 @@ pub struct Manager {
     /// When route queries and path queries end without an answer.
     timers: Timers<IdHandle>,
     last_id: u64,
+    arrived: Arrived,
 }
 
 impl Manager {
@@ -96,6 +104,7 @@ impl Manager {
             held: Held::default(),
             timers: Timers::new(),
             last_id: 0,
+            arrived: Arrived::default(),
         }
     }
 
@@ -103,7 +112,9 @@ impl Manager {
     /// else is dropped and counted.
     pub fn handle_mad(&mut self, now: Time, path: &MadPath, mad: &[u8], sink: &mut impl Sink) {
         if let Some(upcall) = self.cm.handle_mad(now, path, mad, sink) {
+            self.arrived.set(mad);
             self.handle_upcall(now, upcall, sink);
+            self.arrived.clear();
         }
     }
 
@@ -266,6 +277,7 @@ impl Manager {
             param: body.param,
             route: body.route.map(Box::new),
             negotiated: body.negotiated.map(Box::new),
+            mad: if i.options.fields.messages { self.arrived.bytes() } else { None },
         };
         sink.event(i.channel, event);
     }

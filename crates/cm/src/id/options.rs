@@ -5,6 +5,7 @@ use rdmux_transport::attr::QpType;
 use super::Manager;
 use super::entry::IdState;
 use crate::error::{CmError, Command};
+use crate::fields::CmOption;
 use crate::params::IdOption;
 use crate::sink::IdHandle;
 
@@ -34,6 +35,13 @@ impl Manager {
                 return invalid("only connections have sides that send first");
             }
             IdOption::PeerToPeer(either) => found.options.peer_to_peer = Some(either),
+            IdOption::Cm(CmOption::StartingPsn(_)) if state == IdState::Connect => return not_now,
+            IdOption::Cm(option) => {
+                found.options.fields.set(option).or_else(invalid)?;
+                if let Some(psn) = found.options.fields.starting_psn {
+                    found.psn = psn;
+                }
+            }
             IdOption::AckTimeout(32..) => return invalid("the ACK timeout code exceeds 31"),
             IdOption::AckTimeout(code) => {
                 found.options.ack_timeout = Some(code);

@@ -2,20 +2,124 @@
 //! its datagram came.
 
 use rdmux_transport::attr::AddressVector;
-use rdmux_wire::cm::{RejReason, Req};
+use rdmux_wire::cm::{self, RejReason, Req};
 use rdmux_wire::{Gid, Lid, Mtu};
 
 use super::Manager;
-use super::listen::Refusal;
+use super::listen::{Refusal, Target};
 use super::route::by_address;
 use crate::address::Addr;
+use crate::params::Route;
 use crate::path::{MadPath, Path};
 use crate::sink::{DevicePort, LocalAddress};
 
 /// The LID of a path that leads through routers: not known to the sender (IBTA 12.6.5).
 const PERMISSIVE: Lid = Lid(0xffff);
 
+/// Which end of an alternate path is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// A GID, or a partition of it.
+    Gid,
+    /// A LID.
+    Lid,
+}
+
 impl Manager {
+    /// The path back along the alternate path of a REQ, if it has one. It begins at any port of the device.
+    pub(super) fn alternate_of_request(
+        &self,
+        req: &Req,
+        target: &Target,
+        primary: &Path,
+    ) -> Result<Option<Path>, Wrong> {
+        if req.alternate.is_none() {
+            return Ok(None);
+        }
+        let (device, (src, dst)) = (&target.device, target.ends);
+        let route = Route {
+            src,
+            dst,
+            device: device.device,
+            sgid: primary.local,
+            slid: primary.slid,
+            av: primary.av,
+            mtu: primary.mtu,
+            pkey: primary.pkey,
+            pkey_index: primary.pkey_index,
+            packet_lifetime: primary.packet_lifetime,
+        };
+        self.path_of_alternate(device, &req.alternate, &route).map(Some)
+    }
+
+    /// The path back along an alternate path, of a connection with this route. What it says of our end must be true; what it says
+    /// of the peer's is the peer's word.
+    pub(super) fn path_of_alternate(
+        &self,
+        device: &LocalAddress,
+        path: &cm::Path,
+        route: &Route,
+    ) -> Result<Path, Wrong> {
+        let of_device = |p: &&DevicePort| p.device == device.device;
+        let mut ports = self.device_ports.iter().filter(of_device);
+        let port = ports.find(|port| port.gid_index(path.remote_gid).is_some());
+        let peer = path.local_gid;
+        if peer.is_zero() || peer.ip().to_canonical().is_multicast() {
+            return Err(Wrong::Gid);
+        }
+        let common = Path {
+            local: path.remote_gid,
+            slid: Lid(0),
+            back_lid: Lid(0),
+            av: AddressVector {
+                is_global: true,
+                dgid: peer,
+                flow_label: path.flow_label,
+                traffic_class: path.tclass,
+                ..route.av
+            },
+            pkey: route.pkey,
+            pkey_index: route.pkey_index,
+            mtu: route.mtu,
+            packet_lifetime: path.ack_timeout.code().saturating_sub(1),
+        };
+        if !device.has_lids {
+            let is_ours = |a: &&LocalAddress| a.device == device.device && a.gid == path.remote_gid;
+            let own = self.addresses.iter().find(is_ours).ok_or(Wrong::Gid)?;
+            if own.gid.ip().to_canonical().is_ipv4() != peer.ip().to_canonical().is_ipv4() {
+                return Err(Wrong::Gid);
+            }
+            let (sgid_index, port_num) = (own.sgid_index, own.port_num);
+            let av = AddressVector { sgid_index, port_num, ..common.av };
+            return Ok(Path { av, ..common });
+        }
+        let port = port.ok_or(Wrong::Gid)?;
+        let sgid_index = port.gid_index(path.remote_gid).ok_or(Wrong::Gid)?;
+        let pkey_index = port.pkey_index(route.pkey).ok_or(Wrong::Gid)?;
+        let bits =
+            known_lid(path.remote_lid).and_then(|lid| port.path_bits(lid)).ok_or(Wrong::Lid)?;
+        if !path.local_lid.is_unicast() {
+            return Err(Wrong::Lid);
+        }
+        Ok(Path {
+            slid: own_lid(port, bits),
+            back_lid: own_lid(port, bits),
+            av: AddressVector {
+                is_global: path.hop_limit > 1,
+                sgid_index,
+                hop_limit: path.hop_limit,
+                dlid: path.local_lid.0,
+                sl: path.sl,
+                src_path_bits: bits,
+                static_rate: path.rate,
+                port_num: port.port_num,
+                ..common.av
+            },
+            pkey_index,
+            ..common
+        })
+    }
+
     /// The path back along the primary path of a REQ that came by `path` to an address of ours.
     pub(super) fn path_of_request(
         &self,

@@ -243,5 +243,7 @@ pub(super) fn datagram(config: &Config, route: &Route) -> Negotiated {
         retry_cnt: 0,
         rnr_retry: 0,
         srq: false,
+        alternate: None,
+        reloads: false,
     }
 }

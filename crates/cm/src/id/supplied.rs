@@ -90,7 +90,13 @@ impl Manager {
             }
             _ => return Err(CmError::Family { id, command }),
         };
-        let by_address = by_address(&self.cm.config, &device, (local, dst), out.dgid, device.mtu);
+        let dgid = match dst {
+            Addr::Ib(dst) => dst.gid,
+            Addr::Ip(dst) if !device.has_lids => Gid::from(dst.ip()),
+            // Only its host knows the port that has it.
+            Addr::Ip(_) => out.dgid,
+        };
+        let by_address = by_address(&self.cm.config, &device, (local, dst), dgid, device.mtu);
         let pkey_index = self.pkey_index(&device);
         let by_address = Path { pkey_index, ..by_address };
         let paths = self.paths_of(&device, &by_address, records).map_err(wrong)?;
@@ -141,6 +147,23 @@ impl Manager {
                 && ip.map_or(a.ip.is_ipv4() == dst.ip().is_ipv4(), |ip| a.ip == ip)
         };
         self.addresses.iter().find(fits).cloned()
+    }
+
+    /// The path that records describe which are for the alternate path only; else which path, and which field of it is wrong. Its MTU is
+    /// at least `mtu`.
+    pub(super) fn alternate_along(
+        &self,
+        device: &LocalAddress,
+        by_address: &Path,
+        records: &[PathData],
+        mtu: Mtu,
+    ) -> Result<Path, Wrong> {
+        let ends = Ends { device, by_address, manager: self };
+        let Roles { cm: None, primary: None, alternate: Some(way) } = Roles::of(records)? else {
+            return Err(("alternate", "flags"));
+        };
+        let path = ends.path("alternate", way, (way.out.sgid, way.out.dgid))?;
+        if path.mtu < mtu { Err(("alternate", "mtu")) } else { Ok(path) }
     }
 
     /// The paths that records describe; else which path, and which field of it is wrong.
@@ -361,6 +384,11 @@ impl Ends<'_> {
         let device = self.device.device;
         let own = |a: &&LocalAddress| a.device == device && a.gid == record.sgid;
         let own = self.manager.addresses.iter().find(own).ok_or("sgid")?;
+        let port = self.manager.device_port(device, own.port_num);
+        let has = |pkey| port.is_none_or(|port| port.pkey_index(pkey).is_some());
+        if record.pkey.0 & 0x7fff != 0 && !has(record.pkey) {
+            return Err("pkey");
+        }
         let hop_limit = if record.hop_limit > 1 { record.hop_limit } else { common.av.hop_limit };
         let flow_label =
             if record.flow_label == 0 { common.av.flow_label } else { record.flow_label };

@@ -1,12 +1,15 @@
 //! What connections and lookups tell, as events.
 
+use alloc::vec::Vec;
+
 use rdmux_transport::Time;
 use rdmux_wire::cm::{Rep, SidrRep, SidrStatus};
 use rdmux_wire::{AckTimeout, Qpn};
 
 use super::entry::{IdState, Link};
 use super::{EventBody, Manager};
-use crate::error::{CmError, Command};
+use crate::address::IbAddr;
+use crate::error::{CmError, Command, errno};
 use crate::event::{EventKind, EventParam};
 use crate::ib::{ConnEvent, Upcall};
 use crate::params::{ConnParam, Ece, UdParam};
@@ -36,6 +39,27 @@ impl Manager {
         let param = EventParam::Arg(arg);
         self.emit(id, EventBody { status, param, ..EventBody::new(kind) }, sink);
         Ok(())
+    }
+
+    /// What subnet administration knows of the services that an id was to look for, or a positive errno: ADDRINFO_RESOLVED or
+    /// ADDRINFO_ERROR, which is also told of no service at all.
+    pub fn handle_services(
+        &mut self,
+        id: IdHandle,
+        answer: Result<Vec<IbAddr>, i32>,
+        sink: &mut impl Sink,
+    ) {
+        let body = match answer {
+            Ok(found) if found.is_empty() => {
+                EventBody::failed(EventKind::AddrinfoError, -errno::ENOENT)
+            }
+            Ok(found) => EventBody {
+                param: EventParam::Services(found),
+                ..EventBody::new(EventKind::AddrinfoResolved)
+            },
+            Err(errno) => EventBody::failed(EventKind::AddrinfoError, -errno.abs()),
+        };
+        self.emit(id, body, sink);
     }
 
     /// A command failed whose caller did not wait for the answer: the event tells that its success would have told.
@@ -82,9 +106,20 @@ impl Manager {
             _ if state != IdState::Connect => return,
             ConnEvent::Response(rep, options) => self.response(id, &rep, options),
             ConnEvent::Established => EventBody::new(EventKind::Established),
-            ConnEvent::Rejected { reason, private_data } => {
-                let param = ConnParam { private_data: private_data.into(), ..Default::default() };
-                let body = EventBody::failed(EventKind::Rejected, i32::from(reason.0));
+            ConnEvent::Redirected(moved) => return self.request_moved(id, &moved),
+            ConnEvent::MoreTime(_) if !found.options.fields.messages => return,
+            ConnEvent::MoreTime(code) => EventBody::failed(EventKind::MoreTime, i32::from(code)),
+            ConnEvent::AlternateAsked(lap) => return self.alternate_asked(id, &lap, sink),
+            ConnEvent::AlternateAnswered(apr) => {
+                return self.alternate_answered(id, Ok(&*apr), sink);
+            }
+            ConnEvent::AlternateUnanswered(errno) => {
+                return self.alternate_answered(id, Err(errno), sink);
+            }
+            ConnEvent::Rejected(rej) => {
+                let private_data = rej.private_data.into();
+                let param = ConnParam { private_data, ..Default::default() };
+                let body = EventBody::failed(EventKind::Rejected, i32::from(rej.reason.0));
                 EventBody { param: EventParam::Conn(param), ..body }
             }
             ConnEvent::Unreachable(status) => {
@@ -112,6 +147,12 @@ impl Manager {
             _ => 0,
         };
         let timeout = self.qp_timeout(id, AckTimeout::new(code));
+        if let Some(found) = self.ids.get_mut(&id) {
+            found.peer_ack_delay = rep.target_ack_delay;
+            found.alternate = found.alternate.filter(|_| rep.failover_accepted == 0);
+        }
+        let alternate = self.ids.get(&id).and_then(|found| found.alternate);
+        let alternate = alternate.map(|path| self.alternate(id, &path));
         let param = ConnParam {
             private_data: rep.private_data.into(),
             responder_resources: rep.initiator_depth,
@@ -134,6 +175,7 @@ impl Manager {
             n.timeout = timeout;
             n.rnr_retry = rep.rnr_retry_count;
             n.srq = rep.srq;
+            n.alternate = alternate;
             *n
         });
         let body = EventBody::new(EventKind::ConnectResponse);

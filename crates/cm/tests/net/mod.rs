@@ -60,6 +60,8 @@ pub struct Host {
     pub cm: Manager,
     pub out: Out,
     pub ip: IpAddr,
+    /// Another address of the same device, if it has two.
+    pub other_ip: Option<IpAddr>,
 }
 
 impl Host {
@@ -154,10 +156,39 @@ impl Net {
             let mut cm = Manager::new(config.clone(), [n; 32]);
             let addrs = vec![local_address(ip, n.into())];
             cm.set_addresses(Time::ZERO, addrs, &mut Out::default());
-            Host { cm, out: Out::default(), ip }
+            Host { cm, out: Out::default(), ip, other_ip: None }
         });
         let filter: Filter = Box::new(|_| true);
         Self { hosts: hosts.collect(), now: Time::ZERO, log: Vec::new(), filter }
+    }
+
+    /// Hosts that have two addresses each: 10.0.0.N and 10.0.1.N.
+    pub fn with_two_addresses(count: u8) -> Self {
+        let mut net = Self::new(count);
+        for (n, host) in (1..=count).zip(&mut net.hosts) {
+            let ips = [host.ip, IpAddr::from([10, 0, 1, n])];
+            let address = |index: u8| LocalAddress {
+                sgid_index: index,
+                ..local_address(ips[usize::from(index)], n.into())
+            };
+            host.cm.set_addresses(Time::ZERO, vec![address(0), address(1)], &mut host.out);
+            host.other_ip = Some(ips[1]);
+        }
+        net
+    }
+
+    /// The message that a host has sent, and nothing else; it goes no further.
+    #[track_caller]
+    pub fn sent(&mut self, host: usize) -> (MadPath, CmMad) {
+        let (path, mad) = self.hosts[host].out.mads.pop_front().expect("it was sent");
+        assert!(self.hosts[host].out.mads.is_empty(), "and nothing else");
+        (path, CmMad::parse(&mad).unwrap())
+    }
+
+    /// A message to a host, from the other host that it has to do with.
+    pub fn say(&mut self, from: usize, to: usize, tid: u64, message: impl Into<Message>) {
+        let path = MadPath::between(self.hosts[from].ip, self.hosts[to].ip);
+        self.deliver(&path, &CmMad::new(tid, message.into()).to_bytes());
     }
 
     /// Answers queries and carries messages until nothing moves.
@@ -208,7 +239,11 @@ impl Net {
     /// Gives a datagram to the host that it is for.
     pub fn deliver(&mut self, path: &MadPath, mad: &[u8]) {
         let arrived = path.seen_by_peer();
-        if let Some(host) = self.hosts.iter_mut().find(|h| Gid::from(h.ip) == path.remote()) {
+        let to = path.remote();
+        let is_at = |ip: &IpAddr| Gid::from(*ip) == to;
+        let hosts = &mut self.hosts;
+        if let Some(host) = hosts.iter_mut().find(|h| is_at(&h.ip) || h.other_ip.iter().any(is_at))
+        {
             host.cm.handle_mad(self.now, &arrived, mad, &mut host.out);
         }
     }

@@ -44,6 +44,14 @@ pub enum Received {
     Nothing,
 }
 
+/// A record of which only a part has come.
+#[derive(Debug, Default)]
+pub struct Partial {
+    /// As long as the record will be; empty if there is none.
+    record: Vec<u8>,
+    filled: usize,
+}
+
 impl MadFile {
     /// Opens the management interface of a port. Several may be open at once.
     ///
@@ -182,6 +190,38 @@ impl MadFile {
                 }
             }
         }
+    }
+
+    /// As [`try_recv_mad`](Self::try_recv_mad), for a caller that waits for nothing, with a file of [`begin`](Self::begin): of a long
+    /// record what is there is kept in `partial`, and the rest taken by a later call.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn try_recv_part(&self, partial: &mut Partial) -> Result<Option<UserMad>, FabricError> {
+        if partial.record.is_empty() {
+            partial.record.resize(FIRST, 0);
+            let first = self.recv(&mut partial.record, RecvFlags::DONTWAIT);
+            let Ok(Some(got)) = first else {
+                partial.record.clear();
+                return first.map(|_| None);
+            };
+            let known = partial.record.get(..got.min(FIRST)).unwrap_or_default();
+            let length = begins(known, got).map_err(|e| self.protocol(e))?;
+            partial.record.resize(length, 0);
+            partial.filled = got.min(length);
+        }
+        while partial.filled < partial.record.len() {
+            let rest = &mut partial.record[partial.filled..];
+            let part = rest.len().min(FRAGMENT);
+            match self.recv(&mut rest[..part], RecvFlags::DONTWAIT)? {
+                None => return Ok(None),
+                Some(got) if got == part => partial.filled += part,
+                Some(got) => return Err(self.protocol(BadRecord::Fragment(got))),
+            }
+        }
+        let decoded = decode(&partial.record).map_err(|e| self.protocol(e));
+        partial.record.clear();
+        decoded.map(Some)
     }
 
     fn send_message(&self, parts: &[IoSlice<'_>]) -> Result<(), FabricError> {

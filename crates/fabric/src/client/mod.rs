@@ -15,6 +15,6 @@ pub use capture::Capture;
 pub use connect::ConnectOptions;
 pub(crate) use connect::connect_socket;
 pub use is_sm::{IsSm, SettingIsSm};
-pub use mad_file::{MadFile, Received};
+pub use mad_file::{MadFile, Partial, Received};
 pub use opening::Progress;
 pub use opening_file::OpeningFile;

@@ -6,23 +6,24 @@
 //! [`destroy_id`](HostClient::destroy_id) says how many events the id ever had, and the object must
 //! not go before as many were acknowledged.
 
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rdmux_cm::{
-    Addr, ChannelId, ConnParam, Event, EventKind, IdHandle, IdInfo, IdOption, JoinFlags,
+    Addr, ChannelId, ConnParam, Event, EventKind, GroupWish, IdHandle, IdInfo, IdOption,
     LocalAddress, PathData, PortSpace,
 };
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::Control as _;
 use rdmux_verbs::control::DeviceKind;
+use rdmux_wire::sa::McMemberRecord;
 
 use super::control::HostClient;
 use crate::error::HostError;
-use crate::names::peer_to_peer;
+use crate::names::{ServiceKey, peer_to_peer};
+use crate::proto::cm::group_record;
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{CmReply, CmRequest, MAX_EVENTS_MESSAGE, Request, Response};
 
@@ -527,6 +528,21 @@ impl HostClient {
         })
     }
 
+    /// Asks subnet administration for services of an ID or a name, by the port that the id is bound to. An event
+    /// AddrinfoResolved with [`EventParam::Services`](rdmux_cm::EventParam::Services), or AddrinfoError, follows.
+    ///
+    /// # Errors
+    /// See above; `EINVAL` for an id that is bound to no port of a subnet.
+    pub fn resolve_service(
+        &self,
+        id: IdHandle,
+        service: &ServiceKey,
+        timeout: Duration,
+    ) -> Result<(), HostError> {
+        let request = CmRequest::ResolveService { id, service: service.clone(), timeout };
+        self.cm_done(request, || format!("look for service {service}"))
+    }
+
     /// Sets an option (rdma_set_option(3)).
     ///
     /// # Errors
@@ -546,28 +562,45 @@ impl HostClient {
         }
     }
 
-    /// Joins a multicast group (rdma_join_multicast(3)). The event comes with `context`.
+    /// Joins a multicast group (rdma_join_multicast(3)). The event comes with `context`, by which the id knows the group.
     ///
     /// # Errors
-    /// See above.
+    /// See above; `EINVAL` with the name of the field that makes no sense.
     pub fn join_multicast(
         &self,
         id: IdHandle,
-        group: IpAddr,
-        flags: JoinFlags,
+        wish: GroupWish,
         context: u64,
     ) -> Result<(), HostError> {
-        self.cm_done(CmRequest::Join { id, group, flags, context }, || {
-            format!("join {group} with {id}")
-        })
+        let group = wish.group();
+        let what = || format!("join {group} with {id}");
+        // Fields that are too large would not travel.
+        wish.check().map_err(|fault| HostError::Refused {
+            what: what(),
+            why: fault.to_string(),
+            errno: libc::EINVAL,
+        })?;
+        self.cm_done(CmRequest::Join { id, wish: wish.into(), context }, what)
     }
 
-    /// Leaves a group (rdma_leave_multicast(3)). Gives the number of events that the group had.
+    /// Leaves the group that was joined with `context` (rdma_leave_multicast(3)). Gives the number of events that the group had.
     ///
     /// # Errors
     /// See above.
-    pub fn leave_multicast(&self, id: IdHandle, group: IpAddr) -> Result<u32, HostError> {
-        self.cm_events(CmRequest::Leave { id, group }, || format!("leave {group} with {id}"))
+    pub fn leave_multicast(&self, id: IdHandle, context: u64) -> Result<u32, HostError> {
+        self.cm_events(CmRequest::Leave { id, context }, || format!("leave a group with {id}"))
+    }
+
+    /// The group that was joined with `context`, as the network has it: its MCMemberRecord.
+    ///
+    /// # Errors
+    /// See above; `EADDRNOTAVAIL` when the id has not joined it, `ENOTCONN` until the network has answered, and afterwards
+    /// what the event MULTICAST_ERROR has told.
+    pub fn group(&self, id: IdHandle, context: u64) -> Result<McMemberRecord, HostError> {
+        match self.cm(CmRequest::Group { id, context }, || format!("query a group of {id}"))? {
+            Response::Cm(CmReply::Group(record)) => Ok(group_record(&record)),
+            other => Err(self.session.unexpected(&other)),
+        }
     }
 
     fn cm(&self, request: CmRequest, what: impl FnOnce() -> String) -> Result<Response, HostError> {
@@ -578,7 +611,11 @@ impl HostClient {
         self.session.tell(&Request::CmSoon(request))
     }
 
-    fn cm_done(&self, request: CmRequest, what: impl FnOnce() -> String) -> Result<(), HostError> {
+    pub(super) fn cm_done(
+        &self,
+        request: CmRequest,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), HostError> {
         self.done(&Request::Cm(request), what)
     }
 
@@ -606,7 +643,7 @@ impl HostClient {
 }
 
 /// Path records as they travel.
-fn on_the_way(records: &[PathData]) -> Vec<(u32, Vec<u8>)> {
+pub(super) fn on_the_way(records: &[PathData]) -> Vec<(u32, Vec<u8>)> {
     records.iter().map(|data| (data.flags, data.record.to_bytes().to_vec())).collect()
 }
 

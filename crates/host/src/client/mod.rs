@@ -10,6 +10,7 @@ mod connect;
 mod control;
 mod hub;
 pub mod memory;
+mod messages;
 mod rpc;
 
 pub use cm::EventChannel;

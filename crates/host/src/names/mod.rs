@@ -8,6 +8,7 @@ mod node_guid;
 pub(crate) mod peer_to_peer;
 mod registry;
 mod runtime;
+mod service_key;
 
 pub use config::{CmConfig, Config, LimitsConfig, ServiceConfig};
 pub use device_choice::{DeviceChoice, InvalidDeviceChoice};
@@ -16,3 +17,4 @@ pub use node_guid::{InvalidNodeGuid, NodeGuid};
 pub use rdmux_runtime::NetworkNamespace;
 pub use registry::{Registry, RegistryEntry};
 pub use runtime::{HostDir, RuntimeDir};
+pub use service_key::ServiceKey;

@@ -1,15 +1,18 @@
 //! Commands of the connection manager: one for each of rdma_cm's, and their answers.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use rdmux_cm::{
-    Addr, ChannelId, ConnParam, EventKind, IdHandle, IdInfo, IdOption, JoinFlags, LocalAddress,
-    PortSpace,
+    Addr, ChannelId, ConnParam, Courtesy, EventKind, GroupAddr, GroupWish, IdHandle, IdInfo,
+    IdOption, JoinFlags, LocalAddress, PortSpace, Refusal,
 };
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::DeviceKind;
+use rdmux_wire::Pkey;
+use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask};
 use serde::{Deserialize, Serialize};
+
+use crate::names::ServiceKey;
 
 /// A command. See the method of the same name of [`HostClient`](crate::client::HostClient).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +73,33 @@ pub enum CmRequest {
         reason: u16,
         private_data: Vec<u8>,
     },
+    RejectWith {
+        id: IdHandle,
+        refusal: Refusal,
+    },
+    AskForTime {
+        id: IdHandle,
+        service_timeout: u8,
+        private_data: Vec<u8>,
+    },
+    LoadAlternate {
+        id: IdHandle,
+        records: Vec<(u32, Vec<u8>)>,
+        private_data: Vec<u8>,
+    },
+    AnswerAlternate {
+        id: IdHandle,
+        answer: Refusal,
+    },
+    SetPrivateData {
+        id: IdHandle,
+        of: Courtesy,
+        private_data: Vec<u8>,
+    },
+    /// The queue pair has migrated.
+    Migrated {
+        id: IdHandle,
+    },
     Establish {
         id: IdHandle,
     },
@@ -94,13 +124,18 @@ pub enum CmRequest {
     },
     Join {
         id: IdHandle,
-        group: IpAddr,
-        flags: JoinFlags,
+        wish: Wish,
         context: u64,
     },
     Leave {
         id: IdHandle,
-        group: IpAddr,
+        /// What it was joined with.
+        context: u64,
+    },
+    /// The group that was joined with a context, as the network has it.
+    Group {
+        id: IdHandle,
+        context: u64,
     },
     /// An event of the program's own.
     WriteEvent {
@@ -108,6 +143,12 @@ pub enum CmRequest {
         kind: EventKind,
         status: i32,
         arg: u64,
+    },
+    /// Services of subnet administration are looked for; an event tells which there are.
+    ResolveService {
+        id: IdHandle,
+        service: ServiceKey,
+        timeout: Duration,
     },
     /// The process has read the CONNECT_REQUEST that brought the id.
     Take {
@@ -137,6 +178,55 @@ impl CmRequest {
     }
 }
 
+/// A [`GroupWish`] as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wish {
+    /// By address.
+    Address {
+        /// See [`GroupWish::Address`].
+        group: GroupAddr,
+        /// See above.
+        pkey: Pkey,
+        /// See above.
+        flags: JoinFlags,
+    },
+    /// By record.
+    Record {
+        /// An MCMemberRecord. Of another length it is all zeros, which no id can use.
+        record: Vec<u8>,
+        /// The components that count.
+        mask: u64,
+    },
+}
+
+impl From<GroupWish> for Wish {
+    fn from(wish: GroupWish) -> Self {
+        match wish {
+            GroupWish::Address { group, pkey, flags } => Self::Address { group, pkey, flags },
+            GroupWish::Record { record, mask } => {
+                Self::Record { record: record.to_bytes().to_vec(), mask: mask.bits() }
+            }
+        }
+    }
+}
+
+impl From<Wish> for GroupWish {
+    fn from(wish: Wish) -> Self {
+        match wish {
+            Wish::Address { group, pkey, flags } => Self::Address { group, pkey, flags },
+            Wish::Record { record, mask } => Self::Record {
+                record: group_record(&record),
+                mask: McMemberRecordMask::from_bits_retain(mask),
+            },
+        }
+    }
+}
+
+/// An MCMemberRecord that has travelled; of another length all zeros.
+pub(crate) fn group_record(bytes: &[u8]) -> McMemberRecord {
+    bytes.try_into().map(McMemberRecord::from_bytes).unwrap_or_default()
+}
+
 /// An answer that is more than "done".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CmReply {
@@ -150,4 +240,6 @@ pub enum CmReply {
     Events(u32),
     /// The id's addresses, state and route.
     Info(Box<IdInfo>),
+    /// An MCMemberRecord.
+    Group(Vec<u8>),
 }

@@ -13,7 +13,7 @@
 //! A message that does not decode, a request out of place or a descriptor too many closes that
 //! client, and nobody else notices.
 
-mod cm;
+pub(crate) mod cm;
 mod hub;
 mod request;
 mod status;
@@ -36,4 +36,4 @@ pub const EVENTS: usize = 4 * 1024;
 pub const MAX_EVENTS_MESSAGE: usize = 2 * EVENTS;
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;

@@ -415,6 +415,21 @@ impl Core {
             R::Reject { id, reason, private_data } => {
                 manager.reject(now, id, reason, &private_data, sink).map(done)
             }
+            R::RejectWith { id, refusal } => manager.reject_with(now, id, &refusal, sink).map(done),
+            R::AskForTime { id, service_timeout, private_data } => {
+                manager.ask_for_time(id, service_timeout, &private_data, sink).map(done)
+            }
+            R::LoadAlternate { id, records, private_data } => {
+                let records = path_data(&records);
+                manager.load_alternate(now, id, &records, &private_data, sink).map(done)
+            }
+            R::AnswerAlternate { id, answer } => {
+                manager.answer_alternate(id, &answer, sink).map(done)
+            }
+            R::SetPrivateData { id, of, private_data } => {
+                manager.set_private_data(id, of, &private_data).map(done)
+            }
+            R::Migrated { id } => manager.migrated(id).map(done),
             R::Establish { id } => manager.establish(now, id, sink).map(done),
             R::Disconnect { id } => manager.disconnect(now, id, sink).map(done),
             R::Notify { id } => manager.notify(now, id, sink).map(done),
@@ -423,12 +438,18 @@ impl Core {
             R::Query { id } => {
                 manager.query(id).map(|info| Response::Cm(CmReply::Info(Box::new(info))))
             }
-            R::Join { id, group, flags, context } => {
-                manager.join(now, id, group, flags, context, sink).map(done)
+            R::Join { id, wish, context } => {
+                manager.join(now, id, wish.into(), context, sink).map(done)
             }
-            R::Leave { id, group } => manager.leave(now, id, group, sink).map(events),
+            R::Leave { id, context } => manager.leave(now, id, context, sink).map(events),
+            R::Group { id, context } => manager
+                .group(id, context)
+                .map(|record| Response::Cm(CmReply::Group(record.to_bytes().to_vec()))),
             R::WriteEvent { id, kind, status, arg } => {
                 manager.write_event(id, kind, status, arg, sink).map(done)
+            }
+            R::ResolveService { id, service, timeout } => {
+                self.find_services(id, &service, timeout).map(done)
             }
             R::Take { id } => manager.take(id).map(done),
         }
@@ -473,6 +494,7 @@ fn created(request: &CmRequest) -> Option<(ChannelId, Event)> {
         param: EventParam::None,
         route: None,
         negotiated: None,
+        mad: None,
     };
     Some((channel, event))
 }
@@ -492,6 +514,12 @@ fn request_id(request: &CmRequest) -> Option<IdHandle> {
         | R::Connect { id, .. }
         | R::Accept { id, .. }
         | R::Reject { id, .. }
+        | R::RejectWith { id, .. }
+        | R::AskForTime { id, .. }
+        | R::LoadAlternate { id, .. }
+        | R::AnswerAlternate { id, .. }
+        | R::SetPrivateData { id, .. }
+        | R::Migrated { id }
         | R::Establish { id }
         | R::Disconnect { id }
         | R::Notify { id }
@@ -500,7 +528,9 @@ fn request_id(request: &CmRequest) -> Option<IdHandle> {
         | R::Query { id }
         | R::Join { id, .. }
         | R::Leave { id, .. }
+        | R::Group { id, .. }
         | R::WriteEvent { id, .. }
+        | R::ResolveService { id, .. }
         | R::Take { id } => Some(id),
     }
 }

@@ -26,8 +26,8 @@ use crate::proto::{Failure, GroupStatus};
 /// Who is a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Member {
-    /// An id that joined.
-    Id(IdHandle),
+    /// An id that joined, and by what context it knows the group.
+    Id(IdHandle, u64),
     /// A queue pair that was attached.
     Qp(ClientId, Qpn),
 }
@@ -48,8 +48,8 @@ struct Group {
 pub(super) struct Groups(BTreeMap<(IpAddr, IpAddr), Group>);
 
 impl Groups {
-    /// Joins for an id. Once per id and group.
-    fn join_id(&mut self, id: IdHandle, group: IpAddr, row: &Row) -> io::Result<()> {
+    /// Joins for an id.
+    fn join_id(&mut self, member: Member, group: IpAddr, row: &Row) -> io::Result<()> {
         let entry = self.entry(group, row);
         if entry.ids.is_none() {
             let socket =
@@ -57,7 +57,7 @@ impl Groups {
             change_membership(&socket, group, row.ip, row.interface.index, true)?;
             entry.ids = Some(socket);
         }
-        entry.members.insert(Member::Id(id));
+        entry.members.insert(member);
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Groups {
 
     /// The address on which one of these ids joined a group.
     fn local_of(&self, group: IpAddr, is_mine: impl Fn(IdHandle) -> bool) -> Option<IpAddr> {
-        let mine = |m: &Member| matches!(m, Member::Id(id) if is_mine(*id));
+        let mine = |m: &Member| matches!(m, Member::Id(id, _) if is_mine(*id));
         let mut groups = self.0.iter().filter(|((g, _), _)| *g == group);
         groups.find(|(_, entry)| entry.members.iter().any(mine)).map(|(&(_, local), _)| local)
     }
@@ -150,7 +150,7 @@ impl Groups {
 impl Group {
     /// Leaves with the sockets that no member needs any more.
     fn drop_unused(&mut self, group: IpAddr, local: IpAddr) {
-        if !self.members.iter().any(|m| matches!(m, Member::Id(_))) {
+        if !self.members.iter().any(|m| matches!(m, Member::Id(..))) {
             self.ids = None;
         }
         let members = &self.members;
@@ -188,25 +188,26 @@ fn change_membership(
 impl Core {
     /// Joins a group for an id at the IP network, unless it only sends.
     pub(super) fn join_for_id_over_ip(&mut self, id: IdHandle, query: JoinQuery) {
-        let joined =
-            if query.send_only { Ok(()) } else { self.join_group(id, query.group, query.local) };
+        let joined = if query.wish.hears() { self.join_group(id, &query) } else { Ok(()) };
         let mtu = self.addresses.find(query.local).map_or(Mtu::M1024, |row| row.entry.mtu);
         let hop_limit = self.manager.config().hop_limit;
-        let group = joined.map(|()| query.over_ip(hop_limit, mtu)).map_err(|f| f.errno);
+        let group = joined.map_err(|f| f.errno).and_then(|()| query.over_ip(hop_limit, mtu));
         self.group_joined(id, query, group);
     }
 
     /// Takes that back.
     pub(super) fn leave_for_id_over_ip(&mut self, id: IdHandle, query: &JoinQuery) {
-        self.groups.leave(Member::Id(id), query.group, query.local);
+        let member = Member::Id(id, query.context);
+        self.groups.leave(member, query.wish.group().ip(), query.local);
     }
 
     /// Joins a group for an id, on the address that it is bound to.
-    fn join_group(&mut self, id: IdHandle, group: IpAddr, local: IpAddr) -> Result<(), Failure> {
+    fn join_group(&mut self, id: IdHandle, query: &JoinQuery) -> Result<(), Failure> {
+        let (group, local) = (query.wish.group().ip(), query.local);
         let row = self.addresses.find(local).ok_or_else(|| {
             Failure::new(libc::EADDRNOTAVAIL, format!("{local} is not an address of this host"))
         })?;
-        let joined = self.groups.join_id(id, group, row);
+        let joined = self.groups.join_id(Member::Id(id, query.context), group, row);
         self.groups.drop_empty();
         joined.map_err(|e| failure(&e))
     }

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use rdmux_cm::{Addr, EventKind, IdHandle, Negotiated, PortSpace, Route};
+use rdmux_cm::{Addr, EventKind, GroupAddr, IdHandle, Negotiated, PortSpace, Route, UdParam};
 use rdmux_transport::attr::{Access, AttrMask, QpAttr, QpState};
+use rdmux_wire::Gid;
 
 use super::channel::EventChannel;
 use super::event::Event;
@@ -30,8 +31,39 @@ pub(super) struct State {
     pub(super) passive: bool,
     pub(super) local: Option<Addr>,
     pub(super) route: Option<Route>,
+    /// Its multicast groups.
+    pub(super) groups: Vec<Group>,
+    /// The number of the last one.
+    pub(super) last_group: u64,
     /// Events that the program holds.
     unacknowledged: usize,
+}
+
+/// A multicast group of an id.
+#[derive(Clone)]
+pub(super) struct Group {
+    /// The host service tells it in the group's events.
+    pub(super) key: u64,
+    /// As the program named it; of a new group, once it is joined, the GID that it was given.
+    pub(super) name: GroupAddr,
+    /// Whether the attached queue pair is to hear it.
+    pub(super) hears: bool,
+    /// Whether it does. It is attached once, also if the id hears a group by several memberships.
+    pub(super) attached: bool,
+    /// How to reach it, or an errno: ENOTCONN until it is joined.
+    pub(super) way: std::result::Result<UdParam, i32>,
+}
+
+impl Group {
+    /// Whether a name is its: that by which it was joined, or its GID.
+    pub(super) fn is_called(&self, name: GroupAddr) -> bool {
+        self.name == name || matches!(name, GroupAddr::Gid(mgid) if self.has(mgid))
+    }
+
+    /// Whether this is its GID.
+    pub(super) fn has(&self, mgid: Gid) -> bool {
+        self.way.as_ref().is_ok_and(|way| way.av.dgid == mgid)
+    }
 }
 
 /// The reason of a REJ by the program's wish (IBTA table 108).
@@ -52,6 +84,8 @@ impl Core {
                 passive: false,
                 local: None,
                 route: None,
+                groups: Vec::new(),
+                last_group: 0,
                 unacknowledged: 0,
             }),
             acknowledged: Condvar::new(),
@@ -98,14 +132,20 @@ impl Core {
                 self.respond(&qp, &event)?;
                 event.kind = EventKind::Established;
             }
+            (EventKind::AlternateResponse, Some(qp)) if event.status == 0 => {
+                let negotiated = event.negotiated.as_deref();
+                negotiated
+                    .map_or(Ok(()), |negotiated| advance(&qp, negotiated, &[QpState::Rts]))?;
+            }
             // The queue pair has its stream before the program hears of it.
             (EventKind::Established, _) if self.has_streams() => {
                 self.context.device().sync_control()
             }
-            (EventKind::MulticastJoin, Some(qp)) if event.context == 1 => {
-                if let rdmux_cm::EventParam::Ud(ud) = &event.param {
-                    qp.attach_multicast(ud.av.dgid)?;
-                }
+            (EventKind::MulticastJoin, qp) => self.joined(qp.as_ref(), &event)?,
+            (EventKind::MulticastError, _) => {
+                let why = event.status.saturating_abs();
+                self.detach(event.context);
+                self.change_group(event.context, |group| group.way = Err(why));
             }
             _ => {}
         }
@@ -124,6 +164,46 @@ impl Core {
             return Err(e);
         }
         self.context.client().establish(self.handle).on(self, "establish")
+    }
+
+    /// A group is joined: the attached queue pair hears it, if it is to.
+    fn joined(&self, qp: Option<&Qp>, event: &rdmux_cm::Event) -> Result<()> {
+        let rdmux_cm::EventParam::Ud(ud) = &event.param else { return Ok(()) };
+        let mgid = ud.av.dgid;
+        let is_heard = self.lock().groups.iter().any(|group| group.attached && group.has(mgid));
+        let attaches = self.change_group(event.context, |group| {
+            group.way = Ok(ud.clone());
+            if group.name.is_new() {
+                group.name = mgid.into();
+            }
+            group.attached = group.hears && qp.is_some();
+            group.attached && !is_heard
+        });
+        match qp {
+            Some(qp) if attaches == Some(true) => qp.attach_multicast(mgid),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the attached queue pair out of a group, unless the id hears that by another membership, too.
+    pub(super) fn detach(&self, key: u64) {
+        let attached = self.change_group(key, |group| {
+            let was = std::mem::replace(&mut group.attached, false);
+            group.way.as_ref().ok().filter(|_| was).map(|way| way.av.dgid)
+        });
+        let Some(mgid) = attached.flatten() else { return };
+        let state = self.lock();
+        let is_heard = state.groups.iter().any(|group| group.attached && group.has(mgid));
+        let qp = state.qp.clone().filter(|_| !is_heard);
+        drop(state);
+        if let Some(qp) = qp {
+            // One that was attached later was never in it.
+            let _ = qp.detach_multicast(mgid);
+        }
+    }
+
+    fn change_group<R>(&self, key: u64, f: impl FnOnce(&mut Group) -> R) -> Option<R> {
+        self.lock().groups.iter_mut().find(|group| group.key == key).map(f)
     }
 
     /// Whether connections are streams.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use rdmux_cm::{ConnParam, EventKind, EventParam, Negotiated, Route, UdParam};
 
+use rdmux_wire::cm::CmMad;
+
 use super::core::Core;
 use super::id::Id;
 use crate::error::{Cause, Error, Result};
@@ -71,6 +73,11 @@ impl Event {
             EventParam::Ud(param) => Some(param),
             _ => None,
         }
+    }
+    /// The peer's message that is the cause, of ids with [`CmOption::Messages`](super::CmOption::Messages): see
+    /// [`rdmux_cm::Event::message`].
+    pub fn message(&self) -> Option<CmMad> {
+        self.event.message()
     }
     /// Addresses and path, in ADDR_RESOLVED, ROUTE_RESOLVED and CONNECT_REQUEST.
     pub fn route(&self) -> Option<&Route> {

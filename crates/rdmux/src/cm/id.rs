@@ -1,11 +1,12 @@
 //! Ids.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdmux_cm::{Addr, ConnParam, IdHandle, IdOption, JoinFlags, PathData, PortSpace, Route};
+use rdmux_cm::{
+    Addr, CmOption, ConnParam, Failover, IdHandle, IdOption, PathData, PortSpace, Route,
+};
 use rdmux_transport::attr::{Access, QpType};
 
 use super::channel::EventChannel;
@@ -283,39 +284,14 @@ impl Id {
     /// # Errors
     /// When the state does not allow it.
     pub fn set_option(&self, option: IdOption) -> Result<()> {
-        self.0.context.client().set_option(self.0.handle, option).on(&*self.0, "set an option")
-    }
-
-    /// Joins a multicast group on the id's address, then an event MulticastJoin (with what an
-    /// address handle needs) or MulticastError. The attached queue pair hears the group
-    /// from that event on, unless it only sends.
-    ///
-    /// # Errors
-    /// When the id has no address yet or is no datagram id.
-    pub fn join_multicast(&self, group: IpAddr, flags: JoinFlags) -> Result<()> {
-        let attaches = u64::from(flags == JoinFlags::FullMember);
-        self.0
-            .context
-            .client()
-            .join_multicast(self.0.handle, group, flags, attaches)
-            .on(format_args!("{}, group {group}", self.0), "join")
-    }
-
-    /// Leaves a group.
-    ///
-    /// # Errors
-    /// When it is not a member.
-    pub fn leave_multicast(&self, group: IpAddr) -> Result<()> {
-        if let Some(qp) = self.qp() {
-            // A send-only member was never attached.
-            let _ = qp.detach_multicast(group.into());
+        self.0.context.client().set_option(self.0.handle, option).on(&*self.0, "set an option")?;
+        if let IdOption::Cm(CmOption::Failover(failover)) = option
+            && failover != Failover::Accepted
+            && let Some(negotiated) = &mut self.0.lock().negotiated
+        {
+            negotiated.alternate = None;
         }
-        self.0
-            .context
-            .client()
-            .leave_multicast(self.0.handle, group)
-            .map(drop)
-            .on(format_args!("{}, group {group}", self.0), "leave")
+        Ok(())
     }
 
     /// Our address, once bound or resolved.

@@ -49,21 +49,30 @@
 //! # }
 //! ```
 //!
+//! Over InfiniBand and RoCE everything that the connection manager of InfiniBand can say is there, too: its fields
+//! ([`CmOption`]), refusals with additional information and redirections ([`Id::reject_with`], [`Id::redirect`]), requests for more
+//! time ([`Id::ask_for_time`]), and paths that a connection may migrate to ([`Id::set_paths`] for the first one,
+//! [`Id::load_alternate`] for those after it).
+//!
 //! An event is acknowledged by dropping it. [`Id::destroy`] waits until all events of the id are.
 //! A dropped id is destroyed as soon as they are.
 
 mod channel;
 mod core;
 mod event;
+mod group;
 mod id;
+mod messages;
 
 pub use channel::EventChannel;
 pub(crate) use channel::Ids;
 pub use event::Event;
 pub use id::Id;
 pub use rdmux_cm::{
-    Addr, ConnParam, EventKind, IbAddr, IdHandle, IdOption, JoinFlags, Negotiated, PathData,
-    PortSpace, Route, UdParam,
+    Addr, Alternate, CmOption, ConnParam, Courtesy, EventKind, Failover, GroupAddr, GroupWish,
+    IbAddr, IdHandle, IdOption, JoinFlags, Negotiated, PathData, PortSpace, Redirect, Refusal,
+    Route, UdParam,
 };
 pub use rdmux_wire::ServiceId;
-pub use rdmux_wire::sa::PathRecord;
+pub use rdmux_wire::cm::{AprStatus, CmMad, Message, RejReason, SidrStatus};
+pub use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask, PathRecord};

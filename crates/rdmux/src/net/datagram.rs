@@ -1,13 +1,14 @@
 //! Datagrams: to any number of peers and groups, each whole or not at all.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rdmux_cm::{ConnParam, EventKind, JoinFlags, PortSpace, UdParam};
-use rdmux_wire::{Gid, Qkey, Qpn};
+use rdmux_cm::{ConnParam, EventKind, GroupAddr, GroupWish, JoinFlags, PortSpace, UdParam};
+use rdmux_wire::sa::McMemberRecord;
+use rdmux_wire::{Qkey, Qpn};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::Options;
@@ -51,9 +52,23 @@ pub struct Datagram {
     sgid_index: u8,
     options: Options,
     context: Context,
-    groups: Vec<(IpAddr, Gid, Id)>,
+    groups: Vec<Member>,
     local: SocketAddr,
     _answerer: Answerer,
+}
+
+/// A group of an endpoint: its name, its members, and the id that has joined it.
+struct Member {
+    name: GroupAddr,
+    hears: bool,
+    peer: Peer,
+    id: Id,
+}
+
+impl Member {
+    fn is_called(&self, name: GroupAddr) -> bool {
+        self.name == name || name == self.peer.ah.vector().dgid.into()
+    }
 }
 
 /// Where a datagram goes.
@@ -172,40 +187,77 @@ impl Datagram {
     ///
     /// # Errors
     /// When the address is no group, or the network refuses.
-    pub fn join(&mut self, group: IpAddr) -> Result<Peer> {
-        block_on(self.join_in::<Blocking>(group))
+    pub fn join(&mut self, group: impl Into<GroupAddr>) -> Result<Peer> {
+        self.join_as(GroupWish::address(group, JoinFlags::FullMember))
     }
 
-    async fn join_in<S: Style>(&mut self, group: IpAddr) -> Result<Peer> {
-        let to = SocketAddr::new(group, 0);
+    /// Joins a multicast group as a wish says: to receive or only to send, by address or by an MCMemberRecord.
+    ///
+    /// # Errors
+    /// When the wish makes no sense, which the error says by the name of the field; or the network refuses.
+    pub fn join_as(&mut self, wish: GroupWish) -> Result<Peer> {
+        block_on(self.join_in::<Blocking>(wish))
+    }
+
+    async fn join_in<S: Style>(&mut self, wish: GroupWish) -> Result<Peer> {
+        let to = SocketAddr::new(wish.group().ip(), 0);
         let deadline = Deadline::after(Some(self.options.timeout));
         let channel = EventChannel::new(&self.context)?;
         let id = Id::new(&channel, PortSpace::Udp)?;
         let own = self.local.ip();
         let source = if own.is_unspecified() { self.context.address()? } else { own };
         id.bind(SocketAddr::new(source, 0))?;
-        id.join_multicast(group, JoinFlags::FullMember)?;
+        id.join(wish)?;
         let event = next::<S>(&channel, deadline, EventKind::MulticastJoin, to).await?;
         let peer = peer_of(&event, to)?;
         drop(event);
-        let mgid = peer.ah.vector().dgid;
-        self.qp.attach_multicast(mgid)?;
-        self.groups.push((group, mgid, id));
+        let (mgid, hears) = (peer.ah.vector().dgid, wish.hears());
+        if hears {
+            self.qp.attach_multicast(mgid)?;
+        }
+        let name = if wish.group().is_new() { mgid.into() } else { wish.group() };
+        self.groups.push(Member { name, hears, peer, id });
         Ok(peer)
+    }
+
+    fn member(&self, group: GroupAddr, asked: &'static str) -> Result<usize> {
+        self.groups.iter().position(|member| member.is_called(group)).ok_or_else(|| {
+            let cause = Cause::Invalid(format!("{group} was not joined"));
+            Error::new(self.to_string(), asked, cause)
+        })
+    }
+
+    /// A group as the network has it.
+    ///
+    /// # Errors
+    /// When it was not joined, or was lost.
+    pub fn group(&self, group: impl Into<GroupAddr>) -> Result<McMemberRecord> {
+        let group = group.into().canonical();
+        let at = self.member(group, "query a group")?;
+        self.groups[at].id.group(self.groups[at].name)
+    }
+
+    /// Sends a datagram to a group that was joined, by its address. Returns when it is on its way.
+    ///
+    /// # Errors
+    /// When the group was not joined; and as for [`send_to`](Self::send_to).
+    pub fn send_to_group(&mut self, group: impl Into<GroupAddr>, message: &[u8]) -> Result<()> {
+        let at = self.member(group.into().canonical(), "send to a group")?;
+        let peer = self.groups[at].peer;
+        self.send_to(&peer, message)
     }
 
     /// Leaves a group.
     ///
     /// # Errors
     /// When it was not joined.
-    pub fn leave(&mut self, group: IpAddr) -> Result<()> {
-        let Some(at) = self.groups.iter().position(|(g, ..)| *g == group) else {
-            let cause = Cause::Invalid(format!("{group} was not joined"));
-            return Err(Error::new(self.to_string(), "leave a group", cause));
-        };
-        let (_, mgid, id) = self.groups.swap_remove(at);
-        self.qp.detach_multicast(mgid)?;
-        id.leave_multicast(group)
+    pub fn leave(&mut self, group: impl Into<GroupAddr>) -> Result<()> {
+        let at = self.member(group.into().canonical(), "leave a group")?;
+        let Member { name, hears, peer, id } = self.groups.swap_remove(at);
+        if hears {
+            self.qp.detach_multicast(peer.ah.vector().dgid)?;
+        }
+        id.leave_multicast(name)
     }
 
     /// Sends a datagram. Returns when it is on its way.
@@ -287,8 +339,15 @@ impl Datagram {
     ///
     /// # Errors
     /// As there.
-    pub async fn join_async(&mut self, group: IpAddr) -> Result<Peer> {
-        self.join_in::<crate::style::Tokio>(group).await
+    pub async fn join_async(&mut self, group: impl Into<GroupAddr>) -> Result<Peer> {
+        self.join_as_async(GroupWish::address(group, JoinFlags::FullMember)).await
+    }
+    /// As [`join_as`](Self::join_as).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn join_as_async(&mut self, wish: GroupWish) -> Result<Peer> {
+        self.join_in::<crate::style::Tokio>(wish).await
     }
     /// As [`recv_from`](Self::recv_from).
     ///

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rdmux_cm::{EventKind, PortSpace};
+use rdmux_cm::{Addr, EventKind, PortSpace};
 
 use super::connection::{Connection, Core};
 use super::{Options, Receiver, Sender};
 use crate::cm::{Event, EventChannel, Id};
-use crate::error::{Cause, Error, Result};
+use crate::error::{Attempt as _, Cause, Error, Result};
+use crate::resolver::Answer;
 use crate::style::Style;
 use crate::wait::Deadline;
 use crate::{Cq, QpType};
@@ -16,21 +17,35 @@ use crate::{Cq, QpType};
 /// One-sided operations that may be outstanding besides messages.
 const ONE_SIDED: u32 = 16;
 
-/// The active side, from the address to the connection.
-pub(super) async fn connect<S: Style>(options: Options, to: SocketAddr) -> Result<Connection> {
+/// An address that nothing else is known of.
+pub(super) fn by_ip(to: SocketAddr) -> Answer {
+    Answer { dst: Some(to.into()), ..Answer::default() }
+}
+
+/// The active side, from the address to the connection. Where paths are known nothing is resolved.
+pub(super) async fn connect<S: Style>(options: Options, to: Answer) -> Result<Connection> {
     let context = options.open_context()?;
     let deadline = Deadline::after(Some(options.timeout));
     let channel = EventChannel::new(&context)?;
-    let id = Id::new(&channel, PortSpace::Tcp)?;
-
-    id.resolve_addr(options.source.map(Into::into), to, options.timeout)?;
-    expect::<S>(&channel, EventKind::AddrResolved, deadline, to).await?;
-    id.resolve_route(deadline.left().unwrap_or(Duration::MAX))?;
-    expect::<S>(&channel, EventKind::RouteResolved, deadline, to).await?;
+    let dst = to.dst.ok_or(Cause::Invalid("an answer without a destination".to_owned()));
+    let dst = dst.on("a connection", "connect")?;
+    let space = to.port_space.unwrap_or(PortSpace::Tcp);
+    let id = Id::with_type(&channel, space, to.qp_type.unwrap_or(QpType::Rc))?;
+    let src = options.source.map(Addr::from).or(to.src);
+    if to.paths.is_empty() {
+        id.resolve_addr(src, dst, options.timeout)?;
+        expect::<S>(&channel, EventKind::AddrResolved, deadline, dst).await?;
+        id.resolve_route(deadline.left().unwrap_or(Duration::MAX))?;
+    } else {
+        id.resolve_along(src, dst, &to.paths)?;
+    }
+    expect::<S>(&channel, EventKind::RouteResolved, deadline, dst).await?;
 
     let mut halves = Halves::new(&options, id, &channel)?;
-    halves.id.connect(&options.conn_param(&context))?;
-    let event = expect::<S>(&channel, EventKind::Established, deadline, to).await?;
+    let mut param = options.conn_param(&context);
+    param.private_data.splice(..0, to.connect);
+    halves.id.connect(&param)?;
+    let event = expect::<S>(&channel, EventKind::Established, deadline, dst).await?;
     halves.private_data = event.private_data().to_vec();
     Ok(halves.join())
 }
@@ -40,7 +55,7 @@ async fn expect<S: Style>(
     channel: &EventChannel,
     kind: EventKind,
     deadline: Deadline,
-    to: SocketAddr,
+    to: Addr,
 ) -> Result<Event> {
     match channel.next_in::<S>(deadline).await? {
         Some(event) => event.expect(kind, "connect"),

@@ -8,6 +8,7 @@ use rdmux_cm::ConnParam;
 use super::{Connection, Datagram, Listener};
 use crate::Context;
 use crate::error::Result;
+use crate::resolver::Answer;
 use crate::style::{Blocking, block_on};
 
 /// How a [`Connection`], [`Listener`] or [`Datagram`] shall be. Both sides should agree on the
@@ -78,7 +79,7 @@ impl Options {
     /// # Errors
     /// When nobody listens there, or the time has passed.
     pub fn connect(self, to: SocketAddr) -> Result<Connection> {
-        block_on(super::establish::connect::<Blocking>(self, to))
+        block_on(super::establish::connect::<Blocking>(self, super::establish::by_ip(to)))
     }
     /// As [`connect`](Self::connect), async.
     ///
@@ -86,7 +87,23 @@ impl Options {
     /// As for [`connect`](Self::connect).
     #[cfg(feature = "tokio")]
     pub async fn connect_async(self, to: SocketAddr) -> Result<Connection> {
-        super::establish::connect::<crate::style::Tokio>(self, to).await
+        super::establish::connect::<crate::style::Tokio>(self, super::establish::by_ip(to)).await
+    }
+    /// Connects to what a [`Resolver`](crate::resolver::Resolver) has found: along its paths, if it has some, and then nobody is
+    /// asked for anything.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect); when the answer is one for listeners or for datagrams.
+    pub fn connect_along(self, to: &Answer) -> Result<Connection> {
+        block_on(super::establish::connect::<Blocking>(self, to.clone()))
+    }
+    /// As [`connect_along`](Self::connect_along), async.
+    ///
+    /// # Errors
+    /// As for [`connect_along`](Self::connect_along).
+    #[cfg(feature = "tokio")]
+    pub async fn connect_along_async(self, to: &Answer) -> Result<Connection> {
+        super::establish::connect::<crate::style::Tokio>(self, to.clone()).await
     }
     /// Listens for connections on an address of this host. Port 0 takes a free one.
     ///

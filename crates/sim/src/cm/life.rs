@@ -39,6 +39,14 @@ pub(super) struct Life {
     pub(super) ended_here: bool,
     /// The id is no more.
     pub(super) destroyed: bool,
+    /// It refused by sending its peer elsewhere.
+    pub(super) redirected: bool,
+    /// LAPs that it sent and that were not answered.
+    pub(super) laps: u32,
+    /// Alternate paths that its peer says it has.
+    pub(super) loaded: u32,
+    /// Alternate paths of its peer's that it has taken.
+    pub(super) taken: u32,
     gave_up: bool,
     got: BTreeMap<EventKind, u32>,
 }
@@ -56,6 +64,10 @@ impl Life {
             established: false,
             ended_here: false,
             destroyed: false,
+            redirected: false,
+            laps: 0,
+            loaded: 0,
+            taken: 0,
             gave_up: false,
             got: BTreeMap::new(),
         }
@@ -94,6 +106,11 @@ impl Life {
         if self.destroyed {
             return Err(format!("{kind} for an id that was destroyed"));
         }
+        if [EventKind::AlternateRequest, EventKind::AlternateResponse, EventKind::MoreTime]
+            .contains(&kind)
+        {
+            return self.take_word(event);
+        }
         let count = self.got.entry(kind).or_default();
         *count += 1;
         // A program may ask for its path again.
@@ -130,6 +147,25 @@ impl Life {
         if fits { Ok(()) } else { Err(format!("{kind} does not fit what came before: {self:?}")) }
     }
 
+    /// Takes an event that may come any number of times.
+    fn take_word(&mut self, event: &Event) -> Result<(), String> {
+        let kind = event.kind;
+        let is_up = self.has(EventKind::Established) || self.established;
+        let fits = match kind {
+            EventKind::AlternateRequest => self.role == Role::Passive && is_up,
+            EventKind::AlternateResponse => self.role == Role::Active && self.laps > 0,
+            _ => self.said_yes && self.role.connects(),
+        };
+        if !fits || self.has(EventKind::Disconnected) {
+            return Err(format!("{kind} does not fit what came before: {self:?}"));
+        }
+        if kind == EventKind::AlternateResponse {
+            self.laps -= 1;
+            self.loaded += u32::from(event.status == 0);
+        }
+        Ok(())
+    }
+
     /// What the run may not end with, whatever the network did.
     pub(super) fn check_end(&self) -> Result<(), String> {
         let outcome = self.told_over()
@@ -138,6 +174,9 @@ impl Life {
         let routed = self.has(EventKind::RouteResolved) || self.has(EventKind::RouteError);
         if self.has(EventKind::AddrResolved) && !routed && !self.ended_here {
             return Err(format!("waits for a path for ever: {self:?}"));
+        }
+        if self.laps > 0 && !self.over() {
+            return Err(format!("waits for APR for ever: {self:?}"));
         }
         match self.role {
             Role::Active | Role::Stray | Role::Asking | Role::Passive

@@ -10,6 +10,7 @@ use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::Qpn;
 
 use super::life::{Life, Role};
+use super::messages::Word;
 use super::paths;
 use super::world::{Happening, Key, PORT, SERVER, World};
 use crate::net::NodeId;
@@ -21,6 +22,8 @@ pub(super) enum Thought {
     Start { from: NodeId, to: NodeId, wish: Wish },
     /// About an id.
     Do(Key, Deed),
+    /// About an id, beside what must be said.
+    Say(Key, Word),
     /// A command from nowhere, for any id of a node.
     Chaos(NodeId),
 }
@@ -151,6 +154,7 @@ impl World {
         match thought {
             Thought::Start { from, to, wish } => self.start(from, to, wish),
             Thought::Do(key, deed) => self.does(key, deed),
+            Thought::Say(key, word) => self.says(key, word),
             Thought::Chaos(node) => {
                 let life = self.nodes[node].life;
                 let keys: Vec<Key> = self.lives.keys().copied().collect();
@@ -178,6 +182,7 @@ impl World {
         let id = node.cm.create_id_on(channel, space, qp_type, Some(only), 0);
         let id = id.map_err(|e| e.to_string())?;
         self.last_token += 1;
+        self.words.tell(&mut node.cm, id);
         let key = (from, node.life, id);
         let mut new = Life::new(from, channel, role, self.last_token);
         new.iwarp = transport == TransportType::Iwarp;
@@ -272,6 +277,7 @@ impl World {
         if event.kind == EventKind::Established && role == Role::Active {
             self.stats.established += 1;
         }
+        self.talks(key, &event)?;
         match event.kind {
             EventKind::AddrResolved => return self.resolve_route(at, event.id),
             EventKind::RouteResolved => {
@@ -335,7 +341,10 @@ impl World {
         if !datagram && !iwarp {
             self.names_peer(key, token, Role::Active, event)?;
         }
+        // A request that was sent elsewhere may come again to where it was sent first, before the refusal is there.
+        let elsewhere = self.lives.values().any(|l| l.token == token && l.redirected);
         let again = self.lives.values().any(|l| l.token == token && l.role == role && !l.over());
+        let again = again && !elsewhere;
         // Who was reset asks again; that the first request is dead shows when it is answered.
         // An answer to a lookup is kept for eight repetitions, and a network that is cut may lose as many.
         let forgotten = datagram && self.scenario.cuts > 0;
@@ -347,6 +356,7 @@ impl World {
         new.iwarp = iwarp;
         self.lives.insert(key, new);
         self.nodes[at].cm.take(id).map_err(|e| e.to_string())?;
+        self.talks(key, event)?;
         let deed = match self.rng.random_range(0..10) {
             0 => Deed::Reject,
             1 => Deed::Destroy,

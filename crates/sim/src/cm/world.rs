@@ -16,9 +16,10 @@ use rdmux_cm::{
 };
 use rdmux_transport::attr::TransportType;
 use rdmux_wire::cm::CmMad;
-use rdmux_wire::{Gid, Guid, Mtu};
+use rdmux_wire::{Guid, Mtu};
 
 use super::life::{Life, Role};
+use super::messages::{Words, other_ip};
 use super::paths::Paths;
 use super::program::{SERVICES, Thought};
 use super::streams::{self, Tcp};
@@ -115,6 +116,7 @@ pub(super) struct World {
     pub(super) lives: BTreeMap<Key, Life>,
     pub(super) tcp: Tcp,
     pub(super) paths: Paths,
+    pub(super) words: Words,
     pub(super) stats: CmStats,
     pub(super) last_token: u64,
     pub(super) last_qpn: u32,
@@ -152,6 +154,7 @@ impl World {
             lives: BTreeMap::new(),
             tcp: Tcp::default(),
             paths,
+            words: Words::new(seed),
             stats: CmStats::default(),
             last_token: 0,
             last_qpn: 0x100,
@@ -174,8 +177,9 @@ impl World {
     fn service(&mut self, node: NodeId) -> Manager {
         let mut cm = Manager::new(config(), self.rng.random());
         let roce = address(node);
+        let other = LocalAddress { ip: other_ip(node), gid: other_ip(node).into(), ..roce.clone() };
         let iwarp = LocalAddress { device: 1, transport: TransportType::Iwarp, ..roce.clone() };
-        cm.set_addresses(self.agenda.now(), vec![roce, iwarp], &mut Out::default());
+        cm.set_addresses(self.agenda.now(), vec![roce, iwarp, other], &mut Out::default());
         cm
     }
 
@@ -186,6 +190,7 @@ impl World {
         let cm = &mut self.nodes[node].cm;
         for (ps, qp_type) in SERVICES {
             let id = cm.create_id(SERVER, ps, qp_type, 0).expect("a new id");
+            self.words.tell(cm, id);
             cm.bind(id, any, false).expect("a free port");
             cm.listen(id, backlog).expect("a bound id");
         }
@@ -336,9 +341,7 @@ impl World {
     }
 
     fn send(&mut self, from: NodeId, path: &MadPath, mad: &[u8; 256]) {
-        let Some(to) = self.nodes.iter().position(|n| Gid::from(n.ip) == path.remote()) else {
-            return;
-        };
+        let Some(to) = self.node_at(path.remote().ip().to_canonical()) else { return };
         let mut hasher = DefaultHasher::new();
         (from, to, mad).hash(&mut hasher);
         let identity = hasher.finish();
@@ -363,6 +366,7 @@ impl World {
         for (key, life) in &self.lives {
             life.check_end().map_err(|what| format!("{key:?} {what}"))?;
         }
+        self.check_alternates()?;
         if !self.scenario.strict() {
             return Ok(());
         }
@@ -386,6 +390,7 @@ impl World {
 
     /// Destroys everything, and sees that nothing is left.
     fn clean_up(&mut self) -> Result<(), String> {
+        self.stats.redirected += self.nodes.iter().map(|n| n.cm.counters().redirected).sum::<u64>();
         self.end_all();
         for at in 0..self.nodes.len() {
             let now = self.agenda.now();

@@ -14,12 +14,53 @@ pub struct Apr {
     pub remote_comm_id: u32,
     /// How many bytes of `info` count.
     pub info_len: u8,
-    /// 0 when the path was loaded, else why not (IBTA 12.8.2.3).
-    pub status: u8,
+    /// Whether the path was loaded, and if not why.
+    pub status: AprStatus,
     /// Additional information, by the status.
     pub info: [u8; Self::INFO_LEN],
     /// The consumer's.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
+}
+
+/// What became of a LAP (IBTA 12.8.2.3, table 124). Unknown values pass through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AprStatus(pub u8);
+
+macro_rules! statuses {
+    ($($name:ident = $code:literal, $text:literal;)*) => {
+        impl AprStatus {
+            $(#[doc = concat!("Status ", stringify!($code), ": ", $text, ".")]
+            pub const $name: Self = Self($code);)*
+
+            /// What the code means, or none for an unknown one.
+            pub const fn text(self) -> Option<&'static str> {
+                match self.0 { $($code => Some($text),)* _ => None }
+            }
+        }
+    };
+}
+
+statuses! {
+    LOADED = 0, "the path was loaded";
+    INVALID_COMM_ID = 1, "invalid communication ID";
+    UNSUPPORTED = 2, "alternate paths are not supported";
+    REJECTED = 3, "the consumer does not want the path";
+    REDIRECT = 4, "to be sent elsewhere";
+    IS_CURRENT = 5, "the connection uses the path already";
+    INVALID_QPN = 6, "wrong queue pair or end-to-end context";
+    INVALID_LID = 7, "LID rejected";
+    INVALID_GID = 8, "GID rejected";
+    INVALID_FLOW_LABEL = 9, "flow label rejected";
+    INVALID_TRAFFIC_CLASS = 10, "traffic class rejected";
+    INVALID_HOP_LIMIT = 11, "hop limit rejected";
+    INVALID_PACKET_RATE = 12, "packet rate rejected";
+    INVALID_SL = 13, "service level rejected";
+}
+
+impl fmt::Display for AprStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text().unwrap_or("unknown"))
+    }
 }
 
 mod field {
@@ -43,7 +84,7 @@ impl Apr {
             local_comm_id: get32(b, field::LOCAL_COMM_ID),
             remote_comm_id: get32(b, field::REMOTE_COMM_ID),
             info_len: b[field::INFO_LEN],
-            status: b[field::STATUS],
+            status: AprStatus(b[field::STATUS]),
             info: get(b, field::INFO),
             private_data: get(b, field::PRIVATE_DATA),
         })
@@ -55,7 +96,7 @@ impl Apr {
         put32(&mut b, field::LOCAL_COMM_ID, self.local_comm_id);
         put32(&mut b, field::REMOTE_COMM_ID, self.remote_comm_id);
         b[field::INFO_LEN] = self.info_len;
-        b[field::STATUS] = self.status;
+        b[field::STATUS] = self.status.0;
         put(&mut b, field::INFO, self.info);
         put(&mut b, field::PRIVATE_DATA, self.private_data);
         b
@@ -65,6 +106,7 @@ impl Apr {
 impl fmt::Display for Apr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { local_comm_id, remote_comm_id, status, .. } = self;
-        write!(f, "APR id {local_comm_id:#010x} remote {remote_comm_id:#010x} status {status}")
+        write!(f, "APR id {local_comm_id:#010x} remote {remote_comm_id:#010x}")?;
+        write!(f, " status {} ({status})", status.0)
     }
 }

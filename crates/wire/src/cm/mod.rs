@@ -32,7 +32,7 @@ mod service_id;
 mod sidr_rep;
 mod sidr_req;
 
-pub use apr::Apr;
+pub use apr::{Apr, AprStatus};
 pub use drep::Drep;
 pub use dreq::Dreq;
 pub use ip_header::{IpHeader, IpPair};

@@ -90,6 +90,14 @@ impl Transport {
         }
     }
 
+    /// The transport as one number: 0 is RC, 1 UC, 2 RD, and 4 more than its code an extended transport, of which 1 is XRC.
+    pub const fn code(self) -> u8 {
+        match self.codes() {
+            (3, extended) => 4 + extended,
+            (transport, _) => transport,
+        }
+    }
+
     const fn codes(self) -> (u8, u8) {
         match self {
             Self::Rc => (0, 0),

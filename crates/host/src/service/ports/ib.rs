@@ -21,6 +21,7 @@ mod lookout;
 mod manager;
 mod peers;
 mod sa;
+mod services;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;

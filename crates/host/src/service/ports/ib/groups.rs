@@ -1,16 +1,17 @@
-//! Groups that ids join on InfiniBand: subnet administration is asked for them, once for the port, with the parameters of the
-//! partition's broadcast group (RFC 4391 5, `cma_join_ib_multicast` in Linux).
+//! Groups that ids join on InfiniBand: subnet administration is asked for them, once for the port. A group that is named by its
+//! address has the parameters of the partition's broadcast group (RFC 4391 5, `cma_join_ib_multicast` in Linux); a record is
+//! handed on as it is.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use rdmux_cm::{IdHandle, JoinQuery, PortSpace};
+use rdmux_cm::{GroupAddr, GroupWish, IdHandle, JoinQuery, PortSpace};
 use rdmux_ipoib::membership::Administration;
 use rdmux_ipoib::{Join, Memberships};
 use rdmux_wire::ipoib::group;
 use rdmux_wire::mad::Method;
-use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask, Selector};
+use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, Selector};
 use rdmux_wire::{Gid, Qkey};
 
 use super::sa::{Subject, question};
@@ -25,8 +26,8 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) enum Member {
     /// The interface, of its broadcast group.
     Interface,
-    /// An id, of a group with this address.
-    Id(IdHandle, IpAddr),
+    /// An id, of a group that it knows by this context.
+    Id(IdHandle, u64),
 }
 
 /// The port's memberships.
@@ -42,7 +43,7 @@ impl Groups {
     pub(in crate::service) fn status(&self) -> Vec<GroupStatus> {
         let mut members = BTreeMap::<(IpAddr, IpAddr), u32>::new();
         for query in self.wishes.values() {
-            *members.entry((query.group, query.local)).or_default() += 1;
+            *members.entry((query.wish.group().ip(), query.local)).or_default() += 1;
         }
         let row = |((group, local), members)| GroupStatus { group, local, members };
         members.into_iter().map(row).collect()
@@ -116,36 +117,44 @@ impl Core {
 
     /// Joins a group for an id.
     pub(super) fn join_ib_for_id(&mut self, id: IdHandle, query: JoinQuery) {
-        let Some(broadcast) = self.adapter.interface.broadcast().copied() else {
-            // Linux has this errno where the broadcast group is not known.
+        let broadcast = self.adapter.interface.broadcast().copied();
+        let join = match (query.wish, broadcast) {
+            // Subnet administration is asked from the first port only.
+            _ if query.port_num != 1 => None,
+            (GroupWish::Record { record, mask }, _) => Some(Join { record, mask }),
+            (GroupWish::Address { group, .. }, Some(broadcast)) => {
+                Some(self.wish(&query, group, &broadcast))
+            }
+            // Linux has this errno, too, where the broadcast group is not known.
+            (GroupWish::Address { .. }, None) => None,
+        };
+        let Some(join) = join else {
             return self.group_joined(id, query, Err(libc::EADDRNOTAVAIL));
         };
-        let join = self.wish(&query, &broadcast);
-        let member = Member::Id(id, query.group);
+        let member = Member::Id(id, query.context);
         self.adapter.groups.wishes.insert(member, query);
         self.want_group(member, join);
     }
 
     /// Takes that back.
     pub(super) fn leave_ib_for_id(&mut self, id: IdHandle, query: &JoinQuery) {
-        let member = Member::Id(id, query.group);
+        let member = Member::Id(id, query.context);
         self.adapter.groups.wishes.remove(&member);
         self.with_memberships(|memberships, out| memberships.leave(member, out));
     }
 
-    fn wish(&self, query: &JoinQuery, broadcast: &McMemberRecord) -> Join {
+    fn wish(&self, query: &JoinQuery, group: GroupAddr, broadcast: &McMemberRecord) -> Join {
         let as_ip = query.port_space == PortSpace::IpoIb;
-        let join_state = match query.send_only {
-            true => JoinState::SEND_ONLY_FULL_MEMBER,
-            false => JoinState::FULL_MEMBER,
-        };
         let record = McMemberRecord {
-            mgid: mgid(query, broadcast),
+            mgid: match group {
+                GroupAddr::Ip(ip) => mgid(ip, query.port_space, broadcast),
+                GroupAddr::Gid(mgid) => mgid,
+            },
             port_gid: self.adapter.port_gid(self.node_guid),
             qkey: if as_ip { broadcast.qkey } else { Qkey::RDMA_UDP },
             mtu_selector: Selector::EXACTLY,
             rate_selector: Selector::EXACTLY,
-            join_state,
+            join_state: query.wish.join_state(),
             mlid: McMemberRecord::default().mlid,
             ..*broadcast
         };
@@ -167,11 +176,11 @@ impl Core {
 }
 
 /// The GID of a group's address in the partition of the broadcast group.
-fn mgid(query: &JoinQuery, broadcast: &McMemberRecord) -> Gid {
-    let signature = match query.port_space {
+fn mgid(ip: IpAddr, port_space: PortSpace, broadcast: &McMemberRecord) -> Gid {
+    let signature = match port_space {
         PortSpace::Udp => group::Signature::Cm,
         PortSpace::Tcp | PortSpace::IpoIb | PortSpace::Ib => group::Signature::Ip,
     };
     let scope = broadcast.mgid.0[1] & 0xf;
-    group::of(query.group, broadcast.pkey, scope, signature)
+    group::of(ip, broadcast.pkey, scope, signature)
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdmux_cm::{IdHandle, PathQuery, Time};
-use rdmux_fabric::client::{MadFile, OpeningFile, Progress};
+use rdmux_fabric::client::{MadFile, OpeningFile, Partial, Progress};
 use rdmux_fabric::proto::PortRef;
 use rdmux_fabric::{FabricDir, FabricError};
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
@@ -16,6 +16,7 @@ use rdmux_verbs::port::PortState;
 use rdmux_verbs::throttled;
 use rdmux_wire::Lid;
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass, status};
+use rdmux_wire::rmpp::Rmpp;
 use rdmux_wire::sa::{CLASS_VERSION, McMemberRecord, PathRecord, SaMad};
 
 use crate::service::core::Core;
@@ -43,12 +44,16 @@ pub(super) enum Subject {
     Path(IdHandle, Box<PathQuery>),
     /// A question of the port's memberships, by its number.
     Group(u64),
+    /// Services for an id.
+    Services(IdHandle),
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(in crate::service) struct SaClient {
     state: State,
+    /// An answer that has come in part.
+    partial: Partial,
     /// The questions that are not answered, by the lower half of their transaction IDs.
     open: BTreeMap<u32, Open>,
     last_tid: u32,
@@ -144,6 +149,7 @@ impl Core {
 
     /// The fabric is gone, or its port is another one: what was asked has no answer.
     pub(super) fn close_sa(&mut self) {
+        self.adapter.sa.partial = Partial::default();
         match std::mem::take(&mut self.adapter.sa.state) {
             State::Closed => {}
             State::Opening(opening) => self.poller.remove(&opening),
@@ -226,8 +232,11 @@ impl Core {
 
     fn read_sa(&mut self) {
         for _ in 0..MAX_ROW {
-            let State::Ready { file, .. } = &self.adapter.sa.state else { return };
-            match file.try_recv_mad() {
+            let SaClient { state: State::Ready { file, .. }, partial, .. } = &mut self.adapter.sa
+            else {
+                return;
+            };
+            match file.try_recv_part(partial) {
                 Ok(Some(mad)) => self.process_sa(&mad),
                 Ok(None) => return,
                 Err(e) => {
@@ -277,6 +286,7 @@ impl Core {
                     answer.and_then(|mad| mad.record::<McMemberRecord>().map_err(|_| libc::EPROTO));
                 self.group_answered(question, record);
             }
+            Subject::Services(id) => self.services_answered(id, answer),
         }
     }
 
@@ -305,8 +315,11 @@ fn number_of(tid: u64) -> u32 {
 /// The agent: it has no methods, so it gets nothing but answers.
 fn begin(dir: &FabricDir, port: &PortRef) -> Result<Option<OpeningFile>, FabricError> {
     let class = MgmtClass::SUBN_ADM.0;
+    // Answers of several records come in several datagrams.
+    let rmpp_version = Rmpp::VERSION;
+    let class_version = CLASS_VERSION;
     let registration =
-        Registration { qpn: 1, class, class_version: CLASS_VERSION, ..Registration::default() };
+        Registration { qpn: 1, class, class_version, rmpp_version, ..Registration::default() };
     MadFile::begin(dir, port, registration)
 }
 

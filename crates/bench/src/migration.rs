@@ -1,0 +1,199 @@
+//! How long a connection completes nothing when its link goes down and it migrates to another one, beside the timer of its queue
+//! pair's retries.
+//!
+//! Two hosts with two ports each on a subnet, connected by the connection manager along the first ports, with the second ones as
+//! alternate path. One WRITE after the other; meanwhile the first port of the sender is disabled.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rdmux::cm::{
+    ConnParam, EventChannel, EventKind, IbAddr, Id, IdOption, PathData, PathRecord, PortSpace,
+    ServiceId,
+};
+use rdmux::umad::sm::{Attribute, PhysState, PortInfo, PortState as State};
+use rdmux::umad::smp::Smp;
+use rdmux::umad::{Address, AgentAttr, Fabric, Method, MgmtClass, Port};
+use rdmux::{
+    Access, AckTimeout, Context, Cq, DeviceKind, Gid, Lid, MigState, Mr, Mtu, Pkey, PortState, Qp,
+    QpType, SendWr, WcStatus,
+};
+
+use super::run::Bench;
+use super::stats::{Figure, Unit};
+
+/// How long an acknowledgement is waited for: 16.8 ms.
+const TIMER: AckTimeout = AckTimeout::new(12);
+/// How often it is asked again before the path is given up.
+const RETRIES: u8 = 1;
+const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_be9c);
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How long WRITEs go on before the link goes down.
+const BEFORE: Duration = Duration::from_millis(100);
+
+impl Bench {
+    pub(super) fn migration(&mut self) -> Result<Figure> {
+        const NAME: &str = "without completions at a migration";
+        let (gaps, timers) = self.rounds(
+            NAME,
+            |_| Pair::new()?.gap(),
+            |_| Ok(TIMER.duration().context("there is a timer")?.as_secs_f64()),
+        )?;
+        Ok(Figure::alone(NAME, Unit::Seconds, &gaps).beside("the retry timer", &timers))
+    }
+}
+
+/// A queue pair, where it completes, and memory.
+struct End {
+    context: Context,
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+impl End {
+    fn new(context: &Context) -> Result<Self> {
+        let (cq, pd) = (context.cq(16)?, context.pd());
+        let qp = pd.qp(QpType::Rc).cq(&cq).build()?;
+        let mr = pd.alloc(4096, Access::all())?;
+        Ok(Self { context: context.clone(), cq, qp, mr })
+    }
+}
+
+/// Two ends that are connected, and ready to migrate.
+struct Pair {
+    ends: [End; 2],
+    _ids: [Id; 2],
+    _channels: [EventChannel; 2],
+}
+
+impl Pair {
+    fn new() -> Result<Self> {
+        let fabric = Fabric::managed("switch:6")?;
+        let contexts = [host(&fabric, "a")?, host(&fabric, "b")?];
+        let [a, b] = &contexts;
+        let channels = [EventChannel::new(a)?, EventChannel::new(b)?];
+        let listener = Id::with_type(&channels[1], PortSpace::Ib, QpType::Rc)?;
+        let active = Id::with_type(&channels[0], PortSpace::Ib, QpType::Rc)?;
+        for id in [&listener, &active] {
+            id.set_option(IdOption::AckTimeout(TIMER.code()))?;
+        }
+        listener.bind(IbAddr::new(Gid::ZERO, SERVICE))?;
+        listener.listen(1)?;
+        let records = [
+            record(PathData::PRIMARY, [end(a, 1)?, end(b, 1)?]),
+            record(PathData::ALTERNATE, [end(a, 2)?, end(b, 2)?]),
+        ];
+        active.resolve_along(None, IbAddr::new(end(b, 1)?.0, SERVICE), &records)?;
+        next(&channels[0], EventKind::RouteResolved)?;
+        let ends = [End::new(a)?, End::new(b)?];
+        let param = ConnParam { retry_count: RETRIES, rnr_retry_count: 7, ..ConnParam::default() };
+        active.attach_qp(&ends[0].qp)?;
+        active.connect(&param)?;
+        let request = next(&channels[1], EventKind::ConnectRequest)?.take_id();
+        let passive = request.context("the request has no id")?;
+        passive.attach_qp(&ends[1].qp)?;
+        passive.accept(&param)?;
+        next(&channels[0], EventKind::Established)?;
+        next(&channels[1], EventKind::Established)?;
+        let start = Instant::now();
+        while ends.iter().any(|end| end.qp.migration() != MigState::Armed) {
+            ensure!(start.elapsed() < LIMIT, "the connection is not armed");
+            thread::yield_now();
+        }
+        Ok(Self { ends, _ids: [active, passive], _channels: channels })
+    }
+
+    /// The longest time between two completions while the link goes down.
+    fn gap(&self) -> Result<f64> {
+        let [near, far] = &self.ends;
+        let is_down = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let disabling = scope.spawn(|| {
+                thread::sleep(BEFORE);
+                let disabled = disable(&near.context, 1);
+                is_down.store(true, Ordering::Release);
+                disabled
+            });
+            let (start, mut longest) = (Instant::now(), Duration::ZERO);
+            let mut last = start;
+            let mut after = 0;
+            while after < 1000 {
+                let wr = SendWr::write(1, far.mr.remote());
+                near.qp.post_send(&wr.sges(&[near.mr.slice(..64)]).signaled())?;
+                let done = loop {
+                    if let Some(done) = near.cq.poll_one() {
+                        break done;
+                    }
+                    ensure!(start.elapsed() < LIMIT, "nothing completes any more");
+                };
+                if done.status != WcStatus::Success {
+                    bail!("a WRITE ended with {:?}", done.status);
+                }
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+                let is_over =
+                    is_down.load(Ordering::Acquire) && near.qp.migration() == MigState::Migrated;
+                after += u32::from(is_over);
+                ensure!(start.elapsed() < LIMIT, "the connection does not migrate");
+            }
+            disabling.join().map_err(|_| anyhow::anyhow!("disabling the port panicked"))??;
+            Ok(longest.as_secs_f64())
+        })
+    }
+}
+
+/// A host with two ports, once they are up.
+fn host(fabric: &Fabric, name: &str) -> Result<Context> {
+    let builder = Context::builder().embedded().fabric(fabric).fabric(fabric).host(name);
+    let context = builder.device(DeviceKind::Ib).open()?;
+    for port in [1, 2] {
+        while context.query_port_number(port)?.state != PortState::Active {
+            context.next_event(Some(LIMIT))?.context("a port does not come up")?;
+        }
+    }
+    Ok(context)
+}
+
+/// Where a port is.
+fn end(context: &Context, port: u8) -> Result<(Gid, Lid)> {
+    Ok((context.gid_of_port(port, 0)?, context.query_port_number(port)?.lid))
+}
+
+fn record(flags: u32, [from, to]: [(Gid, Lid); 2]) -> PathData {
+    let record = PathRecord {
+        sgid: from.0,
+        dgid: to.0,
+        slid: from.1,
+        dlid: to.1,
+        pkey: Pkey::DEFAULT,
+        mtu: Mtu::M1024.code(),
+        packet_life_time: 8,
+        ..PathRecord::default()
+    };
+    PathData { flags: flags | PathData::BIDIRECTIONAL, record }
+}
+
+fn next(channel: &EventChannel, kind: EventKind) -> Result<rdmux::cm::Event> {
+    let event = channel.next(Some(LIMIT))?.context("no event came")?;
+    Ok(event.expect(kind, "connect")?)
+}
+
+/// Disables a port's link, as `ibportstate -D 0 PORT disable` does.
+fn disable(context: &Context, number: u8) -> Result<()> {
+    let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
+    let mut client = Port::open(context, number)?.client(&agent)?;
+    let smp = |method| Smp::directed(method, PortInfo::ATTR_ID, number.into(), &[]);
+    let answer = client.ask_smp(&Address::directed(), &smp(Method::GET))?;
+    let Some(Attribute::PortInfo(mut info)) = answer.attribute() else {
+        bail!("the port does not tell its state");
+    };
+    (info.port_state, info.port_physical_state) = (State::DOWN, PhysState::DISABLED);
+    let mut set = smp(Method::SET);
+    set.set_attribute(&Attribute::PortInfo(info));
+    client.ask_smp(&Address::directed(), &set)?;
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! What a program may say in the connection manager's messages beyond a connection's parameters, and what it is told of those
+//! of its peer.
+//!
+//! InfiniBand's and RoCE's connections only: iWARP has none of these messages.
+
+use alloc::vec::Vec;
+
+use rdmux_wire::cm::CmMad;
+use rdmux_wire::{Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, class_port_info::ClassPortInfo};
+
+/// A field of REQ, REP or MRA, or what the connection manager is to do with messages of the peer's: an option of an id
+/// ([`IdOption::Cm`](crate::IdOption::Cm)). What comes by a listener has the listener's.
+///
+/// Times are codes of 4.096 us * 2^code, 0 to 31.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum CmOption {
+    /// REQ, remote CM response timeout: in what time the peer should answer (IBTA 12.7.11). Our own messages are sent again
+    /// accordingly. Before `connect`.
+    RemoteResponseTimeout(u8),
+    /// REQ, local CM response timeout: in what time we answer (IBTA 12.7.12). The peer sends its messages again accordingly.
+    /// Before `connect`.
+    LocalResponseTimeout(u8),
+    /// REQ, max CM retries, 0 to 15: how often either side sends a message again (IBTA 12.7.27). Before `connect`.
+    MaxRetries(u8),
+    /// REQ and REP, starting PSN, 24 bits: the first one that we expect; random unless set (IBTA 12.7.31). Before `connect` or
+    /// `listen`.
+    StartingPsn(u32),
+    /// REQ, path packet payload MTU, at most that of the path (IBTA 12.7.28). Before `connect`.
+    PathMtu(Mtu),
+    /// REQ and REP, local Q_Key, which only reliable datagrams have a use for (IBTA 12.7.13). Before `connect` or `accept`.
+    LocalQkey(u32),
+    /// REP, target ACK delay: how long our queue pair takes to acknowledge (IBTA 12.7.33). Before `accept`.
+    TargetAckDelay(u8),
+    /// REP, failover accepted; unless set, what became of REQ's alternate path. A path that is not accepted is not loaded. Before
+    /// `accept`.
+    Failover(Failover),
+    /// MRA, service timeout, of those that are sent because the program has not answered when the peer asks again (IBTA 12.7.32).
+    ServiceTimeout(u8),
+    /// How often a request may be redirected before it is refused, 0 to 15; 4 unless set. 0 tells redirections as refusals.
+    MaxRedirects(u8),
+    /// Whether the program is told of everything: events have the peer's message ([`Event::message`](crate::Event::message)), and
+    /// LAP and MRA are events. Without it a LAP is refused.
+    Messages(bool),
+}
+
+/// What became of a REQ's alternate path (REP's "failover accepted", IBTA 12.7.30).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum Failover {
+    /// It was taken, or there was none.
+    #[default]
+    Accepted = 0,
+    /// This end does not migrate.
+    NotSupported = 1,
+    /// This end migrates, but not to that path.
+    Rejected = 2,
+}
+
+impl Failover {
+    /// That of a code; none for one that means nothing.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Accepted),
+            1 => Some(Self::NotSupported),
+            2 => Some(Self::Rejected),
+            _ => None,
+        }
+    }
+}
+
+/// Messages of which only the private data are a program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Courtesy {
+    /// RTU, 224 bytes.
+    Rtu,
+    /// DREQ, 220 bytes.
+    Dreq,
+    /// DREP, 224 bytes.
+    Drep,
+}
+
+impl Courtesy {
+    /// How many bytes fit.
+    pub const fn room(self) -> usize {
+        match self {
+            Self::Rtu | Self::Drep => 224,
+            Self::Dreq => 220,
+        }
+    }
+}
+
+/// A refusal with everything that REJ can say (IBTA 12.6.7), or SIDR_REP or APR.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Refusal {
+    /// Why: a [`RejReason`](rdmux_wire::cm::RejReason); of a lookup a [`SidrStatus`](rdmux_wire::cm::SidrStatus) but 0; of an
+    /// alternate path an [`AprStatus`](rdmux_wire::cm::AprStatus).
+    pub reason: u16,
+    /// Additional information, by the reason; at most 72 bytes.
+    pub info: Vec<u8>,
+    /// Bytes for the peer: at most 148, of a lookup 136.
+    pub private_data: Vec<u8>,
+}
+
+impl Refusal {
+    /// The most bytes of additional information.
+    pub const INFO: usize = 72;
+}
+
+/// Where a peer is to ask instead (IBTA 12.6.7.2, reasons 24 and 25; 12.11.2.1, status 4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Redirect {
+    /// The GID of the port there.
+    pub gid: Gid,
+    /// Its LID. On InfiniBand a redirection without one is told, and not followed.
+    pub lid: Lid,
+    /// The partition; zero leaves it as it is.
+    pub pkey: Pkey,
+    /// Service level to there.
+    pub sl: u8,
+    /// Traffic class to there.
+    pub tclass: u8,
+    /// Flow label to there, 20 bits.
+    pub flow_label: u32,
+}
+
+impl Redirect {
+    /// How many bytes of the additional information say where.
+    const SAID: u8 = 40;
+
+    /// The additional information that says so: a ClassPortInfo.
+    pub fn to_info(&self) -> [u8; 72] {
+        let info = ClassPortInfo {
+            base_version: 1,
+            class_version: rdmux_wire::cm::CLASS_VERSION,
+            redirect_gid: self.gid,
+            redirect_tclass: self.tclass,
+            redirect_sl: self.sl & 0xf,
+            redirect_flow_label: self.flow_label & 0xf_ffff,
+            redirect_lid: self.lid,
+            redirect_pkey: self.pkey,
+            redirect_qp: Qpn::QP1,
+            redirect_qkey: Qkey::QP1,
+            ..ClassPortInfo::default()
+        };
+        info.to_bytes()
+    }
+
+    /// What additional information of this length says, if that is another QP1.
+    pub fn of_info(info: &[u8; 72], len: u8) -> Option<Self> {
+        let said = ClassPortInfo::from_bytes(info);
+        let is_qp1 = said.redirect_qp == Qpn::QP1 && len >= Self::SAID;
+        is_qp1.then_some(Self {
+            gid: said.redirect_gid,
+            lid: said.redirect_lid,
+            pkey: said.redirect_pkey,
+            sl: said.redirect_sl,
+            tclass: said.redirect_tclass,
+            flow_label: said.redirect_flow_label,
+        })
+    }
+}
+
+/// What the options of an id say; what is not set is the configuration's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fields {
+    pub(crate) remote_response_timeout: Option<u8>,
+    pub(crate) local_response_timeout: Option<u8>,
+    pub(crate) max_retries: Option<u8>,
+    pub(crate) starting_psn: Option<Psn>,
+    pub(crate) path_mtu: Option<Mtu>,
+    pub(crate) local_qkey: Qkey,
+    pub(crate) target_ack_delay: Option<u8>,
+    pub(crate) failover: Option<Failover>,
+    pub(crate) service_timeout: Option<u8>,
+    pub(crate) max_redirects: Option<u8>,
+    pub(crate) messages: bool,
+}
+
+/// How often a request may be redirected, unless its program says otherwise.
+const REDIRECTS: u8 = 4;
+
+impl Fields {
+    /// Takes an option; else what is wrong with it.
+    pub(crate) fn set(&mut self, option: CmOption) -> Result<(), &'static str> {
+        let code =
+            |code| if code > 31 { Err("the timeout code exceeds 31") } else { Ok(Some(code)) };
+        let count = |n| if n > 15 { Err("the number exceeds 15") } else { Ok(Some(n)) };
+        match option {
+            CmOption::RemoteResponseTimeout(c) => self.remote_response_timeout = code(c)?,
+            CmOption::LocalResponseTimeout(c) => self.local_response_timeout = code(c)?,
+            CmOption::MaxRetries(n) => self.max_retries = count(n)?,
+            CmOption::StartingPsn(psn) if psn >> 24 != 0 => return Err("a PSN has 24 bits"),
+            CmOption::StartingPsn(psn) => self.starting_psn = Some(Psn::new(psn)),
+            CmOption::PathMtu(mtu) => self.path_mtu = Some(mtu),
+            CmOption::LocalQkey(qkey) => self.local_qkey = Qkey(qkey),
+            CmOption::TargetAckDelay(c) => self.target_ack_delay = code(c)?,
+            CmOption::Failover(failover) => self.failover = Some(failover),
+            CmOption::ServiceTimeout(c) => self.service_timeout = code(c)?,
+            CmOption::MaxRedirects(n) => self.max_redirects = count(n)?,
+            CmOption::Messages(told) => self.messages = told,
+        }
+        Ok(())
+    }
+
+    /// How often a request may be redirected.
+    pub(crate) fn redirects(&self) -> u8 {
+        self.max_redirects.unwrap_or(REDIRECTS)
+    }
+}
+
+/// The message that is being looked at, for events that tell of it.
+#[derive(Debug, Default)]
+pub(crate) struct Arrived(Option<[u8; 256]>);
+
+impl Arrived {
+    /// A datagram came.
+    pub(crate) fn set(&mut self, mad: &[u8]) {
+        self.0 = mad.try_into().ok();
+    }
+
+    /// It came some time ago, and is looked at now.
+    pub(crate) fn again(&mut self, mad: &CmMad) {
+        self.0 = Some(mad.to_bytes());
+    }
+
+    /// What happens from now on is of another cause.
+    pub(crate) fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> Option<Vec<u8>> {
+        self.0.map(Vec::from)
+    }
+}

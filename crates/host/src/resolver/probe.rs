@@ -1,0 +1,79 @@
+//! An id that finds a way and is never connected: the connection manager looks for neighbours and paths, whoever asks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdmux_cm::{Addr, Event, EventKind, IdHandle, PortSpace, Route};
+use rdmux_transport::attr::QpType;
+use rdmux_verbs::control::DeviceKind;
+
+use super::ResolveError;
+use crate::client::{EventChannel, HostClient};
+use crate::error::HostError;
+
+/// How long an address, a path and a list of services may take each, as in rdma_create_ep(3).
+pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// See the module. Its channel is its own, so that it is gone with it.
+pub(super) struct Probe {
+    client: Arc<HostClient>,
+    channel: EventChannel,
+    id: IdHandle,
+}
+
+impl Probe {
+    pub(super) fn new(
+        client: &Arc<HostClient>,
+        space: PortSpace,
+        qp_type: QpType,
+        only: Option<DeviceKind>,
+    ) -> Result<Self, ResolveError> {
+        let channel = EventChannel::open(client)?;
+        let id = client.create_id_on(&channel, space, qp_type, only, 0)?;
+        Ok(Self { client: Arc::clone(client), channel, id })
+    }
+
+    /// The device and the address that lead to a peer, and its GID.
+    pub(super) fn address(&self, src: Option<Addr>, dst: Addr) -> Result<Route, ResolveError> {
+        self.client.resolve_addr(self.id, src, dst, TIMEOUT)?;
+        self.route(EventKind::AddrResolved)
+    }
+
+    /// The path to it.
+    pub(super) fn path(&self) -> Result<Route, ResolveError> {
+        self.client.resolve_route(self.id, TIMEOUT)?;
+        self.route(EventKind::RouteResolved)
+    }
+
+    fn route(&self, kind: EventKind) -> Result<Route, ResolveError> {
+        let event = self.event(kind)?;
+        let without = || self.failed(kind, libc::EPROTO);
+        event.route.map(|route| *route).ok_or_else(without)
+    }
+
+    /// The next event, which is to be of this kind.
+    pub(super) fn event(&self, kind: EventKind) -> Result<Event, ResolveError> {
+        match self.channel.get_event()? {
+            Some(event) if event.kind == kind && event.status == 0 => Ok(event),
+            Some(event) => Err(self.failed(kind, event.status.abs())),
+            None => Err(self.failed(kind, libc::EAGAIN)),
+        }
+    }
+
+    fn failed(&self, kind: EventKind, errno: i32) -> ResolveError {
+        let what = format!("find a way, as {} did not come", kind.name());
+        let why = std::io::Error::from_raw_os_error(errno).to_string();
+        HostError::Refused { what, why, errno }.into()
+    }
+
+    pub(super) fn id(&self) -> IdHandle {
+        self.id
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // The service may be gone, and the id with it.
+        let _ = self.client.destroy_id_soon(self.id);
+    }
+}

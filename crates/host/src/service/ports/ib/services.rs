@@ -1,0 +1,59 @@
+//! Services that subnet administration knows (ServiceRecord, IBTA 15.2.5.14), as Linux looks for them on behalf of ids.
+
+use std::time::Duration;
+
+use rdmux_cm::{CmError, Command, IbAddr, IdHandle};
+use rdmux_wire::mad::Method;
+use rdmux_wire::sa::{SaMad, ServiceRecord, ServiceRecordMask};
+
+use super::sa::{Subject, question};
+use crate::names::ServiceKey;
+use crate::service::core::Core;
+
+/// How many an event tells of at most.
+const MAX_FOUND: usize = 256;
+
+impl Core {
+    /// Asks for the services of an ID or a name. The id is bound to a port of ours on a subnet.
+    pub(in crate::service) fn find_services(
+        &mut self,
+        id: IdHandle,
+        service: &ServiceKey,
+        timeout: Duration,
+    ) -> Result<(), CmError> {
+        let command = Command::ResolveService;
+        let device = self.manager.query(id)?.device;
+        if device.is_none_or(|device| !device.has_lids) {
+            let what = "the id is bound to no port of a subnet";
+            return Err(CmError::Invalid { id, command, what });
+        }
+        let mut record = ServiceRecord::default();
+        let mask = match service {
+            ServiceKey::Id(sid) => {
+                record.service_id = *sid;
+                ServiceRecordMask::SERVICE_ID
+            }
+            ServiceKey::Name(name) => {
+                record.service_name = name.as_str().into();
+                ServiceRecordMask::SERVICE_NAME
+            }
+        };
+        let record = record.to_bytes();
+        let mad = question(Method::GET_TABLE, ServiceRecord::ATTR_ID, &record, mask.bits());
+        self.ask_sa(Subject::Services(id), &mad, timeout);
+        Ok(())
+    }
+
+    /// Subnet administration has answered, or has not: an errno.
+    pub(super) fn services_answered(&mut self, id: IdHandle, answer: Result<SaMad<'_>, i32>) {
+        let answer = answer.map(|mad| {
+            let records = mad.records::<ServiceRecord>().take(MAX_FOUND);
+            records.map(|record| address_of(&record)).collect()
+        });
+        self.manager.handle_services(id, answer, &mut self.outbox);
+    }
+}
+
+fn address_of(record: &ServiceRecord) -> IbAddr {
+    IbAddr { pkey: record.service_pkey, ..IbAddr::new(record.service_gid, record.service_id) }
+}

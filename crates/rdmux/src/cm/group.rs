@@ -1,0 +1,144 @@
+//! Multicast groups of an id.
+//!
+//! ```
+//! use std::net::{Ipv4Addr, SocketAddr};
+//! use std::time::Duration;
+//! use rdmux::cm::{EventChannel, EventKind, GroupWish, Id, JoinFlags, PortSpace};
+//! use rdmux::{QpType, SendWr};
+//!
+//! # fn main() -> rdmux::Result<()> {
+//! # let context = rdmux::Context::builder().embedded().open()?;
+//! # let own = context.address()?;
+//! let group = Ipv4Addr::new(239, 77, 1, 2);
+//! let channel = EventChannel::new(&context)?;
+//! let id = Id::new(&channel, PortSpace::Udp)?;
+//! id.bind(SocketAddr::from((own, 0)))?;
+//! let cq = context.cq(16)?;
+//! id.attach_qp(&context.pd().qp(QpType::Ud).cq(&cq).max_inline(64).build()?)?;
+//!
+//! id.join(GroupWish::address(group, JoinFlags::FullMember))?;
+//! let event = channel.next(Some(Duration::from_secs(5)))?.expect("an answer");
+//! drop(event.expect(EventKind::MulticastJoin, "join")?);
+//!
+//! assert_eq!(id.group(group)?.mgid.ip(), group);
+//! id.send_to(SendWr::send(1).inline(&[b"hello"]).signaled(), group)?;
+//! cq.wait_one(None)?;
+//! id.leave_multicast(group)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::io;
+
+use rdmux_cm::{GroupAddr, GroupWish, JoinFlags};
+use rdmux_wire::sa::McMemberRecord;
+
+use super::core::Group;
+use super::id::Id;
+use crate::error::{Attempt, Cause, Error, Result};
+use crate::{Ah, SendWr};
+
+/// ENOTCONN, until a group is joined.
+const NOT_YET: i32 = 107;
+/// EADDRNOTAVAIL, of what is no group of the id's.
+const NOT_JOINED: i32 = 99;
+
+impl Id {
+    /// Joins a multicast group on the id's address, then an event MulticastJoin (with what an
+    /// address handle needs) or MulticastError. The attached queue pair hears the group
+    /// from that event on, unless it only sends.
+    ///
+    /// # Errors
+    /// When the id has no address yet or is no datagram id.
+    pub fn join_multicast(&self, group: impl Into<GroupAddr>, flags: JoinFlags) -> Result<()> {
+        self.join(GroupWish::address(group, flags))
+    }
+
+    /// As [`join_multicast`](Self::join_multicast), by a wish: an address, or an MCMemberRecord and its components, which on
+    /// InfiniBand reach subnet administration as they are.
+    ///
+    /// # Errors
+    /// When the id has no address yet or is no datagram id, or a field makes no sense, which the error names.
+    pub fn join(&self, wish: GroupWish) -> Result<()> {
+        let name = wish.group();
+        let core = self.core();
+        let key = {
+            let mut state = core.lock();
+            state.last_group += 1;
+            let key = state.last_group;
+            let (hears, attached, way) = (wish.hears(), false, Err(NOT_YET));
+            state.groups.push(Group { key, name, hears, attached, way });
+            key
+        };
+        let asked = core.context.client().join_multicast(core.handle, wish, key);
+        let is_new = asked.is_ok();
+        // One of this name that did not come, or was lost, is replaced.
+        core.lock().groups.retain(|group| {
+            let failed = group.way.as_ref().is_err_and(|why| *why != NOT_YET);
+            let is_old = group.key != key && group.name == name && failed;
+            if is_new { !is_old } else { group.key != key }
+        });
+        asked.on(format_args!("{core}, group {name}"), "join")
+    }
+
+    /// Leaves a group, by the name with which it was joined, or its GID.
+    ///
+    /// # Errors
+    /// When it is not a member.
+    pub fn leave_multicast(&self, group: impl Into<GroupAddr>) -> Result<()> {
+        let name = group.into().canonical();
+        let core = self.core();
+        let left = self.find(name, "leave")?;
+        core.detach(left.key);
+        core.lock().groups.retain(|group| group.key != left.key);
+        let left = core.context.client().leave_multicast(core.handle, left.key);
+        left.map(drop).on(format_args!("{core}, group {name}"), "leave")
+    }
+
+    /// A group as the network has it.
+    ///
+    /// # Errors
+    /// When the id is not a member: it has not joined, was not answered yet, or has lost the group.
+    pub fn group(&self, group: impl Into<GroupAddr>) -> Result<McMemberRecord> {
+        let name = group.into().canonical();
+        let core = self.core();
+        let key = self.find(name, "query a group")?.key;
+        let known = core.context.client().group(core.handle, key);
+        known.on(format_args!("{core}, group {name}"), "query a group")
+    }
+
+    /// Posts a request on the attached queue pair to a group that is joined: where to, and the Q_Key, are filled in. For the
+    /// shortest way keep an address handle of the event ([`Ah::from_vector`]).
+    ///
+    /// # Errors
+    /// When the id is not a member, has no queue pair, or the queue is full; nothing is sent then.
+    pub fn send_to(&self, wr: SendWr<'_>, group: impl Into<GroupAddr>) -> Result<()> {
+        let name = group.into().canonical();
+        let asked = "send to a group";
+        let (qp, way) = {
+            let state = self.core().lock();
+            let group = state.groups.iter().find(|group| group.is_called(name));
+            let way = group.map_or(Err(NOT_JOINED), |group| {
+                let way = group.way.as_ref().map_err(|why| *why)?;
+                Ok((Ah::from_vector(way.av), way.qp_num, way.qkey))
+            });
+            (state.qp.clone(), way)
+        };
+        let (ah, qpn, qkey) = way.map_err(|why| no_member(self, name, asked, why))?;
+        let Some(qp) = qp else {
+            let cause = Cause::Invalid("no queue pair is attached".to_owned());
+            return Err(Error::new(self.core().to_string(), asked, cause));
+        };
+        qp.post_send(&wr.to(&ah, qpn, qkey))
+    }
+
+    fn find(&self, name: GroupAddr, asked: &'static str) -> Result<Group> {
+        let found = self.core().lock().groups.iter().find(|g| g.is_called(name)).cloned();
+        found.ok_or_else(|| no_member(self, name, asked, NOT_JOINED))
+    }
+}
+
+fn no_member(id: &Id, name: GroupAddr, asked: &'static str, errno: i32) -> Error {
+    let cause = Cause::from(io::Error::from_raw_os_error(errno));
+    Error::new(format!("{}, group {name}", id.core()), asked, cause)
+}

@@ -1,0 +1,111 @@
+//! What InfiniBand's connection manager can say beyond a connection.
+
+use rdmux_cm::{Courtesy, PathData, Redirect, Refusal};
+use rdmux_transport::attr::{QpState, QpType};
+use rdmux_wire::cm::{RejReason, SidrStatus};
+
+use super::core::advance;
+use super::id::Id;
+use crate::error::{Attempt, Result};
+
+impl Id {
+    /// Refuses a CONNECT_REQUEST for any reason, with additional information: the peer sees Rejected with that reason; or of
+    /// datagrams Unreachable with a status.
+    ///
+    /// # Errors
+    /// When there is nothing to refuse, or something is too long.
+    pub fn reject_with(&self, refusal: Refusal) -> Result<()> {
+        let core = self.core();
+        core.context.client().reject_with(core.handle, refusal).on(&**core, "reject")
+    }
+
+    /// Sends the peer of a CONNECT_REQUEST elsewhere: to the service of the same number at another port. Its connection manager
+    /// follows without its program, if it is this one and the way is known.
+    ///
+    /// # Errors
+    /// As for [`reject_with`](Self::reject_with).
+    pub fn redirect(&self, to: &Redirect, private_data: &[u8]) -> Result<()> {
+        let qp_type = self.core().lock().negotiated.map(|negotiated| negotiated.qp_type);
+        let reason = if qp_type == Some(QpType::Ud) {
+            SidrStatus::REDIRECT.0.into()
+        } else {
+            RejReason::PORT_CM_REDIRECT.0
+        };
+        let (info, private_data) = (to.to_info().to_vec(), private_data.to_vec());
+        self.reject_with(Refusal { reason, info, private_data })
+    }
+
+    /// Asks the peer for time before a ConnectRequest, a ConnectResponse or an AlternateRequest is answered: it waits for
+    /// 4.096 us * 2^`service_timeout` before it asks again.
+    ///
+    /// # Errors
+    /// When there is nothing to answer, the code exceeds 31, or there are more than 222 bytes of private data.
+    pub fn ask_for_time(&self, service_timeout: u8, private_data: &[u8]) -> Result<()> {
+        let core = self.core();
+        let asked = core.context.client().ask_for_time(core.handle, service_timeout, private_data);
+        asked.on(&**core, "ask the peer for time")
+    }
+
+    /// Sets the private data of a message that other calls send: RTU before [`connect`](Self::connect), DREQ and DREP before
+    /// [`disconnect`](Self::disconnect).
+    ///
+    /// # Errors
+    /// When they are too long: [`Courtesy::room`].
+    pub fn set_private_data(&self, of: Courtesy, private_data: &[u8]) -> Result<()> {
+        let core = self.core();
+        let set = core.context.client().set_private_data(core.handle, of, private_data);
+        set.on(&**core, "set private data")
+    }
+
+    /// Asks the peer of a connection that we have made to be ready for another path: one or two records with
+    /// [`PathData::ALTERNATE`]. Then an event AlternateResponse; if its status is 0, the attached queue pair has the path, and is
+    /// armed once both ends have seen that of each other.
+    ///
+    /// # Errors
+    /// When the id is not connected or was connected to, when the last such request is not answered, or when the records make no path.
+    pub fn load_alternate(&self, records: &[PathData], private_data: &[u8]) -> Result<()> {
+        let core = self.core();
+        let asked = core.context.client().load_alternate(core.handle, records, private_data);
+        asked.on(&**core, "load an alternate path")
+    }
+
+    /// Takes the path of an AlternateRequest: the attached queue pair has it before the peer is told.
+    ///
+    /// # Errors
+    /// When there is no such request, or the queue pair cannot follow; then it may still be refused.
+    pub fn accept_alternate(&self, private_data: &[u8]) -> Result<()> {
+        let core = self.core();
+        let (qp, negotiated) = {
+            let state = core.lock();
+            (state.qp.clone(), state.negotiated)
+        };
+        if let (Some(qp), Some(negotiated)) = (qp, negotiated) {
+            advance(&qp, &negotiated, &[QpState::Rts])?;
+        }
+        self.answer(Refusal { private_data: private_data.to_vec(), ..Refusal::default() })
+    }
+
+    /// Refuses an AlternateRequest; the reason is an [`AprStatus`](super::AprStatus).
+    ///
+    /// # Errors
+    /// When there is no such request, or something is too long.
+    pub fn refuse_alternate(&self, refusal: Refusal) -> Result<()> {
+        self.answer(refusal)
+    }
+
+    fn answer(&self, answer: Refusal) -> Result<()> {
+        let core = self.core();
+        let answered = core.context.client().answer_alternate(core.handle, answer);
+        answered.on(&**core, "answer an alternate path")
+    }
+
+    /// Says that the queue pair has migrated ([`QpEvent::PathMig`](crate::QpEvent)): the connection manager's messages go by the
+    /// path that it uses now.
+    ///
+    /// # Errors
+    /// When the connection has no alternate path.
+    pub fn notify_migrated(&self) -> Result<()> {
+        let core = self.core();
+        core.context.client().migrated(core.handle).on(&**core, "follow a migration")
+    }
+}

@@ -1,0 +1,192 @@
+//! Programs that say more than they must: alternate paths by LAP and APR, requests for more time, redirections.
+//!
+//! Each node has two addresses. Whose queue pair has migrated has the messages of its connection go by the other ones.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rdmux_cm::{
+    CmOption, Event, EventKind, IdHandle, IdOption, Manager, PathData, Redirect, Refusal,
+};
+use rdmux_wire::Mtu;
+use rdmux_wire::sa::PathRecord;
+
+use super::life::Role;
+use super::program::Thought;
+use super::world::{Happening, Key, World};
+use crate::net::NodeId;
+
+/// Something that a program says beside what it must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    AskForTime,
+    Redirect,
+    Load,
+    /// Whether it takes the path.
+    Answer(bool),
+    Migrated,
+}
+
+/// Whether programs of a scenario say such things, and when.
+pub(super) struct Words {
+    /// Of its own, so that what else a seed means does not depend on them.
+    rng: ChaCha8Rng,
+    pub(super) are_said: bool,
+}
+
+impl Words {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ u64::from_be_bytes(*b"messages"));
+        let are_said = rng.random_bool(0.7);
+        Self { rng, are_said }
+    }
+
+    /// Has an id hear of everything.
+    pub(super) fn tell(&self, cm: &mut Manager, id: IdHandle) {
+        if self.are_said {
+            let told = IdOption::Cm(CmOption::Messages(true));
+            cm.set_option(id, told).expect("it may be set at any time");
+        }
+    }
+}
+
+/// The second address of a node.
+pub(super) fn other_ip(node: NodeId) -> IpAddr {
+    Ipv4Addr::new(10, 0, 1, u8::try_from(node + 1).unwrap_or(u8::MAX)).into()
+}
+
+impl World {
+    /// A program will say something: at once, soon, or late.
+    fn says_later(&mut self, key: Key, word: Word) {
+        let rng = &mut self.words.rng;
+        let delay = match rng.random_range(0..3) {
+            0 => Duration::ZERO,
+            1 => Duration::from_micros(rng.random_range(0..5000)),
+            _ => Duration::from_millis(rng.random_range(0..100)),
+        };
+        self.agenda.after(delay, Happening::Thinks(Thought::Say(key, word)));
+    }
+
+    fn perhaps(&mut self, odds: f64, key: Key, word: Word) {
+        if self.words.are_said && self.words.rng.random_bool(odds) {
+            self.says_later(key, word);
+        }
+    }
+
+    /// What programs make of an event, beside what they must.
+    pub(super) fn talks(&mut self, key: Key, event: &Event) -> Result<(), String> {
+        match event.kind {
+            EventKind::ConnectRequest => {
+                self.perhaps(0.2, key, Word::AskForTime);
+                self.perhaps(0.1, key, Word::Redirect);
+            }
+            EventKind::ConnectResponse => {
+                self.perhaps(0.2, key, Word::AskForTime);
+                for _ in 0..3 {
+                    self.perhaps(0.5, key, Word::Load);
+                }
+            }
+            EventKind::AlternateRequest => {
+                self.perhaps(0.3, key, Word::AskForTime);
+                let takes = self.words.rng.random_bool(0.7);
+                self.says_later(key, Word::Answer(takes));
+            }
+            EventKind::AlternateResponse if event.status == 0 => {
+                self.stats.alternates += 1;
+                self.perhaps(0.6, key, Word::Migrated);
+                self.perhaps(0.5, key, Word::Load);
+            }
+            EventKind::MoreTime => self.stats.respites += 1,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Says something. It may be an error; then it must not change anything.
+    pub(super) fn says(&mut self, key: Key, word: Word) -> Result<(), String> {
+        let (at, life, id) = key;
+        let Some(role) = self.lives.get(&key).filter(|l| !l.destroyed).map(|l| l.role) else {
+            return Ok(());
+        };
+        if self.nodes[at].life != life {
+            return Err(format!("{key:?} outlives its node"));
+        }
+        let to = self.words.rng.random_range(0..self.nodes.len());
+        let records = self.records(at, id);
+        let (now, to) = (self.agenda.now(), self.nodes[to].ip);
+        let node = &mut self.nodes[at];
+        let (cm, out) = (&mut node.cm, &mut node.out);
+        let result = match word {
+            Word::AskForTime => cm.ask_for_time(id, 12, b"soon", out),
+            Word::Redirect => {
+                let to = Redirect { gid: to.into(), ..Redirect::default() };
+                let reason = if role == Role::Answering { 4 } else { 24 };
+                let (info, private_data) = (to.to_info().to_vec(), Vec::new());
+                let refusal = Refusal { reason, info, private_data };
+                cm.reject_with(now, id, &refusal, out)
+            }
+            Word::Load => cm.load_alternate(now, id, &records, &[], out),
+            Word::Answer(takes) => {
+                let reason = if takes { 0 } else { 3 };
+                cm.answer_alternate(id, &Refusal { reason, ..Refusal::default() }, out)
+            }
+            Word::Migrated => cm.migrated(id),
+        };
+        self.trace(format_args!("{key:?} {word:?}: {result:?}"));
+        if let (Ok(()), Some(life)) = (&result, self.lives.get_mut(&key)) {
+            match word {
+                Word::Redirect => {
+                    life.ended_here = true;
+                    life.redirected = true;
+                }
+                Word::Load => life.laps += 1,
+                Word::Answer(true) => {
+                    life.taken += 1;
+                    self.perhaps(0.6, key, Word::Migrated);
+                }
+                Word::AskForTime | Word::Answer(false) | Word::Migrated => {}
+            }
+        }
+        self.flush(at)
+    }
+
+    /// A path between two of the addresses of the ends.
+    fn records(&mut self, at: NodeId, id: IdHandle) -> Vec<PathData> {
+        let peer = self.nodes[at].cm.query(id).ok().and_then(|info| info.peer);
+        let peer = peer.and_then(|peer| self.node_at(peer.ip())).unwrap_or(at);
+        let mut one_of = |node: NodeId| {
+            let addresses = [self.nodes[node].ip, other_ip(node)];
+            *addresses.choose(&mut self.words.rng).expect("there are two")
+        };
+        let record = PathRecord {
+            sgid: one_of(at).into(),
+            dgid: one_of(peer).into(),
+            mtu: Mtu::M1024.code(),
+            packet_life_time: 14,
+            hop_limit: 64,
+            ..PathRecord::default()
+        };
+        vec![PathData { flags: PathData::ALTERNATE | PathData::BIDIRECTIONAL, record }]
+    }
+
+    /// The node that has an address.
+    pub(super) fn node_at(&self, ip: IpAddr) -> Option<NodeId> {
+        (0..self.nodes.len()).find(|&node| self.nodes[node].ip == ip || other_ip(node) == ip)
+    }
+
+    /// Paths that were loaded at one end were taken at the other.
+    pub(super) fn check_alternates(&self) -> Result<(), String> {
+        for (key, life) in self.lives.iter().filter(|(_, life)| life.loaded > 0) {
+            let passive = |l: &&super::life::Life| l.token == life.token && l.role == Role::Passive;
+            let taken: u32 = self.lives.values().filter(passive).map(|l| l.taken).sum();
+            if taken < life.loaded {
+                let loaded = life.loaded;
+                return Err(format!("{key:?} has loaded {loaded} paths, its peer {taken}"));
+            }
+        }
+        Ok(())
+    }
+}
