@@ -82,6 +82,8 @@ enum Subject {
     Migration,
     /// Datagrams to a group by its address, beside those with an address handle
     Multicast,
+    /// The same through the C library: rdma_sendto beside ibv_post_send
+    Sendto,
     /// iWARP beside one TCP stream, with and without CRC, and what peer-to-peer mode costs
     Iwarp,
 }

@@ -1,12 +1,15 @@
 //! Datagrams to a multicast group by its address, beside those with an address handle that is ready.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rdmux::cm::{EventChannel, EventKind, Id, JoinFlags, PortSpace};
 use rdmux::{Ah, Context, Cq, Qkey, Qp, QpType, Qpn, SendWr};
 
+use super::programs::on_host;
 use super::run::Bench;
 use super::stats::{Figure, Goal, Unit};
 
@@ -15,6 +18,9 @@ const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 64, 1);
 const SENDS: u64 = 64_000;
 const BATCH: u64 = 32;
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The program that measures the C library.
+const PROGRAM: &str = include_str!("sendto.c");
 
 /// A member that only sends: nobody hears it, so sending is all that is measured.
 struct Member {
@@ -25,7 +31,34 @@ struct Member {
 }
 
 impl Bench {
-    /// Seconds for a datagram of 64 bytes.
+    /// Seconds for a datagram of 64 bytes through the C library, by a program that is compiled for it.
+    pub(super) fn sendto(&mut self, at: IpAddr) -> Result<Figure> {
+        const NAME: &str = "rdma_sendto 64 B";
+        let place = tempfile::tempdir()?;
+        let (source, program) = (place.path().join("sendto.c"), place.path().join("sendto"));
+        fs::write(&source, PROGRAM)?;
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu11", "-O2", "-o"]).arg(&program).arg(&source);
+        let built = cc.args(["-lrdmacm", "-libverbs"]).output().context("cannot start cc")?;
+        let said = String::from_utf8_lossy(&built.stderr);
+        ensure!(
+            built.status.success(),
+            "a program for librdmacm is not compiled (Debian packages gcc, libibverbs-dev, librdmacm-dev):\n{said}"
+        );
+        self.progress.set_message(NAME);
+        let program = program.to_str().context("a folder for temporary files without a name")?;
+        let mut run = on_host("bench-a", program)?;
+        run.args([at.to_string(), GROUP.to_string(), self.rounds.to_string()]);
+        let ran = run.output()?;
+        let (printed, said) =
+            (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        ensure!(ran.status.success(), "the program fails ({}):\n{said}", ran.status);
+        let (by_address, by_handle) = times(&printed)?;
+        let figure = Figure::alone(NAME, Unit::Seconds, &by_address);
+        Ok(figure.beside("ibv_post_send", &by_handle).with_goal(Goal::AtMost(1.15)))
+    }
+
+    /// Seconds for a datagram of 64 bytes through the Rust API.
     pub(super) fn multicast(&mut self, at: IpAddr) -> Result<Figure> {
         const NAME: &str = "UD SEND 64 B to a group by its address";
         let member = Member::join(&self.context, at)?;
@@ -41,6 +74,15 @@ impl Bench {
         let figure = Figure::alone(NAME, Unit::Seconds, &by_address);
         Ok(figure.beside("an address handle", &by_handle).with_goal(Goal::AtMost(1.15)))
     }
+}
+
+/// The two columns of what the program prints, which are nanoseconds, in seconds.
+fn times(printed: &str) -> Result<(Vec<f64>, Vec<f64>)> {
+    let columns = printed.lines().map(|line| -> Result<(f64, f64)> {
+        let (address, handle) = line.split_once(' ').context("a line without two times")?;
+        Ok((address.parse::<f64>()? / 1e9, handle.parse::<f64>()? / 1e9))
+    });
+    columns.collect::<Result<Vec<_>>>().map(|rows| rows.into_iter().unzip())
 }
 
 impl Member {
@@ -75,5 +117,18 @@ impl Member {
             self.cq.wait_one(Some(TIMEOUT))?;
         }
         Ok(start.elapsed().as_secs_f64() / SENDS as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::times;
+
+    #[test]
+    fn both_columns_of_what_the_program_prints_are_seconds() {
+        let (address, handle) = times("1200.500 1000.000\n1100.000 900.000\n").unwrap();
+        assert_eq!((address.len(), handle), (2, vec![1e-6, 9e-7]));
+        assert!(times("1200\n").is_err());
+        assert!(times("a b\n").is_err());
     }
 }

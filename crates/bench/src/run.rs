@@ -45,7 +45,7 @@ pub(super) struct Bench {
     /// A process on this host.
     pub(super) local: Child,
     local_addr: IpAddr,
-    rounds: u32,
+    pub(super) rounds: u32,
     pub(super) progress: ProgressBar,
     // Last: hosts end after everything that uses them.
     pub(super) hosts: Hosts,
@@ -131,6 +131,7 @@ impl Bench {
             Subject::Mad => vec![self.mad()?],
             Subject::Migration => vec![self.migration()?],
             Subject::Multicast => vec![self.multicast(self.local_addr)?],
+            Subject::Sendto => vec![self.sendto(self.local_addr)?],
             Subject::Iwarp => self.iwarp()?.into_iter().collect(),
         })
     }
