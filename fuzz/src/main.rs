@@ -3,10 +3,12 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
-use rdmux_fuzz::{TARGETS, runner};
+use rdmux_fuzz::{TARGETS, Target, runner};
 
 /// Runs fuzz targets with the built-in mutator and prints a line for each.
 #[derive(Parser)]
@@ -17,6 +19,9 @@ struct Cli {
     /// Seed of the mutations
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How many to run at a time; as many as there are processors unless given
+    #[arg(long)]
+    jobs: Option<usize>,
     /// Run the target on this file once, to look at a failure
     #[arg(long, value_name = "FILE", requires = "target")]
     input: Option<PathBuf>,
@@ -47,16 +52,40 @@ fn main() -> anyhow::Result<ExitCode> {
         seed: cli.seed,
         artifacts: cli.artifacts,
     };
-    let mut clean = true;
-    for target in wanted {
-        match runner::run(target, &options)? {
-            runner::Outcome::Clean { inputs } => println!("ok {}: {inputs} inputs", target.name),
-            runner::Outcome::Broken { file, message } => {
-                clean = false;
-                println!("FAILED {}: {message}; see it again with", target.name);
-                println!("  cargo run -p rdmux-fuzz -- {} --input {}", target.name, file.display());
+    let jobs = cli.jobs.or_else(|| thread::available_parallelism().ok().map(Into::into));
+    let (next, clean) = (AtomicUsize::new(0), AtomicBool::new(true));
+    thread::scope(|scope| {
+        let work = || -> anyhow::Result<()> {
+            while let Some(target) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if !is_clean(target, &options)? {
+                    clean.store(false, Ordering::Relaxed);
+                }
             }
+            Ok(())
+        };
+        let workers: Vec<_> = (0..jobs.unwrap_or(1).max(1)).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(outcome) => outcome,
+            Err(_) => anyhow::bail!("the fuzzer itself panicked"),
+        })
+    })?;
+    Ok(if clean.into_inner() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs a target and prints its line.
+fn is_clean(target: &Target, options: &runner::Options) -> anyhow::Result<bool> {
+    let name = target.name;
+    Ok(match runner::run(target, options)? {
+        runner::Outcome::Clean { inputs } => {
+            println!("ok {name}: {inputs} inputs");
+            true
         }
-    }
-    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        runner::Outcome::Broken { file, message } => {
+            let file = file.display();
+            println!(
+                "FAILED {name}: {message}; see it again with\n  cargo run -p rdmux-fuzz -- {name} --input {file}"
+            );
+            false
+        }
+    })
 }

@@ -1,9 +1,10 @@
 //! The built-in fuzzer: seeds, then mutations of them, until the time is up.
 
+use std::cell::RefCell;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -82,34 +83,47 @@ fn broken(target: &Target, options: &Options, input: &[u8], message: String) -> 
     Ok(Outcome::Broken { file, message })
 }
 
-/// Catches panics and keeps what they said.
-struct Watch {
-    said: Arc<Mutex<String>>,
+/// Catches the panics of this thread and keeps what they said. Threads may each have one.
+struct Watch;
+
+thread_local! {
+    /// What the last panic of a thread that is watched said; none of others.
+    static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 impl Watch {
     fn new() -> Self {
-        let said = Arc::new(Mutex::new(String::new()));
-        let keep = Arc::clone(&said);
-        panic::set_hook(Box::new(move |info| {
-            if let Ok(mut s) = keep.lock() {
-                *s = info.to_string();
-            }
-        }));
-        Self { said }
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let before = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                let kept = SAID.with_borrow_mut(|said| match said {
+                    Some(said) => {
+                        *said = info.to_string();
+                        true
+                    }
+                    None => false,
+                });
+                if !kept {
+                    before(info);
+                }
+            }));
+        });
+        SAID.set(Some(String::new()));
+        Self
     }
 
     /// Runs the target on an input; what it said if it panicked.
     fn run(&self, target: &Target, input: &[u8]) -> Option<String> {
         let result = panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
-        let said = || self.said.lock().map(|s| s.replace('\n', " ")).unwrap_or_default();
+        let said = || SAID.with_borrow(|said| said.clone().unwrap_or_default().replace('\n', " "));
         result.is_err().then(said)
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        drop(panic::take_hook());
+        SAID.set(None);
     }
 }
 
@@ -133,5 +147,24 @@ mod tests {
         let outcome = run(&target, &options).expect("runs");
         let Outcome::Broken { file, .. } = outcome else { panic!("not found") };
         assert_eq!(std::fs::read(file).expect("kept")[0], 7);
+    }
+
+    #[test]
+    fn targets_on_several_threads_each_say_what_failed_of_them() {
+        let target = |name, run| Target { name, about: "", run, seeds: || Ok(vec![vec![0; 4]]) };
+        let targets =
+            [target("one", |_| panic!("of the first")), target("two", |_| panic!("of the second"))];
+        let dir = rdmux_testing::temp_dir();
+        let options = Options { time: Duration::ZERO, seed: 1, artifacts: dir.path().to_owned() };
+        for _ in 0..100 {
+            let said = std::thread::scope(|s| {
+                let runs = targets.each_ref().map(|t| s.spawn(|| run(t, &options)));
+                runs.map(|run| match run.join().expect("no panic").expect("runs") {
+                    Outcome::Broken { message, .. } => message,
+                    Outcome::Clean { .. } => panic!("not found"),
+                })
+            });
+            assert!(said[0].contains("first") && said[1].contains("second"), "{said:?}");
+        }
     }
 }

@@ -32,13 +32,13 @@ pub(crate) enum Suite {
 
 /// The suites, their names and their budgets, in seconds; of suites with rows, for the brief ones.
 const BUDGETS: &[(Suite, &str, u64)] = &[
-    (Suite::Test, "cargo xtask test, builds included", 1680),
+    (Suite::Test, "cargo xtask test, builds included", 1860),
     (Suite::Instructions, "cargo xtask instructions", 300),
     (Suite::Programs, "cargo xtask programs", 840),
     (Suite::Soak, "cargo xtask soak", 120),
     (Suite::Scripted, "cargo xtask peer: scripted", 60),
     (Suite::Iwarp, "cargo xtask peer: siw", 420),
-    (Suite::Roce, "cargo xtask peer: rdma_rxe", 600),
+    (Suite::Roce, "cargo xtask peer: rdma_rxe", 420),
 ];
 
 /// Runs a suite that has no rows, and holds it to its budget.
