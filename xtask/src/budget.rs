@@ -1,8 +1,8 @@
 //! What CI may take: so many seconds for each suite.
 //!
-//! `.ci/run` must end within 75 minutes on a machine with two processors, whatever is added. So each suite has a budget, about
-//! twice what it takes on such a machine that does nothing else, and all budgets together are within the limit, which a test
-//! checks. A suite that outgrows its budget makes CI fail; a suite that is run by itself, perhaps beside other work, has none. Then rows that only multiply what others show lose their mark
+//! `.ci/run` must end within 75 minutes on a machine with two processors, whatever is added. So each suite has a budget, from a
+//! quarter more to twice what it takes on such a machine that does nothing else, and all budgets together are within the limit, which
+//! a test checks. A suite that outgrows its budget makes CI fail; a suite that is run by itself, perhaps beside other work, has none. Then rows that only multiply what others show lose their mark
 //! `brief`, or the budget takes seconds from another.
 
 use std::time::Instant;
@@ -32,12 +32,12 @@ pub(crate) enum Suite {
 
 /// The suites, their names and their budgets, in seconds; of suites with rows, for the brief ones.
 const BUDGETS: &[(Suite, &str, u64)] = &[
-    (Suite::Test, "cargo xtask test, builds included", 1860),
-    (Suite::Instructions, "cargo xtask instructions", 300),
+    (Suite::Test, "cargo xtask test, builds included", 2060),
+    (Suite::Instructions, "cargo xtask instructions", 260),
     (Suite::Programs, "cargo xtask programs", 840),
-    (Suite::Soak, "cargo xtask soak", 120),
-    (Suite::Scripted, "cargo xtask peer: scripted", 60),
-    (Suite::Iwarp, "cargo xtask peer: siw", 420),
+    (Suite::Soak, "cargo xtask soak", 60),
+    (Suite::Scripted, "cargo xtask peer: scripted", 30),
+    (Suite::Iwarp, "cargo xtask peer: siw", 350),
     (Suite::Roce, "cargo xtask peer: rdma_rxe", 420),
 ];
 
@@ -98,9 +98,9 @@ mod tests {
         assert!(!is_over(60.0, 60));
         assert!(is_over(60.5, 60));
         let mut report = Report::new();
-        check(&mut report, Suite::Scripted, 59.0);
+        check(&mut report, Suite::Scripted, 29.0);
         assert_eq!(report.failed(), 0);
-        check(&mut report, Suite::Scripted, 61.0);
+        check(&mut report, Suite::Scripted, 31.0);
         assert_eq!(report.failed(), 1);
     }
 }
