@@ -1,0 +1,201 @@
+//! Where the files of an ACM service are.
+//!
+//! ```text
+//! <runtime>/ibacm-unix.sock  the socket (ibacm(1))
+//!           ibacm.sock       a symbolic link to it, for the connection manager's clients
+//!           ibacm-tcp.port   in TCP mode, the port's number in text
+//!           ibacm.port       a symbolic link to it, for the connection manager's clients
+//!           ibacm.pid        locked by the service while it runs, with its process id
+//!           paths            the socket that hands out the cache in shared memory
+//!           ibacm.log        what the service logs
+//! <config>/ibacm_addr.cfg    names of endpoints (or acm_addr.cfg)
+//!          ibacm_opts.cfg    options (or acm_opts.cfg)
+//! ```
+//!
+//! `<runtime>` of a host is the folder `acm` of its runtime directory, and `<config>` is `rdmux/acm/HOST` in the user's configuration
+//! directory. Of the system's own service they are `/run` and `/etc/rdma`, and the log is in `/var/log`.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// Names the files of a service by two directories: one that is gone with the next boot, and one that stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    runtime: PathBuf,
+    config: PathBuf,
+    logs: PathBuf,
+}
+
+/// Where a service can be connected to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// The path of a Unix stream socket.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp(SocketAddr),
+}
+
+impl Places {
+    /// The environment variable that names the directory of the files of the service that is to be used, instead of the host's.
+    pub const VARIABLE: &'static str = "RDMUX_ACM_DIR";
+
+    /// The files in two directories, of which the first has the log, too.
+    pub fn new(runtime: impl Into<PathBuf>, config: impl Into<PathBuf>) -> Self {
+        let runtime = runtime.into();
+        Self { logs: runtime.clone(), runtime, config: config.into() }
+    }
+
+    /// The files of a host's service, by the host's runtime directory, the user's configuration directory
+    /// (`$XDG_CONFIG_HOME`, else `~/.config`), and the host's name.
+    pub fn of_host(runtime: &Path, config_home: &Path, host: &str) -> Self {
+        Self::new(runtime.join("acm"), config_home.join("rdmux/acm").join(host))
+    }
+
+    /// The files of the service that the system's administrator runs.
+    pub fn of_system() -> Self {
+        let logs = "/var/log".into();
+        Self { runtime: "/run".into(), config: "/etc/rdma".into(), logs }
+    }
+
+    /// These, or with `$RDMUX_ACM_DIR` as their runtime directory if that is set.
+    #[must_use]
+    pub fn or_of_environment(self) -> Self {
+        match env::var_os(Self::VARIABLE).filter(|value| !value.is_empty()) {
+            Some(runtime) => Self::new(runtime, self.config),
+            None => self,
+        }
+    }
+
+    /// The directory of all that is gone with the service.
+    pub fn runtime(&self) -> &Path {
+        &self.runtime
+    }
+
+    /// The directory of the configuration.
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> PathBuf {
+        self.runtime.join("ibacm-unix.sock")
+    }
+
+    /// The link to the socket by which connection managers come.
+    pub fn socket_link(&self) -> PathBuf {
+        self.runtime.join("ibacm.sock")
+    }
+
+    /// The file with the TCP port's number, if the service listens at one.
+    pub fn port(&self) -> PathBuf {
+        self.runtime.join("ibacm-tcp.port")
+    }
+
+    /// The link to that file by which connection managers find it.
+    pub fn port_link(&self) -> PathBuf {
+        self.runtime.join("ibacm.port")
+    }
+
+    /// The file that the service locks, with its process id.
+    pub fn pid(&self) -> PathBuf {
+        self.runtime.join("ibacm.pid")
+    }
+
+    /// The socket that hands out the cache in shared memory.
+    pub fn paths(&self) -> PathBuf {
+        self.runtime.join("paths")
+    }
+
+    /// The log.
+    pub fn log(&self) -> PathBuf {
+        self.logs.join("ibacm.log")
+    }
+
+    /// The file with the names and addresses of endpoints: `ibacm_addr.cfg`, or `acm_addr.cfg` if only that is there.
+    pub fn addresses(&self) -> PathBuf {
+        self.either("ibacm_addr.cfg", "acm_addr.cfg")
+    }
+
+    /// The file with the options: `ibacm_opts.cfg`, or `acm_opts.cfg` if only that is there.
+    pub fn options(&self) -> PathBuf {
+        self.either("ibacm_opts.cfg", "acm_opts.cfg")
+    }
+
+    /// Where connection managers find the service: at the TCP port if there is one (a number other than zero in
+    /// [`port_link`](Self::port_link)), else at the socket.
+    pub fn address(&self) -> Address {
+        address(&self.port_link(), self.socket_link())
+    }
+
+    /// Where tools find it, also if connection managers are not to.
+    pub fn address_of_tools(&self) -> Address {
+        address(&self.port(), self.socket())
+    }
+
+    fn either(&self, name: &str, old: &str) -> PathBuf {
+        let [name, old] = [name, old].map(|name| self.config.join(name));
+        if !name.exists() && old.exists() { old } else { name }
+    }
+}
+
+fn address(port: &Path, socket: PathBuf) -> Address {
+    match read_port(port) {
+        Ok(Some(port)) => Address::Tcp((Ipv4Addr::LOCALHOST, port).into()),
+        Ok(None) | Err(_) => Address::Unix(socket),
+    }
+}
+
+/// The number in a port file, of which no more is read than a number has.
+fn read_port(path: &Path) -> io::Result<Option<u16>> {
+    use std::io::Read;
+    let mut text = String::new();
+    fs::File::open(path)?.take(16).read_to_string(&mut text)?;
+    Ok(text.trim().parse().ok().filter(|port| *port != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmux_testing::temp_dir;
+
+    #[test]
+    fn names_of_a_host_and_of_the_system() {
+        let host =
+            Places::of_host("/run/user/1/rdmux/hosts/a".as_ref(), "/home/u/.config".as_ref(), "a");
+        assert_eq!(host.socket(), Path::new("/run/user/1/rdmux/hosts/a/acm/ibacm-unix.sock"));
+        assert_eq!(host.log(), Path::new("/run/user/1/rdmux/hosts/a/acm/ibacm.log"));
+        assert_eq!(host.options(), Path::new("/home/u/.config/rdmux/acm/a/ibacm_opts.cfg"));
+        let system = Places::of_system();
+        assert_eq!(system.socket_link(), Path::new("/run/ibacm.sock"));
+        assert_eq!(system.log(), Path::new("/var/log/ibacm.log"));
+        assert_eq!(system.addresses(), Path::new("/etc/rdma/ibacm_addr.cfg"));
+    }
+
+    #[test]
+    fn old_names_of_configuration_are_found_unless_new_ones_are_there() {
+        let dir = temp_dir();
+        let places = Places::new("/nowhere", dir.path());
+        assert_eq!(places.options(), dir.path().join("ibacm_opts.cfg"));
+        fs::write(dir.path().join("acm_opts.cfg"), "").unwrap();
+        assert_eq!(places.options(), dir.path().join("acm_opts.cfg"));
+        fs::write(dir.path().join("ibacm_opts.cfg"), "").unwrap();
+        assert_eq!(places.options(), dir.path().join("ibacm_opts.cfg"));
+    }
+
+    #[test]
+    fn port_file_leads_to_tcp_if_it_has_a_number() {
+        let dir = temp_dir();
+        let places = Places::new(dir.path(), "/nowhere");
+        assert_eq!(places.address(), Address::Unix(places.socket_link()));
+        for bad in ["", "0\n", "70000\n", "port\n", "1 2", "\u{0}\u{0}"] {
+            fs::write(places.port_link(), bad).unwrap();
+            assert_eq!(places.address(), Address::Unix(places.socket_link()), "{bad:?}");
+        }
+        fs::write(places.port_link(), "6125\n").unwrap();
+        assert_eq!(places.address(), Address::Tcp("127.0.0.1:6125".parse().unwrap()));
+        assert_eq!(places.address_of_tools(), Address::Unix(places.socket()));
+    }
+}
