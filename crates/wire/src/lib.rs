@@ -10,7 +10,8 @@
 //! - iWARP, which is RDMA over TCP streams: [`iwarp`];
 //! - management datagrams: [`mad`], [`rmpp`] for messages of several, the connection manager's messages in [`cm`],
 //!   subnet management in [`smp`] with its attributes in [`sm`], performance management in [`pm`], subnet administration
-//!   in [`sa`], and [`class_port_info`], which those two have in common; [`layout`] makes types of tables of fields.
+//!   in [`sa`], and [`class_port_info`], which those two have in common; [`layout`] makes types of tables of fields;
+//! - how hosts find each other's paths by multicast, and how programs ask for them: [`acm`].
 //!
 //! Every `parse` takes bytes that a stranger chose: it returns an error, and never panics. Every
 //! `emit` writes what `parse` would read back as the same value. Nothing here allocates or does I/O.
@@ -20,6 +21,7 @@
 #[macro_use]
 mod bytes;
 
+pub mod acm;
 pub mod aeth;
 pub mod atomic;
 pub mod bth;

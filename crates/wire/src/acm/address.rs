@@ -1,0 +1,267 @@
+//! Names and addresses of endpoints, each in a field of 64 bytes with a type beside it.
+
+use core::fmt::{self, Write};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::bytes::{get, get16, put, put16};
+use crate::layout::codes;
+use crate::{Gid, Lid, WireError};
+
+/// The field of an address, in bytes.
+pub const ADDRESS_LEN: usize = 64;
+
+codes! {
+    /// What a field of an address holds. Datagrams have these in 8 bits, client messages in 16.
+    AddressType(u16, 16 bits) {
+        /// Nothing.
+        INVALID = 0, "none";
+        /// A name, of 1 to 63 bytes, filled up with zeros.
+        NAME = 1, "name";
+        /// An IPv4 address, 4 bytes.
+        IP4 = 2, "IPv4";
+        /// An IPv6 address, 16 bytes.
+        IP6 = 3, "IPv6";
+        /// A GID, 16 bytes.
+        GID = 4, "GID";
+        /// A LID, 2 bytes, big-endian.
+        LID = 5, "LID";
+        /// In client messages only: a path record, 64 bytes.
+        PATH = 0x10, "path";
+    }
+}
+
+/// A name of an endpoint: 1 to 63 bytes without a zero. Bytes of strangers need not be UTF-8.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    /// Filled up with zeros, of which there is at least one.
+    bytes: [u8; ADDRESS_LEN],
+}
+
+impl Name {
+    /// The longest name, in bytes.
+    pub const MAX: usize = ADDRESS_LEN - 1;
+
+    /// The name of these bytes, or none when they are none, more than [`Self::MAX`], or have a zero.
+    pub fn new(name: impl AsRef<[u8]>) -> Option<Self> {
+        let name = name.as_ref();
+        if name.is_empty() || name.len() > Self::MAX || name.contains(&0) {
+            return None;
+        }
+        let mut bytes = [0; ADDRESS_LEN];
+        bytes[..name.len()].copy_from_slice(name);
+        Some(Self { bytes })
+    }
+
+    /// Its bytes, without the zeros.
+    pub fn as_bytes(&self) -> &[u8] {
+        let end = self.bytes.iter().position(|&byte| byte == 0);
+        &self.bytes[..end.unwrap_or(Self::MAX)]
+    }
+
+    /// Its text, or none when it is not UTF-8.
+    pub fn as_str(&self) -> Option<&str> {
+        core::str::from_utf8(self.as_bytes()).ok()
+    }
+}
+
+/// Control characters and what is not UTF-8 are escaped, so that a stranger's name makes no line of its own in a log.
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.as_bytes().utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
+            }
+            write!(f, "{}", chunk.invalid().escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({self})")
+    }
+}
+
+/// A name or an address by which an endpoint is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    /// A name.
+    Name(Name),
+    /// An IPv4 address.
+    Ip4(Ipv4Addr),
+    /// An IPv6 address.
+    Ip6(Ipv6Addr),
+    /// A GID of its port.
+    Gid(Gid),
+    /// A LID of its port.
+    Lid(Lid),
+}
+
+impl Address {
+    /// A name, or none when it does not fit, see [`Name::new`].
+    pub fn name(name: impl AsRef<[u8]>) -> Option<Self> {
+        Name::new(name).map(Self::Name)
+    }
+
+    /// The type that goes beside its field.
+    pub const fn kind(&self) -> AddressType {
+        match self {
+            Self::Name(_) => AddressType::NAME,
+            Self::Ip4(_) => AddressType::IP4,
+            Self::Ip6(_) => AddressType::IP6,
+            Self::Gid(_) => AddressType::GID,
+            Self::Lid(_) => AddressType::LID,
+        }
+    }
+
+    /// Reads a field. What follows an address of fixed length or the zero behind a name counts for nothing.
+    ///
+    /// # Errors
+    /// When the type is none of an address, or a name is empty or fills the field without a zero.
+    pub fn from_field(kind: AddressType, field: &[u8; ADDRESS_LEN]) -> Result<Self, WireError> {
+        Ok(match kind {
+            AddressType::NAME => Self::Name(name_of(field)?),
+            AddressType::IP4 => Self::Ip4(get::<4>(field, 0).into()),
+            AddressType::IP6 => Self::Ip6(get::<16>(field, 0).into()),
+            AddressType::GID => Self::Gid(Gid(get(field, 0))),
+            AddressType::LID => Self::Lid(Lid(get16(field, 0))),
+            AddressType(other) => {
+                return Err(WireError::Value { what: "ACM address type", value: other.into() });
+            }
+        })
+    }
+
+    /// The field, filled up with zeros.
+    pub fn to_field(&self) -> [u8; ADDRESS_LEN] {
+        let mut field = [0; ADDRESS_LEN];
+        match self {
+            Self::Name(name) => field = name.bytes,
+            Self::Ip4(ip) => put(&mut field, 0, ip.octets()),
+            Self::Ip6(ip) => put(&mut field, 0, ip.octets()),
+            Self::Gid(gid) => put(&mut field, 0, gid.0),
+            Self::Lid(lid) => put16(&mut field, 0, lid.0),
+        }
+        field
+    }
+}
+
+fn name_of(field: &[u8; ADDRESS_LEN]) -> Result<Name, WireError> {
+    match field.iter().position(|&byte| byte == 0) {
+        Some(0) => Err(WireError::Value { what: "length of an ACM name", value: 0 }),
+        Some(end) => {
+            let mut bytes = [0; ADDRESS_LEN];
+            bytes[..end].copy_from_slice(&field[..end]);
+            Ok(Name { bytes })
+        }
+        None => Err(WireError::Value { what: "length of an ACM name", value: 64 }),
+    }
+}
+
+impl From<Ipv4Addr> for Address {
+    fn from(ip: Ipv4Addr) -> Self {
+        Self::Ip4(ip)
+    }
+}
+
+impl From<Ipv6Addr> for Address {
+    fn from(ip: Ipv6Addr) -> Self {
+        Self::Ip6(ip)
+    }
+}
+
+impl From<IpAddr> for Address {
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => Self::Ip4(ip),
+            IpAddr::V6(ip) => Self::Ip6(ip),
+        }
+    }
+}
+
+impl From<Gid> for Address {
+    fn from(gid: Gid) -> Self {
+        Self::Gid(gid)
+    }
+}
+
+impl From<Lid> for Address {
+    fn from(lid: Lid) -> Self {
+        Self::Lid(lid)
+    }
+}
+
+/// Without its type; a LID in decimal, as tools print it.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => name.fmt(f),
+            Self::Ip4(ip) => ip.fmt(f),
+            Self::Ip6(ip) => ip.fmt(f),
+            Self::Gid(gid) => gid.fmt(f),
+            Self::Lid(lid) => lid.0.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(start: &[u8]) -> [u8; ADDRESS_LEN] {
+        let mut field = [0; ADDRESS_LEN];
+        field[..start.len()].copy_from_slice(start);
+        field
+    }
+
+    #[test]
+    fn fields_have_the_bytes_of_the_protocol() {
+        let gid = Gid([9; 16]);
+        for (address, kind, bytes) in [
+            (Address::name("node7").unwrap(), 1, &b"node7"[..]),
+            (Ipv4Addr::new(10, 1, 2, 3).into(), 2, &[10, 1, 2, 3]),
+            (Ipv6Addr::LOCALHOST.into(), 3, &Ipv6Addr::LOCALHOST.octets()),
+            (gid.into(), 4, &gid.0),
+            (Lid(0x0102).into(), 5, &[1, 2]),
+        ] {
+            assert_eq!(address.kind(), AddressType(kind));
+            assert_eq!(address.to_field(), field(bytes));
+            assert_eq!(Address::from_field(AddressType(kind), &field(bytes)), Ok(address));
+        }
+    }
+
+    #[test]
+    fn bytes_behind_an_address_are_ignored() {
+        let mut name = field(b"a\0b");
+        name[63] = b'c';
+        assert_eq!(Address::from_field(AddressType::NAME, &name).ok(), Address::name("a"));
+        let ip = Address::from_field(AddressType::IP4, &[1; ADDRESS_LEN]).unwrap();
+        assert_eq!(ip, Ipv4Addr::new(1, 1, 1, 1).into());
+    }
+
+    #[test]
+    fn name_of_64_bytes_without_a_zero_is_refused() {
+        let error = Address::from_field(AddressType::NAME, &[b'x'; ADDRESS_LEN]).unwrap_err();
+        assert_eq!(error.to_string(), "length of an ACM name cannot be 0x40");
+        assert!(Address::from_field(AddressType::NAME, &[0; ADDRESS_LEN]).is_err());
+        let longest = Name::new([b'x'; Name::MAX]).unwrap();
+        assert_eq!(longest.as_bytes().len(), 63);
+        assert_eq!(Name::new([b'x'; 64]), None);
+        assert_eq!(Name::new("a\0"), None);
+        assert_eq!(Name::new(""), None);
+    }
+
+    #[test]
+    fn unknown_types_are_refused() {
+        for kind in [0, 6, 15, 0x10, 0xffff] {
+            assert!(Address::from_field(AddressType(kind), &[1; ADDRESS_LEN]).is_err(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn names_of_strangers_are_shown_on_one_line() {
+        assert_eq!(Name::new("nöde\n1").unwrap().to_string(), "nöde\\n1");
+        assert_eq!(Name::new([b'a', 0xff, 0x1b]).unwrap().to_string(), "a\\xff\\u{1b}");
+        assert_eq!(Address::from(Lid(12)).to_string(), "12");
+    }
+}

@@ -1,0 +1,203 @@
+//! What a service answers.
+
+use arrayvec::ArrayVec;
+
+use super::entry::{Entry, entries};
+use super::header::whole;
+use super::{Endpoint, EndpointInfo, EntryFlags, Header, MAX_ENTRIES, Op, PathFlags, Status};
+use crate::WireError;
+use crate::acm::{ADDRESS_LEN, Address, AddressType};
+use crate::bytes::{head, put64};
+use crate::sa::PathRecord;
+
+/// The names of the counters of ibacm, in their order.
+pub const COUNTERS: [&str; 7] = [
+    "Error Count",
+    "Resolve Count",
+    "No Data",
+    "Addr Query Count",
+    "Addr Cache Count",
+    "Route Query Count",
+    "Route Cache Count",
+];
+
+/// The most counters that a message has room for.
+const MAX_COUNTERS: usize = (super::MAX_LEN - Header::LEN) / 8;
+
+/// Counters in the order of [`COUNTERS`]. A service may have more, or fewer.
+pub type Counters = ArrayVec<u64, MAX_COUNTERS>;
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply<'a> {
+    /// That of the question.
+    pub tid: u64,
+    /// What it says.
+    pub answer: Answer<'a>,
+}
+
+/// What an answer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer<'a> {
+    /// That something went wrong.
+    Failed(Op, Status),
+    /// Paths, to any question for one.
+    Paths(Paths),
+    /// Counters.
+    Counters(Counters),
+    /// An endpoint.
+    Endpoint(Endpoint<'a>),
+}
+
+/// Paths, the best first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// At least one.
+    pub paths: ArrayVec<PathData, MAX_ENTRIES>,
+    /// The source that the service chose, when the question had none.
+    pub source: Option<Address>,
+}
+
+/// A path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathData {
+    /// What it is good for.
+    pub flags: PathFlags,
+    /// The path.
+    pub path: PathRecord,
+}
+
+impl Paths {
+    /// One path, there and back.
+    pub fn one(path: PathRecord, source: Option<Address>) -> Self {
+        let path = PathData { flags: PathFlags::RESOLVED, path };
+        Self { paths: [path].into_iter().collect(), source }
+    }
+}
+
+impl<'a> Reply<'a> {
+    /// Reads a message that is there whole, and nothing else with it.
+    ///
+    /// # Errors
+    /// When it is something else, or lacks what such an answer has.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let header = whole(bytes)?;
+        let body = &bytes[Header::LEN..];
+        let answer = match header.op {
+            op if !header.status.is_success() => Answer::Failed(op, header.status),
+            Op::RESOLVE => Answer::Paths(paths(body)?),
+            Op::PERF_QUERY => Answer::Counters(counters(header.src_out, body)?),
+            _ => Answer::Endpoint(endpoint(body)?),
+        };
+        Ok(Self { tid: header.tid, answer })
+    }
+
+    /// The length of the message, in bytes. An answer about an endpoint leaves out addresses for which it has no room.
+    pub fn wire_len(&self) -> usize {
+        Header::LEN
+            + match &self.answer {
+                Answer::Failed(..) => 0,
+                Answer::Paths(paths) => paths.entries().count() * super::ENTRY_LEN,
+                Answer::Counters(counters) => counters.len() * 8,
+                Answer::Endpoint(endpoint) => {
+                    EndpointInfo::LEN + endpoint.that_fit().len() * ADDRESS_LEN
+                }
+            }
+    }
+
+    /// Writes the message at the start of `out`.
+    ///
+    /// # Panics
+    /// When `out` is shorter than [`Self::wire_len`].
+    pub fn emit(&self, out: &mut [u8]) {
+        let length = u16::try_from(self.wire_len()).unwrap_or(u16::MAX);
+        let header = Header { length, ..self.header() };
+        let (head, body) = out.split_at_mut(Header::LEN);
+        head.copy_from_slice(&header.to_bytes());
+        match &self.answer {
+            Answer::Failed(..) => {}
+            Answer::Paths(paths) => {
+                let chunks = body.chunks_mut(super::ENTRY_LEN);
+                for (out, entry) in chunks.zip(paths.entries()) {
+                    out.copy_from_slice(&entry.to_bytes());
+                }
+            }
+            Answer::Counters(counters) => {
+                counters.iter().enumerate().for_each(|(i, n)| put64(body, i * 8, *n));
+            }
+            Answer::Endpoint(endpoint) => emit_endpoint(endpoint, body),
+        }
+    }
+
+    fn header(&self) -> Header {
+        let new = |op| Header { ack: true, ..Header::new(op, self.tid) };
+        match &self.answer {
+            Answer::Failed(op, status) => Header { status: *status, ..new(*op) },
+            Answer::Paths(_) => Header { ack: false, ..new(Op::RESOLVE) },
+            Answer::Counters(counters) => {
+                let src_out = u8::try_from(counters.len()).unwrap_or(u8::MAX);
+                Header { src_out, ..new(Op::PERF_QUERY) }
+            }
+            Answer::Endpoint(_) => new(Op::EP_QUERY),
+        }
+    }
+}
+
+impl Paths {
+    /// As many as a message has room for, the source last.
+    fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let room = MAX_ENTRIES - usize::from(self.source.is_some());
+        let path = |path: &PathData| Entry::of_path(path.flags.bits(), &path.path);
+        let source = self.source.map(|source| Entry::of_address(EntryFlags::SOURCE, &source));
+        self.paths.iter().take(room).map(path).chain(source)
+    }
+}
+
+fn paths(body: &[u8]) -> Result<Paths, WireError> {
+    let (all, rest) = entries(body);
+    if !rest.is_empty() || body.len() > MAX_ENTRIES * super::ENTRY_LEN {
+        return Err(super::bad_length("length of an ACM answer with paths", body.len()));
+    }
+    let (mut paths, mut source) = (ArrayVec::new(), None);
+    for entry in all {
+        if entry.kind == AddressType::PATH {
+            let flags = PathFlags::from_bits_retain(entry.flags);
+            paths.push(PathData { flags, path: entry.path() });
+        } else if entry.entry_flags().contains(EntryFlags::SOURCE) {
+            source = Some(Address::from_field(entry.kind, &entry.info)?);
+        }
+    }
+    if paths.is_empty() {
+        return Err(WireError::Value { what: "paths of an ACM answer", value: 0 });
+    }
+    Ok(Paths { paths, source })
+}
+
+fn counters(count: u8, body: &[u8]) -> Result<Counters, WireError> {
+    let (all, rest) = body.as_chunks::<8>();
+    if all.len() != usize::from(count) || !rest.is_empty() || all.len() > MAX_COUNTERS {
+        let (what, says, have) = ("ACM counters", usize::from(count) * 8, body.len());
+        return Err(WireError::Truncated { what, says, have });
+    }
+    Ok(all.iter().map(|b| u64::from_be_bytes(*b)).collect())
+}
+
+fn endpoint(body: &[u8]) -> Result<Endpoint<'_>, WireError> {
+    let info = EndpointInfo::from_bytes(head::<{ EndpointInfo::LEN }>(body, "ACM endpoint")?);
+    let (fields, rest) = body[EndpointInfo::LEN..].as_chunks::<ADDRESS_LEN>();
+    if fields.len() != usize::from(info.addr_cnt) || !rest.is_empty() {
+        let says = usize::from(info.addr_cnt) * ADDRESS_LEN;
+        let have = body.len() - EndpointInfo::LEN;
+        return Err(WireError::Truncated { what: "addresses of an ACM endpoint", says, have });
+    }
+    Ok(Endpoint { info, fields })
+}
+
+fn emit_endpoint(endpoint: &Endpoint<'_>, body: &mut [u8]) {
+    let fields = endpoint.that_fit();
+    let addr_cnt = u16::try_from(fields.len()).unwrap_or(u16::MAX);
+    EndpointInfo { addr_cnt, ..endpoint.info }.emit(body);
+    for (out, field) in body[EndpointInfo::LEN..].chunks_mut(ADDRESS_LEN).zip(fields) {
+        out.copy_from_slice(field);
+    }
+}
