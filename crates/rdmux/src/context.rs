@@ -259,6 +259,10 @@ impl Context {
             Error::new(self.to_string(), "find an address", Cause::Invalid("it has none".into()))
         })
     }
+    /// The IP addresses that lead to a port, by their index; zero where one was. On RoCE they are its GIDs.
+    pub fn addresses_of_port(&self, port: u8) -> Vec<GidEntry> {
+        self.device().addresses_of_port(port)
+    }
     /// The index of an address of this host.
     ///
     /// # Errors
@@ -350,6 +354,13 @@ impl Pd {
     /// As for [`srq`](Self::srq), or when the three belong to different devices.
     pub fn xrc_srq(&self, domain: &Xrcd, cq: &Cq, max_wr: u32, max_sge: u32) -> Result<Srq> {
         Srq::of_domain(self, domain, cq, max_wr, max_sge)
+    }
+}
+
+/// The descriptor is readable while [`Context::next_event`] has something, for event loops that wait for other things too.
+impl AsFd for Context {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device().async_fd()
     }
 }
 

@@ -65,6 +65,12 @@ pub struct Config {
     pub fabric: rdmux_fabric::Config,
 }
 
+/// The directory of the user's configuration: `$XDG_CONFIG_HOME`, else `~/.config`; none without a home.
+pub(super) fn config_home() -> Option<PathBuf> {
+    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    var("XDG_CONFIG_HOME").or_else(|| var("HOME").map(|h| h.join(".config")))
+}
+
 /// How services run.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -222,8 +228,7 @@ impl Config {
         if let Some(path) = var("RDMUX_CONFIG") {
             return Self::load(&path);
         }
-        let home = var("XDG_CONFIG_HOME").or_else(|| var("HOME").map(|h| h.join(".config")));
-        [home, Some("/etc".into())]
+        [config_home(), Some("/etc".into())]
             .into_iter()
             .flatten()
             .map(|dir| dir.join("rdmux/config.toml"))

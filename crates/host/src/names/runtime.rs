@@ -11,6 +11,7 @@
 //!                            fabric the fabric that the host was given by `rdmux host up --fabric`
 //!                            mount  locked by the process that makes the namespace of the view
 //!                            view/  what programs find under /sys/class and /dev, by the devices that they see
+//!                            acm/   what the host's ACM service has below /run ([`Places`])
 //!                            lib/   links to the C libraries, by the names that programs ask for
 //! ```
 
@@ -20,12 +21,14 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rdmux_acm_client::Places;
 use rdmux_fabric::FabricName;
 use rdmux_runtime::file::open_private;
 use rdmux_runtime::{DirectoryError, ServiceDir, UserDir};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use super::config::config_home;
 use super::{DeviceChoice, HostName};
 use crate::error::HostError;
 
@@ -149,6 +152,11 @@ impl HostDir {
     /// Where the tree lies that stands for `/sys/class/infiniband` and the like, for programs that see these devices.
     pub fn view(&self, devices: DeviceChoice) -> PathBuf {
         self.path().join("view").join(devices.word())
+    }
+    /// Where the files of the host's ACM service are. The configuration of a user without a home is the machine's.
+    pub fn acm(&self) -> Places {
+        let home = config_home().unwrap_or_else(|| "/etc".into());
+        Places::of_host(self.path(), &home, self.name.as_str())
     }
     /// The FIFO that the `issmN` of a port is a link to in each tree.
     pub(crate) fn issm(&self, port: u8) -> PathBuf {

@@ -127,6 +127,10 @@ impl Device {
     pub fn addresses(&self) -> Vec<GidEntry> {
         self.port(PORT, |port| port.addresses.clone()).unwrap_or_default()
     }
+    /// The addresses of a port's network interfaces, by their index; none if there is no such port.
+    pub fn addresses_of_port(&self, port: u8) -> Vec<GidEntry> {
+        self.port(port, |port| port.addresses.clone()).unwrap_or_default()
+    }
     /// The index of a GID of a port of ours, or of an address.
     pub fn gid_index(&self, port: u8, gid: Gid) -> Option<u8> {
         let at = |port: &Port| {
