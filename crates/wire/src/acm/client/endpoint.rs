@@ -1,6 +1,6 @@
 //! An endpoint, as a service describes it.
 
-use super::{Header, MAX_ENDPOINT_LEN};
+use super::{Header, MAX_LONG_LEN};
 use crate::acm::ADDRESS_LEN;
 use crate::layout::{Text, layout};
 use crate::{Guid, Pkey};
@@ -27,7 +27,7 @@ layout! {
 
 /// The most addresses that an answer has room for.
 pub const MAX_ENDPOINT_ADDRESSES: usize =
-    (MAX_ENDPOINT_LEN - Header::LEN - EndpointInfo::LEN) / ADDRESS_LEN;
+    (MAX_LONG_LEN - Header::LEN - EndpointInfo::LEN) / ADDRESS_LEN;
 
 /// An endpoint. The number of its addresses counts, not [`EndpointInfo::addr_cnt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

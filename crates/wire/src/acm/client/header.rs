@@ -1,6 +1,6 @@
 //! What every message begins with, and where it ends.
 
-use super::{MAX_ENDPOINT_LEN, MAX_LEN, Status, bad_length};
+use super::{MAX_LEN, MAX_LONG_LEN, Status, bad_length};
 use crate::WireError;
 use crate::bytes::{get, get64, head, put, put64};
 use crate::layout::codes;
@@ -23,6 +23,10 @@ codes! {
         PERF_QUERY = 2, "perf query";
         /// An endpoint.
         EP_QUERY = 3, "endpoint query";
+        /// What is cached is to be forgotten. Not of ibacm, which closes the connection.
+        FLUSH = 8, "flush";
+        /// All that a service counts, by name. Not of ibacm.
+        STATISTICS = 9, "statistics";
     }
 }
 
@@ -117,7 +121,7 @@ impl Header {
 fn length_of(op: Op, bytes: [u8; 2]) -> Result<u16, WireError> {
     match op {
         Op::RESOLVE => Ok(u16::from_ne_bytes(bytes)),
-        Op::PERF_QUERY | Op::EP_QUERY => Ok(u16::from_be_bytes(bytes)),
+        Op::PERF_QUERY | Op::EP_QUERY | Op::FLUSH | Op::STATISTICS => Ok(u16::from_be_bytes(bytes)),
         Op(other) => Err(WireError::Value { what: "ACM opcode", value: other.into() }),
     }
 }
@@ -147,9 +151,12 @@ impl Frame {
     /// Of what a program receives.
     ///
     /// # Errors
-    /// The same; answers about endpoints may be longer.
+    /// The same; answers about endpoints and statistics may be longer.
     pub fn of_reply(bytes: &[u8]) -> Result<Self, WireError> {
-        Self::of(bytes, |op| if op == Op::EP_QUERY { MAX_ENDPOINT_LEN } else { MAX_LEN })
+        Self::of(bytes, |op| match op {
+            Op::EP_QUERY | Op::STATISTICS => MAX_LONG_LEN,
+            _ => MAX_LEN,
+        })
     }
 
     fn of(bytes: &[u8], max: impl Fn(Op) -> usize) -> Result<Self, WireError> {

@@ -23,6 +23,7 @@ mod entry;
 mod header;
 mod reply;
 mod request;
+mod statistic;
 mod status;
 
 pub use endpoint::{Endpoint, EndpointInfo, MAX_ENDPOINT_ADDRESSES};
@@ -30,16 +31,17 @@ pub use entry::{ENTRY_LEN, EntryFlags, PathFlags};
 pub use header::{Frame, Header, Op, VERSION};
 pub use reply::{Answer, COUNTERS, Counters, PathData, Paths, Reply};
 pub use request::{Query, Refusal, Request, Subject};
+pub use statistic::{STATISTIC_LEN, Statistic};
 pub use status::Status;
 
 /// The most entries that a message has.
 pub const MAX_ENTRIES: usize = 8;
 
-/// The longest message but for answers about endpoints, in bytes.
+/// The longest message but for answers about endpoints and statistics, in bytes.
 pub const MAX_LEN: usize = Header::LEN + MAX_ENTRIES * ENTRY_LEN;
 
-/// The longest answer about an endpoint, in bytes: what the header's length can say.
-pub const MAX_ENDPOINT_LEN: usize = u16::MAX as usize;
+/// The longest of those, in bytes: what the header's length can say.
+pub const MAX_LONG_LEN: usize = u16::MAX as usize;
 
 /// The bytes of a message.
 pub type Bytes = ArrayVec<u8, MAX_LEN>;

@@ -4,10 +4,11 @@ use arrayvec::ArrayVec;
 
 use super::entry::{Entry, entries};
 use super::header::whole;
+use super::statistic::{MAX_STATISTICS, STATISTIC_LEN};
 use super::{Endpoint, EndpointInfo, EntryFlags, Header, MAX_ENTRIES, Op, PathFlags, Status};
 use crate::WireError;
 use crate::acm::{ADDRESS_LEN, Address, AddressType};
-use crate::bytes::{head, put64};
+use crate::bytes::{get64, head, put64};
 use crate::sa::PathRecord;
 
 /// The names of the counters of ibacm, in their order.
@@ -47,6 +48,10 @@ pub enum Answer<'a> {
     Counters(Counters),
     /// An endpoint.
     Endpoint(Endpoint<'a>),
+    /// How many entries of the cache were forgotten.
+    Flushed(u64),
+    /// All that the service counts, each to be read by [`Statistic::from_bytes`](super::Statistic::from_bytes).
+    Statistics(&'a [[u8; STATISTIC_LEN]]),
 }
 
 /// Paths, the best first.
@@ -87,7 +92,9 @@ impl<'a> Reply<'a> {
             op if !header.status.is_success() => Answer::Failed(op, header.status),
             Op::RESOLVE => Answer::Paths(paths(body)?),
             Op::PERF_QUERY => Answer::Counters(counters(header.src_out, body)?),
-            _ => Answer::Endpoint(endpoint(body)?),
+            Op::EP_QUERY => Answer::Endpoint(endpoint(body)?),
+            Op::FLUSH => Answer::Flushed(flushed(body)?),
+            _ => Answer::Statistics(statistics(body)?),
         };
         Ok(Self { tid: header.tid, answer })
     }
@@ -102,6 +109,8 @@ impl<'a> Reply<'a> {
                 Answer::Endpoint(endpoint) => {
                     EndpointInfo::LEN + endpoint.that_fit().len() * ADDRESS_LEN
                 }
+                Answer::Flushed(_) => 8,
+                Answer::Statistics(all) => all.len().min(MAX_STATISTICS) * STATISTIC_LEN,
             }
     }
 
@@ -126,6 +135,13 @@ impl<'a> Reply<'a> {
                 counters.iter().enumerate().for_each(|(i, n)| put64(body, i * 8, *n));
             }
             Answer::Endpoint(endpoint) => emit_endpoint(endpoint, body),
+            Answer::Flushed(entries) => put64(body, 0, *entries),
+            Answer::Statistics(all) => {
+                let that_fit = all.iter().take(MAX_STATISTICS);
+                for (out, statistic) in body.chunks_mut(STATISTIC_LEN).zip(that_fit) {
+                    out.copy_from_slice(statistic);
+                }
+            }
         }
     }
 
@@ -139,6 +155,8 @@ impl<'a> Reply<'a> {
                 Header { src_out, ..new(Op::PERF_QUERY) }
             }
             Answer::Endpoint(_) => new(Op::EP_QUERY),
+            Answer::Flushed(_) => new(Op::FLUSH),
+            Answer::Statistics(_) => new(Op::STATISTICS),
         }
     }
 }
@@ -191,6 +209,18 @@ fn endpoint(body: &[u8]) -> Result<Endpoint<'_>, WireError> {
         return Err(WireError::Truncated { what: "addresses of an ACM endpoint", says, have });
     }
     Ok(Endpoint { info, fields })
+}
+
+fn flushed(body: &[u8]) -> Result<u64, WireError> {
+    let what = "length of an ACM answer to a flush";
+    let b: &[u8; 8] = body.try_into().map_err(|_| super::bad_length(what, body.len()))?;
+    Ok(get64(b, 0))
+}
+
+fn statistics(body: &[u8]) -> Result<&[[u8; STATISTIC_LEN]], WireError> {
+    let (all, rest) = body.as_chunks();
+    let what = "length of ACM statistics";
+    if rest.is_empty() { Ok(all) } else { Err(super::bad_length(what, body.len())) }
 }
 
 fn emit_endpoint(endpoint: &Endpoint<'_>, body: &mut [u8]) {

@@ -51,6 +51,10 @@ pub enum Query {
         /// Of those of this port only; 0 is of all ports.
         port: u8,
     },
+    /// What is cached of an address is to be forgotten, or all that strangers have said.
+    Flush(Option<Address>),
+    /// All that the service counts.
+    Statistics,
 }
 
 /// Whose counters.
@@ -95,7 +99,10 @@ impl Request {
         let query = match header.op {
             Op::RESOLVE => resolve(body),
             Op::PERF_QUERY => counters(&header, body),
-            _ => endpoint(&header, body),
+            Op::EP_QUERY => endpoint(&header, body),
+            Op::FLUSH => flush(body),
+            _ if body.is_empty() => Ok(Query::Statistics),
+            _ => Err(Status::INVALID),
         };
         match query {
             Ok(query) => Ok(Self { tid: header.tid, query }),
@@ -125,6 +132,11 @@ impl Request {
                 let header = Header::new(Op::EP_QUERY, self.tid);
                 message(Header { src_out: *index, src_index: *port, ..header }, [])
             }
+            Query::Flush(address) => {
+                let entry = address.map(|a| Entry::of_address(EntryFlags::DEST, &a));
+                message(Header::new(Op::FLUSH, self.tid), entry)
+            }
+            Query::Statistics => message(Header::new(Op::STATISTICS, self.tid), []),
         }
     }
 
@@ -232,4 +244,17 @@ fn endpoint(header: &Header, body: &[u8]) -> Result<Query, Status> {
         return Err(Status::INVALID);
     }
     Ok(Query::Endpoint { index: header.src_out, port: header.src_index })
+}
+
+fn flush(body: &[u8]) -> Result<Query, Status> {
+    let (mut all, rest) = entries(body);
+    let (first, more) = (all.next(), all.next().is_some());
+    if more || !rest.is_empty() {
+        return Err(Status::INVALID);
+    }
+    let mut address = None;
+    if let Some(entry) = first {
+        set(&mut address, &entry, Status::DEST_ADDRESS, Status::DEST_TYPE)?;
+    }
+    Ok(Query::Flush(address))
 }

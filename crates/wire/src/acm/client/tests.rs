@@ -101,6 +101,37 @@ fn replies_have_the_bytes_of_the_protocol() {
 }
 
 #[test]
+fn flush_and_statistics_are_read_as_they_were_written() {
+    is_request(Query::Flush(None), &header(8, 0, [0; 3], 16));
+    let one = [header(8, 0, [0; 3], 88), entry(2, 1, b"node2")].concat();
+    is_request(Query::Flush(Some(name("node2"))), &one);
+    is_request(Query::Statistics, &header(9, 0, [0; 3], 16));
+    let two = [header(8, 0, [0; 3], 160), vec![0; 144]].concat();
+    assert_eq!(refused(&two), Status::INVALID);
+    let endless = [header(8, 0, [0; 3], 88), entry(2, 1, &[b'x'; 64])].concat();
+    assert_eq!(refused(&endless), Status::DEST_ADDRESS);
+    assert_eq!(refused(&[header(9, 0, [0; 3], 17), vec![0]].concat()), Status::INVALID);
+
+    let count = [header(0x88, 0, [0; 3], 24), vec![0, 0, 0, 0, 0, 0, 1, 2]].concat();
+    is_reply(Answer::Flushed(0x102), &count);
+    assert!(Reply::parse(&[header(0x88, 0, [0; 3], 20), vec![0; 4]].concat()).is_err());
+    let statistics = [Statistic::new("claims", 5), Statistic::new("datagrams", 1)];
+    let fields = statistics.map(|s| s.to_bytes());
+    is_reply(
+        Answer::Statistics(&fields),
+        &[header(0x89, 0, [0; 3], 112), fields.concat()].concat(),
+    );
+    assert_eq!(Statistic::from_bytes(&fields[0]), statistics[0]);
+    assert!(Reply::parse(&[header(0x89, 0, [0; 3], 17), vec![0]].concat()).is_err());
+    let many = vec![fields[0]; 3000];
+    let reply = Reply { tid: 1, answer: Answer::Statistics(&many) };
+    let mut bytes = vec![0; reply.wire_len()];
+    reply.emit(&mut bytes);
+    let Ok(Reply { answer: Answer::Statistics(read), .. }) = Reply::parse(&bytes) else { panic!() };
+    assert_eq!(read.len(), 1364);
+}
+
+#[test]
 fn endpoints_have_the_bytes_of_the_protocol() {
     let info = EndpointInfo {
         dev_guid: Guid(0x0102_0304_0506_0708),
