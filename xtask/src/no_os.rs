@@ -13,6 +13,7 @@ const BUILDS: &[(&str, &[&str])] = &[
     ("transport", &["-p", "rdmux-transport"]),
     ("cm", &["-p", "rdmux-cm"]),
     ("ipoib", &["-p", "rdmux-ipoib"]),
+    ("acm", &["-p", "rdmux-acm"]),
     ("subnet", &["-p", "rdmux-subnet"]),
 ];
 

@@ -1,0 +1,157 @@
+//! Addresses in 17 bytes: names of up to 16 bytes are kept in place, longer ones in a table.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::hash::Hasher as _;
+
+use rdmux_wire::acm::{Address, Name};
+use rdmux_wire::{Gid, Lid};
+use siphasher::sip::SipHasher13;
+
+/// What a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Ip4,
+    Ip6,
+    Gid,
+    Lid,
+    /// The name, filled up with zeros.
+    ShortName,
+    /// Its row in [`Names`], 4 bytes.
+    LongName,
+}
+
+/// An address in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    kind: Kind,
+    bytes: [u8; 16],
+}
+
+/// Names that are too long to be kept in place.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    rows: Vec<Box<[u8]>>,
+    free: Vec<u32>,
+}
+
+impl Names {
+    fn add(&mut self, name: &[u8]) -> u32 {
+        if let Some(row) = self.free.pop() {
+            self.rows[row as usize] = name.into();
+            return row;
+        }
+        self.rows.push(name.into());
+        u32::try_from(self.rows.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn bytes(&self) -> usize {
+        let names: usize = self.rows.iter().map(|name| name.len()).sum();
+        names + self.rows.capacity() * size_of::<Box<[u8]>>() + self.free.capacity() * 4
+    }
+}
+
+/// Bytes in front, zeros behind.
+fn filled(bytes: &[u8]) -> [u8; 16] {
+    let mut all = [0; 16];
+    all[..bytes.len()].copy_from_slice(bytes);
+    all
+}
+
+/// The kind and the bytes of an address; bytes of a long name are none yet.
+fn parts(address: &Address) -> (Kind, [u8; 16]) {
+    match address {
+        Address::Ip4(ip) => (Kind::Ip4, filled(&ip.octets())),
+        Address::Ip6(ip) => (Kind::Ip6, ip.octets()),
+        Address::Gid(gid) => (Kind::Gid, gid.0),
+        Address::Lid(lid) => (Kind::Lid, filled(&lid.0.to_be_bytes())),
+        Address::Name(name) if name.as_bytes().len() <= 16 => {
+            (Kind::ShortName, filled(name.as_bytes()))
+        }
+        Address::Name(_) => (Kind::LongName, [0; 16]),
+    }
+}
+
+fn name_of(address: &Address) -> &[u8] {
+    match address {
+        Address::Name(name) => name.as_bytes(),
+        _ => &[],
+    }
+}
+
+/// A hash that strangers cannot choose addresses by.
+fn hash(kind: Kind, bytes: &[u8], seed: &[u8; 16]) -> u64 {
+    let mut hasher = SipHasher13::new_with_key(seed);
+    hasher.write_u8(kind as u8);
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// The hash of an address.
+pub(super) fn hash_address(address: &Address, seed: &[u8; 16]) -> u64 {
+    match parts(address) {
+        (Kind::LongName, _) => hash(Kind::LongName, name_of(address), seed),
+        (kind, bytes) => hash(kind, &bytes, seed),
+    }
+}
+
+impl Key {
+    pub(super) fn new(address: &Address, names: &mut Names) -> Self {
+        let (kind, mut bytes) = parts(address);
+        if kind == Kind::LongName {
+            bytes = filled(&names.add(name_of(address)).to_be_bytes());
+        }
+        Self { kind, bytes }
+    }
+
+    fn row(&self) -> usize {
+        let [a, b, c, d, ..] = self.bytes;
+        u32::from_be_bytes([a, b, c, d]) as usize
+    }
+
+    pub(super) fn hash(&self, names: &Names, seed: &[u8; 16]) -> u64 {
+        match self.kind {
+            Kind::LongName => hash(self.kind, &names.rows[self.row()], seed),
+            kind => hash(kind, &self.bytes, seed),
+        }
+    }
+
+    /// Whether it is the key of this address.
+    pub(super) fn is(&self, address: &Address, names: &Names) -> bool {
+        match parts(address) {
+            (Kind::LongName, _) => {
+                self.kind == Kind::LongName && *names.rows[self.row()] == *name_of(address)
+            }
+            (kind, bytes) => self.kind == kind && self.bytes == bytes,
+        }
+    }
+
+    /// The address.
+    pub(super) fn address(&self, names: &Names) -> Address {
+        let b = &self.bytes;
+        let name = match self.kind {
+            Kind::Ip4 => return Address::Ip4([b[0], b[1], b[2], b[3]].into()),
+            Kind::Ip6 => return Address::Ip6(self.bytes.into()),
+            Kind::Gid => return Address::Gid(Gid(self.bytes)),
+            Kind::Lid => return Address::Lid(Lid(u16::from_be_bytes([b[0], b[1]]))),
+            Kind::ShortName => {
+                let end = b.iter().position(|byte| *byte == 0).unwrap_or(b.len());
+                Name::new(&b[..end])
+            }
+            Kind::LongName => Name::new(&*names.rows[self.row()]),
+        };
+        // Only names become keys of these kinds.
+        name.map_or(Address::Lid(Lid::NONE), Address::Name)
+    }
+
+    /// Gives back what the key has in the table.
+    pub(super) fn free(&self, names: &mut Names) {
+        if self.kind == Kind::LongName {
+            let row = self.row();
+            names.rows[row] = Box::default();
+            names.free.push(u32::try_from(row).unwrap_or(u32::MAX));
+        }
+    }
+}

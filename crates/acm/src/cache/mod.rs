@@ -1,0 +1,375 @@
+//! What an endpoint knows of addresses: 44 bytes each, beside about 7 of the table by which they are found.
+//!
+//! Entries lie one behind the other. A hand goes round them and looks for those to forget when there is no room: the expired, then those
+//! that no program has asked for since it last came by. What strangers make known displaces only what no program asked for.
+
+mod key;
+mod paths;
+
+use alloc::vec::Vec;
+
+use hashbrown::HashTable;
+use rdmux_wire::acm::Address;
+use rdmux_wire::sa::PathRecord;
+use rdmux_wire::{Gid, Guid, Lid, Qpn};
+
+use self::key::{Key, Names, hash_address};
+use self::paths::{PathId, Paths};
+
+/// Seconds since the machine's start.
+pub(crate) type Seconds = u32;
+
+/// The end of what does not expire.
+pub(crate) const FOREVER: Seconds = Seconds::MAX;
+
+/// How many entries the hand looks at before a stranger's address is not learned.
+const STRANGERS_LOOKS: usize = 64;
+
+mod flag {
+    /// A program has asked for it.
+    pub(super) const USED: u8 = 1;
+    /// Nobody has the address.
+    pub(super) const NEGATIVE: u8 = 2;
+    /// From a file.
+    pub(super) const LOADED: u8 = 4;
+    /// Programs read it from a cache of the driver's.
+    pub(super) const PUBLISHED: u8 = 8;
+    /// The path is that of the group.
+    pub(super) const BY_GROUP: u8 = 16;
+}
+
+/// The group of an entry that has none.
+const NO_GROUP: u8 = u8::MAX;
+
+/// The path of an entry that has none.
+const NO_PATH: PathId = PathId(u16::MAX);
+
+/// An address.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: Key,
+    group: u8,
+    flags: u8,
+    lid: Lid,
+    path: PathId,
+    qpn: [u8; 3],
+    guid: [u32; 2],
+    until: Seconds,
+    path_until: Seconds,
+}
+
+/// Who has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    /// Its GID.
+    pub(crate) gid: Gid,
+    /// Its LID.
+    pub(crate) lid: Lid,
+    /// The queue pair of its endpoint; 0 if it is not known.
+    pub(crate) qpn: Qpn,
+    /// The best common group, an index of the endpoint's.
+    pub(crate) group: Option<u8>,
+}
+
+/// What is known of the path to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Nothing.
+    None,
+    /// It is that of the holder's group.
+    Group,
+    /// It is this one.
+    Path(PathRecord),
+}
+
+/// Who makes an address known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A program or a file.
+    Us,
+    /// A stranger.
+    Stranger,
+}
+
+/// What an endpoint knows.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    entries: Vec<Entry>,
+    index: HashTable<u32>,
+    names: Names,
+    paths: Paths,
+    seed: [u8; 16],
+    /// The subnet prefix of those whose paths are not known.
+    pub(crate) prefix: u64,
+    hand: usize,
+    pub(crate) max: usize,
+}
+
+impl Cache {
+    pub(crate) fn new(seed: [u8; 16], max: usize) -> Self {
+        Self {
+            entries: Vec::new(),
+            index: HashTable::new(),
+            names: Names::default(),
+            paths: Paths::default(),
+            seed,
+            prefix: Gid::DEFAULT_PREFIX,
+            hand: 0,
+            max,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn find(&self, address: &Address) -> Option<usize> {
+        let hash = hash_address(address, &self.seed);
+        let is = |at: &u32| self.entries[*at as usize].key.is(address, &self.names);
+        self.index.find(hash, is).map(|at| *at as usize)
+    }
+
+    pub(crate) fn address(&self, at: usize) -> Address {
+        self.entries[at].key.address(&self.names)
+    }
+
+    pub(crate) fn holder(&self, at: usize) -> Holder {
+        let entry = &self.entries[at];
+        let guid = guid_of(entry);
+        let prefix = match entry.path {
+            NO_PATH => self.prefix,
+            path => self.paths.get(path, guid, entry.lid).dgid.prefix(),
+        };
+        let [a, b, c] = entry.qpn;
+        Holder {
+            gid: Gid::new(prefix, guid),
+            lid: entry.lid,
+            qpn: Qpn::new(u32::from_be_bytes([0, a, b, c])),
+            group: Some(entry.group).filter(|group| *group != NO_GROUP),
+        }
+    }
+
+    pub(crate) fn way(&self, at: usize, now: Seconds) -> Way {
+        let entry = &self.entries[at];
+        match entry.path {
+            _ if entry.flags & flag::BY_GROUP != 0 => Way::Group,
+            NO_PATH => Way::None,
+            _ if entry.path_until <= now => Way::None,
+            path => Way::Path(self.paths.get(path, guid_of(entry), entry.lid)),
+        }
+    }
+
+    /// When the address expires, and when its path does.
+    pub(crate) fn ends(&self, at: usize) -> (Seconds, Seconds) {
+        let entry = &self.entries[at];
+        let by_path = entry.path != NO_PATH && entry.flags & flag::BY_GROUP == 0;
+        (entry.until, if by_path { entry.path_until } else { entry.until })
+    }
+
+    pub(crate) fn is_expired(&self, at: usize, now: Seconds) -> bool {
+        self.entries[at].until <= now
+    }
+
+    fn has(&self, at: usize, flag: u8) -> bool {
+        self.entries[at].flags & flag != 0
+    }
+
+    fn set(&mut self, at: usize, flag: u8, on: bool) {
+        let flags = &mut self.entries[at].flags;
+        *flags = if on { *flags | flag } else { *flags & !flag };
+    }
+
+    pub(crate) fn is_negative(&self, at: usize) -> bool {
+        self.has(at, flag::NEGATIVE)
+    }
+
+    pub(crate) fn is_loaded(&self, at: usize) -> bool {
+        self.has(at, flag::LOADED)
+    }
+
+    pub(crate) fn set_loaded(&mut self, at: usize) {
+        self.set(at, flag::LOADED, true);
+    }
+
+    pub(crate) fn is_published(&self, at: usize) -> bool {
+        self.has(at, flag::PUBLISHED)
+    }
+
+    pub(crate) fn set_published(&mut self, at: usize, on: bool) {
+        self.set(at, flag::PUBLISHED, on);
+    }
+
+    pub(crate) fn is_used(&self, at: usize) -> bool {
+        self.has(at, flag::USED)
+    }
+
+    pub(crate) fn set_used(&mut self, at: usize) {
+        self.set(at, flag::USED, true);
+    }
+
+    /// No program has asked for anything, from now on.
+    pub(crate) fn clear_used(&mut self) {
+        for entry in &mut self.entries {
+            entry.flags &= !flag::USED;
+        }
+    }
+
+    /// Who has an address, until when. An entry that is there is changed, and keeps its path if the holder is the same. None if there is no
+    /// room: [`make_room`](Self::make_room) first.
+    pub(crate) fn put(
+        &mut self,
+        address: &Address,
+        holder: &Holder,
+        until: Seconds,
+    ) -> Option<usize> {
+        let at = self.entry(address)?;
+        let before = self.holder(at);
+        if self.is_negative(at) || (before.gid, before.lid) != (holder.gid, holder.lid) {
+            self.set_way(at, &Way::None, 0);
+        }
+        let [_, a, b, c] = holder.qpn.get().to_be_bytes();
+        let entry = &mut self.entries[at];
+        entry.flags &= !flag::NEGATIVE;
+        entry.guid = halves(holder.gid.guid());
+        entry.lid = holder.lid;
+        entry.qpn = [a, b, c];
+        entry.group = holder.group.unwrap_or(NO_GROUP);
+        entry.until = until;
+        Some(at)
+    }
+
+    /// Nobody has an address, until when.
+    pub(crate) fn put_negative(&mut self, address: &Address, until: Seconds) {
+        let Some(at) = self.entry(address) else { return };
+        self.set_way(at, &Way::None, 0);
+        let entry = &mut self.entries[at];
+        entry.flags = entry.flags & flag::USED | flag::NEGATIVE;
+        entry.guid = [0; 2];
+        entry.lid = Lid::NONE;
+        entry.until = until;
+    }
+
+    /// Sets the path to an address, until when. False if there are too many different paths.
+    pub(crate) fn set_way(&mut self, at: usize, way: &Way, until: Seconds) -> bool {
+        let before = self.entries[at].path;
+        let path = match way {
+            Way::Path(path) => self.paths.add(path),
+            _ => Some(NO_PATH),
+        };
+        if before != NO_PATH {
+            self.paths.remove(before);
+        }
+        self.set(at, flag::BY_GROUP, *way == Way::Group);
+        let entry = &mut self.entries[at];
+        entry.path = path.unwrap_or(NO_PATH);
+        entry.path_until = until;
+        if let (Way::Path(new), Some(_)) = (way, path) {
+            entry.lid = new.dlid;
+            entry.guid = halves(new.dgid.guid());
+        }
+        path.is_some()
+    }
+
+    /// The entry of an address; a new one if there is none, and room.
+    fn entry(&mut self, address: &Address) -> Option<usize> {
+        if let Some(at) = self.find(address) {
+            return Some(at);
+        }
+        if self.entries.len() >= self.max {
+            return None;
+        }
+        let key = Key::new(address, &mut self.names);
+        let at = u32::try_from(self.entries.len()).ok()?;
+        let (names, entries, seed) = (&self.names, &self.entries, &self.seed);
+        let hash = key.hash(names, seed);
+        self.index.insert_unique(hash, at, |at| entries[*at as usize].key.hash(names, seed));
+        self.entries.push(Entry {
+            key,
+            group: NO_GROUP,
+            flags: 0,
+            lid: Lid::NONE,
+            path: NO_PATH,
+            qpn: [0; 3],
+            guid: [0; 2],
+            until: 0,
+            path_until: 0,
+        });
+        Some(at as usize)
+    }
+
+    /// Forgets an address. The last entry comes in its place.
+    pub(crate) fn remove(&mut self, at: usize) {
+        self.set_way(at, &Way::None, 0);
+        self.unlink(at);
+        let key = self.entries[at].key;
+        key.free(&mut self.names);
+        let last = self.entries.len() - 1;
+        if at != last {
+            let hash = self.entries[last].key.hash(&self.names, &self.seed);
+            if let Some(moved) = self.index.find_mut(hash, |i| *i as usize == last) {
+                *moved = u32::try_from(at).unwrap_or(u32::MAX);
+            }
+        }
+        self.entries.swap_remove(at);
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.shrink();
+        }
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let hash = self.entries[at].key.hash(&self.names, &self.seed);
+        if let Ok(entry) = self.index.find_entry(hash, |i| *i as usize == at) {
+            entry.remove();
+        }
+    }
+
+    fn shrink(&mut self) {
+        self.entries.shrink_to(self.entries.len() * 2);
+        let (names, entries, seed) = (&self.names, &self.entries, &self.seed);
+        let hash = |at: &u32| entries[*at as usize].key.hash(names, seed);
+        self.index.shrink_to(entries.len() * 2, hash);
+    }
+
+    /// Finds an entry to forget when there is no room for one more: `Ok(None)` if there is room, an error if nothing may be forgotten.
+    pub(crate) fn victim(&mut self, by: By, now: Seconds) -> Result<Option<usize>, ()> {
+        if self.entries.len() < self.max {
+            return Ok(None);
+        }
+        let looks = match by {
+            By::Stranger => STRANGERS_LOOKS.min(self.entries.len()),
+            By::Us => self.entries.len() * 2,
+        };
+        for _ in 0..looks {
+            self.hand = (self.hand + 1) % self.entries.len();
+            let entry = &mut self.entries[self.hand];
+            let is_used = entry.flags & flag::USED != 0;
+            if entry.until <= now || (!is_used && entry.flags & flag::LOADED == 0) {
+                return Ok(Some(self.hand));
+            }
+            if by == By::Us {
+                entry.flags &= !flag::USED;
+            }
+        }
+        Err(())
+    }
+
+    /// Bytes on the heap, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let entries = self.entries.capacity() * size_of::<Entry>();
+        entries + self.index.allocation_size() + self.names.bytes() + self.paths.bytes()
+    }
+}
+
+fn guid_of(entry: &Entry) -> Guid {
+    let [high, low] = entry.guid;
+    Guid(u64::from(high) << 32 | u64::from(low))
+}
+
+/// In two halves, so that an entry needs no alignment of 8.
+fn halves(guid: Guid) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = guid.0.to_be_bytes();
+    [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]
+}
+
+#[cfg(test)]
+mod tests;

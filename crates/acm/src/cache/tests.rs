@@ -1,0 +1,147 @@
+use super::*;
+use alloc::format;
+use alloc::vec::Vec;
+
+fn cache(max: usize) -> Cache {
+    Cache::new([7; 16], max)
+}
+
+fn holder(n: u64) -> Holder {
+    let lid = Lid(u16::try_from(n % 40_000 + 1).unwrap());
+    Holder { gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(n)), lid, qpn: Qpn::new(9), group: Some(0) }
+}
+
+fn name(n: usize) -> Address {
+    Address::name(format!("node{n}")).unwrap()
+}
+
+fn path(n: u64, sl: u8) -> PathRecord {
+    let Holder { gid: dgid, lid: dlid, .. } = holder(n);
+    PathRecord { dgid, dlid, sl, ..PathRecord::default() }
+}
+
+#[test]
+fn entries_take_44_bytes() {
+    assert_eq!(size_of::<Entry>(), 44);
+}
+
+#[test]
+fn every_kind_of_address_is_found_again_and_goes() {
+    let mut cache = cache(100);
+    let addresses = [
+        name(1),
+        Address::name([b'x'; 16]).unwrap(),
+        Address::name([b'x'; 17]).unwrap(),
+        Address::name([b'x'; 63]).unwrap(),
+        Address::Ip4([10, 0, 0, 1].into()),
+        Address::Ip6([1; 16].into()),
+        Address::Gid(Gid([1; 16])),
+        Address::Lid(Lid(0x0a00)),
+    ];
+    for (n, address) in addresses.iter().enumerate() {
+        let at = cache.put(address, &holder(n as u64), 10).unwrap();
+        assert_eq!((cache.find(address), cache.address(at)), (Some(at), *address));
+    }
+    for (n, address) in addresses.iter().enumerate() {
+        assert_eq!(cache.holder(cache.find(address).unwrap()), holder(n as u64));
+    }
+    for (n, address) in addresses.iter().enumerate() {
+        cache.remove(cache.find(address).unwrap());
+        assert_eq!(cache.find(address), None);
+        let left = addresses[n + 1..].iter().filter(|left| cache.find(left).is_some());
+        assert_eq!(left.count(), addresses.len() - n - 1);
+    }
+    assert_eq!(cache.len(), 0);
+}
+
+#[test]
+fn rows_of_long_names_are_used_again() {
+    let mut cache = cache(100);
+    for round in 0..50 {
+        let address = Address::name(format!("a-name-of-more-than-16-bytes-{round}")).unwrap();
+        let at = cache.put(&address, &holder(1), 10).unwrap();
+        cache.remove(at);
+    }
+    assert!(cache.names.bytes() < 500, "{}", cache.names.bytes());
+}
+
+#[test]
+fn equal_paths_are_kept_once() {
+    let mut cache = cache(1000);
+    for n in 0..500 {
+        let at = cache.put(&name(n), &holder(n as u64), 10).unwrap();
+        let path = path(n as u64, (n % 4) as u8);
+        assert!(cache.set_way(at, &Way::Path(path), 10));
+        assert_eq!(cache.way(at, 9), Way::Path(path));
+        assert_eq!(cache.way(at, 10), Way::None);
+    }
+    assert_eq!(cache.paths.len(), 4);
+    for n in 0..500 {
+        cache.remove(cache.find(&name(n)).unwrap());
+    }
+    assert_eq!(cache.paths.len(), 0);
+    assert!(cache.bytes() < 8000, "{}", cache.bytes());
+}
+
+#[test]
+fn another_holder_has_another_path() {
+    let mut cache = cache(10);
+    let at = cache.put(&name(1), &holder(1), 10).unwrap();
+    cache.set_way(at, &Way::Path(path(1, 0)), 10);
+    cache.put(&name(1), &Holder { qpn: Qpn::new(77), ..holder(1) }, 20);
+    assert_eq!(cache.way(at, 5), Way::Path(path(1, 0)));
+    cache.put(&name(1), &holder(2), 20);
+    assert_eq!((cache.way(at, 5), cache.holder(at)), (Way::None, holder(2)));
+}
+
+#[test]
+fn strangers_displace_only_what_no_program_asked_for() {
+    let mut cache = cache(100);
+    for n in 0..100 {
+        let at = cache.put(&name(n), &holder(n as u64), 10).unwrap();
+        if n < 40 {
+            cache.set_used(at);
+        }
+    }
+    assert_eq!(cache.put(&name(1000), &holder(1), 10), None);
+    for n in 1000..3000 {
+        if let Ok(Some(at)) = cache.victim(By::Stranger, 1) {
+            cache.remove(at);
+            cache.put(&name(n), &holder(1), 10).unwrap();
+        }
+    }
+    assert!((0..40).all(|n| cache.find(&name(n)).is_some()));
+    assert_eq!(cache.len(), 100);
+    // Programs displace what programs have not asked for since.
+    for n in 4000..4100 {
+        let at = cache.victim(By::Us, 1).unwrap().unwrap();
+        cache.remove(at);
+        let at = cache.put(&name(n), &holder(1), 10).unwrap();
+        cache.set_used(at);
+    }
+    assert_eq!(cache.len(), 100);
+}
+
+#[test]
+fn nothing_of_a_full_cache_of_used_entries_goes_for_a_stranger() {
+    let mut cache = cache(10);
+    for n in 0..10 {
+        let at = cache.put(&name(n), &holder(1), 10).unwrap();
+        cache.set_used(at);
+    }
+    assert_eq!(cache.victim(By::Stranger, 1), Err(()));
+    // But for what has expired.
+    assert!(matches!(cache.victim(By::Stranger, 10), Ok(Some(_))));
+}
+
+#[test]
+fn bytes_of_65536_peers() {
+    let mut cache = cache(1 << 17);
+    for n in 0..65_536_u32 {
+        cache.put(&Address::Ip4(n.into()), &holder(n.into()), 10).unwrap();
+    }
+    let each = cache.bytes() / 65_536;
+    assert!(each <= 54, "{each} bytes for each peer");
+    let all: Vec<_> = (0..65_536_u32).filter(|n| cache.find(&Address::Ip4((*n).into())).is_none()).collect();
+    assert!(all.is_empty());
+}

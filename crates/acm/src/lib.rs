@@ -1,0 +1,37 @@
+//! ACM without I/O: resolves names and addresses to paths, for programs that connect to many others.
+//!
+//! ```text
+//!   clients           driver (a service, the simulation)          the subnet
+//!  Request --------> request          Machine          Io::send, ask_paths ----->
+//!  Io::answer <-----          cache, searches, groups          handle_* <--------
+//! ```
+//!
+//! A request for an address that is not known goes to a multicast group. Only who has the address answers, but every endpoint that hears
+//! it learns who asks: N requests, not N x N, tell N endpoints about each other. So an endpoint does not send all its requests at once, and
+//! drops those whose answers it overhears.
+//!
+//! - [`Options`], and [`Port`] and [`Endpoint`] as the driver describes them
+//! - [`Io`]: what the driver does for the machine
+//! - [`Machine`]: one for any number of ports and endpoints
+//!
+//! Time and input are arguments. What strangers send is bounded in what it makes the machine remember, send and log; nothing panics.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod counters;
+mod io;
+mod machine;
+mod options;
+mod port;
+
+pub use counters::Counters;
+pub use io::{
+    ClientId, Contradiction, Dest, EndpointId, Failure, Forget, Io, Peer, PortId, QuestionId,
+    Request, RequestId, Resolved, SaFailure, To,
+};
+pub use machine::{Known, Machine, Row, System};
+pub use options::{ClaimPolicy, GroupSpec, Options, RouteProtocol};
+pub use port::{Endpoint, Port, PortKind};
+pub use rdmux_transport::Time;

@@ -1,0 +1,100 @@
+//! Ports and endpoints, as the driver describes them.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use rdmux_wire::acm::Address;
+use rdmux_wire::sa::Rate;
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qpn};
+
+use crate::PortId;
+
+/// What kind of network a port is on. It decides who is asked for addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PortKind {
+    /// InfiniBand: the group, and subnet administration.
+    InfiniBand,
+    /// RoCE: the operating system. GIDs are IP addresses.
+    Roce,
+    /// iWARP: the operating system. There are no GIDs; paths have IP addresses in their places.
+    Iwarp,
+}
+
+impl PortKind {
+    /// Whether the operating system knows the addresses.
+    pub const fn is_ip(self) -> bool {
+        matches!(self, Self::Roce | Self::Iwarp)
+    }
+}
+
+/// A port. [`Machine::set_port`](crate::Machine::set_port) compares it with what was told before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The network.
+    pub kind: PortKind,
+    /// Whether it is active.
+    pub is_active: bool,
+    /// The GUID of its device.
+    pub device_guid: Guid,
+    /// Its number, from 1.
+    pub number: u8,
+    /// How many ports the device has.
+    pub count: u8,
+    /// The LID.
+    pub lid: Lid,
+    /// How many low bits of the LID are path bits.
+    pub lmc: u8,
+    /// The subnet manager's LID.
+    pub sm_lid: Lid,
+    /// The service level to it.
+    pub sm_sl: u8,
+    /// The GIDs, without those that are zero; the first has the subnet prefix. Of a port that is none of InfiniBand, its IP addresses.
+    pub gids: Vec<Gid>,
+    /// The P_Keys, without those that are zero.
+    pub pkeys: Vec<Pkey>,
+    /// The rate.
+    pub rate: Rate,
+    /// The active MTU.
+    pub mtu: Mtu,
+    /// How long a packet takes through the subnet at most, 5 bits: 4.096 us * 2^code.
+    pub subnet_timeout: u8,
+}
+
+impl Port {
+    /// The first GID, or zero.
+    pub fn gid(&self) -> Gid {
+        self.gids.first().copied().unwrap_or_default()
+    }
+
+    /// Whether one of its LIDs is this one.
+    pub fn has_lid(&self, lid: Lid) -> bool {
+        let mask = u16::MAX.checked_shl(self.lmc.into()).unwrap_or(0);
+        self.lid != Lid::NONE && lid.0 & mask == self.lid.0 & mask
+    }
+
+    /// Whether the partition of this key is in the table.
+    pub fn has_pkey(&self, pkey: Pkey) -> bool {
+        self.pkeys.iter().any(|own| own.0 & 0x7fff == pkey.0 & 0x7fff)
+    }
+
+    /// How long a packet takes at most, as ibacm counts it: 0 below 2 ms.
+    pub(crate) fn subnet_timeout(&self) -> Duration {
+        match self.subnet_timeout & 31 {
+            code @ 8.. => Duration::from_millis(1 << (code - 8)),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+/// An endpoint: a port and a partition, with names and addresses and a queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its port.
+    pub port: PortId,
+    /// Its partition, as the port's table has it.
+    pub pkey: Pkey,
+    /// Its queue pair; 0 if it has none, as on ports that are not of InfiniBand.
+    pub qpn: Qpn,
+    /// Its names and addresses, without doubles. The GIDs and LIDs of the port need not be here.
+    pub addresses: Vec<Address>,
+}
