@@ -1,0 +1,310 @@
+//! The address file, `ibacm_addr.cfg`: which names and addresses endpoints have, a line each.
+//!
+//! ```text
+//! # ADDRESS  DEVICE  PORT  P_KEY
+//! node31     mlx5_0  1     default
+//! node31-2   mlx5_0  2     0x80ff
+//! ```
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+use std::io::BufRead;
+use std::net::IpAddr;
+
+use rdmux_wire::Pkey;
+use rdmux_wire::acm::{Address, Name};
+
+use crate::Report;
+use crate::lines::{Line, each_line};
+use crate::problem::Reporter;
+
+/// The most lines with addresses that are used.
+pub const MAX_ASSIGNMENTS: usize = 1 << 16;
+
+/// The longest name of a device, in bytes.
+const MAX_DEVICE: usize = 31;
+
+/// What ibacm reads of an address, in bytes.
+const IBACM_ADDRESS: usize = 46;
+
+/// A name or an address that an endpoint has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Assignment {
+    /// The name or the IP address.
+    pub address: Address,
+    /// The device's name.
+    pub device: String,
+    /// The port's number, from 1 on.
+    pub port: u8,
+    /// The partition.
+    pub pkey: PkeyChoice,
+}
+
+/// Which partition of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PkeyChoice {
+    /// That of the first entry of the port's table.
+    First,
+    /// That of a key, whatever its membership bit is.
+    Of(Pkey),
+}
+
+impl PkeyChoice {
+    /// Whether a key of a port's table, at `index`, is meant.
+    pub const fn is(self, index: u16, key: Pkey) -> bool {
+        match self {
+            Self::First => index == 0,
+            Self::Of(wanted) => wanted.0 & 0x7fff == key.0 & 0x7fff,
+        }
+    }
+}
+
+/// As the file has it.
+impl fmt::Display for PkeyChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::First => f.write_str("default"),
+            Self::Of(pkey) => pkey.fmt(f),
+        }
+    }
+}
+
+/// What the file says, and the lines that say it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Assignments {
+    /// The assignments, in the order of the file.
+    pub all: Vec<Assignment>,
+    /// The line of each, for what turns out later to be wrong with it.
+    pub lines: Vec<u32>,
+}
+
+/// Reads an address file. `name` is what problems call it, `takes_ips` the option `support_ips_in_addr_cfg`: without it, lines
+/// with IP addresses are skipped, since the addresses of interfaces are known to the service anyway.
+pub fn parse(name: &str, input: impl BufRead, takes_ips: bool) -> (Assignments, Report) {
+    let mut problems = Reporter::new(name);
+    let (mut found, mut known) = (Assignments::default(), BTreeSet::new());
+    each_line(input, &mut problems, |line, problems| {
+        let assignment = match assignment(line, problems) {
+            Ok(assignment) => assignment,
+            Err(what) => return problems.error(line.number, what),
+        };
+        if !takes_ips && !matches!(assignment.address, Address::Name(_)) {
+            problems.warning(line.number, SKIPPED_IP);
+        } else if !known.insert(assignment.clone()) {
+            problems.warning(line.number, "another line says the same");
+        } else if found.all.len() == MAX_ASSIGNMENTS {
+            let what = format!("more than {MAX_ASSIGNMENTS} addresses; this one is not used");
+            problems.error(line.number, what);
+        } else {
+            found.all.push(assignment);
+            found.lines.push(line.number);
+        }
+    });
+    (found, problems.finish())
+}
+
+const SKIPPED_IP: &str = "an IP address is used only with support_ips_in_addr_cfg 1; those of \
+    interfaces are known without being here";
+
+fn assignment(line: Line<'_>, problems: &mut Reporter<'_>) -> Result<Assignment, String> {
+    let Some(([address, device, port, pkey], more)) = line.fields() else {
+        return Err("a line has four words: address, device, port, P_Key".to_owned());
+    };
+    if let Some(more) = more {
+        let what = format!("{} and what follows is ignored", quoted(more));
+        problems.warning(line.number, what);
+    }
+    if address.len() > IBACM_ADDRESS {
+        let what = format!("ibacm reads only {IBACM_ADDRESS} bytes of an address");
+        problems.warning(line.number, what);
+    }
+    if device.len() > MAX_DEVICE {
+        return Err(format!("a device's name has at most {MAX_DEVICE} bytes"));
+    }
+    Ok(Assignment {
+        address: self::address(address)?,
+        device: device.to_owned(),
+        port: self::port(port)?,
+        pkey: self::pkey(pkey)?,
+    })
+}
+
+/// A word in quotation marks, for a message of one line.
+pub(crate) fn quoted(word: &str) -> String {
+    format!("{word:?}")
+}
+
+pub(crate) fn address(word: &str) -> Result<Address, String> {
+    if let Ok(ip) = word.parse::<IpAddr>() {
+        return Ok(ip.into());
+    }
+    let name = Address::name(word);
+    name.ok_or_else(|| format!("a name has 1 to {} bytes, {} has not", Name::MAX, quoted(word)))
+}
+
+fn port(word: &str) -> Result<u8, String> {
+    let port = word.parse().ok().filter(|port| *port != 0);
+    port.ok_or_else(|| format!("a port is a number from 1 to 255, not {}", quoted(word)))
+}
+
+fn pkey(word: &str) -> Result<PkeyChoice, String> {
+    if word.eq_ignore_ascii_case("default") {
+        return Ok(PkeyChoice::First);
+    }
+    let digits = word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")).unwrap_or(word);
+    let pkey = u16::from_str_radix(digits, 16).ok();
+    let pkey = pkey.filter(|pkey| pkey & 0x7fff != 0 && !digits.starts_with('+'));
+    pkey.map(|pkey| PkeyChoice::Of(Pkey(pkey))).ok_or_else(|| {
+        let word = quoted(word);
+        format!("a P_Key is default, or hexadecimal from 0x1 to 0xffff without 0x8000, not {word}")
+    })
+}
+
+/// The text of an address file, which ibacm reads, too: addresses in columns, under a comment that says what they are.
+/// What a file cannot say is left out: names with white space, and GIDs and LIDs.
+pub fn write(assignments: &[Assignment]) -> String {
+    let mut text = String::from(HEAD);
+    let lines = assignments.iter().filter(|a| is_writable(a));
+    let width = lines.clone().map(|a| a.address.to_string().len()).max().unwrap_or(0);
+    for Assignment { address, device, port, pkey } in lines {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{:width$}  {device} {port} {pkey}", address.to_string());
+    }
+    text
+}
+
+fn is_writable(assignment: &Assignment) -> bool {
+    let is_address = match &assignment.address {
+        Address::Name(name) => name.as_str().is_some_and(|name| {
+            is_word(name) && !name.starts_with('#') && name.parse::<IpAddr>().is_err()
+        }),
+        Address::Ip4(_) | Address::Ip6(_) => true,
+        Address::Gid(_) | Address::Lid(_) => false,
+    };
+    is_address && is_word(&assignment.device) && assignment.device.len() <= MAX_DEVICE
+}
+
+fn is_word(word: &str) -> bool {
+    !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
+const HEAD: &str = "\
+# Names and addresses of InfiniBand endpoints, for an ACM service.
+#
+# Each line: ADDRESS DEVICE PORT P_KEY
+#   ADDRESS  a host's name; or an IP address, with support_ips_in_addr_cfg 1
+#   DEVICE   as ibv_devices shows it
+#   PORT     its number, from 1 on
+#   P_KEY    in hexadecimal; or default, for the first one of the port
+#
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str, device: &str, port: u8, pkey: PkeyChoice) -> Assignment {
+        Assignment { address: address(name).unwrap(), device: device.to_owned(), port, pkey }
+    }
+
+    fn read(text: &str) -> (Assignments, Report) {
+        parse("addr", text.as_bytes(), true)
+    }
+
+    #[track_caller]
+    fn refused(line: &str, why: &str) {
+        let (found, report) = read(line);
+        assert_eq!(found.all, [], "{line}");
+        assert_eq!(report.to_string(), format!("addr:1: error: {why}\n"));
+    }
+
+    #[test]
+    fn file_of_ib_acme_is_read() {
+        let text =
+            "# comment\nnode31 ibv0 1 default\n\nnode31-1\tibv0  1 0x00FF\nnode31-2 ibv0 2 7f\n";
+        let (found, report) = parse("addr", text.as_bytes(), false);
+        assert!(report.is_clean(), "{report}");
+        let right = [
+            named("node31", "ibv0", 1, PkeyChoice::First),
+            named("node31-1", "ibv0", 1, PkeyChoice::Of(Pkey(0xff))),
+            named("node31-2", "ibv0", 2, PkeyChoice::Of(Pkey(0x7f))),
+        ];
+        assert_eq!(found.all, right);
+        assert_eq!(found.lines, [2, 4, 5]);
+    }
+
+    #[test]
+    fn each_wrong_line_is_told_with_its_reason() {
+        refused("node31 ibv0 1", "a line has four words: address, device, port, P_Key");
+        refused("a ibv0 0 default", "a port is a number from 1 to 255, not \"0\"");
+        refused("a ibv0 256 default", "a port is a number from 1 to 255, not \"256\"");
+        for pkey in ["0", "0x8000", "10000", "0xx", "+1", "none"] {
+            let why = "a P_Key is default, or hexadecimal from 0x1 to 0xffff without 0x8000, not";
+            refused(&format!("a ibv0 1 {pkey}"), &format!("{why} {pkey:?}"));
+        }
+        let device = "d".repeat(32);
+        refused(&format!("a {device} 1 1"), "a device's name has at most 31 bytes");
+        let (found, report) = read(&format!("{} ibv0 1 1\n", "x".repeat(64)));
+        assert_eq!((found.all.len(), report.errors(), report.warnings()), (0, 1, 1));
+    }
+
+    #[test]
+    fn lines_are_used_that_ibacm_would_read_in_another_way() {
+        let long = "x".repeat(63);
+        let (found, report) = read(&format!("a ibv0 1 1 more\n{long} ibv0 1 1\na ibv0 1 0x0001\n"));
+        assert_eq!((found.all.len(), report.errors(), report.warnings()), (2, 0, 3), "{report}");
+    }
+
+    #[test]
+    fn ip_addresses_need_the_option() {
+        let text = "10.0.0.1 ibv0 1 default\nfd00::1 ibv0 1 default\n";
+        let (found, report) = parse("addr", text.as_bytes(), false);
+        assert_eq!((found.all.len(), report.warnings()), (0, 2));
+        let (found, report) = read(text);
+        assert!(report.is_clean());
+        assert_eq!(found.all[1].address, Address::Ip6("fd00::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn partition_is_chosen_without_the_membership_bit() {
+        assert!(PkeyChoice::Of(Pkey(1)).is(3, Pkey(0x8001)));
+        assert!(!PkeyChoice::Of(Pkey(1)).is(3, Pkey(0x8002)));
+        assert!(PkeyChoice::First.is(0, Pkey(5)));
+        assert!(!PkeyChoice::First.is(1, Pkey(5)));
+    }
+
+    #[test]
+    fn written_file_is_the_golden_one_and_is_read_again() {
+        let all = [
+            named("node1", "ibv0", 1, PkeyChoice::First),
+            named("10.0.0.1", "ibv0", 1, PkeyChoice::Of(Pkey(0x80ff))),
+            named("fd00::1", "ibv0", 2, PkeyChoice::First),
+        ];
+        let text = write(&all);
+        let golden = "\
+node1     ibv0 1 default
+10.0.0.1  ibv0 1 0x80ff
+fd00::1   ibv0 2 default
+";
+        assert_eq!(text, format!("{HEAD}{golden}"));
+        let (found, report) = read(&text);
+        assert_eq!(found.all, all);
+        assert!(report.is_clean());
+        assert!(text.lines().all(|line| line.len() <= 119));
+    }
+
+    #[test]
+    fn what_a_line_cannot_say_is_not_written() {
+        let good = named("a", "ibv0", 1, PkeyChoice::First);
+        let bad = |address| Assignment { address, ..good.clone() };
+        let name = |name: &str| Address::name(name).unwrap();
+        let all = [
+            bad(name("a b")),
+            bad(name("#a")),
+            bad(name("10.0.0.1")),
+            bad(rdmux_wire::Lid(1).into()),
+            Assignment { device: "a\nb".to_owned(), ..good.clone() },
+        ];
+        assert_eq!(write(&all), HEAD);
+    }
+}

@@ -1,0 +1,143 @@
+//! Lines of words, as all these files have them: bounded, numbered, without comments.
+
+use std::io::{BufRead, Read};
+
+use crate::problem::Reporter;
+
+/// What of a line is read, in bytes.
+const MAX_LINE: usize = 1024;
+
+/// The longest line that ibacm reads as one, in bytes.
+const IBACM_LINE: usize = 119;
+
+/// A line that has words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line<'a> {
+    /// From 1 on.
+    pub(crate) number: u32,
+    /// What is in it.
+    pub(crate) text: &'a str,
+}
+
+impl<'a> Line<'a> {
+    pub(crate) fn words(&self) -> impl Iterator<Item = &'a str> {
+        self.text.split_ascii_whitespace()
+    }
+
+    /// The first `N` words, when there are as many, and what comes after them.
+    pub(crate) fn fields<const N: usize>(&self) -> Option<([&'a str; N], Option<&'a str>)> {
+        let mut words = self.words();
+        let mut fields = [""; N];
+        for field in &mut fields {
+            *field = words.next()?;
+        }
+        Some((fields, words.next()))
+    }
+}
+
+/// Calls `each` for every line that has words and is no comment. Lines that cannot be read are reported.
+pub(crate) fn each_line(
+    mut input: impl BufRead,
+    problems: &mut Reporter<'_>,
+    mut each: impl FnMut(Line<'_>, &mut Reporter<'_>),
+) {
+    let mut bytes = Vec::new();
+    for number in 1..=u32::MAX {
+        bytes.clear();
+        match next_line(&mut input, &mut bytes) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(e) => return problems.error(number, format!("cannot be read from here on: {e}")),
+        }
+        if let Some(text) = checked(number, &bytes, problems) {
+            each(Line { number, text }, problems);
+        }
+    }
+}
+
+/// Reads a line, but keeps of a long one only one byte more than a line may have.
+fn next_line(input: &mut impl BufRead, bytes: &mut Vec<u8>) -> std::io::Result<usize> {
+    let read = input.take(MAX_LINE as u64 + 1).read_until(b'\n', bytes)?;
+    if read > MAX_LINE && bytes.last() != Some(&b'\n') {
+        input.skip_until(b'\n')?;
+    }
+    Ok(read)
+}
+
+fn checked<'a>(number: u32, bytes: &'a [u8], problems: &mut Reporter<'_>) -> Option<&'a str> {
+    let bytes = bytes.trim_ascii_end();
+    if bytes.is_empty() || bytes.starts_with(b"#") {
+        return None;
+    }
+    if bytes.len() > MAX_LINE {
+        problems.error(number, format!("the line is longer than {MAX_LINE} bytes"));
+        return None;
+    }
+    let Ok(text) = str::from_utf8(bytes) else {
+        problems.error(number, "the line is not UTF-8");
+        return None;
+    };
+    if text.trim_ascii_start().starts_with('#') {
+        problems.warning(number, "a comment; ibacm knows it only by a # in the first column");
+        return None;
+    }
+    if bytes.len() > IBACM_LINE {
+        let what = format!("ibacm reads lines of more than {IBACM_LINE} bytes as two");
+        problems.warning(number, what);
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Report;
+
+    fn read(bytes: &[u8]) -> (Vec<(u32, String)>, Report) {
+        let (mut problems, mut lines) = (Reporter::new("f"), Vec::new());
+        each_line(bytes, &mut problems, |line, _| lines.push((line.number, line.text.to_owned())));
+        (lines, problems.finish())
+    }
+
+    #[test]
+    fn comments_and_empty_lines_count_but_are_skipped() {
+        let (lines, report) = read(b"# one\n\n  \r\na b\r\nc");
+        assert_eq!(lines, [(4, "a b".to_owned()), (5, "c".to_owned())]);
+        assert!(report.is_clean(), "{report}");
+        let (lines, report) = read(b" # one\n");
+        assert_eq!((lines.len(), report.warnings()), (0, 1));
+    }
+
+    #[test]
+    fn long_lines_are_cut_off_and_the_next_one_is_whole() {
+        let long = [&[b'x'; 120][..], b"\n", &[b'y'; 5000], b"\nz\n"].concat();
+        let (lines, report) = read(&long);
+        assert_eq!(lines.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!((report.errors(), report.warnings()), (1, 1), "{report}");
+        let exact = [&[b'y'; MAX_LINE][..], b"\nz"].concat();
+        assert_eq!(read(&exact).0.len(), 2);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_reported() {
+        let (lines, report) = read(b"a\xff\nb\n");
+        assert_eq!(lines, [(2, "b".to_owned())]);
+        assert_eq!(report.to_string(), "f:1: error: the line is not UTF-8\n");
+    }
+
+    #[test]
+    fn input_that_fails_is_reported_where_it_does() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+                Err(std::io::Error::other("the disk is gone"))
+            }
+        }
+        let input = std::io::BufReader::new((&b"a\n"[..]).chain(Broken));
+        let (mut problems, mut lines) = (Reporter::new("f"), 0);
+        each_line(input, &mut problems, |_, _| lines += 1);
+        assert_eq!(lines, 1);
+        let report = problems.finish().to_string();
+        assert_eq!(report, "f:2: error: cannot be read from here on: the disk is gone\n");
+    }
+}

@@ -1,0 +1,172 @@
+//! Opens files that a service believes, and so must be no one else's to write.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+/// Bits of a mode: others may write; and in a directory, what they write others cannot remove.
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// Why a file is not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is none.
+    #[error("{0} does not exist")]
+    Missing(PathBuf),
+    /// It is a symbolic link.
+    #[error("{0} is a symbolic link, which is not followed; put the file itself there")]
+    Link(PathBuf),
+    /// It is a directory, a device, or something else that is no file.
+    #[error("{0} is not a regular file")]
+    NotAFile(PathBuf),
+    /// Every user may write to it, or replace it.
+    #[error("every user can write to {0}, so that it says what anybody wants; chmod o-w it")]
+    Writable(PathBuf),
+    /// It is another user's, who is not root.
+    #[error("{path} belongs to user {owner}, not to root or user {user}; chown it")]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Who reads it.
+        user: u32,
+    },
+    /// It is larger than what is read of such a file.
+    #[error("{path} has more than {max} bytes")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// What is read.
+        max: u64,
+    },
+    /// The system refuses.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Opens a file for reading, if it is a regular one, not behind a link, of root or of this user, and neither it nor its directory
+/// is writable by everybody. (In a sticky directory, such as `/tmp`, files of others cannot be replaced.)
+///
+/// # Errors
+/// Why not.
+pub fn open(path: &Path) -> Result<File, OpenError> {
+    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    // A pipe must not make it wait.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits().cast_signed();
+    let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = opened.map_err(|source| match Errno::from_io_error(&source) {
+        Some(Errno::NOENT) => OpenError::Missing(path.to_owned()),
+        Some(Errno::LOOP) => OpenError::Link(path.to_owned()),
+        _ => io(source),
+    })?;
+    let meta = file.metadata().map_err(io)?;
+    if !meta.is_file() {
+        return Err(OpenError::NotAFile(path.to_owned()));
+    }
+    if meta.mode() & OTHERS_WRITE != 0 {
+        return Err(OpenError::Writable(path.to_owned()));
+    }
+    let user = geteuid().as_raw();
+    if meta.uid() != 0 && meta.uid() != user {
+        return Err(OpenError::Owner { path: path.to_owned(), owner: meta.uid(), user });
+    }
+    check_directory(path)?;
+    Ok(file)
+}
+
+fn check_directory(path: &Path) -> Result<(), OpenError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let dir = parent.unwrap_or(Path::new("."));
+    let meta =
+        fs::metadata(dir).map_err(|source| OpenError::Io { path: dir.to_owned(), source })?;
+    if meta.mode() & OTHERS_WRITE != 0 && meta.mode() & STICKY == 0 {
+        return Err(OpenError::Writable(dir.to_owned()));
+    }
+    Ok(())
+}
+
+/// All bytes of a file that [`open`] opens.
+///
+/// # Errors
+/// Those of [`open`]; when it cannot be read, or has more than `max` bytes.
+pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, OpenError> {
+    let file = open(path)?;
+    let mut bytes = Vec::new();
+    let read = file.take(max.saturating_add(1)).read_to_end(&mut bytes);
+    let read = read.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    if read as u64 > max {
+        return Err(OpenError::TooLarge { path: path.to_owned(), max });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn file_of_this_user_is_read_up_to_its_bound() {
+        let dir = temp_dir();
+        let path = dir.path().join("opts");
+        assert!(matches!(open(&path), Err(OpenError::Missing(_))));
+        fs::write(&path, "retries 2\n").unwrap();
+        assert_eq!(read(&path, 10).unwrap(), b"retries 2\n");
+        assert!(matches!(read(&path, 9), Err(OpenError::TooLarge { max: 9, .. })));
+    }
+
+    #[test]
+    fn symbolic_link_is_not_followed() {
+        let dir = temp_dir();
+        let (path, link) = (dir.path().join("opts"), dir.path().join("link"));
+        fs::write(&path, "").unwrap();
+        symlink(&path, &link).unwrap();
+        assert!(matches!(open(&link), Err(OpenError::Link(_))));
+        let dangling = dir.path().join("dangling");
+        symlink(dir.path().join("nothing"), &dangling).unwrap();
+        assert!(matches!(open(&dangling), Err(OpenError::Link(_))));
+    }
+
+    #[test]
+    fn what_everybody_can_write_is_not_read() {
+        let dir = temp_dir();
+        let path = dir.path().join("opts");
+        fs::write(&path, "").unwrap();
+        set_mode(&path, 0o646);
+        assert!(matches!(open(&path), Err(OpenError::Writable(p)) if p == path));
+        set_mode(&path, 0o644);
+        set_mode(dir.path(), 0o777);
+        assert!(matches!(open(&path), Err(OpenError::Writable(p)) if p == dir.path()));
+        set_mode(dir.path(), 0o1777);
+        assert!(open(&path).is_ok());
+    }
+
+    #[test]
+    fn directory_and_pipe_are_no_files_and_do_not_block() {
+        let dir = temp_dir();
+        assert!(matches!(open(dir.path()), Err(OpenError::NotAFile(_))));
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(matches!(open(&pipe), Err(OpenError::NotAFile(_))));
+    }
+}
