@@ -12,7 +12,9 @@ pub mod addresses;
 pub mod hosts;
 mod lines;
 pub mod open;
+pub mod options;
 mod problem;
 pub mod routes;
 
+pub use options::Options;
 pub use problem::{MAX_PROBLEMS, Problem, Report, Severity};

@@ -1,0 +1,203 @@
+//! The options file, `ibacm_opts.cfg`: a name and a value in a line.
+//!
+//! ```text
+//! # comment
+//! addr_timeout  1440
+//! route_prot    acm
+//! ```
+//!
+//! All options of ibacm are known, with its defaults, and others beyond them, which ibacm ignores. [`OPTIONS`] is the list. Names are
+//! known in any case of letters, and the last line of a name counts.
+
+use std::fmt::Write;
+use std::io::BufRead;
+use std::path::PathBuf;
+
+use crate::Report;
+use crate::addresses::quoted;
+use crate::lines::{Line, each_line};
+use crate::problem::Reporter;
+
+mod fit;
+mod table;
+mod value;
+
+pub use table::{OPTIONS, Row};
+
+/// What a service can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What the machine that resolves is told.
+    pub machine: rdmux_acm::Options,
+    /// Where the log goes (`log_file`); without it, to where the service has its files.
+    pub log_file: Option<LogFile>,
+    /// How much is logged (`log_level`): 0 is errors, 1 configuration, 2 and above operation.
+    pub log_level: u8,
+    /// What libibumad would log (`umad_debug_level`), 0 to 2.
+    pub umad_debug_level: u8,
+    /// The file that is locked (`lock_file`); without it, where the service has its files.
+    pub lock_file: Option<PathBuf>,
+    /// How clients connect (`server_mode`).
+    pub server_mode: ServerMode,
+    /// The port of TCP modes (`server_port`).
+    pub server_port: u16,
+    /// Who can connect to the Unix socket (`socket_access`).
+    pub socket_access: SocketAccess,
+    /// How many clients are connected at once (`max_clients`).
+    pub max_clients: usize,
+    /// Connection managers do not find the service by themselves (`acme_plus_kernel_only`).
+    pub acme_plus_kernel_only: bool,
+    /// Whether paths are read from OpenSM's dump (`route_preload opensm_full_v1`).
+    pub preloads_routes: bool,
+    /// The dump (`route_data_file`); without it, `ibacm_route.data` beside the options file.
+    pub route_data_file: Option<PathBuf>,
+    /// Whether addresses are read from a hosts file (`addr_preload acm_hosts`).
+    pub preloads_addresses: bool,
+    /// The hosts file (`addr_data_file`); without it, `ibacm_hosts.data` beside the options file.
+    pub addr_data_file: Option<PathBuf>,
+    /// Whether the address file may have IP addresses (`support_ips_in_addr_cfg`).
+    pub support_ips_in_addr_cfg: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            machine: rdmux_acm::Options::default(),
+            log_file: None,
+            log_level: 0,
+            umad_debug_level: 0,
+            lock_file: None,
+            server_mode: ServerMode::Unix,
+            server_port: 6125,
+            socket_access: SocketAccess::Owner,
+            max_clients: 1023,
+            acme_plus_kernel_only: false,
+            preloads_routes: false,
+            route_data_file: None,
+            preloads_addresses: false,
+            addr_data_file: None,
+            support_ips_in_addr_cfg: false,
+        }
+    }
+}
+
+/// Where the log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogFile {
+    /// To standard output.
+    Stdout,
+    /// To standard error.
+    Stderr,
+    /// To a file.
+    File(PathBuf),
+}
+
+/// How clients connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ServerMode {
+    /// By a Unix socket.
+    #[default]
+    Unix,
+    /// By TCP from this host.
+    Loop,
+    /// By TCP from anywhere, without any check.
+    Open,
+}
+
+/// Who can connect to the Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SocketAccess {
+    /// The user that runs the service, and root: mode 0600.
+    #[default]
+    Owner,
+    /// Every user, as with ibacm: mode 0666.
+    All,
+}
+
+/// Reads an options file. `name` is what problems call it. What a file does not say, or says wrongly, is as it is by default.
+pub fn parse(name: &str, input: impl BufRead) -> (Options, Report) {
+    let mut problems = Reporter::new(name);
+    let mut options = Options::default();
+    let mut seen = vec![0; OPTIONS.len()];
+    each_line(input, &mut problems, |line, problems| {
+        if let Err(what) = set(line, &mut options, &mut seen, problems) {
+            problems.error(line.number, what);
+        }
+    });
+    (options, problems.finish())
+}
+
+fn set(
+    line: Line<'_>,
+    options: &mut Options,
+    seen: &mut [u32],
+    problems: &mut Reporter<'_>,
+) -> Result<(), String> {
+    let mut words = line.words();
+    let name = words.next().unwrap_or_default();
+    let Some(at) = OPTIONS.iter().position(|row| row.name.eq_ignore_ascii_case(name)) else {
+        problems
+            .warning(line.number, format!("there is no option {}; it is ignored", quoted(name)));
+        return Ok(());
+    };
+    let row = &OPTIONS[at];
+    let values: Vec<&str> = words.collect();
+    if values.is_empty() {
+        return Err(format!("{} has no value", row.name));
+    }
+    if values.len() > row.words {
+        let what = format!("{} and what follows is ignored", quoted(values[row.words]));
+        problems.warning(line.number, what);
+    }
+    let values = &values[..values.len().min(row.words)];
+    let warning = (row.set)(options, values).map_err(|what| format!("{}: {what}", row.name))?;
+    if let Some(what) = warning {
+        problems.warning(line.number, format!("{}: {what}", row.name));
+    }
+    if seen[at] != 0 && !row.repeats {
+        let what = format!("{} is in line {}, too; the last one counts", row.name, seen[at]);
+        problems.warning(line.number, what);
+    }
+    seen[at] = line.number;
+    Ok(())
+}
+
+/// The text of an options file, which ibacm reads, too: all options, each under a comment that says what it does. Options without
+/// a value of their own are comments.
+pub fn write(options: &Options) -> String {
+    let mut text = String::from(HEAD);
+    for (ours, head) in [(false, ""), (true, OURS)] {
+        text.push_str(head);
+        OPTIONS
+            .iter()
+            .filter(|row| row.ours == ours)
+            .for_each(|row| write_row(row, options, &mut text));
+    }
+    text
+}
+
+fn write_row(row: &Row, options: &Options, text: &mut String) {
+    text.push('\n');
+    row.about.lines().for_each(|line| {
+        let _ = writeln!(text, "# {line}");
+    });
+    let values = (row.get)(options);
+    if values.is_empty() {
+        let _ = writeln!(text, "# {} {}", row.name, row.example);
+    }
+    for value in values {
+        let _ = writeln!(text, "{} {value}", row.name);
+    }
+}
+
+const HEAD: &str = "\
+# Options of an ACM service: NAME VALUE in each line.
+# A comment begins with # in the first column.
+";
+
+const OURS: &str = "
+# What follows are options of rdmux's service, which ibacm ignores.
+";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! Values of options, from words and to words.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rdmux_wire::Mtu;
+use rdmux_wire::sa::Rate;
+
+use crate::addresses::quoted;
+
+/// A number in a range.
+pub(super) fn number<T: TryFrom<u64>>(word: &str, range: RangeInclusive<u64>) -> Result<T, String> {
+    let wrong = || {
+        let (first, last) = (range.start(), range.end());
+        format!("a number from {first} to {last} is needed, not {}", quoted(word))
+    };
+    let value: u64 = word.parse().map_err(|_| wrong())?;
+    if !range.contains(&value) {
+        return Err(wrong());
+    }
+    T::try_from(value).map_err(|_| wrong())
+}
+
+/// Yes or no.
+pub(super) fn boolean(word: &str) -> Result<bool, String> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" => Ok(true),
+        "false" | "no" | "off" => Ok(false),
+        word => match word.parse::<i64>() {
+            Ok(number) => Ok(number != 0),
+            Err(_) => Err(format!("yes or no is needed, not {}", quoted(word))),
+        },
+    }
+}
+
+pub(super) fn yes_no(value: bool) -> String {
+    if value { "yes" } else { "no" }.to_owned()
+}
+
+/// One of several words.
+pub(super) fn one_of<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let found = words.iter().find(|(name, _)| name.eq_ignore_ascii_case(word));
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+        format!("one of {} is needed, not {}", names.join(", "), quoted(word))
+    })
+}
+
+/// The word for a value.
+pub(super) fn word_of<T: PartialEq>(value: &T, words: &[(&str, T)]) -> String {
+    let found = words.iter().find(|(_, other)| other == value);
+    found.map_or_else(String::new, |(name, _)| (*name).to_owned())
+}
+
+/// A time in units of `unit` seconds; one below 0 is for ever.
+pub(super) fn expiry(word: &str, unit: u64) -> Result<Duration, String> {
+    let value: i64 = word
+        .parse()
+        .map_err(|_| format!("a number is needed, or -1 for ever, not {}", quoted(word)))?;
+    Ok(match u64::try_from(value) {
+        Ok(value) => value.checked_mul(unit).map_or(Duration::MAX, Duration::from_secs),
+        Err(_) => Duration::MAX,
+    })
+}
+
+/// A time in units of `unit` seconds, unless it needs smaller ones.
+pub(super) fn expiry_word(expiry: Duration, unit: u64) -> Option<String> {
+    if expiry == Duration::MAX {
+        return Some("-1".to_owned());
+    }
+    let is_whole = expiry.as_secs().is_multiple_of(unit);
+    is_whole.then(|| (expiry.as_secs() / unit).to_string())
+}
+
+pub(super) fn millis(word: &str, range: RangeInclusive<u64>) -> Result<Duration, String> {
+    number(word, range).map(Duration::from_millis)
+}
+
+pub(super) fn millis_word(value: Duration) -> String {
+    value.as_millis().to_string()
+}
+
+/// A rate in Gb/s, of which 2.5 is 2. The second is whether ibacm knows it.
+pub(super) fn rate(word: &str) -> Result<(Rate, bool), String> {
+    let all = || (2..=22).map(Rate);
+    let gbps = word.strip_suffix(".5").unwrap_or(word).parse().ok();
+    let found = all().find(|rate| Some(rate.mbps() / 1000) == gbps);
+    let known = |rate: Rate| ![28, 50, 400, 600].contains(&(rate.mbps() / 1000));
+    found.map(|rate| (rate, known(rate))).ok_or_else(|| {
+        let mut all: Vec<u32> = all().map(|rate| rate.mbps() / 1000).collect();
+        all.sort_unstable();
+        let all: Vec<String> = all.iter().map(u32::to_string).collect();
+        format!("a rate in Gb/s is one of {}, not {}", all.join(", "), quoted(word))
+    })
+}
+
+pub(super) fn rate_word(rate: Rate) -> String {
+    (rate.mbps() / 1000).to_string()
+}
+
+pub(super) fn mtu(word: &str) -> Result<Mtu, String> {
+    let bytes: Option<u32> = word.parse().ok();
+    let found = bytes.and_then(Mtu::at_most).filter(|mtu| Some(mtu.bytes()) == bytes);
+    found
+        .ok_or_else(|| format!("an MTU is one of 256, 512, 1024, 2048, 4096, not {}", quoted(word)))
+}
+
+/// An absolute path: the service has a working directory of its own.
+pub(super) fn path(word: &str) -> Result<PathBuf, String> {
+    if Path::new(word).is_absolute() {
+        Ok(word.into())
+    } else {
+        Err(format!("a path from / on is needed, not {}", quoted(word)))
+    }
+}
+
+/// What can be written of a path: one word.
+pub(super) fn path_word(path: Option<&PathBuf>) -> Vec<String> {
+    let word = path.and_then(|path| path.to_str());
+    let word = word.filter(|word| {
+        !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c.is_control())
+    });
+    word.map(str::to_owned).into_iter().collect()
+}
