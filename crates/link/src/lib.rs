@@ -16,6 +16,7 @@
 //! - [`ib`]: InfiniBand packets over UDP, straight to where the subnet's switches would bring them
 //! - [`routes`]: where the packets of an InfiniBand port go, as the owner of the subnet publishes it
 //! - [`rows`]: what a process counts of the packets that it sends there, for the ports on the way
+//! - [`acm`]: what an ACM service has resolved, for its clients to read
 //! - [`board`]: what a process publishes, so that others reach its memory without it
 //! - [`capture`]: how frames travel to the capturing program
 //! - [`namespace`]: other files for a process and its children
@@ -29,6 +30,7 @@
 //! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
 #![deny(unsafe_code)]
 
+pub mod acm;
 pub mod board;
 pub mod capture;
 pub mod doorbell;

@@ -10,6 +10,8 @@
 //! only makes it see more than there is. The code under test relies on fences only.
 
 #[cfg(test)]
+mod acm;
+#[cfg(test)]
 mod board;
 pub(crate) mod fence;
 pub(crate) mod memory;

@@ -1,0 +1,213 @@
+//! Paths that an ACM service has resolved: a table that the service writes and its clients read, so that what is cached
+//! costs no message.
+//!
+//! # Layout
+//!
+//! A memfd whose size is set when it is made, of which only what is used takes memory. [`PathTable`] alone writes it; others map it to
+//! read ([`PathCache`]).
+//!
+//! ```text
+//! page 0   magic; the number of slots; the seed of the hash; the lease; the epoch
+//! then     slots, 256 bytes each: sequence number, hash, epoch, what it is, expiry, source, destination, path, chosen source
+//! ```
+//!
+//! A slot is found by the hash of its [`Key`]: it is one of the [`WINDOW`] slots that begin there. If all are in use, the one
+//! that expires first is replaced; the service answers what is not here.
+//!
+//! # Reading while it is written
+//!
+//! Each slot is a seqlock: its sequence number is odd while the writer changes it, and a reader that finds it odd or changed reads
+//! again, a few times, and then does without. So readers never wait for the writer, also if it dies between two steps.
+//!
+//! # When it holds
+//!
+//! - An entry has an expiry.
+//! - The table has a lease, which the writer renews ([`PathTable::renew`]). A table whose writer is gone or hangs is not used longer than that.
+//!   A writer that ends properly ends the lease.
+//! - The epoch changes when everything is invalidated at once ([`PathTable::flush`]); entries of another epoch do not count.
+//!
+//! Times are nanoseconds of `CLOCK_BOOTTIME` ([`now`]), which all processes of a machine share.
+//!
+//! # A hostile writer
+//!
+//! The memfd cannot shrink, which is checked, so reading never faults. What is read is copied once, and all loops are
+//! bounded. A writer can give wrong paths, as a service can by its socket, and no more. A hash that many keys have in common only makes
+//! them replace each other.
+
+mod reader;
+mod writer;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+pub use self::reader::PathCache;
+pub use self::writer::PathTable;
+use crate::shared::size;
+
+/// How many slots a key may be in.
+pub const WINDOW: usize = size(16, 1);
+/// The most slots of a table.
+pub const MAX_SLOTS: usize = 1 << 20;
+/// The longest lease that a reader believes, in nanoseconds: one minute.
+pub const MAX_LEASE: u64 = 60_000_000_000;
+
+/// An address in the form that the ACM protocols have it in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The type: 1 name, 2 IPv4, 3 IPv6, 4 GID, 5 LID.
+    pub kind: u8,
+    /// The address, in network byte order, and zeros behind it.
+    pub bytes: [u8; 64],
+}
+
+/// What an entry is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The source that the client names; none if it leaves the choice to the service.
+    pub source: Option<Address>,
+    /// The destination.
+    pub dest: Address,
+}
+
+/// What a key resolves to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The path record (IBTA 15.2.5.16) in the layout of `ibv_path_record`.
+    pub path: [u8; 64],
+    /// What the path is for: `IBV_PATH_FLAG_*`.
+    pub flags: u32,
+    /// The source address that the service chose, where the client named none.
+    pub source: Option<IpAddr>,
+    /// When it ends.
+    pub expiry: u64,
+}
+
+/// The time that entries expire by: nanoseconds of `CLOCK_BOOTTIME`.
+pub fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let [seconds, nanos] = [time.tv_sec, time.tv_nsec].map(|n| u64::try_from(n).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+/// The bytes of a slot.
+const SLOT: usize = 256;
+/// "rdmuxpa" and the version of the layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxpa\x01");
+
+/// Offsets, in bytes.
+mod at {
+    pub(super) const SLOTS: usize = 8;
+    pub(super) const SEED: usize = 16;
+    pub(super) const LEASE: usize = 64;
+    pub(super) const EPOCH: usize = 128;
+    pub(super) const FIRST: usize = crate::shared::size(4096, 256);
+    // Of a slot.
+    pub(super) const SEQUENCE: usize = 0;
+    pub(super) const HASH: usize = 8;
+    pub(super) const CONTENT: usize = 16;
+}
+
+/// The bytes of a table.
+const fn bytes(slots: usize) -> usize {
+    at::FIRST + slots * SLOT
+}
+
+/// Where the slot is that a hash leads to, and those after it.
+fn window(hash: u64, slots: usize) -> impl Iterator<Item = usize> {
+    let first = usize::try_from(hash >> 32).unwrap_or(0);
+    (first..first + WINDOW).map(move |slot| at::FIRST + slot % slots * SLOT)
+}
+
+/// The words of a slot behind its hash: the epoch; kinds and flags; the expiry; eight of the source, eight of the destination, eight of
+/// the path, two of the chosen source.
+type Content = [u64; 29];
+
+/// Where they are among these words.
+mod word {
+    pub(super) const EPOCH: usize = 0;
+    pub(super) const ABOUT: usize = 1;
+    pub(super) const EXPIRY: usize = 2;
+    pub(super) const SOURCE: usize = 3;
+    pub(super) const DEST: usize = 11;
+    pub(super) const PATH: usize = 19;
+    pub(super) const CHOSEN: usize = 27;
+}
+
+/// Those that are written and read: in models two, which show a mixture as well as all, in less time.
+const USED: std::ops::Range<usize> =
+    if cfg!(loom) { word::ABOUT..word::SOURCE } else { word::EPOCH..29 };
+/// The first epoch; in models the one in words that are not written.
+const FIRST_EPOCH: u64 = size(1, 0) as u64;
+
+impl Key {
+    /// The hash, which is not zero. It is not made against those who know the seed: see the module.
+    fn hash(&self, seed: u64) -> u64 {
+        let source = self.source.map_or([0; 64], |source| source.bytes);
+        let words = words(&source).into_iter().chain(words(&self.dest.bytes));
+        let fold = |hash: u64, word: u64| {
+            let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
+            (product >> 64) as u64 ^ (product & u128::from(u64::MAX)) as u64 ^ hash.rotate_left(23)
+        };
+        words.fold(fold(seed | 1, self.kinds()), fold).max(1)
+    }
+
+    fn kinds(&self) -> u64 {
+        u64::from(self.dest.kind) << 8 | u64::from(self.source.map_or(0, |source| source.kind))
+    }
+}
+
+fn content(key: &Key, entry: &Entry, epoch: u64) -> Content {
+    let mut content = [0; 29];
+    let (family, chosen) = match entry.source {
+        None => (0, 0),
+        Some(IpAddr::V4(ip)) => (4, u128::from(ip.to_bits())),
+        Some(IpAddr::V6(ip)) => (6, ip.to_bits()),
+    };
+    content[word::EPOCH] = epoch;
+    content[word::ABOUT] = u64::from(entry.flags) << 32 | family << 16 | key.kinds();
+    content[word::EXPIRY] = entry.expiry;
+    let source = key.source.map_or([0; 64], |source| source.bytes);
+    content[word::SOURCE..word::DEST].copy_from_slice(&words(&source));
+    content[word::DEST..word::PATH].copy_from_slice(&words(&key.dest.bytes));
+    content[word::PATH..word::CHOSEN].copy_from_slice(&words(&entry.path));
+    content[word::CHOSEN] = (chosen >> 64) as u64;
+    content[word::CHOSEN + 1] = (chosen & u128::from(u64::MAX)) as u64;
+    content
+}
+
+/// What a slot's words say; none if they say nothing that can be.
+fn parsed(content: &Content) -> Option<(Key, Entry)> {
+    let [source, dest, family, _, flags @ ..] = content[word::ABOUT].to_le_bytes();
+    let address = |kind, at| Address { kind, bytes: taken(&content[at..at + 8]) };
+    let chosen = u128::from(content[word::CHOSEN]) << 64 | u128::from(content[word::CHOSEN + 1]);
+    let key = Key {
+        source: (source != 0).then(|| address(source, word::SOURCE)),
+        dest: address(dest, word::DEST),
+    };
+    let entry = Entry {
+        path: taken(&content[word::PATH..word::CHOSEN]),
+        flags: u32::from_le_bytes(flags),
+        source: match family {
+            0 => None,
+            4 => Some(Ipv4Addr::from_bits(u32::try_from(chosen).ok()?).into()),
+            6 => Some(Ipv6Addr::from_bits(chosen).into()),
+            _ => return None,
+        },
+        expiry: content[word::EXPIRY],
+    };
+    (dest != 0).then_some((key, entry))
+}
+
+fn words(bytes: &[u8; 64]) -> [u64; 8] {
+    std::array::from_fn(|i| u64::from_le_bytes(bytes.as_chunks().0[i]))
+}
+
+fn taken(words: &[u64]) -> [u8; 64] {
+    let mut all = [0; 64];
+    for (bytes, word) in all.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
+    all
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

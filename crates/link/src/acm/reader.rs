@@ -1,0 +1,115 @@
+//! A table as clients see it.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use super::{
+    Content, Entry, Key, MAGIC, MAX_LEASE, MAX_SLOTS, SLOT, USED, WINDOW, at, bytes, parsed,
+    window, word,
+};
+use crate::shared::{Ordering, ReadMapping, fence, size};
+
+/// How often a slot is read that changes while it is read.
+const TRIES: usize = size(16, 1);
+
+/// A table that another process writes.
+#[derive(Debug)]
+pub struct PathCache {
+    map: ReadMapping,
+    slots: usize,
+    seed: u64,
+}
+
+impl PathCache {
+    /// Maps a table that a service may have made.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` for anything else than a table; `ENOMEM`.
+    pub fn map(fd: impl AsFd) -> io::Result<Self> {
+        let bad = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not a table of paths, or of another version",
+            )
+        };
+        let head = ReadMapping::map(&fd, at::FIRST)?;
+        if head.load(0, Ordering::Acquire) != MAGIC {
+            return Err(bad());
+        }
+        let slots = usize::try_from(head.load(at::SLOTS, Ordering::Relaxed)).map_err(|_| bad())?;
+        if !slots.is_power_of_two() || !(WINDOW..=MAX_SLOTS).contains(&slots) {
+            return Err(bad());
+        }
+        let seed = head.load(at::SEED, Ordering::Relaxed);
+        Ok(Self { map: ReadMapping::map(&fd, bytes(slots))?, slots, seed })
+    }
+
+    /// Whether the table's writer lives, as far as its lease says. Without a lease nothing is found; one that has ended may be renewed, but where the
+    /// writer is gone another table has come in the place of this one.
+    #[inline]
+    pub fn is_leased(&self, now: u64) -> bool {
+        let lease = self.map.load(at::LEASE, Ordering::Acquire);
+        lease > now && lease - now <= MAX_LEASE
+    }
+
+    /// What a key resolves to, if the table has it and it holds.
+    pub fn get(&self, key: &Key, now: u64) -> Option<Entry> {
+        if !self.is_leased(now) {
+            return None;
+        }
+        // Before the entry: if a flush comes in between, the entry may be the one from before it.
+        let epoch = self.epoch();
+        let hash = key.hash(self.seed);
+        let has_hash = |slot: &usize| self.map.load(slot + at::HASH, Ordering::Relaxed) == hash;
+        let mut found = window(hash, self.slots)
+            .filter(has_hash)
+            .filter_map(|slot| self.read(slot, epoch, now));
+        found.find(|(held, _)| held == key).map(|(_, entry)| entry)
+    }
+
+    /// Shows all entries that hold. Those that are written meanwhile may be missed.
+    pub fn each(&self, now: u64, mut show: impl FnMut(&Key, &Entry)) {
+        if !self.is_leased(now) {
+            return;
+        }
+        let epoch = self.epoch();
+        for slot in (0..self.slots).map(|slot| at::FIRST + slot * SLOT) {
+            if self.map.load(slot + at::HASH, Ordering::Relaxed) != 0
+                && let Some((key, entry)) = self.read(slot, epoch, now)
+            {
+                show(&key, &entry);
+            }
+        }
+    }
+
+    fn epoch(&self) -> u64 {
+        self.map.load(at::EPOCH, Ordering::Acquire)
+    }
+
+    /// What a slot has, if it is all of one writing and holds.
+    fn read(&self, slot: usize, epoch: u64, now: u64) -> Option<(Key, Entry)> {
+        let content = self.content(slot)?;
+        let holds = content[word::EPOCH] == epoch && content[word::EXPIRY] > now;
+        holds.then(|| parsed(&content)).flatten()
+    }
+
+    fn content(&self, slot: usize) -> Option<Content> {
+        let sequence = |order| self.map.load(slot + at::SEQUENCE, order);
+        for _ in 0..TRIES {
+            let before = sequence(Ordering::Acquire);
+            let mut content: Content = [0; 29];
+            if before.is_multiple_of(2) {
+                for i in USED {
+                    content[i] = self.map.load(slot + at::CONTENT + 8 * i, Ordering::Relaxed);
+                }
+                fence(Ordering::Acquire);
+                if sequence(Ordering::Relaxed) == before {
+                    return Some(content);
+                }
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+}

@@ -1,0 +1,70 @@
+//! A table of paths between the service that writes it and a client.
+
+use loom::thread;
+
+use super::check;
+use crate::acm::{Address, Entry, Key, PathCache, PathTable};
+
+/// As much as models write of it.
+fn entry(n: u8) -> Entry {
+    Entry { path: [0; 64], flags: n.into(), source: None, expiry: 100 + u64::from(n) }
+}
+
+fn key(n: u8) -> Key {
+    Key { source: None, dest: Address { kind: n, bytes: [0; 64] } }
+}
+
+/// Needs: the writer's fence between the odd sequence number and the words, that the even one is written with Release and read with
+/// Acquire, and the reader's fence before it looks at the sequence number again.
+#[test]
+fn path_is_of_one_writing() {
+    check(2, || {
+        let mut table = PathTable::create(1, 0).unwrap();
+        table.renew(50);
+        table.put(&key(1), &entry(1), 0);
+        let cache = PathCache::map(table.fd()).unwrap();
+        let reader = thread::spawn(move || {
+            if let Some(it) = cache.get(&key(1), 1) {
+                assert!((1..4).any(|n| it == entry(n)), "{it:?}");
+            }
+        });
+        table.put(&key(1), &entry(2), 0);
+        table.put(&key(1), &entry(3), 0);
+        reader.join().unwrap();
+    });
+}
+
+/// Needs the same: the only slot gets another key.
+#[test]
+fn path_is_of_the_key_that_is_asked_for() {
+    check(2, || {
+        let mut table = PathTable::create(1, 0).unwrap();
+        table.renew(50);
+        table.put(&key(1), &entry(1), 0);
+        let cache = PathCache::map(table.fd()).unwrap();
+        let reader = thread::spawn(move || {
+            let found = cache.get(&key(1), 1);
+            assert!(found.is_none_or(|it| it == entry(1)), "{found:?}");
+        });
+        table.put(&key(2), &entry(2), 0);
+        table.remove(&key(2));
+        reader.join().unwrap();
+    });
+}
+
+/// Needs: Release and Acquire of the lease.
+#[test]
+fn lease_that_is_seen_shows_what_was_written_before() {
+    check(3, || {
+        let mut table = PathTable::create(1, 0).unwrap();
+        let cache = PathCache::map(table.fd()).unwrap();
+        let reader = thread::spawn(move || {
+            if cache.is_leased(1) {
+                assert_eq!(cache.get(&key(1), 1), Some(entry(1)));
+            }
+        });
+        table.put(&key(1), &entry(1), 0);
+        table.renew(50);
+        reader.join().unwrap();
+    });
+}
