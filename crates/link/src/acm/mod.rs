@@ -39,6 +39,10 @@ mod writer;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use rdmux_wire::acm::client::{PathData, PathFlags};
+use rdmux_wire::acm::{Address, AddressType};
+use rdmux_wire::sa::PathRecord;
+
 pub use self::reader::PathCache;
 pub use self::writer::PathTable;
 use crate::shared::size;
@@ -49,15 +53,6 @@ pub const WINDOW: usize = size(16, 1);
 pub const MAX_SLOTS: usize = 1 << 20;
 /// The longest lease that a reader believes, in nanoseconds: one minute.
 pub const MAX_LEASE: u64 = 60_000_000_000;
-
-/// An address in the form that the ACM protocols have it in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Address {
-    /// The type: 1 name, 2 IPv4, 3 IPv6, 4 GID, 5 LID.
-    pub kind: u8,
-    /// The address, in network byte order, and zeros behind it.
-    pub bytes: [u8; 64],
-}
 
 /// What an entry is found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,10 +66,8 @@ pub struct Key {
 /// What a key resolves to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The path record (IBTA 15.2.5.16) in the layout of `ibv_path_record`.
-    pub path: [u8; 64],
-    /// What the path is for: `IBV_PATH_FLAG_*`.
-    pub flags: u32,
+    /// The path.
+    pub path: PathData,
     /// The source address that the service chose, where the client named none.
     pub source: Option<IpAddr>,
     /// When it ends.
@@ -117,9 +110,11 @@ fn window(hash: u64, slots: usize) -> impl Iterator<Item = usize> {
     (first..first + WINDOW).map(move |slot| at::FIRST + slot % slots * SLOT)
 }
 
-/// The words of a slot behind its hash: the epoch; kinds and flags; the expiry; eight of the source, eight of the destination, eight of
-/// the path, two of the chosen source.
-type Content = [u64; 29];
+/// How many words a slot has behind its hash.
+const WORDS: usize = 30;
+/// These words: the epoch; kinds and flags; the expiry; eight of the source, eight of the destination, eight of
+/// the path; the family of the chosen source, and two of itself.
+type Content = [u64; WORDS];
 
 /// Where they are among these words.
 mod word {
@@ -129,20 +124,21 @@ mod word {
     pub(super) const SOURCE: usize = 3;
     pub(super) const DEST: usize = 11;
     pub(super) const PATH: usize = 19;
-    pub(super) const CHOSEN: usize = 27;
+    pub(super) const FAMILY: usize = 27;
+    pub(super) const CHOSEN: usize = 28;
 }
 
 /// Those that are written and read: in models two, which show a mixture as well as all, in less time.
 const USED: std::ops::Range<usize> =
-    if cfg!(loom) { word::ABOUT..word::SOURCE } else { word::EPOCH..29 };
+    if cfg!(loom) { word::ABOUT..word::SOURCE } else { word::EPOCH..WORDS };
 /// The first epoch; in models the one in words that are not written.
 const FIRST_EPOCH: u64 = size(1, 0) as u64;
 
 impl Key {
     /// The hash, which is not zero. It is not made against those who know the seed: see the module.
     fn hash(&self, seed: u64) -> u64 {
-        let source = self.source.map_or([0; 64], |source| source.bytes);
-        let words = words(&source).into_iter().chain(words(&self.dest.bytes));
+        let [source, dest] = self.fields();
+        let words = words(&source).into_iter().chain(words(&dest));
         let fold = |hash: u64, word: u64| {
             let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
             (product >> 64) as u64 ^ (product & u128::from(u64::MAX)) as u64 ^ hash.rotate_left(23)
@@ -150,25 +146,32 @@ impl Key {
         words.fold(fold(seed | 1, self.kinds()), fold).max(1)
     }
 
+    /// The types: the source's is 0 if there is none.
     fn kinds(&self) -> u64 {
-        u64::from(self.dest.kind) << 8 | u64::from(self.source.map_or(0, |source| source.kind))
+        let source = self.source.map_or(AddressType::INVALID, |source| source.kind());
+        u64::from(self.dest.kind().0) << 16 | u64::from(source.0)
+    }
+
+    fn fields(&self) -> [[u8; 64]; 2] {
+        [self.source.map_or([0; 64], |source| source.to_field()), self.dest.to_field()]
     }
 }
 
 fn content(key: &Key, entry: &Entry, epoch: u64) -> Content {
-    let mut content = [0; 29];
+    let mut content = [0; WORDS];
     let (family, chosen) = match entry.source {
         None => (0, 0),
         Some(IpAddr::V4(ip)) => (4, u128::from(ip.to_bits())),
         Some(IpAddr::V6(ip)) => (6, ip.to_bits()),
     };
     content[word::EPOCH] = epoch;
-    content[word::ABOUT] = u64::from(entry.flags) << 32 | family << 16 | key.kinds();
+    content[word::ABOUT] = u64::from(entry.path.flags.bits()) << 32 | key.kinds();
     content[word::EXPIRY] = entry.expiry;
-    let source = key.source.map_or([0; 64], |source| source.bytes);
+    let [source, dest] = key.fields();
     content[word::SOURCE..word::DEST].copy_from_slice(&words(&source));
-    content[word::DEST..word::PATH].copy_from_slice(&words(&key.dest.bytes));
-    content[word::PATH..word::CHOSEN].copy_from_slice(&words(&entry.path));
+    content[word::DEST..word::PATH].copy_from_slice(&words(&dest));
+    content[word::PATH..word::FAMILY].copy_from_slice(&words(&entry.path.path.to_bytes()));
+    content[word::FAMILY] = family;
     content[word::CHOSEN] = (chosen >> 64) as u64;
     content[word::CHOSEN + 1] = (chosen & u128::from(u64::MAX)) as u64;
     content
@@ -176,17 +179,23 @@ fn content(key: &Key, entry: &Entry, epoch: u64) -> Content {
 
 /// What a slot's words say; none if they say nothing that can be.
 fn parsed(content: &Content) -> Option<(Key, Entry)> {
-    let [source, dest, family, _, flags @ ..] = content[word::ABOUT].to_le_bytes();
-    let address = |kind, at| Address { kind, bytes: taken(&content[at..at + 8]) };
+    let [a, b, c, d, flags @ ..] = content[word::ABOUT].to_le_bytes();
+    let [source, dest] = [[a, b], [c, d]].map(|kind| AddressType(u16::from_le_bytes(kind)));
+    let address = |kind, at| Address::from_field(kind, &taken(&content[at..at + 8])).ok();
     let chosen = u128::from(content[word::CHOSEN]) << 64 | u128::from(content[word::CHOSEN + 1]);
     let key = Key {
-        source: (source != 0).then(|| address(source, word::SOURCE)),
-        dest: address(dest, word::DEST),
+        source: match source {
+            AddressType::INVALID => None,
+            kind => Some(address(kind, word::SOURCE)?),
+        },
+        dest: address(dest, word::DEST)?,
     };
     let entry = Entry {
-        path: taken(&content[word::PATH..word::CHOSEN]),
-        flags: u32::from_le_bytes(flags),
-        source: match family {
+        path: PathData {
+            flags: PathFlags::from_bits_retain(u32::from_le_bytes(flags)),
+            path: PathRecord::from_bytes(&taken(&content[word::PATH..word::FAMILY])),
+        },
+        source: match content[word::FAMILY] {
             0 => None,
             4 => Some(Ipv4Addr::from_bits(u32::try_from(chosen).ok()?).into()),
             6 => Some(Ipv6Addr::from_bits(chosen).into()),
@@ -194,7 +203,7 @@ fn parsed(content: &Content) -> Option<(Key, Entry)> {
         },
         expiry: content[word::EXPIRY],
     };
-    (dest != 0).then_some((key, entry))
+    Some((key, entry))
 }
 
 fn words(bytes: &[u8; 64]) -> [u64; 8] {

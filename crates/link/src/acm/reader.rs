@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::{
-    Content, Entry, Key, MAGIC, MAX_LEASE, MAX_SLOTS, SLOT, USED, WINDOW, at, bytes, parsed,
+    Content, Entry, Key, MAGIC, MAX_LEASE, MAX_SLOTS, SLOT, USED, WINDOW, WORDS, at, bytes, parsed,
     window, word,
 };
 use crate::shared::{Ordering, ReadMapping, fence, size};
@@ -98,7 +98,7 @@ impl PathCache {
         let sequence = |order| self.map.load(slot + at::SEQUENCE, order);
         for _ in 0..TRIES {
             let before = sequence(Ordering::Acquire);
-            let mut content: Content = [0; 29];
+            let mut content: Content = [0; WORDS];
             if before.is_multiple_of(2) {
                 for i in USED {
                     content[i] = self.map.load(slot + at::CONTENT + 8 * i, Ordering::Relaxed);

@@ -1,6 +1,8 @@
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
+use rdmux_wire::Lid;
+
 use super::*;
 use crate::shared::{Mapping, Ordering};
 
@@ -12,9 +14,7 @@ fn pair(slots: usize) -> (PathTable, PathCache) {
 }
 
 fn name(n: u32) -> Address {
-    let mut bytes = [0; 64];
-    bytes[..4].copy_from_slice(&n.to_be_bytes());
-    Address { kind: 1, bytes }
+    Address::name(format!("node{n}")).unwrap()
 }
 
 fn key(n: u32) -> Key {
@@ -25,7 +25,13 @@ fn key(n: u32) -> Key {
 fn entry(n: u32) -> Entry {
     let (ip, mut path) = (Ipv6Addr::from_bits(u128::from(n) << 70 | u128::from(n)), [0; 64]);
     path.as_chunks_mut().0.fill(n.to_be_bytes());
-    Entry { path, flags: n, source: Some(ip.into()), expiry: 2000 + u64::from(n) }
+    let path =
+        PathData { flags: PathFlags::from_bits_retain(n), path: PathRecord::from_bytes(&path) };
+    Entry { path, source: Some(ip.into()), expiry: 2000 + u64::from(n) }
+}
+
+fn number(entry: &Entry) -> u32 {
+    entry.path.flags.bits()
 }
 
 #[test]
@@ -33,7 +39,7 @@ fn entry_is_found_by_its_key_until_it_is_removed() {
     let (mut table, cache) = pair(64);
     assert_eq!(cache.get(&key(1), 1), None);
     let other = Key { source: Some(name(9)), ..key(1) };
-    let kind = Key { dest: Address { kind: 2, ..name(1) }, ..key(1) };
+    let kind = Key { dest: Lid(1).into(), ..key(1) };
     for (n, key) in (1..).zip([key(1), other, kind, key(2)]) {
         assert!(table.put(&key, &entry(n), 0));
         assert_eq!(cache.get(&key, 1), Some(entry(n)));
@@ -94,15 +100,12 @@ fn half_full_table_loses_little() {
 fn each_shows_what_retain_has_kept() {
     let (mut table, cache) = pair(256);
     (0..100).for_each(|n| assert!(table.put(&key(n), &entry(n), 0)));
-    table.retain(2010, |_, entry| entry.flags.is_multiple_of(2));
+    table.retain(2010, |_, entry| number(entry).is_multiple_of(2));
     let mut seen = Vec::new();
     table.renew(2020);
-    cache.each(2012, |key, it| {
-        assert_eq!(
-            (*key, *it),
-            (super::Key { source: None, dest: name(it.flags) }, entry(it.flags))
-        );
-        seen.push(it.flags);
+    cache.each(2012, |found, it| {
+        assert_eq!((*found, *it), (key(number(it)), entry(number(it))));
+        seen.push(number(it));
     });
     seen.sort_unstable();
     assert_eq!(seen, (14..100).step_by(2).collect::<Vec<_>>());
@@ -127,7 +130,7 @@ fn nothing_is_read_torn_while_it_is_written() {
         while !stop.load(Ordering::Acquire) {
             for n in 0..3 {
                 let found = cache.get(&key(n), 1);
-                assert!(found.is_none_or(|it| it.flags % 3 == n && it == entry(it.flags)));
+                assert!(found.is_none_or(|it| number(&it) % 3 == n && it == entry(number(&it))));
             }
         }
     });

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::{
-    Content, Entry, FIRST_EPOCH, Key, MAGIC, MAX_SLOTS, SLOT, USED, WINDOW, at, bytes, content,
-    parsed, window, word,
+    Content, Entry, FIRST_EPOCH, Key, MAGIC, MAX_SLOTS, SLOT, USED, WINDOW, WORDS, at, bytes,
+    content, parsed, window, word,
 };
 use crate::shared::{Mapping, Ordering, fence};
 
@@ -78,7 +78,7 @@ impl PathTable {
         let same = |slot: &usize| self.use_of(*slot, key, 0) == Use::Same;
         let slot = window(key.hash(self.seed), self.slots).find(same);
         if let Some(slot) = slot {
-            self.write(slot, 0, &[0; 29]);
+            self.write(slot, 0, &[0; WORDS]);
         }
         slot.is_some()
     }
@@ -91,14 +91,14 @@ impl PathTable {
             }
             let holds = self.held(slot, now).is_some_and(|(key, entry)| keep(&key, &entry));
             if !holds {
-                self.write(slot, 0, &[0; 29]);
+                self.write(slot, 0, &[0; WORDS]);
             }
         }
     }
 
     /// What a slot has that holds.
     fn held(&self, slot: usize, now: u64) -> Option<(Key, Entry)> {
-        let mut content: Content = [0; 29];
+        let mut content: Content = [0; WORDS];
         for i in USED {
             content[i] = self.map.word(slot + at::CONTENT + 8 * i).load(Ordering::Relaxed);
         }

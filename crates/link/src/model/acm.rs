@@ -1,17 +1,25 @@
 //! A table of paths between the service that writes it and a client.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use loom::thread;
+use rdmux_wire::acm::client::{PathData, PathFlags};
+use rdmux_wire::sa::PathRecord;
 
 use super::check;
-use crate::acm::{Address, Entry, Key, PathCache, PathTable};
+use crate::acm::{Entry, Key, PathCache, PathTable};
 
 /// As much as models write of it.
 fn entry(n: u8) -> Entry {
-    Entry { path: [0; 64], flags: n.into(), source: None, expiry: 100 + u64::from(n) }
+    let flags = PathFlags::from_bits_retain(n.into());
+    let path = PathData { flags, path: PathRecord::from_bytes(&[0; 64]) };
+    Entry { path, source: None, expiry: 100 + u64::from(n) }
 }
 
+/// Two whose addresses are zeros.
 fn key(n: u8) -> Key {
-    Key { source: None, dest: Address { kind: n, bytes: [0; 64] } }
+    let dest = if n == 1 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    Key { source: None, dest }
 }
 
 /// Needs: the writer's fence between the odd sequence number and the words, that the even one is written with Release and read with
