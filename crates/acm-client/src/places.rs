@@ -17,9 +17,11 @@
 
 use std::env;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 /// Names the files of a service by two directories: one that is gone with the next boot, and one that stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,9 +152,11 @@ fn address(port: &Path, socket: PathBuf) -> Address {
 
 /// The number in a port file, of which no more is read than a number has.
 fn read_port(path: &Path) -> io::Result<Option<u16>> {
-    use std::io::Read;
+    // Nobody waits for the writer of a FIFO.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let mut text = String::new();
-    fs::File::open(path)?.take(16).read_to_string(&mut text)?;
+    file.take(16).read_to_string(&mut text)?;
     Ok(text.trim().parse().ok().filter(|port| *port != 0))
 }
 

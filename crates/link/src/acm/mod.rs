@@ -141,7 +141,7 @@ impl Key {
         let words = words(&source).into_iter().chain(words(&dest));
         let fold = |hash: u64, word: u64| {
             let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
-            (product >> 64) as u64 ^ (product & u128::from(u64::MAX)) as u64 ^ hash.rotate_left(23)
+            (product >> 64) as u64 ^ low(product) ^ hash.rotate_left(23)
         };
         words.fold(fold(seed | 1, self.kinds()), fold).max(1)
     }
@@ -155,6 +155,10 @@ impl Key {
     fn fields(&self) -> [[u8; 64]; 2] {
         [self.source.map_or([0; 64], |source| source.to_field()), self.dest.to_field()]
     }
+}
+
+fn low(bits: u128) -> u64 {
+    (bits << 64 >> 64) as u64
 }
 
 fn content(key: &Key, entry: &Entry, epoch: u64) -> Content {
@@ -173,7 +177,7 @@ fn content(key: &Key, entry: &Entry, epoch: u64) -> Content {
     content[word::PATH..word::FAMILY].copy_from_slice(&words(&entry.path.path.to_bytes()));
     content[word::FAMILY] = family;
     content[word::CHOSEN] = (chosen >> 64) as u64;
-    content[word::CHOSEN + 1] = (chosen & u128::from(u64::MAX)) as u64;
+    content[word::CHOSEN + 1] = low(chosen);
     content
 }
 

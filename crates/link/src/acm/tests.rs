@@ -77,7 +77,7 @@ fn nothing_is_found_after_its_expiry_or_a_flush_or_without_a_lease() {
 #[test]
 fn full_window_loses_what_expires_first() {
     let (mut table, cache) = pair(WINDOW);
-    let entries = WINDOW as u32;
+    let entries = u32::try_from(WINDOW).unwrap();
     assert!((1..=entries).all(|n| table.put(&key(n), &entry(n), 0)));
     assert!((1..=entries).all(|n| cache.get(&key(n), 1) == Some(entry(n))));
     assert!(!table.put(&key(100), &entry(100), 0), "it displaced one");

@@ -1,0 +1,397 @@
+//! Requests that nobody waits for.
+
+mod table;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rdmux_wire::acm::client::{Query, Request};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use self::table::Table;
+use crate::connection::Connection;
+use crate::socket::{BUSY, Connecting, connect, finish};
+use crate::{Error, Reply, Shared, Target};
+
+/// The most requests on a connection to a service that takes several, and the most connections to one that does not.
+const PIPELINED: usize = 32;
+const CONNECTIONS: usize = 8;
+/// The event of the timer; those of connections are their keys.
+const TIMER: u64 = 0;
+
+/// Names a request of one [`Requests`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Any number of requests at a time, and a descriptor that is readable when [`next`](Self::next) has something to do.
+///
+/// A request ends within its timeout, whatever the service does. After fork(2) a child's requests are asked anew by connections of its own; its
+/// descriptor has the same number.
+#[derive(Debug)]
+pub struct Requests {
+    targets: Vec<Target>,
+    shared: Option<Shared>,
+    poller: Poller,
+    links: HashMap<u64, Link>,
+    next_key: u64,
+    table: Table,
+    done: VecDeque<(RequestId, Result<Reply, Error>)>,
+    /// Whether a connection takes several requests.
+    is_pipelined: bool,
+    /// Until when the service is too busy to be connected to.
+    busy: Option<Instant>,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Link {
+    connection: Connection,
+    is_connected: bool,
+    /// No more requests: one of it has timed out.
+    is_stale: bool,
+    asked: Vec<u64>,
+}
+
+impl Requests {
+    /// Of the first of some services that is there. Connects when something is asked. What is cached is read from the shared memory of the
+    /// first.
+    ///
+    /// # Errors
+    /// [`Error::System`] without descriptors.
+    pub fn new(targets: impl IntoIterator<Item = Target>) -> Result<Self, Error> {
+        let targets: Vec<_> = targets.into_iter().collect();
+        let places = targets.first().and_then(Target::places);
+        Ok(Self {
+            is_pipelined: places.is_some(),
+            shared: places.map(|places| Shared::new(places.paths())),
+            targets,
+            poller: Poller::new()?,
+            links: HashMap::new(),
+            next_key: TIMER + 1,
+            table: Table::default(),
+            done: VecDeque::new(),
+            busy: None,
+        })
+    }
+
+    /// Asks something. What the shared cache has is answered at once: [`next`](Self::next) has it.
+    pub fn start(&mut self, query: &Query, timeout: Duration) -> RequestId {
+        self.come_back_from_fork();
+        let cached = match query {
+            Query::Resolve { source, dest, .. } => {
+                self.shared.as_ref().and_then(|shared| shared.get(source.as_ref(), dest))
+            }
+            _ => None,
+        };
+        let id = self.table.next_id();
+        if let Some(paths) = cached {
+            self.done.push_back((RequestId(id), Ok(Reply::Paths(paths))));
+        } else {
+            let request = Request { tid: id, query: *query }.to_bytes();
+            self.table.add(id, request, timeout);
+            self.dispatch();
+        }
+        self.set_timer();
+        RequestId(id)
+    }
+
+    /// Ends a request, of which [`next`](Self::next) will say nothing. Returns whether it was there.
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        let before = self.done.len();
+        self.done.retain(|(done, _)| *done != id);
+        let was_there = self.done.len() < before || self.table.remove(id.0).is_some();
+        self.leave(id.0);
+        self.dispatch();
+        self.set_timer();
+        was_there
+    }
+
+    /// How many requests have not been answered, or whose answers have not been taken.
+    pub fn len(&self) -> usize {
+        self.table.len() + self.done.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Does what can be done without waiting, and returns the next answer, in any order. None: wait until the descriptor is readable.
+    #[expect(clippy::should_implement_trait, reason = "none is not the end")]
+    pub fn next(&mut self) -> Option<(RequestId, Result<Reply, Error>)> {
+        self.come_back_from_fork();
+        if self.done.is_empty() {
+            self.process();
+        }
+        let next = self.done.pop_front();
+        self.set_timer();
+        next
+    }
+
+    /// As [`next`](Self::next), but waits: for one answer, so long at most. None, too, if nothing was asked.
+    pub fn wait(&mut self, time: Duration) -> Option<(RequestId, Result<Reply, Error>)> {
+        let deadline = Instant::now().checked_add(time);
+        loop {
+            if let Some(next) = self.next() {
+                return Some(next);
+            }
+            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            if self.is_empty() || left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            self.poller.wait(left);
+        }
+    }
+
+    /// Takes what has come by each connection that is ready, and ends what is too late.
+    fn process(&mut self) {
+        for key in self.poller.ready() {
+            self.progress(key);
+        }
+        let now = Instant::now();
+        while let Some((id, pending)) = self.table.expired(now) {
+            self.leave(id);
+            self.done.push_back((RequestId(id), Err(Error::TimedOut(pending.timeout))));
+        }
+        self.busy = self.busy.filter(|busy| *busy > now);
+        self.dispatch();
+    }
+
+    /// Puts requests that wait on connections that take one, and connects if there is none.
+    fn dispatch(&mut self) {
+        while self.busy.is_none() && self.table.is_waiting() {
+            let most = if self.is_pipelined { PIPELINED } else { 1 };
+            let takes = |link: &&mut Link| !link.is_stale && link.asked.len() < most;
+            let free = self.links.iter_mut().find(|(_, link)| takes(link));
+            let Some(key) = free.map(|(key, _)| *key).or_else(|| self.connect()) else { break };
+            let (Some(link), Some((id, pending))) = (self.links.get_mut(&key), self.table.take())
+            else {
+                break;
+            };
+            link.connection.put(&pending.request);
+            link.asked.push(id);
+            self.progress(key);
+        }
+    }
+
+    /// A new connection, if there may be another.
+    fn connect(&mut self) -> Option<u64> {
+        let most = if self.is_pipelined { 1 } else { CONNECTIONS };
+        if self.links.values().filter(|link| !link.is_stale).count() >= most {
+            return None;
+        }
+        let (fd, is_connected) = match connect(&self.targets) {
+            Ok((at, connecting)) => {
+                // ibacm has no such socket, and takes one request at a time.
+                let shares = |target: &Target| target.places().is_some_and(|p| p.paths().exists());
+                self.is_pipelined &= self.targets.get(at).is_some_and(shares);
+                match connecting {
+                    Connecting::Done(fd) => (fd, true),
+                    Connecting::Wait(fd) => (fd, false),
+                    Connecting::Busy => {
+                        self.busy = Instant::now().checked_add(BUSY);
+                        return None;
+                    }
+                }
+            }
+            Err(e) => {
+                self.fail_waiting(&e);
+                return None;
+            }
+        };
+        let key = self.next_key;
+        self.next_key += 1;
+        if let Err(e) = self.poller.add(&fd, key) {
+            self.fail_waiting(&e);
+            return None;
+        }
+        let connection = Connection::new(fd);
+        let link = Link { connection, is_connected, is_stale: false, asked: Vec::new() };
+        self.links.insert(key, link);
+        Some(key)
+    }
+
+    /// Nothing that waits can be asked.
+    fn fail_waiting(&mut self, error: &Error) {
+        while let Some((id, _)) = self.table.take() {
+            self.table.remove(id);
+            self.done.push_back((RequestId(id), Err(error.clone())));
+        }
+    }
+
+    /// Sends and receives what a connection can.
+    fn progress(&mut self, key: u64) {
+        let Some(link) = self.links.get_mut(&key) else { return };
+        match link.exchange(&mut |tid, answer| {
+            if self.table.remove(tid).is_some() {
+                self.done.push_back((RequestId(tid), answer));
+            }
+        }) {
+            Ok(()) if link.is_stale && link.asked.is_empty() => drop(self.links.remove(&key)),
+            Ok(()) => {
+                let wants_out = !link.is_connected || link.connection.is_sending();
+                self.poller.set(link.connection.fd(), key, wants_out);
+            }
+            Err(error) => self.fail(key, &error),
+        }
+    }
+
+    /// A connection is of no more use. What was asked by it is asked once more, if that may help.
+    fn fail(&mut self, key: u64, error: &Error) {
+        let Some(link) = self.links.remove(&key) else { return };
+        // A service that takes one request at a time closes for two.
+        let were_many = self.is_pipelined && link.asked.len() > 1 && *error == Error::Closed;
+        self.is_pipelined &= !were_many;
+        for id in link.asked {
+            if *error == Error::Closed && self.table.again(id, !were_many) {
+                continue;
+            }
+            if self.table.remove(id).is_some() {
+                self.done.push_back((RequestId(id), Err(error.clone())));
+            }
+        }
+    }
+
+    /// Nobody waits for a request any more. An answer to it may still come, so that its connection takes no other.
+    fn leave(&mut self, id: u64) {
+        for link in self.links.values_mut().filter(|link| link.asked.contains(&id)) {
+            link.is_stale = true;
+            link.asked.retain(|asked| *asked != id);
+        }
+        self.links.retain(|_, link| !link.is_stale || !link.asked.is_empty());
+    }
+
+    fn set_timer(&self) {
+        let next = if self.done.is_empty() {
+            self.table.first_deadline().into_iter().chain(self.busy).min()
+        } else {
+            Some(Instant::now())
+        };
+        self.poller.set_timer(next);
+    }
+
+    /// In a child, the connections and what is waited for are the parent's.
+    fn come_back_from_fork(&mut self) {
+        if self.poller.process == rustix::process::getpid() {
+            return;
+        }
+        self.poller.renew();
+        for (_, link) in self.links.drain() {
+            for id in link.asked {
+                self.table.again(id, false);
+            }
+        }
+        self.busy = None;
+        self.dispatch();
+    }
+}
+
+impl Link {
+    fn exchange(&mut self, take: &mut impl FnMut(u64, Result<Reply, Error>)) -> Result<(), Error> {
+        if !self.is_connected {
+            finish(self.connection.fd())?;
+            self.is_connected = rustix::net::getpeername(self.connection.fd()).is_ok();
+            if !self.is_connected {
+                return Ok(());
+            }
+        }
+        let sent = self.connection.send();
+        while let Some((tid, answer)) = self.connection.receive()? {
+            // An answer to a question that was not asked here counts for nothing.
+            if let Some(at) = self.asked.iter().position(|asked| *asked == tid) {
+                self.asked.swap_remove(at);
+                take(tid, answer);
+            }
+        }
+        sent
+    }
+}
+
+/// The descriptor is readable when [`Requests::next`] has something to do.
+impl AsFd for Requests {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.epoll.as_fd()
+    }
+}
+
+/// Connections and the time, behind one descriptor.
+#[derive(Debug)]
+struct Poller {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    process: Pid,
+}
+
+impl Poller {
+    fn new() -> Result<Self, Error> {
+        let failed = |errno| Error::System("cannot wait for the ACM service", errno);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed)?;
+        epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN).map_err(failed)?;
+        Ok(Self { epoll, timer, process: rustix::process::getpid() })
+    }
+
+    /// Other descriptors in the place of the parent's, that of the program by the same number. Without any left it stays as it is, and is tried
+    /// again.
+    fn renew(&mut self) {
+        let Ok(Self { epoll, timer, process }) = Self::new() else { return };
+        if rustix::io::dup3(&epoll, &mut self.epoll, rustix::io::DupFlags::CLOEXEC).is_ok() {
+            (self.timer, self.process) = (timer, process);
+        }
+    }
+
+    fn add(&self, fd: &OwnedFd, key: u64) -> Result<(), Error> {
+        let flags = EventFlags::IN | EventFlags::OUT;
+        epoll::add(&self.epoll, fd, EventData::new_u64(key), flags)
+            .map_err(|errno| Error::System("cannot wait for the ACM service", errno))
+    }
+
+    fn set(&self, fd: &OwnedFd, key: u64, wants_out: bool) {
+        let flags = if wants_out { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        // What was added can be changed.
+        let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(key), flags);
+    }
+
+    /// The keys of what is ready.
+    fn ready(&self) -> Vec<u64> {
+        let mut events = Vec::with_capacity(CONNECTIONS + PIPELINED);
+        let none = Timespec::default();
+        let found = epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&none));
+        if found.is_err() {
+            return Vec::new();
+        }
+        events.iter().map(|event| event.data.u64()).filter(|key| *key != TIMER).collect()
+    }
+
+    fn wait(&self, left: Option<Duration>) {
+        let left = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], left.as_ref());
+    }
+
+    /// Has the descriptor readable from a time on.
+    fn set_timer(&self, at: Option<Instant>) {
+        let left = at.map_or(Duration::ZERO, |at| {
+            at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
+        });
+        let it_value = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let it_interval = Timespec::default();
+        let value = Itimerspec { it_interval, it_value };
+        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);
+        debug_assert_ne!(set.err(), Some(Errno::INVAL), "{}", self.timer.as_raw_fd());
+    }
+}

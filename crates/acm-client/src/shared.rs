@@ -1,0 +1,180 @@
+//! The service's cache in shared memory: how clients come to it, and how the service hands it out.
+//!
+//! The service listens at [`Places::paths`](crate::Places::paths). Who connects gets the descriptor of the table, which can only be read, in a message of one
+//! byte. A file would do the same, but could be cut short while it is mapped.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use rdmux_link::acm::{Entry, Key, PathCache, PathTable, now};
+use rdmux_runtime::socket::{recv_bytes, send_bytes};
+use rdmux_wire::acm::Address;
+use rdmux_wire::acm::client::Paths;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
+
+use crate::Error;
+use crate::socket::{check_peer, unix_address};
+
+/// How long a service may take to hand the cache out.
+const WAIT: Duration = Duration::from_millis(250);
+/// How long nobody asks again who did not get it, in nanoseconds.
+const AGAIN: u64 = 1_000_000_000;
+
+/// A service's cache, as a client sees it: asked for when it is needed, and again after the service has restarted.
+#[derive(Debug)]
+pub struct Shared {
+    path: PathBuf,
+    state: RwLock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    cache: Option<Arc<PathCache>>,
+    /// When it may be asked for again.
+    next: u64,
+}
+
+impl Shared {
+    /// The cache that a socket hands out; the service need not be there yet.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { path: socket.into(), state: RwLock::default() }
+    }
+
+    /// The paths between two addresses, if the service has them cached: what it would answer at once. Costs no system call, but
+    /// when the cache is asked for, which is once a second at most and may then take 250 ms of a service that hangs.
+    pub fn get(&self, source: Option<&Address>, dest: &Address) -> Option<Paths> {
+        let now = now();
+        let key = Key { source: source.copied(), dest: *dest };
+        let entry = self.cache(now)?.get(&key, now)?;
+        let Entry { path, source, .. } = entry;
+        Some(Paths { paths: [path].into_iter().collect(), source: source.map(Address::from) })
+    }
+
+    /// Shows everything that the service has cached and shares.
+    pub fn each(&self, show: impl FnMut(&Key, &Entry)) {
+        let now = now();
+        if let Some(cache) = self.cache(now) {
+            cache.each(now, show);
+        }
+    }
+
+    /// Whether there is a service that shares its cache.
+    pub fn is_there(&self) -> bool {
+        self.cache(now()).is_some()
+    }
+
+    /// The cache of the service that runs.
+    fn cache(&self, now: u64) -> Option<Arc<PathCache>> {
+        let is_leased = |cache: &&Arc<PathCache>| cache.is_leased(now);
+        {
+            // Who fetches it may take a while, or be a thread of the process that this one was forked from.
+            let state = self.state.try_read()?;
+            if let Some(cache) = state.cache.as_ref().filter(is_leased) {
+                return Some(cache.clone());
+            }
+            if now < state.next {
+                return None;
+            }
+        }
+        let mut state = self.state.try_write()?;
+        if now < state.next {
+            return state.cache.as_ref().filter(is_leased).cloned();
+        }
+        state.next = now.saturating_add(AGAIN);
+        state.cache = fetch(&self.path).ok().map(Arc::new);
+        state.cache.as_ref().filter(is_leased).cloned()
+    }
+}
+
+/// Asks for the cache.
+fn fetch(path: &Path) -> Result<PathCache, Error> {
+    let failed = |errno| Error::System("cannot get the cache of the ACM service", errno);
+    let other = |e: io::Error| failed(Errno::from_io_error(&e).unwrap_or(Errno::INVAL));
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(failed)?;
+    for direction in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, direction, Some(WAIT)).map_err(failed)?;
+    }
+    let (address, _keep) = unix_address(path).map_err(other)?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
+    check_peer(&socket, path)?;
+    let mut fds = Vec::new();
+    recv_bytes(socket.as_fd(), &mut [0; 16], &mut fds).map_err(|_| failed(Errno::PROTO))?;
+    let fd = fds.pop().ok_or(failed(Errno::PROTO))?;
+    PathCache::map(fd).map_err(other)
+}
+
+/// Hands the cache out to clients, until it is dropped; then the socket is gone.
+#[derive(Debug)]
+pub struct Offer {
+    path: PathBuf,
+    listener: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Offer {
+    /// Listens at a path ([`Places::paths`](crate::Places::paths)), in place of a socket that a service left there. `mode` says who may connect, as
+    /// the permissions of a file do.
+    ///
+    /// # Errors
+    /// Those of bind(2) and pthread_create(3).
+    pub fn start(path: impl Into<PathBuf>, table: &PathTable, mode: u32) -> io::Result<Self> {
+        let path = path.into();
+        let (socket, fd) = (listen(&path, mode)?, table.fd().try_clone()?);
+        let listener = Arc::new(socket);
+        let theirs = listener.clone();
+        let serve = move || while serve(&theirs, &fd) {};
+        let thread = std::thread::Builder::new().name("acm-paths".into()).spawn(serve)?;
+        Ok(Self { path, listener, thread: Some(thread) })
+    }
+}
+
+fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let (address, _keep) = unix_address(path)?;
+    rustix::net::bind(&socket, &address)?;
+    // Nobody can connect before it listens.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// Serves one client, whom it does not wait for. Returns whether there may be another.
+fn serve(listener: &OwnedFd, fd: &OwnedFd) -> bool {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        // A client that is gone already has not missed anything.
+        Ok(client) => drop(send_bytes(client.as_fd(), &[0], &[fd.as_fd()])),
+        Err(Errno::INTR | Errno::CONNABORTED) => {}
+        // It stays readable, but there may be descriptors again later.
+        Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+            std::thread::sleep(WAIT);
+        }
+        Err(_) => return false,
+    }
+    true
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = fs::remove_file(&self.path);
+    }
+}

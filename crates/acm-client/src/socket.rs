@@ -1,0 +1,178 @@
+//! Connecting, without waiting longer than is left, and without trusting a stranger.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use crate::{Address, Error, Target};
+
+/// The most bytes of a Unix socket's path, without the final NUL (unix(7)).
+const SUN_PATH_MAX: usize = 107;
+
+/// How a connection is coming along.
+pub(crate) enum Connecting {
+    /// It is there.
+    Done(OwnedFd),
+    /// It will be when the socket is writable, or it fails.
+    Wait(OwnedFd),
+    /// So many wait for the service that nobody can be added now.
+    Busy,
+}
+
+/// Begins to connect to the first target where somebody listens, without waiting. The socket does not block.
+pub(crate) fn connect(targets: &[Target]) -> Result<(usize, Connecting), Error> {
+    for (i, target) in targets.iter().enumerate() {
+        match connect_to(&target.address()) {
+            Err(Error::System(_, Errno::NOENT | Errno::CONNREFUSED)) => {}
+            other => return other.map(|connecting| (i, connecting)),
+        }
+    }
+    let all: Vec<_> = targets.iter().map(ToString::to_string).collect();
+    Err(Error::NoService(all.join(" or ")))
+}
+
+fn connect_to(address: &Address) -> Result<Connecting, Error> {
+    let failed = |errno| Error::System("cannot connect to the ACM service", errno);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let connected = match address {
+        Address::Unix(path) => {
+            let socket =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+                    .map_err(failed)?;
+            let (at, _keep) = unix_address(path).map_err(|e| failed(errno(&e)))?;
+            match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &at)) {
+                Ok(()) => {
+                    check_peer(&socket, path)?;
+                    Ok(Connecting::Done(socket))
+                }
+                Err(Errno::AGAIN) => Ok(Connecting::Busy),
+                Err(e) => Err(e),
+            }
+        }
+        Address::Tcp(to) => {
+            let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+                .map_err(failed)?;
+            let _ = sockopt::set_tcp_nodelay(&socket, true);
+            match rustix::net::connect(&socket, to) {
+                Ok(()) => Ok(Connecting::Done(socket)),
+                Err(Errno::INPROGRESS | Errno::INTR) => Ok(Connecting::Wait(socket)),
+                Err(e) => Err(e),
+            }
+        }
+    };
+    connected.map_err(failed)
+}
+
+/// Connects to the first target where somebody listens.
+pub(crate) fn connect_within(
+    targets: &[Target],
+    deadline: Instant,
+    timeout: Duration,
+) -> Result<(usize, OwnedFd), Error> {
+    loop {
+        let (i, connecting) = connect(targets)?;
+        let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
+        match connecting {
+            Connecting::Done(socket) => return Ok((i, socket)),
+            Connecting::Wait(socket) => {
+                wait(&socket, PollFlags::OUT, left)?;
+                finish(&socket)?;
+                if has_peer(&socket) {
+                    return Ok((i, socket));
+                }
+                return Err(Error::TimedOut(timeout));
+            }
+            // Nothing tells when there is room.
+            Connecting::Busy => std::thread::sleep(left.min(BUSY)),
+        }
+    }
+}
+
+/// How long to wait before a service that was busy is tried again.
+pub(crate) const BUSY: Duration = Duration::from_millis(2);
+
+/// What came of a connection that was waited for.
+pub(crate) fn finish(socket: &OwnedFd) -> Result<(), Error> {
+    let failed = |errno| Error::System("cannot connect to the ACM service", errno);
+    sockopt::socket_error(socket).map_err(failed)?.map_err(failed)
+}
+
+fn has_peer(socket: &OwnedFd) -> bool {
+    rustix::net::getpeername(socket).is_ok()
+}
+
+/// What is left until then; none if nothing is.
+pub(crate) fn left(deadline: Instant) -> Option<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    (!left.is_zero()).then_some(left)
+}
+
+/// Waits until a socket is ready, or the time is over; a signal handler ends it, too.
+pub(crate) fn wait(socket: &OwnedFd, flags: PollFlags, time: Duration) -> Result<(), Error> {
+    let time = Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    match poll(&mut [PollFd::new(socket, flags)], Some(&time)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(e) => Err(Error::System("cannot wait for the ACM service", e)),
+    }
+}
+
+/// A Unix socket's address, and a descriptor that must stay open while it is used: a path that is too long for an address
+/// goes by way of `/proc/self/fd`.
+pub(crate) fn unix_address(path: &Path) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
+    if path.as_os_str().len() <= SUN_PATH_MAX {
+        return Ok((SocketAddrUnix::new(path)?, None));
+    }
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+    Ok((SocketAddrUnix::new(&short)?, Some(folder)))
+}
+
+/// Refuses who is neither root, nor this user, nor the owner of the directory that the socket is in.
+pub(crate) fn check_peer(socket: impl AsFd, path: &Path) -> Result<(), Error> {
+    let failed = |errno| Error::System("cannot tell who the ACM service is", errno);
+    let uid = sockopt::socket_peercred(socket).map_err(failed)?.uid;
+    let folder = path.parent().and_then(|folder| std::fs::metadata(folder).ok());
+    let owner = folder.map(|folder| folder.uid());
+    if is_trusted(uid.as_raw(), rustix::process::geteuid().as_raw(), owner) {
+        return Ok(());
+    }
+    Err(Error::Untrusted { at: path.display().to_string(), uid: uid.as_raw() })
+}
+
+fn is_trusted(listener: u32, own: u32, owner: Option<u32>) -> bool {
+    listener == 0 || listener == own || owner == Some(listener)
+}
+
+fn errno(e: &io::Error) -> Errno {
+    Errno::from_io_error(e).unwrap_or(Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_trusted;
+
+    #[test]
+    fn strangers_that_listen_are_not_trusted() {
+        for (listener, owner) in [(0, Some(7)), (5, Some(0)), (7, Some(7)), (5, None)] {
+            assert!(is_trusted(listener, 5, owner), "{listener} {owner:?}");
+        }
+        assert!(
+            !is_trusted(7, 5, Some(0)) && !is_trusted(7, 5, None) && !is_trusted(7, 0, Some(0))
+        );
+    }
+}

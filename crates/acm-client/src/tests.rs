@@ -1,0 +1,464 @@
+//! Clients and services that behave well, and services that do not.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rdmux_link::acm::{Entry, Key, PathTable, now};
+use rdmux_testing::{TempDir, temp_dir};
+use rdmux_wire::acm::Address as Name;
+use rdmux_wire::acm::client::{
+    Answer, Frame, Op, Paths, Query, Reply as Message, Request, Status, Subject,
+};
+use rdmux_wire::sa::PathRecord;
+use rdmux_wire::{Lid, WireError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{Client, Error, Offer, Places, Reply, Requests, Target};
+
+/// Long enough for all that answers.
+const LONG: Duration = Duration::from_secs(60);
+/// For what never answers.
+const SHORT: Duration = Duration::from_millis(30);
+
+fn places() -> (TempDir, Places) {
+    let dir = temp_dir();
+    let places = Places::new(dir.path(), dir.path());
+    (dir, places)
+}
+
+/// A service whose connections, by their number from 0 on, are handled by `handle`, each in a thread.
+fn serve(places: &Places, handle: impl Fn(usize, UnixStream) + Send + Sync + Clone + 'static) {
+    let _ = std::fs::remove_file(places.socket_link());
+    let listener = UnixListener::bind(places.socket_link()).unwrap();
+    thread::spawn(move || {
+        for (n, stream) in listener.incoming().enumerate() {
+            let handle = handle.clone();
+            thread::spawn(move || handle(n, stream.unwrap()));
+        }
+    });
+}
+
+/// The next request; none at the end.
+fn request(stream: &mut impl Read) -> Option<Request> {
+    let mut bytes = Vec::new();
+    while let Frame::Needs(len) = Frame::of_request(&bytes).unwrap() {
+        let mut more = vec![0; len - bytes.len()];
+        stream.read_exact(&mut more).ok()?;
+        bytes.extend(more);
+    }
+    Some(Request::parse(&bytes).unwrap())
+}
+
+fn bytes(tid: u64, answer: Answer<'_>) -> Vec<u8> {
+    let reply = Message { tid, answer };
+    let mut bytes = vec![0; reply.wire_len()];
+    reply.emit(&mut bytes);
+    bytes
+}
+
+fn paths(n: u16) -> Paths {
+    let path = PathRecord { dlid: Lid(n), slid: Lid(1), ..PathRecord::default() };
+    Paths::one(path, Name::name("me"))
+}
+
+/// The answer to a request for `nodeN` or a path to LID N: a path to LID N.
+fn answer(request: &Request) -> Vec<u8> {
+    bytes(request.tid, Answer::Paths(paths(number(&request.query))))
+}
+
+fn number(query: &Query) -> u16 {
+    match query {
+        Query::Resolve { dest, .. } => dest.to_string().trim_start_matches("node").parse().unwrap(),
+        Query::ResolvePath { path, .. } | Query::QuerySa { path } => path.dlid.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn node(n: u16) -> Name {
+    Name::name(format!("node{n}")).unwrap()
+}
+
+fn query(n: u16) -> Query {
+    Query::Resolve { source: None, dest: node(n), cached_only: false }
+}
+
+fn client(places: &Places) -> Client {
+    Client::new([Target::Programs(places.clone())])
+}
+
+fn requests(places: &Places) -> Requests {
+    Requests::new([Target::Programs(places.clone())]).unwrap()
+}
+
+/// Answers everything.
+fn good(_: usize, mut stream: UnixStream) {
+    while let Some(request) = request(&mut stream) {
+        stream.write_all(&answer(&request)).unwrap();
+    }
+}
+
+#[test]
+fn answers_arrive_whole_however_they_are_sent() {
+    let (_dir, places) = places();
+    serve(&places, |_, mut stream| {
+        while let Some(request) = request(&mut stream) {
+            answer(&request).iter().for_each(|byte| stream.write_all(&[*byte]).unwrap());
+        }
+    });
+    let client = client(&places);
+    for n in [3, 4] {
+        assert_eq!(client.resolve(None, node(n), LONG), Ok(paths(n)));
+    }
+    let path = PathRecord { dlid: Lid(9), ..PathRecord::default() };
+    assert_eq!(client.resolve_path(path, LONG), Ok(paths(9)));
+    assert_eq!(client.query_sa(path, LONG), Ok(paths(9)));
+}
+
+#[test]
+fn every_kind_of_question_has_its_answer() {
+    let (_dir, places) = places();
+    serve(&places, |_, mut stream| {
+        while let Some(request) = request(&mut stream) {
+            let answer = match request.query {
+                Query::Counters(_) => Answer::Counters([1, 2, 3].into_iter().collect()),
+                Query::Flush(None) => Answer::Flushed(17),
+                Query::Statistics => Answer::Statistics(&[[0; 48]]),
+                _ => Answer::Failed(Op::EP_QUERY, Status::INVALID),
+            };
+            stream.write_all(&bytes(request.tid, answer)).unwrap();
+        }
+    });
+    let client = client(&places);
+    assert_eq!(client.counters(Subject::Service, LONG).map(|c| c.to_vec()), Ok(vec![1, 2, 3]));
+    assert_eq!(client.flush(None, LONG), Ok(17));
+    assert_eq!(client.statistics(LONG).map(|all| all.len()), Ok(1));
+    let none = client.endpoint(1, 0, LONG).unwrap_err();
+    assert_eq!(none, Error::Status(Op::EP_QUERY, Status::INVALID));
+    assert_eq!(none.errno(), 22);
+}
+
+#[test]
+fn service_that_is_not_there_is_said_to_be() {
+    let (_dir, places) = places();
+    let targets = [Target::Programs(places.clone()), Target::Tools(places.clone())];
+    let error = Client::new(targets).resolve(None, node(1), LONG).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("ibacm.sock or ") && text.contains("start ib_acm"), "{text}");
+    assert_eq!(error.errno(), 111);
+    // One that died leaves its socket.
+    drop(UnixListener::bind(places.socket_link()).unwrap());
+    assert!(matches!(client(&places).resolve(None, node(1), LONG), Err(Error::NoService(_))));
+    // The next place is tried.
+    let (_dir2, other) = super::tests::places();
+    serve(&other, good);
+    let client = Client::new([Target::Programs(places), Target::Programs(other)]);
+    assert_eq!(client.resolve(None, node(1), LONG), Ok(paths(1)));
+}
+
+#[test]
+fn service_that_closes_or_hangs_costs_a_bounded_time() {
+    for (n, error) in [
+        (0, Error::Closed),
+        (1, Error::Closed),
+        (2, Error::TimedOut(SHORT)),
+        (3, Error::TimedOut(SHORT)),
+        (4, Error::TimedOut(SHORT)),
+    ] {
+        let (_dir, places) = places();
+        serve(&places, move |_, mut stream| {
+            let half = |stream: &mut UnixStream| {
+                let request = request(stream).unwrap();
+                stream.write_all(&answer(&request)[..50]).unwrap();
+            };
+            match n {
+                0 => drop(request(&mut stream)),
+                1 => half(&mut stream),
+                2 => half(&mut stream),
+                3 => drop(request(&mut stream)),
+                // It does not even read.
+                _ => {}
+            }
+            if n > 1 {
+                thread::park();
+            }
+        });
+        assert_eq!(
+            client(&places).resolve(None, node(1), error_time(&error)),
+            Err(error.clone()),
+            "{n}"
+        );
+        let mut requests = requests(&places);
+        let id = requests.start(&query(1), error_time(&error));
+        assert_eq!(requests.wait(LONG), Some((id, Err(error))), "{n}");
+        assert!(requests.is_empty());
+    }
+}
+
+/// The timeout of a request that is to end so.
+fn error_time(error: &Error) -> Duration {
+    if *error == Error::Closed { LONG } else { SHORT }
+}
+
+#[test]
+fn service_that_accepts_nobody_costs_a_bounded_time() {
+    let (_dir, places) = places();
+    let listener = UnixListener::bind(places.socket_link()).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let _waiting: Vec<_> = (0..3).map_while(|_| connect_now(&places)).collect();
+    assert_eq!(client(&places).resolve(None, node(1), SHORT), Err(Error::TimedOut(SHORT)));
+    let mut requests = requests(&places);
+    let id = requests.start(&query(1), SHORT);
+    assert_eq!(requests.wait(LONG), Some((id, Err(Error::TimedOut(SHORT)))));
+}
+
+fn connect_now(places: &Places) -> Option<crate::socket::Connecting> {
+    match crate::socket::connect(&[Target::Programs(places.clone())]).unwrap().1 {
+        crate::socket::Connecting::Busy => None,
+        other => Some(other),
+    }
+}
+
+#[test]
+fn garbage_is_an_error_and_strangers_answers_are_ignored() {
+    let (_dir, places) = places();
+    serve(&places, |n, mut stream| {
+        let request = request(&mut stream).unwrap();
+        if n == 0 {
+            stream.write_all(&[0xff; 32]).unwrap();
+        } else {
+            stream.write_all(&bytes(request.tid + 1000, Answer::Paths(paths(77)))).unwrap();
+            stream.write_all(&answer(&request)).unwrap();
+        }
+    });
+    let client = client(&places);
+    let error = client.resolve(None, node(1), LONG).unwrap_err();
+    assert!(matches!(error, Error::Protocol(WireError::Value { .. })), "{error}");
+    assert_eq!(client.resolve(None, node(1), LONG), Ok(paths(1)));
+}
+
+#[test]
+fn answer_of_another_kind_is_an_error() {
+    let (_dir, places) = places();
+    serve(&places, |_, mut stream| {
+        let request = request(&mut stream).unwrap();
+        stream.write_all(&bytes(request.tid, Answer::Paths(paths(1)))).unwrap();
+    });
+    let client = client(&places);
+    assert!(matches!(client.flush(None, LONG), Err(Error::Protocol(_))));
+}
+
+#[test]
+fn request_after_a_restart_connects_again() {
+    let (_dir, places) = places();
+    // Each connection answers one request, and is closed then.
+    serve(&places, |_, mut stream| {
+        let request = request(&mut stream).unwrap();
+        stream.write_all(&answer(&request)).unwrap();
+    });
+    let (client, mut requests) = (client(&places), requests(&places));
+    for n in 1..5 {
+        assert_eq!(client.resolve(None, node(n), LONG), Ok(paths(n)));
+        let id = requests.start(&query(n), LONG);
+        assert_eq!(requests.wait(LONG), Some((id, Ok(Reply::Paths(paths(n))))));
+    }
+    serve(&places, good);
+    assert_eq!(client.resolve(None, node(5), LONG), Ok(paths(5)));
+}
+
+#[test]
+fn calls_of_threads_do_not_wait_for_each_other() {
+    let (_dir, places) = places();
+    let (answered, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+    serve(&places, move |_, mut stream| {
+        while let Some(request) = request(&mut stream) {
+            if number(&request.query) == 1 {
+                wait.lock().unwrap().recv().unwrap();
+            }
+            stream.write_all(&answer(&request)).unwrap();
+        }
+    });
+    let client = client(&places);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| client.resolve(None, node(1), LONG));
+        assert_eq!(client.resolve(None, node(2), LONG), Ok(paths(2)));
+        answered.send(()).unwrap();
+        assert_eq!(first.join().unwrap(), Ok(paths(1)));
+    });
+}
+
+#[test]
+fn tcp_port_is_found_by_its_file() {
+    let (_dir, places) = places();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    std::fs::write(places.port_link(), format!("{}\n", listener.local_addr().unwrap().port()))
+        .unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                while let Some(request) = request(&mut stream) {
+                    stream.write_all(&answer(&request)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(client(&places).resolve(None, node(6), LONG), Ok(paths(6)));
+    let mut requests = requests(&places);
+    let id = requests.start(&query(6), LONG);
+    assert_eq!(requests.wait(LONG), Some((id, Ok(Reply::Paths(paths(6))))));
+}
+
+/// A table that is offered, with a path to `node1`.
+fn offered(places: &Places) -> (PathTable, Offer) {
+    let mut table = PathTable::create(64, 1).unwrap();
+    let now = now();
+    table.renew(now + 30_000_000_000);
+    let expiry = now + 60_000_000_000;
+    let entry = Entry { path: paths(1).paths[0], source: None, expiry };
+    table.put(&Key { source: None, dest: node(1) }, &entry, now);
+    let offer = Offer::start(places.paths(), &table, 0o600).unwrap();
+    (table, offer)
+}
+
+fn shared_paths() -> Paths {
+    Paths { source: None, ..paths(1) }
+}
+
+#[test]
+fn shared_cache_answers_without_a_message() {
+    let (_dir, places) = places();
+    let (mut table, offer) = offered(&places);
+    let client = client(&places);
+    // Nobody listens at the other socket.
+    assert_eq!(client.resolve(None, node(1), LONG), Ok(shared_paths()));
+    assert!(matches!(client.resolve(None, node(2), LONG), Err(Error::NoService(_))));
+    let mut requests = requests(&places);
+    let id = requests.start(&query(1), LONG);
+    assert!(is_readable(&requests));
+    assert_eq!(requests.next(), Some((id, Ok(Reply::Paths(shared_paths())))));
+    assert!(!is_readable(&requests));
+    let mut all = Vec::new();
+    client.shared().unwrap().each(|key, _| all.push(key.dest));
+    assert_eq!(all, [node(1)]);
+    table.flush();
+    assert_eq!(client.cached(None, &node(1)), None);
+    drop((table, offer));
+    assert!(matches!(client.resolve(None, node(1), LONG), Err(Error::NoService(_))));
+    assert!(!places.paths().exists());
+}
+
+#[test]
+fn what_is_offered_instead_of_a_cache_is_not_used() {
+    let (_dir, places) = places();
+    // Not a table; a stream; a file.
+    let (table, _offer) = offered(&places);
+    assert!(client(&places).shared().unwrap().is_there());
+    std::fs::remove_file(places.paths()).unwrap();
+    let listener = UnixListener::bind(places.paths()).unwrap();
+    assert!(!client(&places).shared().unwrap().is_there());
+    drop(listener);
+    std::fs::remove_file(places.paths()).unwrap();
+    std::fs::write(places.paths(), "").unwrap();
+    assert!(!client(&places).shared().unwrap().is_there());
+    drop(table);
+}
+
+#[test]
+fn long_paths_of_sockets_work() {
+    let dir = temp_dir();
+    let long = dir.path().join("x".repeat(120));
+    std::fs::create_dir(&long).unwrap();
+    let places = Places::new(long, "/nowhere");
+    let (_table, _offer) = offered(&places);
+    assert_eq!(client(&places).resolve(None, node(1), LONG), Ok(shared_paths()));
+}
+
+fn is_readable(fd: &impl AsFd) -> bool {
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&Timespec::default())) == Ok(1)
+}
+
+#[test]
+fn many_requests_are_answered_in_any_order_on_one_connection() {
+    let (_dir, places) = places();
+    let (_table, _offer) = offered(&places);
+    serve(&places, |n, mut stream| {
+        assert_eq!(n, 0, "one connection");
+        while let Some(first) = request(&mut stream) {
+            let others: Vec<_> = (1..20).map(|_| request(&mut stream).unwrap()).collect();
+            for request in others.iter().rev().chain([&first]) {
+                stream.write_all(&answer(request)).unwrap();
+            }
+        }
+    });
+    let mut requests = requests(&places);
+    let ids: Vec<_> = (10..50).map(|n| (n, requests.start(&query(n), LONG))).collect();
+    assert_eq!(requests.len(), 40);
+    for _ in 0..40 {
+        let (id, reply) = requests.wait(LONG).unwrap();
+        let (n, _) = ids.iter().find(|(_, asked)| *asked == id).unwrap();
+        assert_eq!(reply, Ok(Reply::Paths(paths(*n))));
+    }
+    assert_eq!((requests.len(), requests.wait(LONG)), (0, None));
+}
+
+/// As ibacm: what one receive call gives is one request, or the connection is closed.
+fn one_at_a_time(_: usize, mut stream: UnixStream) {
+    let mut bytes = [0; 592];
+    while let Ok(len) = stream.read(&mut bytes) {
+        let Ok(request) = Request::parse(&bytes[..len]) else { return };
+        stream.write_all(&answer(&request)).unwrap();
+    }
+}
+
+#[test]
+fn service_that_takes_one_request_at_a_time_gets_no_more() {
+    for pretends in [false, true] {
+        let (_dir, places) = places();
+        // A socket that another service has left there.
+        let _left = pretends.then(|| UnixListener::bind(places.paths()).unwrap());
+        serve(&places, one_at_a_time);
+        let mut requests = requests(&places);
+        let ids: Vec<_> = (0..40).map(|n| (n, requests.start(&query(n), LONG))).collect();
+        for _ in 0..40 {
+            let (id, reply) = requests.wait(LONG).unwrap();
+            let (n, _) = ids.iter().find(|(_, asked)| *asked == id).unwrap();
+            assert_eq!(reply, Ok(Reply::Paths(paths(*n))));
+        }
+    }
+}
+
+#[test]
+fn cancelled_request_is_not_answered_and_leaves_the_others() {
+    let (_dir, places) = places();
+    serve(&places, |_, mut stream| {
+        while let Some(request) = request(&mut stream) {
+            if number(&request.query) != 1 {
+                stream.write_all(&answer(&request)).unwrap();
+            }
+        }
+    });
+    let mut requests = requests(&places);
+    let (first, second) = (requests.start(&query(1), LONG), requests.start(&query(2), LONG));
+    assert!(requests.cancel(first) && !requests.cancel(first));
+    assert_eq!(requests.wait(LONG), Some((second, Ok(Reply::Paths(paths(2))))));
+    assert!(requests.is_empty() && !requests.cancel(second));
+}
+
+#[test]
+fn request_without_a_service_ends_at_once() {
+    let (_dir, places) = places();
+    let mut requests = requests(&places);
+    let id = requests.start(&query(1), LONG);
+    assert!(is_readable(&requests));
+    let (ended, reply) = requests.next().unwrap();
+    assert!(ended == id && matches!(reply, Err(Error::NoService(_))));
+    serve(&places, good);
+    let id = requests.start(&query(1), LONG);
+    assert_eq!(requests.wait(LONG), Some((id, Ok(Reply::Paths(paths(1))))));
+}
