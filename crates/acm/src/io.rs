@@ -51,7 +51,8 @@ pub trait Io {
     /// granted; [`Machine::handle_join`](crate::Machine::handle_join) has the answer, once.
     fn join(&mut self, endpoint: EndpointId, record: &McMemberRecord, mask: McMemberRecordMask);
 
-    /// Detaches the queue pair and gives the membership back (a Delete). There is no answer.
+    /// Detaches the queue pair and gives the membership back (a Delete). There is no answer. If [`join`](Self::join) has not been answered
+    /// yet, that follows it.
     fn leave(&mut self, endpoint: EndpointId, mgid: Gid);
 
     /// Asks subnet administration for paths (a Get); [`Machine::handle_paths`](crate::Machine::handle_paths) has the answer, once. The driver

@@ -20,6 +20,7 @@
 
 extern crate alloc;
 
+mod cache;
 mod counters;
 mod io;
 mod machine;

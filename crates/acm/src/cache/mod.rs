@@ -16,11 +16,11 @@ use rdmux_wire::{Gid, Guid, Lid, Qpn};
 use self::key::{Key, Names, hash_address};
 use self::paths::{PathId, Paths};
 
-/// Seconds since the machine's start.
-pub(crate) type Seconds = u32;
+/// Quarters of a second since the machine's start.
+pub(crate) type Ticks = u32;
 
 /// The end of what does not expire.
-pub(crate) const FOREVER: Seconds = Seconds::MAX;
+pub(crate) const FOREVER: Ticks = Ticks::MAX;
 
 /// How many entries the hand looks at before a stranger's address is not learned.
 const STRANGERS_LOOKS: usize = 64;
@@ -34,6 +34,8 @@ mod flag {
     pub(super) const LOADED: u8 = 4;
     /// Programs read it from a cache of the driver's.
     pub(super) const PUBLISHED: u8 = 8;
+    /// What they read ends before the entry does.
+    pub(super) const OUTDATED: u8 = 32;
     /// The path is that of the group.
     pub(super) const BY_GROUP: u8 = 16;
 }
@@ -54,8 +56,8 @@ struct Entry {
     path: PathId,
     qpn: [u8; 3],
     guid: [u32; 2],
-    until: Seconds,
-    path_until: Seconds,
+    until: Ticks,
+    path_until: Ticks,
 }
 
 /// Who has an address.
@@ -149,7 +151,7 @@ impl Cache {
         }
     }
 
-    pub(crate) fn way(&self, at: usize, now: Seconds) -> Way {
+    pub(crate) fn way(&self, at: usize, now: Ticks) -> Way {
         let entry = &self.entries[at];
         match entry.path {
             _ if entry.flags & flag::BY_GROUP != 0 => Way::Group,
@@ -160,13 +162,13 @@ impl Cache {
     }
 
     /// When the address expires, and when its path does.
-    pub(crate) fn ends(&self, at: usize) -> (Seconds, Seconds) {
+    pub(crate) fn ends(&self, at: usize) -> (Ticks, Ticks) {
         let entry = &self.entries[at];
         let by_path = entry.path != NO_PATH && entry.flags & flag::BY_GROUP == 0;
         (entry.until, if by_path { entry.path_until } else { entry.until })
     }
 
-    pub(crate) fn is_expired(&self, at: usize, now: Seconds) -> bool {
+    pub(crate) fn is_expired(&self, at: usize, now: Ticks) -> bool {
         self.entries[at].until <= now
     }
 
@@ -197,6 +199,16 @@ impl Cache {
 
     pub(crate) fn set_published(&mut self, at: usize, on: bool) {
         self.set(at, flag::PUBLISHED, on);
+        self.set(at, flag::OUTDATED, false);
+    }
+
+    /// Whether it is published with the end that it has.
+    pub(crate) fn is_up_to_date(&self, at: usize) -> bool {
+        self.has(at, flag::PUBLISHED) && !self.has(at, flag::OUTDATED)
+    }
+
+    pub(crate) fn set_outdated(&mut self, at: usize) {
+        self.set(at, flag::OUTDATED, true);
     }
 
     pub(crate) fn is_used(&self, at: usize) -> bool {
@@ -220,7 +232,7 @@ impl Cache {
         &mut self,
         address: &Address,
         holder: &Holder,
-        until: Seconds,
+        until: Ticks,
     ) -> Option<usize> {
         let at = self.entry(address)?;
         let before = self.holder(at);
@@ -239,7 +251,7 @@ impl Cache {
     }
 
     /// Nobody has an address, until when.
-    pub(crate) fn put_negative(&mut self, address: &Address, until: Seconds) {
+    pub(crate) fn put_negative(&mut self, address: &Address, until: Ticks) {
         let Some(at) = self.entry(address) else { return };
         self.set_way(at, &Way::None, 0);
         let entry = &mut self.entries[at];
@@ -250,7 +262,7 @@ impl Cache {
     }
 
     /// Sets the path to an address, until when. False if there are too many different paths.
-    pub(crate) fn set_way(&mut self, at: usize, way: &Way, until: Seconds) -> bool {
+    pub(crate) fn set_way(&mut self, at: usize, way: &Way, until: Ticks) -> bool {
         let before = self.entries[at].path;
         let path = match way {
             Way::Path(path) => self.paths.add(path),
@@ -330,8 +342,16 @@ impl Cache {
         self.index.shrink_to(entries.len() * 2, hash);
     }
 
+    /// A group is no longer one of the endpoint's: what was reached by it is known without a path.
+    pub(crate) fn drop_group(&mut self, group: u8) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.group == group) {
+            entry.group = NO_GROUP;
+            entry.flags &= !flag::BY_GROUP;
+        }
+    }
+
     /// Finds an entry to forget when there is no room for one more: `Ok(None)` if there is room, an error if nothing may be forgotten.
-    pub(crate) fn victim(&mut self, by: By, now: Seconds) -> Result<Option<usize>, ()> {
+    pub(crate) fn victim(&mut self, by: By, now: Ticks) -> Result<Option<usize>, ()> {
         if self.entries.len() < self.max {
             return Ok(None);
         }

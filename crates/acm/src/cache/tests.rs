@@ -70,7 +70,7 @@ fn equal_paths_are_kept_once() {
     let mut cache = cache(1000);
     for n in 0..500 {
         let at = cache.put(&name(n), &holder(n as u64), 10).unwrap();
-        let path = path(n as u64, (n % 4) as u8);
+        let path = path(n as u64, u8::try_from(n % 4).unwrap());
         assert!(cache.set_way(at, &Way::Path(path), 10));
         assert_eq!(cache.way(at, 9), Way::Path(path));
         assert_eq!(cache.way(at, 10), Way::None);
@@ -142,6 +142,7 @@ fn bytes_of_65536_peers() {
     }
     let each = cache.bytes() / 65_536;
     assert!(each <= 54, "{each} bytes for each peer");
-    let all: Vec<_> = (0..65_536_u32).filter(|n| cache.find(&Address::Ip4((*n).into())).is_none()).collect();
+    let all: Vec<_> =
+        (0..65_536_u32).filter(|n| cache.find(&Address::Ip4((*n).into())).is_none()).collect();
     assert!(all.is_empty());
 }

@@ -1,25 +1,73 @@
-//! The machine: its state, and what the driver calls.
+//! The machine: its state, and small things that all of it needs.
+
+mod endpoint;
+mod groups;
+mod inspect;
+mod known;
+mod pace;
+mod ports;
+mod receive;
+mod request;
+mod rng;
+mod route;
+mod search;
+mod searching;
+mod send;
+mod timeout;
+mod waiting;
 
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
+use core::time::Duration;
 
 use rdmux_transport::Time;
+use rdmux_transport::timers::Timers;
 use rdmux_wire::acm::Address;
-use rdmux_wire::sa::{McMemberRecord, PathRecord};
+use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Lid, Mtu};
+use slab::Slab;
 
-use crate::{
-    ClientId, Counters, Endpoint, EndpointId, Failure, Forget, Io, Options, Peer, Port, PortId,
-    QuestionId, Request, RequestId, SaFailure,
-};
+use self::endpoint::{EndpointState, PortState};
+use self::rng::Rng;
+use self::search::{Open, Search};
+use crate::cache::{FOREVER, Ticks};
+use crate::{ClientId, Counters, EndpointId, Io, Options, PortId, RequestId};
 
 /// Resolves addresses for the clients of a host, and answers other hosts.
 #[derive(Debug)]
 pub struct Machine {
     options: Options,
-    ports: BTreeMap<PortId, Port>,
-    endpoints: BTreeMap<EndpointId, Endpoint>,
+    rng: Rng,
+    /// When it first learned what time it is.
+    epoch: Option<Time>,
+    ports: BTreeMap<PortId, PortState>,
+    endpoints: BTreeMap<EndpointId, EndpointState>,
+    searches: Slab<Search>,
+    by_address: BTreeMap<(EndpointId, Address), u32>,
+    requests: Slab<Open>,
+    by_client: BTreeMap<(ClientId, RequestId), u32>,
+    clients: BTreeMap<ClientId, usize>,
+    timers: Timers<Timer>,
+    /// When [`Timer::Sweep`] runs.
+    sweep: rdmux_transport::timers::Deadline,
+    /// When it was last forgotten what programs have asked for.
+    aged: Time,
+    /// What belongs to no endpoint that is there.
     counters: Counters,
+}
+
+/// What there is to do at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// A client's request is over.
+    Request(u32),
+    /// A search has had no answer.
+    Search(u32),
+    /// An endpoint may send its next request.
+    Pace(EndpointId),
+    /// An endpoint tries to join a group again.
+    Join(EndpointId, u8),
+    /// What has expired is forgotten.
+    Sweep,
 }
 
 /// What the operating system knows of an address.
@@ -70,210 +118,83 @@ pub struct Row {
 impl Machine {
     /// A machine without ports. The seed makes transaction IDs that strangers cannot guess; two machines have different ones.
     pub fn new(options: Options, seed: [u8; 16]) -> Self {
-        let _ = seed;
         Self {
             options,
+            rng: Rng::new(seed),
+            epoch: None,
             ports: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            searches: Slab::new(),
+            by_address: BTreeMap::new(),
+            requests: Slab::new(),
+            by_client: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            timers: Timers::new(),
+            sweep: rdmux_transport::timers::Deadline::default(),
+            aged: Time::ZERO,
             counters: Counters::default(),
         }
     }
 
-    /// The options.
-    pub fn options(&self) -> &Options {
-        &self.options
-    }
-
     /// Changes options. What is known stays, groups are joined and left as they say.
     pub fn set_options(&mut self, now: Time, options: Options, io: &mut impl Io) {
-        let _ = (now, io);
         self.options = options;
+        for id in self.endpoint_ids() {
+            if let Some(state) = self.endpoints.get_mut(&id) {
+                state.cache.max = self.options.max_entries.max(1);
+            }
+            self.plan_groups(now, id, io);
+            self.pump(now, id, io);
+        }
+        let ports: alloc::vec::Vec<_> = self.ports.keys().copied().collect();
+        for port in ports {
+            self.pump_routes(now, port, io);
+        }
     }
 
-    /// A port is there, or has changed: its LID, subnet manager, GIDs, P_Keys or state. What does not hold any more is forgotten.
-    pub fn set_port(&mut self, now: Time, id: PortId, port: Port, io: &mut impl Io) {
-        let _ = (now, io);
-        self.ports.insert(id, port);
+    fn endpoint_ids(&self) -> alloc::vec::Vec<EndpointId> {
+        self.endpoints.keys().copied().collect()
     }
 
-    /// A port is gone, and its endpoints with it.
-    pub fn remove_port(&mut self, now: Time, id: PortId, io: &mut impl Io) {
-        let _ = (now, io);
-        self.ports.remove(&id);
-        self.endpoints.retain(|_, endpoint| endpoint.port != id);
+    /// The time in a cache's units: quarters of a second.
+    fn ticks(&mut self, now: Time) -> Ticks {
+        let epoch = *self.epoch.get_or_insert(now);
+        let ticks = now.since(epoch).as_nanos() / TICK.as_nanos();
+        // The last is for what does not expire.
+        Ticks::try_from(ticks).unwrap_or(FOREVER).min(FOREVER - 1)
     }
 
-    /// The subnet manager has forgotten the port's memberships (client reregister).
-    pub fn reregister(&mut self, now: Time, id: PortId, io: &mut impl Io) {
-        let _ = (now, id, io);
+    /// When something expires that is known for so long from now on.
+    fn end(&mut self, now: Time, life: Duration) -> Ticks {
+        let life = life.as_nanos() / TICK.as_nanos();
+        let end = u128::from(self.ticks(now)) + life;
+        Ticks::try_from(end).unwrap_or(FOREVER)
     }
 
-    /// An endpoint is there, or its addresses or its queue pair are others than before. Its port is set before it.
-    pub fn set_endpoint(
-        &mut self,
-        now: Time,
-        id: EndpointId,
-        endpoint: Endpoint,
-        io: &mut impl Io,
-    ) {
-        let _ = (now, io);
-        self.endpoints.insert(id, endpoint);
+    /// The time of an end.
+    fn time(&self, end: Ticks) -> Time {
+        match end {
+            FOREVER => Time::NEVER,
+            end => self.epoch.unwrap_or_default().after(TICK * end),
+        }
     }
 
-    /// An endpoint is gone.
-    pub fn remove_endpoint(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
-        let _ = (now, io);
-        self.endpoints.remove(&id);
-    }
-
-    /// A datagram came to the endpoint's queue pair, without its GRH.
-    pub fn handle_datagram(
-        &mut self,
-        now: Time,
-        endpoint: EndpointId,
-        from: &Peer,
-        bytes: &[u8],
-        io: &mut impl Io,
-    ) {
-        let _ = (now, endpoint, from, bytes, io);
-    }
-
-    /// The endpoint's send queue, which was full, has room.
-    pub fn handle_room(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
-        let _ = (now, endpoint, io);
-    }
-
-    /// Subnet administration has answered [`Io::join`]: with the group's record, or not.
-    pub fn handle_join(
-        &mut self,
-        now: Time,
-        endpoint: EndpointId,
-        mgid: Gid,
-        answer: Result<&McMemberRecord, SaFailure>,
-        io: &mut impl Io,
-    ) {
-        let _ = (now, endpoint, mgid, answer, io);
-    }
-
-    /// Subnet administration has answered [`Io::ask_paths`]: with the first record, or not.
-    pub fn handle_paths(
-        &mut self,
-        now: Time,
-        question: QuestionId,
-        answer: Result<&PathRecord, SaFailure>,
-        io: &mut impl Io,
-    ) {
-        let _ = (now, question, answer, io);
-    }
-
-    /// The operating system has answered [`Io::ask_system`]; with nothing if it does not know the address.
-    pub fn handle_system(
-        &mut self,
-        now: Time,
-        question: QuestionId,
-        answer: Option<&System>,
-        io: &mut impl Io,
-    ) {
-        let _ = (now, question, answer, io);
-    }
-
-    /// A client asks. [`Io::answer`] follows, once, at the latest when its time is over, unless the request is cancelled.
-    pub fn request(
-        &mut self,
-        now: Time,
-        client: ClientId,
-        id: RequestId,
-        request: &Request,
-        io: &mut impl Io,
-    ) {
-        let _ = (now, request);
-        self.counters.no_data += 1;
-        io.answer(client, id, Err(Failure::NoData));
-    }
-
-    /// A client does not want the answer any more. The search goes on for the others.
-    pub fn cancel(&mut self, client: ClientId, id: RequestId) {
-        let _ = (client, id);
-    }
-
-    /// A client is gone, and its requests with it.
-    pub fn remove_client(&mut self, client: ClientId) {
-        let _ = client;
-    }
-
-    /// Forgets what is known. Searches go on.
-    pub fn forget(&mut self, now: Time, what: Forget, io: &mut impl Io) {
-        let _ = (now, what, io);
-    }
-
-    /// Learns an address from a file: it does not expire until it is [unloaded](Self::unload), and no claim replaces it. Paths are
-    /// loaded by LID and GID, then addresses, which take the path of their GID if it is known.
-    pub fn load(
-        &mut self,
-        now: Time,
-        endpoint: EndpointId,
-        address: Address,
-        known: &Known,
-        io: &mut impl Io,
-    ) {
-        let _ = (now, endpoint, address, known, io);
-    }
-
-    /// Forgets what was loaded, before files are loaded again.
-    pub fn unload(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
-        let _ = (now, endpoint, io);
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        None
-    }
-
-    /// Sends what is due, asks again, gives up, and forgets what has expired.
-    pub fn handle_timeout(&mut self, now: Time, io: &mut impl Io) {
-        let _ = (now, io);
-    }
-
-    /// The ports, in order.
-    pub fn ports(&self) -> impl Iterator<Item = (PortId, &Port)> {
-        self.ports.iter().map(|(id, port)| (*id, port))
-    }
-
-    /// The endpoints, in order.
-    pub fn endpoints(&self) -> impl Iterator<Item = (EndpointId, &Endpoint)> {
-        self.endpoints.iter().map(|(id, endpoint)| (*id, endpoint))
-    }
-
-    /// The endpoint that has the address, which may be its port's GID or LID; one whose port is active if there are several.
-    pub fn endpoint_of(&self, address: &Address) -> Option<EndpointId> {
-        self.endpoints.iter().find(|(_, e)| e.addresses.contains(address)).map(|(id, _)| *id)
-    }
-
-    /// The groups that the endpoint is a member of, from the lowest.
-    pub fn groups(&self, endpoint: EndpointId) -> Vec<McMemberRecord> {
-        let _ = endpoint;
-        Vec::new()
-    }
-
-    /// What an endpoint has counted, or all together.
-    pub fn counters(&self, endpoint: Option<EndpointId>) -> Counters {
-        let _ = endpoint;
-        self.counters
-    }
-
-    /// What an endpoint knows, in no order.
-    pub fn known(&self, endpoint: EndpointId) -> impl Iterator<Item = Row> {
-        let _ = endpoint;
-        core::iter::empty()
-    }
-
-    /// How many addresses are known, and how many bytes they take.
-    pub fn memory(&self) -> (usize, usize) {
-        (0, 0)
-    }
-
-    /// How many requests wait for answers, and how many addresses are asked for.
-    pub fn open(&self) -> (usize, usize) {
-        (0, 0)
+    /// Counts for an endpoint.
+    fn count(&mut self, endpoint: EndpointId, count: impl FnOnce(&mut Counters)) {
+        match self.endpoints.get_mut(&endpoint) {
+            Some(state) => count(&mut state.counters),
+            None => count(&mut self.counters),
+        }
     }
 }
+
+/// The unit of expiry.
+const TICK: Duration = Duration::from_millis(250);
+
+/// A place in a slab as a number that is small.
+fn place(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! What the machine keeps of ports and endpoints.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use rdmux_transport::Time;
+use rdmux_wire::acm::{Address, Datagram};
+use rdmux_wire::sa::PathRecord;
+use rdmux_wire::{Lid, Pkey};
+
+use super::groups::Memberships;
+use super::pace::Pace;
+use super::waiting::Waiting;
+use crate::cache::{Cache, Holder, Way};
+use crate::{Counters, Endpoint, Peer, Port, RouteProtocol};
+
+/// A port.
+#[derive(Debug)]
+pub(super) struct PortState {
+    pub(super) port: Port,
+    /// Questions to subnet administration that wait for an answer.
+    pub(super) routes_asked: u32,
+    /// Those that wait for their turn.
+    pub(super) routes: Waiting,
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub(super) struct EndpointState {
+    pub(super) endpoint: Endpoint,
+    /// Whether its port is active and has its P_Key.
+    pub(super) is_up: bool,
+    pub(super) cache: Cache,
+    pub(super) groups: Memberships,
+    pub(super) pace: Pace,
+    /// Answers that the driver had no room for.
+    pub(super) answers: VecDeque<(Peer, Datagram)>,
+    /// The driver has said that it has no room.
+    pub(super) is_blocked: bool,
+    /// Own addresses that the others are to be told, by a request for each.
+    pub(super) announce: Vec<Address>,
+    /// When its last request went to the group, which all others heard.
+    pub(super) told: Option<Time>,
+    /// Searches that find out about claims.
+    pub(super) claims: u32,
+    pub(super) counters: Counters,
+}
+
+impl EndpointState {
+    pub(super) fn new(endpoint: Endpoint, cache: Cache) -> Self {
+        Self {
+            endpoint,
+            is_up: false,
+            cache,
+            groups: Memberships::default(),
+            pace: Pace::default(),
+            answers: VecDeque::new(),
+            is_blocked: false,
+            announce: Vec::new(),
+            told: None,
+            claims: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The path to an entry of the cache, if it is known.
+    pub(super) fn path(
+        &self,
+        port: &Port,
+        protocol: RouteProtocol,
+        at: usize,
+        now: crate::cache::Ticks,
+    ) -> Option<PathRecord> {
+        match self.cache.way(at, now) {
+            Way::None => None,
+            Way::Path(path) => Some(PathRecord {
+                sgid: if path.sgid.is_zero() { port.gid() } else { path.sgid },
+                slid: if path.slid == Lid::NONE { port.lid } else { path.slid },
+                ..path
+            }),
+            Way::Group if protocol == RouteProtocol::Acm => {
+                self.group_path(port, &self.cache.holder(at))
+            }
+            Way::Group => None,
+        }
+    }
+
+    /// The path by the best group that the holder and we have.
+    pub(super) fn group_path(&self, port: &Port, to: &Holder) -> Option<PathRecord> {
+        let record = self.groups.record(to.group?)?;
+        Some(PathRecord {
+            sl: record.sl,
+            mtu: record.mtu,
+            rate: record.rate,
+            packet_life_time: record.packet_life_time,
+            flow_label: record.flow_label,
+            hop_limit: record.hop_limit,
+            tclass: record.tclass,
+            ..path_between(port, self.endpoint.pkey, to.gid, to.lid)
+        })
+    }
+}
+
+/// A path from a port, at its own rate and MTU.
+pub(super) fn path_between(
+    port: &Port,
+    pkey: Pkey,
+    dgid: rdmux_wire::Gid,
+    dlid: Lid,
+) -> PathRecord {
+    use rdmux_wire::sa::Selector;
+    PathRecord {
+        dgid,
+        sgid: port.gid(),
+        dlid,
+        slid: port.lid,
+        reversible: true,
+        numb_path: 1,
+        pkey,
+        mtu_selector: Selector::EXACTLY,
+        mtu: port.mtu.code(),
+        rate_selector: Selector::EXACTLY,
+        rate: port.rate,
+        packet_life_time_selector: Selector::EXACTLY,
+        ..PathRecord::default()
+    }
+}

@@ -1,0 +1,316 @@
+//! Memberships: which groups an endpoint joins, and which it shares with another.
+//!
+//! The lowest first, since all requests go there; then, when paths are built from groups, that of the port's own rate and MTU, and those of
+//! the options. A group that another endpoint has, and in which we could talk to it better than in those that both have, is joined
+//! when it is heard of. So in a subnet of equal ports each joins two groups.
+
+use arrayvec::ArrayVec;
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_transport::timers::Deadline;
+use rdmux_wire::acm::{Group, Groups, MAX_GROUPS, QKEY, SCOPE};
+use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask, Selector};
+use rdmux_wire::{Gid, Pkey};
+
+use super::{Machine, Timer};
+use crate::{EndpointId, GroupSpec, Io, Options, Port, RouteProtocol, SaFailure};
+
+/// The pauses before a group is asked for again grow up to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A group that an endpoint is a member of, or wants to be.
+#[derive(Debug)]
+pub(super) struct Membership {
+    group: Group,
+    sl: u8,
+    is_asked: bool,
+    record: Option<McMemberRecord>,
+    tries: u32,
+    timer: Deadline,
+}
+
+/// The groups of an endpoint, at places that stay the same: cache entries have them. The lowest is the first.
+#[derive(Debug, Default)]
+pub(super) struct Memberships {
+    rows: [Option<Membership>; MAX_GROUPS],
+}
+
+impl Memberships {
+    /// The record of a group that it is a member of.
+    pub(super) fn record(&self, at: u8) -> Option<&McMemberRecord> {
+        self.rows.get(usize::from(at))?.as_ref()?.record.as_ref()
+    }
+
+    /// The group that requests go to, if it is a member.
+    pub(super) fn lowest(&self) -> Option<&McMemberRecord> {
+        self.record(0)
+    }
+
+    /// Places of the groups that it is a member of, from the lowest priority.
+    pub(super) fn joined(&self) -> ArrayVec<u8, MAX_GROUPS> {
+        let mut places: ArrayVec<u8, MAX_GROUPS> = (0..).take(MAX_GROUPS).collect();
+        places.retain(|at| self.record(*at).is_some());
+        places.sort_by_key(|at| (*at != 0, self.rank(*at)));
+        places
+    }
+
+    fn rank(&self, at: u8) -> Option<(u32, u8, u8)> {
+        let row = self.rows.get(usize::from(at))?.as_ref()?;
+        Some(rank(&row.group, row.sl))
+    }
+
+    /// The groups that it is a member of, as datagrams have them.
+    pub(super) fn list(&self) -> Groups {
+        let places = self.joined();
+        places.iter().filter_map(|at| Some(self.record(*at)?.mgid)).collect()
+    }
+
+    /// The best group that it is a member of and that is in a list.
+    pub(super) fn best(&self, theirs: &[Gid]) -> Option<u8> {
+        let places = self.joined();
+        places
+            .into_iter()
+            .rev()
+            .find(|at| self.record(*at).is_some_and(|record| theirs.contains(&record.mgid)))
+    }
+
+    fn place(&self, mgid: Gid) -> Option<usize> {
+        self.rows.iter().position(|row| row.as_ref().is_some_and(|row| row.group.gid() == mgid))
+    }
+
+    fn len(&self) -> usize {
+        self.rows.iter().flatten().count()
+    }
+}
+
+/// Higher is better: the rate, the MTU, the service level.
+fn rank(group: &Group, sl: u8) -> (u32, u8, u8) {
+    (group.rate.mbps(), group.mtu.code(), sl)
+}
+
+/// The groups that an endpoint wants, the lowest first.
+fn wanted(options: &Options, port: &Port, pkey: Pkey) -> ArrayVec<(Group, u8), MAX_GROUPS> {
+    let lowest = GroupSpec { rate: options.min_rate, mtu: options.min_mtu, sl: 0, tos: 0 };
+    let own = GroupSpec { rate: port.rate, mtu: port.mtu, ..lowest };
+    let mut all: ArrayVec<(Group, u8), MAX_GROUPS> = ArrayVec::new();
+    for spec in [lowest, own].iter().chain(&options.groups) {
+        let GroupSpec { rate, mtu, sl, tos } = *spec;
+        let group = Group { pkey, tos, rate, mtu };
+        let is_new = !all.iter().any(|(other, _)| other.gid() == group.gid());
+        if is_new && all.len() < options.max_groups.clamp(1, MAX_GROUPS) {
+            all.push((group, sl));
+        }
+        if options.route_protocol == RouteProtocol::Sa {
+            break;
+        }
+    }
+    all
+}
+
+impl Machine {
+    /// Leaves groups that are not wanted any more, and joins those that are.
+    pub(super) fn plan_groups(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get(&id).filter(|state| state.is_up) else { return };
+        let Some(port) = self.ports.get(&state.endpoint.port) else { return };
+        if port.port.kind.is_ip() {
+            return;
+        }
+        let wanted = wanted(&self.options, &port.port, state.endpoint.pkey);
+        for at in 0..MAX_GROUPS {
+            let Some(row) = self.endpoints.get(&id).and_then(|s| s.groups.rows[at].as_ref()) else {
+                continue;
+            };
+            let is_lowest = wanted.first().is_some_and(|(group, _)| group.gid() == row.group.gid());
+            let stays = wanted.iter().any(|(group, _)| group.gid() == row.group.gid());
+            let extra = self.options.route_protocol == RouteProtocol::Acm && at >= wanted.len();
+            if (at == 0) != is_lowest || !(stays || extra) {
+                self.drop_group(id, at, io);
+            }
+        }
+        for (at, (group, sl)) in wanted.into_iter().enumerate() {
+            let Some(state) = self.endpoints.get_mut(&id) else { return };
+            if state.groups.place(group.gid()).is_some() {
+                continue;
+            }
+            let free = if at == 0 { Some(0) } else { free_place(&state.groups) };
+            let Some(at) = free else { break };
+            state.groups.rows[at] = Some(Membership::new(group, sl));
+        }
+        self.join_next(now, id, io);
+    }
+
+    /// Joins what is wanted; the lowest first, since without it the others are of no use.
+    pub(super) fn join_next(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&id).filter(|state| state.is_up) else { return };
+        let Some(port) = self.ports.get(&state.endpoint.port) else { return };
+        let has_lowest = state.groups.lowest().is_some();
+        for (at, row) in state.groups.rows.iter_mut().enumerate() {
+            let Some(row) = row else { continue };
+            if row.is_asked || row.record.is_some() || row.timer.at().is_some_and(|at| at > now) {
+                continue;
+            }
+            if at > 0 && !has_lowest {
+                break;
+            }
+            row.is_asked = true;
+            let record = row.question(port.port.gid(), state.endpoint.pkey);
+            io.join(id, &record, mask());
+        }
+    }
+
+    /// Subnet administration has answered [`Io::join`]: with the group's record, or not.
+    pub fn handle_join(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        mgid: Gid,
+        answer: Result<&McMemberRecord, SaFailure>,
+        io: &mut impl Io,
+    ) {
+        self.ticks(now);
+        let random = self.rng.next();
+        let timers = &mut self.timers;
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        let Some(at) = state.groups.place(mgid) else { return };
+        let Some(row) = state.groups.rows[at].as_mut().filter(|row| row.is_asked) else { return };
+        row.is_asked = false;
+        if let Ok(record) = answer {
+            state.counters.joins += 1;
+            row.tries = 0;
+            row.record = Some(McMemberRecord { mgid, ..*record });
+        } else {
+            state.counters.failed_joins += 1;
+            let pause = Duration::from_secs(1 << row.tries.min(6)).min(LONGEST_PAUSE);
+            let jitter = Duration::from_millis(random % 500);
+            row.tries = row.tries.saturating_add(1);
+            let timer = Timer::Join(endpoint, u8::try_from(at).unwrap_or(0));
+            timers.set(&mut row.timer, timer, now.after(pause + jitter));
+        }
+        self.join_next(now, endpoint, io);
+        self.pump(now, endpoint, io);
+    }
+
+    /// Asks for a group again.
+    pub(super) fn join_again(&mut self, now: Time, endpoint: EndpointId, at: u8, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        if let Some(row) = state.groups.rows.get_mut(usize::from(at)).and_then(Option::as_mut) {
+            row.timer = Deadline::default();
+        }
+        self.join_next(now, endpoint, io);
+    }
+
+    /// Subnet administration has forgotten what the endpoint is a member of.
+    pub(super) fn rejoin(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        for (at, row) in state.groups.rows.iter_mut().enumerate() {
+            let Some(row) = row else { continue };
+            let timer = Timer::Join(endpoint, u8::try_from(at).unwrap_or(0));
+            self.timers.clear(&mut row.timer, timer);
+            row.record = None;
+            row.tries = 0;
+        }
+        self.join_next(now, endpoint, io);
+    }
+
+    /// Leaves all groups.
+    pub(super) fn leave_groups(&mut self, endpoint: EndpointId, io: &mut impl Io) {
+        for at in 0..MAX_GROUPS {
+            self.drop_group(endpoint, at, io);
+        }
+    }
+
+    fn drop_group(&mut self, endpoint: EndpointId, at: usize, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        let Some(mut row) = state.groups.rows[at].take() else { return };
+        let place = u8::try_from(at).unwrap_or(0);
+        self.timers.clear(&mut row.timer, Timer::Join(endpoint, place));
+        state.cache.drop_group(place);
+        if row.record.is_some() || row.is_asked {
+            io.leave(endpoint, row.group.gid());
+        }
+    }
+
+    /// Another endpoint is a member of these groups: joins the best of those that are better than what both have, if the port can.
+    pub(super) fn consider_groups(
+        &mut self,
+        now: Time,
+        id: EndpointId,
+        theirs: &[Gid],
+        io: &mut impl Io,
+    ) {
+        if self.options.route_protocol == RouteProtocol::Sa {
+            return;
+        }
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        let Some(port) = self.ports.get(&state.endpoint.port) else { return };
+        let Some(free) = free_place(&state.groups) else { return };
+        if state.groups.len() >= self.options.max_groups.clamp(1, MAX_GROUPS) {
+            return;
+        }
+        let best = state.groups.best(theirs).and_then(|at| state.groups.rank(at));
+        let most = (port.port.rate.mbps(), port.port.mtu.code());
+        let pkey = state.endpoint.pkey.0 & 0x7fff;
+        let possible = theirs.iter().filter_map(|gid| Group::from_gid(*gid)).filter(|group| {
+            group.pkey.0 & 0x7fff == pkey
+                && group.tos == 0
+                && group.rate.mbps() != 0
+                && group.rate.mbps() <= most.0
+                && group.mtu.code() <= most.1
+                && Some(rank(group, 0)) > best
+                && state.groups.place(group.gid()).is_none()
+        });
+        let Some(group) = possible.max_by_key(|group| rank(group, 0)) else { return };
+        state.groups.rows[free] = Some(Membership::new(group, 0));
+        self.join_next(now, id, io);
+    }
+}
+
+/// A place for another group than the lowest.
+fn free_place(groups: &Memberships) -> Option<usize> {
+    (1..MAX_GROUPS).find(|at| groups.rows[*at].is_none())
+}
+
+impl Membership {
+    fn new(group: Group, sl: u8) -> Self {
+        let timer = Deadline::default();
+        Self { group, sl, is_asked: false, record: None, tries: 0, timer }
+    }
+
+    /// What is asked of subnet administration.
+    fn question(&self, port_gid: Gid, pkey: Pkey) -> McMemberRecord {
+        McMemberRecord {
+            mgid: self.group.gid(),
+            port_gid,
+            qkey: QKEY,
+            mtu_selector: Selector::EXACTLY,
+            mtu: self.group.mtu.code(),
+            tclass: self.group.tos,
+            pkey,
+            rate_selector: Selector::EXACTLY,
+            rate: self.group.rate,
+            sl: self.sl,
+            scope: SCOPE,
+            join_state: JoinState::FULL_MEMBER,
+            ..McMemberRecord::default()
+        }
+    }
+}
+
+/// What a join says: all that a group that is made by it needs.
+fn mask() -> McMemberRecordMask {
+    use McMemberRecordMask as M;
+    M::MGID
+        | M::PORT_GID
+        | M::QKEY
+        | M::MTU_SELECTOR
+        | M::MTU
+        | M::TCLASS
+        | M::PKEY
+        | M::RATE_SELECTOR
+        | M::RATE
+        | M::SL
+        | M::FLOW_LABEL
+        | M::SCOPE
+        | M::JOIN_STATE
+}

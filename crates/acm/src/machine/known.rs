@@ -1,0 +1,399 @@
+//! What is known: looking it up, changing it, and telling the driver's own cache.
+
+use rdmux_transport::Time;
+use rdmux_wire::acm::Address;
+use rdmux_wire::sa::PathRecord;
+use rdmux_wire::{Gid, Lid, Qpn};
+
+use super::search::Purpose;
+use super::{Known, Machine, Timer};
+use crate::cache::{By, FOREVER, Holder, Ticks, Way};
+use crate::{EndpointId, Forget, Io, RouteProtocol};
+
+/// What is known of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lookup {
+    /// The path to it.
+    Path(PathRecord),
+    /// Nobody has it.
+    Nobody,
+    /// Nothing, or not the path.
+    Nothing,
+}
+
+impl Machine {
+    /// Looks an address up for a program.
+    pub(super) fn look_up(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: &Address,
+        io: &mut impl Io,
+    ) -> Lookup {
+        let ticks = self.ticks(now);
+        let protocol = self.options.route_protocol;
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return Lookup::Nothing };
+        let Some(port) = self.ports.get(&state.endpoint.port) else { return Lookup::Nothing };
+        let Some(at) = state.cache.find(address) else { return Lookup::Nothing };
+        if state.cache.is_expired(at, ticks) {
+            state.counters.expired += 1;
+            self.drop_entry(endpoint, at, io);
+            return Lookup::Nothing;
+        }
+        if state.cache.is_negative(at) {
+            state.counters.negative_hits += 1;
+            return Lookup::Nobody;
+        }
+        state.counters.address_hits += 1;
+        state.cache.set_used(at);
+        let Some(path) = state.path(&port.port, protocol, at, ticks) else {
+            return Lookup::Nothing;
+        };
+        state.counters.route_hits += 1;
+        self.publish(now, endpoint, at, &path, io);
+        self.consider_refresh(now, endpoint, address, io);
+        Lookup::Path(path)
+    }
+
+    /// Tells the driver's cache. What is published ends when it is time to confirm it, so that a program comes and asks.
+    pub(super) fn publish(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        at: usize,
+        path: &PathRecord,
+        io: &mut impl Io,
+    ) {
+        let Some(state) = self.endpoints.get(&endpoint) else { return };
+        let ends = state.cache.ends(at);
+        let (address, was) = (state.cache.address(at), state.cache.is_up_to_date(at));
+        let end = ends.0.min(ends.1);
+        let confirm = self.refresh_at(end, &address);
+        let is_due = confirm <= self.ticks(now);
+        if was && !is_due {
+            return;
+        }
+        let until = self.time(if is_due { end } else { confirm });
+        if let Some(state) = self.endpoints.get_mut(&endpoint) {
+            state.cache.set_published(at, true);
+        }
+        io.publish(endpoint, &address, path, until);
+    }
+
+    /// When to confirm what ends at some time: at another time of its last quarter for each address, before the last half second.
+    fn refresh_at(&self, end: Ticks, address: &Address) -> Ticks {
+        let life = self.options.address_timeout.min(self.options.route_timeout);
+        let life = u64::try_from(life.as_millis() / 250).unwrap_or(u64::MAX);
+        let quarter = Ticks::try_from(life / 4).unwrap_or(0);
+        if end == FOREVER || !self.options.refresh || quarter < 4 {
+            return end;
+        }
+        let mut spread = 0_u32;
+        for byte in address.to_field() {
+            spread = spread.wrapping_mul(31).wrapping_add(byte.into());
+        }
+        end.saturating_sub(2 + spread % (quarter - 2))
+    }
+
+    /// Confirms what programs use when it is time.
+    fn consider_refresh(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: &Address,
+        io: &mut impl Io,
+    ) {
+        let ticks = self.ticks(now);
+        let Some(state) = self.endpoints.get(&endpoint) else { return };
+        let Some(at) = state.cache.find(address) else { return };
+        let (end, route_end) = state.cache.ends(at);
+        let is_loaded = state.cache.is_loaded(at);
+        let due = self.refresh_at(end.min(route_end), address);
+        let is_open = self.by_address.contains_key(&(endpoint, *address));
+        if due > ticks || is_open || is_loaded || due == end.min(route_end) {
+            return;
+        }
+        if self.searches.len() < self.options.max_requests {
+            self.search_address(now, endpoint, *address, Purpose::Refresh, io);
+        }
+    }
+
+    /// Whether an endpoint knows a path to the address, or that nobody has it.
+    pub(super) fn entry(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: &Address,
+    ) -> Option<usize> {
+        let ticks = self.ticks(now);
+        let cache = &self.endpoints.get(&endpoint)?.cache;
+        cache.find(address).filter(|at| !cache.is_expired(*at, ticks))
+    }
+
+    /// Remembers who has an address. None if there is no room.
+    pub(super) fn remember(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: &Address,
+        (holder, way): (&Holder, &Way),
+        by: By,
+        io: &mut impl Io,
+    ) -> Option<usize> {
+        let until = self.end(now, self.options.address_timeout);
+        let path_until = self.end(now, self.options.route_timeout);
+        self.make_room(now, endpoint, address, by, io)?;
+        let state = self.endpoints.get_mut(&endpoint)?;
+        let known = state.cache.find(address);
+        let before = known.map(|at| state.cache.holder(at));
+        let at = state.cache.put(address, holder, until)?;
+        state.counters.learned += u64::from(known.is_none());
+        let place = |holder: &Holder| (holder.gid, holder.lid, holder.group);
+        let is_same_way =
+            matches!((way, state.cache.way(at, 0)), (Way::None, _) | (Way::Group, Way::Group));
+        let is_other = before.is_some_and(|before| place(&before) != place(holder)) || !is_same_way;
+        if *way != Way::None {
+            state.cache.set_way(at, way, path_until);
+        }
+        if state.cache.is_published(at) {
+            if is_other {
+                state.cache.set_published(at, false);
+                io.withdraw(endpoint, address);
+            } else {
+                state.cache.set_outdated(at);
+            }
+        }
+        self.start_sweep(now);
+        Some(at)
+    }
+
+    /// Nobody has an address.
+    pub(super) fn remember_nobody(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: &Address,
+        io: &mut impl Io,
+    ) {
+        if self.options.negative_timeout.is_zero() {
+            return;
+        }
+        let until = self.end(now, self.options.negative_timeout);
+        if self.make_room(now, endpoint, address, By::Us, io).is_none() {
+            return;
+        }
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        if let Some(at) = state.cache.find(address)
+            && state.cache.is_published(at)
+        {
+            io.withdraw(endpoint, address);
+        }
+        state.cache.put_negative(address, until);
+        self.start_sweep(now);
+    }
+
+    fn make_room(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: &Address,
+        by: By,
+        io: &mut impl Io,
+    ) -> Option<()> {
+        let ticks = self.ticks(now);
+        let state = self.endpoints.get_mut(&endpoint)?;
+        if state.cache.find(address).is_some() {
+            return Some(());
+        }
+        match state.cache.victim(by, ticks) {
+            Ok(None) => {}
+            Ok(Some(at)) => {
+                state.counters.evicted += 1;
+                self.drop_entry(endpoint, at, io);
+            }
+            Err(()) => {
+                state.counters.no_room += 1;
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// Forgets an entry.
+    pub(super) fn drop_entry(&mut self, endpoint: EndpointId, at: usize, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        if state.cache.is_published(at) {
+            io.withdraw(endpoint, &state.cache.address(at));
+        }
+        state.cache.remove(at);
+    }
+
+    /// Forgets what is known. Searches go on.
+    pub fn forget(&mut self, now: Time, what: Forget, io: &mut impl Io) {
+        self.ticks(now);
+        for id in self.endpoint_ids() {
+            if matches!(what, Forget::Endpoint(only) if only != id) {
+                continue;
+            }
+            if what == Forget::Routes {
+                self.drop_routes(id, io);
+                continue;
+            }
+            let Some(state) = self.endpoints.get(&id) else { continue };
+            // From the last, since the last comes in the place of one that is removed.
+            for at in (0..state.cache.len()).rev() {
+                self.forget_if(id, at, &what, io);
+            }
+        }
+    }
+
+    fn forget_if(&mut self, id: EndpointId, at: usize, what: &Forget, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        let holder = state.cache.holder(at);
+        let goes = match what {
+            Forget::All | Forget::Endpoint(_) => true,
+            Forget::Address(address) => state.cache.address(at) == *address,
+            Forget::Gid(gid) => holder.gid == *gid,
+            Forget::Lid(lid) => holder.lid == *lid,
+            Forget::Routes => false,
+        };
+        if goes && !state.cache.is_loaded(at) {
+            state.counters.invalidated += 1;
+            self.drop_entry(id, at, io);
+        }
+    }
+
+    /// Forgets the paths that subnet administration gave, and withdraws all that programs read.
+    pub(super) fn drop_routes(&mut self, id: EndpointId, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        for at in 0..state.cache.len() {
+            if state.cache.is_published(at) {
+                state.cache.set_published(at, false);
+                io.withdraw(id, &state.cache.address(at));
+            }
+            let is_asked = matches!(state.cache.way(at, 0), Way::Path(_));
+            if is_asked && !state.cache.is_loaded(at) {
+                state.counters.invalidated += 1;
+                state.cache.set_way(at, &Way::None, 0);
+            }
+        }
+    }
+
+    /// Learns an address from a file: it does not expire until it is [unloaded](Self::unload), and no claim replaces it. Paths are
+    /// loaded by LID and GID, then addresses, which take the path of their GID if it is known.
+    pub fn load(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: Address,
+        known: &Known,
+        io: &mut impl Io,
+    ) {
+        if self.make_room(now, endpoint, &address, By::Us, io).is_none() {
+            return;
+        }
+        let ticks = self.ticks(now);
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        let path = known.path.or_else(|| {
+            let at = state.cache.find(&Address::Gid(known.gid))?;
+            match state.cache.way(at, ticks) {
+                Way::Path(path) => Some(path),
+                _ => None,
+            }
+        });
+        let lid = path.map_or(known.lid, |path| path.dlid);
+        let holder = Holder { gid: known.gid, lid, qpn: Qpn::new(0), group: None };
+        let Some(at) = state.cache.put(&address, &holder, FOREVER) else { return };
+        state.cache.set_way(at, &path.map_or(Way::None, Way::Path), FOREVER);
+        state.cache.set_loaded(at);
+        if state.cache.is_published(at) {
+            state.cache.set_published(at, false);
+            io.withdraw(endpoint, &address);
+        }
+    }
+
+    /// Forgets what was loaded, before files are loaded again.
+    pub fn unload(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
+        self.ticks(now);
+        let Some(state) = self.endpoints.get(&endpoint) else { return };
+        for at in (0..state.cache.len()).rev() {
+            if self.endpoints.get(&endpoint).is_some_and(|state| state.cache.is_loaded(at)) {
+                self.drop_entry(endpoint, at, io);
+            }
+        }
+    }
+
+    /// Subnet administration says that there is no such path: what is known that says so is forgotten.
+    pub(super) fn contradicted(
+        &mut self,
+        now: Time,
+        question: &PathRecord,
+        answer: Option<&PathRecord>,
+        io: &mut impl Io,
+    ) {
+        let is_wrong = |gid: Gid, lid: Lid| match answer {
+            Some(answer) if answer.dgid == gid => answer.dlid != lid,
+            Some(answer) => answer.dlid == lid && !answer.dgid.is_zero(),
+            None if question.dgid.is_zero() => question.dlid == lid,
+            None => question.dgid == gid && (question.dlid == Lid::NONE || question.dlid == lid),
+        };
+        self.ticks(now);
+        for id in self.endpoint_ids() {
+            let Some(state) = self.endpoints.get(&id) else { continue };
+            for at in (0..state.cache.len()).rev() {
+                let Some(state) = self.endpoints.get_mut(&id) else { break };
+                let holder = state.cache.holder(at);
+                if is_wrong(holder.gid, holder.lid)
+                    && !state.cache.is_negative(at)
+                    && !state.cache.is_loaded(at)
+                {
+                    state.counters.invalidated += 1;
+                    self.drop_entry(id, at, io);
+                }
+            }
+        }
+    }
+
+    /// Runs the sweep if it does not run.
+    pub(super) fn start_sweep(&mut self, now: Time) {
+        if self.sweep.at().is_none() {
+            let pause = (self.options.address_timeout / 8)
+                .clamp(core::time::Duration::from_secs(1), core::time::Duration::from_secs(3600));
+            self.timers.set(&mut self.sweep, Timer::Sweep, now.after(pause));
+        }
+    }
+
+    /// Forgets what has expired, and now and then what programs have used.
+    pub(super) fn handle_sweep(&mut self, now: Time, io: &mut impl Io) {
+        self.sweep = rdmux_transport::timers::Deadline::default();
+        let ticks = self.ticks(now);
+        let ages = now.since(self.aged) >= self.options.address_timeout / 2;
+        let mut left = 0;
+        for id in self.endpoint_ids() {
+            let Some(state) = self.endpoints.get(&id) else { continue };
+            for at in (0..state.cache.len()).rev() {
+                let Some(state) = self.endpoints.get_mut(&id) else { break };
+                if state.cache.is_expired(at, ticks) {
+                    state.counters.expired += u64::from(!state.cache.is_negative(at));
+                    self.drop_entry(id, at, io);
+                }
+            }
+            let Some(state) = self.endpoints.get_mut(&id) else { continue };
+            left += state.cache.len();
+            if ages {
+                state.cache.clear_used();
+            }
+        }
+        if ages {
+            self.aged = now;
+        }
+        if left > 0 {
+            self.start_sweep(now);
+        }
+    }
+
+    /// Whether paths are built from groups.
+    pub(super) fn by_groups(&self) -> bool {
+        self.options.route_protocol == RouteProtocol::Acm
+    }
+}

@@ -1,0 +1,201 @@
+//! When an endpoint sends its requests, so that no receiver gets more at once than it has buffers for, and that answers are overheard
+//! before they are asked for.
+//!
+//! All endpoints of a subnet may begin at the same time, but nobody knows whether they do. So of an endpoint that begins:
+//!
+//! 1. chance decides whether it sends at once: so few do that receivers have buffers for all of them, if all endpoints begin;
+//! 2. the others listen for 20 ms. How many requests they hear tells how many endpoints begin;
+//! 3. then there are windows, each so long that a request of each of those comes at the rate that receivers take. An endpoint sends one
+//!    in each, at a random time of it. The next window is as long as the requests that were heard in this one need.
+//!
+//! Where nothing is heard there are no windows, and an endpoint sends as soon as it has an answer. Where receivers have buffers for all
+//! endpoints that are not known yet, nobody listens.
+
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_transport::timers::Deadline;
+
+use super::waiting::Waiting;
+
+/// Requests that were heard in the time before a window count, at least those of so long.
+const MEMORY: Duration = Duration::from_millis(50);
+
+/// How long an endpoint listens before it sends, and how long a pause is after which it does.
+const LISTEN: Duration = Duration::from_millis(20);
+
+/// The sends of an endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Searches that wait to be sent.
+    pub(super) queue: Waiting,
+    /// Searches that wait for an answer to a request by multicast.
+    pub(super) asked: u32,
+    /// Runs when there is something to send later.
+    pub(super) timer: Deadline,
+    window: Window,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    len: Duration,
+    end: Time,
+    /// When to send in it; none if that was done.
+    send_at: Option<Time>,
+    heard: u64,
+    heard_since: Time,
+    /// For each request that is heard while listening, how many endpoints begin.
+    share: Option<u64>,
+}
+
+/// What a window is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// Endpoints that are not known yet.
+    pub(super) strangers: u64,
+    /// How many requests receivers have buffers for, with much to spare.
+    pub(super) at_once: u64,
+    /// Requests a second that receivers take.
+    pub(super) rate: u64,
+    /// Chooses the time in the window.
+    pub(super) random: u64,
+}
+
+impl Pace {
+    /// Somebody else's request came.
+    pub(super) fn heard(&mut self) {
+        self.window.heard += 1;
+    }
+
+    /// Whether windows are in use: others may have the answers.
+    pub(super) fn is_crowded(&self) -> bool {
+        !self.window.len.is_zero()
+    }
+
+    /// When the next request may be sent. A window begins if none is open.
+    pub(super) fn next(&mut self, now: Time, load: impl FnOnce() -> Load) -> Time {
+        let window = &mut self.window;
+        if let Some(at) = window.send_at {
+            return at;
+        }
+        if now < window.end {
+            return window.end;
+        }
+        let load = load();
+        let is_pause = window.share.is_none() && now.since(window.end) >= LISTEN;
+        if is_pause && load.strangers > load.at_once {
+            let begins = load.random % load.strangers < load.at_once;
+            *window = Window {
+                len: LISTEN,
+                end: now.after(LISTEN),
+                send_at: begins.then_some(now),
+                heard: 0,
+                heard_since: now,
+                share: Some(load.strangers / load.at_once.max(1)),
+            };
+            return if begins { now } else { window.end };
+        }
+        let requests = match window.share {
+            Some(share) => window.heard.saturating_mul(share).min(load.strangers),
+            None => 0,
+        };
+        let len = requests.max(window.recent(now)).saturating_mul(1_000_000_000) / load.rate;
+        let at = now.after(Duration::from_nanos(load.random % len.max(1)));
+        *window = Window {
+            len: Duration::from_nanos(len),
+            end: now.after(Duration::from_nanos(len)),
+            send_at: Some(at),
+            heard: 0,
+            heard_since: now,
+            share: None,
+        };
+        at
+    }
+
+    /// A request was sent.
+    pub(super) fn sent(&mut self, now: Time, rate: u64) {
+        let gap = now.after(Duration::from_nanos(1_000_000_000 / rate));
+        self.window.send_at = None;
+        self.window.end = self.window.end.max(gap);
+    }
+}
+
+impl Window {
+    /// The requests heard in as much time as the window has, or [`MEMORY`].
+    fn recent(&self, now: Time) -> u64 {
+        let (span, elapsed) = (self.len.max(MEMORY), now.since(self.heard_since));
+        if elapsed <= span {
+            return self.heard;
+        }
+        let share = u128::from(self.heard) * span.as_nanos() / elapsed.as_nanos();
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn load(strangers: u64, random: u64) -> impl FnOnce() -> Load {
+        move || Load { strangers, at_once: 512, rate: 20_000, random }
+    }
+
+    #[test]
+    fn lone_endpoint_sends_at_once_and_at_the_rate_of_receivers() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.next(Time(5), load(300, 77)), Time(5));
+        pace.sent(Time(5), 20_000);
+        assert_eq!(pace.next(Time(6), load(300, 77)), Time(50_005));
+        assert_eq!(pace.next(Time(50_005), load(300, 77)), Time(50_005));
+        assert!(!pace.is_crowded());
+    }
+
+    #[test]
+    fn many_strangers_that_are_silent_cost_20_ms() {
+        let (mut pace, begin, end) = (Pace::default(), Time(SECOND), Time(SECOND + 20_000_000));
+        assert_eq!(pace.next(begin, load(51_200, 600)), end);
+        assert_eq!(pace.next(Time(SECOND + 5), load(51_200, 3)), end, "as it was drawn");
+        assert_eq!(pace.next(end, load(51_200, 600)), end);
+        pace.sent(end, 20_000);
+        // It does not listen again while it goes on.
+        let next = Time(end.0 + 50_000);
+        assert_eq!(pace.next(next, load(51_200, 600)), next);
+    }
+
+    #[test]
+    fn one_in_a_hundred_begins_and_the_others_hear_how_many_they_are() {
+        let begin = Time(SECOND);
+        let begins = (0..51_200).filter(|n| {
+            let mut pace = Pace::default();
+            pace.next(begin, load(51_200, *n)) == begin
+        });
+        assert_eq!(begins.count(), 512);
+        let mut pace = Pace::default();
+        let listened = pace.next(begin, load(51_200, 600));
+        for _ in 0..400 {
+            pace.heard();
+        }
+        // 40,000 of 51,200: 2 seconds.
+        assert_eq!(
+            pace.next(listened, load(50_800, SECOND)),
+            listened.after(Duration::from_secs(1))
+        );
+        assert!(pace.is_crowded());
+        let sent = listened.after(Duration::from_secs(1));
+        pace.sent(sent, 20_000);
+        // The rest of the window belongs to the others.
+        let end = listened.after(Duration::from_secs(2));
+        assert_eq!(pace.next(sent, load(9000, 0)), end);
+        // Those that were heard in it may go on; what was heard long ago says nothing.
+        for _ in 0..40_000 {
+            pace.heard();
+        }
+        let half = end.after(Duration::from_secs(1));
+        assert_eq!(pace.next(end, load(300, SECOND)), half);
+        pace.sent(half, 20_000);
+        let late = Time(10_000 * SECOND);
+        assert_eq!(pace.next(late, load(300, 5)), late);
+    }
+}

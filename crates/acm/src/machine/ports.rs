@@ -1,0 +1,204 @@
+//! Ports and endpoints that come, change and go.
+
+use alloc::vec::Vec;
+
+use rdmux_transport::Time;
+use rdmux_transport::timers::Deadline;
+use rdmux_wire::acm::Address;
+
+use super::endpoint::{EndpointState, PortState};
+use super::waiting::Waiting;
+use super::{Machine, Timer};
+use crate::cache::Cache;
+use crate::{Endpoint, EndpointId, Failure, Forget, Io, Port, PortId};
+
+/// What has changed of a port.
+#[derive(Clone, Copy, Debug)]
+struct Changes {
+    /// The LID or a GID.
+    own: bool,
+    /// The subnet.
+    prefix: bool,
+    /// The subnet manager.
+    manager: bool,
+    /// The rate or the MTU.
+    speed: bool,
+}
+
+impl Changes {
+    fn between(old: &Port, new: &Port) -> Self {
+        Self {
+            own: (old.lid, old.lmc, &old.gids) != (new.lid, new.lmc, &new.gids),
+            prefix: old.gid().prefix() != new.gid().prefix(),
+            manager: (old.sm_lid, old.sm_sl) != (new.sm_lid, new.sm_sl),
+            speed: (old.rate, old.mtu) != (new.rate, new.mtu),
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn port_of(&self, endpoint: EndpointId) -> Option<&Port> {
+        let state = self.endpoints.get(&endpoint)?;
+        Some(&self.ports.get(&state.endpoint.port)?.port)
+    }
+
+    fn endpoints_of(&self, port: PortId) -> Vec<EndpointId> {
+        let of_port = self.endpoints.iter().filter(|(_, state)| state.endpoint.port == port);
+        of_port.map(|(id, _)| *id).collect()
+    }
+
+    /// A port is there, or has changed: its LID, subnet manager, GIDs, P_Keys or state. What does not hold any more is forgotten.
+    pub fn set_port(&mut self, now: Time, id: PortId, port: Port, io: &mut impl Io) {
+        self.ticks(now);
+        let Some(before) = self.ports.get_mut(&id) else {
+            let state = PortState { port, routes_asked: 0, routes: Waiting::default() };
+            self.ports.insert(id, state);
+            return;
+        };
+        let changes = Changes::between(&before.port, &port);
+        before.port = port;
+        for endpoint in self.endpoints_of(id) {
+            self.port_changed(now, endpoint, changes, io);
+        }
+    }
+
+    fn port_changed(&mut self, now: Time, id: EndpointId, changes: Changes, io: &mut impl Io) {
+        let prefix = self.port_of(id).map(|port| port.gid().prefix());
+        if changes.prefix {
+            self.forget(now, Forget::Endpoint(id), io);
+        } else if changes.own || changes.manager {
+            self.drop_routes(id, io);
+        }
+        let was_up = self.endpoints.get(&id).is_some_and(|state| state.is_up);
+        self.update(now, id, io);
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        state.cache.prefix = prefix.unwrap_or_default();
+        if !state.is_up || !was_up {
+            return;
+        }
+        if changes.own && self.options.announce {
+            state.announce.clone_from(&state.endpoint.addresses);
+        }
+        if changes.speed {
+            self.plan_groups(now, id, io);
+        }
+        if changes.prefix || changes.manager {
+            self.rejoin(now, id, io);
+        }
+        self.pump(now, id, io);
+    }
+
+    /// A port is gone, and its endpoints with it.
+    pub fn remove_port(&mut self, now: Time, id: PortId, io: &mut impl Io) {
+        for endpoint in self.endpoints_of(id) {
+            self.remove_endpoint(now, endpoint, io);
+        }
+        self.ports.remove(&id);
+    }
+
+    /// The subnet manager has forgotten the port's memberships (client reregister). It may route differently, too.
+    pub fn reregister(&mut self, now: Time, id: PortId, io: &mut impl Io) {
+        self.ticks(now);
+        for endpoint in self.endpoints_of(id) {
+            self.drop_routes(endpoint, io);
+            self.rejoin(now, endpoint, io);
+        }
+    }
+
+    /// An endpoint is there, or its addresses or its queue pair are others than before. Its port is set before it, and stays the same.
+    pub fn set_endpoint(
+        &mut self,
+        now: Time,
+        id: EndpointId,
+        endpoint: Endpoint,
+        io: &mut impl Io,
+    ) {
+        self.ticks(now);
+        let moves = self.endpoints.get(&id).is_some_and(|state| {
+            (state.endpoint.port, state.endpoint.pkey) != (endpoint.port, endpoint.pkey)
+        });
+        if moves {
+            self.remove_endpoint(now, id, io);
+        }
+        if let Some(state) = self.endpoints.get_mut(&id) {
+            let is_new = |address: &&Address| !state.endpoint.addresses.contains(address);
+            let new: Vec<_> = endpoint.addresses.iter().filter(is_new).copied().collect();
+            if self.options.announce && state.is_up {
+                state.announce.retain(|address| endpoint.addresses.contains(address));
+                state.announce.extend(new);
+            }
+            state.endpoint = endpoint;
+        } else {
+            let mut cache = Cache::new(self.rng.key(), self.options.max_entries.max(1));
+            let port = self.ports.get(&endpoint.port);
+            cache.prefix = port.map_or(0, |state| state.port.gid().prefix());
+            self.endpoints.insert(id, EndpointState::new(endpoint, cache));
+        }
+        self.forget_own(id, io);
+        self.update(now, id, io);
+        self.pump(now, id, io);
+    }
+
+    /// What is ours now is nobody else's.
+    fn forget_own(&mut self, id: EndpointId, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get(&id) else { return };
+        for address in state.endpoint.addresses.clone() {
+            let Some(state) = self.endpoints.get(&id) else { return };
+            if let Some(at) = state.cache.find(&address)
+                && !state.cache.is_loaded(at)
+            {
+                self.drop_entry(id, at, io);
+            }
+        }
+    }
+
+    /// An endpoint is gone.
+    pub fn remove_endpoint(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
+        self.ticks(now);
+        self.forget(now, Forget::Endpoint(id), io);
+        self.unload(now, id, io);
+        self.go_down(now, id, io);
+        if let Some(mut state) = self.endpoints.remove(&id) {
+            self.timers.clear(&mut state.pace.timer, Timer::Pace(id));
+            self.counters += state.counters;
+        }
+    }
+
+    /// Has an endpoint go up or down with its port.
+    fn update(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        let is_up = self.ports.get(&state.endpoint.port).is_some_and(|state_of_port| {
+            let port = &state_of_port.port;
+            port.is_active && (port.kind.is_ip() || port.has_pkey(state.endpoint.pkey))
+        });
+        if is_up == state.is_up {
+            return;
+        }
+        if is_up {
+            state.is_up = true;
+            self.plan_groups(now, id, io);
+        } else {
+            self.go_down(now, id, io);
+        }
+    }
+
+    /// Nothing can be sent any more. What is known stays.
+    fn go_down(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        state.is_up = false;
+        state.is_blocked = false;
+        state.answers.clear();
+        state.announce.clear();
+        self.leave_groups(id, io);
+        let of_endpoint = self.searches.iter().filter(|(_, search)| search.endpoint == id);
+        let searches: Vec<_> = of_endpoint.map(|(at, _)| super::place(at)).collect();
+        for at in searches {
+            self.conclude(now, at, Err(Failure::NotConnected), io);
+        }
+        if let Some(state) = self.endpoints.get_mut(&id) {
+            let mut timer = core::mem::take(&mut state.pace.timer);
+            self.timers.clear(&mut timer, Timer::Pace(id));
+            state.pace.timer = Deadline::default();
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Datagrams of other endpoints: what is learned from them, and which are answered.
+//!
+//! A sender is who the network says it is: its GID, LID and queue pair are of the packet, not of the datagram. Which addresses it has,
+//! it says itself.
+
+use rdmux_transport::Time;
+use rdmux_wire::acm::{Address, Datagram, Request, Response};
+use rdmux_wire::{Gid, Qpn};
+
+use super::Machine;
+use super::search::{Purpose, Stage, What};
+use crate::cache::{By, Holder, Way};
+use crate::{ClaimPolicy, Contradiction, EndpointId, Io, Peer};
+
+/// Claims of an endpoint that are found out about at a time. Others are not believed.
+const MAX_CLAIMS: u32 = 16;
+
+impl Machine {
+    /// A datagram came to the endpoint's queue pair, without its GRH.
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        from: &Peer,
+        bytes: &[u8],
+        io: &mut impl Io,
+    ) {
+        self.ticks(now);
+        let Some(state) = self.endpoints.get_mut(&endpoint).filter(|state| state.is_up) else {
+            return;
+        };
+        let Some(port) = self.ports.get(&state.endpoint.port) else { return };
+        let datagram = Datagram::parse(bytes);
+        let Ok(datagram) = datagram else {
+            state.counters.malformed += 1;
+            return;
+        };
+        let is_own = port.port.gids.contains(&from.gid) && from.qpn == state.endpoint.qpn;
+        if is_own {
+            return;
+        }
+        let is_possible = from.lid.is_unicast()
+            && from.gid.guid().0 != 0
+            && from.gid.0[0] != 0xff
+            && from.gid.prefix() == port.port.gid().prefix()
+            && from.qpn.get() > 1
+            && from.qpn != Qpn::MULTICAST;
+        if !is_possible {
+            state.counters.refused += 1;
+            return;
+        }
+        match datagram {
+            Datagram::Request(request) => self.handle_request(now, endpoint, from, &request, io),
+            Datagram::Response(response) => {
+                self.handle_response(now, endpoint, from, &response, io)
+            }
+        }
+    }
+
+    fn handle_request(
+        &mut self,
+        now: Time,
+        id: EndpointId,
+        from: &Peer,
+        request: &Request,
+        io: &mut impl Io,
+    ) {
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        state.counters.received_requests += 1;
+        state.pace.heard();
+        let Some(group) = state.groups.best(&request.groups) else {
+            state.counters.refused += 1;
+            return;
+        };
+        let is_truth = match request.source {
+            Address::Gid(gid) => gid == from.gid,
+            Address::Lid(lid) => lid == from.lid,
+            _ => true,
+        };
+        if !is_truth {
+            state.counters.refused += 1;
+            return;
+        }
+        self.consider_groups(now, id, &request.groups, io);
+        let holder = Holder { gid: from.gid, lid: from.lid, qpn: from.qpn, group: Some(group) };
+        if self.is_ours(id, &request.source) {
+            return self.contradict(id, &request.source, from.gid, false, io);
+        }
+        self.learn(now, id, &request.source, &holder, io);
+        if self.endpoints.get(&id).is_some_and(|state| self.owns(state, &request.dest)) {
+            self.answer(id, from, request.tid, group, io);
+        }
+    }
+
+    /// Whether an address is one of ours on the same subnet, which no stranger can have.
+    fn is_ours(&self, id: EndpointId, address: &Address) -> bool {
+        let Some(state) = self.endpoints.get(&id) else { return false };
+        if self.owns(state, address) {
+            return true;
+        }
+        let port = state.endpoint.port;
+        self.endpoints.values().any(|s| s.endpoint.port == port && self.owns(s, address))
+    }
+
+    fn answer(&mut self, id: EndpointId, to: &Peer, tid: u64, group: u8, io: &mut impl Io) {
+        let Some(record) = self.endpoints.get(&id).and_then(|state| state.groups.record(group))
+        else {
+            return;
+        };
+        let peer = Peer { sl: record.sl, ..*to };
+        let groups = core::iter::once(record.mgid).collect();
+        let response = Response { tid, status: 0, groups };
+        self.send_answer(id, peer, Datagram::Response(response), io);
+    }
+
+    fn handle_response(
+        &mut self,
+        now: Time,
+        id: EndpointId,
+        from: &Peer,
+        response: &Response,
+        io: &mut impl Io,
+    ) {
+        self.count(id, |c| c.received_answers += 1);
+        let search = self.search_of(response.tid).and_then(|at| {
+            let search = self.searches.get(at as usize)?;
+            (search.endpoint == id).then_some((at, search.what, search.purpose, search.stage))
+        });
+        let group =
+            response.group().and_then(|group| self.endpoints.get(&id)?.groups.best(&[group]));
+        let (Some((at, What::Address(address), purpose, stage)), Some(group)) = (search, group)
+        else {
+            return self.count(id, |c| c.unsolicited += 1);
+        };
+        let holder = Holder { gid: from.gid, lid: from.lid, qpn: from.qpn, group: Some(group) };
+        let is_truth = match address {
+            Address::Gid(gid) => gid == from.gid,
+            Address::Lid(lid) => lid == from.lid,
+            _ => true,
+        };
+        // A second answer to a request whose first one was enough has nothing new, unless another endpoint says it.
+        if !is_truth || !matches!(stage, Stage::Asked | Stage::Checked | Stage::Queued) {
+            return self.count(id, |c| c.refused += 1);
+        }
+        let before = self.entry(now, id, &address).and_then(|entry| {
+            let cache = &self.endpoints.get(&id)?.cache;
+            (!cache.is_negative(entry)).then(|| cache.holder(entry).gid)
+        });
+        match (purpose, before) {
+            (Purpose::Claim(claim), Some(gid)) if gid == from.gid => {
+                // The holder still has it.
+                self.remember_holder(now, id, &address, &holder, By::Us, io);
+                self.contradict(id, &address, claim.gid, false, io);
+                self.found(now, at, io);
+            }
+            (Purpose::Claim(_), _) => self.count(id, |c| c.refused += 1),
+            (Purpose::Refresh, Some(gid)) if gid != from.gid => {
+                self.learn(now, id, &address, &holder, io);
+            }
+            (_, before) => {
+                if before.is_some() {
+                    self.count(id, |c| c.refreshed += 1);
+                }
+                let kept = self.remember_holder(now, id, &address, &holder, By::Us, io);
+                if kept { self.found(now, at, io) } else { self.found_unkept(now, at, &holder, io) }
+            }
+        }
+    }
+
+    /// Remembers who has an address, with the path by its group if paths are built so.
+    fn remember_holder(
+        &mut self,
+        now: Time,
+        id: EndpointId,
+        address: &Address,
+        holder: &Holder,
+        by: By,
+        io: &mut impl Io,
+    ) -> bool {
+        let way = if self.by_groups() { Way::Group } else { Way::None };
+        self.remember(now, id, address, (holder, &way), by, io).is_some()
+    }
+
+    /// The holder is known, but there is no room to remember it: who waits is answered all the same if the path needs no question.
+    fn found_unkept(&mut self, now: Time, at: u32, holder: &Holder, io: &mut impl Io) {
+        let path = self.searches.get(at as usize).map(|search| search.endpoint).and_then(|id| {
+            let state = self.endpoints.get(&id)?;
+            state.group_path(self.port_of(id)?, holder)
+        });
+        let is_known = self.by_groups();
+        let result = path.filter(|_| is_known).ok_or(crate::Failure::TooMany);
+        self.finish(now, at, result, io);
+    }
+
+    /// An endpoint says that it has an address.
+    fn learn(
+        &mut self,
+        now: Time,
+        id: EndpointId,
+        address: &Address,
+        holder: &Holder,
+        io: &mut impl Io,
+    ) {
+        let known = self.entry(now, id, address).and_then(|entry| {
+            let cache = &self.endpoints.get(&id)?.cache;
+            let is_known = !cache.is_negative(entry);
+            is_known.then(|| (cache.holder(entry), cache.is_loaded(entry)))
+        });
+        let is_port = matches!(address, Address::Gid(_) | Address::Lid(_));
+        match known {
+            Some((before, true)) => {
+                if before.gid != holder.gid {
+                    self.contradict(id, address, holder.gid, false, io);
+                }
+                return;
+            }
+            Some((before, false)) if !is_port && before.gid != holder.gid => {
+                match self.options.claims {
+                    ClaimPolicy::Newest => self.contradict(id, address, holder.gid, true, io),
+                    ClaimPolicy::First => {
+                        return self.contradict(id, address, holder.gid, false, io);
+                    }
+                    ClaimPolicy::Verified => return self.find_out(now, id, address, holder, io),
+                }
+            }
+            _ => {}
+        }
+        if self.remember_holder(now, id, address, holder, By::Stranger, io)
+            && let Some(at) = self.by_address.get(&(id, *address)).copied()
+        {
+            self.overheard(now, at, io);
+        }
+    }
+
+    /// The answer to a search was overheard.
+    fn overheard(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        let Some(search) = self.searches.get(at as usize) else { return };
+        let endpoint = search.endpoint;
+        match search.stage {
+            Stage::Queued | Stage::Asked | Stage::Checked => {
+                self.count(endpoint, |c| c.overheard += 1);
+                self.found(now, at, io);
+            }
+            Stage::RouteQueued | Stage::RouteAsked | Stage::System => {}
+        }
+    }
+
+    /// Counts a contradiction, and tells the driver.
+    fn contradict(
+        &mut self,
+        id: EndpointId,
+        address: &Address,
+        claimant: Gid,
+        is_believed: bool,
+        io: &mut impl Io,
+    ) {
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        state.counters.contradictions += 1;
+        state.counters.replaced += u64::from(is_believed);
+        let known = state.cache.find(address).map(|at| state.cache.holder(at).gid);
+        let own = self.ports.get(&state.endpoint.port).map(|state| state.port.gid());
+        let holder = known.or(own).unwrap_or_default();
+        io.contradiction(id, &Contradiction { address, holder, claimant, is_believed });
+    }
+
+    /// Two have an address: asks the first whether it still has it, and subnet administration whether the other is where it seems to be.
+    fn find_out(
+        &mut self,
+        now: Time,
+        id: EndpointId,
+        address: &Address,
+        claim: &Holder,
+        io: &mut impl Io,
+    ) {
+        self.count(id, |c| c.contradictions += 1);
+        let is_open = self.by_address.contains_key(&(id, *address));
+        let can_ask = self.own_address(id, address).is_some();
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        if is_open
+            || !can_ask
+            || state.claims >= MAX_CLAIMS
+            || self.searches.len() >= self.options.max_requests
+        {
+            return;
+        }
+        state.claims += 1;
+        self.search_address(now, id, *address, Purpose::Claim(*claim), io);
+    }
+}

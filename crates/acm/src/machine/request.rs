@@ -1,0 +1,366 @@
+//! Requests of clients: where they begin, whether the answer is known, and who waits.
+
+use core::net::IpAddr;
+
+use rdmux_transport::Time;
+use rdmux_transport::timers::Deadline;
+use rdmux_wire::acm::Address;
+use rdmux_wire::sa::PathRecord;
+use rdmux_wire::{Gid, Lid, Pkey};
+
+use super::endpoint::{EndpointState, path_between};
+use super::known::Lookup;
+use super::search::{NONE, Open, Purpose, What};
+use super::{Machine, Timer, place};
+use crate::{ClientId, Dest, EndpointId, Failure, Io, PortKind, Request, RequestId, Resolved};
+
+impl Machine {
+    /// A client asks. [`Io::answer`] follows, once, at the latest when its time is over, unless the request is cancelled.
+    pub fn request(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        id: RequestId,
+        request: &Request,
+        io: &mut impl Io,
+    ) {
+        self.ticks(now);
+        match self.admit(now, client, id, request, io) {
+            Ok(Some(resolved)) => io.answer(client, id, Ok(resolved)),
+            Ok(None) => {}
+            Err(failure) => io.answer(client, id, Err(failure)),
+        }
+    }
+
+    /// The answer, if it is known; otherwise the request waits.
+    fn admit(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        id: RequestId,
+        request: &Request,
+        io: &mut impl Io,
+    ) -> Result<Option<Resolved>, Failure> {
+        let found = self.begin(request);
+        let Ok((endpoint, chosen, what)) = found else {
+            self.counters.resolves += 1;
+            self.counters.errors += 1;
+            return found.map(|_| None);
+        };
+        self.count(endpoint, |c| c.resolves += 1);
+        let result = self.resolve(now, (client, id), (endpoint, chosen, what), request, io);
+        if let Err(failure) = result {
+            self.count(endpoint, |c| match failure {
+                Failure::NoData => c.no_data += 1,
+                _ => c.errors += 1,
+            });
+        }
+        result
+    }
+
+    fn resolve(
+        &mut self,
+        now: Time,
+        (client, id): (ClientId, RequestId),
+        (endpoint, chosen, what): (EndpointId, Option<Address>, What),
+        request: &Request,
+        io: &mut impl Io,
+    ) -> Result<Option<Resolved>, Failure> {
+        if !self.endpoints.get(&endpoint).is_some_and(|state| state.is_up) {
+            return Err(Failure::NotConnected);
+        }
+        if let What::Address(address) = what {
+            let known = match self.loopback(endpoint, &address) {
+                Some(path) => Lookup::Path(path),
+                None => self.look_up(now, endpoint, &address, io),
+            };
+            match known {
+                Lookup::Path(path) => return Ok(Some(Resolved { endpoint, path, source: chosen })),
+                Lookup::Nobody => return Err(Failure::TimedOut),
+                Lookup::Nothing => {}
+            }
+        }
+        self.check_room(client, id, endpoint, &what)?;
+        let timeout = request.timeout.unwrap_or(self.options.deadline).min(self.options.deadline);
+        let deadline = now.after(timeout);
+        let search = match what {
+            What::Address(address) => {
+                self.count(endpoint, |c| c.address_queries += 1);
+                self.search_address(now, endpoint, address, Purpose::Resolve, io)
+            }
+            What::Query(_) => self.new_search(now, endpoint, what, Purpose::Resolve),
+        };
+        let Some(search) = search else { return Err(Failure::NoData) };
+        if request.no_delay {
+            if let Some(search) = self.searches.get_mut(search as usize) {
+                search.keep_until = search.keep_until.max(deadline);
+            }
+        } else {
+            self.wait(client, id, search, chosen, deadline);
+        }
+        if matches!(what, What::Query(_)) {
+            self.ask_route(now, search, io);
+        }
+        if request.no_delay { Err(Failure::NoData) } else { Ok(None) }
+    }
+
+    fn check_room(
+        &self,
+        client: ClientId,
+        id: RequestId,
+        endpoint: EndpointId,
+        what: &What,
+    ) -> Result<(), Failure> {
+        let options = &self.options;
+        if self.by_client.contains_key(&(client, id)) {
+            return Err(Failure::Invalid);
+        }
+        let of_client = self.clients.get(&client).copied().unwrap_or(0);
+        let is_open = match what {
+            What::Address(address) => self.by_address.contains_key(&(endpoint, *address)),
+            What::Query(_) => false,
+        };
+        if of_client >= options.max_requests_per_client
+            || self.requests.len() >= options.max_requests
+            || (!is_open && self.searches.len() >= options.max_requests)
+        {
+            return Err(Failure::TooMany);
+        }
+        Ok(())
+    }
+
+    /// Has a request wait for a search.
+    fn wait(
+        &mut self,
+        client: ClientId,
+        id: RequestId,
+        search: u32,
+        chosen: Option<Address>,
+        deadline: Time,
+    ) {
+        let Some(of) = self.searches.get_mut(search as usize) else { return };
+        let first = of.first;
+        let request = place(self.requests.insert(Open {
+            client,
+            id,
+            deadline: Deadline::default(),
+            search,
+            prev: NONE,
+            next: first,
+            chosen,
+        }));
+        of.first = request;
+        if let Some(next) = self.requests.get_mut(first as usize) {
+            next.prev = request;
+        }
+        self.by_client.insert((client, id), request);
+        *self.clients.entry(client).or_default() += 1;
+        if let Some(open) = self.requests.get_mut(request as usize) {
+            self.timers.set(&mut open.deadline, Timer::Request(request), deadline);
+        }
+    }
+
+    /// A request does not wait any more.
+    pub(super) fn take_request(&mut self, at: u32) -> Option<Open> {
+        let mut open = self.requests.try_remove(at as usize)?;
+        self.timers.clear(&mut open.deadline, Timer::Request(at));
+        self.by_client.remove(&(open.client, open.id));
+        if let Some(count) = self.clients.get_mut(&open.client) {
+            *count -= 1;
+            if *count == 0 {
+                self.clients.remove(&open.client);
+            }
+        }
+        match self.requests.get_mut(open.prev as usize) {
+            Some(prev) => prev.next = open.next,
+            None => {
+                if let Some(search) = self.searches.get_mut(open.search as usize) {
+                    search.first = open.next;
+                }
+            }
+        }
+        if let Some(next) = self.requests.get_mut(open.next as usize) {
+            next.prev = open.prev;
+        }
+        Some(open)
+    }
+
+    /// A client does not want the answer any more. The search goes on for the others.
+    pub fn cancel(&mut self, client: ClientId, id: RequestId) {
+        if let Some(at) = self.by_client.get(&(client, id)).copied() {
+            self.take_request(at);
+        }
+    }
+
+    /// A client is gone, and its requests with it.
+    pub fn remove_client(&mut self, client: ClientId) {
+        let all = (client, RequestId(0))..=(client, RequestId(u64::MAX));
+        while let Some((_, at)) = self.by_client.range(all.clone()).next() {
+            let at = *at;
+            self.take_request(at);
+        }
+    }
+
+    /// Where a request begins, the source if it had to be chosen, and what it looks for.
+    fn begin(&self, request: &Request) -> Result<(EndpointId, Option<Address>, What), Failure> {
+        let (what, record) = match request.dest {
+            Dest::Address(address) => (What::Address(address), None),
+            Dest::Path(record) => (What::Address(dest_of(&record)?), Some(record)),
+            Dest::Query(record) => (What::Query(record), Some(record)),
+        };
+        let (endpoint, chosen) = match (request.source, record) {
+            (Some(source), _) => (self.endpoint_of(&source).ok_or(Failure::SourceAddress)?, None),
+            (None, Some(record)) => {
+                (self.endpoint_by_path(&record).ok_or(Failure::SourceAddress)?, None)
+            }
+            (None, None) => match what {
+                What::Address(dest) => self.choose_source(&dest)?,
+                What::Query(_) => return Err(Failure::Invalid),
+            },
+        };
+        let kind = self.port_of(endpoint).map(|port| port.kind);
+        let is_possible = match (what, kind) {
+            (What::Address(dest), Some(kind)) => is_destination(&dest, kind),
+            (What::Query(_), Some(kind)) => !kind.is_ip(),
+            (_, None) => false,
+        };
+        if is_possible { Ok((endpoint, chosen, what)) } else { Err(Failure::DestAddress) }
+    }
+
+    /// The endpoint that has the address, which may be its port's GID or LID; one that is up if there are several.
+    pub fn endpoint_of(&self, address: &Address) -> Option<EndpointId> {
+        self.best_endpoint(|state| self.owns(state, address).then_some(0))
+    }
+
+    /// Whether an address is one of the endpoint's.
+    pub(super) fn owns(&self, state: &EndpointState, address: &Address) -> bool {
+        let port = self.ports.get(&state.endpoint.port);
+        state.endpoint.addresses.contains(address)
+            || port.is_some_and(|state| match address {
+                Address::Gid(gid) => state.port.gids.contains(gid),
+                Address::Lid(lid) => state.port.has_lid(*lid),
+                _ => false,
+            })
+    }
+
+    /// The endpoint with the highest score; those that are up first, and of equal ones the first.
+    fn best_endpoint(&self, score: impl Fn(&EndpointState) -> Option<u32>) -> Option<EndpointId> {
+        let scores = self.endpoints.iter().filter_map(|(id, state)| {
+            Some(((state.is_up, score(state)?), core::cmp::Reverse(*id)))
+        });
+        scores.max().map(|(_, id)| id.0)
+    }
+
+    fn endpoint_by_path(&self, record: &PathRecord) -> Option<EndpointId> {
+        let fits = |state: &EndpointState| {
+            let port = &self.ports.get(&state.endpoint.port)?.port;
+            let is_partition =
+                record.pkey == Pkey(0) || record.pkey.0 & 0x7fff == state.endpoint.pkey.0 & 0x7fff;
+            let score = if !record.sgid.is_zero() {
+                port.gids.contains(&record.sgid).then_some(3)
+            } else if record.slid != Lid::NONE {
+                port.has_lid(record.slid).then_some(3)
+            } else if port.gids.contains(&record.dgid) {
+                Some(2)
+            } else if record.dgid.is_zero() || same_subnet(port.gid(), record.dgid) {
+                Some(1)
+            } else {
+                None
+            };
+            score.filter(|_| is_partition)
+        };
+        self.best_endpoint(fits)
+    }
+
+    /// The source of a request that has none: the address that has the most leading bits in common with the destination.
+    fn choose_source(&self, dest: &Address) -> Result<(EndpointId, Option<Address>), Failure> {
+        let score = |state: &EndpointState| {
+            let port = &self.ports.get(&state.endpoint.port)?.port;
+            let common = state.endpoint.addresses.iter().map(|own| closeness(own, dest)).max();
+            Some(match dest {
+                Address::Gid(gid) => u32::from(same_subnet(port.gid(), *gid)),
+                Address::Lid(_) => (port.kind == PortKind::InfiniBand).then_some(1)?,
+                _ => common.unwrap_or(0),
+            })
+        };
+        let endpoint = self.best_endpoint(score).ok_or(Failure::SourceAddress)?;
+        Ok((endpoint, self.own_address(endpoint, dest)))
+    }
+
+    /// The own address by which an endpoint asks for a destination: of the same kind, since others look for it by that one.
+    pub(super) fn own_address(&self, endpoint: EndpointId, dest: &Address) -> Option<Address> {
+        let state = self.endpoints.get(&endpoint)?;
+        let port = self.port_of(endpoint)?;
+        let all = &state.endpoint.addresses;
+        let alike = all.iter().copied().filter(|own| own.kind() == dest.kind());
+        let best = match dest {
+            Address::Gid(_) => Some(Address::Gid(port.gid())).filter(|_| !port.gids.is_empty()),
+            Address::Lid(_) => Some(Address::Lid(port.lid)).filter(|_| port.lid.is_unicast()),
+            _ => alike.max_by_key(|own| closeness(own, dest)),
+        };
+        let any = all.first().copied();
+        best.or(any).or_else(|| Some(Address::Gid(port.gid())).filter(|_| !port.gids.is_empty()))
+    }
+
+    /// The path to an address of the same port, which nobody needs to be asked for.
+    fn loopback(&self, endpoint: EndpointId, dest: &Address) -> Option<PathRecord> {
+        let state = self.endpoints.get(&endpoint)?;
+        let port = self.port_of(endpoint)?;
+        let is_own = self
+            .endpoints
+            .values()
+            .any(|other| other.endpoint.port == state.endpoint.port && self.owns(other, dest));
+        if !is_own || !self.options.local_loopback {
+            return None;
+        }
+        let dgid = match dest {
+            Address::Gid(gid) => *gid,
+            Address::Ip4(ip) if port.kind.is_ip() => (*ip).into(),
+            Address::Ip6(ip) if port.kind.is_ip() => (*ip).into(),
+            _ => port.gid(),
+        };
+        let path = path_between(port, state.endpoint.pkey, dgid, port.lid);
+        Some(if port.kind.is_ip() { PathRecord { sgid: dgid, ..path } } else { path })
+    }
+}
+
+/// The destination of a path that is asked for.
+fn dest_of(record: &PathRecord) -> Result<Address, Failure> {
+    if record.dlid != Lid::NONE {
+        return Ok(Address::Lid(record.dlid));
+    }
+    if record.dgid.is_zero() { Err(Failure::DestAddress) } else { Ok(Address::Gid(record.dgid)) }
+}
+
+/// Whether somebody can have the address, on a port of this kind.
+fn is_destination(dest: &Address, kind: PortKind) -> bool {
+    match dest {
+        Address::Name(_) => true,
+        Address::Ip4(ip) => !ip.is_multicast() && !ip.is_unspecified() && !ip.is_broadcast(),
+        Address::Ip6(ip) => !ip.is_multicast() && !ip.is_unspecified(),
+        Address::Gid(gid) => !gid.is_zero() && gid.0[0] != 0xff,
+        Address::Lid(lid) => lid.is_unicast() && !kind.is_ip(),
+    }
+}
+
+fn same_subnet(one: Gid, other: Gid) -> bool {
+    one.prefix() == other.prefix() || other.prefix() == Gid::DEFAULT_PREFIX
+}
+
+/// How well one of our addresses suits a destination: leading bits in common, and more if they are of one kind.
+fn closeness(own: &Address, dest: &Address) -> u32 {
+    let ip = |address: &Address| match address {
+        Address::Ip4(ip) => Some(IpAddr::V4(*ip)),
+        Address::Ip6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    };
+    match (ip(own), ip(dest)) {
+        (Some(IpAddr::V4(own)), Some(IpAddr::V4(dest))) => {
+            1 + (own.to_bits() ^ dest.to_bits()).leading_zeros()
+        }
+        (Some(IpAddr::V6(own)), Some(IpAddr::V6(dest))) => {
+            1 + (own.to_bits() ^ dest.to_bits()).leading_zeros()
+        }
+        _ => u32::from(own.kind() == dest.kind()),
+    }
+}

@@ -1,0 +1,272 @@
+//! Paths that subnet administration gives.
+
+use rdmux_transport::Time;
+use rdmux_wire::acm::Address;
+use rdmux_wire::sa::{PathRecord, PathRecordMask};
+use rdmux_wire::{Gid, Lid, Qpn};
+
+use super::search::{Purpose, Stage, What};
+use super::{Machine, Timer};
+use crate::cache::{By, Holder, Way};
+use crate::{Contradiction, EndpointId, Failure, Io, PortId, QuestionId, SaFailure};
+
+impl Machine {
+    /// A search asks subnet administration when it is its turn.
+    pub(super) fn ask_route(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        self.leave_stage(at);
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
+        search.stage = Stage::RouteQueued;
+        let (endpoint, tid) = (search.endpoint, search.tid);
+        let Some(id) = self.endpoints.get(&endpoint).map(|state| state.endpoint.port) else {
+            return;
+        };
+        if let Some(port) = self.ports.get_mut(&id) {
+            port.routes.push((at, tid));
+        }
+        self.pump_routes(now, id, io);
+    }
+
+    /// Asks subnet administration what waits to be asked, for as long as it is not too much at a time.
+    pub(super) fn pump_routes(&mut self, now: Time, id: PortId, io: &mut impl Io) {
+        let end = now.after(self.question_timeout());
+        loop {
+            let searches = &self.searches;
+            let Some(port) = self.ports.get_mut(&id) else { return };
+            if port.routes_asked >= self.options.sa_depth.max(1) {
+                return;
+            }
+            let waits = |(at, tid): &(u32, u64)| {
+                let search = searches.get(*at as usize);
+                search.is_some_and(|s| s.tid == *tid && s.stage == Stage::RouteQueued)
+            };
+            let Some((at, tid)) = port.routes.take(None, waits) else { return };
+            let question = self.route_question(at);
+            self.leave_stage(at);
+            let (Some(search), Some(port)) =
+                (self.searches.get_mut(at as usize), self.ports.get_mut(&id))
+            else {
+                return;
+            };
+            search.stage = Stage::RouteAsked;
+            self.timers.set(&mut search.timer, Timer::Search(at), end);
+            port.routes_asked += 1;
+            let endpoint = search.endpoint;
+            self.count(endpoint, |c| c.route_queries += 1);
+            io.ask_paths(id, QuestionId(tid), &question, mask_of(&question));
+        }
+    }
+
+    /// What a search asks.
+    fn route_question(&self, at: u32) -> PathRecord {
+        let Some(search) = self.searches.get(at as usize) else { return PathRecord::default() };
+        let endpoint = search.endpoint;
+        let (Some(state), Some(port)) = (self.endpoints.get(&endpoint), self.port_of(endpoint))
+        else {
+            return PathRecord::default();
+        };
+        let address = match search.what {
+            What::Query(record) => return record,
+            What::Address(address) => address,
+        };
+        let cached = state.cache.find(&address).map(|at| state.cache.holder(at));
+        let gid = match (search.purpose, cached, address) {
+            (Purpose::Claim(claim), _, _) => claim.gid,
+            (_, Some(holder), _) if holder.gid.guid().0 != 0 => holder.gid,
+            (_, _, Address::Gid(gid)) => gid,
+            _ => Gid::ZERO,
+        };
+        let base = PathRecord {
+            reversible: true,
+            numb_path: 1,
+            pkey: state.endpoint.pkey,
+            ..PathRecord::default()
+        };
+        match (gid.is_zero(), address) {
+            (true, Address::Lid(dlid)) => PathRecord { dlid, slid: port.lid, ..base },
+            _ => PathRecord { dgid: gid, sgid: port.gid(), ..base },
+        }
+    }
+
+    /// Subnet administration has answered [`Io::ask_paths`]: with the first record, or not.
+    pub fn handle_paths(
+        &mut self,
+        now: Time,
+        question: QuestionId,
+        answer: Result<&PathRecord, SaFailure>,
+        io: &mut impl Io,
+    ) {
+        self.ticks(now);
+        let Some(at) = self.search_of(question.0) else { return };
+        let Some(search) = self.searches.get(at as usize) else { return };
+        if search.stage != Stage::RouteAsked {
+            return;
+        }
+        let (endpoint, what, purpose) = (search.endpoint, search.what, search.purpose);
+        let asked = self.route_question(at);
+        let answer = answer.and_then(|path| check(&asked, path));
+        match (what, purpose) {
+            (What::Query(_), _) => {
+                let refused = matches!(answer, Err(SaFailure::Status(NO_RECORDS)));
+                if answer.is_ok() || refused {
+                    self.contradicted(now, &asked, answer.ok(), io);
+                }
+                self.finish(now, at, answer.copied().map_err(failure), io);
+            }
+            (What::Address(address), Purpose::Claim(claim)) => {
+                let is_there = answer.is_ok_and(|path| path.dlid == claim.lid);
+                self.judge(now, endpoint, &address, &claim, is_there, io);
+                let path = self.path_to(now, endpoint, &address).ok_or(Failure::NoData);
+                self.finish(now, at, path, io);
+            }
+            (What::Address(address), _) => {
+                self.handle_route(now, at, (endpoint, &address), answer, io)
+            }
+        }
+    }
+
+    /// The path to an address has come, or has not.
+    fn handle_route(
+        &mut self,
+        now: Time,
+        at: u32,
+        (endpoint, address): (EndpointId, &Address),
+        answer: Result<&PathRecord, SaFailure>,
+        io: &mut impl Io,
+    ) {
+        let known = self.entry(now, endpoint, address);
+        match answer {
+            Ok(path) => {
+                let path = &self.with_source(endpoint, path);
+                let is_port = matches!(address, Address::Gid(_) | Address::Lid(_));
+                self.know_route(now, endpoint, address, (known, is_port), path, io);
+                self.finish(now, at, Ok(*path), io);
+            }
+            Err(error) => {
+                if error == SaFailure::Status(NO_RECORDS) {
+                    // Who said that it has the address has no port here.
+                    if let Some(entry) = known {
+                        self.count(endpoint, |c| c.invalidated += 1);
+                        self.drop_entry(endpoint, entry, io);
+                    }
+                    self.remember_nobody(now, endpoint, address, io);
+                }
+                self.finish(now, at, Err(failure(error)), io);
+            }
+        }
+    }
+
+    /// A path with its source, which administration may leave out if it was not asked.
+    fn with_source(&self, endpoint: EndpointId, path: &PathRecord) -> PathRecord {
+        let port = self.port_of(endpoint);
+        let (gid, lid) = port.map_or((path.sgid, path.slid), |port| (port.gid(), port.lid));
+        PathRecord {
+            sgid: if path.sgid.is_zero() { gid } else { path.sgid },
+            slid: if path.slid == Lid::NONE { lid } else { path.slid },
+            ..*path
+        }
+    }
+
+    /// Remembers a path. An address whose holder is known lives as long as before; a GID or LID is what the record says it is.
+    fn know_route(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: &Address,
+        (known, is_port): (Option<usize>, bool),
+        path: &PathRecord,
+        io: &mut impl Io,
+    ) {
+        let end = self.end(now, self.options.route_timeout);
+        let state = self.endpoints.get_mut(&endpoint);
+        match (known, state) {
+            (Some(entry), Some(state)) if !is_port && !state.cache.is_negative(entry) => {
+                state.cache.set_way(entry, &Way::Path(*path), end);
+                if state.cache.is_published(entry) {
+                    state.cache.set_published(entry, false);
+                    io.withdraw(endpoint, address);
+                }
+            }
+            _ => {
+                let holder =
+                    Holder { gid: path.dgid, lid: path.dlid, qpn: Qpn::new(0), group: None };
+                self.remember(now, endpoint, address, (&holder, &Way::Path(*path)), By::Us, io);
+            }
+        }
+    }
+
+    /// The holder of an address has not answered for it: whether the claimant gets it.
+    fn judge(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: &Address,
+        claim: &Holder,
+        is_there: bool,
+        io: &mut impl Io,
+    ) {
+        let Some(entry) = self.entry(now, endpoint, address) else { return };
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        let holder = state.cache.holder(entry);
+        let is_believed = is_there && !state.cache.is_loaded(entry);
+        let [holder_gid, claimant] = [holder.gid, claim.gid];
+        if is_believed {
+            state.counters.replaced += 1;
+            let way = if self.by_groups() { Way::Group } else { Way::None };
+            self.remember(now, endpoint, address, (claim, &way), By::Stranger, io);
+        }
+        io.contradiction(
+            endpoint,
+            &Contradiction { address, holder: holder_gid, claimant, is_believed },
+        );
+    }
+}
+
+/// The status that there is no record (IBTA 15.2.3.1): ERR_NO_RECORDS.
+const NO_RECORDS: u16 = 0x0300;
+
+/// Whether a path is one, and the one that was asked for.
+fn check<'a>(asked: &PathRecord, path: &'a PathRecord) -> Result<&'a PathRecord, SaFailure> {
+    let is_other = (!asked.dgid.is_zero() && path.dgid != asked.dgid)
+        || (asked.dlid != Lid::NONE && path.dlid != asked.dlid);
+    let is_local = path.dlid.is_unicast() && !path.dgid.is_zero();
+    if is_other || !is_local { Err(SaFailure::Silent) } else { Ok(path) }
+}
+
+fn failure(error: SaFailure) -> Failure {
+    match error {
+        SaFailure::Silent => Failure::TimedOut,
+        SaFailure::Status(status) => match status.to_be_bytes() {
+            // Not a status of the class: the datagram was wrong, or it is busy.
+            [0, _] => Failure::TimedOut,
+            [class, _] => Failure::Sa(class),
+        },
+    }
+}
+
+/// Which components of a question count: those that are not zero.
+fn mask_of(record: &PathRecord) -> PathRecordMask {
+    use PathRecordMask as M;
+    let fields = [
+        (record.service_id.0 != 0, M::SERVICE_ID_MSB | M::SERVICE_ID_LSB),
+        (!record.dgid.is_zero(), M::DGID),
+        (!record.sgid.is_zero(), M::SGID),
+        (record.dlid != Lid::NONE, M::DLID),
+        (record.slid != Lid::NONE, M::SLID),
+        (record.flow_label != 0, M::FLOW_LABEL),
+        (record.hop_limit != 0, M::HOP_LIMIT),
+        (record.tclass != 0, M::TCLASS),
+        (record.reversible, M::REVERSIBLE),
+        (record.numb_path != 0, M::NUMB_PATH),
+        (record.pkey.0 != 0, M::PKEY),
+        (record.qos_class != 0, M::QOS_CLASS),
+        (record.sl != 0, M::SL),
+        (record.mtu != 0, M::MTU_SELECTOR | M::MTU),
+        (record.rate.0 != 0, M::RATE_SELECTOR | M::RATE),
+        (record.packet_life_time != 0, M::PACKET_LIFE_TIME_SELECTOR | M::PACKET_LIFE_TIME),
+    ];
+    let mut mask = M::empty();
+    for (_, bits) in fields.into_iter().filter(|(counts, _)| *counts) {
+        mask |= bits;
+    }
+    mask
+}

@@ -1,0 +1,282 @@
+//! The life of searches: they begin, go from stage to stage, and end with an answer for all who wait.
+
+use rdmux_transport::Time;
+use rdmux_transport::timers::Deadline;
+use rdmux_wire::acm::Address;
+use rdmux_wire::sa::PathRecord;
+use rdmux_wire::{Gid, Qpn};
+
+use super::search::{NONE, Purpose, Search, Stage, What};
+use super::{Machine, Timer, place};
+use crate::cache::{By, Holder, Way};
+use crate::{EndpointId, Failure, Io, Port, QuestionId, Resolved, RouteProtocol};
+
+impl Machine {
+    /// The search for an address, which begins if there is none. None if the endpoint has no address to ask by.
+    pub(super) fn search_address(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: Address,
+        purpose: Purpose,
+        io: &mut impl Io,
+    ) -> Option<u32> {
+        if let Some(at) = self.by_address.get(&(endpoint, address)) {
+            return Some(*at);
+        }
+        let at = self.new_search(now, endpoint, What::Address(address), purpose)?;
+        self.by_address.insert((endpoint, address), at);
+        self.begin_search(now, at, io);
+        self.searches.contains(at as usize).then_some(at)
+    }
+
+    /// A search that is wanted at this moment; then by those who wait.
+    pub(super) fn new_search(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        what: What,
+        purpose: Purpose,
+    ) -> Option<u32> {
+        let source = match what {
+            What::Address(dest) => self.own_address(endpoint, &dest)?,
+            What::Query(_) => Address::Lid(rdmux_wire::Lid::NONE),
+        };
+        let at = place(self.searches.vacant_key());
+        let tid = self.rng.next() << 32 | u64::from(at);
+        Some(place(self.searches.insert(Search {
+            tid,
+            endpoint,
+            what,
+            source,
+            purpose,
+            stage: Stage::System,
+            tries: 0,
+            first: NONE,
+            timer: Deadline::default(),
+            keep_until: Time(now.0.saturating_add(1)),
+        })))
+    }
+
+    /// The search with this transaction ID or number of a question.
+    pub(super) fn search_of(&self, tid: u64) -> Option<u32> {
+        let at = u32::try_from(tid & u64::from(u32::MAX)).ok()?;
+        self.searches.get(at as usize).filter(|search| search.tid == tid).map(|_| at)
+    }
+
+    fn begin_search(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        let Some(search) = self.searches.get(at as usize) else { return };
+        let What::Address(address) = search.what else { return };
+        let (endpoint, purpose, tid) = (search.endpoint, search.purpose, search.tid);
+        let Some(kind) = self.port_of(endpoint).map(|port| port.kind) else { return };
+        if kind.is_ip() {
+            let end = now.after(self.question_timeout());
+            if let Some(search) = self.searches.get_mut(at as usize) {
+                self.timers.set(&mut search.timer, Timer::Search(at), end);
+            }
+            return io.ask_system(endpoint, QuestionId(tid), &address);
+        }
+        let known = self.entry(now, endpoint, &address).and_then(|entry| {
+            let cache = &self.endpoints.get(&endpoint)?.cache;
+            let (end, route_end) = cache.ends(entry);
+            (!cache.is_negative(entry)).then(|| (cache.holder(entry), route_end < end))
+        });
+        let is_port = matches!(address, Address::Gid(_) | Address::Lid(_));
+        match (purpose, known) {
+            (Purpose::Refresh, Some((_, true))) => self.ask_route(now, at, io),
+            // Unless all others are to hear of us again anyway.
+            (Purpose::Refresh, Some((holder, _)))
+                if holder.qpn != Qpn::new(0) && self.was_told(now, endpoint) =>
+            {
+                self.ask_holder(now, at, io);
+            }
+            (Purpose::Claim(_), Some(_)) => self.ask_holder(now, at, io),
+            (Purpose::Resolve, Some(_)) => self.ask_route(now, at, io),
+            _ if is_port && self.options.route_protocol == RouteProtocol::Sa => {
+                self.ask_route(now, at, io);
+            }
+            _ => self.enqueue(now, at, io),
+        }
+    }
+
+    /// Whether all others have heard of the endpoint in the first half of what they remember it for.
+    fn was_told(&self, now: Time, endpoint: EndpointId) -> bool {
+        let told = self.endpoints.get(&endpoint).and_then(|state| state.told);
+        told.is_some_and(|told| now.since(told) < self.options.address_timeout / 2)
+    }
+
+    /// Leaves a stage: what it took is given back.
+    pub(super) fn leave_stage(&mut self, at: u32) {
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
+        self.timers.clear(&mut search.timer, Timer::Search(at));
+        let (stage, endpoint) = (search.stage, search.endpoint);
+        search.stage = Stage::System;
+        let searches = &self.searches;
+        let is_in = |stage: Stage| {
+            move |(at, tid): &(u32, u64)| {
+                let search = searches.get(*at as usize);
+                search.is_some_and(|search| search.tid == *tid && search.stage == stage)
+            }
+        };
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        match stage {
+            Stage::Queued => state.pace.queue.left(is_in(Stage::Queued)),
+            Stage::Asked => state.pace.asked = state.pace.asked.saturating_sub(1),
+            Stage::RouteQueued | Stage::RouteAsked => {
+                let Some(port) = self.ports.get_mut(&state.endpoint.port) else { return };
+                match stage {
+                    Stage::RouteQueued => port.routes.left(is_in(Stage::RouteQueued)),
+                    _ => port.routes_asked = port.routes_asked.saturating_sub(1),
+                }
+            }
+            Stage::Checked | Stage::System => {}
+        }
+    }
+
+    /// The holder of the address is known: the path follows, or subnet administration is asked for it.
+    pub(super) fn found(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        let Some(search) = self.searches.get(at as usize) else { return };
+        let What::Address(address) = search.what else { return };
+        let (endpoint, purpose) = (search.endpoint, search.purpose);
+        let is_wanted = search.first != NONE || search.keep_until > now;
+        let path = self.path_to(now, endpoint, &address);
+        match path {
+            Some(path) => self.finish(now, at, Ok(path), io),
+            None if is_wanted || purpose == Purpose::Refresh => self.ask_route(now, at, io),
+            None => self.finish(now, at, Err(Failure::NoData), io),
+        }
+    }
+
+    /// The path to an address, if it is known.
+    pub(super) fn path_to(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        address: &Address,
+    ) -> Option<PathRecord> {
+        let at = self.entry(now, endpoint, address)?;
+        let ticks = self.ticks(now);
+        let state = self.endpoints.get(&endpoint)?;
+        state.path(self.port_of(endpoint)?, self.options.route_protocol, at, ticks)
+    }
+
+    /// Ends a search, answers all who wait, and has the next ones go on.
+    pub(super) fn finish(
+        &mut self,
+        now: Time,
+        at: u32,
+        result: Result<PathRecord, Failure>,
+        io: &mut impl Io,
+    ) {
+        let Some(endpoint) = self.searches.get(at as usize).map(|search| search.endpoint) else {
+            return;
+        };
+        self.conclude(now, at, result, io);
+        if let Some(port) = self.endpoints.get(&endpoint).map(|state| state.endpoint.port) {
+            self.pump_routes(now, port, io);
+        }
+        self.pump(now, endpoint, io);
+    }
+
+    /// Ends a search, and answers all who wait.
+    pub(super) fn conclude(
+        &mut self,
+        now: Time,
+        at: u32,
+        result: Result<PathRecord, Failure>,
+        io: &mut impl Io,
+    ) {
+        self.leave_stage(at);
+        let Some(search) = self.searches.get(at as usize) else { return };
+        let (endpoint, what, purpose) = (search.endpoint, search.what, search.purpose);
+        let mut waited = false;
+        while let Some(first) =
+            self.searches.get(at as usize).map(|s| s.first).filter(|f| *f != NONE)
+        {
+            let Some(open) = self.take_request(first) else { break };
+            waited = true;
+            if result.is_err() {
+                self.count(endpoint, |c| c.errors += 1);
+            }
+            let answer = result.map(|path| Resolved { endpoint, path, source: open.chosen });
+            io.answer(open.client, open.id, answer);
+        }
+        self.searches.try_remove(at as usize);
+        if let What::Address(address) = what {
+            self.by_address.remove(&(endpoint, address));
+            if let (true, Some(entry), Ok(path)) =
+                (waited || purpose == Purpose::Refresh, self.entry(now, endpoint, &address), result)
+            {
+                if let Some(state) = self.endpoints.get_mut(&endpoint) {
+                    state.cache.set_used(entry);
+                }
+                self.publish(now, endpoint, entry, &path, io);
+            }
+        }
+        if let (Purpose::Claim(_), Some(state)) = (purpose, self.endpoints.get_mut(&endpoint)) {
+            state.claims = state.claims.saturating_sub(1);
+        }
+    }
+
+    /// Nobody has answered for the last time.
+    pub(super) fn give_up(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        let Some(search) = self.searches.get(at as usize) else { return };
+        let (endpoint, what, purpose) = (search.endpoint, search.what, search.purpose);
+        let What::Address(address) = what else { return };
+        self.count(endpoint, |c| c.timeouts += 1);
+        match (purpose, address) {
+            // Its holder does not answer any more: is the other one there at all?
+            (Purpose::Claim(_), _) => self.ask_route(now, at, io),
+            // Ports whose services do not know their GIDs and LIDs have paths all the same.
+            (Purpose::Resolve, Address::Gid(_) | Address::Lid(_)) => self.ask_route(now, at, io),
+            (Purpose::Refresh, _) => self.finish(now, at, Err(Failure::TimedOut), io),
+            (Purpose::Resolve, _) => {
+                self.remember_nobody(now, endpoint, &address, io);
+                self.finish(now, at, Err(Failure::TimedOut), io);
+            }
+        }
+    }
+
+    /// The operating system has answered [`Io::ask_system`]; with nothing if it does not know the address.
+    pub fn handle_system(
+        &mut self,
+        now: Time,
+        question: QuestionId,
+        answer: Option<&super::System>,
+        io: &mut impl Io,
+    ) {
+        self.ticks(now);
+        let Some(at) = self.search_of(question.0) else { return };
+        let Some(search) = self.searches.get(at as usize) else { return };
+        let What::Address(address) = search.what else { return };
+        let endpoint = search.endpoint;
+        let Some(port) = self.port_of(endpoint).filter(|port| port.kind.is_ip()) else { return };
+        let Some(answer) = answer else {
+            self.count(endpoint, |c| c.timeouts += 1);
+            self.remember_nobody(now, endpoint, &address, io);
+            return self.finish(now, at, Err(Failure::TimedOut), io);
+        };
+        let path = self.system_path(port, endpoint, answer);
+        let holder = Holder { gid: answer.gid, lid: path.dlid, qpn: Qpn::new(0), group: None };
+        self.remember(now, endpoint, &address, (&holder, &Way::Path(path)), By::Us, io);
+        self.finish(now, at, Ok(path), io);
+    }
+
+    fn system_path(&self, port: &Port, endpoint: EndpointId, answer: &super::System) -> PathRecord {
+        let own = self.endpoints.get(&endpoint).into_iter().flat_map(|s| &s.endpoint.addresses);
+        let mut sources = own.filter_map(|address| match address {
+            Address::Ip4(ip) => Some(Gid::from(*ip)),
+            Address::Ip6(ip) => Some(Gid::from(*ip)),
+            _ => None,
+        });
+        let alike = sources.find(|gid| gid.ip().is_ipv4() == answer.gid.ip().is_ipv4());
+        let source =
+            if answer.source.is_zero() { alike.unwrap_or(port.gid()) } else { answer.source };
+        PathRecord {
+            sgid: source,
+            mtu: answer.mtu.min(port.mtu).code(),
+            hop_limit: answer.hop_limit,
+            ..super::endpoint::path_between(port, rdmux_wire::Pkey::DEFAULT, answer.gid, port.lid)
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What goes out: requests when it is their turn, and answers.
+
+use rdmux_transport::Time;
+use rdmux_transport::timers::Deadline;
+use rdmux_wire::acm::{Address, Datagram, Request};
+
+use super::pace::Load;
+use super::search::{NONE, Purpose, Stage, What};
+use super::waiting::Ticket;
+use super::{Machine, Timer};
+use crate::{EndpointId, Failure, Io, Peer, To};
+
+impl Machine {
+    /// A search waits to be sent to the group.
+    pub(super) fn enqueue(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        self.leave_stage(at);
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
+        search.stage = Stage::Queued;
+        let (ticket, endpoint) = ((at, search.tid), search.endpoint);
+        let end = now.after(self.options.deadline);
+        self.timers.set(&mut search.timer, Timer::Search(at), end);
+        if let Some(state) = self.endpoints.get_mut(&endpoint) {
+            state.pace.queue.push(ticket);
+        }
+        self.pump(now, endpoint, io);
+    }
+
+    /// Sends requests for as long as it is their turn.
+    pub(super) fn pump(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
+        while self.may_send(now, id) {
+            let Some(state) = self.endpoints.get_mut(&id) else { return };
+            if state.pace.queue.len() == 0 {
+                let Some(address) = state.announce.pop() else { return };
+                if !self.send_announcement(now, id, address, io) {
+                    return;
+                }
+                continue;
+            }
+            let is_crowded = state.pace.is_crowded();
+            let any = is_crowded.then(|| self.rng.next());
+            let Some((at, _)) = self.take_queued(id, any) else { return };
+            if !self.send_request(now, at, io) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the endpoint has something to send, may send it now, and has room; a timer runs if it may later.
+    fn may_send(&mut self, now: Time, id: EndpointId) -> bool {
+        let (random, rate) = (self.rng.next(), self.options.rate());
+        let Some(state) = self.endpoints.get_mut(&id) else { return false };
+        self.timers.clear(&mut state.pace.timer, Timer::Pace(id));
+        let has_room = state.pace.asked < self.options.resolve_depth.max(1);
+        let is_idle = state.pace.queue.len() == 0 && state.announce.is_empty();
+        let has_turn = (state.pace.queue.len() > 0 && has_room) || !state.announce.is_empty();
+        if is_idle || !has_turn || state.is_blocked || state.groups.lowest().is_none() {
+            return false;
+        }
+        let Some(port) = self.ports.get(&state.endpoint.port) else { return false };
+        let known = state.cache.len();
+        let size = match self.options.subnet_size {
+            0 => u64::from(port.port.lid.0),
+            size => size.into(),
+        };
+        let known = u64::try_from(known).unwrap_or(u64::MAX);
+        let load = Load {
+            strangers: size.saturating_sub(known),
+            at_once: u64::from(self.options.recv_depth / 2).max(1),
+            rate,
+            random,
+        };
+        let at = state.pace.next(now, || load);
+        if at <= now {
+            return state.announce.is_empty() || has_room || state.pace.queue.len() == 0;
+        }
+        self.timers.set(&mut state.pace.timer, Timer::Pace(id), at);
+        false
+    }
+
+    fn take_queued(&mut self, id: EndpointId, any: Option<u64>) -> Option<Ticket> {
+        let searches = &self.searches;
+        let waits = |(at, tid): &Ticket| {
+            let search = searches.get(*at as usize);
+            search.is_some_and(|search| search.tid == *tid && search.stage == Stage::Queued)
+        };
+        self.endpoints.get_mut(&id)?.pace.queue.take(any, waits)
+    }
+
+    /// Sends the request of a search to the group. False if there is no room: then it waits again.
+    fn send_request(&mut self, now: Time, at: u32, io: &mut impl Io) -> bool {
+        let rate = self.options.rate();
+        let Some(search) = self.searches.get(at as usize) else { return true };
+        let What::Address(dest) = search.what else { return true };
+        let (id, tid, source, tries) = (search.endpoint, search.tid, search.source, search.tries);
+        let is_wanted = search.first != NONE || search.keep_until > now;
+        if !is_wanted && search.purpose == Purpose::Resolve {
+            self.conclude(now, at, Err(Failure::TimedOut), io);
+            return true;
+        }
+        self.leave_stage(at);
+        let Some(port) = self.port_of(id).map(crate::Port::subnet_timeout) else { return true };
+        let wait = self.options.wait(tries, port);
+        let Some(state) = self.endpoints.get_mut(&id) else { return true };
+        let Some(group) = state.groups.lowest().map(|record| record.mgid) else { return true };
+        let request = Request { tid, source, dest, groups: state.groups.list() };
+        let was_sent = io.send(id, To::Group(group), &Datagram::Request(request));
+        let Some(search) = self.searches.get_mut(at as usize) else { return true };
+        if !was_sent {
+            state.is_blocked = true;
+            search.stage = Stage::Queued;
+            state.pace.queue.push((at, tid));
+            return false;
+        }
+        state.pace.sent(now, rate);
+        state.pace.asked += 1;
+        state.told = Some(now);
+        state.counters.sent_requests += 1;
+        state.counters.retries += u64::from(tries > 0);
+        search.stage = Stage::Asked;
+        self.timers.set(&mut search.timer, Timer::Search(at), now.after(wait));
+        true
+    }
+
+    /// Tells all others of an address, by a request for it that nobody else answers. False if there is no room.
+    fn send_announcement(
+        &mut self,
+        now: Time,
+        id: EndpointId,
+        address: Address,
+        io: &mut impl Io,
+    ) -> bool {
+        let (tid, rate) = (self.rng.next(), self.options.rate());
+        let Some(state) = self.endpoints.get_mut(&id) else { return false };
+        let Some(group) = state.groups.lowest().map(|record| record.mgid) else { return false };
+        let groups = state.groups.list();
+        let request = Request { tid, source: address, dest: address, groups };
+        if !io.send(id, To::Group(group), &Datagram::Request(request)) {
+            state.is_blocked = true;
+            state.announce.push(address);
+            return false;
+        }
+        state.pace.sent(now, rate);
+        state.told = Some(now);
+        state.counters.sent_requests += 1;
+        state.counters.announcements += 1;
+        true
+    }
+
+    /// Asks who is known to have the address whether it still does.
+    pub(super) fn ask_holder(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        self.leave_stage(at);
+        let Some(search) = self.searches.get(at as usize) else { return };
+        let What::Address(dest) = search.what else { return };
+        let (id, tid, source, tries) = (search.endpoint, search.tid, search.source, search.tries);
+        let Some(port) = self.port_of(id).map(crate::Port::subnet_timeout) else { return };
+        let wait = self.options.wait(tries, port);
+        let Some(entry) = self.entry(now, id, &dest) else {
+            return self.give_up(now, at, io);
+        };
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        let holder = state.cache.holder(entry);
+        let record = holder.group.and_then(|group| state.groups.record(group));
+        let sl = record.or(state.groups.lowest()).map_or(0, |record| record.sl);
+        let request = Request { tid, source, dest, groups: state.groups.list() };
+        let peer = Peer { gid: holder.gid, lid: holder.lid, qpn: holder.qpn, sl };
+        if !state.is_blocked {
+            // If there is no room it is as lost on the way.
+            let was_sent = io.send(id, To::Peer(peer), &Datagram::Request(request));
+            state.is_blocked = !was_sent;
+            state.counters.sent_checks += u64::from(was_sent);
+        }
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
+        search.stage = Stage::Checked;
+        self.timers.set(&mut search.timer, Timer::Search(at), now.after(wait));
+    }
+
+    /// The timer of a search is over.
+    pub(super) fn handle_search_timer(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        let deadline = self.options.deadline;
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
+        search.timer = Deadline::default();
+        let is_wanted = search.first != NONE || search.keep_until > now;
+        match search.stage {
+            Stage::Queued if is_wanted || search.purpose != Purpose::Resolve => {
+                self.timers.set(&mut search.timer, Timer::Search(at), now.after(deadline));
+            }
+            // The driver should have answered.
+            Stage::Queued | Stage::RouteAsked | Stage::System => {
+                self.finish(now, at, Err(Failure::TimedOut), io);
+            }
+            Stage::Asked | Stage::Checked => self.ask_again(now, at, io),
+            Stage::RouteQueued => {}
+        }
+    }
+
+    /// A search has had no answer in time.
+    fn ask_again(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
+        search.tries += 1;
+        let (stage, tries, endpoint) = (search.stage, search.tries, search.endpoint);
+        if tries > self.options.retries {
+            self.give_up(now, at, io);
+        } else if stage == Stage::Asked {
+            return self.enqueue(now, at, io);
+        } else {
+            return self.ask_holder(now, at, io);
+        }
+        self.pump(now, endpoint, io);
+    }
+
+    /// The longest that a question to the driver waits.
+    pub(super) fn question_timeout(&self) -> core::time::Duration {
+        let tries = self.options.retries.saturating_add(2);
+        self.options.timeout.saturating_mul(tries).max(core::time::Duration::from_secs(1))
+    }
+
+    /// Answers an endpoint that has asked for an address of ours.
+    pub(super) fn send_answer(
+        &mut self,
+        id: EndpointId,
+        peer: Peer,
+        datagram: Datagram,
+        io: &mut impl Io,
+    ) {
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        if !state.is_blocked && state.answers.is_empty() {
+            if io.send(id, To::Peer(peer), &datagram) {
+                state.counters.sent_answers += 1;
+                return;
+            }
+            state.is_blocked = true;
+        }
+        if state.answers.len() < self.options.send_depth.max(1) as usize {
+            state.answers.push_back((peer, datagram));
+        } else {
+            state.counters.dropped_answers += 1;
+        }
+    }
+
+    /// The endpoint's send queue, which was full, has room.
+    pub fn handle_room(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
+        self.ticks(now);
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        state.is_blocked = false;
+        while let Some((peer, datagram)) = state.answers.front() {
+            if !io.send(endpoint, To::Peer(*peer), datagram) {
+                state.is_blocked = true;
+                return;
+            }
+            state.answers.pop_front();
+            state.counters.sent_answers += 1;
+        }
+        self.pump(now, endpoint, io);
+    }
+}

@@ -1,0 +1,100 @@
+use core::time::Duration;
+
+use rdmux_wire::acm::{Datagram, Request};
+
+use super::net::*;
+use crate::{ClaimPolicy, Options};
+
+/// Three hosts; the last one says that it has the first one's name.
+fn with_a_liar(claims: ClaimPolicy) -> Net {
+    let mut net = Net::new(3, &Options { claims, ..acm() });
+    net.resolve(1, name(0)).unwrap().unwrap();
+    lie(&mut net);
+    net
+}
+
+fn lie(net: &mut Net) {
+    let groups = net.hosts[2].machine.groups(EP).iter().map(|group| group.mgid).collect();
+    let request = Request { tid: 1, source: name(0), dest: name(9), groups };
+    let bytes = Datagram::Request(request).to_bytes();
+    net.with(1, |machine, now, io| machine.handle_datagram(now, EP, &peer(2), &bytes, io));
+}
+
+fn holder(net: &mut Net) -> usize {
+    let path = net.resolve(1, name(0)).unwrap().unwrap().path;
+    usize::from(path.dlid.0 - 1)
+}
+
+#[test]
+fn newest_claim_is_believed_and_counted() {
+    let mut net = with_a_liar(ClaimPolicy::Newest);
+    assert_eq!(holder(&mut net), 2);
+    let counters = net.hosts[1].machine.counters(None);
+    assert_eq!((counters.contradictions, counters.replaced), (1, 1));
+    assert_eq!(net.hosts[1].io.contradictions, [(name(0), gid(0), gid(2), true)]);
+}
+
+#[test]
+fn first_claim_is_believed_until_it_expires() {
+    let mut net = with_a_liar(ClaimPolicy::First);
+    assert_eq!(holder(&mut net), 0);
+    assert_eq!(net.hosts[1].io.contradictions, [(name(0), gid(0), gid(2), false)]);
+    net.hosts[0].is_cut_off = true;
+    net.pass(Duration::from_secs(1440 * 60));
+    lie(&mut net);
+    assert_eq!(holder(&mut net), 2);
+}
+
+#[test]
+fn verified_claim_is_refused_while_the_holder_answers() {
+    let mut net = with_a_liar(ClaimPolicy::Verified);
+    net.pass(Duration::from_secs(10));
+    assert_eq!(holder(&mut net), 0);
+    assert_eq!(net.hosts[1].io.contradictions, [(name(0), gid(0), gid(2), false)]);
+    assert_eq!(net.asked.len(), 0);
+}
+
+#[test]
+fn verified_claim_is_believed_when_the_holder_is_silent_and_the_port_is_there() {
+    let mut net = Net::new(3, &Options { claims: ClaimPolicy::Verified, ..acm() });
+    net.resolve(1, name(0)).unwrap().unwrap();
+    net.hosts[0].is_cut_off = true;
+    lie(&mut net);
+    net.pass(Duration::from_secs(10));
+    assert_eq!(holder(&mut net), 2);
+    assert_eq!((net.asked.len(), net.asked[0].dgid), (1, gid(2)));
+    // But not when administration knows of no such port.
+    let mut net = Net::new(3, &Options { claims: ClaimPolicy::Verified, ..acm() });
+    net.resolve(1, name(0)).unwrap().unwrap();
+    net.hosts[0].is_cut_off = true;
+    lie(&mut net);
+    net.hosts[2].is_cut_off = true;
+    net.pass(Duration::from_secs(10));
+    assert_eq!(holder(&mut net), 0);
+}
+
+#[test]
+fn nobody_else_has_our_addresses() {
+    for claims in [ClaimPolicy::First, ClaimPolicy::Newest, ClaimPolicy::Verified] {
+        let mut net = Net::new(2, &Options { claims, ..acm() });
+        let groups = net.hosts[0].machine.groups(EP).iter().map(|group| group.mgid).collect();
+        let request = Request { tid: 1, source: name(0), dest: name(0), groups };
+        let bytes = Datagram::Request(request).to_bytes();
+        net.with(0, |machine, now, io| machine.handle_datagram(now, EP, &peer(1), &bytes, io));
+        net.run();
+        assert_eq!(net.resolve(0, name(0)).unwrap().unwrap().path.dlid, lid(0));
+        assert_eq!((net.sent(), net.hosts[0].io.contradictions.len()), (0, 1));
+    }
+}
+
+#[test]
+fn queue_pair_after_a_restart_is_no_contradiction() {
+    let mut net = Net::new(2, &Options { claims: ClaimPolicy::First, ..acm() });
+    net.resolve(0, name(1)).unwrap().unwrap();
+    net.with(1, |machine, now, io| {
+        let qpn = rdmux_wire::Qpn::new(0x99);
+        machine.set_endpoint(now, EP, crate::Endpoint { qpn, ..endpoint(1) }, io);
+    });
+    net.resolve(1, ip(0)).unwrap().unwrap();
+    assert_eq!(net.hosts[0].machine.counters(None).contradictions, 0);
+}

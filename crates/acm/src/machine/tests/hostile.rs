@@ -1,0 +1,153 @@
+use alloc::format;
+use core::time::Duration;
+
+use rdmux_wire::acm::{Address, Datagram, Groups, Request, Response};
+use rdmux_wire::{Gid, Guid, Lid, Qpn};
+
+use super::net::*;
+use crate::{Options, Peer, To};
+
+fn groups(net: &Net) -> Groups {
+    net.hosts[0].machine.groups(EP).iter().map(|group| group.mgid).collect()
+}
+
+fn request(net: &Net, source: Address, dest: Address) -> [u8; 256] {
+    Datagram::Request(Request { tid: 1, source, dest, groups: groups(net) }).to_bytes()
+}
+
+fn receive(net: &mut Net, from: &Peer, bytes: &[u8]) {
+    net.with(0, |machine, now, io| machine.handle_datagram(now, EP, from, bytes, io));
+}
+
+#[test]
+fn ten_groups_announced_in_240_bytes_are_refused() {
+    let mut net = Net::new(1, &acm());
+    let mut bytes = request(&net, name(1), name(0));
+    bytes[20] = 10;
+    receive(&mut net, &peer(1), &bytes);
+    receive(&mut net, &peer(1), &[]);
+    receive(&mut net, &peer(1), &[0xff; 256]);
+    assert_eq!(net.hosts[0].machine.counters(None).malformed, 3);
+    assert_eq!((net.hosts[0].machine.memory().0, net.sent()), (0, 0));
+}
+
+#[test]
+fn senders_that_cannot_be_are_refused() {
+    let mut net = Net::new(1, &acm());
+    let bytes = request(&net, name(1), name(0));
+    let good = peer(1);
+    for from in [
+        Peer { lid: Lid(0), ..good },
+        Peer { lid: Lid(0xc000), ..good },
+        Peer { lid: Lid(0xffff), ..good },
+        Peer { gid: Gid::ZERO, ..good },
+        Peer { gid: Gid::new(0xfec0 << 48, Guid(1)), ..good },
+        Peer { gid: Gid::new(0xff15 << 48, Guid(1)), ..good },
+        Peer { qpn: Qpn::QP1, ..good },
+        Peer { qpn: Qpn::MULTICAST, ..good },
+    ] {
+        receive(&mut net, &from, &bytes);
+    }
+    // Who has another GID or LID than it says.
+    let bytes = request(&net, gid(3).into(), name(0));
+    receive(&mut net, &good, &bytes);
+    let bytes = request(&net, lid(3).into(), name(0));
+    receive(&mut net, &good, &bytes);
+    assert_eq!(net.hosts[0].machine.counters(None).refused, 10);
+    assert_eq!((net.hosts[0].machine.memory().0, net.sent()), (0, 0));
+}
+
+#[test]
+fn groups_that_are_none_of_ours_make_nothing_known() {
+    let mut net = Net::new(1, &acm());
+    for theirs in [Groups::new(), [Gid([0xff; 16])].into_iter().collect()] {
+        let [source, dest] = [name(1), name(0)];
+        let bytes = Datagram::Request(Request { tid: 1, source, dest, groups: theirs }).to_bytes();
+        receive(&mut net, &peer(1), &bytes);
+    }
+    assert_eq!((net.hosts[0].machine.memory().0, net.sent()), (0, 0));
+}
+
+#[test]
+fn answers_to_other_questions_make_nothing_known() {
+    let mut net = Net::new(2, &acm());
+    net.ask(0, crate::Dest::Address(name(1)));
+    let (to, datagram) = net.hosts[0].io.sent.pop_front().unwrap();
+    assert!(matches!(to, To::Group(_)));
+    let lowest = groups(&net)[0];
+    for tid in [0, 1, datagram.tid() ^ 1 << 40, !datagram.tid()] {
+        let groups = core::iter::once(lowest).collect();
+        let bytes = Datagram::Response(Response { tid, status: 0, groups }).to_bytes();
+        receive(&mut net, &peer(7), &bytes);
+    }
+    let groups = core::iter::once(Gid([0xff; 16])).collect();
+    let other = Response { tid: datagram.tid(), status: 0, groups };
+    receive(&mut net, &peer(7), &Datagram::Response(other).to_bytes());
+    assert_eq!(net.hosts[0].machine.counters(None).unsolicited, 5);
+    assert_eq!((net.hosts[0].machine.memory().0, net.hosts[0].io.answers.len()), (0, 0));
+    // The right one does.
+    let groups = core::iter::once(lowest).collect();
+    let right = Response { tid: datagram.tid(), status: 0, groups };
+    receive(&mut net, &peer(1), &Datagram::Response(right).to_bytes());
+    assert_eq!(net.hosts[0].io.answers.len(), 1);
+}
+
+#[test]
+fn flood_of_claims_is_bounded_and_keeps_what_programs_use() {
+    let mut net = Net::new(3, &Options { max_entries: 200, ..acm() });
+    net.resolve(0, name(1)).unwrap().unwrap();
+    net.resolve(0, ip(2)).unwrap().unwrap();
+    let sent = net.sent();
+    for n in 0..20_000 {
+        let claimed = Address::name(format!("no-such-host-with-a-long-name-{n}")).unwrap();
+        let bytes = request(&net, claimed, name(9));
+        receive(&mut net, &peer(5), &bytes);
+    }
+    let (count, bytes) = net.hosts[0].machine.memory();
+    assert!(count <= 200 && bytes < 60_000, "{count} entries, {bytes} bytes");
+    assert!(net.resolve(0, name(1)).unwrap().is_ok() && net.resolve(0, ip(2)).unwrap().is_ok());
+    assert_eq!(net.sent(), sent, "no claim makes a datagram");
+    let counters = net.hosts[0].machine.counters(None);
+    assert!(counters.evicted > 10_000, "{counters:?}");
+    // Timers do not grow, either.
+    assert!(net.hosts[0].machine.timers.len() < 10);
+}
+
+#[test]
+fn flood_of_contradictions_starts_few_searches() {
+    let claims = crate::ClaimPolicy::Verified;
+    let mut net = Net::new(1, &Options { claims, ..acm() });
+    for n in 1..200 {
+        let claimed = Address::name(format!("host{n}")).unwrap();
+        let bytes = request(&net, claimed, name(9));
+        receive(&mut net, &peer(5), &bytes);
+        receive(&mut net, &peer(6), &bytes);
+    }
+    assert_eq!(net.hosts[0].machine.open().1, 16);
+    net.pass(Duration::from_secs(60));
+    assert_eq!(net.hosts[0].machine.open().1, 0);
+    assert_eq!(net.hosts[0].machine.endpoints[&EP].claims, 0);
+}
+
+#[test]
+fn flood_of_requests_for_us_keeps_few_answers() {
+    let mut net = Net::new(1, &Options { send_depth: 8, ..acm() });
+    net.hosts[0].io.is_full = true;
+    let bytes = request(&net, name(1), name(0));
+    for _ in 0..1000 {
+        receive(&mut net, &peer(1), &bytes);
+    }
+    assert_eq!(net.hosts[0].machine.endpoints[&EP].answers.len(), 8);
+    assert_eq!(net.hosts[0].machine.counters(None).dropped_answers, 992);
+    net.hosts[0].io.is_full = false;
+    net.with(0, |machine, now, io| machine.handle_room(now, EP, io));
+    assert_eq!(net.sent(), 8);
+}
+
+#[test]
+fn own_request_that_comes_back_is_nothing() {
+    let mut net = Net::new(1, &acm());
+    let bytes = request(&net, name(0), name(0));
+    receive(&mut net, &peer(0), &bytes);
+    assert_eq!((net.sent(), net.hosts[0].io.contradictions.len()), (0, 0));
+}

@@ -1,0 +1,6 @@
+mod claims;
+mod hostile;
+mod net;
+mod ports;
+mod resolving;
+mod timing;

@@ -1,0 +1,156 @@
+use core::time::Duration;
+
+use rdmux_wire::acm::Address;
+use rdmux_wire::{Gid, Guid, Lid, Pkey};
+
+use super::net::*;
+use crate::{Dest, Endpoint, Failure, Forget, Options, Port};
+
+fn change(net: &mut Net, n: usize, port: Port) {
+    net.with(n, |machine, now, io| machine.set_port(now, PORT, port, io));
+    net.run();
+}
+
+#[test]
+fn renumbered_port_tells_the_others() {
+    let mut net = Net::new(3, &acm());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    change(&mut net, 1, Port { lid: Lid(77), ..port(1) });
+    net.pass(Duration::from_secs(1));
+    let sent = net.sent();
+    assert_eq!(net.resolve(0, name(1)).unwrap().unwrap().path.dlid, Lid(77));
+    assert_eq!((net.sent(), net.hosts[1].machine.counters(None).announcements), (sent, 2));
+    // The paths of the renumbered port begin at its new LID.
+    assert_eq!(net.resolve(1, name(0)).unwrap().unwrap().path.slid, Lid(77));
+}
+
+#[test]
+fn new_address_is_told_and_an_old_one_is_not_answered_for() {
+    let mut net = Net::new(2, &acm());
+    let addresses = [name(1), Address::Ip6([9; 16].into())].into();
+    net.with(1, |m, now, io| m.set_endpoint(now, EP, Endpoint { addresses, ..endpoint(1) }, io));
+    net.run();
+    let sent = net.sent();
+    assert_eq!(sent, 1);
+    assert!(net.resolve(0, Address::Ip6([9; 16].into())).unwrap().is_ok());
+    assert_eq!(net.sent(), sent);
+    assert_eq!(net.resolve(0, ip(1)), None);
+}
+
+#[test]
+fn own_lid_change_asks_for_routes_again() {
+    let mut net = Net::new(2, &Options::default());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    assert!(net.hosts[0].io.published.contains_key(&name(1)));
+    change(&mut net, 0, Port { lid: Lid(99), ..port(0) });
+    assert!(net.hosts[0].io.published.is_empty());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    assert_eq!(net.asked.len(), 2);
+}
+
+#[test]
+fn another_subnet_manager_and_reregistration_join_again_and_ask_again() {
+    let mut net = Net::new(2, &Options::default());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    net.hosts[0].io.members.clear();
+    change(&mut net, 0, Port { sm_lid: Lid(2000), ..port(0) });
+    assert_eq!(net.hosts[0].io.members.len(), 1);
+    net.resolve(0, name(1)).unwrap().unwrap();
+    net.hosts[0].io.members.clear();
+    net.with(0, |machine, now, io| machine.reregister(now, PORT, io));
+    net.run();
+    assert_eq!(net.hosts[0].io.members.len(), 1);
+    let sent = net.sent();
+    net.resolve(0, name(1)).unwrap().unwrap();
+    // The address was still true.
+    assert_eq!((net.asked.len(), net.sent()), (3, sent));
+}
+
+#[test]
+fn another_subnet_forgets_everything() {
+    let mut net = Net::new(2, &acm());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    change(&mut net, 0, Port { gids: [Gid::new(0xfec0 << 48, Guid(1))].into(), ..port(0) });
+    assert_eq!(net.hosts[0].machine.memory().0, 0);
+}
+
+#[test]
+fn port_that_goes_down_fails_its_requests_and_comes_back() {
+    let mut net = Net::new(2, &acm());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    let id = net.ask(0, Dest::Address(name(9)));
+    change(&mut net, 0, Port { is_active: false, ..port(0) });
+    assert_eq!(net.answer(0, id), Some(Err(Failure::NotConnected)));
+    assert_eq!(net.resolve(0, name(1)), Some(Err(Failure::NotConnected)));
+    assert!(net.hosts[0].io.members.is_empty());
+    let sent = net.sent();
+    change(&mut net, 0, port(0));
+    // What is known has stayed.
+    assert!(net.resolve(0, name(1)).unwrap().is_ok());
+    assert_eq!((net.sent(), net.hosts[0].io.members.len()), (sent, 2));
+}
+
+#[test]
+fn partition_that_goes_takes_its_endpoint_along() {
+    let mut net = Net::new(2, &acm());
+    change(&mut net, 0, Port { pkeys: [Pkey(0x8001)].into(), ..port(0) });
+    assert_eq!(net.resolve(0, name(1)), Some(Err(Failure::NotConnected)));
+    // A limited member is in the partition, too.
+    change(&mut net, 0, Port { pkeys: [Pkey(0x7fff)].into(), ..port(0) });
+    assert!(net.resolve(0, name(1)).unwrap().is_ok());
+}
+
+#[test]
+fn groups_are_asked_for_until_administration_is_there() {
+    let mut net = Net::new(0, &acm());
+    net.has_sa = false;
+    net.add(0, acm());
+    net.add(1, acm());
+    net.run();
+    let id = net.ask(0, Dest::Address(name(1)));
+    net.pass(Duration::from_secs(10));
+    assert_eq!((net.answer(0, id), net.sent()), (None, 0));
+    net.has_sa = true;
+    net.pass(Duration::from_secs(10));
+    assert!(net.answer(0, id).unwrap().is_ok());
+}
+
+#[test]
+fn forgetting_is_by_hand_too() {
+    let mut net = Net::new(4, &acm());
+    let fill = |net: &mut Net| {
+        for n in 1..4 {
+            net.resolve(0, name(n)).unwrap().unwrap();
+        }
+    };
+    let cases = [
+        (Forget::Address(name(1)), 2),
+        (Forget::Gid(gid(1)), 2),
+        (Forget::Lid(lid(1)), 2),
+        (Forget::Routes, 3),
+        (Forget::Endpoint(EP), 0),
+        (Forget::All, 0),
+    ];
+    for (what, left) in cases {
+        fill(&mut net);
+        net.with(0, |machine, now, io| machine.forget(now, what, io));
+        assert_eq!(net.hosts[0].machine.memory().0, left, "{what:?}");
+        let published = if what == Forget::Routes { 0 } else { left };
+        assert_eq!(net.hosts[0].io.published.len(), published, "{what:?}");
+    }
+}
+
+#[test]
+fn removed_port_leaves_nothing() {
+    let mut net = Net::new(2, &acm());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    let id = net.ask(0, Dest::Address(name(9)));
+    net.with(0, |machine, now, io| machine.remove_port(now, PORT, io));
+    assert_eq!(net.answer(0, id), Some(Err(Failure::NotConnected)));
+    let Host { machine, io, .. } = &mut net.hosts[0];
+    assert_eq!((machine.memory(), machine.open()), ((0, 0), (0, 0)));
+    assert!(io.published.is_empty() && io.members.is_empty());
+    machine.handle_timeout(net.now.after(Duration::from_secs(9000)), io);
+    assert_eq!(machine.poll_timeout(), None);
+    assert!(machine.counters(None).resolves >= 2);
+}

@@ -1,0 +1,280 @@
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use rdmux_wire::acm::{Address, Datagram, Group};
+use rdmux_wire::sa::{PathRecord, Rate};
+use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qpn};
+
+use super::net::*;
+use crate::{
+    Dest, Endpoint, EndpointId, Failure, Forget, Known, Options, Port, PortId, PortKind, Request,
+    System, To,
+};
+
+fn with_source(dest: Dest, source: Address) -> Request {
+    Request { source: Some(source), dest, no_delay: false, timeout: None }
+}
+
+#[test]
+fn first_request_asks_the_group_and_the_second_asks_nobody() {
+    let mut net = Net::new(3, &acm());
+    let resolved = net.resolve(0, name(1)).unwrap().unwrap();
+    assert_eq!((resolved.path.dgid, resolved.path.dlid), (gid(1), lid(1)));
+    assert_eq!((resolved.path.sgid, resolved.path.slid), (gid(0), lid(0)));
+    // The best group of both, not the lowest.
+    assert_eq!((resolved.path.rate, resolved.path.mtu), (Rate::GBPS_100, Mtu::M4096.code()));
+    assert_eq!((resolved.source, resolved.path.pkey), (Some(name(0)), Pkey::DEFAULT));
+    assert!(resolved.path.reversible);
+    let sent = net.sent();
+    assert_eq!(sent, 2, "a request and its answer");
+    assert_eq!(net.resolve(0, name(1)).unwrap(), Ok(resolved));
+    assert_eq!((net.sent(), net.asked.len()), (sent, 0));
+    let counters = net.hosts[0].machine.counters(None);
+    assert_eq!((counters.resolves, counters.address_queries, counters.route_hits), (2, 1, 1));
+}
+
+#[test]
+fn every_listener_learns_who_asks() {
+    let mut net = Net::new(5, &acm());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    let sent = net.sent();
+    for n in 1..5 {
+        assert_eq!(net.resolve(n, name(0)).unwrap().unwrap().path.dlid, lid(0));
+    }
+    assert_eq!(net.sent(), sent);
+}
+
+#[test]
+fn all_to_all_sends_one_request_of_each() {
+    let mut net = Net::new(40, &acm());
+    for n in 0..40 {
+        for other in 0..40 {
+            net.ask(n, Dest::Address(ip(other)));
+        }
+    }
+    net.pass(Duration::from_secs(2));
+    for host in &net.hosts {
+        let counters = host.machine.counters(None);
+        assert_eq!(host.io.answers.len(), 40);
+        assert!(host.io.answers.iter().all(|(_, answer)| answer.is_ok()));
+        assert!(counters.sent_requests <= 2, "{counters:?}");
+    }
+}
+
+#[test]
+fn paths_of_administration_are_asked_once_and_only_for_what_is_used() {
+    let mut net = Net::new(4, &Options::default());
+    let path = net.resolve(0, ip(1)).unwrap().unwrap().path;
+    assert_eq!((path.sl, path.dgid, net.asked.len()), (3, gid(1), 1));
+    net.resolve(0, ip(1)).unwrap().unwrap();
+    assert_eq!((net.asked.len(), net.hosts[2].machine.memory().0), (1, 1));
+    net.resolve(2, ip(0)).unwrap().unwrap();
+    assert_eq!(net.asked.len(), 2);
+    // One group is enough.
+    assert_eq!(net.hosts[0].machine.groups(EP).len(), 1);
+}
+
+#[test]
+fn gids_lids_and_paths_are_resolved_by_administration_or_the_group() {
+    for options in [Options::default(), acm()] {
+        let mut net = Net::new(3, &options);
+        let dests = [
+            Dest::Address(gid(1).into()),
+            Dest::Address(lid(1).into()),
+            Dest::Path(PathRecord { dgid: gid(1), sgid: gid(0), ..PathRecord::default() }),
+            // The LID goes before the GID.
+            Dest::Path(PathRecord { dgid: gid(2), dlid: lid(1), ..PathRecord::default() }),
+        ];
+        for dest in dests {
+            let id = net.ask(0, dest);
+            net.pass(Duration::from_millis(1));
+            let path = net.answer(0, id).unwrap().unwrap().path;
+            assert_eq!((path.dgid, path.dlid, path.sgid), (gid(1), lid(1), gid(0)), "{dest:?}");
+        }
+        let questions = if options == acm() { 0 } else { 2 };
+        assert_eq!(net.asked.len(), questions);
+        let id = net.ask(0, Dest::Path(PathRecord::default()));
+        assert_eq!(net.answer(0, id), Some(Err(Failure::DestAddress)));
+    }
+}
+
+#[test]
+fn port_without_a_service_is_found_by_administration() {
+    let mut net = Net::new(2, &acm());
+    net.with(1, |machine, now, io| machine.remove_endpoint(now, EP, io));
+    let id = net.ask(0, Dest::Address(gid(1).into()));
+    net.pass(Duration::from_secs(5));
+    assert_eq!(net.answer(0, id).unwrap().unwrap().path.dlid, lid(1));
+    assert_eq!(net.asked.len(), 1);
+}
+
+#[test]
+fn sources_are_found_by_every_address_and_strangers_are_none() {
+    let mut net = Net::new(2, &acm());
+    for source in [name(0), ip(0), gid(0).into(), lid(0).into()] {
+        let id = net.request(0, &with_source(Dest::Address(name(1)), source));
+        net.run();
+        let resolved = net.answer(0, id).unwrap().unwrap();
+        assert_eq!((resolved.path.slid, resolved.source), (lid(0), None));
+    }
+    let id = net.request(0, &with_source(Dest::Address(name(1)), name(9)));
+    assert_eq!(net.answer(0, id), Some(Err(Failure::SourceAddress)));
+}
+
+#[test]
+fn source_is_chosen_by_the_leading_bits_of_own_addresses() {
+    let mut net = Net::new(1, &acm());
+    let mut other = endpoint(0);
+    other.addresses = [Address::Ip4([192, 168, 0, 1].into())].into();
+    other.pkey = Pkey(0x8001);
+    net.with(0, |machine, now, io| {
+        let pkeys = [Pkey::DEFAULT, Pkey(0x8001)].into();
+        machine.set_port(now, PORT, Port { pkeys, ..port(0) }, io);
+        machine.set_endpoint(now, EndpointId(2), other, io);
+    });
+    for (dest, source) in [([192, 168, 9, 9], [192, 168, 0, 1]), ([10, 9, 9, 9], [10, 0, 0, 1])] {
+        net.ask(0, Dest::Address(Address::Ip4(dest.into())));
+        net.run();
+        let request = net.hosts[0].machine.searches.iter().next_back().unwrap().1;
+        assert_eq!(request.source, Address::Ip4(source.into()));
+    }
+}
+
+#[test]
+fn own_addresses_need_no_question() {
+    let mut net = Net::new(1, &acm());
+    for dest in [name(0), ip(0), gid(0).into(), lid(0).into()] {
+        let path = net.resolve(0, dest).unwrap().unwrap().path;
+        assert_eq!((path.dlid, path.slid, path.dgid), (lid(0), lid(0), gid(0)));
+    }
+    assert_eq!(net.sent(), 0);
+}
+
+#[test]
+fn request_that_does_not_wait_leaves_the_search_running() {
+    let mut net = Net::new(2, &acm());
+    let dest = Dest::Address(name(1));
+    let request = Request { source: None, dest, no_delay: true, timeout: None };
+    let id = net.request(0, &request);
+    assert_eq!(net.answer(0, id), Some(Err(Failure::NoData)));
+    net.run();
+    let id = net.request(0, &request);
+    assert!(net.answer(0, id).unwrap().is_ok());
+    assert_eq!(net.hosts[0].machine.counters(None).no_data, 1);
+}
+
+#[test]
+fn query_asks_each_time_and_forgets_what_it_contradicts() {
+    let mut net = Net::new(3, &acm());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    net.resolve(0, name(2)).unwrap().unwrap();
+    let record = PathRecord { dgid: gid(1), sgid: gid(0), dlid: lid(1), ..PathRecord::default() };
+    let id = net.ask(0, Dest::Query(record));
+    net.run();
+    assert_eq!(net.answer(0, id).unwrap().unwrap().path.sl, 3);
+    assert_eq!(net.hosts[0].machine.memory().0, 2);
+    net.hosts[1].is_cut_off = true;
+    let id = net.ask(0, Dest::Query(record));
+    net.run();
+    assert_eq!(net.answer(0, id), Some(Err(Failure::Sa(3))));
+    let known: Vec<_> = net.hosts[0].machine.known(EP).map(|row| row.address).collect();
+    assert_eq!(known, [name(2)]);
+}
+
+#[test]
+fn slower_port_is_talked_to_by_a_group_that_both_have() {
+    let mut net = Net::new(2, &acm());
+    let slow = |n| Port { rate: Rate::GBPS_56, mtu: Mtu::M2048, ..port(n) };
+    net.with(1, |machine, now, io| machine.set_port(now, PORT, slow(1), io));
+    net.run();
+    let path = net.resolve(0, name(1)).unwrap().unwrap().path;
+    assert_eq!(path.rate, Rate::GBPS_10);
+    // When the faster one has heard of the slower one's group, it joins it.
+    net.resolve(1, ip(0)).unwrap().unwrap();
+    net.with(1, |machine, now, io| machine.forget(now, Forget::All, io));
+    let path = net.resolve(1, ip(0)).unwrap().unwrap().path;
+    assert_eq!((path.rate, path.mtu), (Rate::GBPS_56, Mtu::M2048.code()));
+    assert_eq!(net.hosts[0].machine.groups(EP).len(), 3);
+}
+
+#[test]
+fn six_groups_at_most_are_joined_whatever_others_have() {
+    let mut net = Net::new(1, &acm());
+    let lowest = Group { pkey: Pkey::DEFAULT, tos: 0, rate: Rate::GBPS_10, mtu: Mtu::M2048 };
+    for (rate, mtu) in (2..=16).flat_map(|rate| (3..=5).map(move |mtu| (Rate(rate), mtu))) {
+        let other = Group { rate, mtu: Mtu::from_code(mtu).unwrap(), ..lowest };
+        let groups = [lowest.gid(), other.gid()].into_iter().collect();
+        let [source, dest] = [name(7), name(8)];
+        let request = rdmux_wire::acm::Request { tid: 1, source, dest, groups };
+        let bytes = Datagram::Request(request).to_bytes();
+        net.with(0, |m, now, io| m.handle_datagram(now, EP, &peer(7), &bytes, io));
+        net.run();
+    }
+    let groups = net.hosts[0].machine.groups(EP);
+    assert_eq!(groups.len(), 6);
+    assert!(groups.iter().all(|group| group.rate.mbps() <= 100_000));
+}
+
+#[test]
+fn request_goes_to_the_lowest_group_with_all_groups_in_order() {
+    let mut net = Net::new(1, &acm());
+    net.ask(0, Dest::Address(name(5)));
+    let (to, datagram) = net.hosts[0].io.sent.pop_front().unwrap();
+    let Datagram::Request(request) = datagram else { panic!("{datagram}") };
+    assert_eq!(to, To::Group(request.groups[0]));
+    let groups: Vec<_> = request.groups.iter().map(|gid| Group::from_gid(*gid).unwrap()).collect();
+    assert_eq!((groups[0].rate, groups[1].rate), (Rate::GBPS_10, Rate::GBPS_100));
+    assert_eq!((request.source, request.dest), (name(0), name(5)));
+}
+
+#[test]
+fn files_make_paths_that_do_not_expire() {
+    let mut net = Net::new(1, &Options::default());
+    let path = PathRecord { dgid: gid(9), dlid: lid(9), sl: 2, ..PathRecord::default() };
+    net.with(0, |machine, now, io| {
+        let known = Known { gid: gid(9), lid: lid(9), path: Some(path) };
+        machine.load(now, EP, lid(9).into(), &known, io);
+        machine.load(now, EP, gid(9).into(), &known, io);
+        machine.load(now, EP, name(9), &Known { lid: Lid::NONE, path: None, ..known }, io);
+    });
+    net.pass(Duration::from_secs(1_000_000));
+    net.with(0, |machine, now, io| machine.forget(now, Forget::All, io));
+    for dest in [name(9), gid(9).into(), lid(9).into()] {
+        let resolved = net.resolve(0, dest).unwrap().unwrap().path;
+        assert_eq!((resolved.dlid, resolved.sl, resolved.slid), (lid(9), 2, lid(0)));
+    }
+    assert_eq!((net.sent(), net.asked.len()), (0, 0));
+    net.with(0, |machine, now, io| machine.unload(now, EP, io));
+    assert_eq!(net.hosts[0].machine.memory().0, 0);
+}
+
+#[test]
+fn ip_ports_ask_the_operating_system() {
+    for kind in [PortKind::Roce, PortKind::Iwarp] {
+        let mut net = Net::new(0, &acm());
+        net.add(0, acm());
+        net.run();
+        let own: Gid = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1));
+        net.with(0, |machine, now, io| {
+            machine.remove_port(now, PORT, io);
+            let roce = Port { kind, gids: [own].into(), lid: Lid::NONE, ..port(0) };
+            machine.set_port(now, PORT, roce, io);
+            machine.set_endpoint(now, EP, Endpoint { qpn: Qpn::new(0), ..endpoint(0) }, io);
+        });
+        let id = net.ask(0, Dest::Address(name(1)));
+        let (question, address) = net.hosts[0].io.system.pop_front().unwrap();
+        assert_eq!(address, name(1));
+        let to = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 2));
+        let system = System { gid: to, source: Gid::ZERO, mtu: Mtu::M1024, hop_limit: 64 };
+        net.with(0, |m, now, io| m.handle_system(now, question, Some(&system), io));
+        let path = net.answer(0, id).unwrap().unwrap().path;
+        assert_eq!((path.dgid, path.sgid, path.mtu, path.hop_limit), (to, own, 3, 64));
+        assert_eq!(net.resolve(0, name(1)).unwrap().unwrap().path, path);
+        let id = net.ask(0, Dest::Address(name(2)));
+        let (question, _) = net.hosts[0].io.system.pop_front().unwrap();
+        net.with(0, |machine, now, io| machine.handle_system(now, question, None, io));
+        assert_eq!(net.answer(0, id), Some(Err(Failure::TimedOut)));
+        assert_eq!((net.sent(), net.hosts[0].io.members.len()), (0, 0));
+        assert_eq!(PortId(1), PORT);
+    }
+}

@@ -1,0 +1,208 @@
+use core::time::Duration;
+
+use super::net::*;
+use crate::{ClientId, Dest, Failure, Options, Request, RequestId};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn lost_request_is_sent_again_and_nobody_is_not_asked_for_again_at_once() {
+    let mut net = Net::new(2, &acm());
+    net.hosts[1].is_cut_off = true;
+    let id = net.ask(0, Dest::Address(name(1)));
+    net.run();
+    net.hosts[1].is_cut_off = false;
+    net.pass(Duration::from_millis(499));
+    assert_eq!(net.answer(0, id), None);
+    net.pass(Duration::from_millis(2));
+    assert!(net.answer(0, id).unwrap().is_ok());
+    // Nobody has this name: half a second, one, two.
+    let id = net.ask(0, Dest::Address(name(9)));
+    net.pass(Duration::from_millis(3400));
+    assert_eq!(net.answer(0, id), None);
+    net.pass(Duration::from_millis(200));
+    assert_eq!(net.answer(0, id), Some(Err(Failure::TimedOut)));
+    let sent = net.sent();
+    assert_eq!(net.resolve(0, name(9)), Some(Err(Failure::TimedOut)));
+    assert_eq!(net.sent(), sent);
+    net.pass(SECOND);
+    assert_eq!(net.resolve(0, name(9)), None);
+    assert_eq!(net.sent(), sent + 1);
+    // Who claims it ends that.
+    net.add(2, acm());
+    net.with(2, |machine, now, io| {
+        let mut endpoint = endpoint(2);
+        endpoint.addresses = [name(9)].into();
+        machine.set_endpoint(now, EP, endpoint, io);
+    });
+    net.run();
+    net.ask(2, Dest::Address(name(0)));
+    net.run();
+    assert!(net.resolve(0, name(9)).unwrap().is_ok());
+}
+
+#[test]
+fn addresses_expire_in_seconds() {
+    let options = Options { address_timeout: 3 * SECOND, refresh: false, ..acm() };
+    let mut net = Net::new(2, &options);
+    net.resolve(0, name(1)).unwrap().unwrap();
+    let (_, until) = net.hosts[0].io.published[&name(1)];
+    assert!(until <= net.now.after(3 * SECOND));
+    net.pass(Duration::from_millis(2700));
+    let sent = net.sent();
+    net.resolve(0, name(1)).unwrap().unwrap();
+    assert_eq!(net.sent(), sent);
+    net.hosts[1].is_cut_off = true;
+    net.pass(Duration::from_millis(300));
+    assert_eq!(net.resolve(0, name(1)), None);
+    assert_eq!(net.sent(), sent + 1);
+}
+
+#[test]
+fn routes_expire_and_addresses_stay() {
+    let options = Options { route_timeout: 3 * SECOND, refresh: false, ..Options::default() };
+    let mut net = Net::new(2, &options);
+    net.resolve(0, name(1)).unwrap().unwrap();
+    let sent = net.sent();
+    net.pass(3 * SECOND);
+    net.resolve(0, name(1)).unwrap().unwrap();
+    assert_eq!((net.asked.len(), net.sent()), (2, sent));
+}
+
+#[test]
+fn what_programs_use_is_confirmed_before_it_expires() {
+    let options = Options { address_timeout: 40 * SECOND, ..acm() };
+    let mut net = Net::new(2, &options);
+    net.resolve(0, name(1)).unwrap().unwrap();
+    let mut silent = 0;
+    for _ in 0..600 {
+        net.pass(SECOND / 2);
+        let sent = net.sent();
+        let resolved = net.resolve(0, name(1));
+        assert!(matches!(resolved, Some(Ok(_))), "{resolved:?} at {:?}", net.now);
+        silent += u32::from(net.sent() == sent);
+    }
+    assert!(silent > 500, "{silent}");
+    let counters = net.hosts[0].machine.counters(None);
+    assert!(counters.refreshed >= 5, "{counters:?}");
+    // That told the others of us, too. If they have heard of us otherwise, only who has the address is asked.
+    assert!(counters.sent_checks == 0 && counters.sent_requests > 5, "{counters:?}");
+    for n in 0..100 {
+        net.ask(0, Dest::Address(name(100 + n)));
+        net.pass(2 * SECOND);
+        net.resolve(0, name(1)).unwrap().unwrap();
+    }
+    let after = net.hosts[0].machine.counters(None);
+    assert!(after.sent_checks > 2 && after.refreshed >= counters.refreshed + after.sent_checks);
+}
+
+#[test]
+fn what_is_not_used_is_not_confirmed() {
+    let mut net = Net::new(2, &Options { address_timeout: 10 * SECOND, ..acm() });
+    net.resolve(0, name(1)).unwrap().unwrap();
+    let sent = net.sent();
+    net.pass(1000 * SECOND);
+    assert_eq!((net.sent(), net.hosts[0].machine.memory().0), (sent, 0));
+    assert_eq!(net.hosts[0].machine.poll_timeout(), None);
+}
+
+#[test]
+fn no_request_outlives_its_deadline() {
+    let mut net = Net::new(1, &acm());
+    let dest = Dest::Address(name(5));
+    let timeout = Some(Duration::from_millis(700));
+    let id = net.request(0, &Request { source: None, dest, no_delay: false, timeout });
+    let later =
+        net.request(0, &Request { source: None, dest, no_delay: false, timeout: Some(SECOND) });
+    net.pass(Duration::from_millis(699));
+    assert_eq!(net.answer(0, id), None);
+    net.pass(Duration::from_millis(1));
+    assert_eq!(net.answer(0, id), Some(Err(Failure::TimedOut)));
+    assert_eq!(net.answer(0, later), None);
+    net.pass(SECOND);
+    assert_eq!(net.answer(0, later), Some(Err(Failure::TimedOut)));
+    // Deadlines that clients set are no longer than ours.
+    let options = Options { deadline: SECOND, ..acm() };
+    net.with(0, |machine, now, io| machine.set_options(now, options, io));
+    let timeout = Some(Duration::MAX);
+    let dest = Dest::Address(name(6));
+    let id = net.request(0, &Request { source: None, dest, no_delay: false, timeout });
+    net.pass(SECOND);
+    assert_eq!(net.answer(0, id), Some(Err(Failure::TimedOut)));
+}
+
+#[test]
+fn silent_driver_costs_no_request_more_than_its_deadline() {
+    let mut net = Net::new(1, &Options { deadline: 5 * SECOND, ..Options::default() });
+    let ids = [gid(5), gid(6), gid(7)].map(|gid| net.ask(0, Dest::Address(gid.into())));
+    let before = net.hosts[0].io.questions.len();
+    assert_eq!(before, 1, "sa_depth");
+    net.hosts[0].io.questions.clear();
+    for _ in 0..20 {
+        net.hosts[0].io.questions.clear();
+        net.pass(SECOND);
+        net.hosts[0].io.questions.clear();
+    }
+    for id in ids {
+        assert!(matches!(net.answer(0, id), Some(Err(_))));
+    }
+    net.pass(100 * SECOND);
+    assert_eq!(net.hosts[0].machine.open(), (0, 0));
+}
+
+#[test]
+fn requests_of_many_clients_run_in_parallel_and_are_bounded() {
+    let options = Options { max_requests_per_client: 10, max_requests: 25, ..acm() };
+    let mut net = Net::new(1, &options);
+    let request =
+        |n| Request { source: None, dest: Dest::Address(name(n)), no_delay: false, timeout: None };
+    for client in 0..4_u8 {
+        for n in 0..12_u8 {
+            let (to, id) = (ClientId(client.into()), RequestId(n.into()));
+            let request = request(usize::from(client) * 100 + usize::from(n) + 1);
+            net.with(0, |machine, now, io| machine.request(now, to, id, &request, io));
+        }
+    }
+    let too_many = net.hosts[0].io.answers.iter().filter(|(_, a)| *a == Err(Failure::TooMany));
+    assert_eq!(too_many.count(), 48 - 25);
+    assert_eq!(net.hosts[0].machine.open(), (25, 25));
+    net.with(0, |machine, _, _| {
+        machine.cancel(ClientId(1), RequestId(0));
+        machine.remove_client(ClientId(0));
+    });
+    assert_eq!(net.hosts[0].machine.open().0, 14);
+    net.pass(100 * SECOND);
+    assert_eq!(net.hosts[0].machine.open(), (0, 0));
+    assert_eq!(net.hosts[0].io.answers.len(), 48 - 11);
+}
+
+#[test]
+fn cancelled_requests_send_nothing() {
+    let mut net = Net::new(1, &acm());
+    for n in 1..100 {
+        net.ask(0, Dest::Address(name(n)));
+    }
+    net.with(0, |machine, _, _| machine.remove_client(CLIENT));
+    net.pass(100 * SECOND);
+    assert!(net.sent() <= 3, "{}", net.sent());
+    assert_eq!(net.hosts[0].machine.open(), (0, 0));
+}
+
+#[test]
+fn full_send_queue_delays_requests_and_answers() {
+    let mut net = Net::new(3, &acm());
+    net.hosts[0].io.is_full = true;
+    let id = net.ask(0, Dest::Address(name(1)));
+    // One answer waits, the second one has no room.
+    net.ask(1, Dest::Address(name(0)));
+    net.ask(2, Dest::Address(ip(0)));
+    net.run();
+    net.hosts[0].io.is_full = false;
+    net.with(0, |machine, now, io| machine.handle_room(now, EP, io));
+    net.run();
+    assert!(net.answer(0, id).unwrap().is_ok());
+    let counters = net.hosts[0].machine.counters(None);
+    assert!(counters.sent_answers + counters.dropped_answers >= 2, "{counters:?}");
+    net.pass(SECOND);
+    assert!(net.hosts[2].io.answers.iter().all(|(_, answer)| answer.is_ok()));
+}

@@ -1,0 +1,55 @@
+//! All timers of the machine.
+
+use rdmux_transport::Time;
+use rdmux_transport::timers::Deadline;
+
+use super::search::{NONE, Purpose, Stage};
+use super::{Machine, Timer};
+use crate::{Failure, Io};
+
+impl Machine {
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Sends what is due, asks again, gives up, and forgets what has expired.
+    pub fn handle_timeout(&mut self, now: Time, io: &mut impl Io) {
+        self.ticks(now);
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                Timer::Request(at) => self.handle_deadline(now, at, io),
+                Timer::Search(at) => self.handle_search_timer(now, at, io),
+                Timer::Pace(id) => {
+                    if let Some(state) = self.endpoints.get_mut(&id) {
+                        state.pace.timer = Deadline::default();
+                    }
+                    self.pump(now, id, io);
+                }
+                Timer::Join(id, at) => self.join_again(now, id, at, io),
+                Timer::Sweep => self.handle_sweep(now, io),
+            }
+        }
+    }
+
+    /// A client's request has waited long enough. What nobody waits for and was not sent yet is not sent any more.
+    fn handle_deadline(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        if let Some(open) = self.requests.get_mut(at as usize) {
+            open.deadline = Deadline::default();
+        }
+        let Some(open) = self.take_request(at) else { return };
+        let Some(search) = self.searches.get(open.search as usize) else { return };
+        let (endpoint, stage) = (search.endpoint, search.stage);
+        let is_wanted = search.first != NONE || search.keep_until > now;
+        let is_sent = !matches!(stage, Stage::Queued | Stage::RouteQueued);
+        let ends = !is_wanted && !is_sent && search.purpose == Purpose::Resolve;
+        self.count(endpoint, |c| {
+            c.deadlines += 1;
+            c.errors += 1;
+        });
+        if ends {
+            self.finish(now, open.search, Err(Failure::TimedOut), io);
+        }
+        io.answer(open.client, open.id, Err(Failure::TimedOut));
+    }
+}
