@@ -118,8 +118,8 @@ fn assignment(line: Line<'_>, problems: &mut Reporter<'_>) -> Result<Assignment,
         let what = format!("ibacm reads only {IBACM_ADDRESS} bytes of an address");
         problems.warning(line.number, what);
     }
-    if device.len() > MAX_DEVICE {
-        return Err(format!("a device's name has at most {MAX_DEVICE} bytes"));
+    if device.len() > MAX_DEVICE || !is_word(device) {
+        return Err(format!("a device's name has at most {MAX_DEVICE} bytes, all of them text"));
     }
     Ok(Assignment {
         address: self::address(address)?,
@@ -138,8 +138,10 @@ pub(crate) fn address(word: &str) -> Result<Address, String> {
     if let Ok(ip) = word.parse::<IpAddr>() {
         return Ok(ip.into());
     }
-    let name = Address::name(word);
-    name.ok_or_else(|| format!("a name has 1 to {} bytes, {} has not", Name::MAX, quoted(word)))
+    let name = Address::name(word).filter(|_| is_word(word));
+    name.ok_or_else(|| {
+        format!("a name has 1 to {} bytes of text, {} has not", Name::MAX, quoted(word))
+    })
 }
 
 fn port(word: &str) -> Result<u8, String> {
@@ -184,8 +186,9 @@ fn is_writable(assignment: &Assignment) -> bool {
     is_address && is_word(&assignment.device) && assignment.device.len() <= MAX_DEVICE
 }
 
-fn is_word(word: &str) -> bool {
-    !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c.is_control())
+/// Whether it is read again as one word that shows as what it is.
+pub(crate) fn is_word(word: &str) -> bool {
+    !word.is_empty() && !word.contains(|c: char| c.is_ascii_whitespace() || c.is_control())
 }
 
 const HEAD: &str = "\
@@ -243,7 +246,10 @@ mod tests {
             refused(&format!("a ibv0 1 {pkey}"), &format!("{why} {pkey:?}"));
         }
         let device = "d".repeat(32);
-        refused(&format!("a {device} 1 1"), "a device's name has at most 31 bytes");
+        refused(
+            &format!("a {device} 1 1"),
+            "a device's name has at most 31 bytes, all of them text",
+        );
         let (found, report) = read(&format!("{} ibv0 1 1\n", "x".repeat(64)));
         assert_eq!((found.all.len(), report.errors(), report.warnings()), (0, 1, 1));
     }

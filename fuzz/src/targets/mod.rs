@@ -1,5 +1,6 @@
 //! The targets, and the table of them.
 
+pub mod acm;
 pub mod administration;
 pub mod cm;
 pub mod cm_streams;
@@ -57,6 +58,13 @@ targets! {
     "wire_ipoib" ipoib::wire_ipoib, ipoib::datagrams, "IP over InfiniBand: datagrams of ARP and neighbour discovery";
     "ipoib_neighbours" ipoib::ipoib_neighbours, ipoib::conversations, "the same: any datagrams, questions and timeouts in any order";
     "ipoib_memberships" ipoib::ipoib_memberships, ipoib::members, "groups of a port: any joins, leaves, answers and losses in any order";
+    "acm_datagram" acm::acm_datagram, acm::datagrams, "ACM: datagrams between services";
+    "acm_request" acm::acm_request, acm::requests, "the same: what a service reads from its clients' streams";
+    "acm_reply" acm::acm_reply, acm::replies, "the same: what a client reads from a service's stream";
+    "acm_options" acm::acm_options, acm::options_files, "the same: options files, read, written and read again";
+    "acm_addresses" acm::acm_addresses, acm::address_files, "the same: address files, read, written and read again";
+    "acm_hosts" acm::acm_hosts, acm::hosts_files, "the same: hosts files that caches begin with";
+    "acm_routes" acm::acm_routes, acm::dumps, "the same: OpenSM's dumps of routes";
     "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes what it likes";
     "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: what is read is written back the same";
     "subnet_agents" ib_subnet::subnet_agents, ib_subnet::scripts, "switches and agents: any datagrams, commands and timeouts in any order";

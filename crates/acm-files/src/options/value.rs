@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdmux_wire::Mtu;
 use rdmux_wire::sa::Rate;
 
-use crate::addresses::quoted;
+use crate::addresses::{is_word, quoted};
 
 /// A number in a range.
 pub(super) fn number<T: TryFrom<u64>>(word: &str, range: RangeInclusive<u64>) -> Result<T, String> {
@@ -108,7 +108,7 @@ pub(super) fn mtu(word: &str) -> Result<Mtu, String> {
 
 /// An absolute path: the service has a working directory of its own.
 pub(super) fn path(word: &str) -> Result<PathBuf, String> {
-    if Path::new(word).is_absolute() {
+    if Path::new(word).is_absolute() && !word.contains(char::is_control) {
         Ok(word.into())
     } else {
         Err(format!("a path from / on is needed, not {}", quoted(word)))
@@ -118,8 +118,6 @@ pub(super) fn path(word: &str) -> Result<PathBuf, String> {
 /// What can be written of a path: one word.
 pub(super) fn path_word(path: Option<&PathBuf>) -> Vec<String> {
     let word = path.and_then(|path| path.to_str());
-    let word = word.filter(|word| {
-        !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c.is_control())
-    });
+    let word = word.filter(|word| is_word(word));
     word.map(str::to_owned).into_iter().collect()
 }
