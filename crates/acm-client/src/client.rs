@@ -45,6 +45,18 @@ impl Client {
         Self { targets, shared, idle: Mutex::default(), tid: AtomicU64::new(1) }
     }
 
+    /// Connects now, so that it is known whether there is a service.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn connect(&self, timeout: Duration) -> Result<(), Error> {
+        let deadline = Instant::now().checked_add(timeout).ok_or(Error::TimedOut(timeout))?;
+        let kept = self.kept();
+        let (_, socket) = connect_within(&self.targets, deadline, timeout)?;
+        kept.into_iter().chain([Connection::new(socket)]).for_each(|c| self.keep(c));
+        Ok(())
+    }
+
     /// The paths to a name or an address, the best first: from the shared cache, or by asking.
     ///
     /// # Errors

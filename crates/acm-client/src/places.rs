@@ -16,11 +16,14 @@
 //! directory. Of the system's own service they are `/run` and `/etc/rdma`, and the log is in `/var/log`.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use rdmux_runtime::UserDir;
+use rdmux_runtime::name::is_label;
 use rustix::fs::{Mode, OFlags};
 
 /// Names the files of a service by two directories: one that is gone with the next boot, and one that stays.
@@ -65,10 +68,27 @@ impl Places {
     /// These, or with `$RDMUX_ACM_DIR` as their runtime directory if that is set.
     #[must_use]
     pub fn or_of_environment(self) -> Self {
-        match env::var_os(Self::VARIABLE).filter(|value| !value.is_empty()) {
+        match variable(Self::VARIABLE) {
             Some(runtime) => Self::new(runtime, self.config),
             None => self,
         }
+    }
+
+    /// The files in `$RDMUX_ACM_DIR`, also those of the configuration, if it is set.
+    pub fn of_variable() -> Option<Self> {
+        variable(Self::VARIABLE).map(|runtime| Self::new(runtime.clone(), runtime))
+    }
+
+    /// The files of the service of the host that this process is on (`$RDMUX_HOST`), without regard to `$RDMUX_ACM_DIR`. For programs that know nothing else of
+    /// hosts; none if the user has no directory for them, or the variable holds no name of a host.
+    pub fn of_environment() -> Option<Self> {
+        let host =
+            variable("RDMUX_HOST").map_or_else(|| Ok("default".into()), OsString::into_string);
+        let host = host.ok().filter(|name| is_label(name))?;
+        let home = variable("HOME").map(|home| Path::new(&home).join(".config"));
+        let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
+        let hosts = UserDir::of_environment().ok()?.folder("hosts");
+        Some(Self::of_host(&hosts.join(&host), &config.unwrap_or_else(|| "/etc".into()), &host))
     }
 
     /// The directory of all that is gone with the service.
@@ -141,6 +161,10 @@ impl Places {
         let [name, old] = [name, old].map(|name| self.config.join(name));
         if !name.exists() && old.exists() { old } else { name }
     }
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
 }
 
 fn address(port: &Path, socket: PathBuf) -> Address {

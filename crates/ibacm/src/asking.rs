@@ -1,0 +1,203 @@
+//! Calls that do not wait.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::time::Duration;
+
+use libc::sockaddr;
+use parking_lot::Mutex;
+use rdmux_acm_client::{Error, Reply, RequestId, Requests};
+use rdmux_wire::acm::client::Query;
+
+use crate::arguments::{CPath, cached_only, ip, name};
+use crate::boundary::{Errno, Result, or};
+use crate::service::targets;
+use crate::waiting::{path_query, text};
+
+/// How many paths an answer has room for: `RDMUX_ACM_MAX_PATHS`.
+const MAX_PATHS: usize = 8;
+
+/// `struct rdmux_acm`.
+pub(crate) struct Acm {
+    fd: c_int,
+    state: Mutex<State>,
+}
+
+struct State {
+    requests: Requests,
+    contexts: HashMap<RequestId, Context>,
+}
+
+/// The caller's pointer, of which we know nothing.
+struct Context(*mut c_void);
+
+// SAFETY: it is only given back.
+unsafe impl Send for Context {}
+
+/// `struct rdmux_acm_answer`.
+#[repr(C)]
+pub(crate) struct CAnswer {
+    id: u64,
+    context: *mut c_void,
+    error: c_int,
+    count: c_int,
+    paths: [CPath; MAX_PATHS],
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdmux_acm_open(service: *const c_char) -> *mut Acm {
+    or(ptr::null_mut(), || {
+        // SAFETY: the caller's string.
+        let requests = Requests::new(targets(unsafe { text(service) })?)?;
+        let fd = requests.as_fd().as_raw_fd();
+        let state = Mutex::new(State { requests, contexts: HashMap::new() });
+        Ok(Box::into_raw(Box::new(Acm { fd, state })))
+    })
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdmux_acm_close(acm: *mut Acm) {
+    or((), || {
+        if !acm.is_null() {
+            // SAFETY: made by `rdmux_acm_open`, and not used any more.
+            drop(unsafe { Box::from_raw(acm) });
+        }
+        Ok(())
+    });
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdmux_acm_fd(acm: *const Acm) -> c_int {
+    // SAFETY: the caller's pointer.
+    or(-1, || unsafe { acm.as_ref() }.map(|acm| acm.fd).ok_or(Errno::EINVAL))
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdmux_acm_resolve_name(
+    acm: *const Acm,
+    src: *const c_char,
+    dest: *const c_char,
+    flags: u32,
+    timeout: c_int,
+    context: *mut c_void,
+) -> u64 {
+    or(0, || {
+        // SAFETY: the caller's strings.
+        let (source, dest) = unsafe { (name(src)?, name(dest)?) };
+        let dest = dest.ok_or(Errno::EINVAL)?;
+        let query = Query::Resolve { source, dest, cached_only: cached_only(flags) };
+        // SAFETY: the caller's pointer.
+        unsafe { start(acm, &query, timeout, context) }
+    })
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdmux_acm_resolve_ip(
+    acm: *const Acm,
+    src: *const sockaddr,
+    dest: *const sockaddr,
+    flags: u32,
+    timeout: c_int,
+    context: *mut c_void,
+) -> u64 {
+    or(0, || {
+        // SAFETY: the caller's addresses.
+        let (source, dest) = unsafe { (ip(src)?, ip(dest)?) };
+        let dest = dest.ok_or(Errno::EINVAL)?;
+        let query = Query::Resolve { source, dest, cached_only: cached_only(flags) };
+        // SAFETY: the caller's pointer.
+        unsafe { start(acm, &query, timeout, context) }
+    })
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdmux_acm_resolve_path(
+    acm: *const Acm,
+    path: *const u8,
+    flags: u32,
+    timeout: c_int,
+    context: *mut c_void,
+) -> u64 {
+    or(0, || {
+        // SAFETY: the caller's record.
+        let query = unsafe { path_query(path, flags) }?;
+        // SAFETY: the caller's pointer.
+        unsafe { start(acm, &query, timeout, context) }
+    })
+}
+
+/// # Safety
+/// `acm` is null or what `rdmux_acm_open` returned.
+unsafe fn start(
+    acm: *const Acm,
+    query: &Query,
+    timeout: c_int,
+    context: *mut c_void,
+) -> Result<u64> {
+    // SAFETY: as promised.
+    let acm = unsafe { acm.as_ref() }.ok_or(Errno::EINVAL)?;
+    let timeout = u64::try_from(timeout).map_err(|_| Errno::EINVAL)?;
+    let mut state = acm.state.lock();
+    let id = state.requests.start(query, Duration::from_millis(timeout));
+    state.contexts.insert(id, Context(context));
+    Ok(id.0)
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdmux_acm_next(acm: *const Acm, answer: *mut CAnswer) -> c_int {
+    or(-1, || {
+        // SAFETY: the caller's pointer.
+        let acm = unsafe { acm.as_ref() }.filter(|_| !answer.is_null()).ok_or(Errno::EINVAL)?;
+        let mut state = acm.state.lock();
+        let Some((id, reply)) = state.requests.next() else { return Ok(0) };
+        let context = state.contexts.remove(&id).map_or(ptr::null_mut(), |context| context.0);
+        // SAFETY: the caller's memory.
+        unsafe { ptr::write(answer, CAnswer::of(id, context, &reply)) };
+        Ok(1)
+    })
+}
+
+impl CAnswer {
+    fn of(id: RequestId, context: *mut c_void, reply: &std::result::Result<Reply, Error>) -> Self {
+        let mut paths = [CPath::EMPTY; MAX_PATHS];
+        let (error, count) = match reply {
+            Ok(Reply::Paths(found)) => {
+                let pairs = paths.iter_mut().zip(&found.paths);
+                (0, pairs.map(|(path, found)| *path = found.into()).count())
+            }
+            Ok(_) => (libc::EPROTO, 0),
+            Err(error) => (error.errno(), 0),
+        };
+        Self { id: id.0, context, error, count: c_int::try_from(count).unwrap_or(0), paths }
+    }
+}
+
+/// # Safety
+/// As the header has it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdmux_acm_cancel(acm: *const Acm, id: u64) -> c_int {
+    or(-1, || {
+        // SAFETY: the caller's pointer.
+        let acm = unsafe { acm.as_ref() }.ok_or(Errno::EINVAL)?;
+        let mut state = acm.state.lock();
+        let id = RequestId(id);
+        state.contexts.remove(&id);
+        if state.requests.cancel(id) { Ok(0) } else { Err(Errno(libc::ENOENT)) }
+    })
+}
