@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libc::sockaddr;
-use parking_lot::Mutex;
 use rdmux_acm_client::{Error, Reply, RequestId, Requests};
 use rdmux_wire::acm::client::Query;
 
@@ -23,6 +23,12 @@ const MAX_PATHS: usize = 8;
 pub(crate) struct Acm {
     fd: c_int,
     state: Mutex<State>,
+}
+
+impl Acm {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 struct State {
@@ -151,7 +157,7 @@ unsafe fn start(
     // SAFETY: as promised.
     let acm = unsafe { acm.as_ref() }.ok_or(Errno::EINVAL)?;
     let timeout = u64::try_from(timeout).map_err(|_| Errno::EINVAL)?;
-    let mut state = acm.state.lock();
+    let mut state = acm.lock();
     let id = state.requests.start(query, Duration::from_millis(timeout));
     state.contexts.insert(id, Context(context));
     Ok(id.0)
@@ -164,7 +170,7 @@ pub(crate) unsafe extern "C" fn rdmux_acm_next(acm: *const Acm, answer: *mut CAn
     or(-1, || {
         // SAFETY: the caller's pointer.
         let acm = unsafe { acm.as_ref() }.filter(|_| !answer.is_null()).ok_or(Errno::EINVAL)?;
-        let mut state = acm.state.lock();
+        let mut state = acm.lock();
         let Some((id, reply)) = state.requests.next() else { return Ok(0) };
         let context = state.contexts.remove(&id).map_or(ptr::null_mut(), |context| context.0);
         // SAFETY: the caller's memory.
@@ -195,7 +201,7 @@ pub(crate) unsafe extern "C" fn rdmux_acm_cancel(acm: *const Acm, id: u64) -> c_
     or(-1, || {
         // SAFETY: the caller's pointer.
         let acm = unsafe { acm.as_ref() }.ok_or(Errno::EINVAL)?;
-        let mut state = acm.state.lock();
+        let mut state = acm.lock();
         let id = RequestId(id);
         state.contexts.remove(&id);
         if state.requests.cancel(id) { Ok(0) } else { Err(Errno(libc::ENOENT)) }

@@ -1,14 +1,13 @@
 //! Calls that wait, by the names of 2009: all threads of the process ask one service.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use libc::sockaddr;
-use parking_lot::lock_api::RawMutex as _;
-use parking_lot::{Mutex, RawMutex};
 use rdmux_acm_client::{Client, Endpoint};
 use rdmux_wire::acm::client::{COUNTERS, Paths, Query, Subject};
 use rdmux_wire::acm::{Address, AddressType};
@@ -19,9 +18,8 @@ use crate::arguments::{
 use crate::boundary::{Errno, Result, or};
 use crate::service::targets;
 
-/// The service of the process.
-static SERVICE: Mutex<Option<Arc<Client>>> =
-    Mutex::const_new(<RawMutex as parking_lot::lock_api::RawMutex>::INIT, None);
+/// The service of the process. The lock is one that a child of fork(2) can unlock, whoever waits for it in the parent.
+static SERVICE: Mutex<Option<Arc<Client>>> = Mutex::new(None);
 /// How long a call may take, in milliseconds.
 static TIMEOUT: AtomicU32 = AtomicU32::new(10_000);
 
@@ -31,23 +29,33 @@ fn timeout() -> Duration {
 
 /// The service that was connected to.
 fn service() -> Result<Arc<Client>> {
-    SERVICE.lock().clone().ok_or(Errno(libc::ENOTCONN))
+    lock().clone().ok_or(Errno(libc::ENOTCONN))
 }
 
-/// Has no thread hold the lock while the process is forked: the child could not take it any more.
+fn lock() -> Locked {
+    SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Locked = MutexGuard<'static, Option<Arc<Client>>>;
+
+thread_local! {
+    /// The lock, while this thread forks.
+    static FORKING: Cell<Option<Locked>> = const { Cell::new(None) };
+}
+
+/// Has no other thread hold the lock while the process is forked: the child could not take it any more.
 fn keep_from_fork() {
-    extern "C" fn lock() {
-        // SAFETY: unlocked by the one below, in this thread.
-        unsafe { SERVICE.raw() }.lock();
+    extern "C" fn before() {
+        // A thread that is about to end has none, and can do without.
+        let _ = FORKING.try_with(|forking| forking.set(Some(lock())));
     }
-    extern "C" fn unlock() {
-        // SAFETY: locked by the one above, in this thread or the one that it is a copy of.
-        unsafe { SERVICE.raw().unlock() };
+    extern "C" fn after() {
+        let _ = FORKING.try_with(Cell::take);
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the functions stay, since the library is not unloaded before them: the C library forgets those of one that is.
-        let _ = unsafe { libc::pthread_atfork(Some(lock), Some(unlock), Some(unlock)) };
+        // SAFETY: the C library forgets the functions of a library that is unloaded.
+        let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     });
 }
 
@@ -60,7 +68,7 @@ pub(crate) unsafe extern "C" fn ib_acm_connect(dest_svc: *const c_char) -> c_int
         // SAFETY: the caller's string.
         let client = Client::new(targets(unsafe { text(dest_svc) })?);
         client.connect(timeout())?;
-        *SERVICE.lock() = Some(Arc::new(client));
+        let _before = lock().replace(Arc::new(client));
         Ok(0)
     })
 }
@@ -82,7 +90,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> &'a [u8] {
 pub(crate) extern "C" fn ib_acm_disconnect() {
     or((), || {
         // Dropped without the lock.
-        let _client = SERVICE.lock().take();
+        let _client = lock().take();
         Ok(())
     });
 }
