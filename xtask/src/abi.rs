@@ -1,10 +1,11 @@
 //! `cargo xtask abi`: the shared object is to programs what the distribution's libraries are.
 //!
 //! `exports` compares symbols and version nodes, `headers` what programs have compiled in; `behaviour` runs
-//! C programs on it, and `readme` compiles the snippet that strangers read first. The tables in
+//! C programs on it, `acm` looks at libibacm, and `readme` compiles the snippet that strangers read first. The tables in
 //! `conformance/abi` were made from rdma-core 44; where the distribution's own files are installed, they
 //! are compared as well.
 
+mod acm;
 mod behaviour;
 mod exports;
 mod headers;
@@ -23,6 +24,7 @@ pub(crate) fn run(report: &mut Report) {
     exports::run(report);
     headers::run(report);
     readme::run(report);
+    acm::run(report);
     behaviour::run(report);
 }
 

@@ -4,8 +4,11 @@
 //! bin/rdmux
 //! lib/rdmux/librdmux_capi.so          and links by the names that programs ask for
 //! lib/rdmux/librdmux_view.so
+//! lib/rdmux/libibacm.so.1             and a link for the linker
 //! lib/rdmux/installed                 the list of all files, which --uninstall goes by
 //! lib/pkgconfig/rdmux.pc
+//! lib/pkgconfig/ibacm.pc
+//! include/rdmux/acm.h
 //! include/rdmux/rdmux.h
 //! include/rdmux/iwarp.h
 //! include/rdmux/cm.h
@@ -37,6 +40,10 @@ const LINKS: [&str; 7] = [
     "libibumad.so",
     "librdmux.so",
 ];
+/// The library of ACM, which is an object of its own.
+const ACM: &str = "libibacm.so.1";
+/// What the linker asks for.
+const ACM_LINK: &str = "libibacm.so";
 const LIB: &str = "lib/rdmux";
 const LIST: &str = "lib/rdmux/installed";
 
@@ -93,11 +100,14 @@ impl Place {
             self.uninstall().context("removing what was installed before")?;
         }
         let capi = sh::root().join("crates/capi");
+        let ibacm = sh::root().join("crates/ibacm");
         let mut list = Vec::new();
         let files = [
             (built.join("rdmux"), "bin/rdmux".to_owned()),
             (built.join("deps").join(OBJECT), format!("{LIB}/{OBJECT}")),
             (built.join("deps/librdmux_view.so"), format!("{LIB}/librdmux_view.so")),
+            (built.join("deps/librdmux_ibacm.so"), format!("{LIB}/{ACM}")),
+            (ibacm.join("include/rdmux/acm.h"), "include/rdmux/acm.h".to_owned()),
             (capi.join("include/rdmux/rdmux.h"), "include/rdmux/rdmux.h".to_owned()),
             (capi.join("include/rdmux/xrc.h"), "include/rdmux/xrc.h".to_owned()),
             (capi.join("include/rdmux/iwarp.h"), "include/rdmux/iwarp.h".to_owned()),
@@ -109,16 +119,19 @@ impl Place {
             fs::copy(&from, &path).with_context(|| format!("copying {}", from.display()))?;
             list.push(to);
         }
-        for name in LINKS {
+        for (name, object) in LINKS.map(|name| (name, OBJECT)).into_iter().chain([(ACM_LINK, ACM)])
+        {
             let to = format!("{LIB}/{name}");
-            symlink(OBJECT, self.fresh(&to)?).with_context(|| to.clone())?;
+            symlink(object, self.fresh(&to)?).with_context(|| to.clone())?;
             list.push(to);
         }
-        let template = fs::read_to_string(capi.join("rdmux.pc.in"))?;
-        let text = filled(&template, &self.prefix)?;
-        let to = "lib/pkgconfig/rdmux.pc".to_owned();
-        fs::write(self.fresh(&to)?, text).with_context(|| to.clone())?;
-        list.push(to);
+        for (folder, name) in [(&capi, "rdmux.pc"), (&ibacm, "ibacm.pc")] {
+            let template = fs::read_to_string(folder.join(format!("{name}.in")))?;
+            let text = filled(&template, &self.prefix)?;
+            let to = format!("lib/pkgconfig/{name}");
+            fs::write(self.fresh(&to)?, text).with_context(|| to.clone())?;
+            list.push(to);
+        }
         list.push(LIST.to_owned());
         fs::write(self.root.join(LIST), list.join("\n") + "\n").context(LIST)?;
         println!("{} files below {}", list.len(), self.root.display());
@@ -171,7 +184,7 @@ fn filled(template: &str, prefix: &Path) -> Result<String> {
         .replace("@version@", env!("CARGO_PKG_VERSION"))
         .replace("@url@", env!("CARGO_PKG_REPOSITORY"));
     if let Some(left) = text.lines().find(|line| line.contains('@')) {
-        bail!("rdmux.pc.in: {left}");
+        bail!("a pkg-config file: {left}");
     }
     Ok(text)
 }

@@ -93,6 +93,20 @@ fn nothing_else(ours: &Exports) -> Result<()> {
     Ok(())
 }
 
+/// A file exports just what a table of ours lists, each as `NODE NAME`.
+pub(super) fn are_listed(file: &Path, table: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(table).with_context(|| table.display().to_string())?;
+    let listed = text.lines().filter_map(|line| match line.split_once(' ') {
+        Some((node, name)) if !line.starts_with('#') => Some(format!("FUNC {name}@@{node}")),
+        _ => None,
+    });
+    let (listed, found) = (listed.collect::<BTreeSet<_>>(), Exports::of(file)?.0);
+    let wrong: Vec<&str> = listed.symmetric_difference(&found).map(String::as_str).collect();
+    ensure!(wrong.is_empty() && !found.is_empty(), "only in one of both:\n{}", wrong.join("\n"));
+    println!("{} symbols in order", found.len());
+    Ok(())
+}
+
 /// What a file exports, each as `KIND NAME@@NODE`, or `KIND NAME@NODE` where it is not the default.
 #[derive(Clone, Debug, PartialEq)]
 struct Exports(BTreeSet<String>);
