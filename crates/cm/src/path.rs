@@ -34,13 +34,19 @@ pub struct MadPath {
     pub remote_qpn: Qpn,
 }
 
-/// Who is at the other end of a path, as packets tell: a GID if they have a GRH, otherwise a LID.
+/// Who is at the other end of a path, as packets tell: a GID if they have a GRH, otherwise a LID, which is known in the subnet of
+/// one port only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peer {
     /// The GID.
     Gid(Gid),
     /// The LID.
-    Lid(u16),
+    Lid {
+        /// The port of ours.
+        port: u8,
+        /// The peer's LID.
+        lid: u16,
+    },
 }
 
 impl MadPath {
@@ -72,7 +78,10 @@ impl MadPath {
 
     /// Who is at the other end.
     pub const fn peer(&self) -> Peer {
-        if self.av.is_global { Peer::Gid(self.av.dgid) } else { Peer::Lid(self.av.dlid) }
+        match self.av.is_global {
+            true => Peer::Gid(self.av.dgid),
+            false => Peer::Lid { port: self.av.port_num, lid: self.av.dlid },
+        }
     }
 
     /// What the peer sees when a datagram comes along this path between two GIDs, as on RoCEv2: both ends
@@ -151,6 +160,12 @@ impl From<Path> for Paths {
 }
 
 impl Path {
+    /// With what a driver may leave out, and a lifetime that is a code.
+    pub(crate) fn normal(self) -> Self {
+        let back_lid = if self.back_lid == Lid(0) { self.slid } else { self.back_lid };
+        Self { back_lid, packet_lifetime: self.packet_lifetime.min(31), ..self }
+    }
+
     /// How datagrams to QP1 travel along it, by its address vector as the program's options changed it.
     pub(crate) const fn mad_path(&self, device: u32, av: AddressVector) -> MadPath {
         MadPath { device, local: self.local, av, pkey_index: self.pkey_index, remote_qpn: Qpn::QP1 }
@@ -173,11 +188,13 @@ mod tests {
             ..roce
         };
         // Whatever is known of the peer's GID, its packets do not say it.
-        assert_eq!(by_lid(7).peer(), Peer::Lid(7));
+        assert_eq!(by_lid(7).peer(), Peer::Lid { port: 1, lid: 7 });
         assert_ne!(by_lid(7).peer(), by_lid(8).peer());
         assert_ne!(by_lid(7).peer(), roce.peer());
+        let elsewhere = MadPath { av: AddressVector { port_num: 2, ..by_lid(7).av }, ..roce };
+        assert_ne!(by_lid(7).peer(), elsewhere.peer(), "another subnet may have that LID, too");
         let reply = by_lid(7).reply(64);
-        assert_eq!((reply.av.hop_limit, reply.peer()), (64, Peer::Lid(7)));
+        assert_eq!((reply.av.hop_limit, reply.peer()), (64, by_lid(7).peer()));
         assert_eq!((reply.av.sl, reply.av.src_path_bits), (3, 1));
     }
 }

@@ -180,6 +180,8 @@ pub struct Resolved {
     pub src: IpAddr,
     /// The device, of those that have this address.
     pub device: u32,
+    /// Its port.
+    pub port_num: u8,
     /// The peer's GID: its address where addresses are GIDs.
     pub dgid: Gid,
     /// The path MTU if it is known to be less than the port's.
@@ -187,10 +189,10 @@ pub struct Resolved {
 }
 
 impl RouteQuery {
-    /// The answer where addresses are GIDs: from `src`, over `device` unless only another one will do.
+    /// The answer where addresses are GIDs: from `src`, over port 1 of `device` unless only another one will do.
     pub fn over_ip(&self, src: IpAddr, device: u32) -> Resolved {
         let device = self.only.map_or(device, |only| only.device);
-        Resolved { src, device, dgid: self.dst.ip().into(), mtu: None }
+        Resolved { src, device, port_num: 1, dgid: self.dst.ip().into(), mtu: None }
     }
 }
 

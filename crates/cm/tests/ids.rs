@@ -205,7 +205,7 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     host.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut host.out).unwrap();
     host.cm.handle_resolve_failed(now, id, 113, &mut host.out);
     assert!(host.events().is_empty());
-    let known = Resolved { src: host.ip, device: 0, dgid: dst.ip().into(), mtu: None };
+    let known = Resolved { src: host.ip, device: 0, port_num: 1, dgid: dst.ip().into(), mtu: None };
     let answer = Resolved { mtu: Some(Mtu::M512), ..known };
     host.cm.handle_resolved(now, id, answer, &mut host.out);
     let resolved = host.event(EventKind::AddrResolved);

@@ -6,13 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use net::{CLIENT, Out, SECOND, SERVER};
 use rdmux_cm::{
-    ConnParam, DevicePort, EventKind, EventParam, IdHandle, LocalAddress, MadPath, Manager,
-    OnlyDevice, Path, PathData, PortSpace, Redirect, Refusal, Resolved, Time,
+    CmOption, ConnParam, DevicePort, EventKind, EventParam, IbAddr, IdHandle, IdOption,
+    LocalAddress, MadPath, Manager, OnlyDevice, Path, PathData, PathQuery, PortSpace, Redirect,
+    Refusal, Resolved, Time,
 };
 use rdmux_transport::attr::{AddressVector, QpType, TransportType};
-use rdmux_wire::cm::{CmMad, Message, RejReason, Req};
+use rdmux_wire::cm::{CmMad, Message, RejReason, Req, SidrStatus};
 use rdmux_wire::sa::PathRecord;
-use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey, Qpn};
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey, Qpn, ServiceId};
 
 const IB: u32 = 2;
 const PORT: u16 = 7174;
@@ -368,8 +369,8 @@ fn alternate_path_to_a_lid_or_partition_that_is_not_ours_is_rejected() {
 }
 
 #[test]
-fn redirection_on_infiniband_needs_a_lid() {
-    for (lid, follows) in [(Lid(0), false), (Lid(0xc001), false), (Lid(7), true)] {
+fn redirection_on_infiniband_goes_to_a_lid() {
+    for (lid, follows) in [(Lid(0xc001), false), (Lid(7), true)] {
         let (mut server, mut client) = (Host::new(1), Host::new(2));
         server.listener(None, PortSpace::Tcp, QpType::Rc);
         let id = client.routed(&server, PortSpace::Tcp, QpType::Rc, 0);
@@ -397,4 +398,193 @@ fn redirection_on_infiniband_needs_a_lid() {
         let request = server.event(EventKind::ConnectRequest);
         assert_eq!(request.negotiated.unwrap().av.sgid_index, 1);
     }
+}
+
+/// A client whose request a server has sent to its own second GID, without a LID: also the REJ, and how it travels.
+fn redirected(gid: impl Fn(&Host) -> Gid) -> (Host, Host, IdHandle, (MadPath, [u8; 256])) {
+    let (mut server, mut client) = (Host::new(1), Host::new(2));
+    server.listener(None, PortSpace::Tcp, QpType::Rc);
+    let id = client.routed(&server, PortSpace::Tcp, QpType::Rc, 0);
+    let messages = IdOption::Cm(CmOption::Messages(true));
+    client.cm.set_option(id, messages).unwrap();
+    client.cm.connect(Time::ZERO, id, &param(0x22), &mut client.out).unwrap();
+    let (path, mad) = client.sent();
+    server.take(&client, &path, &mad);
+    let request = server.event(EventKind::ConnectRequest).id;
+    let to = Redirect { gid: gid(&server), ..Redirect::default() };
+    let refusal = Refusal { reason: 24, info: to.to_info().to_vec(), private_data: Vec::new() };
+    server.cm.reject_with(Time::ZERO, request, &refusal, &mut server.out).unwrap();
+    let (path, mad) = server.sent();
+    client.take(&server, &path, &mad);
+    (server, client, id, (path, mad))
+}
+
+/// The path that administration has to where it was asked for one.
+fn way(client: &Host, query: &PathQuery) -> Path {
+    let by_address = query.by_address;
+    let av = AddressVector { dlid: 7, sl: 4, src_path_bits: 2, ..by_address.av };
+    let (slid, back_lid) = (Lid(client.port.lid.0 + 2), Lid(0));
+    Path { slid, back_lid, av, mtu: Mtu::M1024, ..by_address }
+}
+
+#[test]
+fn redirection_without_a_lid_goes_by_the_path_that_administration_has() {
+    let (mut server, mut client, id, (path, rej)) = redirected(|server| server.port.gids[1]);
+    let (asked, query) = client.out.paths.pop_front().unwrap();
+    let wanted = (id, server.port.gids[1], client.port.gids[0], Pkey(5));
+    let by_address = &query.by_address;
+    assert_eq!((asked, by_address.av.dgid, by_address.local, by_address.pkey), wanted);
+    assert!(client.out.events.is_empty() && client.out.mads.is_empty());
+    // Meanwhile it is neither repeated nor asked for twice.
+    client.take(&server, &path, &rej);
+    client.cm.handle_timeout(Time::ZERO.after(SECOND), &mut client.out);
+    assert!(client.out.paths.is_empty() && client.out.mads.is_empty());
+    assert!(client.out.events.is_empty());
+    let found = way(&client, &query);
+    client.cm.handle_path(Time::ZERO, id, query.attempt - 1, Ok(found), &mut client.out);
+    assert!(client.out.mads.is_empty(), "an answer to an older query");
+    client.cm.handle_path(Time::ZERO, id, query.attempt, Ok(found), &mut client.out);
+    let (path, mad) = client.sent();
+    assert_eq!((path.av.dlid, path.av.sl, path.av.src_path_bits), (7, 4, 2));
+    let Message::Req(req) = CmMad::parse(&mad).unwrap().message else { panic!("no REQ") };
+    let primary = &req.primary;
+    assert_eq!((primary.local_lid, primary.remote_lid, primary.sl), (Lid(10), Lid(7), 4));
+    assert_eq!((primary.remote_gid, req.path_mtu), (server.port.gids[1], Mtu::M1024.code()));
+    assert_eq!(client.cm.counters().redirected, 1);
+    server.take(&client, &path, &mad);
+    let request = server.event(EventKind::ConnectRequest);
+    assert_eq!(request.negotiated.unwrap().av.dlid, 10);
+    server.cm.accept(Time::ZERO, request.id, &param(0x11), &mut server.out).unwrap();
+    let (path, mad) = server.sent();
+    client.take(&server, &path, &mad);
+    let negotiated = *client.event(EventKind::ConnectResponse).negotiated.unwrap();
+    assert_eq!((negotiated.av.dlid, negotiated.path_mtu), (7, Mtu::M1024));
+}
+
+#[test]
+fn redirection_to_where_no_path_leads_is_a_refusal() {
+    let late = Time::ZERO.after(SECOND * 2);
+    let refused = |client: &mut Host| {
+        let rejected = client.out.events.pop_front().unwrap().1;
+        assert_eq!((rejected.kind, rejected.status), (EventKind::Rejected, 24));
+        let Some(Message::Rej(rej)) = rejected.message().map(|mad| mad.message) else { panic!() };
+        assert_eq!(rej.reason, RejReason::PORT_CM_REDIRECT);
+        assert!(client.out.mads.is_empty());
+        assert_eq!((client.cm.connections(), client.cm.deadlines()), (0, 0));
+    };
+    let to_gid = |server: &Host| server.port.gids[1];
+    let (_, mut client, id, _) = redirected(to_gid);
+    let (_, query) = client.out.paths.pop_front().unwrap();
+    client.cm.handle_path(Time::ZERO, id, query.attempt, Err(22), &mut client.out);
+    refused(&mut client);
+
+    let (_, mut client, id, _) = redirected(to_gid);
+    let (_, query) = client.out.paths.pop_front().unwrap();
+    client.cm.handle_timeout(late, &mut client.out);
+    assert_eq!(client.out.cancelled, [(id, query.attempt)]);
+    refused(&mut client);
+
+    // Nobody is asked for what no path leads to.
+    for gid in [Gid::ZERO, Gid([0xff; 16])] {
+        let (_, mut client, ..) = redirected(|_| gid);
+        assert!(client.out.paths.is_empty());
+        refused(&mut client);
+    }
+}
+
+#[test]
+fn who_ends_an_id_while_a_path_is_looked_for_takes_the_question_back() {
+    let (_, mut client, id, _) = redirected(|server| server.port.gids[1]);
+    let (_, query) = client.out.paths.pop_front().unwrap();
+    client.cm.destroy(Time::ZERO, id, &mut client.out).unwrap();
+    assert_eq!(client.out.cancelled, [(id, query.attempt)]);
+    let found = way(&client, &query);
+    client.cm.handle_path(Time::ZERO, id, query.attempt, Ok(found), &mut client.out);
+    assert_eq!((client.cm.connections(), client.cm.deadlines()), (0, 0));
+}
+
+#[test]
+fn lookup_that_is_redirected_without_a_lid_goes_there_too() {
+    let (mut server, mut client) = (Host::new(1), Host::new(2));
+    server.listener(None, PortSpace::Udp, QpType::Ud);
+    for answer in [true, false] {
+        let id = client.routed(&server, PortSpace::Udp, QpType::Ud, 0);
+        client.cm.connect(Time::ZERO, id, &param(0), &mut client.out).unwrap();
+        let (path, mad) = client.sent();
+        server.take(&client, &path, &mad);
+        let request = server.event(EventKind::ConnectRequest).id;
+        let to = Redirect { gid: server.port.gids[1], ..Redirect::default() };
+        let (reason, info) = (SidrStatus::REDIRECT.0.into(), to.to_info().to_vec());
+        let refusal = Refusal { reason, info, private_data: Vec::new() };
+        server.cm.reject_with(Time::ZERO, request, &refusal, &mut server.out).unwrap();
+        let (path, mad) = server.sent();
+        client.take(&server, &path, &mad);
+        let (_, query) = client.out.paths.pop_front().unwrap();
+        assert_eq!(query.by_address.av.dgid, server.port.gids[1]);
+        client.cm.handle_timeout(Time::ZERO.after(SECOND), &mut client.out);
+        assert!(client.out.mads.is_empty(), "it is not repeated meanwhile");
+        let found = answer.then(|| way(&client, &query)).ok_or(22);
+        client.cm.handle_path(Time::ZERO, id, query.attempt, found, &mut client.out);
+        if !answer {
+            let told = client.out.events.pop_front().unwrap().1;
+            let status = SidrStatus::REDIRECT.0.into();
+            assert_eq!((told.kind, told.status), (EventKind::Unreachable, status));
+            continue;
+        }
+        let (path, mad) = client.sent();
+        assert_eq!((path.av.dlid, path.av.sl), (7, 4));
+        server.take(&client, &path, &mad);
+        let request = server.event(EventKind::ConnectRequest).id;
+        server.cm.accept(Time::ZERO, request, &param(0x33), &mut server.out).unwrap();
+        let (path, mad) = server.sent();
+        client.take(&server, &path, &mad);
+        let EventParam::Ud(ud) = client.event(EventKind::Established).param else { panic!() };
+        assert_eq!((ud.av.dlid, ud.qp_num), (7, Qpn::new(0x33)));
+    }
+}
+
+#[test]
+fn request_for_the_second_port_may_come_to_the_first() {
+    let (mut server, mut client) = (Host::new(1), Host::new(2));
+    let second = second_port(&mut server);
+    let id = server.cm.create_id(SERVER, PortSpace::Ib, QpType::Rc, 0).unwrap();
+    let service = ServiceId(0x1000_0000_0000_0007);
+    let at = IbAddr { pkey: PARTITION, ..IbAddr::new(second.gids[0], service) };
+    server.cm.bind(id, at, false).unwrap();
+    server.cm.listen(id, 0).unwrap();
+    let id = client.cm.create_id(CLIENT, PortSpace::Ib, QpType::Rc, 0).unwrap();
+    let records = [
+        record(&client.port, &second, 0, PathData::PRIMARY),
+        record(&client.port, &server.port, 0, PathData::GMP),
+    ];
+    let dst = (None, at.into());
+    client.cm.resolve_along(Time::ZERO, id, dst, &records, false, &mut client.out).unwrap();
+    client.event(EventKind::RouteResolved);
+    client.cm.connect(Time::ZERO, id, &param(0x22), &mut client.out).unwrap();
+    let (path, mad) = client.sent();
+    assert_eq!(path.av.dlid, server.port.lid.0);
+    server.take(&client, &path, &mad);
+    let request = server.event(EventKind::ConnectRequest);
+    let av = request.negotiated.unwrap().av;
+    assert_eq!((av.port_num, av.dlid), (2, client.port.lid.0));
+    // The answer goes to where the request came from.
+    server.cm.accept(Time::ZERO, request.id, &param(0x11), &mut server.out).unwrap();
+    let (path, _) = server.sent();
+    assert_eq!((path.av.port_num, path.local), (1, server.port.gids[0]));
+}
+
+#[test]
+fn ids_with_a_gid_stay_while_a_port_has_it() {
+    let mut host = Host::new(1);
+    let id = host.cm.create_id(CLIENT, PortSpace::Ib, QpType::Rc, 0).unwrap();
+    let at = IbAddr::new(host.port.gids[1], ServiceId(0x1000_0000_0000_0007));
+    host.cm.bind(id, at, false).unwrap();
+    let (ip, device) = (host.ip, (IB, TransportType::Ib));
+    let address = LocalAddress::over_ip(ip, device, Guid(1), Mtu::M2048);
+    host.cm.set_addresses(Time::ZERO, vec![address.clone()], &mut host.out);
+    assert!(host.out.events.is_empty());
+    host.port.gids.truncate(1);
+    host.cm.set_device_ports(vec![host.port.clone()]);
+    host.cm.set_addresses(Time::ZERO, vec![address], &mut host.out);
+    host.event(EventKind::AddrChange);
 }

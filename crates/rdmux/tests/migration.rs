@@ -461,4 +461,12 @@ fn no_byte_is_lost_when_a_port_goes_down_under_a_connection_of_the_connection_ma
     managed.have_migrated();
     assert!(pair.is_at(1));
     pair.exchange(9);
+    // LAP, MRA, APR and DREQ go by the second port, too. One end has no other link, so that the next path leads from it to the
+    // other one's first port.
+    managed.load([ends[0][1], ends[1][0]]);
+    pair.exchange(10);
+    managed.ids[0].disconnect().unwrap();
+    next(&managed.channels[1], EventKind::Disconnected);
+    managed.ids[1].disconnect().unwrap();
+    next(&managed.channels[0], EventKind::Disconnected);
 }

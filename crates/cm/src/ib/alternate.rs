@@ -200,12 +200,9 @@ impl Cm {
         Some(Upcall::ToOwner { id: c.owner?, what: ConnEvent::AlternateUnanswered(status) })
     }
 
-    /// The connection has migrated: its messages go by this path now, if it begins at the same port. Those to another port's QP1
-    /// nobody would get: drivers have one for connections, that of the port where they are made.
+    /// The connection has migrated: its messages go by this path now.
     pub(crate) fn migrated(&mut self, conn: u32, to: &MadPath) {
-        if let Some(c) = self.conns.get_mut(&conn)
-            && to.av.port_num == c.path.av.port_num
-        {
+        if let Some(c) = self.conns.get_mut(&conn) {
             c.move_to(to);
         }
     }

@@ -7,6 +7,7 @@ use rdmux_transport::Time;
 use rdmux_wire::cm::Transport;
 use rdmux_wire::{Guid, Qpn};
 
+use super::redirect::Wanted;
 use super::state::State;
 use crate::path::MadPath;
 use crate::sink::IdHandle;
@@ -57,6 +58,8 @@ pub(crate) struct Conn {
     pub(super) service_timeout: u8,
     /// How often REQ may still be sent elsewhere.
     pub(super) redirects_left: u8,
+    /// The path to where it is to be sent.
+    pub(super) wanted: Wanted,
     /// In what time the peer should answer; a code.
     pub(super) response_timeout: u8,
     /// The RTU that was sent.
@@ -130,6 +133,7 @@ impl Conn {
             respites: 0,
             service_timeout: new.service_timeout,
             redirects_left: 0,
+            wanted: Wanted::Nothing,
             response_timeout: new.response_timeout,
             rtu: None,
             early_dreq: None,

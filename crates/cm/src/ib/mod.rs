@@ -41,7 +41,7 @@ use alloc::collections::BTreeMap;
 
 use rdmux_transport::Time;
 use rdmux_wire::cm::{Apr, Lap, Rej, Rep, Req, SidrRep, SidrReq};
-use rdmux_wire::{Guid, Qpn};
+use rdmux_wire::{Gid, Guid, Qpn};
 
 use self::conn::{Conn, Mad};
 use self::redirect::Redirected;
@@ -80,6 +80,9 @@ pub(crate) enum ConnEvent {
     Rejected(Box<Rej>),
     /// The peer asked for the request, or the lookup, to go elsewhere, and it went.
     Redirected(Redirected),
+    /// It is to go to this GID, and where that is somebody must be asked. Then the message, which came by this path, is to be looked
+    /// at again.
+    PathWanted { gid: Gid, came: MadPath },
     /// The peer needs more time; a code.
     MoreTime(u8),
     /// The peer wants another alternate path; the program must answer.

@@ -2,7 +2,8 @@
 //! 12.6.7.2; SIDR_REP with status 4, 12.11.2.1). The request goes there, as a new one, at most as often as the program allows.
 //!
 //! A redirection that cannot be followed is a refusal, and told as such: to a queue pair that is not QP1, to another partition,
-//! without an address that a request can go to. On InfiniBand it must have a LID, since nobody is asked for a path.
+//! without an address that a request can go to. Where there are LIDs and it has none, the layer of ids has the path to its GID looked
+//! for (IBTA 13.4.8.1, RedirectLID); meanwhile the request is not repeated. Then the redirection is looked at again.
 
 use alloc::boxed::Box;
 
@@ -13,7 +14,8 @@ use rdmux_wire::{Gid, Lid, Pkey};
 
 use super::conn::{Conn, NewConn, tid_of};
 use super::state::State;
-use super::{Cm, ConnEvent, Upcall};
+use super::timers::Timer;
+use super::{Cm, ConnEvent, Upcall, format};
 use crate::fields::Redirect;
 use crate::path::MadPath;
 use crate::sink::Sink;
@@ -25,6 +27,38 @@ pub(crate) struct Redirected {
     pub(crate) number: u32,
     /// Where the peer is now.
     pub(crate) to: Redirect,
+    /// The path to there, if it was looked for.
+    pub(crate) along: Option<crate::path::Path>,
+}
+
+/// The path to where a request was redirected without a LID.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Wanted {
+    /// None was needed yet.
+    #[default]
+    Nothing,
+    /// It is looked for.
+    Asked,
+    /// This one.
+    Found(crate::path::Path),
+    /// There is none.
+    Nowhere,
+}
+
+/// What becomes of a refusal that may be a redirection.
+pub(super) enum Followed {
+    /// It is a refusal.
+    Not,
+    /// Nothing more is to be done than to tell this.
+    Done(Option<Upcall>),
+}
+
+/// How to follow.
+enum Way {
+    By(AddressVector),
+    Along(crate::path::Path),
+    Ask,
+    Wait,
 }
 
 impl Redirect {
@@ -54,6 +88,24 @@ impl Redirect {
             flow_label,
             ..*av
         })
+    }
+
+    /// How to get there, if it may be followed.
+    fn way(&self, av: &AddressVector, partition: Pkey, wanted: Wanted) -> Option<Way> {
+        match wanted {
+            Wanted::Nothing => {}
+            Wanted::Asked => return Some(Way::Wait),
+            Wanted::Found(path) => return Some(Way::Along(path)),
+            Wanted::Nowhere => return None,
+        }
+        let is_without_lid = av.dlid != 0 && self.lid == Lid(0);
+        if !is_without_lid {
+            return self.moves(av, Some(partition)).map(Way::By);
+        }
+        let is_port = !self.gid.is_zero() && !self.gid.is_multicast();
+        // Whether it may be followed at all does not depend on the LID.
+        let with_lid = Self { lid: Lid(1), ..*self };
+        with_lid.moves(av, Some(partition)).filter(|_| is_port).map(|_| Way::Ask)
     }
 
     /// The same for a path as REQ describes it.
@@ -88,14 +140,28 @@ fn readdressed<const N: usize>(mut data: [u8; N], was: Gid, is: Gid) -> [u8; N] 
 }
 
 impl Cm {
-    /// A REJ redirects our REQ. The new request's connection, or none if it is a refusal.
+    /// A REJ that came by `came` redirects our REQ, or refuses it.
     pub(super) fn follow_rej(
         &mut self,
         now: Time,
         conn: u32,
-        rej: &Rej,
+        (came, rej): (&MadPath, &Rej),
         sink: &mut impl Sink,
-    ) -> Option<Upcall> {
+    ) -> Followed {
+        match self.try_to_follow_rej(now, conn, (came, rej), sink) {
+            Some(told) => Followed::Done(told),
+            None => Followed::Not,
+        }
+    }
+
+    #[expect(clippy::option_option, reason = "whether it is followed, and what is told of that")]
+    fn try_to_follow_rej(
+        &mut self,
+        now: Time,
+        conn: u32,
+        (came, rej): (&MadPath, &Rej),
+        sink: &mut impl Sink,
+    ) -> Option<Option<Upcall>> {
         let c = self.conns.get(&conn).filter(|c| c.state().awaits_rep() && c.redirects_left > 0)?;
         let with_cm = match rej.reason {
             RejReason::PORT_CM_REDIRECT => true,
@@ -105,14 +171,31 @@ impl Cm {
         let to = Redirect::of_info(&rej.ari, rej.ari_len)?;
         let sent = CmMad::parse(c.out.as_deref()?).ok()?;
         let Message::Req(req) = sent.message else { return None };
-        let moved = to.moves(&c.path.av, Some(req.pkey))?;
-        let path = if with_cm { MadPath { av: moved, ..c.path } } else { c.path };
+        let (owner, was) = (c.owner, req.primary.remote_gid);
+        let (moved, primary, along) = match to.way(&c.path.av, req.pkey, c.wanted)? {
+            Way::By(av) => (MadPath { av, ..c.path }, to.moves_path(&req.primary), None),
+            Way::Along(path) => {
+                let primary = format::path_of(&self.config, &path);
+                (path.mad_path(c.path.device, path.av), primary, Some(path))
+            }
+            Way::Ask => {
+                let c = self.conns.get_mut(&conn)?;
+                c.wanted = Wanted::Asked;
+                self.timers.clear(&mut c.deadline, Timer::Conn(conn));
+                let what = ConnEvent::PathWanted { gid: to.gid, came: *came };
+                return Some(owner.map(|id| Upcall::ToOwner { id, what }));
+            }
+            Way::Wait => {
+                self.counters.duplicates += 1;
+                return Some(None);
+            }
+        };
+        let path = if with_cm { moved } else { c.path };
         let number = self.redirected_conn(conn, path)?;
-        let was = req.primary.remote_gid;
-        let primary = to.moves_path(&req.primary);
         let req = Req {
             local_comm_id: number,
             private_data: readdressed(req.private_data, was, primary.remote_gid),
+            path_mtu: along.map_or(req.path_mtu, |path| path.mtu.code().min(req.path_mtu)),
             primary,
             // It leads to the port that has refused.
             alternate: Path::default(),
@@ -122,8 +205,8 @@ impl Cm {
         self.counters.redirected += 1;
         self.send_until_answered(now, number, &mad.to_bytes(), sink);
         let to = Redirect { gid: primary.remote_gid, ..to };
-        let id = self.conns.get(&number)?.owner?;
-        Some(Upcall::ToOwner { id, what: ConnEvent::Redirected(Redirected { number, to }) })
+        let what = ConnEvent::Redirected(Redirected { number, to, along });
+        Some(owner.map(|id| Upcall::ToOwner { id, what }))
     }
 
     /// A connection in place of another one, whose REQ will go by this path.
@@ -154,24 +237,63 @@ impl Cm {
     pub(super) fn follow_sidr(
         &mut self,
         now: Time,
-        rep: &SidrRep,
+        (came, rep): (&MadPath, &SidrRep),
         sink: &mut impl Sink,
-    ) -> Option<Upcall> {
-        let client = self.sidr_clients.get(&rep.request_id).filter(|c| c.redirects_left > 0)?;
+    ) -> Followed {
+        match self.try_to_follow_sidr(now, (came, rep), sink) {
+            Some(told) => Followed::Done(told),
+            None => Followed::Not,
+        }
+    }
+
+    #[expect(clippy::option_option, reason = "as above")]
+    fn try_to_follow_sidr(
+        &mut self,
+        now: Time,
+        (came, rep): (&MadPath, &SidrRep),
+        sink: &mut impl Sink,
+    ) -> Option<Option<Upcall>> {
+        let asked = rep.request_id;
+        let client = self.sidr_clients.get(&asked).filter(|c| c.redirects_left > 0)?;
         let to = Redirect::of_info(&rep.info, rep.info_len)?;
         let Message::SidrReq(mut req) = CmMad::parse(&client.out[..]).ok()?.message else {
             return None;
         };
-        let (was, lid) = (client.path.av.dgid, Lid(client.path.av.dlid));
-        let av = to.moves(&client.path.av, Some(req.pkey))?;
-        let path = MadPath { av, ..client.path };
+        let (was, lid, id) = (client.path.av.dgid, Lid(client.path.av.dlid), client.owner);
+        let (path, along) = match to.way(&client.path.av, req.pkey, client.wanted)? {
+            Way::By(av) => (MadPath { av, ..client.path }, None),
+            Way::Along(path) => (path.mad_path(client.path.device, path.av), Some(path)),
+            Way::Ask => {
+                self.await_way(asked);
+                let what = ConnEvent::PathWanted { gid: to.gid, came: *came };
+                return Some(Some(Upcall::ToOwner { id, what }));
+            }
+            Way::Wait => {
+                self.counters.duplicates += 1;
+                return Some(None);
+            }
+        };
         if lid.0 == 0 {
-            req.private_data = readdressed(req.private_data, was, av.dgid);
+            req.private_data = readdressed(req.private_data, was, path.av.dgid);
         }
-        let number = self.resend_lookup(now, rep.request_id, path, req, sink)?;
+        let number = self.resend_lookup(now, asked, path, req, sink)?;
         self.counters.redirected += 1;
-        let id = self.sidr_clients.get(&number)?.owner;
-        let to = Redirect { gid: av.dgid, ..to };
-        Some(Upcall::ToOwner { id, what: ConnEvent::Redirected(Redirected { number, to }) })
+        let to = Redirect { gid: path.av.dgid, ..to };
+        let what = ConnEvent::Redirected(Redirected { number, to, along });
+        Some(Some(Upcall::ToOwner { id, what }))
+    }
+
+    /// The path that [`ConnEvent::PathWanted`] asked for, or none. The redirection is to be handed in again.
+    pub(crate) fn way_of_request(&mut self, conn: u32, path: Option<crate::path::Path>) {
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.wanted = path.map_or(Wanted::Nowhere, Wanted::Found);
+        }
+    }
+
+    /// The same of a lookup.
+    pub(crate) fn way_of_lookup(&mut self, number: u32, path: Option<crate::path::Path>) {
+        if let Some(client) = self.sidr_clients.get_mut(&number) {
+            client.wanted = path.map_or(Wanted::Nowhere, Wanted::Found);
+        }
     }
 }

@@ -7,6 +7,7 @@ use rdmux_wire::Guid;
 use rdmux_wire::cm::{Rej, RejOf, RejReason};
 
 use super::conn::Conn;
+use super::redirect::Followed;
 use super::state::State;
 use super::{Cm, ConnEvent, Upcall, format};
 use crate::path::MadPath;
@@ -107,8 +108,8 @@ impl Cm {
             self.counters.unknown_connection += 1;
             return None;
         };
-        if let Some(redirected) = self.follow_rej(now, conn, &rej, sink) {
-            return Some(redirected);
+        if let Followed::Done(told) = self.follow_rej(now, conn, (path, &rej), sink) {
+            return told;
         }
         let c = self.conns.get_mut(&conn)?;
         let owner = c.owner;

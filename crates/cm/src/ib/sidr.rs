@@ -24,6 +24,7 @@ use rdmux_wire::{Pkey, Qkey, Qpn, ServiceId};
 
 use super::conn::{Mad, tid_of};
 use super::format::padded;
+use super::redirect::{Followed, Wanted};
 use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall};
 use crate::config::code_to_duration;
@@ -52,6 +53,8 @@ pub(crate) struct SidrClient {
     max_retries: u8,
     /// How often it may still be sent elsewhere.
     pub(super) redirects_left: u8,
+    /// The path to where it is to be sent.
+    pub(super) wanted: Wanted,
 }
 
 /// Names a lookup that a peer asked for: the peer and its request id.
@@ -124,6 +127,7 @@ impl Cm {
             deadline: Deadline::default(),
             max_retries: retries,
             redirects_left: fields.redirects(),
+            wanted: Wanted::Nothing,
         };
         self.send_lookup(now, request_id, client, sink);
         request_id
@@ -160,8 +164,17 @@ impl Cm {
         client.path = path;
         client.retries_left = client.max_retries;
         client.redirects_left -= 1;
+        client.wanted = Wanted::Nothing;
         self.send_lookup(now, request_id, client, sink);
         Some(request_id)
+    }
+
+    /// It is not repeated while the path to where it is redirected is looked for.
+    pub(super) fn await_way(&mut self, request_id: u32) {
+        if let Some(client) = self.sidr_clients.get_mut(&request_id) {
+            client.wanted = Wanted::Asked;
+            self.timers.clear(&mut client.deadline, Timer::SidrClient(request_id));
+        }
     }
 
     /// Nobody wants to know any more.
@@ -217,9 +230,9 @@ impl Cm {
         }
         let id = client.owner;
         if rep.status == SidrStatus::REDIRECT
-            && let Some(redirected) = self.follow_sidr(now, &rep, sink)
+            && let Followed::Done(told) = self.follow_sidr(now, (path, &rep), sink)
         {
-            return Some(redirected);
+            return told;
         }
         self.sidr_cancel(rep.request_id);
         Some(Upcall::ToOwner { id, what: ConnEvent::SidrReply(rep) })

@@ -89,7 +89,14 @@ impl Manager {
         let lost = self.ids.iter().filter_map(|(&id, i)| {
             let device = i.device.as_ref()?;
             let has = |a: &LocalAddress| a.ip == device.ip && a.device == device.device;
-            if i.state() == IdState::DeviceRemoval || self.addresses.iter().any(has) {
+            let is_gid = |port: &DevicePort| {
+                port.device == device.device
+                    && device.has_lids
+                    && device.ip == device.gid.ip()
+                    && port.gid_index(device.gid).is_some()
+            };
+            let is_there = self.addresses.iter().any(has) || self.device_ports.iter().any(is_gid);
+            if i.state() == IdState::DeviceRemoval || is_there {
                 return None;
             }
             Some((id, !self.addresses.iter().any(|a| a.device == device.device)))

@@ -15,7 +15,7 @@ use crate::group::{GroupAddr, GroupWish};
 use crate::ib::sidr::SidrKey;
 use crate::iw::StreamId;
 use crate::params::{Negotiated, Route};
-use crate::path::Path;
+use crate::path::{MadPath, Path};
 use crate::ports::PortSpace;
 use crate::sink::{ChannelId, IdHandle, LocalAddress, OnlyDevice};
 use crate::timers::Deadline;
@@ -222,6 +222,8 @@ pub(super) struct Id {
     pub(super) queries: u32,
     /// The latest path query.
     pub(super) path_query: u32,
+    /// Of an id whose request is redirected to where a path is looked for: the message that says so, and how it came.
+    pub(super) redirection: Option<(MadPath, Vec<u8>)>,
     /// When a route query or a path query ends without an answer.
     pub(super) deadline: Deadline,
 }
@@ -265,6 +267,7 @@ impl Id {
             groups: BTreeMap::new(),
             queries: 0,
             path_query: 0,
+            redirection: None,
             deadline: Deadline::default(),
         }
     }

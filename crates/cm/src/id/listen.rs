@@ -122,7 +122,11 @@ impl Manager {
         let listener = self.ports.get(&ps).and_then(|table| table.listener(at.port(), at.ip()));
         let Some(found) = listener.and_then(|id| self.ids.get(&id)) else { return Vec::new() };
         let devices = self.addresses.iter().filter(|a| a.ip == at.ip());
-        devices.filter(|a| found.may_use(a.device, a.transport)).map(|a| a.device).collect()
+        let devices = devices.filter(|a| found.may_use(a.device, a.transport)).map(|a| a.device);
+        let mut devices: Vec<u32> = devices.collect();
+        // It may have several ports.
+        devices.dedup();
+        devices
     }
 
     /// The process has read the CONNECT_REQUEST that brought `id`: it no longer counts to its
@@ -205,7 +209,8 @@ impl Manager {
             return Err(nobody);
         };
         // An address that packets do not show is the word of the peer's host.
-        let device = self.address_of(path.device, dst).cloned();
+        let port_num = self.asked_port(path, ask.gids.0);
+        let device = self.address_at_port(path.device, port_num, dst).cloned();
         if device.as_ref().is_none_or(|device| !device.has_lids) && (dst, src) != path.addresses() {
             self.cm.counters.bad_field += 1;
             return Err(Refusal::Reason(RejReason::INVALID_GID, None));

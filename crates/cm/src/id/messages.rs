@@ -1,18 +1,27 @@
 //! ask_for_time, set_private_data, and requests that go elsewhere.
 
+use core::time::Duration;
+
+use rdmux_transport::Time;
+use rdmux_transport::attr::AddressVector;
 use rdmux_wire::Gid;
 
 use super::Manager;
 use super::connect::check_len;
 use super::entry::Link;
+use super::route::service_of;
 use crate::address::{Addr, IbAddr};
 use crate::error::{CmError, Command};
 use crate::fields::Courtesy;
 use crate::ib::redirect::Redirected;
+use crate::path::{MadPath, Path, PathQuery};
 use crate::sink::{IdHandle, Sink};
 
 /// Private data of MRA.
 const MRA_DATA: usize = 222;
+
+/// How long the path to where a request is redirected is looked for.
+const WAY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Manager {
     /// Asks the peer for time, by MRA, before a CONNECT_REQUEST, a CONNECT_RESPONSE or an ALTERNATE_REQUEST is answered. The peer
@@ -59,6 +68,64 @@ impl Manager {
         Ok(())
     }
 
+    /// The request of an id is to go to a GID, as the message says that is being looked at: the path there is looked for, from the same
+    /// port.
+    pub(super) fn path_wanted(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        (gid, came): (Gid, MadPath),
+        sink: &mut impl Sink,
+    ) {
+        let Some(mad) = self.arrived.bytes() else { return };
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        let Some((path, route)) = found.path.zip(found.route) else { return };
+        found.path_query = found.path_query.wrapping_add(1);
+        let query = PathQuery {
+            attempt: found.path_query,
+            device: route.device,
+            src: route.src,
+            dst: route.dst,
+            service_id: service_of(found.ps, &route.dst),
+            by_address: Path { av: AddressVector { dgid: gid, ..path.av }, ..path },
+            timeout: WAY_TIMEOUT,
+        };
+        found.redirection = Some((came, mad));
+        self.timers.set(&mut found.deadline, id, now.after(WAY_TIMEOUT));
+        sink.query_path(id, query);
+    }
+
+    /// The path is found, or is not: then the redirection is a refusal.
+    pub(super) fn way_found(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        path: Option<Path>,
+        sink: &mut impl Sink,
+    ) {
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        let Some((came, mad)) = found.redirection.take() else { return };
+        let path = path.map(Path::normal);
+        match found.link {
+            Link::Conn(conn) => self.cm.way_of_request(conn, path),
+            Link::Lookup(number) => self.cm.way_of_lookup(number, path),
+            Link::None | Link::Stream(_) | Link::LookedUp(_) => return,
+        }
+        // It was counted when it came.
+        self.cm.counters.mads_received -= 1;
+        self.handle_mad(now, &came, &mad, sink);
+    }
+
+    /// The path was not found in time.
+    pub(super) fn no_way_found(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {
+        let redirection = self.ids.get(&id).and_then(|found| found.redirection.clone());
+        self.cancel_path(id, sink);
+        if let Some(found) = self.ids.get_mut(&id) {
+            found.redirection = redirection;
+        }
+        self.way_found(now, id, None, sink);
+    }
+
     /// The request of an id was sent elsewhere: where addresses are GIDs, the peer has another address now.
     pub(super) fn request_moved(&mut self, id: IdHandle, moved: &Redirected) {
         let Some(found) = self.ids.get_mut(&id) else { return };
@@ -71,7 +138,9 @@ impl Manager {
         let gid_of = |was: Gid| if to.gid.is_zero() { was } else { to.gid };
         if let Some(route) = &mut found.route {
             route.av.dgid = gid_of(route.av.dgid);
-            if has_lids {
+            if let Some(path) = &moved.along {
+                (route.av, route.slid, route.mtu) = (path.av, path.slid, route.mtu.min(path.mtu));
+            } else if has_lids {
                 (route.av.dlid, route.av.sl) = (to.lid.0, to.sl);
                 (route.av.traffic_class, route.av.flow_label) = (to.tclass, to.flow_label);
             }
@@ -86,11 +155,12 @@ impl Manager {
         }
         found.alternate = None;
         let av = found.route.map(|route| route.av);
-        if let (Some(negotiated), Some(av)) = (&mut found.negotiated, av) {
-            (negotiated.av, negotiated.alternate) = (av, None);
+        if let (Some(negotiated), Some(route)) = (&mut found.negotiated, &found.route) {
+            (negotiated.av, negotiated.alternate) = (route.av, None);
+            negotiated.path_mtu = negotiated.path_mtu.min(route.mtu);
         }
         if let (Some(path), Some(av)) = (&mut found.path, av) {
-            path.av = av;
+            *path = moved.along.unwrap_or(Path { av, ..*path });
         }
     }
 }

@@ -66,6 +66,7 @@ use crate::ports::{PortSpace, PortTable};
 use crate::services::ServiceTable;
 use crate::sink::{ChannelId, DevicePort, IdHandle, LocalAddress, Sink};
 use crate::timers::Timers;
+use rdmux_wire::Gid;
 
 /// All ids of one host.
 ///
@@ -139,6 +140,7 @@ impl Manager {
         while let Some(id) = self.timers.pop_due(now) {
             match self.ids.get(&id).map(|i| i.state()) {
                 Some(IdState::RouteQuery) => self.path_timeout(id, sink),
+                Some(IdState::Connect) => self.no_way_found(now, id, sink),
                 _ => self.resolve_timeout(id, sink),
             }
         }
@@ -236,6 +238,12 @@ impl Manager {
         self.addresses.iter().find(|a| a.ip == ip && a.device == device)
     }
 
+    /// An address of a device at the port by which packets come.
+    fn address_at_port(&self, device: u32, port_num: u8, ip: IpAddr) -> Option<&LocalAddress> {
+        let is_it = |a: &&LocalAddress| a.ip == ip && a.device == device && a.port_num == port_num;
+        self.addresses.iter().find(is_it)
+    }
+
     /// The device that an id has by an address: the first of those that it may have.
     fn device_of(&self, id: &Id, ip: IpAddr) -> Option<&LocalAddress> {
         let mut has = self.addresses.iter().filter(|a| a.ip == ip);
@@ -245,6 +253,18 @@ impl Manager {
     /// A port of a device.
     fn device_port(&self, device: u32, port_num: u8) -> Option<&DevicePort> {
         self.device_ports.iter().find(|p| p.device == device && p.port_num == port_num)
+    }
+
+    /// The port of ours that a request is for, by our GID in it: that of a device with LIDs may have come to another port than its path begins
+    /// at.
+    fn asked_port(&self, path: &MadPath, gid: Gid) -> u8 {
+        let came = path.av.port_num.max(1);
+        let has = |port: &&DevicePort| {
+            port.device == path.device && port.has_lids && port.gid_index(gid).is_some()
+        };
+        let mut ports = self.device_ports.iter().filter(has);
+        let is_there = ports.clone().any(|port| port.port_num == came);
+        if is_there { came } else { ports.next().map_or(came, |port| port.port_num) }
     }
 
     /// The first address of the family of `ip`.

@@ -264,7 +264,7 @@ impl Manager {
         if !of_partition {
             return None;
         }
-        let port = self.device_port(path.device, path.av.port_num.max(1));
+        let port = self.device_port(path.device, self.asked_port(path, gid));
         let device = port.and_then(|port| self.address_at(port, gid, ask.pkey));
         let invalid = Refusal::Reason(rdmux_wire::cm::RejReason::INVALID_GID, None);
         let Some(device) = device else { return Some(Err(invalid)) };

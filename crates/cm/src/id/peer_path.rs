@@ -171,9 +171,14 @@ impl Manager {
         let (slid, dlid) = (known_lid(primary.remote_lid), known_lid(primary.local_lid));
         // Linux refuses a partition that it does not have with the same reason.
         let pkey_index = port.pkey_index(req.pkey).ok_or_else(|| reason(RejReason::INVALID_GID))?;
-        let bits = slid.map_or(Some(path.av.src_path_bits), |lid| port.path_bits(lid));
+        // What the path does not say is as it was with the request, if that came to the same port.
+        let came = (path.av.port_num.max(1) == port.port_num).then_some(path.av);
+        let bits = match slid {
+            Some(lid) => port.path_bits(lid),
+            None => came.map(|av| av.src_path_bits),
+        };
         let bits = bits.ok_or_else(|| reason(RejReason::INVALID_LID))?;
-        let dlid = dlid.unwrap_or(Lid(path.av.dlid));
+        let dlid = dlid.or(came.map(|av| Lid(av.dlid))).unwrap_or(Lid(0));
         if !dlid.is_unicast() {
             return Err(reason(RejReason::INVALID_LID));
         }

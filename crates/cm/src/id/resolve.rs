@@ -199,7 +199,7 @@ impl Manager {
         };
         let answered = normalised(SocketAddr::new(answer.src, 0)).ip();
         let ip = if local.ip().is_unspecified() { answered } else { local.ip() };
-        let device = self.address_of(answer.device, ip).ok_or(())?.clone();
+        let device = self.address_at_port(answer.device, answer.port_num, ip).ok_or(())?.clone();
         if !found.may_use(device.device, device.transport) {
             return Err(());
         }

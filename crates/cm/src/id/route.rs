@@ -8,6 +8,8 @@
 //!            |  <--- time is over              ---> cancel_path, ROUTE_ERROR with -ETIMEDOUT
 //!            |  <--- destroy, device removal   ---> cancel_path
 //!
+//!   a request is redirected without a LID (`messages`): the same query, and no event
+//!
 //!   set_paths (`supplied`): the program has the path already, nobody is asked ---> ROUTE_RESOLVED
 //! ```
 
@@ -75,12 +77,14 @@ impl Manager {
         answer: Result<Path, i32>,
         sink: &mut impl Sink,
     ) {
-        let _ = now;
         let Some(found) = self.ids.get_mut(&id) else { return };
         if found.open_path_query() != Some(attempt) {
             return;
         }
         self.timers.clear(&mut found.deadline, id);
+        if found.redirection.is_some() {
+            return self.way_found(now, id, answer.ok(), sink);
+        }
         let path = match answer {
             Ok(path) => path,
             Err(errno) => return self.no_path(id, errno, sink),
@@ -93,9 +97,7 @@ impl Manager {
         let Some(found) = self.ids.get_mut(&id) else { return };
         let path = paths.primary;
         let mtu = found.device.as_ref().map_or(path.mtu, |device| path.mtu.min(device.mtu));
-        let packet_lifetime = path.packet_lifetime.min(31);
-        let back_lid = if path.back_lid == Lid(0) { path.slid } else { path.back_lid };
-        found.path = Some(Path { mtu, packet_lifetime, back_lid, ..path });
+        found.path = Some(Path { mtu, ..path.normal() });
         (found.alternate, found.cm_path) = (paths.alternate, paths.cm);
         found.go(IdState::RouteResolved);
         let route = self.refresh_route(id).map(|(_, route)| route);
@@ -115,6 +117,7 @@ impl Manager {
         let Some(found) = self.ids.get_mut(&id) else { return };
         if let Some(attempt) = found.open_path_query() {
             self.timers.clear(&mut found.deadline, id);
+            found.redirection = None;
             sink.cancel_path(id, attempt);
         }
     }
@@ -139,7 +142,8 @@ impl Manager {
 impl Id {
     /// The path query that is not answered yet.
     fn open_path_query(&self) -> Option<u32> {
-        (self.state() == IdState::RouteQuery).then_some(self.path_query)
+        let is_open = self.state() == IdState::RouteQuery || self.redirection.is_some();
+        is_open.then_some(self.path_query)
     }
 }
 

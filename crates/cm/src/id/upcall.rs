@@ -85,12 +85,23 @@ impl Manager {
     /// Something happened below an id, or for none yet.
     pub(super) fn handle_upcall(&mut self, now: Time, upcall: Upcall, sink: &mut impl Sink) {
         match upcall {
-            Upcall::ToOwner { id, what } => self.handle_conn_event(id, what, sink),
+            Upcall::ToOwner { id, what } => self.handle_conn_event(now, id, what, sink),
             wish => self.handle_wish(now, wish, sink),
         }
     }
 
-    fn handle_conn_event(&mut self, id: IdHandle, what: ConnEvent, sink: &mut impl Sink) {
+    fn handle_conn_event(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        what: ConnEvent,
+        sink: &mut impl Sink,
+    ) {
+        if let ConnEvent::PathWanted { gid, came } = what {
+            return self.path_wanted(now, id, (gid, came), sink);
+        }
+        // Whatever happened, a path to elsewhere is not wanted any more.
+        self.cancel_path(id, sink);
         let Some(found) = self.ids.get_mut(&id) else { return };
         if let Link::Conn(conn) = found.link
             && self.cm.state(conn).is_none()
@@ -107,6 +118,7 @@ impl Manager {
             ConnEvent::Response(rep, options) => self.response(id, &rep, options),
             ConnEvent::Established => EventBody::new(EventKind::Established),
             ConnEvent::Redirected(moved) => return self.request_moved(id, &moved),
+            ConnEvent::PathWanted { .. } => return,
             ConnEvent::MoreTime(_) if !found.options.fields.messages => return,
             ConnEvent::MoreTime(code) => EventBody::failed(EventKind::MoreTime, i32::from(code)),
             ConnEvent::AlternateAsked(lap) => return self.alternate_asked(id, &lap, sink),

@@ -22,7 +22,6 @@ use rdmux_cm::{IdHandle, MadPath, PortSpace, RouteQuery, Time};
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::kind;
-use rdmux_verbs::port::PortState;
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 use rdmux_wire::{Gid, Qkey};
 
@@ -160,7 +159,7 @@ impl Core {
 
     /// The kinds by which an id could reach a peer, in their order.
     fn candidates(&self, query: &RouteQuery) -> impl Iterator<Item = DeviceKind> + use<> {
-        let has_link = self.adapter.attr().is_some_and(|attr| attr.state == PortState::Active);
+        let has_link = self.adapter.has_link();
         let may_stream = query.may_stream;
         let fits = move |kind: &DeviceKind| match kind.transport_type() {
             TransportType::Iwarp => may_stream,

@@ -184,7 +184,7 @@ impl Service {
             Token::Lookout(port) => self.at_port(port, Core::lookout_event),
             Token::IbData(port) => self.at_port(port, Core::receive_ib),
             Token::HostRing(pair) => self.core.host_ring_event(pair),
-            Token::Sa => self.core.sa_event(),
+            Token::Sa(port) => self.at_port(port, Core::sa_event),
             Token::IssmFile(view, port) => {
                 self.at_port(port, |core, at| core.issm_closed(view, at));
             }

@@ -50,8 +50,8 @@ pub(super) enum Token {
     Lookout(u8),
     /// The service's socket for data of this port.
     IbData(u8),
-    /// The adapter's port's management interface, by which subnet administration is asked.
-    Sa,
+    /// The management interface of this port, by which subnet administration is asked.
+    Sa(u8),
     /// A service that was offered rings, by the number of the pair.
     HostRing(u64),
 }
@@ -81,7 +81,7 @@ impl Token {
             }
             Self::Lookout(port) => (15, port.into()),
             Self::IbData(port) => (16, port.into()),
-            Self::Sa => (17, 0),
+            Self::Sa(port) => (17, port.into()),
             Self::HostRing(pair) => (18, pair),
         };
         kind << KIND_SHIFT | id
@@ -110,7 +110,7 @@ impl Token {
             }
             15 => Self::Lookout(u8::try_from(id).ok()?),
             16 => Self::IbData(u8::try_from(id).ok()?),
-            17 => Self::Sa,
+            17 => Self::Sa(u8::try_from(id).ok()?),
             18 => Self::HostRing(id),
             _ => return None,
         })

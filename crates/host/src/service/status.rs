@@ -55,7 +55,7 @@ impl Core {
             fabrics: self.adapter.status(),
             clients: devices.map(|(_, c)| self.client_status(c)).collect(),
             ids: self.id_status(),
-            groups: [self.groups.status(), self.adapter.groups.status()].concat(),
+            groups: [self.groups.status(), self.adapter.groups()].concat(),
             xrc_domains,
             xrc_targets,
             device_counters: self.device_counters(),

@@ -5,7 +5,7 @@
 //! fabric says, `lookout` hears of a fabric that comes up, `manager` follows who holds `issmN` open, `data` has the sockets by
 //! which queue pairs exchange packets.
 //!
-//! Connections, over the first port: `gsi` has the connection manager's datagrams, `interface` finds the port that has an IP address, `peers` asks for
+//! Connections, each port for itself: `gsi` has the connection manager's datagrams, `interface` finds the port that has an IP address, `peers` asks for
 //! the path there and `groups` for multicast groups, both by `sa`, which asks subnet administration. Datagrams of programs go
 //! to the fabric without the service.
 
@@ -51,7 +51,7 @@ impl Ib {
 impl ServicePort for Ib {
     fn describe(&self, core: &Core, kind: DeviceKind) -> Vec<Port> {
         let mut ports = core.adapter.ports(kind, core.node_guid);
-        // The host's addresses lead to the first.
+        // The host's addresses lead to each of them; who asks the device for them asks the first.
         if let Some(first) = ports.first_mut() {
             first.addresses = core.addresses.gids();
         }
@@ -66,26 +66,40 @@ impl ServicePort for Ib {
         core.adapter.described().cloned()
     }
 
-    /// All of the host's: each leads to the port.
+    /// All of the host's: each leads to every port, and to one that is active first.
     fn addresses(&self, core: &Core, kind: DeviceKind) -> Vec<LocalAddress> {
         let node_guid = self.node_guid(core, kind);
-        let (gid, port) =
-            (core.adapter.port_gid(core.node_guid), core.adapter.device_port(core.node_guid));
-        let mtu = core.adapter.attr().map_or(Mtu::M256, |attr| attr.active_mtu);
-        let at_port = |address: LocalAddress| LocalAddress {
-            gid,
-            sgid_index: 0,
-            pkey: port.pkeys.first().copied().unwrap_or(Pkey::DEFAULT),
-            ipoib_qkey: core.interface_qkey(),
-            mtu,
-            has_lids: true,
-            ..address
+        let at_port = |at: PortAt| {
+            let (gid, port) = (
+                core.adapter[at].port_gid(core.node_guid),
+                core.adapter[at].device_port(core.node_guid),
+            );
+            let mtu = core.adapter[at].attr().map_or(Mtu::M256, |attr| attr.active_mtu);
+            let pkey = port.pkeys.first().copied().unwrap_or(Pkey::DEFAULT);
+            let (port_num, ipoib_qkey) = (at.number(), core.interface_qkey(at));
+            let leads = move |address: LocalAddress| LocalAddress {
+                port_num,
+                gid,
+                sgid_index: 0,
+                pkey,
+                ipoib_qkey,
+                mtu,
+                has_lids: true,
+                ..address
+            };
+            core.addresses.for_cm(kind, node_guid).into_iter().map(leads)
         };
-        core.addresses.for_cm(kind, node_guid).into_iter().map(at_port).collect()
+        core.adapter.preferred().into_iter().flat_map(at_port).collect()
     }
 
+    fn max_ports(&self) -> u8 {
+        port::MAX_PORTS
+    }
+
+    /// Those with a link first: who leaves it open by which port to connect goes by one of these.
     fn device_ports(&self, core: &Core, _kind: DeviceKind) -> Vec<DevicePort> {
-        core.adapter.iter().map(|adapter| adapter.device_port(core.node_guid)).collect()
+        let device_port = |at: PortAt| core.adapter[at].device_port(core.node_guid);
+        core.adapter.preferred().into_iter().map(device_port).collect()
     }
 
     /// As RoCE, whose queue pairs are the same.
@@ -100,7 +114,9 @@ impl ServicePort for Ib {
     }
 
     fn cancel_path(&self, core: &mut Core, id: IdHandle, attempt: u32) {
-        core.adapter.sa.cancel_path(id, attempt);
+        for adapter in core.adapter.iter_mut() {
+            adapter.sa.cancel_path(id, attempt);
+        }
     }
 
     fn join_for_id(&self, core: &mut Core, id: IdHandle, query: JoinQuery) {

@@ -42,6 +42,11 @@ pub(super) trait ServicePort: Sync {
         None
     }
 
+    /// The most ports that such a device has.
+    fn max_ports(&self) -> u8 {
+        1
+    }
+
     /// The addresses by which the connection manager knows the ports.
     fn addresses(&self, core: &Core, kind: DeviceKind) -> Vec<LocalAddress> {
         core.addresses.for_cm(kind, self.node_guid(core, kind))
@@ -173,10 +178,11 @@ impl PortId {
         Self::with_cm().filter(|port| port.device.has_qp1_of_host())
     }
 
-    /// The ports where the connection manager has datagrams.
+    /// The ports where the connection manager has datagrams: as many as a device may have.
     pub(super) fn with_cm() -> impl Iterator<Item = Self> {
         let rows = kind::rows().iter().filter(|row| row.services.include(QpType::Ud));
-        rows.map(|row| Self { device: row.kind, number: 1 })
+        let numbers = |kind| 1..=of(kind).max_ports();
+        rows.flat_map(move |row| numbers(row.kind).map(|number| Self { device: row.kind, number }))
     }
 }
 

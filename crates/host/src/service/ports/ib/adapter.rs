@@ -121,6 +121,11 @@ impl Adapter {
         self.known.as_ref().map(|known| &known.port.attr)
     }
 
+    /// The state of its link.
+    pub(super) fn state(&self) -> PortState {
+        self.attr().map_or(PortState::Down, |attr| attr.state)
+    }
+
     /// The GID by which the port is known: the first of its table.
     pub(super) fn port_gid(&self, host: Guid) -> Gid {
         self.port(Ib::KIND, host).gids().first().map_or(Gid::ZERO, |entry| entry.gid)
@@ -250,9 +255,9 @@ impl Core {
         if self.adapter.poll_timeout().is_none_or(|due| due > now) {
             return;
         }
-        self.poll_sa();
-        self.poll_interface();
         for at in self.adapter.every() {
+            self.poll_sa(at);
+            self.poll_interface(at);
             self.poll_attachment(at, now);
         }
     }
@@ -372,9 +377,7 @@ impl Core {
         tracing::info!("fabric {fabric} gave adapter {node} for port {number}");
         self.tell_port(at, events);
         self.watch_managers();
-        if at.is_first() {
-            self.open_sa();
-        }
+        self.open_sa(at);
         self.answer_greetings();
     }
 
@@ -511,9 +514,7 @@ impl Core {
     fn forget_fabric(&mut self, at: PortAt) {
         self.look_later(at, true);
         self.adapter[at].settles = None;
-        if at.is_first() {
-            self.close_sa();
-        }
+        self.close_sa(at);
         self.take_table(at, None);
         self.clear_is_sm(at);
         if let Some(known) = &mut self.adapter[at].known {
@@ -540,9 +541,7 @@ impl Core {
     fn tell_port(&mut self, at: PortAt, events: Vec<PortEvent>) {
         self.follow_gids(at);
         self.follow_ports();
-        if at.is_first() {
-            self.react_to(&events);
-        }
+        self.react_to(at, &events);
         let events = events.into_iter().map(|event| (at.number(), event)).collect();
         self.notify_ports_of(Ib::KIND, events);
         self.refresh_view();
@@ -552,7 +551,7 @@ impl Core {
 impl Core {
     /// What happens to a port ends its memberships, and what is known of others' addresses, as with Linux (`mcast_event_handler`,
     /// `ipoib_event`).
-    fn react_to(&mut self, events: &[PortEvent]) {
+    fn react_to(&mut self, at: PortAt, events: &[PortEvent]) {
         let ends_groups = |event: &PortEvent| {
             use PortEvent as E;
             matches!(
@@ -561,10 +560,10 @@ impl Core {
             )
         };
         if events.iter().any(ends_groups) {
-            self.lose_groups();
-            self.forget_neighbours();
+            self.lose_groups(at);
+            self.forget_neighbours(at);
         }
-        self.follow_interface();
+        self.follow_interface(at);
         self.drain_outbox();
     }
 }

@@ -1,20 +1,20 @@
 //! The ports of the host's adapter, each plugged into a fabric: as many as the host was given fabrics.
 
-use std::ops::{Deref, DerefMut, Index, IndexMut};
+use std::ops::{Index, IndexMut};
 use std::os::fd::OwnedFd;
 
 use rdmux_cm::Time;
 use rdmux_fabric::FabricName;
 use rdmux_fabric::proto::HostPort;
 use rdmux_verbs::control::DeviceKind;
-use rdmux_verbs::port::{self, Port};
+use rdmux_verbs::port::{self, Port, PortState};
 use rdmux_wire::Guid;
 
 use super::adapter::{Adapter, own_guid};
 use super::greetings::Greeting;
-use crate::proto::FabricStatus;
+use crate::proto::{FabricStatus, GroupStatus};
 
-/// See the module. Connections are made over the first: to who asks for no port it is that one.
+/// See the module.
 #[derive(Debug)]
 pub(in crate::service) struct Adapters {
     first: Adapter,
@@ -36,10 +36,6 @@ impl PortAt {
     /// Its number.
     pub(in crate::service) fn number(self) -> u8 {
         self.0 + 1
-    }
-    /// Whether it is the one over which connections are made.
-    pub(super) fn is_first(self) -> bool {
-        self == Self::FIRST
     }
 }
 
@@ -100,23 +96,46 @@ impl Adapters {
         self.iter().map(Adapter::status).collect()
     }
 
+    /// Which groups ids are members of.
+    pub(in crate::service) fn groups(&self) -> Vec<GroupStatus> {
+        self.iter().flat_map(|adapter| adapter.groups.status()).collect()
+    }
+
+    /// The ports in the order in which the host's IP addresses lead to them: those with a link that is active, then the others.
+    pub(super) fn preferred(&self) -> Vec<PortAt> {
+        let (mut active, others): (Vec<_>, Vec<_>) =
+            self.every().partition(|at| self[*at].state() == PortState::Active);
+        active.extend(others);
+        active
+    }
+
+    /// The port to which the host's addresses lead here.
+    pub(super) fn of_ip(&self) -> PortAt {
+        self.preferred().first().copied().unwrap_or(PortAt::FIRST)
+    }
+
+    /// Whether a port is active.
+    pub(in crate::service) fn has_link(&self) -> bool {
+        self.iter().any(|adapter| adapter.state() == PortState::Active)
+    }
+
+    /// The ports that look for other hosts' addresses and answer for this one's: of each fabric one, so that no two answers contradict each
+    /// other. It is the first with a link that is active, or else with one at all.
+    pub(super) fn speakers(&self) -> Vec<PortAt> {
+        let mut speakers = Vec::<PortAt>::new();
+        for at in self.preferred() {
+            let adapter = &self[at];
+            let is_other = |other: &PortAt| self[*other].fabric() != adapter.fabric();
+            if adapter.state() != PortState::Down && speakers.iter().all(is_other) {
+                speakers.push(at);
+            }
+        }
+        speakers
+    }
+
     /// When there is something to do.
     pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
         self.iter().filter_map(Adapter::poll_timeout).min()
-    }
-}
-
-impl Deref for Adapters {
-    type Target = Adapter;
-
-    fn deref(&self) -> &Adapter {
-        &self.first
-    }
-}
-
-impl DerefMut for Adapters {
-    fn deref_mut(&mut self) -> &mut Adapter {
-        &mut self.first
     }
 }
 
@@ -162,6 +181,5 @@ mod tests {
         let numbers: Vec<_> = adapters.every().map(|at| adapters[at].wanted.number).collect();
         assert_eq!(numbers, [1, 2]);
         assert_eq!((adapters.at(0), adapters.at(3)), (None, None));
-        assert!(adapters.at(1).unwrap().is_first() && !adapters.at(2).unwrap().is_first());
     }
 }

@@ -356,13 +356,13 @@ impl Core {
 
     fn process_ib(&mut self, at: PortAt, arrival: &Arrival<'_>) -> Result<(), Count> {
         match Qpn::new(arrival.dest_qpn().ok_or(Count::DropMalformed)?) {
-            Qpn::QP1 if at.is_first() => self.process_gsi(arrival),
-            INTERFACE if at.is_first() => self.process_resolution(arrival),
+            Qpn::QP1 => self.process_gsi(at, arrival),
+            INTERFACE => self.process_resolution(at, arrival),
             Qpn::MULTICAST if arrival.dgid().is_multicast() => {
                 let mgid = arrival.dgid();
                 self.pass_on(at, mgid, arrival);
-                if at.is_first() && self.adapter.interface.hears(mgid) {
-                    self.process_resolution(arrival)?;
+                if self.adapter[at].interface.hears(mgid) {
+                    self.process_resolution(at, arrival)?;
                 }
                 Ok(())
             }

@@ -14,6 +14,7 @@ use rdmux_wire::mad::Method;
 use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, Selector};
 use rdmux_wire::{Gid, Qkey};
 
+use super::adapters::PortAt;
 use super::sa::{Subject, question};
 use crate::proto::GroupStatus;
 use crate::service::core::Core;
@@ -70,43 +71,50 @@ impl Administration<Member> for Out {
 }
 
 impl Core {
-    fn with_memberships(&mut self, f: impl FnOnce(&mut Memberships<Member>, &mut Out)) {
+    fn with_memberships(&mut self, at: PortAt, f: impl FnOnce(&mut Memberships<Member>, &mut Out)) {
         let mut out = Out::default();
-        f(&mut self.adapter.groups.memberships, &mut out);
+        f(&mut self.adapter[at].groups.memberships, &mut out);
         for (member, result) in out.told {
-            self.member_told(member, result);
+            self.member_told(at, member, result);
         }
         for (number, method, record, mask) in out.asks {
             let bytes = record.to_bytes();
             let mad = question(method, McMemberRecord::ATTR_ID, &bytes, mask.bits());
             let timeout = if method == Method::DELETE { TIMEOUT * 3 } else { TIMEOUT };
-            self.ask_sa(Subject::Group(number), &mad, timeout);
+            self.ask_sa(at, Subject::Group(number), &mad, timeout);
         }
     }
 
     /// Somebody wants to be a member of a group.
-    pub(super) fn want_group(&mut self, member: Member, join: Join) {
-        self.with_memberships(|memberships, out| memberships.join(member, join, out));
+    pub(super) fn want_group(&mut self, at: PortAt, member: Member, join: Join) {
+        self.with_memberships(at, |memberships, out| memberships.join(member, join, out));
     }
 
     /// Subnet administration has answered.
-    pub(super) fn group_answered(&mut self, question: u64, answer: Result<McMemberRecord, i32>) {
-        self.with_memberships(|memberships, out| memberships.handle_answer(question, answer, out));
+    pub(super) fn group_answered(
+        &mut self,
+        at: PortAt,
+        question: u64,
+        answer: Result<McMemberRecord, i32>,
+    ) {
+        self.with_memberships(at, |memberships, out| {
+            memberships.handle_answer(question, answer, out)
+        });
     }
 
     /// The port has lost its groups: its link was down, its LID is another one, or the manager asks to register again.
-    pub(super) fn lose_groups(&mut self) {
-        self.interface_lost();
-        self.with_memberships(Memberships::lose_all);
+    pub(super) fn lose_groups(&mut self, at: PortAt) {
+        self.interface_lost(at);
+        self.with_memberships(at, Memberships::lose_all);
     }
 
-    fn member_told(&mut self, member: Member, result: Result<McMemberRecord, i32>) {
+    fn member_told(&mut self, at: PortAt, member: Member, result: Result<McMemberRecord, i32>) {
         match member {
-            Member::Interface => self.broadcast_joined(result),
+            Member::Interface => self.broadcast_joined(at, result),
             Member::Id(id, _) => {
                 let query = match result {
-                    Ok(_) => self.adapter.groups.wishes.get(&member).copied(),
-                    Err(_) => self.adapter.groups.wishes.remove(&member),
+                    Ok(_) => self.adapter[at].groups.wishes.get(&member).copied(),
+                    Err(_) => self.adapter[at].groups.wishes.remove(&member),
                 };
                 if let Some(query) = query {
                     self.group_joined(id, query, result);
@@ -117,13 +125,14 @@ impl Core {
 
     /// Joins a group for an id.
     pub(super) fn join_ib_for_id(&mut self, id: IdHandle, query: JoinQuery) {
-        let broadcast = self.adapter.interface.broadcast().copied();
+        let Some(at) = self.adapter.at(query.port_num) else {
+            return self.group_joined(id, query, Err(libc::ENODEV));
+        };
+        let broadcast = self.adapter[at].interface.broadcast().copied();
         let join = match (query.wish, broadcast) {
-            // Subnet administration is asked from the first port only.
-            _ if query.port_num != 1 => None,
             (GroupWish::Record { record, mask }, _) => Some(Join { record, mask }),
             (GroupWish::Address { group, .. }, Some(broadcast)) => {
-                Some(self.wish(&query, group, &broadcast))
+                Some(self.wish(at, &query, group, &broadcast))
             }
             // Linux has this errno, too, where the broadcast group is not known.
             (GroupWish::Address { .. }, None) => None,
@@ -132,25 +141,32 @@ impl Core {
             return self.group_joined(id, query, Err(libc::EADDRNOTAVAIL));
         };
         let member = Member::Id(id, query.context);
-        self.adapter.groups.wishes.insert(member, query);
-        self.want_group(member, join);
+        self.adapter[at].groups.wishes.insert(member, query);
+        self.want_group(at, member, join);
     }
 
     /// Takes that back.
     pub(super) fn leave_ib_for_id(&mut self, id: IdHandle, query: &JoinQuery) {
+        let Some(at) = self.adapter.at(query.port_num) else { return };
         let member = Member::Id(id, query.context);
-        self.adapter.groups.wishes.remove(&member);
-        self.with_memberships(|memberships, out| memberships.leave(member, out));
+        self.adapter[at].groups.wishes.remove(&member);
+        self.with_memberships(at, |memberships, out| memberships.leave(member, out));
     }
 
-    fn wish(&self, query: &JoinQuery, group: GroupAddr, broadcast: &McMemberRecord) -> Join {
+    fn wish(
+        &self,
+        at: PortAt,
+        query: &JoinQuery,
+        group: GroupAddr,
+        broadcast: &McMemberRecord,
+    ) -> Join {
         let as_ip = query.port_space == PortSpace::IpoIb;
         let record = McMemberRecord {
             mgid: match group {
                 GroupAddr::Ip(ip) => mgid(ip, query.port_space, broadcast),
                 GroupAddr::Gid(mgid) => mgid,
             },
-            port_gid: self.adapter.port_gid(self.node_guid),
+            port_gid: self.adapter[at].port_gid(self.node_guid),
             qkey: if as_ip { broadcast.qkey } else { Qkey::RDMA_UDP },
             mtu_selector: Selector::EXACTLY,
             rate_selector: Selector::EXACTLY,

@@ -1,4 +1,4 @@
-//! QP1 of the adapter's port, as far as connections are concerned: datagrams of the connection manager travel from host to host
+//! QP1 of the adapter's ports, as far as connections are concerned: datagrams of the connection manager travel from host to host
 //! as data does, and come to the service's own socket.
 
 use rdmux_cm::MadPath;
@@ -8,12 +8,15 @@ use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Bth, Deth, Gid, Grh, HeaderBuf, Opcode, Packet, Psn, Qkey, Qpn};
 
 use super::Ib;
+use super::adapters::PortAt;
 use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::ports::PortId;
 
-/// The port over which connections are made.
-const PORT: PortId = PortId { device: Ib::KIND, number: 1 };
+/// A port as the dispatcher of management datagrams knows it.
+fn port_id(at: PortAt) -> PortId {
+    PortId { device: Ib::KIND, number: at.number() }
+}
 
 /// A datagram that came to a queue pair of the service.
 pub(super) struct Datagram<'a> {
@@ -29,14 +32,18 @@ pub(super) struct Datagram<'a> {
 
 impl Core {
     /// Reads a datagram; the wire has checked its addresses and its partition.
-    pub(super) fn datagram<'a>(&self, arrival: &Arrival<'a>) -> Result<Datagram<'a>, Count> {
+    pub(super) fn datagram<'a>(
+        &self,
+        at: PortAt,
+        arrival: &Arrival<'a>,
+    ) -> Result<Datagram<'a>, Count> {
         let packet = Packet::parse(arrival.without_icrc()).map_err(|_| Count::DropMalformed)?;
         if packet.bth.opcode != Opcode::UD_SEND_ONLY {
             return Err(Count::DropOpcode);
         }
         let deth = packet.deth.ok_or(Count::DropOpcode)?;
         let route = arrival.ib.ok_or(Count::DropMalformed)?;
-        let port = self.adapter.device_port(self.node_guid);
+        let port = self.adapter[at].device_port(self.node_guid);
         let pkey_index = port.pkeys.iter().position(|key| packet.bth.pkey.admits(*key));
         let pkey_index = pkey_index.and_then(|at| u16::try_from(at).ok()).ok_or(Count::DropPkey)?;
         let grh = route.grh.as_ref().and_then(|grh| Grh::parse(grh).ok());
@@ -44,7 +51,7 @@ impl Core {
             dlid: route.slid.0,
             sl: route.sl,
             src_path_bits: route.dlid_path_bits,
-            port_num: PORT.number,
+            port_num: at.number(),
             ..AddressVector::default()
         };
         let default = port.gids.first().copied().unwrap_or(Gid::ZERO);
@@ -68,24 +75,27 @@ impl Core {
     }
 
     /// A datagram came to QP1.
-    pub(super) fn process_gsi(&mut self, arrival: &Arrival<'_>) -> Result<(), Count> {
-        let datagram = self.datagram(arrival)?;
+    pub(super) fn process_gsi(&mut self, at: PortAt, arrival: &Arrival<'_>) -> Result<(), Count> {
+        let datagram = self.datagram(at, arrival)?;
         if datagram.qkey != Qkey::QP1 {
             return Err(Count::DropQkey);
         }
         let path = MadPath {
-            device: PORT.device as u32,
+            device: Ib::KIND as u32,
             local: datagram.local,
             av: datagram.av,
             pkey_index: datagram.pkey_index,
             remote_qpn: datagram.src_qpn,
         };
-        self.process_mad(PORT, &path, datagram.payload)
+        self.process_mad(port_id(at), &path, datagram.payload)
     }
 
     /// Sends a datagram of the connection manager.
     pub(super) fn send_from_gsi(&mut self, path: &MadPath, qkey: Qkey, mad: &[u8; MAD_LEN]) {
-        let port = self.adapter.device_port(self.node_guid);
+        let Some(at) = self.adapter.at(path.av.port_num) else {
+            return self.counts.add(Count::TxErrors);
+        };
+        let port = self.adapter[at].device_port(self.node_guid);
         let own = rdmux_wire::Lid(path.av.dlid);
         if let Some(bits) = port.path_bits(own).filter(|_| path.remote_qpn == Qpn::QP1) {
             // To ourselves: it comes from the LID that it left by, and not over any wire.
@@ -97,23 +107,24 @@ impl Core {
             };
             let local = if path.av.is_global { path.av.dgid } else { path.local };
             self.counts.add(Count::TxMads);
-            return self.outbox.deliver(PORT, &MadPath { av: back, local, ..*path }, mad);
+            return self.outbox.deliver(port_id(at), &MadPath { av: back, local, ..*path }, mad);
         }
-        let sent =
-            self.send_datagram((Qpn::QP1, path.remote_qpn), qkey, path.pkey_index, &path.av, mad);
+        let ends = (Qpn::QP1, path.remote_qpn);
+        let sent = self.send_datagram(at, ends, qkey, path.pkey_index, &path.av, mad);
         self.counts.add(if sent { Count::TxMads } else { Count::TxErrors });
     }
 
     /// Sends a datagram from a queue pair of the service, at once. What a switch or port would drop is counted by the wire.
     pub(super) fn send_datagram(
         &mut self,
+        at: PortAt,
         (from, to): (Qpn, Qpn),
         qkey: Qkey,
         pkey_index: u16,
         av: &AddressVector,
         payload: &[u8],
     ) -> bool {
-        let port = self.adapter.device_port(self.node_guid);
+        let port = self.adapter[at].device_port(self.node_guid);
         let Some(&pkey) = port.pkeys.get(usize::from(pkey_index)) else { return false };
         let bth = Bth::new(Opcode::UD_SEND_ONLY, to, Psn::default());
         let pad = (4 - payload.len() % 4) % 4;
@@ -122,6 +133,6 @@ impl Core {
         let header = HeaderBuf::new(&bth).deth(&Deth { qkey, src_qpn: from });
         let payload = Payload::Bytes(payload);
         let frame = Frame { header: header.as_slice(), payload, pad, ack: None };
-        self.adapter.data.send(av, &frame)
+        self.adapter[at].data.send(av, &frame)
     }
 }

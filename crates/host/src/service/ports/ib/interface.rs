@@ -1,5 +1,6 @@
-//! The port's IP interface, as far as connections need one: an address of the host's leads to the port, and those of other hosts
-//! are found by ARP and neighbour discovery on the broadcast group (RFC 4391), which this host answers for its own.
+//! Each port's IP interface, as far as connections need one: an address of the host's leads to the port, and those of other hosts
+//! are found by ARP and neighbour discovery on the broadcast group (RFC 4391), which this host answers for its own. Of several
+//! ports on one fabric one asks and answers; several fabrics are all asked, and the first answer counts.
 //!
 //! No network interface is made and no IP packet is sent. The interface is up while the port is a member of the broadcast group
 //! of its first partition, which subnet administration must know already.
@@ -12,11 +13,11 @@ use rdmux_cm::{IdHandle, Resolved, RouteQuery, Time};
 use rdmux_ipoib::{Join, Neighbours, Source, To, neighbours};
 use rdmux_link::wire::Arrival;
 use rdmux_transport::attr::AddressVector;
-use rdmux_verbs::port::PortState;
 use rdmux_wire::ipoib::{LinkAddress, Resolution, group};
 use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask};
 use rdmux_wire::{Gid, Lid, Pkey, Qkey, Qpn};
 
+use super::adapters::PortAt;
 use super::groups::Member;
 use super::{Ib, gsi};
 use crate::service::core::Core;
@@ -74,6 +75,11 @@ impl Interface {
         self.broadcast.as_ref()
     }
 
+    /// Whether an id waits for an address, or for the interface.
+    fn is_looking_for(&self, id: IdHandle) -> bool {
+        self.pending.contains_key(&id)
+    }
+
     /// Whether a group's datagrams are for the interface.
     pub(super) fn hears(&self, mgid: Gid) -> bool {
         self.broadcast.as_ref().is_some_and(|group| group.mgid == mgid)
@@ -83,6 +89,7 @@ impl Interface {
 /// What the neighbours' machine wants done.
 struct Out<'a> {
     own: LinkAddress,
+    /// The addresses that it answers for, and whether other machines may have them, too.
     addresses: &'a [(IpAddr, bool)],
     sends: Vec<(Option<Source>, Resolution)>,
     resolved: Vec<(IpAddr, Option<LinkAddress>)>,
@@ -109,44 +116,51 @@ impl Core {
     /// Has the neighbours' machine do something, and does what it wants.
     fn with_neighbours<R>(
         &mut self,
+        at: PortAt,
         f: impl FnOnce(&mut Neighbours, &mut Out<'_>, Time) -> R,
     ) -> R {
         let now = self.now();
+        let answers = self.adapter.speakers().contains(&at);
+        let rows = self.addresses.rows().filter(|_| answers);
         let addresses: Vec<(IpAddr, bool)> =
-            self.addresses.rows().map(|(_, row)| (row.ip, row.is_of_machine())).collect();
-        let own = LinkAddress::datagrams(INTERFACE, self.adapter.port_gid(self.node_guid));
+            rows.map(|(_, row)| (row.ip, row.is_of_machine())).collect();
+        let own = LinkAddress::datagrams(INTERFACE, self.adapter[at].port_gid(self.node_guid));
         let mut out = Out { own, addresses: &addresses, sends: Vec::new(), resolved: Vec::new() };
-        let result = f(&mut self.adapter.interface.neighbours, &mut out, now);
+        let result = f(&mut self.adapter[at].interface.neighbours, &mut out, now);
         let Out { sends, resolved, .. } = out;
         for (to, datagram) in sends {
-            self.send_resolution(to.as_ref(), &datagram);
+            self.send_resolution(at, to.as_ref(), &datagram);
         }
         for (ip, found) in resolved {
-            self.address_found(ip, found);
+            self.address_found(at, ip, found);
         }
         result
     }
 
-    fn send_resolution(&mut self, to: Option<&Source>, datagram: &Resolution) {
-        let Some(group) = self.adapter.interface.broadcast else { return };
-        let Some(pkey_index) = self.adapter.device_port(self.node_guid).pkey_index(group.pkey)
+    fn send_resolution(&mut self, at: PortAt, to: Option<&Source>, datagram: &Resolution) {
+        let Some(group) = self.adapter[at].interface.broadcast else { return };
+        let Some(pkey_index) = self.adapter[at].device_port(self.node_guid).pkey_index(group.pkey)
         else {
             return;
         };
         let (av, qpn) = match to {
             Some(source) => (source.av, source.qpn),
-            None => (to_group(&group), Qpn::MULTICAST),
+            None => (to_group(at, &group), Qpn::MULTICAST),
         };
         let bytes = datagram.to_bytes();
         let sent =
-            self.send_datagram((INTERFACE, qpn), group.qkey, pkey_index, &av, bytes.as_slice());
+            self.send_datagram(at, (INTERFACE, qpn), group.qkey, pkey_index, &av, bytes.as_slice());
         self.counts.add(if sent { Count::TxResolutions } else { Count::TxErrors });
     }
 
     /// A datagram came to the interface's queue pair, or to the broadcast group.
-    pub(super) fn process_resolution(&mut self, arrival: &Arrival<'_>) -> Result<(), Count> {
-        let datagram = self.datagram(arrival)?;
-        let qkey = self.adapter.interface.broadcast.map(|group| group.qkey);
+    pub(super) fn process_resolution(
+        &mut self,
+        at: PortAt,
+        arrival: &Arrival<'_>,
+    ) -> Result<(), Count> {
+        let datagram = self.datagram(at, arrival)?;
+        let qkey = self.adapter[at].interface.broadcast.map(|group| group.qkey);
         if qkey != Some(datagram.qkey) {
             return Err(Count::DropQkey);
         }
@@ -155,8 +169,9 @@ impl Core {
         let av = AddressVector { is_global: false, ..av };
         let source = Source { av, qpn, is_near: arrival.src.ip().is_loopback() };
         self.counts.add(Count::RxResolutions);
-        let taken = self
-            .with_neighbours(|neighbours, out, now| neighbours.handle(now, &source, payload, out));
+        let taken = self.with_neighbours(at, |neighbours, out, now| {
+            neighbours.handle(now, &source, payload, out)
+        });
         taken.map_err(|_| Count::DropMalformed)
     }
 
@@ -168,19 +183,29 @@ impl Core {
         };
         let dst = query.dst.ip();
         if self.addresses.find(dst).is_some() {
-            let own = self.adapter.port_gid(self.node_guid);
-            return self.peer_found(id, query, src, own);
+            let at = self.adapter.of_ip();
+            let own = self.adapter[at].port_gid(self.node_guid);
+            return self.peer_found(at, id, query, src, own);
         }
-        if self.adapter.attr().is_none_or(|attr| attr.state == PortState::Down) {
+        let speakers = self.adapter.speakers();
+        if speakers.is_empty() {
             return self.resolved(id, Err(libc::ENETDOWN));
         }
-        if self.adapter.interface.pending.len() >= MAX_PENDING {
+        let is_full = |at: &PortAt| self.adapter[*at].interface.pending.len() >= MAX_PENDING;
+        if speakers.iter().any(is_full) {
             return self.resolved(id, Err(libc::ENOBUFS));
         }
         let until = self.now().after(query.timeout);
         let pending = Pending { query: *query, src, until };
-        self.adapter.interface.pending.insert(id, pending);
-        self.look_for(id, &pending);
+        for &at in &speakers {
+            self.adapter[at].interface.pending.insert(id, pending);
+        }
+        for at in speakers {
+            // Another fabric may have answered at once.
+            if self.adapter[at].interface.pending.contains_key(&id) {
+                self.look_for(at, id, &pending);
+            }
+        }
     }
 
     /// The address of ours that an id's packets come from.
@@ -193,29 +218,28 @@ impl Core {
     }
 
     /// Goes on with a lookup, if the interface is up.
-    fn look_for(&mut self, id: IdHandle, pending: &Pending) {
+    fn look_for(&mut self, at: PortAt, id: IdHandle, pending: &Pending) {
         let Pending { query, src, .. } = *pending;
-        let Some(broadcast) = self.adapter.interface.broadcast else { return };
+        let Some(broadcast) = self.adapter[at].interface.broadcast else { return };
         let dst = query.dst.ip();
         if dst.is_multicast() {
             let scope = broadcast.mgid.0[1] & 0xf;
             let gid = group::of(dst, broadcast.pkey, scope, group::Signature::Ip);
-            return self.peer_found(id, &query, src, gid);
+            return self.peer_found(at, id, &query, src, gid);
         }
-        let found = self.with_neighbours(|neighbours, out, now| {
+        let found = self.with_neighbours(at, |neighbours, out, now| {
             let from = (src, out.own);
             neighbours.resolve(now, dst, from, out)
         });
         if let Some(found) = found {
-            self.peer_found(id, &query, src, found.gid);
+            self.peer_found(at, id, &query, src, found.gid);
         }
     }
 
     /// Who looks for an address is told.
-    fn address_found(&mut self, ip: IpAddr, found: Option<LinkAddress>) {
+    fn address_found(&mut self, at: PortAt, ip: IpAddr, found: Option<LinkAddress>) {
         let waits = |pending: &Pending| pending.query.dst.ip() == ip;
-        let waiting: Vec<(IdHandle, Pending)> = self
-            .adapter
+        let waiting: Vec<(IdHandle, Pending)> = self.adapter[at]
             .interface
             .pending
             .iter()
@@ -224,36 +248,42 @@ impl Core {
             .collect();
         for (id, Pending { query, src, .. }) in waiting {
             match found {
-                Some(found) => self.peer_found(id, &query, src, found.gid),
+                Some(found) => self.peer_found(at, id, &query, src, found.gid),
                 None => {
-                    self.adapter.interface.pending.remove(&id);
-                    self.resolved(id, Err(libc::EHOSTUNREACH));
+                    self.adapter[at].interface.pending.remove(&id);
+                    // Another fabric may know it.
+                    if !self.adapter.iter().any(|other| other.interface.is_looking_for(id)) {
+                        self.resolved(id, Err(libc::EHOSTUNREACH));
+                    }
                 }
             }
         }
     }
 
-    fn peer_found(&mut self, id: IdHandle, query: &RouteQuery, src: IpAddr, dgid: Gid) {
-        self.adapter.interface.pending.remove(&id);
-        let answer = Resolved { dgid, ..query.over_ip(src, Ib::KIND as u32) };
+    fn peer_found(&mut self, at: PortAt, id: IdHandle, query: &RouteQuery, src: IpAddr, dgid: Gid) {
+        for adapter in self.adapter.iter_mut() {
+            adapter.interface.pending.remove(&id);
+        }
+        let port_num = at.number();
+        let answer = Resolved { dgid, port_num, ..query.over_ip(src, Ib::KIND as u32) };
         self.resolved(id, Ok(answer));
     }
 
     /// Joins the broadcast group, if the port is active and not a member; leaves it to the port's end otherwise.
-    pub(in crate::service) fn follow_interface(&mut self) {
+    pub(in crate::service) fn follow_interface(&mut self, at: PortAt) {
         let now = self.now();
-        let interface = &mut self.adapter.interface;
+        let interface = &mut self.adapter[at].interface;
         if interface.broadcast.is_some() || interface.retry.is_some_and(|at| at > now) {
             return;
         }
-        if !self.has_sa() || self.options.config.fabric.without_ip {
+        if !self.has_sa(at) || self.options.config.fabric.without_ip {
             return;
         }
-        let port = self.adapter.device_port(self.node_guid);
+        let port = self.adapter[at].device_port(self.node_guid);
         let pkey = Pkey(port.pkeys.first().map_or(0xffff, |key| key.0 | 0x8000));
         let record = McMemberRecord {
             mgid: group::broadcast(pkey, group::LINK_LOCAL),
-            port_gid: self.adapter.port_gid(self.node_guid),
+            port_gid: self.adapter[at].port_gid(self.node_guid),
             pkey,
             join_state: JoinState::FULL_MEMBER,
             ..McMemberRecord::default()
@@ -263,15 +293,15 @@ impl Core {
             | McMemberRecordMask::PKEY
             | McMemberRecordMask::JOIN_STATE;
         // Until there is an answer it is not asked again.
-        let pause = self.adapter.interface.pause;
-        self.adapter.interface.retry = Some(now.after(pause.max(super::groups::TIMEOUT)));
-        self.want_group(Member::Interface, Join { record, mask });
+        let pause = self.adapter[at].interface.pause;
+        self.adapter[at].interface.retry = Some(now.after(pause.max(super::groups::TIMEOUT)));
+        self.want_group(at, Member::Interface, Join { record, mask });
     }
 
     /// The broadcast group is joined, or is not, or was lost.
-    pub(super) fn broadcast_joined(&mut self, group: Result<McMemberRecord, i32>) {
+    pub(super) fn broadcast_joined(&mut self, at: PortAt, group: Result<McMemberRecord, i32>) {
         let now = self.now();
-        let interface = &mut self.adapter.interface;
+        let interface = &mut self.adapter[at].interface;
         match group {
             Ok(record) => {
                 tracing::debug!("broadcast group {} is MLID {:#06x}", record.mgid, record.mlid.0);
@@ -279,9 +309,9 @@ impl Core {
                 interface.pause = FIRST_RETRY;
                 self.follow_ports();
                 let all: Vec<(IdHandle, Pending)> =
-                    self.adapter.interface.pending.iter().map(|(&id, p)| (id, *p)).collect();
+                    self.adapter[at].interface.pending.iter().map(|(&id, p)| (id, *p)).collect();
                 for (id, pending) in all {
-                    self.look_for(id, &pending);
+                    self.look_for(at, id, &pending);
                 }
             }
             Err(errno) => {
@@ -297,37 +327,37 @@ impl Core {
     }
 
     /// The port has lost its groups, with its link or its manager.
-    pub(super) fn interface_lost(&mut self) {
-        let interface = &mut self.adapter.interface;
+    pub(super) fn interface_lost(&mut self, at: PortAt) {
+        let interface = &mut self.adapter[at].interface;
         (interface.broadcast, interface.retry) = (None, None);
         interface.pause = FIRST_RETRY;
     }
 
     /// Other ports have these addresses now, or this one has others: nothing is known any more.
-    pub(super) fn forget_neighbours(&mut self) {
-        self.with_neighbours(|neighbours, out, _| neighbours.flush(out));
+    pub(super) fn forget_neighbours(&mut self, at: PortAt) {
+        self.with_neighbours(at, |neighbours, out, _| neighbours.flush(out));
     }
 
     /// Does what is due.
-    pub(super) fn poll_interface(&mut self) {
+    pub(super) fn poll_interface(&mut self, at: PortAt) {
         let now = self.now();
-        self.with_neighbours(|neighbours, out, now| neighbours.handle_timeout(now, out));
+        self.with_neighbours(at, |neighbours, out, now| neighbours.handle_timeout(now, out));
         // The connection manager has given up already, and needs no answer.
-        self.adapter.interface.pending.retain(|_, pending| pending.until > now);
-        if self.adapter.interface.retry.is_some_and(|at| at <= now) {
-            self.adapter.interface.retry = None;
-            self.follow_interface();
+        self.adapter[at].interface.pending.retain(|_, pending| pending.until > now);
+        if self.adapter[at].interface.retry.is_some_and(|at| at <= now) {
+            self.adapter[at].interface.retry = None;
+            self.follow_interface(at);
         }
     }
 
     /// The Q_Key of datagrams that use the interface's groups.
-    pub(super) fn interface_qkey(&self) -> Qkey {
-        self.adapter.interface.broadcast.map_or(Qkey::RDMA_UDP, |group| group.qkey)
+    pub(super) fn interface_qkey(&self, at: PortAt) -> Qkey {
+        self.adapter[at].interface.broadcast.map_or(Qkey::RDMA_UDP, |group| group.qkey)
     }
 }
 
 /// How to reach a group.
-fn to_group(group: &McMemberRecord) -> AddressVector {
+fn to_group(at: PortAt, group: &McMemberRecord) -> AddressVector {
     let Lid(dlid) = group.mlid;
     AddressVector {
         is_global: true,
@@ -338,7 +368,7 @@ fn to_group(group: &McMemberRecord) -> AddressVector {
         dlid,
         sl: group.sl,
         static_rate: group.rate.0,
-        port_num: 1,
+        port_num: at.number(),
         ..AddressVector::default()
     }
 }

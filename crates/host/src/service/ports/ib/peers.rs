@@ -7,6 +7,7 @@ use rdmux_wire::mad::Method;
 use rdmux_wire::sa::{PathRecord, PathRecordMask};
 use rdmux_wire::{Gid, Mtu};
 
+use super::adapters::PortAt;
 use super::sa::{Subject, question};
 use crate::service::core::Core;
 
@@ -14,6 +15,9 @@ impl Core {
     /// Asks for the path between two ports' GIDs.
     pub(super) fn find_ib_path(&mut self, id: IdHandle, query: &PathQuery) {
         let by_address = &query.by_address;
+        let Some(at) = self.adapter.at(by_address.av.port_num) else {
+            return self.path_found(id, query, Err(libc::ENODEV));
+        };
         let record = PathRecord {
             dgid: by_address.av.dgid,
             sgid: by_address.local,
@@ -38,23 +42,24 @@ impl Core {
             | quality;
         let record = record.to_bytes();
         let mad = question(Method::GET, PathRecord::ATTR_ID, &record, mask.bits());
-        self.ask_sa(Subject::Path(id, Box::new(*query)), &mad, query.timeout);
+        self.ask_sa(at, Subject::Path(id, Box::new(*query)), &mad, query.timeout);
     }
 
     /// Subnet administration has answered, or has not: an errno.
     pub(super) fn path_answered(
         &mut self,
+        at: PortAt,
         id: IdHandle,
         query: &PathQuery,
         answer: Result<PathRecord, i32>,
     ) {
-        let path = answer.and_then(|record| self.path_of(query, &record));
+        let path = answer.and_then(|record| self.path_of(at, &record));
         self.path_found(id, query, path);
     }
 
     /// The path that a record describes. One that does not begin at our port is of no use.
-    fn path_of(&self, query: &PathQuery, record: &PathRecord) -> Result<Path, i32> {
-        let port = self.adapter.device_port(self.node_guid);
+    fn path_of(&self, at: PortAt, record: &PathRecord) -> Result<Path, i32> {
+        let port = self.adapter[at].device_port(self.node_guid);
         let senseless = || {
             tracing::debug!("a path that does not begin at our port: {record}");
             libc::EINVAL
@@ -82,7 +87,7 @@ impl Core {
                 sl: record.sl,
                 src_path_bits,
                 static_rate: record.rate.0,
-                port_num: query.by_address.av.port_num,
+                port_num: port.port_num,
             },
             pkey: record.pkey,
             pkey_index,

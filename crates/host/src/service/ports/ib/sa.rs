@@ -1,4 +1,4 @@
-//! Questions to subnet administration, from QP1 of the adapter's port: the service's own agent of the class, on a management
+//! Questions to subnet administration, from QP1 of the adapter's ports: for each of them the service's own agent of the class, on a management
 //! interface of the fabric as programs have (`ib_sa` is that in the kernel).
 //!
 //! The interface is opened once the adapter is ours, without waiting. The fabric's user MAD device sends a question again and
@@ -19,6 +19,7 @@ use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass, status};
 use rdmux_wire::rmpp::Rmpp;
 use rdmux_wire::sa::{CLASS_VERSION, McMemberRecord, PathRecord, SaMad};
 
+use super::adapters::PortAt;
 use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::poller::{Interest, Token};
@@ -128,89 +129,97 @@ impl SaClient {
 
 impl Core {
     /// Opens the port's management interface, once the adapter is ours.
-    pub(super) fn open_sa(&mut self) {
-        let Some(port) = self.adapter.held_port() else { return };
+    pub(super) fn open_sa(&mut self, at: PortAt) {
+        let Some(port) = self.adapter[at].held_port() else { return };
         let user = self.options.dir.user_dir();
-        let dir = FabricDir::existing(user, self.adapter.fabric()).map_err(FabricError::from);
+        let dir = FabricDir::existing(user, self.adapter[at].fabric()).map_err(FabricError::from);
         let begun = dir.map(|dir| dir.map(|dir| begin(&dir, &port)));
         match begun.and_then(|begun| begun.transpose().map(Option::flatten)) {
-            Ok(Some(opening)) => self.await_sa(opening),
+            Ok(Some(opening)) => self.await_sa(at, opening),
             Ok(None) => {}
             Err(e) => throttled!(warn, "subnet administration cannot be asked: {e}"),
         }
     }
 
-    fn await_sa(&mut self, opening: OpeningFile) {
-        match self.poller.add(&opening, Token::Sa, Interest::Read) {
-            Ok(()) => self.adapter.sa.state = State::Opening(opening),
+    fn await_sa(&mut self, at: PortAt, opening: OpeningFile) {
+        match self.poller.add(&opening, Token::Sa(at.number()), Interest::Read) {
+            Ok(()) => self.adapter[at].sa.state = State::Opening(opening),
             Err(e) => throttled!(warn, "a fabric cannot be watched: {e}"),
         }
     }
 
     /// The fabric is gone, or its port is another one: what was asked has no answer.
-    pub(super) fn close_sa(&mut self) {
-        self.adapter.sa.partial = Partial::default();
-        match std::mem::take(&mut self.adapter.sa.state) {
+    pub(super) fn close_sa(&mut self, at: PortAt) {
+        self.adapter[at].sa.partial = Partial::default();
+        match std::mem::take(&mut self.adapter[at].sa.state) {
             State::Closed => {}
             State::Opening(opening) => self.poller.remove(&opening),
             State::Ready { file, .. } => self.poller.remove(&file),
         }
-        for open in std::mem::take(&mut self.adapter.sa.open).into_values() {
-            self.answered(open.subject, Err(libc::ENETDOWN));
+        for open in std::mem::take(&mut self.adapter[at].sa.open).into_values() {
+            self.answered(at, open.subject, Err(libc::ENETDOWN));
         }
     }
 
     /// The fabric has said something about the interface, or there is an answer.
-    pub(in crate::service) fn sa_event(&mut self) {
-        match std::mem::take(&mut self.adapter.sa.state) {
+    pub(in crate::service) fn sa_event(&mut self, at: PortAt) {
+        match std::mem::take(&mut self.adapter[at].sa.state) {
             State::Closed => {}
             State::Opening(opening) => {
                 self.poller.remove(&opening);
                 match opening.poll() {
-                    Ok(Progress::Pending(opening)) => self.await_sa(opening),
-                    Ok(Progress::Done((file, agent))) => self.sa_is_open(file, agent),
+                    Ok(Progress::Pending(opening)) => self.await_sa(at, opening),
+                    Ok(Progress::Done((file, agent))) => self.sa_is_open(at, file, agent),
                     Err(e) => throttled!(warn, "subnet administration cannot be asked: {e}"),
                 }
             }
             State::Ready { file, agent } => {
-                self.adapter.sa.state = State::Ready { file, agent };
-                self.read_sa();
+                self.adapter[at].sa.state = State::Ready { file, agent };
+                self.read_sa(at);
             }
         }
         self.drain_outbox();
     }
 
-    fn sa_is_open(&mut self, file: MadFile, agent: u32) {
-        if let Err(e) = self.poller.add(&file, Token::Sa, Interest::Read) {
+    fn sa_is_open(&mut self, at: PortAt, file: MadFile, agent: u32) {
+        if let Err(e) = self.poller.add(&file, Token::Sa(at.number()), Interest::Read) {
             return throttled!(warn, "a fabric cannot be watched: {e}");
         }
-        self.adapter.sa.state = State::Ready { file, agent };
-        self.send_questions();
-        self.follow_interface();
+        self.adapter[at].sa.state = State::Ready { file, agent };
+        self.send_questions(at);
+        self.follow_interface(at);
     }
 
     /// Whether questions would get to a manager.
-    pub(super) fn has_sa(&self) -> bool {
-        matches!(self.adapter.sa.state, State::Ready { .. }) && self.manager_of_port().is_some()
+    pub(super) fn has_sa(&self, at: PortAt) -> bool {
+        matches!(self.adapter[at].sa.state, State::Ready { .. })
+            && self.manager_of_port(at).is_some()
     }
 
     /// The LID of the subnet manager and the service level to it, while the port is active.
-    fn manager_of_port(&self) -> Option<(Lid, u8)> {
-        let attr = self.adapter.attr()?;
+    fn manager_of_port(&self, at: PortAt) -> Option<(Lid, u8)> {
+        let attr = self.adapter[at].attr()?;
         let is_managed = attr.state == PortState::Active && attr.sm_lid.0 != 0;
         is_managed.then_some((attr.sm_lid, attr.sm_sl))
     }
 
     /// Asks, for at most this time. The answer may come at once.
-    pub(super) fn ask_sa(&mut self, subject: Subject, mad: &SaMad<'_>, timeout: Duration) {
-        if self.adapter.sa.open.len() >= MAX_OPEN {
-            return self.answered(subject, Err(libc::ENOBUFS));
+    pub(super) fn ask_sa(
+        &mut self,
+        at: PortAt,
+        subject: Subject,
+        mad: &SaMad<'_>,
+        timeout: Duration,
+    ) {
+        if self.adapter[at].sa.open.len() >= MAX_OPEN {
+            return self.answered(at, subject, Err(libc::ENOBUFS));
         }
-        if self.manager_of_port().is_none() || matches!(self.adapter.sa.state, State::Closed) {
-            return self.answered(subject, Err(libc::ENETDOWN));
+        if self.manager_of_port(at).is_none() || matches!(self.adapter[at].sa.state, State::Closed)
+        {
+            return self.answered(at, subject, Err(libc::ENETDOWN));
         }
         let now = self.now();
-        let sa = &mut self.adapter.sa;
+        let sa = &mut self.adapter[at].sa;
         sa.last_tid = sa.last_tid.wrapping_add(1).max(1);
         let tid = sa.last_tid;
         let header = MadHeader { tid: tid.into(), ..mad.header };
@@ -218,50 +227,51 @@ impl Core {
         let slot = (timeout / TRIES).clamp(SHORTEST, LONGEST);
         let until = now.after(timeout);
         sa.open.insert(tid, Open { subject, mad, slot, until, again: None, sent: false });
-        self.send_questions();
+        self.send_questions(at);
     }
 
-    fn send_questions(&mut self) {
-        let Some(sm) = self.manager_of_port() else { return };
+    fn send_questions(&mut self, at: PortAt) {
+        let Some(sm) = self.manager_of_port(at) else { return };
         let now = self.now();
-        if let Err(e) = self.adapter.sa.send(now, sm) {
+        if let Err(e) = self.adapter[at].sa.send(now, sm) {
             // Its socket says the same, and the attachment's.
             tracing::debug!("subnet administration is not asked: {e}");
         }
     }
 
-    fn read_sa(&mut self) {
+    fn read_sa(&mut self, at: PortAt) {
         for _ in 0..MAX_ROW {
-            let SaClient { state: State::Ready { file, .. }, partial, .. } = &mut self.adapter.sa
+            let SaClient { state: State::Ready { file, .. }, partial, .. } =
+                &mut self.adapter[at].sa
             else {
                 return;
             };
             match file.try_recv_part(partial) {
-                Ok(Some(mad)) => self.process_sa(&mad),
+                Ok(Some(mad)) => self.process_sa(at, &mad),
                 Ok(None) => return,
                 Err(e) => {
                     tracing::debug!("the management interface is gone: {e}");
-                    return self.close_sa();
+                    return self.close_sa(at);
                 }
             }
         }
     }
 
-    fn process_sa(&mut self, mad: &UserMad) {
+    fn process_sa(&mut self, at: PortAt, mad: &UserMad) {
         let Ok(header) = MadHeader::parse(&mad.data) else {
             return self.counts.add(Count::DropMadVersion);
         };
-        let Some(mut open) = self.adapter.sa.take(header.tid) else {
+        let Some(mut open) = self.adapter[at].sa.take(header.tid) else {
             return self.counts.add(Count::DropMadStale);
         };
         if mad.status != 0 {
             self.counts.add(Count::SaTimeouts);
-            return self.answered(open.subject, Err(libc::ETIMEDOUT));
+            return self.answered(at, open.subject, Err(libc::ETIMEDOUT));
         }
         self.counts.add(Count::SaAnswers);
         if header.status == status::BUSY && self.now() < open.until {
             (open.sent, open.again) = (false, Some(self.now().after(BUSY_PAUSE)));
-            self.adapter.sa.open.insert(number_of(header.tid), open);
+            self.adapter[at].sa.open.insert(number_of(header.tid), open);
             return;
         }
         let answer = if header.status == 0 {
@@ -271,38 +281,43 @@ impl Core {
             // Linux has this errno for whatever administration says.
             Err(libc::EINVAL)
         };
-        self.answered(open.subject, answer);
+        self.answered(at, open.subject, answer);
     }
 
-    fn answered(&mut self, subject: Subject, answer: Result<SaMad<'_>, i32>) {
+    fn answered(&mut self, at: PortAt, subject: Subject, answer: Result<SaMad<'_>, i32>) {
         match subject {
             Subject::Path(id, query) => {
                 let record =
                     answer.and_then(|mad| mad.record::<PathRecord>().map_err(|_| libc::EPROTO));
-                self.path_answered(id, &query, record);
+                self.path_answered(at, id, &query, record);
             }
             Subject::Group(question) => {
                 let record =
                     answer.and_then(|mad| mad.record::<McMemberRecord>().map_err(|_| libc::EPROTO));
-                self.group_answered(question, record);
+                self.group_answered(at, question, record);
             }
             Subject::Services(id) => self.services_answered(id, answer),
         }
     }
 
     /// Gives up what the fabric says nothing of, and asks those again who were busy.
-    pub(super) fn poll_sa(&mut self) {
+    pub(super) fn poll_sa(&mut self, at: PortAt) {
         let now = self.now();
         let is_over = |open: &Open| open.until.after(GRACE) <= now;
-        let over: Vec<u32> =
-            self.adapter.sa.open.iter().filter(|(_, o)| is_over(o)).map(|(&tid, _)| tid).collect();
+        let over: Vec<u32> = self.adapter[at]
+            .sa
+            .open
+            .iter()
+            .filter(|(_, o)| is_over(o))
+            .map(|(&tid, _)| tid)
+            .collect();
         for tid in over {
-            if let Some(open) = self.adapter.sa.open.remove(&tid) {
+            if let Some(open) = self.adapter[at].sa.open.remove(&tid) {
                 self.counts.add(Count::SaTimeouts);
-                self.answered(open.subject, Err(libc::ETIMEDOUT));
+                self.answered(at, open.subject, Err(libc::ETIMEDOUT));
             }
         }
-        self.send_questions();
+        self.send_questions(at);
     }
 }
 

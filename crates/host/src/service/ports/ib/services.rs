@@ -23,10 +23,11 @@ impl Core {
     ) -> Result<(), CmError> {
         let command = Command::ResolveService;
         let device = self.manager.query(id)?.device;
-        if device.is_none_or(|device| !device.has_lids) {
+        let device = device.filter(|device| device.has_lids);
+        let Some(at) = device.and_then(|device| self.adapter.at(device.port_num)) else {
             let what = "the id is bound to no port of a subnet";
             return Err(CmError::Invalid { id, command, what });
-        }
+        };
         let mut record = ServiceRecord::default();
         let mask = match service {
             ServiceKey::Id(sid) => {
@@ -40,7 +41,7 @@ impl Core {
         };
         let record = record.to_bytes();
         let mad = question(Method::GET_TABLE, ServiceRecord::ATTR_ID, &record, mask.bits());
-        self.ask_sa(Subject::Services(id), &mad, timeout);
+        self.ask_sa(at, Subject::Services(id), &mad, timeout);
         Ok(())
     }
 

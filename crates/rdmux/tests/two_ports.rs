@@ -1,0 +1,203 @@
+//! The connection manager on a device with two InfiniBand ports, of one subnet or of two: each port has connections, lookups and groups of its
+//! own.
+
+mod common;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use common::{active, disable, with_two_ports};
+use rdmux::cm::{
+    Addr, ConnParam, Event, EventChannel, EventKind, GroupWish, IbAddr, Id, JoinFlags, PortSpace,
+    ServiceId,
+};
+use rdmux::umad::Fabric;
+use rdmux::{Access, Context, Gid, Mr, PortState, Qp, QpType, SendWr, WcStatus};
+
+const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_2b0a);
+const PORT: u16 = 7199;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Runs a test between hosts with two ports: on one fabric, and on two.
+fn with_hosts(test: impl Fn(&Context, &Context)) {
+    let one = Fabric::managed("switch:6").unwrap();
+    let two = one.beside("two", "switch:3").unwrap();
+    for (n, fabrics) in [[&one, &one], [&one, &two]].into_iter().enumerate() {
+        let [a, b] = ["a", "b"].map(|name| with_two_ports(fabrics, &format!("{name}{n}")));
+        test(&a, &b);
+    }
+}
+
+fn gid(context: &Context, port: u8) -> Gid {
+    context.gid_of_port(port, 0).unwrap()
+}
+
+fn next(channel: &EventChannel, kind: EventKind) -> Event {
+    channel.next(Some(TIMEOUT)).unwrap().expect("an event").expect(kind, "go on").unwrap()
+}
+
+/// An id, its channel, its queue pair and memory.
+struct End {
+    channel: EventChannel,
+    id: Id,
+    qp: Qp,
+    mr: Mr,
+}
+
+impl End {
+    fn new(context: &Context, space: PortSpace, qp_type: QpType, port: u8) -> Self {
+        let channel = EventChannel::new(context).unwrap();
+        let id = Id::with_type(&channel, space, qp_type).unwrap();
+        let (cq, pd) = (context.cq(16).unwrap(), context.pd());
+        let qp = pd.qp(qp_type).cq(&cq).port(port).max_inline(64).build().unwrap();
+        let mr = pd.alloc(256, Access::LOCAL_WRITE).unwrap();
+        Self { channel, id, qp, mr }
+    }
+
+    /// Finds the way from an address of ours, or from any.
+    fn resolve(&self, from: Option<Addr>, to: impl Into<Addr>) {
+        self.id.resolve_addr(from, to, TIMEOUT).unwrap();
+        next(&self.channel, EventKind::AddrResolved);
+        self.id.resolve_route(TIMEOUT).unwrap();
+        next(&self.channel, EventKind::RouteResolved);
+    }
+}
+
+fn param() -> ConnParam {
+    ConnParam { retry_count: 7, rnr_retry_count: 7, ..ConnParam::default() }
+}
+
+/// A listener at this address, and who connects to it: both have their queue pairs at this port, which carry a message.
+fn connects(a: &Context, b: &Context, at: Addr, from: Option<Addr>, port: u8) {
+    let space = if at.ib().is_some() { PortSpace::Ib } else { PortSpace::Tcp };
+    let listener = End::new(b, space, QpType::Rc, port);
+    listener.id.bind(at).unwrap();
+    listener.id.listen(1).unwrap();
+    let active = End::new(a, space, QpType::Rc, port);
+    active.resolve(from, at);
+    let route = active.id.route().unwrap();
+    assert_eq!((route.av.port_num, route.sgid, route.av.dgid), (port, gid(a, port), gid(b, port)));
+    active.id.attach_qp(&active.qp).unwrap();
+    active.id.connect(&param()).unwrap();
+    let passive = next(&listener.channel, EventKind::ConnectRequest).take_id().unwrap();
+    assert_eq!(passive.route().unwrap().av.port_num, port);
+    passive.attach_qp(&listener.qp).unwrap();
+    passive.accept(&param()).unwrap();
+    next(&active.channel, EventKind::Established);
+    next(&listener.channel, EventKind::Established);
+    assert_eq!((active.qp.attr().port_num, listener.qp.attr().port_num), (port, port));
+    listener.qp.post_recv(1, &[listener.mr.slice(..)]).unwrap();
+    active.qp.post_send(&SendWr::send(2).inline(&[b"by this port"]).signaled()).unwrap();
+    assert_eq!(active.qp.send_cq().wait_one(None).unwrap().status, WcStatus::Success);
+    assert_eq!(listener.qp.recv_cq().wait_one(None).unwrap().byte_len, 12);
+    active.id.disconnect().unwrap();
+    next(&listener.channel, EventKind::Disconnected);
+    passive.disconnect().unwrap();
+    next(&active.channel, EventKind::Disconnected);
+}
+
+#[test]
+fn ids_at_each_port_connect_and_disconnect_by_it() {
+    with_hosts(|a, b| {
+        for port in [2, 1] {
+            let (from, at) = (IbAddr::of_port(gid(a, port)), IbAddr::new(gid(b, port), SERVICE));
+            connects(a, b, at.into(), Some(from.into()), port);
+        }
+    });
+}
+
+#[test]
+fn lookups_at_the_second_port_are_answered_by_it() {
+    with_hosts(|a, b| {
+        let at = IbAddr::new(gid(b, 2), SERVICE);
+        let listener = End::new(b, PortSpace::Ib, QpType::Ud, 2);
+        listener.id.bind(at).unwrap();
+        listener.id.listen(1).unwrap();
+        let active = End::new(a, PortSpace::Ib, QpType::Ud, 2);
+        active.resolve(Some(IbAddr::of_port(gid(a, 2)).into()), at);
+        active.id.attach_qp(&active.qp).unwrap();
+        active.id.connect(&param()).unwrap();
+        let passive = next(&listener.channel, EventKind::ConnectRequest).take_id().unwrap();
+        assert_eq!(passive.route().unwrap().av.port_num, 2);
+        passive.attach_qp(&listener.qp).unwrap();
+        passive.accept(&param()).unwrap();
+        next(&active.channel, EventKind::Established);
+    });
+}
+
+/// The address of a host, with a port.
+fn address(context: &Context) -> Addr {
+    SocketAddr::new(context.address().unwrap(), PORT).into()
+}
+
+#[test]
+fn an_ip_address_leads_to_the_second_port_while_the_first_has_no_link() {
+    with_hosts(|a, b| {
+        connects(a, b, address(b), None, 1);
+        for context in [a, b] {
+            disable(context, 1);
+            while context.query_port_number(1).unwrap().state != PortState::Down {
+                context.next_event(None).unwrap();
+            }
+        }
+        connects(a, b, address(b), None, 2);
+        // And to the host itself.
+        connects(b, b, address(b), None, 2);
+    });
+}
+
+#[test]
+fn hosts_of_either_fabric_reach_a_host_of_both_by_its_ip_address() {
+    let one = Fabric::managed("switch:3").unwrap();
+    let two = one.beside("two", "switch:3").unwrap();
+    let both = with_two_ports([&one, &two], "both");
+    for (port, fabric) in [(1, &one), (2, &two)] {
+        let host = active(fabric, &format!("host{port}"));
+        for is_asked in [false, true] {
+            let [from, to] = if is_asked { [&host, &both] } else { [&both, &host] };
+            let listener = End::new(to, PortSpace::Tcp, QpType::Rc, 1);
+            listener.id.bind(address(to)).unwrap();
+            listener.id.listen(1).unwrap();
+            let end = End::new(from, PortSpace::Tcp, QpType::Rc, 1);
+            end.resolve(None, address(to));
+            let route = end.id.route().unwrap();
+            let dgid = if is_asked { gid(&both, port) } else { gid(&host, 1) };
+            let own = if is_asked { 1 } else { port };
+            assert_eq!((route.av.dgid, route.av.port_num), (dgid, own));
+            end.id.attach_qp(&end.qp).unwrap();
+            end.id.connect(&param()).unwrap();
+            let passive = next(&listener.channel, EventKind::ConnectRequest).take_id().unwrap();
+            let of_peer = if is_asked { port } else { 1 };
+            assert_eq!(passive.route().unwrap().av.port_num, of_peer);
+            passive.attach_qp(&listener.qp).unwrap();
+            passive.accept(&param()).unwrap();
+            next(&end.channel, EventKind::Established);
+        }
+    }
+}
+
+#[test]
+fn ids_at_the_second_port_are_in_groups_of_its_subnet() {
+    with_hosts(|a, b| {
+        let group = IpAddr::from(Ipv4Addr::new(239, 77, 3, 4));
+        let ends = [a, b].map(|context| {
+            let end = End::new(context, PortSpace::Udp, QpType::Ud, 2);
+            end.id.bind(IbAddr::of_port(gid(context, 2))).unwrap();
+            end.id.attach_qp(&end.qp).unwrap();
+            end.id.join(GroupWish::address(group, JoinFlags::FullMember)).unwrap();
+            next(&end.channel, EventKind::MulticastJoin);
+            assert_eq!(end.id.group(group).unwrap().port_gid, gid(context, 2));
+            end
+        });
+        let [from, to] = &ends;
+        to.qp.post_recv(1, &[to.mr.slice(..)]).unwrap();
+        from.id.send_to(SendWr::send(2).inline(&[b"to all"]).signaled(), group).unwrap();
+        assert_eq!(from.qp.send_cq().wait_one(None).unwrap().status, WcStatus::Success);
+        let got = to.qp.recv_cq().wait_one(None).unwrap();
+        assert_eq!((got.byte_len, got.src_qp), (46, from.qp.qpn()));
+        assert_eq!(to.mr.to_vec(40..46), b"to all");
+        for end in &ends {
+            end.id.leave_multicast(group).unwrap();
+        }
+    });
+}
