@@ -117,7 +117,7 @@ impl Refusal {
 pub struct Redirect {
     /// The GID of the port there.
     pub gid: Gid,
-    /// Its LID. On InfiniBand a redirection without one is told, and not followed.
+    /// Its LID. On InfiniBand 0 has the path to the GID looked for.
     pub lid: Lid,
     /// The partition; zero leaves it as it is.
     pub pkey: Pkey,

@@ -55,6 +55,8 @@ use crate::{Context, Endpoint, manual};
 pub struct Xrcd {
     xrcd: verbs::Xrcd,
     context: Context,
+    /// Where its targets are.
+    port: u8,
 }
 
 impl Xrcd {
@@ -66,7 +68,7 @@ impl Xrcd {
     pub fn of_file(context: &Context, file: impl AsFd, flags: XrcdFlags) -> Result<Self> {
         let xrcd = verbs::Xrcd::open(context.device(), Some(file.as_fd()), flags)
             .on(context, "open an XRC domain")?;
-        Ok(Self { xrcd, context: context.clone() })
+        Ok(Self { xrcd, context: context.clone(), port: PORT })
     }
 
     /// A new domain of this process alone.
@@ -77,7 +79,13 @@ impl Xrcd {
         let flags = XrcdFlags { create: true, exclusive: false };
         let xrcd = verbs::Xrcd::open(context.device(), None, flags)
             .on(context, "make a private XRC domain")?;
-        Ok(Self { xrcd, context: context.clone() })
+        Ok(Self { xrcd, context: context.clone(), port: PORT })
+    }
+
+    /// The same opening, whose targets are reached by this port of the device, from 1, instead of the first one.
+    #[must_use]
+    pub fn at_port(&self, port: u8) -> Self {
+        Self { port, ..self.clone() }
     }
 
     pub(crate) fn verbs(&self) -> &verbs::Xrcd {
@@ -145,7 +153,7 @@ impl Xrcd {
     }
 
     fn attr(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<QpAttr> {
-        manual::attr(&self.context, &QpAttr::default(), peer, (PORT, sgid_index), access)
+        manual::attr(&self.context, &QpAttr::default(), peer, (self.port, sgid_index), access)
     }
 }
 
@@ -185,7 +193,8 @@ impl XrcTarget {
     /// # Errors
     /// When entry `sgid_index` of the GID table does not exist.
     pub fn endpoint(&self, sgid_index: u8) -> Result<Endpoint> {
-        Endpoint::of(&self.0.domain.context, (PORT, sgid_index), self.qpn())
+        let Xrcd { context, port, .. } = &self.0.domain;
+        Endpoint::of(context, (*port, sgid_index), self.qpn())
     }
     /// All its attributes.
     ///

@@ -4,6 +4,7 @@
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::thread;
 use std::time::Duration;
 
 use common::{active, disable, with_two_ports};
@@ -12,7 +13,7 @@ use rdmux::cm::{
     ServiceId,
 };
 use rdmux::umad::Fabric;
-use rdmux::{Access, Context, Gid, Mr, PortState, Qp, QpType, SendWr, WcStatus};
+use rdmux::{Access, Context, Gid, Mr, PortState, Qp, QpType, SendWr, WcStatus, Xrcd};
 
 const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_2b0a);
 const PORT: u16 = 7199;
@@ -191,13 +192,43 @@ fn ids_at_the_second_port_are_in_groups_of_its_subnet() {
         });
         let [from, to] = &ends;
         to.qp.post_recv(1, &[to.mr.slice(..)]).unwrap();
-        from.id.send_to(SendWr::send(2).inline(&[b"to all"]).signaled(), group).unwrap();
-        assert_eq!(from.qp.send_cq().wait_one(None).unwrap().status, WcStatus::Success);
-        let got = to.qp.recv_cq().wait_one(None).unwrap();
+        // The switches may learn of the group after the members have.
+        let got = loop {
+            let datagram = SendWr::send(2).inline(&[b"to all"]).signaled();
+            from.id.send_to(datagram, group).unwrap();
+            assert_eq!(from.qp.send_cq().wait_one(None).unwrap().status, WcStatus::Success);
+            match to.qp.recv_cq().poll_one() {
+                Some(got) => break got,
+                None => thread::yield_now(),
+            }
+        };
         assert_eq!((got.byte_len, got.src_qp), (46, from.qp.qpn()));
         assert_eq!(to.mr.to_vec(40..46), b"to all");
         for end in &ends {
             end.id.leave_multicast(group).unwrap();
         }
+    });
+}
+
+#[test]
+fn a_target_at_the_second_port_receives_by_it() {
+    with_hosts(|a, b| {
+        let cq = a.cq(16).unwrap();
+        let sender = a.pd().qp(QpType::XrcSend).cq(&cq).port(2).max_inline(64).build().unwrap();
+        let domain = Xrcd::private(b).unwrap().at_port(2);
+        let (pd, received) = (b.pd(), b.cq(16).unwrap());
+        let srq = pd.xrc_srq(&domain, &received, 16, 1).unwrap();
+        let memory = pd.alloc(64, Access::LOCAL_WRITE).unwrap();
+        srq.post_recv(1, &[memory.slice(..)]).unwrap();
+        let target = domain.create().unwrap();
+        target.accept(sender.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
+        assert_eq!(target.attr().unwrap().port_num, 2);
+        sender.connect(target.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
+        // With the first ports down nothing else leads there.
+        [a, b].into_iter().for_each(|context| disable(context, 1));
+        let number = srq.number().unwrap();
+        sender.post_send(&SendWr::send(2).srq(number).inline(&[b"hello"]).signaled()).unwrap();
+        assert_eq!(cq.wait_one(None).unwrap().status, WcStatus::Success);
+        assert_eq!(received.wait_one(None).unwrap().byte_len, 5);
     });
 }

@@ -232,7 +232,7 @@ int rdmux_reject(struct rdma_cm_id *id, uint16_t reason, const void *info, uint8
 struct rdmux_cm_redirect {
 	union ibv_gid gid; /* of the port there; on RoCE its address */
 	uint32_t flow_label;
-	uint16_t lid; /* of the port there; on RoCE 0 */
+	uint16_t lid; /* of the port there; on RoCE 0, on InfiniBand 0 to have the path to the GID looked for */
 	uint16_t pkey; /* 0 leaves it as it is */
 	uint8_t sl;
 	uint8_t tclass;
