@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! bin/rdmux
+//! bin/ib_acme
 //! lib/rdmux/librdmux_capi.so          and links by the names that programs ask for
 //! lib/rdmux/librdmux_view.so
 //! lib/rdmux/libibacm.so.1             and a link for the linker
@@ -104,6 +105,7 @@ impl Place {
         let mut list = Vec::new();
         let files = [
             (built.join("rdmux"), "bin/rdmux".to_owned()),
+            (built.join("ib_acme"), "bin/ib_acme".to_owned()),
             (built.join("deps").join(OBJECT), format!("{LIB}/{OBJECT}")),
             (built.join("deps/librdmux_view.so"), format!("{LIB}/librdmux_view.so")),
             (built.join("deps/librdmux_ibacm.so"), format!("{LIB}/{ACM}")),

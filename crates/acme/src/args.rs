@@ -1,0 +1,256 @@
+//! The command line that ib_acme has had since 2009, as getopt(3) reads it.
+//!
+//! Options of one letter, some with an argument that may be missing: it is then attached (`-e2`), or the next word unless
+//! that starts with a dash (`-e 2`). Words that are no options are ignored, as there. `--json` and `--host` are new.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use lexopt::{Arg, Parser, ValueExt as _};
+
+use crate::address::Format;
+
+/// What `-P` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Perf {
+    /// Those of the service, or of one endpoint, in a row.
+    Row,
+    /// The same, a line for each counter.
+    Column,
+    /// Those of each endpoint.
+    All,
+    /// Those of the endpoint with the address of `-s`.
+    Source,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// `-e`: list endpoints.
+    pub(crate) endpoints: bool,
+    /// The number of `-e` or `-P`, whichever comes last: which endpoint both are for, from 1 on; 0 is all of them together.
+    pub(crate) index: u8,
+    /// `-f`
+    pub(crate) format: Format,
+    /// `-s`
+    pub(crate) sources: Option<String>,
+    /// `-d`
+    pub(crate) destinations: Option<String>,
+    /// `-v`
+    pub(crate) verify: bool,
+    /// `-c`
+    pub(crate) cached: bool,
+    /// `-P`
+    pub(crate) perf: Option<Perf>,
+    /// `-S`
+    pub(crate) services: Option<String>,
+    /// `-C`; 0 is 1.
+    pub(crate) repetitions: u32,
+    /// `-A`: the file's name, or none for the usual one.
+    pub(crate) addresses: Option<Option<PathBuf>>,
+    /// `-O`: the same.
+    pub(crate) options: Option<Option<PathBuf>>,
+    /// `-D`
+    pub(crate) directory: Option<PathBuf>,
+    /// `-V`
+    pub(crate) verbose: bool,
+    /// `--json`
+    pub(crate) json: bool,
+    /// `--host`
+    pub(crate) host: Option<String>,
+}
+
+/// What the command line says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Parsed {
+    /// Do this.
+    Run(Box<Options>),
+    /// `--help`
+    Help,
+    /// `--version`
+    Version,
+    /// It makes no sense; the text says why, unless it just asks for nothing.
+    Usage(Option<String>),
+}
+
+/// Reads a command line, without the program's name.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
+    match options(Parser::from_args(args)) {
+        Ok(Parsed::Run(options)) => match contradiction(&options) {
+            Some(why) => Parsed::Usage(why),
+            None => Parsed::Run(options),
+        },
+        Ok(other) => other,
+        Err(error) => Parsed::Usage(Some(error.to_string())),
+    }
+}
+
+fn options(mut parser: Parser) -> Result<Parsed, lexopt::Error> {
+    let mut o = Options::default();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Arg::Short('e') => {
+                o.endpoints = true;
+                if let Some(index) = optional(&mut parser)?.map(text).transpose()? {
+                    o.index = endpoint(&index)?;
+                }
+            }
+            Arg::Short('f') => o.format = text(parser.value()?)?.parse()?,
+            Arg::Short('s') => o.sources = Some(text(parser.value()?)?),
+            Arg::Short('d') => o.destinations = Some(text(parser.value()?)?),
+            Arg::Short('v') => o.verify = true,
+            Arg::Short('c') => o.cached = true,
+            Arg::Short('A') => o.addresses = Some(optional(&mut parser)?.map(PathBuf::from)),
+            Arg::Short('O') => o.options = Some(optional(&mut parser)?.map(PathBuf::from)),
+            Arg::Short('D') => o.directory = Some(parser.value()?.into()),
+            Arg::Short('P') => {
+                let what = optional(&mut parser)?.map(text).transpose()?;
+                o.perf = Some(what.as_deref().and_then(perf).unwrap_or(Perf::Row));
+                if let Some(index) = what.filter(|what| perf(what).is_none()) {
+                    o.index = endpoint(&index)?;
+                }
+            }
+            Arg::Short('S') => o.services = Some(text(parser.value()?)?),
+            Arg::Short('C') => o.repetitions = parser.value()?.parse()?,
+            Arg::Short('V') => o.verbose = true,
+            Arg::Long("json") => o.json = true,
+            Arg::Long("host") => o.host = Some(text(parser.value()?)?),
+            Arg::Short('h') | Arg::Long("help") => return Ok(Parsed::Help),
+            Arg::Long("version") => return Ok(Parsed::Version),
+            Arg::Value(_) => {}
+            _ => return Err(arg.unexpected()),
+        }
+    }
+    Ok(Parsed::Run(Box::new(o)))
+}
+
+/// An argument that may be missing.
+fn optional(parser: &mut Parser) -> Result<Option<OsString>, lexopt::Error> {
+    if let Some(attached) = parser.optional_value() {
+        return Ok(Some(attached));
+    }
+    let mut rest = parser.raw_args()?;
+    let is_argument = |word: &std::ffi::OsStr| !word.as_encoded_bytes().starts_with(b"-");
+    Ok(if rest.peek().is_some_and(is_argument) { rest.next() } else { None })
+}
+
+fn text(word: OsString) -> Result<String, lexopt::Error> {
+    word.string()
+}
+
+/// The number of an endpoint. A word without a number is 0, as atoi(3) reads it.
+fn endpoint(text: &str) -> Result<u8, lexopt::Error> {
+    let digits = text.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    if digits.is_empty() {
+        return Ok(0);
+    }
+    digits.parse().map_err(|_| format!("{text}: endpoints have the numbers 1 to 255").into())
+}
+
+/// The words that `-P` knows, by their first letters, as there; all else is a number.
+fn perf(text: &str) -> Option<Perf> {
+    let starts = |word: &str| text.get(..3).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    match text {
+        "s" => Some(Perf::Source),
+        _ if starts("col") => Some(Perf::Column),
+        _ if starts("all") => Some(Perf::All),
+        _ => None,
+    }
+}
+
+/// Options that mean nothing together, with a reason for those that have one.
+#[expect(clippy::option_option, reason = "a usage error with or without a reason")]
+fn contradiction(o: &Options) -> Option<Option<String>> {
+    let by_source = o.perf == Some(Perf::Source);
+    let generate = o.addresses.is_some() || o.options.is_some();
+    let query = o.destinations.is_some() || o.perf.is_some() || o.endpoints;
+    match &o.sources {
+        Some(_) if o.destinations.is_none() && !by_source => {
+            Some(Some("-s needs a destination (-d)".to_owned()))
+        }
+        None if by_source => Some(Some("-P s needs a source (-s)".to_owned())),
+        _ if !query && !generate => Some(None),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> Options {
+        match parse(line.split(' ').map(OsString::from)) {
+            Parsed::Run(options) => *options,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn optional_arguments_are_attached_or_the_next_word() {
+        for (line, endpoints, index, perf) in [
+            ("-e", true, 0, None),
+            ("-e2", true, 2, None),
+            ("-e 2", true, 2, None),
+            ("-e x", true, 0, None),
+            ("-e -P", true, 0, Some(Perf::Row)),
+            ("-P 3x", false, 3, Some(Perf::Row)),
+            ("-P 0", false, 0, Some(Perf::Row)),
+            ("-P x", false, 0, Some(Perf::Row)),
+            ("-Pcol -e", true, 0, Some(Perf::Column)),
+            ("-P Column", false, 0, Some(Perf::Column)),
+            ("-P all", false, 0, Some(Perf::All)),
+            ("-P s -s a", false, 0, Some(Perf::Source)),
+            ("-e 1 more", true, 1, None),
+            ("-P 2 -e", true, 2, Some(Perf::Row)),
+            ("-P 2 -e 1", true, 1, Some(Perf::Row)),
+            ("-e 2 -P 0", true, 0, Some(Perf::Row)),
+            ("-e 2 -P col", true, 2, Some(Perf::Column)),
+        ] {
+            let options = run(line);
+            let found = (options.endpoints, options.index, options.perf);
+            assert_eq!(found, (endpoints, index, perf), "{line}");
+        }
+    }
+
+    #[test]
+    fn files_have_names_or_the_usual_ones() {
+        let both = run("-A -O");
+        assert_eq!((both.addresses, both.options), (Some(None), Some(None)));
+        let named = run("-A a.cfg -Oo.cfg -D /x -V");
+        assert_eq!(named.addresses, Some(Some("a.cfg".into())));
+        assert_eq!(named.options, Some(Some("o.cfg".into())));
+        assert_eq!((named.directory, named.verbose), (Some("/x".into()), true));
+    }
+
+    #[test]
+    fn letters_share_a_dash_and_arguments_may_start_with_one() {
+        let options = run("-vcd -f -fn -C 3");
+        assert_eq!(options.destinations.as_deref(), Some("-f"));
+        assert_eq!((options.verify, options.cached, options.repetitions), (true, true, 3));
+        assert_eq!(options.format, Format::Name);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_a_usage_error() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for line in [
+            "junk",
+            "-v",
+            "-c",
+            "-s a",
+            "-P s",
+            "-P so -s a",
+            "-f x -d a",
+            "-z",
+            "-d",
+            "-e -1",
+            "-e 256",
+            "-C -1 -d a",
+            "-V",
+        ] {
+            assert!(matches!(parse(words(line)), Parsed::Usage(_)), "{line}");
+        }
+        assert_eq!(parse([]), Parsed::Usage(None));
+        assert_eq!(parse(words("-e --help")), Parsed::Help);
+    }
+}

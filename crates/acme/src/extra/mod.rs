@@ -1,0 +1,115 @@
+//! Commands that ib_acme of rdma-core does not have: [`watch`], [`flush`], [`top`].
+
+mod flush;
+mod top;
+mod watch;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Parser, Subcommand};
+use rdmux_wire::acm::client::Query;
+
+use crate::services::{self, Service};
+use crate::session::{Reply, Session};
+
+/// The words that are commands, as the first of the command line.
+const WORDS: [&str; 3] = ["watch", "flush", "top"];
+
+/// The exit status when something failed.
+const FAILED: u8 = 1;
+
+#[derive(Parser)]
+#[command(name = "ib_acme", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the counters of a service, and how they grow
+    Watch(watch::WatchArgs),
+    /// Have a service forget what it has learned
+    Flush(flush::FlushArgs),
+    /// Show what a service has cached and shares with programs, the newest first
+    Top(top::TopArgs),
+}
+
+/// Which service, and how results are printed.
+#[derive(Args)]
+struct Common {
+    /// The service: a host, or the path of a socket. Without it the one of this host
+    #[arg(short = 'S', long, value_name = "SERVICE")]
+    service: Option<String>,
+    /// The virtual host whose service it is; RDMUX_HOST says it too
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Common {
+    /// The service.
+    fn found(&self) -> Result<Service> {
+        Ok(match &self.service {
+            Some(word) => Service::of_word(word),
+            None => Service::of_host(&services::places(self.host.as_deref())?),
+        })
+    }
+
+    /// The service, to be asked.
+    fn session(&self) -> Result<Session> {
+        let service = self.found()?;
+        Session::open(&service).map_err(|unreachable| {
+            let (name, why) = (service.name(), unreachable.why);
+            anyhow::anyhow!("cannot contact {name}: {why}; start it with ib_acm")
+        })
+    }
+}
+
+/// Whether these arguments begin with a command of these.
+pub(crate) fn is_command(args: &[OsString]) -> bool {
+    args.first().is_some_and(|first| WORDS.iter().any(|word| first == word))
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When it cannot be printed.
+pub(crate) fn run(args: &[OsString], out: &mut dyn Write) -> io::Result<u8> {
+    let name = OsString::from("ib_acme");
+    let cli = match Cli::try_parse_from([&name].into_iter().chain(args)) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // To standard error, or for --help to standard output.
+            e.print()?;
+            return Ok(e.exit_code().to_le_bytes()[0]);
+        }
+    };
+    let done = match &cli.command {
+        Command::Watch(args) => watch::run(args, out),
+        Command::Flush(args) => flush::run(args, out),
+        Command::Top(args) => top::run(args, out),
+    };
+    match done {
+        Ok(()) => Ok(0),
+        Err(e) => match e.downcast::<io::Error>() {
+            Ok(e) => Err(e),
+            Err(e) => {
+                eprintln!("ib_acme: {e:#}");
+                Ok(FAILED)
+            }
+        },
+    }
+}
+
+/// What a service of rdma-core does with what it does not know: it closes the connection.
+fn ask(session: &Session, query: Query) -> Result<Reply> {
+    let name = session.name();
+    session.ask(query).map_err(|failure| anyhow::anyhow!("{failure}")).with_context(|| {
+        format!("{name} does not do it; ibacm of rdma-core cannot, and closes the connection")
+    })
+}

@@ -1,0 +1,193 @@
+//! `-A` and `-O`: the files that a service reads at its start, for this host and its subnet.
+//!
+//! - [`ports`]: what the host has
+//! - [`addresses`]: names and addresses of its endpoints
+//! - [`options`]: options for a subnet of the size that it is on
+
+mod addresses;
+mod options;
+mod ports;
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::args::Options;
+use crate::errno;
+use crate::screen::Screen;
+use crate::services;
+
+/// What this returns when something went wrong.
+const FAILED: i32 = -1;
+
+/// What messages call the address file.
+const ADDRESSES: &str = "address configuration";
+
+/// Files that anybody may read and their owner may write.
+const MODE: u32 = 0o644;
+
+/// Writes the files that the command line asks for; the second only if the first was written.
+///
+/// # Errors
+/// When what happened cannot be printed.
+pub(crate) fn files(options: &Options, screen: &mut Screen<'_>) -> io::Result<i32> {
+    if options.addresses.is_none() && options.options.is_none() {
+        return Ok(0);
+    }
+    let host = options.host.as_deref();
+    let directory = match &options.directory {
+        Some(directory) => directory.clone(),
+        None => match services::places(host) {
+            Ok(places) => places.config().to_owned(),
+            Err(e) => {
+                screen.failed(&format!("{e:#}"))?;
+                return Ok(FAILED);
+            }
+        },
+    };
+    if let Some(file) = &options.addresses {
+        let file = Target::new(&directory, file.as_ref(), "ibacm_addr.cfg", ADDRESSES);
+        let text = || addresses::text(&ports::of_host(host)?, &ports::host_name(host)?);
+        if !file.write(options.verbose, text, screen)? {
+            return Ok(FAILED);
+        }
+    }
+    if let Some(file) = &options.options {
+        let file = Target::new(&directory, file.as_ref(), "ibacm_opts.cfg", "option configuration");
+        // Without a device there is no subnet, and options are for none in particular.
+        let text =
+            || Ok(options::text(ports::of_host(host).ok().and_then(|p| ports::subnet_size(&p))));
+        if !file.write(options.verbose, text, screen)? {
+            return Ok(FAILED);
+        }
+    }
+    Ok(0)
+}
+
+/// A file that is to be written.
+struct Target {
+    directory: PathBuf,
+    path: PathBuf,
+    /// What messages call it.
+    what: &'static str,
+}
+
+impl Target {
+    fn new(directory: &Path, file: Option<&PathBuf>, usual: &str, what: &'static str) -> Self {
+        let name = file.map_or(Path::new(usual), PathBuf::as_path);
+        Self { directory: directory.to_owned(), path: directory.join(name), what }
+    }
+
+    /// Writes it, and says so or why not. Whether it was written.
+    fn write(
+        &self,
+        is_verbose: bool,
+        text: impl FnOnce() -> anyhow::Result<String>,
+        screen: &mut Screen<'_>,
+    ) -> io::Result<bool> {
+        if is_verbose {
+            screen.line(format_args!("Generating {}", self.path.display()))?;
+        }
+        if let Err(e) = fs::create_dir_all(&self.directory) {
+            let directory = self.directory.display();
+            let why = errno::text(&e);
+            screen.failed(&format!("Failed to open directory {directory}: {why}"))?;
+            return Ok(false);
+        }
+        let text = match text() {
+            Ok(text) => text,
+            Err(e) => {
+                screen.failed(&format!("{e:#}"))?;
+                return Ok(false);
+            }
+        };
+        if let Err(e) = replace(&self.path, &text) {
+            let (what, why) = (self.what, errno::text(&e));
+            screen.failed(&format!("Failed to open {what} file: {why}"))?;
+            return Ok(false);
+        }
+        if is_verbose && self.what == ADDRESSES {
+            let mut entries =
+                text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+            entries.try_for_each(|line| screen.line(line))?;
+        }
+        screen.generated(&self.path);
+        Ok(true)
+    }
+}
+
+/// A service that reads it meanwhile sees the old file or the new one. A symbolic link of that name is replaced, not followed.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(directory)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().set_permissions(fs::Permissions::from_mode(MODE))?;
+    file.persist(path).map_err(|e| e.error)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdmux_testing::temp_dir;
+
+    fn write(target: &Target, text: anyhow::Result<String>) -> (bool, String) {
+        let mut out = Vec::new();
+        let mut screen = Screen::new(&mut out, false, false);
+        let written = target.write(true, || text, &mut screen).unwrap();
+        (written, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn folders_that_are_made_can_be_entered_and_files_are_readable() {
+        let dir = temp_dir();
+        let folder = dir.path().join("new/rdma");
+        let target = Target::new(&folder, None, "ibacm_addr.cfg", ADDRESSES);
+        let path = folder.join("ibacm_addr.cfg");
+        let (written, said) = write(&target, Ok("# what\na b 1 default\n".into()));
+        assert!(written);
+        assert_eq!(said, format!("Generating {}\na b 1 default\n", path.display()));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o644);
+        assert_eq!(mode(&folder) & 0o500, 0o500);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "# what\na b 1 default\n");
+    }
+
+    #[test]
+    fn symbolic_link_of_the_name_is_replaced() {
+        let dir = temp_dir();
+        let victim = dir.path().join("victim");
+        fs::write(&victim, "mine").unwrap();
+        let target = Target::new(dir.path(), Some(&"a.cfg".into()), "ibacm_addr.cfg", "address");
+        std::os::unix::fs::symlink(&victim, dir.path().join("a.cfg")).unwrap();
+        assert!(write(&target, Ok("x\n".into())).0);
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(dir.path().join("a.cfg")).unwrap(), "x\n");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named() {
+        let dir = temp_dir();
+        fs::write(dir.path().join("file"), "").unwrap();
+        let folder = dir.path().join("file/rdma");
+        let target = Target::new(&folder, None, "ibacm_addr.cfg", ADDRESSES);
+        let (written, said) = write(&target, Ok(String::new()));
+        assert!(!written);
+        assert!(said.ends_with(&format!(
+            "Failed to open directory {}: Not a directory\n",
+            folder.display()
+        )));
+        fs::create_dir(dir.path().join("ibacm_addr.cfg")).unwrap();
+        let target = Target::new(dir.path(), None, "ibacm_addr.cfg", ADDRESSES);
+        let (written, said) = write(&target, Ok(String::new()));
+        assert!(!written);
+        assert!(
+            said.contains("Failed to open address configuration file: Is a directory"),
+            "{said}"
+        );
+        assert!(!write(&target, Err(anyhow::anyhow!("no device"))).0);
+        let left = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 2, "a temporary file was left");
+    }
+}

@@ -1,0 +1,217 @@
+//! What is printed: the lines that ib_acme has always printed, for scripts that read them, or one JSON document.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use rdmux_wire::acm::client::COUNTERS;
+use rdmux_wire::sa::PathRecord;
+
+use crate::address::Text;
+use crate::endpoints::Endpoint;
+use crate::json::{CountersRow, Document, PathRow};
+
+/// What came of one destination.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// The destination, as it is shown.
+    pub(crate) destination: String,
+    /// The source that was given, or that the service chose.
+    pub(crate) source: Option<String>,
+    /// Whether the source was given.
+    pub(crate) source_given: bool,
+    /// A line for each repetition that failed.
+    pub(crate) errors: Vec<String>,
+    /// The path, of the last repetition.
+    pub(crate) path: Option<PathRecord>,
+    /// What subnet administration said of it, if it was asked.
+    pub(crate) verified: Option<Result<(), String>>,
+    /// How long all repetitions took.
+    pub(crate) time: Duration,
+}
+
+impl Outcome {
+    /// Whether the last repetition found a path that is not refuted.
+    pub(crate) fn is_success(&self) -> bool {
+        self.path.is_some() && !matches!(self.verified, Some(Err(_)))
+    }
+}
+
+/// Where results go.
+pub(crate) struct Screen<'a> {
+    out: &'a mut dyn Write,
+    json: Option<Document>,
+    /// How counters are shown.
+    columns: bool,
+    has_counters_heading: bool,
+    has_endpoints_heading: bool,
+}
+
+impl<'a> Screen<'a> {
+    /// Text, or JSON at the end; counters in a line each, or in a row.
+    pub(crate) fn new(out: &'a mut dyn Write, json: bool, columns: bool) -> Self {
+        let json = json.then(Document::default);
+        Self { out, json, columns, has_counters_heading: false, has_endpoints_heading: false }
+    }
+
+    /// Prints a line of text; JSON has its own way to say it.
+    pub(crate) fn line(&mut self, line: impl std::fmt::Display) -> io::Result<()> {
+        if self.json.is_none() { writeln!(self.out, "{line}") } else { Ok(()) }
+    }
+
+    /// A service cannot be connected to.
+    pub(crate) fn unreachable(&mut self, service: &str, why: &str) -> io::Result<()> {
+        if let Some(document) = &mut self.json {
+            document.service(service).error = Some(why.to_owned());
+        }
+        self.line(format_args!("{service},unable to contact service: {why}"))
+    }
+
+    /// Paths of a service follow.
+    pub(crate) fn paths_of(&mut self, service: &str) -> io::Result<()> {
+        if let Some(document) = &mut self.json {
+            document.service(service);
+        }
+        self.line(format_args!("Service: {service}"))
+    }
+
+    /// What came of a destination.
+    pub(crate) fn outcome(&mut self, service: &str, outcome: &Outcome) -> io::Result<()> {
+        if let Some(document) = &mut self.json {
+            document.service(service).paths.push(PathRow::new(outcome));
+            return Ok(());
+        }
+        self.line(format_args!("Destination: {}", outcome.destination))?;
+        if let Some(source) = outcome.source.as_ref().filter(|_| outcome.source_given) {
+            self.line(format_args!("Source: {source}"))?;
+        }
+        for error in &outcome.errors {
+            self.line(error)?;
+        }
+        if let Some(path) = &outcome.path {
+            if let Some(source) = outcome.source.as_ref().filter(|_| !outcome.source_given) {
+                self.line(format_args!("Source: {source}"))?;
+            }
+            self.path(path)?;
+        }
+        match &outcome.verified {
+            Some(Ok(())) => self.line("SA verification: success")?,
+            Some(Err(why)) => self.line(format_args!("SA verification: failed {why}"))?,
+            None => {}
+        }
+        self.line("")?;
+        self.out.flush()
+    }
+
+    fn path(&mut self, path: &PathRecord) -> io::Result<()> {
+        self.line("Path information")?;
+        self.line(format_args!("  dgid: {}", Text(path.dgid)))?;
+        self.line(format_args!("  sgid: {}", Text(path.sgid)))?;
+        self.line(format_args!("  dlid: {}", path.dlid.0))?;
+        self.line(format_args!("  slid: {}", path.slid.0))?;
+        self.line(format_args!("  flow label: {:#x}", path.flow_label))?;
+        self.line(format_args!("  hop limit: {}", path.hop_limit))?;
+        self.line(format_args!("  tclass: {}", path.tclass))?;
+        self.line(format_args!("  reversible: {}", u8::from(path.reversible)))?;
+        self.line(format_args!("  pkey: {:#x}", path.pkey.0))?;
+        self.line(format_args!("  sl: {}", path.sl))?;
+        // Five bits of each, as ever.
+        self.line(format_args!("  mtu: {}", path.mtu & 0x1f))?;
+        self.line(format_args!("  rate: {}", path.rate.0 & 0x1f))?;
+        self.line(format_args!("  packet lifetime: {}", path.packet_life_time & 0x1f))
+    }
+
+    /// Counters of a service, or of one of its endpoints.
+    pub(crate) fn counters(
+        &mut self,
+        service: &str,
+        endpoint: Option<u8>,
+        counters: &[u64],
+    ) -> io::Result<()> {
+        if let Some(document) = &mut self.json {
+            document.service(service).counters.push(CountersRow::new(endpoint, counters));
+            return Ok(());
+        }
+        if self.columns {
+            self.line(service)?;
+            return counters.iter().enumerate().try_for_each(|(i, value)| {
+                self.line(format_args!("{} : {value}", counter_name(i)))
+            });
+        }
+        if !self.has_counters_heading {
+            self.has_counters_heading = true;
+            let names = (0..counters.len()).map(counter_name);
+            self.line(format_args!("svc,{}", names.collect::<Vec<_>>().join(",")))?;
+        }
+        let values = counters.iter().map(u64::to_string);
+        self.line(format_args!("{service},{}", values.collect::<Vec<_>>().join(",")))
+    }
+
+    /// There are no counters.
+    pub(crate) fn no_counters(&mut self, service: &str, why: &str) -> io::Result<()> {
+        if let Some(document) = &mut self.json {
+            document.service(service).counters_error = Some(why.to_owned());
+        }
+        self.line(format_args!("{service}: Failed to query perf data: {why}"))
+    }
+
+    /// An endpoint of a service.
+    pub(crate) fn endpoint(&mut self, service: &str, endpoint: Endpoint) -> io::Result<()> {
+        if let Some(document) = &mut self.json {
+            document.service(service).endpoints.push(endpoint);
+            return Ok(());
+        }
+        if !self.has_endpoints_heading {
+            self.has_endpoints_heading = true;
+            self.line("svc,guid,port,pkey,ep_index,prov,addr_0,addresses")?;
+        }
+        let Endpoint { guid, port, pkey, index, provider, addresses } = endpoint;
+        let addresses: String = addresses.iter().map(|address| format!(",{address}")).collect();
+        self.line(format_args!("{service},{guid},{port},{pkey},{index},{provider}{addresses}"))
+    }
+
+    /// There is no such endpoint.
+    pub(crate) fn no_endpoint(&mut self, service: &str, index: u8) -> io::Result<()> {
+        let why = format!("Endpoint {index} is not available");
+        if let Some(document) = &mut self.json {
+            document.service(service).endpoints_error = Some(why.clone());
+        }
+        self.line(format_args!(" {why}"))
+    }
+
+    /// A file was written.
+    pub(crate) fn generated(&mut self, file: &std::path::Path) {
+        if let Some(document) = &mut self.json {
+            document.generated.push(file.display().to_string());
+        }
+    }
+
+    /// Something else went wrong.
+    pub(crate) fn failed(&mut self, why: &str) -> io::Result<()> {
+        if let Some(document) = &mut self.json {
+            document.error = Some(why.to_owned());
+        }
+        self.line(why)
+    }
+
+    /// The end: the document, or a line with the status if it is to be said. Gives the status; that of a document is that of
+    /// its first failure, since a script reads no lines that would tell it of others.
+    pub(crate) fn finish(self, status: i32, is_said: bool) -> io::Result<i32> {
+        let Some(mut document) = self.json else {
+            if is_said {
+                writeln!(self.out, "return status {status:#x}")?;
+            }
+            self.out.flush()?;
+            return Ok(status);
+        };
+        document.status = if status == 0 && document.has_failure() { -1 } else { status };
+        serde_json::to_writer_pretty(&mut *self.out, &document)?;
+        writeln!(self.out)?;
+        self.out.flush()?;
+        Ok(document.status)
+    }
+}
+
+/// The name of a counter; a service may have more than there are names.
+fn counter_name(index: usize) -> &'static str {
+    COUNTERS.get(index).copied().unwrap_or("Unknown")
+}

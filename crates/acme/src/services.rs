@@ -1,0 +1,166 @@
+//! Which services are asked: those of `-S`, or that of the host.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use rdmux_acm_client::{Address, Places};
+use rdmux_host::{HostName, RuntimeDir};
+
+use crate::errno;
+
+/// The TCP port of services, unless a file tells another.
+const PORT: u16 = 6125;
+
+/// How long a TCP connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// What `ib_acme` returns when there is no better number.
+const FAILED: i32 = -1;
+
+/// A service that can be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Service {
+    /// As `-S` has it, or the path of its socket.
+    name: String,
+    place: Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Unix(PathBuf),
+    Tcp { host: String, port: u16 },
+}
+
+/// A service where nobody listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unreachable {
+    /// Why.
+    pub(crate) why: String,
+    /// What `ib_acme` returns: an errno, the code of getaddrinfo(3), or -1.
+    pub(crate) status: i32,
+}
+
+impl Service {
+    /// Of a word of `-S`: what starts with a slash is the path of a socket, all else a host.
+    pub(crate) fn of_word(word: &str) -> Self {
+        let place = if word.starts_with('/') {
+            Place::Unix(word.into())
+        } else {
+            Place::Tcp { host: word.to_owned(), port: port() }
+        };
+        Self { name: word.to_owned(), place }
+    }
+
+    /// The service of a host; that of the system if the host has none and the system has one.
+    pub(crate) fn of_host(places: &Places) -> Self {
+        let all = [places.clone(), Places::of_system()];
+        let there = all.iter().find(|places| is_there(places)).unwrap_or(places);
+        match there.address_of_tools() {
+            Address::Unix(path) => {
+                Self { name: path.display().to_string(), place: Place::Unix(path) }
+            }
+            Address::Tcp(at) => {
+                let host = at.ip().to_string();
+                Self { name: host.clone(), place: Place::Tcp { host, port: at.port() } }
+            }
+        }
+    }
+
+    /// How it is called in what is printed.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it is, after a look whether somebody listens there.
+    ///
+    /// # Errors
+    /// What to print, and to return.
+    pub(crate) fn reach(&self) -> Result<Address, Unreachable> {
+        match &self.place {
+            Place::Unix(path) => match UnixStream::connect(path) {
+                Ok(_) => Ok(Address::Unix(path.clone())),
+                Err(e) => Err(Unreachable {
+                    why: errno::text(&e),
+                    status: e.raw_os_error().unwrap_or(FAILED),
+                }),
+            },
+            Place::Tcp { host, port } => reach_tcp(host, *port).map(Address::Tcp),
+        }
+    }
+
+    /// The socket that hands its cache out: beside its own.
+    pub(crate) fn cache(&self) -> Option<PathBuf> {
+        match &self.place {
+            Place::Unix(path) => Some(Places::new(path.parent()?, "").paths()),
+            Place::Tcp { .. } => None,
+        }
+    }
+}
+
+fn reach_tcp(host: &str, port: u16) -> Result<SocketAddr, Unreachable> {
+    let found = dns_lookup::getaddrinfo(Some(host), None, None).map_err(|e| {
+        let status = e.error_num();
+        Unreachable { why: errno::text(&e.into()), status }
+    })?;
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for info in found.flatten() {
+        let at = SocketAddr::new(info.sockaddr.ip(), port);
+        match TcpStream::connect_timeout(&at, CONNECT) {
+            Ok(_) => return Ok(at),
+            Err(e) => last = e,
+        }
+    }
+    Err(Unreachable { why: errno::text(&last), status: FAILED })
+}
+
+fn is_there(places: &Places) -> bool {
+    match places.address_of_tools() {
+        Address::Unix(path) => path.exists(),
+        Address::Tcp(_) => true,
+    }
+}
+
+/// The port of services of other machines: that of this system's, as theirs has it, too.
+fn port() -> u16 {
+    match Places::of_system().address_of_tools() {
+        Address::Tcp(at) => at.port(),
+        Address::Unix(_) => PORT,
+    }
+}
+
+/// Where the files of a host's service are; without a name, of the host that the environment names.
+///
+/// # Errors
+/// When the name is none, or the runtime directory cannot be used.
+pub(crate) fn places(host: Option<&str>) -> Result<Places> {
+    let name = host.filter(|name| !name.is_empty());
+    let name = name.map_or_else(HostName::of_environment, HostName::new)?;
+    let places = RuntimeDir::of_environment()?.host(&name)?.acm();
+    Ok(if host.is_some() { places } else { places.or_of_environment() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_sockets_or_hosts() {
+        let unix = Service::of_word("/run/x.sock");
+        assert_eq!(unix.place, Place::Unix("/run/x.sock".into()));
+        assert_eq!(unix.cache(), Some("/run/paths".into()));
+        assert!(
+            matches!(Service::of_word("node1").place, Place::Tcp { host, .. } if host == "node1")
+        );
+    }
+
+    #[test]
+    fn missing_socket_is_an_errno_and_missing_host_a_code_of_getaddrinfo() {
+        let Unreachable { why, status } = Service::of_word("/nowhere/x.sock").reach().unwrap_err();
+        assert_eq!((why.as_str(), status), ("No such file or directory", 2));
+        assert!(Service::of_word("no such host").reach().unwrap_err().status < 0);
+    }
+}
