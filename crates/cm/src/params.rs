@@ -126,6 +126,8 @@ impl PathData {
     pub const INBOUND_REVERSE: u32 = 1 << 5;
     /// There and back the same way.
     pub const BIDIRECTIONAL: u32 = Self::OUTBOUND | Self::INBOUND_REVERSE;
+    /// For the connection and its manager, there and back the same way, as ACM services give it.
+    pub const WHOLE: u32 = Self::GMP | Self::PRIMARY | Self::BIDIRECTIONAL;
 }
 
 /// By the number of retries, the shortest pauses with which a peer that finds us without a receive waits for 50 ms altogether: a

@@ -130,6 +130,8 @@ mod tests {
     use crate::umad::{Address, AgentAttr, Fabric, Port};
     use crate::{DeviceKind, Listener, Options, PortState};
 
+    mod acm;
+
     const NATIVE: Hints = Hints {
         passive: false,
         numeric_host: false,

@@ -1,6 +1,7 @@
 //! Helpers that tests of several crates share: unit tests, `sim`, `fuzz` and `benches/instructions`.
 #![forbid(unsafe_code)]
 
+pub mod acm;
 pub mod env;
 pub mod ledger;
 pub mod memory;

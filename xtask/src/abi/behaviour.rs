@@ -35,6 +35,7 @@ const PROGRAMS: &[&str] = &[
     "port_events",
     "infiniband",
     "native",
+    "cm_acm",
     "multicast",
     "migration",
     "cm_messages",

@@ -46,7 +46,8 @@ impl From<ResolveError> for Failure {
 
 /// Finds what [`rdma_create_ep`](super::endpoint::rdma_create_ep) takes: addresses, port space and queue pair type for a
 /// node and a service (rdma_getaddrinfo(3)), and with RDMUX_RAI_NATIVE of <rdmux/cm.h> or in RDMA_PS_IB the address of
-/// InfiniBand's own with its path. Fails with -1 and errno, or with an EAI code of getaddrinfo(3).
+/// InfiniBand's own with its path. ACM is asked first (`RDMA_CM_USE_IB_ACM`): a path that it knows comes also with an IP address.
+/// Fails with -1 and errno, or with an EAI code of getaddrinfo(3).
 ///
 /// # Safety
 /// `node` and `service` are NULL or strings, `hints` is NULL or may be read, `res` is NULL or may be written.
@@ -173,7 +174,7 @@ impl Asked {
         } else {
             match address::of_bytes(&self.dst).and_then(|dst| dst.socket()) {
                 Some(dst) if wants_native => resolver.resolve_addr(dst, &wanted),
-                _ => return Ok(self.repeated()?),
+                _ => return Ok(self.repeated(&resolver)?),
             }
         };
         let found = Found::of(&answers)?;
@@ -203,9 +204,13 @@ impl Asked {
         Err(Errno(libc::ENOENT).into())
     }
 
-    /// Without a name the answer is what was asked.
-    fn repeated(&self) -> Result<Found> {
-        let found = Found::of(&[Answer::default()])?;
+    /// Without a name the answer is what was asked, with the path that ACM knows.
+    fn repeated(&self, resolver: &Resolver) -> Result<Found> {
+        let hints = self.hints.unwrap_or_default();
+        let dst = address::of_bytes(&self.dst).filter(|_| !hints.passive && !hints.no_route);
+        let path = dst.and_then(|dst| resolver.known_path(hints.src, dst, &hints));
+        let paths = Vec::from_iter(path);
+        let found = Found::of(&[Answer { paths, ..Answer::default() }])?;
         found.each(|info| {
             info.ai_flags = self.flags;
             info.ai_family = self.family;

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use rdmux_cm::EventKind;
+use rdmux_cm::{EventKind, PathData};
 
 use super::channel::Channel;
 use super::event::{Event, set_event};
@@ -96,8 +96,18 @@ unsafe fn active(
     if res.ai_route_len > 0 {
         let (level, name) = (RDMA_OPTION_IB.cast_signed(), RDMA_OPTION_IB_PATH.cast_signed());
         // SAFETY: as promised.
-        unsafe { option::set(id, level, name, res.ai_route, res.ai_route_len)? };
-        complete(id)?;
+        let (taken, is_of_acm) = unsafe {
+            let taken = option::set(id, level, name, res.ai_route, res.ai_route_len);
+            (taken, may_be_of_acm(res))
+        };
+        match taken {
+            // It had not heard of a change yet.
+            Err(_) if is_of_acm => resolve::resolve_route(id, TIMEOUT_MS)?,
+            taken => {
+                taken?;
+                complete(id)?;
+            }
+        }
     } else {
         resolve::resolve_route(id, TIMEOUT_MS)?;
     }
@@ -113,6 +123,16 @@ unsafe fn active(
         id.lock().connect_data = data.to_vec();
     }
     Ok(())
+}
+
+/// Whether the route is one path there and back, as rdma_getaddrinfo(3) gives what ACM knows.
+///
+/// # Safety
+/// As [`rdma_create_ep`].
+unsafe fn may_be_of_acm(res: &rdma_addrinfo) -> bool {
+    // SAFETY: as promised.
+    let paths = unsafe { option::path_data(res.ai_route, res.ai_route_len) };
+    matches!(paths.as_deref(), Ok([path]) if path.flags == PathData::WHOLE)
 }
 
 /// Destroys an endpoint with its queue pair and shared receive queue (rdma_destroy_ep(3)).

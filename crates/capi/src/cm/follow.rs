@@ -104,6 +104,9 @@ fn learn(id: &Id, event: &rdmux_cm::Event) {
     if let Some(negotiated) = &event.negotiated {
         state.negotiated = Some(**negotiated);
     }
+    if let Some(route) = &event.route {
+        state.route = Some(**route);
+    }
     state.phase = state.phase.after(event.kind);
 }
 

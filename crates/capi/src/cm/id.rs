@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rdmux_cm::{Ece, IdHandle, Negotiated};
+use rdmux_cm::{Ece, IdHandle, Negotiated, Route};
 
 use super::device::Device;
 use super::found::Resolving;
@@ -40,6 +40,8 @@ pub(super) struct State {
     pub(super) synchronous: bool,
     /// What the queue pair needs, as far as it is known.
     pub(super) negotiated: Option<Negotiated>,
+    /// The way to the peer, as the last event told it.
+    pub(super) route: Option<Route>,
     /// The depths of the connection, of READs and atomics.
     pub(super) depths: Depths,
     /// The queue pair could not follow a connection. What the peer then says is of no interest.
@@ -97,6 +99,7 @@ impl Id {
         let state = State {
             synchronous: new.synchronous,
             negotiated: None,
+            route: None,
             depths: Depths::default(),
             failed: false,
             qp_init_attr: None,

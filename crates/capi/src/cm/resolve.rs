@@ -102,7 +102,8 @@ pub(super) unsafe fn resolve_addr(
     complete(id)
 }
 
-/// Finds the path to the resolved address (rdma_resolve_route(3)). ROUTE_RESOLVED or ROUTE_ERROR follows.
+/// Finds the path to the resolved address (rdma_resolve_route(3)). ROUTE_RESOLVED or ROUTE_ERROR follows. ACM is asked first
+/// (`RDMA_CM_USE_IB_ACM`).
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
@@ -120,8 +121,11 @@ pub(super) fn resolve_route(id: &Id, timeout_ms: c_int) -> Result<()> {
         return Err(Errno::EINVAL);
     }
     let (client, timeout) = (id.process.client()?, timeout(timeout_ms));
-    if id.goes(Phase::AddrResolved, Phase::ResolvingRoute) {
-        client.resolve_route_soon(id.handle, timeout)?;
+    let route = id.lock().route;
+    if let Some(route) = route
+        && id.goes(Phase::AddrResolved, Phase::ResolvingRoute)
+    {
+        client.find_route_soon(id.handle, &route, timeout)?;
     } else {
         client.resolve_route(id.handle, timeout)?;
     }

@@ -120,6 +120,7 @@ impl EventChannel {
             }
             Err(_) => return Err(session.set_gone()),
         };
+        self.client.judge_path(&event);
         if event.kind == EventKind::ConnectRequest {
             // The request no longer counts to the listener's backlog.
             let take = Request::CmSoon(CmRequest::Take { id: event.id });
@@ -265,6 +266,7 @@ impl HostClient {
     /// # Errors
     /// See above.
     pub fn destroy_id(&self, id: IdHandle) -> Result<u32, HostError> {
+        self.forget_path(id);
         self.cm_events(CmRequest::Destroy { id }, || format!("destroy {id}"))
     }
 
@@ -274,6 +276,7 @@ impl HostClient {
     /// # Errors
     /// [`HostError::ServiceGone`].
     pub fn destroy_id_soon(&self, id: IdHandle) -> Result<(), HostError> {
+        self.forget_path(id);
         self.cm_soon(CmRequest::Destroy { id })
     }
 

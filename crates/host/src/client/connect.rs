@@ -9,6 +9,7 @@ use rdmux_runtime::connect::ConnectError;
 use rdmux_runtime::start;
 use rdmux_verbs::control::DeviceKind;
 
+use super::acm::{self, Acm, Starter};
 use super::control::HostClient;
 use super::rpc::Session;
 use crate::error::HostError;
@@ -68,7 +69,17 @@ impl ConnectOptions {
         host: &HostName,
         kind: DeviceKind,
     ) -> Result<Arc<HostClient>, HostError> {
-        self.greet(host, |socket| HostClient::open(host, socket, kind))
+        let client = self.greet(host, |socket| HostClient::open(host, socket, kind))?;
+        self.with_acm(client)
+    }
+
+    /// From now on the connection asks ACM for paths, as the environment says.
+    fn with_acm(&self, client: Arc<HostClient>) -> Result<Arc<HostClient>, HostError> {
+        let host = self.dir.host(client.host())?;
+        let starter = || Starter::new(self.program.clone(), self.dir.clone(), host.clone());
+        let places = host.acm().or_of_environment();
+        client.ask_acm(Acm::new(acm::Settings::of_environment(), places, starter));
+        Ok(client)
     }
 
     /// Asks a host's service, which is started if need be, what devices it has. Cheaper than to
@@ -121,7 +132,7 @@ impl ConnectOptions {
     /// [`HostError::NotUp`], and those of the connection.
     pub fn connect(&self, host: &HostName, kind: DeviceKind) -> Result<Arc<HostClient>, HostError> {
         let socket = connect_running(&self.dir.host(host)?, TIMEOUT)?;
-        HostClient::open(host, socket, kind)
+        self.with_acm(HostClient::open(host, socket, kind)?)
     }
 
     /// Starts the service, unless another process was faster, and connects to it. None if it ended at once.

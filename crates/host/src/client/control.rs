@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rdmux_link::ib::{IbWire, KeyViolation, Routes};
@@ -21,6 +21,7 @@ use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
 use rdmux_wire::{Gid, Qpn};
 
+use super::acm::Acm;
 use super::connect::ConnectOptions;
 use super::hub::HubSession;
 use super::memory;
@@ -81,6 +82,8 @@ pub struct HostClient {
     pub(super) reserved: Mutex<std::ops::Range<u64>>,
     /// Locked while an id migrates: the service holds one channel of a process at a time.
     pub(super) migrating: Mutex<()>,
+    /// How ACM is asked, if it is.
+    pub(super) acm: OnceLock<Arc<Acm>>,
     inbox: Mutex<Inbox>,
 }
 
@@ -162,6 +165,7 @@ impl HostClient {
             hub: HubSession::new(),
             reserved: Mutex::default(),
             migrating: Mutex::default(),
+            acm: OnceLock::new(),
             inbox: Mutex::new(inbox),
         });
         for (port, routes) in (1..).zip(&client.routes) {

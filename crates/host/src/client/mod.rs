@@ -2,8 +2,9 @@
 //!
 //! [`HostClient`] is the connection of one process that has a device. It implements
 //! [`Control`](rdmux_verbs::control::Control) for the device, and the commands of the connection
-//! manager. [`EventChannel`] is where the answers to those come. [`admin`] is for commands.
+//! manager. [`EventChannel`] is where the answers to those come. [`acm`] is whom it asks for paths first. [`admin`] is for commands.
 
+pub mod acm;
 pub mod admin;
 mod cm;
 mod connect;

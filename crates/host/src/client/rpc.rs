@@ -85,6 +85,11 @@ impl Session {
         self.gone.load(Ordering::Relaxed)
     }
 
+    /// Whether this process has connected, and not its parent.
+    pub(crate) fn is_ours(&self) -> bool {
+        rustix::process::getpid() == self.owner
+    }
+
     /// Remembers that the service is gone.
     pub(crate) fn set_gone(&self) -> HostError {
         self.gone.store(true, Ordering::Relaxed);
@@ -185,7 +190,7 @@ impl Session {
     }
 
     fn check(&self) -> Result<(), HostError> {
-        if self.is_gone() || rustix::process::getpid() != self.owner {
+        if self.is_gone() || !self.is_ours() {
             return Err(HostError::ServiceGone { host: self.host.clone() });
         }
         Ok(())

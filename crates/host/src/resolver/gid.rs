@@ -71,7 +71,7 @@ pub(super) fn sid_of(space: Option<PortSpace>, service: &str) -> Option<ServiceI
     u64::from_str_radix(digits, 16).ok().map(ServiceId)
 }
 
-fn space_of(hints: &Hints) -> PortSpace {
+pub(super) fn space_of(hints: &Hints) -> PortSpace {
     let of_type = match hints.qp_type {
         Some(QpType::Ud) => PortSpace::Udp,
         _ => PortSpace::Tcp,
@@ -79,7 +79,7 @@ fn space_of(hints: &Hints) -> PortSpace {
     hints.port_space.unwrap_or(of_type)
 }
 
-fn default_type(space: PortSpace) -> QpType {
+pub(super) fn default_type(space: PortSpace) -> QpType {
     match space {
         PortSpace::Udp | PortSpace::IpoIb => QpType::Ud,
         PortSpace::Tcp | PortSpace::Ib => QpType::Rc,

@@ -7,12 +7,14 @@
 //! |---|---|
 //! | `ip` | IP addresses of a name (getaddrinfo(3), and the names of virtual hosts) |
 //! | `gid` | the address of a GID that is given as text |
+//! | `acm` | the paths that ACM knows to IP addresses and names |
 //! | `native` | the GID behind an IP address, and the path to it |
 //! | `services` | the services that subnet administration knows by a name |
 //!
 //! An answer with a GID comes before the one with an IP address that it was found by. Where no GID is found (iWARP, a peer that
 //! does not answer) there is only the latter: then the connection says what is wrong.
 
+mod acm;
 mod gid;
 mod ip;
 mod native;
@@ -63,6 +65,13 @@ pub struct Hints {
     pub src: Option<Addr>,
 }
 
+impl Hints {
+    /// Whether answers are to have InfiniBand's own addresses.
+    fn is_native(&self) -> bool {
+        self.native || self.family == Some(Family::Ib) || self.port_space == Some(PortSpace::Ib)
+    }
+}
+
 /// A family of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -89,8 +98,11 @@ pub struct Answer {
     pub src: Option<Addr>,
     /// The peer's.
     pub dst: Option<Addr>,
-    /// The paths to it; none if it is not of InfiniBand's own, or was not to have any.
+    /// The paths to it; none if it is not of InfiniBand's own and ACM knows none, or was not to have any.
     pub paths: Vec<PathData>,
+    /// Whether ACM has told the paths. It may not have heard of a change yet: where the paths cannot be used, others are found by
+    /// the addresses.
+    pub by_acm: bool,
     /// What goes before the program's private data, so that a listener with an IP address understands them.
     pub connect: Vec<u8>,
 }
@@ -165,6 +177,8 @@ impl Resolver {
     /// one. Without hints answers are IP addresses for connections.
     ///
     /// It takes as long as the name service does, and where a path is wanted, up to 2 s for the neighbour and 2 s for the path.
+    /// ACM is asked before them, for half a second at most (see [`Settings`](crate::client::acm::Settings)); a path that it knows
+    /// also comes with an IP address. It is asked for a native address of a name, too, that the name service does not know.
     ///
     /// # Errors
     /// [`ResolveError`]. That a peer has no GID, or does not answer, is none.
@@ -183,7 +197,10 @@ impl Resolver {
         let port = service.filter(|service| gid::sid_of(wanted.port_space, service).is_none());
         let found = match (node, port, service) {
             (None, None, Some(_)) => Vec::new(),
-            _ => ip::answers(self.dir.as_ref(), node, port, hints)?,
+            _ => match ip::answers(self.dir.as_ref(), node, port, hints) {
+                Ok(found) => found,
+                Err(error) => return self.without_ip(node, service, &wanted).ok_or(error),
+            },
         };
         if wanted.passive {
             return if wanted.native && wanted.port_space == Some(PortSpace::Ib) {
@@ -192,10 +209,23 @@ impl Resolver {
                 Ok(found)
             };
         }
-        let is_native = wanted.native
-            || wanted.family == Some(Family::Ib)
-            || wanted.port_space == Some(PortSpace::Ib);
-        if is_native { Ok(self.with_native(service, &wanted, found)) } else { Ok(found) }
+        Ok(match wanted.is_native() {
+            true => self.with_native(service, &wanted, found),
+            false => self.with_known_paths(&wanted, found),
+        })
+    }
+
+    /// What is known of a name that has no IP address, if it is to have a native one.
+    fn without_ip(
+        &self,
+        node: Option<&str>,
+        service: Option<&str>,
+        hints: &Hints,
+    ) -> Option<Vec<Answer>> {
+        let is_active = !hints.passive && !hints.numeric_host && hints.is_native();
+        let found = self.by_name(node.filter(|_| is_active)?, service, hints);
+        let found = found.inspect_err(|error| tracing::debug!(%error, "no native service"));
+        Some(vec![found.ok()??])
     }
 
     /// The native address of an IP address and the path there, and the IP address behind it.

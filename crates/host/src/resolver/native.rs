@@ -10,9 +10,6 @@ use rdmux_wire::{Gid, Lid};
 use super::probe::Probe;
 use super::{Answer, Hints, ResolveError, Resolver, gid};
 
-/// A path that serves the connection and its manager, there and back (as ibacm(8) gives).
-const WHOLE: u32 = PathData::GMP | PathData::PRIMARY | PathData::BIDIRECTIONAL;
-
 impl Resolver {
     /// IP addresses, with the native address of the first that has one before them.
     pub(super) fn with_native(
@@ -45,11 +42,20 @@ impl Resolver {
             false => (PortSpace::Tcp, QpType::Rc),
         };
         let probe = Probe::new(&self.client, space, qp_type, self.only)?;
-        let near = probe.address(by_ip.src, dst)?;
+        let known = self.known_path(by_ip.src, dst, hints);
+        let along = known.and_then(|path| Some((probe.along(by_ip.src, dst, path).ok()?, path)));
+        let near = match &along {
+            Some((route, _)) => *route,
+            None => probe.address(by_ip.src, dst)?,
+        };
         if kind::numbered(near.device).is_none_or(|kind| kind.has_streams()) {
             return Ok(None);
         }
-        let route = if hints.no_route { near } else { probe.path()? };
+        let route = match along {
+            None if !hints.no_route => probe.path()?,
+            _ => near,
+        };
+        let path = along.map_or_else(|| record_of(&route), |(_, path)| path);
         let space = by_ip.port_space.unwrap_or(space);
         let service = match space {
             PortSpace::Ib if service.is_some() => {
@@ -65,7 +71,8 @@ impl Resolver {
             qp_type: by_ip.qp_type,
             src: Some(IbAddr { pkey: route.pkey, ..src }.into()),
             dst: Some(IbAddr { pkey: route.pkey, flowinfo: route.av.flow_label, ..service }.into()),
-            paths: if hints.no_route { Vec::new() } else { vec![record_of(&route)] },
+            paths: if hints.no_route { Vec::new() } else { vec![path] },
+            by_acm: along.is_some(),
             connect: if is_straight { Vec::new() } else { header(&near) },
         }))
     }
@@ -137,5 +144,5 @@ fn record_of(route: &Route) -> PathData {
         packet_life_time: route.packet_lifetime,
         ..PathRecord::default()
     };
-    PathData { flags: WHOLE, record }
+    PathData { flags: PathData::WHOLE, record }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdmux_cm::{Addr, Event, EventKind, IdHandle, PortSpace, Route};
+use rdmux_cm::{Addr, Event, EventKind, IdHandle, PathData, PortSpace, Route};
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::DeviceKind;
 
@@ -37,6 +37,18 @@ impl Probe {
     pub(super) fn address(&self, src: Option<Addr>, dst: Addr) -> Result<Route, ResolveError> {
         self.client.resolve_addr(self.id, src, dst, TIMEOUT)?;
         self.route(EventKind::AddrResolved)
+    }
+
+    /// The device and the address that a path begins at, and the path as the connection manager takes it. Nobody is asked. After an error it
+    /// is as before.
+    pub(super) fn along(
+        &self,
+        src: Option<Addr>,
+        dst: Addr,
+        path: PathData,
+    ) -> Result<Route, ResolveError> {
+        self.client.resolve_along(self.id, src, dst, &[path])?;
+        self.route(EventKind::RouteResolved)
     }
 
     /// The path to it.

@@ -31,6 +31,8 @@ pub(super) struct State {
     pub(super) passive: bool,
     pub(super) local: Option<Addr>,
     pub(super) route: Option<Route>,
+    /// Whether the way to the peer is known, and no path to it is or is asked for.
+    pub(super) wants_path: bool,
     /// Its multicast groups.
     pub(super) groups: Vec<Group>,
     /// The number of the last one.
@@ -84,6 +86,7 @@ impl Core {
                 passive: false,
                 local: None,
                 route: None,
+                wants_path: false,
                 groups: Vec::new(),
                 last_group: 0,
                 unacknowledged: 0,
@@ -124,6 +127,11 @@ impl Core {
         let qp = {
             let mut state = self.lock();
             state.route = event.route.as_deref().copied().or(state.route);
+            match event.kind {
+                EventKind::AddrResolved => state.wants_path = true,
+                EventKind::RouteResolved => state.wants_path = false,
+                _ => {}
+            }
             state.negotiated = event.negotiated.as_deref().copied().or(state.negotiated);
             state.qp.clone()
         };

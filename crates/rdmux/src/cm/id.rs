@@ -110,14 +110,23 @@ impl Id {
 
     /// Finds the path, then an event RouteResolved or RouteError within `timeout`.
     ///
+    /// ACM is asked first, if its service is there (or as `$RDMA_CM_USE_IB_ACM` says). It may take half a second more, or
+    /// `$RDMUX_ACM_TIMEOUT`, until the path is looked for without it.
+    ///
     /// # Errors
     /// When the state does not allow it.
     pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
-        self.0
-            .context
-            .client()
-            .resolve_route(self.0.handle, timeout)
-            .on(&*self.0, "resolve the route")
+        let client = self.0.context.client();
+        let route = {
+            let mut state = self.0.lock();
+            let wants_path = std::mem::replace(&mut state.wants_path, false);
+            state.route.filter(|_| wants_path)
+        };
+        let asked = match route {
+            Some(route) => client.find_route_soon(self.0.handle, &route, timeout),
+            None => client.resolve_route(self.0.handle, timeout),
+        };
+        asked.on(&*self.0, "resolve the route")
     }
 
     /// Takes path records in place of [`resolve_route`](Self::resolve_route): nobody is asked for a path, and what the records
@@ -127,7 +136,9 @@ impl Id {
     /// When the state does not allow it, or a record contradicts another or the id's port.
     pub fn set_paths(&self, records: &[PathData]) -> Result<()> {
         let client = self.0.context.client();
-        client.set_paths(self.0.handle, records).on(&*self.0, "set the paths")
+        client.set_paths(self.0.handle, records).on(&*self.0, "set the paths")?;
+        self.0.lock().wants_path = false;
+        Ok(())
     }
 
     /// Takes addresses and path records together, in place of [`resolve_addr`](Self::resolve_addr) and

@@ -32,12 +32,21 @@ pub(super) async fn connect<S: Style>(options: Options, to: Answer) -> Result<Co
     let space = to.port_space.unwrap_or(PortSpace::Tcp);
     let id = Id::with_type(&channel, space, to.qp_type.unwrap_or(QpType::Rc))?;
     let src = options.source.map(Addr::from).or(to.src);
-    if to.paths.is_empty() {
+    let along = match &to.paths[..] {
+        [] => false,
+        paths => match id.resolve_along(src, dst, paths) {
+            // Nothing has changed.
+            Err(error) if to.by_acm => {
+                tracing::debug!(%error, "the path that ACM told cannot be used");
+                false
+            }
+            taken => taken.map(|()| true)?,
+        },
+    };
+    if !along {
         id.resolve_addr(src, dst, options.timeout)?;
         expect::<S>(&channel, EventKind::AddrResolved, deadline, dst).await?;
         id.resolve_route(deadline.left().unwrap_or(Duration::MAX))?;
-    } else {
-        id.resolve_along(src, dst, &to.paths)?;
     }
     expect::<S>(&channel, EventKind::RouteResolved, deadline, dst).await?;
 

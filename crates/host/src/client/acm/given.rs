@@ -1,0 +1,121 @@
+//! Paths of ACM's that ids have: one by which the peer is not reached is reported, so that the service forgets it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rdmux_cm::{Event, EventKind, IdHandle};
+use rdmux_wire::acm::Address;
+use rdmux_wire::cm::RejReason;
+
+/// Ids that are remembered. Paths of those beyond are not reported.
+const MOST: usize = 64 * 1024;
+
+/// Which ids have a path of ACM's, and to whom.
+#[derive(Debug, Default)]
+pub(super) struct Given {
+    to: Mutex<HashMap<IdHandle, Address>>,
+    /// Whether there may be any.
+    some: AtomicBool,
+}
+
+impl Given {
+    /// An id has a path from now on.
+    pub(super) fn insert(&self, id: IdHandle, to: Address) {
+        let mut all = self.to.lock();
+        if all.len() < MOST {
+            all.insert(id, to);
+            self.some.store(true, Ordering::Release);
+        }
+    }
+
+    /// The id has no path any more, or it has done what it was for: to whom.
+    pub(super) fn remove(&self, id: IdHandle) -> Option<Address> {
+        if !self.some.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut all = self.to.lock();
+        let to = all.remove(&id);
+        self.some.store(!all.is_empty(), Ordering::Release);
+        to
+    }
+
+    /// To whom the path is that an event shows to be wrong.
+    pub(super) fn failed(&self, event: &Event) -> Option<Address> {
+        match event.kind {
+            EventKind::Unreachable | EventKind::Rejected => {
+                self.remove(event.id).filter(|_| is_of_path(event))
+            }
+            EventKind::Established | EventKind::ConnectResponse => {
+                self.remove(event.id);
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether the failure is the path's: nobody answered, or the peer says that a field of it is wrong (IBTA table 108).
+fn is_of_path(event: &Event) -> bool {
+    let fields = RejReason::INVALID_GID.0..=RejReason::INVALID_PACKET_RATE.0;
+    let is_field = |reason| fields.contains(&reason) || reason == RejReason::INVALID_MTU.0;
+    match event.kind {
+        EventKind::Rejected => u16::try_from(event.status).is_ok_and(is_field),
+        // A positive one is a datagram service's refusal.
+        _ => event.status < 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_cm::EventParam;
+
+    use super::*;
+
+    fn event(kind: EventKind, status: i32) -> Event {
+        Event {
+            id: IdHandle(1),
+            context: 0,
+            listen_id: None,
+            kind,
+            status,
+            param: EventParam::None,
+            route: None,
+            negotiated: None,
+            mad: None,
+        }
+    }
+
+    #[test]
+    fn only_failures_of_the_path_tell_whose_it_was_and_once() {
+        let to = Address::name("node7").unwrap();
+        let unreachable = event(EventKind::Unreachable, -libc::ETIMEDOUT);
+        for (of, expected) in [
+            (unreachable.clone(), Some(to)),
+            (event(EventKind::Rejected, 13), Some(to)),
+            (event(EventKind::Rejected, 26), Some(to)),
+            (event(EventKind::Rejected, 8), None),
+            (event(EventKind::Rejected, 28), None),
+            (event(EventKind::Unreachable, 2), None),
+            (event(EventKind::Established, 0), None),
+        ] {
+            let given = Given::default();
+            assert_eq!(given.failed(&of), None);
+            given.insert(IdHandle(1), to);
+            given.insert(IdHandle(2), to);
+            assert_eq!(given.failed(&of), expected, "{of:?}");
+            assert_eq!(given.failed(&unreachable), None);
+            assert_eq!(given.remove(IdHandle(2)), Some(to));
+        }
+    }
+
+    #[test]
+    fn ids_beyond_the_bound_are_not_remembered() {
+        let (given, to) = (Given::default(), Address::name("node7").unwrap());
+        for id in 0..=MOST as u64 {
+            given.insert(IdHandle(id), to);
+        }
+        assert_eq!(given.remove(IdHandle(MOST as u64)), None);
+        assert_eq!(given.remove(IdHandle(0)), Some(to));
+    }
+}

@@ -1,0 +1,62 @@
+//! A service that does not answer is left alone for a while, so that it costs each process a bounded time altogether.
+
+use std::time::{Duration, Instant};
+
+/// So many requests in a row that wait in vain make a service silent.
+const SILENT: u32 = 2;
+/// How long it is then left alone at first; it doubles up to [`LONGEST`].
+const SHORTEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(80);
+
+/// How long a service has not answered.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    /// Requests in a row that were not answered in time.
+    unanswered: u32,
+    /// When it may be asked again.
+    until: Option<Instant>,
+}
+
+impl Silence {
+    /// Whether the service is to be left alone at `now`.
+    pub(super) fn is_on(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    /// The service has answered, whatever it said.
+    pub(super) fn answered(&mut self) {
+        *self = Self::default();
+    }
+
+    /// A request had its time and got no answer.
+    pub(super) fn unanswered(&mut self, now: Instant) {
+        self.unanswered = self.unanswered.saturating_add(1);
+        if self.unanswered >= SILENT {
+            let doublings = (self.unanswered - SILENT).min(4);
+            let pause = (SHORTEST * (1 << doublings)).min(LONGEST);
+            self.until = now.checked_add(pause);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_service_is_left_alone_for_longer_each_time_until_it_answers() {
+        let start = Instant::now();
+        let mut silence = Silence::default();
+        silence.unanswered(start);
+        assert!(!silence.is_on(start));
+        for pause in [5, 10, 20, 40, 80, 80] {
+            silence.unanswered(start);
+            assert!(silence.is_on(start + Duration::from_secs(pause) - Duration::from_millis(1)));
+            assert!(!silence.is_on(start + Duration::from_secs(pause)));
+        }
+        silence.answered();
+        assert!(!silence.is_on(start));
+        silence.unanswered(start);
+        assert!(!silence.is_on(start));
+    }
+}

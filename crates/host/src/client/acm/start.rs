@@ -1,0 +1,96 @@
+//! A service that is started by the first process that wants it: the program `ib_acm`.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rdmux_runtime::start;
+use rdmux_verbs::signals;
+use rustix::fs::FlockOperation;
+
+use crate::names::{HostDir, RuntimeDir};
+
+/// The program.
+const PROGRAM: &str = "ib_acm";
+/// How long after a failure, or an end, no other is started by this process.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// How a host's service is started.
+#[derive(Debug)]
+pub(crate) struct Starter {
+    /// The `rdmux` that belongs to the caller, as [`start::program`] takes it.
+    given: Option<PathBuf>,
+    dir: RuntimeDir,
+    host: HostDir,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_starting: bool,
+    not_before: Option<Instant>,
+}
+
+impl Starter {
+    pub(crate) fn new(given: Option<PathBuf>, dir: RuntimeDir, host: HostDir) -> Self {
+        Self { given, dir, host, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Has a thread run the program, unless one does, or has of late.
+    pub(super) fn start(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let is_early = state.not_before.is_some_and(|then| Instant::now() < then);
+        if state.is_starting || is_early {
+            return;
+        }
+        let starter = Arc::clone(self);
+        let thread = thread::Builder::new().name("rdmux-acm".to_owned());
+        let started = signals::with_blocked(|| thread.spawn(move || starter.run()));
+        state.is_starting = started.is_ok();
+    }
+
+    /// Runs the program until it serves or has failed.
+    fn run(&self) {
+        if let Err(why) = self.spawn() {
+            let host = self.host.name();
+            tracing::warn!(%host, "ACM is not asked, its service cannot be started: {why}");
+        }
+        let mut state = self.state.lock();
+        (state.is_starting, state.not_before) = (false, Instant::now().checked_add(PAUSE));
+        self.changed.notify_all();
+    }
+
+    /// Waits until the program that this process runs serves or has failed, but no longer than the deadline.
+    pub(super) fn wait(&self, deadline: Instant) {
+        let mut state = self.state.lock();
+        while state.is_starting && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+    }
+
+    fn spawn(&self) -> Result<(), String> {
+        // A process that is faster than this one has it serve by the time the lock is free.
+        let lock = self.host.lock("acm-start", FlockOperation::LockExclusive);
+        let _lock = lock.map_err(|e| e.to_string())?;
+        if UnixStream::connect(self.host.acm().socket()).is_ok() {
+            return Ok(());
+        }
+        let program = self.program().ok_or_else(|| {
+            format!("there is no program {PROGRAM} beside rdmux or in PATH; set RDMA_CM_USE_IB_ACM=0 to do without")
+        })?;
+        let arguments = ["--on-demand", "--host", self.host.name().as_str()];
+        start::spawn(&program, &arguments, self.dir.user_dir(), &self.host)
+    }
+
+    /// The program beside `rdmux`, or in `$PATH`.
+    fn program(&self) -> Option<PathBuf> {
+        let beside = start::program(self.given.as_deref());
+        let beside = beside.map(|rdmux| rdmux.with_file_name(PROGRAM));
+        beside.filter(|program| program.is_file()).or_else(|| {
+            let path = std::env::var_os("PATH")?;
+            std::env::split_paths(&path).map(|dir| dir.join(PROGRAM)).find(|p| p.is_file())
+        })
+    }
+}

@@ -1,0 +1,301 @@
+//! A service that answers, hangs, dies, or says what is no answer: each costs a bounded time and harms no other question.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rdmux_testing::acm::{self, AcmService, Step};
+use rdmux_testing::{TempDir, temp_dir};
+use rdmux_wire::Gid;
+use rdmux_wire::acm::client::{Answer, Counters, Query, Reply, Request, Status};
+use rdmux_wire::sa::PathRecord;
+
+use super::*;
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(30);
+/// For services that do not answer.
+const SHORT: Duration = Duration::from_millis(20);
+
+fn asks(folder: &TempDir, timeout: Duration) -> Arc<Acm> {
+    let settings = Settings { usage: Use::IfThere, timeout };
+    let places = Places::new(folder.path(), "/nowhere");
+    Acm::new(settings, places, || unreachable!("nothing is started")).unwrap()
+}
+
+fn record() -> PathRecord {
+    let gid = |last| Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+    PathRecord { sgid: gid(1), dgid: gid(2), ..PathRecord::default() }
+}
+
+fn question() -> Question {
+    Question::of_ip(None, [10, 0, 0, 2].into())
+}
+
+fn find(acm: &Arc<Acm>) -> Option<PathData> {
+    acm.find(&question(), acm.deadline())
+}
+
+fn answers(request: &Request) -> Step {
+    Step::Say(acm::path(request, record()))
+}
+
+#[test]
+fn path_is_told_and_the_connection_kept_for_the_next_question() {
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), |request| {
+        let dest = std::net::IpAddr::from([10, 0, 0, 2]).into();
+        assert_eq!(request.query, Query::Resolve { source: None, dest, cached_only: false });
+        answers(request)
+    });
+    let acm = asks(&folder, LONG);
+    for _ in 0..3 {
+        assert_eq!(find(&acm), Some(PathData { flags: PathData::WHOLE, record: record() }));
+    }
+    assert_eq!((service.connections(), service.questions()), (1, 3));
+}
+
+#[test]
+fn failure_is_an_answer_and_the_connection_kept() {
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), |request| {
+        Step::Say(acm::failure(request, Status::TIMED_OUT))
+    });
+    let acm = asks(&folder, LONG);
+    assert_eq!((find(&acm), find(&acm), find(&acm)), (None, None, None));
+    assert_eq!((service.connections(), service.questions()), (1, 3));
+    assert!(acm.may_answer());
+}
+
+#[test]
+fn nobody_is_asked_where_no_service_is() {
+    let folder = temp_dir();
+    let acm = asks(&folder, LONG);
+    assert!(!acm.may_answer());
+    assert_eq!(find(&acm), None);
+    // One that has ended without removing its socket.
+    drop(std::os::unix::net::UnixListener::bind(folder.path().join("ibacm.sock")).unwrap());
+    assert_eq!(find(&acm), None);
+    let never = Settings { usage: Use::Never, timeout: LONG };
+    assert!(Acm::new(never, Places::new("/", "/"), || unreachable!()).is_none());
+}
+
+#[test]
+fn service_that_does_not_answer_is_left_alone_after_two_questions() {
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), |_| Step::Hang);
+    let acm = asks(&folder, SHORT);
+    for _ in 0..4 {
+        assert_eq!(find(&acm), None);
+    }
+    assert_eq!(service.questions(), 2);
+    assert!(!acm.may_answer());
+}
+
+#[test]
+fn answers_that_are_none_are_not_believed() {
+    let good = |request: &Request| acm::path(request, record());
+    let changed = move |request: &Request, at: usize, to: u8| {
+        let mut bytes = good(request);
+        bytes[at] = to;
+        bytes
+    };
+    type Script = Box<dyn Fn(&Request) -> Vec<u8> + Send + Sync>;
+    let scripts: [(&str, Script); 6] = [
+        ("another version", Box::new(move |request| changed(request, 0, 2))),
+        ("an unknown opcode", Box::new(move |request| changed(request, 1, 0x0f))),
+        ("an entry that is no path", Box::new(move |request| changed(request, 20, 1))),
+        ("a length beyond all", Box::new(move |request| changed(request, 7, 0xff))),
+        (
+            "counters",
+            Box::new(|request| {
+                let answer = Answer::Counters(Counters::new());
+                acm::bytes(&Reply { tid: request.tid, answer })
+            }),
+        ),
+        ("nothing", Box::new(|_| vec![0; 88])),
+    ];
+    for (what, script) in scripts {
+        let folder = temp_dir();
+        let service = AcmService::start(folder.path(), move |request| Step::Say(script(request)));
+        let acm = asks(&folder, LONG);
+        assert_eq!((find(&acm), find(&acm)), (None, None), "{what}");
+        // Where the next message begins is known of this one only.
+        let connections = if what == "counters" { 1 } else { 2 };
+        assert_eq!(service.connections(), connections, "{what}");
+    }
+}
+
+#[test]
+fn answer_to_another_question_is_not_believed() {
+    let folder = temp_dir();
+    let _service = AcmService::start(folder.path(), |request| {
+        let other = Request { tid: !request.tid, ..*request };
+        Step::Say(acm::path(&other, record()))
+    });
+    assert_eq!(find(&asks(&folder, SHORT)), None);
+}
+
+#[test]
+fn half_an_answer_is_none_whether_the_rest_is_waited_for_or_not() {
+    let half = |request: &Request| acm::path(request, record())[..40].to_vec();
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), move |request| Step::SayAndClose(half(request)));
+    let acm = asks(&folder, LONG);
+    assert_eq!((find(&acm), find(&acm)), (None, None));
+    assert_eq!(service.connections(), 2);
+    drop(service);
+    let _service = AcmService::start(folder.path(), move |request| Step::Say(half(request)));
+    let acm = asks(&folder, SHORT);
+    assert_eq!(find(&acm), None);
+}
+
+#[test]
+fn service_that_was_started_anew_answers_by_a_new_connection() {
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), answers);
+    let acm = asks(&folder, LONG);
+    assert!(find(&acm).is_some());
+    drop(service);
+    let service = AcmService::start(folder.path(), answers);
+    assert!(find(&acm).is_some() && find(&acm).is_some());
+    assert_eq!((service.connections(), service.questions()), (1, 2));
+    drop(service);
+    assert_eq!(find(&acm), None);
+}
+
+#[test]
+fn question_that_waits_holds_up_no_other() {
+    let folder = temp_dir();
+    let (release, released) = mpsc::channel::<()>();
+    let (asked, is_asked) = mpsc::channel();
+    let (released, asked) = (Mutex::new(released), Mutex::new(asked));
+    let _service = AcmService::start(folder.path(), move |request| {
+        if matches!(request.query, Query::Resolve { cached_only: false, .. }) {
+            asked.lock().send(()).unwrap();
+            let _ = released.lock().recv();
+        }
+        answers(request)
+    });
+    let acm = asks(&folder, LONG);
+    let waiting = std::thread::spawn({
+        let acm = Arc::clone(&acm);
+        move || find(&acm)
+    });
+    is_asked.recv().unwrap();
+    assert!(acm.find(&question().cached(true), acm.deadline()).is_some());
+    drop(release);
+    assert!(waiting.join().unwrap().is_some());
+}
+
+#[test]
+fn service_that_takes_no_connection_costs_no_more_than_the_timeout() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    let folder = temp_dir();
+    let address = SocketAddrUnix::new(folder.path().join("ibacm.sock")).unwrap();
+    let socket = || rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    let listener = socket();
+    rustix::net::bind(&listener, &address).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let first = socket();
+    rustix::net::connect(&first, &address).unwrap();
+    let acm = asks(&folder, SHORT);
+    assert_eq!((find(&acm), find(&acm)), (None, None));
+    assert!(!acm.may_answer());
+}
+
+#[test]
+fn path_of_a_socket_may_be_longer_than_its_address() {
+    let parent = temp_dir();
+    let folder = parent.path().join("x".repeat(60));
+    let _service = AcmService::start(&folder, answers);
+    let long = folder.join("../".to_owned() + &"x".repeat(60));
+    let settings = Settings { usage: Use::IfThere, timeout: LONG };
+    let acm = Acm::new(settings, Places::new(long, "/"), || unreachable!()).unwrap();
+    assert!(find(&acm).is_some());
+}
+
+#[test]
+fn after_its_deadline_a_question_is_not_put() {
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), answers);
+    let acm = asks(&folder, LONG);
+    assert_eq!(acm.find(&question(), Instant::now()), None);
+    let acm = asks(&folder, Duration::ZERO);
+    assert_eq!(find(&acm), None);
+    assert_eq!(service.questions(), 0);
+}
+
+#[test]
+fn what_is_in_shared_memory_needs_no_question() {
+    use rdmux_acm_client::Offer;
+    use rdmux_link::acm::{Entry, Key, PathTable, now};
+    use rdmux_wire::acm::client::{PathData, PathFlags};
+    let folder = temp_dir();
+    let service = AcmService::start(folder.path(), |_| Step::Hang);
+    let mut table = PathTable::create(64, 1).unwrap();
+    let (now, hour) = (now(), 3_600_000_000_000);
+    table.renew(now + 30_000_000_000);
+    let key = Key { source: None, dest: question().to };
+    let path = PathData { flags: PathFlags::RESOLVED, path: record() };
+    table.put(&key, &Entry { path, source: None, expiry: now + hour }, now);
+    let places = Places::new(folder.path(), "/nowhere");
+    let _offer = Offer::start(places.paths(), &table, 0o600).unwrap();
+    for timeout in [LONG, Duration::ZERO] {
+        let acm = asks(&folder, timeout);
+        assert_eq!(find(&acm).unwrap().record, record());
+        // Of other addresses there is nothing.
+        let other = Question::of_ip(None, [10, 0, 0, 3].into());
+        assert_eq!(acm.cached(&other), None);
+    }
+    assert_eq!(service.questions(), 0);
+}
+
+#[test]
+fn path_that_failed_is_reported_and_the_service_forgets_it() {
+    let folder = temp_dir();
+    let (asked, is_asked) = mpsc::channel();
+    let asked = Mutex::new(asked);
+    let _service = AcmService::start(folder.path(), move |request| {
+        asked.lock().send(request.query).unwrap();
+        Step::Hang
+    });
+    asks(&folder, SHORT).report(question().to);
+    assert_eq!(is_asked.recv(), Ok(Query::Flush(Some(question().to))));
+}
+
+/// A starter whose program is a script.
+fn starter(folder: &TempDir, script: &str) -> Starter {
+    use std::os::unix::fs::PermissionsExt as _;
+    let program = folder.path().join("ib_acm");
+    std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = crate::RuntimeDir::at(folder.path().join("run")).unwrap();
+    let host = dir.host(&crate::HostName::new("a").unwrap()).unwrap();
+    Starter::new(Some(folder.path().join("rdmux")), dir, host)
+}
+
+#[test]
+fn service_is_started_on_demand_once_and_answers_when_it_is_there() {
+    let folder = temp_dir();
+    let ran = folder.path().join("ran");
+    let script = format!("echo \"$@\" >> {}\necho ready", ran.display());
+    let places = Places::new(folder.path().join("acm"), "/nowhere");
+    let settings = Settings { usage: Use::Always, timeout: LONG };
+    let acm = Acm::new(settings, places, || starter(&folder, &script)).unwrap();
+    // The script says that it serves, but does not.
+    assert_eq!((find(&acm), find(&acm)), (None, None));
+    assert_eq!(std::fs::read_to_string(&ran).unwrap(), "--on-demand --host a\n");
+    let _service = AcmService::start(&folder.path().join("acm"), answers);
+    assert!(find(&acm).is_some());
+}
+
+#[test]
+fn service_that_cannot_be_started_is_done_without() {
+    for script in ["exit 1", "echo error: no adapter"] {
+        let folder = temp_dir();
+        let places = Places::new(folder.path().join("acm"), "/nowhere");
+        let settings = Settings { usage: Use::Always, timeout: LONG };
+        let acm = Acm::new(settings, places, || starter(&folder, script)).unwrap();
+        assert_eq!(find(&acm), None);
+    }
+}

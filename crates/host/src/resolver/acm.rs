@@ -1,0 +1,72 @@
+//! What ACM knows: paths to IP addresses and to names, without a neighbour and subnet administration being asked.
+//!
+//! An answer that comes too late, or is none, changes nothing: then addresses and paths are found as without ACM. All questions
+//! of one lookup take [`Settings::timeout`](crate::client::acm::Settings::timeout) together.
+
+use std::time::Instant;
+
+use rdmux_cm::{Addr, IbAddr, PathData};
+
+use super::{Answer, Hints, ResolveError, Resolver, gid};
+use crate::client::acm::Question;
+
+impl Resolver {
+    /// The path to an address from another one, or from any, if ACM knows it. Nobody else is asked.
+    pub fn known_path(&self, src: Option<Addr>, dst: Addr, hints: &Hints) -> Option<PathData> {
+        let acm = self.client.acm()?;
+        let question = Question::of_addresses(src, dst).cached(is_short(hints));
+        acm.find(&question, acm.deadline())
+    }
+
+    /// Answers with IP addresses, with the paths that ACM knows. It is asked for the first address, which connections use; of
+    /// others there is what it has in shared memory.
+    pub(super) fn with_known_paths(&self, hints: &Hints, mut found: Vec<Answer>) -> Vec<Answer> {
+        let Some(acm) = self.client.acm().filter(|_| !hints.no_route) else { return found };
+        let mut deadline = acm.deadline();
+        for answer in &mut found {
+            let Some(dst) = answer.dst else { continue };
+            let question = Question::of_addresses(answer.src, dst).cached(is_short(hints));
+            let path = acm.find(&question, deadline);
+            answer.by_acm = path.is_some();
+            answer.paths.extend(path);
+            deadline = Instant::now();
+        }
+        found
+    }
+
+    /// The native address of an endpoint that ACM knows by a name, and the path there.
+    ///
+    /// # Errors
+    /// When the service is none.
+    pub(super) fn by_name(
+        &self,
+        name: &str,
+        service: Option<&str>,
+        hints: &Hints,
+    ) -> Result<Option<Answer>, ResolveError> {
+        let Some(acm) = self.client.acm() else { return Ok(None) };
+        let src = hints.src.and_then(|src| src.socket()).map(|src| src.ip());
+        let Some(question) = Question::of_name(src, name) else { return Ok(None) };
+        let Some(path) = acm.find(&question.cached(hints.no_route), acm.deadline()) else {
+            return Ok(None);
+        };
+        let record = &path.record;
+        let space = gid::space_of(hints);
+        let dst = gid::service_at(record.dgid, space, service, hints)?;
+        let src = gid::port_at(record.sgid, space, 0);
+        Ok(Some(Answer {
+            port_space: Some(space),
+            qp_type: Some(hints.qp_type.unwrap_or(gid::default_type(space))),
+            src: Some(IbAddr { pkey: record.pkey, ..src }.into()),
+            dst: Some(IbAddr { pkey: record.pkey, flowinfo: record.flow_label, ..dst }.into()),
+            paths: if hints.no_route { Vec::new() } else { vec![path] },
+            by_acm: true,
+            ..Answer::default()
+        }))
+    }
+}
+
+/// Whether nothing is to take long, as Linux's connection manager has it.
+fn is_short(hints: &Hints) -> bool {
+    hints.no_route || hints.numeric_host
+}
