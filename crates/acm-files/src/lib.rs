@@ -5,18 +5,16 @@
 //! - [`routes`] and [`hosts`]: what a cache can be filled with before anybody asks
 //!
 //! Each is parsed from what the caller gives, and has a [`Report`] of every problem with its line. Nothing is fatal: as with ibacm, a
-//! line that is wrong is as if it were not there. [`load`](fn@load) reads all of them, by [`open`], which refuses what others could have written.
+//! line that is wrong is as if it were not there. [`open`] opens files, and refuses those that others could have written.
 #![forbid(unsafe_code)]
 
 pub mod addresses;
 pub mod hosts;
 mod lines;
-mod load;
 pub mod open;
 pub mod options;
 mod problem;
 pub mod routes;
 
-pub use load::{Files, load, load_routes};
 pub use options::Options;
 pub use problem::{MAX_PROBLEMS, Problem, Report, Severity};
