@@ -3,6 +3,7 @@
 //! ```text
 //! bin/rdmux
 //! bin/ib_acme
+//! bin/ib_acm                          and bin/ibacm, a link to it
 //! lib/rdmux/librdmux_capi.so          and links by the names that programs ask for
 //! lib/rdmux/librdmux_view.so
 //! lib/rdmux/libibacm.so.1             and a link for the linker
@@ -106,6 +107,7 @@ impl Place {
         let files = [
             (built.join("rdmux"), "bin/rdmux".to_owned()),
             (built.join("ib_acme"), "bin/ib_acme".to_owned()),
+            (built.join("ib_acm"), "bin/ib_acm".to_owned()),
             (built.join("deps").join(OBJECT), format!("{LIB}/{OBJECT}")),
             (built.join("deps/librdmux_view.so"), format!("{LIB}/librdmux_view.so")),
             (built.join("deps/librdmux_ibacm.so"), format!("{LIB}/{ACM}")),
@@ -134,6 +136,9 @@ impl Place {
             fs::write(self.fresh(&to)?, text).with_context(|| to.clone())?;
             list.push(to);
         }
+        let to = "bin/ibacm".to_owned();
+        symlink("ib_acm", self.fresh(&to)?).with_context(|| to.clone())?;
+        list.push(to);
         list.push(LIST.to_owned());
         fs::write(self.root.join(LIST), list.join("\n") + "\n").context(LIST)?;
         println!("{} files below {}", list.len(), self.root.display());

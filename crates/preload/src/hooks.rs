@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use crate::forward::{Next, absent};
 use crate::issm;
 use crate::names::Named;
-use crate::path::Redirected;
+use crate::path::{self, Redirected};
 
 /// Defines functions of the C library: what comes before the path, the path, and what comes after it.
 /// The real function is called with the path redirected. Tests have them under no name that the C
@@ -160,6 +160,56 @@ redirect! {
     fn lgetxattr(; path; name: Opaque, value: Opaque, size: usize) -> isize;
     fn listxattr(; path; list: Opaque, size: usize) -> isize;
     fn llistxattr(; path; list: Opaque, size: usize) -> isize;
+}
+
+// unlink(2), symlink(2), chmod(2), mkdir(2): what ibacm does with its socket, and its tool with its configuration
+redirect! {
+    fn unlink(; path;) -> c_int;
+    fn unlinkat(dir: c_int; path; flags: c_int) -> c_int;
+    fn symlink(target: Opaque; path;) -> c_int;
+    fn chmod(; path; mode: c_uint) -> c_int;
+    fn mkdir(; path; mode: c_uint) -> c_int;
+}
+
+/// The functions that take the address of a socket: one of an ACM service's leads to that of the host.
+macro_rules! redirect_socket {
+    ($(fn $name:ident;)*) => { $(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        unsafe extern "C" fn $name(
+            fd: c_int, address: *const libc::sockaddr, len: libc::socklen_t,
+        ) -> c_int {
+            static NEXT: Next = Next::new(name(concat!(stringify!($name), "\0")));
+            let next = NEXT.address();
+            if next.is_null() {
+                return absent();
+            }
+            // SAFETY: the function of this name has this type.
+            let next = unsafe {
+                std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int,
+                >(next)
+            };
+            // SAFETY: an address as the function's manual page wants it.
+            let ours = unsafe { path::socket(address, len) };
+            let (address, len) = match &ours {
+                Some(ours) => (std::ptr::from_ref(ours).cast(), SOCKET_LEN),
+                None => (address, len),
+            };
+            // SAFETY: the caller's promises hold for the same arguments, and the address is one.
+            unsafe { next(fd, address, len) }
+        }
+    )* };
+}
+
+/// The length of the address of a Unix socket.
+#[expect(clippy::cast_possible_truncation, reason = "110")]
+const SOCKET_LEN: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+
+// bind(2), connect(2)
+redirect_socket! {
+    fn bind;
+    fn connect;
 }
 
 // getaddrinfo(3), gethostbyname(3): what they find is found by address

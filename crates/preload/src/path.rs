@@ -11,6 +11,10 @@ const DIRECTORIES: [&[u8]; 4] = [
 ];
 /// The file of a view.
 const HOSTS: &[u8] = b"/etc/hosts";
+/// What paths of the host's ACM service begin with: sockets and lock, configuration, log.
+const ACM: [&[u8]; 3] = [b"/run/ibacm", b"/etc/rdma", b"/var/log/ibacm.log"];
+/// `/run` by another name.
+const VAR: &[u8] = b"/var";
 /// The longest path, with its NUL (`PATH_MAX`).
 const MAX: usize = 4096;
 
@@ -32,7 +36,9 @@ impl Redirected {
         }
         // SAFETY: the caller's promise.
         let wanted = unsafe { CStr::from_ptr(path) }.to_bytes();
-        if !is_ours(wanted) && wanted != HOSTS {
+        let acm = of_acm(wanted);
+        let wanted = acm.unwrap_or(wanted);
+        if acm.is_none() && !is_ours(wanted) && wanted != HOSTS {
             return path;
         }
         let Some(tree) = tree() else { return path };
@@ -70,11 +76,57 @@ pub(crate) fn tree() -> Option<&'static [u8]> {
     (!tree.is_null()).then(|| unsafe { CStr::from_ptr(tree) }.to_bytes())
 }
 
+/// The address to use in place of one of a socket, for one of the host's ACM service; none for all others, and where there is no room.
+///
+/// # Safety
+/// `address` is NULL or has `len` bytes that may be read, as of bind(2).
+pub(crate) unsafe fn socket(
+    address: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Option<libc::sockaddr_un> {
+    const AT: usize = std::mem::offset_of!(libc::sockaddr_un, sun_path);
+    let len = usize::try_from(len).ok()?;
+    if address.is_null() || len <= AT || len > size_of::<libc::sockaddr_un>() {
+        return None;
+    }
+    // SAFETY: the caller's promise; bytes have no alignment.
+    let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) };
+    let family = libc::sa_family_t::from_ne_bytes(*bytes.first_chunk()?);
+    if i32::from(family) != libc::AF_UNIX {
+        return None;
+    }
+    let path = bytes[AT..].split(|&byte| byte == 0).next()?;
+    let (path, tree) = (of_acm(path)?, tree()?);
+    // SAFETY: all bytes zero are an address.
+    let mut new: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    new.sun_family = family;
+    if tree.len() + path.len() >= new.sun_path.len() {
+        return None;
+    }
+    for (to, from) in new.sun_path.iter_mut().zip(tree.iter().chain(path)) {
+        *to = from.cast_signed();
+    }
+    Some(new)
+}
+
+/// A path of the host's ACM service, by the name that it has in the tree.
+fn of_acm(path: &[u8]) -> Option<&[u8]> {
+    let is_acm = |path: &&[u8]| {
+        let [run, etc, log] = ACM;
+        path.starts_with(run) || is_in(path, etc) || *path == log
+    };
+    let short = path.strip_prefix(VAR).filter(|path| path.starts_with(ACM[0]));
+    short.into_iter().chain([path]).find(is_acm)
+}
+
+/// Whether a path is a directory, or lies in it.
+fn is_in(path: &[u8], directory: &[u8]) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
 /// Whether a path is one of the directories, or lies in one.
 fn is_ours(path: &[u8]) -> bool {
-    DIRECTORIES.iter().any(|directory| {
-        path.strip_prefix(*directory).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-    })
+    DIRECTORIES.iter().any(|directory| is_in(path, directory))
 }
 
 #[cfg(test)]
@@ -97,6 +149,41 @@ mod tests {
         {
             assert!(!is_ours(other.as_bytes()), "{other}");
         }
+    }
+
+    #[test]
+    fn files_of_an_acm_service_lead_elsewhere_and_their_neighbours_do_not() {
+        for ours in [
+            "/run/ibacm.sock",
+            "/run/ibacm-unix.sock",
+            "/etc/rdma",
+            "/etc/rdma/ibacm_opts.cfg",
+            "/var/log/ibacm.log",
+        ] {
+            assert_eq!(of_acm(ours.as_bytes()), Some(ours.as_bytes()));
+        }
+        assert_eq!(of_acm(b"/var/run/ibacm.pid"), Some(&b"/run/ibacm.pid"[..]));
+        for other in
+            ["/run", "/run/rdmux", "/etc/rdma2", "/var/log/ibacm.log.1", "/var/etc/rdma", ""]
+        {
+            assert_eq!(of_acm(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_other_sockets_stay_as_they_are() {
+        let of = |family: libc::sa_family_t, path: &[u8]| {
+            let mut bytes = family.to_ne_bytes().to_vec();
+            bytes.extend(path);
+            let len = libc::socklen_t::try_from(bytes.len()).unwrap();
+            // SAFETY: so many bytes are there.
+            unsafe { socket(bytes.as_ptr().cast(), len) }.is_some()
+        };
+        let unix = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap();
+        assert!(!of(unix, b"/run/dbus.sock\0") && !of(unix, b"\0/run/ibacm.sock"));
+        assert!(!of(unix, b"") && !of(2, b"/run/ibacm.sock"));
+        // SAFETY: NULL is allowed.
+        assert!(unsafe { socket(std::ptr::null(), 110) }.is_none());
     }
 
     #[test]

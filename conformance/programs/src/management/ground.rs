@@ -164,22 +164,6 @@ impl Ground {
         self.start_by(self.on(host), role, line)
     }
 
-    /// The same with a folder in place of /run.
-    pub(super) fn start_with_run(
-        &self,
-        host: &str,
-        role: &str,
-        folder: &Path,
-        line: &str,
-    ) -> Result<Process> {
-        const SCRIPT: &str = "mount --make-rprivate / && mount --bind \"$0\" /run && exec \"$@\"";
-        let mut command = Command::new("unshare");
-        // Others than root mount in a user namespace.
-        command.arg(if rustix::process::geteuid().is_root() { "-m" } else { "-rm" });
-        command.args(["sh", "-c", SCRIPT]).arg(folder).arg(&self.rdmux);
-        self.start_by(self.equip(command, host), role, line)
-    }
-
     fn start_by(&self, mut command: Command, role: &str, line: &str) -> Result<Process> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let set = words.iter().take_while(|w| is_assignment(w)).count();

@@ -1,7 +1,7 @@
 //! Debian's ibacm on both hosts, and its ib_acme: addresses become paths by the service's multicast protocol, and by questions to
 //! subnet administration.
 //!
-//! The service keeps its socket and its lock below /run, whatever its options say, so each host's has a folder of its own there.
+//! The service keeps its socket below /run, whatever its options say: in the view of a host that is a folder of the host's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use anyhow::{Context, Result, ensure};
 use super::TIMEOUT;
 use super::ground::{self, Ground, HOSTS, Shown as _};
 
-/// The folder that is /run to a host's programs.
+/// Where what a host's programs make in /run is.
 fn run_folder(ground: &Ground, host: &str) -> PathBuf {
-    ground.dir().join(format!("{host}-run"))
+    ground.dir().join("run/hosts").join(host).join("acm")
 }
 
 /// Paths by the multicast protocol (`acm`), or by questions to administration (`sa`).
-fn options(folder: &Path, log: &Path, protocol: &str) -> String {
-    let (folder, log) = (folder.display(), log.display());
+fn options(log: &Path, protocol: &str) -> String {
+    let log = log.display();
     format!(
-        "log_file {log}\nlog_level 1\nlock_file {folder}/ibacm.pid\nserver_mode unix\naddr_prot acm\n\
+        "log_file {log}\nlog_level 1\nlock_file /run/ibacm.pid\nserver_mode unix\naddr_prot acm\n\
          addr_timeout 1440\nroute_prot {protocol}\nroute_timeout -1\nloopback_prot none\n\
          timeout 2000\nretries 2\nresolve_depth 1\nsa_depth 1\nsend_depth 1\nrecv_depth 1024\n\
          min_mtu 2048\nmin_rate 10\nsupport_ips_in_addr_cfg 1\n"
@@ -40,17 +40,18 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
     let mut addresses = Vec::new();
     for host in HOSTS {
         let folder = run_folder(ground, host);
-        fs::create_dir_all(&folder)?;
         let ip = ground.address(host)?;
         let (addr, opts) = (
             ground.dir().join(format!("{host}-{protocol}-addr.cfg")),
             ground.dir().join(format!("{host}-{protocol}-opts.cfg")),
         );
         fs::write(&addr, format!("{ip} rdmux_ib0 1 default\n"))?;
-        fs::write(&opts, options(&folder, &ground.log(&format!("{host}-service")), protocol))?;
+        fs::write(&opts, options(&ground.log(&format!("{host}-service")), protocol))?;
         let line = format!("ibacm -P -A {} -O {}", addr.display(), opts.display());
-        let mut service = ground.start_with_run(host, &format!("{host}-ibacm"), &folder, &line)?;
         let socket = folder.join("ibacm-unix.sock");
+        // One of a service before.
+        let _ = fs::remove_file(&socket);
+        let mut service = ground.start(host, &format!("{host}-ibacm"), &line)?;
         service.until("listening", TIMEOUT, |_| Ok(socket.exists()))?;
         services.push(service);
         addresses.push(ip);
@@ -78,7 +79,7 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
 }
 
 fn ask(ground: &Ground, host: &str, role: &str, line: &str) -> Result<String> {
-    let mut acme = ground.start_with_run(host, role, &run_folder(ground, host), line)?;
+    let mut acme = ground.start(host, role, line)?;
     acme.succeed(TIMEOUT).context("ib_acme")?;
     Ok(acme.printed())
 }

@@ -1,5 +1,7 @@
 //! What a program gets to see under `/sys/class/infiniband` and `/dev/infiniband`, and in `/etc/hosts`.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -134,7 +136,8 @@ pub(crate) fn make(options: &ConnectOptions, host: &HostName) -> Result<()> {
     let _lock = options.dir.lock_views()?;
     let held = admin::view(&options.dir, host, devices)?;
     let shared = || admin::user_namespace_of_others(&options.dir, host);
-    namespace::build(&options.dir.host(host)?.view(devices), held.user.as_ref(), shared)?;
+    let dir = options.dir.host(host)?;
+    namespace::build(&dir.view(devices), &dir.acm(), held.user.as_ref(), shared)?;
     Ok(admin::hold_view(&options.dir, host, devices, &namespace::own()?)?)
 }
 
@@ -157,6 +160,12 @@ pub(crate) fn preload(
     let object = library.view()?;
     admin::view(&place.options.dir, place.host, place.devices)?;
     variables.prepend("LD_PRELOAD", &object);
+    // What programs look for in /run and /etc/rdma, they may also make there.
+    let acm = place.options.dir.host(place.host)?.acm();
+    for folder in [acm.runtime(), acm.config()] {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.with_context(|| format!("cannot make {}", folder.display()))?;
+    }
     variables.set("RDMUX_VIEW", place.options.dir.host(place.host)?.view(place.devices));
     Ok(())
 }

@@ -173,7 +173,9 @@ impl Core {
         let etc_hosts = self.options.dir.etc_hosts();
         let dir = self.options.dir.host(&self.options.host).map_err(io::Error::other)?;
         let issm = |port| dir.issm(port);
+        let acm = dir.acm();
         let facts = Facts {
+            acm: &acm,
             etc_hosts: &etc_hosts,
             issm: &issm,
             host: self.options.host.as_str(),

@@ -15,8 +15,11 @@
 //! A program finds the user's virtual hosts by their names, too: a view has an `/etc/hosts` of its own, one file for
 //! all views of a user, which every change of the registry of hosts brings up to date.
 //!
+//! The files of the host's ACM service, too, are where programs look for them: `/run/ibacm*`, `/etc/rdma` and `/var/log/ibacm.log`.
+//!
 //! Adapters of the machine do not appear: the libraries drive the software device only.
 
+mod acm;
 pub mod namespace;
 pub(crate) mod tree;
 

@@ -12,9 +12,12 @@
 //! - where `/dev` has no `infiniband`, a tmpfs over `/dev` with the system's `/dev` in `.system`: its
 //!   directories are mounted again under their names, so that terminals and shared memory have their
 //!   usual paths, devices are links into `.system`, and links are copied;
-//! - the file of names over `/etc/hosts`, if the machine has that.
+//! - the file of names over `/etc/hosts`, if the machine has that;
+//! - over `/run` the folder of the host's ACM service, with the system's `/run` in it in the same way as `/dev`; over `/etc/rdma` the
+//!   folder of its configuration, and over `/var/log/ibacm.log` its log. Where that cannot be, programs see the machine's.
 //!
-//! Mounts that the system makes later still arrive. What appears in `/dev` itself later does not.
+//! Mounts that the system makes later still arrive. What appears in `/dev` and `/run` themselves later does not; what a program makes in
+//! `/run` itself is in the folder of the host's ACM service.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,11 +25,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
+use rdmux_acm_client::Places;
 use rdmux_link::namespace::{Leave, leave};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{DIRECTORIES, HOSTS};
+use super::{DIRECTORIES, HOSTS, acm};
 use crate::error::HostError;
 
 /// The namespaces of a view.
@@ -46,6 +50,7 @@ pub struct Namespaces {
 /// What the kernel refused. The process is of no use for anything else then.
 pub fn build(
     tree: &Path,
+    acm: &Places,
     user: Option<&OwnedFd>,
     shared: impl FnOnce() -> Option<OwnedFd>,
 ) -> Result<(), HostError> {
@@ -55,7 +60,9 @@ pub fn build(
         .map_err(|e| refused("keep mounts to this namespace", e))?;
     cover_classes(tree)?;
     cover_dev(tree)?;
-    cover_hosts(tree)
+    cover_hosts(tree)?;
+    acm::cover(tree, acm);
+    Ok(())
 }
 
 /// Leaves the namespaces of the others.

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use rdmux_acm_client::Places;
 use rdmux_verbs::counters::Counter;
 use rdmux_verbs::kind::PerKind;
 use rdmux_verbs::port::{Adapter, GidEntry, Port};
@@ -33,6 +34,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) counters: &'a PerKind<Vec<(String, u64)>>,
     /// The file of names and addresses.
     pub(crate) etc_hosts: &'a Path,
+    /// Where the files of the host's ACM service are.
+    pub(crate) acm: &'a Places,
     /// The FIFO that the `issmN` of a port is a link to in every tree of a host, so that all know of each other.
     pub(crate) issm: &'a dyn Fn(u8) -> PathBuf,
 }
@@ -87,6 +90,10 @@ fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     character_device(&mut tree, "rdma_cm");
     // Kept up to date by each process that changes the registry.
     tree.link("etc/hosts", facts.etc_hosts);
+    // For programs whose paths are redirected.
+    tree.link("run", facts.acm.runtime());
+    tree.link("etc/rdma", facts.acm.config());
+    tree.link("var/log/ibacm.log", facts.acm.log());
     tree.0
 }
 
@@ -368,7 +375,8 @@ mod tests {
         let devices = devices.iter().collect();
         let other = temp_dir();
         let issm = |port| other.path().join(format!("issm{port}"));
-        let facts = Facts { host: "a", devices, counters: &counted, etc_hosts, issm: &issm };
+        let acm = &Places::new("/nowhere/acm", "/nowhere/config");
+        let facts = Facts { host: "a", devices, counters: &counted, etc_hosts, acm, issm: &issm };
         write(dir.path(), &facts).unwrap();
     }
 

@@ -1,0 +1,69 @@
+//! The command line: that of ibacm(1), and what is new here.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Resolves names and addresses to paths for programs of this host, and answers other hosts' questions.
+#[derive(Parser, Clone, Debug, Default)]
+#[command(
+    name = "ib_acm",
+    version,
+    after_help = "Without -P it goes to the background once clients can connect.\n\n\
+        Files: in the host's folder below the runtime directory, as in `rdmux run` under /run, the socket \
+        ibacm-unix.sock, ibacm.pid and ibacm.log; options and addresses in rdmux/acm/HOST of the user's \
+        configuration directory, as in `rdmux run` under /etc/rdma. SIGHUP reads these files anew; so does a change of them.\n\
+        Environment: RDMUX_HOST names the virtual host, RDMUX_DEVICE the devices (all unless said), RDMUX_ACM_DIR another folder \
+        for socket, lock and log, RUST_LOG filters the log.\n\n\
+        Exit status: 0 ended as told, 1 something failed, 2 the command line makes no sense."
+)]
+pub struct Args {
+    /// Run in the background, which is the default
+    #[arg(short = 'D', conflicts_with = "foreground")]
+    pub daemon: bool,
+    /// Run in the foreground
+    #[arg(short = 'P')]
+    pub foreground: bool,
+    /// The file with names and addresses of endpoints, in place of ibacm_addr.cfg
+    #[arg(short = 'A', value_name = "FILE")]
+    pub addresses: Option<PathBuf>,
+    /// The file with options, in place of ibacm_opts.cfg
+    #[arg(short = 'O', value_name = "FILE")]
+    pub options: Option<PathBuf>,
+    /// Run in the foreground on the sockets that systemd passes, and tell it when clients can connect
+    #[arg(long)]
+    pub systemd: bool,
+    /// Read options and addresses, print what they say and which lines are wrong, and do not start
+    #[arg(long, conflicts_with_all = ["daemon", "foreground", "systemd"])]
+    pub check: bool,
+    /// Run in the foreground, say "ready" on standard output, and end some seconds after the last client
+    #[arg(long, hide = true)]
+    pub on_demand: bool,
+    /// The virtual host to serve. Without it the default host, with the machine's own addresses
+    #[arg(long, value_name = "NAME", env = "RDMUX_HOST")]
+    pub host: Option<String>,
+}
+
+impl Args {
+    /// Whether this process is to start another one that stays, and to end.
+    pub fn goes_to_background(&self) -> bool {
+        !(self.foreground || self.systemd || self.check || self.on_demand)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_ibacm_are_taken_and_the_background_is_the_default() {
+        let parse = |words: &[&str]| Args::try_parse_from(words);
+        let args = parse(&["ibacm", "-D", "-A", "a.cfg", "-Oo.cfg"]).unwrap();
+        assert_eq!((args.addresses, args.options), (Some("a.cfg".into()), Some("o.cfg".into())));
+        assert!(args.daemon && parse(&["ib_acm"]).unwrap().goes_to_background());
+        for words in [["ibacm", "-P"], ["ibacm", "--systemd"], ["ib_acm", "--check"]] {
+            assert!(!parse(&words).unwrap().goes_to_background(), "{words:?}");
+        }
+        assert!(parse(&["ibacm", "-D", "-P"]).is_err());
+    }
+}

@@ -1,0 +1,209 @@
+//! The cache in shared memory, which programs read without asking: what the machine publishes, by the keys that clients look for.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use rdmux_acm::{EndpointId, Time};
+use rdmux_acm_client::{Offer, Places};
+use rdmux_link::acm::{Entry, Key, PathTable};
+use rdmux_wire::acm::Address;
+use rdmux_wire::acm::client::{PathData, PathFlags};
+use rdmux_wire::sa::PathRecord;
+
+pub(crate) use rdmux_link::acm::now;
+
+/// The slots of the table; memory is taken only for those that are used.
+const SLOTS: usize = 1 << 17;
+/// How long readers believe a table that is not renewed.
+const LEASE: Duration = Duration::from_secs(10);
+/// How often it is renewed.
+const RENEW: Duration = Duration::from_secs(4);
+/// How many of an endpoint's addresses are keys as sources.
+const SOURCES: usize = 4;
+
+/// The cache, and the socket that hands it out.
+pub(crate) struct Cache {
+    shared: Option<Shared>,
+    /// The addresses of endpoints that clients name as sources.
+    sources: BTreeMap<EndpointId, Vec<Address>>,
+    renew: Instant,
+}
+
+struct Shared {
+    table: PathTable,
+    _offer: Offer,
+}
+
+impl Cache {
+    /// Makes the table and the socket that hands it out, with this mode. Without them programs ask by messages.
+    pub(crate) fn open(places: &Places, mode: u32) -> Self {
+        let shared = Shared::open(places, mode).inspect_err(|e| {
+            tracing::warn!("no cache in shared memory at {}: {e}", places.paths().display());
+        });
+        let now = Instant::now();
+        let mut this = Self { shared: shared.ok(), sources: BTreeMap::new(), renew: now };
+        this.renew(now);
+        this
+    }
+
+    /// When the lease is to be renewed.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.shared.as_ref().map(|_| self.renew)
+    }
+
+    /// Renews the lease, if it is time.
+    pub(crate) fn renew(&mut self, at: Instant) {
+        if let Some(shared) = &mut self.shared
+            && at >= self.renew
+        {
+            let lease = u64::try_from(LEASE.as_nanos()).unwrap_or(0);
+            shared.table.renew(now().saturating_add(lease));
+            self.renew = at + RENEW;
+        }
+    }
+
+    /// The addresses of an endpoint. What was published for others is withdrawn by its expiry.
+    pub(crate) fn set_endpoint(&mut self, id: EndpointId, addresses: &[Address]) {
+        let is_name = |address: &&Address| matches!(address, Address::Name(_));
+        let ips = addresses.iter().filter(|address| !is_name(address));
+        let all = ips.chain(addresses.iter().filter(is_name));
+        let sources: Vec<Address> = all.take(SOURCES).copied().collect();
+        if self.sources.get(&id).is_some_and(|known| *known != sources) {
+            self.flush();
+        }
+        self.sources.insert(id, sources);
+    }
+
+    /// An endpoint is gone.
+    pub(crate) fn forget(&mut self, id: EndpointId) {
+        if self.sources.remove(&id).is_some() {
+            self.flush();
+        }
+    }
+
+    /// Invalidates everything.
+    fn flush(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.table.flush();
+        }
+    }
+
+    /// Publishes a path.
+    pub(crate) fn publish(
+        &mut self,
+        id: EndpointId,
+        dest: &Address,
+        path: &PathRecord,
+        until: Time,
+    ) {
+        let keys = self.keys(id, dest);
+        let Some(shared) = &mut self.shared else { return };
+        for (key, source) in keys {
+            let path = PathData { flags: PathFlags::RESOLVED, path: *path };
+            let entry = Entry { path, source, expiry: until.0 };
+            shared.table.put(&key, &entry, now());
+        }
+    }
+
+    /// Withdraws a path.
+    pub(crate) fn withdraw(&mut self, id: EndpointId, dest: &Address) {
+        let keys = self.keys(id, dest);
+        let Some(shared) = &mut self.shared else { return };
+        for (key, _) in keys {
+            shared.table.remove(&key);
+        }
+    }
+
+    /// The keys by which a path is found, and the source that each chooses: with each of the endpoint's addresses as the source; and
+    /// without one for an IP address, if there is only one endpoint that the service could choose.
+    fn keys(&self, id: EndpointId, dest: &Address) -> Vec<(Key, Option<IpAddr>)> {
+        let sources = self.sources.get(&id).map(Vec::as_slice).unwrap_or_default();
+        let named = sources.iter().map(|source| (Key { source: Some(*source), dest: *dest }, None));
+        let mut keys: Vec<_> = named.collect();
+        let chosen = |address: &Address| match (address, dest) {
+            (Address::Ip4(ip), Address::Ip4(_)) => Some(IpAddr::from(*ip)),
+            (Address::Ip6(ip), Address::Ip6(_)) => Some(IpAddr::from(*ip)),
+            _ => None,
+        };
+        let mut choices = self.sources.values().flatten().filter_map(chosen);
+        if let (Some(only), None) = (choices.next(), choices.next())
+            && sources.contains(&Address::from(only))
+        {
+            keys.push((Key { source: None, dest: *dest }, Some(only)));
+        }
+        keys
+    }
+}
+
+impl Shared {
+    fn open(places: &Places, mode: u32) -> io::Result<Self> {
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(io::Error::other)?;
+        let table = PathTable::create(SLOTS, u64::from_ne_bytes(seed))?;
+        let offer = Offer::start(places.paths(), &table, mode)?;
+        Ok(Self { table, _offer: offer })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux::{Gid, Lid};
+    use rdmux_acm_client::Shared as Reader;
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+
+    fn ip(last: u8) -> Address {
+        Address::Ip4([10, 0, 0, last].into())
+    }
+
+    fn path(dlid: u16) -> PathRecord {
+        PathRecord { dlid: Lid(dlid), dgid: Gid([1; 16]), ..PathRecord::default() }
+    }
+
+    /// A place in which a cache lies, and what programs see of it.
+    fn world() -> (tempfile::TempDir, Cache, Reader) {
+        let dir = temp_dir();
+        let places = Places::new(dir.path(), "/nowhere");
+        let cache = Cache::open(&places, 0o600);
+        (dir, cache, Reader::new(places.paths()))
+    }
+
+    const ENDPOINT: EndpointId = EndpointId(1);
+
+    #[test]
+    fn published_path_is_found_by_its_source_and_without_one_while_there_is_one_choice() {
+        let (_dir, mut cache, reader) = world();
+        cache.set_endpoint(ENDPOINT, &[Address::name("a").unwrap(), ip(1)]);
+        cache.publish(ENDPOINT, &ip(2), &path(7), Time::NEVER);
+        for source in [Some(ip(1)), None] {
+            let found = reader.get(source.as_ref(), &ip(2)).unwrap();
+            assert_eq!(found.paths[0].path.dlid, Lid(7));
+            assert_eq!(found.source, source.is_none().then_some(ip(1)));
+        }
+        assert!(reader.get(Some(&ip(3)), &ip(2)).is_none());
+        cache.withdraw(ENDPOINT, &ip(2));
+        assert!(reader.get(None, &ip(2)).is_none());
+    }
+
+    #[test]
+    fn with_two_choices_nothing_is_said_without_a_source() {
+        let (_dir, mut cache, reader) = world();
+        cache.set_endpoint(ENDPOINT, &[ip(1)]);
+        cache.set_endpoint(EndpointId(2), &[ip(3)]);
+        cache.publish(ENDPOINT, &ip(2), &path(7), Time::NEVER);
+        assert!(reader.get(Some(&ip(1)), &ip(2)).is_some());
+        assert!(reader.get(None, &ip(2)).is_none());
+    }
+
+    #[test]
+    fn endpoint_whose_addresses_change_leaves_nothing_behind() {
+        let (_dir, mut cache, reader) = world();
+        cache.set_endpoint(ENDPOINT, &[ip(1)]);
+        cache.publish(ENDPOINT, &ip(2), &path(7), Time::NEVER);
+        cache.set_endpoint(ENDPOINT, &[ip(9)]);
+        assert!(reader.get(Some(&ip(1)), &ip(2)).is_none());
+    }
+}

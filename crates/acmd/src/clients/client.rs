@@ -1,0 +1,209 @@
+//! A client's socket, and what is on its way through it.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rdmux_acm::RequestId;
+use rdmux_wire::acm::client::Frame;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::Limits;
+use crate::listen::Peer;
+use crate::poller::{Interest, Poller, Token};
+
+/// How much is read ahead: some messages.
+const INPUT: usize = 4096;
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Client {
+    socket: OwnedFd,
+    peer: Peer,
+    /// What was read, and what of it was taken.
+    input: Vec<u8>,
+    taken: usize,
+    /// What was not sent, and what of it is.
+    output: Vec<u8>,
+    sent: usize,
+    /// Requests that are not answered, and their transaction IDs.
+    requests: BTreeMap<RequestId, u64>,
+    interest: Interest,
+    /// It sends nothing more.
+    ended: bool,
+    /// Its socket is broken.
+    broken: bool,
+    /// It sent something that is no message.
+    malformed: bool,
+    /// It has read something since this was asked.
+    took: bool,
+}
+
+impl Client {
+    pub(super) fn new(socket: OwnedFd, peer: Peer) -> Self {
+        Self {
+            socket,
+            peer,
+            input: Vec::new(),
+            taken: 0,
+            output: Vec::new(),
+            sent: 0,
+            requests: BTreeMap::new(),
+            interest: Interest::READ,
+            ended: false,
+            broken: false,
+            malformed: false,
+            took: false,
+        }
+    }
+
+    pub(super) fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Notes a request that is on its way.
+    pub(super) fn begin(&mut self, request: RequestId, tid: u64) {
+        self.requests.insert(request, tid);
+    }
+
+    /// Notes that a request has its answer; its transaction ID.
+    pub(super) fn end(&mut self, request: RequestId) -> Option<u64> {
+        self.requests.remove(&request)
+    }
+
+    /// Reads what there is, but not more than is taken soon.
+    pub(super) fn fill(&mut self, limits: &Limits) {
+        if !self.may_read(limits) {
+            return;
+        }
+        self.input.drain(..self.taken);
+        self.taken = 0;
+        let mut buffer = [0; INPUT];
+        let room = INPUT - self.input.len();
+        match rustix::net::recv(&self.socket, &mut buffer[..room], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => self.ended = true,
+            Ok((count, _)) => self.input.extend_from_slice(&buffer[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.broken = true,
+        }
+        // Only the first message can be wrong now; others are looked at when their turn comes.
+        self.has_message();
+    }
+
+    /// Whether a whole message waits.
+    pub(super) fn has_message(&mut self) -> bool {
+        matches!(self.frame(), Some(Frame::Whole(_)))
+    }
+
+    fn frame(&mut self) -> Option<Frame> {
+        if self.malformed {
+            return None;
+        }
+        let frame = Frame::of_request(&self.input[self.taken..]);
+        self.malformed = frame.is_err();
+        frame.ok()
+    }
+
+    /// Whether its next message may be taken: it has not too much outstanding or unread.
+    pub(super) fn may_ask(&self, limits: &Limits) -> bool {
+        self.requests.len() < limits.requests && self.unread() < limits.unread && !self.broken
+    }
+
+    fn may_read(&self, limits: &Limits) -> bool {
+        let room = self.input.len() - self.taken < INPUT;
+        room && !self.ended && !self.malformed && self.may_ask(limits)
+    }
+
+    /// Takes the next message.
+    pub(super) fn take(&mut self) -> Option<Vec<u8>> {
+        let Some(Frame::Whole(len)) = self.frame() else { return None };
+        let message = self.input.get(self.taken..self.taken + len)?.to_vec();
+        self.taken += len;
+        Some(message)
+    }
+
+    /// Sends an answer, or keeps what the socket does not take.
+    pub(super) fn answer(&mut self, bytes: &[u8]) {
+        if self.unread() > 0 {
+            self.output.extend_from_slice(bytes);
+            return;
+        }
+        let sent = self.send(bytes);
+        self.output.clear();
+        self.sent = 0;
+        self.output.extend_from_slice(&bytes[sent..]);
+    }
+
+    /// Sends what is left.
+    pub(super) fn flush(&mut self) {
+        while self.unread() > 0 {
+            let output = std::mem::take(&mut self.output);
+            let sent = self.send(&output[self.sent..]);
+            self.output = output;
+            self.sent += sent;
+            if sent == 0 {
+                return;
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+    }
+
+    /// Sends without waiting and without a signal; how many bytes the socket took.
+    fn send(&mut self, bytes: &[u8]) -> usize {
+        if self.broken {
+            return 0;
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::send(&self.socket, bytes, flags) {
+            Ok(count) => {
+                self.took |= count > 0;
+                count
+            }
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(_) => {
+                self.broken = true;
+                0
+            }
+        }
+    }
+
+    /// Bytes of answers that it has not read.
+    fn unread(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    pub(super) fn has_unread(&self) -> bool {
+        self.unread() > 0
+    }
+
+    /// Whether it has read something since this was asked last.
+    pub(super) fn took_some(&mut self) -> bool {
+        std::mem::take(&mut self.took)
+    }
+
+    pub(super) fn is_malformed(&self) -> bool {
+        self.malformed
+    }
+
+    /// Whether nothing more is to be done for it.
+    pub(super) fn is_through(&mut self) -> bool {
+        let rests = self.requests.is_empty() && self.unread() == 0;
+        self.broken || self.ended && rests && !self.has_message()
+    }
+
+    /// Has it watched for what it may do next.
+    pub(super) fn watch(&mut self, token: Token, poller: &Poller, limits: &Limits) {
+        let interest = Interest { read: self.may_read(limits), write: self.unread() > 0 };
+        if interest != self.interest {
+            poller.change(&self.socket, token, interest);
+            self.interest = interest;
+        }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

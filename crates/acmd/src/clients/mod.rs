@@ -1,0 +1,288 @@
+//! Clients: who they are, what they send, and what they have not read yet.
+//!
+//! No client can make the others wait, or the service grow: what it may have outstanding and unread is bounded, and while it is at a bound
+//! nothing more is read from it. One that reads nothing for some time is dropped.
+
+mod client;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rdmux_acm::{ClientId, RequestId};
+
+use self::client::Client;
+use crate::listen::{Kind, Peer, peer_of};
+use crate::poller::{Interest, Poller, Token};
+
+/// How much clients may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Clients.
+    pub(crate) clients: usize,
+    /// Clients of one user, or of one address.
+    pub(crate) of_peer: usize,
+    /// Requests of a client that are not answered.
+    pub(crate) requests: usize,
+    /// Bytes of answers that a client has not read, before nothing more is read from it.
+    pub(crate) unread: usize,
+    /// How long a client may read nothing.
+    pub(crate) stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            clients: 8192,
+            of_peer: 4096,
+            requests: 256,
+            unread: 64 << 10,
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Who may connect, beside the owner and root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// These users.
+    Users(BTreeSet<u32>),
+    /// Everybody.
+    All,
+}
+
+/// What happened to clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    /// Those that were accepted.
+    pub(crate) accepted: u64,
+    /// Those of users who may not connect.
+    pub(crate) not_allowed: u64,
+    /// Those that were one too many.
+    pub(crate) too_many: u64,
+    /// Those that were dropped because they read nothing.
+    pub(crate) stalled: u64,
+    /// Those that were dropped for a message that is none.
+    pub(crate) malformed: u64,
+}
+
+/// All clients.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    limits: Limits,
+    access: Access,
+    all: BTreeMap<ClientId, Client>,
+    of_peer: HashMap<Peer, usize>,
+    next: u32,
+    /// Those that have a whole message which was not taken yet.
+    waiting: BTreeSet<ClientId>,
+    /// Those that do not read, and since when.
+    stalled: BTreeMap<ClientId, Instant>,
+    counters: Counters,
+}
+
+impl Clients {
+    pub(crate) fn new(limits: Limits, access: Access) -> Self {
+        Self {
+            limits,
+            access,
+            all: BTreeMap::new(),
+            of_peer: HashMap::new(),
+            next: 1,
+            waiting: BTreeSet::new(),
+            stalled: BTreeMap::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Other limits from now on; those who are here stay.
+    pub(crate) fn set_limits(&mut self, limits: Limits, access: Access) {
+        (self.limits, self.access) = (limits, access);
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Notes that a request is on its way, and its transaction ID.
+    pub(crate) fn begin(&mut self, id: ClientId, request: RequestId, tid: u64) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.begin(request, tid);
+        }
+    }
+
+    /// Notes that a request has its answer; its transaction ID.
+    pub(crate) fn end(&mut self, id: ClientId, request: RequestId) -> Option<u64> {
+        self.all.get_mut(&id)?.end(request)
+    }
+
+    /// Sends what a client did not take.
+    pub(crate) fn flush(&mut self, id: ClientId) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.flush();
+        }
+    }
+
+    /// Whether a client is the service's owner, or root.
+    pub(crate) fn is_owner(&self, id: ClientId) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        let peer = self.all.get(&id).map(Client::peer);
+        peer == Some(Peer::User(own)) || peer == Some(Peer::User(0))
+    }
+
+    /// Takes a connection, or turns it away: none then.
+    pub(crate) fn admit(
+        &mut self,
+        socket: OwnedFd,
+        kind: Kind,
+        poller: &Poller,
+    ) -> Option<ClientId> {
+        let Ok((peer, process)) = peer_of(&socket, kind) else { return None };
+        if !self.may(peer) {
+            self.counters.not_allowed += 1;
+            tracing::info!("a client of {peer:?} may not connect");
+            return None;
+        }
+        let count = self.of_peer.get(&peer).copied().unwrap_or(0);
+        if self.all.len() >= self.limits.clients || count >= self.limits.of_peer {
+            self.counters.too_many += 1;
+            tracing::info!(
+                "a client of {peer:?} is one too many: {count} of it, {} in all",
+                self.all.len()
+            );
+            return None;
+        }
+        let id = self.free_id();
+        if let Err(e) = poller.add(&socket, Token::Client(id.0.into()), Interest::READ) {
+            tracing::warn!("a client cannot be watched: {e}");
+            return None;
+        }
+        *self.of_peer.entry(peer).or_default() += 1;
+        self.counters.accepted += 1;
+        tracing::trace!("client {}: {peer:?}, process {process:?}", id.0);
+        self.all.insert(id, Client::new(socket, peer));
+        Some(id)
+    }
+
+    /// A number that no client has.
+    fn free_id(&mut self) -> ClientId {
+        loop {
+            let id = ClientId(self.next);
+            self.next = self.next.wrapping_add(1);
+            if !self.all.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// Hosts that the kernel knows no user of come only where the options open the service to the network.
+    fn may(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::User(uid) => {
+                let own = rustix::process::geteuid().as_raw();
+                uid == own
+                    || uid == 0
+                    || match &self.access {
+                        Access::Users(users) => users.contains(&uid),
+                        Access::All => true,
+                    }
+            }
+            Peer::Address(_) => true,
+        }
+    }
+
+    /// Reads what a client has sent, as far as it may.
+    pub(crate) fn fill(&mut self, id: ClientId) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.fill(&self.limits);
+            if client.has_message() {
+                self.waiting.insert(id);
+            }
+        }
+    }
+
+    /// The clients that have a message which may be taken now.
+    pub(crate) fn servable(&self) -> Vec<ClientId> {
+        let may = |id: &&ClientId| self.all.get(id).is_some_and(|c| c.may_ask(&self.limits));
+        self.waiting.iter().filter(may).copied().collect()
+    }
+
+    /// The next message of a client, if it has one and may ask now.
+    pub(crate) fn take(&mut self, id: ClientId) -> Option<Vec<u8>> {
+        let client = self.all.get_mut(&id)?;
+        if !client.may_ask(&self.limits) {
+            return None;
+        }
+        let message = client.take();
+        if message.is_none() || !client.has_message() {
+            self.waiting.remove(&id);
+        }
+        message
+    }
+
+    /// Gives a client an answer. What its socket does not take now waits.
+    pub(crate) fn answer(&mut self, id: ClientId, bytes: &[u8]) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.answer(bytes);
+        }
+    }
+
+    /// After anything was done with a client: has it watched for what it may do next, or drops it if it is through. Whether it was
+    /// dropped.
+    pub(crate) fn settle(&mut self, id: ClientId, poller: &Poller, now: Instant) -> bool {
+        let Some(client) = self.all.get_mut(&id) else { return false };
+        if client.is_malformed() {
+            self.counters.malformed += 1;
+            return self.remove(id, poller);
+        }
+        if client.is_through() {
+            return self.remove(id, poller);
+        }
+        if client.took_some() {
+            self.stalled.remove(&id);
+        }
+        if client.has_unread() {
+            self.stalled.entry(id).or_insert(now);
+        } else {
+            self.stalled.remove(&id);
+        }
+        client.watch(Token::Client(id.0.into()), poller, &self.limits);
+        false
+    }
+
+    /// Removes a client. Whether it was there.
+    pub(crate) fn remove(&mut self, id: ClientId, poller: &Poller) -> bool {
+        let Some(client) = self.all.remove(&id) else { return false };
+        self.waiting.remove(&id);
+        self.stalled.remove(&id);
+        if let Some(count) = self.of_peer.get_mut(&client.peer()) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_peer.remove(&client.peer());
+            }
+        }
+        poller.remove(&client);
+        true
+    }
+
+    /// When the next client has read nothing for too long.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.stalled.values().min().map(|since| *since + self.limits.stall)
+    }
+
+    /// Those that have read nothing for too long, which are to be removed.
+    pub(crate) fn stalled(&mut self, now: Instant) -> Vec<ClientId> {
+        let late = |since: &Instant| now.duration_since(*since) >= self.limits.stall;
+        let all: Vec<ClientId> =
+            self.stalled.iter().filter(|(_, since)| late(since)).map(|(id, _)| *id).collect();
+        self.counters.stalled += u64::try_from(all.len()).unwrap_or(0);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests;

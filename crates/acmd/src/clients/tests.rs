@@ -1,0 +1,183 @@
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use rdmux_wire::acm::client::{Header, Op, Query, Request, Subject};
+
+use super::*;
+
+const SMALL: Limits =
+    Limits { clients: 3, of_peer: 2, requests: 2, unread: 64, stall: Duration::from_secs(9) };
+
+struct World {
+    clients: Clients,
+    poller: Poller,
+    start: Instant,
+}
+
+impl World {
+    fn new() -> Self {
+        let (clients, poller) =
+            (Clients::new(SMALL, Access::Users(BTreeSet::new())), Poller::new().unwrap());
+        Self { clients, poller, start: Instant::now() }
+    }
+
+    fn connect(&mut self) -> (UnixStream, Option<ClientId>) {
+        let (far, near) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        (far, self.clients.admit(near.into(), Kind::Unix, &self.poller))
+    }
+
+    fn settle(&mut self, id: ClientId) -> bool {
+        self.clients.settle(id, &self.poller, self.start)
+    }
+}
+
+fn request(tid: u64) -> Vec<u8> {
+    Request { tid, query: Query::Counters(Subject::Service) }.to_bytes().to_vec()
+}
+
+#[test]
+fn message_in_two_parts_is_one_and_two_in_one_part_are_two() {
+    let mut world = World::new();
+    let (mut far, id) = world.connect();
+    let id = id.unwrap();
+    far.write_all(&request(1)[..9]).unwrap();
+    world.clients.fill(id);
+    assert!(world.clients.servable().is_empty() && world.clients.take(id).is_none());
+    let rest = [&request(1)[9..], &request(2), &request(3)[..5]].concat();
+    far.write_all(&rest).unwrap();
+    world.clients.fill(id);
+    assert_eq!(world.clients.servable(), [id]);
+    assert_eq!(world.clients.take(id), Some(request(1)));
+    assert_eq!(world.clients.take(id), Some(request(2)));
+    assert!(world.clients.take(id).is_none() && world.clients.servable().is_empty());
+    assert!(!world.settle(id));
+}
+
+#[test]
+fn one_client_too_many_of_a_user_is_turned_away_and_one_that_left_counts_no_more() {
+    let mut world = World::new();
+    let (_far, first) = world.connect();
+    let (_far2, second) = world.connect();
+    assert!(first.is_some() && second.is_some());
+    let (mut third, refused) = world.connect();
+    assert!(refused.is_none());
+    assert_eq!(third.read(&mut [0]).unwrap(), 0, "its connection is closed");
+    assert!(world.clients.remove(first.unwrap(), &world.poller));
+    assert!(world.connect().1.is_some());
+    assert_eq!(
+        world.clients.counters(),
+        Counters { accepted: 3, too_many: 1, ..Counters::default() }
+    );
+}
+
+#[test]
+fn client_at_its_limit_of_requests_is_served_again_when_one_is_answered() {
+    let mut world = World::new();
+    let (mut far, id) = world.connect();
+    let id = id.unwrap();
+    far.write_all(&[request(1), request(2), request(3)].concat()).unwrap();
+    world.clients.fill(id);
+    for tid in [1, 2] {
+        assert_eq!(world.clients.take(id), Some(request(tid)));
+        world.clients.begin(id, RequestId(tid), tid);
+    }
+    assert!(world.clients.take(id).is_none() && world.clients.servable().is_empty());
+    assert_eq!(world.clients.end(id, RequestId(2)), Some(2));
+    assert_eq!(world.clients.servable(), [id]);
+    assert_eq!(world.clients.take(id), Some(request(3)));
+}
+
+#[test]
+fn client_that_never_reads_is_not_read_from_and_in_the_end_dropped() {
+    let mut world = World::new();
+    let (mut far, id) = world.connect();
+    let id = id.unwrap();
+    // More than the socket takes.
+    let answer = vec![7; 1 << 20];
+    world.clients.answer(id, &answer);
+    assert!(!world.settle(id));
+    far.write_all(&request(1)).unwrap();
+    world.clients.fill(id);
+    assert!(world.clients.servable().is_empty());
+    assert_eq!(world.clients.next_timeout(), Some(world.start + SMALL.stall));
+    assert!(world.clients.stalled(world.start + SMALL.stall / 2).is_empty());
+    // It reads a little, which gives it more time.
+    assert!(far.read(&mut vec![0; 1 << 20]).unwrap() > 0);
+    world.clients.flush(id);
+    assert!(!world.clients.settle(id, &world.poller, world.start + SMALL.stall / 2));
+    assert!(world.clients.stalled(world.start + SMALL.stall).is_empty());
+    assert_eq!(world.clients.stalled(world.start + SMALL.stall * 2), [id]);
+    assert_eq!(world.clients.counters().stalled, 1);
+}
+
+#[test]
+fn answer_that_the_socket_does_not_take_at_once_arrives_whole() {
+    let mut world = World::new();
+    let (mut far, id) = world.connect();
+    let id = id.unwrap();
+    let answer: Vec<u8> = (0..1 << 20).map(|i: u32| i.to_le_bytes()[1]).collect();
+    world.clients.answer(id, &answer);
+    world.clients.answer(id, b"next");
+    let mut got = vec![0; answer.len() + 4];
+    let mut at = 0;
+    while at < got.len() {
+        at += far.read(&mut got[at..]).unwrap();
+        world.clients.flush(id);
+    }
+    assert!(got[..answer.len()] == answer && got.ends_with(b"next"));
+    assert_eq!((world.settle(id), world.clients.next_timeout()), (false, None));
+}
+
+#[test]
+fn client_that_closes_early_costs_no_signal_and_is_dropped() {
+    let mut world = World::new();
+    let (mut far, id) = world.connect();
+    let id = id.unwrap();
+    far.write_all(&request(1)).unwrap();
+    drop(far);
+    world.clients.fill(id);
+    assert_eq!(world.clients.take(id), Some(request(1)));
+    world.clients.begin(id, RequestId(1), 1);
+    world.clients.answer(id, &request(1));
+    assert!(world.settle(id));
+    assert_eq!(world.clients.len(), 0);
+}
+
+#[test]
+fn client_that_ends_its_side_still_gets_its_answers() {
+    let mut world = World::new();
+    let (mut far, id) = world.connect();
+    let id = id.unwrap();
+    far.write_all(&request(1)).unwrap();
+    far.shutdown(std::net::Shutdown::Write).unwrap();
+    world.clients.fill(id);
+    world.clients.fill(id);
+    assert!(world.clients.take(id).is_some());
+    world.clients.begin(id, RequestId(1), 1);
+    assert!(!world.settle(id), "a request is on its way");
+    world.clients.end(id, RequestId(1));
+    world.clients.answer(id, b"answer");
+    assert!(world.settle(id));
+    let mut got = Vec::new();
+    far.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"answer");
+}
+
+#[test]
+fn message_that_is_none_ends_the_connection_and_is_counted() {
+    let too_long = Header { length: 593, ..Header::new(Op::RESOLVE, 1) }.to_bytes();
+    let too_short = Header { length: 15, ..Header::new(Op::RESOLVE, 1) }.to_bytes();
+    for bad in
+        [&too_long[..], &too_short, &[2; 16], &[1, 7, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0]]
+    {
+        let mut world = World::new();
+        let (mut far, id) = world.connect();
+        let id = id.unwrap();
+        far.write_all(bad).unwrap();
+        world.clients.fill(id);
+        assert!(world.settle(id), "{bad:?}");
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+        assert_eq!(world.clients.counters().malformed, 1);
+    }
+}

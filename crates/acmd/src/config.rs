@@ -1,0 +1,303 @@
+//! What the service is told: by its files, and where these are.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rdmux::umad::RequestAttr;
+use rdmux_acm_client::Places;
+use rdmux_acm_files::addresses::{self, Assignment};
+use rdmux_acm_files::hosts::{self, Hosts};
+use rdmux_acm_files::open::{OpenError, open};
+use rdmux_acm_files::options::{self, LogFile, Options};
+use rdmux_acm_files::routes::{self, DumpedPort, Routes};
+use rdmux_acm_files::{Problem, Report, Severity};
+use rdmux_host::HostName;
+
+use crate::log::Target;
+use crate::{Args, mads};
+
+/// What the files say.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// The options.
+    pub(crate) options: Options,
+    /// The names and addresses of endpoints; none if there is no such file.
+    pub(crate) assignments: Option<Vec<Assignment>>,
+    /// Where the log goes.
+    pub(crate) log: Target,
+    /// The lock.
+    pub(crate) lock: PathBuf,
+    /// OpenSM's dump, if it is to be loaded.
+    routes: Option<PathBuf>,
+    /// The hosts file, if it is to be loaded.
+    hosts: Option<PathBuf>,
+}
+
+/// What is loaded into caches before anybody asks.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    /// Paths of local ports.
+    pub(crate) routes: Routes,
+    /// GIDs of names and addresses.
+    pub(crate) hosts: Hosts,
+}
+
+/// Where the files of a service are.
+#[derive(Clone, Debug)]
+pub(crate) struct Sources {
+    /// Where they are unless the command line says otherwise.
+    pub(crate) places: Places,
+    /// The host's name, of which names of endpoints are made if no file has them.
+    pub(crate) name: String,
+    /// Whether the host's configuration has other users than its owner.
+    pub(crate) others: bool,
+    is_of_systemd: bool,
+    options: Option<PathBuf>,
+    addresses: Option<PathBuf>,
+}
+
+impl Config {
+    /// How long subnet administration has to answer.
+    pub(crate) fn wait(&self) -> RequestAttr {
+        let machine = &self.options.machine;
+        mads::wait(machine.timeout.max(Duration::from_millis(1)), machine.retries)
+    }
+
+    /// Reads what is to be loaded, for these ports.
+    pub(crate) fn load(&self, local: &[DumpedPort]) -> (Loaded, Report) {
+        let (mut loaded, mut all) = (Loaded::default(), Report::default());
+        if let Some(path) = &self.routes {
+            let (routes, report) = read(path, |name, file| routes::parse(name, file, local));
+            loaded.routes = routes.unwrap_or_default();
+            all.append(report);
+        }
+        if let Some(path) = &self.hosts {
+            let (hosts, report) = read(path, hosts::parse);
+            loaded.hosts = hosts.unwrap_or_default();
+            all.append(report);
+        }
+        (loaded, all)
+    }
+}
+
+impl Sources {
+    /// Those of a host.
+    pub(crate) fn new(places: Places, args: &Args, host: &HostName, others: bool) -> Self {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let (options, addresses) =
+            (args.options.as_ref().map(absolute), args.addresses.as_ref().map(absolute));
+        let (name, is_of_systemd) = (endpoint_name(host), args.systemd);
+        Self { places, name, others, is_of_systemd, options, addresses }
+    }
+
+    /// Reads options and addresses, and every problem that they have. What is wrong is as if it were not there.
+    pub(crate) fn read(&self) -> (Config, Report) {
+        let mut all = Report::default();
+        let (options, report) = self.read_options();
+        all.append(report);
+        let takes_ips = options.support_ips_in_addr_cfg;
+        let parse = |name: &str, file| addresses::parse(name, file, takes_ips);
+        let path = self.addresses_path();
+        let (assignments, mut report) = read(&path, parse);
+        if assignments.is_none() && self.addresses.is_none() && !path.exists() {
+            report = Report::default();
+        }
+        all.append(report);
+        let log = match &options.log_file {
+            // The journal has it.
+            None if self.is_of_systemd => Target::Stderr,
+            None => Target::File(self.places.log()),
+            Some(LogFile::Stdout) => Target::Stdout,
+            Some(LogFile::Stderr) => Target::Stderr,
+            Some(LogFile::File(path)) => Target::File(self.own(path)),
+        };
+        let lock = options.lock_file.as_ref().map_or_else(|| self.places.pid(), |p| self.own(p));
+        let data = |wanted: bool, path: &Option<PathBuf>, name: &str| {
+            let default = || self.places.config().join(name);
+            wanted.then(|| path.as_ref().map_or_else(default, |path| self.own(path)))
+        };
+        let routes = data(options.preloads_routes, &options.route_data_file, "ibacm_route.data");
+        let hosts = data(options.preloads_addresses, &options.addr_data_file, "ibacm_hosts.data");
+        let assignments = assignments.map(|found| found.all);
+        (Config { options, assignments, log, lock, routes, hosts }, all)
+    }
+
+    fn read_options(&self) -> (Options, Report) {
+        let path = self.options_path();
+        if self.options.is_none() && !path.exists() {
+            return (Options::default(), Report::default());
+        }
+        let (options, report) = read(&path, options::parse);
+        (options.unwrap_or_default(), report)
+    }
+
+    fn options_path(&self) -> PathBuf {
+        self.options.clone().unwrap_or_else(|| self.places.options())
+    }
+
+    fn addresses_path(&self) -> PathBuf {
+        self.addresses.clone().unwrap_or_else(|| self.places.addresses())
+    }
+
+    /// The files of which a change matters. Those of both names, as either may appear.
+    pub(crate) fn files(&self, config: &Config) -> Vec<PathBuf> {
+        let named = |path: &Option<PathBuf>, names: [&str; 2]| match path {
+            Some(path) => vec![path.clone()],
+            None => names.map(|name| self.places.config().join(name)).to_vec(),
+        };
+        let mut all = named(&self.options, ["ibacm_opts.cfg", "acm_opts.cfg"]);
+        all.extend(named(&self.addresses, ["ibacm_addr.cfg", "acm_addr.cfg"]));
+        all.extend(config.routes.iter().chain(&config.hosts).cloned());
+        all
+    }
+
+    /// Where a file of the machine's service is for this host: options files are written for one service of the machine, and each
+    /// virtual host has files of its own.
+    fn own(&self, path: &Path) -> PathBuf {
+        let system = Places::of_system();
+        let is_run = |name: &str| {
+            path == Path::new("/run").join(name) || path == Path::new("/var/run").join(name)
+        };
+        if path == system.log() {
+            self.places.log()
+        } else if is_run("ibacm.pid") {
+            self.places.pid()
+        } else if let Ok(below) = path.strip_prefix(system.config())
+            && !path.exists()
+        {
+            self.places.config().join(below)
+        } else {
+            path.to_owned()
+        }
+    }
+
+    /// What `--check` prints: where the files are, and what they come to.
+    pub(crate) fn describe(&self, config: &Config) -> String {
+        let mut text = String::new();
+        let is_there = |path: &Path| if path.exists() { "" } else { " (absent)" };
+        let (options, addresses) = (self.options_path(), self.addresses_path());
+        let log = match &config.log {
+            Target::Stdout => "stdout".to_owned(),
+            Target::Stderr => "stderr".to_owned(),
+            Target::File(path) => path.display().to_string(),
+        };
+        let names = match &config.assignments {
+            Some(all) => format!("{} in the file", all.len()),
+            None => format!("{}, and the addresses of the host", self.name),
+        };
+        let rows = [
+            ("options", format!("{}{}", options.display(), is_there(&options))),
+            ("addresses", format!("{}{}", addresses.display(), is_there(&addresses))),
+            ("socket", self.places.socket().display().to_string()),
+            ("lock", config.lock.display().to_string()),
+            ("log", log),
+            ("names", names),
+        ];
+        for (name, value) in rows {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{name:<10} {value}");
+        }
+        text
+    }
+}
+
+/// The name by which other hosts know this one: that of the virtual host, else that of the machine.
+fn endpoint_name(host: &HostName) -> String {
+    if !host.is_default() {
+        return host.as_str().to_owned();
+    }
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Reads a file, or says why not.
+fn read<T>(
+    path: &Path,
+    parse: impl FnOnce(&str, BufReader<File>) -> (T, Report),
+) -> (Option<T>, Report) {
+    let name = path.display().to_string();
+    match open(path) {
+        Ok(file) => {
+            let (found, report) = parse(&name, BufReader::new(file));
+            (Some(found), report)
+        }
+        Err(e) => (None, unread(name, &e)),
+    }
+}
+
+fn unread(file: String, why: &OpenError) -> Report {
+    let mut report = Report::default();
+    report.push(Problem { file, line: 0, severity: Severity::Error, what: why.to_string() });
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+
+    struct World {
+        dir: tempfile::TempDir,
+        sources: Sources,
+    }
+
+    fn world() -> World {
+        let dir = temp_dir();
+        let places = Places::new(dir.path().join("run"), dir.path());
+        let host = HostName::new("a").unwrap();
+        let sources = Sources::new(places, &Args::default(), &host, false);
+        World { dir, sources }
+    }
+
+    #[test]
+    fn without_files_there_are_defaults_and_no_problem() {
+        let world = world();
+        let (config, report) = world.sources.read();
+        assert!(report.is_clean(), "{report}");
+        assert_eq!((config.options, config.assignments), (Options::default(), None));
+        assert_eq!(config.lock, world.dir.path().join("run/ibacm.pid"));
+    }
+
+    #[test]
+    fn files_of_ibacm_lead_to_the_host_s_own_places() {
+        let world = world();
+        let text = "log_file /var/log/ibacm.log\nlock_file /var/run/ibacm.pid\naddr_preload acm_hosts\n\
+             addr_data_file /etc/rdma/nowhere/hosts.data\nretries 7\n";
+        fs::write(world.dir.path().join("ibacm_opts.cfg"), text).unwrap();
+        let (config, report) = world.sources.read();
+        assert!(report.is_clean(), "{report}");
+        assert_eq!(config.log, Target::File(world.dir.path().join("run/ibacm.log")));
+        assert_eq!(config.lock, world.dir.path().join("run/ibacm.pid"));
+        assert_eq!(config.hosts, Some(world.dir.path().join("nowhere/hosts.data")));
+        assert_eq!(config.options.machine.retries, 7);
+        let (_, report) = config.load(&[]);
+        assert_eq!(report.errors(), 1, "the hosts file does not exist: {report}");
+    }
+
+    #[test]
+    fn file_of_the_command_line_that_is_not_there_is_a_problem() {
+        let mut world = world();
+        world.sources.options = Some(world.dir.path().join("none.cfg"));
+        let (_, report) = world.sources.read();
+        assert_eq!(report.errors(), 1, "{report}");
+        assert!(report.to_string().contains("none.cfg does not exist"), "{report}");
+    }
+
+    #[test]
+    fn line_that_is_wrong_is_named_and_the_others_count() {
+        let world = world();
+        let file = world.dir.path().join("ibacm_addr.cfg");
+        fs::write(&file, "a rdmux_ib0 1 default\nb rdmux_ib0\n").unwrap();
+        let (config, report) = world.sources.read();
+        assert_eq!(config.assignments.unwrap().len(), 1);
+        assert!(
+            report.to_string().starts_with(&format!("{}:2: error", file.display())),
+            "{report}"
+        );
+    }
+}

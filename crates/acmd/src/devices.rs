@@ -1,0 +1,262 @@
+//! The host's devices, as they are now: contexts, and what the machine is told of their ports.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use rdmux::{Context, DeviceKind, GidEntry, Pkey, PortState};
+use rdmux_acm::{Port, PortId, PortKind};
+use rdmux_host::DeviceChoice;
+use rdmux_wire::sa::Rate;
+
+use crate::poller::{Interest, Poller, Token};
+
+/// How long after a device could not be opened it is tried again: at first, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Which port of which device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct At {
+    /// The device.
+    pub(crate) kind: DeviceKind,
+    /// The port, from 1.
+    pub(crate) number: u8,
+}
+
+/// A port as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// What the machine is told.
+    pub(crate) port: Port,
+    /// The name of its device.
+    pub(crate) device: String,
+    /// Its P_Key table, with the empty entries.
+    pub(crate) pkeys: Vec<Pkey>,
+    /// The IP addresses that lead to it.
+    pub(crate) addresses: Vec<GidEntry>,
+}
+
+impl Seen {
+    /// The P_Key that `default` means: the first of the table.
+    pub(crate) fn default_pkey(&self) -> Option<Pkey> {
+        self.pkeys.iter().copied().find(|pkey| pkey.0 & 0x7fff != 0)
+    }
+
+    /// The entry of the table that has this key's partition, and its index.
+    pub(crate) fn pkey(&self, wanted: Pkey) -> Option<(u16, Pkey)> {
+        let same = |pkey: &Pkey| pkey.0 & 0x7fff == wanted.0 & 0x7fff;
+        let found = (0_u16..).zip(self.pkeys.iter().copied()).filter(|(_, pkey)| same(pkey));
+        // A full member's key is better.
+        found.max_by_key(|(index, pkey)| (pkey.0 & 0x8000, u16::MAX - index))
+    }
+}
+
+/// A device.
+enum Device {
+    /// It is open.
+    Open(Context),
+    /// It could not be opened: until when it is left alone, and for how long the next time.
+    Closed(Instant, Duration),
+}
+
+/// The devices of a host.
+pub(crate) struct Devices {
+    host: String,
+    devices: BTreeMap<DeviceKind, Device>,
+    ids: BTreeMap<At, PortId>,
+}
+
+impl Devices {
+    /// None is open yet.
+    pub(crate) fn new(host: &str, choice: DeviceChoice) -> Self {
+        let now = Instant::now();
+        let closed = |kind: &DeviceKind| (*kind, Device::Closed(now, RETRY.0));
+        let devices = choice.kinds().iter().map(closed).collect();
+        Self { host: host.to_owned(), devices, ids: BTreeMap::new() }
+    }
+
+    /// The context of a device, if it is open.
+    pub(crate) fn context(&self, kind: DeviceKind) -> Option<&Context> {
+        match self.devices.get(&kind)? {
+            Device::Open(context) => Some(context),
+            Device::Closed(..) => None,
+        }
+    }
+
+    /// The contexts that are open.
+    pub(crate) fn contexts(&self) -> impl Iterator<Item = (DeviceKind, &Context)> {
+        self.devices.keys().filter_map(|&kind| Some((kind, self.context(kind)?)))
+    }
+
+    /// Which device a token means.
+    pub(crate) fn of_token(number: u64) -> Option<DeviceKind> {
+        let kinds = DeviceChoice::All.kinds();
+        kinds.iter().copied().find(|kind| u64::from(*kind as u8) == number)
+    }
+
+    /// Opens what is not open and may be tried again. Whether something was opened.
+    pub(crate) fn open(&mut self, now: Instant, poller: &Poller) -> bool {
+        let mut opened = false;
+        for (&kind, device) in &mut self.devices {
+            let Device::Closed(until, pause) = *device else { continue };
+            if now < until {
+                continue;
+            }
+            let context = Context::builder().host(&self.host).device(kind).open();
+            let watched = context.and_then(|context| {
+                let token = Token::Device((kind as u8).into());
+                poller.add(&context, token, Interest::READ).map_err(|e| {
+                    rdmux::Error::new(context.to_string(), "be watched", rdmux::Cause::Os(e))
+                })?;
+                Ok(context)
+            });
+            match watched {
+                Ok(context) => {
+                    tracing::info!("{context} is open");
+                    *device = Device::Open(context);
+                    opened = true;
+                }
+                Err(e) => {
+                    tracing::warn!("{e}; it is tried again in {pause:?}");
+                    *device = Device::Closed(now + pause, (pause * 2).min(RETRY.1));
+                }
+            }
+        }
+        opened
+    }
+
+    /// Closes a device that has failed, to open it again.
+    pub(crate) fn close(&mut self, kind: DeviceKind, now: Instant, poller: &Poller) {
+        if let Some(device) = self.devices.get_mut(&kind)
+            && let Device::Open(context) = device
+        {
+            poller.remove(&*context);
+            *device = Device::Closed(now + RETRY.0, RETRY.0);
+        }
+    }
+
+    /// When a device is to be tried again.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let until = |device: &Device| match device {
+            Device::Open(_) => None,
+            Device::Closed(until, _) => Some(*until),
+        };
+        self.devices.values().filter_map(until).min()
+    }
+
+    /// The number of a port, which it keeps.
+    pub(crate) fn id(&mut self, at: At) -> PortId {
+        let next = PortId(u16::try_from(self.ids.len() + 1).unwrap_or(u16::MAX));
+        *self.ids.entry(at).or_insert(next)
+    }
+
+    /// The ports of all open devices.
+    pub(crate) fn see(&mut self) -> BTreeMap<At, Seen> {
+        let mut all = BTreeMap::new();
+        for (kind, context) in self.contexts() {
+            for number in 1..=context.num_ports() {
+                if let Some(seen) = see(context, kind, number) {
+                    all.insert(At { kind, number }, seen);
+                }
+            }
+        }
+        all
+    }
+}
+
+/// A port of a device; none if the device is gone.
+fn see(context: &Context, kind: DeviceKind, number: u8) -> Option<Seen> {
+    let attr = context.query_port_number(number).ok()?;
+    let pkeys: Vec<Pkey> =
+        (0..attr.pkey_tbl_len).map_while(|index| context.pkey(number, index).ok()).collect();
+    let addresses: Vec<GidEntry> = context
+        .addresses_of_port(number)
+        .into_iter()
+        .filter(|entry| !entry.gid.is_zero())
+        .collect();
+    let port_kind = match kind {
+        DeviceKind::Ib => PortKind::InfiniBand,
+        DeviceKind::Roce => PortKind::Roce,
+        DeviceKind::Iwarp => PortKind::Iwarp,
+    };
+    let gids = match port_kind {
+        PortKind::Iwarp => addresses.iter().map(|entry| entry.gid).collect(),
+        _ => context.gids_of_port(number).iter().map(|entry| entry.gid).collect::<Vec<_>>(),
+    };
+    let mut had = BTreeSet::new();
+    let gids = gids.into_iter().filter(|gid| !gid.is_zero() && had.insert(gid.0)).collect();
+    let port = Port {
+        kind: port_kind,
+        is_active: attr.state == PortState::Active,
+        device_guid: context.query().node_guid,
+        number,
+        count: context.num_ports(),
+        lid: attr.lid,
+        lmc: attr.lmc,
+        sm_lid: attr.sm_lid,
+        sm_sl: attr.sm_sl,
+        gids,
+        pkeys: pkeys.iter().copied().filter(|pkey| pkey.0 & 0x7fff != 0).collect(),
+        rate: rate(attr.rate().1),
+        mtu: attr.active_mtu,
+        subnet_timeout: attr.subnet_timeout,
+    };
+    Some(Seen { port, device: context.name().to_owned(), pkeys, addresses })
+}
+
+/// The code of a rate in units of 100 Mb/s: the highest that is not above it.
+fn rate(hundreds: u32) -> Rate {
+    let mbps = hundreds.saturating_mul(100);
+    let codes = (0..64).map(Rate).filter(|rate| (1..=mbps).contains(&rate.mbps()));
+    codes.max_by_key(|rate| rate.mbps()).unwrap_or(Rate::GBPS_2_5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(pkeys: &[u16]) -> Seen {
+        let pkeys: Vec<_> = pkeys.iter().copied().map(Pkey).collect();
+        let port = Port {
+            kind: PortKind::InfiniBand,
+            is_active: true,
+            device_guid: rdmux::Guid(1),
+            number: 1,
+            count: 1,
+            lid: rdmux::Lid(1),
+            lmc: 0,
+            sm_lid: rdmux::Lid(1),
+            sm_sl: 0,
+            gids: Vec::new(),
+            pkeys: pkeys.clone(),
+            rate: Rate::GBPS_100,
+            mtu: rdmux::Mtu::M4096,
+            subnet_timeout: 18,
+        };
+        Seen { port, device: "rdmux_ib0".to_owned(), pkeys, addresses: Vec::new() }
+    }
+
+    #[test]
+    fn partition_is_found_with_either_membership_and_the_full_one_first() {
+        let seen = seen(&[0, 0x7fff, 0x8012, 0x0012, 0xffff]);
+        assert_eq!(seen.default_pkey(), Some(Pkey(0x7fff)));
+        assert_eq!(seen.pkey(Pkey(0x0012)), Some((2, Pkey(0x8012))));
+        assert_eq!(seen.pkey(Pkey(0x7fff)), Some((4, Pkey(0xffff))));
+        assert_eq!(seen.pkey(Pkey(0x8013)), None);
+    }
+
+    #[test]
+    fn rate_has_the_code_of_the_highest_that_the_link_has() {
+        assert_eq!(rate(1000), Rate::GBPS_100);
+        assert_eq!(rate(25), Rate::GBPS_2_5);
+        assert_eq!(rate(1010), Rate::GBPS_100);
+        assert_eq!(rate(0), Rate::GBPS_2_5);
+    }
+
+    #[test]
+    fn tokens_name_devices() {
+        for &kind in DeviceChoice::All.kinds() {
+            assert_eq!(Devices::of_token((kind as u8).into()), Some(kind));
+        }
+        assert_eq!(Devices::of_token(200), None);
+    }
+}

@@ -1,0 +1,315 @@
+//! What the machine has done: datagrams, memberships, questions, answers to clients.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+
+use rdmux::umad::RequestAttr;
+use rdmux::{Cause, Gid, Qpn};
+use rdmux_acm::{
+    ClientId, Contradiction, EndpointId, Failure, Io, Peer, PortId, QuestionId, RequestId,
+    Resolved, Time, To,
+};
+use rdmux_transport::attr::AddressVector;
+use rdmux_wire::acm::client::{Answer, Op, Paths, Reply};
+use rdmux_wire::acm::{Address, Datagram};
+use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask};
+
+use crate::cache::Cache;
+use crate::clients::Clients;
+use crate::mads::{self, Administration, Mads};
+use crate::queue::{Arrived, Queue};
+
+/// The queue pair number of multicast.
+const MULTICAST: Qpn = Qpn::new(0x00ff_ffff);
+/// Claims that contradict what is known are logged so often in a row; strangers decide how many there are.
+const CLAIMS_LOGGED: u32 = 16;
+
+/// An endpoint's queue pair, and its groups.
+pub(crate) struct EndpointIo {
+    /// Its port.
+    pub(crate) port: PortId,
+    /// Its queue pair; none on ports that are not of InfiniBand, and while it cannot be made.
+    pub(crate) queue: Option<Queue>,
+    /// The groups that it is a member of.
+    groups: HashMap<Gid, McMemberRecord>,
+    /// Groups that it is to leave as soon as it has joined them.
+    leaving: HashSet<Gid>,
+    /// A datagram did not go since the queue was full.
+    is_blocked: bool,
+}
+
+impl EndpointIo {
+    pub(crate) fn new(port: PortId) -> Self {
+        Self {
+            port,
+            queue: None,
+            groups: HashMap::new(),
+            leaving: HashSet::new(),
+            is_blocked: false,
+        }
+    }
+}
+
+/// A port's way to subnet administration.
+pub(crate) struct PortIo {
+    /// Its number at its device.
+    pub(crate) number: u8,
+    /// Where administration is.
+    pub(crate) to: Administration,
+    /// The management interface, if it is open.
+    pub(crate) mads: Option<Mads>,
+}
+
+/// What has to be told to the machine once it has returned.
+#[derive(Debug)]
+pub(crate) enum Later {
+    /// Of administration.
+    Sa(mads::Answer),
+    /// The operating system is to be asked.
+    System(EndpointId, QuestionId, Address),
+}
+
+/// What the service does for the machine.
+pub(crate) struct Driver {
+    pub(crate) ports: BTreeMap<PortId, PortIo>,
+    pub(crate) endpoints: BTreeMap<EndpointId, EndpointIo>,
+    pub(crate) clients: Clients,
+    /// Clients with whom something was done.
+    pub(crate) touched: BTreeSet<ClientId>,
+    pub(crate) later: VecDeque<Later>,
+    /// How long administration has to answer.
+    pub(crate) wait: RequestAttr,
+    pub(crate) cache: Cache,
+    claims: u32,
+    /// Datagrams that were not sent for another reason than a full queue.
+    pub(crate) send_errors: u64,
+}
+
+impl Driver {
+    pub(crate) fn new(clients: Clients, cache: Cache) -> Self {
+        Self {
+            ports: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            clients,
+            touched: BTreeSet::new(),
+            later: VecDeque::new(),
+            wait: RequestAttr::default(),
+            cache,
+            claims: 0,
+            send_errors: 0,
+        }
+    }
+
+    /// Gives a client an answer.
+    pub(crate) fn reply(&mut self, client: ClientId, reply: &Reply<'_>) {
+        let mut bytes = vec![0; reply.wire_len()];
+        reply.emit(&mut bytes);
+        self.clients.answer(client, &bytes);
+        self.touched.insert(client);
+    }
+
+    /// Lets claims be logged again.
+    pub(crate) fn forgive_claims(&mut self) {
+        self.claims = 0;
+    }
+
+    /// The port that an endpoint is at.
+    fn port_of(&mut self, endpoint: EndpointId) -> Option<&mut PortIo> {
+        let port = self.endpoints.get(&endpoint)?.port;
+        self.ports.get_mut(&port)
+    }
+
+    /// Gives a membership back.
+    fn give_back(&mut self, endpoint: EndpointId, record: &McMemberRecord) {
+        if let Some(port) = self.port_of(endpoint)
+            && let Some(mads) = &port.mads
+        {
+            mads.leave(port.to, record);
+        }
+    }
+
+    /// Takes datagrams that came for an endpoint, and completions of its sends: whether there may be more, and whether there is room for
+    /// a datagram that did not go.
+    pub(crate) fn receive(
+        &mut self,
+        id: EndpointId,
+        budget: usize,
+        each: impl FnMut(&Arrived<'_>),
+    ) -> rdmux::Result<(bool, bool)> {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return Ok((false, false)) };
+        let Some(queue) = &mut endpoint.queue else { return Ok((false, false)) };
+        let more = queue.receive(budget, each)?;
+        let room = endpoint.is_blocked && queue.room() > 0;
+        if room {
+            endpoint.is_blocked = false;
+        }
+        Ok((more, room))
+    }
+
+    /// Takes an endpoint's queue pair away, and its groups with it.
+    pub(crate) fn close_queue(&mut self, id: EndpointId) -> Option<Queue> {
+        let endpoint = self.endpoints.get_mut(&id)?;
+        endpoint.groups.clear();
+        endpoint.leaving.clear();
+        endpoint.is_blocked = false;
+        endpoint.queue.take()
+    }
+
+    /// Notes a membership that was granted, and attaches the queue pair. Whether it could be.
+    pub(crate) fn joined(&mut self, id: EndpointId, record: &McMemberRecord) -> bool {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
+        if endpoint.leaving.remove(&record.mgid) {
+            self.give_back(id, record);
+            return false;
+        }
+        let Some(queue) = &endpoint.queue else { return false };
+        if endpoint.groups.contains_key(&record.mgid) {
+            endpoint.groups.insert(record.mgid, *record);
+            return true;
+        }
+        match queue.attach(record.mgid) {
+            Ok(()) => {
+                endpoint.groups.insert(record.mgid, *record);
+                true
+            }
+            Err(e) => {
+                tracing::warn!("{e}");
+                false
+            }
+        }
+    }
+
+    /// Leaves all groups of all endpoints.
+    pub(crate) fn leave_all(&mut self) {
+        let groups = |(id, endpoint): (&EndpointId, &EndpointIo)| {
+            endpoint.groups.keys().map(|gid| (*id, *gid)).collect::<Vec<_>>()
+        };
+        let all: Vec<_> = self.endpoints.iter().flat_map(groups).collect();
+        for (endpoint, group) in all {
+            self.leave(endpoint, group);
+        }
+    }
+
+    /// Where a datagram goes, and from which entry of which table.
+    fn vector(&self, endpoint: &EndpointIo, to: To) -> Option<(AddressVector, Qpn)> {
+        let port_num = self.ports.get(&endpoint.port)?.number;
+        let global = AddressVector { is_global: true, port_num, ..AddressVector::default() };
+        Some(match to {
+            To::Group(gid) => {
+                let group = endpoint.groups.get(&gid)?;
+                let vector = AddressVector {
+                    dgid: gid,
+                    dlid: group.mlid.0,
+                    sl: group.sl,
+                    flow_label: group.flow_label,
+                    hop_limit: group.hop_limit,
+                    traffic_class: group.tclass,
+                    ..global
+                };
+                (vector, MULTICAST)
+            }
+            To::Peer(Peer { gid, lid, qpn, sl }) => {
+                (AddressVector { dgid: gid, dlid: lid.0, sl, hop_limit: 1, ..global }, qpn)
+            }
+        })
+    }
+}
+
+impl Io for Driver {
+    fn send(&mut self, id: EndpointId, to: To, datagram: &Datagram) -> bool {
+        let vector = self.endpoints.get(&id).and_then(|endpoint| self.vector(endpoint, to));
+        let endpoint = self.endpoints.get_mut(&id);
+        let queue = endpoint.and_then(|e| Some((e.queue.as_mut()?, &mut e.is_blocked)));
+        // Without a queue pair or a group it is lost, as on the way.
+        let Some(((vector, qpn), (queue, is_blocked))) = vector.zip(queue) else {
+            self.send_errors += 1;
+            return true;
+        };
+        match queue.send(vector, qpn, &datagram.to_bytes()) {
+            Ok(()) => true,
+            Err(e) if matches!(e.cause(), Cause::Full(_)) => {
+                *is_blocked = true;
+                false
+            }
+            Err(e) => {
+                self.send_errors += 1;
+                tracing::debug!("{e}");
+                true
+            }
+        }
+    }
+
+    fn join(&mut self, id: EndpointId, record: &McMemberRecord, mask: McMemberRecordMask) {
+        let wait = self.wait;
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.leaving.remove(&record.mgid);
+        }
+        let asked = self.port_of(id).and_then(|port| {
+            let to = port.to;
+            let mads = port.mads.as_mut()?;
+            mads.join(to, id, record, mask, &wait).map_err(|e| tracing::debug!("{e}")).ok()
+        });
+        if asked.is_none() {
+            self.later.push_back(Later::Sa(mads::Asked::Join(id, record.mgid).unanswered()));
+        }
+    }
+
+    fn leave(&mut self, id: EndpointId, mgid: Gid) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let Some(record) = endpoint.groups.remove(&mgid) else {
+            endpoint.leaving.insert(mgid);
+            return;
+        };
+        if let Some(queue) = &endpoint.queue {
+            queue.detach(mgid);
+        }
+        self.give_back(id, &record);
+    }
+
+    fn ask_paths(
+        &mut self,
+        port: PortId,
+        question: QuestionId,
+        record: &PathRecord,
+        mask: PathRecordMask,
+    ) {
+        let wait = self.wait;
+        let asked = self.ports.get_mut(&port).and_then(|port| {
+            let to = port.to;
+            let mads = port.mads.as_mut()?;
+            mads.paths(to, question, record, mask, &wait).map_err(|e| tracing::debug!("{e}")).ok()
+        });
+        if asked.is_none() {
+            self.later.push_back(Later::Sa(mads::Asked::Paths(question).unanswered()));
+        }
+    }
+
+    fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address) {
+        self.later.push_back(Later::System(endpoint, question, *address));
+    }
+
+    fn answer(&mut self, client: ClientId, request: RequestId, answer: Result<Resolved, Failure>) {
+        let Some(tid) = self.clients.end(client, request) else { return };
+        let answer = match answer {
+            Ok(found) => Answer::Paths(Paths::one(found.path, found.source)),
+            Err(failure) => Answer::Failed(Op::RESOLVE, failure.status()),
+        };
+        self.reply(client, &Reply { tid, answer });
+    }
+
+    fn publish(&mut self, endpoint: EndpointId, address: &Address, path: &PathRecord, until: Time) {
+        self.cache.publish(endpoint, address, path, until);
+    }
+
+    fn withdraw(&mut self, endpoint: EndpointId, address: &Address) {
+        self.cache.withdraw(endpoint, address);
+    }
+
+    fn contradiction(&mut self, _: EndpointId, claim: &Contradiction<'_>) {
+        self.claims = self.claims.saturating_add(1);
+        if self.claims <= CLAIMS_LOGGED {
+            let Contradiction { address, holder, claimant, is_believed } = claim;
+            let believed = if *is_believed { "which is believed" } else { "which is not believed" };
+            tracing::warn!("{claimant} claims {address}, which {holder} has, {believed}");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The sockets to which clients connect, and the files by which they find them.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rdmux_acm_client::Places;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::AcmdError;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// The longest path that is an address of a socket, without its NUL (unix(7)).
+const SUN_PATH_MAX: usize = 107;
+
+/// A listening socket. The files that lead to it go when it is dropped, unless systemd has made them.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: OwnedFd,
+    kind: Kind,
+    files: Vec<PathBuf>,
+    /// Given up to turn a client away when there is no descriptor left.
+    reserve: Option<File>,
+}
+
+/// What kind of clients a socket has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Processes of this machine, whose users the kernel tells.
+    Unix,
+    /// Others, by TCP.
+    Tcp,
+}
+
+/// What is published for connection managers, beside what tools use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Publish {
+    /// Whether connection managers are to find the service (not with `acme_plus_kernel_only`).
+    pub(crate) links: bool,
+    /// Whether users other than the owner may connect.
+    pub(crate) others: bool,
+}
+
+impl Listener {
+    /// Listens at the Unix socket. What a dead service has left is replaced: the caller has the lock.
+    ///
+    /// # Errors
+    /// [`AcmdError::Io`].
+    pub(crate) fn unix(places: &Places, publish: Publish) -> Result<Self, AcmdError> {
+        let path = places.socket();
+        let mode = if publish.others { 0o666 } else { 0o600 };
+        let socket = bind_unix(&path, mode).map_err(AcmdError::of_file("listen at", &path))?;
+        let mut this = Self::of(socket, Kind::Unix, vec![path]);
+        this.link(places.socket_link(), publish)?;
+        Ok(this)
+    }
+
+    /// The Unix socket that systemd has made; its files are systemd's. None if it has passed none.
+    ///
+    /// # Errors
+    /// [`AcmdError::Io`] for a socket of another kind.
+    pub(crate) fn of_systemd() -> Result<Option<Self>, AcmdError> {
+        let mut passed = listenfd::ListenFd::from_env();
+        let fail = AcmdError::of("use the socket that systemd has passed");
+        let mut found = None;
+        for index in 0..passed.len() {
+            match passed.take_unix_listener(index) {
+                Ok(Some(listener)) if found.is_none() => found = Some(listener),
+                Ok(_) => {}
+                // ibacm's unit passes a netlink socket, too, which answers the kernel: there is no such kernel here.
+                Err(e) => tracing::debug!("socket {index} of systemd is left alone: {e}"),
+            }
+        }
+        let Some(listener) = found else { return Ok(None) };
+        let ready = |listener: UnixListener| {
+            listener.set_nonblocking(true)?;
+            Ok(Self::of(listener.into(), Kind::Unix, Vec::new()))
+        };
+        ready(listener).map(Some).map_err(fail)
+    }
+
+    /// Listens at a TCP port, of the loopback address or of all (`open`), and writes its number down. If another service has it, which is no
+    /// fault among virtual hosts, any free port does: clients read the file.
+    ///
+    /// # Errors
+    /// [`AcmdError::Io`].
+    pub(crate) fn tcp(
+        places: &Places,
+        port: u16,
+        open: bool,
+        publish: Publish,
+    ) -> Result<Self, AcmdError> {
+        let ip = if open { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+        let bind = |port| TcpListener::bind(SocketAddr::from((ip, port)));
+        let listener = match bind(port) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && !open => {
+                tracing::warn!("TCP port {port} is in use: another is taken");
+                bind(0)
+            }
+            bound => bound,
+        };
+        let what = format!("listen at TCP port {port}");
+        let listener = listener.map_err(AcmdError::of(&what))?;
+        let ready = || -> io::Result<u16> {
+            listener.set_nonblocking(true)?;
+            Ok(listener.local_addr()?.port())
+        };
+        let port = ready().map_err(AcmdError::of(&what))?;
+        let path = places.port();
+        let text = format!("{port}\n");
+        rdmux_runtime::file::replace_unsynced(&path, text.as_bytes())
+            .and_then(|()| {
+                let mode = if publish.others { 0o644 } else { 0o600 };
+                fs::set_permissions(&path, Permissions::from_mode(mode))
+            })
+            .map_err(AcmdError::of_file("write", &path))?;
+        let mut this = Self::of(listener.into(), Kind::Tcp, vec![path]);
+        this.link(places.port_link(), publish)?;
+        Ok(this)
+    }
+
+    fn of(socket: OwnedFd, kind: Kind, files: Vec<PathBuf>) -> Self {
+        Self { socket, kind, files, reserve: open_reserve() }
+    }
+
+    /// Makes the link by which connection managers come, or removes an old one.
+    fn link(&mut self, link: PathBuf, publish: Publish) -> Result<(), AcmdError> {
+        let made =
+            remove(&link).and_then(|()| match self.files.first().and_then(|f| f.file_name()) {
+                Some(name) if publish.links => symlink(name, &link),
+                _ => Ok(()),
+            });
+        made.map_err(AcmdError::of_file("make the link", &link))?;
+        if publish.links {
+            self.files.push(link);
+        }
+        Ok(())
+    }
+
+    /// What kind of clients it has.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether systemd has made it.
+    pub(crate) fn is_of_systemd(&self) -> bool {
+        self.kind == Kind::Unix && self.files.is_empty()
+    }
+
+    /// A client, if one waits; it never blocks.
+    ///
+    /// # Errors
+    /// When it could not be accepted. If that was for want of a descriptor it was turned away, so that it does not wait.
+    pub(crate) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(&self.socket, flags) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(e @ (Errno::MFILE | Errno::NFILE)) => {
+                self.reserve = None;
+                drop(rustix::net::accept_with(&self.socket, flags));
+                self.reserve = open_reserve();
+                Err(e.into())
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        for file in self.files.iter().rev() {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+/// Listens at a path, for streams, in place of what a dead service has left there.
+pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    remove(path)?;
+    let new = path.with_extension("new");
+    remove(&new)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    bind_path(&socket, &new)?;
+    fs::set_permissions(&new, Permissions::from_mode(mode))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    // It has its name only when clients can connect, with the right mode.
+    fs::rename(&new, path)?;
+    Ok(socket)
+}
+
+/// Removes the port files that a service in TCP mode has left.
+pub(crate) fn forget_port(places: &Places) {
+    for file in [places.port_link(), places.port()] {
+        let _ = fs::remove_file(file);
+    }
+}
+
+/// Removes a socket, a link or a file of ours; anything else is in the way.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => {
+            let kind = found.file_type();
+            if kind.is_socket() || kind.is_symlink() || kind.is_file() {
+                fs::remove_file(path)
+            } else {
+                Err(io::Error::other("there is something else of this name"))
+            }
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Binds to a path, which may be longer than an address of a socket.
+fn bind_path(socket: &OwnedFd, path: &Path) -> io::Result<()> {
+    if path.as_os_str().len() <= SUN_PATH_MAX {
+        return Ok(rustix::net::bind(socket, &SocketAddrUnix::new(path)?)?);
+    }
+    let (dir, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+    let dir = File::open(dir)?;
+    let short = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), name.to_string_lossy());
+    Ok(rustix::net::bind(socket, &SocketAddrUnix::new(short)?)?)
+}
+
+fn open_reserve() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+/// Who a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Peer {
+    /// A user of this machine.
+    User(u32),
+    /// A host that the kernel knows no user of.
+    Address(IpAddr),
+}
+
+/// Who is at the other end of a socket: by the kernel's word where it is a Unix socket (`SO_PEERCRED`), else by the address, and for one of
+/// this machine by the kernel's table of TCP connections.
+pub(crate) fn peer_of(socket: &OwnedFd, kind: Kind) -> io::Result<(Peer, Option<i32>)> {
+    match kind {
+        Kind::Unix => {
+            let peer = rustix::net::sockopt::socket_peercred(socket)?;
+            Ok((Peer::User(peer.uid.as_raw()), Some(peer.pid.as_raw_nonzero().get())))
+        }
+        Kind::Tcp => {
+            let address =
+                SocketAddr::try_from(rustix::net::getpeername(socket)?.ok_or(Errno::NOTCONN)?);
+            let address = address.map_err(io::Error::from)?;
+            let user = address.ip().is_loopback().then(|| user_of(address)).flatten();
+            Ok((user.map_or(Peer::Address(address.ip()), Peer::User), None))
+        }
+    }
+}
+
+/// The user whose socket has this address, by `/proc/net/tcp` (proc(5)).
+fn user_of(address: SocketAddr) -> Option<u32> {
+    let table = fs::read_to_string("/proc/self/net/tcp").ok()?;
+    user_in(&table, address)
+}
+
+fn user_in(table: &str, address: SocketAddr) -> Option<u32> {
+    let SocketAddr::V4(address) = address else { return None };
+    let ip = u32::from_ne_bytes(address.ip().octets());
+    let wanted = format!("{ip:08X}:{:04X}", address.port());
+    let row = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let local = words.next()?;
+        let user = words.nth(5)?;
+        (local == wanted).then(|| user.parse().ok()).flatten()
+    };
+    table.lines().skip(1).find_map(row)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+
+    const OWNER: Publish = Publish { links: true, others: false };
+
+    #[test]
+    fn socket_is_the_owner_s_only_unless_others_may_and_replaces_a_dead_one() {
+        let dir = temp_dir();
+        let places = Places::new(dir.path(), "/nowhere");
+        let mode = || fs::metadata(places.socket()).unwrap().permissions().mode() & 0o777;
+        let left = UnixListener::bind(places.socket()).unwrap();
+        let mut listener = Listener::unix(&places, OWNER).unwrap();
+        drop(left);
+        assert_eq!(mode(), 0o600);
+        assert!(listener.accept().unwrap().is_none());
+        let _client = UnixStream::connect(places.socket_link()).unwrap();
+        let socket = listener.accept().unwrap().unwrap();
+        let me = Peer::User(rustix::process::geteuid().as_raw());
+        assert_eq!(peer_of(&socket, Kind::Unix).unwrap().0, me);
+        drop(listener);
+        assert!(!places.socket().exists() && fs::symlink_metadata(places.socket_link()).is_err());
+        let _listener = Listener::unix(&places, Publish { links: false, others: true }).unwrap();
+        assert_eq!(mode(), 0o666);
+        assert!(fs::symlink_metadata(places.socket_link()).is_err());
+    }
+
+    #[test]
+    fn directory_in_place_of_the_socket_is_not_removed() {
+        let dir = temp_dir();
+        let places = Places::new(dir.path(), "/nowhere");
+        fs::create_dir(places.socket()).unwrap();
+        assert!(Listener::unix(&places, OWNER).is_err());
+        assert!(places.socket().is_dir());
+    }
+
+    #[test]
+    fn socket_in_a_folder_with_a_long_path_is_connected_to_by_its_owner() {
+        let dir = temp_dir();
+        let deep = dir.path().join("x".repeat(120));
+        fs::create_dir(&deep).unwrap();
+        let places = Places::new(&deep, "/nowhere");
+        let _listener = Listener::unix(&places, OWNER).unwrap();
+        assert!(fs::metadata(places.socket()).unwrap().file_type().is_socket());
+    }
+
+    #[test]
+    fn port_that_is_taken_is_replaced_and_written_down() {
+        let dir = temp_dir();
+        let places = Places::new(dir.path(), "/nowhere");
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let mut listener = Listener::tcp(&places, port, false, OWNER).unwrap();
+        let written: u16 = fs::read_to_string(places.port_link()).unwrap().trim().parse().unwrap();
+        assert_ne!(written, port);
+        let _client = TcpStream::connect((Ipv4Addr::LOCALHOST, written)).unwrap();
+        let socket = std::iter::repeat_with(|| listener.accept().unwrap()).find_map(|s| s).unwrap();
+        let me = Peer::User(rustix::process::geteuid().as_raw());
+        assert_eq!(peer_of(&socket, Kind::Tcp).unwrap(), (me, None));
+        drop(listener);
+        assert!(!places.port().exists());
+    }
+
+    #[test]
+    fn user_is_found_by_the_exact_address_only() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+             0: 0100007F:17ED 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 7 1\n";
+        if cfg!(target_endian = "little") {
+            assert_eq!(user_in(table, "127.0.0.1:6125".parse().unwrap()), Some(1000));
+        }
+        assert_eq!(user_in(table, "127.0.0.1:6126".parse().unwrap()), None);
+        assert_eq!(user_in("", "127.0.0.1:6125".parse().unwrap()), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! The log: a file that is appended to, or standard error.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+use crate::lock::NOFOLLOW;
+
+/// Where the log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// A file.
+    File(PathBuf),
+}
+
+/// The log of this process, which a reload of the options may change.
+pub(crate) struct Log {
+    output: Output,
+    filter: reload::Handle<EnvFilter, Registry>,
+}
+
+impl Log {
+    /// Begins to log to standard error.
+    pub(crate) fn begin() -> Self {
+        let output = Output::default();
+        let (filter, handle) = reload::Layer::new(filter(0));
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(output.clone());
+        // In tests there may be one already.
+        let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+        Self { output, filter: handle }
+    }
+
+    /// Follows the options. A file is opened anew, for somebody may have moved it away; it is appended to and made with mode 0640, and a link
+    /// is not followed. If it cannot be opened the log goes to standard error.
+    pub(crate) fn follow(&self, target: &Target, level: u8) {
+        let _ = self.filter.reload(filter(level));
+        let path = match target {
+            Target::Stdout => return self.output.set(Sink::Stdout),
+            Target::Stderr => return self.output.set(Sink::Stderr),
+            Target::File(path) => path,
+        };
+        match open(path) {
+            Ok(file) => self.output.set(Sink::File(file)),
+            Err(e) => {
+                self.output.set(Sink::Stderr);
+                let path = path.display();
+                tracing::warn!("cannot open the log {path}: {e}; it goes to standard error");
+            }
+        }
+    }
+}
+
+/// Opens a log.
+fn open(path: &std::path::Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags(NOFOLLOW)
+        .open(path)?;
+    // A FIFO or a terminal might stall the service.
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
+/// What a level of the option `log_level` shows; `$RUST_LOG` says otherwise.
+fn filter(level: u8) -> EnvFilter {
+    let level = match level {
+        0 => LevelFilter::INFO,
+        1 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let own = |name: &str| format!("{name}={level}").parse();
+    let filter =
+        EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    if std::env::var_os(EnvFilter::DEFAULT_ENV).is_some_and(|value| !value.is_empty()) {
+        return filter;
+    }
+    ["rdmux_acmd", "rdmux_acm"]
+        .iter()
+        .filter_map(|name| own(name).ok())
+        .fold(filter, EnvFilter::add_directive)
+}
+
+/// Where lines go.
+#[derive(Default)]
+enum Sink {
+    #[default]
+    Stderr,
+    Stdout,
+    File(File),
+}
+
+/// What lines are written to.
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<Sink>>);
+
+impl Output {
+    fn set(&self, sink: Sink) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // A full disk, or a reader that is gone, is no reason to end.
+        let _ = match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Sink::File(file) => file.write_all(line),
+            Sink::Stderr => io::stderr().write_all(line),
+            Sink::Stdout => io::stdout().write_all(line).and_then(|()| io::stdout().flush()),
+        };
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Output {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+
+    #[test]
+    fn log_is_appended_to_and_no_link_is_followed() {
+        let dir = temp_dir();
+        let (path, link) = (dir.path().join("ibacm.log"), dir.path().join("link"));
+        open(&path).unwrap().write_all(b"one\n").unwrap();
+        open(&path).unwrap().write_all(b"two\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o137, 0);
+        symlink(&path, &link).unwrap();
+        assert!(open(&link).is_err());
+        assert!(open("/dev/null".as_ref()).is_err(), "no file");
+    }
+
+    #[test]
+    fn output_without_a_file_takes_lines_and_with_one_writes_them() {
+        let dir = temp_dir();
+        let path = dir.path().join("ibacm.log");
+        let output = Output::default();
+        output.set(Sink::File(open(&path).unwrap()));
+        output.make_writer().write_all(b"line\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "line\n");
+    }
+}

@@ -1,0 +1,193 @@
+//! Questions to subnet administration, of a port.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rdmux::umad::{
+    Address, Agent, AgentAttr, Event, Incoming, Method, MgmtClass, Port, RequestAttr, Tid,
+};
+use rdmux::{Context, Gid, Lid, Result};
+use rdmux_acm::{EndpointId, QuestionId, SaFailure};
+use rdmux_wire::sa::{
+    CLASS_VERSION, McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask, SaMad,
+};
+
+/// The most answers that are taken at once.
+const BUDGET: usize = 64;
+
+/// What was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Membership of a group.
+    Join(EndpointId, Gid),
+    /// Paths.
+    Paths(QuestionId),
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// To a join.
+    Join(EndpointId, Gid, std::result::Result<McMemberRecord, SaFailure>),
+    /// To a question for paths.
+    Paths(QuestionId, std::result::Result<Vec<PathRecord>, SaFailure>),
+}
+
+impl Asked {
+    /// That it was not answered, or not asked.
+    pub(crate) fn unanswered(self) -> Answer {
+        match self {
+            Self::Join(endpoint, mgid) => Answer::Join(endpoint, mgid, Err(SaFailure::Silent)),
+            Self::Paths(question) => Answer::Paths(question, Err(SaFailure::Silent)),
+        }
+    }
+
+    fn answered(self, answer: &Incoming) -> Answer {
+        let mad = SaMad::parse(&answer.mad).map_err(|_| SaFailure::Silent);
+        let status = answer.header.status;
+        let mad = if status == 0 { mad } else { Err(SaFailure::Status(status)) };
+        match self {
+            Self::Join(endpoint, mgid) => {
+                let record = mad.and_then(|mad| mad.record().map_err(|_| SaFailure::Silent));
+                Answer::Join(endpoint, mgid, record)
+            }
+            Self::Paths(question) => {
+                let one = |mad: SaMad<'_>| mad.record().map(|record| vec![record]);
+                Answer::Paths(question, mad.and_then(|mad| one(mad).map_err(|_| SaFailure::Silent)))
+            }
+        }
+    }
+}
+
+/// The management interface of a port, and what was asked there.
+pub(crate) struct Mads {
+    port: Port,
+    agent: Agent,
+    asked: HashMap<Tid, Asked>,
+}
+
+/// Where subnet administration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Administration {
+    /// The subnet manager's LID.
+    pub(crate) lid: Lid,
+    /// The service level to it.
+    pub(crate) sl: u8,
+}
+
+impl Administration {
+    fn address(self) -> Address {
+        Address { sl: self.sl, ..Address::gsi(self.lid) }
+    }
+}
+
+impl Mads {
+    /// Opens the management interface.
+    ///
+    /// # Errors
+    /// When the port is of no fabric now.
+    pub(crate) fn open(context: &Context, number: u8) -> Result<Self> {
+        let port = Port::open(context, number)?;
+        let agent = port.agent(&AgentAttr::new(MgmtClass::SUBN_ADM, CLASS_VERSION))?;
+        Ok(Self { port, agent, asked: HashMap::new() })
+    }
+
+    /// Asks for membership of a group.
+    ///
+    /// # Errors
+    /// When the fabric is gone.
+    pub(crate) fn join(
+        &mut self,
+        to: Administration,
+        endpoint: EndpointId,
+        record: &McMemberRecord,
+        mask: McMemberRecordMask,
+        wait: &RequestAttr,
+    ) -> Result<()> {
+        let data = record.to_bytes();
+        let mut mad = SaMad::new(Method::SET, McMemberRecord::ATTR_ID, &data);
+        mad.sa.component_mask = mask.bits();
+        self.ask(to, &mad, Asked::Join(endpoint, record.mgid), wait)
+    }
+
+    /// Gives membership back. There is no answer of interest.
+    pub(crate) fn leave(&self, to: Administration, record: &McMemberRecord) {
+        let data = record.to_bytes();
+        let mut mad = SaMad::new(Method::DELETE, McMemberRecord::ATTR_ID, &data);
+        let mask = McMemberRecordMask::MGID
+            | McMemberRecordMask::PORT_GID
+            | McMemberRecordMask::JOIN_STATE;
+        mad.sa.component_mask = mask.bits();
+        let sent = self.agent.send(&to.address(), &mad.to_bytes());
+        if let Err(e) = sent {
+            tracing::debug!("group {} is not left: {e}", record.mgid);
+        }
+    }
+
+    /// Asks for paths.
+    ///
+    /// # Errors
+    /// When the fabric is gone.
+    pub(crate) fn paths(
+        &mut self,
+        to: Administration,
+        question: QuestionId,
+        record: &PathRecord,
+        mask: PathRecordMask,
+        wait: &RequestAttr,
+    ) -> Result<()> {
+        let data = record.to_bytes();
+        let mut mad = SaMad::new(Method::GET, PathRecord::ATTR_ID, &data);
+        mad.sa.component_mask = mask.bits();
+        self.ask(to, &mad, Asked::Paths(question), wait)
+    }
+
+    fn ask(
+        &mut self,
+        to: Administration,
+        mad: &SaMad<'_>,
+        what: Asked,
+        wait: &RequestAttr,
+    ) -> Result<()> {
+        let tid = self.agent.request(&to.address(), &mad.to_bytes(), wait)?;
+        self.asked.insert(tid, what);
+        Ok(())
+    }
+
+    /// Takes answers that came; none of them waits.
+    ///
+    /// # Errors
+    /// When the fabric is gone; what was asked is [`unanswered`](Self::give_up) then.
+    pub(crate) fn take(&mut self) -> Result<Vec<Answer>> {
+        let mut answers = Vec::new();
+        while answers.len() < BUDGET {
+            let Some(event) = self.port.try_recv()? else { break };
+            let Some(asked) = event.tid().and_then(|tid| self.asked.remove(&tid)) else { continue };
+            answers.push(match &event {
+                Event::Mad(incoming) => asked.answered(incoming),
+                Event::Unanswered(none) => {
+                    tracing::debug!("subnet administration on {}: {}", self.port, none.why);
+                    asked.unanswered()
+                }
+            });
+        }
+        Ok(answers)
+    }
+
+    /// What is not answered, and will not be.
+    pub(crate) fn give_up(self) -> impl Iterator<Item = Answer> {
+        self.asked.into_values().map(Asked::unanswered)
+    }
+}
+
+impl AsFd for Mads {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.port.as_fd()
+    }
+}
+
+/// How long subnet administration has to answer (`timeout`), and how often it is asked again (`retries`).
+pub(crate) fn wait(timeout: Duration, retries: u32) -> RequestAttr {
+    RequestAttr { timeout, retries }
+}

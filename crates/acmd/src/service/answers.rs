@@ -1,0 +1,140 @@
+//! What comes back: datagrams, answers of subnet administration, and what the operating system knows.
+
+use rdmux_acm::{EndpointId, Peer, PortId, QuestionId};
+use rdmux_wire::acm::Address;
+
+use super::{DATAGRAMS, Service, time};
+use crate::driver::Later;
+use crate::mads;
+use crate::queue::Arrived;
+use crate::system::{ip_of, system_of};
+
+/// How many questions to the machine are answered before others have their turn.
+const LATER: usize = 4096;
+
+impl Service {
+    /// Datagrams arrived at an endpoint, or were sent.
+    pub(super) fn handle_queue(&mut self, id: EndpointId) {
+        let mut arrived: Vec<(Peer, Vec<u8>)> = Vec::new();
+        let taken = self.driver.receive(id, DATAGRAMS, |datagram| {
+            arrived.push((peer(datagram), datagram.bytes.to_vec()));
+        });
+        let now = time();
+        for (from, bytes) in &arrived {
+            self.machine.handle_datagram(now, id, from, bytes, &mut self.driver);
+        }
+        match taken {
+            Ok((more, room)) => {
+                if more {
+                    self.busy.insert(id);
+                }
+                if room {
+                    self.machine.handle_room(now, id, &mut self.driver);
+                }
+            }
+            // The device says so, too, and is opened again then.
+            Err(e) => tracing::debug!("{e}"),
+        }
+    }
+
+    /// Goes on with endpoints that had more than their turn allowed.
+    pub(super) fn handle_busy_queues(&mut self) {
+        for id in std::mem::take(&mut self.busy) {
+            self.handle_queue(id);
+        }
+        self.is_busy |= !self.busy.is_empty();
+    }
+
+    /// Answers of subnet administration came.
+    pub(super) fn handle_mads(&mut self, id: PortId) {
+        let Some(mads) = self.driver.ports.get_mut(&id).and_then(|port| port.mads.as_mut()) else {
+            return;
+        };
+        match mads.take() {
+            Ok(answers) => self.driver.later.extend(answers.into_iter().map(Later::Sa)),
+            Err(e) => {
+                tracing::warn!("{e}; it is opened again");
+                self.close_mads(id);
+                self.look_soon();
+            }
+        }
+    }
+
+    /// Tells the machine what it could not be told while it asked.
+    pub(super) fn handle_later(&mut self) {
+        for _ in 0..LATER {
+            let Some(later) = self.driver.later.pop_front() else { return };
+            match later {
+                Later::Sa(answer) => self.handle_sa(answer),
+                Later::System(endpoint, question, address) => {
+                    self.ask_system(endpoint, question, &address);
+                }
+            }
+        }
+    }
+
+    fn handle_sa(&mut self, answer: mads::Answer) {
+        let now = time();
+        match answer {
+            mads::Answer::Join(endpoint, mgid, answer) => {
+                let answer = match answer {
+                    Ok(record) if self.driver.joined(endpoint, &record) => Ok(record),
+                    Ok(_) => Err(rdmux_acm::SaFailure::Silent),
+                    Err(e) => Err(e),
+                };
+                if let Err(e) = &answer {
+                    tracing::warn!("endpoint {} is not in group {mgid}: {e:?}", endpoint.0);
+                }
+                let answer = answer.as_ref().map_err(|e| *e);
+                self.machine.handle_join(now, endpoint, mgid, answer, &mut self.driver);
+            }
+            mads::Answer::Paths(question, answer) => {
+                let answer = match &answer {
+                    Ok(records) => records.first().ok_or(rdmux_acm::SaFailure::Silent),
+                    Err(e) => Err(*e),
+                };
+                self.machine.handle_paths(now, question, answer, &mut self.driver);
+            }
+        }
+    }
+
+    fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address) {
+        if let Address::Name(name) = address
+            && let Some(name) = name.as_str()
+            && self.names.ask(endpoint, question, name)
+        {
+            return;
+        }
+        let addresses: Vec<_> = ip_of(address).into_iter().collect();
+        self.tell_system(endpoint, question, &addresses);
+    }
+
+    fn tell_system(
+        &mut self,
+        endpoint: EndpointId,
+        question: QuestionId,
+        addresses: &[std::net::IpAddr],
+    ) {
+        let planned = self.planned.get(&endpoint);
+        let seen = planned.and_then(|planned| self.seen.get(&planned.at));
+        let known = seen.and_then(|seen| system_of(addresses, &seen.addresses));
+        self.machine.handle_system(time(), question, known.as_ref(), &mut self.driver);
+    }
+
+    /// Names were looked up.
+    pub(super) fn handle_names(&mut self) {
+        for found in self.names.take() {
+            self.tell_system(found.endpoint, found.question, &found.addresses);
+        }
+    }
+}
+
+/// Where a datagram came from. Without a network header there is no GID.
+fn peer(datagram: &Arrived<'_>) -> Peer {
+    Peer {
+        gid: datagram.sgid.unwrap_or_default(),
+        lid: datagram.slid,
+        qpn: datagram.qpn,
+        sl: datagram.sl,
+    }
+}

@@ -1,0 +1,176 @@
+//! What clients ask.
+
+use std::time::Instant;
+
+use rdmux_acm::{ClientId, Counters, Dest, EndpointId, Forget, Request, RequestId};
+use rdmux_wire::acm::Address;
+use rdmux_wire::acm::client::{
+    self, Answer, Endpoint, EndpointInfo, Op, Query, Refusal, Reply, Status, Subject,
+};
+use rdmux_wire::layout::Text;
+
+use super::{MESSAGES, Service, time};
+use crate::poller::Ready;
+
+/// Who resolves, as ibacm calls it.
+const PROVIDER: &str = "ibacmp";
+
+impl Service {
+    /// A client's socket has something.
+    pub(super) fn handle_client(&mut self, id: u64, event: &Ready) {
+        let id = ClientId(u32::try_from(id).unwrap_or(u32::MAX));
+        if event.writable {
+            self.driver.clients.flush(id);
+        }
+        if event.readable {
+            self.driver.clients.fill(id);
+        }
+        if event.gone {
+            // Nothing can be said to it any more.
+            self.driver.clients.remove(id, &self.poller);
+            self.machine.remove_client(id);
+        } else {
+            self.driver.touched.insert(id);
+        }
+    }
+
+    /// Takes messages of all clients that have some.
+    pub(super) fn serve(&mut self) {
+        for id in self.driver.clients.servable() {
+            self.driver.touched.insert(id);
+            for _ in 0..MESSAGES {
+                let Some(message) = self.driver.clients.take(id) else { break };
+                if !self.process(id, &message) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Processes a message. False if the client was dropped for it.
+    fn process(&mut self, id: ClientId, message: &[u8]) -> bool {
+        match client::Request::parse(message) {
+            Ok(request) => self.answer(id, &request),
+            Err(Refusal::Answer(header)) => {
+                let answer = Answer::Failed(header.op, header.status);
+                self.driver.reply(id, &Reply { tid: header.tid, answer });
+            }
+            Err(Refusal::Close(e)) => {
+                tracing::debug!("client {}: {e}", id.0);
+                self.driver.clients.remove(id, &self.poller);
+                self.machine.remove_client(id);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn answer(&mut self, id: ClientId, request: &client::Request) {
+        let tid = request.tid;
+        match request.query {
+            Query::Resolve { source, dest, cached_only } => {
+                self.resolve(id, tid, source, Dest::Address(dest), cached_only);
+            }
+            Query::ResolvePath { path, cached_only } => {
+                self.resolve(id, tid, None, Dest::Path(path), cached_only);
+            }
+            Query::QuerySa { path } => self.resolve(id, tid, None, Dest::Query(path), false),
+            Query::Counters(subject) => {
+                let answer = match self.counters_of(&subject) {
+                    Ok(counters) => {
+                        Answer::Counters(counters.values().take(Counters::IBACM).collect())
+                    }
+                    Err(status) => Answer::Failed(Op::PERF_QUERY, status),
+                };
+                self.driver.reply(id, &Reply { tid, answer });
+            }
+            Query::Endpoint { index, port } => self.describe(id, tid, index, port),
+            Query::Flush(address) => self.flush(id, tid, address),
+            Query::Statistics => {
+                let all: Vec<_> =
+                    self.statistics().iter().map(client::Statistic::to_bytes).collect();
+                self.driver.reply(id, &Reply { tid, answer: Answer::Statistics(&all) });
+            }
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        id: ClientId,
+        tid: u64,
+        source: Option<Address>,
+        dest: Dest,
+        no_delay: bool,
+    ) {
+        self.next_request += 1;
+        let number = RequestId(self.next_request);
+        self.driver.clients.begin(id, number, tid);
+        let request = Request { source, dest, no_delay, timeout: None };
+        self.machine.request(time(), id, number, &request, &mut self.driver);
+    }
+
+    /// Endpoints of active ports, of one port's number or of all: those that ibacm's clients count from 1.
+    fn listed(&self, port: u8) -> Vec<EndpointId> {
+        let is_of = |endpoint: &rdmux_acm::Endpoint| {
+            self.machine.ports().any(|(id, at)| {
+                id == endpoint.port && at.is_active && (port == 0 || at.number == port)
+            })
+        };
+        self.machine.endpoints().filter(|(_, e)| is_of(e)).map(|(id, _)| id).collect()
+    }
+
+    fn by_index(&self, index: u8, port: u8) -> Option<EndpointId> {
+        self.listed(port).get(usize::from(index).checked_sub(1)?).copied()
+    }
+
+    fn counters_of(&self, subject: &Subject) -> Result<Counters, Status> {
+        let endpoint = match subject {
+            Subject::Service => None,
+            Subject::Index(index) => Some(self.by_index(*index, 0).ok_or(Status::INVALID)?),
+            Subject::Address(address) => {
+                Some(self.machine.endpoint_of(address).ok_or(Status::SOURCE_ADDRESS)?)
+            }
+        };
+        Ok(self.machine.counters(endpoint))
+    }
+
+    fn describe(&mut self, id: ClientId, tid: u64, index: u8, port: u8) {
+        let found = self.by_index(index, port);
+        let endpoint = found.and_then(|id| self.machine.endpoints().find(|(e, _)| *e == id));
+        let port = |id| self.machine.ports().find(|(port, _)| *port == id).map(|(_, port)| port);
+        let described = endpoint.and_then(|(_, e)| Some((e, port(e.port)?)));
+        let Some((endpoint, port)) = described else {
+            let answer = Answer::Failed(Op::EP_QUERY, Status::INVALID);
+            self.driver.reply(id, &Reply { tid, answer });
+            return;
+        };
+        let text = |address: &Address| Text::<64>::from(address.to_string().as_str()).0;
+        let fields: Vec<_> = endpoint.addresses.iter().map(text).collect();
+        let info = EndpointInfo {
+            dev_guid: port.device_guid,
+            port_num: port.number,
+            phys_port_cnt: port.count,
+            pkey: endpoint.pkey,
+            prov_name: Text::from(PROVIDER),
+            ..EndpointInfo::default()
+        };
+        let answer = Answer::Endpoint(Endpoint { info, fields: &fields });
+        self.driver.reply(id, &Reply { tid, answer });
+    }
+
+    /// Others than the owner might make all hosts ask again.
+    fn flush(&mut self, id: ClientId, tid: u64, address: Option<Address>) {
+        let answer = if self.driver.clients.is_owner(id) {
+            let before = self.machine.memory().0;
+            let what = address.map_or(Forget::All, Forget::Address);
+            self.machine.forget(time(), what, &mut self.driver);
+            let gone = before.saturating_sub(self.machine.memory().0);
+            tracing::info!("client {} has had {gone} addresses forgotten", id.0);
+            Answer::Flushed(u64::try_from(gone).unwrap_or(u64::MAX))
+        } else {
+            Answer::Failed(Op::FLUSH, Status::INVALID)
+        };
+        self.driver.reply(id, &Reply { tid, answer });
+        self.idle_since = Instant::now();
+    }
+}

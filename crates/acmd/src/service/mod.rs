@@ -1,0 +1,347 @@
+//! The service: one thread that waits for everything, and never for one thing.
+//!
+//! In reading order: here the loop; `ask` is what clients ask; `refresh` tells the machine of ports, endpoints and addresses; `answers`
+//! what comes back from subnet administration and the operating system; `reload` reads files anew; `report` is what is counted.
+
+mod answers;
+mod ask;
+mod refresh;
+mod reload;
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use rdmux::{AsyncEvent, DeviceKind};
+use rdmux_acm::{EndpointId, Machine, PortId, Time};
+use rdmux_acm_files::options::SocketAccess;
+
+use crate::cache::{self, Cache};
+use crate::clients::Clients;
+use crate::config::{Config, Sources};
+use crate::devices::{At, Devices, Seen};
+use crate::driver::Driver;
+use crate::listen::Listener;
+use crate::log::Log;
+use crate::poller::{Interest, Poller, Ready, Token};
+use crate::system::Names;
+use crate::watch::{Addresses, Files, Signals};
+use crate::{AcmdError, Setup};
+
+/// How many connections are accepted before others have their turn.
+const ACCEPTS: usize = 64;
+/// How many messages of a client are taken before others have their turn.
+const MESSAGES: usize = 32;
+/// How many datagrams of an endpoint are taken before others have their turn.
+const DATAGRAMS: usize = 256;
+/// How long after a hint things are looked at: more hints follow, and the host's service has to hear of it, too.
+const SETTLE: Duration = Duration::from_millis(100);
+/// How long after that they are looked at once more, for a host's service that was slow, or a fabric that is not up.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(crate) struct Service {
+    machine: Machine,
+    driver: Driver,
+    devices: Devices,
+    /// The ports as the machine was told of them.
+    seen: BTreeMap<At, Seen>,
+    /// The endpoints as the machine was told of them.
+    planned: BTreeMap<EndpointId, refresh::Planned>,
+    names: Names,
+    config: Config,
+    sources: Sources,
+    log: Log,
+    poller: Poller,
+    listeners: Vec<Listener>,
+    /// Users of the host beside its owner.
+    users: Vec<u32>,
+    signals: Signals,
+    files: Option<Files>,
+    addresses: Option<Addresses>,
+    /// When devices and addresses are looked at again.
+    look: Vec<Instant>,
+    /// When files are read again.
+    reload: Option<Instant>,
+    next_request: u64,
+    /// Endpoints that may have more to take.
+    busy: BTreeSet<EndpointId>,
+    /// Something is left to be done without waiting.
+    is_busy: bool,
+    /// How long to stay without a client; for ever if not said.
+    idle_exit: Option<Duration>,
+    /// Since when there is no client.
+    idle_since: Instant,
+    began: Instant,
+    ends: bool,
+}
+
+impl Service {
+    /// Makes the sockets and tells the machine of what is there.
+    ///
+    /// # Errors
+    /// [`AcmdError`] when nothing can be listened at.
+    pub(crate) fn new(setup: Setup, log: Log, config: Config) -> Result<Self, AcmdError> {
+        let poller = Poller::new().map_err(AcmdError::of("make an epoll instance"))?;
+        let signals = Signals::new().map_err(AcmdError::of("handle signals"))?;
+        for source in signals.sources() {
+            let watched = poller.add(source, Token::Signal, Interest::READ);
+            watched.map_err(AcmdError::of("watch signals"))?;
+        }
+        let addresses = Addresses::watch();
+        let addresses =
+            addresses.inspect_err(|e| tracing::warn!("changes of addresses go unseen: {e}")).ok();
+        if let Some(addresses) = &addresses {
+            let watched = poller.add(addresses, Token::Addresses, Interest::READ);
+            watched.map_err(AcmdError::of("watch addresses"))?;
+        }
+        let names =
+            Names::start(setup.connect.dir.clone()).map_err(AcmdError::of("start a thread"))?;
+        let watched = poller.add(&names, Token::Names, Interest::READ);
+        watched.map_err(AcmdError::of("watch a thread"))?;
+        let users = setup.connect.config.service.users.clone();
+        let options = &config.options;
+        let clients = Clients::new(reload::limits(options), reload::access(options, &users));
+        let others = !users.is_empty() || options.socket_access == SocketAccess::All;
+        let mode = if others { 0o666 } else { 0o600 };
+        let cache = Cache::open(&setup.sources.places, mode);
+        let now = Instant::now();
+        let mut this = Self {
+            machine: Machine::new(config.options.machine.clone(), seed()),
+            driver: Driver::new(clients, cache),
+            devices: Devices::new(setup.host.name().as_str(), setup.choice),
+            seen: BTreeMap::new(),
+            planned: BTreeMap::new(),
+            names,
+            config,
+            sources: setup.sources,
+            log,
+            poller,
+            listeners: Vec::new(),
+            users,
+            signals,
+            files: None,
+            addresses,
+            look: Vec::new(),
+            reload: None,
+            next_request: 0,
+            busy: BTreeSet::new(),
+            is_busy: false,
+            idle_exit: setup.idle_exit,
+            idle_since: now,
+            began: now,
+            ends: false,
+        };
+        this.driver.wait = this.config.wait();
+        this.refresh();
+        this.load();
+        this.watch_files();
+        this.listen(setup.is_of_systemd)?;
+        Ok(this)
+    }
+
+    /// Serves until it is told to end.
+    ///
+    /// # Errors
+    /// Those of epoll_wait(2).
+    pub(crate) fn run(mut self) -> Result<(), AcmdError> {
+        let mut ready = Vec::with_capacity(64);
+        while !self.ends {
+            let timeout = self.timeout();
+            self.poller.wait(timeout, &mut ready).map_err(AcmdError::of("wait for events"))?;
+            self.is_busy = false;
+            self.handle_busy_queues();
+            for event in &ready {
+                self.handle(event);
+            }
+            self.turn();
+        }
+        tracing::info!("ends");
+        self.driver.leave_all();
+        Ok(())
+    }
+
+    /// How long nothing has to be done unless something happens.
+    fn timeout(&self) -> Option<Duration> {
+        if self.is_busy || !self.busy.is_empty() || !self.driver.later.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let now = Instant::now();
+        let machine = self.machine.poll_timeout().map(|due| due.since(time()));
+        let instants = [
+            self.driver.clients.next_timeout(),
+            self.devices.next_timeout(),
+            self.look.iter().min().copied(),
+            self.reload,
+            self.driver.cache.next_timeout(),
+            self.idle_exit
+                .filter(|_| self.driver.clients.len() == 0)
+                .map(|idle| self.idle_since + idle),
+        ];
+        let others = instants.into_iter().flatten().map(|at| at.saturating_duration_since(now));
+        machine.into_iter().chain(others).min()
+    }
+
+    fn handle(&mut self, event: &Ready) {
+        match event.token {
+            Token::Listener(index) => self.accept(index),
+            Token::Client(id) => self.handle_client(id, event),
+            Token::Signal => self.handle_signal(),
+            Token::Files => {
+                if self.files.as_ref().is_some_and(Files::take) {
+                    self.reload = Some(Instant::now() + SETTLE);
+                }
+            }
+            Token::Addresses => {
+                if let Some(addresses) = &self.addresses {
+                    addresses.take();
+                }
+                self.look_soon();
+            }
+            Token::Device(number) => self.handle_device(number),
+            Token::Port(id) => self.handle_queue(EndpointId(u16::try_from(id).unwrap_or(0))),
+            Token::Mads(id) => self.handle_mads(PortId(u16::try_from(id).unwrap_or(0))),
+            Token::Names => self.handle_names(),
+        }
+    }
+
+    /// What is done after events: it may be due, or events may have caused it.
+    fn turn(&mut self) {
+        self.serve();
+        self.handle_later();
+        if self.machine.poll_timeout().is_some_and(|due| due <= time()) {
+            self.machine.handle_timeout(time(), &mut self.driver);
+            self.handle_later();
+        }
+        let now = Instant::now();
+        if self.devices.next_timeout().is_some_and(|at| at <= now) {
+            self.look.push(now);
+        }
+        if self.look.iter().any(|at| *at <= now) {
+            self.look.retain(|at| *at > now);
+            self.refresh();
+        }
+        if self.reload.is_some_and(|at| at <= now) {
+            self.reload = None;
+            self.read_files();
+        }
+        self.driver.cache.renew(now);
+        for id in self.driver.clients.stalled(now) {
+            tracing::info!("client {} reads nothing and is dropped", id.0);
+            self.driver.clients.remove(id, &self.poller);
+            self.machine.remove_client(id);
+        }
+        self.settle(now);
+        self.check_idle(now);
+    }
+
+    /// Has clients with whom something was done watched for what they may do next.
+    fn settle(&mut self, now: Instant) {
+        for id in std::mem::take(&mut self.driver.touched) {
+            if self.driver.clients.settle(id, &self.poller, now) {
+                self.machine.remove_client(id);
+            }
+        }
+        self.is_busy |= !self.driver.clients.servable().is_empty();
+    }
+
+    fn check_idle(&mut self, now: Instant) {
+        if self.driver.clients.len() > 0 {
+            self.idle_since = now;
+        } else if self.idle_exit.is_some_and(|idle| now.duration_since(self.idle_since) >= idle) {
+            tracing::info!("nobody has been here for {:?}", now.duration_since(self.idle_since));
+            self.ends = true;
+        }
+    }
+
+    /// Looks at devices and addresses in a moment, and once more later.
+    fn look_soon(&mut self) {
+        let now = Instant::now();
+        self.look.retain(|at| *at <= now + SETTLE);
+        if self.look.is_empty() {
+            self.look.push(now + SETTLE);
+        }
+        self.look.push(now + AGAIN);
+    }
+
+    fn accept(&mut self, index: u64) {
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        for _ in 0..ACCEPTS {
+            let Some(listener) = self.listeners.get_mut(index) else { return };
+            match listener.accept() {
+                Ok(Some(socket)) => {
+                    let kind = listener.kind();
+                    self.driver.clients.admit(socket, kind, &self.poller);
+                }
+                Ok(None) => return,
+                Err(e) => {
+                    tracing::warn!("a client could not be accepted: {e}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn handle_signal(&mut self) {
+        let asked = self.signals.take();
+        if asked.reload {
+            tracing::info!("SIGHUP: reads its files");
+            self.read_files();
+        }
+        if asked.report {
+            self.report();
+        }
+        self.ends |= asked.end;
+    }
+
+    /// What happened to a device.
+    fn handle_device(&mut self, number: u64) {
+        let Some(kind) = Devices::of_token(number) else { return };
+        let mut failed = false;
+        while let Some(context) = self.devices.context(kind) {
+            match context.next_event(Some(Duration::ZERO)) {
+                Ok(Some(AsyncEvent::DeviceFatal)) | Err(_) => {
+                    failed = true;
+                    break;
+                }
+                Ok(Some(AsyncEvent::ClientReregister(number))) => {
+                    let id = self.devices.id(At { kind, number });
+                    self.machine.reregister(time(), id, &mut self.driver);
+                }
+                Ok(Some(event)) => tracing::debug!("{context}: {event:?}"),
+                Ok(None) => break,
+            }
+        }
+        if failed {
+            self.lose(kind);
+        }
+        self.refresh();
+        self.look.push(Instant::now() + AGAIN);
+    }
+
+    /// A device has failed: the service of its host is gone. It is opened again.
+    fn lose(&mut self, kind: DeviceKind) {
+        tracing::warn!(
+            "the {kind:?} device is gone: its host's service has ended; it is opened again"
+        );
+        let ports: Vec<At> = self.seen.keys().filter(|at| at.kind == kind).copied().collect();
+        for at in ports {
+            self.close_port(at);
+        }
+        self.devices.close(kind, Instant::now(), &self.poller);
+    }
+}
+
+/// Random bytes.
+fn seed() -> [u8; 16] {
+    let mut seed = [0; 16];
+    if let Err(e) = getrandom::fill(&mut seed) {
+        tracing::warn!("no random numbers: {e}");
+    }
+    seed
+}
+
+/// The time as the machine has it: that of the cache in shared memory.
+fn time() -> Time {
+    Time(cache::now())
+}

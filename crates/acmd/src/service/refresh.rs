@@ -1,0 +1,317 @@
+//! Ports, endpoints and addresses, as they are now: what the machine has not been told, it is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use rdmux::{DeviceKind, Pkey};
+use rdmux_acm::{Endpoint, EndpointId, PortId, PortKind};
+use rdmux_acm_files::addresses::{Assignment, PkeyChoice};
+use rdmux_wire::acm::Address;
+
+use super::{AGAIN, Service, time};
+use crate::devices::{At, Seen};
+use crate::driver::{EndpointIo, Later, PortIo};
+use crate::mads::{Administration, Mads};
+use crate::poller::{Interest, Token};
+use crate::queue::{Queue, Shape};
+
+/// How many datagrams of an endpoint may be on their way out at least.
+const MIN_SENDS: u32 = 64;
+
+/// An endpoint as the machine was told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Planned {
+    /// Its port.
+    pub(super) at: At,
+    /// What the machine was told.
+    endpoint: Endpoint,
+    /// The index of its P_Key, and how many receives its queue pair has.
+    shape: (u16, u32),
+}
+
+/// An endpoint that is to be: its partition, and its names and addresses.
+type Wanted = BTreeMap<(At, Pkey), Vec<Address>>;
+
+impl Service {
+    /// Looks at everything.
+    pub(super) fn refresh(&mut self) {
+        self.devices.open(Instant::now(), &self.poller);
+        let mut found = self.devices.see();
+        // The ports of a device that is being opened again stay, and are not active meanwhile.
+        for (at, seen) in &self.seen {
+            if self.devices.context(at.kind).is_none() {
+                let mut seen = seen.clone();
+                seen.port.is_active = false;
+                found.insert(*at, seen);
+            }
+        }
+        let gone: Vec<At> =
+            self.seen.keys().filter(|at| !found.contains_key(at)).copied().collect();
+        for at in gone {
+            self.remove_port(at);
+        }
+        let generated = || generated(&found, &self.sources.name);
+        let assignments = self.config.assignments.clone().unwrap_or_else(generated);
+        let wanted = wanted(&found, &assignments);
+        for (at, seen) in found {
+            self.set_port(at, seen);
+        }
+        self.set_endpoints(&wanted);
+        self.driver.forgive_claims();
+    }
+
+    /// Tells the machine of a port, unless it knows.
+    fn set_port(&mut self, at: At, seen: Seen) {
+        let id = self.devices.id(at);
+        let to = Administration { lid: seen.port.sm_lid, sl: seen.port.sm_sl };
+        let new = || PortIo { number: at.number, to, mads: None };
+        self.driver.ports.entry(id).or_insert_with(new).to = to;
+        if seen.port.kind == PortKind::InfiniBand && seen.port.is_active {
+            self.open_mads(at, id);
+        }
+        if self.seen.get(&at).is_some_and(|known| known.port == seen.port) {
+            self.seen.insert(at, seen);
+            return;
+        }
+        let port = &seen.port;
+        tracing::info!(
+            "{} port {}: {}, lid {}, sm lid {}, {} GIDs, {} P_Keys",
+            seen.device,
+            at.number,
+            if port.is_active { "active" } else { "not active" },
+            port.lid.0,
+            port.sm_lid.0,
+            port.gids.len(),
+            port.pkeys.len()
+        );
+        self.machine.set_port(time(), id, port.clone(), &mut self.driver);
+        self.seen.insert(at, seen);
+    }
+
+    /// Opens a port's way to subnet administration, if it is not open.
+    fn open_mads(&mut self, at: At, id: PortId) {
+        let Some(port) = self.driver.ports.get_mut(&id).filter(|port| port.mads.is_none()) else {
+            return;
+        };
+        let Some(context) = self.devices.context(at.kind) else { return };
+        let opened = Mads::open(context, at.number).and_then(|mads| {
+            let watched = self.poller.add(&mads, Token::Mads(id.0.into()), Interest::READ);
+            watched.map(|()| mads).map_err(|e| {
+                rdmux::Error::new(context.to_string(), "be watched", rdmux::Cause::Os(e))
+            })
+        });
+        match opened {
+            Ok(mads) => port.mads = Some(mads),
+            Err(e) => {
+                tracing::warn!("{e}; it is tried again in {AGAIN:?}");
+                self.look.push(Instant::now() + AGAIN);
+            }
+        }
+    }
+
+    /// Closes it; what was asked is not answered any more.
+    pub(super) fn close_mads(&mut self, id: PortId) {
+        let mads = self.driver.ports.get_mut(&id).and_then(|port| port.mads.take());
+        if let Some(mads) = mads {
+            self.poller.remove(&mads);
+            self.driver.later.extend(mads.give_up().map(Later::Sa));
+        }
+    }
+
+    /// Closes all of a port that its device has.
+    pub(super) fn close_port(&mut self, at: At) {
+        let id = self.devices.id(at);
+        self.close_mads(id);
+        let endpoints: Vec<EndpointId> =
+            self.planned.iter().filter(|(_, p)| p.at == at).map(|(id, _)| *id).collect();
+        for endpoint in endpoints {
+            self.close_queue(endpoint);
+        }
+    }
+
+    fn remove_port(&mut self, at: At) {
+        self.close_port(at);
+        let id = self.devices.id(at);
+        self.machine.remove_port(time(), id, &mut self.driver);
+        self.planned.retain(|endpoint, planned| {
+            if planned.at == at {
+                self.driver.endpoints.remove(endpoint);
+            }
+            planned.at != at
+        });
+        self.driver.ports.remove(&id);
+        if let Some(seen) = self.seen.remove(&at) {
+            tracing::info!("{} port {} is gone", seen.device, at.number);
+        }
+    }
+
+    fn close_queue(&mut self, id: EndpointId) {
+        if let Some(queue) = self.driver.close_queue(id) {
+            self.poller.remove(queue.cq());
+        }
+        self.busy.remove(&id);
+    }
+
+    /// Tells the machine of endpoints that are new, have changed, or are gone.
+    fn set_endpoints(&mut self, wanted: &Wanted) {
+        let mut kept = BTreeSet::new();
+        for ((at, pkey), addresses) in wanted {
+            let id = self.endpoint_id(*at, *pkey);
+            kept.insert(id);
+            self.set_endpoint(id, *at, *pkey, addresses);
+        }
+        let gone: Vec<EndpointId> =
+            self.planned.keys().filter(|id| !kept.contains(id)).copied().collect();
+        for id in gone {
+            self.machine.remove_endpoint(time(), id, &mut self.driver);
+            self.close_queue(id);
+            self.driver.endpoints.remove(&id);
+            self.driver.cache.forget(id);
+            self.planned.remove(&id);
+        }
+    }
+
+    /// The number of an endpoint, which it keeps while it is there.
+    fn endpoint_id(&self, at: At, pkey: Pkey) -> EndpointId {
+        let same = |planned: &Planned| {
+            planned.at == at && (planned.endpoint.pkey.0 ^ pkey.0) & 0x7fff == 0
+        };
+        let known = self.planned.iter().find(|(_, planned)| same(planned));
+        known.map_or_else(
+            || {
+                // Those of InfiniBand come before others in the lists of clients, and where the source is chosen.
+                let first = first_id(at.kind);
+                let free = (first..).map(EndpointId).find(|id| !self.planned.contains_key(id));
+                free.unwrap_or_default()
+            },
+            |(id, _)| *id,
+        )
+    }
+
+    fn set_endpoint(&mut self, id: EndpointId, at: At, pkey: Pkey, addresses: &[Address]) {
+        let port = self.devices.id(at);
+        let index = self.seen.get(&at).and_then(|seen| seen.pkey(pkey)).map_or(0, |(i, _)| i);
+        let shape = (index, self.config.options.machine.recv_depth);
+        self.driver.endpoints.entry(id).or_insert_with(|| EndpointIo::new(port));
+        if self.planned.get(&id).is_some_and(|planned| planned.shape != shape) {
+            self.close_queue(id);
+        }
+        self.open_queue(id, at, shape);
+        let queue = self.driver.endpoints.get(&id).and_then(|endpoint| endpoint.queue.as_ref());
+        let qpn = queue.map(Queue::qpn).unwrap_or_default();
+        let endpoint = Endpoint { port, pkey, qpn, addresses: addresses.to_vec() };
+        let planned = Planned { at, endpoint, shape };
+        if self.planned.get(&id) == Some(&planned) {
+            return;
+        }
+        let names: Vec<String> = addresses.iter().map(Address::to_string).collect();
+        tracing::info!(
+            "endpoint {} at {} port {}, pkey {pkey}, queue pair {qpn}: {}",
+            id.0,
+            self.seen.get(&at).map_or("?", |seen| &seen.device),
+            at.number,
+            names.join(", ")
+        );
+        self.driver.cache.set_endpoint(id, addresses);
+        self.machine.set_endpoint(time(), id, planned.endpoint.clone(), &mut self.driver);
+        self.planned.insert(id, planned);
+    }
+
+    /// Makes the queue pair of an endpoint, if it is to have one and has none.
+    fn open_queue(&mut self, id: EndpointId, at: At, (pkey_index, receives): (u16, u32)) {
+        let is_up = self.seen.get(&at).is_some_and(|seen| seen.port.is_active);
+        let has = self.driver.endpoints.get(&id).is_some_and(|e| e.queue.is_some());
+        if at.kind != DeviceKind::Ib || !is_up || has {
+            return;
+        }
+        let Some(context) = self.devices.context(at.kind) else { return };
+        let sends = self.config.options.machine.send_depth.max(MIN_SENDS);
+        let shape = Shape { port: at.number, pkey_index, receives, sends };
+        let opened = Queue::open(context, shape).and_then(|mut queue| {
+            let token = Token::Port(id.0.into());
+            let watched = self.poller.add(queue.cq(), token, Interest::READ);
+            watched.map_err(|e| {
+                rdmux::Error::new(context.to_string(), "be watched", rdmux::Cause::Os(e))
+            })?;
+            // Has its descriptor tell of the first.
+            queue.receive(1, |_| {})?;
+            Ok(queue)
+        });
+        match opened {
+            Ok(queue) => {
+                if let Some(endpoint) = self.driver.endpoints.get_mut(&id) {
+                    endpoint.queue = Some(queue);
+                }
+            }
+            Err(e) => {
+                tracing::warn!("{e}; it is tried again in {AGAIN:?}");
+                self.look.push(Instant::now() + AGAIN);
+            }
+        }
+    }
+}
+
+/// Where the numbers of endpoints of a kind of devices begin.
+fn first_id(kind: DeviceKind) -> u16 {
+    match kind {
+        DeviceKind::Ib => 0,
+        DeviceKind::Roce => 0x4000,
+        DeviceKind::Iwarp => 0x8000,
+    }
+}
+
+/// What the file of addresses would say if there is none, as `ib_acme -A` writes it: the host's name for the first active port of each
+/// kind of devices, and the name with a number for each port of InfiniBand.
+fn generated(found: &BTreeMap<At, Seen>, host: &str) -> Vec<Assignment> {
+    let of = |(at, seen): (&At, &Seen), name: String| {
+        let (device, port, pkey) = (seen.device.clone(), at.number, PkeyChoice::First);
+        Address::name(name).map(|address| Assignment { address, device, port, pkey })
+    };
+    let kinds: BTreeSet<DeviceKind> = found.keys().map(|at| at.kind).collect();
+    let first = |kind: &DeviceKind| {
+        let ports = || found.iter().filter(|(at, _)| at.kind == *kind);
+        ports().find(|(_, seen)| seen.port.is_active).or_else(|| ports().next())
+    };
+    let firsts = kinds.iter().filter_map(first).filter_map(|port| of(port, host.to_owned()));
+    let managed = found.iter().filter(|(at, _)| at.kind == DeviceKind::Ib);
+    let numbered = (1..).zip(managed).filter_map(|(n, port)| of(port, format!("{host}-{n}")));
+    firsts.chain(numbered).collect()
+}
+
+/// The endpoints that are to be: those that the file of addresses names, and those that have the host's IP addresses. Each address of
+/// the host is at the first port of a kind that has it, in the default partition.
+fn wanted(found: &BTreeMap<At, Seen>, assignments: &[Assignment]) -> Wanted {
+    let mut wanted = Wanted::new();
+    for assignment in assignments {
+        let is_meant = |(at, seen): &(&At, &Seen)| {
+            seen.device == assignment.device && at.number == assignment.port
+        };
+        let Some((at, seen)) = found.iter().find(is_meant) else { continue };
+        let pkey = match assignment.pkey {
+            PkeyChoice::First => seen.default_pkey(),
+            PkeyChoice::Of(pkey) => seen.pkey(pkey).map(|(_, pkey)| pkey),
+        };
+        let Some(pkey) = pkey else { continue };
+        let addresses = wanted.entry((*at, pkey)).or_default();
+        if !addresses.contains(&assignment.address) {
+            addresses.push(assignment.address);
+        }
+    }
+    let mut taken = BTreeSet::new();
+    for (at, seen) in found {
+        let Some(pkey) = seen.default_pkey() else { continue };
+        for entry in &seen.addresses {
+            let address = Address::from(entry.gid.ip());
+            let addresses = wanted.entry((*at, pkey)).or_default();
+            if taken.insert((at.kind, address)) && !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    // ibacm opens an endpoint once it has a name or an address.
+    wanted.retain(|_, addresses| !addresses.is_empty());
+    wanted
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Files that are read anew, and the sockets that options ask for.
+
+use std::collections::HashMap;
+
+use rdmux_acm::{EndpointId, Known};
+use rdmux_acm_files::options::{Options, ServerMode, SocketAccess};
+use rdmux_acm_files::routes::DumpedPort;
+use rdmux_wire::acm::Address;
+use rdmux_wire::sa::{PathRecord, Selector};
+use rdmux_wire::{Gid, Guid, Lid};
+
+use super::{Service, time};
+use crate::AcmdError;
+use crate::clients::{Access, Limits};
+use crate::listen::{Listener, Publish, forget_port};
+use crate::poller::{Interest, Token};
+use crate::watch::Files;
+
+impl Service {
+    /// Reads the files of the configuration again. What they no longer say is undone, what they say still stays as it is.
+    pub(super) fn read_files(&mut self) {
+        let (config, problems) = self.sources.read();
+        for problem in problems.problems() {
+            tracing::warn!("{problem}");
+        }
+        self.log.follow(&config.log, config.options.log_level);
+        let old = std::mem::replace(&mut self.config, config);
+        if old.lock != self.config.lock {
+            tracing::warn!("lock_file counts when the service is started anew");
+        }
+        self.driver.wait = self.config.wait();
+        let (old, new) = (old.options, &self.config.options);
+        let sockets = |options: &Options| {
+            let Options { server_mode, server_port, socket_access, acme_plus_kernel_only, .. } =
+                *options;
+            (server_mode, server_port, socket_access, acme_plus_kernel_only)
+        };
+        let has_other_sockets = sockets(&old) != sockets(new);
+        self.driver.clients.set_limits(limits(new), access(new, &self.users));
+        if old.machine != new.machine {
+            tracing::info!("options have changed");
+            self.machine.set_options(time(), new.machine.clone(), &mut self.driver);
+        }
+        if has_other_sockets && let Err(e) = self.listen(false) {
+            tracing::error!("{e}");
+        }
+        self.refresh();
+        self.load();
+        self.watch_files();
+        self.settle(std::time::Instant::now());
+    }
+
+    /// Watches the files that were read. Some folders may not have been there before.
+    pub(super) fn watch_files(&mut self) {
+        if let Some(files) = self.files.take() {
+            self.poller.remove(&files);
+        }
+        let paths = self.sources.files(&self.config);
+        let watched = Files::watch(paths.iter().map(std::path::PathBuf::as_path));
+        let watched = watched.and_then(|files| {
+            self.poller.add(&files, Token::Files, Interest::READ)?;
+            Ok(files)
+        });
+        self.files = watched
+            .inspect_err(|e| tracing::warn!("changes of files go unseen: {e}; send SIGHUP"))
+            .ok();
+    }
+
+    /// What is published for clients.
+    fn publish(&self) -> Publish {
+        let options = &self.config.options;
+        let others = self.sources.others || options.socket_access == SocketAccess::All;
+        Publish { links: !options.acme_plus_kernel_only, others }
+    }
+
+    /// Makes the sockets that the options ask for, in place of those before. One that systemd has made stays.
+    ///
+    /// # Errors
+    /// [`AcmdError::Io`].
+    pub(super) fn listen(&mut self, is_of_systemd: bool) -> Result<(), AcmdError> {
+        let of_systemd = match self.listeners.iter().position(Listener::is_of_systemd) {
+            Some(index) => Some(self.listeners.swap_remove(index)),
+            None if is_of_systemd => Listener::of_systemd()?,
+            None => None,
+        };
+        for old in of_systemd.iter().chain(&self.listeners) {
+            self.poller.remove(old);
+        }
+        // Their files go with them.
+        self.listeners.clear();
+        let places = &self.sources.places;
+        let (mode, port) = (self.config.options.server_mode, self.config.options.server_port);
+        let unix = match of_systemd {
+            Some(listener) => listener,
+            None => Listener::unix(places, self.publish())?,
+        };
+        self.watch_listener(&unix, 0)?;
+        self.listeners.push(unix);
+        if mode == ServerMode::Unix {
+            forget_port(places);
+            return Ok(());
+        }
+        let tcp = Listener::tcp(places, port, mode == ServerMode::Open, self.publish())?;
+        self.watch_listener(&tcp, 1)?;
+        self.listeners.push(tcp);
+        Ok(())
+    }
+
+    fn watch_listener(&self, listener: &Listener, index: u64) -> Result<(), AcmdError> {
+        let watched = self.poller.add(listener, Token::Listener(index), Interest::READ);
+        watched.map_err(AcmdError::of("watch a socket"))
+    }
+
+    /// Loads routes and addresses from the files that the options name, for the endpoints that are there.
+    pub(super) fn load(&mut self) {
+        let endpoints: Vec<EndpointId> = self.planned.keys().copied().collect();
+        for id in &endpoints {
+            self.machine.unload(time(), *id, &mut self.driver);
+        }
+        let local: Vec<DumpedPort> = self.seen.values().filter_map(dumped).collect();
+        let (loaded, problems) = self.config.load(&local);
+        for problem in problems.problems() {
+            tracing::warn!("{problem}");
+        }
+        for id in endpoints {
+            self.load_endpoint(id, &loaded);
+        }
+    }
+
+    fn load_endpoint(&mut self, id: EndpointId, loaded: &crate::config::Loaded) {
+        let Some(seen) = self.planned.get(&id).and_then(|planned| self.seen.get(&planned.at))
+        else {
+            return;
+        };
+        let (own, lid, mtu) = (seen.port.gid(), seen.port.lid, seen.port.mtu);
+        let routes = dumped(seen).and_then(|port| loaded.routes.of.get(&port));
+        let mut rows: Vec<(Address, Known)> = Vec::new();
+        for (dlid, route) in routes.into_iter().flatten() {
+            let gid = route.guid.map_or(Gid::ZERO, |guid| beside(own, guid));
+            let exactly = Selector::EXACTLY;
+            let path = PathRecord {
+                dgid: gid,
+                sgid: own,
+                dlid: *dlid,
+                slid: lid,
+                reversible: true,
+                numb_path: 1,
+                sl: route.sl,
+                mtu_selector: exactly,
+                mtu: route.mtu.min(mtu).code(),
+                rate_selector: exactly,
+                rate: route.rate,
+                packet_life_time_selector: exactly,
+                ..PathRecord::default()
+            };
+            let known = Known { gid, lid: *dlid, path: Some(path) };
+            rows.push((Address::Lid(*dlid), known));
+            if !gid.is_zero() {
+                rows.push((Address::Gid(gid), known));
+            }
+        }
+        let lids: HashMap<Gid, Lid> =
+            rows.iter().map(|(_, known)| (known.gid, known.lid)).collect();
+        rows.extend(loaded.hosts.iter().map(|(address, gid)| {
+            let lid = lids.get(gid).copied().unwrap_or_default();
+            (*address, Known { gid: *gid, lid, path: None })
+        }));
+        for (address, known) in &rows {
+            self.machine.load(time(), id, *address, known, &mut self.driver);
+        }
+        if !rows.is_empty() {
+            tracing::info!("endpoint {}: {} addresses loaded", id.0, rows.len());
+        }
+    }
+}
+
+/// How much clients may have.
+pub(super) fn limits(options: &Options) -> Limits {
+    Limits {
+        clients: options.max_clients,
+        requests: options.machine.max_requests_per_client,
+        ..Limits::default()
+    }
+}
+
+/// Who may connect, beside the owner and root.
+pub(super) fn access(options: &Options, users: &[u32]) -> Access {
+    match options.socket_access {
+        SocketAccess::All => Access::All,
+        SocketAccess::Owner => Access::Users(users.iter().copied().collect()),
+    }
+}
+
+/// A port as OpenSM's dump names it.
+fn dumped(seen: &crate::devices::Seen) -> Option<DumpedPort> {
+    let gid = seen.port.gids.first()?;
+    let guid = Guid(u64::from_be_bytes(*gid.0.last_chunk()?));
+    (seen.port.lid.0 != 0).then_some(DumpedPort { guid, base_lid: seen.port.lid })
+}
+
+/// The GID of a GUID in the same subnet.
+fn beside(own: Gid, guid: Guid) -> Gid {
+    let mut gid = own;
+    gid.0[8..].copy_from_slice(&guid.0.to_be_bytes());
+    gid
+}

@@ -1,0 +1,357 @@
+//! The service `ib_acm` on hosts of a fabric, and what clients and strangers do to it.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::Net;
+use rdmux_acm_client::{Client, Error, Places, Target};
+use rdmux_wire::acm::Address;
+use rdmux_wire::acm::client::{Paths, Status};
+use rustix::process::{Pid, Signal, kill_process};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A service in the foreground, which ends with this.
+struct Service {
+    child: Child,
+    places: Places,
+}
+
+impl Service {
+    /// Starts the service of a host and waits until it is ready.
+    fn start(net: &Net, host: &str, options: &str) -> Self {
+        let places = places(net, host);
+        fs::create_dir_all(places.config()).unwrap();
+        fs::write(places.config().join("ibacm_opts.cfg"), options).unwrap();
+        let mut command = command(net, host);
+        command.args(["--on-demand"]).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n");
+        Self { child, places }
+    }
+
+    fn client(&self) -> Client {
+        Client::new([Target::Tools(self.places.clone())])
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    /// A counter of the service's.
+    fn counted(&self, name: &str) -> u64 {
+        let all = self.client().statistics(LONG).unwrap();
+        all.iter().find(|s| s.name.as_bytes() == name.as_bytes()).unwrap().value
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where the files of a host's service are: its configuration is in the test's folder, too.
+fn places(net: &Net, host: &str) -> Places {
+    Places::of_host(&net.path().join("hosts").join(host), &net.path().join("config"), host)
+}
+
+fn command(net: &Net, host: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ib_acm"));
+    command.args(["--host", host]).env("RDMUX_RUNTIME_DIR", net.path());
+    command.env("XDG_CONFIG_HOME", net.path().join("config")).env("RDMUX_DEVICE", "ib");
+    command.env("RDMUX_DAEMON", env!("CARGO_BIN_EXE_rdmux"));
+    command.env_remove("RDMUX_HOST").env_remove("RUST_LOG").env_remove("RDMUX_ACM_DIR");
+    command
+}
+
+/// Two hosts on a fabric with a manager; services stay without clients.
+fn fabric() -> Net {
+    let net = Net::new();
+    let config = net.path().join("config/rdmux");
+    fs::create_dir_all(&config).unwrap();
+    fs::write(config.join("config.toml"), "[service]\nidle_exit_seconds = 0\n").unwrap();
+    let net = net.hosts(&["a", "b"]);
+    net.ok(&["fabric", "up", "--shape", "switch:3"]);
+    net
+}
+
+fn name(text: &str) -> Address {
+    Address::name(text).unwrap()
+}
+
+/// Asks until there is an answer: ports come up, groups are joined.
+fn resolve(client: &Client, source: Option<Address>, dest: Address) -> Paths {
+    loop {
+        match client.resolve(source, dest, LONG) {
+            Ok(paths) => return paths,
+            Err(Error::Status(
+                _,
+                Status::NOT_CONNECTED | Status::TIMED_OUT | Status::SOURCE_ADDRESS,
+            )) => {
+                std::thread::yield_now();
+            }
+            Err(e) => panic!("{dest}: {e}"),
+        }
+    }
+}
+
+const QUICK: &str = "timeout 200\nretries 2\n";
+
+#[test]
+fn two_hosts_resolve_each_other_by_name_and_address_and_then_from_memory() {
+    let net = fabric();
+    for protocol in ["route_prot acm\n", "route_prot sa\n"] {
+        let options = format!("{QUICK}{protocol}");
+        let (a, b) = (Service::start(&net, "a", &options), Service::start(&net, "b", &options));
+        let client = a.client();
+        let path = resolve(&client, Some(name("a")), name("b")).paths[0].path;
+        let back = resolve(&b.client(), Some(name("b")), name("a")).paths[0].path;
+        assert_eq!((path.slid, path.dlid, path.sgid), (back.dlid, back.slid, back.dgid));
+        assert_ne!(path.slid, path.dlid);
+        let ip = |host| Address::from(net.address(host).parse::<std::net::IpAddr>().unwrap());
+        let found = resolve(&client, None, ip(2));
+        assert_eq!((found.source, found.paths[0].path.dlid), (Some(ip(1)), path.dlid));
+        // Once more, without a datagram.
+        let sent = a.counted("sent_requests");
+        assert_eq!(client.resolve_cached(None, ip(2), LONG).unwrap().paths, found.paths);
+        assert_eq!(
+            client.resolve_cached(Some(name("a")), name("b"), LONG).unwrap().paths[0].path,
+            path
+        );
+        assert_eq!(a.counted("sent_requests"), sent);
+        // Programs see it in shared memory.
+        assert_eq!(client.cached(Some(&ip(1)), &ip(2)).unwrap().paths, found.paths);
+        // And no more when it was flushed.
+        assert!(client.flush(None, LONG).unwrap() > 0);
+        assert!(client.cached(Some(&ip(1)), &ip(2)).is_none());
+    }
+}
+
+#[test]
+fn files_are_read_anew_after_a_signal_and_after_a_change() {
+    let net = fabric();
+    let a = Service::start(&net, "a", QUICK);
+    let client = a.client();
+    resolve(&client, Some(name("a")), name("a"));
+    let addresses = a.places.config().join("ibacm_addr.cfg");
+    // Its change is seen.
+    fs::write(&addresses, "first rdmux_ib0 1 default\n").unwrap();
+    resolve(&client, Some(name("first")), name("first"));
+    assert!(
+        client.resolve_cached(Some(name("a")), name("first"), LONG).is_err(),
+        "no name any more"
+    );
+    // A wrong line is told, and the others count.
+    fs::write(&addresses, "nonsense\nsecond rdmux_ib0 1 default\n").unwrap();
+    a.signal(Signal::HUP);
+    resolve(&client, Some(name("second")), name("second"));
+    let log = fs::read_to_string(a.places.log()).unwrap();
+    assert!(log.contains("ibacm_addr.cfg:1: error"), "{log}");
+}
+
+#[test]
+fn service_that_was_killed_is_replaced_and_a_second_one_is_refused() {
+    let net = fabric();
+    let a = Service::start(&net, "a", QUICK);
+    let client = a.client();
+    resolve(&client, Some(name("a")), name("a"));
+    let second = command(&net, "a").arg("-P").output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(said.contains(&format!("process {}", a.child.id())), "{said}");
+    a.signal(Signal::KILL);
+    let places = a.places.clone();
+    drop(a);
+    assert!(places.socket().exists(), "it could not remove its socket");
+    let again = Service::start(&net, "a", QUICK);
+    // The same client, which connects anew.
+    resolve(&client, Some(name("a")), name("a"));
+    again.signal(Signal::TERM);
+    let mut again = again;
+    assert!(again.child.wait().unwrap().success());
+    assert!(!places.socket().exists() && !places.paths().exists());
+}
+
+#[test]
+fn clients_come_by_tcp_where_the_options_say_so() {
+    let net = fabric();
+    let a = Service::start(&net, "a", &format!("{QUICK}server_mode loop\n"));
+    let port: u16 = fs::read_to_string(a.places.port_link()).unwrap().trim().parse().unwrap();
+    let at = rdmux_acm_client::Address::Tcp(([127, 0, 0, 1], port).into());
+    resolve(&Client::new([Target::At(at)]), Some(name("a")), name("a"));
+    // Without the option the port is gone; the clients that are here stay.
+    let mut stays = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    fs::write(a.places.options(), QUICK).unwrap();
+    a.signal(Signal::HUP);
+    while TcpStream::connect(("127.0.0.1", port)).is_ok() || a.places.port().exists() {
+        std::thread::yield_now();
+    }
+    stays.write_all(&[1, 2, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 1]).unwrap();
+    stays.read_exact(&mut [0; 16]).unwrap();
+}
+
+#[test]
+fn check_says_which_line_is_wrong_and_starts_nothing() {
+    let net = Net::new().hosts(&["a"]);
+    let places = places(&net, "a");
+    fs::create_dir_all(places.config()).unwrap();
+    let options: PathBuf = places.config().join("ibacm_opts.cfg");
+    fs::write(&options, "retries 3\nmin_mtu 1000\n").unwrap();
+    let check = || command(&net, "a").arg("--check").output().unwrap();
+    let output = check();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("{}:2: error: min_mtu", options.display())), "{said}");
+    fs::write(&options, "retries 3\n").unwrap();
+    let output = check();
+    assert!(output.status.success() && output.stderr.is_empty());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("absent"));
+    assert!(!places.socket().exists());
+}
+
+#[test]
+fn in_the_background_it_is_ready_when_the_command_returns() {
+    let net = fabric();
+    let output = command(&net, "a").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let places = places(&net, "a");
+    let client = Client::new([Target::Tools(places.clone())]);
+    resolve(&client, Some(name("a")), name("a"));
+    let pid: i32 = fs::read_to_string(places.pid()).unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
+    while places.socket().exists() {
+        std::thread::yield_now();
+    }
+    let mode = fs::metadata(places.log()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o137, 0, "{mode:o}");
+}
+
+#[test]
+fn systemd_passes_the_socket_and_is_told_when_it_is_ready() {
+    let net = fabric();
+    let places = places(&net, "a");
+    fs::create_dir_all(places.runtime()).unwrap();
+    let listener = UnixListener::bind(places.socket()).unwrap();
+    let notified = UnixDatagram::bind(net.path().join("notify")).unwrap();
+    // The shell's number is that of the program in its place, and descriptor 3 is the first that is passed.
+    let script = r#"exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" --host a --systemd"#;
+    let mut shell = Command::new("sh");
+    let given = command(&net, "a");
+    for (name, value) in given.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_ib_acm")]);
+    shell.env("NOTIFY_SOCKET", net.path().join("notify")).stdin(OwnedFd::from(listener));
+    let service = Service { child: shell.spawn().unwrap(), places };
+    let mut said = [0; 64];
+    let count = notified.recv(&mut said).unwrap();
+    assert_eq!(&said[..count], b"READY=1\n".trim_ascii_end());
+    resolve(&service.client(), Some(name("a")), name("a"));
+    let socket = service.places.socket();
+    drop(service);
+    assert!(socket.exists(), "it is systemd's");
+}
+
+/// Runs a script on a host, with a view of this kind; none if the machine allows none.
+fn in_view(net: &Net, kind: &str, script: &str) -> Option<String> {
+    let mut command =
+        net.command(&["--host", "a", "run", "--view", kind, "--", "sh", "-c", script]);
+    command.env("XDG_CONFIG_HOME", net.path().join("config"));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("there can be no mount namespace here") {
+        common::missing_here(&said);
+        return None;
+    }
+    assert!(output.status.success(), "{said}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn what_a_program_makes_in_run_is_the_host_s_and_the_rest_of_run_stays() {
+    for kind in ["namespace", "preload"] {
+        let net = fabric();
+        let places = places(&net, "a");
+        let script = "echo here > /run/ibacm.probe && cat /run/ibacm.probe && ls /run";
+        let Some(said) = in_view(&net, kind, script) else { continue };
+        let probe = places.runtime().join("ibacm.probe");
+        assert_eq!(fs::read_to_string(probe).unwrap(), "here\n", "{kind}");
+        let mut there = said.lines();
+        assert_eq!(there.next(), Some("here"), "{kind}");
+        let there: Vec<&str> = there.collect();
+        for entry in fs::read_dir("/run").unwrap() {
+            let name = entry.unwrap().file_name();
+            assert!(there.iter().any(|seen| **seen == *name), "{kind}: no {name:?} in {there:?}");
+        }
+        // The second program of the host sees what the first has left.
+        assert_eq!(in_view(&net, kind, "cat /run/ibacm.probe").unwrap(), "here\n", "{kind}");
+    }
+}
+
+/// A message that resolves, of so many entries, without a source.
+fn entries(count: u16) -> Vec<u8> {
+    let length = 16 + count * 72;
+    let mut message = vec![1, 1, 0, 0, 0, 0];
+    message.extend(length.to_ne_bytes());
+    message.extend([7; 8]);
+    for entry in 0..count {
+        // The last one is the destination, an IPv4 address.
+        let flags: u32 = if entry + 1 == count { 2 } else { 0 };
+        message.extend(flags.to_ne_bytes());
+        message.extend(2_u16.to_ne_bytes());
+        message.extend([0, 0, 127, 99, 99, 99]);
+        message.extend([0; 60]);
+    }
+    message
+}
+
+#[test]
+fn clients_that_misbehave_cost_nobody_anything() {
+    let net = fabric();
+    let a = Service::start(&net, "a", QUICK);
+    let connect = || UnixStream::connect(a.places.socket()).unwrap();
+    // Eight entries and no source: nothing is written behind them.
+    let mut eight = connect();
+    eight.write_all(&entries(8)).unwrap();
+    let mut header = [0; 16];
+    eight.read_exact(&mut header).unwrap();
+    assert_eq!((header[8..].iter().all(|b| *b == 7), header[0]), (true, 1));
+    // Nine are no message: the connection ends.
+    let mut nine = connect();
+    nine.write_all(&entries(9)[..16]).unwrap();
+    assert_eq!(nine.read(&mut header).unwrap(), 0);
+    // Half a message, for as long as it likes.
+    let mut half = connect();
+    half.write_all(&entries(1)[..40]).unwrap();
+    // Those who close before the answer.
+    for _ in 0..20 {
+        connect().write_all(&entries(1)).unwrap();
+    }
+    // One that never reads, and asks until nobody listens to it any more.
+    let mut deaf = connect();
+    deaf.set_nonblocking(true).unwrap();
+    let counters = [1, 2, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 1].repeat(64);
+    while deaf.write(&counters).is_ok() {}
+    // All that while others are served.
+    resolve(&a.client(), Some(name("a")), name("a"));
+    half.write_all(&entries(1)[40..]).unwrap();
+    half.read_exact(&mut header).unwrap();
+    assert!(a.counted("clients_dropped_malformed") >= 1);
+}

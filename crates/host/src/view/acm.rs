@@ -1,0 +1,158 @@
+//! The files of the host's ACM service in a view: what it has below `/run`, in `/etc/rdma` and in `/var/log`.
+//!
+//! Programs make some of these files themselves: Debian's ibacm its socket, its lock and its log, its ib_acme the configuration. So the
+//! host's folders take the places of the machine's, and what else is there is mounted into them again.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+
+use rdmux_acm_client::Places;
+use rustix::mount::MountFlags;
+
+/// Where the system's directory is within the one that replaces it.
+const SYSTEM: &str = ".system";
+
+/// Puts the host's files in place. What cannot be put there is the machine's: programs that want ACM are few.
+pub(super) fn cover(tree: &Path, acm: &Places) {
+    let parts = [
+        ("/run", cover_run(acm)),
+        ("/etc/rdma", cover_configuration(acm)),
+        ("/var/log/ibacm.log", cover_log(tree, acm)),
+    ];
+    for (path, covered) in parts {
+        if let Err(e) = covered {
+            tracing::debug!("the ACM service's files are not at {path}: {e}");
+        }
+    }
+}
+
+/// `/run` is the service's folder, with the rest of `/run` in it: whatever makes `/run/ibacm.sock` makes it there.
+fn cover_run(acm: &Places) -> io::Result<()> {
+    let (run, stage) = (Path::new("/run"), acm.runtime());
+    if fs::symlink_metadata(run)?.is_dir() {
+        make_private(stage)?;
+        // Programs that become other users look into /run, too. The folders above it are the owner's.
+        fs::set_permissions(stage, fs::Permissions::from_mode(0o755))?;
+        rustix::mount::mount_bind(stage, stage)?;
+        fill(stage, run, |name| name.as_encoded_bytes().starts_with(b"ibacm"))?;
+        rustix::mount::mount_move(stage, run)?;
+    }
+    Ok(())
+}
+
+fn cover_configuration(acm: &Places) -> io::Result<()> {
+    let system = Places::of_system();
+    if system.config().is_dir() {
+        make_private(acm.config())?;
+        rustix::mount::mount_bind(acm.config(), system.config())?;
+    }
+    Ok(())
+}
+
+/// The log is a file over a file where that can be made, else `/var/log` is one in which it is a link.
+fn cover_log(tree: &Path, acm: &Places) -> io::Result<()> {
+    let (log, ours) = (Places::of_system().log(), acm.log());
+    let Some(folder) = log.parent().filter(|folder| folder.is_dir()) else { return Ok(()) };
+    make_private(acm.runtime())?;
+    touch(&ours)?;
+    if log.is_file() || touch(&log).is_ok() {
+        return Ok(rustix::mount::mount_bind(&ours, &log)?);
+    }
+    let stage = tree.with_file_name("log");
+    fs::create_dir_all(&stage)?;
+    let options = c"mode=0755,size=1m";
+    rustix::mount::mount("rdmux", &stage, "tmpfs", MountFlags::NOSUID, options)?;
+    let name = log.file_name().unwrap_or_default();
+    fill(&stage, folder, |other| other == name)?;
+    symlink(&ours, stage.join(name))?;
+    Ok(rustix::mount::mount_move(&stage, folder)?)
+}
+
+/// Shows what is in a system's directory in another one, which is a mount by now, but for what is left out: directories are mounted again
+/// under their names, links are copied, and files are links into [`SYSTEM`].
+fn fill(stage: &Path, system: &Path, leave: impl Fn(&std::ffi::OsStr) -> bool) -> io::Result<()> {
+    let all = stage.join(SYSTEM);
+    make_private(&all)?;
+    rustix::mount::mount_bind_recursive(system, &all)?;
+    for entry in fs::read_dir(system)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        if leave(&name) || name == SYSTEM {
+            continue;
+        }
+        let (here, there) = (stage.join(&name), all.join(&name));
+        if kind.is_dir() {
+            make_private(&here)?;
+            // From the copy: the stage may lie below the directory that it replaces, and has mounts by now.
+            rustix::mount::mount_bind_recursive(&there, &here)?;
+        } else if kind.is_symlink() {
+            link(&here, &fs::read_link(entry.path())?)?;
+        } else {
+            link(&here, &Path::new(SYSTEM).join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a link, in place of one that an earlier view has left.
+fn link(path: &Path, to: &Path) -> io::Result<()> {
+    match fs::read_link(path) {
+        Ok(old) if old == to => return Ok(()),
+        Ok(_) => fs::remove_file(path)?,
+        Err(_) => {}
+    }
+    match symlink(to, path) {
+        // What the host has there itself is rather seen.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+fn make_private(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Makes an empty file unless there is one; no link is followed.
+fn touch(path: &Path) -> io::Result<()> {
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o640).custom_flags(flags);
+    options.open(path).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+
+    #[test]
+    fn link_replaces_an_older_one_and_nothing_else() {
+        let dir = temp_dir();
+        let path = dir.path().join("link");
+        link(&path, Path::new("a")).unwrap();
+        link(&path, Path::new("b")).unwrap();
+        assert_eq!(fs::read_link(&path).unwrap(), Path::new("b"));
+        let file = dir.path().join("file");
+        fs::write(&file, "kept").unwrap();
+        link(&file, Path::new("a")).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+    }
+
+    #[test]
+    fn file_that_is_there_is_left_as_it_is_and_no_link_is_followed() {
+        let dir = temp_dir();
+        let file = dir.path().join("file");
+        touch(&file).unwrap();
+        fs::write(&file, "kept").unwrap();
+        touch(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+        symlink(&file, dir.path().join("link")).unwrap();
+        assert!(touch(&dir.path().join("link")).is_err());
+    }
+}
