@@ -6,7 +6,7 @@ use crate::sh;
 /// Which seeds to run.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How many seeds to run, of queue pairs, connections, iWARP streams, management datagrams, subnet managers, queue pairs over a fabric, and IP addresses and groups on InfiniBand each
+    /// How many seeds to run, of queue pairs, connections, iWARP streams, management datagrams, subnet managers, queue pairs over a fabric, IP addresses and groups on InfiniBand, and paths by ACM each
     #[arg(long, default_value_t = 100_000)]
     seeds: u64,
     /// The first of them; with `--seeds 1` this replays one that failed
@@ -15,12 +15,14 @@ pub(crate) struct Args {
     /// Builds without the optimisation of the release profile
     #[arg(long)]
     dev: bool,
+    /// Only one of them, by its option of `rdmux-sim`: `acm`, `fabric`, `connections` and so on
+    only: Option<String>,
 }
 
 impl Args {
     /// What each test run takes.
     pub(crate) fn brief() -> Self {
-        Self { seeds: 300, start: 0, dev: true }
+        Self { seeds: 300, start: 0, dev: true, only: None }
     }
 }
 
@@ -36,8 +38,15 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         ("queue pairs over a fabric", Some("--fabric")),
         ("IP addresses and groups on InfiniBand", Some("--ipoib")),
         ("multicast on InfiniBand", Some("--multicast")),
+        ("paths by ACM", Some("--acm")),
     ];
     for (name, choice) in simulations {
+        let only = args.only.as_deref();
+        if only
+            .is_some_and(|only| choice.is_none_or(|choice| choice.trim_start_matches('-') != only))
+        {
+            continue;
+        }
         let mut cargo = sh::cargo();
         cargo.args(["run", "--quiet", "-p", "rdmux-sim"]);
         if !args.dev {

@@ -10,6 +10,7 @@ use std::thread;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use rdmux_sim::acm::{run_acm_seed, trace_acm_seed};
 use rdmux_sim::cm::{run_cm_seed, trace_cm_seed};
 use rdmux_sim::fabric::{run_fabric_seed, trace_fabric_seed};
 use rdmux_sim::ipoib::{run_ipoib_seed, trace_ipoib_seed};
@@ -46,6 +47,9 @@ struct Args {
     /// Simulate ids that join multicast groups of an InfiniBand subnet and send to them.
     #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet", "fabric", "ipoib"])]
     multicast: bool,
+    /// Simulate hosts that resolve names and addresses to paths by ACM.
+    #[arg(long, conflicts_with_all = ["connections", "streams", "datagrams", "subnet", "fabric", "ipoib", "multicast"])]
+    acm: bool,
     /// Run this one seed.
     #[arg(long, conflicts_with_all = ["seeds", "start"])]
     seed: Option<u64>,
@@ -79,6 +83,8 @@ fn main() -> ExitCode {
         run(&args, run_ipoib_seed, trace_ipoib_seed)
     } else if args.multicast {
         run(&args, run_multicast_seed, trace_multicast_seed)
+    } else if args.acm {
+        run(&args, run_acm_seed, trace_acm_seed)
     } else {
         run(&args, run_seed, trace_seed)
     }

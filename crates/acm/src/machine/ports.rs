@@ -69,6 +69,9 @@ impl Machine {
         } else if changes.own || changes.manager {
             self.drop_routes(id, io);
         }
+        if changes.prefix || changes.own || changes.manager {
+            self.ask_routes_again(now, id, io);
+        }
         let was_up = self.endpoints.get(&id).is_some_and(|state| state.is_up);
         self.update(now, id, io);
         let Some(state) = self.endpoints.get_mut(&id) else { return };
@@ -101,6 +104,7 @@ impl Machine {
         self.ticks(now);
         for endpoint in self.endpoints_of(id) {
             self.drop_routes(endpoint, io);
+            self.ask_routes_again(now, endpoint, io);
             self.rejoin(now, endpoint, io);
         }
     }

@@ -56,6 +56,23 @@ impl Machine {
         }
     }
 
+    /// What subnet administration will answer to questions that are open was true before: asks again.
+    pub(super) fn ask_routes_again(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
+        let open = self
+            .searches
+            .iter()
+            .filter(|(_, search)| search.endpoint == endpoint && search.stage == Stage::RouteAsked);
+        let open: alloc::vec::Vec<_> = open.map(|(at, _)| super::place(at)).collect();
+        for at in open {
+            let tid = self.rng.next() << 32 | u64::from(at);
+            self.leave_stage(at);
+            if let Some(search) = self.searches.get_mut(at as usize) {
+                search.tid = tid;
+            }
+            self.ask_route(now, at, io);
+        }
+    }
+
     /// What a search asks.
     fn route_question(&self, at: u32) -> PathRecord {
         let Some(search) = self.searches.get(at as usize) else { return PathRecord::default() };

@@ -1,0 +1,1 @@
+//! The checks find what is broken on purpose.

@@ -1,0 +1,66 @@
+//! What a host's machine wants done.
+
+use std::collections::BTreeMap;
+
+use rdmux_acm::{
+    ClientId, Contradiction, EndpointId, Failure, Io, PortId, QuestionId, RequestId, Resolved, To,
+};
+use rdmux_transport::Time;
+use rdmux_wire::Gid;
+use rdmux_wire::acm::{Address, Datagram};
+use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask};
+
+/// One thing that it wants done.
+#[derive(Debug)]
+pub(super) enum Want {
+    Send(To, Box<Datagram>),
+    Join(Box<McMemberRecord>),
+    Leave(Gid),
+    Paths(QuestionId, Box<PathRecord>),
+    Answer(ClientId, RequestId, Result<Resolved, Failure>),
+}
+
+/// Collects it, in order.
+#[derive(Debug, Default)]
+pub(super) struct Driver {
+    pub(super) wants: Vec<Want>,
+    /// What programs read without asking.
+    pub(super) published: BTreeMap<Address, (PathRecord, Time)>,
+    /// How many more datagrams there is room for.
+    pub(super) room: u32,
+    pub(super) was_full: bool,
+}
+
+impl Io for Driver {
+    fn send(&mut self, _: EndpointId, to: To, datagram: &Datagram) -> bool {
+        if self.room == 0 {
+            self.was_full = true;
+            return false;
+        }
+        self.room -= 1;
+        self.wants.push(Want::Send(to, Box::new(datagram.clone())));
+        true
+    }
+    fn join(&mut self, _: EndpointId, record: &McMemberRecord, _: McMemberRecordMask) {
+        self.wants.push(Want::Join(Box::new(*record)));
+    }
+    fn leave(&mut self, _: EndpointId, mgid: Gid) {
+        self.wants.push(Want::Leave(mgid));
+    }
+    fn ask_paths(&mut self, _: PortId, id: QuestionId, record: &PathRecord, _: PathRecordMask) {
+        self.wants.push(Want::Paths(id, Box::new(*record)));
+    }
+    fn ask_system(&mut self, _: EndpointId, _: QuestionId, _: &Address) {
+        unreachable!("all ports are of InfiniBand");
+    }
+    fn answer(&mut self, client: ClientId, id: RequestId, answer: Result<Resolved, Failure>) {
+        self.wants.push(Want::Answer(client, id, answer));
+    }
+    fn publish(&mut self, _: EndpointId, address: &Address, path: &PathRecord, until: Time) {
+        self.published.insert(*address, (*path, until));
+    }
+    fn withdraw(&mut self, _: EndpointId, address: &Address) {
+        self.published.remove(address);
+    }
+    fn contradiction(&mut self, _: EndpointId, _: &Contradiction<'_>) {}
+}

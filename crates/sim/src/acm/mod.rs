@@ -1,0 +1,294 @@
+//! Hosts that resolve names and addresses to paths by ACM, in a subnet that loses, repeats and delays datagrams, whose ports get other LIDs,
+//! whose administration is slow, refuses and is silent, and in which some say that they have what is not theirs.
+//!
+//! What must be true: no path leads to a port that has not had the address, or a LID that it has not had, within the time that the options
+//! say; nothing that programs may read without asking does, either; each request is answered once, at the latest when its time is
+//! over; what is remembered, asked and queued is bounded; where nothing goes wrong every address that somebody has is found; and when all
+//! is over, nothing is left.
+
+mod broken;
+mod driver;
+mod oracle;
+mod world;
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use rand::Rng;
+use rdmux_acm::{ClaimPolicy, Options, RouteProtocol};
+use rdmux_transport::Time;
+
+/// Everything that is decided before the clock starts.
+#[derive(Clone, Debug)]
+pub struct AcmScenario {
+    /// How many hosts there are.
+    pub hosts: usize,
+    /// How many names and addresses, each of one host at a time.
+    pub addresses: usize,
+    /// The options of all machines.
+    pub options: Options,
+    /// How likely it is that a datagram is lost on the way to a host, or comes twice.
+    pub loss: f64,
+    /// See above.
+    pub duplicate: f64,
+    /// How long a datagram takes at most.
+    pub delay: Duration,
+    /// How often programs ask.
+    pub requests: u32,
+    /// How long their requests may take.
+    pub timeout: Duration,
+    /// How often an address goes to another host, or to none.
+    pub moves: u32,
+    /// How often a port gets another LID.
+    pub renumbers: u32,
+    /// How often a service starts anew and knows nothing.
+    pub restarts: u32,
+    /// How often a host is cut off for some time.
+    pub cuts: u32,
+    /// How often a host says that it has what another one has.
+    pub lies: u32,
+    /// How often a service is told to forget, or its port's subnet manager is another one, or it goes down and up.
+    pub events: u32,
+    /// How long administration takes at most.
+    pub think: Duration,
+    /// How likely it is that it refuses, or does not answer.
+    pub refuses: f64,
+    /// How likely it is that a send queue is full.
+    pub full: f64,
+    /// All of this happens within this time.
+    pub span: Duration,
+}
+
+impl AcmScenario {
+    /// Draws one. In a third of them nothing goes wrong.
+    pub fn draw(rng: &mut impl Rng) -> Self {
+        let bad = rng.random_bool(0.67);
+        let chance = |p: f64| if bad { p } else { 0.0 };
+        let few = |rng: &mut dyn rand::RngCore, most| {
+            if !bad || rng.random_bool(0.5) { 0 } else { rng.random_range(0..=most) }
+        };
+        let pick = |rng: &mut dyn rand::RngCore, from: &[u64]| {
+            Duration::from_millis(from[rng.random_range(0..from.len())])
+        };
+        let claims = [ClaimPolicy::First, ClaimPolicy::Newest, ClaimPolicy::Verified];
+        let protocols = [RouteProtocol::Sa, RouteProtocol::Acm];
+        let options = Options {
+            address_timeout: pick(rng, &[2000, 5000, 20_000, 100_000]),
+            route_timeout: pick(rng, &[2000, 10_000, 100_000]),
+            negative_timeout: pick(rng, &[0, 1000, 3000]),
+            route_protocol: protocols[rng.random_range(0..2)],
+            local_loopback: rng.random_bool(0.9),
+            timeout: pick(rng, &[100, 500, 2000]),
+            retries: rng.random_range(0..=4),
+            deadline: Duration::from_secs(rng.random_range(1..=30)),
+            resolve_depth: rng.random_range(1..=4),
+            sa_depth: rng.random_range(1..=4),
+            send_depth: rng.random_range(1..=16),
+            recv_depth: [2, 16, 1024][rng.random_range(0..3)],
+            max_groups: rng.random_range(1..=6),
+            claims: claims[rng.random_range(0..3)],
+            max_entries: if bad { rng.random_range(2..=40) } else { 1000 },
+            max_requests_per_client: if bad { rng.random_range(1..=40) } else { 1000 },
+            max_requests: if bad { rng.random_range(1..=60) } else { 1000 },
+            refresh: rng.random_bool(0.7),
+            announce: rng.random_bool(0.7),
+            ..Options::default()
+        };
+        Self {
+            hosts: rng.random_range(2..=8),
+            addresses: rng.random_range(2..=24),
+            options,
+            loss: chance(rng.random_range(0.0..0.4)),
+            duplicate: chance(rng.random_range(0.0..0.3)),
+            delay: Duration::from_micros(rng.random_range(10..40_000)),
+            requests: rng.random_range(1..=300),
+            timeout: Duration::from_millis(rng.random_range(1..20_000)),
+            moves: few(rng, 10),
+            renumbers: few(rng, 10),
+            restarts: few(rng, 6),
+            cuts: few(rng, 6),
+            lies: few(rng, 40),
+            events: few(rng, 10),
+            think: Duration::from_millis(rng.random_range(1..400)),
+            refuses: chance(rng.random_range(0.0..0.3)),
+            full: chance(rng.random_range(0.0..0.3)),
+            span: Duration::from_secs(rng.random_range(1..200)),
+        }
+    }
+
+    /// Whether nothing goes wrong.
+    pub fn is_good(&self) -> bool {
+        let faults = self.loss + self.duplicate + self.refuses + self.full;
+        let events =
+            self.moves + self.renumbers + self.restarts + self.cuts + self.lies + self.events;
+        faults == 0.0 && events == 0 && self.options.max_requests >= 1000
+    }
+}
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What happened in a run that found nothing wrong.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct AcmStats {
+            $($(#[$doc])* pub $name: u64,)*
+            /// How long it took, on its own clock.
+            pub virtual_time: Duration,
+            /// A number that differs when anything was sent at another time.
+            pub fingerprint: u64,
+        }
+
+        impl AddAssign for AcmStats {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+                self.virtual_time += other.virtual_time;
+                // Whatever the order in which they ran.
+                self.fingerprint ^= other.fingerprint;
+            }
+        }
+    };
+}
+
+stats! {
+    /// Runs.
+    seeds,
+    /// Runs in which nothing went wrong.
+    good,
+    /// Requests of programs.
+    requests,
+    /// Those that got a path.
+    found,
+    /// Those that were answered at once.
+    at_once,
+    /// Those that got none.
+    failed,
+    /// Paths that were true before, and still within their time.
+    stale,
+    /// Paths that programs read without asking.
+    read,
+    /// Datagrams sent.
+    sent,
+    /// Datagrams lost.
+    lost,
+    /// Searches whose answers were overheard.
+    overheard,
+    /// Addresses that two had.
+    contradictions,
+    /// Contradictions in which the new one was believed.
+    replaced,
+    /// Addresses confirmed before they expired.
+    refreshed,
+    /// Addresses that were forgotten to make room.
+    evicted,
+    /// Requests refused by what is known not to exist.
+    negative,
+    /// Questions to administration about paths.
+    questions,
+    /// Requests whose time was over.
+    deadlines,
+    /// Answers dropped since too many waited.
+    dropped,
+}
+
+impl fmt::Display for AcmStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} seeds ({} in which nothing goes wrong), {:.1} s on their clocks: {} requests, {} paths found ({} known, {} true before), {} not; {} paths read; {} datagrams, {} lost",
+            self.seeds,
+            self.good,
+            self.virtual_time.as_secs_f64(),
+            self.requests,
+            self.found,
+            self.at_once,
+            self.stale,
+            self.failed,
+            self.read,
+            self.sent,
+            self.lost
+        )?;
+        write!(
+            f,
+            "{} overheard, {} contradictions ({} believed), {} confirmed, {} evicted, {} known not to exist, {} questions about paths, {} deadlines, {} answers dropped; fingerprint {:016x}",
+            self.overheard,
+            self.contradictions,
+            self.replaced,
+            self.refreshed,
+            self.evicted,
+            self.negative,
+            self.questions,
+            self.deadlines,
+            self.dropped,
+            self.fingerprint
+        )
+    }
+}
+
+/// What was wrong.
+#[derive(Clone, Debug)]
+pub struct AcmFailure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: String,
+    /// What the seed means.
+    pub scenario: AcmScenario,
+}
+
+impl fmt::Display for AcmFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, at, what, scenario } = self;
+        writeln!(f, "seed {seed} fails at {} ns: {what}", at.0)?;
+        let replay = "cargo run --release -p rdmux-sim -- --acm --trace --seed";
+        write!(f, "replay it: {replay} {seed}\n{scenario:#?}")
+    }
+}
+
+impl std::error::Error for AcmFailure {}
+
+/// Runs the simulation of a seed.
+///
+/// # Errors
+/// The first thing that was wrong. The same seed fails in the same way.
+pub fn run_acm_seed(seed: u64) -> Result<AcmStats, Box<AcmFailure>> {
+    world::World::new(seed, false).run(seed)
+}
+
+/// The same, and tells on standard error what happens.
+///
+/// # Errors
+/// As [`run_acm_seed`].
+pub fn trace_acm_seed(seed: u64) -> Result<AcmStats, Box<AcmFailure>> {
+    world::World::new(seed, true).run(seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hundreds_of_seeds() {
+        let mut all = AcmStats::default();
+        for seed in 0..400 {
+            match run_acm_seed(seed) {
+                Ok(stats) => all += stats,
+                Err(failure) => panic!("{failure}"),
+            }
+        }
+        // The seeds do reach what they are for.
+        assert!(all.good > 80 && all.found > 20_000 && all.failed > 1000, "{all}");
+        assert!(all.stale > 100 && all.read > 1000 && all.lost > 1000, "{all}");
+        assert!(all.overheard > 50 && all.contradictions > 100 && all.replaced > 30, "{all}");
+        assert!(all.refreshed > 50 && all.evicted > 500 && all.negative > 100, "{all}");
+        assert!(all.questions > 1000 && all.deadlines > 100 && all.dropped > 10, "{all}");
+    }
+
+    #[test]
+    fn a_seed_repeats() {
+        for seed in 0..10 {
+            assert_eq!(run_acm_seed(seed).unwrap(), run_acm_seed(seed).unwrap());
+        }
+    }
+}
