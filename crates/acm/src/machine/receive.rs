@@ -151,7 +151,7 @@ impl Machine {
                 // The holder still has it.
                 self.remember_holder(now, id, &address, &holder, By::Us, io);
                 self.contradict(id, &address, claim.gid, false, io);
-                self.found(now, at, io);
+                self.found(now, at, &holder, io);
             }
             (Purpose::Claim(_), _) => self.count(id, |c| c.refused += 1),
             (Purpose::Refresh, Some(gid)) if gid != from.gid => {
@@ -161,8 +161,8 @@ impl Machine {
                 if before.is_some() {
                     self.count(id, |c| c.refreshed += 1);
                 }
-                let kept = self.remember_holder(now, id, &address, &holder, By::Us, io);
-                if kept { self.found(now, at, io) } else { self.found_unkept(now, at, &holder, io) }
+                self.remember_holder(now, id, &address, &holder, By::Us, io);
+                self.found(now, at, &holder, io);
             }
         }
     }
@@ -179,17 +179,6 @@ impl Machine {
     ) -> bool {
         let way = if self.by_groups() { Way::Group } else { Way::None };
         self.remember(now, id, address, (holder, &way), by, io).is_some()
-    }
-
-    /// The holder is known, but there is no room to remember it: who waits is answered all the same if the path needs no question.
-    fn found_unkept(&mut self, now: Time, at: u32, holder: &Holder, io: &mut impl Io) {
-        let path = self.searches.get(at as usize).map(|search| search.endpoint).and_then(|id| {
-            let state = self.endpoints.get(&id)?;
-            state.group_path(self.port_of(id)?, holder)
-        });
-        let is_known = self.by_groups();
-        let result = path.filter(|_| is_known).ok_or(crate::Failure::TooMany);
-        self.finish(now, at, result, io);
     }
 
     /// An endpoint says that it has an address.
@@ -228,18 +217,18 @@ impl Machine {
         if self.remember_holder(now, id, address, holder, By::Stranger, io)
             && let Some(at) = self.by_address.get(&(id, *address)).copied()
         {
-            self.overheard(now, at, io);
+            self.overheard(now, at, holder, io);
         }
     }
 
     /// The answer to a search was overheard.
-    fn overheard(&mut self, now: Time, at: u32, io: &mut impl Io) {
+    fn overheard(&mut self, now: Time, at: u32, holder: &Holder, io: &mut impl Io) {
         let Some(search) = self.searches.get(at as usize) else { return };
         let endpoint = search.endpoint;
         match search.stage {
             Stage::Queued | Stage::Asked | Stage::Checked => {
                 self.count(endpoint, |c| c.overheard += 1);
-                self.found(now, at, io);
+                self.found(now, at, holder, io);
             }
             Stage::RouteQueued | Stage::RouteAsked | Stage::System => {}
         }

@@ -41,6 +41,11 @@ impl Machine {
             };
             let Some((at, tid)) = port.routes.take(None, waits) else { return };
             let question = self.route_question(at);
+            if question.dgid.is_zero() && question.dlid == Lid::NONE {
+                // A client may ask anything, but we do not ask for any path at all.
+                self.conclude(now, at, Err(Failure::NoData), io);
+                continue;
+            }
             self.leave_stage(at);
             let (Some(search), Some(port)) =
                 (self.searches.get_mut(at as usize), self.ports.get_mut(&id))
@@ -85,9 +90,9 @@ impl Machine {
             What::Query(record) => return record,
             What::Address(address) => address,
         };
-        let cached = state.cache.find(&address).map(|at| state.cache.holder(at));
-        let gid = match (search.purpose, cached, address) {
+        let gid = match (search.purpose, search.holder, address) {
             (Purpose::Claim(claim), _, _) => claim.gid,
+            _ if self.owns(state, &address) => port.gid(),
             (_, Some(holder), _) if holder.gid.guid().0 != 0 => holder.gid,
             (_, _, Address::Gid(gid)) => gid,
             _ => Gid::ZERO,
@@ -196,6 +201,8 @@ impl Machine {
         let end = self.end(now, self.options.route_timeout);
         let state = self.endpoints.get_mut(&endpoint);
         match (known, state) {
+            // It was forgotten meanwhile: what was heard of it would live too long.
+            (None, _) if !is_port => {}
             (Some(entry), Some(state)) if !is_port && !state.cache.is_negative(entry) => {
                 state.cache.set_way(entry, &Way::Path(*path), end);
                 if state.cache.is_published(entry) {

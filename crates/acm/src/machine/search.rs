@@ -32,6 +32,8 @@ pub(super) struct Search {
     pub(super) source: Address,
     pub(super) purpose: Purpose,
     pub(super) stage: Stage,
+    /// Who has the address, once that is known.
+    pub(super) holder: Option<Holder>,
     /// Tries before this one.
     pub(super) tries: u32,
     /// The first of the requests that wait, or [`NONE`].

@@ -51,6 +51,7 @@ impl Machine {
             source,
             purpose,
             stage: Stage::System,
+            holder: None,
             tries: 0,
             first: NONE,
             timer: Deadline::default(),
@@ -82,7 +83,13 @@ impl Machine {
             (!cache.is_negative(entry)).then(|| (cache.holder(entry), route_end < end))
         });
         let is_port = matches!(address, Address::Gid(_) | Address::Lid(_));
+        if let Some(search) = self.searches.get_mut(at as usize) {
+            search.holder = known.map(|(holder, _)| holder);
+        }
+        let is_own = self.endpoints.get(&endpoint).is_some_and(|own| self.owns(own, &address));
         match (purpose, known) {
+            // Without loopback by ourselves, administration knows the way back to the port.
+            _ if is_own => self.ask_route(now, at, io),
             (Purpose::Refresh, Some((_, true))) => self.ask_route(now, at, io),
             // Unless all others are to hear of us again anyway.
             (Purpose::Refresh, Some((holder, _)))
@@ -134,12 +141,19 @@ impl Machine {
     }
 
     /// The holder of the address is known: the path follows, or subnet administration is asked for it.
-    pub(super) fn found(&mut self, now: Time, at: u32, io: &mut impl Io) {
-        let Some(search) = self.searches.get(at as usize) else { return };
+    pub(super) fn found(&mut self, now: Time, at: u32, holder: &Holder, io: &mut impl Io) {
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
+        search.holder = Some(*holder);
         let What::Address(address) = search.what else { return };
         let (endpoint, purpose) = (search.endpoint, search.purpose);
         let is_wanted = search.first != NONE || search.keep_until > now;
-        let path = self.path_to(now, endpoint, &address);
+        let by_group = || {
+            // When there was no room to remember it.
+            let state = self.endpoints.get(&endpoint)?;
+            state.group_path(self.port_of(endpoint)?, holder).filter(|_| self.by_groups())
+        };
+        let unkept = by_group();
+        let path = self.path_to(now, endpoint, &address).or(unkept);
         match path {
             Some(path) => self.finish(now, at, Ok(path), io),
             None if is_wanted || purpose == Purpose::Refresh => self.ask_route(now, at, io),

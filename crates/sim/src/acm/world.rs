@@ -247,7 +247,7 @@ impl World {
     ) -> Result<(), String> {
         let full = self.scenario.full > 0.0 && self.rng.random_bool(self.scenario.full);
         let host = &mut self.hosts[n];
-        host.driver.room = if full { 1 } else { u32::MAX };
+        host.driver.room = if full { 0 } else { u32::MAX };
         act(&mut host.machine, &mut host.driver);
         self.settle(n)
     }
