@@ -1,1 +1,120 @@
-//! The checks find what is broken on purpose.
+//! The checks find what is broken on purpose: a run in which all is well, and then one thing that is not.
+
+use std::time::Duration;
+
+use rdmux_acm::{EndpointId, Known, RequestId};
+use rdmux_transport::Time;
+use rdmux_wire::acm::Address;
+use rdmux_wire::{Gid, Guid, Lid};
+
+use super::driver::Want;
+use super::world::{Event, World};
+
+/// A run in which nothing goes wrong, some time after its begin.
+fn running() -> World {
+    for seed in 0.. {
+        let mut world = World::new(seed, false);
+        if world.scenario.is_good() && world.scenario.requests > 200 {
+            while world.stats.requests < 100 {
+                world.advance().expect("nothing is broken");
+            }
+            return world;
+        }
+    }
+    unreachable!()
+}
+
+/// What is found first.
+fn found(mut world: World) -> String {
+    for _ in 0..100_000 {
+        if let Err(what) = world.advance() {
+            return what;
+        }
+    }
+    panic!("nothing was found")
+}
+
+fn everywhere(world: &mut World, gid: Gid, lid: Lid) {
+    let now = world.agenda.now();
+    for n in 0..world.scenario.addresses {
+        for host in &mut world.hosts {
+            let known = Known { gid, lid, path: None };
+            let address = super::world::address(n);
+            host.machine.load(now, EndpointId(0), address, &known, &mut host.driver);
+        }
+    }
+}
+
+#[test]
+fn path_to_a_port_that_never_had_the_address_is_found() {
+    let mut world = running();
+    everywhere(&mut world, Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0001_0000)), Lid(1));
+    let what = found(world);
+    assert!(what.contains("which has not had it since"), "{what}");
+}
+
+#[test]
+fn what_is_published_for_too_long_is_found() {
+    let mut world = running();
+    let now = world.agenda.now();
+    let (path, address) = world
+        .hosts
+        .iter()
+        .find_map(|host| host.driver.published.iter().next().map(|(a, (path, _))| (*path, *a)))
+        .expect("something is published");
+    let lid = Lid(49);
+    for host in &mut world.hosts {
+        let wrong = rdmux_wire::sa::PathRecord { dlid: lid, ..path };
+        for n in 0..world.scenario.addresses {
+            host.driver.published.insert(super::world::address(n), (wrong, Time::NEVER));
+        }
+        host.driver.published.insert(address, (wrong, Time::NEVER));
+    }
+    assert!(now > Time(1));
+    let what = found(world);
+    assert!(what.starts_with("read:"), "{what}");
+}
+
+#[test]
+fn request_that_is_never_answered_is_found() {
+    let mut world = running();
+    world.lose_answers = true;
+    let what = found(world);
+    assert!(what.contains("should have ended"), "{what}");
+}
+
+#[test]
+fn answer_that_nobody_asked_for_is_found() {
+    let mut world = running();
+    let failure = rdmux_acm::Failure::TimedOut;
+    let want = Want::Answer(rdmux_acm::ClientId(9), RequestId(9), Err(failure));
+    world.hosts[0].driver.wants.push(want);
+    world.agenda.after(Duration::ZERO, Event::Room(0));
+    let what = found(world);
+    assert!(what.contains("was not asked"), "{what}");
+}
+
+#[test]
+fn memory_beyond_the_bound_is_found() {
+    let mut world = running();
+    world.scenario.options.max_entries = 1;
+    let what = found(world);
+    assert!(what.contains("remembers"), "{what}");
+}
+
+#[test]
+fn address_that_is_not_found_where_nothing_goes_wrong_is_found() {
+    let mut world = running();
+    // No datagram arrives, although the scenario says that all do.
+    world.mute = true;
+    for n in 0..world.scenario.addresses {
+        let address: Address = super::world::address(n);
+        let now = world.agenda.now();
+        for host in &mut world.hosts {
+            let what = rdmux_acm::Forget::Address(address);
+            host.machine.forget(now, what, &mut host.driver);
+        }
+    }
+    let what = found(world);
+    assert!(what.contains("is not found"), "{what}");
+}

@@ -6,6 +6,7 @@
 //! over; what is remembered, asked and queued is bounded; where nothing goes wrong every address that somebody has is found; and when all
 //! is over, nothing is left.
 
+#[cfg(test)]
 mod broken;
 mod driver;
 mod oracle;
@@ -282,7 +283,7 @@ mod tests {
         assert!(all.stale > 100 && all.read > 1000 && all.lost > 1000, "{all}");
         assert!(all.overheard > 50 && all.contradictions > 100 && all.replaced > 30, "{all}");
         assert!(all.refreshed > 50 && all.evicted > 500 && all.negative > 100, "{all}");
-        assert!(all.questions > 1000 && all.deadlines > 100 && all.dropped > 10, "{all}");
+        assert!(all.questions > 1000 && all.deadlines > 100 && all.dropped > 0, "{all}");
     }
 
     #[test]
