@@ -55,7 +55,7 @@ pub struct Requests {
 struct Link {
     connection: Connection,
     is_connected: bool,
-    /// No more requests: one of it has timed out.
+    /// It gets no more requests.
     is_stale: bool,
     asked: Vec<u64>,
 }
@@ -108,7 +108,7 @@ impl Requests {
         let before = self.done.len();
         self.done.retain(|(done, _)| *done != id);
         let was_there = self.done.len() < before || self.table.remove(id.0).is_some();
-        self.leave(id.0);
+        self.leave(id.0, false);
         self.dispatch();
         self.set_timer();
         was_there
@@ -136,6 +136,16 @@ impl Requests {
         next
     }
 
+    /// The answer to one request, if it is there; those to others stay where they are, and the descriptor readable.
+    pub fn take(&mut self, id: RequestId) -> Option<Result<Reply, Error>> {
+        self.come_back_from_fork();
+        self.process();
+        let at = self.done.iter().position(|(done, _)| *done == id);
+        let (_, reply) = at.and_then(|at| self.done.remove(at)).unzip();
+        self.set_timer();
+        reply
+    }
+
     /// As [`next`](Self::next), but waits: for one answer, so long at most. None, too, if nothing was asked.
     pub fn wait(&mut self, time: Duration) -> Option<(RequestId, Result<Reply, Error>)> {
         let deadline = Instant::now().checked_add(time);
@@ -158,7 +168,7 @@ impl Requests {
         }
         let now = Instant::now();
         while let Some((id, pending)) = self.table.expired(now) {
-            self.leave(id);
+            self.leave(id, true);
             self.done.push_back((RequestId(id), Err(Error::TimedOut(pending.timeout))));
         }
         self.busy = self.busy.filter(|busy| *busy > now);
@@ -260,10 +270,11 @@ impl Requests {
         }
     }
 
-    /// Nobody waits for a request any more. An answer to it may still come, so that its connection takes no other.
-    fn leave(&mut self, id: u64) {
+    /// Nobody waits for a request any more. An answer to it may still come, so that its connection takes no other if it takes one at a time, or if the
+    /// service was too slow for this one.
+    fn leave(&mut self, id: u64, was_late: bool) {
         for link in self.links.values_mut().filter(|link| link.asked.contains(&id)) {
-            link.is_stale = true;
+            link.is_stale |= was_late || !self.is_pipelined;
             link.asked.retain(|asked| *asked != id);
         }
         self.links.retain(|_, link| !link.is_stale || !link.asked.is_empty());

@@ -451,6 +451,31 @@ fn cancelled_request_is_not_answered_and_leaves_the_others() {
 }
 
 #[test]
+fn answer_that_is_not_taken_keeps_the_descriptor_readable() {
+    let (_dir, places) = places();
+    serve(&places, good);
+    let mut requests = requests(&places);
+    let (first, second) = (requests.start(&query(1), LONG), requests.start(&query(2), LONG));
+    let answer = |requests: &mut Requests, id| loop {
+        if let Some(answer) = requests.take(id) {
+            return answer;
+        }
+        poll(&mut [PollFd::new(requests, PollFlags::IN)], None).unwrap();
+    };
+    assert_eq!(answer(&mut requests, second), Ok(Reply::Paths(paths(2))));
+    assert_eq!(answer(&mut requests, first), Ok(Reply::Paths(paths(1))));
+    assert_eq!((requests.take(first), requests.len()), (None, 0));
+    // What is cached is there at once.
+    let (_table, _offer) = offered(&places);
+    let mut requests = self::requests(&places);
+    let (first, second) = (requests.start(&query(1), LONG), requests.start(&query(1), LONG));
+    assert_eq!(requests.take(second), Some(Ok(Reply::Paths(shared_paths()))));
+    assert!(is_readable(&requests));
+    assert_eq!(requests.take(first), Some(Ok(Reply::Paths(shared_paths()))));
+    assert!(!is_readable(&requests));
+}
+
+#[test]
 fn request_without_a_service_ends_at_once() {
     let (_dir, places) = places();
     let mut requests = requests(&places);

@@ -121,6 +121,9 @@ pub enum Cause {
     /// A name is not known, or leads nowhere.
     #[error("{0}")]
     Unresolved(ResolveError),
+    /// The ACM service is not there, or its answer is no; the error says what to do.
+    #[error("{0}")]
+    Acm(rdmux_acm_client::Error),
     /// The connection is closed.
     #[error("the connection is closed")]
     Disconnected,
@@ -171,6 +174,7 @@ impl Cause {
             Self::Fabric(e) => io::Error::from_raw_os_error(e.errno()).kind(),
             Self::Os(e) | Self::Unreachable(e) => e.kind(),
             Self::Unresolved(e) => io::Error::from_raw_os_error(e.errno()).kind(),
+            Self::Acm(e) => io::Error::from_raw_os_error(e.errno()).kind(),
             Self::Gone => io::ErrorKind::NotConnected,
             Self::Invalid(_) | Self::TooLong { .. } => io::ErrorKind::InvalidInput,
             Self::TimedOut => io::ErrorKind::TimedOut,
@@ -266,6 +270,15 @@ impl From<io::Error> for Cause {
         match e.kind() {
             io::ErrorKind::TimedOut => Self::TimedOut,
             _ => Self::Os(e),
+        }
+    }
+}
+
+impl From<rdmux_acm_client::Error> for Cause {
+    fn from(e: rdmux_acm_client::Error) -> Self {
+        match e {
+            rdmux_acm_client::Error::TimedOut(_) => Self::TimedOut,
+            e => Self::Acm(e),
         }
     }
 }

@@ -7,7 +7,7 @@
 //! 2. [`cm`]: connect by address with your own queue pairs, parameters and private data.
 //! 3. Verbs: [`Context`], [`Pd`], [`Mr`], [`Cq`], [`Srq`], [`Qp`], [`Ah`], [`Xrcd`], as in `libibverbs`.
 //!
-//! Beside them, [`resolver`]: names to what connections need; and [`umad`]: management datagrams, as in `libibumad`.
+//! Beside them, [`resolver`]: names to what connections need; [`acm`]: paths that the host's ACM service knows; and [`umad`]: management datagrams, as in `libibumad`.
 //!
 //! ```
 //! # fn main() -> rdmux::Result<()> {
@@ -61,6 +61,7 @@
 //! An [`Error`] names the object, what was asked of it, the [`Cause`], and what to do about it.
 #![deny(unsafe_code)]
 
+pub mod acm;
 mod ah;
 pub mod cm;
 mod context;

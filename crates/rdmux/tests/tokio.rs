@@ -123,3 +123,67 @@ fn groups_are_joined_and_heard() {
         assert_eq!(right.recv_from_async().await.unwrap().0, b"all");
     });
 }
+
+/// A service that answers two requests at a time, the second first, with the path to the LID that the name ends by.
+fn acm_service(path: &std::path::Path) {
+    use rdmux::acm::{Paths, Query};
+    use rdmux_wire::acm::client::{Answer, Frame, Reply, Request};
+    use std::io::{Read, Write};
+
+    fn request(stream: &mut impl Read) -> Option<Request> {
+        let mut bytes = Vec::new();
+        while let Frame::Needs(len) = Frame::of_request(&bytes).unwrap() {
+            let mut more = vec![0; len - bytes.len()];
+            stream.read_exact(&mut more).ok()?;
+            bytes.extend(more);
+        }
+        Some(Request::parse(&bytes).unwrap())
+    }
+    let listener = std::os::unix::net::UnixListener::bind(path.join("ibacm.sock")).unwrap();
+    // What says that requests may follow each other on a connection.
+    std::fs::write(path.join("paths"), "").unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        while let Some(first) = request(&mut stream) {
+            let second = request(&mut stream).unwrap();
+            for Request { tid, query } in [second, first] {
+                let Query::Resolve { dest, .. } = query else { panic!("{query:?}") };
+                let lid = dest.to_string().trim_start_matches("node").parse().unwrap();
+                let path =
+                    rdmux_wire::sa::PathRecord { dlid: rdmux::Lid(lid), ..Default::default() };
+                let reply = Reply { tid, answer: Answer::Paths(Paths::one(path, None)) };
+                let mut bytes = vec![0; reply.wire_len()];
+                reply.emit(&mut bytes);
+                stream.write_all(&bytes).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn paths_are_resolved_for_many_tasks_at_a_time() {
+    use rdmux::acm::{Acm, Places, Target, address};
+
+    let dir = rdmux_testing::temp_dir();
+    acm_service(dir.path());
+    run(async {
+        let places = Places::new(dir.path(), dir.path());
+        let acm = Acm::at([Target::Programs(places)]).unwrap();
+        let resolve = |n: u16| {
+            let acm = acm.clone();
+            tokio::spawn(async move {
+                let name = address(&format!("node{n}")).unwrap();
+                acm.resolve_async(None, name).await.unwrap().paths[0].path.dlid.0
+            })
+        };
+        let tasks: Vec<_> = (0..100).map(|n| (n, resolve(n))).collect();
+        for (n, task) in tasks {
+            assert_eq!(task.await.unwrap(), n);
+        }
+        // A task that is gone leaves the others their answers.
+        let gone = resolve(1);
+        tokio::task::yield_now().await;
+        gone.abort();
+        assert_eq!(resolve(2).await.unwrap(), 2);
+    });
+}

@@ -1,0 +1,261 @@
+//! Paths to names and addresses from the host's ACM service, `ib_acm`, which remembers what it hears of others and asks subnet
+//! administration only for what it has never heard of.
+//!
+//! ```no_run
+//! # fn main() -> rdmux::Result<()> {
+//! use rdmux::Context;
+//! use rdmux::acm::{Acm, address};
+//!
+//! let acm = Acm::new(&Context::open()?)?;
+//! let found = acm.resolve(None, address("node17")?)?;
+//! for path in &found.paths {
+//!     println!("LID {} with {:?}", path.path.dlid.0, path.path.mtu);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Any number of tasks may ask at a time (feature `tokio`); without that, [`Requests`] has a descriptor for event loops:
+//!
+//! ```no_run
+//! # #[cfg(feature = "tokio")]
+//! # async fn all() -> rdmux::Result<()> {
+//! # use rdmux::acm::{Acm, address};
+//! # let acm = Acm::new(&rdmux::Context::open()?)?;
+//! let names = (1..=100).map(|n| address(&format!("node{n}"))).collect::<rdmux::Result<Vec<_>>>()?;
+//! let tasks: Vec<_> = names.into_iter().map(|name| {
+//!     let acm = acm.clone();
+//!     tokio::spawn(async move { acm.resolve_async(None, name).await })
+//! }).collect();
+//! for task in tasks {
+//!     println!("{}", task.await.expect("no panic")?.paths.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What the service has cached is read from memory that it shares, without a system call. In C this is `<rdmux/acm.h>`.
+
+use std::fmt;
+#[cfg(feature = "tokio")]
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+#[cfg(feature = "tokio")]
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdmux_acm_client::Client;
+pub use rdmux_acm_client::{
+    DEFAULT_TIMEOUT, Endpoint, Error as AcmError, Places, Reply, RequestId, Requests, Target,
+};
+pub use rdmux_wire::acm::Address;
+pub use rdmux_wire::acm::client::{PathData, PathFlags, Paths, Query, Status};
+
+use crate::Context;
+use crate::error::{Attempt as _, Cause, Error, Result};
+
+/// An IP address, or else a name of at most 63 bytes.
+///
+/// # Errors
+/// For a longer text, and for none.
+pub fn address(text: &str) -> Result<Address> {
+    if let Ok(ip) = text.parse::<std::net::IpAddr>() {
+        return Ok(ip.into());
+    }
+    let why = || Cause::Invalid("a name has 1 to 63 bytes".into());
+    Address::name(text).ok_or_else(|| Error::new(format!("{text:?}"), "be a name for ACM", why()))
+}
+
+/// A host's ACM service, which is connected to when something is asked. Clones ask by the same connections.
+#[derive(Clone)]
+pub struct Acm {
+    inner: Arc<Inner>,
+    timeout: Duration,
+}
+
+struct Inner {
+    name: String,
+    targets: Vec<Target>,
+    client: Client,
+    #[cfg(feature = "tokio")]
+    waiter: crate::wait::Waiter<Source>,
+}
+
+impl Acm {
+    /// The service of a context's host, or the one that `$RDMUX_ACM_DIR` names.
+    ///
+    /// # Errors
+    /// When the host's directory is not safe to use, or no descriptors are left.
+    pub fn new(context: &Context) -> Result<Self> {
+        let host = context.options().dir.host(context.client().host());
+        let places = host.on(context, "find its ACM service")?.acm().or_of_environment();
+        Self::at([Target::Programs(places)])
+    }
+
+    /// The first of some services that is there.
+    ///
+    /// # Errors
+    /// When no descriptors are left.
+    pub fn at(targets: impl IntoIterator<Item = Target>) -> Result<Self> {
+        let targets: Vec<_> = targets.into_iter().collect();
+        let name = targets.first().map_or_else(String::new, ToString::to_string);
+        let name = format!("ACM service at {name}");
+        let inner = Inner {
+            client: Client::new(targets.clone()),
+            #[cfg(feature = "tokio")]
+            waiter: crate::wait::Waiter::new(Source::new(&targets).on(&name, "be used")?),
+            targets,
+            name,
+        };
+        Ok(Self { inner: Arc::new(inner), timeout: DEFAULT_TIMEOUT })
+    }
+
+    /// The same with another time that a request may take; at first [`DEFAULT_TIMEOUT`].
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The paths from a source, or the usual one, to a name or an address, the best first: from the shared cache, or by asking.
+    ///
+    /// # Errors
+    /// [`Cause::TimedOut`]; [`Cause::Acm`] when there is no service, or its answer is no.
+    pub fn resolve(&self, source: Option<Address>, dest: Address) -> Result<Paths> {
+        self.inner.client.resolve(source, dest, self.timeout).on(self, "resolve an address")
+    }
+
+    /// What the service has cached and shares, without asking it.
+    pub fn cached(&self, source: Option<&Address>, dest: &Address) -> Option<Paths> {
+        self.inner.client.cached(source, dest)
+    }
+
+    /// Asks anything.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub fn ask(&self, query: &Query) -> Result<Reply> {
+        self.inner.client.ask(*query, self.timeout).on(self, "answer")
+    }
+
+    /// Requests for an event loop of the program's: it waits for the descriptor, and then takes answers.
+    ///
+    /// # Errors
+    /// When no descriptors are left.
+    pub fn requests(&self) -> Result<Requests> {
+        Requests::new(self.inner.targets.clone()).on(self, "be used")
+    }
+
+    /// As [`resolve`](Self::resolve), for a task. Dropping the future ends the request.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    #[cfg(feature = "tokio")]
+    pub async fn resolve_async(&self, source: Option<Address>, dest: Address) -> Result<Paths> {
+        match self.ask_async(&Query::Resolve { source, dest, cached_only: false }).await? {
+            Reply::Paths(paths) => Ok(paths),
+            _ => Err(Error::new(
+                self.to_string(),
+                "resolve an address",
+                Cause::Invalid("the service answered another question".into()),
+            )),
+        }
+    }
+
+    /// As [`ask`](Self::ask), for a task. Dropping the future ends the request.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    #[cfg(feature = "tokio")]
+    pub async fn ask_async(&self, query: &Query) -> Result<Reply> {
+        let source = self.inner.waiter.source();
+        let asked = Asked { source, id: source.lock().start(query, self.timeout) };
+        loop {
+            if let Some(reply) = source.lock().take(asked.id) {
+                return reply.on(self, "answer");
+            }
+            self.inner.waiter.ready().await.on(self, "be waited for")?;
+        }
+    }
+}
+
+impl fmt::Display for Acm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.inner.name)
+    }
+}
+
+impl fmt::Debug for Acm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acm").field("targets", &self.inner.targets).finish_non_exhaustive()
+    }
+}
+
+/// The requests of all tasks.
+#[cfg(feature = "tokio")]
+struct Source {
+    requests: Mutex<Requests>,
+    /// Their descriptor, which is waited for without the lock.
+    fd: OwnedFd,
+}
+
+#[cfg(feature = "tokio")]
+impl Source {
+    fn new(targets: &[Target]) -> Result<Self, Cause> {
+        let requests = Requests::new(targets.to_vec())?;
+        let fd = requests.as_fd().try_clone_to_owned()?;
+        Ok(Self { requests: Mutex::new(requests), fd })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A request of a task that is over when the task does not wait any more.
+#[cfg(feature = "tokio")]
+struct Asked<'a> {
+    source: &'a Source,
+    id: RequestId,
+}
+
+#[cfg(feature = "tokio")]
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.source.lock().cancel(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_from_names() {
+        assert_eq!(address("10.1.2.3").unwrap(), std::net::Ipv4Addr::new(10, 1, 2, 3).into());
+        assert_eq!(
+            address("fd00::1").unwrap(),
+            "fd00::1".parse::<std::net::Ipv6Addr>().unwrap().into()
+        );
+        assert_eq!(address("node1").unwrap(), Address::name("node1").unwrap());
+        let error = address("").unwrap_err().to_string();
+        assert_eq!(error, "\"\": cannot be a name for ACM: a name has 1 to 63 bytes");
+    }
+
+    #[test]
+    fn service_that_is_not_there_is_an_error_that_says_what_to_do() {
+        let acm = Acm::at([Target::Programs(Places::new("/nowhere", "/nowhere"))]).unwrap();
+        let error = acm.resolve(None, address("node1").unwrap()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("ACM service at /nowhere/ibacm.sock: cannot resolve"), "{text}");
+        assert!(text.contains("start ib_acm"), "{text}");
+        assert_eq!(error.cause().kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+}
