@@ -52,6 +52,10 @@ use crate::lock::Lock;
 use crate::log::Log;
 use crate::service::Service;
 
+/// A service that was started on demand stays so long without a client at least: what it knows is of use to the next, and who
+/// reads it in shared memory is no client.
+const MIN_IDLE: Duration = Duration::from_secs(60);
+
 /// What a service is for, and how it runs.
 struct Setup {
     connect: ConnectOptions,
@@ -114,6 +118,7 @@ fn setup(args: &Args) -> Result<Setup, AcmdError> {
     let others = !connect.config.service.users.is_empty();
     let sources = Sources::new(places, args, &name, others);
     let idle_exit = connect.config.service.idle_exit().filter(|_| args.on_demand && !args.daemon);
+    let idle_exit = idle_exit.map(|idle| idle.max(MIN_IDLE));
     Ok(Setup { connect, host, choice, sources, is_of_systemd: args.systemd, idle_exit })
 }
 
