@@ -159,6 +159,11 @@ impl Ground {
         log.into()
     }
 
+    /// A program of ours beside `rdmux`.
+    pub(super) fn beside(&self, program: &str) -> PathBuf {
+        self.rdmux.with_file_name(program)
+    }
+
     /// Starts a program on a host. Words like `NAME=VALUE` before it are its environment.
     pub(super) fn start(&self, host: &str, role: &str, line: &str) -> Result<Process> {
         self.start_by(self.on(host), role, line)

@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::Whose;
 use crate::row::Device;
 
-/// Our program, the C library, and the one that shows the device where namespaces are forbidden.
-const FILES: [&str; 3] = ["rdmux", "librdmux_capi.so", "librdmux_view.so"];
+/// Our programs, the C library, and the one that shows the device where namespaces are forbidden.
+const FILES: [&str; 4] = ["rdmux", "ib_acm", "librdmux_capi.so", "librdmux_view.so"];
 
 /// The user and group `nobody`.
 const NOBODY: u32 = 65534;

@@ -39,6 +39,9 @@ const UNDER_OPENSM: &[&str] = &[
     "mckey -m {group} -c 2 -C 20 -S 500",
 ];
 
+/// The options of the row that is there with ACM, too.
+const BY_ACM: &str = "rping -C 1000 -v";
+
 /// Why a row of RoCE is none of InfiniBand, if it is not.
 fn why_not(title: &str) -> Option<&'static str> {
     NOT_THERE.iter().find(|(word, _)| title.contains(word)).map(|(_, why)| *why)
@@ -63,10 +66,21 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
         rows.push(Row { run: Run::Exchange(by_lid), ..row });
     }
     rows.extend(groups());
+    let by_acm = rows.iter().filter(|row| row.way == Way::Udp && row.title == BY_ACM);
+    let by_acm: Vec<Row> = by_acm.filter_map(by_acm_first).collect();
+    rows.extend(by_acm);
     mark(&mut rows);
     let managed: Vec<Row> = rows.iter().filter(|row| row.way == Way::Udp).map(by_opensm).collect();
     rows.extend(managed);
     rows
+}
+
+/// The same with ACM asked first, whose service each side's first program starts.
+fn by_acm_first(row: &Row) -> Option<Row> {
+    let Run::Exchange(exchange) = &row.run else { return None };
+    let exchange = exchange.clone().lines(|line| format!("RDMA_CM_USE_IB_ACM=1 {line}"));
+    let title = format!("{}, with ACM", row.title);
+    Some(Row { title, run: Run::Exchange(exchange), ..row.clone() })
 }
 
 /// Groups by a GID, of members that hear and that only send.

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::management::{
     Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, captured, data, diags, handover,
-    ibacm, ibsim, repartition, two_managers, two_ports,
+    ibacm, ibsim, librdmacm, repartition, two_managers, two_ports,
 };
 use crate::row::{Device, Row, Run, Way};
 
@@ -66,6 +66,11 @@ pub(super) fn rows() -> Vec<Row> {
         managed("ib_acme of addresses, by ibacm's questions to administration", ManagedBy::Fabric),
         true,
         Management::With(&[], ibacm::by_administration),
+    ));
+    rows.push(row(
+        managed("rdma_getaddrinfo of Debian's librdmacm, by our ib_acm", ManagedBy::Fabric),
+        true,
+        Management::With(&[], librdmacm::finds_the_route),
     ));
     rows
 }

@@ -306,6 +306,7 @@ impl HostClient {
     /// # Errors
     /// See above.
     pub fn listen(&self, id: IdHandle, backlog: u32) -> Result<Addr, HostError> {
+        self.be_found();
         let bound = self.cm_bound(CmRequest::Listen { id, backlog }, || format!("listen on {id}"));
         bound.map(|(addr, _)| addr)
     }

@@ -87,7 +87,8 @@ fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     }
     tree.text("sys/class/infiniband_verbs/abi_version", "6");
     mads(&mut tree, &facts.devices);
-    character_device(&mut tree, "rdma_cm");
+    // Another librdmacm than ours would take a write that succeeds for the kernel's answer; this one fails.
+    tree.link("dev/infiniband/rdma_cm", "/dev/full");
     // Kept up to date by each process that changes the registry.
     tree.link("etc/hosts", facts.etc_hosts);
     // For programs whose paths are redirected.

@@ -26,7 +26,7 @@ mod start;
 mod tests;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdmux_acm_client::{self as client, Client, Error, Places, Reply};
@@ -39,6 +39,9 @@ use self::helpers::Helpers;
 pub(crate) use self::question::Question;
 use self::silence::Silence;
 pub(crate) use self::start::Starter;
+
+/// How long a service may take to start where nobody waits for it.
+const STARTING: Duration = Duration::from_secs(30);
 
 /// How a process asks its host's service.
 #[derive(Debug)]
@@ -146,6 +149,21 @@ impl Acm {
             Reply::Paths(paths) => paths.paths.first().and_then(|best| question.checked(best.path)),
             _ => None,
         })
+    }
+
+    /// Where the service is started on demand: has it run as long as this process does, so that others find the host. Does not wait.
+    fn serve(self: &Arc<Self>) {
+        let Some(starter) = self.starter.clone() else { return };
+        let acm = Arc::clone(self);
+        self.helpers.run(move || {
+            if !acm.has_place() {
+                starter.start();
+                starter.wait(Instant::now() + STARTING);
+            }
+            // The connection is kept, and a service that was started on demand stays while there is one.
+            let there = acm.client.statistics(acm.settings.timeout);
+            tracing::debug!(is_there = there.is_ok(), "ACM serves a listener's host");
+        });
     }
 
     /// Has the service forget the path to this address, which does not lead there. Does not wait.

@@ -61,6 +61,13 @@ impl HostClient {
         if has_helper { Ok(()) } else { self.resolve_route_soon(id, timeout) }
     }
 
+    /// Somebody in this process listens: ACM is to know the host.
+    pub(in crate::client) fn be_found(&self) {
+        if let Some(acm) = self.acm() {
+            acm.serve();
+        }
+    }
+
     /// What is told of an id shows whether its path is good, if ACM has told it.
     pub(in crate::client) fn judge_path(&self, event: &Event) {
         if let Some(acm) = self.acm()

@@ -290,6 +290,28 @@ fn service_is_started_on_demand_once_and_answers_when_it_is_there() {
 }
 
 #[test]
+fn listener_has_the_service_started_and_stay() {
+    let folder = temp_dir();
+    let (asked, is_asked) = mpsc::channel();
+    let asked = Mutex::new(asked);
+    let places = Places::new(folder.path().join("acm"), "/nowhere");
+    let settings = Settings { usage: Use::Always, timeout: LONG };
+    let ran = folder.path().join("ran");
+    let script = format!("echo ran > {}\necho ready", ran.display());
+    let acm = Acm::new(settings, places, || starter(&folder, &script)).unwrap();
+    acm.serve();
+    while !ran.exists() {
+        std::thread::yield_now();
+    }
+    let _service = AcmService::start(&folder.path().join("acm"), move |request| {
+        asked.lock().send(request.query).unwrap();
+        Step::Hang
+    });
+    acm.serve();
+    assert_eq!(is_asked.recv(), Ok(Query::Statistics));
+}
+
+#[test]
 fn service_that_cannot_be_started_is_done_without() {
     for script in ["exit 1", "echo error: no adapter"] {
         let folder = temp_dir();
