@@ -22,6 +22,7 @@ pub mod net;
 pub mod scenario;
 pub mod subnet;
 
+mod administration;
 mod check;
 mod endpoint;
 mod env;
