@@ -13,15 +13,15 @@ use crate::sh;
 
 /// A group that no other test has.
 const GROUP: &str = "239.77.79.1";
-/// The service of the program that connects by name, in decimal.
-const SERVICE: &str = "7471";
+/// The port of the program that connects by name, as status tells it.
+const SERVICE: &str = ":7471";
 /// Kinds of device, and where a host has them.
 const DEVICES: [(&str, Subnet); 3] =
-    [("roce", Subnet::Plain), ("ib", Subnet::Managed), ("iwarp", Subnet::Plain)];
+    [("roce", Subnet::Plain), ("ib", Subnet::Managed), ("iw", Subnet::Plain)];
 
 pub(super) fn run(host: &Host, report: &mut Report) {
     for (device, subnet) in DEVICES {
-        if device != "iwarp" {
+        if device != "iw" {
             let what = format!("the program of docs/multicast.md, on {device}");
             report.check(&what, host.joins_a_group(subnet, device));
         }
