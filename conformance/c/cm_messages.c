@@ -420,6 +420,9 @@ static void every_field_of_the_request_is_set_and_told(void)
 	option(p->id[0], RDMUX_OPTION_CM_STARTING_PSN, 0xabcdef);
 	option(p->id[0], RDMUX_OPTION_CM_PATH_MTU, IBV_MTU_512);
 	option(p->id[0], RDMUX_OPTION_CM_LOCAL_QKEY, 0x11223344);
+	option(p->id[0], RDMUX_OPTION_CM_LOCAL_EECN, 0x123456);
+	option(p->id[0], RDMUX_OPTION_CM_REMOTE_EECN, 0xfedcba);
+	option(p->id[0], RDMUX_OPTION_CM_RDC_EXISTS, 1);
 	EQUAL(rdmux_set_private_data(p->id[0], RDMUX_CM_RTU, "ready", 6), 0);
 	EQUAL(rdmux_set_private_data(p->id[0], RDMUX_CM_DREQ, "enough", 7), 0);
 	make_qp(p, 0);
@@ -434,6 +437,9 @@ static void every_field_of_the_request_is_set_and_told(void)
 	EQUAL(message.starting_psn, 0xabcdef);
 	EQUAL(message.path_mtu, IBV_MTU_512);
 	EQUAL(message.qkey, 0x11223344);
+	EQUAL(message.local_eecn, 0x123456);
+	EQUAL(message.remote_eecn, 0xfedcba);
+	EQUAL(message.rdc_exists, 1);
 	EQUAL(message.qpn, p->id[0]->qp->qp_num);
 	EQUAL(message.retry_count, 2);
 	EQUAL(message.rnr_retry_count, 7);
@@ -450,12 +456,17 @@ static void every_field_of_the_request_is_set_and_told(void)
 	EQUAL(rdma_ack_cm_event(event), 0);
 
 	option(p->id[1], RDMUX_OPTION_CM_TARGET_ACK_DELAY, 11);
+	option(p->id[1], RDMUX_OPTION_CM_LOCAL_QKEY, 0x55667788);
+	option(p->id[1], RDMUX_OPTION_CM_LOCAL_EECN, 0xabcdef);
 	EQUAL(rdmux_set_private_data(p->id[1], RDMUX_CM_DREP, "well", 5), 0);
 	make_qp(p, 1);
 	accept_it(p);
 	event = event_of(p, 0, RDMA_CM_EVENT_ESTABLISHED, 0);
 	EQUAL(rdmux_get_message(event, &message), 0);
 	EQUAL(message.target_ack_delay, 11);
+	EQUAL(message.qkey, 0x55667788);
+	EQUAL(message.qpn, p->id[1]->qp->qp_num);
+	EQUAL(message.local_eecn, 0xabcdef);
 	EQUAL(message.failover_accepted, 0);
 	EQUAL(rdma_ack_cm_event(event), 0);
 	event = event_of(p, 1, RDMA_CM_EVENT_ESTABLISHED, 0);
@@ -566,6 +577,9 @@ static void options_out_of_range_are_refused(void)
 		{ RDMUX_OPTION_CM_SERVICE_TIMEOUT, 32 },
 		{ RDMUX_OPTION_CM_MAX_REDIRECTS, 16 },
 		{ RDMUX_OPTION_CM_MESSAGES, 2 },
+		{ RDMUX_OPTION_CM_LOCAL_EECN, 1 << 24 },
+		{ RDMUX_OPTION_CM_REMOTE_EECN, 1 << 24 },
+		{ RDMUX_OPTION_CM_RDC_EXISTS, 2 },
 	};
 	struct pair *p = routed(-1);
 	uint32_t value;
@@ -579,7 +593,7 @@ static void options_out_of_range_are_refused(void)
 		SETS(rdma_set_option(p->id[0], RDMUX_OPTION_CM, bad[i].name, NULL, sizeof(value)),
 		     EINVAL);
 	}
-	SETS(rdma_set_option(p->id[0], RDMUX_OPTION_CM, 11, &value, sizeof(value)), ENOSYS);
+	SETS(rdma_set_option(p->id[0], RDMUX_OPTION_CM, 14, &value, sizeof(value)), ENOSYS);
 }
 
 static void calls_in_the_wrong_state_are_refused(void)

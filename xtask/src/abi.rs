@@ -18,14 +18,23 @@ use anyhow::Result;
 use crate::report::Report;
 use crate::sh;
 
+/// Which programs.
+#[derive(clap::Args, Default)]
+pub(crate) struct Args {
+    /// Only these programs of `conformance/c`, or `documented`, those of the documentation; nothing is compared then.
+    programs: Vec<String>,
+}
+
 /// Runs all of it. What cannot be compared here is skipped.
-pub(crate) fn run(report: &mut Report) {
+pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("C ABI");
-    exports::run(report);
-    headers::run(report);
-    readme::run(report);
-    acm::run(report);
-    behaviour::run(report);
+    if args.programs.is_empty() {
+        exports::run(report);
+        headers::run(report);
+        readme::run(report);
+        acm::run(report);
+    }
+    behaviour::run(&args.programs, report);
 }
 
 /// The committed tables.

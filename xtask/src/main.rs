@@ -44,7 +44,7 @@ enum Chore {
     /// `test`, then the suites that need the kernel's drivers and real programs.
     Ci(ci::Args),
     /// The C library: symbols and layouts beside the distribution's, and programs that try it.
-    Abi,
+    Abi(abi::Args),
     /// The conformance suite against the kernel's rdma_rxe, in a throw-away guest.
     Peer(peer::Args),
     /// Unmodified programs of the distribution, on rdmux.
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     match cli.chore {
         Chore::Test => test::run(&mut report),
         Chore::Ci(args) => ci::run(&args, &mut report),
-        Chore::Abi => abi::run(&mut report),
+        Chore::Abi(args) => abi::run(&args, &mut report),
         Chore::Peer(args) => peer::run(&args, &mut report),
         Chore::Programs(args) => programs::run(&args, &mut report),
         Chore::Fuzz(args) => fuzz::run(&args, &mut report),

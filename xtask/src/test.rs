@@ -24,7 +24,7 @@ pub(crate) fn run(report: &mut Report) {
     report.heading("documentation");
     report.check("documentation", doc());
 
-    abi::run(report);
+    abi::run(&abi::Args::default(), report);
     install::check(report);
     no_os::run(report);
     sim::run(&sim::Args::brief(), report);

@@ -9,17 +9,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rdmux::cm::{
-    ConnParam, EventChannel, EventKind, IbAddr, Id, IdOption, PathData, PathRecord, PortSpace,
-    ServiceId,
-};
+use rdmux::cm::{ConnParam, IdOption, PathData, ServiceId};
 use rdmux::umad::sm::{Attribute, PhysState, PortInfo, PortState as State};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Fabric, Method, MgmtClass, Port};
 use rdmux::{
-    Access, AckTimeout, Context, Cq, DeviceKind, Gid, Lid, MigState, Mr, Mtu, Pkey, PortState, Qp,
-    QpType, SendWr, WcStatus,
+    Access, AckTimeout, Context, Cq, DeviceKind, MigState, Mr, PortState, Qp, QpType, SendWr,
+    WcStatus,
 };
+use rdmux_command::two_paths::{Connected, Place, connect, record};
 
 use super::run::Bench;
 use super::stats::{Figure, Unit};
@@ -66,8 +64,7 @@ impl End {
 /// Two ends that are connected, and ready to migrate.
 struct Pair {
     ends: [End; 2],
-    _ids: [Id; 2],
-    _channels: [EventChannel; 2],
+    _connection: Connected,
 }
 
 impl Pair {
@@ -75,36 +72,21 @@ impl Pair {
         let fabric = Fabric::managed("switch:6")?;
         let contexts = [host(&fabric, "a")?, host(&fabric, "b")?];
         let [a, b] = &contexts;
-        let channels = [EventChannel::new(a)?, EventChannel::new(b)?];
-        let listener = Id::with_type(&channels[1], PortSpace::Ib, QpType::Rc)?;
-        let active = Id::with_type(&channels[0], PortSpace::Ib, QpType::Rc)?;
-        for id in [&listener, &active] {
-            id.set_option(IdOption::AckTimeout(TIMER.code()))?;
-        }
-        listener.bind(IbAddr::new(Gid::ZERO, SERVICE))?;
-        listener.listen(1)?;
         let records = [
             record(PathData::PRIMARY, [end(a, 1)?, end(b, 1)?]),
             record(PathData::ALTERNATE, [end(a, 2)?, end(b, 2)?]),
         ];
-        active.resolve_along(None, IbAddr::new(end(b, 1)?.0, SERVICE), &records)?;
-        next(&channels[0], EventKind::RouteResolved)?;
         let ends = [End::new(a)?, End::new(b)?];
         let param = ConnParam { retry_count: RETRIES, rnr_retry_count: 7, ..ConnParam::default() };
-        active.attach_qp(&ends[0].qp)?;
-        active.connect(&param)?;
-        let request = next(&channels[1], EventKind::ConnectRequest)?.take_id();
-        let passive = request.context("the request has no id")?;
-        passive.attach_qp(&ends[1].qp)?;
-        passive.accept(&param)?;
-        next(&channels[0], EventKind::Established)?;
-        next(&channels[1], EventKind::Established)?;
+        let options = [IdOption::AckTimeout(TIMER.code())];
+        let qps = [&ends[0].qp, &ends[1].qp];
+        let connection = connect([a, b], qps, (SERVICE, &records), (&param, &options), LIMIT)?;
         let start = Instant::now();
         while ends.iter().any(|end| end.qp.migration() != MigState::Armed) {
             ensure!(start.elapsed() < LIMIT, "the connection is not armed");
             thread::yield_now();
         }
-        Ok(Self { ends, _ids: [active, passive], _channels: channels })
+        Ok(Self { ends, _connection: connection })
     }
 
     /// The longest time between two completions while the link goes down.
@@ -159,27 +141,8 @@ fn host(fabric: &Fabric, name: &str) -> Result<Context> {
 }
 
 /// Where a port is.
-fn end(context: &Context, port: u8) -> Result<(Gid, Lid)> {
+fn end(context: &Context, port: u8) -> Result<Place> {
     Ok((context.gid_of_port(port, 0)?, context.query_port_number(port)?.lid))
-}
-
-fn record(flags: u32, [from, to]: [(Gid, Lid); 2]) -> PathData {
-    let record = PathRecord {
-        sgid: from.0,
-        dgid: to.0,
-        slid: from.1,
-        dlid: to.1,
-        pkey: Pkey::DEFAULT,
-        mtu: Mtu::M1024.code(),
-        packet_life_time: 8,
-        ..PathRecord::default()
-    };
-    PathData { flags: flags | PathData::BIDIRECTIONAL, record }
-}
-
-fn next(channel: &EventChannel, kind: EventKind) -> Result<rdmux::cm::Event> {
-    let event = channel.next(Some(LIMIT))?.context("no event came")?;
-    Ok(event.expect(kind, "connect")?)
 }
 
 /// Disables a port's link, as `ibportstate -D 0 PORT disable` does.

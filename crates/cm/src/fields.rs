@@ -43,6 +43,13 @@ pub enum CmOption {
     /// Whether the program is told of everything: events have the peer's message ([`Event::message`](crate::Event::message)), and
     /// LAP and MRA are events. Without it a LAP is refused.
     Messages(bool),
+    /// REQ and REP, local EECN: our end-to-end context, 24 bits, which only reliable datagrams have a use for (IBTA 12.6.5, 12.6.8).
+    /// In REP of XRC the queue pair stands there. Before `connect` or `accept`.
+    LocalEecn(u32),
+    /// REQ, remote EECN: the peer's end-to-end context, 24 bits, as [`Self::LocalEecn`]. Before `connect`.
+    RemoteEecn(u32),
+    /// REQ, RDC exists: whether there is a reliable datagram channel between the two contexts. Before `connect`.
+    RdcExists(bool),
 }
 
 /// What became of a REQ's alternate path (REP's "failover accepted", IBTA 12.7.30).
@@ -180,6 +187,9 @@ pub(crate) struct Fields {
     pub(crate) service_timeout: Option<u8>,
     pub(crate) max_redirects: Option<u8>,
     pub(crate) messages: bool,
+    pub(crate) local_eecn: u32,
+    pub(crate) remote_eecn: u32,
+    pub(crate) rdc_exists: bool,
 }
 
 /// How often a request may be redirected, unless its program says otherwise.
@@ -190,6 +200,9 @@ impl Fields {
     pub(crate) fn set(&mut self, option: CmOption) -> Result<(), &'static str> {
         let code =
             |code| if code > 31 { Err("the timeout code exceeds 31") } else { Ok(Some(code)) };
+        let eecn = |n: u32| {
+            if n >> 24 == 0 { Ok(n) } else { Err("an end-to-end context has 24 bits") }
+        };
         let count = |n| if n > 15 { Err("the number exceeds 15") } else { Ok(Some(n)) };
         match option {
             CmOption::RemoteResponseTimeout(c) => self.remote_response_timeout = code(c)?,
@@ -204,6 +217,9 @@ impl Fields {
             CmOption::ServiceTimeout(c) => self.service_timeout = code(c)?,
             CmOption::MaxRedirects(n) => self.max_redirects = count(n)?,
             CmOption::Messages(told) => self.messages = told,
+            CmOption::LocalEecn(n) => self.local_eecn = eecn(n)?,
+            CmOption::RemoteEecn(n) => self.remote_eecn = eecn(n)?,
+            CmOption::RdcExists(exists) => self.rdc_exists = exists,
         }
         Ok(())
     }

@@ -92,6 +92,35 @@ fn answer(net: &mut Net, passive: IdHandle, status: AprStatus) {
 }
 
 #[test]
+fn lap_shows_the_accepting_side_that_a_lost_rtu_was_sent() {
+    let (mut net, id) = connecting(None);
+    net.run_until_idle();
+    let passive = net.hosts[SERVER].event(EventKind::ConnectRequest).id;
+    let (now, server) = (net.now, &mut net.hosts[SERVER]);
+    server.cm.accept(now, passive, &param(0x22), &mut server.out).unwrap();
+    net.run_until_idle();
+    net.hosts[CLIENT].event(EventKind::ConnectResponse);
+    net.filter = Box::new(|message| !matches!(message, Message::Rtu(_)));
+    let client = &mut net.hosts[CLIENT];
+    client.cm.establish(now, id, &mut client.out).unwrap();
+    load(&mut net, id, 1, 1);
+    net.run_until_idle();
+    net.hosts[SERVER].event(EventKind::Established);
+    // LAP comes again, and is asked about.
+    net.pass(10 * SECOND);
+    net.hosts[SERVER].event(EventKind::AlternateRequest);
+    assert_eq!(
+        net.hosts[CLIENT].event(EventKind::MoreTime).status,
+        24,
+        "when it came a third time"
+    );
+    answer(&mut net, passive, AprStatus::LOADED);
+    net.run_until_idle();
+    assert_eq!(net.hosts[CLIENT].event(EventKind::AlternateResponse).status, 0);
+    net.end();
+}
+
+#[test]
 fn alternate_path_of_req_is_loaded_at_both_ends() {
     let (mut net, id) = connecting(Some(record(PathData::ALTERNATE, 1, 1)));
     let (_, req) = net.hosts[CLIENT].out.mads[0];

@@ -80,6 +80,9 @@ fn fields_of_req_are_those_of_the_options_and_the_peer_is_told_them() {
             CmOption::StartingPsn(0x12_3456),
             CmOption::PathMtu(Mtu::M256),
             CmOption::LocalQkey(0x77),
+            CmOption::LocalEecn(0x12_3456),
+            CmOption::RemoteEecn(0xfe_dcba),
+            CmOption::RdcExists(true),
         ],
     );
     connect(&mut net, id);
@@ -89,16 +92,23 @@ fn fields_of_req_are_those_of_the_options_and_the_peer_is_told_them() {
     assert_eq!((req.remote_cm_response_timeout, req.local_cm_response_timeout), (17, 19));
     assert_eq!((req.max_cm_retries, req.starting_psn), (3, Psn::new(0x12_3456)));
     assert_eq!((req.path_mtu, req.local_qkey), (Mtu::M256.code(), Qkey(0x77)));
+    assert_eq!((req.local_eecn, req.remote_eecn, req.rdc_exists), (0x12_3456, 0xfe_dcba, true));
     let negotiated = event.negotiated.unwrap();
     assert_eq!((negotiated.path_mtu, negotiated.sq_psn), (Mtu::M256, Psn::new(0x12_3456)));
 
     set(&mut net, SERVER, event.id, &[CmOption::TargetAckDelay(9), CmOption::LocalQkey(0x88)]);
-    set(&mut net, SERVER, event.id, &[CmOption::Failover(Failover::NotSupported)]);
+    set(
+        &mut net,
+        SERVER,
+        event.id,
+        &[CmOption::Failover(Failover::NotSupported), CmOption::LocalEecn(0xab_cdef)],
+    );
     accept(&mut net, event.id);
     net.run_until_idle();
     let event = net.hosts[CLIENT].event(EventKind::ConnectResponse);
     let Some(Message::Rep(rep)) = event.message().map(|mad| mad.message) else { panic!() };
     assert_eq!((rep.target_ack_delay, rep.failover_accepted, rep.local_qkey), (9, 1, Qkey(0x88)));
+    assert_eq!((rep.local_eecn, rep.local_qpn), (0xab_cdef, param(0x22).qp_num));
     // The path that the client's own queue pair gets is as short as it asked.
     assert_eq!(event.negotiated.unwrap().path_mtu, Mtu::M256);
     net.end();
@@ -126,6 +136,8 @@ fn options_out_of_range_or_too_late_are_refused() {
         CmOption::TargetAckDelay(32),
         CmOption::ServiceTimeout(32),
         CmOption::MaxRedirects(16),
+        CmOption::LocalEecn(1 << 24),
+        CmOption::RemoteEecn(u32::MAX),
     ] {
         let refused = net.hosts[CLIENT].cm.set_option(id, IdOption::Cm(option)).unwrap_err();
         assert_eq!(refused.errno(), 22, "{option:?}");

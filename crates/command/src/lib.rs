@@ -1,5 +1,5 @@
 //! What the command `rdmux` and its parts share: printing, processes of the same program, hosts for the time of a
-//! command, and where the C library is.
+//! command, connections with two paths, and where the C library is.
 #![forbid(unsafe_code)]
 
 pub mod child;
@@ -7,6 +7,7 @@ pub mod cmutil;
 pub mod hosts;
 pub mod library;
 pub mod output;
+pub mod two_paths;
 
 /// Prints a line. A reader that went away, as `head` does, ends the program without complaint.
 #[macro_export]

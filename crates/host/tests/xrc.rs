@@ -14,7 +14,7 @@ use common::{Host, connect_qp};
 use rdmux_host::proto::Status;
 use rdmux_host::{ConnectOptions, HostClient, HostName, RuntimeDir};
 use rdmux_testing::qp::{ALL_ACCESS as ALL, connected_to};
-use rdmux_transport::attr::{AddressVector, QpAttr, QpCaps, QpState, QpType};
+use rdmux_transport::attr::{AddressVector, AttrMask, MigState, QpAttr, QpCaps, QpState, QpType};
 use rdmux_transport::wr::{
     Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
@@ -152,7 +152,10 @@ impl Scene {
     }
 
     fn new(here: Option<Host>) -> Self {
-        let there = Host::start();
+        Self::between(here, Host::start())
+    }
+
+    fn between(here: Option<Host>, there: Host) -> Self {
         let sender = Process::on(here.as_ref().unwrap_or(&there));
         let receivers = [Process::on(&there), Process::on(&there)];
         let file = File::create(there.dir.path().join("domain")).unwrap();
@@ -400,6 +403,49 @@ fn data_for_one_who_is_killed_harm_nobody_else() {
     scene.recv(1, 4, 0, 64);
     post(&other, number(&scene.srqs[1]), SendOp::Send, &[scene.sender.sge(0, 8)]);
     assert_eq!(scene.receivers[1].wait().status, WcStatus::Success);
+}
+
+/// The target lives in the hub, and three processes hear by it, of which one is another process of the machine's.
+#[test]
+fn a_target_of_several_processes_migrates_and_all_go_on_hearing() {
+    let hosts = [Host::with_two_addresses(), Host::with_two_addresses()];
+    let [here, there] = hosts;
+    let (scene, target) = Scene::between(Some(here), there).connected();
+    let handle = Target::open(&scene.domains[0], target, 0).unwrap();
+    let second = |process: &Process| process.device.gid(1, 1).unwrap().gid;
+    let arm = |now: QpAttr, to: &Process| QpAttr {
+        alt_av: AddressVector { dgid: second(to), sgid_index: 1, ..now.av },
+        alt_port_num: 1,
+        alt_timeout: now.timeout,
+        path_mig_state: MigState::Rearm as u8,
+        state: QpState::Rts,
+        ..now
+    };
+    let mask = AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE;
+    scene.qp.modify(&arm(scene.qp.query(), &scene.receivers[0]), mask).unwrap();
+    let to_rts = AttrMask::STATE | AttrMask::SQ_PSN | AttrMask::TIMEOUT;
+    let receives = arm(handle.query().unwrap(), &scene.sender);
+    handle.modify(&QpAttr { timeout: AckTimeout::new(18), ..receives }, to_rts | mask).unwrap();
+    let is = |attr: QpAttr, state: MigState| attr.path_mig_state == state as u8;
+    while !is(scene.qp.query(), MigState::Armed) || !is(handle.query().unwrap(), MigState::Armed) {
+        // Each packet says whether its sender is ready.
+        scene.deliver(0, 100);
+    }
+
+    let (child, srqn) = receiver(&scene, target, 5);
+    let migrated = QpAttr { path_mig_state: MigState::Migrated as u8, ..scene.qp.query() };
+    scene.qp.modify(&migrated, AttrMask::PATH_MIG_STATE).unwrap();
+    scene.deliver(0, 3000);
+    scene.deliver(1, 3000);
+    post(&scene.qp, srqn, SendOp::Send, &[scene.sender.sge(0, 8)]);
+    assert_eq!(scene.sender.wait().status, WcStatus::Success, "the other process has it");
+    // The other holders are told the new path.
+    let told = scene.domains[1].query(target).unwrap();
+    assert!(is(told, MigState::Migrated), "{told:?}");
+    assert_eq!((told.av.dgid, told.av.sgid_index), (second(&scene.sender), 1));
+    assert_eq!(scene.qp.query().av.dgid, second(&scene.receivers[0]));
+    kill(child);
+    scene.deliver(1, 100);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rand::Rng;
 use rdmux_transport::Time;
 
 /// Events to come. Those of one time happen in the order in which they were put down.
@@ -34,6 +35,20 @@ impl<E> Agenda<E> {
     pub fn at(&mut self, time: Time, event: E) {
         self.events.insert((time.max(self.now), self.next_id), event);
         self.next_id += 1;
+    }
+
+    /// Puts events down for any times of a span: so many of each kind.
+    pub fn scatter(&mut self, span: Duration, happens: &[(u32, fn() -> E)], rng: &mut impl Rng) {
+        for (times, event) in happens {
+            for _ in 0..*times {
+                self.after(span.mul_f64(rng.random_range(0.0..1.0)), event());
+            }
+        }
+    }
+
+    /// Mixes what happens now into a number that differs when it happens at another time.
+    pub fn mix(&self, fingerprint: &mut u64, what: u64) {
+        *fingerprint = (*fingerprint ^ self.now.0 ^ what << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
     /// Takes the next event, and lets time pass until then.

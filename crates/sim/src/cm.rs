@@ -5,11 +5,13 @@
 //! most once for its cause and in an order that makes sense, and when everything is destroyed,
 //! nothing is left. Connections are RoCE's, over that network, and iWARP's, over streams that are cut anywhere. Each side knows the other's queue pair, each query for a path ends in what its driver
 //! said, and who asks for a transport that is not
-//! served there is never connected. Programs ask for time, send their peers elsewhere, and have connections be ready for other paths, of which each is loaded at both ends or at neither as far as it is told. Where the seed has no long cut and no node that starts anew, nobody may give up
+//! served there is never connected. Programs ask for time, send their peers elsewhere, and have connections be ready for other paths, of which each is loaded at both ends or at neither as far as it is told; a rail of the network
+//! may fail, and what has migrated to the other one goes on. Where the seed has no long cut and no node that starts anew, nobody may give up
 //! and no connection may be up on one side only.
 
 mod life;
 mod messages;
+mod migration;
 mod paths;
 mod program;
 mod streams;
@@ -125,8 +127,14 @@ pub struct CmStats {
     pub unrouted: u64,
     /// Lookups that were answered.
     pub looked_up: u64,
+    /// LAPs that were sent, repetitions not counted.
+    pub laps: u64,
     /// Alternate paths that both ends have loaded.
     pub alternates: u64,
+    /// Ends that went on by their alternate path.
+    pub migrations: u64,
+    /// Connections that went on when a rail had failed.
+    pub saved: u64,
     /// Requests for more time that arrived.
     pub respites: u64,
     /// Requests and lookups that went elsewhere.
@@ -153,7 +161,10 @@ impl AddAssign for CmStats {
         self.unreachable += other.unreachable;
         self.unrouted += other.unrouted;
         self.looked_up += other.looked_up;
+        self.laps += other.laps;
         self.alternates += other.alternates;
+        self.migrations += other.migrations;
+        self.saved += other.saved;
         self.respites += other.respites;
         self.redirected += other.redirected;
         self.disconnected += other.disconnected;
@@ -170,7 +181,7 @@ impl fmt::Display for CmStats {
         let net = &self.net;
         writeln!(
             f,
-            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} streams, {} refusals, {} given up, {} without a path, {} lookups, {} alternate paths, {} requests for time, {} redirections, {} disconnections, {} events",
+            "{} seeds, {:.1} s on their clocks: {} connections ({} of XRC), {} streams, {} refusals, {} given up, {} without a path, {} lookups, {} LAPs, {} alternate paths, {} migrations, {} connections that went on without a rail, {} requests for time, {} redirections, {} disconnections, {} events",
             self.seeds,
             self.virtual_time.as_secs_f64(),
             self.established,
@@ -180,7 +191,10 @@ impl fmt::Display for CmStats {
             self.unreachable,
             self.unrouted,
             self.looked_up,
+            self.laps,
             self.alternates,
+            self.migrations,
+            self.saved,
             self.respites,
             self.redirected,
             self.disconnected,
@@ -252,7 +266,8 @@ mod tests {
         assert!(all.extended > 300 && all.streams > 1000, "{all:?}");
         assert!(all.rejected > 200 && all.unreachable > 20 && all.looked_up > 200, "{all:?}");
         assert!(all.unrouted > 200, "{all:?}");
-        assert!(all.alternates > 40 && all.respites > 200 && all.redirected > 100, "{all:?}");
+        assert!(all.laps > 1000 && all.alternates > 400 && all.migrations > 400, "{all:?}");
+        assert!(all.saved > 100 && all.respites > 200 && all.redirected > 100, "{all:?}");
         assert!(all.net.lost > 1000 && all.net.duplicated > 1000 && all.net.delayed > 1000);
     }
 

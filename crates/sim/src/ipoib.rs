@@ -5,7 +5,6 @@
 //! time, and of a host that is there if nothing was lost; a wish to be a member ends in one answer; administration is asked one
 //! question about a group at a time, and has each port for what members want, and for no more if it never refused; and when all have left, nothing is left.
 
-mod administration;
 mod world;
 
 use std::fmt;

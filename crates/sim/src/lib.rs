@@ -23,6 +23,7 @@ pub mod net;
 pub mod scenario;
 pub mod subnet;
 
+mod administration;
 mod check;
 mod endpoint;
 mod env;

@@ -3,7 +3,7 @@
 //!
 //! What must be true: a wish ends in one event, unless it is taken back before, and a group that was joined is lost at most once; a
 //! group is known exactly as administration has told, and only while it is joined; a record and its components reach
-//! administration as they are; whoever was told that it is a member is one there, so that a datagram to its group comes unless the
+//! administration as they are; an id that was told that it is a member is one there, so that a datagram to its group comes unless the
 //! network loses it, once unless the network repeats it, and to nobody who has left or only sends; and when all have left,
 //! nothing is left.
 

@@ -341,12 +341,15 @@ impl<'a> Script<'a> {
             6 => m.migrated(id),
             7 => m.set_option(id, IdOption::Cm(CmOption::Messages(n > 64))),
             _ => {
-                let option = match n % 6 {
+                let option = match n % 9 {
                     0 => CmOption::RemoteResponseTimeout(n),
                     1 => CmOption::MaxRetries(n / 8),
                     2 => CmOption::StartingPsn(u32::from(n) << 17),
                     3 => CmOption::Failover(Failover::from_code(n / 64).unwrap_or_default()),
                     4 => CmOption::ServiceTimeout(n / 8),
+                    5 => CmOption::LocalEecn(u32::from(n) << 17),
+                    6 => CmOption::RemoteEecn(u32::from(n) << 17),
+                    7 => CmOption::RdcExists(n > 64),
                     _ => CmOption::MaxRedirects(n / 16),
                 };
                 m.set_option(id, IdOption::Cm(option))

@@ -1,5 +1,7 @@
 //! The C programs of `conformance/c` on the shared object, on virtual hosts of their own.
 
+mod documented;
+
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,7 +71,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// How long the service may take to notice that a process has ended.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(super) fn run(report: &mut Report) {
+pub(super) fn run(only: &[String], report: &mut Report) {
     if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
         return report
             .skip("behaviour of the C library", "no headers (libibverbs-dev, librdmacm-dev)");
@@ -79,6 +81,9 @@ pub(super) fn run(report: &mut Report) {
         Err(e) => return report.fail("behaviour of the C library", &format!("{e:#}")),
     };
     for program in PROGRAMS {
+        if !only.is_empty() && !only.iter().any(|name| name == program) {
+            continue;
+        }
         if (program.starts_with("umad")
             || ["port_events", "multicast", TWO_PORTS, BOTH_LINKS].contains(program))
             && !Path::new(UMAD_HEADER).is_file()
@@ -103,14 +108,10 @@ pub(super) fn run(report: &mut Report) {
             report.check(&format!("{prefix}{program} leaves nothing"), host.is_empty());
         }
     }
-    for (subnet, device) in [(Subnet::Plain, "roce"), (Subnet::Managed, "ib")] {
-        let what = format!("the program of docs/multicast.md, on {device}");
-        report.check(&what, host.run_documented(subnet, device));
+    if only.is_empty() || only.iter().any(|name| name == "documented") {
+        documented::run(&host, report);
     }
 }
-
-/// A group that no other test has.
-const GROUP: &str = "239.77.79.1";
 
 /// The subnets that programs run on if they need one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,27 +285,6 @@ impl Host {
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
         ensure!(ended_well || rows.any_failed(), "it did not run to its end");
         if on_fabric { self.has_no_files(subnet) } else { Ok(()) }
-    }
-
-    /// Compiles the program that the documentation shows, which joins a group and sends to it by its address, and runs it.
-    fn run_documented(&self, subnet: Subnet, device: &str) -> Result<()> {
-        let path = sh::root().join("docs/multicast.md");
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let snippet = super::readme::snippet(&text).context("docs/multicast.md has no C")?;
-        let (source, program) = (self.place.join("group.c"), self.place.join("group"));
-        fs::write(&source, snippet).with_context(|| source.display().to_string())?;
-        let mut cc = sh::command("cc");
-        cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I"]);
-        cc.arg(sh::root().join("crates/capi/include")).arg("-o").arg(&program).arg(&source);
-        let library = self.place.join("lib");
-        sh::run(cc.arg(library.join("librdmacm.so.1")).args(["-lrdmacm", "-libverbs"]))?;
-        if device == "ib" {
-            self.bring_up(subnet)?;
-        }
-        let mut run = self.command(&self.rdmux);
-        run.args(["run", "--device", device, "--"]).arg(&program);
-        run.args([&Self::address_on(subnet), GROUP, "hello"]);
-        sh::run(run.env("LD_LIBRARY_PATH", &library).env("RDMUX_HOST", subnet.host()))
     }
 
     /// Brings a fabric up that the host of this subnet attaches to. It stays for further programs.

@@ -83,10 +83,16 @@ fn by_acm_first(row: &Row) -> Option<Row> {
     Some(Row { title, run: Run::Exchange(exchange), ..row.clone() })
 }
 
-/// Groups by a GID, of members that hear and that only send.
+/// Groups by a GID and by an IPv6 address, of members that hear and that only send.
 fn groups() -> Vec<Row> {
     let by_gid = |how| mckey("-M ff15:7777::1", how).brief(&[Way::Udp]);
-    let rows = [Row::each(Way::HERE, &by_gid("")), Row::each(&[Way::Udp], &by_gid(" -o"))];
+    let by_ipv6 = |how| mckey("-m ff1e::77", how).brief(&[Way::Loopback6]);
+    let rows = [
+        Row::each(Way::HERE, &by_gid("")),
+        Row::each(&[Way::Udp], &by_gid(" -o")),
+        Row::each(&[Way::Loopback6], &by_ipv6("")),
+        Row::each(&[Way::Loopback6], &by_ipv6(" -o")),
+    ];
     rows.into_iter().flatten().map(|row| Row { device: Device::Ib, ..row }).collect()
 }
 

@@ -129,6 +129,13 @@ int rdmux_resolve_along(struct rdma_cm_id *id, struct sockaddr *src, struct sock
 /* 1: events have the peer's message (rdmux_get_message), and LAP and MRA are
  * events. Unless set 0: a LAP is then refused, and an MRA followed silently. */
 #define RDMUX_OPTION_CM_MESSAGES 10
+/* REQ and REP: our end-to-end context, 24 bits; REQ: the peer's, and whether
+ * (1) or not (0) there is a reliable datagram channel between the two. Only
+ * reliable datagrams have a use for these. In REP of XRC the queue pair stands
+ * where our context would. Unless set 0. */
+#define RDMUX_OPTION_CM_LOCAL_EECN 11
+#define RDMUX_OPTION_CM_REMOTE_EECN 12
+#define RDMUX_OPTION_CM_RDC_EXISTS 13
 
 /* Events beside those of enum rdma_cm_event_type.
  *
@@ -185,6 +192,8 @@ struct rdmux_cm_message {
 	uint32_t starting_psn;
 	uint32_t vendor_id; /* of enhanced connection establishment, */
 	uint32_t ece_options; /* and the options */
+	uint32_t local_eecn; /* REQ, and REP but of XRC: end-to-end contexts */
+	uint32_t remote_eecn;
 	uint16_t pkey;
 	uint16_t reason; /* REJ: IBTA table 108 */
 	uint8_t status; /* SIDR_REP; APR: IBTA table 124 */
@@ -205,7 +214,8 @@ struct rdmux_cm_message {
 	uint8_t failover_accepted; /* as RDMUX_OPTION_CM_FAILOVER_ACCEPTED */
 	uint8_t service_timeout; /* code */
 	uint8_t private_data_len; /* the size of the field, whatever was said in it */
-	uint8_t reserved[2];
+	uint8_t rdc_exists; /* reliable datagram channel */
+	uint8_t reserved[1];
 	uint8_t info[72]; /* REJ, SIDR_REP, APR: additional information */
 	struct rdmux_cm_path primary; /* REQ */
 	struct rdmux_cm_path alternate; /* REQ, LAP */

@@ -17,6 +17,9 @@ pub const RDMUX_OPTION_CM_FAILOVER_ACCEPTED: c_uint = 7;
 pub const RDMUX_OPTION_CM_SERVICE_TIMEOUT: c_uint = 8;
 pub const RDMUX_OPTION_CM_MAX_REDIRECTS: c_uint = 9;
 pub const RDMUX_OPTION_CM_MESSAGES: c_uint = 10;
+pub const RDMUX_OPTION_CM_LOCAL_EECN: c_uint = 11;
+pub const RDMUX_OPTION_CM_REMOTE_EECN: c_uint = 12;
+pub const RDMUX_OPTION_CM_RDC_EXISTS: c_uint = 13;
 pub const RDMUX_CM_EVENT_ALTERNATE_REQUEST: rdma_cm_event_type = 128;
 pub const RDMUX_CM_EVENT_ALTERNATE_RESPONSE: rdma_cm_event_type = 129;
 pub const RDMUX_CM_EVENT_MORE_TIME: rdma_cm_event_type = 130;
@@ -65,6 +68,8 @@ pub struct rdmux_cm_message {
     pub starting_psn: u32,
     pub vendor_id: u32,
     pub ece_options: u32,
+    pub local_eecn: u32,
+    pub remote_eecn: u32,
     pub pkey: u16,
     pub reason: u16,
     pub status: u8,
@@ -85,7 +90,8 @@ pub struct rdmux_cm_message {
     pub failover_accepted: u8,
     pub service_timeout: u8,
     pub private_data_len: u8,
-    pub reserved: [u8; 2],
+    pub rdc_exists: u8,
+    pub reserved: [u8; 1],
     pub info: [u8; 72],
     pub primary: rdmux_cm_path,
     pub alternate: rdmux_cm_path,

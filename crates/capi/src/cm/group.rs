@@ -123,7 +123,7 @@ unsafe impl Send for Retired {}
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        // SAFETY: it came from a box, and whoever drops this knows that nobody reads the table.
+        // SAFETY: it came from a box, and this is dropped when nobody reads the table.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }

@@ -304,6 +304,8 @@ impl rdmux_cm_message {
         (self.pkey, self.path_mtu) = (req.pkey.0, req.path_mtu);
         (self.max_retries, self.srq) = (req.max_cm_retries, req.srq.into());
         (self.primary, self.alternate) = (path(&req.primary), path(&req.alternate));
+        (self.local_eecn, self.remote_eecn) = (req.local_eecn, req.remote_eecn);
+        self.rdc_exists = req.rdc_exists.into();
         self.tell_private(&req.private_data);
     }
 
@@ -312,8 +314,10 @@ impl rdmux_cm_message {
         (self.vendor_id, self.ece_options) = (rep.vendor_id, options);
         (self.ca_guid, self.qkey) = (rep.local_ca_guid.0, rep.local_qkey.0);
         // With XRC it stands where the end-to-end context is.
-        let qpn = rep.local_qpn.get();
-        self.qpn = if qpn == 0 { rep.local_eecn } else { qpn };
+        (self.qpn, self.local_eecn) = match (rep.local_qpn.get(), rep.local_eecn) {
+            (0, qpn) => (qpn, 0),
+            of_itself => of_itself,
+        };
         self.starting_psn = rep.starting_psn.get();
         self.responder_resources = rep.responder_resources;
         self.initiator_depth = rep.initiator_depth;

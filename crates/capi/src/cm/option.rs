@@ -62,7 +62,7 @@ pub(super) unsafe fn set(
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => IdOption::AckTimeout(read(value, len)?),
             (RDMUX_OPTION_IWARP, RDMUX_OPTION_IWARP_PEER_TO_PEER) => {
-                IdOption::PeerToPeer(either(read(value, len)?)?)
+                IdOption::PeerToPeer(either(read::<u32>(value, len)?)?)
             }
             (RDMUX_OPTION_CM, name) => return set_of_cm(id, name, read(value, len)?),
             (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return set_path(id, value, len),
@@ -102,14 +102,16 @@ fn of_cm(name: u32, value: u32) -> Result<CmOption> {
         }
         RDMUX_OPTION_CM_SERVICE_TIMEOUT => CmOption::ServiceTimeout(byte?),
         RDMUX_OPTION_CM_MAX_REDIRECTS => CmOption::MaxRedirects(byte?),
-        RDMUX_OPTION_CM_MESSAGES if value < 2 => CmOption::Messages(value == 1),
-        RDMUX_OPTION_CM_MESSAGES => return Err(Errno::EINVAL),
+        RDMUX_OPTION_CM_MESSAGES => CmOption::Messages(either(value)?),
+        RDMUX_OPTION_CM_LOCAL_EECN => CmOption::LocalEecn(value),
+        RDMUX_OPTION_CM_REMOTE_EECN => CmOption::RemoteEecn(value),
+        RDMUX_OPTION_CM_RDC_EXISTS => CmOption::RdcExists(either(value)?),
         _ => return Err(Errno(libc::ENOSYS)),
     })
 }
 
 /// A switch, of which nothing but 0 and 1 makes sense.
-fn either(value: c_int) -> Result<bool> {
+fn either(value: u32) -> Result<bool> {
     match value {
         0 => Ok(false),
         1 => Ok(true),

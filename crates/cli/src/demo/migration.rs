@@ -3,13 +3,11 @@
 
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
-use rdmux::cm::{
-    CmOption, ConnParam, EventChannel, EventKind, IbAddr, Id, IdOption, PathData, PathRecord,
-    PortSpace, ServiceId,
-};
-use rdmux::{Context, Gid, Lid, MigState, Mtu, Pkey, QpType, SendWr};
+use anyhow::{Result, ensure};
+use rdmux::cm::{CmOption, ConnParam, EventChannel, EventKind, IdOption, PathData, ServiceId};
+use rdmux::{Context, Lid, MigState, QpType, SendWr};
 use rdmux_command::cmutil;
+use rdmux_command::two_paths::{self, Connected, Place};
 
 use super::fabric::until;
 use super::infiniband::{End, Ground, SIZE, compare};
@@ -20,58 +18,33 @@ use super::stage::Done;
 const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_de30);
 
 /// Where the path of a number begins and ends, at a host.
-fn place(context: &Context, number: u16) -> Result<(Gid, Lid)> {
+fn place(context: &Context, number: u16) -> Result<Place> {
     Ok((context.gid(0)?, Lid(context.query_port()?.lid.0 + number)))
 }
 
 /// The record of the path of a number, for the primary or the alternate path.
 fn record([a, b]: &[Context; 2], role: u32, number: u16) -> Result<PathData> {
-    let (from, to) = (place(a, number)?, place(b, number)?);
-    let record = PathRecord {
-        sgid: from.0,
-        dgid: to.0,
-        slid: from.1,
-        dlid: to.1,
-        pkey: Pkey::DEFAULT,
-        mtu: Mtu::M1024.code(),
-        packet_life_time: 8,
-        ..PathRecord::default()
-    };
-    Ok(PathData { flags: role | PathData::BIDIRECTIONAL, record })
+    Ok(two_paths::record(role, [place(a, number)?, place(b, number)?]))
 }
 
 /// Two ends, and how they were connected.
 struct Connection {
     ends: [End; 2],
-    ids: [Id; 2],
-    channels: [EventChannel; 2],
+    cm: Connected,
 }
 
 impl Connection {
     fn new(contexts: &[Context; 2]) -> Result<Self> {
         let [a, b] = contexts;
-        let channels = [EventChannel::new(a)?, EventChannel::new(b)?];
-        let listener = Id::with_type(&channels[1], PortSpace::Ib, QpType::Rc)?;
-        listener.bind(IbAddr::new(Gid::ZERO, SERVICE))?;
-        listener.set_option(IdOption::Cm(CmOption::Messages(true)))?;
-        listener.listen(1)?;
-        let active = Id::with_type(&channels[0], PortSpace::Ib, QpType::Rc)?;
         let records =
             [record(contexts, PathData::PRIMARY, 0)?, record(contexts, PathData::ALTERNATE, 1)?];
-        active.resolve_along(None, IbAddr::new(b.gid(0)?, SERVICE), &records)?;
-        expect(&channels[0], EventKind::RouteResolved)?;
         let ends = [End::new(a, QpType::Rc)?, End::new(b, QpType::Rc)?];
         let param = ConnParam { retry_count: 7, rnr_retry_count: 7, ..ConnParam::default() };
-        active.attach_qp(&ends[0].qp)?;
-        active.connect(&param)?;
-        let mut request =
-            cmutil::expect(&channels[1], EventKind::ConnectRequest, "go on", TIMEOUT)?;
-        let passive = request.take_id().context("a request without an id")?;
-        passive.attach_qp(&ends[1].qp)?;
-        passive.accept(&param)?;
-        expect(&channels[0], EventKind::Established)?;
-        expect(&channels[1], EventKind::Established)?;
-        Ok(Self { ends, ids: [active, passive], channels })
+        let options = [IdOption::Cm(CmOption::Messages(true))];
+        let qps = [&ends[0].qp, &ends[1].qp];
+        let paths = (SERVICE, &records[..]);
+        let cm = two_paths::connect([a, b], qps, paths, (&param, &options), TIMEOUT)?;
+        Ok(Self { ends, cm })
     }
 
     fn until_both_are(&self, state: MigState) -> Result<()> {
@@ -97,7 +70,7 @@ impl Connection {
     fn migrate(&self) -> Result<()> {
         self.ends[0].qp.migrate()?;
         self.until_both_are(MigState::Migrated)?;
-        self.ids.iter().try_for_each(|id| Ok(id.notify_migrated()?))
+        self.cm.ids.iter().try_for_each(|id| Ok(id.notify_migrated()?))
     }
 }
 
@@ -115,10 +88,10 @@ pub(super) fn there_and_back(ground: &Ground) -> Result<Done> {
     connection.migrate()?;
     let time = start.elapsed();
     connection.send(contexts, 1, 12)?;
-    connection.ids[0].load_alternate(&[record(contexts, PathData::ALTERNATE, 0)?], &[])?;
-    expect(&connection.channels[1], EventKind::AlternateRequest)?;
-    connection.ids[1].accept_alternate(&[])?;
-    expect(&connection.channels[0], EventKind::AlternateResponse)?;
+    connection.cm.ids[0].load_alternate(&[record(contexts, PathData::ALTERNATE, 0)?], &[])?;
+    expect(&connection.cm.channels[1], EventKind::AlternateRequest)?;
+    connection.cm.ids[1].accept_alternate(&[])?;
+    expect(&connection.cm.channels[0], EventKind::AlternateResponse)?;
     connection.until_both_are(MigState::Armed)?;
     connection.migrate()?;
     connection.send(contexts, 0, 13)?;

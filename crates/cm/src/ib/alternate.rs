@@ -24,6 +24,9 @@ use super::{Cm, ConnEvent, Upcall, format};
 use crate::path::{MadPath, Path};
 use crate::sink::Sink;
 
+/// How many answered LAPs a connection remembers: more than a program sends while one of them is under way.
+const OLD_LAPS: usize = 16;
+
 /// What APR says.
 pub(crate) struct Answer<'a> {
     pub(crate) status: AprStatus,
@@ -77,6 +80,10 @@ impl Cm {
             self.refuse_lap(path, tid, ids, AprStatus::INVALID_COMM_ID, sink);
             return None;
         };
+        if c.state().awaits_rtu() && c.local_qpn == lap.remote_qpn {
+            // Only who has established sends LAP, so RTU was lost. LAP comes again.
+            return self.established(ids.0);
+        }
         if c.state() != State::Established {
             self.counters.unexpected += 1;
             return None;
@@ -104,7 +111,7 @@ impl Cm {
                 let mad = **apr;
                 return self.lap_again(ids.0, &mad, sink);
             }
-            _ if c.old_laps.contains(&Some(tid)) => {
+            _ if c.old_laps.contains(&tid) => {
                 self.counters.duplicates += 1;
                 return None;
             }
@@ -159,8 +166,8 @@ impl Cm {
         };
         let Lapping::Asked(tid) = c.lap else { return false };
         let mad = format::apr(c, tid, answer);
-        c.old_laps.rotate_right(1);
-        c.old_laps[0] = Some(tid);
+        c.old_laps.truncate(OLD_LAPS - 1);
+        c.old_laps.push_front(tid);
         (c.lap, c.mra) = (Lapping::Answered(tid, Box::new(mad)), None);
         if let Some(path) = answer.path {
             c.take_path(path);

@@ -1,6 +1,7 @@
 //! One connection: what both sides keep of it.
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use rdmux_transport::Time;
@@ -49,7 +50,7 @@ pub(crate) struct Conn {
     /// How far a LAP is.
     pub(super) lap: Lapping,
     /// The transactions of LAPs that were answered before the last one: a datagram that was delayed is no new wish.
-    pub(super) old_laps: [Option<u64>; 4],
+    pub(super) old_laps: VecDeque<u64>,
     /// The MRA that the program has sent of the message that it is to answer, for when that comes again.
     pub(super) mra: Option<Box<Mad>>,
     /// How often the peer has asked for more time.
@@ -128,7 +129,7 @@ impl Conn {
             former_path: None,
             is_active: new.state.awaits_rep(),
             lap: Lapping::None,
-            old_laps: [None; 4],
+            old_laps: VecDeque::new(),
             mra: None,
             respites: 0,
             service_timeout: new.service_timeout,

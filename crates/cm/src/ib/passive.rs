@@ -155,7 +155,7 @@ impl Cm {
         self.established(conn)
     }
 
-    fn established(&mut self, conn: u32) -> Option<Upcall> {
+    pub(super) fn established(&mut self, conn: u32) -> Option<Upcall> {
         self.answered(conn);
         self.counters.established += 1;
         let c = self.conns.get_mut(&conn)?;

@@ -1,4 +1,4 @@
-//! An id that finds a way and is never connected: the connection manager looks for neighbours and paths, whoever asks.
+//! An id that finds a way and is never connected: the connection manager looks for neighbours and paths for all that ask.
 
 use std::sync::Arc;
 use std::time::Duration;

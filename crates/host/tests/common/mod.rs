@@ -60,14 +60,22 @@ impl Host {
         (Self { service: Some(service.start().unwrap()), ..host }, first)
     }
 
+    /// Starts a host with two addresses.
+    pub(crate) fn with_two_addresses() -> Self {
+        Self::start_with(|options| options.addresses = Some(vec![Ipv4Addr::UNSPECIFIED.into(); 2]))
+    }
+
+    /// Options that have addresses say how many.
     fn new(change: impl Fn(&mut ServiceOptions)) -> (Self, Service) {
         let dir = temp_dir();
         let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
         let mut options = ServiceOptions::new(HostName::new("test").unwrap(), runtime);
         change(&mut options);
+        let count = options.addresses.as_ref().map_or(1, Vec::len);
         loop {
-            let ip = loopback_address();
-            options.addresses = Some(vec![ip]);
+            let addresses: Vec<IpAddr> = (0..count).map(|_| loopback_address()).collect();
+            let ip = addresses[0];
+            options.addresses = Some(addresses);
             match Service::new(options.clone()) {
                 Ok(service) => return (Self { service: None, ip, options, dir }, service),
                 Err(HostError::PortInUse { .. }) => {}

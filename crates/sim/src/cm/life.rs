@@ -6,6 +6,7 @@ use rdmux_cm::{ChannelId, Event, EventKind};
 
 use rdmux_wire::Qpn;
 
+use super::migration::Ways;
 use crate::net::NodeId;
 
 /// Which side of what an id is.
@@ -47,6 +48,8 @@ pub(super) struct Life {
     pub(super) loaded: u32,
     /// Alternate paths of its peer's that it has taken.
     pub(super) taken: u32,
+    /// Its paths.
+    pub(super) ways: Ways,
     gave_up: bool,
     got: BTreeMap<EventKind, u32>,
 }
@@ -68,6 +71,7 @@ impl Life {
             laps: 0,
             loaded: 0,
             taken: 0,
+            ways: Ways::default(),
             gave_up: false,
             got: BTreeMap::new(),
         }

@@ -15,6 +15,7 @@ use rdmux_wire::Mtu;
 use rdmux_wire::sa::PathRecord;
 
 use super::life::Role;
+use super::migration::Rails;
 use super::program::Thought;
 use super::world::{Happening, Key, World};
 use crate::net::NodeId;
@@ -33,15 +34,16 @@ pub(super) enum Word {
 /// Whether programs of a scenario say such things, and when.
 pub(super) struct Words {
     /// Of its own, so that what else a seed means does not depend on them.
-    rng: ChaCha8Rng,
+    pub(super) rng: ChaCha8Rng,
     pub(super) are_said: bool,
+    pub(super) rails: Rails,
 }
 
 impl Words {
     pub(super) fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ u64::from_be_bytes(*b"messages"));
         let are_said = rng.random_bool(0.7);
-        Self { rng, are_said }
+        Self { rng, are_said, rails: Rails::default() }
     }
 
     /// Has an id hear of everything.
@@ -60,7 +62,7 @@ pub(super) fn other_ip(node: NodeId) -> IpAddr {
 
 impl World {
     /// A program will say something: at once, soon, or late.
-    fn says_later(&mut self, key: Key, word: Word) {
+    pub(super) fn says_later(&mut self, key: Key, word: Word) {
         let rng = &mut self.words.rng;
         let delay = match rng.random_range(0..3) {
             0 => Duration::ZERO,
@@ -80,29 +82,43 @@ impl World {
     pub(super) fn talks(&mut self, key: Key, event: &Event) -> Result<(), String> {
         match event.kind {
             EventKind::ConnectRequest => {
+                self.begins(key, event);
                 self.perhaps(0.2, key, Word::AskForTime);
                 self.perhaps(0.1, key, Word::Redirect);
             }
             EventKind::ConnectResponse => {
+                self.begins(key, event);
                 self.perhaps(0.2, key, Word::AskForTime);
-                for _ in 0..3 {
-                    self.perhaps(0.5, key, Word::Load);
-                }
+                self.perhaps(0.1, key, Word::Load); // too early
             }
             EventKind::AlternateRequest => {
+                self.is_offered(key, event)?;
                 self.perhaps(0.3, key, Word::AskForTime);
                 let takes = self.words.rng.random_bool(0.7);
                 self.says_later(key, Word::Answer(takes));
             }
-            EventKind::AlternateResponse if event.status == 0 => {
-                self.stats.alternates += 1;
-                self.perhaps(0.6, key, Word::Migrated);
-                self.perhaps(0.5, key, Word::Load);
+            EventKind::AlternateResponse => {
+                self.is_answered(key, event.status)?;
+                if event.status == 0 {
+                    self.stats.alternates += 1;
+                    self.perhaps(0.5, key, Word::Migrated);
+                }
+                self.perhaps(0.7, key, Word::Load);
             }
-            EventKind::MoreTime => self.stats.respites += 1,
+            EventKind::MoreTime => {
+                self.stats.respites += 1;
+                self.waits(key.0, event)?;
+            }
             _ => {}
         }
         Ok(())
+    }
+
+    /// A connection is up at the end that made it, which may have it be ready for other paths.
+    pub(super) fn is_up(&mut self, key: Key) {
+        for odds in [0.8, 0.3] {
+            self.perhaps(odds, key, Word::Load);
+        }
     }
 
     /// Says something. It may be an error; then it must not change anything.
@@ -113,6 +129,16 @@ impl World {
         };
         if self.nodes[at].life != life {
             return Err(format!("{key:?} outlives its node"));
+        }
+        match word {
+            // What could be saved goes by the rail that is left.
+            Word::Migrated if self.words.rails.has_failed() => return Ok(()),
+            Word::Migrated if role == Role::Active => {
+                self.both_migrate(key);
+                return self.flush(at);
+            }
+            Word::Migrated | Word::Answer(_) => self.says_migrated(key),
+            _ => {}
         }
         let to = self.words.rng.random_range(0..self.nodes.len());
         let records = self.records(at, id);
@@ -133,7 +159,7 @@ impl World {
                 let reason = if takes { 0 } else { 3 };
                 cm.answer_alternate(id, &Refusal { reason, ..Refusal::default() }, out)
             }
-            Word::Migrated => cm.migrated(id),
+            Word::Migrated => Ok(()),
         };
         self.trace(format_args!("{key:?} {word:?}: {result:?}"));
         if let (Ok(()), Some(life)) = (&result, self.lives.get_mut(&key)) {
@@ -142,10 +168,14 @@ impl World {
                     life.ended_here = true;
                     life.redirected = true;
                 }
-                Word::Load => life.laps += 1,
+                Word::Load => {
+                    life.laps += 1;
+                    life.ways.offered = records.first().map(|r| (r.record.sgid, r.record.dgid));
+                    self.stats.laps += 1;
+                }
                 Word::Answer(true) => {
                     life.taken += 1;
-                    self.perhaps(0.6, key, Word::Migrated);
+                    life.ways.load();
                 }
                 Word::AskForTime | Word::Answer(false) | Word::Migrated => {}
             }
@@ -159,7 +189,12 @@ impl World {
         let peer = peer.and_then(|peer| self.node_at(peer.ip())).unwrap_or(at);
         let mut one_of = |node: NodeId| {
             let addresses = [self.nodes[node].ip, other_ip(node)];
-            *addresses.choose(&mut self.words.rng).expect("there are two")
+            let alive = addresses.map(|ip| self.words.rails.is_alive(ip.into()));
+            let only = addresses.into_iter().zip(alive).find(|_| alive != [true; 2]);
+            match only {
+                Some(_) => addresses[usize::from(!alive[0])],
+                None => *addresses.choose(&mut self.words.rng).expect("there are two"),
+            }
         };
         let record = PathRecord {
             sgid: one_of(at).into(),

@@ -135,6 +135,13 @@ impl World {
         }
     }
 
+    /// What fails when everything has started.
+    pub(super) fn plan_failure(&mut self) {
+        if let Some((rail, after)) = self.words.failure() {
+            self.agenda.after(self.scenario.span * 2 + after, Happening::Fails(rail));
+        }
+    }
+
     fn sometime(&mut self, happening: Happening) {
         let delay = self.scenario.span.mul_f64(self.rng.random_range(0.0..2.0));
         self.agenda.after(delay, happening);
@@ -142,12 +149,17 @@ impl World {
 
     /// A program will do something when it has thought about it: at once, soon, or late.
     fn later(&mut self, key: Key, deed: Deed) {
+        self.later_by(key, deed, Duration::ZERO);
+    }
+
+    /// As [`later`](Self::later), and this much later.
+    fn later_by(&mut self, key: Key, deed: Deed, linger: Duration) {
         let delay = match self.rng.random_range(0..4) {
             0 => Duration::ZERO,
             1 | 2 => Duration::from_micros(self.rng.random_range(0..5000)),
             _ => Duration::from_millis(self.rng.random_range(0..150)),
         };
-        self.agenda.after(delay, Happening::Thinks(Thought::Do(key, deed)));
+        self.agenda.after(delay + linger, Happening::Thinks(Thought::Do(key, deed)));
     }
 
     pub(super) fn thinks(&mut self, thought: Thought) -> Result<(), String> {
@@ -243,7 +255,10 @@ impl World {
                     life.said_yes = true;
                     life.qpn = Some(param.qp_num);
                 }
-                Deed::Establish => life.established = true,
+                Deed::Establish => {
+                    life.established = true;
+                    self.is_up(key);
+                }
                 Deed::Reject => life.ended_here = true,
                 Deed::Destroy => {
                     life.ended_here = true;
@@ -316,11 +331,13 @@ impl World {
 
     /// Some connections are ended by one side, some by both, some stay.
     fn maybe_ends(&mut self, key: Key) {
-        match self.rng.random_range(0..4) {
-            0 | 1 => self.later(key, Deed::Disconnect),
-            2 => self.later(key, Deed::Destroy),
-            _ => {}
-        }
+        let deed = match self.rng.random_range(0..4) {
+            0 | 1 => Deed::Disconnect,
+            2 => Deed::Destroy,
+            _ => return,
+        };
+        let linger = self.words.linger();
+        self.later_by(key, deed, linger);
     }
 
     pub(super) fn resolve_route(&mut self, at: NodeId, id: IdHandle) -> Result<(), String> {

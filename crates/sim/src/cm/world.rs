@@ -45,6 +45,7 @@ pub(super) enum Happening {
     Reset,
     Stranger(NodeId),
     Cut(NodeId, NodeId),
+    Fails(u8),
     Dies(NodeId, ChannelId),
     Restarts(NodeId),
 }
@@ -171,6 +172,7 @@ impl World {
             world.listen(node);
         }
         world.plan();
+        world.plan_failure();
         world
     }
 
@@ -254,6 +256,7 @@ impl World {
                 self.net.partition(a, b, until);
                 Ok(())
             }
+            Happening::Fails(rail) => self.fails(rail),
             Happening::Dies(at, channel) => {
                 self.trace(format_args!("node {at}: process {} dies", channel.0));
                 self.end_lives(at, Some(channel));
@@ -300,6 +303,7 @@ impl World {
                 self.does_stream(at, wish);
             }
             for (path, mad) in out.mads {
+                self.check_quiet(at, &mad)?;
                 self.send(at, &path, &mad);
             }
             for (channel, event) in out.events {
@@ -342,6 +346,9 @@ impl World {
 
     fn send(&mut self, from: NodeId, path: &MadPath, mad: &[u8; 256]) {
         let Some(to) = self.node_at(path.remote().ip().to_canonical()) else { return };
+        if !self.has_rails(path) {
+            return;
+        }
         let mut hasher = DefaultHasher::new();
         (from, to, mad).hash(&mut hasher);
         let identity = hasher.finish();
@@ -370,7 +377,8 @@ impl World {
         if !self.scenario.strict() {
             return Ok(());
         }
-        for (key, life) in &self.lives {
+        let judged = self.lives.iter().filter(|(_, life)| !self.words.rails.excuse(life.token));
+        for (key, life) in judged {
             // A lookup has no MRA, so a slow program is an excuse; so is a refusal, of which each may be lost.
             let refused = self
                 .lives

@@ -14,19 +14,15 @@ use rdmux_wire::ipoib::{LinkAddress, Resolution};
 use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask};
 use rdmux_wire::{Gid, Qpn};
 
-use super::administration::{Groups, Question, Wanted};
 use super::{IpoibFailure, IpoibScenario, IpoibStats};
+use crate::administration::{Fate, Groups, Manner, Question, Wanted};
 use crate::agenda::Agenda;
 
 /// No run has more events than this.
 const EVENTS: u64 = 1_000_000;
 /// How long a question for an address lasts at most: all pauses together.
 const PATIENCE: Duration = Duration::from_millis(3000);
-/// When the host gives up a question to administration.
-const GIVES_UP: Duration = Duration::from_secs(5);
-const ETIMEDOUT: i32 = 110;
 const ENETRESET: i32 = 102;
-const EINVAL: i32 = 22;
 
 enum Event {
     Arrive { to: usize, from: usize, bytes: Vec<u8> },
@@ -184,11 +180,7 @@ impl World {
             (scenario.wishes, || Event::Wish),
             (scenario.forgets, || Event::Forget),
         ];
-        for (times, event) in happens {
-            for _ in 0..times {
-                agenda.after(scenario.span.mul_f64(rng.random_range(0.0..1.0)), event());
-            }
-        }
+        agenda.scatter(scenario.span, &happens, &mut rng);
         let is_kind = scenario.refuses == 0.0 && scenario.silent == 0.0;
         Self {
             scenario,
@@ -335,9 +327,7 @@ impl World {
     }
 
     fn note(&mut self, what: u64) {
-        let now = self.agenda.now().0;
-        self.stats.fingerprint =
-            (self.stats.fingerprint ^ now ^ what << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.agenda.mix(&mut self.stats.fingerprint, what);
     }
 
     /// A program looks for an address.
@@ -445,18 +435,12 @@ impl World {
         ensure!(mgid.is_zero() || other.is_none(), "two questions about {mgid} at a time");
         self.hosts[host].open.push(question);
         let epoch = self.hosts[host].epoch;
-        let is_silent = self.rng.random_bool(self.scenario.silent);
-        // The question was lost, or its answer was.
-        if is_silent && self.rng.random_bool(0.5) {
+        let IpoibScenario { refuses, silent, think, .. } = self.scenario;
+        let Fate { is_done_unheard, errno, after } =
+            Manner { refuses, silent, think }.draw(&mut self.rng);
+        if is_done_unheard {
             self.groups.answer(host, &question);
         }
-        let errno = if is_silent {
-            Some(ETIMEDOUT)
-        } else {
-            self.rng.random_bool(self.scenario.refuses).then_some(EINVAL)
-        };
-        let thinks = self.scenario.think.mul_f64(self.rng.random_range(0.0..1.0));
-        let after = if is_silent { GIVES_UP } else { thinks };
         self.agenda.after(after, Event::Answer { host, epoch, question, errno });
         Ok(())
     }

@@ -14,18 +14,15 @@ use rdmux_ipoib::membership::Administration;
 use rdmux_ipoib::{Join, Memberships};
 use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask as Mask};
-use rdmux_wire::{Gid, Guid, Lid, Mtu, Qkey};
+use rdmux_wire::{Gid, Guid, Mtu, Qkey};
 
 use super::{MulticastFailure, MulticastScenario, MulticastStats};
+use crate::administration::{Fate, Groups, Manner, Question};
 use crate::agenda::Agenda;
 
 /// No run has more events than this.
 const EVENTS: u64 = 1_000_000;
-/// When a host gives up a question to administration.
-const GIVES_UP: Duration = Duration::from_secs(5);
 const CHANNEL: ChannelId = ChannelId(1);
-const EINVAL: i32 = 22;
-const ETIMEDOUT: i32 = 110;
 const ENETRESET: i32 = 102;
 
 type Checked = Result<(), String>;
@@ -46,15 +43,6 @@ enum Event {
     Answer { host: usize, epoch: u32, question: Question, errno: Option<i32> },
     Arrive { host: usize, mgid: Gid, number: u64 },
     Forget,
-}
-
-/// What administration was asked.
-#[derive(Clone, Copy, Debug)]
-struct Question {
-    number: u64,
-    record: McMemberRecord,
-    mask: Mask,
-    is_join: bool,
 }
 
 /// What a program knows of a group of its.
@@ -151,9 +139,7 @@ pub(super) struct World {
     agenda: Agenda<Event>,
     rng: ChaCha8Rng,
     hosts: Vec<Host>,
-    /// What hosts are at administration.
-    members: BTreeMap<(Gid, usize), JoinState>,
-    assigned: u8,
+    groups: Groups,
     contexts: u64,
     number: u64,
     /// Questions that had no answer but an error.
@@ -173,26 +159,10 @@ impl World {
             (scenario.sends, || Event::Send),
             (scenario.forgets, || Event::Forget),
         ];
-        for (times, event) in happens {
-            for _ in 0..times {
-                agenda.after(scenario.span.mul_f64(rng.random_range(0.0..1.0)), event());
-            }
-        }
+        agenda.scatter(scenario.span, &happens, &mut rng);
         let stats = MulticastStats { seeds: 1, ..MulticastStats::default() };
-        let (members, assigned, contexts, number, refused) = (BTreeMap::new(), 0, 0, 0, 0);
-        Self {
-            scenario,
-            agenda,
-            rng,
-            hosts,
-            members,
-            assigned,
-            contexts,
-            number,
-            refused,
-            stats,
-            tracing,
-        }
+        let (groups, contexts, number, refused) = (Groups::default(), 0, 0, 0);
+        Self { scenario, agenda, rng, hosts, groups, contexts, number, refused, stats, tracing }
     }
 
     pub(super) fn run(mut self, seed: u64) -> Result<MulticastStats, Box<MulticastFailure>> {
@@ -229,7 +199,7 @@ impl World {
             ensure!(host.memberships.is_empty(), "host {n} is still in groups");
         }
         let may_be_left = self.refused > 0;
-        ensure!(may_be_left || self.members.is_empty(), "administration has {:?}", self.members);
+        ensure!(may_be_left || self.groups.is_empty(), "administration has {:?}", self.groups);
         Ok(())
     }
 
@@ -256,9 +226,7 @@ impl World {
     }
 
     fn note(&mut self, what: u64) {
-        let now = self.agenda.now().0;
-        self.stats.fingerprint =
-            (self.stats.fingerprint ^ now ^ what << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.agenda.mix(&mut self.stats.fingerprint, what);
     }
 
     /// Has the machines of a host do something, and then what they want done.
@@ -414,40 +382,14 @@ impl World {
             ensure!(is_wanted, "administration is asked for what nobody wants: {question:?}");
         }
         let epoch = self.hosts[host].epoch;
-        let is_silent = self.rng.random_bool(self.scenario.silent);
-        // The question was lost, or its answer was.
-        if is_silent && self.rng.random_bool(0.5) {
-            self.administer(host, &question);
+        let MulticastScenario { refuses, silent, think, .. } = self.scenario;
+        let Fate { is_done_unheard, errno, after } =
+            Manner { refuses, silent, think }.draw(&mut self.rng);
+        if is_done_unheard {
+            self.groups.answer(host, &question);
         }
-        let errno = if is_silent {
-            Some(ETIMEDOUT)
-        } else {
-            self.rng.random_bool(self.scenario.refuses).then_some(EINVAL)
-        };
-        let thinks = self.scenario.think.mul_f64(self.rng.random_range(0.0..1.0));
-        let after = if is_silent { GIVES_UP } else { thinks };
         self.agenda.after(after, Event::Answer { host, epoch, question, errno });
         Ok(())
-    }
-
-    /// Takes a host into a group, or lets it go; the record of the group.
-    fn administer(&mut self, host: usize, question: &Question) -> McMemberRecord {
-        let mut record = question.record;
-        if record.mgid.is_zero() {
-            self.assigned = self.assigned.wrapping_add(1);
-            record.mgid =
-                Gid([0xff, 0x12, 0xa0, 0x1b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, self.assigned]);
-        }
-        record.qkey = Qkey(0x77);
-        record.mlid = Lid(0xc000 + u16::from(record.mgid.0[15]));
-        let at = (record.mgid, host);
-        let before = self.members.remove(&at).unwrap_or_default();
-        let asked = question.record.join_state;
-        let after = if question.is_join { before | asked } else { before - asked };
-        if !after.is_empty() {
-            self.members.insert(at, after);
-        }
-        record
     }
 
     fn answer(
@@ -463,7 +405,7 @@ impl World {
         }
         self.refused += u64::from(errno.is_some());
         let answer = match errno {
-            None => Ok(self.administer(host, question)),
+            None => Ok(self.groups.answer(host, question)),
             Some(errno) => Err(errno),
         };
         let number = question.number;
@@ -473,7 +415,7 @@ impl World {
     /// Administration forgets all, and has ports register again.
     fn forget(&mut self) -> Checked {
         self.trace(|| "administration forgets".to_owned());
-        self.members.clear();
+        self.groups.forget();
         for host in 0..self.hosts.len() {
             self.hosts[host].epoch += 1;
             self.with(host, |host, _, out| host.memberships.lose_all(out))?;
@@ -509,7 +451,7 @@ impl World {
 
     /// The network takes a datagram to the ports that administration has in the group.
     fn deliver(&mut self, to: usize, mgid: Gid, number: u64) -> Checked {
-        let state = self.members.get(&(mgid, to)).copied().unwrap_or_default();
+        let state = self.groups.state(to, mgid);
         let is_member = state.intersects(JoinState::FULL_MEMBER | JoinState::NON_MEMBER);
         let hears = self.hosts[to].programs.iter_mut().filter(|(_, program)| program.hears(mgid));
         for (member, program) in hears {

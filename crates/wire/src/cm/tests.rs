@@ -114,6 +114,19 @@ fn rep_of_xrc() {
     assert!(rep.to_string().contains(" qpn 0x000034 psn"), "{rep}");
 }
 
+/// The fields of reliable datagrams, which no capture of the kernel's has.
+#[test]
+fn end_to_end_contexts_layout() {
+    let mut body = [0; BODY_LEN];
+    body[36..39].copy_from_slice(&[0x12, 0x34, 0x56]);
+    body[40..43].copy_from_slice(&[0xfe, 0xdc, 0xba]);
+    body[50] = 1 << 3;
+    let req = Req::parse(&body).unwrap();
+    assert_eq!((req.local_eecn, req.remote_eecn, req.rdc_exists), (0x12_3456, 0xfe_dcba, true));
+    assert_eq!((req.path_mtu, req.rnr_retry_count, req.initiator_depth), (0, 0, 0));
+    assert_eq!(req.to_bytes(), body);
+}
+
 /// LAP and REQ describe paths with the last bytes in different orders.
 #[test]
 fn lap_layout() {

@@ -213,7 +213,12 @@ impl Core {
         if query.src_hint.is_none() && self.addresses.find(query.dst.ip()).is_some() {
             return Ok(query.dst.ip());
         }
-        let src = self.source(query)?;
+        // A group's interface is that of the id's own address (`imr_interface`, ip(7)). The machine's routes are of its own
+        // interfaces, and those on loopback addresses have none to IPv6 groups.
+        let of_group = query
+            .src_hint
+            .filter(|src| query.dst.ip().is_multicast() && src.is_ipv4() == query.dst.is_ipv4());
+        let src = of_group.map_or_else(|| self.source(query), Ok)?;
         self.addresses.find(src).map(|_| src).ok_or(libc::EADDRNOTAVAIL)
     }
 
