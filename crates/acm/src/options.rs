@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use rdmux_wire::Mtu;
 use rdmux_wire::acm::MAX_GROUPS;
 use rdmux_wire::sa::Rate;
+use rdmux_wire::{Lid, Mtu};
 
 /// Options. Each has a default, which is ibacm's where ibacm has the option.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub struct Options {
     pub recv_depth: u32,
     /// Requests a second that a receiver is expected to take, from all endpoints together. 0 is 20 times `recv_depth`.
     pub receive_rate: u32,
-    /// How many endpoints there are, so far as is known, so that they do not all ask at once. 0 guesses: LIDs are given
-    /// from 1 on, so that the own LID is a measure.
+    /// How many endpoints there are, so far as is known, so that they do not all ask at once. 0 if it is not known: then endpoints with low
+    /// LIDs, which every subnet has, ask at once, and the others as if the subnet were very large.
     pub subnet_size: u32,
     /// The rate of the lowest group, in which all endpoints must be (`min_rate`).
     pub min_rate: Rate,
@@ -142,6 +142,25 @@ impl Options {
             0 => u64::from(self.recv_depth.max(1)) * 20,
             rate => rate.into(),
         }
+    }
+
+    /// How many requests may come at once, so that receivers have buffers to spare: twice as many do if the subnet's size is not known.
+    pub(crate) fn at_once(&self) -> u64 {
+        u64::from(self.recv_depth / 4).max(1)
+    }
+
+    /// How many endpoints there may be, as an endpoint with this LID sees it.
+    pub(crate) fn size(&self, lid: Lid) -> u64 {
+        match self.subnet_size {
+            0 if !self.leaves_to_chance(lid) => 0,
+            0 => self.at_once() * 256,
+            size => size.into(),
+        }
+    }
+
+    /// Whether chance decides if an endpoint with this LID asks at once.
+    pub(crate) fn leaves_to_chance(&self, lid: Lid) -> bool {
+        self.subnet_size != 0 || u64::from(lid.0) > self.at_once()
     }
 
     /// How long the try number `tried`, from 0, waits.

@@ -41,6 +41,8 @@ pub(super) struct EndpointState {
     pub(super) announce: Vec<Address>,
     /// When its last request went to the group, which all others heard.
     pub(super) told: Option<Time>,
+    /// How often it was asked for since then, by those who have not heard of it.
+    pub(super) asked_for: u32,
     /// Searches that find out about claims.
     pub(super) claims: u32,
     pub(super) counters: Counters,
@@ -58,6 +60,7 @@ impl EndpointState {
             is_blocked: false,
             announce: Vec::new(),
             told: None,
+            asked_for: 0,
             claims: 0,
             counters: Counters::default(),
         }

@@ -43,6 +43,7 @@ struct Window {
     /// When to send in it; none if that was done.
     send_at: Option<Time>,
     heard: u64,
+    samples: u64,
     heard_since: Time,
     /// For each request that is heard while listening, how many endpoints begin.
     share: Option<u64>,
@@ -62,9 +63,10 @@ pub(super) struct Load {
 }
 
 impl Pace {
-    /// Somebody else's request came.
-    pub(super) fn heard(&mut self) {
+    /// Somebody else's request came. It tells how many endpoints begin if its sender has left it to chance, too.
+    pub(super) fn heard(&mut self, is_sample: bool) {
         self.window.heard += 1;
+        self.window.samples += u64::from(is_sample);
     }
 
     /// Whether windows are in use: others may have the answers.
@@ -90,13 +92,14 @@ impl Pace {
                 end: now.after(LISTEN),
                 send_at: begins.then_some(now),
                 heard: 0,
+                samples: 0,
                 heard_since: now,
                 share: Some(load.strangers / load.at_once.max(1)),
             };
             return if begins { now } else { window.end };
         }
         let requests = match window.share {
-            Some(share) => window.heard.saturating_mul(share).min(load.strangers),
+            Some(share) => window.samples.saturating_mul(share).min(load.strangers),
             None => 0,
         };
         let len = requests.max(window.recent(now)).saturating_mul(1_000_000_000) / load.rate;
@@ -106,6 +109,7 @@ impl Pace {
             end: now.after(Duration::from_nanos(len)),
             send_at: Some(at),
             heard: 0,
+            samples: 0,
             heard_since: now,
             share: None,
         };
@@ -175,7 +179,7 @@ mod tests {
         let mut pace = Pace::default();
         let listened = pace.next(begin, load(51_200, 600));
         for _ in 0..400 {
-            pace.heard();
+            pace.heard(true);
         }
         // 40,000 of 51,200: 2 seconds.
         assert_eq!(
@@ -190,7 +194,7 @@ mod tests {
         assert_eq!(pace.next(sent, load(9000, 0)), end);
         // Those that were heard in it may go on; what was heard long ago says nothing.
         for _ in 0..40_000 {
-            pace.heard();
+            pace.heard(true);
         }
         let half = end.after(Duration::from_secs(1));
         assert_eq!(pace.next(end, load(300, SECOND)), half);

@@ -65,9 +65,10 @@ impl Machine {
         request: &Request,
         io: &mut impl Io,
     ) {
+        let is_sample = self.options.leaves_to_chance(from.lid);
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         state.counters.received_requests += 1;
-        state.pace.heard();
+        state.pace.heard(is_sample);
         let Some(group) = state.groups.best(&request.groups) else {
             state.counters.refused += 1;
             return;
@@ -89,6 +90,7 @@ impl Machine {
         self.learn(now, id, &request.source, &holder, io);
         if self.endpoints.get(&id).is_some_and(|state| self.owns(state, &request.dest)) {
             self.answer(id, from, request.tid, group, io);
+            self.tell_all(now, id, request.dest, io);
         }
     }
 
@@ -100,6 +102,20 @@ impl Machine {
         }
         let port = state.endpoint.port;
         self.endpoints.values().any(|s| s.endpoint.port == port && self.owns(s, address))
+    }
+
+    /// Who has asked nobody is known to nobody, and all ask for it: when a second one does, it tells all.
+    fn tell_all(&mut self, now: Time, id: EndpointId, address: Address, io: &mut impl Io) {
+        let is_known = self.was_told(now, id) || !self.options.announce;
+        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        if is_known || state.is_blocked || state.pace.queue.len() > 0 {
+            return;
+        }
+        state.asked_for += 1;
+        if state.asked_for >= 2 {
+            state.asked_for = 0;
+            self.send_announcement(now, id, address, io);
+        }
     }
 
     fn answer(&mut self, id: EndpointId, to: &Peer, tid: u64, group: u8, io: &mut impl Io) {

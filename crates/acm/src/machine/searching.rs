@@ -107,7 +107,7 @@ impl Machine {
     }
 
     /// Whether all others have heard of the endpoint in the first half of what they remember it for.
-    fn was_told(&self, now: Time, endpoint: EndpointId) -> bool {
+    pub(super) fn was_told(&self, now: Time, endpoint: EndpointId) -> bool {
         let told = self.endpoints.get(&endpoint).and_then(|state| state.told);
         told.is_some_and(|told| now.since(told) < self.options.address_timeout / 2)
     }

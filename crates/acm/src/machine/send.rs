@@ -57,15 +57,11 @@ impl Machine {
             return false;
         }
         let Some(port) = self.ports.get(&state.endpoint.port) else { return false };
-        let known = state.cache.len();
-        let size = match self.options.subnet_size {
-            0 => u64::from(port.port.lid.0),
-            size => size.into(),
-        };
-        let known = u64::try_from(known).unwrap_or(u64::MAX);
+        let known = u64::try_from(state.cache.len()).unwrap_or(u64::MAX);
+        let size = self.options.size(port.port.lid);
         let load = Load {
             strangers: size.saturating_sub(known),
-            at_once: u64::from(self.options.recv_depth / 2).max(1),
+            at_once: self.options.at_once(),
             rate,
             random,
         };
@@ -122,7 +118,7 @@ impl Machine {
     }
 
     /// Tells all others of an address, by a request for it that nobody else answers. False if there is no room.
-    fn send_announcement(
+    pub(super) fn send_announcement(
         &mut self,
         now: Time,
         id: EndpointId,
