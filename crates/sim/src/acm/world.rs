@@ -687,7 +687,7 @@ impl Host {
 
     fn port(&self) -> Port {
         // Some are slower than others.
-        let is_slow = self.gid.guid().0 % 3 == 0;
+        let is_slow = self.gid.guid().0.is_multiple_of(3);
         Port {
             kind: PortKind::InfiniBand,
             is_active: self.is_active,
