@@ -162,8 +162,8 @@ impl Driver {
             return false;
         }
         let Some(queue) = &endpoint.queue else { return false };
-        if endpoint.groups.contains_key(&record.mgid) {
-            endpoint.groups.insert(record.mgid, *record);
+        if let Some(known) = endpoint.groups.get_mut(&record.mgid) {
+            *known = *record;
             return true;
         }
         match queue.attach(record.mgid) {

@@ -6,6 +6,9 @@ use std::time::Duration;
 use rand::Rng;
 use rdmux_transport::Time;
 
+/// How often something happens, and the event that it is.
+pub type Often<E> = (u32, fn() -> E);
+
 /// Events to come. Those of one time happen in the order in which they were put down.
 #[derive(Debug)]
 pub struct Agenda<E> {
@@ -38,7 +41,7 @@ impl<E> Agenda<E> {
     }
 
     /// Puts events down for any times of a span: so many of each kind.
-    pub fn scatter(&mut self, span: Duration, happens: &[(u32, fn() -> E)], rng: &mut impl Rng) {
+    pub fn scatter(&mut self, span: Duration, happens: &[Often<E>], rng: &mut impl Rng) {
         for (times, event) in happens {
             for _ in 0..*times {
                 self.after(span.mul_f64(rng.random_range(0.0..1.0)), event());

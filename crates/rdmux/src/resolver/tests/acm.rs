@@ -146,17 +146,17 @@ fn name_that_only_acm_knows_has_a_native_address() {
     let path = told(&a, &listener(&b));
     let (_service, asked) = knows(&a, path);
     let resolver = Resolver::new(&a);
-    let node = Some("node7.only.acm.invalid");
-    let answers = resolver.resolve(node, Some("7174"), &NATIVE).unwrap();
+    let node = "node7.only.acm.invalid";
+    let answers = resolver.resolve(Some(node), Some("7174"), &NATIVE).unwrap();
     let [answer] = &answers[..] else { panic!("more than one: {answers:?}") };
     let dst = answer.dst.unwrap();
     assert_eq!((dst.ib().unwrap().gid, dst.port()), (path.dgid, 7174));
     assert_eq!((answer.port_space, answer.paths[0].record), (Some(PortSpace::Tcp), path));
-    let dest = Endpoint::name(node.unwrap()).unwrap();
+    let dest = Endpoint::name(node).unwrap();
     let query = Query::Resolve { source: None, dest, cached_only: false };
     assert_eq!(*asked.lock().unwrap(), [query]);
     let by_ip = Hints { native: false, ..NATIVE };
-    assert!(resolver.resolve(node, None, &by_ip).is_err());
+    assert!(resolver.resolve(Some(node), None, &by_ip).is_err());
 }
 
 #[test]
