@@ -1,15 +1,15 @@
 //! `ib_acme`: asks an ACM service for paths, counters and endpoints, has paths verified, and writes the service's files.
 //!
 //! What it takes and prints is what ib_acme of rdma-core takes and prints, so that scripts go on working; where that is
-//! wrong, `docs/acm.md` says what this does instead. In reading order: [`args`] is the command line, [`run`] what is done
-//! with it, [`screen`] what is printed.
+//! wrong, `docs/acm.md` says what this does instead. In reading order: `args` is the command line, `run` what is done
+//! with it, `screen` what is printed.
 //!
-//! - [`range`], [`address`]: words of the command line
-//! - [`services`], [`session`]: who is asked, and one question with its answer
-//! - [`resolve`], [`parallel`]: paths to one destination, and to many at a time
-//! - [`perf`], [`endpoints`]: counters and endpoints
-//! - [`generate`] writes files
-//! - [`extra`] has the commands that are new
+//! - `range`, `address`: words of the command line
+//! - `services`, `session`: who is asked, and one question with its answer
+//! - `resolve`, `parallel`: paths to one destination, and to many at a time
+//! - `perf`, `endpoints`: counters and endpoints
+//! - `generate` writes files
+//! - `extra` has the commands that are new
 #![forbid(unsafe_code)]
 
 mod address;

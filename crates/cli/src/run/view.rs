@@ -160,11 +160,13 @@ pub(crate) fn preload(
     let object = library.view()?;
     admin::view(&place.options.dir, place.host, place.devices)?;
     variables.prepend("LD_PRELOAD", &object);
-    // What programs look for in /run and /etc/rdma, they may also make there.
+    // What programs look for in /run and /etc/rdma, they may also make there. Few do, so it is no failure where they cannot: the home
+    // may be another user's, as under `su`.
     let acm = place.options.dir.host(place.host)?.acm();
     for folder in [acm.runtime(), acm.config()] {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.with_context(|| format!("cannot make {}", folder.display()))?;
+        if let Err(e) = DirBuilder::new().recursive(true).mode(0o700).create(folder) {
+            tracing::debug!("ACM's files cannot be in {}: {e}", folder.display());
+        }
     }
     variables.set("RDMUX_VIEW", place.options.dir.host(place.host)?.view(place.devices));
     Ok(())
