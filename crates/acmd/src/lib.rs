@@ -52,9 +52,23 @@ use crate::lock::Lock;
 use crate::log::Log;
 use crate::service::Service;
 
-/// A service that was started on demand stays so long without a client at least: what it knows is of use to the next, and who
-/// reads it in shared memory is no client.
-const MIN_IDLE: Duration = Duration::from_secs(60);
+/// A service that was started on demand stays so long without a client: what it knows is of use to the next, and who
+/// reads it in shared memory is no client. [`IDLE_VARIABLE`] says it otherwise.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The environment variable that says how many seconds a service that was started on demand stays without a client; 0 is for ever.
+const IDLE_VARIABLE: &str = "RDMUX_ACM_IDLE";
+
+/// How long a service that was started on demand stays without a client; for ever if the host's service does.
+fn idle_exit(connect: &ConnectOptions) -> Result<Option<Duration>, AcmdError> {
+    let Ok(word) = std::env::var(IDLE_VARIABLE) else {
+        return Ok(connect.config.service.idle_exit().map(|idle| idle.max(IDLE)));
+    };
+    let seconds: u32 = word.parse().map_err(|_| {
+        AcmdError::Config(format!("{IDLE_VARIABLE} is '{word}', which is no number of seconds"))
+    })?;
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
+}
 
 /// What a service is for, and how it runs.
 struct Setup {
@@ -117,8 +131,8 @@ fn setup(args: &Args) -> Result<Setup, AcmdError> {
     let places = host.acm().or_of_environment();
     let others = !connect.config.service.users.is_empty();
     let sources = Sources::new(places, args, &name, others);
-    let idle_exit = connect.config.service.idle_exit().filter(|_| args.on_demand && !args.daemon);
-    let idle_exit = idle_exit.map(|idle| idle.max(MIN_IDLE));
+    let is_on_demand = args.on_demand && !args.daemon;
+    let idle_exit = if is_on_demand { idle_exit(&connect)? } else { None };
     Ok(Setup { connect, host, choice, sources, is_of_systemd: args.systemd, idle_exit })
 }
 

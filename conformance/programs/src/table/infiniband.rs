@@ -75,10 +75,11 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// The same with ACM asked first, whose service each side's first program starts.
+/// The same with ACM asked first, whose service each side's first program starts, and which goes soon after the last.
 fn by_acm_first(row: &Row) -> Option<Row> {
     let Run::Exchange(exchange) = &row.run else { return None };
-    let exchange = exchange.clone().lines(|line| format!("RDMA_CM_USE_IB_ACM=1 {line}"));
+    let exchange =
+        exchange.clone().lines(|line| format!("RDMA_CM_USE_IB_ACM=1 RDMUX_ACM_IDLE=1 {line}"));
     let title = format!("{}, with ACM", row.title);
     Some(Row { title, run: Run::Exchange(exchange), ..row.clone() })
 }
