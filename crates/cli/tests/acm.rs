@@ -262,7 +262,7 @@ fn systemd_passes_the_socket_and_is_told_when_it_is_ready() {
     let service = Service { child: shell.spawn().unwrap(), places };
     let mut said = [0; 64];
     let count = notified.recv(&mut said).unwrap();
-    assert_eq!(&said[..count], b"READY=1\n".trim_ascii_end());
+    assert_eq!(said[..count].trim_ascii_end(), b"READY=1");
     resolve(&service.client(), Some(name("a")), name("a"));
     let socket = service.places.socket();
     drop(service);

@@ -7,7 +7,7 @@ mod watch;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use rdmux_wire::acm::client::Query;
 
@@ -106,10 +106,15 @@ pub(crate) fn run(args: &[OsString], out: &mut dyn Write) -> io::Result<u8> {
     }
 }
 
-/// What a service of rdma-core does with what it does not know: it closes the connection.
+/// Asks what only rdmux's service knows: one of rdma-core closes the connection.
 fn ask(session: &Session, query: Query) -> Result<Reply> {
-    let name = session.name();
-    session.ask(query).map_err(|failure| anyhow::anyhow!("{failure}")).with_context(|| {
-        format!("{name} does not do it; ibacm of rdma-core cannot, and closes the connection")
+    session.ask(query).map_err(|failure| {
+        let name = session.name();
+        match failure.status() {
+            Some(_) => {
+                anyhow::anyhow!("{name} refuses: {failure}; some things only its owner may do")
+            }
+            None => anyhow::anyhow!("{name} does not answer: {failure}; ibacm of rdma-core cannot"),
+        }
     })
 }

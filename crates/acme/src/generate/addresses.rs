@@ -15,7 +15,8 @@ use super::ports::Port;
 /// When the host's name is too long to be a name in ACM.
 pub(super) fn text(ports: &[Port], host: &str) -> Result<String> {
     let mut all = Vec::new();
-    if let Some(first) = ports.iter().find(|port| port.is_active) {
+    // The first port, if the subnet manager has not set any up yet: the host needs a name by then.
+    if let Some(first) = ports.iter().find(|port| port.is_active).or(ports.first()) {
         all.push(assignment(name(host)?, first));
     }
     for (index, port) in ports.iter().enumerate() {
@@ -75,6 +76,12 @@ mod tests {
             ["node-2", "rdmux_ib0", "2", "default"],
         ];
         assert_eq!(lines(&ports), expected);
+    }
+
+    #[test]
+    fn host_without_an_active_port_has_a_name_nevertheless() {
+        let ports = [Port::new("rdmux_ib0", 1, false, &[]), Port::new("rdmux_ib0", 2, false, &[])];
+        assert_eq!(lines(&ports)[0], ["node", "rdmux_ib0", "1", "default"]);
     }
 
     #[test]

@@ -371,23 +371,7 @@ impl HostClient {
     }
 
     /// Supplies addresses and path records in place of [`resolve_addr`](Self::resolve_addr) and
-    /// [`resolve_route`](Self::resolve_route), of an id that is new. ROUTE_RESOLVED follows, or ROUTE_ERROR if something is
-    /// wrong.
-    ///
-    /// # Errors
-    /// [`HostError::ServiceGone`].
-    pub fn resolve_along_soon(
-        &self,
-        id: IdHandle,
-        src: Option<Addr>,
-        dst: Addr,
-        records: &[PathData],
-    ) -> Result<(), HostError> {
-        let records = on_the_way(records);
-        self.cm_soon(CmRequest::ResolveAlong { id, src, dst, records })
-    }
-
-    /// As [`resolve_along_soon`](Self::resolve_along_soon), and says at once what is wrong.
+    /// [`resolve_route`](Self::resolve_route). ROUTE_RESOLVED follows; what is wrong is said at once.
     ///
     /// # Errors
     /// See above.
