@@ -4,12 +4,13 @@
 //!
 //! [`agenda`] is the clock, [`net`] the network, [`memory`] what nodes have in place of RAM. [`cm`] runs
 //! the connection manager, [`iwarp`] queue pairs over streams, [`mads`] programs that manage a subnet, [`subnet`] subnet managers, [`ipoib`] hosts that look for IP addresses and join groups, [`multicast`] ids that join groups and send to them, [`acm`] hosts that resolve names to paths, [`fabric`] queue pairs whose
-//! packets go by the tables of a subnet's switches. For the
+//! packets go by the tables of a subnet's switches, [`acm_scale`] ACM on subnets of up to 65,536 endpoints. For the
 //! other transports, [`scenario`] says what a seed means; the world runs it: applications post random
 //! work, and every completion is checked for its order, its status and every byte.
 #![forbid(unsafe_code)]
 
 pub mod acm;
+pub mod acm_scale;
 pub mod agenda;
 pub mod bottleneck;
 pub mod cm;

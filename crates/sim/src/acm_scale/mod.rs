@@ -1,0 +1,130 @@
+//! How ACM behaves at sizes that no machine at hand has: the machine of the service, for each of up to 65,536 endpoints that all want
+//! paths to all others at the same time.
+//!
+//! Not every endpoint of a large subnet is simulated: [`Setup::sample`] of them are, with the whole machine and a cache of all endpoints each.
+//! Every one stands for as many others as there are for it, the crowd. What it sends its crowd sends too, each member from its own address and to
+//! its own destination, a little later: the pause since the sampled endpoint before is filled. A crowd answers what is asked of its members. With
+//! a sample of all endpoints there is no crowd, and nothing is approximated but the network.
+//!
+//! The network loses each delivery with the same chance, takes 5 us, and hands datagrams to receivers that have
+//! [`recv_depth`](rdmux_acm::Options::recv_depth) buffers, free one in [`Setup::service_time`], and stop for
+//! [`Setup::stall`] from time to time as processes do. Subnet administration answers joins one after the other.
+
+mod administration;
+mod node;
+mod outcome;
+mod plot;
+mod world;
+
+use std::time::Duration;
+
+pub use self::outcome::{BySa, Outcome, SaRates, table};
+pub use self::plot::plot;
+use self::world::World;
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// How many endpoints there are, 2 to 65,536.
+    pub endpoints: u32,
+    /// How many of them are simulated; all if there are not as many.
+    pub sample: u32,
+    /// Chances in a million that a delivery is lost.
+    pub loss_ppm: u32,
+    /// Buffers of a receiver.
+    pub recv_depth: u32,
+    /// How long a receiver takes to free a buffer.
+    pub service_time: Duration,
+    /// How long a receiver stops for, on average once in 100 such times.
+    pub stall: Duration,
+    /// How many requests a client has open at a time.
+    pub window: u32,
+    /// How many joins a second subnet administration answers.
+    pub joins_per_second: u32,
+    /// Chooses everything that is left to chance.
+    pub seed: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            endpoints: 1024,
+            sample: 512,
+            loss_ppm: 0,
+            recv_depth: 1024,
+            service_time: Duration::from_micros(10),
+            stall: Duration::from_millis(10),
+            window: 64,
+            joins_per_second: 97_000,
+            seed: 1,
+        }
+    }
+}
+
+impl Setup {
+    /// How many endpoints each sampled one stands for, itself among them.
+    fn weight(&self) -> u32 {
+        (self.endpoints / self.sample.max(1)).max(1)
+    }
+
+    /// The same with numbers that fit each other: the sample divides the endpoints.
+    fn rounded(&self) -> Self {
+        let endpoints = self.endpoints.clamp(2, 1 << 16);
+        let sample = self.sample.clamp(2, endpoints);
+        let sample = (2..=sample).rev().find(|n| endpoints.is_multiple_of(*n)).unwrap_or(endpoints);
+        Self { endpoints, sample, ..*self }
+    }
+}
+
+/// Lets all endpoints resolve all others, first with nothing known, then again.
+pub fn run(setup: &Setup) -> Outcome {
+    let mut world = World::new(setup.rounded());
+    world.run_cold();
+    world.run_warm();
+    world.outcome()
+}
+
+/// Processor time of this process.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_resolve_all_with_little_more_than_a_request_each() {
+        let outcome = run(&Setup { endpoints: 512, sample: 512, ..Setup::default() });
+        assert_eq!(outcome.resolved, 512 * 511);
+        assert_eq!(outcome.wrong, 0);
+        assert_eq!(outcome.overflows, 0);
+        assert!(outcome.requests_per_endpoint < 4.0, "{outcome:?}");
+        assert_eq!(outcome.warm_requests, 0);
+    }
+
+    #[test]
+    fn lost_requests_are_made_up_for() {
+        let setup = Setup { endpoints: 256, sample: 256, loss_ppm: 20_000, ..Setup::default() };
+        let outcome = run(&setup);
+        assert_eq!(outcome.resolved, 256 * 255);
+        assert!(outcome.lost > 0);
+    }
+
+    #[test]
+    fn sample_behaves_as_all() {
+        let all = run(&Setup { endpoints: 1024, sample: 1024, ..Setup::default() });
+        let some = run(&Setup { endpoints: 1024, sample: 128, ..Setup::default() });
+        let near = |a: f64, b: f64| (a - b).abs() <= 0.25 * a.max(b);
+        assert!(near(all.requests_per_endpoint, some.requests_per_endpoint), "{all:?} {some:?}");
+        assert!(near(all.deliveries_per_endpoint, some.deliveries_per_endpoint));
+    }
+
+    #[test]
+    fn same_seed_repeats() {
+        let setup = Setup { endpoints: 128, sample: 32, loss_ppm: 1000, ..Setup::default() };
+        let (a, b) = (run(&setup), run(&setup));
+        assert_eq!((a.requests_per_endpoint, a.time), (b.requests_per_endpoint, b.time));
+    }
+}

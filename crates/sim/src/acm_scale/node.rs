@@ -1,0 +1,238 @@
+//! An endpoint that is simulated: its machine, its receive buffers, and the client that wants paths to all others.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use rdmux_acm::{
+    ClientId, Dest, Endpoint, EndpointId, Failure, Io, Machine, Options, Peer, Port, PortId,
+    PortKind, QuestionId, Request, RequestId, Resolved, RouteProtocol, Time, To,
+};
+use rdmux_wire::acm::{Address, Datagram};
+use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask, Rate};
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qpn};
+
+use super::Setup;
+
+/// The one endpoint of each machine.
+pub(super) const ENDPOINT: EndpointId = EndpointId(0);
+const PORT: PortId = PortId(0);
+const CLIENT: ClientId = ClientId(0);
+
+/// Unicast LIDs end at 0xBFFF: endpoints beyond share them. Nothing here is forwarded by LID.
+const LIDS: u32 = 0xbf00;
+
+/// The GUID of the first endpoint's port.
+const FIRST_GUID: u64 = 0x0002_0000_0000_0000;
+
+/// The address of an endpoint.
+pub(super) fn address_of(endpoint: u32) -> Address {
+    Address::Ip4(Ipv4Addr::from_bits(0x0a00_0000 + endpoint))
+}
+
+/// Which endpoint has an address.
+pub(super) fn endpoint_of(address: &Address) -> Option<u32> {
+    match address {
+        Address::Ip4(ip) => ip.to_bits().checked_sub(0x0a00_0000),
+        _ => None,
+    }
+}
+
+/// Where an endpoint's datagrams come from.
+pub(super) fn peer_of(endpoint: u32) -> Peer {
+    Peer { gid: gid_of(endpoint), lid: lid_of(endpoint), qpn: Qpn::new(0x100), sl: 0 }
+}
+
+fn gid_of(endpoint: u32) -> Gid {
+    Gid::new(Gid::DEFAULT_PREFIX, Guid(FIRST_GUID + u64::from(endpoint)))
+}
+
+/// Which endpoint has a GID; the last number if none has.
+pub(super) fn endpoint_at(gid: Gid) -> u32 {
+    gid.guid().0.checked_sub(FIRST_GUID).and_then(|n| u32::try_from(n).ok()).unwrap_or(u32::MAX)
+}
+
+fn lid_of(endpoint: u32) -> Lid {
+    Lid(u16::try_from(endpoint % LIDS + 1).unwrap_or(1))
+}
+
+/// What a machine wants, until the world does it.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    pub(super) sends: Vec<(To, Datagram)>,
+    pub(super) joins: Vec<McMemberRecord>,
+    pub(super) answers: Vec<(u64, Result<Resolved, Failure>)>,
+}
+
+impl Io for Wishes {
+    fn send(&mut self, _: EndpointId, to: To, datagram: &Datagram) -> bool {
+        self.sends.push((to, datagram.clone()));
+        true
+    }
+
+    fn join(&mut self, _: EndpointId, record: &McMemberRecord, _: McMemberRecordMask) {
+        self.joins.push(*record);
+    }
+
+    fn leave(&mut self, _: EndpointId, _: Gid) {}
+
+    fn ask_paths(&mut self, _: PortId, _: QuestionId, _: &PathRecord, _: PathRecordMask) {
+        unreachable!("paths are built from groups");
+    }
+
+    fn ask_system(&mut self, _: EndpointId, _: QuestionId, _: &Address) {
+        unreachable!("the port is of InfiniBand");
+    }
+
+    fn answer(&mut self, _: ClientId, request: RequestId, answer: Result<Resolved, Failure>) {
+        self.answers.push((request.0, answer));
+    }
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Which one it is.
+    pub(super) endpoint: u32,
+    pub(super) machine: Machine,
+    pub(super) wishes: Wishes,
+    /// The timer that is set for it.
+    pub(super) timer: Time,
+    pub(super) has_joined: bool,
+    /// Datagrams that came and were not lost.
+    pub(super) received: u64,
+    /// Those for which there was no buffer.
+    pub(super) overflows: u64,
+    /// The most buffers that were in use.
+    pub(super) most_buffers: u64,
+    busy_until: Time,
+    next_stall: Time,
+    /// How many destinations its client has asked for, and how many it has.
+    asked: u32,
+    pub(super) resolved: u32,
+    /// Requests of its client that failed and were made again.
+    pub(super) failures: u64,
+    pub(super) wrong: u64,
+}
+
+impl Node {
+    pub(super) fn new(setup: &Setup, endpoint: u32) -> Self {
+        let options = Options {
+            route_protocol: RouteProtocol::Acm,
+            recv_depth: setup.recv_depth,
+            subnet_size: setup.endpoints,
+            deadline: Duration::from_secs(120),
+            ..Options::default()
+        };
+        let mut seed = [0; 16];
+        seed[..8].copy_from_slice(&setup.seed.to_le_bytes());
+        seed[8..12].copy_from_slice(&endpoint.to_le_bytes());
+        Self {
+            endpoint,
+            machine: Machine::new(options, seed),
+            wishes: Wishes::default(),
+            timer: Time::NEVER,
+            has_joined: false,
+            received: 0,
+            overflows: 0,
+            most_buffers: 0,
+            busy_until: Time::ZERO,
+            next_stall: Time::ZERO,
+            asked: 0,
+            resolved: 0,
+            failures: 0,
+            wrong: 0,
+        }
+    }
+
+    /// The port is there.
+    pub(super) fn start(&mut self, now: Time) {
+        let port = Port {
+            kind: PortKind::InfiniBand,
+            is_active: true,
+            device_guid: Guid(u64::from(self.endpoint) + 1),
+            number: 1,
+            count: 1,
+            lid: lid_of(self.endpoint),
+            lmc: 0,
+            sm_lid: Lid(1),
+            sm_sl: 0,
+            gids: vec![gid_of(self.endpoint)],
+            pkeys: vec![Pkey::DEFAULT],
+            rate: Rate::GBPS_100,
+            mtu: Mtu::M4096,
+            subnet_timeout: 18,
+        };
+        let endpoint = Endpoint {
+            port: PORT,
+            pkey: Pkey::DEFAULT,
+            qpn: Qpn::new(0x100),
+            addresses: vec![address_of(self.endpoint)],
+        };
+        self.machine.set_port(now, PORT, port, &mut self.wishes);
+        self.machine.set_endpoint(now, ENDPOINT, endpoint, &mut self.wishes);
+    }
+
+    /// Asks for the destinations that come next, as far as the client's window goes: the first after the own address, then on in a ring.
+    pub(super) fn ask(&mut self, now: Time, endpoints: u32, window: u32) {
+        while self.asked < endpoints - 1 && self.asked < self.resolved + window {
+            self.asked += 1;
+            let dest = (self.endpoint + self.asked) % endpoints;
+            self.request(now, dest);
+        }
+    }
+
+    fn request(&mut self, now: Time, dest: u32) {
+        let request = Request {
+            source: Some(address_of(self.endpoint)),
+            dest: Dest::Address(address_of(dest)),
+            no_delay: false,
+            timeout: None,
+        };
+        let id = RequestId(dest.into());
+        self.machine.request(now, CLIENT, id, &request, &mut self.wishes);
+    }
+
+    /// The machine has answered the client.
+    pub(super) fn answered(&mut self, now: Time, dest: u64, answer: Result<Resolved, Failure>) {
+        let dest = u32::try_from(dest).unwrap_or(u32::MAX);
+        match answer {
+            Ok(resolved) => {
+                let path = &resolved.path;
+                let is_right = path.dgid == gid_of(dest) && path.dlid == lid_of(dest);
+                self.wrong += u64::from(!is_right);
+                self.resolved += 1;
+            }
+            Err(_) => {
+                self.failures += 1;
+                self.request(now, dest);
+            }
+        }
+    }
+
+    /// Begins anew, with all that is known.
+    pub(super) fn forget_progress(&mut self) {
+        self.asked = 0;
+        self.resolved = 0;
+    }
+
+    /// A datagram has come; false if there was no buffer for it.
+    pub(super) fn takes(&mut self, now: Time, setup: &Setup, random: u64) -> bool {
+        if now >= self.next_stall && !setup.stall.is_zero() {
+            let pause = u64::try_from(setup.stall.as_nanos()).unwrap_or(u64::MAX);
+            if self.next_stall != Time::ZERO {
+                self.busy_until = self.busy_until.max(now).after(setup.stall);
+            }
+            self.next_stall = now.after(Duration::from_nanos(random % pause.saturating_mul(200)));
+        }
+        let backlog = self.busy_until.since(now).as_nanos() / setup.service_time.as_nanos().max(1);
+        let backlog = u64::try_from(backlog).unwrap_or(u64::MAX);
+        self.most_buffers = self.most_buffers.max(backlog + 1);
+        if backlog >= u64::from(setup.recv_depth) {
+            self.overflows += 1;
+            return false;
+        }
+        self.busy_until = self.busy_until.max(now).after(setup.service_time);
+        self.received += 1;
+        true
+    }
+}

@@ -1,0 +1,208 @@
+//! What came of a simulation, beside the same by subnet administration alone.
+
+use std::time::Duration;
+
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
+use rdmux_acm::Time;
+use serde::Serialize;
+
+use super::Setup;
+use super::node::{ENDPOINT, Node};
+
+/// What the world counts.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// When the last endpoint was a member of its groups.
+    pub(super) joined: Time,
+    /// When the last pair was resolved.
+    pub(super) end: Time,
+    pub(super) cpu: Duration,
+    pub(super) warm_cpu: Duration,
+    pub(super) requests: u64,
+    pub(super) responses: u64,
+    pub(super) others: u64,
+    pub(super) lost: u64,
+    pub(super) resolved: u64,
+    pub(super) warm: u64,
+    pub(super) warm_requests: u64,
+    /// A client has got an answer.
+    pub(super) is_news: bool,
+}
+
+/// What came of it. Numbers of endpoints are means over all, unless they say "most".
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// How many endpoints there are.
+    pub endpoints: u32,
+    /// How many of them were simulated whole.
+    pub sample: u32,
+    /// Chances in a million that a delivery is lost.
+    pub loss_ppm: u32,
+    /// Requests by multicast that an endpoint sent.
+    pub requests_per_endpoint: f64,
+    /// Datagrams that were delivered to an endpoint: requests of others, and answers.
+    pub deliveries_per_endpoint: f64,
+    /// The same of the endpoint that got most.
+    pub most_deliveries: u64,
+    /// Answers that an endpoint sent.
+    pub answers_per_endpoint: f64,
+    /// Datagrams of subnet administration for an endpoint: questions and answers, of joins.
+    pub administration_per_endpoint: f64,
+    /// Datagrams on each link of the multicast tree between switches, on the way down.
+    pub messages_per_link: u64,
+    /// From the first request until the last pair is resolved.
+    pub time: Duration,
+    /// From the start until the last endpoint had joined.
+    pub join_time: Duration,
+    /// Pairs that the sampled endpoints resolved.
+    pub resolved: u64,
+    /// Paths that led elsewhere.
+    pub wrong: u64,
+    /// Requests of clients that failed and were made again.
+    pub failures: u64,
+    /// Deliveries that the network lost, to sampled endpoints.
+    pub lost: u64,
+    /// Deliveries for which a receiver had no buffer.
+    pub overflows: u64,
+    /// The most buffers of a receiver that were in use.
+    pub most_buffers: u64,
+    /// Bytes of an endpoint's cache.
+    pub bytes_per_endpoint: u64,
+    /// Bytes of the cache for each address in it.
+    pub bytes_per_address: f64,
+    /// Processor time for each datagram that an endpoint gets, with all that follows from it, the simulation's own work included.
+    pub nanoseconds_per_delivery: f64,
+    /// Processor time of a resolve of what is known.
+    pub nanoseconds_per_warm_resolve: f64,
+    /// Requests that were sent for what is known.
+    pub warm_requests: u64,
+    /// Processor time that the simulation took.
+    pub cpu: Duration,
+    /// The same pairs by subnet administration alone.
+    pub by_sa: BySa,
+}
+
+/// All pairs by questions to subnet administration.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BySa {
+    /// Datagrams that it gets and sends.
+    pub messages: u64,
+    /// How long it works on them, at each of the rates.
+    pub time: [Duration; 2],
+}
+
+/// Paths a second that subnet administrations answer.
+#[derive(Clone, Copy, Debug)]
+pub struct SaRates;
+
+impl SaRates {
+    /// That of rdmux and that of OpenSM, 64 questions outstanding, on a subnet of 3,240 nodes: measured by
+    /// `rdmux bench --peers --only sa-paths-64`, see docs/performance.md.
+    pub const MEASURED: [f64; 2] = [268_230.0, 76_638.0];
+}
+
+impl BySa {
+    /// For so many endpoints.
+    pub fn of(endpoints: u32) -> Self {
+        let pairs = u64::from(endpoints) * u64::from(endpoints - 1);
+        #[expect(clippy::cast_precision_loss, reason = "a figure to read")]
+        let time = SaRates::MEASURED.map(|rate| Duration::from_secs_f64(pairs as f64 / rate));
+        Self { messages: pairs * 2, time }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures to read")]
+fn ratio(a: u64, b: u64) -> f64 {
+    a as f64 / b.max(1) as f64
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Outcome {
+    pub(super) fn new(setup: &Setup, counts: &Counts, nodes: &[Node], joins: u64) -> Self {
+        let (endpoints, sample) = (u64::from(setup.endpoints), u64::from(setup.sample));
+        let sum = |f: fn(&Node) -> u64| nodes.iter().map(f).sum::<u64>();
+        let deliveries = sum(|node| node.received);
+        let (addresses, bytes) = nodes.iter().fold((0, 0), |(addresses, bytes), node| {
+            let (count, size) = node.machine.memory();
+            (addresses + count as u64, bytes + size as u64)
+        });
+        let requests = counts.requests - counts.warm_requests;
+        let answers = sum(|node| node.machine.counters(Some(ENDPOINT)).sent_answers);
+        // A sampled endpoint answers what its crowd is asked, too: the world has counted those.
+        let answers = counts.responses.max(answers);
+        Self {
+            endpoints: setup.endpoints,
+            sample: setup.sample,
+            loss_ppm: setup.loss_ppm,
+            requests_per_endpoint: ratio(requests, endpoints),
+            deliveries_per_endpoint: ratio(deliveries, sample),
+            most_deliveries: nodes.iter().map(|node| node.received).max().unwrap_or(0),
+            answers_per_endpoint: ratio(answers, endpoints),
+            administration_per_endpoint: ratio(joins * 2, endpoints),
+            messages_per_link: requests,
+            time: counts.end.since(counts.joined),
+            join_time: counts.joined.since(Time::ZERO),
+            resolved: counts.resolved,
+            wrong: sum(|node| node.wrong),
+            failures: sum(|node| node.failures),
+            lost: counts.lost,
+            overflows: sum(|node| node.overflows),
+            most_buffers: nodes.iter().map(|node| node.most_buffers).max().unwrap_or(0),
+            bytes_per_endpoint: bytes / sample,
+            bytes_per_address: ratio(bytes, addresses),
+            nanoseconds_per_delivery: ratio(nanoseconds(counts.cpu), deliveries),
+            nanoseconds_per_warm_resolve: ratio(nanoseconds(counts.warm_cpu), counts.warm),
+            warm_requests: counts.warm_requests,
+            cpu: counts.cpu,
+            by_sa: BySa::of(setup.endpoints),
+        }
+    }
+}
+
+/// The outcomes as a table in Markdown.
+pub fn table(outcomes: &[Outcome]) -> String {
+    let mut table = Table::new();
+    table.load_preset(ASCII_MARKDOWN);
+    table.set_header([
+        "endpoints",
+        "simulated",
+        "loss",
+        "requests",
+        "deliveries by N",
+        "most buffers",
+        "no buffer",
+        "SA",
+        "time",
+        "SA alone, time",
+        "SA alone, OpenSM",
+        "cache",
+        "a delivery",
+        "a known one",
+    ]);
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for o in outcomes {
+        table.add_row([
+            o.endpoints.to_string(),
+            o.sample.to_string(),
+            format!("{} %", f64::from(o.loss_ppm) / 10_000.0),
+            format!("{:.2}", o.requests_per_endpoint),
+            format!("{:.3}", o.deliveries_per_endpoint / f64::from(o.endpoints)),
+            o.most_buffers.to_string(),
+            o.overflows.to_string(),
+            format!("{:.0}", o.administration_per_endpoint),
+            format!("{:.2} s", o.time.as_secs_f64()),
+            format!("{:.1} s", o.by_sa.time[0].as_secs_f64()),
+            format!("{:.1} s", o.by_sa.time[1].as_secs_f64()),
+            format!("{} KiB", o.bytes_per_endpoint / 1024),
+            format!("{:.0} ns", o.nanoseconds_per_delivery),
+            format!("{:.0} ns", o.nanoseconds_per_warm_resolve),
+        ]);
+    }
+    table.to_string()
+}
