@@ -1,5 +1,6 @@
 //! An endpoint that is simulated: its machine, its receive buffers, and the client that wants paths to all others.
 
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -104,7 +105,8 @@ pub(super) struct Node {
     pub(super) overflows: u64,
     /// The most buffers that were in use.
     pub(super) most_buffers: u64,
-    busy_until: Time,
+    /// When each of the buffers in use is free again.
+    buffers: VecDeque<Time>,
     next_stall: Time,
     /// How many destinations its client has asked for, and how many it has.
     asked: u32,
@@ -135,7 +137,7 @@ impl Node {
             received: 0,
             overflows: 0,
             most_buffers: 0,
-            busy_until: Time::ZERO,
+            buffers: VecDeque::new(),
             next_stall: Time::ZERO,
             asked: 0,
             resolved: 0,
@@ -217,21 +219,23 @@ impl Node {
 
     /// A datagram has come; false if there was no buffer for it.
     pub(super) fn takes(&mut self, now: Time, setup: &Setup, random: u64) -> bool {
+        while self.buffers.front().is_some_and(|free_at| *free_at <= now) {
+            self.buffers.pop_front();
+        }
+        let mut begin = self.buffers.back().copied().unwrap_or(now);
         if now >= self.next_stall && !setup.stall.is_zero() {
             let pause = u64::try_from(setup.stall.as_nanos()).unwrap_or(u64::MAX);
             if self.next_stall != Time::ZERO {
-                self.busy_until = self.busy_until.max(now).after(setup.stall);
+                begin = begin.after(setup.stall);
             }
             self.next_stall = now.after(Duration::from_nanos(random % pause.saturating_mul(200)));
         }
-        let backlog = self.busy_until.since(now).as_nanos() / setup.service_time.as_nanos().max(1);
-        let backlog = u64::try_from(backlog).unwrap_or(u64::MAX);
-        self.most_buffers = self.most_buffers.max(backlog + 1);
-        if backlog >= u64::from(setup.recv_depth) {
+        if self.buffers.len() >= setup.recv_depth as usize {
             self.overflows += 1;
             return false;
         }
-        self.busy_until = self.busy_until.max(now).after(setup.service_time);
+        self.buffers.push_back(begin.after(setup.service_time));
+        self.most_buffers = self.most_buffers.max(self.buffers.len() as u64);
         self.received += 1;
         true
     }
