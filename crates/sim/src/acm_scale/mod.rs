@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn sample_behaves_as_all() {
-        let all = run(&Setup { endpoints: 512, sample: 512, recv_depth: 128, ..Setup::default() });
-        let some = run(&Setup { endpoints: 512, sample: 128, recv_depth: 128, ..Setup::default() });
+        let all = run(&Setup { endpoints: 256, sample: 256, recv_depth: 64, ..Setup::default() });
+        let some = run(&Setup { endpoints: 256, sample: 64, recv_depth: 64, ..Setup::default() });
         let near = |a: f64, b: f64| (a - b).abs() <= 0.25 * a.max(b);
         assert!(near(all.requests_per_endpoint, some.requests_per_endpoint), "{all:?} {some:?}");
         assert!(near(all.deliveries_per_endpoint, some.deliveries_per_endpoint));
