@@ -49,17 +49,19 @@ fn resolves(ground: &Ground, from: usize, is_first: bool) -> Result<()> {
         format!("-f i -s {} -d {}", super::ipv6(from), super::ipv6(to)),
         format!("-f n -s {host} -d {}", HOSTS[to]),
     ];
+    // Who asks second has heard the other's question: of that one address is enough.
+    let asked = if is_first { &asked[..] } else { &asked[..1] };
     for (n, words) in asked.iter().enumerate() {
         let whose = if n == 0 { Whose::Debian } else { Whose::Ours };
         let resolve = format!("{} -S {SOCKET} {words}", whose.tool(ground));
         let before = Counters::of(ground, host)?;
         ground.said_on(host, &resolve)?;
-        let first = Counters::of(ground, host)?.since(before);
+        let known = Counters::of(ground, host)?;
+        let first = known.since(before);
         ensure!(first.resolves == 1, "{words}: {first:?}");
         if is_first && n == 0 {
             ensure!(first.address_queries == 1, "{words} was known before: {first:?}");
         }
-        let known = Counters::of(ground, host)?;
         ground.said_on(host, &format!("{resolve} -c"))?;
         let second = Counters::of(ground, host)?.since(known);
         let asked = (second.address_queries, second.route_queries);
