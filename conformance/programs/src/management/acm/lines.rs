@@ -18,8 +18,9 @@ pub(crate) fn of_theirs(ground: &Ground) -> Result<()> {
 
 /// `whose` service is that of the second host. The other one is always Debian's: it is there to be found.
 fn compared(ground: &Ground, whose: Whose) -> Result<()> {
-    let _other = serve(ground, 0, Whose::Debian, "acm")?;
-    let _asked = serve(ground, 1, whose, "acm")?;
+    // With `acm` ours first asks by multicast for a GID and a LID, too, which Debian's does not answer.
+    let _other = serve(ground, 0, Whose::Debian, "sa")?;
+    let _asked = serve(ground, 1, whose, "sa")?;
     for words in lines(ground)? {
         let theirs = said(ground, Whose::Debian, &words)?;
         let ours = said(ground, Whose::Ours, &words)?;
