@@ -249,6 +249,11 @@ impl Ground {
         command
     }
 
+    /// Hosts that are attached from now on have IP on the fabric.
+    pub(super) fn with_ip(&self) -> Result<()> {
+        Ok(fs::write(self.config(), "")?)
+    }
+
     /// The IPv4 address of a host.
     pub(super) fn address(&self, host: &str) -> Result<String> {
         let said = self.rdmux(&["host", "status", host])?;

@@ -7,8 +7,9 @@
 //!
 //! Reading order: [`ground`], [`opensm`] starts managers, [`bring_up`] and [`two_managers`] are rows of them, [`handover`] those of one
 //! of them and the fabric's own manager, [`diags`] those of infiniband-diags, [`repartition`] is a row of partitions that change, [`two_ports`] those of a host with two ports,
-//! [`data`] those of programs with data, [`captured`] one of what tshark says of captures, [`ibacm`] those of Debian's resolution service, [`librdmacm`] that of Debian's librdmacm with ours, [`client`] asks for what programs do not, [`ibsim`] compares what is made of a topology file.
+//! [`data`] those of programs with data, [`captured`] one of what tshark says of captures, [`ibacm`] those of Debian's resolution service, [`acm`] those of it and of ours, [`librdmacm`] that of Debian's librdmacm with ours, [`client`] asks for what programs do not, [`ibsim`] compares what is made of a topology file.
 
+pub(crate) mod acm;
 mod bring_up;
 pub(crate) mod captured;
 mod client;

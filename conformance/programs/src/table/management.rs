@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use crate::management::{
-    Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, captured, data, diags, handover,
-    ibacm, ibsim, librdmacm, repartition, two_managers, two_ports,
+    Also, BringUp, Compare, Extra, Ground, ManagedBy, Management, acm, captured, data, diags,
+    handover, ibacm, ibsim, librdmacm, repartition, two_managers, two_ports,
 };
 use crate::row::{Device, Row, Run, Way};
 
@@ -72,7 +72,24 @@ pub(super) fn rows() -> Vec<Row> {
         true,
         Management::With(&[], librdmacm::finds_the_route),
     ));
+    rows.extend(resolution());
     rows
+}
+
+/// ACM, by our service and tool and by Debian's.
+fn resolution() -> Vec<Row> {
+    type Case = (&'static str, bool, fn(&Ground) -> Result<()>);
+    let rows: [Case; 7] = [
+        ("ib_acme of Debian's and ours, of our ib_acm", true, acm::lines::of_ours),
+        ("ib_acme of Debian's and ours, of Debian's ibacm", false, acm::lines::of_theirs),
+        ("ib_acme of Debian's and ours, of no service", false, acm::lines::of_nobody),
+        ("ib_acm and Debian's ibacm, with groups' paths", true, acm::mixed::by_multicast),
+        ("ib_acm and Debian's ibacm, with administration's", true, acm::mixed::by_administration),
+        ("ibacm of Debian's by what ib_acme has written", true, acm::files::are_read),
+        ("rping with ACM, the quick start", true, acm::quick::start),
+    ];
+    let own = |title| managed(title, ManagedBy::Fabric);
+    rows.map(|(title, brief, run)| row(own(title), brief, Management::With(&[], run))).into()
 }
 
 /// The title of a row of the fabric's own manager says so.

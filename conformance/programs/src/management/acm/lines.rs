@@ -1,0 +1,90 @@
+//! The same command lines to Debian's ib_acme and to ours, both asking one service: they print the same and end alike.
+
+use anyhow::{Result, ensure};
+
+use super::super::TIMEOUT;
+use super::super::ground::{self, Ground, HOSTS, Shown as _};
+use super::{SOCKET, THEIR_TOOL, Whose, ipv6, serve};
+
+/// Our service is asked.
+pub(crate) fn of_ours(ground: &Ground) -> Result<()> {
+    compared(ground, Whose::Ours)
+}
+
+/// Debian's service is asked.
+pub(crate) fn of_theirs(ground: &Ground) -> Result<()> {
+    compared(ground, Whose::Debian)
+}
+
+/// `whose` service is that of the second host. The other one is always Debian's: it is there to be found.
+fn compared(ground: &Ground, whose: Whose) -> Result<()> {
+    // With `acm` ours first asks by multicast for a GID and a LID, too, which Debian's does not answer.
+    let _other = serve(ground, 0, Whose::Debian, "sa")?;
+    let _asked = serve(ground, 1, whose, "sa")?;
+    for words in lines(ground)? {
+        let theirs = said(ground, Whose::Debian, &words)?;
+        let ours = said(ground, Whose::Ours, &words)?;
+        ensure!(theirs == ours, "ib_acme {words}: {theirs:?} by Debian's, {ours:?} by ours");
+    }
+    Ok(())
+}
+
+/// The exit status, and what was printed.
+fn said(ground: &Ground, whose: Whose, words: &str) -> Result<(Option<i32>, String)> {
+    let line = format!("{} -S {SOCKET} {words}", whose.tool(ground));
+    let role = format!("acme-{whose:?}").to_lowercase();
+    let mut process = ground.start(HOSTS[1], &role, &line)?;
+    let status = process.finish(TIMEOUT)?;
+    Ok((status.code(), process.printed()))
+}
+
+/// What is asked. Nothing among it waits for an answer that nobody gives.
+fn lines(ground: &Ground) -> Result<Vec<String>> {
+    let shown = ground.show()?;
+    let node = |host: usize| shown.node(HOSTS[host]);
+    let (own_lid, other_lid) = (ground::lid(node(1)?)?.0, ground::lid(node(0)?)?.0);
+    let (own, other) = (ground.address(HOSTS[1])?, ground.address(HOSTS[0])?);
+    let (own6, other6) = (ipv6(1), ipv6(0));
+    let gid = |host| -> Result<_> {
+        let bits = (0xfe80_u128 << 112) | u128::from(ground::port_guid(node(host)?));
+        Ok(std::net::Ipv6Addr::from(bits))
+    };
+    let (own_gid, other_gid) = (gid(1)?, gid(0)?);
+    let (name, other_name) = (HOSTS[1], HOSTS[0]);
+    Ok(vec![
+        format!("-f i -s {own} -d {other}"),
+        format!("-f i -s {own} -d {other} -c"),
+        format!("-f i -s {own} -d {other} -v"),
+        format!("-f i -s {own} -d {other} -v -c"),
+        format!("-s {own} -d {other} -v"),
+        format!("-f i -s {own6} -d {other6} -v"),
+        format!("-f i -s {own6} -d {other6} -c"),
+        format!("-f n -s {name} -d {other_name} -v"),
+        format!("-f n -d {other_name}"),
+        format!("-f n -s {name} -d nobody -c"),
+        format!("-f n -s {name} -d node[1,1] -v"),
+        "-f n -s node2 -d node[1-1] -c".to_owned(),
+        format!("-f l -s {own_lid} -d {other_lid} -v"),
+        format!("-f l -d {other_lid}"),
+        format!("-f g -s {own_gid} -d {other_gid} -v"),
+        format!("-f g -d {other_gid}"),
+        format!("-C 2 -f i -s {own} -d {other}"),
+        format!("-f i -s {own} -d 999.1.1.1"),
+        "-e".to_owned(),
+        "-e 1".to_owned(),
+        "-P".to_owned(),
+        "-P col".to_owned(),
+        "-P 1".to_owned(),
+        "-P all".to_owned(),
+        format!("-P s -s {own}"),
+    ])
+}
+
+/// Both say the same where no service is.
+pub(crate) fn of_nobody(ground: &Ground) -> Result<()> {
+    let theirs = ground.ends_with(2, &format!("{THEIR_TOOL} -S /nowhere -d 1"))?;
+    let ours = Whose::Ours.tool(ground);
+    let ours = ground.ends_with(2, &format!("{ours} -S /nowhere -d 1"))?;
+    ensure!(theirs == ours, "{theirs:?} by Debian's, {ours:?} by ours");
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! Debian's service on one host and ours on the other: each finds the other's addresses by multicast, and is not asked again for
+//! what it knows.
+//!
+//! Both have the same route protocol. A host with `acm` beside one with `sa` gets the path of the group that both are in, which is the
+//! slowest, and asks administration for exactly that rate: OpenSM and this manager then find none, whoever wrote the services.
+
+use anyhow::{Context, Result, ensure};
+
+use super::super::ground::{self, Ground, HOSTS, Shown as _};
+use super::{Counters, SOCKET, Whose, is_verified, serve};
+
+/// Paths made of the groups that both are in.
+pub(crate) fn by_multicast(ground: &Ground) -> Result<()> {
+    resolved(ground, "acm")
+}
+
+/// Addresses by multicast, paths by administration.
+pub(crate) fn by_administration(ground: &Ground) -> Result<()> {
+    resolved(ground, "sa")
+}
+
+fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
+    // The one that asks first must not know the other one from its question: each is the first once.
+    for first in [0, 1] {
+        let services = [(0, Whose::Debian), (1, Whose::Ours)];
+        let mut processes = Vec::new();
+        for (host, whose) in services {
+            processes.push(serve(ground, host, whose, protocol)?);
+        }
+        for from in [first, 1 - first] {
+            resolves(ground, from, from == first).with_context(|| {
+                let whose = services[from].1;
+                format!("route_prot {protocol}, asked of the service that is {whose:?}")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// One host's service is asked for the other host twice: the second time nothing is asked of others.
+fn resolves(ground: &Ground, from: usize, is_first: bool) -> Result<()> {
+    let (host, to) = (HOSTS[from], 1 - from);
+    let shown = ground.show()?;
+    let lid = |host: usize| ground::lid(shown.node(HOSTS[host])?);
+    let lids = [lid(from)?.0, lid(to)?.0];
+    let (own, other) = (ground.address(host)?, ground.address(HOSTS[to])?);
+    let asked = [
+        format!("-f i -s {own} -d {other}"),
+        format!("-f i -s {} -d {}", super::ipv6(from), super::ipv6(to)),
+        format!("-f n -s {host} -d {}", HOSTS[to]),
+    ];
+    // Who asks second has heard the other's question: of that one address is enough.
+    let asked = if is_first { &asked[..] } else { &asked[..1] };
+    for (n, words) in asked.iter().enumerate() {
+        let whose = if n == 0 { Whose::Debian } else { Whose::Ours };
+        let resolve = format!("{} -S {SOCKET} {words}", whose.tool(ground));
+        let before = Counters::of(ground, host)?;
+        ground.said_on(host, &resolve)?;
+        let known = Counters::of(ground, host)?;
+        let first = known.since(before);
+        ensure!(first.resolves == 1, "{words}: {first:?}");
+        if is_first && n == 0 {
+            ensure!(first.address_queries == 1, "{words} was known before: {first:?}");
+        }
+        ground.said_on(host, &format!("{resolve} -c"))?;
+        let second = Counters::of(ground, host)?.since(known);
+        let asked = (second.address_queries, second.route_queries);
+        ensure!(second.resolves == 1 && asked == (0, 0), "{words} again: {second:?}");
+        is_verified(&ground.said_on(host, &format!("{resolve} -v"))?, lids)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! The quick start of `docs/acm.md`, whose five lines are those of the notes of 2009.
+
+use anyhow::{Context, Result, ensure};
+
+use super::super::TIMEOUT;
+use super::super::ground::Ground;
+use super::{Counters, Whose, socket};
+use crate::process::Process;
+use crate::stage::find_program;
+
+/// The hosts, by their names there.
+const HOSTS: [&str; 2] = ["a", "b"];
+
+/// Files are written, services started, a path is verified, and the connection manager asks for another.
+pub(crate) fn start(ground: &Ground) -> Result<()> {
+    ground.with_ip()?;
+    HOSTS.iter().try_for_each(|host| ground.attach(host))?;
+    let config = format!("XDG_CONFIG_HOME={}", ground.dir().join("acm-config").display());
+    let tool = Whose::Ours.tool(ground);
+    for host in HOSTS {
+        ground.said_on(host, &format!("{config} {tool} -A -O"))?;
+        // It goes to the background once it listens.
+        ground.said_on(host, &format!("{config} {}", Whose::Ours.service(ground)))?;
+        ensure!(socket(ground, host).exists(), "the service of {host} is not there");
+    }
+    let outcome = resolves(ground, &tool);
+    // They are nobody's children, and end with this.
+    HOSTS.iter().try_for_each(|host| end_service(ground, host))?;
+    outcome
+}
+
+fn resolves(ground: &Ground, tool: &str) -> Result<()> {
+    let [a, b] = HOSTS;
+    let said = ground.said_on(a, &format!("{tool} -s {a} -d {b} -v"))?;
+    ensure!(said.contains("SA verification: success"), "{said}");
+    // What the tool has asked for the connection manager would read in shared memory, without a question that is counted.
+    ground.said_on(a, &format!("{tool} flush"))?;
+    let before = Counters::of(ground, a)?;
+    ping(ground)?;
+    let asked = Counters::of(ground, a)?;
+    let first = asked.since(before);
+    ensure!(first.resolves >= 1, "the connection manager has not asked: {first:?}");
+    ping(ground)?;
+    let second = Counters::of(ground, a)?.since(asked);
+    let queries = (second.address_queries, second.route_queries);
+    ensure!(queries == (0, 0), "it is known, and was asked for again: {second:?}");
+    Ok(())
+}
+
+/// rping between them.
+fn ping(ground: &Ground) -> Result<()> {
+    const ACM: &str = "RDMA_CM_USE_IB_ACM=1";
+    let [a, b] = HOSTS;
+    let mut server = ground.start(b, "rping-server", &format!("{ACM} rping -s -P -v"))?;
+    let mut client = None;
+    // A client is refused until the server listens, which says nothing.
+    ground.until("answered by rping", || {
+        let line = format!("{ACM} rping -c -a {b} -v -C 3");
+        let mut it = ground.start(a, "rping-client", &line)?;
+        let status = it.finish(TIMEOUT)?;
+        client = Some(it);
+        Ok(status.success())
+    })?;
+    let said = client.as_ref().map(Process::printed).context("no client")?;
+    ensure!(said.matches("rdma-ping-").count() == 3, "rping says {said:?}");
+    server.kill(TIMEOUT)
+}
+
+/// Ends the service of a host.
+fn end_service(ground: &Ground, host: &str) -> Result<()> {
+    find_program("kill").context("kill(1) is not installed")?;
+    let lock = socket(ground, host).with_file_name("ibacm.pid");
+    let pid = std::fs::read_to_string(&lock).with_context(|| lock.display().to_string())?;
+    ground.said_on(host, &format!("kill {}", pid.trim())).map(drop)
+}
