@@ -23,6 +23,15 @@ enum What {
         #[arg(long, default_value_t = 1_000_000)]
         cycles: u64,
     },
+    /// Resolve paths by ACM, cached and not, while hosts come and go
+    Acm {
+        /// How many times
+        #[arg(long, default_value_t = 1_000_000)]
+        resolves: u64,
+        /// How many hosts come and go
+        #[arg(long, default_value_t = 50)]
+        guests: u64,
+    },
 }
 
 /// A run that shows what leaks at once.
@@ -31,8 +40,20 @@ pub(crate) const SHORT: Args = Args { what: What::Xrc { cycles: 10_000 } };
 /// Runs it.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("soak");
-    let What::Xrc { cycles } = args.what;
-    report.check("soak xrc", xrc(cycles));
+    match args.what {
+        What::Xrc { cycles } => report.check("soak xrc", xrc(cycles)),
+        What::Acm { resolves, guests } => report.check("soak acm", acm(resolves, guests)),
+    }
+}
+
+/// It has a directory of its own.
+fn acm(resolves: u64, guests: u64) -> Result<()> {
+    let rdmux = programs::build(&["rdmux-cli"])?.join("rdmux");
+    let mut soak = sh::command(rdmux);
+    soak.args(["soak", "acm", "--resolves", &resolves.to_string()]);
+    soak.args(["--guests", &guests.to_string()]);
+    ensure!(sh::run_lines(&mut soak, |_| ())?, "something grew, or went wrong");
+    Ok(())
 }
 
 /// Hosts of its own: in those that are there already others may come and go.

@@ -23,7 +23,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// Which Debian package has a program.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("ib_", "perftest"),
     ("ucx_perftest", "ucx-utils"),
     ("iperf3", "iperf3"),
@@ -31,6 +31,7 @@ const PACKAGES: [(&str, &str); 7] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("opensm", "opensm"),
     ("ibsim", "ibsim-utils"),
+    ("ibacm", "ibacm"),
 ];
 
 /// Says that a program is not installed, and what has it.

@@ -196,9 +196,24 @@ impl Fabric {
     /// Our program, with the fabric's runtime directory.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.rdmux);
-        command.env("RDMUX_RUNTIME_DIR", self.options.user.path()).env("RDMUX_HOST", HOST);
-        command.env_remove("RDMUX_FABRIC").env_remove("RUST_LOG");
+        self.equip(&mut command);
         command
+    }
+
+    /// Gives a program of ours that runtime directory.
+    pub(super) fn equip(&self, command: &mut Command) {
+        command.env("RDMUX_RUNTIME_DIR", self.runtime()).env("RDMUX_HOST", HOST);
+        command.env_remove("RDMUX_FABRIC").env_remove("RUST_LOG");
+    }
+
+    /// That directory.
+    pub(super) fn runtime(&self) -> &Path {
+        self.options.user.path()
+    }
+
+    /// A place for files of programs.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Runs it.
@@ -298,7 +313,7 @@ fn preload() -> Result<PathBuf> {
 }
 
 /// A program, which may be among those that only administrators have on their path.
-fn program(name: &str) -> Result<PathBuf> {
+pub(super) fn program(name: &str) -> Result<PathBuf> {
     let admins = Path::new("/usr/sbin").join(name);
     if admins.is_file() {
         return Ok(admins);

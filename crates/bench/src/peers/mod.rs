@@ -1,10 +1,11 @@
-//! `rdmux bench --peers`: how fast unmodified programs are on rdmux, and the subnet manager of a fabric, each beside the best that
+//! `rdmux bench --peers`: how fast unmodified programs are on rdmux, and the subnet manager and the ACM services of a fabric, each beside the best that
 //! this machine has for the same purpose, in the same run.
 //!
 //! In reading order: here what a run is; `spec` is the table; `rows` runs programs, `copy`, `memory`, `opensm`, `administration`
-//! (both on `fabrics`), `infiniband` and `guest` have what takes more; `parse` is what programs print, `part` our own peers' other side;
+//! `infiniband`, `acm` (all on `fabrics`) and `guest` have what takes more; `parse` is what programs print, `part` our own peers' other side;
 //! `figure`, `report` and `chart` are what comes out.
 
+mod acm;
 mod administration;
 mod chart;
 mod copy;

@@ -1,12 +1,14 @@
 //! The other side of what rdmux is compared with: a process that has nothing to do with rdmux.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::super::plain;
+use super::acm;
 use super::copy::{Buffer, Line};
 use rdmux_command::child;
 
@@ -31,6 +33,17 @@ pub(super) enum Ask {
         /// Where to listen.
         at: IpAddr,
         /// Datagrams.
+        count: u32,
+    },
+    /// Connect to a Unix socket, and answer messages of one length by messages of another.
+    UnixEcho {
+        /// Where to connect.
+        path: PathBuf,
+        /// Bytes that come.
+        request: usize,
+        /// Bytes that go.
+        reply: usize,
+        /// Messages.
         count: u32,
     },
     /// Accept TCP connections and close them.
@@ -69,6 +82,9 @@ pub(super) fn run() -> Result<()> {
                 let socket = UdpSocket::bind(SocketAddr::new(at, 0))?;
                 reply.send(Answer::Listening(socket.local_addr()?))?;
                 plain::udp_echo(&socket, count)?;
+            }
+            Ask::UnixEcho { path, request, reply, count } => {
+                acm::echo(&path, request, reply, count)?;
             }
             Ask::TcpClose { at, count } => {
                 let listener = TcpListener::bind(SocketAddr::new(at, 0))?;

@@ -139,6 +139,11 @@ impl Bench {
                 let time = |client: &Client| Ok(1.0 / client.paths(1)?);
                 self.alternate(row, || time(&large), || time(&small))
             }
+            Row::AcmLat => self.acm_latency(row),
+            Row::AcmRate => self.acm_rate(row),
+            Row::AcmLibrary => self.acm_library(row),
+            Row::AcmCold => self.acm_cold(row),
+            Row::AcmPairs => self.acm_pairs(row),
             Row::Memory => {
                 self.say(row.spec().what);
                 memory::measure(row)
@@ -204,8 +209,13 @@ impl Bench {
         ])
     }
 
+    /// How many rounds there are.
+    pub(super) fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
     /// Rounds of the peer and of ours, one after the other.
-    fn alternate(
+    pub(super) fn alternate(
         &self,
         row: Row,
         mut ours: impl FnMut() -> Result<f64>,
@@ -311,7 +321,7 @@ impl Bench {
 }
 
 /// A process that has nothing to do with rdmux.
-fn stranger() -> Result<Child> {
+pub(super) fn stranger() -> Result<Child> {
     Child::spawn("that rdmux is compared with", &["part", "bench-peer"])
 }
 
@@ -329,7 +339,7 @@ fn listening(peer: &mut Child, ask: &Ask) -> Result<SocketAddr> {
     }
 }
 
-fn done(peer: &mut Child) -> Result<()> {
+pub(super) fn done(peer: &mut Child) -> Result<()> {
     match peer.hear()? {
         Answer::Done => Ok(()),
         other => bail!("{other:?} came instead of an end"),

@@ -70,6 +70,16 @@ pub(crate) enum Row {
     Joins,
     /// A PathRecord's time at 10,368 nodes beside that at 648
     PathGrowth,
+    /// A cached resolve by ACM's socket, beside a ping-pong of the same bytes
+    AcmLat,
+    /// Cached resolves by ACM's socket, of 64 clients, beside Debian's ibacm on the same fabric
+    AcmRate,
+    /// Cached resolves through our library, beside Debian's ibacm by its socket
+    AcmLibrary,
+    /// Resolves by multicast between two hosts, beside Debian's ibacm
+    AcmCold,
+    /// 64 hosts resolve each other, beside a question to subnet administration for each pair
+    AcmPairs,
 }
 
 /// What a row is.
@@ -131,6 +141,15 @@ impl Row {
             Self::Paths => ("paths, 64 outstanding", OPENSM, Unit::PerSecond),
             Self::Joins => ("multicast joins, 16 outstanding", OPENSM, Unit::PerSecond),
             Self::PathGrowth => ("a path, 10,368 nodes", "648 nodes", TIME),
+            Self::AcmLat => {
+                ("cached resolve by ACM's socket", "Unix-socket ping-pong, same bytes", TIME)
+            }
+            Self::AcmRate => ("cached resolves, 64 clients", "ibacm", Unit::PerSecond),
+            Self::AcmLibrary => {
+                ("cached resolves by libibacm", "ibacm by its socket", Unit::PerSecond)
+            }
+            Self::AcmCold => ("resolve by multicast, two hosts", "ibacm", TIME),
+            Self::AcmPairs => ("64 hosts, 4,032 pairs, by ACM", "a path query for each pair", TIME),
             Self::Memory => ("each of 10,000 idle queue pairs", "", Unit::Bytes),
         };
         let (ratio, goals) = self.goals();
@@ -165,6 +184,11 @@ impl Row {
             Self::Paths => (Ratio::More, Some((2.0, 5.0))),
             Self::Joins => (Ratio::More, Some((1.5, 4.0))),
             Self::PathGrowth => (Ratio::Less, Some((1.3, 1.0))),
+            Self::AcmLat => (Ratio::Less, Some((2.0, 1.2))),
+            Self::AcmRate => (Ratio::More, Some((1.0, 1.5))),
+            Self::AcmLibrary => (Ratio::More, Some((5.0, 20.0))),
+            Self::AcmCold => (Ratio::Less, Some((1.0, 0.5))),
+            Self::AcmPairs => (Ratio::Less, Some((0.5, 0.1))),
             Self::Memory => (Ratio::Less, Some((16384.0, 4096.0))),
         }
     }

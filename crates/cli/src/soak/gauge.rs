@@ -26,7 +26,8 @@ enum Unit {
 }
 
 impl Reading {
-    fn count(what: String, value: u64) -> Self {
+    /// So many objects.
+    pub(super) fn count(what: String, value: u64) -> Self {
         Self { what, value, unit: Unit::Count }
     }
 

@@ -1,5 +1,6 @@
 //! `rdmux soak`: the same thing so many times that what is not given back is seen.
 
+mod acm;
 mod gauge;
 mod part;
 
@@ -27,6 +28,8 @@ use rdmux_command::say;
 pub(crate) enum Soak {
     /// Connect by XRC, send, disconnect: against one server, from its own host and from another
     Xrc(XrcArgs),
+    /// Resolve paths by ACM, cached and not, while hosts come and go
+    Acm(acm::AcmArgs),
 }
 
 #[derive(Args)]
@@ -51,8 +54,11 @@ const SETTLING: Duration = Duration::from_millis(50);
 
 /// Runs `rdmux soak`.
 pub(crate) fn run(soak: &Soak) -> Result<ExitCode> {
-    let Soak::Xrc(args) = soak;
-    Ok(if xrc(args.cycles)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let flat = match soak {
+        Soak::Xrc(args) => xrc(args.cycles)?,
+        Soak::Acm(args) => acm::run(args)?,
+    };
+    Ok(if flat { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A server or a client.

@@ -1,0 +1,193 @@
+//! 64 hosts of one fabric, each of which wants the paths to all others at the same time: from its ACM service, none of which knows anything, or
+//! from subnet administration, by a question for each pair.
+//!
+//! Either way a host has one client, a thread, which asks for all its paths and then waits for the answers.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use rdmux_acm_client::{Client, Places, Reply, Requests, Target};
+use rdmux_acm_files::options::{Options, write};
+use rdmux_fabric::client::MadFile;
+use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
+use rdmux_wire::acm::client::Query;
+use rdmux_wire::mad::{Method, MgmtClass};
+use rdmux_wire::sa::{self, PathRecord, PathRecordMask, SaMad};
+use rdmux_wire::{Gid, Guid, Lid};
+
+use super::services::{Running, Stage, own_service};
+use super::{TIMEOUT, library, name};
+use crate::peers::fabrics::Ground;
+
+/// How many hosts there are.
+const HOSTS: usize = 64;
+/// Adapters and cables.
+const SHAPE: &str = "fattree:64";
+/// How long an answer of administration is waited for, in milliseconds.
+const TIMEOUT_MS: u32 = 20_000;
+
+/// The hosts, and two clients on each.
+pub(in super::super) struct Pairs {
+    hosts: Vec<Host>,
+    // Behind the services, which run on it.
+    _stage: Stage,
+}
+
+/// A host.
+struct Host {
+    name: String,
+    gid: Gid,
+    service: Running,
+    /// Of its service.
+    control: Client,
+    /// Where administration is asked.
+    file: MadFile,
+    agent: u32,
+    manager: Lid,
+}
+
+impl Pairs {
+    /// Starts hosts and services, with the options that `ib_acme -O` writes for so many.
+    ///
+    /// # Errors
+    /// When one does not start.
+    pub(in super::super) fn new(ground: &Ground) -> Result<Self> {
+        // The adapters are called like this, and each is given to the host of its name.
+        let names: Vec<_> = (1..=HOSTS).map(|n| format!("node{n}")).collect();
+        let stage = Stage::new(ground, SHAPE, &names)?;
+        let shown = stage.fabric.show()?;
+        let ports = || shown.nodes.iter().flat_map(|node| &node.ports);
+        let manager = ports().find(|port| port.is_sm).context("no port has a manager")?.lid;
+        let mut options = Options::fitted(u32::try_from(HOSTS)?);
+        options.machine.route_protocol = rdmux_acm::RouteProtocol::Acm;
+        let options = write(&options);
+        let host = |name: String| {
+            let node = shown.nodes.iter().find(|node| node.description == name);
+            let guid = node.with_context(|| format!("no adapter is called {name}"))?.guid;
+            let command = own_service(&stage.fabric, &name)?;
+            let line = format!("{name} rdmux_ib0 1 default\n");
+            let service = Running::start(&stage.fabric, &name, command, (&line, &options))?;
+            let file = stage.fabric.open(guid)?;
+            let agent = file.register(&Registration {
+                qpn: 1,
+                class: MgmtClass::SUBN_ADM.0,
+                class_version: sa::CLASS_VERSION,
+                rmpp_version: 1,
+                ..Registration::default()
+            })?;
+            // An adapter's port has the GUID behind its node's.
+            let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(guid.0 + 1));
+            let control = library(&service.runtime);
+            Ok(Host { name, gid, service, control, file, agent, manager })
+        };
+        let hosts = names.into_iter().map(host).collect::<Result<_>>()?;
+        let this = Self { hosts, _stage: stage };
+        // Until all have joined.
+        let start = Instant::now();
+        while let Err(e) = this.by_acm() {
+            ensure!(start.elapsed() < TIMEOUT * 3, "{e:#}");
+        }
+        Ok(this)
+    }
+
+    /// Seconds until all have all paths, by ACM.
+    ///
+    /// # Errors
+    /// When a path is missing.
+    pub(in super::super) fn by_acm(&self) -> Result<f64> {
+        for host in &self.hosts {
+            host.control.flush(None, TIMEOUT)?;
+        }
+        self.together(|host, barrier| {
+            let places = Places::new(&host.service.runtime, &host.service.runtime);
+            let requests = Requests::new([Target::Tools(places)]);
+            // All come here, also who fails.
+            barrier.wait();
+            let (mut requests, source) = (requests?, Some(name(&host.name)?));
+            for other in self.others(host) {
+                let dest = name(&other.name)?;
+                requests.start(&Query::Resolve { source, dest, cached_only: false }, TIMEOUT);
+            }
+            while let Some((_, answer)) = requests.wait(TIMEOUT) {
+                let Reply::Paths(paths) = answer.with_context(|| host.name.clone())? else {
+                    anyhow::bail!("an answer that is no path")
+                };
+                ensure!(paths.paths[0].path.sgid == host.gid, "the path of another host");
+            }
+            ensure!(requests.is_empty(), "{} paths did not come", requests.len());
+            Ok(())
+        })
+    }
+
+    /// The same by questions to administration.
+    ///
+    /// # Errors
+    /// The same.
+    pub(in super::super) fn by_administration(&self) -> Result<f64> {
+        self.together(|host, barrier| {
+            barrier.wait();
+            let mut waiting = 0;
+            for other in self.others(host) {
+                host.ask(other.gid)?;
+                waiting += 1;
+            }
+            while waiting > 0 {
+                let Some(answer) = host.file.try_recv_mad()? else {
+                    host.file.wait()?;
+                    continue;
+                };
+                ensure!(answer.status == 0, "no answer: error {}", answer.status);
+                let path: PathRecord = SaMad::parse(&answer.data)?.record()?;
+                ensure!(path.sgid == host.gid, "the path of another host");
+                waiting -= 1;
+            }
+            Ok(())
+        })
+    }
+
+    fn others(&self, host: &Host) -> impl Iterator<Item = &Host> {
+        let own = host.gid;
+        self.hosts.iter().filter(move |other| other.gid != own)
+    }
+
+    /// Runs this for each host at the same time; seconds from when all begin until the last is done.
+    fn together(&self, run: impl Fn(&Host, &Barrier) -> Result<()> + Sync) -> Result<f64> {
+        let barrier = Barrier::new(HOSTS + 1);
+        thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .hosts
+                .iter()
+                .map(|host| scope.spawn(|| run(host, &barrier).map(|()| Instant::now())))
+                .collect();
+            barrier.wait();
+            let start = Instant::now();
+            let mut last = start;
+            for thread in threads {
+                let end = thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
+                last = last.max(end);
+            }
+            Ok((last - start).as_secs_f64())
+        })
+    }
+}
+
+impl Host {
+    fn ask(&self, dgid: Gid) -> Result<()> {
+        let mask = PathRecordMask::SGID | PathRecordMask::DGID | PathRecordMask::NUMB_PATH;
+        let record = PathRecord { sgid: self.gid, dgid, numb_path: 1, ..PathRecord::default() };
+        let record = record.to_bytes();
+        let mut mad = SaMad::new(Method::GET, PathRecord::ATTR_ID, &record);
+        mad.sa.component_mask = mask.bits();
+        // The answer's number is not looked at: there is one for each question.
+        Ok(self.file.send_mad(&UserMad {
+            agent: self.agent,
+            status: 0,
+            timeout_ms: TIMEOUT_MS,
+            retries: 0,
+            address: UserAddress::gsi(self.manager),
+            data: mad.to_bytes().to_vec(),
+        })?)
+    }
+}

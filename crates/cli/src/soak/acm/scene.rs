@@ -1,0 +1,276 @@
+//! A fabric, hosts on it and their ACM services, in a directory of their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rdmux_acm_client::{Client, Places, Target};
+use rdmux_fabric::FabricName;
+use rdmux_fabric::client::{ConnectOptions, admin as fabric};
+use rdmux_host::client::admin;
+use rdmux_host::{HostName, RuntimeDir};
+use rdmux_runtime::UserDir;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::super::gauge::{self, Reading};
+use super::{COMING, HOSTS, TIMEOUT};
+
+/// As many adapters as there are hosts at the same time, and one more.
+const SHAPE: &str = "switch:4";
+/// How long nothing changes where nothing goes on.
+const SETTLING: Duration = Duration::from_millis(50);
+/// How long the end of a process may be noticed late.
+const LATE: Duration = Duration::from_secs(10);
+/// The multicast protocol, and short times: guests are gone that are asked for.
+const OPTIONS: &str = "route_prot acm\ntimeout 50\nretries 1\nnegative_timeout_ms 0\n";
+/// Of a service's statistics those that do not grow with what was asked.
+const STATISTICS: [&str; 5] =
+    ["clients", "known_addresses", "open_requests", "open_searches", "endpoints"];
+
+/// How a guest's service ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Told,
+    Killed,
+}
+
+/// Everybody but the clients.
+pub(super) struct Scene {
+    dir: PathBuf,
+    /// How the fabric is asked.
+    fabric: ConnectOptions,
+    /// Where hosts are.
+    hosts: RuntimeDir,
+    up: Vec<String>,
+    services: Vec<Service>,
+}
+
+/// The ACM service of a host. It is killed when this is dropped.
+pub(super) struct Service {
+    child: Child,
+    places: Places,
+}
+
+impl Scene {
+    pub(super) fn new() -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("rdmux-soak-acm-{}", std::process::id()));
+        let fabric = ConnectOptions {
+            user: UserDir::at(&dir)?,
+            config: rdmux_fabric::Config::default(),
+            embedded: false,
+            program: Some(std::env::current_exe()?),
+        };
+        let hosts = RuntimeDir::at(&dir)?;
+        let mut this = Self { dir, fabric, hosts, up: Vec::new(), services: Vec::new() };
+        this.rdmux(&["fabric", "up", "--shape", SHAPE])?;
+        for host in HOSTS {
+            let service = this.come(host)?;
+            this.services.push(service);
+        }
+        Ok(this)
+    }
+
+    /// The service of the n-th host.
+    pub(super) fn service(&self, n: usize) -> &Service {
+        &self.services[n]
+    }
+
+    /// A host comes up with its service.
+    pub(super) fn come(&mut self, host: &str) -> Result<Service> {
+        self.rdmux(&["host", "up", host])?;
+        self.up.push(host.to_owned());
+        let program = std::env::current_exe()?.with_file_name("ib_acm");
+        ensure!(program.is_file(), "{} is missing: build all of rdmux-cli", program.display());
+        let (addr, opts) = (self.dir.join("addr.cfg"), self.dir.join("opts.cfg"));
+        let addr = addr.with_file_name(format!("{host}-addr.cfg"));
+        fs::write(&addr, format!("{host} rdmux_ib0 1 default\n"))?;
+        fs::write(&opts, OPTIONS)?;
+        let mut command = Command::new(program);
+        self.equip(&mut command);
+        command.args(["--host", host, "-P"]).arg("-A").arg(addr).arg("-O").arg(opts);
+        command.env("RDMUX_DEVICE", "ib").stdin(Stdio::null());
+        let child = command.spawn().context("cannot start ib_acm")?;
+        let runtime = self.dir.join("hosts").join(host).join("acm");
+        let mut service = Service { child, places: Places::new(&runtime, &runtime) };
+        let start = Instant::now();
+        while service.client().connect(TIMEOUT).is_err() {
+            if let Some(status) = service.child.try_wait()? {
+                bail!("the ACM service of {host} ended: {status}");
+            }
+            ensure!(start.elapsed() < COMING, "the ACM service of {host} never listened");
+            sleep(Duration::from_millis(5));
+        }
+        Ok(service)
+    }
+
+    /// A host goes, after its service.
+    pub(super) fn go(&mut self, host: &str, mut service: Service, end: End) -> Result<()> {
+        let signal = if end == End::Told { Signal::TERM } else { Signal::KILL };
+        let pid = i32::try_from(service.child.id())?;
+        kill_process(Pid::from_raw(pid).context("a process without a number")?, signal)?;
+        let status = service.child.wait()?;
+        ensure!(status.success() == (end == End::Told), "the ACM service of {host}: {status}");
+        self.rdmux(&["host", "down", host])?;
+        self.up.retain(|other| other != host);
+        Ok(())
+    }
+
+    /// What everybody has, when nothing goes on.
+    pub(super) fn read(&self) -> Result<Vec<Reading>> {
+        let start = Instant::now();
+        let mut before = Vec::new();
+        loop {
+            let now = self.read_now()?;
+            if gauge::same_counts(&before, &now) {
+                return Ok(now);
+            }
+            ensure!(start.elapsed() < LATE, "what hosts and services have never settles");
+            before = now;
+            sleep(SETTLING);
+        }
+    }
+
+    fn read_now(&self) -> Result<Vec<Reading>> {
+        let mut readings = gauge::of_process("clients", std::process::id())?;
+        let pid = fabric::status(&self.fabric, &FabricName::default())?.pid;
+        readings.extend(gauge::of_process("fabric", pid)?);
+        for (host, service) in HOSTS.iter().zip(&self.services) {
+            let status = admin::status(&self.hosts, &HostName::new(host)?)?;
+            readings.extend(gauge::of_process(&format!("service of {host}"), status.pid)?);
+            readings.extend(gauge::of_host(host, &status));
+            let acm = format!("ib_acm of {host}");
+            readings.extend(gauge::of_process(&acm, service.child.id())?);
+            let all = service.client().statistics(TIMEOUT)?;
+            for name in STATISTICS {
+                let found = all.iter().find(|s| s.name.as_bytes() == name.as_bytes());
+                let value = found.with_context(|| format!("no count of {name}"))?.value;
+                readings.push(Reading::count(format!("{acm}: {name}"), value));
+            }
+        }
+        readings.push(Reading::count("processes".to_owned(), processes(&self.dir).len() as u64));
+        readings.push(Reading::count("files".to_owned(), files(&self.dir).len() as u64));
+        Ok(readings)
+    }
+
+    /// Ends everybody; processes and sockets that are there nevertheless.
+    pub(super) fn end(mut self) -> Result<Vec<String>> {
+        for (host, service) in HOSTS.into_iter().zip(std::mem::take(&mut self.services)) {
+            self.go(host, service, End::Told)?;
+        }
+        self.rdmux(&["fabric", "down"])?;
+        let start = Instant::now();
+        loop {
+            let sockets = files(&self.dir).into_iter().filter(|file| is_socket(file));
+            let mut left: Vec<_> = sockets.map(|file| file.display().to_string()).collect();
+            left.extend(processes(&self.dir).iter().map(|pid| format!("process {pid}")));
+            if left.is_empty() || start.elapsed() > LATE {
+                return Ok(left);
+            }
+            sleep(SETTLING);
+        }
+    }
+
+    fn rdmux(&self, args: &[&str]) -> Result<()> {
+        let mut command = Command::new(std::env::current_exe()?);
+        self.equip(&mut command);
+        let out = command.args(args).output()?;
+        let said = String::from_utf8_lossy(&out.stderr);
+        ensure!(out.status.success(), "rdmux {}: {}", args.join(" "), said.trim());
+        Ok(())
+    }
+
+    fn equip(&self, command: &mut Command) {
+        command.env("RDMUX_RUNTIME_DIR", &self.dir).env_remove("RDMUX_HOST");
+        for name in ["RDMUX_FABRIC", "RDMUX_ACM_DIR", "RUST_LOG"] {
+            command.env_remove(name);
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.services.clear();
+        let up = std::mem::take(&mut self.up);
+        // After an error it may be anything.
+        up.iter().for_each(|host| drop(self.rdmux(&["host", "down", host])));
+        let _ = self.rdmux(&["fabric", "down"]);
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Service {
+    /// A client of it.
+    pub(super) fn client(&self) -> Client {
+        Client::new([Target::Tools(self.places())])
+    }
+
+    /// Its files.
+    pub(super) fn places(&self) -> Places {
+        self.places.clone()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The processes that have this runtime directory.
+fn processes(dir: &Path) -> Vec<u32> {
+    let wanted = format!("RDMUX_RUNTIME_DIR={}", dir.display());
+    let has = |pid: &u32| {
+        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        variables.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    };
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(has).collect()
+}
+
+/// All files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let (mut found, mut dirs) = (Vec::new(), vec![dir.to_path_buf()]);
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_dir { dirs.push(entry.path()) } else { found.push(entry.path()) }
+        }
+    }
+    found
+}
+
+fn is_socket(file: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    fs::symlink_metadata(file).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn files_sockets_and_processes_of_a_directory_are_found() {
+        let dir = rdmux_testing::temp_dir();
+        let below = dir.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        let _listener = UnixListener::bind(below.join("socket")).unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        let all = files(dir.path());
+        assert_eq!((all.len(), all.iter().filter(|file| is_socket(file)).count()), (2, 1));
+        let mut cat = Command::new("cat");
+        cat.env("RDMUX_RUNTIME_DIR", dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut cat = cat.spawn().unwrap();
+        assert_eq!(processes(dir.path()), [cat.id()]);
+        cat.kill().unwrap();
+        cat.wait().unwrap();
+        assert_eq!(processes(dir.path()), [0; 0]);
+    }
+}
