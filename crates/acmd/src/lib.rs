@@ -151,7 +151,7 @@ fn check(setup: &Setup) -> Result<(), AcmdError> {
 
 fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
     if args.on_demand && args.daemon {
-        // A terminal that goes does not take it along.
+        // It outlives its terminal.
         let _ = rustix::process::setsid();
     }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));

@@ -18,7 +18,7 @@ use crate::arguments::{
 use crate::boundary::{Errno, Result, or};
 use crate::service::targets;
 
-/// The service of the process. The lock is one that a child of fork(2) can unlock, whoever waits for it in the parent.
+/// The service of the process. The lock is one that a child of fork(2) can unlock, even if a thread of the parent waits for it.
 static SERVICE: Mutex<Option<Arc<Client>>> = Mutex::new(None);
 /// How long a call may take, in milliseconds.
 static TIMEOUT: AtomicU32 = AtomicU32::new(10_000);

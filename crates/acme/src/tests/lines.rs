@@ -60,7 +60,7 @@ fn paths_by_name_address_lid_and_gid() {
 }
 
 #[test]
-fn lists_come_in_order_whoever_answers_first() {
+fn lists_come_in_order_whichever_answer_is_first() {
     let service = Scripted::well();
     let nodes: String = ["node1", "node2", "node3", "node07", "node08"].map(chosen).concat();
     let expected = format!("Service: SVC\n{nodes}{OK}");

@@ -2,7 +2,7 @@
 //! what it knows.
 //!
 //! Both have the same route protocol. A host with `acm` beside one with `sa` gets the path of the group that both are in, which is the
-//! slowest, and asks administration for exactly that rate: OpenSM and this manager then find none, whoever wrote the services.
+//! slowest, and asks administration for exactly that rate: this manager then finds none, and so it is between two ibacm of rdma-core.
 
 use anyhow::{Context, Result, ensure};
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// So many requests in a row that wait in vain make a service silent.
+/// So many requests in a row without an answer make a service silent.
 const SILENT: u32 = 2;
 /// How long it is then left alone at first; it doubles up to [`LONGEST`].
 const SHORTEST: Duration = Duration::from_secs(5);
