@@ -350,7 +350,7 @@ impl Cache {
         }
     }
 
-    /// Finds an entry to forget when there is no room for one more: `Ok(None)` if there is room, an error if nothing may be forgotten.
+    /// Finds an entry to forget when there is no room for one more: `Ok(None)` if there is room, an error if all that was looked at stays.
     pub(crate) fn victim(&mut self, by: By, now: Ticks) -> Result<Option<usize>, ()> {
         if self.entries.len() < self.max {
             return Ok(None);
