@@ -15,6 +15,9 @@ use rdmux_link::ib::Encap;
 use rdmux_wire::lrh::Lrh;
 use rdmux_wire::{Bth, IbPacket, Lid, Opcode, Packet, Pkey, Psn, Qpn};
 
+/// After so many rounds of the flood the test has failed.
+const MOST_ROUNDS: u32 = 1_000_000;
+
 /// A packet, LRH to ICRC.
 fn packet(lrh: Lrh, qpn: u32, pkey: Pkey) -> Vec<u8> {
     let bth = Bth { pkey, ..Bth::new(Opcode::UC_SEND_ONLY, Qpn::new(qpn), Psn::new(0)) };
@@ -102,15 +105,23 @@ fn flood_is_dropped_and_counted_by_reason_while_others_are_heard() {
             }
             sent
         });
-        // What others send comes, as far as the socket has room.
+        // What others send comes, as far as the socket has room; so do datagrams of each kind.
         let burst = Burst::to(&b, 1, 32);
         let mut came = 0;
-        while came < 500 || rounds.load(Ordering::Relaxed) <= 100 {
+        let is_counted = |dropped: &[(&str, u64)]| {
+            kinds.iter().all(|(reason, _)| dropped.iter().any(|(name, _)| name == reason))
+        };
+        while came < 500 || !is_counted(&b.processes[0].dropped()) {
             a.processes[0].send(&burst);
             came += b.processes[0].receive();
+            if rounds.load(Ordering::Relaxed) > MOST_ROUNDS {
+                break;
+            }
         }
         done.store(true, Ordering::Relaxed);
-        flood.join().unwrap()
+        let sent = flood.join().unwrap();
+        assert!(came >= 500, "{came} came beside {sent} rounds");
+        sent
     });
     // What is left of it in the socket.
     a.processes[0].send(&Burst::to(&b, 1, 32));
