@@ -370,7 +370,18 @@ fn alternate_path_to_a_lid_or_partition_that_is_not_ours_is_rejected() {
 
 #[test]
 fn redirection_on_infiniband_goes_to_a_lid() {
-    for (lid, follows) in [(Lid(0xc001), false), (Lid(7), true)] {
+    // The partition is 5, in which either may be a full or a limited member; 0 names none.
+    let cases = [
+        (Lid(0xc001), Pkey(0), false),
+        (Lid(7), Pkey(0), true),
+        (Lid(7), Pkey(0x8000), true),
+        (Lid(7), Pkey(5), true),
+        (Lid(7), Pkey(0x8005), true),
+        (Lid(7), Pkey(7), false),
+        (Lid(7), Pkey(0x8004), false),
+        (Lid(7), Pkey(0xffff), false),
+    ];
+    for (lid, pkey, follows) in cases {
         let (mut server, mut client) = (Host::new(1), Host::new(2));
         server.listener(None, PortSpace::Tcp, QpType::Rc);
         let id = client.routed(&server, PortSpace::Tcp, QpType::Rc, 0);
@@ -378,7 +389,9 @@ fn redirection_on_infiniband_goes_to_a_lid() {
         let (path, mad) = client.sent();
         server.take(&client, &path, &mad);
         let request = server.event(EventKind::ConnectRequest).id;
-        let to = Redirect { gid: server.port.gids[1], lid, sl: 4, ..Redirect::default() };
+        let gid = server.port.gids[1];
+        let to =
+            Redirect { gid, lid, pkey, sl: 4, tclass: 9, flow_label: 77, ..Redirect::default() };
         let (reason, info) = (24, to.to_info().to_vec());
         let refusal = Refusal { reason, info, private_data: Vec::new() };
         server.cm.reject_with(Time::ZERO, request, &refusal, &mut server.out).unwrap();
@@ -386,14 +399,17 @@ fn redirection_on_infiniband_goes_to_a_lid() {
         client.take(&server, &path, &mad);
         if !follows {
             let rejected = client.out.events.pop_front().unwrap().1;
-            assert_eq!((rejected.kind, rejected.status), (EventKind::Rejected, 24));
+            let refused = (EventKind::Rejected, 24);
+            assert_eq!((rejected.kind, rejected.status), refused, "{lid:?} {pkey:?}");
             continue;
         }
         let (path, mad) = client.sent();
-        assert_eq!((path.av.dlid, path.av.sl), (7, 4));
+        assert_eq!((path.av.dlid, path.av.sl, path.av.dgid), (7, 4, gid), "{pkey:?}");
+        assert_eq!((path.av.traffic_class, path.av.flow_label), (9, 77));
         let Message::Req(req) = CmMad::parse(&mad).unwrap().message else { panic!("no REQ") };
         assert_eq!((req.primary.remote_lid, req.primary.sl), (lid, 4));
-        assert_eq!(req.primary.remote_gid, server.port.gids[1]);
+        assert_eq!((req.primary.tclass, req.primary.flow_label), (9, 77));
+        assert_eq!(req.primary.remote_gid, gid);
         server.take(&client, &path, &mad);
         let request = server.event(EventKind::ConnectRequest);
         assert_eq!(request.negotiated.unwrap().av.sgid_index, 1);
