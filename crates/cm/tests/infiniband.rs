@@ -416,6 +416,53 @@ fn redirection_on_infiniband_goes_to_a_lid() {
     }
 }
 
+/// What a client sends after its request, with an alternate path, was refused for this reason.
+fn sent_after(reason: RejReason, gid: impl Fn(&Host) -> Gid) -> (Host, Host, IdHandle) {
+    let (mut server, mut client) = (Host::new(1), Host::new(2));
+    server.listener(None, PortSpace::Tcp, QpType::Rc);
+    let records = [
+        record(&client.port, &server.port, 0, PathData::PRIMARY),
+        record(&client.port, &server.port, 3, PathData::ALTERNATE),
+    ];
+    let id = along(&mut client, &server, &records);
+    let (path, mad) = client.sent();
+    server.take(&client, &path, &mad);
+    let request = server.event(EventKind::ConnectRequest).id;
+    let to = Redirect { gid: gid(&server), lid: Lid(7), ..Redirect::default() };
+    let (reason, info) = (reason.0, to.to_info().to_vec());
+    let refusal = Refusal { reason, info, private_data: Vec::new() };
+    server.cm.reject_with(Time::ZERO, request, &refusal, &mut server.out).unwrap();
+    let (path, mad) = server.sent();
+    client.take(&server, &path, &mad);
+    (server, client, id)
+}
+
+#[test]
+fn redirection_of_the_port_alone_asks_the_same_manager() {
+    for (reason, asked) in [(RejReason::PORT_REDIRECT, 4), (RejReason::PORT_CM_REDIRECT, 7)] {
+        let (server, mut client, id) = sent_after(reason, |server| server.port.gids[1]);
+        let (path, mad) = client.sent();
+        assert_eq!(path.av.dlid, asked, "{reason:?}");
+        let Message::Req(req) = CmMad::parse(&mad).unwrap().message else { panic!("no REQ") };
+        let gid = server.port.gids[1];
+        assert_eq!((req.primary.remote_lid, req.primary.remote_gid), (Lid(7), gid));
+        // It led to the port that has refused.
+        assert_eq!(req.alternate, Default::default());
+        assert_eq!(client.cm.query(id).unwrap().route.unwrap().av.dgid, gid);
+        assert_eq!(client.cm.counters().redirected, 1);
+    }
+}
+
+#[test]
+fn redirection_to_a_lid_without_a_gid_keeps_the_peers() {
+    let (server, mut client, id) = sent_after(RejReason::PORT_CM_REDIRECT, |_| Gid::ZERO);
+    let (path, mad) = client.sent();
+    assert_eq!((path.av.dlid, path.av.dgid), (7, server.port.gids[0]));
+    let Message::Req(req) = CmMad::parse(&mad).unwrap().message else { panic!("no REQ") };
+    assert_eq!(req.primary.remote_gid, server.port.gids[0]);
+    assert_eq!(client.cm.query(id).unwrap().route.unwrap().av.dgid, server.port.gids[0]);
+}
+
 /// A client whose request a server has sent to its own second GID, without a LID: also the REJ, and how it travels.
 fn redirected(gid: impl Fn(&Host) -> Gid) -> (Host, Host, IdHandle, (MadPath, [u8; 256])) {
     let (mut server, mut client) = (Host::new(1), Host::new(2));

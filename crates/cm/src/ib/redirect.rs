@@ -25,7 +25,7 @@ use crate::sink::Sink;
 pub(crate) struct Redirected {
     /// The new name of the connection, or of the lookup.
     pub(crate) number: u32,
-    /// Where the peer is now.
+    /// Where the peer is now, also its GID if the peer has not said it.
     pub(crate) to: Redirect,
     /// The path to there, if it was looked for.
     pub(crate) along: Option<crate::path::Path>,

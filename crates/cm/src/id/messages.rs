@@ -135,9 +135,8 @@ impl Manager {
         };
         let has_lids = found.device.as_ref().is_some_and(|device| device.has_lids);
         let to = &moved.to;
-        let gid_of = |was: Gid| if to.gid.is_zero() { was } else { to.gid };
         if let Some(route) = &mut found.route {
-            route.av.dgid = gid_of(route.av.dgid);
+            route.av.dgid = to.gid;
             if let Some(path) = &moved.along {
                 (route.av, route.slid, route.mtu) = (path.av, path.slid, route.mtu.min(path.mtu));
             } else if has_lids {
@@ -148,7 +147,7 @@ impl Manager {
                 Addr::Ip(addr) if !has_lids => {
                     Addr::Ip((route.av.dgid.ip().to_canonical(), addr.port()).into())
                 }
-                Addr::Ib(addr) => IbAddr { gid: gid_of(addr.gid), ..addr }.into(),
+                Addr::Ib(addr) => IbAddr { gid: to.gid, ..addr }.into(),
                 Addr::Ip(_) => route.dst,
             };
             found.peer = Some(route.dst);
