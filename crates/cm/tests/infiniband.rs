@@ -390,8 +390,7 @@ fn redirection_on_infiniband_goes_to_a_lid() {
         server.take(&client, &path, &mad);
         let request = server.event(EventKind::ConnectRequest).id;
         let gid = server.port.gids[1];
-        let to =
-            Redirect { gid, lid, pkey, sl: 4, tclass: 9, flow_label: 77, ..Redirect::default() };
+        let to = Redirect { gid, lid, pkey, sl: 4, tclass: 9, flow_label: 77 };
         let (reason, info) = (24, to.to_info().to_vec());
         let refusal = Refusal { reason, info, private_data: Vec::new() };
         server.cm.reject_with(Time::ZERO, request, &refusal, &mut server.out).unwrap();
