@@ -6,7 +6,6 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use rdmux_link::acm::{Entry, Key, PathCache, PathTable, now};
 use rdmux_runtime::socket::{recv_bytes, send_bytes};
+use rdmux_runtime::{listen_at, unix_address};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::Paths;
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 
 use crate::Error;
-use crate::socket::{check_peer, unix_address};
+use crate::socket::check_peer;
 
 /// How long a service may take to hand the cache out.
 const WAIT: Duration = Duration::from_millis(250);
@@ -127,31 +127,19 @@ impl Offer {
     /// the permissions of a file do.
     ///
     /// # Errors
-    /// Those of bind(2) and pthread_create(3).
+    /// Those of [`listen_at`] and pthread_create(3).
     pub fn start(path: impl Into<PathBuf>, table: &PathTable, mode: u32) -> io::Result<Self> {
         let path = path.into();
-        let (socket, fd) = (listen(&path, mode)?, table.fd().try_clone()?);
+        let (socket, fd) =
+            (listen_at(&path, SocketType::SEQPACKET, mode)?, table.fd().try_clone()?);
+        // Its thread has nothing else to do.
+        rustix::io::ioctl_fionbio(&socket, false)?;
         let listener = Arc::new(socket);
         let theirs = listener.clone();
         let serve = move || while serve(&theirs, &fd) {};
         let thread = std::thread::Builder::new().name("acm-paths".into()).spawn(serve)?;
         Ok(Self { path, listener, thread: Some(thread) })
     }
-}
-
-fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let (address, _keep) = unix_address(path)?;
-    rustix::net::bind(&socket, &address)?;
-    // Nobody can connect before it listens.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    rustix::net::listen(&socket, 128)?;
-    Ok(socket)
 }
 
 /// Serves one client, whom it does not wait for. Returns whether there may be another.

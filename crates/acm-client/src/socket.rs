@@ -1,20 +1,17 @@
 //! Connecting, without waiting longer than is left, and without trusting a stranger.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rdmux_runtime::unix_address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::{Address, Error, Target};
-
-/// The most bytes of a Unix socket's path, without the final NUL (unix(7)).
-const SUN_PATH_MAX: usize = 107;
 
 /// How a connection is coming along.
 pub(crate) enum Connecting {
@@ -125,21 +122,6 @@ pub(crate) fn wait(socket: &OwnedFd, flags: PollFlags, time: Duration) -> Result
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(e) => Err(Error::System("cannot wait for the ACM service", e)),
     }
-}
-
-/// A Unix socket's address, and a descriptor that must stay open while it is used: a path that is too long for an address
-/// goes by way of `/proc/self/fd`.
-pub(crate) fn unix_address(path: &Path) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
-    if path.as_os_str().len() <= SUN_PATH_MAX {
-        return Ok((SocketAddrUnix::new(path)?, None));
-    }
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
-    Ok((SocketAddrUnix::new(&short)?, Some(folder)))
 }
 
 /// Refuses who is neither root, nor this user, nor the owner of the directory that the socket is in.

@@ -104,7 +104,7 @@ impl Devices {
             let context = Context::builder().host(&self.host).device(kind).open();
             let watched = context.and_then(|context| {
                 let token = Token::Device((kind as u8).into());
-                poller.add(&context, token, Interest::READ).map_err(|e| {
+                poller.add(&context, token, Interest::Read).map_err(|e| {
                     rdmux::Error::new(context.to_string(), "be watched", rdmux::Cause::Os(e))
                 })?;
                 Ok(context)

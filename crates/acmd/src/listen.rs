@@ -1,32 +1,26 @@
 //! The sockets to which clients connect, and the files by which they find them.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rdmux_acm_client::Places;
+use rdmux_runtime::{Acceptor, listen_at};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SocketType;
 
 use crate::AcmdError;
-
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 1024;
-/// The longest path that is an address of a socket, without its NUL (unix(7)).
-const SUN_PATH_MAX: usize = 107;
 
 /// A listening socket. The files that lead to it go when it is dropped, unless systemd has made them.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    socket: OwnedFd,
+    acceptor: Acceptor,
     kind: Kind,
     files: Vec<PathBuf>,
-    /// Given up to turn a client away when there is no descriptor left.
-    reserve: Option<File>,
 }
 
 /// What kind of clients a socket has.
@@ -55,7 +49,8 @@ impl Listener {
     pub(crate) fn unix(places: &Places, publish: Publish) -> Result<Self, AcmdError> {
         let path = places.socket();
         let mode = if publish.others { 0o666 } else { 0o600 };
-        let socket = bind_unix(&path, mode).map_err(AcmdError::of_file("listen at", &path))?;
+        let socket = listen_at(&path, SocketType::STREAM, mode)
+            .map_err(AcmdError::of_file("listen at", &path))?;
         let mut this = Self::of(socket, Kind::Unix, vec![path]);
         this.link(places.socket_link(), publish)?;
         Ok(this)
@@ -126,7 +121,7 @@ impl Listener {
     }
 
     fn of(socket: OwnedFd, kind: Kind, files: Vec<PathBuf>) -> Self {
-        Self { socket, kind, files, reserve: open_reserve() }
+        Self { acceptor: Acceptor::new(socket), kind, files }
     }
 
     /// Makes the link by which connection managers come, or removes an old one.
@@ -153,29 +148,15 @@ impl Listener {
         self.kind == Kind::Unix && self.files.is_empty()
     }
 
-    /// A client, if one waits; it never blocks.
-    ///
-    /// # Errors
-    /// When it could not be accepted. If that was for want of a descriptor it was turned away, so that it does not wait.
+    /// As [`Acceptor::accept`].
     pub(crate) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        match rustix::net::accept_with(&self.socket, flags) {
-            Ok(socket) => Ok(Some(socket)),
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-            Err(e @ (Errno::MFILE | Errno::NFILE)) => {
-                self.reserve = None;
-                drop(rustix::net::accept_with(&self.socket, flags));
-                self.reserve = open_reserve();
-                Err(e.into())
-            }
-            Err(e) => Err(e.into()),
-        }
+        self.acceptor.accept()
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.acceptor.as_fd()
     }
 }
 
@@ -187,21 +168,6 @@ impl Drop for Listener {
     }
 }
 
-/// Listens at a path, for streams, in place of what a dead service has left there.
-pub(crate) fn bind_unix(path: &Path, mode: u32) -> io::Result<OwnedFd> {
-    remove(path)?;
-    let new = path.with_extension("new");
-    remove(&new)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    bind_path(&socket, &new)?;
-    fs::set_permissions(&new, Permissions::from_mode(mode))?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    // It has its name only when clients can connect, with the right mode.
-    fs::rename(&new, path)?;
-    Ok(socket)
-}
-
 /// Removes the port files that a service in TCP mode has left.
 pub(crate) fn forget_port(places: &Places) {
     for file in [places.port_link(), places.port()] {
@@ -209,35 +175,12 @@ pub(crate) fn forget_port(places: &Places) {
     }
 }
 
-/// Removes a socket, a link or a file of ours; anything else is in the way.
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(found) => {
-            let kind = found.file_type();
-            if kind.is_socket() || kind.is_symlink() || kind.is_file() {
-                fs::remove_file(path)
-            } else {
-                Err(io::Error::other("there is something else of this name"))
-            }
-        }
+/// Removes a link that may not be there.
+fn remove(link: &Path) -> io::Result<()> {
+    match fs::remove_file(link) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(e),
+        removed => removed,
     }
-}
-
-/// Binds to a path, which may be longer than an address of a socket.
-fn bind_path(socket: &OwnedFd, path: &Path) -> io::Result<()> {
-    if path.as_os_str().len() <= SUN_PATH_MAX {
-        return Ok(rustix::net::bind(socket, &SocketAddrUnix::new(path)?)?);
-    }
-    let (dir, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
-    let dir = File::open(dir)?;
-    let short = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), name.to_string_lossy());
-    Ok(rustix::net::bind(socket, &SocketAddrUnix::new(short)?)?)
-}
-
-fn open_reserve() -> Option<File> {
-    File::open("/dev/null").ok()
 }
 
 /// Who a client is.
@@ -289,6 +232,7 @@ fn user_in(table: &str, address: SocketAddr) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
+    use std::os::unix::fs::FileTypeExt as _;
     use std::os::unix::net::UnixStream;
 
     use rdmux_testing::temp_dir;

@@ -1,11 +1,11 @@
-//! What the event loop waits for: epoll(7), level-triggered, so that a source that has more to say is asked again after the others had
-//! their turn.
+//! What the event loop waits for.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+pub(crate) use rdmux_runtime::poller::Interest;
 
-use rustix::event::{Timespec, epoll};
+/// All sources.
+pub(crate) type Poller = rdmux_runtime::poller::Poller<Token>;
+/// A source that has something.
+pub(crate) type Ready = rdmux_runtime::poller::Ready<Token>;
 
 /// A source of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,9 @@ pub(crate) enum Token {
     Names,
 }
 
-const KIND_SHIFT: u32 = 56;
-const ID: u64 = (1 << KIND_SHIFT) - 1;
-
-impl Token {
-    fn encode(self) -> u64 {
-        let (kind, id) = match self {
+impl rdmux_runtime::poller::Token for Token {
+    fn to_parts(self) -> (u8, u64) {
+        match self {
             Self::Listener(id) => (0, id),
             Self::Client(id) => (1, id),
             Self::Signal => (2, 0),
@@ -45,13 +42,11 @@ impl Token {
             Self::Port(id) => (6, id),
             Self::Mads(id) => (7, id),
             Self::Names => (8, 0),
-        };
-        kind << KIND_SHIFT | id & ID
+        }
     }
 
-    fn decode(word: u64) -> Option<Self> {
-        let id = word & ID;
-        Some(match word >> KIND_SHIFT {
+    fn from_parts(kind: u8, id: u64) -> Option<Self> {
+        Some(match kind {
             0 => Self::Listener(id),
             1 => Self::Client(id),
             2 => Self::Signal,
@@ -66,95 +61,17 @@ impl Token {
     }
 }
 
-/// What a source is watched for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Interest {
-    /// Something to read.
-    pub(crate) read: bool,
-    /// Room to write.
-    pub(crate) write: bool,
-}
-
-impl Interest {
-    /// Something to read, or the end.
-    pub(crate) const READ: Self = Self { read: true, write: false };
-
-    fn flags(self) -> epoll::EventFlags {
-        let mut flags = epoll::EventFlags::empty();
-        flags.set(epoll::EventFlags::IN, self.read);
-        flags.set(epoll::EventFlags::OUT, self.write);
-        flags
-    }
-}
-
-/// A source that has something.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ready {
-    pub(crate) token: Token,
-    pub(crate) readable: bool,
-    pub(crate) writable: bool,
-    /// The other end is gone altogether.
-    pub(crate) gone: bool,
-}
-
-/// All sources.
-#[derive(Debug)]
-pub(crate) struct Poller(OwnedFd);
-
-impl Poller {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
-    }
-
-    pub(crate) fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(token.encode());
-        Ok(epoll::add(&self.0, fd, data, interest.flags())?)
-    }
-
-    pub(crate) fn change(&self, fd: impl AsFd, token: Token, interest: Interest) {
-        let data = epoll::EventData::new_u64(token.encode());
-        // Fails only for a descriptor that is not there.
-        let _ = epoll::modify(&self.0, fd, data, interest.flags());
-    }
-
-    /// Closing is not enough where another process has a duplicate.
-    pub(crate) fn remove(&self, fd: impl AsFd) {
-        let _ = epoll::delete(&self.0, fd);
-    }
-
-    /// Waits for something, or until the timeout.
-    pub(crate) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
-        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-        let mut events = Vec::with_capacity(64);
-        let buffer = rustix::buffer::spare_capacity(&mut events);
-        match epoll::wait(&self.0, buffer, timeout.as_ref()) {
-            Err(e) if e != rustix::io::Errno::INTR => return Err(e.into()),
-            _ => {}
-        }
-        ready.clear();
-        ready.extend(events.iter().filter_map(|event| {
-            let (data, flags) = (event.data, event.flags);
-            let gone = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
-            Some(Ready {
-                token: Token::decode(data.u64())?,
-                readable: gone || flags.contains(epoll::EventFlags::IN),
-                writable: flags.contains(epoll::EventFlags::OUT),
-                gone,
-            })
-        }));
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use rdmux_runtime::poller::Token as _;
+
     use super::*;
 
     #[test]
     fn tokens_survive_the_kernel() {
         for token in [
             Token::Listener(1),
-            Token::Client(ID),
+            Token::Client(1 << 40),
             Token::Signal,
             Token::Files,
             Token::Addresses,
@@ -163,8 +80,9 @@ mod tests {
             Token::Mads(4),
             Token::Names,
         ] {
-            assert_eq!(Token::decode(token.encode()), Some(token));
+            let (kind, id) = token.to_parts();
+            assert_eq!(Token::from_parts(kind, id), Some(token));
         }
-        assert_eq!(Token::decode(u64::MAX), None);
+        assert_eq!(Token::from_parts(u8::MAX, 0), None);
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::ServiceDir;
+use crate::{ServiceDir, unix_address};
 
 /// Why there is no connection to a service that is there.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ fn connect_to(
     socket: OwnedFd,
     timeout: Duration,
 ) -> Result<Option<OwnedFd>, ConnectError> {
-    let (address, _keep) = dir.socket_address()?;
+    let (address, _keep) = unix_address(&dir.socket())?;
     match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
         Ok(()) => Ok(Some(socket)),
         Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),

@@ -2,12 +2,14 @@
 //!
 //! - [`UserDir`]: where a user's services live in the file system, for each network namespace
 //! - [`ServiceDir`]: the directory of one service, with its socket, its locks and its log
-//! - [`Listener`]: the socket that clients connect to, and [`connect`], their side; [`wait_for_end`] waits until it is gone
+//! - [`Listener`]: the socket that clients connect to, made of [`listen_at`] and an [`Acceptor`], and [`connect`], their side; [`wait_for_end`] waits until it is gone
 //! - [`start`]: a service as a process of its own, started by the client that needs it
+//! - [`poller`]: what an event loop waits for
 //! - [`socket`]: messages and descriptors over Unix sockets
 //! - [`file`](mod@file): files that are replaced as a whole
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod connect;
 mod end;
 mod error;
@@ -16,14 +18,16 @@ mod listener;
 mod lock_holder;
 pub mod name;
 mod network;
+pub mod poller;
 mod service_dir;
 pub mod socket;
 pub mod start;
 mod user_dir;
 
+pub use address::unix_address;
 pub use end::wait_for_end;
 pub use error::{DirectoryError, process};
-pub use listener::Listener;
+pub use listener::{Acceptor, Listener, listen_at};
 pub use network::NetworkNamespace;
 pub use service_dir::ServiceDir;
 pub use user_dir::UserDir;

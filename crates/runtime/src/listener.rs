@@ -1,54 +1,34 @@
-//! The socket that clients connect to, and the lock that says whose it is.
+//! Listening sockets: the one of a service, with the lock that says whose it is, and what others are made of.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::ServiceDir;
+use crate::{ServiceDir, unix_address};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// The listening socket. Its file goes when this is dropped.
+/// A listening socket whose clients are accepted without waiting.
 #[derive(Debug)]
-pub struct Listener {
+pub struct Acceptor {
     socket: OwnedFd,
-    path: PathBuf,
-    /// Given up to refuse a client properly when there is no descriptor left.
+    /// Given up to turn a client away when there is no descriptor left.
     reserve: Option<File>,
-    lock: File,
 }
 
-impl Listener {
-    /// Listens in the directory of a service, for messages (`SOCK_SEQPACKET`). The process that has the lock may replace
-    /// the socket of a dead service. The socket has its name only when clients can connect, so that a process that waits for it
-    /// (inotify(7)) can.
-    ///
-    /// # Errors
-    /// Those of unlink(2), socket(2), bind(2), listen(2) and rename(2).
-    pub fn open(dir: &ServiceDir, lock: File) -> io::Result<Self> {
-        let (path, new) = (dir.socket(), dir.new_socket());
-        for left in [&path, &new] {
-            match std::fs::remove_file(left) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
-        }
-        let (address, _keep) = dir.new_socket_address()?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let kind = SocketType::SEQPACKET;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-        rustix::net::bind(&socket, &address)?;
-        rustix::net::listen(&socket, BACKLOG)?;
-        std::fs::rename(&new, &path)?;
-        Ok(Self { socket, path, reserve: open_reserve(), lock })
+impl Acceptor {
+    /// Of a listening socket, which must not block.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, reserve: open_reserve() }
     }
 
-    /// A client, if one waits.
+    /// A client, if one waits. Its socket does not block.
     ///
     /// # Errors
     /// When it could not be accepted. If that was for want of a descriptor it was turned away, so
@@ -69,6 +49,65 @@ impl Listener {
     }
 }
 
+impl AsFd for Acceptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A Unix socket that listens at a path, in place of what a dead service has left there, and does not block. `mode` says who may connect, as the
+/// permissions of a file do. It has its name only when clients can connect, so that a process that waits for the name (inotify(7)) can.
+///
+/// # Errors
+/// Those of unlink(2), socket(2), bind(2), chmod(2), listen(2) and rename(2).
+pub fn listen_at(path: &Path, kind: SocketType, mode: u32) -> io::Result<OwnedFd> {
+    let new = path.with_extension("new");
+    for left in [path, &new] {
+        match std::fs::remove_file(left) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    let (address, _keep) = unix_address(&new)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::bind(&socket, &address)?;
+    // Nobody can connect before it listens.
+    std::fs::set_permissions(&new, Permissions::from_mode(mode))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    std::fs::rename(&new, path)?;
+    Ok(socket)
+}
+
+/// The socket of a service. Its file goes when this is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    acceptor: Acceptor,
+    path: PathBuf,
+    lock: File,
+}
+
+impl Listener {
+    /// Listens in the directory of a service, for messages (`SOCK_SEQPACKET`). The process that has the lock may replace
+    /// the socket of a dead service.
+    ///
+    /// # Errors
+    /// Those of [`listen_at`].
+    pub fn open(dir: &ServiceDir, lock: File) -> io::Result<Self> {
+        let path = dir.socket();
+        let socket = listen_at(&path, SocketType::SEQPACKET, 0o600)?;
+        Ok(Self { acceptor: Acceptor::new(socket), path, lock })
+    }
+
+    /// As [`Acceptor::accept`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
+        self.acceptor.accept()
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         // Before the lock goes, or it might be a successor's.
@@ -80,7 +119,7 @@ impl Drop for Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.acceptor.as_fd()
     }
 }
 
@@ -106,7 +145,8 @@ mod tests {
         let user = UserDir::at(tmp.path().join("r")).unwrap();
         let dir = user.service("hosts", "a").unwrap();
         // Left by one that was killed at any moment.
-        for left in [dir.socket(), dir.new_socket()] {
+        let new = dir.socket().with_extension("new");
+        for left in [&dir.socket(), &new] {
             std::fs::write(left, "").unwrap();
         }
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
@@ -129,6 +169,6 @@ mod tests {
         assert!(connect(&dir, Duration::from_secs(10)).unwrap().is_some());
         assert!(listener.accept().unwrap().is_some());
         drop(listener);
-        assert!(!dir.socket().exists() && !dir.new_socket().exists());
+        assert!(!dir.socket().exists() && !new.exists());
     }
 }

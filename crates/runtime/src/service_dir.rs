@@ -9,28 +9,20 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::net::SocketAddrUnix;
+use rustix::fs::FlockOperation;
 use rustix::process::Pid;
 
 use crate::DirectoryError;
 use crate::file::open_private;
 use crate::lock_holder::holder_of;
 
-/// The most bytes of a Unix socket's path, without the final NUL (unix(7)).
-const SUN_PATH_MAX: usize = 107;
-
 /// The directory of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceDir {
     path: PathBuf,
 }
-
-/// The name of the socket before clients can connect to it.
-const NEW_SOCKET: &str = "sock.new";
 
 impl ServiceDir {
     /// The name of the socket. It is there from when on clients can connect.
@@ -47,41 +39,9 @@ impl ServiceDir {
     pub fn socket(&self) -> PathBuf {
         self.path.join(Self::SOCKET)
     }
-    /// The path of a socket that is about to be the service's.
-    pub(crate) fn new_socket(&self) -> PathBuf {
-        self.path.join(NEW_SOCKET)
-    }
     /// The path of the service's log.
     pub fn log(&self) -> PathBuf {
         self.path.join("log")
-    }
-
-    /// The socket's address, and a descriptor that must stay open while it is used: a path that is
-    /// too long for a socket address goes by way of `/proc/self/fd`.
-    ///
-    /// # Errors
-    /// Those of open(2).
-    pub fn socket_address(&self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
-        self.address(Self::SOCKET)
-    }
-
-    /// As [`socket_address`](Self::socket_address), of a socket that is about to be the service's.
-    pub(crate) fn new_socket_address(&self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
-        self.address(NEW_SOCKET)
-    }
-
-    fn address(&self, file: &str) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
-        let path = self.path.join(file);
-        if path.as_os_str().len() <= SUN_PATH_MAX {
-            return Ok((SocketAddrUnix::new(&path)?, None));
-        }
-        let dir = rustix::fs::open(
-            &self.path,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        let short = format!("/proc/self/fd/{}/{file}", std::os::fd::AsRawFd::as_raw_fd(&dir));
-        Ok((SocketAddrUnix::new(short)?, Some(dir)))
     }
 
     /// Takes the lock that a running service holds. It goes with the file returned, however the
@@ -159,13 +119,5 @@ mod tests {
         assert!(dir.lock_service().unwrap().is_none());
         drop(held);
         assert!(dir.lock_service().unwrap().is_some());
-    }
-
-    #[test]
-    fn a_long_path_still_makes_a_socket_address() {
-        let tmp = temp_dir();
-        let dir = UserDir::at(tmp.path().join("x".repeat(120))).unwrap();
-        let (_, fd) = dir.service("hosts", "a").unwrap().socket_address().unwrap();
-        assert!(fd.is_some());
     }
 }

@@ -49,7 +49,7 @@ impl Client {
             output: Vec::new(),
             sent: 0,
             requests: BTreeMap::new(),
-            interest: Interest::READ,
+            interest: Interest::Read,
             ended: false,
             broken: false,
             malformed: false,
@@ -194,7 +194,7 @@ impl Client {
 
     /// Has it watched for what it may do next.
     pub(super) fn watch(&mut self, token: Token, poller: &Poller, limits: &Limits) {
-        let interest = Interest { read: self.may_read(limits), write: self.unread() > 0 };
+        let interest = Interest::of(self.may_read(limits), self.unread() > 0);
         if interest != self.interest {
             poller.change(&self.socket, token, interest);
             self.interest = interest;

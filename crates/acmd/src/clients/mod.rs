@@ -157,7 +157,7 @@ impl Clients {
             return None;
         }
         let id = self.free_id();
-        if let Err(e) = poller.add(&socket, Token::Client(id.0.into()), Interest::READ) {
+        if let Err(e) = poller.add(&socket, Token::Client(id.0.into()), Interest::Read) {
             tracing::warn!("a client cannot be watched: {e}");
             return None;
         }

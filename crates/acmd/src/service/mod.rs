@@ -85,19 +85,19 @@ impl Service {
         let poller = Poller::new().map_err(AcmdError::of("make an epoll instance"))?;
         let signals = Signals::new().map_err(AcmdError::of("handle signals"))?;
         for source in signals.sources() {
-            let watched = poller.add(source, Token::Signal, Interest::READ);
+            let watched = poller.add(source, Token::Signal, Interest::Read);
             watched.map_err(AcmdError::of("watch signals"))?;
         }
         let addresses = Addresses::watch();
         let addresses =
             addresses.inspect_err(|e| tracing::warn!("changes of addresses go unseen: {e}")).ok();
         if let Some(addresses) = &addresses {
-            let watched = poller.add(addresses, Token::Addresses, Interest::READ);
+            let watched = poller.add(addresses, Token::Addresses, Interest::Read);
             watched.map_err(AcmdError::of("watch addresses"))?;
         }
         let names =
             Names::start(setup.connect.dir.clone()).map_err(AcmdError::of("start a thread"))?;
-        let watched = poller.add(&names, Token::Names, Interest::READ);
+        let watched = poller.add(&names, Token::Names, Interest::Read);
         watched.map_err(AcmdError::of("watch a thread"))?;
         let users = setup.connect.config.service.users.clone();
         let options = &config.options;

@@ -95,7 +95,7 @@ impl Service {
         };
         let Some(context) = self.devices.context(at.kind) else { return };
         let opened = Mads::open(context, at.number).and_then(|mads| {
-            let watched = self.poller.add(&mads, Token::Mads(id.0.into()), Interest::READ);
+            let watched = self.poller.add(&mads, Token::Mads(id.0.into()), Interest::Read);
             watched.map(|()| mads).map_err(|e| {
                 rdmux::Error::new(context.to_string(), "be watched", rdmux::Cause::Os(e))
             })
@@ -229,7 +229,7 @@ impl Service {
         let shape = Shape { port: at.number, pkey_index, receives, sends };
         let opened = Queue::open(context, shape).and_then(|mut queue| {
             let token = Token::Port(id.0.into());
-            let watched = self.poller.add(queue.cq(), token, Interest::READ);
+            let watched = self.poller.add(queue.cq(), token, Interest::Read);
             watched.map_err(|e| {
                 rdmux::Error::new(context.to_string(), "be watched", rdmux::Cause::Os(e))
             })?;

@@ -58,7 +58,7 @@ impl Service {
         let paths = self.sources.files(&self.config);
         let watched = Files::watch(paths.iter().map(std::path::PathBuf::as_path));
         let watched = watched.and_then(|files| {
-            self.poller.add(&files, Token::Files, Interest::READ)?;
+            self.poller.add(&files, Token::Files, Interest::Read)?;
             Ok(files)
         });
         self.files = watched
@@ -107,7 +107,7 @@ impl Service {
     }
 
     fn watch_listener(&self, listener: &Listener, index: u64) -> Result<(), AcmdError> {
-        let watched = self.poller.add(listener, Token::Listener(index), Interest::READ);
+        let watched = self.poller.add(listener, Token::Listener(index), Interest::Read);
         watched.map_err(AcmdError::of("watch a socket"))
     }
 

@@ -18,7 +18,7 @@ use rdmux_verbs::xrc::hub::{Hub, Identity, MemberId, TargetEvent};
 use super::clients::{Client, ClientId};
 use super::closing::{Closer, Foreign};
 use super::core::Core;
-use super::poller::{Interest, Poller, Token};
+use super::poller::{self, Interest, Poller, Token};
 use super::requests::failure;
 use crate::client::HostClient;
 use crate::error::HostError;
@@ -208,7 +208,8 @@ impl Thread {
         let _ = shared.set(hub.clone());
         let mut ready = Vec::new();
         loop {
-            self.poller.wait(None, &mut ready).map_err(|e| HostError::io("wait for events", e))?;
+            poller::wait(&self.poller, None, &mut ready)
+                .map_err(|e| HostError::io("wait for events", e))?;
             for event in &ready {
                 match event.token {
                     Token::Stop => {

@@ -144,7 +144,7 @@ impl Service {
             if self.core.stopping || (self.is_idle_too_long() && self.leave()) {
                 break Ok(());
             }
-            if let Err(e) = self.core.poller.wait(self.timeout(), &mut ready) {
+            if let Err(e) = poller::wait(&self.core.poller, self.timeout(), &mut ready) {
                 break Err(HostError::io("wait for events", e));
             }
             for event in &ready {

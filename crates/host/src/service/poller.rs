@@ -1,17 +1,20 @@
-//! What the event loop waits for: epoll(7), level-triggered, so that a source that has more to say
-//! is asked again after the others had their turn.
+//! What the event loop waits for.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rdmux_cm::ChannelId;
 use rdmux_cm::iw::StreamId;
 use rdmux_link::spin_wait;
-use rustix::event::{Timespec, epoll};
+pub(super) use rdmux_runtime::poller::Interest;
 
 use super::clients::ClientId;
 use crate::names::DeviceChoice;
+
+/// All sources.
+pub(super) type Poller = rdmux_runtime::poller::Poller<Token>;
+/// A source that has something.
+pub(super) type Ready = rdmux_runtime::poller::Ready<Token>;
 
 /// A source of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +59,9 @@ pub(super) enum Token {
     HostRing(u64),
 }
 
-const KIND_SHIFT: u32 = 56;
-
-impl Token {
-    fn encode(self) -> u64 {
-        let (kind, id) = match self {
+impl rdmux_runtime::poller::Token for Token {
+    fn to_parts(self) -> (u8, u64) {
+        match self {
             Self::Listener => (0, 0),
             Self::Stop => (1, 0),
             Self::Monitor => (2, 0),
@@ -83,13 +84,11 @@ impl Token {
             Self::IbData(port) => (16, port.into()),
             Self::Sa(port) => (17, port.into()),
             Self::HostRing(pair) => (18, pair),
-        };
-        kind << KIND_SHIFT | id
+        }
     }
 
-    fn decode(word: u64) -> Option<Self> {
-        let id = word & ((1 << KIND_SHIFT) - 1);
-        Some(match word >> KIND_SHIFT {
+    fn from_parts(kind: u8, id: u64) -> Option<Self> {
+        Some(match kind {
             0 => Self::Listener,
             1 => Self::Stop,
             2 => Self::Monitor,
@@ -117,96 +116,21 @@ impl Token {
     }
 }
 
-/// What a source is watched for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Interest {
-    /// Something to read, or the end.
-    Read,
-    /// Also room to write.
-    ReadWrite,
-    /// Room to write: a connection that is being made.
-    Write,
-    /// The end only.
-    End,
-}
-
-impl Interest {
-    fn flags(self) -> epoll::EventFlags {
-        match self {
-            Self::Read => epoll::EventFlags::IN,
-            Self::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-            Self::Write => epoll::EventFlags::OUT,
-            Self::End => epoll::EventFlags::RDHUP,
-        }
-    }
-}
-
-/// A source that has something.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ready {
-    pub(super) token: Token,
-    pub(super) readable: bool,
-    pub(super) writable: bool,
-}
-
-/// All sources.
-#[derive(Debug)]
-pub(super) struct Poller(OwnedFd);
-
-impl Poller {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
-    }
-
-    pub(super) fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(token.encode());
-        Ok(epoll::add(&self.0, fd, data, interest.flags())?)
-    }
-
-    pub(super) fn change(&self, fd: impl AsFd, token: Token, interest: Interest) {
-        let data = epoll::EventData::new_u64(token.encode());
-        // Fails only for a descriptor that is not there.
-        let _ = epoll::modify(&self.0, fd, data, interest.flags());
-    }
-
-    /// Closing is not enough where a forked process has a duplicate.
-    pub(super) fn remove(&self, fd: impl AsFd) {
-        let _ = epoll::delete(&self.0, fd);
-    }
-
-    /// Waits for something, or until the timeout.
-    pub(super) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
-        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-        let mut events = Vec::with_capacity(64);
-        let mut wait = |timeout: Option<&Timespec>| match epoll::wait(
-            &self.0,
-            rustix::buffer::spare_capacity(&mut events),
-            timeout,
-        ) {
-            Err(e) if e != rustix::io::Errno::INTR => Err(io::Error::from(e)),
-            got => Ok(got.unwrap_or(0)),
-        };
-        // Requests come in rows.
-        let found = spin_wait::look(|| !matches!(wait(Some(&Timespec::default())), Ok(0)));
-        if !found {
-            wait(timeout.as_ref())?;
-        }
-        ready.clear();
-        ready.extend(events.iter().filter_map(|event| {
-            let (data, flags) = (event.data, event.flags);
-            let end = epoll::EventFlags::HUP | epoll::EventFlags::ERR | epoll::EventFlags::RDHUP;
-            Some(Ready {
-                token: Token::decode(data.u64())?,
-                readable: flags.intersects(epoll::EventFlags::IN | end),
-                writable: flags.contains(epoll::EventFlags::OUT),
-            })
-        }));
-        Ok(())
-    }
+/// Waits for something, or until the timeout, and looks for a moment before it sleeps: requests come in rows.
+pub(super) fn wait(
+    poller: &Poller,
+    timeout: Option<Duration>,
+    ready: &mut Vec<Ready>,
+) -> io::Result<()> {
+    let found =
+        spin_wait::look(|| poller.wait(Some(Duration::ZERO), ready).is_ok() && !ready.is_empty());
+    if found { Ok(()) } else { poller.wait(timeout, ready) }
 }
 
 #[cfg(test)]
 mod tests {
+    use rdmux_runtime::poller::Token as _;
+
     use super::*;
 
     #[test]
@@ -232,8 +156,9 @@ mod tests {
             Token::IbData(2),
             Token::HostRing(1 << 50),
         ] {
-            assert_eq!(Token::decode(token.encode()), Some(token));
+            let (kind, id) = token.to_parts();
+            assert_eq!(Token::from_parts(kind, id), Some(token));
         }
-        assert_eq!(Token::decode(u64::MAX), None);
+        assert_eq!(Token::from_parts(u8::MAX, 0), None);
     }
 }

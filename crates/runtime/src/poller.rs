@@ -1,0 +1,203 @@
+//! What an event loop waits for: epoll(7), level-triggered, so that a source that has more to say is asked again after the others had
+//! their turn.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+
+/// Names a source of events: a kind, and a number of up to 56 bits.
+pub trait Token: Sized {
+    /// Kind and number.
+    fn to_parts(self) -> (u8, u64);
+    /// The token of a kind and a number; none of those that no token has.
+    fn from_parts(kind: u8, id: u64) -> Option<Self>;
+}
+
+/// How many sources are reported at a time.
+const EVENTS: usize = 64;
+const KIND_SHIFT: u32 = 56;
+const ID: u64 = (1 << KIND_SHIFT) - 1;
+
+fn encode(token: impl Token) -> u64 {
+    let (kind, id) = token.to_parts();
+    debug_assert_eq!(id & !ID, 0, "the number of a token of kind {kind} has more than 56 bits");
+    u64::from(kind) << KIND_SHIFT | id & ID
+}
+
+fn decode<T: Token>(word: u64) -> Option<T> {
+    T::from_parts(word.to_be_bytes()[0], word & ID)
+}
+
+/// What a source is watched for. Whatever it is, errors and the end of both directions are reported, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Nothing else.
+    Nothing,
+    /// Something to read, or the end.
+    Read,
+    /// Also room to write.
+    ReadWrite,
+    /// Room to write: a connection that is being made, or a peer that is to read first.
+    Write,
+    /// The end only, even if the other direction is still open.
+    End,
+}
+
+impl Interest {
+    /// To read, to write, both or neither.
+    pub fn of(read: bool, write: bool) -> Self {
+        match (read, write) {
+            (false, false) => Self::Nothing,
+            (true, false) => Self::Read,
+            (true, true) => Self::ReadWrite,
+            (false, true) => Self::Write,
+        }
+    }
+
+    fn flags(self) -> epoll::EventFlags {
+        match self {
+            Self::Nothing => epoll::EventFlags::empty(),
+            Self::Read => epoll::EventFlags::IN,
+            Self::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            Self::Write => epoll::EventFlags::OUT,
+            Self::End => epoll::EventFlags::RDHUP,
+        }
+    }
+}
+
+/// A source that has something.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready<T> {
+    /// Which.
+    pub token: T,
+    /// There is something to read, or the end.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+    /// Nothing can be sent or received any more.
+    pub gone: bool,
+}
+
+/// All sources of an event loop.
+#[derive(Debug)]
+pub struct Poller<T> {
+    epoll: OwnedFd,
+    tokens: PhantomData<fn(T)>,
+}
+
+impl<T: Token> Poller<T> {
+    /// No sources.
+    ///
+    /// # Errors
+    /// Those of epoll_create1(2).
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, tokens: PhantomData })
+    }
+
+    /// Watches a source.
+    ///
+    /// # Errors
+    /// Those of epoll_ctl(2).
+    pub fn add(&self, fd: impl AsFd, token: T, interest: Interest) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, data(token), interest.flags())?)
+    }
+
+    /// Watches a source for something else.
+    pub fn change(&self, fd: impl AsFd, token: T, interest: Interest) {
+        // Fails only for a descriptor that is not there.
+        let _ = epoll::modify(&self.epoll, fd, data(token), interest.flags());
+    }
+
+    /// Does not watch a source any more. Closing it is not enough where another process has a duplicate.
+    pub fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Waits for something, or until the timeout. A signal ends it, too.
+    ///
+    /// # Errors
+    /// Those of epoll_wait(2).
+    pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Ready<T>>) -> io::Result<()> {
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        let mut room = [const { MaybeUninit::uninit() }; EVENTS];
+        let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
+            Ok((events, _)) => events,
+            Err(rustix::io::Errno::INTR) => &[],
+            Err(e) => return Err(e.into()),
+        };
+        ready.clear();
+        ready.extend(events.iter().filter_map(|event| {
+            let (data, flags) = (event.data, event.flags);
+            let gone = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+            let readable = flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP);
+            Some(Ready {
+                token: decode(data.u64())?,
+                readable: gone || readable,
+                writable: flags.contains(epoll::EventFlags::OUT),
+                gone,
+            })
+        }));
+        Ok(())
+    }
+}
+
+fn data(token: impl Token) -> epoll::EventData {
+    epoll::EventData::new_u64(encode(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Source(u8, u64);
+
+    impl Token for Source {
+        fn to_parts(self) -> (u8, u64) {
+            (self.0, self.1)
+        }
+        fn from_parts(kind: u8, id: u64) -> Option<Self> {
+            (kind < 255).then_some(Self(kind, id))
+        }
+    }
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        for token in [Source(0, 0), Source(254, ID), Source(7, 1 << 40)] {
+            assert_eq!(decode(encode(token)), Some(token));
+        }
+        assert_eq!(decode::<Source>(u64::MAX), None);
+    }
+
+    #[test]
+    fn interest_says_what_is_reported_and_an_end_always_is() {
+        let poller = Poller::new().unwrap();
+        let pair =
+            || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair().unwrap();
+        let mut ready: Vec<Ready<Source>> = Vec::new();
+        let mut see = |interest| {
+            poller.change(&ours, Source(1, 2), interest);
+            poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
+            ready.first().map(|r| (r.token, r.readable, r.writable, r.gone))
+        };
+        poller.add(&ours, Source(1, 2), Interest::Nothing).unwrap();
+        let token = Source(1, 2);
+        assert_eq!(see(Interest::Read), None);
+        assert_eq!(see(Interest::of(true, true)), Some((token, false, true, false)));
+        shutdown(&theirs, Shutdown::Write).unwrap();
+        assert_eq!(see(Interest::of(false, false)), None);
+        assert_eq!(see(Interest::End), Some((token, true, false, false)));
+        drop(theirs);
+        assert_eq!(see(Interest::Nothing), Some((token, true, false, true)));
+        poller.remove(&ours);
+        poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
+        assert!(ready.is_empty());
+    }
+}
