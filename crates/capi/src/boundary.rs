@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use rdmux_host::HostError;
+use rdmux_link::cancel::Uncancelled;
 use rdmux_verbs::VerbsError;
 
 /// An error as the C interface tells it.
@@ -126,33 +127,4 @@ pub(crate) fn caught<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
         std::mem::forget(panic);
         Err(Errno::EIO)
     })
-}
-
-/// While it lives, the calling thread is not cancelled.
-struct Uncancelled {
-    before: c_int,
-}
-
-/// PTHREAD_CANCEL_DISABLE of <pthread.h>.
-const CANCEL_DISABLE: c_int = 1;
-
-impl Uncancelled {
-    fn new() -> Self {
-        let mut before = 0;
-        // SAFETY: it changes the calling thread's state only, and says what that was.
-        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
-        Self { before }
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        let mut ours = 0;
-        // SAFETY: as above. With deferred cancellation, which is the default, it does not act on a cancellation itself.
-        unsafe { pthread_setcancelstate(self.before, &raw mut ours) };
-    }
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }

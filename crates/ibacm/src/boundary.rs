@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rdmux_acm_client::Error;
+use rdmux_link::cancel::Uncancelled;
 
 /// An error as C has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,33 +40,4 @@ pub(crate) fn or<T>(failed: T, f: impl FnOnce() -> Result<T>) -> T {
         errno.set();
         failed
     })
-}
-
-/// While it lives, the calling thread is not cancelled.
-struct Uncancelled {
-    before: c_int,
-}
-
-/// PTHREAD_CANCEL_DISABLE of <pthread.h>.
-const CANCEL_DISABLE: c_int = 1;
-
-impl Uncancelled {
-    fn new() -> Self {
-        let mut before = 0;
-        // SAFETY: it changes the calling thread's state only, and says what that was.
-        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
-        Self { before }
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        let mut ours = 0;
-        // SAFETY: as above.
-        unsafe { pthread_setcancelstate(self.before, &raw mut ours) };
-    }
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }

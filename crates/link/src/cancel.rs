@@ -1,0 +1,63 @@
+//! The cancellation of threads (pthread_cancel(3)), put off: it would unwind the stack, which frames of Rust cannot bear.
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+
+/// While it lives, the calling thread is not cancelled. A cancellation that comes meanwhile acts at the thread's next cancellation point.
+#[derive(Debug)]
+pub struct Uncancelled {
+    before: c_int,
+    /// It belongs to its thread.
+    thread: PhantomData<*mut ()>,
+}
+
+/// PTHREAD_CANCEL_DISABLE of <pthread.h>.
+const CANCEL_DISABLE: c_int = 1;
+
+impl Uncancelled {
+    /// Puts it off.
+    #[expect(clippy::new_without_default, reason = "it is made for its effect")]
+    pub fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: it changes the calling thread's state only, and says what that was.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+        Self { before, thread: PhantomData }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut ours = 0;
+        // SAFETY: as above. With deferred cancellation, which is the default, it does not act on a cancellation itself.
+        unsafe { pthread_setcancelstate(self.before, &raw mut ours) };
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancellation_is_put_off_while_one_of_them_lives() {
+        let is_off = || {
+            let mut now = 0;
+            // SAFETY: as above.
+            unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut now) };
+            let mut ours = 0;
+            // SAFETY: as above.
+            unsafe { pthread_setcancelstate(now, &raw mut ours) };
+            now == CANCEL_DISABLE
+        };
+        assert!(!is_off());
+        let outer = Uncancelled::new();
+        let inner = Uncancelled::new();
+        drop(inner);
+        assert!(is_off());
+        drop(outer);
+        assert!(!is_off());
+    }
+}
