@@ -67,10 +67,7 @@ impl Client {
         dest: Address,
         timeout: Duration,
     ) -> Result<Paths, Error> {
-        match self.cached(source.as_ref(), &dest) {
-            Some(paths) => Ok(paths),
-            None => self.paths(Query::Resolve { source, dest, cached_only: false }, timeout),
-        }
+        self.resolve_by(source, dest, false, timeout)
     }
 
     /// As [`resolve`](Self::resolve), if the service has it cached; it may find it later otherwise.
@@ -83,9 +80,19 @@ impl Client {
         dest: Address,
         timeout: Duration,
     ) -> Result<Paths, Error> {
+        self.resolve_by(source, dest, true, timeout)
+    }
+
+    fn resolve_by(
+        &self,
+        source: Option<Address>,
+        dest: Address,
+        cached_only: bool,
+        timeout: Duration,
+    ) -> Result<Paths, Error> {
         match self.cached(source.as_ref(), &dest) {
             Some(paths) => Ok(paths),
-            None => self.paths(Query::Resolve { source, dest, cached_only: true }, timeout),
+            None => self.paths(Query::Resolve { source, dest, cached_only }, timeout),
         }
     }
 
