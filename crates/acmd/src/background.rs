@@ -1,14 +1,10 @@
 //! The service as a process of its own, which outlives the one that was asked for it.
 
-use std::fs::OpenOptions;
-use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Command, Stdio};
 
 use rdmux_acm_client::Places;
 use rdmux_host::HostName;
 
-use crate::lock::NOFOLLOW;
 use crate::{AcmdError, Args, make_folder};
 
 /// Starts the service in the background and waits until clients can connect. Until it has its own log, it writes to the default one.
@@ -18,9 +14,7 @@ use crate::{AcmdError, Args, make_folder};
 pub(crate) fn start(args: &Args, host: &HostName, places: &Places) -> Result<(), AcmdError> {
     make_folder(places.runtime())?;
     let path = places.log();
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o640).custom_flags(NOFOLLOW);
-    let log = options.open(&path).map_err(AcmdError::of_file("open the log", &path))?;
+    let log = crate::log::open(&path).map_err(AcmdError::of_file("open the log", &path))?;
     let program = std::env::current_exe().map_err(AcmdError::of("find this program's own file"))?;
     let mut command = Command::new(program);
     command.args(["-D", "--on-demand", "--host", host.as_str()]);
@@ -32,20 +26,11 @@ pub(crate) fn start(args: &Args, host: &HostName, places: &Places) -> Result<(),
     }
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     let mut child = command.spawn().map_err(AcmdError::of("start a process"))?;
-    let mut said = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        // It closes when the service is ready, or dead.
-        let _ = BufReader::new(stdout).read_line(&mut said);
-    }
-    match said.trim() {
-        "ready" => Ok(()),
-        "" => {
-            let _ = child.wait();
-            Err(AcmdError::Config(format!("it ended without a word: see {}", path.display())))
-        }
-        why => {
-            let _ = child.wait();
-            Err(AcmdError::Config(why.trim_start_matches("error: ").to_owned()))
-        }
-    }
+    rdmux_runtime::start::until_ready(&mut child).map_err(|why| {
+        AcmdError::Config(if why.is_empty() {
+            format!("it ended without a word: see {}", path.display())
+        } else {
+            why
+        })
+    })
 }

@@ -62,8 +62,8 @@ impl Log {
     }
 }
 
-/// Opens a log.
-fn open(path: &std::path::Path) -> io::Result<File> {
+/// Opens a log, to write at its end. No link is followed.
+pub(crate) fn open(path: &std::path::Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .append(true)
         .create(true)

@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Resource, Rlimit};
 
@@ -56,23 +56,33 @@ pub fn spawn(
             let program = program.display();
             format!("cannot run {program}: {e}; set RDMUX_DAEMON to the rdmux program")
         })?;
+    until_ready(&mut child).map_err(|why| {
+        let (program, log) = (program.display(), dir.log());
+        if why.is_empty() {
+            format!("{program} ended without a word: see {}", log.display())
+        } else {
+            why
+        }
+    })
+}
+
+/// Waits until a service that was started says on its standard output, a pipe, that it is ready.
+///
+/// # Errors
+/// Why it is not, as it says itself, which is nothing if it ended without a word. It has been waited for then.
+pub fn until_ready(child: &mut Child) -> Result<(), String> {
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
         // The pipe closes when the service is ready, or dead; there is no third case to wait for.
         let _ = BufReader::new(stdout).read_line(&mut said);
     }
-    match said.trim() {
-        "ready" => Ok(()),
-        "" => {
-            let log = dir.log();
-            Err(format!("{} ended without a word: see {}", program.display(), log.display()))
-        }
-        why => Err(why.trim_start_matches("error: ").to_owned()),
+    let said = said.trim();
+    if said == "ready" {
+        return Ok(());
     }
-    .inspect_err(|_| {
-        // It said no, so it is ending: leave no zombie.
-        let _ = child.wait();
-    })
+    // It said no, so it is ending: leave no zombie.
+    let _ = child.wait();
+    Err(said.trim_start_matches("error: ").to_owned())
 }
 
 /// Tells the process that started this one how it went.

@@ -130,7 +130,7 @@ fn answer_that_the_socket_does_not_take_at_once_arrives_whole() {
 }
 
 #[test]
-fn client_that_closes_early_costs_no_signal_and_is_dropped() {
+fn client_that_closes_early_is_dropped() {
     let mut world = World::new();
     let (mut far, id) = world.connect();
     let id = id.unwrap();
