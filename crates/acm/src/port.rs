@@ -68,8 +68,13 @@ impl Port {
 
     /// Whether one of its LIDs is this one.
     pub fn has_lid(&self, lid: Lid) -> bool {
+        self.lid != Lid::NONE && self.is_one_port(self.lid, lid)
+    }
+
+    /// Whether two LIDs are of one port of the subnet. All ports have as many path bits as this one: subnet managers know no other setting.
+    pub(crate) fn is_one_port(&self, one: Lid, other: Lid) -> bool {
         let mask = u16::MAX.checked_shl(self.lmc.into()).unwrap_or(0);
-        self.lid != Lid::NONE && lid.0 & mask == self.lid.0 & mask
+        one.0 & mask == other.0 & mask
     }
 
     /// Whether the partition of this key is in the table.

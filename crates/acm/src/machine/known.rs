@@ -8,7 +8,7 @@ use rdmux_wire::{Gid, Lid, Qpn};
 use super::search::Purpose;
 use super::{Known, Machine, Timer};
 use crate::cache::{By, FOREVER, Holder, Ticks, Way};
-use crate::{EndpointId, Forget, Io, RouteProtocol};
+use crate::{EndpointId, Forget, Io, Port, RouteProtocol};
 
 /// What is known of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,12 +146,21 @@ impl Machine {
         let state = self.endpoints.get_mut(&endpoint)?;
         let known = state.cache.find(address);
         let before = known.map(|at| state.cache.holder(at));
-        let at = state.cache.put(address, holder, until)?;
+        let mut holder = *holder;
+        if let (Some(before), Some(port)) = (before, self.ports.get(&state.endpoint.port))
+            && before.gid == holder.gid
+            && port.port.is_one_port(before.lid, holder.lid)
+        {
+            // Heard by another of its LIDs: the path to the one that is known still holds.
+            holder.lid = before.lid;
+        }
+        let at = state.cache.put(address, &holder, until)?;
         state.counters.learned += u64::from(known.is_none());
         let place = |holder: &Holder| (holder.gid, holder.lid, holder.group);
         let is_same_way =
             matches!((way, state.cache.way(at, 0)), (Way::None, _) | (Way::Group, Way::Group));
-        let is_other = before.is_some_and(|before| place(&before) != place(holder)) || !is_same_way;
+        let is_other =
+            before.is_some_and(|before| place(&before) != place(&holder)) || !is_same_way;
         if *way != Way::None {
             state.cache.set_way(at, way, path_until);
         }
@@ -265,14 +274,27 @@ impl Machine {
 
     /// Forgets the paths that subnet administration gave, and withdraws all that programs read.
     pub(super) fn drop_routes(&mut self, id: EndpointId, io: &mut impl Io) {
+        self.drop_routes_if(id, |_| true, io);
+    }
+
+    /// The same for ways of which `goes` says so.
+    pub(super) fn drop_routes_if(
+        &mut self,
+        id: EndpointId,
+        goes: impl Fn(&Way) -> bool,
+        io: &mut impl Io,
+    ) {
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         for at in 0..state.cache.len() {
+            let way = state.cache.way(at, 0);
+            if !goes(&way) {
+                continue;
+            }
             if state.cache.is_published(at) {
                 state.cache.set_published(at, false);
                 io.withdraw(id, &state.cache.address(at));
             }
-            let is_asked = matches!(state.cache.way(at, 0), Way::Path(_));
-            if is_asked && !state.cache.is_loaded(at) {
+            if matches!(way, Way::Path(_)) && !state.cache.is_loaded(at) {
                 state.counters.invalidated += 1;
                 state.cache.set_way(at, &Way::None, 0);
             }
@@ -331,9 +353,9 @@ impl Machine {
         answer: Option<&PathRecord>,
         io: &mut impl Io,
     ) {
-        let is_wrong = |gid: Gid, lid: Lid| match answer {
-            Some(answer) if answer.dgid == gid => answer.dlid != lid,
-            Some(answer) => answer.dlid == lid && !answer.dgid.is_zero(),
+        let is_wrong = |port: &Port, gid: Gid, lid: Lid| match answer {
+            Some(answer) if answer.dgid == gid => !port.is_one_port(answer.dlid, lid),
+            Some(answer) => port.is_one_port(answer.dlid, lid) && !answer.dgid.is_zero(),
             None if question.dgid.is_zero() => question.dlid == lid,
             None => question.dgid == gid && (question.dlid == Lid::NONE || question.dlid == lid),
         };
@@ -342,8 +364,9 @@ impl Machine {
             let Some(state) = self.endpoints.get(&id) else { continue };
             for at in (0..state.cache.len()).rev() {
                 let Some(state) = self.endpoints.get_mut(&id) else { break };
+                let Some(port) = self.ports.get(&state.endpoint.port) else { break };
                 let holder = state.cache.holder(at);
-                if is_wrong(holder.gid, holder.lid)
+                if is_wrong(&port.port, holder.gid, holder.lid)
                     && !state.cache.is_negative(at)
                     && !state.cache.is_loaded(at)
                 {

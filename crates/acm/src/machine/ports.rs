@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 use rdmux_transport::Time;
 use rdmux_transport::timers::Deadline;
 use rdmux_wire::acm::Address;
+use rdmux_wire::sa::PathRecord;
 
 use super::endpoint::{EndpointState, PortState};
 use super::waiting::Waiting;
 use super::{Machine, Timer};
-use crate::cache::Cache;
-use crate::{Endpoint, EndpointId, Failure, Forget, Io, Port, PortId};
+use crate::cache::{Cache, Way};
+use crate::{Endpoint, EndpointId, Failure, Forget, Io, Port, PortId, PortKind};
 
 /// What has changed of a port.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,8 @@ impl Changes {
     fn between(old: &Port, new: &Port) -> Self {
         Self {
             own: (old.lid, old.lmc, &old.gids) != (new.lid, new.lmc, &new.gids),
-            prefix: old.gid().prefix() != new.gid().prefix(),
+            // The GIDs of other ports are addresses, which come and go one by one.
+            prefix: new.kind == PortKind::InfiniBand && old.gid().prefix() != new.gid().prefix(),
             manager: (old.sm_lid, old.sm_sl) != (new.sm_lid, new.sm_sl),
             speed: (old.rate, old.mtu) != (new.rate, new.mtu),
         }
@@ -63,9 +65,15 @@ impl Machine {
     }
 
     fn port_changed(&mut self, now: Time, id: EndpointId, changes: Changes, io: &mut impl Io) {
-        let prefix = self.port_of(id).map(|port| port.gid().prefix());
+        let Some(port) = self.port_of(id) else { return };
+        let (prefix, kind, gids) = (port.gid().prefix(), port.kind, port.gids.clone());
         if changes.prefix {
             self.forget(now, Forget::Endpoint(id), io);
+        } else if kind.is_ip() && changes.own {
+            // Paths from addresses that the port still has are as true as before.
+            let has_source = |path: &PathRecord| gids.contains(&path.sgid);
+            let goes = |way: &Way| matches!(way, Way::Path(path) if !has_source(path));
+            self.drop_routes_if(id, goes, io);
         } else if changes.own || changes.manager {
             self.drop_routes(id, io);
         }
@@ -75,7 +83,7 @@ impl Machine {
         let was_up = self.endpoints.get(&id).is_some_and(|state| state.is_up);
         self.update(now, id, io);
         let Some(state) = self.endpoints.get_mut(&id) else { return };
-        state.cache.prefix = prefix.unwrap_or_default();
+        state.cache.prefix = prefix;
         if !state.is_up || !was_up {
             return;
         }

@@ -135,7 +135,10 @@ impl Machine {
                 self.finish(now, at, answer.copied().map_err(failure), io);
             }
             (What::Address(address), Purpose::Claim(claim)) => {
-                let is_there = answer.is_ok_and(|path| path.dlid == claim.lid);
+                let port = self.port_of(endpoint);
+                let is_there = answer.is_ok_and(|path| {
+                    port.is_some_and(|port| port.is_one_port(path.dlid, claim.lid))
+                });
                 self.judge(now, endpoint, &address, &claim, is_there, io);
                 let path = self.path_to(now, endpoint, &address).ok_or(Failure::NoData);
                 self.finish(now, at, path, io);

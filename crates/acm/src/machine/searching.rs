@@ -9,7 +9,7 @@ use rdmux_wire::{Gid, Qpn};
 use super::search::{NONE, Purpose, Search, Stage, What};
 use super::{Machine, Timer, place};
 use crate::cache::{By, Holder, Way};
-use crate::{EndpointId, Failure, Io, Port, QuestionId, Resolved, RouteProtocol};
+use crate::{EndpointId, Failure, Io, Port, QuestionId, Resolved};
 
 impl Machine {
     /// The search for an address, which begins if there is none. None if the endpoint has no address to ask by.
@@ -88,8 +88,9 @@ impl Machine {
         }
         let is_own = self.endpoints.get(&endpoint).is_some_and(|own| self.owns(own, &address));
         match (purpose, known) {
-            // Without loopback by ourselves, administration knows the way back to the port.
-            _ if is_own => self.ask_route(now, at, io),
+            // Without loopback by ourselves, administration knows the way back to the port. It knows all others, too: what is asked of the group is
+            // which port has an address, and not every service answers for its GIDs and LIDs (ibacm does not).
+            _ if is_own || is_port => self.ask_route(now, at, io),
             (Purpose::Refresh, Some((_, true))) => self.ask_route(now, at, io),
             // Unless all others are to hear of us again anyway.
             (Purpose::Refresh, Some((holder, _)))
@@ -99,9 +100,6 @@ impl Machine {
             }
             (Purpose::Claim(_), Some(_)) => self.ask_holder(now, at, io),
             (Purpose::Resolve, Some(_)) => self.ask_route(now, at, io),
-            _ if is_port && self.options.route_protocol == RouteProtocol::Sa => {
-                self.ask_route(now, at, io);
-            }
             _ => self.enqueue(now, at, io),
         }
     }
@@ -238,13 +236,11 @@ impl Machine {
         let (endpoint, what, purpose) = (search.endpoint, search.what, search.purpose);
         let What::Address(address) = what else { return };
         self.count(endpoint, |c| c.timeouts += 1);
-        match (purpose, address) {
+        match purpose {
             // Its holder does not answer any more: is the other one there at all?
-            (Purpose::Claim(_), _) => self.ask_route(now, at, io),
-            // Ports whose services do not know their GIDs and LIDs have paths all the same.
-            (Purpose::Resolve, Address::Gid(_) | Address::Lid(_)) => self.ask_route(now, at, io),
-            (Purpose::Refresh, _) => self.finish(now, at, Err(Failure::TimedOut), io),
-            (Purpose::Resolve, _) => {
+            Purpose::Claim(_) => self.ask_route(now, at, io),
+            Purpose::Refresh => self.finish(now, at, Err(Failure::TimedOut), io),
+            Purpose::Resolve => {
                 self.remember_nobody(now, endpoint, &address, io);
                 self.finish(now, at, Err(Failure::TimedOut), io);
             }

@@ -1,9 +1,10 @@
 use core::time::Duration;
 
+use rdmux_wire::Lid;
 use rdmux_wire::acm::{Datagram, Request};
 
 use super::net::*;
-use crate::{ClaimPolicy, Options};
+use crate::{ClaimPolicy, Options, Peer, Port};
 
 /// Three hosts; the last one says that it has the first one's name.
 fn with_a_liar(claims: ClaimPolicy) -> Net {
@@ -14,10 +15,14 @@ fn with_a_liar(claims: ClaimPolicy) -> Net {
 }
 
 fn lie(net: &mut Net) {
+    claim(net, &peer(2));
+}
+
+fn claim(net: &mut Net, from: &Peer) {
     let groups = net.hosts[2].machine.groups(EP).iter().map(|group| group.mgid).collect();
     let request = Request { tid: 1, source: name(0), dest: name(9), groups };
     let bytes = Datagram::Request(request).to_bytes();
-    net.with(1, |machine, now, io| machine.handle_datagram(now, EP, &peer(2), &bytes, io));
+    net.with(1, |machine, now, io| machine.handle_datagram(now, EP, from, &bytes, io));
 }
 
 fn holder(net: &mut Net) -> usize {
@@ -71,6 +76,19 @@ fn verified_claim_is_believed_when_the_holder_is_silent_and_the_port_is_there() 
     net.hosts[2].is_cut_off = true;
     net.pass(Duration::from_secs(10));
     assert_eq!(holder(&mut net), 0);
+}
+
+#[test]
+fn verified_claim_may_come_from_any_lid_of_its_port() {
+    let mut net = Net::new(6, &Options { claims: ClaimPolicy::Verified, ..acm() });
+    net.with(1, |m, now, io| m.set_port(now, PORT, Port { lmc: 1, ..port(1) }, io));
+    net.run();
+    net.resolve(1, name(0)).unwrap().unwrap();
+    net.hosts[0].is_cut_off = true;
+    // Administration has it at LID 6, which has LID 7 beside it.
+    claim(&mut net, &Peer { lid: Lid(7), ..peer(5) });
+    net.pass(Duration::from_secs(10));
+    assert_eq!(net.hosts[1].io.contradictions, [(name(0), gid(0), gid(5), true)]);
 }
 
 #[test]

@@ -1,10 +1,11 @@
+use alloc::vec::Vec;
 use core::time::Duration;
 
-use rdmux_wire::acm::Address;
+use rdmux_wire::acm::{Address, Datagram, Request};
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
 use super::net::*;
-use crate::{Dest, Endpoint, Failure, Forget, Options, Port};
+use crate::{Dest, Endpoint, Failure, Forget, Options, Peer, Port, PortKind, System};
 
 fn change(net: &mut Net, n: usize, port: Port) {
     net.with(n, |machine, now, io| machine.set_port(now, PORT, port, io));
@@ -49,6 +50,30 @@ fn own_lid_change_asks_for_routes_again() {
 }
 
 #[test]
+fn path_stays_when_its_port_is_heard_by_another_of_its_lids() {
+    let mut net = Net::new(4, &Options::default());
+    change(&mut net, 0, Port { lmc: 1, ..port(0) });
+    // LIDs 4 and 5.
+    change(&mut net, 3, Port { lmc: 1, ..port(3) });
+    net.resolve(0, name(3)).unwrap().unwrap();
+    let hear = |net: &mut Net, lid| {
+        let groups = net.hosts[3].machine.groups(EP).iter().map(|group| group.mgid).collect();
+        let request = Request { tid: 1, source: name(3), dest: name(9), groups };
+        let (from, bytes) = (Peer { lid, ..peer(3) }, Datagram::Request(request).to_bytes());
+        net.with(0, |machine, now, io| machine.handle_datagram(now, EP, &from, &bytes, io));
+    };
+    hear(&mut net, Lid(5));
+    assert!(net.hosts[0].io.published.contains_key(&name(3)));
+    assert_eq!(net.resolve(0, name(3)).unwrap().unwrap().path.dlid, Lid(4));
+    assert_eq!(net.asked.len(), 1);
+    // A LID of another port.
+    hear(&mut net, Lid(6));
+    assert!(!net.hosts[0].io.published.contains_key(&name(3)));
+    net.resolve(0, name(3)).unwrap().unwrap();
+    assert_eq!(net.asked.len(), 2);
+}
+
+#[test]
 fn another_subnet_manager_and_reregistration_join_again_and_ask_again() {
     let mut net = Net::new(2, &Options::default());
     net.resolve(0, name(1)).unwrap().unwrap();
@@ -72,6 +97,34 @@ fn another_subnet_forgets_everything() {
     net.resolve(0, name(1)).unwrap().unwrap();
     change(&mut net, 0, Port { gids: [Gid::new(0xfec0 << 48, Guid(1))].into(), ..port(0) });
     assert_eq!(net.hosts[0].machine.memory().0, 0);
+}
+
+#[test]
+fn addresses_of_an_ip_port_come_and_go_and_paths_from_the_others_stay() {
+    let mut net = Net::new(1, &Options::default());
+    let own = [1, 2].map(|n| Gid::from(core::net::Ipv4Addr::new(10, 0, 0, n)));
+    let link_local = Gid::from(core::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
+    let roce = |gids: &[Gid]| Port { kind: PortKind::Roce, gids: gids.into(), ..port(0) };
+    net.with(0, |machine, now, io| {
+        machine.remove_port(now, PORT, io);
+        machine.set_port(now, PORT, roce(&own), io);
+        machine.set_endpoint(now, EP, endpoint(0), io);
+    });
+    for (dest, source) in [(name(1), own[0]), (name(2), own[1])] {
+        net.ask(0, Dest::Address(dest));
+        let (question, _) = net.hosts[0].io.system.pop_front().unwrap();
+        let answer = System { gid: gid(9), source, mtu: rdmux_wire::Mtu::M1024, hop_limit: 64 };
+        net.with(0, |m, now, io| m.handle_system(now, question, Some(&answer), io));
+    }
+    let known = |net: &Net| net.hosts[0].io.published.keys().copied().collect::<Vec<_>>();
+    assert_eq!(known(&net), [name(1), name(2)]);
+    // Another one, which is also the first now.
+    change(&mut net, 0, roce(&[link_local, own[0], own[1]]));
+    assert_eq!(known(&net), [name(1), name(2)]);
+    change(&mut net, 0, roce(&[own[0]]));
+    assert_eq!(known(&net), [name(1)]);
+    assert!(net.resolve(0, name(1)).unwrap().is_ok());
+    assert_eq!((net.resolve(0, name(2)), net.hosts[0].io.system.len()), (None, 1));
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn paths_of_administration_are_asked_once_and_only_for_what_is_used() {
 }
 
 #[test]
-fn gids_lids_and_paths_are_resolved_by_administration_or_the_group() {
+fn gids_lids_and_paths_are_resolved_by_administration_at_once() {
     for options in [Options::default(), acm()] {
         let mut net = Net::new(3, &options);
         let dests = [
@@ -91,21 +91,37 @@ fn gids_lids_and_paths_are_resolved_by_administration_or_the_group() {
             let path = net.answer(0, id).unwrap().unwrap().path;
             assert_eq!((path.dgid, path.dlid, path.sgid), (gid(1), lid(1), gid(0)), "{dest:?}");
         }
-        let questions = if options == acm() { 0 } else { 2 };
-        assert_eq!(net.asked.len(), questions);
+        assert_eq!((net.asked.len(), net.sent()), (2, 0));
         let id = net.ask(0, Dest::Path(PathRecord::default()));
         assert_eq!(net.answer(0, id), Some(Err(Failure::DestAddress)));
     }
 }
 
 #[test]
-fn port_without_a_service_is_found_by_administration() {
-    let mut net = Net::new(2, &acm());
+fn port_without_a_service_is_found_without_waiting() {
+    for options in [Options::default(), acm()] {
+        let mut net = Net::new(2, &options);
+        net.with(1, |machine, now, io| machine.remove_endpoint(now, EP, io));
+        for dest in [gid(1).into(), lid(1).into()] {
+            assert_eq!(net.resolve(0, dest).unwrap().unwrap().path.dlid, lid(1), "{dest}");
+        }
+        assert_eq!((net.asked.len(), net.sent()), (2, 0));
+    }
+}
+
+#[test]
+fn gid_is_confirmed_by_administration_before_it_expires() {
+    let options = Options { address_timeout: Duration::from_secs(100), ..acm() };
+    let mut net = Net::new(2, &options);
     net.with(1, |machine, now, io| machine.remove_endpoint(now, EP, io));
-    let id = net.ask(0, Dest::Address(gid(1).into()));
-    net.pass(Duration::from_secs(5));
-    assert_eq!(net.answer(0, id).unwrap().unwrap().path.dlid, lid(1));
-    assert_eq!(net.asked.len(), 1);
+    net.resolve(0, gid(1).into()).unwrap().unwrap();
+    net.pass(Duration::from_secs(99));
+    // Who uses it has it confirmed.
+    net.resolve(0, gid(1).into()).unwrap().unwrap();
+    net.pass(Duration::from_secs(50));
+    assert_eq!(net.asked.len(), 2);
+    net.resolve(0, gid(1).into()).unwrap().unwrap();
+    assert_eq!((net.asked.len(), net.sent()), (2, 0));
 }
 
 #[test]
