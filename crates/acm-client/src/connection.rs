@@ -8,15 +8,19 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::{Error, Reply};
 
-/// How much is received at once.
-const CHUNK: usize = 4096;
+/// How much is received at once: some hundred answers.
+const CHUNK: usize = 32 << 10;
 
-/// A connected socket, what waits to be sent, and what has been received of a message.
+/// A connected socket, what waits to be sent, and what has been received.
 #[derive(Debug)]
 pub(crate) struct Connection {
     fd: OwnedFd,
     out: Vec<u8>,
+    /// Received bytes, of which the first `taken` have been parsed.
     input: Vec<u8>,
+    taken: usize,
+    /// The socket had no more than was received last.
+    is_drained: bool,
 }
 
 /// A message that has arrived: the number of its request, and the answer.
@@ -25,7 +29,7 @@ pub(crate) type Arrived = (u64, Result<Reply, Error>);
 impl Connection {
     /// By a socket that does not block.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd, out: Vec::new(), input: Vec::new() }
+        Self { fd, out: Vec::new(), input: Vec::new(), taken: 0, is_drained: false }
     }
 
     /// Whether something waits to be sent.
@@ -60,19 +64,27 @@ impl Connection {
     /// The next message, if it is there whole. After an error the connection is of no more use.
     pub(crate) fn receive(&mut self) -> Result<Option<Arrived>, Error> {
         loop {
-            if let Frame::Whole(len) = Frame::of_reply(&self.input).map_err(Error::Protocol)? {
-                let message = Message::parse(&self.input[..len]).map_err(Error::Protocol)?;
+            let waiting = &self.input[self.taken..];
+            if let Frame::Whole(len) = Frame::of_reply(waiting).map_err(Error::Protocol)? {
+                let message = Message::parse(&waiting[..len]).map_err(Error::Protocol)?;
                 let arrived = (message.tid, Reply::of(message.answer));
-                self.input.drain(..len);
+                self.taken += len;
                 return Ok(Some(arrived));
             }
-            let mut chunk = [0; CHUNK];
+            self.input.drain(..self.taken);
+            self.taken = 0;
+            if std::mem::take(&mut self.is_drained) {
+                return Ok(None);
+            }
             let received = rustix::io::retry_on_intr(|| {
-                rustix::net::recv(&self.fd, &mut chunk, RecvFlags::DONTWAIT)
+                self.input.reserve(CHUNK);
+                let room = rustix::buffer::spare_capacity(&mut self.input);
+                rustix::net::recv(&self.fd, room, RecvFlags::DONTWAIT)
             });
             match received {
                 Ok((0, _)) | Err(Errno::CONNRESET) => return Err(Error::Closed),
-                Ok((len, _)) => self.input.extend_from_slice(&chunk[..len.min(CHUNK)]),
+                // What comes later makes the socket readable again.
+                Ok((len, _)) => self.is_drained = len < CHUNK,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(e) => return Err(Error::System("cannot receive from the ACM service", e)),
             }
@@ -81,7 +93,7 @@ impl Connection {
 
     /// Whether nothing has been received since the last message.
     pub(crate) fn is_between_messages(&self) -> bool {
-        self.input.is_empty() && self.out.is_empty()
+        self.input.len() == self.taken && self.out.is_empty()
     }
 }
 

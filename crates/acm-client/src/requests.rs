@@ -22,7 +22,7 @@ use crate::socket::{BUSY, Connecting, connect, finish};
 use crate::{Error, Reply, Shared, Target};
 
 /// The most requests on a connection to a service that takes several, and the most connections to one that does not.
-const PIPELINED: usize = 32;
+const PIPELINED: usize = 128;
 const CONNECTIONS: usize = 8;
 /// The event of the timer; those of connections are their keys.
 const TIMER: u64 = 0;
@@ -48,6 +48,8 @@ pub struct Requests {
     is_pipelined: bool,
     /// Until when the service is too busy to be connected to.
     busy: Option<Instant>,
+    /// Connections with requests that are to be sent together, by [`process`](Self::process).
+    unsent: Vec<u64>,
 }
 
 /// A connection.
@@ -57,6 +59,8 @@ struct Link {
     is_connected: bool,
     /// It gets no more requests.
     is_stale: bool,
+    /// What the poller waits for on it.
+    wants_out: bool,
     asked: Vec<u64>,
 }
 
@@ -79,10 +83,12 @@ impl Requests {
             table: Table::default(),
             done: VecDeque::new(),
             busy: None,
+            unsent: Vec::new(),
         })
     }
 
-    /// Asks something. What the shared cache has is answered at once: [`next`](Self::next) has it.
+    /// Asks something. What the shared cache has is answered at once: [`next`](Self::next) has it. While other requests wait for their answers it is
+    /// sent with those that follow, in one message, as soon as [`next`](Self::next) or [`wait`](Self::wait) is called; the descriptor is readable until then.
     pub fn start(&mut self, query: &Query, timeout: Duration) -> RequestId {
         self.come_back_from_fork();
         let cached = match query {
@@ -163,6 +169,7 @@ impl Requests {
 
     /// Takes what has come by each connection that is ready, and ends what is too late.
     fn process(&mut self) {
+        self.send_unsent();
         for key in self.poller.ready() {
             self.progress(key);
         }
@@ -173,6 +180,17 @@ impl Requests {
         }
         self.busy = self.busy.filter(|busy| *busy > now);
         self.dispatch();
+        self.send_unsent();
+    }
+
+    /// Sends what [`dispatch`](Self::dispatch) has put aside.
+    fn send_unsent(&mut self) {
+        for key in std::mem::take(&mut self.unsent) {
+            let Some(link) = self.links.get_mut(&key) else { continue };
+            if link.is_connected {
+                self.flush(key);
+            }
+        }
     }
 
     /// Puts requests that wait on connections that take one, and connects if there is none.
@@ -188,7 +206,34 @@ impl Requests {
             };
             link.connection.put(&pending.request);
             link.asked.push(id);
-            self.progress(key);
+            if link.asked.len() > 1 {
+                if self.unsent.last() != Some(&key) {
+                    self.unsent.push(key);
+                }
+            } else if link.is_connected {
+                self.flush(key);
+            } else {
+                self.progress(key);
+            }
+        }
+    }
+
+    /// Sends what waits on a connection.
+    fn flush(&mut self, key: u64) {
+        let Some(link) = self.links.get_mut(&key) else { return };
+        match link.connection.send() {
+            Ok(()) => self.watch(key),
+            // What it has answered before is still there to be received.
+            Err(_) => self.progress(key),
+        }
+    }
+
+    /// Waits for what a connection may do next.
+    fn watch(&mut self, key: u64) {
+        let Some(link) = self.links.get_mut(&key) else { return };
+        let wants_out = !link.is_connected || link.connection.is_sending();
+        if wants_out != std::mem::replace(&mut link.wants_out, wants_out) {
+            self.poller.set(link.connection.fd(), key, wants_out);
         }
     }
 
@@ -224,7 +269,8 @@ impl Requests {
             return None;
         }
         let connection = Connection::new(fd);
-        let link = Link { connection, is_connected, is_stale: false, asked: Vec::new() };
+        let asked = Vec::new();
+        let link = Link { connection, is_connected, is_stale: false, wants_out: true, asked };
         self.links.insert(key, link);
         Some(key)
     }
@@ -246,10 +292,7 @@ impl Requests {
             }
         }) {
             Ok(()) if link.is_stale && link.asked.is_empty() => drop(self.links.remove(&key)),
-            Ok(()) => {
-                let wants_out = !link.is_connected || link.connection.is_sending();
-                self.poller.set(link.connection.fd(), key, wants_out);
-            }
+            Ok(()) => self.watch(key),
             Err(error) => self.fail(key, &error),
         }
     }
@@ -280,13 +323,13 @@ impl Requests {
         self.links.retain(|_, link| !link.is_stale || !link.asked.is_empty());
     }
 
-    fn set_timer(&self) {
-        let next = if self.done.is_empty() {
-            self.table.first_deadline().into_iter().chain(self.busy).min()
+    fn set_timer(&mut self) {
+        let wake = if self.done.is_empty() && self.unsent.is_empty() {
+            self.table.first_deadline().into_iter().chain(self.busy).min().map(Wake::At)
         } else {
-            Some(Instant::now())
+            Some(Wake::Now)
         };
-        self.poller.set_timer(next);
+        self.poller.set_timer(wake);
     }
 
     /// In a child, the connections and what is waited for are the parent's.
@@ -301,6 +344,7 @@ impl Requests {
             }
         }
         self.busy = None;
+        self.unsent.clear();
         self.dispatch();
     }
 }
@@ -339,6 +383,15 @@ struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
     process: Pid,
+    /// What the timer is set to.
+    wake: Option<Wake>,
+}
+
+/// When the descriptor is to be readable although nothing has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wake {
+    Now,
+    At(Instant),
 }
 
 impl Poller {
@@ -348,15 +401,15 @@ impl Poller {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed)?;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN).map_err(failed)?;
-        Ok(Self { epoll, timer, process: rustix::process::getpid() })
+        Ok(Self { epoll, timer, process: rustix::process::getpid(), wake: None })
     }
 
     /// Other descriptors in the place of the parent's, that of the program by the same number. Without any left it stays as it is, and is tried
     /// again.
     fn renew(&mut self) {
-        let Ok(Self { epoll, timer, process }) = Self::new() else { return };
+        let Ok(Self { epoll, timer, process, wake }) = Self::new() else { return };
         if rustix::io::dup3(&epoll, &mut self.epoll, rustix::io::DupFlags::CLOEXEC).is_ok() {
-            (self.timer, self.process) = (timer, process);
+            (self.timer, self.process, self.wake) = (timer, process, wake);
         }
     }
 
@@ -391,11 +444,24 @@ impl Poller {
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], left.as_ref());
     }
 
-    /// Has the descriptor readable from a time on.
-    fn set_timer(&self, at: Option<Instant>) {
-        let left = at.map_or(Duration::ZERO, |at| {
-            at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
-        });
+    /// Has the descriptor readable from a time on. A timer that runs earlier, but not yet, is left as it is: a system call for each answer would cost
+    /// more than one that finds nothing.
+    fn set_timer(&mut self, wake: Option<Wake>) {
+        let suits = match (self.wake, wake) {
+            (Some(Wake::At(set)), Some(Wake::At(at))) => set <= at && set > Instant::now(),
+            (set, wake) => set == wake,
+        };
+        if suits {
+            return;
+        }
+        self.wake = wake;
+        let left = match wake {
+            None => Duration::ZERO,
+            Some(Wake::Now) => Duration::from_nanos(1),
+            Some(Wake::At(at)) => {
+                at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
+            }
+        };
         let it_value = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),

@@ -407,6 +407,32 @@ fn many_requests_are_answered_in_any_order_on_one_connection() {
     assert_eq!((requests.len(), requests.wait(LONG)), (0, None));
 }
 
+#[test]
+fn requests_behind_the_first_are_sent_together() {
+    let (_dir, places) = places();
+    let (_table, _offer) = offered(&places);
+    let (tell, read) = std::sync::mpsc::channel();
+    serve(&places, move |_, mut stream| {
+        let mut bytes = [0; 1 << 16];
+        while let Ok(len @ 1..) = stream.read(&mut bytes) {
+            tell.send(len).unwrap();
+            let mut left = &bytes[..len];
+            while let Some(request) = request(&mut left) {
+                stream.write_all(&answer(&request)).unwrap();
+            }
+        }
+    });
+    let mut requests = requests(&places);
+    (10..30).for_each(|n| {
+        requests.start(&query(n), LONG);
+    });
+    let first = read.recv().unwrap();
+    assert!(is_readable(&requests));
+    (0..20).for_each(|_| assert!(requests.wait(LONG).unwrap().1.is_ok()));
+    assert_eq!(read.recv(), Ok(19 * first));
+    assert!(!is_readable(&requests) && requests.is_empty());
+}
+
 /// As ibacm: what one receive call gives is one request, or the connection is closed.
 fn one_at_a_time(_: usize, mut stream: UnixStream) {
     let mut bytes = [0; 592];
