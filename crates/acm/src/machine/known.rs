@@ -51,7 +51,7 @@ impl Machine {
         };
         state.counters.route_hits += 1;
         self.publish(now, endpoint, at, &path, io);
-        self.consider_refresh(now, endpoint, address, io);
+        self.consider_refresh(now, endpoint, (at, address), io);
         Lookup::Path(path)
     }
 
@@ -65,11 +65,16 @@ impl Machine {
         io: &mut impl Io,
     ) {
         let Some(state) = self.endpoints.get(&endpoint) else { return };
-        let ends = state.cache.ends(at);
-        let (address, was) = (state.cache.address(at), state.cache.is_up_to_date(at));
+        let (ends, was) = (state.cache.ends(at), state.cache.is_up_to_date(at));
         let end = ends.0.min(ends.1);
+        let ticks = self.ticks(now);
+        if was && !self.ends_soon(end, ticks) {
+            return;
+        }
+        let Some(state) = self.endpoints.get(&endpoint) else { return };
+        let address = state.cache.address(at);
         let confirm = self.refresh_at(end, &address);
-        let is_due = confirm <= self.ticks(now);
+        let is_due = confirm <= ticks;
         if was && !is_due {
             return;
         }
@@ -80,11 +85,22 @@ impl Machine {
         io.publish(endpoint, &address, path, until);
     }
 
+    /// Whether it may be time to confirm what ends at some time. It is not before the last quarter, which needs no look at the address.
+    fn ends_soon(&self, end: Ticks, now: Ticks) -> bool {
+        now >= end.saturating_sub(self.quarter())
+    }
+
+    /// A quarter of the time that something is known.
+    fn quarter(&self) -> Ticks {
+        let life = self.options.address_timeout.min(self.options.route_timeout);
+        let life =
+            life.as_secs().saturating_mul(4).saturating_add(u64::from(life.subsec_millis()) / 250);
+        Ticks::try_from(life / 4).unwrap_or(0)
+    }
+
     /// When to confirm what ends at some time: at another time of its last quarter for each address, before the last half second.
     fn refresh_at(&self, end: Ticks, address: &Address) -> Ticks {
-        let life = self.options.address_timeout.min(self.options.route_timeout);
-        let life = u64::try_from(life.as_millis() / 250).unwrap_or(u64::MAX);
-        let quarter = Ticks::try_from(life / 4).unwrap_or(0);
+        let quarter = self.quarter();
         if end == FOREVER || !self.options.refresh || quarter < 4 {
             return end;
         }
@@ -100,13 +116,15 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: &Address,
+        (at, address): (usize, &Address),
         io: &mut impl Io,
     ) {
         let ticks = self.ticks(now);
         let Some(state) = self.endpoints.get(&endpoint) else { return };
-        let Some(at) = state.cache.find(address) else { return };
         let (end, route_end) = state.cache.ends(at);
+        if !self.ends_soon(end.min(route_end), ticks) {
+            return;
+        }
         let is_loaded = state.cache.is_loaded(at);
         let due = self.refresh_at(end.min(route_end), address);
         let is_open = self.by_address.contains_key(&(endpoint, *address));
