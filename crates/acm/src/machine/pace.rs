@@ -10,19 +10,27 @@
 //!
 //! Where nothing is heard there are no windows, and an endpoint sends as soon as it has an answer. Where receivers have buffers for all
 //! endpoints that are not known yet, nobody listens.
+//!
+//! Of several requests ([`resolve_depth`](crate::Options::resolve_depth)) an endpoint sends one first: all others hear of it, and may say of
+//! themselves what it would ask next. With each answer one more may be outstanding. Names that nobody has have no answers: 20 ms after a
+//! request the next one is sent without. And as long as it overhears answers to what waits, at the pace at which they come, it sends nothing
+//! but its first request: others do the asking.
 
 use core::time::Duration;
 
 use rdmux_transport::Time;
 use rdmux_transport::timers::Deadline;
 
-use super::waiting::Waiting;
+use super::waiting::{Ticket, Waiting};
 
 /// Requests that were heard in the time before a window count, at least those of so long.
 const MEMORY: Duration = Duration::from_millis(50);
 
 /// How long an endpoint listens before it sends, and how long a pause is after which it does.
 const LISTEN: Duration = Duration::from_millis(20);
+
+/// The longest that an endpoint waits for the next answer that it overhears.
+const HOLD: Duration = Duration::from_millis(100);
 
 /// The sends of an endpoint.
 #[derive(Debug, Default)]
@@ -31,9 +39,31 @@ pub(super) struct Pace {
     pub(super) queue: Waiting,
     /// Searches that wait for an answer to a request by multicast.
     pub(super) asked: u32,
+    /// How many may wait, beside the first: one for each answer since the last pause.
+    answered: u32,
+    /// When a request was sent last.
+    sent_at: Time,
     /// Runs when there is something to send later.
     pub(super) timer: Deadline,
     window: Window,
+    burst: Option<Burst>,
+}
+
+/// What has happened since searches began to wait, from the first request on.
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    since: Time,
+    /// Answers that were overheard, and when the last one was.
+    overheard: u32,
+    last: Time,
+}
+
+impl Burst {
+    /// When no more answers are to be expected from others: four times as long as one took has passed.
+    fn end(&self) -> Time {
+        let gap = self.last.since(self.since) * 4 / self.overheard.max(1);
+        if self.overheard == 0 { self.since } else { self.last.after(gap.min(HOLD)) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +102,39 @@ impl Pace {
     /// Whether windows are in use: others may have the answers.
     pub(super) fn is_crowded(&self) -> bool {
         !self.window.len.is_zero()
+    }
+
+    /// A search waits to be sent.
+    pub(super) fn push(&mut self, ticket: Ticket) {
+        if self.queue.len() == 0 && self.asked == 0 {
+            self.burst = None;
+        }
+        self.queue.push(ticket);
+    }
+
+    /// When one more request may wait for an answer, of so many at most; [`Time::NEVER`] if not before there are fewer.
+    pub(super) fn room_at(&self, now: Time, depth: u32) -> Time {
+        let depth = depth.max(1);
+        let end = self.burst.map_or(now, |burst| burst.end().max(now));
+        if self.asked <= self.answered.min(depth - 1) {
+            end
+        } else if self.asked < depth {
+            self.sent_at.after(LISTEN).max(end)
+        } else {
+            Time::NEVER
+        }
+    }
+
+    /// Somebody else's request was the answer to a search that waits.
+    pub(super) fn overheard(&mut self, now: Time) {
+        if let Some(burst) = &mut self.burst {
+            (burst.overheard, burst.last) = (burst.overheard.saturating_add(1), now);
+        }
+    }
+
+    /// A request that was sent to all has its answer.
+    pub(super) fn answered(&mut self) {
+        self.answered = self.answered.saturating_add(1);
     }
 
     /// When the next request may be sent. A window begins if none is open.
@@ -119,6 +182,11 @@ impl Pace {
     /// A request was sent.
     pub(super) fn sent(&mut self, now: Time, rate: u64) {
         let gap = now.after(Duration::from_nanos(1_000_000_000 / rate));
+        if now.since(self.sent_at) >= LISTEN {
+            self.answered = 0;
+        }
+        self.sent_at = now;
+        self.burst.get_or_insert(Burst { since: now, overheard: 0, last: now });
         self.window.send_at = None;
         self.window.end = self.window.end.max(gap);
     }
@@ -154,6 +222,58 @@ mod tests {
         assert_eq!(pace.next(Time(6), load(300, 77)), Time(50_005));
         assert_eq!(pace.next(Time(50_005), load(300, 77)), Time(50_005));
         assert!(!pace.is_crowded());
+    }
+
+    #[test]
+    fn each_answer_lets_one_more_request_wait_and_20_ms_do() {
+        let (mut pace, begin) = (Pace::default(), Time(SECOND));
+        let send = |pace: &mut Pace, now| {
+            pace.sent(now, 20_000);
+            pace.asked += 1;
+        };
+        assert_eq!(pace.room_at(begin, 3), begin);
+        send(&mut pace, begin);
+        let later = begin.after(LISTEN);
+        assert_eq!(pace.room_at(begin, 3), later);
+        assert_eq!(pace.room_at(begin, 1), Time::NEVER);
+        pace.answered();
+        pace.asked -= 1;
+        for _ in 0..2 {
+            assert_eq!(pace.room_at(begin, 3), begin);
+            send(&mut pace, begin);
+        }
+        assert_eq!(pace.room_at(begin, 3), later);
+        assert_eq!(pace.room_at(later, 3), later);
+        send(&mut pace, later);
+        assert_eq!(pace.room_at(later, 3), Time::NEVER);
+        // After the pause it began anew.
+        pace.asked = 1;
+        assert_eq!(pace.room_at(later, 3), later.after(LISTEN));
+    }
+
+    #[test]
+    fn requests_wait_while_answers_are_overheard_but_not_the_first() {
+        let (mut pace, begin) = (Pace::default(), Time(SECOND));
+        let us = |n| begin.after(Duration::from_micros(n));
+        pace.push((1, 1));
+        pace.push((2, 2));
+        pace.overheard(begin);
+        assert_eq!(pace.room_at(begin, 8), begin);
+        pace.sent(begin, 20_000);
+        pace.answered();
+        assert_eq!(pace.room_at(us(1), 8), us(1));
+        pace.overheard(us(100));
+        assert_eq!(pace.room_at(us(100), 8), us(500));
+        pace.overheard(us(200));
+        assert_eq!(pace.room_at(us(300), 8), us(600));
+        assert_eq!(pace.room_at(us(700), 8), us(700));
+        // They come seldom: it does not wait as long.
+        pace.overheard(us(900_000));
+        assert_eq!(pace.room_at(us(900_000), 8), us(900_000).after(HOLD));
+        // All have their answers; what comes then is new.
+        (0..2).for_each(|_| pace.queue.left(|_| false));
+        pace.push((3, 3));
+        assert_eq!(pace.room_at(us(900_001), 8), us(900_001));
     }
 
     #[test]

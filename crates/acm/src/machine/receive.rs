@@ -158,6 +158,11 @@ impl Machine {
         if !is_truth || !matches!(stage, Stage::Asked | Stage::Checked | Stage::Queued) {
             return self.count(id, |c| c.refused += 1);
         }
+        if stage == Stage::Asked
+            && let Some(state) = self.endpoints.get_mut(&id)
+        {
+            state.pace.answered();
+        }
         let before = self.entry(now, id, &address).and_then(|entry| {
             let cache = &self.endpoints.get(&id)?.cache;
             (!cache.is_negative(entry)).then(|| cache.holder(entry).gid)
@@ -243,7 +248,10 @@ impl Machine {
         let endpoint = search.endpoint;
         match search.stage {
             Stage::Queued | Stage::Asked | Stage::Checked => {
-                self.count(endpoint, |c| c.overheard += 1);
+                if let Some(state) = self.endpoints.get_mut(&endpoint) {
+                    state.counters.overheard += 1;
+                    state.pace.overheard(now);
+                }
                 self.found(now, at, holder, io);
             }
             Stage::RouteQueued | Stage::RouteAsked | Stage::System => {}

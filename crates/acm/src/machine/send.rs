@@ -20,7 +20,7 @@ impl Machine {
         let end = now.after(self.options.deadline);
         self.timers.set(&mut search.timer, Timer::Search(at), end);
         if let Some(state) = self.endpoints.get_mut(&endpoint) {
-            state.pace.queue.push(ticket);
+            state.pace.push(ticket);
         }
         self.pump(now, endpoint, io);
     }
@@ -50,10 +50,16 @@ impl Machine {
         let (random, rate) = (self.rng.next(), self.options.rate());
         let Some(state) = self.endpoints.get_mut(&id) else { return false };
         self.timers.clear(&mut state.pace.timer, Timer::Pace(id));
-        let has_room = state.pace.asked < self.options.resolve_depth.max(1);
-        let is_idle = state.pace.queue.len() == 0 && state.announce.is_empty();
-        let has_turn = (state.pace.queue.len() > 0 && has_room) || !state.announce.is_empty();
-        if is_idle || !has_turn || state.is_blocked || state.groups.lowest().is_none() {
+        let (is_waiting, announces) = (state.pace.queue.len() > 0, !state.announce.is_empty());
+        if !(is_waiting || announces) || state.is_blocked || state.groups.lowest().is_none() {
+            return false;
+        }
+        let depth = self.options.resolve_depth;
+        let room_at = if is_waiting { state.pace.room_at(now, depth) } else { now };
+        if room_at > now {
+            if room_at != Time::NEVER {
+                self.timers.set(&mut state.pace.timer, Timer::Pace(id), room_at);
+            }
             return false;
         }
         let Some(port) = self.ports.get(&state.endpoint.port) else { return false };
@@ -67,7 +73,7 @@ impl Machine {
         };
         let at = state.pace.next(now, || load);
         if at <= now {
-            return state.announce.is_empty() || has_room || state.pace.queue.len() == 0;
+            return true;
         }
         self.timers.set(&mut state.pace.timer, Timer::Pace(id), at);
         false
@@ -104,7 +110,7 @@ impl Machine {
         if !was_sent {
             state.is_blocked = true;
             search.stage = Stage::Queued;
-            state.pace.queue.push((at, tid));
+            state.pace.push((at, tid));
             return false;
         }
         state.pace.sent(now, rate);
