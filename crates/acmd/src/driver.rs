@@ -1,6 +1,6 @@
 //! What the machine has done: datagrams, memberships, questions, answers to clients.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use rdmux::umad::RequestAttr;
 use rdmux::{Cause, Gid, Qpn};
@@ -73,8 +73,8 @@ pub(crate) struct Driver {
     pub(crate) ports: BTreeMap<PortId, PortIo>,
     pub(crate) endpoints: BTreeMap<EndpointId, EndpointIo>,
     pub(crate) clients: Clients,
-    /// Clients with whom something was done.
-    pub(crate) touched: BTreeSet<ClientId>,
+    /// Clients with whom something was done; some of them several times.
+    touched: Vec<ClientId>,
     pub(crate) later: VecDeque<Later>,
     /// How long administration has to answer.
     pub(crate) wait: RequestAttr,
@@ -90,7 +90,7 @@ impl Driver {
             ports: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             clients,
-            touched: BTreeSet::new(),
+            touched: Vec::new(),
             later: VecDeque::new(),
             wait: RequestAttr::default(),
             cache,
@@ -101,10 +101,25 @@ impl Driver {
 
     /// Gives a client an answer.
     pub(crate) fn reply(&mut self, client: ClientId, reply: &Reply<'_>) {
-        let mut bytes = vec![0; reply.wire_len()];
-        reply.emit(&mut bytes);
-        self.clients.answer(client, &bytes);
-        self.touched.insert(client);
+        self.clients.answer(client, reply);
+        self.touch(client);
+    }
+
+    /// Notes that something was done with a client.
+    pub(crate) fn touch(&mut self, client: ClientId) {
+        if self.touched.last() != Some(&client) {
+            self.touched.push(client);
+        }
+    }
+
+    /// The next client with whom something was done.
+    pub(crate) fn next_touched(&mut self) -> Option<ClientId> {
+        self.touched.pop()
+    }
+
+    /// A client is through with what was done last.
+    pub(crate) fn untouch(&mut self, client: ClientId) {
+        self.touched.pop_if(|last| *last == client);
     }
 
     /// Lets claims be logged again.

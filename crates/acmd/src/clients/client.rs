@@ -1,10 +1,9 @@
 //! A client's socket, and what is on its way through it.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rdmux_acm::RequestId;
-use rdmux_wire::acm::client::Frame;
+use rdmux_wire::acm::client::{Frame, Refusal, Reply, Request};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -12,8 +11,10 @@ use super::Limits;
 use crate::listen::Peer;
 use crate::poller::{Interest, Poller, Token};
 
-/// How much is read ahead: some messages.
-const INPUT: usize = 4096;
+/// How much is read at once, and ahead at most: some hundred messages.
+pub(super) const INPUT: usize = 16 << 10;
+/// How much memory a client keeps for what it sends and is sent next.
+const KEPT: usize = 4096;
 
 /// A client.
 #[derive(Debug)]
@@ -26,8 +27,8 @@ pub(super) struct Client {
     /// What was not sent, and what of it is.
     output: Vec<u8>,
     sent: usize,
-    /// Requests that are not answered, and their transaction IDs.
-    requests: BTreeMap<RequestId, u64>,
+    /// Requests that are not answered, in the order of their numbers, and their transaction IDs.
+    requests: Vec<(RequestId, u64)>,
     interest: Interest,
     /// It sends nothing more.
     ended: bool,
@@ -48,7 +49,7 @@ impl Client {
             taken: 0,
             output: Vec::new(),
             sent: 0,
-            requests: BTreeMap::new(),
+            requests: Vec::new(),
             interest: Interest::Read,
             ended: false,
             broken: false,
@@ -61,24 +62,24 @@ impl Client {
         self.peer
     }
 
-    /// Notes a request that is on its way.
+    /// Notes a request that is on its way. Its number is higher than those before.
     pub(super) fn begin(&mut self, request: RequestId, tid: u64) {
-        self.requests.insert(request, tid);
+        self.requests.push((request, tid));
     }
 
     /// Notes that a request has its answer; its transaction ID.
     pub(super) fn end(&mut self, request: RequestId) -> Option<u64> {
-        self.requests.remove(&request)
+        let at = self.requests.binary_search_by_key(&request, |(id, _)| *id).ok()?;
+        Some(self.requests.remove(at).1)
     }
 
-    /// Reads what there is, but not more than is taken soon.
-    pub(super) fn fill(&mut self, limits: &Limits) {
+    /// Reads what there is, but not more than is taken soon, by way of a buffer that all clients share.
+    pub(super) fn fill(&mut self, limits: &Limits, buffer: &mut [u8; INPUT]) {
         if !self.may_read(limits) {
             return;
         }
         self.input.drain(..self.taken);
         self.taken = 0;
-        let mut buffer = [0; INPUT];
         let room = INPUT - self.input.len();
         match rustix::net::recv(&self.socket, &mut buffer[..room], RecvFlags::DONTWAIT) {
             Ok((0, _)) => self.ended = true,
@@ -115,26 +116,27 @@ impl Client {
     }
 
     /// Takes the next message.
-    pub(super) fn take(&mut self) -> Option<Vec<u8>> {
+    pub(super) fn take(&mut self) -> Option<Result<Request, Refusal>> {
         let Some(Frame::Whole(len)) = self.frame() else { return None };
-        let message = self.input.get(self.taken..self.taken + len)?.to_vec();
+        let message = self.input.get(self.taken..self.taken + len)?;
+        let request = Request::parse(message);
         self.taken += len;
-        Some(message)
-    }
-
-    /// Sends an answer, or keeps what the socket does not take.
-    pub(super) fn answer(&mut self, bytes: &[u8]) {
-        if self.unread() > 0 {
-            self.output.extend_from_slice(bytes);
-            return;
+        if self.taken == self.input.len() {
+            self.taken = 0;
+            self.input.clear();
+            self.input.shrink_to(KEPT);
         }
-        let sent = self.send(bytes);
-        self.output.clear();
-        self.sent = 0;
-        self.output.extend_from_slice(&bytes[sent..]);
+        Some(request)
     }
 
-    /// Sends what is left.
+    /// Puts an answer behind those that are to be sent.
+    pub(super) fn answer(&mut self, reply: &Reply<'_>) {
+        let at = self.output.len();
+        self.output.resize(at + reply.wire_len(), 0);
+        reply.emit(&mut self.output[at..]);
+    }
+
+    /// Sends as much of the answers as the socket takes, by one call if it takes them all.
     pub(super) fn flush(&mut self) {
         while self.unread() > 0 {
             let output = std::mem::take(&mut self.output);
@@ -146,6 +148,7 @@ impl Client {
             }
         }
         self.output.clear();
+        self.output.shrink_to(KEPT);
         self.sent = 0;
     }
 

@@ -10,8 +10,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rdmux_acm::{ClientId, RequestId};
+use rdmux_wire::acm::client::{Refusal, Reply, Request};
 
-use self::client::Client;
+use self::client::{Client, INPUT};
 use crate::listen::{Kind, Peer, peer_of};
 use crate::poller::{Interest, Poller, Token};
 
@@ -74,11 +75,13 @@ pub(crate) struct Clients {
     all: BTreeMap<ClientId, Client>,
     of_peer: HashMap<Peer, usize>,
     next: u32,
-    /// Those that have a whole message which was not taken yet.
-    waiting: BTreeSet<ClientId>,
+    /// Those that have a whole message which was not taken yet, in order.
+    waiting: Vec<ClientId>,
     /// Those that do not read, and since when.
     stalled: BTreeMap<ClientId, Instant>,
     counters: Counters,
+    /// What is read goes through here.
+    buffer: Box<[u8; INPUT]>,
 }
 
 impl Clients {
@@ -89,9 +92,10 @@ impl Clients {
             all: BTreeMap::new(),
             of_peer: HashMap::new(),
             next: 1,
-            waiting: BTreeSet::new(),
+            waiting: Vec::new(),
             stalled: BTreeMap::new(),
             counters: Counters::default(),
+            buffer: Box::new([0; INPUT]),
         }
     }
 
@@ -118,13 +122,6 @@ impl Clients {
     /// Notes that a request has its answer; its transaction ID.
     pub(crate) fn end(&mut self, id: ClientId, request: RequestId) -> Option<u64> {
         self.all.get_mut(&id)?.end(request)
-    }
-
-    /// Sends what a client did not take.
-    pub(crate) fn flush(&mut self, id: ClientId) {
-        if let Some(client) = self.all.get_mut(&id) {
-            client.flush();
-        }
     }
 
     /// Whether a client is the service's owner, or root.
@@ -198,10 +195,18 @@ impl Clients {
     /// Reads what a client has sent, as far as it may.
     pub(crate) fn fill(&mut self, id: ClientId) {
         if let Some(client) = self.all.get_mut(&id) {
-            client.fill(&self.limits);
+            client.fill(&self.limits, &mut self.buffer);
             if client.has_message() {
-                self.waiting.insert(id);
+                self.set_waiting(id, true);
             }
+        }
+    }
+
+    fn set_waiting(&mut self, id: ClientId, waits: bool) {
+        match self.waiting.binary_search(&id) {
+            Ok(at) if !waits => drop(self.waiting.remove(at)),
+            Err(at) if waits => self.waiting.insert(at, id),
+            _ => {}
         }
     }
 
@@ -211,30 +216,37 @@ impl Clients {
         self.waiting.iter().filter(may).copied().collect()
     }
 
+    /// Whether there are clients that have a message which may be taken now.
+    pub(crate) fn has_servable(&self) -> bool {
+        let may = |id: &ClientId| self.all.get(id).is_some_and(|c| c.may_ask(&self.limits));
+        self.waiting.iter().any(may)
+    }
+
     /// The next message of a client, if it has one and may ask now.
-    pub(crate) fn take(&mut self, id: ClientId) -> Option<Vec<u8>> {
+    pub(crate) fn take(&mut self, id: ClientId) -> Option<Result<Request, Refusal>> {
         let client = self.all.get_mut(&id)?;
         if !client.may_ask(&self.limits) {
             return None;
         }
         let message = client.take();
         if message.is_none() || !client.has_message() {
-            self.waiting.remove(&id);
+            self.set_waiting(id, false);
         }
         message
     }
 
-    /// Gives a client an answer. What its socket does not take now waits.
-    pub(crate) fn answer(&mut self, id: ClientId, bytes: &[u8]) {
+    /// Gives a client an answer, which is sent with all others that it gets until it is [settled](Self::settle).
+    pub(crate) fn answer(&mut self, id: ClientId, reply: &Reply<'_>) {
         if let Some(client) = self.all.get_mut(&id) {
-            client.answer(bytes);
+            client.answer(reply);
         }
     }
 
-    /// After anything was done with a client: has it watched for what it may do next, or drops it if it is through. Whether it was
-    /// dropped.
+    /// After anything was done with a client: sends its answers, has it watched for what it may do next, or drops it if it is through.
+    /// Whether it was dropped.
     pub(crate) fn settle(&mut self, id: ClientId, poller: &Poller, now: Instant) -> bool {
         let Some(client) = self.all.get_mut(&id) else { return false };
+        client.flush();
         if client.is_malformed() {
             self.counters.malformed += 1;
             return self.remove(id, poller);
@@ -242,22 +254,22 @@ impl Clients {
         if client.is_through() {
             return self.remove(id, poller);
         }
-        if client.took_some() {
+        let (took, unread) = (client.took_some(), client.has_unread());
+        if (took || !unread) && !self.stalled.is_empty() {
             self.stalled.remove(&id);
         }
-        if client.has_unread() {
+        if unread {
             self.stalled.entry(id).or_insert(now);
-        } else {
-            self.stalled.remove(&id);
         }
         client.watch(Token::Client(id.0.into()), poller, &self.limits);
         false
     }
 
-    /// Removes a client. Whether it was there.
+    /// Removes a client, which still gets the answers that its socket takes. Whether it was there.
     pub(crate) fn remove(&mut self, id: ClientId, poller: &Poller) -> bool {
-        let Some(client) = self.all.remove(&id) else { return false };
-        self.waiting.remove(&id);
+        let Some(mut client) = self.all.remove(&id) else { return false };
+        client.flush();
+        self.set_waiting(id, false);
         self.stalled.remove(&id);
         if let Some(count) = self.of_peer.get_mut(&client.peer()) {
             *count -= 1;

@@ -1,7 +1,7 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-use rdmux_wire::acm::client::{Header, Op, Query, Request, Subject};
+use rdmux_wire::acm::client::{Answer, Header, Op, Query, Reply, Request, Subject};
 
 use super::*;
 
@@ -30,7 +30,28 @@ impl World {
     fn settle(&mut self, id: ClientId) -> bool {
         self.clients.settle(id, &self.poller, self.start)
     }
+
+    /// The transaction ID of the next message of a client.
+    fn take(&mut self, id: ClientId) -> Option<u64> {
+        self.clients.take(id).map(|message| message.unwrap().tid)
+    }
+
+    /// Puts so many answers into a client's output.
+    fn answer(&mut self, id: ClientId, count: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        for n in 0..count {
+            let reply = Reply { tid: n as u64, answer: Answer::Flushed(1 << 40 | n as u64) };
+            self.clients.answer(id, &reply);
+            let at = all.len();
+            all.resize(at + reply.wire_len(), 0);
+            reply.emit(&mut all[at..]);
+        }
+        all
+    }
 }
+
+/// More answers than a socket takes at once.
+const MANY: usize = 1 << 16;
 
 fn request(tid: u64) -> Vec<u8> {
     Request { tid, query: Query::Counters(Subject::Service) }.to_bytes().to_vec()
@@ -48,8 +69,8 @@ fn message_in_two_parts_is_one_and_two_in_one_part_are_two() {
     far.write_all(&rest).unwrap();
     world.clients.fill(id);
     assert_eq!(world.clients.servable(), [id]);
-    assert_eq!(world.clients.take(id), Some(request(1)));
-    assert_eq!(world.clients.take(id), Some(request(2)));
+    assert_eq!(world.take(id), Some(1));
+    assert_eq!(world.take(id), Some(2));
     assert!(world.clients.take(id).is_none() && world.clients.servable().is_empty());
     assert!(!world.settle(id));
 }
@@ -79,13 +100,13 @@ fn client_at_its_limit_of_requests_is_served_again_when_one_is_answered() {
     far.write_all(&[request(1), request(2), request(3)].concat()).unwrap();
     world.clients.fill(id);
     for tid in [1, 2] {
-        assert_eq!(world.clients.take(id), Some(request(tid)));
+        assert_eq!(world.take(id), Some(tid));
         world.clients.begin(id, RequestId(tid), tid);
     }
     assert!(world.clients.take(id).is_none() && world.clients.servable().is_empty());
     assert_eq!(world.clients.end(id, RequestId(2)), Some(2));
     assert_eq!(world.clients.servable(), [id]);
-    assert_eq!(world.clients.take(id), Some(request(3)));
+    assert_eq!(world.take(id), Some(3));
 }
 
 #[test]
@@ -93,9 +114,7 @@ fn client_that_never_reads_is_not_read_from_and_in_the_end_dropped() {
     let mut world = World::new();
     let (mut far, id) = world.connect();
     let id = id.unwrap();
-    // More than the socket takes.
-    let answer = vec![7; 1 << 20];
-    world.clients.answer(id, &answer);
+    world.answer(id, MANY);
     assert!(!world.settle(id));
     far.write_all(&request(1)).unwrap();
     world.clients.fill(id);
@@ -104,7 +123,6 @@ fn client_that_never_reads_is_not_read_from_and_in_the_end_dropped() {
     assert!(world.clients.stalled(world.start + SMALL.stall / 2).is_empty());
     // It reads a little, which gives it more time.
     assert!(far.read(&mut vec![0; 1 << 20]).unwrap() > 0);
-    world.clients.flush(id);
     assert!(!world.clients.settle(id, &world.poller, world.start + SMALL.stall / 2));
     assert!(world.clients.stalled(world.start + SMALL.stall).is_empty());
     assert_eq!(world.clients.stalled(world.start + SMALL.stall * 2), [id]);
@@ -116,16 +134,14 @@ fn answer_that_the_socket_does_not_take_at_once_arrives_whole() {
     let mut world = World::new();
     let (mut far, id) = world.connect();
     let id = id.unwrap();
-    let answer: Vec<u8> = (0..1 << 20).map(|i: u32| i.to_le_bytes()[1]).collect();
-    world.clients.answer(id, &answer);
-    world.clients.answer(id, b"next");
-    let mut got = vec![0; answer.len() + 4];
+    let answers = world.answer(id, MANY);
+    let mut got = vec![0; answers.len()];
     let mut at = 0;
     while at < got.len() {
+        assert!(!world.settle(id));
         at += far.read(&mut got[at..]).unwrap();
-        world.clients.flush(id);
     }
-    assert!(got[..answer.len()] == answer && got.ends_with(b"next"));
+    assert!(got == answers);
     assert_eq!((world.settle(id), world.clients.next_timeout()), (false, None));
 }
 
@@ -137,9 +153,9 @@ fn client_that_closes_early_is_dropped() {
     far.write_all(&request(1)).unwrap();
     drop(far);
     world.clients.fill(id);
-    assert_eq!(world.clients.take(id), Some(request(1)));
+    assert_eq!(world.take(id), Some(1));
     world.clients.begin(id, RequestId(1), 1);
-    world.clients.answer(id, &request(1));
+    world.answer(id, 1);
     assert!(world.settle(id));
     assert_eq!(world.clients.len(), 0);
 }
@@ -157,11 +173,30 @@ fn client_that_ends_its_side_still_gets_its_answers() {
     world.clients.begin(id, RequestId(1), 1);
     assert!(!world.settle(id), "a request is on its way");
     world.clients.end(id, RequestId(1));
-    world.clients.answer(id, b"answer");
+    let answer = world.answer(id, 1);
     assert!(world.settle(id));
     let mut got = Vec::new();
     far.read_to_end(&mut got).unwrap();
-    assert_eq!(got, b"answer");
+    assert_eq!(got, answer);
+}
+
+#[test]
+fn answers_of_a_turn_are_sent_together_and_before_a_client_is_dropped() {
+    let mut world = World::new();
+    let (far, id) = world.connect();
+    let id = id.unwrap();
+    far.set_nonblocking(true).unwrap();
+    let answers = world.answer(id, 3);
+    let mut got = vec![0; 4096];
+    let read = |mut far: &UnixStream, got: &mut [u8]| far.read(got).map_err(|e| e.kind());
+    assert_eq!(read(&far, &mut got), Err(std::io::ErrorKind::WouldBlock));
+    assert!(!world.settle(id));
+    assert_eq!(read(&far, &mut got), Ok(answers.len()));
+    assert_eq!(got[..answers.len()], answers);
+    let last = world.answer(id, 1);
+    assert!(world.clients.remove(id, &world.poller));
+    assert_eq!(read(&far, &mut got), Ok(last.len()));
+    assert_eq!(read(&far, &mut got), Ok(0));
 }
 
 #[test]

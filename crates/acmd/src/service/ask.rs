@@ -16,40 +16,43 @@ use crate::poller::Ready;
 const PROVIDER: &str = "ibacmp";
 
 impl Service {
-    /// A client's socket has something.
-    pub(super) fn handle_client(&mut self, id: u64, event: &Ready) {
+    /// A client's socket has something. Who asks what is known has the answer before the next client has its turn.
+    pub(super) fn handle_client(&mut self, id: u64, event: &Ready, now: Instant) {
         let id = ClientId(u32::try_from(id).unwrap_or(u32::MAX));
-        if event.writable {
-            self.driver.clients.flush(id);
-        }
-        if event.readable {
-            self.driver.clients.fill(id);
-        }
         if event.gone {
             // Nothing can be said to it any more.
             self.driver.clients.remove(id, &self.poller);
             self.machine.remove_client(id);
-        } else {
-            self.driver.touched.insert(id);
+            return;
+        }
+        if event.readable {
+            self.driver.clients.fill(id);
+        }
+        self.serve_client(id);
+        self.driver.untouch(id);
+        self.settle_client(id, now);
+    }
+
+    /// Takes messages of all clients that have more than their turn allowed.
+    pub(super) fn serve(&mut self) {
+        for id in self.driver.clients.servable() {
+            self.driver.touch(id);
+            self.serve_client(id);
         }
     }
 
-    /// Takes messages of all clients that have some.
-    pub(super) fn serve(&mut self) {
-        for id in self.driver.clients.servable() {
-            self.driver.touched.insert(id);
-            for _ in 0..MESSAGES {
-                let Some(message) = self.driver.clients.take(id) else { break };
-                if !self.process(id, &message) {
-                    break;
-                }
+    fn serve_client(&mut self, id: ClientId) {
+        for _ in 0..MESSAGES {
+            let Some(message) = self.driver.clients.take(id) else { break };
+            if !self.process(id, message) {
+                break;
             }
         }
     }
 
     /// Processes a message. False if the client was dropped for it.
-    fn process(&mut self, id: ClientId, message: &[u8]) -> bool {
-        match client::Request::parse(message) {
+    fn process(&mut self, id: ClientId, message: Result<client::Request, Refusal>) -> bool {
+        match message {
             Ok(request) => self.answer(id, &request),
             Err(Refusal::Answer(header)) => {
                 let answer = Answer::Failed(header.op, header.status);

@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use rdmux::{AsyncEvent, DeviceKind};
-use rdmux_acm::{EndpointId, Machine, PortId, Time};
+use rdmux_acm::{ClientId, EndpointId, Machine, PortId, Time};
 use rdmux_acm_files::options::SocketAccess;
+use rdmux_link::spin_wait::ask_for_short_slices;
 
 use crate::cache::{self, Cache};
 use crate::clients::Clients;
@@ -145,14 +146,23 @@ impl Service {
     /// # Errors
     /// Those of epoll_wait(2).
     pub(crate) fn run(mut self) -> Result<(), AcmdError> {
+        // Programs wait for what it does.
+        if let Err(error) = ask_for_short_slices() {
+            tracing::debug!("the service has usual time slices: {error}");
+        }
         let mut ready = Vec::with_capacity(64);
         while !self.ends {
             let timeout = self.timeout();
             self.poller.wait(timeout, &mut ready).map_err(AcmdError::of("wait for events"))?;
+            let now = Instant::now();
             self.is_busy = false;
             self.handle_busy_queues();
-            for event in &ready {
-                self.handle(event);
+            // What other hosts say first: it may be what programs ask for.
+            for clients in [false, true] {
+                let is_of = |e: &&Ready| matches!(e.token, Token::Client(_)) == clients;
+                for event in ready.iter().filter(is_of) {
+                    self.handle(event, now);
+                }
             }
             self.turn();
         }
@@ -182,10 +192,10 @@ impl Service {
         machine.into_iter().chain(others).min()
     }
 
-    fn handle(&mut self, event: &Ready) {
+    fn handle(&mut self, event: &Ready, now: Instant) {
         match event.token {
             Token::Listener(index) => self.accept(index),
-            Token::Client(id) => self.handle_client(id, event),
+            Token::Client(id) => self.handle_client(id, event, now),
             Token::Signal => self.handle_signal(),
             Token::Files => {
                 if self.files.as_ref().is_some_and(Files::take) {
@@ -237,12 +247,16 @@ impl Service {
 
     /// Has clients with whom something was done watched for what they may do next.
     fn settle(&mut self, now: Instant) {
-        for id in std::mem::take(&mut self.driver.touched) {
-            if self.driver.clients.settle(id, &self.poller, now) {
-                self.machine.remove_client(id);
-            }
+        while let Some(id) = self.driver.next_touched() {
+            self.settle_client(id, now);
         }
-        self.is_busy |= !self.driver.clients.servable().is_empty();
+        self.is_busy |= self.driver.clients.has_servable();
+    }
+
+    fn settle_client(&mut self, id: ClientId, now: Instant) {
+        if self.driver.clients.settle(id, &self.poller, now) {
+            self.machine.remove_client(id);
+        }
     }
 
     fn check_idle(&mut self, now: Instant) {
