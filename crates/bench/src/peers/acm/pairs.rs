@@ -1,14 +1,14 @@
 //! 64 hosts of one fabric, each of which wants the paths to all others at the same time: from its ACM service, none of which knows anything, or
 //! from subnet administration, by a question for each pair.
 //!
-//! Either way a host has one client, a thread, which asks for all its paths and then waits for the answers.
+//! Either way a host has one client, a thread, which asks for all its paths and then waits for the answers, by a connection that it has already.
 
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use rdmux_acm_client::{Client, Places, Reply, Requests, Target};
+use rdmux_acm_client::{Client, Error, Places, Reply, RequestId, Requests, Target};
 use rdmux_acm_files::options::{Options, write};
 use rdmux_fabric::client::MadFile;
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
@@ -42,6 +42,7 @@ struct Host {
     service: Running,
     /// Of its service.
     control: Client,
+    requests: Mutex<Requests>,
     /// Where administration is asked.
     file: MadFile,
     agent: u32,
@@ -80,7 +81,8 @@ impl Pairs {
             // An adapter's port has the GUID behind its node's.
             let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(guid.0 + 1));
             let control = library(&service.runtime);
-            Ok(Host { name, gid, service, control, file, agent, manager })
+            let requests = Mutex::new(connect(&service)?);
+            Ok(Host { name, gid, service, control, requests, file, agent, manager })
         };
         let hosts = names.into_iter().map(host).collect::<Result<_>>()?;
         let this = Self { hosts, _stage: stage };
@@ -101,23 +103,29 @@ impl Pairs {
             host.control.flush(None, TIMEOUT)?;
         }
         self.together(|host, barrier| {
-            let places = Places::new(&host.service.runtime, &host.service.runtime);
-            let requests = Requests::new([Target::Tools(places)]);
+            let mut requests = host.requests.lock().unwrap_or_else(PoisonError::into_inner);
+            let source = Some(name(&host.name)?);
+            // The way to itself is known: this has the client connected, as that of administration is.
+            let query = Query::Resolve { source, dest: name(&host.name)?, cached_only: false };
+            // Unless answers to a round that has failed may still come.
+            let used =
+                requests.is_empty() || connect(&host.service).map(|new| *requests = new).is_ok();
+            requests.start(&query, TIMEOUT);
+            let connected = take(requests.wait(TIMEOUT));
             // All come here, also who fails.
             barrier.wait();
-            let (mut requests, source) = (requests?, Some(name(&host.name)?));
+            let start = Instant::now();
+            connected?;
+            ensure!(used, "no new connection");
             for other in self.others(host) {
                 let dest = name(&other.name)?;
                 requests.start(&Query::Resolve { source, dest, cached_only: false }, TIMEOUT);
             }
-            while let Some((_, answer)) = requests.wait(TIMEOUT) {
-                let Reply::Paths(paths) = answer.with_context(|| host.name.clone())? else {
-                    anyhow::bail!("an answer that is no path")
-                };
-                ensure!(paths.paths[0].path.sgid == host.gid, "the path of another host");
+            while !requests.is_empty() {
+                let path = take(requests.wait(TIMEOUT)).with_context(|| host.name.clone())?;
+                ensure!(path.sgid == host.gid, "the path of another host");
             }
-            ensure!(requests.is_empty(), "{} paths did not come", requests.len());
-            Ok(())
+            Ok(start)
         })
     }
 
@@ -128,6 +136,7 @@ impl Pairs {
     pub(in super::super) fn by_administration(&self) -> Result<f64> {
         self.together(|host, barrier| {
             barrier.wait();
+            let start = Instant::now();
             let mut waiting = 0;
             for other in self.others(host) {
                 host.ask(other.gid)?;
@@ -143,7 +152,7 @@ impl Pairs {
                 ensure!(path.sgid == host.gid, "the path of another host");
                 waiting -= 1;
             }
-            Ok(())
+            Ok(start)
         })
     }
 
@@ -152,24 +161,38 @@ impl Pairs {
         self.hosts.iter().filter(move |other| other.gid != own)
     }
 
-    /// Runs this for each host at the same time; seconds from when all begin until the last is done.
-    fn together(&self, run: impl Fn(&Host, &Barrier) -> Result<()> + Sync) -> Result<f64> {
-        let barrier = Barrier::new(HOSTS + 1);
+    /// Runs this for each host at the same time, which returns when it began; seconds from the first that begins to the last that is done.
+    fn together(&self, run: impl Fn(&Host, &Barrier) -> Result<Instant> + Sync) -> Result<f64> {
+        let barrier = Barrier::new(HOSTS);
+        let run = |host| run(host, &barrier).map(|start| (start, Instant::now()));
+        let run = &run;
         thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .hosts
-                .iter()
-                .map(|host| scope.spawn(|| run(host, &barrier).map(|()| Instant::now())))
-                .collect();
-            barrier.wait();
-            let start = Instant::now();
-            let mut last = start;
+            let threads: Vec<_> =
+                self.hosts.iter().map(|host| scope.spawn(move || run(host))).collect();
+            let mut whole: Option<(Instant, Instant)> = None;
             for thread in threads {
-                let end = thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
-                last = last.max(end);
+                let (start, end) =
+                    thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
+                let (first, last) = whole.unwrap_or((start, end));
+                whole = Some((first.min(start), last.max(end)));
             }
-            Ok((last - start).as_secs_f64())
+            let (first, last) = whole.context("there are no hosts")?;
+            Ok((last - first).as_secs_f64())
         })
+    }
+}
+
+/// A client of a host's service.
+fn connect(service: &Running) -> Result<Requests> {
+    let places = Places::new(&service.runtime, &service.runtime);
+    Ok(Requests::new([Target::Tools(places)])?)
+}
+
+/// The path that an answer has.
+fn take(answer: Option<(RequestId, Result<Reply, Error>)>) -> Result<PathRecord> {
+    match answer.context("a path did not come")?.1? {
+        Reply::Paths(paths) => Ok(paths.paths[0].path),
+        _ => anyhow::bail!("an answer that is no path"),
     }
 }
 
