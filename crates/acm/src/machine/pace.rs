@@ -29,9 +29,6 @@ const MEMORY: Duration = Duration::from_millis(50);
 /// How long an endpoint listens before it sends, and how long a pause is after which it does.
 const LISTEN: Duration = Duration::from_millis(20);
 
-/// The longest that an endpoint waits for the next answer that it overhears.
-const HOLD: Duration = Duration::from_millis(100);
-
 /// The sends of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
@@ -62,7 +59,7 @@ impl Burst {
     /// When no more answers are to be expected from others: four times as long as one took has passed.
     fn end(&self) -> Time {
         let gap = self.last.since(self.since) * 4 / self.overheard.max(1);
-        if self.overheard == 0 { self.since } else { self.last.after(gap.min(HOLD)) }
+        if self.overheard == 0 { self.since } else { self.last.after(gap.min(LISTEN)) }
     }
 }
 
@@ -267,9 +264,9 @@ mod tests {
         pace.overheard(us(200));
         assert_eq!(pace.room_at(us(300), 8), us(600));
         assert_eq!(pace.room_at(us(700), 8), us(700));
-        // They come seldom: it does not wait as long.
+        // They come seldom: it does not wait longer than it listens.
         pace.overheard(us(900_000));
-        assert_eq!(pace.room_at(us(900_000), 8), us(900_000).after(HOLD));
+        assert_eq!(pace.room_at(us(900_000), 8), us(900_000).after(LISTEN));
         // All have their answers; what comes then is new.
         (0..2).for_each(|_| pace.queue.left(|_| false));
         pace.push((3, 3));
