@@ -395,6 +395,11 @@ pub(super) fn port_guid(node: &NodeView) -> u64 {
     node.guid.0 + u64::from(!node.is_switch)
 }
 
+/// The GID of that port, by the prefix that subnets have.
+pub(super) fn port_gid(node: &NodeView) -> std::net::Ipv6Addr {
+    std::net::Ipv6Addr::from(0xfe80_u128 << 112 | u128::from(port_guid(node)))
+}
+
 /// Whether somebody listens at a TCP port, by the kernel's table.
 pub(super) fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";

@@ -18,13 +18,17 @@ pub(crate) fn of_theirs(ground: &Ground) -> Result<()> {
 
 /// `whose` service is that of the second host. The other one is always Debian's: it is there to be found.
 fn compared(ground: &Ground, whose: Whose) -> Result<()> {
-    // With `acm` ours first asks by multicast for a GID and a LID, too, which Debian's does not answer.
-    let _other = serve(ground, 0, Whose::Debian, "sa")?;
-    let _asked = serve(ground, 1, whose, "sa")?;
-    for words in lines(ground)? {
-        let theirs = said(ground, Whose::Debian, &words)?;
-        let ours = said(ground, Whose::Ours, &words)?;
-        ensure!(theirs == ours, "ib_acme {words}: {theirs:?} by Debian's, {ours:?} by ours");
+    for protocol in ["sa", "acm"] {
+        let _other = serve(ground, 0, Whose::Debian, protocol)?;
+        let _asked = serve(ground, 1, whose, protocol)?;
+        for words in lines(ground)? {
+            let theirs = said(ground, Whose::Debian, &words)?;
+            let ours = said(ground, Whose::Ours, &words)?;
+            ensure!(
+                theirs == ours,
+                "route_prot {protocol}, ib_acme {words}: {theirs:?} by Debian's, {ours:?} by ours"
+            );
+        }
     }
     Ok(())
 }
@@ -45,11 +49,7 @@ fn lines(ground: &Ground) -> Result<Vec<String>> {
     let (own_lid, other_lid) = (ground::lid(node(1)?)?.0, ground::lid(node(0)?)?.0);
     let (own, other) = (ground.address(HOSTS[1])?, ground.address(HOSTS[0])?);
     let (own6, other6) = (ipv6(1), ipv6(0));
-    let gid = |host| -> Result<_> {
-        let bits = (0xfe80_u128 << 112) | u128::from(ground::port_guid(node(host)?));
-        Ok(std::net::Ipv6Addr::from(bits))
-    };
-    let (own_gid, other_gid) = (gid(1)?, gid(0)?);
+    let (own_gid, other_gid) = (ground::port_gid(node(1)?), ground::port_gid(node(0)?));
     let (name, other_name) = (HOSTS[1], HOSTS[0]);
     Ok(vec![
         format!("-f i -s {own} -d {other}"),

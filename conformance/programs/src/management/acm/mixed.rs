@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::super::ground::{self, Ground, HOSTS, Shown as _};
-use super::{Counters, SOCKET, Whose, is_verified, serve};
+use super::{Counters, SOCKET, Whose, is_verified, serve, serve_waiting};
 
 /// Paths made of the groups that both are in.
 pub(crate) fn by_multicast(ground: &Ground) -> Result<()> {
@@ -33,6 +33,41 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
                 format!("route_prot {protocol}, asked of the service that is {whose:?}")
             })?;
         }
+    }
+    Ok(())
+}
+
+/// GIDs and LIDs, of which both ask administration at once, whatever the route protocol: neither answers for them by multicast.
+pub(crate) fn by_ports(ground: &Ground) -> Result<()> {
+    /// No row lasts as long as three tries by multicast that are not answered.
+    const TIMEOUT_MS: u32 = 120_000;
+    for protocol in ["acm", "sa"] {
+        let _theirs = serve_waiting(ground, 0, Whose::Debian, protocol, TIMEOUT_MS)?;
+        let _ours = serve_waiting(ground, 1, Whose::Ours, protocol, TIMEOUT_MS)?;
+        for from in [1, 0] {
+            resolves_ports(ground, from)
+                .with_context(|| format!("route_prot {protocol}, asked of {}", HOSTS[from]))?;
+        }
+    }
+    Ok(())
+}
+
+/// One host's service is asked for the other host's GID and LID: each time administration is asked once.
+fn resolves_ports(ground: &Ground, from: usize) -> Result<()> {
+    let (host, to) = (HOSTS[from], 1 - from);
+    let shown = ground.show()?;
+    let node = |host: usize| shown.node(HOSTS[host]);
+    let lids = [ground::lid(node(from)?)?.0, ground::lid(node(to)?)?.0];
+    let (own, other) = (ground::port_gid(node(from)?), ground::port_gid(node(to)?));
+    for words in
+        [format!("-f g -s {own} -d {other}"), format!("-f l -s {} -d {}", lids[0], lids[1])]
+    {
+        let resolve = format!("{} -S {SOCKET} {words}", Whose::Debian.tool(ground));
+        let before = Counters::of(ground, host)?;
+        ground.said_on(host, &resolve)?;
+        let asked = Counters::of(ground, host)?.since(before);
+        ensure!((asked.resolves, asked.route_queries) == (1, 1), "{words}: {asked:?}");
+        is_verified(&ground.said_on(host, &format!("{resolve} -v"))?, lids)?;
     }
     Ok(())
 }

@@ -58,6 +58,17 @@ fn socket(ground: &Ground, host: &str) -> PathBuf {
 /// Starts a service on a host, whose endpoint has the host's name, its IPv4 address and one of IPv6; in the foreground, with the
 /// route protocol `acm` or `sa`.
 fn serve(ground: &Ground, host: usize, whose: Whose, protocol: &str) -> Result<Process> {
+    serve_waiting(ground, host, whose, protocol, 2000)
+}
+
+/// As [`serve`], with how long a try by multicast is waited for, in milliseconds.
+fn serve_waiting(
+    ground: &Ground,
+    host: usize,
+    whose: Whose,
+    protocol: &str,
+    timeout: u32,
+) -> Result<Process> {
     let name = HOSTS[host];
     let [addresses, options] =
         ["addr", "opts"].map(|it| ground.dir().join(format!("{name}-{protocol}-{it}.cfg")));
@@ -67,7 +78,7 @@ fn serve(ground: &Ground, host: usize, whose: Whose, protocol: &str) -> Result<P
     let log = ground.log(&format!("{name}-service"));
     let text = format!(
         "log_file {}\nlog_level 1\nlock_file /run/ibacm.pid\naddr_prot acm\nroute_prot {protocol}\n\
-         loopback_prot none\ntimeout 2000\nretries 2\nsupport_ips_in_addr_cfg 1\n",
+         loopback_prot none\ntimeout {timeout}\nretries 2\nsupport_ips_in_addr_cfg 1\n",
         log.display()
     );
     fs::write(&options, text)?;
