@@ -131,7 +131,7 @@ fn shows(value: &impl Display) {
     assert!(!value.to_string().is_empty());
 }
 
-fn addresses() -> [Address; 5] {
+pub(super) fn addresses() -> [Address; 5] {
     [
         Address::name("node1").expect("short"),
         Address::Ip4([10, 0, 0, 1].into()),

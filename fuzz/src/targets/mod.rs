@@ -1,6 +1,7 @@
 //! The targets, and the table of them.
 
 pub mod acm;
+pub mod acm_cache;
 pub mod acm_machine;
 pub mod administration;
 pub mod cm;
@@ -66,6 +67,7 @@ targets! {
     "acm_addresses" acm::acm_addresses, acm::address_files, "the same: address files, read, written and read again";
     "acm_hosts" acm::acm_hosts, acm::hosts_files, "the same: hosts files that caches begin with";
     "acm_routes" acm::acm_routes, acm::dumps, "the same: OpenSM's dumps of routes";
+    "acm_cache" acm_cache::acm_cache, acm_cache::tables, "the same: the cache that a service shares, whatever is written in it";
     "acm_machine" acm_machine::acm_machine, acm_machine::scripts, "the same: any datagrams, requests, answers, changes and timeouts in any order";
     "ring" ring::ring, corpus::noise, "a shared-memory ring whose other side writes what it likes";
     "subnet_topology" ib_subnet::subnet_topology, ib_subnet::topologies, "topology files: what is read is written back the same";
