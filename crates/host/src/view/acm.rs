@@ -9,7 +9,6 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::Path;
 
 use rdmux_acm_client::Places;
-use rustix::mount::MountFlags;
 
 /// Where the system's directory is within the one that replaces it.
 const SYSTEM: &str = ".system";
@@ -51,22 +50,22 @@ fn cover_configuration(acm: &Places) -> io::Result<()> {
     Ok(())
 }
 
-/// The log is a file over a file where that can be made, else `/var/log` is one in which it is a link.
+/// The log is a file over a file. Where the machine has none, which is not to change by this, `/var/log` is a folder of the host's in which the log is a link.
 fn cover_log(tree: &Path, acm: &Places) -> io::Result<()> {
     let (log, ours) = (Places::of_system().log(), acm.log());
     let Some(folder) = log.parent().filter(|folder| folder.is_dir()) else { return Ok(()) };
     make_private(acm.runtime())?;
     touch(&ours)?;
-    if log.is_file() || touch(&log).is_ok() {
+    if log.is_file() {
         return Ok(rustix::mount::mount_bind(&ours, &log)?);
     }
-    let stage = tree.with_file_name("log");
-    fs::create_dir_all(&stage)?;
-    let options = c"mode=0755,size=1m";
-    rustix::mount::mount("rdmux", &stage, "tmpfs", MountFlags::NOSUID, options)?;
-    let name = log.file_name().unwrap_or_default();
+    let (stage, name) = (tree.with_file_name("log"), log.file_name().unwrap_or_default());
+    make_private(&stage)?;
+    // Programs that become other users look into it, too.
+    fs::set_permissions(&stage, fs::Permissions::from_mode(0o755))?;
+    rustix::mount::mount_bind(&stage, &stage)?;
     fill(&stage, folder, |other| other == name)?;
-    symlink(&ours, stage.join(name))?;
+    link(&stage.join(name), &ours)?;
     Ok(rustix::mount::mount_move(&stage, folder)?)
 }
 

@@ -13,11 +13,15 @@
 //!   directories are mounted again under their names, so that terminals and shared memory have their
 //!   usual paths, devices are links into `.system`, and links are copied;
 //! - the file of names over `/etc/hosts`, if the machine has that;
-//! - over `/run` the folder of the host's ACM service, with the system's `/run` in it in the same way as `/dev`; over `/etc/rdma` the
-//!   folder of its configuration, and over `/var/log/ibacm.log` its log. Where that cannot be, programs see the machine's.
+//! - over `/run` the folder of the host's ACM service, with the system's `/run` in it in the same way as `/dev`; over `/etc/rdma`, if the machine
+//!   has that, the folder of its configuration; over `/var/log/ibacm.log` its log, or if the machine has no such file, over `/var/log` a folder of
+//!   the host's in which it is. Where that cannot be, programs see the machine's.
 //!
-//! Mounts that the system makes later still arrive. What appears in `/dev` and `/run` themselves later does not; what a program makes in
-//! `/run` itself is in the folder of the host's ACM service.
+//! Mounts that the system makes later still arrive. What appears in `/dev`, `/run` and such a `/var/log` themselves later does not; what a program
+//! makes in `/run` or such a `/var/log` itself is in the host's folder.
+//!
+//! A machine without `/etc/rdma` gets none. There would have to be another `/etc`, and what programs replace there, such as the files of users, would
+//! be lost with the view. The programs that look for `/etc/rdma` come in packages that make it.
 
 use std::fs::{self, File};
 use std::io;
