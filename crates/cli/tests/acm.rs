@@ -3,113 +3,19 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::Net;
-use rdmux_acm_client::{Client, Error, Places, Target};
+use common::acm::{LONG, QUICK, Service, command, fabric, name, places, resolve};
+use rdmux_acm_client::{Client, Target};
 use rdmux_wire::acm::Address;
-use rdmux_wire::acm::client::{Paths, Status};
 use rustix::process::{Pid, Signal, kill_process};
-
-const LONG: Duration = Duration::from_secs(60);
-
-/// A service in the foreground, which ends with this.
-struct Service {
-    child: Child,
-    places: Places,
-}
-
-impl Service {
-    /// Starts the service of a host and waits until it is ready.
-    fn start(net: &Net, host: &str, options: &str) -> Self {
-        let places = places(net, host);
-        fs::create_dir_all(places.config()).unwrap();
-        fs::write(places.config().join("ibacm_opts.cfg"), options).unwrap();
-        let mut command = command(net, host);
-        command.args(["--on-demand"]).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        assert_eq!(said, "ready\n");
-        Self { child, places }
-    }
-
-    fn client(&self) -> Client {
-        Client::new([Target::Tools(self.places.clone())])
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
-    }
-
-    /// A counter of the service's.
-    fn counted(&self, name: &str) -> u64 {
-        let all = self.client().statistics(LONG).unwrap();
-        all.iter().find(|s| s.name.as_bytes() == name.as_bytes()).unwrap().value
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Where the files of a host's service are: its configuration is in the test's folder, too.
-fn places(net: &Net, host: &str) -> Places {
-    Places::of_host(&net.path().join("hosts").join(host), &net.path().join("config"), host)
-}
-
-fn command(net: &Net, host: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ib_acm"));
-    command.args(["--host", host]).env("RDMUX_RUNTIME_DIR", net.path());
-    command.env("XDG_CONFIG_HOME", net.path().join("config")).env("RDMUX_DEVICE", "ib");
-    command.env("RDMUX_DAEMON", env!("CARGO_BIN_EXE_rdmux"));
-    command.env_remove("RDMUX_HOST").env_remove("RUST_LOG").env_remove("RDMUX_ACM_DIR");
-    command
-}
-
-/// Two hosts on a fabric with a manager; services stay without clients.
-fn fabric() -> Net {
-    let net = Net::new();
-    let config = net.path().join("config/rdmux");
-    fs::create_dir_all(&config).unwrap();
-    fs::write(config.join("config.toml"), "[service]\nidle_exit_seconds = 0\n").unwrap();
-    let net = net.hosts(&["a", "b"]);
-    net.ok(&["fabric", "up", "--shape", "switch:3"]);
-    net
-}
-
-fn name(text: &str) -> Address {
-    Address::name(text).unwrap()
-}
-
-/// Asks until there is an answer: ports come up, groups are joined.
-fn resolve(client: &Client, source: Option<Address>, dest: Address) -> Paths {
-    loop {
-        match client.resolve(source, dest, LONG) {
-            Ok(paths) => return paths,
-            Err(Error::Status(
-                _,
-                Status::NOT_CONNECTED | Status::TIMED_OUT | Status::SOURCE_ADDRESS,
-            )) => {
-                std::thread::yield_now();
-            }
-            Err(e) => panic!("{dest}: {e}"),
-        }
-    }
-}
-
-const QUICK: &str = "timeout 200\nretries 2\n";
 
 #[test]
 fn two_hosts_resolve_each_other_by_name_and_address_and_then_from_memory() {
@@ -296,12 +202,35 @@ fn what_a_program_makes_in_run_is_the_host_s_and_the_rest_of_run_stays() {
         let mut there = said.lines();
         assert_eq!(there.next(), Some("here"), "{kind}");
         let there: Vec<&str> = there.collect();
-        for entry in fs::read_dir("/run").unwrap() {
-            let name = entry.unwrap().file_name();
-            assert!(there.iter().any(|seen| **seen == *name), "{kind}: no {name:?} in {there:?}");
-        }
+        assert_has_all(kind, "/run", &there);
         // The second program of the host sees what the first has left.
         assert_eq!(in_view(&net, kind, "cat /run/ibacm.probe").unwrap(), "here\n", "{kind}");
+    }
+}
+
+/// All of a system's directory is seen in a view.
+fn assert_has_all(kind: &str, folder: &str, seen: &[&str]) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name();
+        assert!(seen.iter().any(|seen| **seen == *name), "{kind}: no {name:?} in {seen:?}");
+    }
+}
+
+#[test]
+fn log_in_a_view_is_the_host_s_and_the_machine_gets_none() {
+    let machine = Path::new("/var/log/ibacm.log");
+    let before = fs::metadata(machine).map(|log| log.len()).ok();
+    for kind in ["namespace", "preload"] {
+        let net = fabric();
+        let script = "echo line >> /var/log/ibacm.log && cat /var/log/ibacm.log && ls /var/log";
+        let Some(said) = in_view(&net, kind, script) else { continue };
+        assert_eq!(fs::read_to_string(places(&net, "a").log()).unwrap(), "line\n", "{kind}");
+        let mut there = said.lines();
+        assert_eq!(there.next(), Some("line"), "{kind}");
+        assert_has_all(kind, "/var/log", &there.collect::<Vec<_>>());
+        // The next program sees it, and the machine does not.
+        assert_eq!(in_view(&net, kind, "cat /var/log/ibacm.log").unwrap(), "line\n", "{kind}");
+        assert_eq!(fs::metadata(machine).map(|log| log.len()).ok(), before, "{kind}");
     }
 }
 

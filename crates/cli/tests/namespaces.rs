@@ -2,9 +2,9 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 
+use common::namespace::Namespace;
 use common::{Net, missing_here};
 use rdmux_fabric::client::{Attachment, ConnectOptions, MadFile, admin};
 use rdmux_fabric::proto::{NodeRef, PortRef};
@@ -94,74 +94,6 @@ fn each_network_namespace_has_hosts_of_its_own() {
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
     assert!(said.starts_with("no host is up"), "{said}");
     assert!(mine.contains(&address), "{mine}");
-}
-
-/// A network namespace that exists as long as this.
-struct Namespace {
-    holder: Child,
-    /// Whether it is in a user namespace of its own.
-    user: bool,
-}
-
-impl Namespace {
-    /// A new one. Of who is not root it is in a new user namespace. `None` where the kernel forbids that.
-    fn new() -> Option<Self> {
-        let user = !rustix::process::geteuid().is_root();
-        let mut command = Command::new("unshare");
-        if user {
-            command.args(["--map-root-user", "--user"]);
-        }
-        command.args(["--net", "sh", "-c", "ip link set lo up && echo entered && exec cat"]);
-        Self::hold(command, user)
-    }
-
-    /// Another one, of the same user namespace.
-    fn beside(&self) -> Option<Self> {
-        let mut command = self.command("unshare");
-        command.args(["--net", "sh", "-c", "ip link set lo up && echo entered && exec cat"]);
-        Self::hold(command, self.user)
-    }
-
-    /// The program ends when its standard input does, which is when this process does at the latest.
-    fn hold(mut command: Command, user: bool) -> Option<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut holder = command.spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
-        if said == "entered\n" {
-            return Some(Self { holder, user });
-        }
-        let output = holder.wait_with_output().unwrap();
-        missing_here(&format!("no network namespace: {}", text(&output.stderr)));
-        None
-    }
-
-    /// A program inside.
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.holder.id().to_string(), "--net"]);
-        if self.user {
-            command.args(["--user", "--preserve-credentials"]);
-        }
-        command.args(["--", program]).env_remove("RDMUX_HOST").env_remove("RUST_LOG");
-        command
-    }
-
-    /// Runs what must succeed inside; its output.
-    fn ok(&self, line: &str) -> String {
-        let mut words = line.split(' ');
-        let mut command = self.command(words.next().unwrap());
-        let output = command.args(words).output().unwrap();
-        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        drop(self.holder.stdin.take());
-        let _ = self.holder.wait();
-    }
 }
 
 /// A machine with a directory of its own.

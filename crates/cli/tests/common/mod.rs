@@ -1,6 +1,8 @@
 //! What the tests of the command share.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod acm;
+pub(crate) mod namespace;
 pub(crate) mod subnet;
 
 use std::io::{BufRead, BufReader};

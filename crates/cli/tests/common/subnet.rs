@@ -7,7 +7,7 @@ use rdmux_fabric::{Config, FabricName};
 use rdmux_runtime::UserDir;
 use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
 use rdmux_wire::mad::Method;
-use rdmux_wire::sm::{Attribute, PhysState, PortState};
+use rdmux_wire::sm::{Attribute, PhysState, PortInfo, PortState};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid, Qpn};
 
@@ -18,8 +18,13 @@ pub(crate) fn guid(n: u64) -> Guid {
     Guid(FIRST_GUID.0 + (n << 8))
 }
 
-/// Gives an adapter's port a LID, as a manager does.
+/// Gives an adapter's port a LID, as a manager at that port does.
 pub(crate) fn set_lid(net: &Net, adapter: Guid, lid: u16) {
+    change_port(net, adapter, |info| (info.lid, info.sm_lid) = (Lid(lid), Lid(lid)));
+}
+
+/// Changes what an adapter's port is set to, as a manager does.
+pub(crate) fn change_port(net: &Net, adapter: Guid, change: impl FnOnce(&mut PortInfo)) {
     let user = UserDir::at(net.path()).unwrap();
     let config = Config::default();
     let options = ConnectOptions { user, config, embedded: false, program: None };
@@ -36,7 +41,7 @@ pub(crate) fn set_lid(net: &Net, adapter: Guid, lid: u16) {
     };
     let answer = ask(Smp::directed(Method::GET, 0x15, 1, &[]));
     let Some(Attribute::PortInfo(mut info)) = answer.attribute() else { panic!("{answer:?}") };
-    (info.lid, info.sm_lid) = (Lid(lid), Lid(lid));
+    change(&mut info);
     (info.port_state, info.port_physical_state) = (PortState(0), PhysState(0));
     let mut set = Smp::directed(Method::SET, 0x15, 1, &[]);
     set.header.tid = 2;

@@ -1,0 +1,205 @@
+//! What changes below the service `ib_acm` while it runs: it follows, and what stays true it keeps.
+
+mod common;
+
+use std::fs;
+use std::net::IpAddr;
+use std::process::Command;
+
+use common::Net;
+use common::acm::{LONG, QUICK, Service, configure, fabric, fabric_with, name, places, resolve};
+use common::namespace::Namespace;
+use common::subnet::change_port;
+use rdmux_acm_client::{Client, Error};
+use rdmux_wire::acm::Address;
+use rdmux_wire::acm::client::Status;
+use rdmux_wire::sa::PathRecord;
+use rdmux_wire::{Guid, Lid, Pkey};
+
+const BY_GROUPS: &str = "timeout 200\nretries 2\nroute_prot acm\n";
+
+/// The path from one host to the other, by the service of the first.
+fn path(client: &Client, from: &str, to: &str) -> PathRecord {
+    resolve(client, Some(name(from)), name(to)).paths[0].path
+}
+
+/// The same, if it is known without a question.
+fn known(client: &Client, from: &str, to: &str) -> Option<PathRecord> {
+    let found = client.resolve_cached(Some(name(from)), name(to), LONG);
+    found.ok().map(|paths| paths.paths[0].path)
+}
+
+/// The adapter of a service's host.
+fn adapter(client: &Client) -> Guid {
+    client.endpoint(1, 1, LONG).unwrap().info.dev_guid
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        std::thread::yield_now();
+    }
+}
+
+/// Whether an address is none of the service's.
+fn is_no_source(client: &Client, source: Address, dest: Address) -> bool {
+    let answer = client.resolve(Some(source), dest, LONG);
+    matches!(answer, Err(Error::Status(_, Status::SOURCE_ADDRESS)))
+}
+
+#[test]
+fn partition_comes_with_its_endpoint_and_goes_without_the_others() {
+    let net = fabric();
+    let partitions = |text: &str| {
+        let file = net.path().join("partitions.conf");
+        fs::write(&file, text).unwrap();
+        net.ok(&["fabric", "partitions", file.to_str().unwrap()]);
+    };
+    let config = places(&net, "a").config().to_owned();
+    fs::create_dir_all(&config).unwrap();
+    let lines = "a rdmux_ib0 1 default\nten rdmux_ib0 1 0x8010\n";
+    fs::write(config.join("ibacm_addr.cfg"), lines).unwrap();
+    let services = ["a", "b"].map(|host| Service::start(&net, host, BY_GROUPS));
+    let client = services[0].client();
+    let before = path(&client, "a", "b");
+    assert!(is_no_source(&client, name("ten"), name("ten")));
+    partitions("Default=0x7fff: ALL=full;\nTen=0x10: ALL=full;\n");
+    assert_eq!(path(&client, "ten", "ten").pkey, Pkey(0x8010));
+    assert_eq!(known(&client, "a", "b"), Some(before));
+    partitions("Default=0x7fff: ALL=full;\n");
+    until(|| is_no_source(&client, name("ten"), name("ten")));
+    assert_eq!(known(&client, "a", "b"), Some(before));
+}
+
+#[test]
+fn another_lid_is_told_to_others_and_what_is_known_of_them_stays() {
+    // The manager knows nothing of what this test changes in its place.
+    let net = fabric_with(&["--sm-sweep=3600"]);
+    let services = ["a", "b"].map(|host| Service::start(&net, host, BY_GROUPS));
+    let [a, b] = services.each_ref().map(Service::client);
+    let (there, back) = (path(&a, "a", "b"), path(&b, "b", "a"));
+    let sent = services[0].counted("sent_requests");
+    change_port(&net, adapter(&b), |info| info.lid = Lid(0x123));
+    until(|| path(&b, "b", "a").slid == Lid(0x123));
+    assert_eq!(known(&b, "b", "a"), Some(PathRecord { slid: Lid(0x123), ..back }));
+    until(|| path(&a, "a", "b").dlid == Lid(0x123));
+    assert_eq!(known(&a, "a", "b"), Some(PathRecord { dlid: Lid(0x123), ..there }));
+    assert_eq!(services[0].counted("sent_requests"), sent, "it was told, and did not ask");
+}
+
+#[test]
+fn another_manager_is_asked_for_paths_and_addresses_stay_known() {
+    let net = fabric_with(&["--sm-sweep=3600"]);
+    let services = ["a", "b"].map(|host| Service::start(&net, host, QUICK));
+    let client = services[0].client();
+    let before = path(&client, "a", "b");
+    let sent = services[0].counted("sent_requests");
+    // Nobody has that LID.
+    let mut manager = Lid::NONE;
+    change_port(&net, adapter(&client), |info| {
+        manager = std::mem::replace(&mut info.sm_lid, Lid(0x777));
+    });
+    until(|| client.resolve(Some(name("a")), name("b"), LONG).is_err());
+    change_port(&net, adapter(&client), |info| info.sm_lid = manager);
+    assert_eq!(path(&client, "a", "b"), before);
+    assert_eq!(services[0].counted("sent_requests"), sent, "the address was known");
+}
+
+#[test]
+fn another_subnet_prefix_is_in_paths_and_the_old_subnet_is_forgotten() {
+    const PREFIX: u64 = 0xfec0_0000_0000_0007;
+    let net = fabric_with(&["--sm-sweep=3600"]);
+    let services = ["a", "b"].map(|host| Service::start(&net, host, BY_GROUPS));
+    let client = services[0].client();
+    let before = path(&client, "a", "b");
+    let change = |prefix| change_port(&net, adapter(&client), |info| info.gid_prefix = prefix);
+    change(PREFIX);
+    until(|| path(&client, "a", "a").sgid.prefix() == PREFIX);
+    assert_eq!(known(&client, "a", "b"), None);
+    change(before.sgid.prefix());
+    until(|| path(&client, "a", "a").sgid == before.sgid);
+    assert_eq!(path(&client, "a", "b"), before);
+}
+
+/// The default host of a network namespace with an interface of its own, and the service there.
+struct Machine {
+    namespace: Namespace,
+    net: Net,
+}
+
+impl Machine {
+    /// None where there can be no namespace.
+    fn new() -> Option<Self> {
+        let namespace = Namespace::new()?;
+        namespace.ok("ip link add v0 type veth peer name v1");
+        for line in ["link set v0 up", "link set v1 up", "address add 10.79.1.1/24 dev v0"] {
+            namespace.ok(&format!("ip {line}"));
+        }
+        let net = Net::new();
+        let config = net.path().join("config/rdmux");
+        fs::create_dir_all(&config).unwrap();
+        fs::write(config.join("config.toml"), "[service]\nidle_exit_seconds = 0\n").unwrap();
+        Some(Self { namespace, net })
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = self.namespace.command(program);
+        configure(&mut command, &self.net);
+        command
+    }
+
+    fn ok(&self, args: &[&str]) {
+        let output = self.command(env!("CARGO_BIN_EXE_rdmux")).args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn serve(&self, host: &str, device: &str) -> Service {
+        let mut command = self.command(env!("CARGO_BIN_EXE_ib_acm"));
+        command.args(["--host", host]).env("RDMUX_DEVICE", device);
+        Service::start_by(command, places(&self.net, host), BY_GROUPS)
+    }
+}
+
+/// Adds an address and removes it again: while it is there it is a source, and `stays` is true before, in between and afterwards.
+fn come_and_go(machine: &Machine, client: &Client, stays: impl Fn() -> bool) {
+    let first = Address::from("10.79.1.1".parse::<IpAddr>().unwrap());
+    resolve(client, Some(first), first);
+    for (address, more) in [("10.79.1.2", "/24"), ("fd00:79::2", "/64 nodad")] {
+        let own = Address::from(address.parse::<IpAddr>().unwrap());
+        assert!(is_no_source(client, own, first) && stays(), "{address}");
+        let change = |what: &str| machine.namespace.ok(&format!("ip address {what} dev v0"));
+        change(&format!("add {address}{more}"));
+        resolve(client, Some(own), first);
+        assert!(stays(), "{address} came");
+        change(&format!("del {address}{}", more.trim_end_matches(" nodad")));
+        until(|| is_no_source(client, own, first));
+        assert!(stays(), "{address} is gone");
+        assert!(client.cached(Some(&own), &first).is_none());
+    }
+}
+
+#[test]
+fn addresses_of_an_infiniband_host_come_and_go() {
+    let Some(machine) = Machine::new() else { return };
+    machine.ok(&["fabric", "up", "--shape", "switch:3"]);
+    machine.ok(&["host", "up", "b", "--addr", &machine.net.address(1)]);
+    let (a, _b) = (machine.serve("default", "ib"), machine.serve("b", "ib"));
+    let client = a.client();
+    let source = Address::from("10.79.1.1".parse::<IpAddr>().unwrap());
+    let before = resolve(&client, Some(source), name("b"));
+    come_and_go(&machine, &client, || {
+        client.resolve_cached(Some(source), name("b"), LONG).is_ok_and(|found| found == before)
+    });
+}
+
+#[test]
+fn addresses_of_a_roce_host_come_and_go() {
+    let Some(machine) = Machine::new() else { return };
+    let service = machine.serve("default", "roce");
+    let client = service.client();
+    let [source, dest] =
+        ["10.79.1.1", "10.79.1.9"].map(|ip| Address::from(ip.parse::<IpAddr>().unwrap()));
+    let before = resolve(&client, Some(source), dest);
+    come_and_go(&machine, &client, || {
+        client.resolve_cached(Some(source), dest, LONG).is_ok_and(|found| found == before)
+    });
+}
