@@ -12,21 +12,36 @@ use common::namespace::Namespace;
 use common::subnet::change_port;
 use rdmux_acm_client::{Client, Error};
 use rdmux_wire::acm::Address;
-use rdmux_wire::acm::client::Status;
+use rdmux_wire::acm::client::{Paths, Status};
 use rdmux_wire::sa::PathRecord;
-use rdmux_wire::{Guid, Lid, Pkey};
+use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
 const BY_GROUPS: &str = "timeout 200\nretries 2\nroute_prot acm\n";
 
+/// The ends of a path. What is between them depends on which groups had been joined when it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ends {
+    sgid: Gid,
+    slid: Lid,
+    dgid: Gid,
+    dlid: Lid,
+}
+
+impl Ends {
+    fn of(paths: &Paths) -> Self {
+        let PathRecord { sgid, slid, dgid, dlid, .. } = paths.paths[0].path;
+        Self { sgid, slid, dgid, dlid }
+    }
+}
+
 /// The path from one host to the other, by the service of the first.
-fn path(client: &Client, from: &str, to: &str) -> PathRecord {
-    resolve(client, Some(name(from)), name(to)).paths[0].path
+fn path(client: &Client, from: &str, to: &str) -> Ends {
+    Ends::of(&resolve(client, Some(name(from)), name(to)))
 }
 
 /// The same, if it is known without a question.
-fn known(client: &Client, from: &str, to: &str) -> Option<PathRecord> {
-    let found = client.resolve_cached(Some(name(from)), name(to), LONG);
-    found.ok().map(|paths| paths.paths[0].path)
+fn known(client: &Client, from: &str, to: &str) -> Option<Ends> {
+    client.resolve_cached(Some(name(from)), name(to), LONG).ok().map(|paths| Ends::of(&paths))
 }
 
 /// The adapter of a service's host.
@@ -63,7 +78,8 @@ fn partition_comes_with_its_endpoint_and_goes_without_the_others() {
     let before = path(&client, "a", "b");
     assert!(is_no_source(&client, name("ten"), name("ten")));
     partitions("Default=0x7fff: ALL=full;\nTen=0x10: ALL=full;\n");
-    assert_eq!(path(&client, "ten", "ten").pkey, Pkey(0x8010));
+    let ten = resolve(&client, Some(name("ten")), name("ten"));
+    assert_eq!(ten.paths[0].path.pkey, Pkey(0x8010));
     assert_eq!(known(&client, "a", "b"), Some(before));
     partitions("Default=0x7fff: ALL=full;\n");
     until(|| is_no_source(&client, name("ten"), name("ten")));
@@ -80,9 +96,9 @@ fn another_lid_is_told_to_others_and_what_is_known_of_them_stays() {
     let sent = services[0].counted("sent_requests");
     change_port(&net, adapter(&b), |info| info.lid = Lid(0x123));
     until(|| path(&b, "b", "a").slid == Lid(0x123));
-    assert_eq!(known(&b, "b", "a"), Some(PathRecord { slid: Lid(0x123), ..back }));
+    assert_eq!(known(&b, "b", "a"), Some(Ends { slid: Lid(0x123), ..back }));
     until(|| path(&a, "a", "b").dlid == Lid(0x123));
-    assert_eq!(known(&a, "a", "b"), Some(PathRecord { dlid: Lid(0x123), ..there }));
+    assert_eq!(known(&a, "a", "b"), Some(Ends { dlid: Lid(0x123), ..there }));
     assert_eq!(services[0].counted("sent_requests"), sent, "it was told, and did not ask");
 }
 
@@ -185,9 +201,10 @@ fn addresses_of_an_infiniband_host_come_and_go() {
     let (a, _b) = (machine.serve("default", "ib"), machine.serve("b", "ib"));
     let client = a.client();
     let source = Address::from("10.79.1.1".parse::<IpAddr>().unwrap());
-    let before = resolve(&client, Some(source), name("b"));
+    let before = Ends::of(&resolve(&client, Some(source), name("b")));
     come_and_go(&machine, &client, || {
-        client.resolve_cached(Some(source), name("b"), LONG).is_ok_and(|found| found == before)
+        let found = client.resolve_cached(Some(source), name("b"), LONG);
+        found.is_ok_and(|found| Ends::of(&found) == before)
     });
 }
 
@@ -198,8 +215,9 @@ fn addresses_of_a_roce_host_come_and_go() {
     let client = service.client();
     let [source, dest] =
         ["10.79.1.1", "10.79.1.9"].map(|ip| Address::from(ip.parse::<IpAddr>().unwrap()));
-    let before = resolve(&client, Some(source), dest);
+    let before = Ends::of(&resolve(&client, Some(source), dest));
     come_and_go(&machine, &client, || {
-        client.resolve_cached(Some(source), dest, LONG).is_ok_and(|found| found == before)
+        let found = client.resolve_cached(Some(source), dest, LONG);
+        found.is_ok_and(|found| Ends::of(&found) == before)
     });
 }

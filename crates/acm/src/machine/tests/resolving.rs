@@ -214,8 +214,14 @@ fn slower_port_is_talked_to_by_a_group_that_both_have() {
 }
 
 #[test]
-fn six_groups_at_most_are_joined_whatever_others_have() {
-    let mut net = Net::new(1, &acm());
+fn as_many_groups_as_the_options_say_are_joined_whatever_others_have() {
+    for most in [3, 6] {
+        joined_groups_are_bounded(most);
+    }
+}
+
+fn joined_groups_are_bounded(most: usize) {
+    let mut net = Net::new(1, &Options { max_groups: most, ..acm() });
     let lowest = Group { pkey: Pkey::DEFAULT, tos: 0, rate: Rate::GBPS_10, mtu: Mtu::M2048 };
     for (rate, mtu) in (2..=16).flat_map(|rate| (3..=5).map(move |mtu| (Rate(rate), mtu))) {
         let other = Group { rate, mtu: Mtu::from_code(mtu).unwrap(), ..lowest };
@@ -227,7 +233,7 @@ fn six_groups_at_most_are_joined_whatever_others_have() {
         net.run();
     }
     let groups = net.hosts[0].machine.groups(EP);
-    assert_eq!(groups.len(), 6);
+    assert_eq!(groups.len(), most);
     assert!(groups.iter().all(|group| group.rate.mbps() <= 100_000));
 }
 
