@@ -15,6 +15,7 @@ mod ping;
 mod run;
 mod soak;
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
@@ -120,6 +121,11 @@ enum Command {
 /// Parts that processes of this program play for another one.
 #[derive(Subcommand)]
 enum Part {
+    /// An ACM service, as `ib_acm` is with these arguments
+    Acm {
+        #[arg(last = true)]
+        words: Vec<OsString>,
+    },
     /// The other side of the bench
     Bench,
     /// The other side of what the bench compares with
@@ -134,7 +140,10 @@ enum Part {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log(cli.global.verbose);
+    // An ACM service has a log of its own.
+    if !matches!(cli.command, Command::Part(Part::Acm { .. })) {
+        log(cli.global.verbose);
+    }
     match run(cli) {
         Ok(code) => code,
         Err(e) if is_closed_pipe(&e) => ExitCode::SUCCESS,
@@ -163,6 +172,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Udtest(args) => peer::udtest::run(global, &args),
         Command::Mctest(args) => peer::mctest::run(global, &args),
         Command::Soak(soak) => soak::run(&soak),
+        Command::Part(Part::Acm { words }) => {
+            Ok(rdmux_acmd::main([OsString::from("ib_acm")].into_iter().chain(words)))
+        }
         Command::Part(Part::Bench) => bench::part(&global.open()?),
         Command::Part(Part::BenchPeer) => bench::peer_part(),
         Command::Part(Part::Demo) => demo::part(global),

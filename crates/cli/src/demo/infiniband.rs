@@ -34,7 +34,7 @@ use rdmux_command::hosts::Hosts;
 /// The fabric's name.
 const NAME: &str = "demo-ib";
 /// The hosts, which are the adapters with these names.
-const HOSTS: [&str; 2] = ["demo-ib-a", "demo-ib-b"];
+pub(super) const HOSTS: [&str; 2] = ["demo-ib-a", "demo-ib-b"];
 /// The indexes of the switches among the nodes.
 const SWITCHES: [usize; 2] = [0, 1];
 /// The ports of each switch by which cables lead to the other one. Its first leads to a host.

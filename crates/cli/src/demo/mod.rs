@@ -1,5 +1,6 @@
 //! `rdmux demo`: every operation, between processes, verified; and a fabric with its subnet manager.
 
+mod acm;
 mod fabric;
 mod infiniband;
 mod iwarp;
@@ -36,8 +37,8 @@ use rdmux_command::say;
 /// Starts two virtual hosts and runs every operation between processes on them: over UDP from
 /// host to host, through shared memory within one, and with iWARP over TCP. Then brings up an InfiniBand fabric of 40
 /// adapters with its subnet manager, and asks for paths and multicast groups; and one of two switches with a host each, whose
-/// queue pairs find each other by LID, GID and group while a cable fails. Each byte is compared, and for rows that
-/// cross UDP each host's packets are counted. Exits with 0 only if all rows passed.
+/// queue pairs find each other by LID, GID and group while a cable fails, and whose ACM services resolve a name. Each byte is
+/// compared, and for rows that cross UDP and those of ACM each host's packets are counted. Exits with 0 only if all rows passed.
 #[derive(Args)]
 pub(crate) struct DemoArgs {
     /// Only rows whose name contains this
@@ -53,12 +54,12 @@ pub(crate) struct DemoArgs {
 struct Outcome {
     operation: &'static str,
     link: &'static str,
-    /// Whether packets are received, where the link is UDP.
+    /// Whether packets are received, where they are counted: over UDP, and those of ACM on InfiniBand.
     crosses: bool,
     passed: bool,
     bytes: u64,
     microseconds: f64,
-    /// Packets of host a and of host b, over UDP.
+    /// Packets of host a and of host b, over UDP and of ACM.
     packets: [Packets; 2],
     error: Option<String>,
 }
@@ -104,6 +105,9 @@ impl Packets {
         Self { sent: self.sent - before.sent, received: self.received - before.received }
     }
 }
+
+/// The link of the rows on a fabric with hosts.
+const INFINIBAND: &str = "InfiniBand";
 
 /// How long packets that were sent may take to be counted. A few may be lost for good.
 const SETTLING: Duration = Duration::from_millis(100);
@@ -206,25 +210,55 @@ fn manage(args: &DemoArgs, progress: &ProgressBar) -> (Vec<Outcome>, Option<Stat
     (outcomes, ground.ok().and_then(|ground| ground.status().ok()))
 }
 
-/// The rows on a fabric with hosts.
+/// The rows on a fabric with hosts, and of ACM there.
 fn connect_by_lid(args: &DemoArgs, progress: &ProgressBar) -> Vec<Outcome> {
     let rows: Vec<_> = infiniband::ROWS.iter().filter(|row| args.wants(row.name)).collect();
-    if rows.is_empty() {
+    let names: Vec<_> = acm::ROWS.iter().filter(|row| args.wants(row.name)).collect();
+    if rows.is_empty() && names.is_empty() {
         return Vec::new();
     }
-    progress.inc_length(rows.len() as u64);
+    progress.inc_length((rows.len() + names.len()) as u64);
     progress.set_message("starting a fabric with two hosts");
-    let ground = infiniband::Ground::up();
+    let ground = infiniband::Ground::up().map_err(|e| format!("{e:#}"));
     let perform = |row: &infiniband::Row| {
         progress.set_message(row.name);
         let result = match &ground {
             Ok(ground) => (row.run)(ground).map_err(|e| format!("{e:#}")),
-            Err(e) => Err(format!("{e:#}")),
+            Err(e) => Err(e.clone()),
         };
         progress.inc(1);
-        Outcome::new(row.name, "InfiniBand", false, result)
+        Outcome::new(row.name, INFINIBAND, false, result)
     };
-    rows.into_iter().map(perform).collect()
+    let mut outcomes: Vec<_> = rows.into_iter().map(perform).collect();
+    if !names.is_empty() {
+        outcomes.extend(resolve_names(&names, &ground, progress));
+    }
+    outcomes
+}
+
+/// The rows on ACM.
+fn resolve_names(
+    rows: &[&acm::Row],
+    ground: &Result<infiniband::Ground, String>,
+    progress: &ProgressBar,
+) -> Vec<Outcome> {
+    progress.set_message("starting two ACM services");
+    let services = match ground {
+        Ok(ground) => acm::Services::start(ground).map_err(|e| format!("{e:#}")),
+        Err(e) => Err(e.clone()),
+    };
+    let perform = |row: &&acm::Row| {
+        progress.set_message(row.name);
+        let result = match &services {
+            Ok(services) => (row.run)(services).map_err(|e| format!("{e:#}")),
+            Err(e) => Err(e.clone()),
+        };
+        progress.inc(1);
+        let packets = result.as_ref().map_or_else(|_| Default::default(), |found| found.packets);
+        let result = result.map(|found| found.done);
+        Outcome { packets, ..Outcome::new(row.name, INFINIBAND, true, result) }
+    };
+    rows.iter().map(perform).collect()
 }
 
 /// The hosts on which frames of iWARP have CRCs.
@@ -296,7 +330,7 @@ fn print(outcomes: &[Outcome]) -> Result<()> {
     let mut report = Report::new(&headings).right(&[2, 4, 5, 6]);
     for o in outcomes {
         let packets = |p: Packets| {
-            if o.link == Link::Udp.name() && o.crosses {
+            if o.crosses && [Link::Udp.name(), INFINIBAND].contains(&o.link) {
                 format!("{}/{}", p.sent, p.received)
             } else {
                 "-".into()
