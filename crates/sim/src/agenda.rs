@@ -24,6 +24,11 @@ impl<E> Default for Agenda<E> {
 }
 
 impl<E> Agenda<E> {
+    /// One whose time begins at `now`.
+    pub fn beginning_at(now: Time) -> Self {
+        Self { now, ..Self::default() }
+    }
+
     /// The present: the time of the event that was taken last.
     pub fn now(&self) -> Time {
         self.now

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::{CellAlignment, Table};
 use rdmux_acm::Time;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::Setup;
 use super::node::{ENDPOINT, Node};
+use super::world::START;
 
 /// What the world counts.
 #[derive(Debug, Default)]
@@ -30,7 +29,7 @@ pub(super) struct Counts {
     pub(super) is_news: bool,
 }
 
-/// What came of it. Numbers of endpoints are means over all, unless they say "most".
+/// What came of it, in JSON with times in seconds. Numbers of endpoints are means over all, unless they say "most".
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// How many endpoints there are.
@@ -52,8 +51,10 @@ pub struct Outcome {
     /// Datagrams on each link of the multicast tree between switches, on the way down.
     pub messages_per_link: u64,
     /// From the first request until the last pair is resolved.
+    #[serde(serialize_with = "seconds")]
     pub time: Duration,
     /// From the start until the last endpoint had joined.
+    #[serde(serialize_with = "seconds")]
     pub join_time: Duration,
     /// Pairs that the sampled endpoints resolved.
     pub resolved: u64,
@@ -78,6 +79,7 @@ pub struct Outcome {
     /// Requests that were sent for what is known.
     pub warm_requests: u64,
     /// Processor time that the simulation took.
+    #[serde(serialize_with = "seconds")]
     pub cpu: Duration,
     /// The same pairs by subnet administration alone.
     pub by_sa: BySa,
@@ -89,6 +91,7 @@ pub struct BySa {
     /// Datagrams that it gets and sends.
     pub messages: u64,
     /// How long it works on them, at each of the rates.
+    #[serde(serialize_with = "seconds_each")]
     pub time: [Duration; 2],
 }
 
@@ -115,6 +118,14 @@ impl BySa {
 #[expect(clippy::cast_precision_loss, reason = "figures to read")]
 fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b.max(1) as f64
+}
+
+fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}
+
+fn seconds_each<S: Serializer>(times: &[Duration; 2], serializer: S) -> Result<S::Ok, S::Error> {
+    times.map(|time| time.as_secs_f64()).serialize(serializer)
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -145,7 +156,7 @@ impl Outcome {
             administration_per_endpoint: ratio(joins * 2, endpoints),
             messages_per_link: requests,
             time: counts.end.since(counts.joined),
-            join_time: counts.joined.since(Time::ZERO),
+            join_time: counts.joined.since(START),
             resolved: counts.resolved,
             wrong: sum(|node| node.wrong),
             failures: sum(|node| node.failures),
@@ -161,48 +172,4 @@ impl Outcome {
             by_sa: BySa::of(setup.endpoints),
         }
     }
-}
-
-/// The outcomes as a table in Markdown.
-pub fn table(outcomes: &[Outcome]) -> String {
-    let mut table = Table::new();
-    table.load_preset(ASCII_MARKDOWN);
-    table.set_header([
-        "endpoints",
-        "simulated",
-        "loss",
-        "requests",
-        "deliveries by N",
-        "most buffers",
-        "no buffer",
-        "SA",
-        "time",
-        "SA alone, time",
-        "SA alone, OpenSM",
-        "cache",
-        "a delivery",
-        "a known one",
-    ]);
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    for o in outcomes {
-        table.add_row([
-            o.endpoints.to_string(),
-            o.sample.to_string(),
-            format!("{} %", f64::from(o.loss_ppm) / 10_000.0),
-            format!("{:.2}", o.requests_per_endpoint),
-            format!("{:.3}", o.deliveries_per_endpoint / f64::from(o.endpoints)),
-            o.most_buffers.to_string(),
-            o.overflows.to_string(),
-            format!("{:.0}", o.administration_per_endpoint),
-            format!("{:.2} s", o.time.as_secs_f64()),
-            format!("{:.1} s", o.by_sa.time[0].as_secs_f64()),
-            format!("{:.1} s", o.by_sa.time[1].as_secs_f64()),
-            format!("{} KiB", o.bytes_per_endpoint / 1024),
-            format!("{:.0} ns", o.nanoseconds_per_delivery),
-            format!("{:.0} ns", o.nanoseconds_per_warm_resolve),
-        ]);
-    }
-    table.to_string()
 }

@@ -1,5 +1,6 @@
 //! The outcomes as a plot: messages of subnet administration, and time, over the number of endpoints.
 
+use std::cmp::Reverse;
 use std::path::Path;
 
 use plotters::coord::Shift;
@@ -19,12 +20,14 @@ type Error = Box<dyn std::error::Error>;
 /// A line of a plot: its name, its colour, and the value that an outcome has.
 struct Line(&'static str, RGBColor, fn(&Outcome) -> f64);
 
-/// Writes the plot to a file, in SVG. Only outcomes without loss are in it.
+/// Writes the plot to a file, in SVG. Of each size the outcome without loss is in it of which most was simulated.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn plot(outcomes: &[Outcome], file: &Path) -> Result<(), Error> {
-    let rows: Vec<_> = outcomes.iter().filter(|outcome| outcome.loss_ppm == 0).collect();
+    let mut rows: Vec<_> = outcomes.iter().filter(|outcome| outcome.loss_ppm == 0).collect();
+    rows.sort_by_key(|outcome| (outcome.endpoints, Reverse(outcome.sample)));
+    rows.dedup_by_key(|outcome| outcome.endpoints);
     let area = SVGBackend::new(file, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let (left, right) = area.split_horizontally(SIZE.0 / 2);

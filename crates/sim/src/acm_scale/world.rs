@@ -15,6 +15,9 @@ use super::node::{ENDPOINT, Node, address_of, endpoint_at, endpoint_of, peer_of}
 use super::outcome::{Counts, Outcome};
 use crate::agenda::Agenda;
 
+/// When all start. An endpoint listens before its first request only after a pause, and clocks of machines do not begin with them.
+pub(super) const START: Time = Time(1_000_000_000);
+
 /// How long a datagram is on its way.
 const LATENCY: Duration = Duration::from_micros(5);
 
@@ -51,7 +54,7 @@ impl World {
         let weight = setup.weight();
         Self {
             setup,
-            agenda: Agenda::default(),
+            agenda: Agenda::beginning_at(START),
             rng: ChaCha8Rng::seed_from_u64(setup.seed),
             nodes: (0..setup.sample).map(|i| Node::new(&setup, i * weight)).collect(),
             administration: Administration::new(setup.joins_per_second),

@@ -1,40 +1,53 @@
 //! ACM at the size of large clusters, as a table, JSON and a plot.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use clap::Parser;
-use rdmux_sim::acm_scale::{Setup, plot, run, table};
+use rdmux_sim::acm_scale::{Outcome, Setup, document, plot, run, tables};
+
+/// What writes the figures of the documentation.
+const COMMAND: &str = "cargo run --profile peer -p rdmux-sim --bin rdmux-acm-scale -- --write docs";
+/// The names of the files that it writes.
+const NAME: &str = "acm-scale";
+/// Of large subnets a 64th is simulated: of 65,536 endpoints about 8 of those then begin at once, and chance does not decide for all.
+const SHARE: u32 = 64;
 
 /// Simulates endpoints that all resolve all others at once, with the machine of the ACM service, beside subnet administration alone.
 #[derive(Debug, Parser)]
 #[command(name = "rdmux-acm-scale", version)]
 struct Args {
-    /// How many endpoints, 2 to 65,536; several numbers are runs of their own.
-    #[arg(long, value_delimiter = ',', default_value = "1024,2048,4096,8192,16384,32768,65536")]
+    /// How many endpoints, 2 to 65,536; several numbers are runs of their own
+    #[arg(long, value_delimiter = ',', default_value = "1024,4096,16384,65536")]
     endpoints: Vec<u32>,
-    /// How many of them have a machine of their own; each stands for as many others as there are for it.
-    #[arg(long, default_value_t = 512)]
-    sample: u32,
-    /// Runs sizes up to this one with a machine for every endpoint, too.
-    #[arg(long, default_value_t = 0)]
+    /// How many of them have a machine of their own; each stands for as many others as there are for it. Without it all, and
+    /// of more than --exact a 64th
+    #[arg(long, value_delimiter = ',')]
+    sample: Vec<u32>,
+    /// The largest size of which all endpoints are simulated; beside it are samples of an eighth and of a 64th
+    #[arg(long, default_value_t = 4096)]
     exact: u32,
-    /// Chances, in percent, that a delivery is lost; several are runs of their own.
-    #[arg(long, value_delimiter = ',', default_value = "0")]
+    /// Chances, in percent, that a delivery is lost; several are runs of their own
+    #[arg(long, value_delimiter = ',', default_value = "0,0.1,1")]
     loss: Vec<f64>,
-    /// Receive buffers of an endpoint.
+    /// Receive buffers of an endpoint
     #[arg(long, default_value_t = 1024)]
     recv_depth: u32,
-    /// Chooses everything that is left to chance.
+    /// Chooses everything that is left to chance
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Writes the outcomes to this file as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Draws them to this file as SVG.
-    #[arg(long)]
-    svg: Option<PathBuf>,
+    /// How many simulations run at the same time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Writes acm-scale.md, acm-scale.json and acm-scale.svg to this folder
+    #[arg(long, value_name = "FOLDER")]
+    write: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -48,33 +61,68 @@ fn main() -> ExitCode {
 }
 
 fn simulate(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
-    let mut outcomes = Vec::new();
-    for &endpoints in &args.endpoints {
-        for &loss in &args.loss {
-            let exact = (endpoints <= args.exact).then_some(endpoints);
-            for sample in exact.into_iter().chain([args.sample.min(endpoints)]) {
-                let setup = Setup {
+    let outcomes = run_all(&args.setups(), args.jobs);
+    tables(&outcomes).iter().for_each(|table| println!("{table}\n"));
+    match &args.write {
+        Some(folder) => write(&outcomes, folder),
+        None => Ok(()),
+    }
+}
+
+/// Runs them, some at the same time, the longest first; in the same order.
+fn run_all(setups: &[Setup], jobs: usize) -> Vec<Outcome> {
+    let next = AtomicUsize::new(setups.len());
+    let outcomes = Mutex::new(BTreeMap::new());
+    let work = || {
+        while let Ok(before) = next.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)) {
+            let setup = &setups[before - 1];
+            let outcome = run(setup);
+            let Setup { endpoints, sample, loss_ppm, .. } = setup;
+            let cpu = outcome.cpu;
+            eprintln!("{endpoints} endpoints, {sample} simulated, {loss_ppm} ppm lost: {cpu:.1?}");
+            outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(before, outcome);
+        }
+    };
+    thread::scope(|scope| (0..jobs.max(1)).for_each(|_| drop(scope.spawn(work))));
+    outcomes.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
+}
+
+impl Args {
+    fn setups(&self) -> Vec<Setup> {
+        let mut setups = Vec::new();
+        for &endpoints in &self.endpoints {
+            for sample in self.samples(endpoints) {
+                setups.extend(self.loss.iter().map(|loss| Setup {
                     endpoints,
                     sample,
-                    loss_ppm: ppm(loss),
-                    recv_depth: args.recv_depth,
-                    seed: args.seed,
+                    loss_ppm: ppm(*loss),
+                    recv_depth: self.recv_depth,
+                    seed: self.seed,
                     ..Setup::default()
-                };
-                let outcome = run(&setup);
-                eprintln!("{endpoints} endpoints, {sample} simulated: {:.1?}", outcome.cpu);
-                outcomes.push(outcome);
+                }));
             }
         }
+        setups
     }
-    println!("{}", table(&outcomes));
-    if let Some(file) = &args.json {
-        std::fs::write(file, serde_json::to_string_pretty(&outcomes)? + "\n")?;
+
+    /// How many of so many endpoints are simulated, in each run.
+    fn samples(&self, endpoints: u32) -> Vec<u32> {
+        if !self.sample.is_empty() {
+            return self.sample.iter().map(|sample| *sample.min(&endpoints)).collect();
+        }
+        match endpoints {
+            n if n > self.exact => vec![n / SHARE],
+            n if n == self.exact => vec![n, n / 8, n / SHARE],
+            n => vec![n],
+        }
     }
-    if let Some(file) = &args.svg {
-        plot(&outcomes, file)?;
-    }
-    Ok(())
+}
+
+fn write(outcomes: &[Outcome], folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let file = |extension| folder.join(NAME).with_extension(extension);
+    fs::write(file("json"), serde_json::to_string_pretty(outcomes)? + "\n")?;
+    fs::write(file("md"), document(outcomes, COMMAND, &format!("{NAME}.svg")))?;
+    plot(outcomes, &file("svg"))
 }
 
 /// Percent as parts in a million.

@@ -1,0 +1,125 @@
+//! The outcomes as tables, and as a document with them.
+
+use std::time::Duration;
+
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{CellAlignment, Table};
+
+use super::Outcome;
+
+/// A column: its heading, and what it says of an outcome.
+type Column = (&'static str, fn(&Outcome) -> String);
+
+/// Which simulation it is.
+const SETUP: [Column; 3] = [
+    ("endpoints", |o| count(o.endpoints.into())),
+    ("simulated", |o| if o.sample == o.endpoints { "all".into() } else { count(o.sample.into()) }),
+    ("loss", |o| format!("{} %", f64::from(o.loss_ppm) / 10_000.0)),
+];
+
+/// What is sent until all have all paths, and how long that takes.
+const COLD: [Column; 7] = [
+    ("requests of each", |o| format!("{:.2}", o.requests_per_endpoint)),
+    ("deliveries to each", |o| {
+        format!("{:.3} N", o.deliveries_per_endpoint / f64::from(o.endpoints))
+    }),
+    ("lost for want of a buffer", |o| count(o.overflows)),
+    ("most buffers", |o| count(o.most_buffers)),
+    ("all pairs resolved after", |o| time(o.time)),
+    ("by rdmux's SA alone", |o| time(o.by_sa.time[0])),
+    ("by OpenSM alone", |o| time(o.by_sa.time[1])),
+];
+
+/// What it costs whom, and resolving all again.
+const LOAD: [Column; 8] = [
+    ("datagrams of SA, for each", |o| format!("{:.0}", o.administration_per_endpoint)),
+    ("by SA alone, for each", |o| count(o.by_sa.messages / u64::from(o.endpoints))),
+    ("datagrams to the busiest", |o| count(o.most_deliveries)),
+    ("on each link down", |o| count(o.messages_per_link)),
+    ("cache of each", |o| format!("{:.1} MiB", mib(o.bytes_per_endpoint))),
+    ("processor time of each", |o| time(o.cpu / o.sample.max(1))),
+    ("warm: requests", |o| count(o.warm_requests)),
+    ("warm: a resolve", |o| format!("{:.0} ns", o.nanoseconds_per_warm_resolve)),
+];
+
+/// The outcomes as two tables in Markdown: cold resolution, and its load beside that of warm resolution.
+pub fn tables(outcomes: &[Outcome]) -> [String; 2] {
+    [table(outcomes, &COLD), table(outcomes, &LOAD)]
+}
+
+/// A document with both tables and the plot, which lies beside it.
+pub fn document(outcomes: &[Outcome], command: &str, plot: &str) -> String {
+    let [cold, load] = tables(outcomes);
+    format!(
+        "# ACM at scale: figures
+
+Written by `{command}`, with the same as JSON and a plot. What is simulated, and what is not: [acm.md](acm.md#at-scale).
+
+![Datagrams of subnet administration and time until all have all paths, over the number of endpoints]({plot})
+
+## Cold
+
+All endpoints start at once, know nothing, and resolve all others. `SA` is subnet administration, `N` the number of endpoints. Deliveries and losses for
+want of a buffer are those to simulated endpoints; `loss` is what the network loses of all deliveries.
+
+{cold}
+
+## Load, and warm
+
+Datagrams of SA are joins and their answers. `By SA alone` is a question and an answer for each destination. Processor time is that of the whole simulation by the
+endpoints that are simulated. Warm: some endpoints resolve all others again.
+
+{load}
+"
+    )
+}
+
+fn table(outcomes: &[Outcome], columns: &[Column]) -> String {
+    let mut table = Table::new();
+    table.load_preset(ASCII_MARKDOWN);
+    let all = || SETUP.iter().chain(columns);
+    table.set_header(all().map(|(heading, _)| *heading));
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for outcome in outcomes {
+        table.add_row(all().map(|(_, text)| text(outcome)));
+    }
+    table.to_string()
+}
+
+/// With a comma for each three digits.
+fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+/// With three digits or so, in a unit that fits.
+fn time(time: Duration) -> String {
+    match time.as_secs_f64() {
+        s if s < 1e-3 => format!("{:.0} us", s * 1e6),
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 300.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure to read")]
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_commas_and_times_units() {
+        assert_eq!([0, 999, 1000, 4_294_967].map(count), ["0", "999", "1,000", "4,294,967"]);
+        let times =
+            [0.000_005, 0.0046, 3.26, 900.0, 15_840.0].map(|s| time(Duration::from_secs_f64(s)));
+        assert_eq!(times, ["5 us", "4.6 ms", "3.3 s", "15.0 min", "4.4 h"]);
+    }
+}
