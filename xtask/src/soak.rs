@@ -32,6 +32,12 @@ enum What {
         #[arg(long, default_value_t = 50)]
         guests: u64,
     },
+    /// Have many hosts of one fabric, each with an ACM service of its own, resolve each other all at once
+    AcmPairs {
+        /// How many hosts there are
+        #[arg(long, default_value_t = 64)]
+        hosts: u16,
+    },
 }
 
 /// A run that shows what leaks at once.
@@ -42,16 +48,22 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("soak");
     match args.what {
         What::Xrc { cycles } => report.check("soak xrc", xrc(cycles)),
-        What::Acm { resolves, guests } => report.check("soak acm", acm(resolves, guests)),
+        What::Acm { resolves, guests } => {
+            let (resolves, guests) = (resolves.to_string(), guests.to_string());
+            let args = ["acm", "--resolves", &resolves, "--guests", &guests];
+            report.check("soak acm", of_acm(&args));
+        }
+        What::AcmPairs { hosts } => {
+            report.check("soak acm-pairs", of_acm(&["acm-pairs", "--hosts", &hosts.to_string()]));
+        }
     }
 }
 
 /// It has a directory of its own.
-fn acm(resolves: u64, guests: u64) -> Result<()> {
+fn of_acm(args: &[&str]) -> Result<()> {
     let rdmux = programs::build(&["rdmux-cli"])?.join("rdmux");
     let mut soak = sh::command(rdmux);
-    soak.args(["soak", "acm", "--resolves", &resolves.to_string()]);
-    soak.args(["--guests", &guests.to_string()]);
+    soak.arg("soak").args(args);
     ensure!(sh::run_lines(&mut soak, |_| ())?, "something grew, or went wrong");
     Ok(())
 }

@@ -65,13 +65,20 @@ pub(super) fn of_host(name: &str, status: &Status) -> Vec<Reading> {
 
 /// What a process has, as the kernel counts it.
 pub(super) fn of_process(name: &str, pid: u32) -> Result<Vec<Reading>> {
-    let files = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let value = resident(&status).with_context(|| format!("how large process {pid} is"))?;
+    let entries =
+        |what: &str| Ok::<_, anyhow::Error>(fs::read_dir(format!("/proc/{pid}/{what}"))?.count());
+    let value = memory(pid)?;
     Ok(vec![
         Reading { what: format!("{name}: resident memory"), value, unit: Unit::Bytes },
-        Reading::count(format!("{name}: open files"), files as u64),
+        Reading::count(format!("{name}: open files"), entries("fd")? as u64),
+        Reading::count(format!("{name}: threads"), entries("task")? as u64),
     ])
+}
+
+/// How much memory a process has, in bytes.
+pub(super) fn memory(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    resident(&status).with_context(|| format!("how large process {pid} is"))
 }
 
 /// `VmRSS:      1234 kB`, in bytes.

@@ -30,6 +30,8 @@ pub(crate) enum Soak {
     Xrc(XrcArgs),
     /// Resolve paths by ACM, cached and not, while hosts come and go
     Acm(acm::AcmArgs),
+    /// Have many hosts of one fabric, each with an ACM service of its own, resolve each other all at once
+    AcmPairs(acm::PairsArgs),
 }
 
 #[derive(Args)]
@@ -57,6 +59,7 @@ pub(crate) fn run(soak: &Soak) -> Result<ExitCode> {
     let flat = match soak {
         Soak::Xrc(args) => xrc(args.cycles)?,
         Soak::Acm(args) => acm::run(args)?,
+        Soak::AcmPairs(args) => acm::pairs(args)?,
     };
     Ok(if flat { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,5 +1,6 @@
 //! `rdmux soak acm`: paths by ACM, cached and not, while hosts come and go.
 
+mod pairs;
 mod scene;
 
 use std::io::Write as _;
@@ -27,12 +28,18 @@ pub(crate) struct AcmArgs {
     guests: u64,
 }
 
+pub(super) use self::pairs::{PairsArgs, run as pairs};
+
+/// As many adapters as there are hosts at the same time, and one more.
+const SHAPE: &str = "switch:4";
+/// The multicast protocol, and short times: guests are gone that are asked for.
+const OPTIONS: &str = "route_prot acm\ntimeout 50\nretries 1\nnegative_timeout_ms 0\n";
 /// The hosts that stay, and those that come and go.
 const HOSTS: [&str; 2] = ["soak-a", "soak-b"];
 const GUESTS: [&str; 2] = ["soak-c", "soak-d"];
 /// Resolves of a batch: one by multicast, then some by the socket, and the rest from shared memory.
-const BATCH: u64 = 16;
-const BY_SOCKET: u64 = 7;
+const BATCH: u64 = 128;
+const BY_SOCKET: u64 = 15;
 /// After so many batches clients hang up, and others close without hearing an answer.
 const HANG_UP: u64 = 64;
 /// How long a service may take to answer.
@@ -48,9 +55,9 @@ pub(super) fn run(args: &AcmArgs) -> Result<bool> {
     let warm_up = (args.resolves / 5).clamp(1, 50_000);
     let start = Instant::now();
     soak.play(warm_up, args, start)?;
-    let first = (soak.done, soak.read()?);
+    let first = (soak.done, soak.read(None)?);
     soak.play(args.resolves - warm_up, args, start)?;
-    let last = (soak.done, soak.read()?);
+    let last = (soak.done, soak.read(Some(&first.1))?);
     say!(
         "{} resolves in {}, {} of them by multicast; {} hosts have come and gone",
         soak.done,
@@ -62,7 +69,7 @@ pub(super) fn run(args: &AcmArgs) -> Result<bool> {
     // A service that was killed has left its sockets; the next one of its host removes them.
     for host in GUESTS {
         let guest = soak.scene.come(host)?;
-        soak.scene.go(host, guest, End::Told)?;
+        soak.scene.go(guest, End::Told)?;
     }
     let left = soak.scene.end()?;
     left.iter().for_each(|what| say!("left: {what}"));
@@ -99,7 +106,8 @@ impl Clients {
 
 impl Soak {
     fn new() -> Result<Self> {
-        let scene = Scene::new()?;
+        let mut scene = Scene::new(SHAPE, OPTIONS)?;
+        HOSTS.iter().try_for_each(|host| scene.add(host))?;
         let clients = Clients::of(scene.service(0));
         let this = Self { clients, done: 0, cold: 0, batches: 0, guests: 0, scene };
         found(&this.clients.library, HOSTS[0], HOSTS[1])?;
@@ -168,7 +176,7 @@ impl Soak {
         self.done += 2;
         self.cold += 2;
         self.guests += 1;
-        self.scene.go(host, guest, end)?;
+        self.scene.go(guest, end)?;
         // What is not there any more is not found.
         self.clients.library.flush(Some(name(host)?), TIMEOUT)?;
         match self.clients.library.resolve(Some(name(HOSTS[0])?), name(host)?, TIMEOUT) {
@@ -178,13 +186,13 @@ impl Soak {
         }
     }
 
-    /// What everybody has, when nothing goes on and nothing is cached.
-    fn read(&mut self) -> Result<Vec<gauge::Reading>> {
+    /// What everybody has, when nothing goes on and nothing is cached: as much as `wanted`, if that takes no longer than it may.
+    fn read(&mut self, wanted: Option<&[gauge::Reading]>) -> Result<Vec<gauge::Reading>> {
         for n in 0..HOSTS.len() {
             self.scene.service(n).client().flush(None, TIMEOUT)?;
         }
         self.clients = Clients::of(self.scene.service(0));
-        self.scene.read()
+        self.scene.read(wanted)
     }
 }
 

@@ -10,22 +10,19 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rdmux_acm_client::{Client, Places, Target};
 use rdmux_fabric::FabricName;
 use rdmux_fabric::client::{ConnectOptions, admin as fabric};
+use rdmux_fabric::proto::Snapshot;
 use rdmux_host::client::admin;
 use rdmux_host::{HostName, RuntimeDir};
 use rdmux_runtime::UserDir;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::gauge::{self, Reading};
-use super::{COMING, HOSTS, TIMEOUT};
+use super::{COMING, TIMEOUT};
 
-/// As many adapters as there are hosts at the same time, and one more.
-const SHAPE: &str = "switch:4";
 /// How long nothing changes where nothing goes on.
 const SETTLING: Duration = Duration::from_millis(50);
 /// How long the end of a process may be noticed late.
 const LATE: Duration = Duration::from_secs(10);
-/// The multicast protocol, and short times: guests are gone that are asked for.
-const OPTIONS: &str = "route_prot acm\ntimeout 50\nretries 1\nnegative_timeout_ms 0\n";
 /// Of a service's statistics those that do not grow with what was asked.
 const STATISTICS: [&str; 5] =
     ["clients", "known_addresses", "open_requests", "open_searches", "endpoints"];
@@ -45,17 +42,24 @@ pub(super) struct Scene {
     /// Where hosts are.
     hosts: RuntimeDir,
     up: Vec<String>,
+    /// Of the hosts that stay.
     services: Vec<Service>,
+    /// Of all services.
+    options: &'static str,
 }
 
 /// The ACM service of a host. It is killed when this is dropped.
 pub(super) struct Service {
+    host: String,
     child: Child,
+    /// The process of the host's own service.
+    host_pid: u32,
     places: Places,
 }
 
 impl Scene {
-    pub(super) fn new() -> Result<Self> {
+    /// A fabric of this shape without hosts, whose services have these options.
+    pub(super) fn new(shape: &str, options: &'static str) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("rdmux-soak-acm-{}", std::process::id()));
         let fabric = ConnectOptions {
             user: UserDir::at(&dir)?,
@@ -64,13 +68,26 @@ impl Scene {
             program: Some(std::env::current_exe()?),
         };
         let hosts = RuntimeDir::at(&dir)?;
-        let mut this = Self { dir, fabric, hosts, up: Vec::new(), services: Vec::new() };
-        this.rdmux(&["fabric", "up", "--shape", SHAPE])?;
-        for host in HOSTS {
-            let service = this.come(host)?;
-            this.services.push(service);
-        }
+        let this = Self { dir, fabric, hosts, up: Vec::new(), services: Vec::new(), options };
+        this.rdmux(&["fabric", "up", "--shape", shape])?;
         Ok(this)
+    }
+
+    /// A host comes up with its service, and stays until the end.
+    pub(super) fn add(&mut self, host: &str) -> Result<()> {
+        let service = self.come(host)?;
+        self.services.push(service);
+        Ok(())
+    }
+
+    /// The nodes of the fabric.
+    pub(super) fn show(&self) -> Result<Snapshot> {
+        Ok(fabric::show(&self.fabric, &FabricName::default())?)
+    }
+
+    /// The services of the hosts that stay.
+    pub(super) fn services(&self) -> &[Service] {
+        &self.services
     }
 
     /// The service of the n-th host.
@@ -82,19 +99,21 @@ impl Scene {
     pub(super) fn come(&mut self, host: &str) -> Result<Service> {
         self.rdmux(&["host", "up", host])?;
         self.up.push(host.to_owned());
+        let host_pid = admin::status(&self.hosts, &HostName::new(host)?)?.pid;
         let program = std::env::current_exe()?.with_file_name("ib_acm");
         ensure!(program.is_file(), "{} is missing: build all of rdmux-cli", program.display());
         let (addr, opts) = (self.dir.join("addr.cfg"), self.dir.join("opts.cfg"));
         let addr = addr.with_file_name(format!("{host}-addr.cfg"));
         fs::write(&addr, format!("{host} rdmux_ib0 1 default\n"))?;
-        fs::write(&opts, OPTIONS)?;
+        fs::write(&opts, self.options)?;
         let mut command = Command::new(program);
         self.equip(&mut command);
         command.args(["--host", host, "-P"]).arg("-A").arg(addr).arg("-O").arg(opts);
         command.env("RDMUX_DEVICE", "ib").stdin(Stdio::null());
         let child = command.spawn().context("cannot start ib_acm")?;
         let runtime = self.dir.join("hosts").join(host).join("acm");
-        let mut service = Service { child, places: Places::new(&runtime, &runtime) };
+        let places = Places::new(&runtime, &runtime);
+        let mut service = Service { host: host.to_owned(), child, host_pid, places };
         let start = Instant::now();
         while service.client().connect(TIMEOUT).is_err() {
             if let Some(status) = service.child.try_wait()? {
@@ -107,42 +126,49 @@ impl Scene {
     }
 
     /// A host goes, after its service.
-    pub(super) fn go(&mut self, host: &str, mut service: Service, end: End) -> Result<()> {
+    pub(super) fn go(&mut self, mut service: Service, end: End) -> Result<()> {
+        let host = service.host.clone();
         let signal = if end == End::Told { Signal::TERM } else { Signal::KILL };
         let pid = i32::try_from(service.child.id())?;
         kill_process(Pid::from_raw(pid).context("a process without a number")?, signal)?;
         let status = service.child.wait()?;
         ensure!(status.success() == (end == End::Told), "the ACM service of {host}: {status}");
-        self.rdmux(&["host", "down", host])?;
-        self.up.retain(|other| other != host);
+        self.rdmux(&["host", "down", &host])?;
+        self.up.retain(|other| *other != host);
         Ok(())
     }
 
-    /// What everybody has, when nothing goes on.
-    pub(super) fn read(&self) -> Result<Vec<Reading>> {
+    /// What everybody has, when nothing goes on: twice the same, or as many of everything as `wanted`, for which it waits [`LATE`] at most. On
+    /// a busy machine a service may hear late that who asked it has closed.
+    pub(super) fn read(&self, wanted: Option<&[Reading]>) -> Result<Vec<Reading>> {
         let start = Instant::now();
         let mut before = Vec::new();
         loop {
             let now = self.read_now()?;
-            if gauge::same_counts(&before, &now) {
+            if gauge::same_counts(wanted.unwrap_or(&before), &now) {
                 return Ok(now);
             }
-            ensure!(start.elapsed() < LATE, "what hosts and services have never settles");
+            if start.elapsed() > LATE {
+                ensure!(wanted.is_some(), "what hosts and services have never settles");
+                return Ok(now);
+            }
             before = now;
             sleep(SETTLING);
         }
     }
 
+    /// Services are counted before they are asked, for who asks is a client that they have.
     fn read_now(&self) -> Result<Vec<Reading>> {
         let mut readings = gauge::of_process("clients", std::process::id())?;
         let pid = fabric::status(&self.fabric, &FabricName::default())?.pid;
         readings.extend(gauge::of_process("fabric", pid)?);
-        for (host, service) in HOSTS.iter().zip(&self.services) {
-            let status = admin::status(&self.hosts, &HostName::new(host)?)?;
-            readings.extend(gauge::of_process(&format!("service of {host}"), status.pid)?);
-            readings.extend(gauge::of_host(host, &status));
+        for service in &self.services {
+            let host = service.host();
             let acm = format!("ib_acm of {host}");
-            readings.extend(gauge::of_process(&acm, service.child.id())?);
+            readings.extend(gauge::of_process(&acm, service.pid())?);
+            readings.extend(gauge::of_process(&format!("service of {host}"), service.host_pid)?);
+            let status = admin::status(&self.hosts, &HostName::new(host)?)?;
+            readings.extend(gauge::of_host(host, &status));
             let all = service.client().statistics(TIMEOUT)?;
             for name in STATISTICS {
                 let found = all.iter().find(|s| s.name.as_bytes() == name.as_bytes());
@@ -157,8 +183,8 @@ impl Scene {
 
     /// Ends everybody; processes and sockets that are there nevertheless.
     pub(super) fn end(mut self) -> Result<Vec<String>> {
-        for (host, service) in HOSTS.into_iter().zip(std::mem::take(&mut self.services)) {
-            self.go(host, service, End::Told)?;
+        for service in std::mem::take(&mut self.services) {
+            self.go(service, End::Told)?;
         }
         self.rdmux(&["fabric", "down"])?;
         let start = Instant::now();
@@ -202,6 +228,16 @@ impl Drop for Scene {
 }
 
 impl Service {
+    /// Its host's name.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// A client of it.
     pub(super) fn client(&self) -> Client {
         Client::new([Target::Tools(self.places())])

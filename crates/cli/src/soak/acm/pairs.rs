@@ -1,0 +1,204 @@
+//! `rdmux soak acm-pairs`: many hosts of one fabric, each with an ACM service that is a process of its own, each of which wants the paths to
+//! all others at the same time; with nothing known, and then again.
+
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use rdmux_acm_client::{Client, Reply, RequestId, Requests, Target};
+use rdmux_command::{output, say};
+use rdmux_fabric::proto::Snapshot;
+use rdmux_wire::acm::client::Query;
+use rdmux_wire::{Gid, Guid, Lid};
+
+use super::scene::{Scene, Service};
+use super::{TIMEOUT, gauge, name};
+
+#[derive(Args)]
+pub(crate) struct PairsArgs {
+    /// How many hosts there are
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(2..=250))]
+    hosts: u16,
+    /// How often all resolve all others, with nothing known before
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+}
+
+/// Paths of groups, and no announcements by which one host would know another that it has not asked for.
+const OPTIONS: &str = "route_prot acm\nannounce no\n";
+/// How long it may take until all hosts are up, and then until all find all others.
+const START: Duration = Duration::from_secs(300);
+/// What services count of what they send, and of questions to subnet administration.
+const REQUESTS: &str = "sent_requests";
+const ANSWERS: &str = "sent_answers";
+const QUESTIONS: [&str; 2] = ["joins", "route_queries"];
+
+/// A host as the fabric shows it.
+struct Host<'a> {
+    service: &'a Service,
+    control: Client,
+    gid: Gid,
+    lid: Lid,
+}
+
+/// What the services of all hosts have counted.
+#[derive(Clone, Copy)]
+struct Sums {
+    requests: u64,
+    answers: u64,
+    questions: u64,
+}
+
+/// Whether all went well, and nothing was left.
+pub(in super::super) fn run(args: &PairsArgs) -> Result<bool> {
+    let start = Instant::now();
+    let mut scene = Scene::new(&format!("fattree:{}", args.hosts), OPTIONS)?;
+    for n in 1..=args.hosts {
+        scene.add(&format!("pairs-{n}"))?;
+        ensure!(start.elapsed() < START, "{n} of {} hosts are up after {START:?}", args.hosts);
+    }
+    play(&scene, args, start)?;
+    let left = scene.end()?;
+    left.iter().for_each(|what| say!("left: {what}"));
+    Ok(left.is_empty())
+}
+
+fn play(scene: &Scene, args: &PairsArgs, start: Instant) -> Result<()> {
+    let up = start.elapsed();
+    // Until all have joined their groups, and switches have these.
+    let hosts = loop {
+        match hosts(scene).and_then(|hosts| all(&hosts).map(|_| hosts)) {
+            Ok(hosts) => break hosts,
+            Err(e) => ensure!(start.elapsed() < up + START, "not all find all others: {e:#}"),
+        }
+    };
+    let memory: Vec<_> =
+        hosts.iter().map(|host| gauge::memory(host.service.pid())).collect::<Result<_>>()?;
+    say!(
+        "{} hosts, with an ib_acm of {} each, up in {}, all found in {}",
+        hosts.len(),
+        output::bytes(memory.iter().sum::<u64>() / memory.len() as u64),
+        output::time(up),
+        output::time(start.elapsed())
+    );
+    for _ in 0..args.rounds {
+        hosts.iter().try_for_each(|host| host.control.flush(None, TIMEOUT).map(drop))?;
+        round("cold", &hosts)?;
+    }
+    let warm = round("warm", &hosts)?;
+    ensure!(warm.requests == 0 && warm.questions == 0, "what is known was asked for");
+    Ok(())
+}
+
+/// All resolve all others; prints what that took, and returns what it made them send.
+fn round(what: &str, hosts: &[Host<'_>]) -> Result<Sums> {
+    let before = sums(hosts)?;
+    let time = all(hosts)?;
+    let after = sums(hosts)?;
+    let sums = Sums {
+        requests: after.requests - before.requests,
+        answers: after.answers - before.answers,
+        questions: after.questions - before.questions,
+    };
+    let each = |n: u64| n as f64 / hosts.len() as f64;
+    say!(
+        "{what}: {} pairs in {}; of each host {:.2} requests to all, {:.2} answers, {:.2} questions to subnet administration",
+        hosts.len() * (hosts.len() - 1),
+        output::time(time),
+        each(sums.requests),
+        each(sums.answers),
+        each(sums.questions)
+    );
+    Ok(sums)
+}
+
+fn hosts(scene: &Scene) -> Result<Vec<Host<'_>>> {
+    let shown = scene.show()?;
+    scene.services().iter().map(|service| Host::of(service, &shown)).collect()
+}
+
+/// Each host has a client, which asks for all others and then waits for the answers. Returns the time from when all begin until the last has
+/// all, whose paths must lead where the fabric has them.
+fn all(hosts: &[Host<'_>]) -> Result<Duration> {
+    let barrier = Barrier::new(hosts.len() + 1);
+    thread::scope(|scope| {
+        let threads: Vec<_> = hosts
+            .iter()
+            .map(|host| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    let requests = Requests::new([Target::Tools(host.service.places())]);
+                    // All come here, also who fails.
+                    barrier.wait();
+                    host.resolve(requests?, hosts).map(|()| Instant::now())
+                })
+            })
+            .collect();
+        barrier.wait();
+        let start = Instant::now();
+        let ends = threads.into_iter().map(|thread| {
+            thread.join().map_err(|_| anyhow::anyhow!("a client panicked")).and_then(|end| end)
+        });
+        let ends: Vec<Instant> = ends.collect::<Result<_>>()?;
+        Ok(ends
+            .into_iter()
+            .max()
+            .map_or(Duration::ZERO, |end| end.saturating_duration_since(start)))
+    })
+}
+
+impl<'a> Host<'a> {
+    fn of(service: &'a Service, shown: &Snapshot) -> Result<Self> {
+        let name = service.host();
+        let node = shown.nodes.iter().find(|node| node.host.as_deref() == Some(name));
+        let node = node.with_context(|| format!("{name} has no adapter"))?;
+        let lid = node.ports.first().context("an adapter without a port")?.lid;
+        ensure!(lid.is_unicast(), "{name} has no LID yet");
+        // An adapter's port has the GUID behind its node's.
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(node.guid.0 + 1));
+        Ok(Self { service, control: service.client(), gid, lid })
+    }
+
+    fn resolve(&self, mut requests: Requests, hosts: &[Host<'_>]) -> Result<()> {
+        let source = Some(name(self.service.host())?);
+        let mut asked: BTreeMap<RequestId, &Host<'_>> = BTreeMap::new();
+        for other in hosts.iter().filter(|other| other.gid != self.gid) {
+            let dest = name(other.service.host())?;
+            let query = Query::Resolve { source, dest, cached_only: false };
+            asked.insert(requests.start(&query, TIMEOUT), other);
+        }
+        while let Some((id, answer)) = requests.wait(TIMEOUT) {
+            let other = asked.remove(&id).context("an answer to nothing")?;
+            let ends = || format!("from {} to {}", self.service.host(), other.service.host());
+            let Reply::Paths(paths) = answer.with_context(ends)? else {
+                anyhow::bail!("{}: an answer that is no path", ends())
+            };
+            let path = &paths.paths.first().with_context(ends)?.path;
+            let is_right = (path.sgid, path.dgid) == (self.gid, other.gid)
+                && (path.slid, path.dlid) == (self.lid, other.lid);
+            ensure!(is_right, "{}: a path elsewhere: {path:?}", ends());
+        }
+        ensure!(asked.is_empty(), "{}: {} paths did not come", self.service.host(), asked.len());
+        Ok(())
+    }
+}
+
+fn sums(hosts: &[Host<'_>]) -> Result<Sums> {
+    let mut sums = Sums { requests: 0, answers: 0, questions: 0 };
+    for host in hosts {
+        let all = host.control.statistics(TIMEOUT)?;
+        let count = |name: &str| {
+            let found = all.iter().find(|s| s.name.as_bytes() == name.as_bytes());
+            Ok::<_, anyhow::Error>(found.with_context(|| format!("no count of {name}"))?.value)
+        };
+        sums.requests += count(REQUESTS)?;
+        sums.answers += count(ANSWERS)?;
+        for name in QUESTIONS {
+            sums.questions += count(name)?;
+        }
+    }
+    Ok(sums)
+}
