@@ -115,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn sample_behaves_as_all_within_a_tenth_with_and_without_loss() {
+    fn sample_behaves_as_all_within_a_fifth_with_and_without_loss() {
         for loss_ppm in [0, 10_000] {
             let setup = Setup { endpoints: 256, recv_depth: 128, loss_ppm, ..Setup::default() };
             let all = run(&Setup { sample: 256, ..setup });
             let some = run(&Setup { sample: 32, ..setup });
-            let near = |a: f64, b: f64| (a - b).abs() <= 0.1 * a.max(b);
+            let near = |a: f64, b: f64| (a - b).abs() <= 0.2 * a.max(b);
             assert!(
                 near(all.requests_per_endpoint, some.requests_per_endpoint),
                 "{all:?} {some:?}"
