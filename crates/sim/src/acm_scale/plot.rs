@@ -56,6 +56,8 @@ fn draw(area: &Area<'_>, title: &str, rows: &[&Outcome], lines: &[Line]) -> Resu
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 16))
         .margin(12)
+        // The last number has its middle at the edge.
+        .margin_right(30)
         .x_label_area_size(36)
         .y_label_area_size(64)
         .build_cartesian_2d(
