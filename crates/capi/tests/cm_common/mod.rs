@@ -18,6 +18,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ptr::{null, null_mut};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_storage};
 use rdmux_capi as _;
@@ -437,14 +438,21 @@ impl Buffer {
     }
 }
 
+/// How long what must come may take, on a starved machine, too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The next completion.
 pub unsafe fn poll(cq: *mut ibv_cq) -> ibv_wc {
+    let since = Instant::now();
     unsafe {
         let mut wc: ibv_wc = std::mem::zeroed();
         let poll = (*(*cq).context).ops.poll_cq.unwrap();
         loop {
             match poll(cq, 1, &raw mut wc) {
-                0 => std::thread::yield_now(),
+                0 => {
+                    assert!(since.elapsed() < PATIENCE, "no completion");
+                    std::thread::yield_now();
+                }
                 n => {
                     assert_eq!(n, 1);
                     return wc;
