@@ -102,7 +102,7 @@ fn attach(options: &ConnectOptions, fabric: &FabricName, n: u16) -> (Attachment,
     let (mut attachment, _) =
         Attachment::open(options, fabric, &format!("h{n}"), Guid(n.into())).unwrap();
     let addr = SocketAddr::from(([127, 0, 0, 1], 4000 + n));
-    attachment.set_endpoint(addr, false).unwrap();
+    attachment.set_endpoint(addr, false, false).unwrap();
     attachment.refresh().unwrap();
     attachment.refresh().unwrap();
     (attachment, addr)

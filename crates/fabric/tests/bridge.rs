@@ -201,7 +201,7 @@ fn host_that_is_reached_by_its_own_machine_alone_is_no_peer_of_others() {
     let far = Host::by(&joined.options, &fabric.name, "far", Guid(2), 1);
     let mut only = Host::by(&joined.options, &fabric.name, "only", Guid(3), 1);
     let addr = only.addr();
-    only.attachment.set_endpoint(addr, false).unwrap();
+    only.attachment.set_endpoint(addr, false, false).unwrap();
     only.attachment.refresh().unwrap();
     let peer = |host: &Host| host.view.peer(host.view.way(only.lid()).unwrap().peer);
     while peer(&near).is_some() {

@@ -45,7 +45,7 @@ impl Host {
 
     /// Says where it takes packets, and waits for the answer.
     fn says(&mut self, addr: SocketAddr) {
-        self.attachment.set_endpoint(addr, false).unwrap();
+        self.attachment.set_endpoint(addr, false, false).unwrap();
         let first = self.attachment.refresh().unwrap();
         let mut answers = usize::from(first.events.is_empty());
         while answers < 2 {
@@ -62,7 +62,8 @@ impl Host {
 
     fn peer(&self) -> Peer {
         let own = self.view.own();
-        Peer { addr: self.addr, port_guid: self.described.port.guid, lid: own.lid, lmc: own.lmc }
+        let (addr, port_guid) = (self.addr, self.described.port.guid);
+        Peer { addr, port_guid, lid: own.lid, lmc: own.lmc, multicast: false }
     }
 
     fn way_to(&self, to: &Host) -> Option<Way> {
@@ -365,7 +366,7 @@ fn attachment_that_is_polled_for_has_a_table_and_no_address_that_is_none() {
     let view = RouteView::map(attachment.routes().unwrap()).unwrap();
     assert_eq!(view.epoch(), 1);
     for addr in ["0.0.0.0:9", "[::]:9", "127.0.0.1:0", "192.0.2.1:9"] {
-        let e = attachment.set_endpoint(addr.parse().unwrap(), true).unwrap_err();
+        let e = attachment.set_endpoint(addr.parse().unwrap(), true, false).unwrap_err();
         assert_eq!(e.errno(), libc::EINVAL, "{e}");
     }
     attachment.refresh().unwrap();

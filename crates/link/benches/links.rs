@@ -171,7 +171,13 @@ fn ib_port(n: u8, peer: Option<&IbWire>) -> (IbWire, RouteTable) {
     if let Some(peer) = peer {
         let id = PeerId::new(1).unwrap();
         let lid = Lid(2 * u16::from(n));
-        let at = Peer { addr: peer.port().local_addr(), port_guid: Guid(1), lid, lmc: 0 };
+        let at = Peer {
+            addr: peer.port().local_addr(),
+            port_guid: Guid(1),
+            lid,
+            lmc: 0,
+            multicast: false,
+        };
         table.set_peer(id, Some(&at)).unwrap();
         let (mtu, rate) = (Mtu::M4096, 3);
         let way = Way { peer: id, hops: 1, mtu, rate, sls: 1, pkeys: 1, back: 1, answered: 1 };

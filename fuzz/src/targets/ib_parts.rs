@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use rdmux_link::ib::encap::Encap;
+use rdmux_link::ib::multicast;
 use rdmux_link::ib::reassembly::{Joined, Reassembly};
+use rdmux_wire::Guid;
 use rdmux_wire::ib_packet::Parts;
 
 use super::wire_ib;
@@ -27,6 +29,35 @@ pub fn ib_parts(mut data: &[u8]) {
         }
         assert!(reassembly.under_way() <= Reassembly::MOST);
     }
+}
+
+/// A datagram for all members of a group, which is read for a port of a fabric: both are before it. What is for the port is the end of the
+/// datagram, and written again with the same ports it is the same datagram.
+pub fn ib_group(data: &[u8]) {
+    let Some((head, datagram)) = data.split_first_chunk::<16>() else { return };
+    let [fabric, port] = [0, 8].map(|at| u64::from_be_bytes(std::array::from_fn(|i| head[at + i])));
+    let Ok(Some(packet)) = multicast::parse(datagram, fabric, Guid(port)) else { return };
+    let ports = &datagram[16..datagram.len() - packet.len()];
+    let ports = ports.as_chunks().0.iter().map(|guid| Guid(u64::from_be_bytes(*guid)));
+    assert!(ports.clone().any(|guid| guid.0 == port));
+    let mut written = Vec::new();
+    multicast::put(fabric, ports, packet, &mut written);
+    assert_eq!(written, datagram);
+    let _ = Parts::split(packet).map(|parts| parts.right_icrc());
+}
+
+/// Packets, each for some ports.
+///
+/// # Errors
+/// When the captures cannot be read.
+pub fn group_datagrams() -> Result<Vec<Vec<u8>>> {
+    let seed = |(n, packet): (usize, Vec<u8>)| {
+        let ports = (1..=1 + n % 5).map(|n| Guid(n as u64)).collect::<Vec<_>>();
+        let mut datagram = Vec::new();
+        multicast::put(7, ports.into_iter(), &packet, &mut datagram);
+        [&7_u64.to_be_bytes()[..], &1_u64.to_be_bytes(), &datagram].concat()
+    };
+    Ok(wire_ib::packets()?.into_iter().enumerate().map(seed).collect())
 }
 
 /// Packets, each in some parts.

@@ -57,6 +57,7 @@ targets! {
     "iwarp_wire_fpdu" iwarp_wire::iwarp_wire_fpdu, corpus::fpdus, "iWARP: streams of frames, with CRC and markers or without";
     "iwarp_wire_segment" iwarp_wire::iwarp_wire_segment, corpus::segments, "iWARP: DDP headers, RDMAP's payloads, Terminates";
     "ib_parts" ib_parts::ib_parts, ib_parts::datagrams, "InfiniBand over UDP: any datagrams, in any order, to the reassembly of packets";
+    "ib_group" ib_parts::ib_group, ib_parts::group_datagrams, "the same: a datagram for all members of a group on one machine";
     "wire_ipoib" ipoib::wire_ipoib, ipoib::datagrams, "IP over InfiniBand: datagrams of ARP and neighbour discovery";
     "ipoib_neighbours" ipoib::ipoib_neighbours, ipoib::conversations, "the same: any datagrams, questions and timeouts in any order";
     "ipoib_memberships" ipoib::ipoib_memberships, ipoib::members, "groups of a port: any joins, leaves, answers and losses in any order";

@@ -84,13 +84,18 @@ impl Attachment {
     }
 
     /// Says where this host takes packets for the port, at a loopback address, and whether it does at all addresses of the machine, so that hosts of
-    /// other machines may send them. From the next update on, which answers this, its route table is kept, and
+    /// other machines may send them; and whether it hears groups by the machine's IP multicast, which only who takes packets at no other address can. From the next update on, which answers this, its route table is kept, and
     /// the tables of others have ways to it. It may be said again.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `EOPNOTSUPP` where there is no table, and with `EINVAL` for what is no loopback address or for port 0;
     /// [`FabricError::Gone`] and those of the connection.
-    pub fn set_endpoint(&mut self, addr: SocketAddr, everywhere: bool) -> Result<(), FabricError> {
+    pub fn set_endpoint(
+        &mut self,
+        addr: SocketAddr,
+        everywhere: bool,
+        multicast: bool,
+    ) -> Result<(), FabricError> {
         let refused = |why: &str, errno| FabricError::Refused {
             what: format!("take packets at {addr}"),
             why: why.to_owned(),
@@ -104,7 +109,7 @@ impl Attachment {
             let why = "data goes to a loopback address and a port of this machine";
             return Err(refused(why, libc::EINVAL));
         }
-        self.link.tell(&AttachmentRequest::Endpoint { addr, everywhere })
+        self.link.tell(&AttachmentRequest::Endpoint { addr, everywhere, multicast })
     }
 
     /// The next change of the port, if there is one. The descriptor is readable when there is.

@@ -59,6 +59,8 @@ pub enum AttachmentRequest {
         addr: SocketAddr,
         /// Whether packets are taken at this UDP port at all addresses of the machine, so that hosts of other machines can send them.
         everywhere: bool,
+        /// Whether the host hears groups by the machine's IP multicast ([`rdmux_link::ib::multicast`]).
+        multicast: bool,
     },
     /// Tells, with a descriptor: a process counts what it sends by the port in these rows ([`rdmux_link::rows`]), in place of those that it had.
     Rows {

@@ -45,7 +45,7 @@ pub use tables::{SwitchTables, Tables};
 pub use update::{Entry, RowEntry, TableUpdate, WayEntry};
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The most bytes of a name in a message.
 pub const MAX_NAME: usize = 64;

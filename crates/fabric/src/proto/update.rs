@@ -80,7 +80,8 @@ pub struct PeerEntry {
 }
 
 impl From<&Peer> for PeerEntry {
-    fn from(&Peer { addr, port_guid, lid, lmc }: &Peer) -> Self {
+    /// That it hears groups by its own machine's multicast is not told: another machine is.
+    fn from(&Peer { addr, port_guid, lid, lmc, multicast: _ }: &Peer) -> Self {
         Self { addr, port_guid, lid, lmc }
     }
 }
@@ -118,7 +119,7 @@ impl Entry {
     pub(crate) const WAYS: usize = 512;
 
     pub(crate) fn own(port: &OwnPort) -> Self {
-        let OwnPort { active, lid, lmc, mtu, gid_prefix, port_guid, pkeys } = port;
+        let OwnPort { active, lid, lmc, mtu, gid_prefix, port_guid, multicast: _, pkeys } = port;
         let used = pkeys.iter().rposition(|key| *key != Pkey(0)).map_or(0, |last| last + 1);
         Self::Own {
             active: *active,
@@ -190,6 +191,7 @@ impl Entry {
                     port_guid,
                     lid,
                     lmc,
+                    multicast: false,
                 });
                 table.set_peer(id, peer.as_ref()).map_err(|_| NONE)
             }
@@ -294,6 +296,7 @@ mod tests {
             port_guid: Guid(u64::MAX),
             lid: Lid(0xbfff),
             lmc: 7,
+            multicast: false,
         };
         let id = PeerId::new(4095).unwrap();
         let route = Route { id: RouteId(u64::MAX), way: Some(way(7)) };
@@ -341,7 +344,7 @@ mod tests {
             pkeys: vec![Pkey(1); pkeys],
         };
         let (addr, lid) = ("0.0.0.0:1".parse().unwrap(), Lid(1));
-        let nowhere = Peer { addr, port_guid: Guid(1), lid, lmc: 0 };
+        let nowhere = Peer { addr, port_guid: Guid(1), lid, lmc: 0, multicast: false };
         for entry in [
             own(8, mtu, 1),
             own(0, 0, 1),

@@ -332,8 +332,8 @@ impl Core {
                 });
                 self.store.touch();
             }
-            AttachmentRequest::Endpoint { addr, everywhere } => {
-                if !self.set_endpoint(id, addr, everywhere) {
+            AttachmentRequest::Endpoint { addr, everywhere, multicast } => {
+                if !self.set_endpoint(id, addr, (everywhere, multicast)) {
                     return Err(Ends::Broke("an address to which nothing can be sent"));
                 }
             }

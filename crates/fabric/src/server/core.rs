@@ -111,7 +111,7 @@ impl Core {
             files: Files::default(),
             nodes: Nodes::new(&topology),
             attachments: Attachments::default(),
-            published: Published::default(),
+            published: Published::new(),
             counts: Counts::new(),
             closer: Closer::default(),
             store,

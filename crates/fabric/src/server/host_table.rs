@@ -37,12 +37,12 @@ struct Far {
 }
 
 impl Table {
-    /// A new one, and its descriptor for a host of this machine.
+    /// A new one on the fabric with this number, and its descriptor for a host of this machine.
     ///
     /// # Errors
     /// Those of memory and descriptors.
-    pub(super) fn create(place: Option<Place>) -> io::Result<(Self, Option<OwnedFd>)> {
-        let table = RouteTable::create()?;
+    pub(super) fn create(fabric: u64, place: Option<Place>) -> io::Result<(Self, Option<OwnedFd>)> {
+        let table = RouteTable::of_fabric(fabric)?;
         let Some(place) = place else {
             let fd = table.fd().try_clone()?;
             return Ok((Self { table, far: None }, Some(fd)));
@@ -135,7 +135,7 @@ mod tests {
     fn bridge_is_told_what_has_changed_in_messages_that_fit() {
         let machine = Machines::for_tests();
         let place = Place { machine, connection: 7 };
-        let (mut table, fd) = Table::create(Some(place)).unwrap();
+        let (mut table, fd) = Table::create(7, Some(place)).unwrap();
         assert!(fd.is_none() && table.take_updates().is_empty());
         let way = |n: u16| {
             let peer = PeerId::new(1 + n % 4000).unwrap();

@@ -34,6 +34,8 @@ type Key = (PortId, Lid);
 /// The route tables of all attached hosts.
 #[derive(Debug, Default)]
 pub struct Published {
+    /// Tells the fabrics of a machine apart where their hosts hear each other's groups.
+    number: u64,
     /// Of hosts that have not said where they take packets.
     silent: BTreeMap<PortId, Table>,
     /// Of those that have.
@@ -79,7 +81,7 @@ impl Host {
             (Some(here), None) => here.near(),
         };
         let addr = SocketAddr::new(ip, known.addr.port());
-        other.everywhere.then_some(Peer { addr, ..known })
+        other.everywhere.then_some(Peer { addr, multicast: false, ..known })
     }
 }
 
@@ -92,10 +94,19 @@ struct Walk {
 }
 
 impl Published {
+    /// No hosts.
+    pub fn new() -> Self {
+        let mut number = [0; 8];
+        if let Err(error) = getrandom::fill(&mut number) {
+            tracing::warn!(%error, "the fabric has no number of its own");
+        }
+        Self { number: u64::from_ne_bytes(number), ..Self::default() }
+    }
+
     /// A table for the port of a host that attaches, on this machine or at another place, where its bridge has a copy. Returns the descriptor
     /// for a host of this machine; none if the system gives none, and then the host sends no data.
     pub fn open(&mut self, port: PortId, place: Option<Place>) -> Option<OwnedFd> {
-        match Table::create(place.clone()) {
+        match Table::create(self.number, place.clone()) {
             Ok((table, fd)) => {
                 self.silent.insert(port, table);
                 if let Some(place) = place {
@@ -174,7 +185,7 @@ impl Published {
                 (std::mem::take(&mut self.silent), std::mem::take(&mut self.counts));
             self.walks.values().for_each(|walk| counts.retire(walk.id));
             counts.read_changed(subnet);
-            *self = Self { silent, counts, ..Self::default() };
+            *self = Self { number: self.number, silent, counts, ..Self::default() };
             return subnet.keep_changes(false);
         }
         let hosts_changed = std::mem::take(&mut self.hosts_changed);
@@ -244,7 +255,7 @@ impl Published {
         }
         for &port in &changed {
             let Some(host) = self.hosts.get_mut(&port) else { continue };
-            host.own = own_port(subnet, port);
+            host.own = own_port(subnet, port, host.peer.multicast);
             said(host.table.set_own(&host.own));
             let groups = subnet.groups_from(port);
             dirty.extend(groups.into_iter().map(|mlid| (port, mlid)));
@@ -425,7 +436,7 @@ fn lids(own: &OwnPort) -> impl Iterator<Item = Lid> + use<> {
 }
 
 /// What a host is told of its own port.
-fn own_port(subnet: &Subnet, port: PortId) -> OwnPort {
+fn own_port(subnet: &Subnet, port: PortId, multicast: bool) -> OwnPort {
     let Some(view) = subnet.port(port) else { return OwnPort::default() };
     let mut own = OwnPort {
         active: view.state() == PortState::ACTIVE,
@@ -434,6 +445,7 @@ fn own_port(subnet: &Subnet, port: PortId) -> OwnPort {
         mtu: Mtu::from_code(view.info().neighbor_mtu).unwrap_or(Mtu::M256),
         gid_prefix: view.info().gid_prefix,
         port_guid: view.guid(),
+        multicast,
         ..OwnPort::default()
     };
     own.pkeys.iter_mut().zip(view.pkeys()).for_each(|(own, key)| *own = *key);
@@ -454,7 +466,7 @@ impl Core {
         &mut self,
         id: ConnectionId,
         addr: SocketAddr,
-        everywhere: bool,
+        (everywhere, multicast): (bool, bool),
     ) -> bool {
         let Some(Part::Attachment { port, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return true;
@@ -463,7 +475,9 @@ impl Core {
         let port_guid = self.world.subnet().port(port).map(|view| view.guid()).unwrap_or_default();
         let is_one = addr.ip().is_loopback() && addr.port() != 0;
         if is_one {
-            let peer = Peer { addr, port_guid, lid: Lid::NONE, lmc: 0 };
+            // Who takes packets at all addresses has others that do not hear the machine's groups.
+            let multicast = multicast && !everywhere;
+            let peer = Peer { addr, port_guid, lid: Lid::NONE, lmc: 0, multicast };
             self.published.set_endpoint(port, peer, everywhere);
         }
         is_one

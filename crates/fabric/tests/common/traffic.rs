@@ -97,7 +97,7 @@ impl Host {
 
     /// Says where it takes packets, and waits for the answer.
     fn says(&mut self) {
-        self.attachment.set_endpoint(self.addr(), self.described.is_joined).unwrap();
+        self.attachment.set_endpoint(self.addr(), self.described.is_joined, false).unwrap();
         let first = self.attachment.refresh().unwrap();
         let mut answers = usize::from(first.events.is_empty());
         while answers < 2 {

@@ -485,6 +485,21 @@ impl Control for HostClient {
         .map_err(control_error)
     }
 
+    fn group_wire(
+        &self,
+        port: u8,
+        mgid: Gid,
+        socket: BorrowedFd<'_>,
+    ) -> Result<Option<DriverWire>, ControlError> {
+        let Some(routes) = self.routes_of(port).filter(|_| self.info.kind.is_on_fabric()) else {
+            return Ok(None);
+        };
+        let wire = socket.try_clone_to_owned();
+        let wire = wire.and_then(|fd| IbWire::of_group(fd, mgid, routes.clone()));
+        let wire = wire.map_err(|e| control_error(HostError::io("use a group's socket", e)))?;
+        Ok(Some(DriverWire::Ib(Arc::new(wire))))
+    }
+
     fn detach_multicast(&self, port: u8, qpn: Qpn, mgid: Gid) -> Result<(), ControlError> {
         self.done(&Request::DetachMulticast { port, qpn, mgid }, || {
             format!("leave {} for queue pair {qpn}", mgid.ip())

@@ -15,7 +15,7 @@ use rdmux_cm::{IdHandle, JoinQuery};
 use rdmux_link::McastSocket;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_wire::{Gid, Mtu, Qpn};
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, Socket, Type};
 
 use super::addresses::Row;
 use super::clients::ClientId;
@@ -54,7 +54,7 @@ impl Groups {
         if entry.ids.is_none() {
             let socket =
                 Socket::new(Domain::for_address(SocketAddr::new(group, 0)), Type::DGRAM, None)?;
-            change_membership(&socket, group, row.ip, row.interface.index, true)?;
+            join(&socket, group, row.ip, row.interface.index)?;
             entry.ids = Some(socket);
         }
         entry.members.insert(member);
@@ -157,30 +157,19 @@ impl Group {
         let interface = self.interface;
         self.processes.retain(|client, socket| {
             let used = members.iter().any(|m| matches!(m, Member::Qp(c, _) if c == client));
-            if !used {
-                let socket = SockRef::from(socket.port());
-                if let Err(e) = change_membership(&socket, group, local, interface, false) {
-                    tracing::debug!("leaving {group} on {local}: {e}");
-                }
+            if !used && let Err(e) = socket.leave(interface) {
+                tracing::debug!("leaving {group} on {local}: {e}");
             }
             used
         });
     }
 }
 
-/// Joins or leaves a group with a socket.
-fn change_membership(
-    socket: &Socket,
-    group: IpAddr,
-    local: IpAddr,
-    interface: u32,
-    join: bool,
-) -> io::Result<()> {
-    match (group, local, join) {
-        (IpAddr::V4(group), IpAddr::V4(local), true) => socket.join_multicast_v4(&group, &local),
-        (IpAddr::V4(group), IpAddr::V4(local), false) => socket.leave_multicast_v4(&group, &local),
-        (IpAddr::V6(group), IpAddr::V6(_), true) => socket.join_multicast_v6(&group, interface),
-        (IpAddr::V6(group), IpAddr::V6(_), false) => socket.leave_multicast_v6(&group, interface),
+/// Joins a group with a socket.
+fn join(socket: &Socket, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
+    match (group, local) {
+        (IpAddr::V4(group), IpAddr::V4(local)) => socket.join_multicast_v4(&group, &local),
+        (IpAddr::V6(group), IpAddr::V6(_)) => socket.join_multicast_v6(&group, interface),
         _ => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
     }
 }
@@ -235,13 +224,7 @@ impl Core {
         let port = self.options.config.service.port;
         let joined = self.groups.join_qp(client, qpn, group, row, port);
         self.groups.drop_empty();
-        joined.map_err(|e| match e {
-            OpenError::Io { ref source, .. } => {
-                Failure::new(source.raw_os_error().unwrap_or(libc::EIO), e.to_string())
-            }
-            OpenError::InUse { .. } => Failure::new(libc::EADDRINUSE, e.to_string()),
-            OpenError::NotLocal { .. } => Failure::new(libc::EADDRNOTAVAIL, e.to_string()),
-        })
+        joined.map_err(|e| Failure::new(e.errno(), e.to_string()))
     }
 
     /// Detaches a queue pair.

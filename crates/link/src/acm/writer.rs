@@ -67,7 +67,7 @@ impl PathTable {
     /// displaced another key's entry that still held.
     pub fn put(&mut self, key: &Key, entry: &Entry, now: u64) -> bool {
         let hash = key.hash(self.seed);
-        let slots = window(hash, self.slots).map(|slot| (self.use_of(slot, key, now), slot));
+        let slots = window(hash, self.slots).map(|slot| (self.use_of(slot, hash, key, now), slot));
         let Some((used, slot)) = slots.min() else { return false };
         self.write(slot, hash, &content(key, entry, self.epoch));
         !matches!(used, Use::Other(_))
@@ -75,8 +75,9 @@ impl PathTable {
 
     /// Withdraws what a key resolves to. Returns whether there was an entry.
     pub fn remove(&mut self, key: &Key) -> bool {
-        let same = |slot: &usize| self.use_of(*slot, key, 0) == Use::Same;
-        let slot = window(key.hash(self.seed), self.slots).find(same);
+        let hash = key.hash(self.seed);
+        let same = |slot: &usize| self.use_of(*slot, hash, key, 0) == Use::Same;
+        let slot = window(hash, self.slots).find(same);
         if let Some(slot) = slot {
             self.write(slot, 0, &[0; WORDS]);
         }
@@ -106,9 +107,17 @@ impl PathTable {
         holds.then(|| parsed(&content)).flatten()
     }
 
-    fn use_of(&self, slot: usize, key: &Key, now: u64) -> Use {
-        if self.map.word(slot + at::HASH).load(Ordering::Relaxed) == 0 {
-            return Use::Free;
+    fn use_of(&self, slot: usize, hash: u64, key: &Key, now: u64) -> Use {
+        let content = |i| self.map.word(slot + at::CONTENT + 8 * i).load(Ordering::Relaxed);
+        match self.map.word(slot + at::HASH).load(Ordering::Relaxed) {
+            0 => return Use::Free,
+            // As nearly always: it is not read as a whole.
+            other if other != hash => {
+                let (epoch, expiry) = (content(word::EPOCH), content(word::EXPIRY));
+                let holds = epoch == self.epoch && expiry > now;
+                return if holds { Use::Other(expiry) } else { Use::Free };
+            }
+            _ => {}
         }
         match self.held(slot, now) {
             Some((held, _)) if held == *key => Use::Same,

@@ -8,6 +8,7 @@
 //! - [`Routes`]: the table that holds now, the port's GIDs, and counters
 //! - `batch`: datagrams out, several in one system call; [`Sender`]: which packets leave, and where to
 //! - `receiver`: which packets are let in
+//! - [`multicast`]: one datagram for all members of a group that are on this machine
 //! - [`SentCounts`]: what is counted for the ports on the way
 //! - [`KeyViolation`]: packets with wrong keys, of which the subnet's manager is told
 //! - [`Outlet`]: what takes datagrams, a socket for example
@@ -25,6 +26,7 @@ mod counting;
 pub mod drops;
 pub mod encap;
 mod guard;
+pub mod multicast;
 mod outlet;
 pub mod reassembly;
 mod receiver;

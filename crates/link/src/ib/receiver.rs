@@ -7,7 +7,7 @@ use rdmux_wire::{Gid, Grh, Pkey, Qpn};
 
 use super::reassembly::Joined;
 use super::state::Known;
-use super::{Encap, IbDrop, KeyViolation, Reassembly, Routes, Violated};
+use super::{Encap, IbDrop, KeyViolation, Reassembly, Routes, Violated, multicast};
 use crate::udp::{SERVICE_QPNS, SLOT_SHIFT, SLOTS};
 use crate::wire::IbRoute;
 
@@ -49,6 +49,14 @@ pub(super) struct Admitted<'a> {
     pub(super) route: IbRoute,
 }
 
+impl Admitted<'_> {
+    /// The destination GID of its GRH.
+    fn dgid(&self) -> Option<Gid> {
+        let grh = self.route.grh.as_ref()?;
+        grh.last_chunk::<16>().copied().map(Gid)
+    }
+}
+
 impl Receiver {
     /// Brings it up to date: before each burst.
     pub(super) fn refresh(&mut self, routes: &Routes) {
@@ -80,19 +88,41 @@ impl Receiver {
                 routes.count(IbDrop::RxStray, 1);
                 return Came::Stray;
             }
-            return match known.admit(&encap, body) {
+            return match known.admit(Some(encap.steer), body) {
                 Ok(admitted) => Came::Packet(admitted),
                 Err(why) => refused(routes, why, body),
             };
         }
         match reassembly.join(from, &encap, body) {
-            Joined::Whole(packet) => match known.admit(&encap, packet) {
+            Joined::Whole(packet) => match known.admit(Some(encap.steer), packet) {
                 Ok(admitted) => Came::Joined(admitted),
                 Err(why) => refused(routes, why, packet),
             },
             Joined::Begun { gave_up: true } => lost(routes, IbDrop::RxGivenUp),
             Joined::Twice => lost(routes, IbDrop::RxPart),
             Joined::Begun { gave_up: false } | Joined::Waits => Came::Nothing,
+        }
+    }
+
+    /// Takes a datagram that came to a socket which hears a group.
+    #[inline]
+    pub(super) fn take_of_group<'a>(
+        &mut self,
+        routes: &Routes,
+        mgid: Gid,
+        datagram: &'a [u8],
+    ) -> Came<'a> {
+        let Self { known, .. } = self;
+        match multicast::parse(datagram, known.fabric, known.own.port_guid) {
+            Ok(Some(packet)) => match known.admit(None, packet) {
+                // Another group may have the same IP address.
+                Ok(admitted) if admitted.dgid() != Some(mgid) => Came::Nothing,
+                Ok(admitted) => Came::Packet(admitted),
+                Err(why) => refused(routes, why, packet),
+            },
+            // For others.
+            Ok(None) => Came::Nothing,
+            Err(why) => lost(routes, why),
         }
     }
 }
@@ -131,9 +161,9 @@ impl Owner {
 }
 
 impl Known {
-    /// Checks a packet, LRH to ICRC, except for the ICRC.
+    /// Checks a packet, LRH to ICRC, except for the ICRC. It came to the socket of the queue pair `steer`, or to that of a group.
     #[inline]
-    fn admit<'p>(&mut self, encap: &Encap, bytes: &'p [u8]) -> Result<Admitted<'p>, IbDrop> {
+    fn admit<'p>(&mut self, steer: Option<u32>, bytes: &'p [u8]) -> Result<Admitted<'p>, IbDrop> {
         let parts = Parts::split(bytes).map_err(|_| IbDrop::RxMalformed)?;
         let lrh = parts.lrh;
         if usize::from(lrh.pkt_len) * 4 != bytes.len() || lrh.lver != 0 {
@@ -148,7 +178,7 @@ impl Known {
         }
         let is_group = dest == Qpn::MULTICAST;
         // A host steers its copies of a group's packet to its processes.
-        if !is_group && dest.get() != encap.steer {
+        if !is_group && Some(dest.get()) != steer {
             return Err(IbDrop::RxMalformed);
         }
         if !self.is_active() {

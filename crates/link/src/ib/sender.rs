@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::lrh::{Lnh, Lrh};
-use rdmux_wire::{Grh, Lid, Pkey, Qpn};
+use rdmux_wire::{Grh, Guid, Lid, Pkey, Qpn};
 
 use super::batch::{Batch, Contents, Numbers, Outcome, Shape};
 use super::state::Known;
 use super::wire::own_addr;
 use super::{
-    Encap, IbDrop, KeyViolation, Outlet, Routes, SentCounts, SentKind, Violated, WayChanged,
+    Encap, IbDrop, KeyViolation, Name, Outlet, Routes, SentCounts, SentKind, Violated, WayChanged,
+    multicast,
 };
 use crate::guarded::Unmapped;
-use crate::routes::{Route, RouteId, RouteView, Way};
+use crate::routes::{Peer, Route, RouteId, RouteView, Way};
 use crate::rows::Row;
 use crate::udp::Loan;
 use crate::wire::{Flushed, Frame, LinkError, TxFail};
@@ -32,8 +33,12 @@ pub struct Sender {
     found: [Found; Self::FOUND],
     /// Ways to a group's members.
     group: Vec<Way>,
+    /// Those who hear a group by IP multicast, and where they take copies.
+    near: Vec<(Guid, SocketAddr)>,
     /// A packet that goes to several.
     copy: Vec<u8>,
+    /// The datagram that has it for those who hear the group by IP multicast.
+    datagram: Vec<u8>,
     pub(super) batch: Batch,
     /// What has left since the last flush.
     left: Flushed,
@@ -149,7 +154,9 @@ impl Sender {
             counts: SentCounts::new(),
             found: [Found::NOTHING; Self::FOUND],
             group: Vec::new(),
+            near: Vec::new(),
             copy: Vec::new(),
+            datagram: Vec::new(),
             batch: Batch::new(),
             left: Flushed::default(),
         }
@@ -215,7 +222,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a copy to each that the group has.
+    /// Sends a packet to each that the group has.
     fn send_to_group(
         &mut self,
         exit: Exit<'_, impl Outlet>,
@@ -225,51 +232,100 @@ impl Sender {
     ) -> Result<(), Refused> {
         // No port sends more than it may, not even to its own host.
         self.known.check(None, av.sl, pkey, contents.frame.payload.len())?;
-        let (mut group, mut copy) =
-            (std::mem::take(&mut self.group), std::mem::take(&mut self.copy));
+        let view = self.known.view.clone().ok_or(IbDrop::TxInactive)?;
+        let (mut group, mut near) =
+            (std::mem::take(&mut self.group), std::mem::take(&mut self.near));
+        let row = self.find_group(&view, kind(av, pkey), &mut group);
+        self.counts.add(row, 1, u64::from(total / 4));
+        near.clear();
+        let sent = self.send_to_ways(exit, &view, (av, pkey), contents, (&group, &mut near));
+        let is_empty = group.is_empty();
+        (self.group, self.near) = (group, near);
+        sent?;
+        if is_empty { Err(IbDrop::TxNoWay.into()) } else { Ok(()) }
+    }
+
+    fn send_to_ways(
+        &mut self,
+        exit: Exit<'_, impl Outlet>,
+        view: &RouteView,
+        (av, pkey): (&AddressVector, usize),
+        contents: &Contents<'_>,
+        (group, near): (&[Way], &mut Vec<(Guid, SocketAddr)>),
+    ) -> Result<(), Refused> {
+        let mut copy = std::mem::take(&mut self.copy);
+        copy.resize(contents.len(), 0);
         let mut send_all = || -> Result<(), Refused> {
-            let view = self.known.view.clone().ok_or(IbDrop::TxInactive)?;
-            let row = self.find_group(&view, kind(av, pkey), &mut group);
-            self.counts.add(row, 1, u64::from(total / 4));
-            copy.resize(total.into(), 0);
             contents.put(&mut copy)?;
-            // Members of the own port hear it, too, which no switch sends back (IBTA 10.5.2.2). The service passes it on to them.
-            self.copy_at(exit, own_addr(exit.port), &copy)?;
-            if group.is_empty() {
-                return Err(IbDrop::TxNoWay.into());
+            // Members of the own port hear it, too, which no switch sends back (IBTA 10.5.2.2).
+            let own = own_addr(exit.port);
+            if self.known.own.multicast {
+                near.push((self.known.own.port_guid, own));
+            } else {
+                self.copy_at(exit, own, &copy)?;
             }
-            for way in &group {
-                let sent = self.copy_to(exit, &view, (way, av.sl, pkey), contents, &copy);
-                match sent {
-                    Ok(()) => {}
-                    Err(Refused::Lost(why)) => {
+            for way in group {
+                match self.end_of(view, (way, av.sl, pkey), contents) {
+                    Ok(peer) if peer.multicast && self.known.own.multicast => {
+                        near.push((peer.port_guid, peer.addr));
+                    }
+                    // Some have it already; to the others it is lost.
+                    Ok(peer) => {
+                        if self.copy_at(exit, peer.addr, &copy).is_err() {
+                            exit.routes.count(IbDrop::TxRefused, 1);
+                        }
+                    }
+                    Err(why) => {
                         exit.routes.count(why, 1);
                         if why == IbDrop::TxPkey {
                             report(exit.routes, contents.route, contents.frame);
                         }
                     }
-                    // Some have it already; to the others it is lost.
-                    Err(Refused::Link(_)) => exit.routes.count(IbDrop::TxRefused, 1),
                 }
             }
+            near.chunks(multicast::MOST).for_each(|near| self.send_near(exit, av, near, &copy));
             Ok(())
         };
         let sent = send_all();
-        (self.group, self.copy) = (group, copy);
+        self.copy = copy;
         sent
     }
 
-    fn copy_to(
-        &mut self,
-        exit: Exit<'_, impl Outlet>,
+    /// Where a packet of a group comes to by one of its ways.
+    fn end_of(
+        &self,
         view: &RouteView,
         (way, sl, pkey): (&Way, u8, usize),
         contents: &Contents<'_>,
-        copy: &[u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<Peer, IbDrop> {
         self.known.check(Some(way), sl, pkey, contents.frame.payload.len())?;
-        let addr = view.peer(way.peer).ok_or(IbDrop::TxNoWay)?.addr;
-        self.copy_at(exit, addr, copy)
+        view.peer(way.peer).ok_or(IbDrop::TxNoWay)
+    }
+
+    /// Sends a packet to those who hear its group by IP multicast: one datagram for all, or a copy for each if the kernel does not take that.
+    fn send_near(
+        &mut self,
+        exit: Exit<'_, impl Outlet>,
+        av: &AddressVector,
+        near: &[(Guid, SocketAddr)],
+        copy: &[u8],
+    ) {
+        // What was gathered was sent before.
+        let flushed = self.flush_batch(exit, None).1;
+        let ports = near.iter().map(|(guid, _)| *guid);
+        multicast::put(self.known.fabric, ports, copy, &mut self.datagram);
+        let name = Name::from(multicast::destination(av.dgid));
+        let len = self.datagram.len();
+        if flushed.is_ok() && exit.port.send(&name, len, &self.datagram).is_ok() {
+            self.left.packets += 1;
+            self.left.bytes += copy.len();
+            return;
+        }
+        for (_, addr) in near {
+            if self.copy_at(exit, *addr, copy).is_err() {
+                exit.routes.count(IbDrop::TxRefused, 1);
+            }
+        }
     }
 
     /// Sends a copy to one address.

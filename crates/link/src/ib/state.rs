@@ -189,6 +189,8 @@ pub(super) struct Known {
     rows: Option<Arc<Rows>>,
     pub(super) gids: Arc<[Gid]>,
     pub(super) own: OwnPort,
+    /// The number of the fabric.
+    pub(super) fabric: u64,
     /// The P_Key that was looked up last, and what was found.
     pkey: (Pkey, Option<usize>),
 }
@@ -196,8 +198,8 @@ pub(super) struct Known {
 impl Default for Known {
     fn default() -> Self {
         let (version, epoch, view, rows, gids) = (u64::MAX, 0, None, None, Arc::default());
-        let own = OwnPort::default();
-        Self { port_num: 0, version, epoch, view, rows, gids, own, pkey: (Pkey(0), None) }
+        let (own, fabric, pkey) = (OwnPort::default(), 0, (Pkey(0), None));
+        Self { port_num: 0, version, epoch, view, rows, gids, own, fabric, pkey }
     }
 }
 
@@ -221,6 +223,7 @@ impl Known {
         // The epoch first: what is read after it is not older.
         self.epoch = view.as_ref().map_or(0, |view| view.epoch());
         self.own = view.as_ref().map(|view| view.own()).unwrap_or_default();
+        self.fabric = view.as_ref().map_or(0, |view| view.fabric());
         (self.view, self.rows, self.gids) = (view, rows, gids);
         self.pkey = (Pkey(0), None);
     }

@@ -55,6 +55,7 @@ fn own(n: u16) -> OwnPort {
         mtu: Mtu::M4096,
         gid_prefix: 0xfe80_0000_0000_0005,
         port_guid: gid(n).guid(),
+        multicast: false,
         pkeys,
     }
 }
@@ -67,10 +68,14 @@ fn way(n: u16) -> Way {
 
 impl Port {
     fn new(net: u8, n: u16) -> Self {
+        Self::of_fabric(0, net, n)
+    }
+
+    fn of_fabric(fabric: u64, net: u8, n: u16) -> Self {
         let options = GroupOptions { port: 0, ..GroupOptions::default() };
         let ip = [127, 77, net, n.to_le_bytes()[0]];
         let mut group = UdpGroup::open(ip.into(), &options).unwrap();
-        let mut table = RouteTable::create().unwrap();
+        let mut table = RouteTable::of_fabric(fabric).unwrap();
         table.set_own(&own(n)).unwrap();
         let routes = Arc::new(Routes::new(7));
         routes.set_view(Some(RouteView::map(table.fd()).unwrap()));
@@ -84,7 +89,7 @@ impl Port {
     fn reaches(&mut self, other: &Self) {
         let (addr, port_guid) = (other.group.local_addr(), gid(other.n).guid());
         let id = PeerId::new(other.n).unwrap();
-        let peer = Peer { addr, port_guid, lid: lid(other.n), lmc: 2 };
+        let peer = Peer { addr, port_guid, lid: lid(other.n), lmc: 2, multicast: false };
         self.table.set_peer(id, Some(&peer)).unwrap();
         self.set_way(other.n, &way(other.n));
     }
@@ -337,7 +342,7 @@ fn every_member_of_a_group_gets_a_copy() {
 fn bare(net: u8) -> (UdpSocket, Peer) {
     let socket = UdpSocket::bind(SocketAddr::from(([127, 77, net, 9], 0))).unwrap();
     let addr = socket.local_addr().unwrap();
-    let peer = Peer { addr, port_guid: Guid(9), lid: lid(9), lmc: 2 };
+    let peer = Peer { addr, port_guid: Guid(9), lid: lid(9), lmc: 2, multicast: false };
     (socket, peer)
 }
 
@@ -875,3 +880,4 @@ fn a_packet_ends_with_the_icrc_of_the_standards_example() {
 }
 
 mod counting;
+mod multicast;

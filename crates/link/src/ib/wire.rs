@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rdmux_transport::attr::AddressVector;
 use rdmux_wire::icrc::Icrc;
 use rdmux_wire::lrh::Lrh;
-use rdmux_wire::{Grh, Mtu};
+use rdmux_wire::{Gid, Grh, Mtu};
 use socket2::SockAddr;
 
 use super::batch::{Contents, Numbers, Shape};
@@ -31,6 +31,8 @@ pub struct IbWire {
     port: UdpPort,
     /// Whose socket it is.
     owner: Owner,
+    /// The group that it hears, if it hears one by IP multicast, and nothing else.
+    of_group: Option<Gid>,
     routes: Arc<Routes>,
     numbers: Numbers,
     receiver: Mutex<Receiver>,
@@ -46,7 +48,16 @@ impl IbWire {
         let port = UdpPort::new(fd)?;
         let (numbers, receiver) = (Numbers::new(slot), Mutex::default());
         let owner = Owner { slot, has_targets: false };
-        Ok(Self { port, owner, routes, numbers, receiver })
+        Ok(Self { port, owner, of_group: None, routes, numbers, receiver })
+    }
+
+    /// Takes over a socket that hears a group by IP multicast ([`multicast::hear`](super::multicast::hear)). Nothing is sent by it.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn of_group(fd: OwnedFd, mgid: Gid, routes: Arc<Routes>) -> io::Result<Self> {
+        Ok(Self { of_group: Some(mgid), ..Self::new(fd, 0, routes)? })
     }
 
     /// The socket also gets what is for XRC targets, which belong to no process ([`UdpGroup::steer_targets`]).
@@ -190,9 +201,15 @@ impl Wire for IbWire {
         receiver.refresh(&self.routes);
         let local = self.own_addr();
         rx.receive_ib(&self.port, |arrival, shown| {
-            let is_passed_on = arrival.src == local;
-            match receiver.take(&self.routes, self.owner, arrival.src, is_passed_on, arrival.bytes)
-            {
+            let came = match self.of_group {
+                Some(mgid) => receiver.take_of_group(&self.routes, mgid, arrival.bytes),
+                None => {
+                    let is_passed_on = arrival.src == local;
+                    let (routes, src) = (&self.routes, arrival.src);
+                    receiver.take(routes, self.owner, src, is_passed_on, arrival.bytes)
+                }
+            };
+            match came {
                 Came::Packet(Admitted { packet, below, route }) => {
                     shown.in_place(packet, below, route);
                 }

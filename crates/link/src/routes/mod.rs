@@ -10,7 +10,7 @@
 //! A memfd of fixed size, of which only what is used takes memory. [`RouteTable`] alone writes it; others map it to read.
 //!
 //! ```text
-//! page 0   magic; the epoch; an entry and two places for the port's own properties
+//! page 0   magic; the fabric's number; the epoch; an entry and two places for the port's own properties
 //! then     entries: of peers by their number, of unicast LIDs, of multicast LIDs
 //! then     rows, a cache line each: a way or a peer, and for a group the number of the next row
 //! ```
@@ -102,6 +102,8 @@ pub struct OwnPort {
     pub gid_prefix: u64,
     /// The GUID in its first GID.
     pub port_guid: Guid,
+    /// Whether its host hears groups by IP multicast ([`Peer::multicast`]), and so may send by it.
+    pub multicast: bool,
     /// Its P_Key table; zero where there is none.
     pub pkeys: [Pkey; PKEYS],
 }
@@ -110,8 +112,8 @@ impl Default for OwnPort {
     /// A port that is not active, and has nothing.
     fn default() -> Self {
         let (lid, port_guid, pkeys) = (Lid::NONE, Guid(0), [Pkey(0); PKEYS]);
-        let gid_prefix = 0;
-        Self { active: false, lid, lmc: 0, mtu: Mtu::M256, gid_prefix, port_guid, pkeys }
+        let (gid_prefix, mtu) = (0, Mtu::M256);
+        Self { active: false, lid, lmc: 0, mtu, gid_prefix, port_guid, multicast: false, pkeys }
     }
 }
 
@@ -154,6 +156,9 @@ pub struct Peer {
     pub lid: Lid,
     /// How many low bits of the LID are path bits.
     pub lmc: u8,
+    /// Whether its host is on this machine and hears groups by the machine's IP multicast, so that one datagram reaches all such hosts
+    /// ([`ib`](crate::ib)).
+    pub multicast: bool,
 }
 
 /// What a packet meets between the own port and another.
@@ -210,10 +215,11 @@ const ROWS: u32 = if cfg!(loom) { 4 } else { 1 << 18 };
 /// The bytes of a row: two cache lines, of which the second has the end of what it holds and the number of the next row.
 const LINE: usize = 128;
 /// "rdmuxrt" and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrt\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrt\x04");
 
 /// Offsets, in bytes.
 mod at {
+    pub(super) const FABRIC: usize = 8;
     pub(super) const EPOCH: usize = 64;
     pub(super) const OWN: usize = 128;
     /// Two of them.
@@ -312,7 +318,8 @@ impl Peer {
                 (6, high, low, u64::from(v6.scope_id()))
             }
         };
-        let lid = u64::from(self.lmc) << 16 | u64::from(self.lid.0);
+        let lid =
+            u64::from(self.multicast) << 24 | u64::from(self.lmc) << 16 | u64::from(self.lid.0);
         [scope << 32 | port | family, high, low, self.port_guid.0, lid, 0, 0, 0]
     }
 
@@ -327,7 +334,8 @@ impl Peer {
             _ => return None,
         };
         let (base, lmc) = (Lid((lid & 0xffff) as u16), (lid >> 16 & 0xff) as u8);
-        Self { addr, port_guid: Guid(guid), lid: base, lmc }.checked()
+        let multicast = lid >> 24 & 1 != 0;
+        Self { addr, port_guid: Guid(guid), lid: base, lmc, multicast }.checked()
     }
 
     /// Whether the port has a LID.
@@ -347,10 +355,11 @@ impl Peer {
 
 impl OwnPort {
     fn to_words(&self) -> [u64; OWN_WORDS] {
-        let Self { active, lid, lmc, mtu, gid_prefix, port_guid, pkeys } = self;
+        let Self { active, lid, lmc, mtu, gid_prefix, port_guid, multicast, pkeys } = self;
         let [a, b] = lid.0.to_le_bytes();
         let mut words = [0; OWN_WORDS];
-        words[0] = u64::from_le_bytes([u8::from(*active), *lmc, a, b, mtu.code(), 0, 0, 0]);
+        let (active, multicast) = (u8::from(*active), u8::from(*multicast));
+        words[0] = u64::from_le_bytes([active, *lmc, a, b, mtu.code(), multicast, 0, 0]);
         (words[1], words[2]) = (*gid_prefix, port_guid.0);
         for (word, keys) in words[3..].iter_mut().zip(pkeys.as_chunks::<4>().0) {
             *word = keys.iter().rev().fold(0, |word, key| word << 16 | u64::from(key.0));
@@ -359,7 +368,7 @@ impl OwnPort {
     }
 
     fn from_words(words: &[u64; OWN_WORDS]) -> Option<Self> {
-        let [active, lmc, a, b, mtu, ..] = words[0].to_le_bytes();
+        let [active, lmc, a, b, mtu, multicast, ..] = words[0].to_le_bytes();
         let mut pkeys = [Pkey(0); PKEYS];
         for (keys, word) in pkeys.as_chunks_mut::<4>().0.iter_mut().zip(&words[3..]) {
             for (i, key) in keys.iter_mut().enumerate() {
@@ -373,6 +382,7 @@ impl OwnPort {
             mtu: Mtu::from_code(mtu)?,
             gid_prefix: words[1],
             port_guid: Guid(words[2]),
+            multicast: multicast != 0,
             pkeys,
         })
     }

@@ -35,6 +35,11 @@ impl RouteView {
         Ok(Self { map })
     }
 
+    /// The number of the fabric, which those of other fabrics on the machine do not have.
+    pub fn fabric(&self) -> u64 {
+        self.map.load(at::FABRIC, Ordering::Relaxed)
+    }
+
     /// The epoch. What was looked up after it was read holds as long as it stays.
     #[inline]
     pub fn epoch(&self) -> u64 {

@@ -30,6 +30,7 @@ fn port(n: u16) -> OwnPort {
         mtu: Mtu::M4096,
         gid_prefix: n.into(),
         port_guid: Guid(n.into()),
+        multicast: n.is_multiple_of(2),
         pkeys: [Pkey(n); PKEYS],
     }
 }
@@ -63,7 +64,7 @@ fn what_is_set_is_found_until_it_is_taken_back() {
     for (n, addr) in [(1, "10.1.2.3:4791"), (4095, "[fe80::1%7]:9"), (2, "[2001:db8::ffff]:65535")]
     {
         let (addr, port_guid) = (addr.parse().unwrap(), Guid(u64::MAX - u64::from(n)));
-        let peer = Peer { addr, port_guid, lid: Lid(n << 3), lmc: 3 };
+        let peer = Peer { addr, port_guid, lid: Lid(n << 3), lmc: 3, multicast: n == 2 };
         table.set_peer(id(n), Some(&peer)).unwrap();
         assert_eq!(view.peer(id(n)), Some(peer));
     }
@@ -87,7 +88,7 @@ fn the_epoch_rises_with_what_is_published_and_only_with_a_change() {
     let (mut table, view) = pair();
     assert_eq!(table.publish(), 1);
     let addr = "10.1.2.3:4791".parse().unwrap();
-    let peer = Peer { addr, port_guid: Guid(1), lid: Lid(3), lmc: 0 };
+    let peer = Peer { addr, port_guid: Guid(1), lid: Lid(3), lmc: 0, multicast: false };
     let mut epoch = 1;
     for again in [false, true] {
         table.set_own(&port(3)).unwrap();
@@ -129,7 +130,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(table.set_own(&OwnPort { lmc: 8, ..port(9) }), Err(RouteError::OutOfRange));
     assert_eq!(view.own(), port(8));
     let addr = "10.1.2.3:4791".parse().unwrap();
-    let good = Peer { addr, port_guid: Guid(1), lid: Lid(1), lmc: 0 };
+    let good = Peer { addr, port_guid: Guid(1), lid: Lid(1), lmc: 0, multicast: false };
     for addr in ["0.0.0.0:1", "[::]:1", "10.1.2.3:0"] {
         table.set_peer(id(1), Some(&good)).unwrap();
         let peer = Peer { addr: addr.parse().unwrap(), ..good };
@@ -180,6 +181,7 @@ fn nothing_is_read_torn_while_it_is_written() {
         port_guid: Guid(n.into()),
         lid: Lid(n),
         lmc: 0,
+        multicast: n.is_multiple_of(2),
     };
     table.set_own(&port(1)).unwrap();
     table.set_way(Lid(5), Some(&way(1))).unwrap();
@@ -268,6 +270,7 @@ fn a_peer_is_found_by_each_of_its_lids_with_and_without_a_way() {
         port_guid: Guid(n.into()),
         lid: Lid(16 * n),
         lmc,
+        multicast: false,
     };
     for (n, lmc) in [(1, 0), (2, 2), (3, 3)] {
         table.set_peer(id(n), Some(&peer(n, lmc))).unwrap();

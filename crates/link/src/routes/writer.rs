@@ -37,13 +37,23 @@ pub struct RouteTable {
 }
 
 impl RouteTable {
-    /// A new one, of a port that is not active and reaches nothing. The epoch is 1.
+    /// A new one, of a port that is not active and reaches nothing, on a fabric without a number. The epoch is 1.
     ///
     /// # Errors
     ///
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn create() -> io::Result<Self> {
+        Self::of_fabric(0)
+    }
+
+    /// The same on the fabric with this number: a random one, so that the machine's fabrics have different ones.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn of_fabric(number: u64) -> io::Result<Self> {
         let (fd, map) = Mapping::create_readable("rdmux-routes", at::END)?;
+        map.word(at::FABRIC).store(number, Ordering::Relaxed);
         map.word(at::EPOCH).store(1, Ordering::Relaxed);
         map.word(0).store(MAGIC, Ordering::Release);
         Ok(Self { fd, map, free: Vec::new(), used: 0, changed: false })

@@ -65,6 +65,17 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// The number of it, as system calls give it.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::InUse { .. } => libc::EADDRINUSE,
+            Self::NotLocal { .. } => libc::EADDRNOTAVAIL,
+            Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
 fn who(holder: Option<&Holder>) -> String {
     holder.map_or_else(|| "somebody who cannot be seen".to_owned(), Holder::to_string)
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use rustix::net::sockopt;
-use socket2::{SockAddr, Socket};
+use socket2::{SockAddr, SockRef, Socket};
 
 use super::group::{GroupOptions, OpenError, explain, new_socket};
 use super::port::UdpPort;
@@ -51,6 +51,20 @@ impl McastSocket {
         join(&socket, group, local, interface).map_err(fail("join a multicast group"))?;
         let port = UdpPort::new(socket.into()).map_err(fail("use a multicast socket"))?;
         Ok(Self { group, local, port })
+    }
+
+    /// Leaves the group, also for those who have duplicates of the socket. It hears nothing any more.
+    ///
+    /// # Errors
+    ///
+    /// Those of `IP_DROP_MEMBERSHIP` and `IPV6_DROP_MEMBERSHIP`; a group of IPv6 is left only where its interface is known by `scope_id`.
+    pub fn leave(&self, scope_id: u32) -> io::Result<()> {
+        let socket = SockRef::from(&self.port);
+        match (self.group, self.local) {
+            (IpAddr::V4(group), IpAddr::V4(local)) => socket.leave_multicast_v4(&group, &local),
+            (IpAddr::V6(group), _) => socket.leave_multicast_v6(&group, scope_id),
+            (IpAddr::V4(_), IpAddr::V6(_)) => Err(io::ErrorKind::InvalidInput.into()),
+        }
     }
 
     /// The group.

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,6 +24,10 @@ pub struct UdpPort {
     local: SocketAddr,
     segments: AtomicBool,
     lends: AtomicBool,
+    /// How many messages the next receive asks for.
+    ask: AtomicUsize,
+    /// Whether the last one brought as many as it asked for.
+    full: AtomicBool,
     /// Held to write by who sends a message in parts, to read by all others who send; with what parts go through.
     pipe: RwLock<Option<Pipe>>,
 }
@@ -40,8 +44,31 @@ impl UdpPort {
         // A process that had the socket before may have ended in the middle of a message.
         lend::uncork(&fd)?;
         let lends = AtomicBool::new(local.ip().is_loopback());
-        let (segments, pipe) = (AtomicBool::new(true), RwLock::default());
-        Ok(Self { fd, local, segments, lends, pipe })
+        let (segments, full) = (AtomicBool::new(true), AtomicBool::new(false));
+        let (ask, pipe) = (AtomicUsize::new(1), RwLock::default());
+        Ok(Self { fd, local, segments, lends, ask, full, pipe })
+    }
+
+    /// How many messages the next receive asks for.
+    pub(super) fn ask(&self) -> usize {
+        self.ask.load(Ordering::Relaxed)
+    }
+
+    /// A receive that asked for so many messages has brought so many.
+    pub(super) fn brought(&self, asked: usize, messages: usize) {
+        let is_full = messages != 0 && messages == asked;
+        let ask = match messages {
+            0 => 1,
+            _ if is_full => (2 * asked).min(crate::sys::MAX_MESSAGES),
+            _ => asked,
+        };
+        self.ask.store(ask, Ordering::Relaxed);
+        self.full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// Whether the last receive brought as much as it asked for, so that there may be more.
+    pub fn may_have_more(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
     }
 
     /// The local address and port: the source of what is sent.

@@ -23,8 +23,6 @@ pub struct RxBatch {
     data: Box<[u8]>,
     meta: Box<[RxMeta]>,
     filled: usize,
-    /// How many messages the next call asks for.
-    ask: usize,
     dst: SocketAddr,
     truncated: u64,
 }
@@ -41,7 +39,6 @@ impl RxBatch {
             data: vec![0; messages * BUFFER].into_boxed_slice(),
             meta: vec![RxMeta::EMPTY; messages].into_boxed_slice(),
             filled: 0,
-            ask: 1,
             dst: SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
             truncated: 0,
         }
@@ -56,16 +53,13 @@ impl RxBatch {
     pub fn recv(&mut self, port: &UdpPort) -> io::Result<usize> {
         self.filled = 0;
         self.dst = port.local_addr();
-        // The kernel looks once more than there is something, unless it is asked for no more: who
-        // gets one message at a time asks for one.
-        let ask = self.ask.min(self.meta.len());
-        self.ask = 1;
-        self.filled = sys::receive(port, &mut self.data[..ask * BUFFER], &mut self.meta[..ask])?;
-        if self.filled == ask {
-            self.ask = (2 * ask).max(1);
-        } else if self.filled != 0 {
-            self.ask = ask;
-        }
+        // The kernel looks once more than there is something, unless it is asked for no more: of a socket that has
+        // one message at a time one is asked for.
+        let ask = port.ask().min(self.meta.len());
+        let (data, meta) = (&mut self.data[..ask * BUFFER], &mut self.meta[..ask]);
+        let received = sys::receive(port, data, meta);
+        port.brought(ask, *received.as_ref().unwrap_or(&0));
+        self.filled = received?;
         let truncated = self.meta[..self.filled].iter().filter(|m| m.truncated).count();
         self.truncated += truncated as u64;
         Ok(self.filled)

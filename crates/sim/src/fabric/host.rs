@@ -129,7 +129,7 @@ impl World {
         let (port, addr) = (self.hosts[host].port, self.hosts[host].addr);
         let port_guid = self.view(host).guid();
         let table = self.published.open(port, None).ok_or("no memory for a route table")?;
-        let peer = Peer { addr, port_guid, lid: Lid::NONE, lmc: 0 };
+        let peer = Peer { addr, port_guid, lid: Lid::NONE, lmc: 0, multicast: false };
         self.published.set_endpoint(port, peer, false);
         self.published.publish(&mut self.subnet);
         let view = RouteView::map(&table).map_err(|error| error.to_string())?;

@@ -1,6 +1,7 @@
 //! Multicast groups: which queue pairs hear which, and the sockets that hear them.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -83,7 +84,10 @@ impl Engine {
     ) -> Result<(), VerbsError> {
         let fd = device.control().attach_multicast(port, qp.qpn, mgid)?;
         let Some(fd) = fd else { return Ok(()) };
-        let wire = AnyWire::of_group(fd).map_err(VerbsError::os("use a group's socket"))?;
+        let wire = match device.control().group_wire(port, mgid, fd.as_fd())? {
+            Some(wire) => AnyWire::from(wire),
+            None => AnyWire::of_group(fd).map_err(VerbsError::os("use a group's socket"))?,
+        };
         if let Some(group) = self.groups().0.write().get_mut(&(port, mgid)) {
             group.wire = Some(wire.clone());
         }

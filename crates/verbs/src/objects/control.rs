@@ -264,6 +264,17 @@ pub trait Control: Send + Sync + 'static {
         mgid: Gid,
     ) -> Result<Option<OwnedFd>, ControlError>;
 
+    /// The wire that hears a group by such a socket, where that is another than one of port 4791. None unless the driver brings wires of
+    /// its own.
+    fn group_wire(
+        &self,
+        _port: u8,
+        _mgid: Gid,
+        _socket: BorrowedFd<'_>,
+    ) -> Result<Option<DriverWire>, ControlError> {
+        Ok(None)
+    }
+
     /// Leaves a group for a queue pair.
     fn detach_multicast(&self, port: u8, qpn: Qpn, mgid: Gid) -> Result<(), ControlError>;
 

@@ -195,7 +195,7 @@ impl Core {
 
     /// Where this host takes packets, by which others know it: those of its first port.
     fn own_address(&mut self) -> Option<SocketAddr> {
-        self.open_data(PortAt::FIRST).map(|(addr, _)| addr)
+        self.open_data(PortAt::FIRST).map(|endpoint| endpoint.addr)
     }
 
     /// A connection to the service of the host that takes packets at an address: of this user, in this runtime directory.

@@ -148,25 +148,25 @@ impl ServicePort for Ib {
     fn attach_multicast(
         &self,
         core: &mut Core,
-        _client: ClientId,
+        client: ClientId,
         port: u8,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<Option<OwnedFd>, Failure> {
         let at = core.adapter.at(port).ok_or_else(|| no_port(port))?;
-        core.attach_ib_group(at, qpn, mgid).map(|()| None)
+        core.attach_ib_group(at, client, qpn, mgid)
     }
 
     fn detach_multicast(
         &self,
         core: &mut Core,
-        _client: ClientId,
+        client: ClientId,
         port: u8,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<(), Failure> {
         let at = core.adapter.at(port).ok_or_else(|| no_port(port))?;
-        core.detach_ib_group(at, qpn, mgid)
+        core.detach_ib_group(at, client, qpn, mgid)
     }
 }
 

@@ -154,6 +154,15 @@ impl AnyWire {
     }
 }
 
+impl From<DriverWire> for AnyWire {
+    fn from(wire: DriverWire) -> Self {
+        match wire {
+            DriverWire::Ib(wire) => Self::Ib(wire),
+            DriverWire::Other(wire) => Self::Other(wire),
+        }
+    }
+}
+
 impl Route {
     fn caps(&self) -> LinkCaps {
         match self {
@@ -536,10 +545,7 @@ impl Engine {
         let wire = if let Some(wire) = device.control().attach_wire(port, gid_index, slot)? {
             // What the service has told besides is known when the first packet leaves.
             self.control_events(device);
-            match wire {
-                DriverWire::Ib(wire) => AnyWire::Ib(wire),
-                DriverWire::Other(wire) => AnyWire::Other(wire),
-            }
+            AnyWire::from(wire)
         } else {
             let fd = device.control().attach_address(gid_index, slot)?;
             let port = UdpPort::new(fd).map_err(VerbsError::os("use the socket of an address"))?;

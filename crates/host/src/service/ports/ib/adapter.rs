@@ -16,7 +16,7 @@ use rdmux_verbs::throttled;
 use rdmux_wire::{Gid, Guid};
 
 use super::adapters::PortAt;
-use super::data::Data;
+use super::data::{Data, Endpoint};
 use super::groups::Groups;
 use super::interface::Interface;
 use super::lookout::Lookout;
@@ -454,10 +454,11 @@ impl Core {
     fn tell_endpoint(&mut self, at: PortAt) {
         let endpoint = self.open_data(at);
         let until = self.now().after(ANSWER);
-        if let (State::Held { attachment, .. }, Some((addr, everywhere))) =
+        if let (State::Held { attachment, .. }, Some(endpoint)) =
             (&mut self.adapter[at].state, endpoint)
         {
-            let is_told = attachment.set_endpoint(addr, everywhere).is_ok();
+            let Endpoint { addr, everywhere, multicast } = endpoint;
+            let is_told = attachment.set_endpoint(addr, everywhere, multicast).is_ok();
             self.adapter[at].settles = is_told.then_some(until);
         }
     }

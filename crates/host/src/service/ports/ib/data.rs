@@ -1,21 +1,23 @@
 //! Where the data of the adapter's port arrives: sockets of the host's own, one for each process, which other hosts of the
 //! subnet send packets to. The service hands them out, with the table of ways that the fabric keeps ([`rdmux_link::routes`]), and
-//! touches no packet but those of multicast groups: each comes once for all processes of the host, and is passed on to those that
-//! are members.
+//! touches no packet but those of multicast groups that come from other machines: each comes once for all processes of the host, and is passed on to
+//! those that are members. Hosts of this machine send one datagram to all of it where the machine has IP multicast ([`multicast`]),
+//! and each process has a socket that hears it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rdmux_fabric::proto::Violation;
-use rdmux_link::UdpGroup;
-use rdmux_link::ib::{IbWire, Routes, Sender};
+use rdmux_link::ib::{IbWire, Routes, Sender, multicast};
 use rdmux_link::routes::RouteView;
 use rdmux_link::rows::Rows;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::wire::{Arrival, Arrivals, Frame, Gathering as _, Wire};
+use rdmux_link::{McastSocket, UdpGroup};
 use rdmux_transport::attr::AddressVector;
 use rdmux_verbs::control::{SERVICE_SLOT, slot_of};
 use rdmux_verbs::throttled;
@@ -50,6 +52,10 @@ pub(in crate::service) struct Data {
     told: BTreeMap<ClientId, u16>,
     /// Which queue pairs hear a group.
     members: BTreeMap<Gid, Vec<Qpn>>,
+    /// By what the processes of these hear it if it comes by IP multicast.
+    sockets: BTreeMap<(ClientId, Gid), McastSocket>,
+    /// By what the service itself hears the broadcast group then.
+    broadcast: Option<Broadcast>,
     /// How many they are, each for itself.
     count: usize,
     tx: Sender,
@@ -62,6 +68,25 @@ struct Open {
     /// The socket that gets what is for no process.
     own: Arc<IbWire>,
     routes: Arc<Routes>,
+    /// Whether all members of groups hear them by IP multicast.
+    multicast: bool,
+}
+
+#[derive(Debug)]
+struct Broadcast {
+    mgid: Gid,
+    wire: Arc<IbWire>,
+}
+
+/// Where packets for the host go.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::service) struct Endpoint {
+    /// On this machine.
+    pub(in crate::service) addr: SocketAddr,
+    /// Whether it takes them at all addresses.
+    pub(super) everywhere: bool,
+    /// Whether it hears groups by IP multicast.
+    pub(super) multicast: bool,
 }
 
 impl Open {
@@ -87,7 +112,15 @@ impl Data {
         let own = group.socket(0).and_then(|fd| IbWire::new(fd, 0, routes.clone()));
         let what = "use a UDP socket";
         let own = own.map_err(|source| OpenError::Io { what, addr: ip, source })?;
-        Ok(self.open.insert(Open { group, own: Arc::new(own), routes }))
+        // Who is a member already has no socket for them.
+        let hears = !ip.is_unspecified() && self.members.is_empty();
+        let multicast = hears
+            && multicast::probe(&own)
+                .inspect_err(|error| {
+                    tracing::info!("groups are not heard by IP multicast: {error}")
+                })
+                .is_ok();
+        Ok(self.open.insert(Open { group, own: Arc::new(own), routes, multicast }))
     }
 
     /// Sends a packet of the service's own, at once. Whether it left, or was dropped where a switch would have dropped it.
@@ -113,7 +146,7 @@ impl Data {
         }
     }
 
-    /// A process is gone, or a slot of its.
+    /// A slot of a process is gone.
     pub(in crate::service) fn slot_gone(&mut self, slot: u16) {
         self.members.retain(|_, qps| {
             qps.retain(|qpn| slot_of(*qpn) != slot);
@@ -141,6 +174,30 @@ impl Data {
         }
         self.count -= 1;
         true
+    }
+
+    /// The socket by which a process hears a group, unless it has it already, or groups come as copies.
+    fn hear(&mut self, client: ClientId, mgid: Gid) -> Result<Option<OwnedFd>, OpenError> {
+        let Some(open) = self.open.as_ref().filter(|open| open.multicast) else { return Ok(None) };
+        let Entry::Vacant(vacant) = self.sockets.entry((client, mgid)) else { return Ok(None) };
+        let local = open.group.local_addr().ip();
+        let socket = multicast::hear(mgid, local)?;
+        let what = "hand a multicast socket over";
+        let fd = socket.port().as_fd().try_clone_to_owned();
+        let fd = fd.map_err(|source| OpenError::Io { what, addr: local, source })?;
+        vacant.insert(socket);
+        Ok(Some(fd))
+    }
+
+    /// A process hears a group no more, or none at all. It, or a child of its, may still have the sockets.
+    fn deafen(&mut self, client: ClientId, mgid: Option<Gid>) {
+        let is_left =
+            |(of, group): &(ClientId, Gid)| *of == client && mgid.is_none_or(|mgid| mgid == *group);
+        for (_, socket) in self.sockets.extract_if(.., |key, _| is_left(key)) {
+            if let Err(error) = socket.leave(0) {
+                tracing::debug!(%error, "a multicast group is not left");
+            }
+        }
     }
 
     /// The slots of the processes that hear a group, each once.
@@ -202,6 +259,7 @@ impl Core {
     /// A process is gone: what it has counted is read for the last time.
     pub(in crate::service) fn ib_client_gone(&mut self, client: ClientId) {
         for adapter in self.adapter.iter_mut() {
+            adapter.data.deafen(client, None);
             if let Some(process) = adapter.data.told.remove(&client) {
                 adapter.process_gone(process);
             }
@@ -229,15 +287,16 @@ impl Core {
         // The first one is the service's own.
         if let Some(open) = data.open.take_if(|open| is_other && open.group.sockets() <= 1) {
             self.poller.remove(open.own.port());
+            self.follow_broadcast(at);
         } else if is_other && everywhere {
             let why = "processes have sockets of a fabric that was on this machine alone";
             tracing::warn!("hosts on other machines do not reach this one: {why}");
         }
     }
 
-    /// Where packets for this host go, and whether it takes them at all addresses. Opens the port's sockets first: at an address that only this machine
+    /// Where packets for this host go. Opens the port's sockets first: at an address that only this machine
     /// reaches, unless hosts on other machines may send. Without sockets the port has no data, and management goes on.
-    pub(in crate::service) fn open_data(&mut self, at: PortAt) -> Option<(SocketAddr, bool)> {
+    pub(in crate::service) fn open_data(&mut self, at: PortAt) -> Option<Endpoint> {
         if self.adapter[at].data.open.is_none()
             && let Err(error) = self.open_sockets(at)
         {
@@ -247,7 +306,8 @@ impl Core {
         let local = open.group.local_addr();
         let everywhere = open.is_everywhere();
         let ip = if everywhere { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { local.ip() };
-        Some((SocketAddr::new(ip, local.port()), everywhere))
+        let addr = SocketAddr::new(ip, local.port());
+        Some(Endpoint { addr, everywhere, multicast: open.multicast })
     }
 
     fn open_sockets(&mut self, at: PortAt) -> Result<(), OpenError> {
@@ -261,7 +321,41 @@ impl Core {
         watched.map_err(|source| OpenError::Io { what: "watch a socket", addr: ip, source })?;
         self.follow_table(at);
         self.follow_gids(at);
+        self.follow_broadcast(at);
         Ok(())
+    }
+
+    /// Hears the broadcast group that the port is a member of now, if groups come by IP multicast.
+    pub(super) fn follow_broadcast(&mut self, at: PortAt) {
+        let mgid = self.adapter[at].interface.broadcast().map(|group| group.mgid);
+        let data = &mut self.adapter[at].data;
+        let open = data.open.as_ref().filter(|open| open.multicast);
+        let wanted = open.and_then(|open| Some((mgid?, open)));
+        let had = data.broadcast.as_ref().map(|heard| heard.mgid);
+        if had == wanted.map(|(mgid, _)| mgid) {
+            return;
+        }
+        if let Some(heard) = data.broadcast.take() {
+            self.poller.remove(heard.wire.port());
+        }
+        let Some((mgid, open)) = wanted else { return };
+        let (local, routes) = (open.group.local_addr().ip(), open.routes.clone());
+        let heard = multicast::hear(mgid, local).map_err(|error| error.to_string());
+        let wire = heard.and_then(|socket| {
+            let fd = socket.port().as_fd().try_clone_to_owned();
+            let wire = fd.and_then(|fd| IbWire::of_group(fd, mgid, routes));
+            let watched = wire.and_then(|wire| {
+                self.poller.add(wire.port(), Token::IbData(at.number()), Interest::Read)?;
+                Ok(wire)
+            });
+            watched.map_err(|error| error.to_string())
+        });
+        match wire {
+            Ok(wire) => {
+                self.adapter[at].data.broadcast = Some(Broadcast { mgid, wire: Arc::new(wire) });
+            }
+            Err(error) => throttled!(warn, "the broadcast group is not heard: {error}"),
+        }
     }
 
     /// The fabric gives a table, or none any more: the processes take it over.
@@ -307,24 +401,38 @@ impl Core {
         }
     }
 
-    /// A queue pair hears a group of the subnet. Who may be a member administration says.
-    pub(in crate::service) fn attach_ib_group(
+    /// A queue pair hears a group of the subnet. Who may be a member administration says. Returns the socket by which its process hears the
+    /// group, the first time.
+    pub(super) fn attach_ib_group(
         &mut self,
         at: PortAt,
+        client: ClientId,
         qpn: Qpn,
         mgid: Gid,
-    ) -> Result<(), Failure> {
-        self.adapter[at].data.join(qpn, mgid)
+    ) -> Result<Option<OwnedFd>, Failure> {
+        self.open_data(at);
+        let data = &mut self.adapter[at].data;
+        data.join(qpn, mgid)?;
+        data.hear(client, mgid).map_err(|error| {
+            data.leave(qpn, mgid);
+            Failure::new(error.errno(), error.to_string())
+        })
     }
 
     /// It hears it no more.
-    pub(in crate::service) fn detach_ib_group(
+    pub(super) fn detach_ib_group(
         &mut self,
         at: PortAt,
+        client: ClientId,
         qpn: Qpn,
         mgid: Gid,
     ) -> Result<(), Failure> {
-        if self.adapter[at].data.leave(qpn, mgid) {
+        let slots = self.clients.get(client).map_or(&[][..], |client| &client.slots);
+        let data = &mut self.adapter[at].data;
+        if data.leave(qpn, mgid) {
+            if !data.slots_of(mgid).iter().any(|slot| slots.contains(slot)) {
+                data.deafen(client, Some(mgid));
+            }
             return Ok(());
         }
         let why = format!("queue pair {qpn} is not attached to {mgid}");
@@ -333,34 +441,45 @@ impl Core {
 
     /// Packets have come that are for no process, or for several.
     pub(in crate::service) fn receive_ib(&mut self, at: PortAt) {
-        for _ in 0..MAX_ROUNDS {
-            let data = &mut self.adapter[at].data;
-            let Some(open) = &data.open else { return };
-            let wire = open.own.clone();
-            let mut arrivals = std::mem::take(&mut data.arrivals);
-            // The errors of earlier packets come up here; the next call receives again.
-            let got = wire.receive(&mut arrivals).unwrap_or(0);
-            for arrival in wire.intact(&arrivals, |_| true) {
-                self.counts.add(Count::RxPackets);
-                if let Err(reason) = self.process_ib(at, &arrival) {
-                    self.counts.add(reason);
+        let data = &self.adapter[at].data;
+        let own = data.open.iter().map(|open| (open.own.clone(), true));
+        let heard = data.broadcast.iter().map(|heard| (heard.wire.clone(), false));
+        let wires: Vec<_> = own.chain(heard).collect();
+        for (wire, is_copy) in wires {
+            for _ in 0..MAX_ROUNDS {
+                let mut arrivals = std::mem::take(&mut self.adapter[at].data.arrivals);
+                // The errors of earlier packets come up here; the next call receives again.
+                let got = wire.receive(&mut arrivals).unwrap_or(0);
+                for arrival in wire.intact(&arrivals, |_| true) {
+                    self.counts.add(Count::RxPackets);
+                    if let Err(reason) = self.process_ib(at, &arrival, is_copy) {
+                        self.counts.add(reason);
+                    }
                 }
-            }
-            self.adapter[at].data.arrivals = arrivals;
-            if got == 0 {
-                break;
+                self.adapter[at].data.arrivals = arrivals;
+                if got == 0 {
+                    break;
+                }
             }
         }
         self.drain_outbox();
     }
 
-    fn process_ib(&mut self, at: PortAt, arrival: &Arrival<'_>) -> Result<(), Count> {
+    /// Takes a packet; one of a group is passed on if it is the host's copy, and not one that processes have heard themselves.
+    fn process_ib(
+        &mut self,
+        at: PortAt,
+        arrival: &Arrival<'_>,
+        is_copy: bool,
+    ) -> Result<(), Count> {
         match Qpn::new(arrival.dest_qpn().ok_or(Count::DropMalformed)?) {
             Qpn::QP1 => self.process_gsi(at, arrival),
             INTERFACE => self.process_resolution(at, arrival),
             Qpn::MULTICAST if arrival.dgid().is_multicast() => {
                 let mgid = arrival.dgid();
-                self.pass_on(at, mgid, arrival);
+                if is_copy {
+                    self.pass_on(at, mgid, arrival);
+                }
                 if self.adapter[at].interface.hears(mgid) {
                     self.process_resolution(at, arrival)?;
                 }

@@ -312,6 +312,7 @@ impl Core {
                 tracing::debug!("broadcast group {} is MLID {:#06x}", record.mgid, record.mlid.0);
                 (interface.broadcast, interface.retry) = (Some(record), None);
                 interface.pause = FIRST_RETRY;
+                self.follow_broadcast(at);
                 self.follow_ports();
                 let all: Vec<(IdHandle, Pending)> =
                     self.adapter[at].interface.pending.iter().map(|(&id, p)| (id, *p)).collect();
@@ -327,6 +328,7 @@ impl Core {
                     tracing::info!(errno, "the broadcast group cannot be joined");
                     self.counts.add(Count::BroadcastRefused);
                 }
+                self.follow_broadcast(at);
             }
         }
     }
@@ -336,6 +338,7 @@ impl Core {
         let interface = &mut self.adapter[at].interface;
         (interface.broadcast, interface.retry) = (None, None);
         interface.pause = FIRST_RETRY;
+        self.follow_broadcast(at);
     }
 
     /// Other ports have these addresses now, or this one has others: nothing is known any more.

@@ -1,0 +1,180 @@
+//! One datagram for all members of a group whose hosts are on this machine: IP multicast on the loopback interface.
+//!
+//! A copy for each member costs the sender a system call and the kernel a way through its network stack; of one datagram to an IP
+//! group the kernel makes the copies, at a fraction of that, and puts each into the socket of a process that has members. So that
+//! the subnet decides who gets a packet, and not who has joined the IP group, the datagram says for which ports it is:
+//!
+//! ```text
+//! 0   version 2, a zero, the number of ports (16 bits)
+//! 4   zero (32 bits)
+//! 8   the number of the fabric
+//! 16  the GUIDs of the ports
+//! ..  the packet, LRH to ICRC
+//! ```
+//!
+//! The IP group is that of the MGID, whatever the fabric: its number keeps fabrics of one machine apart. All numbers are big-endian.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use rdmux_wire::{Gid, Guid};
+use rustix::net::RecvFlags;
+use socket2::SockAddr;
+
+use super::{IbDrop, IbWire};
+use crate::udp::control::ControlBuf;
+use crate::udp::{GroupOptions, McastSocket, OpenError, UdpPort};
+
+/// The UDP port of all groups. Ephemeral ports, which others may have, are above it.
+const PORT: u16 = 14_791;
+/// What begins such a datagram.
+const VERSION: u8 = 2;
+/// Bytes before the list of ports.
+const HEADER: usize = 16;
+/// Bytes of a GUID.
+const GUID: usize = 8;
+/// The most ports of a datagram: with the largest packet it is shorter than UDP's longest.
+pub const MOST: usize = 4096;
+
+/// The IP address of a group: 239.0.0.0/8 (RFC 2365) and 24 bits of a hash. Two groups may have the same.
+fn address(mgid: Gid) -> Ipv4Addr {
+    let [_, a, b, c] = crc32fast::hash(&mgid.0).to_be_bytes();
+    Ipv4Addr::new(239, a, b, c)
+}
+
+/// Where datagrams for a group go.
+pub(super) fn destination(mgid: Gid) -> SocketAddr {
+    SocketAddr::new(address(mgid).into(), PORT)
+}
+
+/// Hears a group's datagrams at the interface that has a loopback address of this host.
+///
+/// # Errors
+///
+/// As [`McastSocket::join`].
+pub fn hear(mgid: Gid, local: IpAddr) -> Result<McastSocket, OpenError> {
+    let options = GroupOptions { port: PORT, header_info: false, ..GroupOptions::default() };
+    McastSocket::join(address(mgid).into(), local, &options)
+}
+
+/// Whether this machine carries multicast between processes: what a wire sends to a group comes back. Not every container does, and
+/// who may not join groups sends and gets copies, as between machines.
+///
+/// # Errors
+///
+/// What failed.
+pub fn probe(wire: &IbWire) -> Result<(), OpenError> {
+    let local = wire.port().local_addr().ip();
+    let group = Gid::ZERO;
+    let heard = hear(group, local)?;
+    let fail = |what| move |source| OpenError::Io { what, addr: local, source };
+    let name = SockAddr::from(destination(group));
+    // Of no fabric and for no port. Another host's does as well.
+    let probe = header(0, 0);
+    let sent = wire.port().send_message(&name, &probe, &ControlBuf::new());
+    sent.map_err(fail("send to a multicast group"))?;
+    received(heard.port()).map_err(fail("hear a multicast group"))
+}
+
+/// Takes one datagram, which is there already: the loopback interface delivers while it sends.
+fn received(port: &UdpPort) -> io::Result<()> {
+    rustix::net::recv(port, &mut [0_u8; HEADER], RecvFlags::DONTWAIT)?;
+    Ok(())
+}
+
+fn header(fabric: u64, ports: u16) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[0] = VERSION;
+    header[2..4].copy_from_slice(&ports.to_be_bytes());
+    header[8..].copy_from_slice(&fabric.to_be_bytes());
+    header
+}
+
+/// Writes a datagram for some ports, at most [`MOST`], in place of what was in `to`.
+pub fn put(
+    fabric: u64,
+    ports: impl ExactSizeIterator<Item = Guid>,
+    packet: &[u8],
+    to: &mut Vec<u8>,
+) {
+    to.clear();
+    to.extend_from_slice(&header(fabric, u16::try_from(ports.len()).unwrap_or(u16::MAX)));
+    ports.for_each(|port| to.extend_from_slice(&port.0.to_be_bytes()));
+    to.extend_from_slice(packet);
+}
+
+/// The packet of a datagram, if it is for a port of a fabric.
+///
+/// # Errors
+///
+/// [`IbDrop::RxVersion`], or [`IbDrop::RxMalformed`] where there are fewer ports than the datagram says.
+pub fn parse(datagram: &[u8], fabric: u64, port: Guid) -> Result<Option<&[u8]>, IbDrop> {
+    let (header, rest) = datagram.split_first_chunk::<HEADER>().ok_or(IbDrop::RxMalformed)?;
+    let [version, zero, n1, n2, z1, z2, z3, z4, number @ ..] = *header;
+    if version != VERSION {
+        return Err(IbDrop::RxVersion);
+    }
+    if [zero, z1, z2, z3, z4] != [0; 5] {
+        return Err(IbDrop::RxMalformed);
+    }
+    let count = usize::from(u16::from_be_bytes([n1, n2]));
+    let (ports, packet) = rest.split_at_checked(count * GUID).ok_or(IbDrop::RxMalformed)?;
+    let port = port.0.to_be_bytes();
+    let is_ours =
+        u64::from_be_bytes(number) == fabric && ports.as_chunks::<GUID>().0.contains(&port);
+    Ok(is_ours.then_some(packet))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagram_is_for_the_ports_that_it_names_on_its_fabric() {
+        let mut datagram = vec![7; 3];
+        let ports = [Guid(0x1_0002), Guid(u64::MAX), Guid(0)];
+        put(0x1234_5678_9abc_def0, ports.into_iter(), b"packet", &mut datagram);
+        assert_eq!(datagram[..8], [2, 0, 0, 3, 0, 0, 0, 0]);
+        assert_eq!(datagram.len(), 16 + 3 * 8 + 6);
+        let read = |fabric, port| parse(&datagram, fabric, Guid(port)).unwrap();
+        for port in ports {
+            assert_eq!(read(0x1234_5678_9abc_def0, port.0), Some(&b"packet"[..]));
+            assert_eq!(read(0x1234_5678_9abc_def1, port.0), None);
+        }
+        // Also not for one whose GUID lies across two of them.
+        for port in [3, 0x0001_0002_ffff_ffff, 1 << 63] {
+            assert_eq!(read(0x1234_5678_9abc_def0, port), None);
+        }
+    }
+
+    #[test]
+    fn datagrams_that_make_no_sense_are_refused() {
+        let mut datagram = Vec::new();
+        put(9, [Guid(1), Guid(2)].into_iter(), &[], &mut datagram);
+        assert_eq!(parse(&datagram, 9, Guid(2)), Ok(Some(&[][..])));
+        for len in 0..datagram.len() {
+            assert_eq!(parse(&datagram[..len], 9, Guid(1)), Err(IbDrop::RxMalformed), "{len}");
+        }
+        for (at, to, why) in [
+            (0, 1, IbDrop::RxVersion),
+            (1, 1, IbDrop::RxMalformed),
+            (2, 1, IbDrop::RxMalformed),
+            (3, 3, IbDrop::RxMalformed),
+            (4, 1, IbDrop::RxMalformed),
+            (7, 1, IbDrop::RxMalformed),
+        ] {
+            let mut datagram = datagram.clone();
+            datagram[at] = to;
+            assert_eq!(parse(&datagram, 9, Guid(1)), Err(why), "{at}");
+        }
+    }
+
+    #[test]
+    fn groups_have_addresses_of_an_organization_and_the_longest_datagram_fits() {
+        let mgid = |n: u8| Gid([0xff, 0x12, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n]);
+        assert_eq!(address(mgid(1)).octets()[0], 239);
+        assert_ne!(address(mgid(1)), address(mgid(2)));
+        let longest = HEADER + MOST * GUID + usize::from(super::super::Encap::MAX_TOTAL);
+        assert!(longest <= 65_507, "{longest}");
+    }
+}
