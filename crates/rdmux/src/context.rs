@@ -45,6 +45,7 @@ pub struct ContextBuilder {
     how: How,
     config: Option<PathBuf>,
     fabrics: Vec<Fabric>,
+    driven: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,6 +93,14 @@ impl ContextBuilder {
         self.fabrics.push(fabric.clone());
         self
     }
+    /// Opens the device without a thread of its own: an event loop of the program's takes its place, which calls
+    /// [`Context::drive`]. It saves switches between threads where many processes share few processors. Calls that wait, as
+    /// [`Cq::wait`], do not drive the device.
+    pub fn driven(mut self) -> Self {
+        self.driven = true;
+        self
+    }
+
     /// Opens the device.
     ///
     /// # Errors
@@ -123,7 +132,8 @@ impl ContextBuilder {
                 (Some(service), options, client)
             }
         };
-        let device = verbs::Device::open(client.clone()).on(&object, OPEN)?;
+        let open = if self.driven { verbs::Device::open_driven } else { verbs::Device::open };
+        let device = open(client.clone()).on(&object, OPEN)?;
         let events = Waiter::new(EventFd(device));
         let ids = Ids::default();
         Ok(Context(Arc::new(Inner { events, ids, client, options, embedded })))
@@ -300,6 +310,18 @@ impl Context {
     /// When that is 0 or beyond the device's limit.
     pub fn cq(&self, entries: u32) -> Result<Cq> {
         Cq::new(self, entries)
+    }
+
+    /// Moves a [driven](ContextBuilder::driven) device forward: takes in what has come, runs timers, and goes on with what could not
+    /// be sent. Completions are to be taken afterwards. Returns how long nothing has to be done unless [`drive_fd`](Self::drive_fd)
+    /// becomes readable; none if for ever. To be called once after the device was opened.
+    pub fn drive(&self) -> Option<Duration> {
+        self.device().drive()
+    }
+
+    /// Readable while there is something for [`drive`](Self::drive) to do.
+    pub fn drive_fd(&self) -> BorrowedFd<'_> {
+        self.device().drive_fd()
     }
 
     /// The next asynchronous event; waits at most for `timeout` (none: as long as it takes). None

@@ -1,4 +1,4 @@
-//! The thread that moves the device forward whenever nobody polls.
+//! The thread that moves the device forward whenever nobody polls; or in its place the program's own event loop.
 //!
 //! It sleeps in `epoll_wait(2)` until a socket, a ring, the service or a timer wants something.
 //! While the program polls it would only be in the way: then it looks in every millisecond, and
@@ -80,8 +80,11 @@ impl Habit {
 }
 
 impl Engine {
-    /// Starts the thread. It ends with the device.
+    /// Starts the thread, unless the program takes its place. It ends with the device.
     pub(crate) fn start(device: &Arc<Device>) -> Result<(), VerbsError> {
+        if device.engine().driven {
+            return Ok(());
+        }
         let weak = Arc::downgrade(device);
         let thread = std::thread::Builder::new().name("rdmux".into());
         crate::objects::signals::with_blocked(|| thread.spawn(move || run(&weak)))
@@ -163,14 +166,34 @@ impl Engine {
             self.linger(device);
         }
         self.drain(device);
+        (waiter, Sleep::Until(self.prepare_sleep(device)))
+    }
+
+    /// From now on whatever wants something wakes who sleeps; for how long it may.
+    fn prepare_sleep(&self, device: &Arc<Device>) -> Option<Duration> {
         let heard = self.hear(true);
-        waiter.prepare(false);
+        self.waiter().prepare(false);
         // A process that put something into a ring before it was marked as asleep does not ring the bell.
         if !self.inbound(|inbound| inbound.sleep()) {
-            return (waiter, Sleep::Until(Some(Duration::ZERO)));
+            return Some(Duration::ZERO);
         }
-        let deadline = self.deadline(device).into_iter().chain((!heard).then_some(TICK)).min();
-        (waiter, Sleep::Until(deadline))
+        self.deadline(device).into_iter().chain((!heard).then_some(TICK)).min()
+    }
+
+    /// Does what the thread would do that this device does not have, and says how long nothing has to be done unless its
+    /// [descriptor](Self::drive_fd) becomes readable.
+    pub(crate) fn drive(&self, device: &Arc<Device>) -> Option<Duration> {
+        let waiter = self.waiter();
+        waiter.sleep(Sleep::Until(Some(Duration::ZERO)));
+        self.inbound(|inbound| inbound.wake());
+        if waiter.was_notified() {
+            self.control_events(device);
+        }
+        if device.has_failed() {
+            self.let_go(device);
+        }
+        self.drain(device);
+        self.prepare_sleep(device)
     }
 }
 

@@ -2,8 +2,11 @@
 //!
 //! The calls of programs on it are in `handles::device`.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use rdmux_link::{SharedMem, guarded};
@@ -65,6 +68,20 @@ impl Device {
     ///
     /// The operating system's, when a descriptor or the thread cannot be had.
     pub fn open(control: Arc<dyn Control>) -> Result<Arc<Self>, VerbsError> {
+        Self::open_with(control, false)
+    }
+
+    /// The same without a thread: the program has an event loop, which waits for [`drive_fd`](Self::drive_fd) and calls
+    /// [`drive`](Self::drive). Polling a completion queue takes what is there and moves nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub fn open_driven(control: Arc<dyn Control>) -> Result<Arc<Self>, VerbsError> {
+        Self::open_with(control, true)
+    }
+
+    fn open_with(control: Arc<dyn Control>, driven: bool) -> Result<Arc<Self>, VerbsError> {
         guarded::protect();
         super::wire::prepare();
         let info = control.info();
@@ -75,7 +92,7 @@ impl Device {
             regions: RwLock::new(Regions::new(control.board().cloned())),
             qps: RwLock::new(QpTable::new(slot.slot)),
             events: NotifyQueue::new().map_err(VerbsError::os("open the device"))?,
-            engine: Engine::new(control.as_ref())?,
+            engine: Engine::new(control.as_ref(), driven)?,
             next_pd: AtomicU32::new(1),
             failed: AtomicBool::new(false),
             slots: Mutex::new(vec![SlotUse::new(slot)]),
@@ -88,6 +105,18 @@ impl Device {
         device.follow_ports(&device.ports.read());
         Engine::start(&device)?;
         Ok(device)
+    }
+
+    /// Takes in what has come, runs timers, and goes on with what could not be sent, in place of the thread that a device usually has. Returns how
+    /// long nothing has to be done unless [`drive_fd`](Self::drive_fd) becomes readable; none if for ever. To be called once after the
+    /// device was opened.
+    pub fn drive(self: &Arc<Self>) -> Option<Duration> {
+        self.engine.drive(self)
+    }
+
+    /// Readable while there is something for [`drive`](Self::drive) to do.
+    pub fn drive_fd(&self) -> BorrowedFd<'_> {
+        self.engine.drive_fd()
     }
 
     /// What kind of device it is.

@@ -29,6 +29,7 @@ pub(crate) mod xrc;
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
@@ -143,12 +144,14 @@ pub(crate) struct Engine {
     promises: Arc<Promises>,
     waiter: Arc<Waiter>,
     stopped: AtomicBool,
+    /// Whether the program moves the device forward ([`drive`](Self::drive)), and no thread does.
+    driven: bool,
     /// Whether messages go by way of the hub.
     by_hub: AtomicBool,
 }
 
 impl Engine {
-    pub(crate) fn new(control: &dyn Control) -> Result<Self, VerbsError> {
+    pub(crate) fn new(control: &dyn Control, driven: bool) -> Result<Self, VerbsError> {
         let waiter = Waiter::new(control).map_err(VerbsError::os("open the device"))?;
         let inbound = Inbound::new(&waiter).map_err(VerbsError::os("open the device"))?;
         Ok(Self {
@@ -179,6 +182,7 @@ impl Engine {
             promises: Arc::default(),
             waiter: Arc::new(waiter),
             stopped: AtomicBool::new(false),
+            driven,
             by_hub: AtomicBool::new(false),
         })
     }
@@ -199,6 +203,10 @@ impl Engine {
     }
     pub(crate) fn promises(&self) -> &Arc<Promises> {
         &self.promises
+    }
+    /// Readable when [`drive`](Self::drive) has something to do.
+    pub(crate) fn drive_fd(&self) -> BorrowedFd<'_> {
+        self.waiter.readable()
     }
     fn waiter(&self) -> Arc<Waiter> {
         self.waiter.clone()
@@ -226,6 +234,9 @@ impl Engine {
     /// A round, if no other thread runs one. Called by threads that poll: often, and mostly without finding work, so the
     /// first look is a cheap one.
     pub(crate) fn poll(&self, device: &Arc<Device>) {
+        if self.driven {
+            return;
+        }
         self.count_polls(1);
         // A look first: to try for a lock that is held takes its cache line from the holder.
         if self.round.is_locked() {
@@ -288,9 +299,11 @@ impl Engine {
     /// Rounds until nothing comes any more, and nothing is owed. Called by the background thread, and when
     /// nobody will poll any more.
     pub(crate) fn drain(&self, device: &Arc<Device>) {
-        for _ in 0..TURNS {
+        for turn in 0..TURNS {
             let mut round = self.round.lock();
-            if self.run_round(device, &mut round, device.now()) == 0 {
+            // What comes meanwhile wakes who drives the device, while the thread that does it usually looks once more.
+            let only_more = self.driven && turn > 0;
+            if self.run_round_of(device, &mut round, device.now(), only_more) == 0 {
                 break;
             }
         }
@@ -333,6 +346,17 @@ impl Engine {
 
     /// Takes in what arrived, runs timers, sends what waits. Returns how many packets came.
     fn run_round(&self, device: &Arc<Device>, round: &mut Round, now: Time) -> usize {
+        self.run_round_of(device, round, now, false)
+    }
+
+    /// The same; of packets perhaps only those of which there may be more than a round before has found.
+    fn run_round_of(
+        &self,
+        device: &Arc<Device>,
+        round: &mut Round,
+        now: Time,
+        only_more: bool,
+    ) -> usize {
         guarded::keep(now.0);
         let hub = device.xrc().is_hub();
         if hub {
@@ -347,7 +371,8 @@ impl Engine {
         }
         let owed = round.owed.len();
         // Sockets first: an ACK comes by a socket while the answer that was sent after it may come from the hub.
-        let mut received = self.receive_packets(device, &Table::of(device), &mut round.inbound);
+        let mut received =
+            self.receive_packets(device, &Table::of(device), &mut round.inbound, only_more);
         received += round.inbound.receive_near(device, now, &mut round.owed);
         let table = Table::of(device);
         received += self.receive_streams(device, &table, &mut round.inbound);

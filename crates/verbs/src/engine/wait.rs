@@ -36,6 +36,8 @@ pub(crate) struct Waiter {
     bell: Doorbell,
     bells: Mutex<Bells>,
     notify: OwnedFd,
+    /// Whether the service has said something since that was asked last.
+    notified: AtomicBool,
     /// Whether `notify` has come to its end, after which it is readable for ever.
     gone: AtomicBool,
     /// Whether the thread has slept without listening to its peers.
@@ -50,10 +52,11 @@ struct Bells {
     next: u64,
 }
 
-/// Tokens of what is in the epoll set: what needs not be silenced, our own bell, and the first of [`Bells`].
+/// Tokens of what is in the epoll set: what needs not be silenced, our own bell, the service, and the first of [`Bells`].
 const OTHER: u64 = 0;
 const OWN: u64 = 1;
-const FIRST_PEER: u64 = 2;
+const NOTIFY: u64 = 2;
+const FIRST_PEER: u64 = 3;
 
 impl Waiter {
     pub(crate) fn new(control: &dyn Control) -> io::Result<Self> {
@@ -62,13 +65,19 @@ impl Waiter {
             bell: Doorbell::new()?,
             bells: Mutex::new(Bells { all: Vec::new(), next: FIRST_PEER }),
             notify: control.notify_fd().try_clone_to_owned()?,
+            notified: AtomicBool::new(true),
             gone: AtomicBool::new(false),
             ticked: AtomicBool::new(false),
             state: AtomicU8::new(AWAKE),
         };
         waiter.add_as(waiter.bell.as_fd(), OWN)?;
-        waiter.add(waiter.notify.as_fd())?;
+        waiter.add_as(waiter.notify.as_fd(), NOTIFY)?;
         Ok(waiter)
+    }
+
+    /// Readable when there is something that would end the thread's sleep.
+    pub(crate) fn readable(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -99,6 +108,7 @@ impl Waiter {
     fn silence(&self, token: u64) {
         match token {
             OTHER => {}
+            NOTIFY => self.notified.store(true, Ordering::Relaxed),
             OWN => {
                 self.bell.clear();
             }
@@ -124,6 +134,11 @@ impl Waiter {
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
         // Fails only if it is not there.
         let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Whether the service may have said something since this was asked last.
+    pub(crate) fn was_notified(&self) -> bool {
+        self.notified.swap(false, Ordering::Relaxed)
     }
 
     /// The service has nothing to say any more.

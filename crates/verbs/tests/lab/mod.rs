@@ -77,6 +77,12 @@ impl Lab {
         self.process_told(ip, DeviceKind::default(), |_| {})
     }
 
+    /// As [`process`](Self::process), with a device that the test drives.
+    pub fn driven_process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
+        let control = self.control(ip, DeviceKind::default(), |_| {});
+        (Device::open_driven(control.clone()).unwrap(), control)
+    }
+
     /// As [`process`](Self::process), with a device whose connections are streams.
     pub fn stream_process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
         self.process_told(ip, DeviceKind::Iwarp, |_| {})
@@ -89,6 +95,16 @@ impl Lab {
         kind: DeviceKind,
         change: impl FnOnce(&mut HostInfo),
     ) -> (Arc<Device>, Arc<LabControl>) {
+        let control = self.control(ip, kind, change);
+        (Device::open(control.clone()).unwrap(), control)
+    }
+
+    fn control(
+        self: &Arc<Self>,
+        ip: &str,
+        kind: DeviceKind,
+        change: impl FnOnce(&mut HostInfo),
+    ) -> Arc<LabControl> {
         let ip: IpAddr = ip.parse().unwrap();
         let mut hosts = self.hosts.lock().unwrap();
         let host = hosts.entry(ip).or_insert_with(|| Host {
@@ -128,8 +144,7 @@ impl Lab {
         let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
         let ended = Mutex::default();
         let (lab, wire) = (self.clone(), Mutex::default());
-        let control = Arc::new(LabControl { lab, info, ip, inbox, counters, ended, wire });
-        (Device::open(control.clone()).unwrap(), control)
+        Arc::new(LabControl { lab, info, ip, inbox, counters, ended, wire })
     }
 }
 

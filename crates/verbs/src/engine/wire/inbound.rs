@@ -179,17 +179,18 @@ impl Engine {
         self.inbound(|inbound| !inbound.wires.is_empty())
     }
 
-    /// Takes in packets. Returns how many messages came.
+    /// Takes in packets, or only those of wires of which there may be more than the last time brought. Returns how many messages came.
     pub(in crate::engine) fn receive_packets(
         &self,
         device: &Arc<Device>,
         table: &Table<'_>,
         inbound: &mut Inbound,
+        only_more: bool,
     ) -> usize {
         let mut received = 0;
         let Inbound { wires, rx, arrivals, .. } = inbound;
         let truncated = rx.truncated();
-        for wire in wires.iter() {
+        for wire in wires.iter().filter(|wire| !only_more || wire.may_have_more()) {
             received += match wire {
                 AnyWire::Udp(wire) => {
                     let came = wire.port.receive(rx);

@@ -127,6 +127,15 @@ impl AnyWire {
         fd.ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
+    /// Whether there may be more than was received last.
+    fn may_have_more(&self) -> bool {
+        match self {
+            Self::Udp(wire) => wire.port.may_have_more(),
+            Self::Ib(wire) => wire.port().may_have_more(),
+            Self::Other(_) => true,
+        }
+    }
+
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Udp(a), Self::Udp(b)) => Arc::ptr_eq(a, b),
