@@ -9,6 +9,7 @@ use rdmux_host::DeviceChoice;
 use rdmux_wire::sa::Rate;
 
 use crate::poller::{Interest, Poller, Token};
+use crate::rest::Rest;
 
 /// How long after a device could not be opened it is tried again: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -53,9 +54,24 @@ impl Seen {
 /// A device.
 enum Device {
     /// It is open.
-    Open(Context),
+    Open(Context, Drive),
     /// It could not be opened: until when it is left alone, and for how long the next time.
     Closed(Instant, Duration),
+}
+
+/// When a device is driven.
+#[derive(Clone, Copy, Debug)]
+struct Drive {
+    /// Even if nothing comes.
+    at: Option<Instant>,
+    rest: Rest,
+}
+
+impl Drive {
+    /// When it is, even if nothing comes or something has come.
+    fn next(&self) -> Option<Instant> {
+        self.at.into_iter().chain(self.rest.end()).min()
+    }
 }
 
 /// The devices of a host.
@@ -77,7 +93,7 @@ impl Devices {
     /// The context of a device, if it is open.
     pub(crate) fn context(&self, kind: DeviceKind) -> Option<&Context> {
         match self.devices.get(&kind)? {
-            Device::Open(context) => Some(context),
+            Device::Open(context, _) => Some(context),
             Device::Closed(..) => None,
         }
     }
@@ -101,10 +117,13 @@ impl Devices {
             if now < until {
                 continue;
             }
-            let context = Context::builder().host(&self.host).device(kind).open();
+            let context = Context::builder().host(&self.host).device(kind).driven().open();
             let watched = context.and_then(|context| {
-                let token = Token::Device((kind as u8).into());
-                poller.add(&context, token, Interest::Read).map_err(|e| {
+                let (device, drive) = (Token::Device((kind as u8).into()), drive_token(kind));
+                let watched = poller.add(&context, device, Interest::Read);
+                let watched =
+                    watched.and_then(|()| poller.add(context.drive_fd(), drive, Interest::Read));
+                watched.map_err(|e| {
                     rdmux::Error::new(context.to_string(), "be watched", rdmux::Cause::Os(e))
                 })?;
                 Ok(context)
@@ -112,7 +131,8 @@ impl Devices {
             match watched {
                 Ok(context) => {
                     tracing::info!("{context} is open");
-                    *device = Device::Open(context);
+                    let drive = Drive { at: Some(now), rest: Rest::default() };
+                    *device = Device::Open(context, drive);
                     opened = true;
                 }
                 Err(e) => {
@@ -127,20 +147,61 @@ impl Devices {
     /// Closes a device that has failed, to open it again.
     pub(crate) fn close(&mut self, kind: DeviceKind, now: Instant, poller: &Poller) {
         if let Some(device) = self.devices.get_mut(&kind)
-            && let Device::Open(context) = device
+            && let Device::Open(context, _) = device
         {
             poller.remove(&*context);
+            poller.remove(context.drive_fd());
             *device = Device::Closed(now + RETRY.0, RETRY.0);
         }
     }
 
     /// When a device is to be tried again.
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+    pub(crate) fn next_try(&self) -> Option<Instant> {
         let until = |device: &Device| match device {
-            Device::Open(_) => None,
+            Device::Open(..) => None,
             Device::Closed(until, _) => Some(*until),
         };
         self.devices.values().filter_map(until).min()
+    }
+
+    /// Drives a device.
+    pub(crate) fn drive(&mut self, kind: DeviceKind, now: Instant, poller: &Poller) {
+        if let Some(Device::Open(context, drive)) = self.devices.get_mut(&kind) {
+            drive.at = context.drive().map(|pause| now + pause);
+            if drive.rest.stop() {
+                poller.change(context.drive_fd(), drive_token(kind), Interest::Read);
+            }
+        }
+    }
+
+    /// Takes note that so many datagrams of a device were for others only, and lets it rest if that is of use.
+    pub(crate) fn rest(&mut self, kind: DeviceKind, others: u32, poller: &Poller) {
+        if let Some(Device::Open(context, drive)) = self.devices.get_mut(&kind)
+            && drive.rest.begin(Instant::now(), others)
+        {
+            poller.change(context.drive_fd(), drive_token(kind), Interest::Nothing);
+        }
+    }
+
+    /// Whether many hosts ask others at this time.
+    pub(crate) fn is_crowded(&self, now: Instant) -> bool {
+        let is_crowded = |device: &Device| matches!(device, Device::Open(_, drive) if drive.rest.is_crowded(now));
+        self.devices.values().any(is_crowded)
+    }
+
+    /// The devices that are to be driven now, even if nothing has come.
+    pub(crate) fn due(&self, now: Instant) -> Vec<DeviceKind> {
+        let is_due = |device: &Device| matches!(device, Device::Open(_, drive) if drive.next().is_some_and(|at| at <= now));
+        self.devices.iter().filter(|(_, device)| is_due(device)).map(|(kind, _)| *kind).collect()
+    }
+
+    /// When a device is to be tried again, or driven even if nothing comes.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let drive = |device: &Device| match device {
+            Device::Open(_, drive) => drive.next(),
+            Device::Closed(..) => None,
+        };
+        self.devices.values().filter_map(drive).chain(self.next_try()).min()
     }
 
     /// The number of a port, which it keeps.
@@ -161,6 +222,10 @@ impl Devices {
         }
         all
     }
+}
+
+fn drive_token(kind: DeviceKind) -> Token {
+    Token::Drive((kind as u8).into())
 }
 
 /// A port of a device; none if the device is gone.

@@ -29,6 +29,7 @@ mod log;
 mod mads;
 mod poller;
 mod queue;
+mod rest;
 mod service;
 mod system;
 mod watch;

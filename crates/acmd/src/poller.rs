@@ -22,8 +22,8 @@ pub(crate) enum Token {
     Addresses,
     /// Asynchronous events of a device.
     Device(u64),
-    /// Completions of a port's queue pairs.
-    Port(u64),
+    /// What a device is to be driven for.
+    Drive(u64),
     /// Management datagrams of a port.
     Mads(u64),
     /// Names that were looked up.
@@ -39,7 +39,7 @@ impl rdmux_runtime::poller::Token for Token {
             Self::Files => (3, 0),
             Self::Addresses => (4, 0),
             Self::Device(id) => (5, id),
-            Self::Port(id) => (6, id),
+            Self::Drive(id) => (6, id),
             Self::Mads(id) => (7, id),
             Self::Names => (8, 0),
         }
@@ -53,7 +53,7 @@ impl rdmux_runtime::poller::Token for Token {
             3 => Self::Files,
             4 => Self::Addresses,
             5 => Self::Device(id),
-            6 => Self::Port(id),
+            6 => Self::Drive(id),
             7 => Self::Mads(id),
             8 => Self::Names,
             _ => return None,
@@ -76,7 +76,7 @@ mod tests {
             Token::Files,
             Token::Addresses,
             Token::Device(2),
-            Token::Port(3),
+            Token::Drive(3),
             Token::Mads(4),
             Token::Names,
         ] {

@@ -85,9 +85,9 @@ impl Queue {
         self.qp.qpn()
     }
 
-    /// Where to wait: readable after the next completion since [`receive`](Self::receive) found none.
-    pub(crate) fn cq(&self) -> &Cq {
-        &self.cq
+    /// Whether sends may have completed, so that [`receive`](Self::receive) makes room.
+    pub(crate) fn has_sent(&self) -> bool {
+        self.sending > 0
     }
 
     /// Receives what is sent to a group; the port has joined it.
@@ -123,8 +123,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes up to `budget` completions, and gives each datagram that arrived to `each`. Whether there may be more; if not, the
-    /// descriptor tells of the next.
+    /// Takes up to `budget` completions, and gives each datagram that arrived to `each`. Whether there may be more.
     ///
     /// # Errors
     /// When the device is gone.
@@ -136,7 +135,7 @@ impl Queue {
         let mut done = [EMPTY; BATCH];
         let mut taken = 0;
         while taken < budget {
-            let count = self.cq.poll_or_arm(&mut done)?;
+            let count = self.cq.poll(&mut done);
             if count == 0 {
                 return Ok(false);
             }

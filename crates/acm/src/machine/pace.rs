@@ -12,7 +12,8 @@
 //! endpoints that are not known yet, nobody listens.
 //!
 //! Of several requests ([`resolve_depth`](crate::Options::resolve_depth)) an endpoint sends one first: all others hear of it, and may say of
-//! themselves what it would ask next. With each answer one more may be outstanding. Names that nobody has have no answers: 20 ms after a
+//! themselves what it would ask next. It listens for as long as the others would take to be sent, at the rate that receivers take, and 20 ms
+//! at most: so it needs twice the time if all are silent, and sends one if all begin. With each answer one more may be outstanding. Names that nobody has have no answers: 20 ms after a
 //! request the next one is sent without. And as long as it overhears answers to what waits, at the pace at which they come, it sends nothing
 //! but its first request: others do the asking.
 
@@ -28,6 +29,10 @@ const MEMORY: Duration = Duration::from_millis(50);
 
 /// How long an endpoint listens before it sends, and how long a pause is after which it does.
 const LISTEN: Duration = Duration::from_millis(20);
+
+/// How long after the last answer that it overheard an endpoint waits for more at least. On a machine that is busy, answers that were sent long
+/// ago come in turns.
+const QUIET: Duration = Duration::from_millis(10);
 
 /// The sends of an endpoint.
 #[derive(Debug, Default)]
@@ -50,16 +55,24 @@ pub(super) struct Pace {
 #[derive(Clone, Copy, Debug)]
 struct Burst {
     since: Time,
+    /// Between requests that come as fast as receivers take them.
+    gap: Duration,
     /// Answers that were overheard, and when the last one was.
     overheard: u32,
     last: Time,
 }
 
 impl Burst {
-    /// When no more answers are to be expected from others: four times as long as one took has passed.
-    fn end(&self) -> Time {
-        let gap = self.last.since(self.since) * 4 / self.overheard.max(1);
-        if self.overheard == 0 { self.since } else { self.last.after(gap.min(LISTEN)) }
+    /// When no more answers to searches, so many of which wait, are to be expected from others: as long as these would take to be sent
+    /// has passed, and four times as long as an answer took.
+    fn end(&self, waiting: usize) -> Time {
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        let listened = self.since.after(self.gap.saturating_mul(waiting).min(LISTEN));
+        if self.overheard == 0 {
+            return listened;
+        }
+        let gap = self.last.since(self.since) * 4 / self.overheard;
+        listened.max(self.last.after(gap.clamp(QUIET, LISTEN)))
     }
 }
 
@@ -112,7 +125,9 @@ impl Pace {
     /// When one more request may wait for an answer, of so many at most; [`Time::NEVER`] if not before there are fewer.
     pub(super) fn room_at(&self, now: Time, depth: u32) -> Time {
         let depth = depth.max(1);
-        let end = self.burst.map_or(now, |burst| burst.end().max(now));
+        // The one that would be sent next needs not be listened for.
+        let others = self.queue.len().saturating_sub(1);
+        let end = self.burst.map_or(now, |burst| burst.end(others).max(now));
         if self.asked <= self.answered.min(depth - 1) {
             end
         } else if self.asked < depth {
@@ -178,14 +193,14 @@ impl Pace {
 
     /// A request was sent.
     pub(super) fn sent(&mut self, now: Time, rate: u64) {
-        let gap = now.after(Duration::from_nanos(1_000_000_000 / rate));
+        let gap = Duration::from_nanos(1_000_000_000 / rate);
         if now.since(self.sent_at) >= LISTEN {
             self.answered = 0;
         }
         self.sent_at = now;
-        self.burst.get_or_insert(Burst { since: now, overheard: 0, last: now });
+        self.burst.get_or_insert(Burst { since: now, gap, overheard: 0, last: now });
         self.window.send_at = None;
-        self.window.end = self.window.end.max(gap);
+        self.window.end = self.window.end.max(now.after(gap));
     }
 }
 
@@ -258,12 +273,15 @@ mod tests {
         assert_eq!(pace.room_at(begin, 8), begin);
         pace.sent(begin, 20_000);
         pace.answered();
-        assert_eq!(pace.room_at(us(1), 8), us(1));
+        assert_eq!(pace.room_at(us(51), 8), us(51));
         pace.overheard(us(100));
-        assert_eq!(pace.room_at(us(100), 8), us(500));
+        assert_eq!(pace.room_at(us(100), 8), us(100).after(QUIET));
         pace.overheard(us(200));
-        assert_eq!(pace.room_at(us(300), 8), us(600));
-        assert_eq!(pace.room_at(us(700), 8), us(700));
+        assert_eq!(pace.room_at(us(300), 8), us(200).after(QUIET));
+        assert_eq!(pace.room_at(us(10_200), 8), us(10_200));
+        // They take longer: it waits for four times as long.
+        pace.overheard(us(12_000));
+        assert_eq!(pace.room_at(us(12_000), 8), us(12_000 + 16_000));
         // They come seldom: it does not wait longer than it listens.
         pace.overheard(us(900_000));
         assert_eq!(pace.room_at(us(900_000), 8), us(900_000).after(LISTEN));
@@ -271,6 +289,27 @@ mod tests {
         (0..2).for_each(|_| pace.queue.left(|_| false));
         pace.push((3, 3));
         assert_eq!(pace.room_at(us(900_001), 8), us(900_001));
+    }
+
+    #[test]
+    fn second_request_waits_for_as_long_as_all_others_would_take() {
+        let begin = Time(SECOND);
+        let us = |n| begin.after(Duration::from_micros(n));
+        for (waiting, listens) in [(1, 0), (2, 50), (64, 63 * 50), (401, 20_000), (9999, 20_000)] {
+            let mut pace = Pace::default();
+            (0..waiting).for_each(|n| pace.push((n, 0)));
+            assert_eq!(pace.room_at(begin, 8), begin, "the first is sent at once");
+            pace.sent(begin, 20_000);
+            pace.answered();
+            assert_eq!(pace.room_at(us(0), 8), us(listens), "{waiting}");
+        }
+        // Who has heard the others meanwhile waits for fewer.
+        let mut pace = Pace::default();
+        (0..64).for_each(|n| pace.push((n, 0)));
+        pace.sent(begin, 20_000);
+        pace.answered();
+        (0..60).for_each(|_| pace.queue.left(|_| false));
+        assert_eq!(pace.room_at(us(0), 8), us(3 * 50));
     }
 
     #[test]

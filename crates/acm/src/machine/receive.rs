@@ -16,7 +16,8 @@ use crate::{ClaimPolicy, Contradiction, EndpointId, Io, Peer};
 const MAX_CLAIMS: u32 = 16;
 
 impl Machine {
-    /// A datagram came to the endpoint's queue pair, without its GRH.
+    /// A datagram came to the endpoint's queue pair, without its GRH. Returns whether somebody
+    /// waits for what becomes of it: it is an answer, or a request for an address of ours.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -24,20 +25,20 @@ impl Machine {
         from: &Peer,
         bytes: &[u8],
         io: &mut impl Io,
-    ) {
+    ) -> bool {
         self.ticks(now);
         let Some(state) = self.endpoints.get_mut(&endpoint).filter(|state| state.is_up) else {
-            return;
+            return false;
         };
-        let Some(port) = self.ports.get(&state.endpoint.port) else { return };
+        let Some(port) = self.ports.get(&state.endpoint.port) else { return false };
         let datagram = Datagram::parse(bytes);
         let Ok(datagram) = datagram else {
             state.counters.malformed += 1;
-            return;
+            return false;
         };
         let is_own = port.port.gids.contains(&from.gid) && from.qpn == state.endpoint.qpn;
         if is_own {
-            return;
+            return true;
         }
         let is_possible = from.lid.is_unicast()
             && from.gid.guid().0 != 0
@@ -47,12 +48,16 @@ impl Machine {
             && from.qpn != Qpn::MULTICAST;
         if !is_possible {
             state.counters.refused += 1;
-            return;
+            return false;
         }
         match datagram {
-            Datagram::Request(request) => self.handle_request(now, endpoint, from, &request, io),
+            Datagram::Request(request) => {
+                self.handle_request(now, endpoint, from, &request, io);
+                self.endpoints.get(&endpoint).is_some_and(|state| self.owns(state, &request.dest))
+            }
             Datagram::Response(response) => {
-                self.handle_response(now, endpoint, from, &response, io)
+                self.handle_response(now, endpoint, from, &response, io);
+                true
             }
         }
     }

@@ -1,27 +1,32 @@
 //! What comes back: datagrams, answers of subnet administration, and what the operating system knows.
 
+use std::time::Instant;
+
+use rdmux::DeviceKind;
 use rdmux_acm::{EndpointId, Peer, PortId, QuestionId};
 use rdmux_wire::acm::Address;
 
 use super::{DATAGRAMS, Service, time};
 use crate::driver::Later;
 use crate::mads;
-use crate::queue::Arrived;
+use crate::queue::{Arrived, Queue};
 use crate::system::{ip_of, system_of};
 
 /// How many questions to the machine are answered before others have their turn.
 const LATER: usize = 4096;
 
 impl Service {
-    /// Datagrams arrived at an endpoint, or were sent.
-    pub(super) fn handle_queue(&mut self, id: EndpointId) {
+    /// Datagrams arrived at an endpoint, or were sent. How many were for us, and how many for others only.
+    fn handle_queue(&mut self, id: EndpointId) -> (u32, u32) {
         let mut arrived: Vec<(Peer, Vec<u8>)> = Vec::new();
         let taken = self.driver.receive(id, DATAGRAMS, |datagram| {
             arrived.push((peer(datagram), datagram.bytes.to_vec()));
         });
-        let now = time();
+        let (now, mut ours, mut others) = (time(), 0, 0);
         for (from, bytes) in &arrived {
-            self.machine.handle_datagram(now, id, from, bytes, &mut self.driver);
+            let is_for_us = self.machine.handle_datagram(now, id, from, bytes, &mut self.driver);
+            ours += u32::from(is_for_us);
+            others += u32::from(!is_for_us);
         }
         match taken {
             Ok((more, room)) => {
@@ -35,6 +40,36 @@ impl Service {
             // The device says so, too, and is opened again then.
             Err(e) => tracing::debug!("{e}"),
         }
+        (ours, others)
+    }
+
+    /// Has a device take in what has come, and takes it from the queues of its endpoints.
+    pub(super) fn drive(&mut self, kind: DeviceKind, now: Instant) {
+        self.devices.drive(kind, now, &self.poller);
+        let (ours, others) = self.handle_queues(|_| true);
+        self.expects |= ours > 0;
+        self.devices.rest(kind, others, &self.poller);
+    }
+
+    /// Takes what there is from the queues that are chosen. How many datagrams were for us, and how many for others only.
+    fn handle_queues(&mut self, which: impl Fn(&Queue) -> bool) -> (u32, u32) {
+        let endpoints = self.driver.endpoints.iter();
+        let all: Vec<EndpointId> = endpoints
+            .filter(|(_, endpoint)| endpoint.queue.as_ref().is_some_and(&which))
+            .map(|(id, _)| *id)
+            .collect();
+        all.into_iter().fold((0, 0), |(ours, others), id| {
+            let came = self.handle_queue(id);
+            (ours + came.0, others + came.1)
+        })
+    }
+
+    /// Drives devices for which it is time, and makes room where sends have completed.
+    pub(super) fn handle_devices(&mut self, now: Instant) {
+        for kind in self.devices.due(now) {
+            self.drive(kind, now);
+        }
+        self.handle_queues(Queue::has_sent);
     }
 
     /// Goes on with endpoints that had more than their turn allowed.

@@ -10,12 +10,13 @@ mod reload;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::time::{Duration, Instant};
 
 use rdmux::{AsyncEvent, DeviceKind};
 use rdmux_acm::{ClientId, EndpointId, Machine, PortId, Time};
 use rdmux_acm_files::options::SocketAccess;
-use rdmux_link::spin_wait::ask_for_short_slices;
+use rdmux_link::spin_wait::{Slices, look};
 
 use crate::cache::{self, Cache};
 use crate::clients::Clients;
@@ -69,6 +70,8 @@ pub(crate) struct Service {
     busy: BTreeSet<EndpointId>,
     /// Something is left to be done without waiting.
     is_busy: bool,
+    /// What comes next is to be expected soon.
+    expects: bool,
     /// How long to stay without a client; for ever if not said.
     idle_exit: Option<Duration>,
     /// Since when there is no client.
@@ -128,6 +131,7 @@ impl Service {
             next_request: 0,
             busy: BTreeSet::new(),
             is_busy: false,
+            expects: false,
             idle_exit: setup.idle_exit,
             idle_since: now,
             began: now,
@@ -147,13 +151,14 @@ impl Service {
     /// Those of epoll_wait(2).
     pub(crate) fn run(mut self) -> Result<(), AcmdError> {
         // Programs wait for what it does.
-        if let Err(error) = ask_for_short_slices() {
-            tracing::debug!("the service has usual time slices: {error}");
-        }
+        let tell = |e: &std::io::Error| tracing::debug!("the service has usual time slices: {e}");
+        let mut slices = Slices::new().inspect_err(tell).ok();
         let mut ready = Vec::with_capacity(64);
         while !self.ends {
-            let timeout = self.timeout();
-            self.poller.wait(timeout, &mut ready).map_err(AcmdError::of("wait for events"))?;
+            let is_crowded = self.devices.is_crowded(Instant::now());
+            // Hosts that share processors would interrupt each other.
+            slices.take_if(|slices| slices.have(!is_crowded).inspect_err(tell).is_err());
+            self.wait(is_crowded, &mut ready).map_err(AcmdError::of("wait for events"))?;
             let now = Instant::now();
             self.is_busy = false;
             self.handle_busy_queues();
@@ -169,6 +174,21 @@ impl Service {
         tracing::info!("ends");
         self.driver.leave_all();
         Ok(())
+    }
+
+    /// Waits for something. What is expected soon is looked for first: to be woken takes longer, unless others need the processor.
+    fn wait(&mut self, is_crowded: bool, ready: &mut Vec<Ready>) -> io::Result<()> {
+        if std::mem::take(&mut self.expects) && !is_crowded {
+            let (poller, mut waited) = (&self.poller, Ok(()));
+            let comes = look(|| {
+                waited = poller.wait(Some(Duration::ZERO), ready);
+                waited.is_err() || !ready.is_empty()
+            });
+            if comes {
+                return waited;
+            }
+        }
+        self.poller.wait(self.timeout(), ready)
     }
 
     /// How long nothing has to be done unless something happens.
@@ -209,7 +229,11 @@ impl Service {
                 self.look_soon();
             }
             Token::Device(number) => self.handle_device(number),
-            Token::Port(id) => self.handle_queue(EndpointId(u16::try_from(id).unwrap_or(0))),
+            Token::Drive(number) => {
+                if let Some(kind) = Devices::of_token(number) {
+                    self.drive(kind, now);
+                }
+            }
             Token::Mads(id) => self.handle_mads(PortId(u16::try_from(id).unwrap_or(0))),
             Token::Names => self.handle_names(),
         }
@@ -219,12 +243,17 @@ impl Service {
     fn turn(&mut self) {
         self.serve();
         self.handle_later();
+        let now = Instant::now();
         if self.machine.poll_timeout().is_some_and(|due| due <= time()) {
+            // What has come already may have made it needless to send.
+            for kind in self.devices.contexts().map(|(kind, _)| kind).collect::<Vec<_>>() {
+                self.drive(kind, now);
+            }
             self.machine.handle_timeout(time(), &mut self.driver);
             self.handle_later();
         }
-        let now = Instant::now();
-        if self.devices.next_timeout().is_some_and(|at| at <= now) {
+        self.handle_devices(now);
+        if self.devices.next_try().is_some_and(|at| at <= now) {
             self.look.push(now);
         }
         if self.look.iter().any(|at| *at <= now) {

@@ -146,9 +146,7 @@ impl Service {
     }
 
     fn close_queue(&mut self, id: EndpointId) {
-        if let Some(queue) = self.driver.close_queue(id) {
-            self.poller.remove(queue.cq());
-        }
+        self.driver.close_queue(id);
         self.busy.remove(&id);
     }
 
@@ -227,17 +225,7 @@ impl Service {
         let Some(context) = self.devices.context(at.kind) else { return };
         let sends = self.config.options.machine.send_depth.max(MIN_SENDS);
         let shape = Shape { port: at.number, pkey_index, receives, sends };
-        let opened = Queue::open(context, shape).and_then(|mut queue| {
-            let token = Token::Port(id.0.into());
-            let watched = self.poller.add(queue.cq(), token, Interest::Read);
-            watched.map_err(|e| {
-                rdmux::Error::new(context.to_string(), "be watched", rdmux::Cause::Os(e))
-            })?;
-            // Has its descriptor tell of the first.
-            queue.receive(1, |_| {})?;
-            Ok(queue)
-        });
-        match opened {
+        match Queue::open(context, shape) {
             Ok(queue) => {
                 if let Some(endpoint) = self.driver.endpoints.get_mut(&id) {
                     endpoint.queue = Some(queue);

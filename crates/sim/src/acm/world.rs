@@ -199,7 +199,9 @@ impl World {
                 }
             }
             Event::Arrive { to, from, bytes } => {
-                self.with(to, |m, driver| m.handle_datagram(now, EP, &from, &bytes[..], driver))?;
+                self.with(to, |machine, driver| {
+                    machine.handle_datagram(now, EP, &from, &bytes[..], driver);
+                })?;
             }
             Event::Joined { host, life, record, ok } if self.hosts[host].life == life => {
                 if ok {
