@@ -109,7 +109,8 @@ impl Bench {
         let ground = Ground::bare()?;
         let names = self.rounds() * COLD;
         let ours = Pair::<Ours>::new(&ground, names)?;
-        let debian = Pair::<Debian>::on(&ours, names)?;
+        // On a fabric of its own: each request wakes all who hear the group.
+        let debian = Pair::<Debian>::new(&ground, names)?;
         let mut ours = Cold::new(&ours)?;
         let mut debian = Cold::new(&debian)?;
         let before = ours.pair.asked()?;
