@@ -105,7 +105,7 @@ const fn bytes(slots: usize) -> usize {
 }
 
 /// Where the slot is that a hash leads to, and those after it.
-fn window(hash: u64, slots: usize) -> impl Iterator<Item = usize> {
+fn window(hash: u64, slots: usize) -> impl Iterator<Item = usize> + Clone {
     let first = usize::try_from(hash >> 32).unwrap_or(0);
     (first..first + WINDOW).map(move |slot| at::FIRST + slot % slots * SLOT)
 }

@@ -1,3 +1,5 @@
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
@@ -52,6 +54,28 @@ fn entry_is_found_by_its_key_until_it_is_removed() {
     }
     assert!(table.remove(&key(1)) && !table.remove(&key(1)));
     assert_eq!((cache.get(&key(1), 1), cache.get(&other, 1)), (None, Some(entry(2))));
+}
+
+#[test]
+fn table_that_only_changes_takes_no_more_memory() {
+    let (mut table, _cache) = pair(16);
+    let first = |n: u32| window(key(n).hash(7), 16).next().unwrap();
+    let file = File::from(table.fd().try_clone().unwrap());
+    let used = || {
+        let mut bytes = vec![0; bytes(16)];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes[at::FIRST..].chunks(SLOT).filter(|slot| slot[at::HASH..][..8] != [0; 8]).count()
+    };
+    // All of these begin at one slot.
+    for (now, n) in (0..).zip((0..1000).filter(|n| first(*n) == first(0)).take(20)) {
+        assert!(table.put(&key(n), &Entry { expiry: now + 1, ..entry(n) }, now));
+        assert_eq!(used(), 1, "the one before has expired");
+    }
+    for n in 0..9 {
+        table.flush();
+        assert!(table.put(&key(0), &entry(n), 0));
+        assert_eq!(used(), 1, "those before do not count");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::{
     Content, Entry, FIRST_EPOCH, Key, MAGIC, MAX_SLOTS, SLOT, USED, WINDOW, WORDS, at, bytes,
-    content, parsed, window, word,
+    content, parsed, window,
 };
 use crate::shared::{Mapping, Ordering, fence};
 
@@ -17,17 +17,15 @@ pub struct PathTable {
     slots: usize,
     seed: u64,
     epoch: u64,
+    /// What is in each slot, where a window's lie together.
+    held: Vec<Held>,
 }
 
-/// What a slot has to do with a key, the best to write it to first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Use {
-    /// It has the same key.
-    Same,
-    /// It has nothing that holds.
-    Free,
-    /// It has another key, until then.
-    Other(u64),
+/// What is in a slot; zeros if nothing, or nothing of this epoch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    hash: u64,
+    expiry: u64,
 }
 
 impl PathTable {
@@ -44,7 +42,7 @@ impl PathTable {
         map.word(at::SEED).store(seed, Ordering::Relaxed);
         map.word(at::EPOCH).store(FIRST_EPOCH, Ordering::Relaxed);
         map.word(0).store(MAGIC, Ordering::Release);
-        Ok(Self { fd, map, slots, seed, epoch: FIRST_EPOCH })
+        Ok(Self { fd, map, slots, seed, epoch: FIRST_EPOCH, held: vec![Held::default(); slots] })
     }
 
     /// The descriptor, to hand over. Those who have it can only read.
@@ -60,6 +58,7 @@ impl PathTable {
     /// Invalidates all entries at once.
     pub fn flush(&mut self) {
         self.epoch += 1;
+        self.held = vec![Held::default(); self.slots];
         self.map.word(at::EPOCH).store(self.epoch, Ordering::Release);
     }
 
@@ -67,77 +66,78 @@ impl PathTable {
     /// displaced another key's entry that still held.
     pub fn put(&mut self, key: &Key, entry: &Entry, now: u64) -> bool {
         let hash = key.hash(self.seed);
-        let slots = window(hash, self.slots).map(|slot| (self.use_of(slot, hash, key, now), slot));
-        let Some((used, slot)) = slots.min() else { return false };
-        self.write(slot, hash, &content(key, entry, self.epoch));
-        !matches!(used, Use::Other(_))
+        let window = window(hash, self.slots);
+        let expiry = |slot: &usize| self.held[number(*slot)].expiry;
+        let is_free = |slot: &usize| expiry(slot) <= now;
+        let (slot, displaces) = match self.slot_of(hash, key) {
+            Some(slot) => (slot, false),
+            None => match window.clone().find(is_free) {
+                Some(slot) => (slot, false),
+                None => (window.min_by_key(expiry).unwrap_or(at::FIRST), true),
+            },
+        };
+        self.write(slot, Held { hash, expiry: entry.expiry }, &content(key, entry, self.epoch));
+        !displaces
     }
 
     /// Withdraws what a key resolves to. Returns whether there was an entry.
     pub fn remove(&mut self, key: &Key) -> bool {
-        let hash = key.hash(self.seed);
-        let same = |slot: &usize| self.use_of(*slot, hash, key, 0) == Use::Same;
-        let slot = window(hash, self.slots).find(same);
+        let slot = self.slot_of(key.hash(self.seed), key);
         if let Some(slot) = slot {
-            self.write(slot, 0, &[0; WORDS]);
+            self.write(slot, Held::default(), &[0; WORDS]);
         }
         slot.is_some()
     }
 
-    /// Withdraws all entries for which `gone` says so; what has expired goes, too. Takes as long as the table is large.
+    /// Withdraws all entries for which `keep` does not say otherwise; what has expired goes, too. Takes as long as the table is large.
     pub fn retain(&mut self, now: u64, mut keep: impl FnMut(&Key, &Entry) -> bool) {
         for slot in (0..self.slots).map(|slot| at::FIRST + slot * SLOT) {
-            if self.map.word(slot + at::HASH).load(Ordering::Relaxed) == 0 {
+            let Held { hash, expiry } = self.held[number(slot)];
+            if hash == 0 {
                 continue;
             }
-            let holds = self.held(slot, now).is_some_and(|(key, entry)| keep(&key, &entry));
-            if !holds {
-                self.write(slot, 0, &[0; WORDS]);
+            let held = (expiry > now).then(|| self.read(slot)).flatten();
+            if !held.is_some_and(|(key, entry)| keep(&key, &entry)) {
+                self.write(slot, Held::default(), &[0; WORDS]);
             }
         }
     }
 
-    /// What a slot has that holds.
-    fn held(&self, slot: usize, now: u64) -> Option<(Key, Entry)> {
+    /// The slot that has a key, also if that has expired.
+    fn slot_of(&self, hash: u64, key: &Key) -> Option<usize> {
+        let has = |slot: &usize| {
+            self.held[number(*slot)].hash == hash
+                && self.read(*slot).is_some_and(|(held, _)| held == *key)
+        };
+        window(hash, self.slots).find(has)
+    }
+
+    fn read(&self, slot: usize) -> Option<(Key, Entry)> {
         let mut content: Content = [0; WORDS];
         for i in USED {
             content[i] = self.map.word(slot + at::CONTENT + 8 * i).load(Ordering::Relaxed);
         }
-        let holds = content[word::EPOCH] == self.epoch && content[word::EXPIRY] > now;
-        holds.then(|| parsed(&content)).flatten()
+        parsed(&content)
     }
 
-    fn use_of(&self, slot: usize, hash: u64, key: &Key, now: u64) -> Use {
-        let content = |i| self.map.word(slot + at::CONTENT + 8 * i).load(Ordering::Relaxed);
-        match self.map.word(slot + at::HASH).load(Ordering::Relaxed) {
-            0 => return Use::Free,
-            // As nearly always: it is not read as a whole.
-            other if other != hash => {
-                let (epoch, expiry) = (content(word::EPOCH), content(word::EXPIRY));
-                let holds = epoch == self.epoch && expiry > now;
-                return if holds { Use::Other(expiry) } else { Use::Free };
-            }
-            _ => {}
-        }
-        match self.held(slot, now) {
-            Some((held, _)) if held == *key => Use::Same,
-            Some((_, entry)) => Use::Other(entry.expiry),
-            None => Use::Free,
-        }
-    }
-
-    fn write(&mut self, slot: usize, hash: u64, content: &Content) {
+    fn write(&mut self, slot: usize, held: Held, content: &Content) {
         let sequence = self.map.word(slot + at::SEQUENCE);
         let before = sequence.load(Ordering::Relaxed);
         sequence.store(before.wrapping_add(1), Ordering::Relaxed);
         // A reader that sees any of these words sees, too, that the sequence number is odd, or a later one.
         fence(Ordering::Release);
-        self.map.word(slot + at::HASH).store(hash, Ordering::Relaxed);
+        self.map.word(slot + at::HASH).store(held.hash, Ordering::Relaxed);
+        self.held[number(slot)] = held;
         for i in USED {
             self.map.word(slot + at::CONTENT + 8 * i).store(content[i], Ordering::Relaxed);
         }
         sequence.store(before.wrapping_add(2), Ordering::Release);
     }
+}
+
+/// The number of the slot at an offset.
+fn number(slot: usize) -> usize {
+    (slot - at::FIRST) / SLOT
 }
 
 impl Drop for PathTable {
