@@ -3,7 +3,8 @@
 //!
 //! Either way a host has one client, a thread, which asks for all its paths and then waits for the answers, by a connection that it has already.
 
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::Instant;
 
@@ -102,7 +103,7 @@ impl Pairs {
         for host in &self.hosts {
             host.control.flush(None, TIMEOUT)?;
         }
-        self.together(|host, barrier| {
+        self.together(|host, gate| {
             let mut requests = host.requests.lock().unwrap_or_else(PoisonError::into_inner);
             let source = Some(name(&host.name)?);
             // The way to itself is known: this has the client connected, as that of administration is.
@@ -113,7 +114,7 @@ impl Pairs {
             requests.start(&query, TIMEOUT);
             let connected = take(requests.wait(TIMEOUT));
             // All come here, also who fails.
-            barrier.wait();
+            gate.pass();
             let start = Instant::now();
             connected?;
             ensure!(used, "no new connection");
@@ -134,8 +135,8 @@ impl Pairs {
     /// # Errors
     /// The same.
     pub(in super::super) fn by_administration(&self) -> Result<f64> {
-        self.together(|host, barrier| {
-            barrier.wait();
+        self.together(|host, gate| {
+            gate.pass();
             let start = Instant::now();
             let mut waiting = 0;
             for other in self.others(host) {
@@ -162,13 +163,17 @@ impl Pairs {
     }
 
     /// Runs this for each host at the same time, which returns when it began; seconds from the first that begins to the last that is done.
-    fn together(&self, run: impl Fn(&Host, &Barrier) -> Result<Instant> + Sync) -> Result<f64> {
-        let barrier = Barrier::new(HOSTS);
-        let run = |host| run(host, &barrier).map(|start| (start, Instant::now()));
+    fn together(&self, run: impl Fn(&Host, &Gate) -> Result<Instant> + Sync) -> Result<f64> {
+        let (come, ready) = mpsc::channel();
+        let gate = Gate { come, open: RwLock::new(()) };
+        let run = |host| run(host, &gate).map(|start| (start, Instant::now()));
         let run = &run;
         thread::scope(|scope| {
+            let closed = gate.open.write().unwrap_or_else(PoisonError::into_inner);
             let threads: Vec<_> =
                 self.hosts.iter().map(|host| scope.spawn(move || run(host))).collect();
+            for () in ready.iter().take(HOSTS) {}
+            drop(closed);
             let mut whole: Option<(Instant, Instant)> = None;
             for thread in threads {
                 let (start, end) =
@@ -179,6 +184,21 @@ impl Pairs {
             let (first, last) = whole.context("there are no hosts")?;
             Ok((last - first).as_secs_f64())
         })
+    }
+}
+
+/// Where clients wait for the last one. Threads leave a [`Barrier`](std::sync::Barrier) by its mutex one after the other, each when the one before has
+/// had a processor; where services that the first ones ask keep processors busy, the last ones began when nearly all was done.
+struct Gate {
+    come: Sender<()>,
+    open: RwLock<()>,
+}
+
+impl Gate {
+    fn pass(&self) {
+        // Whoever opens it listens until then.
+        let _ = self.come.send(());
+        drop(self.open.read());
     }
 }
 
