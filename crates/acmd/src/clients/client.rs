@@ -24,6 +24,8 @@ pub(super) struct Client {
     /// What was read, and what of it was taken.
     input: Vec<u8>,
     taken: usize,
+    /// The length of the next message, if it is there whole.
+    next: Option<usize>,
     /// What was not sent, and what of it is.
     output: Vec<u8>,
     sent: usize,
@@ -47,6 +49,7 @@ impl Client {
             peer,
             input: Vec::new(),
             taken: 0,
+            next: None,
             output: Vec::new(),
             sent: 0,
             requests: Vec::new(),
@@ -88,21 +91,21 @@ impl Client {
             Err(_) => self.broken = true,
         }
         // Only the first message can be wrong now; others are looked at when their turn comes.
-        self.has_message();
+        self.find_next();
     }
 
     /// Whether a whole message waits.
-    pub(super) fn has_message(&mut self) -> bool {
-        matches!(self.frame(), Some(Frame::Whole(_)))
+    pub(super) fn has_message(&self) -> bool {
+        self.next.is_some()
     }
 
-    fn frame(&mut self) -> Option<Frame> {
-        if self.malformed {
-            return None;
-        }
+    fn find_next(&mut self) {
         let frame = Frame::of_request(&self.input[self.taken..]);
-        self.malformed = frame.is_err();
-        frame.ok()
+        self.malformed |= frame.is_err();
+        self.next = match frame {
+            Ok(Frame::Whole(len)) if !self.malformed => Some(len),
+            _ => None,
+        };
     }
 
     /// Whether its next message may be taken: it has not too much outstanding or unread.
@@ -117,14 +120,16 @@ impl Client {
 
     /// Takes the next message.
     pub(super) fn take(&mut self) -> Option<Result<Request, Refusal>> {
-        let Some(Frame::Whole(len)) = self.frame() else { return None };
-        let message = self.input.get(self.taken..self.taken + len)?;
+        let message = self.input.get(self.taken..self.taken + self.next?)?;
         let request = Request::parse(message);
-        self.taken += len;
+        self.taken += message.len();
         if self.taken == self.input.len() {
             self.taken = 0;
+            self.next = None;
             self.input.clear();
             self.input.shrink_to(KEPT);
+        } else {
+            self.find_next();
         }
         Some(request)
     }
@@ -190,7 +195,7 @@ impl Client {
     }
 
     /// Whether nothing more is to be done for it.
-    pub(super) fn is_through(&mut self) -> bool {
+    pub(super) fn is_through(&self) -> bool {
         let rests = self.requests.is_empty() && self.unread() == 0;
         self.broken || self.ended && rests && !self.has_message()
     }

@@ -4,6 +4,7 @@
 //! nothing more is read from it. One that reads nothing for some time is dropped.
 
 mod client;
+mod table;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
@@ -13,6 +14,7 @@ use rdmux_acm::{ClientId, RequestId};
 use rdmux_wire::acm::client::{Refusal, Reply, Request};
 
 use self::client::{Client, INPUT};
+use self::table::Table;
 use crate::listen::{Kind, Peer, peer_of};
 use crate::poller::{Interest, Poller, Token};
 
@@ -72,10 +74,9 @@ pub(crate) struct Counters {
 pub(crate) struct Clients {
     limits: Limits,
     access: Access,
-    all: BTreeMap<ClientId, Client>,
+    all: Table<Client>,
     of_peer: HashMap<Peer, usize>,
-    next: u32,
-    /// Those that have a whole message which was not taken yet, in order.
+    /// Those that had a whole message which was not taken when they were settled, in order.
     waiting: Vec<ClientId>,
     /// Those that do not read, and since when.
     stalled: BTreeMap<ClientId, Instant>,
@@ -89,9 +90,8 @@ impl Clients {
         Self {
             limits,
             access,
-            all: BTreeMap::new(),
+            all: Table::new(),
             of_peer: HashMap::new(),
-            next: 1,
             waiting: Vec::new(),
             stalled: BTreeMap::new(),
             counters: Counters::default(),
@@ -114,20 +114,20 @@ impl Clients {
 
     /// Notes that a request is on its way, and its transaction ID.
     pub(crate) fn begin(&mut self, id: ClientId, request: RequestId, tid: u64) {
-        if let Some(client) = self.all.get_mut(&id) {
+        if let Some(client) = self.all.get_mut(id) {
             client.begin(request, tid);
         }
     }
 
     /// Notes that a request has its answer; its transaction ID.
     pub(crate) fn end(&mut self, id: ClientId, request: RequestId) -> Option<u64> {
-        self.all.get_mut(&id)?.end(request)
+        self.all.get_mut(id)?.end(request)
     }
 
     /// Whether a client is the service's owner, or root.
     pub(crate) fn is_owner(&self, id: ClientId) -> bool {
         let own = rustix::process::geteuid().as_raw();
-        let peer = self.all.get(&id).map(Client::peer);
+        let peer = self.all.get(id).map(Client::peer);
         peer == Some(Peer::User(own)) || peer == Some(Peer::User(0))
     }
 
@@ -145,15 +145,15 @@ impl Clients {
             return None;
         }
         let count = self.of_peer.get(&peer).copied().unwrap_or(0);
-        if self.all.len() >= self.limits.clients || count >= self.limits.of_peer {
+        let has_room = self.all.len() < self.limits.clients && count < self.limits.of_peer;
+        let Some(id) = self.all.next().filter(|_| has_room) else {
             self.counters.too_many += 1;
             tracing::info!(
                 "a client of {peer:?} is one too many: {count} of it, {} in all",
                 self.all.len()
             );
             return None;
-        }
-        let id = self.free_id();
+        };
         if let Err(e) = poller.add(&socket, Token::Client(id.0.into()), Interest::Read) {
             tracing::warn!("a client cannot be watched: {e}");
             return None;
@@ -161,19 +161,8 @@ impl Clients {
         *self.of_peer.entry(peer).or_default() += 1;
         self.counters.accepted += 1;
         tracing::trace!("client {}: {peer:?}, process {process:?}", id.0);
-        self.all.insert(id, Client::new(socket, peer));
+        self.all.insert(Client::new(socket, peer));
         Some(id)
-    }
-
-    /// A number that no client has.
-    fn free_id(&mut self) -> ClientId {
-        loop {
-            let id = ClientId(self.next);
-            self.next = self.next.wrapping_add(1);
-            if !self.all.contains_key(&id) {
-                return id;
-            }
-        }
     }
 
     /// Hosts that the kernel knows no user of come only where the options open the service to the network.
@@ -194,11 +183,8 @@ impl Clients {
 
     /// Reads what a client has sent, as far as it may.
     pub(crate) fn fill(&mut self, id: ClientId) {
-        if let Some(client) = self.all.get_mut(&id) {
+        if let Some(client) = self.all.get_mut(id) {
             client.fill(&self.limits, &mut self.buffer);
-            if client.has_message() {
-                self.set_waiting(id, true);
-            }
         }
     }
 
@@ -210,34 +196,32 @@ impl Clients {
         }
     }
 
-    /// The clients that have a message which may be taken now.
+    /// The clients that have a message which may be taken now, of those that were settled.
     pub(crate) fn servable(&self) -> Vec<ClientId> {
-        let may = |id: &&ClientId| self.all.get(id).is_some_and(|c| c.may_ask(&self.limits));
-        self.waiting.iter().filter(may).copied().collect()
+        self.waiting.iter().filter(|id| self.is_servable(**id)).copied().collect()
     }
 
-    /// Whether there are clients that have a message which may be taken now.
+    /// Whether there are such clients.
     pub(crate) fn has_servable(&self) -> bool {
-        let may = |id: &ClientId| self.all.get(id).is_some_and(|c| c.may_ask(&self.limits));
-        self.waiting.iter().any(may)
+        self.waiting.iter().any(|id| self.is_servable(*id))
+    }
+
+    fn is_servable(&self, id: ClientId) -> bool {
+        self.all.get(id).is_some_and(|c| c.has_message() && c.may_ask(&self.limits))
     }
 
     /// The next message of a client, if it has one and may ask now.
     pub(crate) fn take(&mut self, id: ClientId) -> Option<Result<Request, Refusal>> {
-        let client = self.all.get_mut(&id)?;
+        let client = self.all.get_mut(id)?;
         if !client.may_ask(&self.limits) {
             return None;
         }
-        let message = client.take();
-        if message.is_none() || !client.has_message() {
-            self.set_waiting(id, false);
-        }
-        message
+        client.take()
     }
 
     /// Gives a client an answer, which is sent with all others that it gets until it is [settled](Self::settle).
     pub(crate) fn answer(&mut self, id: ClientId, reply: &Reply<'_>) {
-        if let Some(client) = self.all.get_mut(&id) {
+        if let Some(client) = self.all.get_mut(id) {
             client.answer(reply);
         }
     }
@@ -245,7 +229,7 @@ impl Clients {
     /// After anything was done with a client: sends its answers, has it watched for what it may do next, or drops it if it is through.
     /// Whether it was dropped.
     pub(crate) fn settle(&mut self, id: ClientId, poller: &Poller, now: Instant) -> bool {
-        let Some(client) = self.all.get_mut(&id) else { return false };
+        let Some(client) = self.all.get_mut(id) else { return false };
         client.flush();
         if client.is_malformed() {
             self.counters.malformed += 1;
@@ -262,12 +246,16 @@ impl Clients {
             self.stalled.entry(id).or_insert(now);
         }
         client.watch(Token::Client(id.0.into()), poller, &self.limits);
+        let waits = client.has_message();
+        if waits || !self.waiting.is_empty() {
+            self.set_waiting(id, waits);
+        }
         false
     }
 
     /// Removes a client, which still gets the answers that its socket takes. Whether it was there.
     pub(crate) fn remove(&mut self, id: ClientId, poller: &Poller) -> bool {
-        let Some(mut client) = self.all.remove(&id) else { return false };
+        let Some(mut client) = self.all.remove(id) else { return false };
         client.flush();
         self.set_waiting(id, false);
         self.stalled.remove(&id);

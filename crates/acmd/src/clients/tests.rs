@@ -68,6 +68,7 @@ fn message_in_two_parts_is_one_and_two_in_one_part_are_two() {
     let rest = [&request(1)[9..], &request(2), &request(3)[..5]].concat();
     far.write_all(&rest).unwrap();
     world.clients.fill(id);
+    assert!(!world.settle(id));
     assert_eq!(world.clients.servable(), [id]);
     assert_eq!(world.take(id), Some(1));
     assert_eq!(world.take(id), Some(2));
@@ -103,6 +104,7 @@ fn client_at_its_limit_of_requests_is_served_again_when_one_is_answered() {
         assert_eq!(world.take(id), Some(tid));
         world.clients.begin(id, RequestId(tid), tid);
     }
+    assert!(!world.settle(id));
     assert!(world.clients.take(id).is_none() && world.clients.servable().is_empty());
     assert_eq!(world.clients.end(id, RequestId(2)), Some(2));
     assert_eq!(world.clients.servable(), [id]);

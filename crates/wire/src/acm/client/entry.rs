@@ -74,10 +74,15 @@ impl Entry {
 
     pub(super) fn to_bytes(self) -> [u8; ENTRY_LEN] {
         let mut b = [0; ENTRY_LEN];
-        put(&mut b, field::FLAGS, self.flags.to_ne_bytes());
-        put(&mut b, field::TYPE, self.kind.0.to_ne_bytes());
-        put(&mut b, field::INFO, self.info);
+        self.emit(&mut b);
         b
+    }
+
+    pub(super) fn emit(&self, b: &mut [u8; ENTRY_LEN]) {
+        *b = [0; ENTRY_LEN];
+        put(b, field::FLAGS, self.flags.to_ne_bytes());
+        put(b, field::TYPE, self.kind.0.to_ne_bytes());
+        put(b, field::INFO, self.info);
     }
 
     pub(super) fn of_address(flags: EntryFlags, address: &Address) -> Self {

@@ -104,7 +104,7 @@ impl<'a> Reply<'a> {
         Header::LEN
             + match &self.answer {
                 Answer::Failed(..) => 0,
-                Answer::Paths(paths) => paths.entries().count() * super::ENTRY_LEN,
+                Answer::Paths(paths) => paths.count() * super::ENTRY_LEN,
                 Answer::Counters(counters) => counters.len() * 8,
                 Answer::Endpoint(endpoint) => {
                     EndpointInfo::LEN + endpoint.that_fit().len() * ADDRESS_LEN
@@ -126,10 +126,8 @@ impl<'a> Reply<'a> {
         match &self.answer {
             Answer::Failed(..) => {}
             Answer::Paths(paths) => {
-                let chunks = body.chunks_mut(super::ENTRY_LEN);
-                for (out, entry) in chunks.zip(paths.entries()) {
-                    out.copy_from_slice(&entry.to_bytes());
-                }
+                let chunks = body.as_chunks_mut().0;
+                chunks.iter_mut().zip(paths.entries()).for_each(|(out, entry)| entry.emit(out));
             }
             Answer::Counters(counters) => {
                 counters.iter().enumerate().for_each(|(i, n)| put64(body, i * 8, *n));
@@ -162,12 +160,20 @@ impl<'a> Reply<'a> {
 }
 
 impl Paths {
+    /// How many paths a message has room for.
+    fn room(&self) -> usize {
+        MAX_ENTRIES - usize::from(self.source.is_some())
+    }
+
+    fn count(&self) -> usize {
+        self.paths.len().min(self.room()) + usize::from(self.source.is_some())
+    }
+
     /// As many as a message has room for, the source last.
     fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        let room = MAX_ENTRIES - usize::from(self.source.is_some());
         let path = |path: &PathData| Entry::of_path(path.flags.bits(), &path.path);
         let source = self.source.map(|source| Entry::of_address(EntryFlags::SOURCE, &source));
-        self.paths.iter().take(room).map(path).chain(source)
+        self.paths.iter().take(self.room()).map(path).chain(source)
     }
 }
 
