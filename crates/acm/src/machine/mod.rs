@@ -159,7 +159,7 @@ impl Machine {
     /// The time in a cache's units: quarters of a second.
     fn ticks(&mut self, now: Time) -> Ticks {
         let epoch = *self.epoch.get_or_insert(now);
-        let ticks = now.since(epoch).as_nanos() / TICK.as_nanos();
+        let ticks = now.0.saturating_sub(epoch.0) / TICK_NANOS;
         // The last is for what does not expire.
         Ticks::try_from(ticks).unwrap_or(FOREVER).min(FOREVER - 1)
     }
@@ -189,7 +189,8 @@ impl Machine {
 }
 
 /// The unit of expiry.
-const TICK: Duration = Duration::from_millis(250);
+const TICK: Duration = Duration::from_nanos(TICK_NANOS);
+const TICK_NANOS: u64 = 250_000_000;
 
 /// A place in a slab as a number that is small.
 fn place(at: usize) -> u32 {

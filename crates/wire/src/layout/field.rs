@@ -176,13 +176,14 @@ impl<T: Field> fmt::Display for Shown<'_, T> {
 
 impl<T: Code> Field for T {
     const BITS: usize = T::BITS;
-    #[inline]
+    // Always inline: spans are constants, of which nothing is left then but a load or a store.
+    #[inline(always)]
     fn take(b: &[u8], span: Span) -> Self {
         let bytes = &b[span.byte()..span.end().div_ceil(8)];
         let raw = bytes.iter().fold(0, |raw: u64, &byte| raw << 8 | u64::from(byte));
         Self::from_raw(raw >> span.below() & mask(span))
     }
-    #[inline]
+    #[inline(always)]
     fn store(&self, b: &mut [u8], span: Span) {
         let bytes = &mut b[span.byte()..span.end().div_ceil(8)];
         let raw = bytes.iter().fold(0, |raw: u64, &byte| raw << 8 | u64::from(byte));

@@ -74,9 +74,11 @@ pub struct PathData {
 
 impl Paths {
     /// One path, there and back.
+    #[inline]
     pub fn one(path: PathRecord, source: Option<Address>) -> Self {
-        let path = PathData { flags: PathFlags::RESOLVED, path };
-        Self { paths: [path].into_iter().collect(), source }
+        let mut paths = ArrayVec::new();
+        paths.push(PathData { flags: PathFlags::RESOLVED, path });
+        Self { paths, source }
     }
 }
 
