@@ -4,7 +4,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
@@ -142,6 +142,13 @@ impl<T: Token> Poller<T> {
             })
         }));
         Ok(())
+    }
+}
+
+/// Readable while a source has something.
+impl<T> AsFd for Poller<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 

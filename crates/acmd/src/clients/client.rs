@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rdmux_acm::RequestId;
 use rdmux_wire::acm::client::{Frame, Refusal, Reply, Request};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -32,6 +33,8 @@ pub(super) struct Client {
     /// Requests that are not answered, in the order of their numbers, and their transaction IDs.
     requests: Vec<(RequestId, u64)>,
     interest: Interest,
+    /// Its socket is not watched by the poller.
+    direct: bool,
     /// It sends nothing more.
     ended: bool,
     /// Its socket is broken.
@@ -54,6 +57,7 @@ impl Client {
             sent: 0,
             requests: Vec::new(),
             interest: Interest::Read,
+            direct: false,
             ended: false,
             broken: false,
             malformed: false,
@@ -204,9 +208,38 @@ impl Client {
     pub(super) fn watch(&mut self, token: Token, poller: &Poller, limits: &Limits) {
         let interest = Interest::of(self.may_read(limits), self.unread() > 0);
         if interest != self.interest {
-            poller.change(&self.socket, token, interest);
             self.interest = interest;
+            if !self.direct {
+                poller.change(&self.socket, token, interest);
+            }
         }
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Takes its socket from the poller, or gives it back. Whether that could be done.
+    pub(super) fn set_direct(&mut self, direct: bool, token: Token, poller: &Poller) -> bool {
+        if direct {
+            poller.remove(&self.socket);
+        } else if let Err(e) = poller.add(&self.socket, token, self.interest) {
+            tracing::warn!("a client cannot be watched: {e}");
+            return false;
+        }
+        self.direct = direct;
+        true
+    }
+
+    /// What it is watched for, to ask for it directly.
+    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+        let flags = match self.interest {
+            Interest::Nothing | Interest::End => PollFlags::empty(),
+            Interest::Read => PollFlags::IN,
+            Interest::ReadWrite => PollFlags::IN | PollFlags::OUT,
+            Interest::Write => PollFlags::OUT,
+        };
+        PollFd::new(&self.socket, flags)
     }
 }
 

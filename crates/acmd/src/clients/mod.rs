@@ -4,9 +4,11 @@
 //! nothing more is read from it. One that reads nothing for some time is dropped.
 
 mod client;
+mod direct;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -14,9 +16,10 @@ use rdmux_acm::{ClientId, RequestId};
 use rdmux_wire::acm::client::{Refusal, Reply, Request};
 
 use self::client::{Client, INPUT};
+use self::direct::Direct;
 use self::table::Table;
 use crate::listen::{Kind, Peer, peer_of};
-use crate::poller::{Interest, Poller, Token};
+use crate::poller::{Interest, Poller, Ready, Token};
 
 /// How much clients may have.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +78,7 @@ pub(crate) struct Clients {
     limits: Limits,
     access: Access,
     all: Table<Client>,
+    direct: Direct,
     of_peer: HashMap<Peer, usize>,
     /// Those that had a whole message which was not taken when they were settled, in order.
     waiting: Vec<ClientId>,
@@ -91,6 +95,7 @@ impl Clients {
             limits,
             access,
             all: Table::new(),
+            direct: Direct::default(),
             of_peer: HashMap::new(),
             waiting: Vec::new(),
             stalled: BTreeMap::new(),
@@ -179,6 +184,19 @@ impl Clients {
             }
             Peer::Address(_) => true,
         }
+    }
+
+    /// Waits until a source of the poller or a client has something, or until the timeout.
+    ///
+    /// # Errors
+    /// Those of epoll_wait(2) and poll(2).
+    pub(crate) fn wait(
+        &mut self,
+        poller: &Poller,
+        timeout: Option<Duration>,
+        ready: &mut Vec<Ready>,
+    ) -> io::Result<()> {
+        self.direct.wait(&mut self.all, poller, timeout, ready)
     }
 
     /// Reads what a client has sent, as far as it may.

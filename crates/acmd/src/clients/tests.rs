@@ -3,6 +3,7 @@ use std::os::unix::net::UnixStream;
 
 use rdmux_wire::acm::client::{Answer, Header, Op, Query, Reply, Request, Subject};
 
+use super::direct::OFTEN;
 use super::*;
 
 const SMALL: Limits =
@@ -25,6 +26,19 @@ impl World {
         let (far, near) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         (far, self.clients.admit(near.into(), Kind::Unix, &self.poller))
+    }
+
+    /// Whose socket has something, and whether that is the end.
+    fn ready(&mut self) -> Vec<(u64, bool)> {
+        let mut ready = Vec::new();
+        self.clients.wait(&self.poller, Some(Duration::ZERO), &mut ready).unwrap();
+        let number = |event: &Ready| match event.token {
+            Token::Client(id) => (id, event.gone),
+            other => panic!("{other:?}"),
+        };
+        let mut all: Vec<_> = ready.iter().map(number).collect();
+        all.sort_unstable();
+        all
     }
 
     fn settle(&mut self, id: ClientId) -> bool {
@@ -217,4 +231,54 @@ fn message_that_is_none_ends_the_connection_and_is_counted() {
         assert_eq!(far.read(&mut [0]).unwrap(), 0);
         assert_eq!(world.clients.counters().malformed, 1);
     }
+}
+
+#[test]
+fn clients_that_ask_at_the_same_time_are_asked_directly_until_few_have_something() {
+    let mut world = World::new();
+    world.clients.set_limits(Limits { clients: 99, of_peer: 99, ..SMALL }, Access::All);
+    let mut all: Vec<(UnixStream, ClientId)> =
+        (0..20).map(|_| world.connect()).map(|(far, id)| (far, id.unwrap())).collect();
+    let number = |all: &[(UnixStream, ClientId)], n: usize| (u64::from(all[n].1.0), false);
+    for (far, _) in &mut all {
+        far.write_all(&request(1)).unwrap();
+    }
+    assert_eq!(world.ready(), (0..20).map(|n| number(&all, n)).collect::<Vec<_>>());
+    assert_eq!(world.clients.direct.len(), 20);
+    for (_, id) in &all {
+        world.clients.fill(*id);
+        assert!(world.take(*id).is_some() && !world.settle(*id));
+    }
+    assert_eq!(world.ready(), []);
+    let (far, id) = world.connect();
+    all.push((far, id.unwrap()));
+    for n in [3, 7, 20] {
+        all[n].0.write_all(&request(2)).unwrap();
+    }
+    // The same again until it is read, also of those that the poller watches.
+    for _ in 0..2 {
+        assert_eq!(world.ready(), [3, 7, 20].map(|n| number(&all, n)));
+    }
+    for n in [3, 7, 20] {
+        world.clients.fill(all[n].1);
+    }
+    assert_eq!(world.clients.direct.len(), 20);
+    // One that has too much outstanding is not read from, but its end is seen; one that is gone is not asked any more.
+    world.clients.begin(all[3].1, RequestId(1), 1);
+    world.clients.begin(all[3].1, RequestId(2), 2);
+    assert!(!world.settle(all[3].1));
+    all[3].0.write_all(&request(3)).unwrap();
+    assert!(world.clients.remove(all[5].1, &world.poller));
+    assert_eq!(world.ready(), []);
+    let (far, third) = all.remove(3);
+    drop(far);
+    assert_eq!(world.ready(), [(third.0.into(), true)]);
+    assert!(world.clients.remove(third, &world.poller));
+    assert_eq!(world.clients.direct.len(), 19);
+    for _ in 0..OFTEN {
+        assert_eq!(world.ready(), []);
+    }
+    assert_eq!(world.clients.direct.len(), 0);
+    all[0].0.write_all(&request(4)).unwrap();
+    assert_eq!(world.ready(), [number(&all, 0)]);
 }

@@ -178,17 +178,19 @@ impl Service {
 
     /// Waits for something. What is expected soon is looked for first: to be woken takes longer, unless others need the processor.
     fn wait(&mut self, is_crowded: bool, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let timeout = self.timeout();
+        let (poller, clients) = (&self.poller, &mut self.driver.clients);
         if std::mem::take(&mut self.expects) && !is_crowded {
-            let (poller, mut waited) = (&self.poller, Ok(()));
+            let mut waited = Ok(());
             let comes = look(|| {
-                waited = poller.wait(Some(Duration::ZERO), ready);
+                waited = clients.wait(poller, Some(Duration::ZERO), ready);
                 waited.is_err() || !ready.is_empty()
             });
             if comes {
                 return waited;
             }
         }
-        self.poller.wait(self.timeout(), ready)
+        clients.wait(poller, timeout, ready)
     }
 
     /// How long nothing has to be done unless something happens.

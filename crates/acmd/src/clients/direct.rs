@@ -1,0 +1,133 @@
+//! Clients whose sockets are asked by poll(2) and not by epoll(7).
+//!
+//! Where nearly all sockets have something each time, to be told of each costs more than to look at all of them: epoll puts each into a list when
+//! something arrives, which its sender does, and looks at it again before it is sure that no more has come. So who has something at
+//! the same time as many others is looked at directly, until few of them have.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use rdmux_acm::ClientId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::client::Client;
+use super::table::Table;
+use crate::poller::{Poller, Ready, Token};
+
+/// So many clients that have something at the same time are many.
+const MANY: usize = 16;
+/// The most that are asked directly.
+const MOST: usize = 256;
+/// Few have something if it is less than one of so many.
+const FEW: usize = 4;
+/// All go back to epoll when so often in a row few had something.
+pub(super) const OFTEN: u32 = 16;
+
+/// The clients that are asked directly.
+#[derive(Debug, Default)]
+pub(super) struct Direct {
+    ids: Vec<ClientId>,
+    /// How often in a row few of them had something.
+    quiet: u32,
+}
+
+impl Direct {
+    /// Waits until a source of the poller or one of these clients has something.
+    ///
+    /// # Errors
+    /// Those of poll(2) and epoll_wait(2).
+    pub(super) fn wait(
+        &mut self,
+        all: &mut Table<Client>,
+        poller: &Poller,
+        timeout: Option<Duration>,
+        ready: &mut Vec<Ready>,
+    ) -> io::Result<()> {
+        if self.ids.is_empty() {
+            poller.wait(timeout, ready)?;
+        } else {
+            self.look(all, poller, timeout, ready)?;
+        }
+        self.add_all(all, poller, ready);
+        Ok(())
+    }
+
+    fn look(
+        &mut self,
+        all: &mut Table<Client>,
+        poller: &Poller,
+        timeout: Option<Duration>,
+        ready: &mut Vec<Ready>,
+    ) -> io::Result<()> {
+        self.ids.retain(|id| all.get(*id).is_some());
+        let clients = self.ids.iter().filter_map(|id| all.get(*id)).map(Client::poll_fd);
+        let others = PollFd::from_borrowed_fd(poller.as_fd(), PollFlags::IN);
+        let mut fds: Vec<PollFd<'_>> = clients.chain([others]).collect();
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let others = fds.pop().is_some_and(|fd| !fd.revents().is_empty());
+        let mut came: Vec<Ready> = self.ids.iter().zip(&fds).filter_map(of_client).collect();
+        drop(fds);
+        self.note(came.len(), all, poller);
+        ready.clear();
+        if others {
+            poller.wait(Some(Duration::ZERO), ready)?;
+        }
+        ready.append(&mut came);
+        Ok(())
+    }
+
+    /// Takes note that so many of them had something.
+    fn note(&mut self, count: usize, all: &mut Table<Client>, poller: &Poller) {
+        self.quiet = if count * FEW < self.ids.len() { self.quiet + 1 } else { 0 };
+        if self.quiet < OFTEN {
+            return;
+        }
+        self.quiet = 0;
+        self.ids.retain(|id| {
+            let client = all.get_mut(*id);
+            client.is_some_and(|c| !c.set_direct(false, Token::Client(id.0.into()), poller))
+        });
+    }
+
+    /// Asks those directly that have something, if they are many.
+    fn add_all(&mut self, all: &mut Table<Client>, poller: &Poller, ready: &[Ready]) {
+        let of_clients = ready.iter().filter_map(|event| match event.token {
+            Token::Client(id) => Some(ClientId(u32::try_from(id).unwrap_or(u32::MAX))),
+            _ => None,
+        });
+        if of_clients.clone().count() < MANY {
+            return;
+        }
+        for id in of_clients {
+            let client = all.get_mut(id).filter(|client| !client.is_direct());
+            if self.ids.len() < MOST
+                && let Some(client) = client
+                && client.set_direct(true, Token::Client(id.0.into()), poller)
+            {
+                self.ids.push(id);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.ids.len()
+    }
+}
+
+/// What a client has, if it has something.
+fn of_client((id, fd): (&ClientId, &PollFd<'_>)) -> Option<Ready> {
+    let events = fd.revents();
+    let gone = events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+    (!events.is_empty()).then(|| Ready {
+        token: Token::Client(id.0.into()),
+        readable: gone || events.contains(PollFlags::IN),
+        writable: events.contains(PollFlags::OUT),
+        gone,
+    })
+}
