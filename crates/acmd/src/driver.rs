@@ -305,6 +305,10 @@ impl Io for Driver {
     fn answer(&mut self, client: ClientId, request: RequestId, answer: Result<Resolved, Failure>) {
         let Some(tid) = self.clients.end(client, request) else { return };
         let answer = match answer {
+            Ok(Resolved { path, source: None, .. }) => {
+                self.clients.answer_path(client, tid, &path);
+                return self.touch(client);
+            }
             Ok(found) => Answer::Paths(Paths::one(found.path, found.source)),
             Err(failure) => Answer::Failed(Op::RESOLVE, failure.status()),
         };

@@ -145,6 +145,11 @@ impl Client {
         reply.emit(&mut self.output[at..]);
     }
 
+    /// The same for a message that is ready.
+    pub(super) fn answer_bytes(&mut self, message: &[u8]) {
+        self.output.extend_from_slice(message);
+    }
+
     /// Sends as much of the answers as the socket takes, by one call if it takes them all.
     pub(super) fn flush(&mut self) {
         while self.unread() > 0 {

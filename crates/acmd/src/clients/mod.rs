@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rdmux_acm::{ClientId, RequestId};
 use rdmux_wire::acm::client::{Refusal, Reply, Request};
+use rdmux_wire::sa::PathRecord;
 
 use self::client::{Client, INPUT};
 use self::direct::Direct;
@@ -241,6 +242,13 @@ impl Clients {
     pub(crate) fn answer(&mut self, id: ClientId, reply: &Reply<'_>) {
         if let Some(client) = self.all.get_mut(id) {
             client.answer(reply);
+        }
+    }
+
+    /// Gives a client an answer with one path, in the same way.
+    pub(crate) fn answer_path(&mut self, id: ClientId, tid: u64, path: &PathRecord) {
+        if let Some(client) = self.all.get_mut(id) {
+            client.answer_bytes(&Reply::one_path(tid, path));
         }
     }
 

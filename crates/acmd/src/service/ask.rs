@@ -35,7 +35,11 @@ impl Service {
 
     /// Takes messages of all clients that have more than their turn allowed.
     pub(super) fn serve(&mut self) {
-        for id in self.driver.clients.servable() {
+        let all = self.driver.clients.servable();
+        if !all.is_empty() {
+            self.now = time();
+        }
+        for id in all {
             self.driver.touch(id);
             self.serve_client(id);
         }
@@ -109,7 +113,7 @@ impl Service {
         let number = RequestId(self.next_request);
         self.driver.clients.begin(id, number, tid);
         let request = Request { source, dest, no_delay, timeout: None };
-        self.machine.request(time(), id, number, &request, &mut self.driver);
+        self.machine.request(self.now, id, number, &request, &mut self.driver);
     }
 
     /// Endpoints of active ports, of one port's number or of all: those that ibacm's clients count from 1.
@@ -166,7 +170,7 @@ impl Service {
         let answer = if self.driver.clients.is_owner(id) {
             let before = self.machine.memory().0;
             let what = address.map_or(Forget::All, Forget::Address);
-            self.machine.forget(time(), what, &mut self.driver);
+            self.machine.forget(self.now, what, &mut self.driver);
             let gone = before.saturating_sub(self.machine.memory().0);
             tracing::info!("client {} has had {gone} addresses forgotten", id.0);
             Answer::Flushed(u64::try_from(gone).unwrap_or(u64::MAX))

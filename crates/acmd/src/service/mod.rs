@@ -66,6 +66,8 @@ pub(crate) struct Service {
     /// When files are read again.
     reload: Option<Instant>,
     next_request: u64,
+    /// When clients had their turn.
+    now: Time,
     /// Endpoints that may have more to take.
     busy: BTreeSet<EndpointId>,
     /// Something is left to be done without waiting.
@@ -129,6 +131,7 @@ impl Service {
             look: Vec::new(),
             reload: None,
             next_request: 0,
+            now: time(),
             busy: BTreeSet::new(),
             is_busy: false,
             expects: false,
@@ -164,6 +167,7 @@ impl Service {
             self.handle_busy_queues();
             // What other hosts say first: it may be what programs ask for.
             for clients in [false, true] {
+                self.now = time();
                 let is_of = |e: &&Ready| matches!(e.token, Token::Client(_)) == clients;
                 for event in ready.iter().filter(is_of) {
                     self.handle(event, now);

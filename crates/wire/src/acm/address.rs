@@ -147,15 +147,26 @@ impl Address {
 }
 
 fn name_of(field: &[u8; ADDRESS_LEN]) -> Result<Name, WireError> {
-    match field.iter().position(|&byte| byte == 0) {
+    match first_zero(field) {
         Some(0) => Err(WireError::Value { what: "length of an ACM name", value: 0 }),
         Some(end) => {
-            let mut bytes = [0; ADDRESS_LEN];
-            bytes[..end].copy_from_slice(&field[..end]);
+            let mut bytes = *field;
+            bytes[end..].fill(0);
             Ok(Name { bytes })
         }
         None => Err(WireError::Value { what: "length of an ACM name", value: 64 }),
     }
+}
+
+/// Where the first zero is: eight bytes are looked at together.
+fn first_zero(field: &[u8; ADDRESS_LEN]) -> Option<usize> {
+    const LOW: u64 = u64::from_ne_bytes([1; 8]);
+    field.as_chunks().0.iter().enumerate().find_map(|(i, chunk)| {
+        let word = u64::from_le_bytes(*chunk);
+        // The top bit of each byte that is zero, and perhaps of bytes behind it.
+        let zeros = word.wrapping_sub(LOW) & !word & LOW << 7;
+        (zeros != 0).then(|| i * 8 + zeros.trailing_zeros() as usize / 8)
+    })
 }
 
 impl From<Ipv4Addr> for Address {
@@ -212,6 +223,22 @@ mod tests {
         let mut field = [0; ADDRESS_LEN];
         field[..start.len()].copy_from_slice(start);
         field
+    }
+
+    #[test]
+    fn name_ends_at_the_first_zero_whatever_bytes_there_are() {
+        for byte in [1, 0x7f, 0x80, 0x81, 0xff] {
+            for len in 1..ADDRESS_LEN {
+                let mut field = [byte; ADDRESS_LEN];
+                field[len] = 0;
+                // What is behind it does not count.
+                let name = name_of(&field).unwrap();
+                assert_eq!(name.bytes[..len], field[..len], "{byte} {len}");
+                assert_eq!(name.bytes[len..], [0; ADDRESS_LEN][len..], "{byte} {len}");
+            }
+            assert!(name_of(&[byte; ADDRESS_LEN]).is_err());
+        }
+        assert!(name_of(&[0; ADDRESS_LEN]).is_err());
     }
 
     #[test]

@@ -116,6 +116,18 @@ impl<'a> Reply<'a> {
             }
     }
 
+    /// The message with one path, there and back, of which the question had the source: what a service says most often.
+    pub fn one_path(tid: u64, path: &PathRecord) -> [u8; Header::LEN + super::ENTRY_LEN] {
+        let mut out = [0; Header::LEN + super::ENTRY_LEN];
+        let (head, body) = out.split_at_mut(Header::LEN);
+        let length = u16::try_from(Header::LEN + super::ENTRY_LEN).unwrap_or(u16::MAX);
+        head.copy_from_slice(&Header { length, ..Header::new(Op::RESOLVE, tid) }.to_bytes());
+        if let Some(body) = body.first_chunk_mut() {
+            Entry::of_path(PathFlags::RESOLVED.bits(), path).emit(body);
+        }
+        out
+    }
+
     /// Writes the message at the start of `out`.
     ///
     /// # Panics

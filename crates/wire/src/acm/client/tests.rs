@@ -62,6 +62,14 @@ fn is_reply(answer: Answer<'_>, right: &[u8]) {
 }
 
 #[test]
+fn message_with_one_path_is_that_of_the_answer() {
+    let reply = Reply { tid: TID, answer: Answer::Paths(Paths::one(path(), None)) };
+    let mut bytes = vec![0; reply.wire_len()];
+    reply.emit(&mut bytes);
+    assert_eq!(Reply::one_path(TID, &path()), bytes[..]);
+}
+
+#[test]
 fn requests_have_the_bytes_of_the_protocol() {
     let dest = entry(2, 1, b"node2");
     let query = Query::Resolve { source: None, dest: name("node2"), cached_only: false };
