@@ -65,7 +65,7 @@ mod tests {
     fn number_of_one_that_is_gone_is_nobodys_though_its_place_is_used_again() {
         let mut table = Table::new();
         let mut last = None;
-        for n in 0..(MOST as u32) {
+        for n in 0..1_u32 << PLACE {
             let id = table.next().unwrap();
             table.insert(n);
             assert_eq!((table.get(id), table.len()), (Some(&n), 1));
@@ -76,7 +76,6 @@ mod tests {
             assert_eq!((table.remove(id), table.remove(id), table.get(id)), (Some(n), None, None));
             last = Some(id);
         }
-        let place = |id: ClientId| id.0 % MOST as u32;
         assert_eq!(place(last.unwrap()), place(table.next().unwrap()));
     }
 
