@@ -5,10 +5,11 @@ mod common;
 use std::io::ErrorKind;
 
 use common::{active, disable, with_two_ports};
+use rdmux::cm::{EventChannel, EventKind, Id, JoinFlags, PortSpace};
 use rdmux::umad::sa::{self, JoinState, McMemberRecord, McMemberRecordMask, SaMad};
-use rdmux::umad::sm::{Attribute, NodeInfo};
+use rdmux::umad::sm::{self, Attribute, LinkDownDefault, NodeInfo, PhysState, PortInfo};
 use rdmux::umad::smp::Smp;
-use rdmux::umad::{Address, AgentAttr, Client, Fabric, Method, MgmtClass, Port};
+use rdmux::umad::{Address, Agent, AgentAttr, Client, Event, Fabric, Method, MgmtClass, Port};
 use rdmux::{
     Access, AddressVector, Ah, AsyncEvent, AttrMask, Cause, Completion, Context, Cq, DeviceKind,
     EMPTY, Gid, Lid, Mr, Options, Pkey, PortState, Qkey, Qp, QpAttr, QpState, QpType, Qpn, SendWr,
@@ -205,6 +206,63 @@ fn join(context: &Context) -> Lid {
     let answer = SaMad::parse(&answer.mad).unwrap();
     assert_eq!(answer.header.status, 0);
     answer.record::<McMemberRecord>().unwrap().mlid
+}
+
+/// Sets a port's LID and its state, as the manager with LID 1 does.
+fn set_port(client: &mut Client, route: &[u8], lid: Lid, state: sm::PortState) {
+    let smp = |method| Smp::directed(method, PortInfo::ATTR_ID, 1, route);
+    let answer = client.ask_smp(&Address::directed(), &smp(Method::GET)).unwrap();
+    let Some(Attribute::PortInfo(mut info)) = answer.attribute() else { panic!("{answer:?}") };
+    (info.lid, info.sm_lid) = (lid, Lid(1));
+    (info.port_state, info.port_physical_state) = (state, PhysState::NO_CHANGE);
+    info.link_down_default_state = LinkDownDefault(0);
+    let mut set = smp(Method::SET);
+    set.set_attribute(&Attribute::PortInfo(info));
+    assert_eq!(client.ask_smp(&Address::directed(), &set).unwrap().status(), 0);
+}
+
+/// Makes a port a member of the group that it asks for next, as subnet administration does; returns the group's record.
+fn let_join(agent: &Agent, mlid: Lid) -> McMemberRecord {
+    let Event::Mad(asked) = agent.port().recv().unwrap() else { panic!("no request") };
+    let record = SaMad::parse(&asked.mad).unwrap().record::<McMemberRecord>().unwrap();
+    let record = McMemberRecord { mlid, ..record };
+    let bytes = record.to_bytes();
+    let answer = SaMad::new(Method::GET_RESP, McMemberRecord::ATTR_ID, &bytes);
+    agent.respond(&asked, &answer.to_bytes()).unwrap();
+    record
+}
+
+#[test]
+fn a_group_can_be_joined_before_administration_has_told_the_broadcast_group() {
+    let fabric = Fabric::embedded("two").unwrap();
+    let builder = Context::builder().embedded().fabric(&fabric);
+    let context = builder.device(DeviceKind::Ib).open().unwrap();
+    // This test is the manager, on the other adapter.
+    let other = &fabric.nodes().unwrap()[1].name;
+    let open = || fabric.port(other, 1).unwrap();
+    let methods = AgentAttr::new(MgmtClass::SUBN_ADM, sa::CLASS_VERSION).methods([Method::SET]);
+    let administration = open().agent(&methods).unwrap();
+    let directed = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
+    let mut manager = open().client(&directed).unwrap();
+    for state in [sm::PortState::NO_CHANGE, sm::PortState::ARMED, sm::PortState::ACTIVE] {
+        set_port(&mut manager, &[], Lid(1), state);
+        set_port(&mut manager, &[1], Lid(2), state);
+    }
+    while context.query_port().unwrap().state != PortState::Active {
+        context.next_event(None).unwrap();
+    }
+    let channel = EventChannel::new(&context).unwrap();
+    let id = Id::new(&channel, PortSpace::Udp).unwrap();
+    id.bind(std::net::SocketAddr::new(context.address().unwrap(), 0)).unwrap();
+    let group = std::net::IpAddr::from([239, 79, 1, 1]);
+    id.join_multicast(group, JoinFlags::FullMember).unwrap();
+    assert!(channel.try_next().unwrap().is_none());
+    let broadcast = let_join(&administration, Lid(0xc001));
+    let joined = let_join(&administration, Lid(0xc002));
+    assert_eq!((joined.pkey, joined.mgid == broadcast.mgid), (broadcast.pkey, false));
+    let event = channel.next(None).unwrap().unwrap();
+    assert_eq!((event.kind(), event.status()), (EventKind::MulticastJoin, 0));
+    assert_eq!(id.group(group).unwrap().mlid, Lid(0xc002));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! address has the parameters of the partition's broadcast group (RFC 4391 5, `cma_join_ib_multicast` in Linux); a record is
 //! handed on as it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ pub(in crate::service) struct Groups {
     memberships: Memberships<Member>,
     /// What ids asked for.
     wishes: BTreeMap<Member, JoinQuery>,
+    /// Those of them that wait until the broadcast group is known.
+    waiting: BTreeSet<Member>,
 }
 
 impl Groups {
@@ -134,22 +136,43 @@ impl Core {
             (GroupWish::Address { group, .. }, Some(broadcast)) => {
                 Some(self.wish(at, &query, group, &broadcast))
             }
-            // Linux has this errno, too, where the broadcast group is not known.
             (GroupWish::Address { .. }, None) => None,
         };
-        let Some(join) = join else {
+        let is_joining = self.adapter[at].interface.is_joining();
+        if join.is_none() && !is_joining {
+            // Linux has this errno, too, where the broadcast group is not known.
             return self.group_joined(id, query, Err(libc::EADDRNOTAVAIL));
-        };
+        }
         let member = Member::Id(id, query.context);
-        self.adapter[at].groups.wishes.insert(member, query);
-        self.want_group(at, member, join);
+        let groups = &mut self.adapter[at].groups;
+        groups.wishes.insert(member, query);
+        match join {
+            Some(join) => self.want_group(at, member, join),
+            // A port that has just become active.
+            None => _ = groups.waiting.insert(member),
+        }
+    }
+
+    /// The broadcast group is known, or is not to be known: who waited for that goes on, or is told.
+    pub(super) fn go_on_with_groups(&mut self, at: PortAt) {
+        let groups = &mut self.adapter[at].groups;
+        for member in std::mem::take(&mut groups.waiting) {
+            let query = self.adapter[at].groups.wishes.remove(&member);
+            if let (Member::Id(id, _), Some(query)) = (member, query) {
+                self.join_ib_for_id(id, query);
+            }
+        }
     }
 
     /// Takes that back.
     pub(super) fn leave_ib_for_id(&mut self, id: IdHandle, query: &JoinQuery) {
         let Some(at) = self.adapter.at(query.port_num) else { return };
         let member = Member::Id(id, query.context);
-        self.adapter[at].groups.wishes.remove(&member);
+        let groups = &mut self.adapter[at].groups;
+        groups.wishes.remove(&member);
+        if groups.waiting.remove(&member) {
+            return;
+        }
         self.with_memberships(at, |memberships, out| memberships.leave(member, out));
     }
 

@@ -37,6 +37,8 @@ pub(in crate::service) struct Interface {
     neighbours: Neighbours,
     /// The broadcast group, while the port is a member.
     broadcast: Option<McMemberRecord>,
+    /// Whether administration has been asked for it, and has not answered.
+    is_joining: bool,
     /// When to ask again to be one.
     retry: Option<Time>,
     pause: Duration,
@@ -56,6 +58,7 @@ impl Default for Interface {
         Self {
             neighbours: Neighbours::new(),
             broadcast: None,
+            is_joining: false,
             retry: None,
             pause: FIRST_RETRY,
             pending: BTreeMap::new(),
@@ -73,6 +76,11 @@ impl Interface {
     /// The broadcast group, which says how all other groups of the partition are.
     pub(super) fn broadcast(&self) -> Option<&McMemberRecord> {
         self.broadcast.as_ref()
+    }
+
+    /// Whether administration will answer soon what the broadcast group is.
+    pub(super) fn is_joining(&self) -> bool {
+        self.is_joining
     }
 
     /// Whether an id waits for an address, or for the interface.
@@ -299,7 +307,9 @@ impl Core {
             | McMemberRecordMask::JOIN_STATE;
         // Until there is an answer it is not asked again.
         let pause = self.adapter[at].interface.pause;
-        self.adapter[at].interface.retry = Some(now.after(pause.max(super::groups::TIMEOUT)));
+        let interface = &mut self.adapter[at].interface;
+        interface.retry = Some(now.after(pause.max(super::groups::TIMEOUT)));
+        interface.is_joining = true;
         self.want_group(at, Member::Interface, Join { record, mask });
     }
 
@@ -307,6 +317,7 @@ impl Core {
     pub(super) fn broadcast_joined(&mut self, at: PortAt, group: Result<McMemberRecord, i32>) {
         let now = self.now();
         let interface = &mut self.adapter[at].interface;
+        interface.is_joining = false;
         match group {
             Ok(record) => {
                 tracing::debug!("broadcast group {} is MLID {:#06x}", record.mgid, record.mlid.0);
@@ -321,22 +332,28 @@ impl Core {
                 }
             }
             Err(errno) => {
-                let was_member = interface.broadcast.take().is_some();
-                interface.retry = Some(if was_member { now } else { now.after(interface.pause) });
-                interface.pause = (interface.pause * 2).min(LAST_RETRY);
-                if !was_member {
-                    tracing::info!(errno, "the broadcast group cannot be joined");
-                    self.counts.add(Count::BroadcastRefused);
-                }
+                // Lost, as a member or before there was an answer: it is asked for again at once, and who waits goes on waiting.
+                let is_lost = interface.broadcast.take().is_some() || errno == libc::ENETRESET;
                 self.follow_broadcast(at);
+                let interface = &mut self.adapter[at].interface;
+                if is_lost {
+                    interface.retry = Some(now);
+                    return;
+                }
+                interface.retry = Some(now.after(interface.pause));
+                interface.pause = (interface.pause * 2).min(LAST_RETRY);
+                tracing::info!(errno, "the broadcast group cannot be joined");
+                self.counts.add(Count::BroadcastRefused);
             }
         }
+        self.go_on_with_groups(at);
     }
 
     /// The port has lost its groups, with its link or its manager.
     pub(super) fn interface_lost(&mut self, at: PortAt) {
         let interface = &mut self.adapter[at].interface;
         (interface.broadcast, interface.retry) = (None, None);
+        interface.is_joining = false;
         interface.pause = FIRST_RETRY;
         self.follow_broadcast(at);
     }
