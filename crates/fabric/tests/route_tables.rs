@@ -369,5 +369,6 @@ fn attachment_that_is_polled_for_has_a_table_and_no_address_that_is_none() {
         let e = attachment.set_endpoint(addr.parse().unwrap(), true, false).unwrap_err();
         assert_eq!(e.errno(), libc::EINVAL, "{e}");
     }
-    attachment.refresh().unwrap();
+    attachment.ask().unwrap();
+    while attachment.poll_update().unwrap().is_none() {}
 }

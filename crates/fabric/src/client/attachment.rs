@@ -121,7 +121,7 @@ impl Attachment {
     }
 
     /// Asks how the port is, and waits for the next update. If something happened meanwhile, it is in there; then another
-    /// update follows.
+    /// update follows. One that was made by [`begin`](Self::begin) never waits: it [asks](Self::ask) and is polled.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
