@@ -1,7 +1,5 @@
 //! The rows of InfiniBand: those of RoCE, whose programs connect by IP address, or queue pairs by themselves: by LID without a GRH
-//! and, of the first of each kind, with one. The others are in [`NOT_THERE`], with the reason.
-
-use std::collections::BTreeSet;
+//! and, of the first of each kind, with one. The others are in [`NOT_THERE`], with the reason. What is brief on RoCE is so here.
 
 use super::rdmacm_utils::mckey;
 use crate::row::{Device, Row, Run, Way};
@@ -23,11 +21,11 @@ const WITH_GRH: &[&str] = &[
     "ibv_uc_pingpong -c -n 1000",
     "ibv_ud_pingpong -c -n 1000",
     "ibv_xsrq_pingpong -n 1000",
-    "ib_send_bw -a -n 50",
+    "ib_send_bw -a -n 10",
     "ib_send_lat -c UD",
     "ib_send_lat -c XRC",
     "ib_write_bw",
-    "ib_read_bw -a -n 50",
+    "ib_read_bw -a -n 10",
     "ib_atomic_bw -A CMP_AND_SWAP",
 ];
 
@@ -69,7 +67,6 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     let by_acm = rows.iter().filter(|row| row.way == Way::Udp && row.title == BY_ACM);
     let by_acm: Vec<Row> = by_acm.filter_map(by_acm_first).collect();
     rows.extend(by_acm);
-    mark(&mut rows);
     let managed: Vec<Row> = rows.iter().filter(|row| row.way == Way::Udp).map(by_opensm).collect();
     rows.extend(managed);
     rows
@@ -86,12 +83,12 @@ fn by_acm_first(row: &Row) -> Option<Row> {
 
 /// Groups by a GID and by an IPv6 address, of members that hear and that only send.
 fn groups() -> Vec<Row> {
-    let by_gid = |how| mckey("-M ff15:7777::1", how).brief(&[Way::Udp]);
-    let by_ipv6 = |how| mckey("-m ff1e::77", how).brief(&[Way::Loopback6]);
+    let by_gid = |how| mckey("-M ff15:7777::1", how);
+    let by_ipv6 = |how| mckey("-m ff1e::77", how);
     let rows = [
         Row::each(Way::HERE, &by_gid("")),
-        Row::each(&[Way::Udp], &by_gid(" -o")),
-        Row::each(&[Way::Loopback6], &by_ipv6("")),
+        Row::each(&[Way::Udp], &by_gid(" -o").brief(&[Way::Udp])),
+        Row::each(&[Way::Loopback6], &by_ipv6("").brief(&[Way::Loopback6])),
         Row::each(&[Way::Loopback6], &by_ipv6(" -o")),
     ];
     rows.into_iter().flatten().map(|row| Row { device: Device::Ib, ..row }).collect()
@@ -101,18 +98,6 @@ fn groups() -> Vec<Row> {
 fn by_opensm(row: &Row) -> Row {
     let brief = UNDER_OPENSM.contains(&row.title.as_str());
     Row { way: Way::OpenSm, brief, ..row.clone() }
-}
-
-/// What is brief on RoCE is so here. Of perftest, whose programs have the same options, CI runs each program, and each option
-/// with the first program that has it, with whichever number.
-fn mark(rows: &mut [Row]) {
-    let mut known = BTreeSet::new();
-    for row in rows.iter_mut().filter(|row| row.title.starts_with("ib_")) {
-        let Some((_, options)) = row.title.split_once(' ') else { continue };
-        if !options.contains("GRH") {
-            row.brief &= known.insert((row.way.to_string(), options.replace(char::is_numeric, "")));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const SECOND: &[(&str, &str)] = &[
     ("ib_send_bw", "-i 2"),
     ("ib_send_lat", "-i 2 -c UD"),
     ("ib_send_lat", "-i 2 -c XRC"),
-    ("ib_write_bw", "-i 2 -a -n 50"),
+    ("ib_write_bw", "-i 2 -a -n 10"),
     ("ib_read_lat", "-i 2"),
     ("ib_atomic_bw", "-i 2"),
     ("ib_send_bw", "-i 2 -c UD -S 3 -s 1024 -n 100"),
@@ -27,7 +27,7 @@ const SECOND: &[(&str, &str)] = &[
 const ACROSS: &[(&str, &str)] = &[
     ("ib_send_bw", "-c UD -s 1024 -n 100"),
     ("ib_send_lat", ""),
-    ("ib_write_bw", "-a -n 50"),
+    ("ib_write_bw", "-a -n 10"),
     ("ib_read_bw", "-s 65536 -n 100"),
     ("ib_atomic_lat", ""),
     ("ib_send_lat", "-c XRC"),
@@ -45,7 +45,15 @@ pub(super) fn rows() -> Vec<Row> {
     for transport in ["rc", "uc", "ud", "srq"] {
         all.push(by_lid(pingpong(transport, "-n 1000 -i 2")));
     }
-    let rows = all.into_iter().flat_map(|exchange| Row::each(WAYS, &exchange.brief(WAYS)));
+    // Those of perftest take a second each.
+    let brief = |exchange: &Exchange| match exchange.title.starts_with("ibv_") {
+        true => WAYS,
+        false => &[Way::Ports][..],
+    };
+    let rows = all.into_iter().flat_map(|exchange| {
+        let brief = brief(&exchange);
+        Row::each(WAYS, &exchange.brief(brief))
+    });
     rows.map(|row| Row { device: Device::Ib, ..row }).collect()
 }
 

@@ -38,14 +38,13 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(by_format());
 
     // Each of these takes three seconds.
-    let brief = &[Way::Ring, Way::Wire4];
     let ways = &[Way::Ring, Way::Udp, Way::Wire4];
-    rows.extend(Row::each(ways, &mckey("-m {group}", "").brief(brief)));
+    rows.extend(Row::each(ways, &mckey("-m {group}", "").brief(&[Way::Ring])));
     rows.extend(Row::each(Way::HERE, &mckey("-m {group}", " -o").brief(&[Way::Udp])));
-    rows.extend(Row::each(&[Way::Udp, Way::Wire4], &mckey_back().brief(&[Way::Udp])));
+    rows.extend(Row::each(&[Way::Udp, Way::Wire4], &mckey_back().brief(&[Way::Wire4])));
     rows.extend(Row::each(&[Way::Wire6], &mckey("-m ff1e::77", "").brief(&[Way::Wire6])));
     // By the group's GID, which is not mapped.
-    rows.extend(Row::each(Way::HERE, &mckey("-M ::ffff:{group}", "").brief(&[Way::Udp])));
+    rows.extend(Row::each(Way::HERE, &mckey("-M ::ffff:{group}", "")));
     rows.extend(Row::each(&[Way::Udp], &mckey("-M ::ffff:{group}", " -o").brief(&[Way::Udp])));
 
     let brief = &[Way::Ring, Way::Udp, Way::Loopback6, Way::Wire6];
