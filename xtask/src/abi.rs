@@ -44,6 +44,5 @@ fn tables() -> PathBuf {
 
 /// Builds the shared object and says where it is.
 pub(crate) fn shared_object() -> Result<PathBuf> {
-    sh::run(sh::cargo().args(["build", "--quiet", "-p", "rdmux-capi"]))?;
-    Ok(sh::target_dir().join("debug/librdmux_capi.so"))
+    Ok(sh::build(&["rdmux"])?.join("deps/librdmux_capi.so"))
 }

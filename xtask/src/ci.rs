@@ -15,6 +15,8 @@ pub(crate) struct Args {
 /// Everything, cheapest first.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     timed(report, Suite::Test, test::run);
+    // What that takes depends on what is there already, so it is no suite's.
+    report.check("programs are built", programs::build().map(drop));
     timed(report, Suite::Instructions, |report| {
         instructions::run(&instructions::Args::default(), report);
     });

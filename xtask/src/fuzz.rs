@@ -19,21 +19,21 @@ pub(crate) struct Args {
 impl Args {
     /// What each test run takes.
     pub(crate) fn brief() -> Self {
-        Self { seconds: 3, seed: 1, target: None }
+        Self { seconds: 2, seed: 1, target: None }
     }
 }
 
 /// Runs the targets and counts them one by one.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("fuzzing");
-    let mut cargo = sh::cargo();
-    cargo.args(["run", "--quiet", "-p", "rdmux-fuzz", "--"]);
-    cargo.args(["--seconds", &args.seconds.to_string(), "--seed", &args.seed.to_string()]);
-    cargo.args(&args.target);
     let (mut passed, mut failed) = (0, 0);
-    let outcome = sh::run_lines(&mut cargo, |line| {
-        passed += u64::from(line.starts_with("ok "));
-        failed += u64::from(line.starts_with("FAILED "));
+    let outcome = sh::build(&["rdmux-fuzz"]).and_then(|built| {
+        let mut fuzz = sh::command(built.join("rdmux-fuzz"));
+        fuzz.args(["--seconds", &args.seconds.to_string(), "--seed", &args.seed.to_string()]);
+        sh::run_lines(fuzz.args(&args.target), |line| {
+            passed += u64::from(line.starts_with("ok "));
+            failed += u64::from(line.starts_with("FAILED "));
+        })
     });
     report.add(passed, failed, 0);
     if failed > 0 {

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     let go = || -> Result<()> {
         let prefix = std::path::absolute(&args.prefix)?;
         let place = Place { root: rooted(args.destdir.as_deref(), &prefix)?, prefix };
-        if args.uninstall { place.uninstall() } else { place.install(&build("release")?) }
+        if args.uninstall { place.uninstall() } else { place.install(&build()?) }
     };
     report.check("install", go());
 }
@@ -83,9 +83,9 @@ fn rooted(destdir: Option<&Path>, prefix: &Path) -> Result<PathBuf> {
 }
 
 /// Builds everything; the folder in which cargo leaves it.
-fn build(profile: &str) -> Result<PathBuf> {
-    sh::run(sh::cargo().args(["build", "--quiet", "-p", "rdmux-cli", "--profile", profile]))?;
-    Ok(sh::target_dir().join(if profile == "dev" { "debug" } else { profile }))
+fn build() -> Result<PathBuf> {
+    sh::run(sh::cargo().args(["build", "--quiet", "--release", "-p", "rdmux-cli"]))?;
+    Ok(sh::target_dir().join("release"))
 }
 
 /// A prefix.
@@ -205,7 +205,8 @@ pub(crate) fn check(report: &mut Report) {
     }
     let prefix = sh::target_dir().join("installed");
     let place = Place { root: prefix.clone(), prefix };
-    report.check("installation", build("dev").and_then(|built| try_out(&place, &built)));
+    let built = sh::build(&["rdmux", "ib_acme", "ib_acm"]);
+    report.check("installation", built.and_then(|built| try_out(&place, &built)));
 }
 
 const PROGRAM: &str = r#"

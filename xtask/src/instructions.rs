@@ -24,7 +24,7 @@ const AGAIN: usize = 2;
 const NAME: &str = "instructions";
 /// What the names of paths on InfiniBand have before those of the same path on RoCE.
 const INFINIBAND: &str = "InfiniBand, ";
-const PROGRAM: &str = "rdmux-instructions";
+pub(crate) const PROGRAM: &str = "rdmux-instructions";
 
 /// What to do with the figures.
 #[derive(clap::Args, Default)]
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
 }
 
 fn count(args: &Args) -> Result<()> {
-    let program = programs::build(&[PROGRAM])?.join(PROGRAM);
+    let program = programs::build()?.join(PROGRAM);
     let file = sh::root().join("benches/instructions/recorded.toml");
     let mut recorded = read(&file)?;
     let list = sh::output(&mut sh::command(&program))?;

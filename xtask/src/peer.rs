@@ -95,11 +95,11 @@ fn one(
 
 /// The peer that is a script runs here, and needs nothing.
 fn scripted(only: &[&str], rows: &mut Rows) -> Result<()> {
+    let peer = sh::build(&["iwarp-peer"])?.join("iwarp-peer");
     let program = |command: &str| {
-        let mut cargo = sh::cargo();
-        cargo.args(["run", "--quiet", "-p", "rdmux-conformance", "--bin", "iwarp-peer", "--"]);
-        cargo.arg(command).args(only);
-        cargo
+        let mut program = sh::command(&peer);
+        program.arg(command).args(only);
+        program
     };
     rows.expect(&sh::output(&mut program("list"))?);
     let ended_well = sh::run_lines(&mut program("run"), |line| rows.take(line))?;

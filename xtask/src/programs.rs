@@ -32,9 +32,12 @@ const PACKAGES: &[&str] = &[
     "ibacm",
 ];
 
-/// The suite, and the C library.
+/// The suite.
 const SUITE: &str = "rdmux-programs";
-const LIBRARY: &str = "rdmux-capi";
+
+/// All that is run, soaked or counted. One that is built by itself has other features, and nearly everything is built again.
+const BUILT: &[&str] =
+    &[SUITE, "rdmux-cli", "rdmux-capi", "rdmux-preload", super::instructions::PROGRAM];
 
 /// What to run.
 #[derive(clap::Args, Default)]
@@ -91,8 +94,7 @@ impl Args {
 
 fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     let mut place = place();
-    let built =
-        build(if args.list { &[SUITE] } else { &[SUITE, "rdmux-cli", LIBRARY, "rdmux-preload"] })?;
+    let built = build()?;
     let suite = || sh::command(built.join("program-suite"));
     let of = |name, value: &Option<String>| value.clone().map(|value| [name, value]);
     let only = [("--only", &args.only), ("--device", &args.device), ("--part", &args.part)];
@@ -131,7 +133,7 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
 
 /// The C library, as these programs use it.
 pub(crate) fn library() -> Result<PathBuf> {
-    Ok(build(&[LIBRARY])?.join("librdmux_capi.so"))
+    Ok(build()?.join("librdmux_capi.so"))
 }
 
 /// Where everything is kept.
@@ -139,12 +141,12 @@ fn place() -> PathBuf {
     sh::target_dir().join("programs")
 }
 
-/// Builds packages of the workspace; says where they are.
-pub(crate) fn build(packages: &[&str]) -> Result<PathBuf> {
+/// Builds what runs optimised, all of it; says where it is.
+pub(crate) fn build() -> Result<PathBuf> {
     let target = place().join("build");
     let mut cargo = sh::cargo();
     cargo.args(["build", "--quiet", "--profile", "peer"]);
-    cargo.args(packages.iter().flat_map(|p| ["-p", p]));
+    cargo.args(BUILT.iter().flat_map(|p| ["-p", p]));
     sh::run(cargo.arg("--target-dir").arg(&target))?;
     Ok(target.join("peer"))
 }

@@ -33,6 +33,17 @@ pub(crate) fn cargo() -> Command {
     c
 }
 
+/// Builds programs of the workspace; the folder that has them, and in `deps` the shared objects that the command needs.
+///
+/// Cargo chooses features by what it is asked to build. With these options they are those of `cargo test --workspace --all-features`,
+/// so that nothing is built twice: of a test, too, which has development dependencies. The one that is named here is small.
+pub(crate) fn build(programs: &[&str]) -> Result<PathBuf> {
+    let mut c = cargo();
+    c.args(["build", "--quiet", "--workspace", "--all-features", "--test", "round_trips"]);
+    run(c.args(programs.iter().flat_map(|program| ["--bin", program])))?;
+    Ok(target_dir().join("debug"))
+}
+
 /// A program, from the workspace's root, without a terminal to ask anything on.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut c = Command::new(program);

@@ -1,7 +1,14 @@
 //! `cargo xtask sim`: deterministic simulation over many seeds.
 
+use std::path::PathBuf;
+
+use anyhow::Result;
+
 use crate::report::Report;
 use crate::sh;
+
+/// The package and its program.
+const PROGRAM: &str = "rdmux-sim";
 
 /// Which seeds to run.
 #[derive(clap::Args)]
@@ -29,6 +36,10 @@ impl Args {
 /// Runs all simulations; they print a seed that fails and how to replay it.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("simulation");
+    let program = match build(args.dev) {
+        Ok(program) => program,
+        Err(e) => return report.fail("simulation", &format!("{e:#}")),
+    };
     let simulations = [
         ("queue pairs", None),
         ("connections", Some("--connections")),
@@ -47,13 +58,18 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         {
             continue;
         }
-        let mut cargo = sh::cargo();
-        cargo.args(["run", "--quiet", "-p", "rdmux-sim"]);
-        if !args.dev {
-            cargo.arg("--release");
-        }
-        cargo.args(["--", "--seeds", &args.seeds.to_string(), "--start", &args.start.to_string()]);
-        cargo.args(choice);
-        report.check(&format!("simulation of {name}"), sh::run(&mut cargo));
+        let mut sim = sh::command(&program);
+        sim.args(["--seeds", &args.seeds.to_string(), "--start", &args.start.to_string()]);
+        sim.args(choice);
+        report.check(&format!("simulation of {name}"), sh::run(&mut sim));
     }
+}
+
+/// Builds them.
+fn build(dev: bool) -> Result<PathBuf> {
+    if dev {
+        return Ok(sh::build(&[PROGRAM])?.join(PROGRAM));
+    }
+    sh::run(sh::cargo().args(["build", "--quiet", "--release", "-p", PROGRAM]))?;
+    Ok(sh::target_dir().join("release").join(PROGRAM))
 }

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
 
 /// It has a directory of its own.
 fn of_acm(args: &[&str]) -> Result<()> {
-    let rdmux = programs::build(&["rdmux-cli"])?.join("rdmux");
+    let rdmux = programs::build()?.join("rdmux");
     let mut soak = sh::command(rdmux);
     soak.arg("soak").args(args);
     ensure!(sh::run_lines(&mut soak, |_| ())?, "something grew, or went wrong");
@@ -70,7 +70,7 @@ fn of_acm(args: &[&str]) -> Result<()> {
 
 /// Hosts of its own: in those that are there already others may come and go.
 fn xrc(cycles: u64) -> Result<()> {
-    let rdmux = programs::build(&["rdmux-cli"])?.join("rdmux");
+    let rdmux = programs::build()?.join("rdmux");
     let dir = std::env::temp_dir().join(format!("rdmux-soak-run-{}", std::process::id()));
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let mut soak = sh::command(rdmux);

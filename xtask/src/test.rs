@@ -31,10 +31,15 @@ pub(crate) fn run(report: &mut Report) {
     fuzz::run(&fuzz::Args::brief(), report);
 
     report.heading("demo");
-    report.check("rdmux demo", sh::run(sh::cargo().args(["run", "--quiet", "--", "demo"])));
+    report.check("rdmux demo", demo());
 
     report.heading("dependencies");
     deny(report);
+}
+
+fn demo() -> Result<()> {
+    let built = sh::build(&["rdmux", "ib_acme", "ib_acm"])?;
+    sh::run(sh::command(built.join("rdmux")).arg("demo"))
 }
 
 fn clippy() -> Result<()> {

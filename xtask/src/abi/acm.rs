@@ -35,8 +35,7 @@ pub(super) fn run(report: &mut Report) {
 }
 
 fn build() -> Result<PathBuf> {
-    sh::run(sh::cargo().args(["build", "--quiet", "-p", "rdmux-ibacm"]))?;
-    Ok(sh::target_dir().join("debug/librdmux_ibacm.so"))
+    Ok(sh::build(&["rdmux"])?.join("deps/librdmux_ibacm.so"))
 }
 
 fn folder() -> PathBuf {
