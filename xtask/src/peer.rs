@@ -15,6 +15,8 @@ use crate::sh;
 
 /// Static programs run in the guest whatever the C library here is.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// How they are built.
+const PROFILE: &str = "guest";
 
 /// What to run.
 #[derive(clap::Args, Default)]
@@ -197,12 +199,12 @@ impl Place {
 fn build(place: &Place) -> Result<()> {
     let built = place.root.join("build");
     let mut cargo = sh::cargo();
-    cargo.args(["build", "--quiet", "--profile", "peer", "--target", TARGET]);
+    cargo.args(["build", "--quiet", "--profile", PROFILE, "--target", TARGET]);
     cargo.args(["-p", "rdmux-cli", "-p", "rdmux-conformance", "--bins", "--target-dir"]);
     cargo.arg(&built).env("RUSTFLAGS", "-C target-feature=+crt-static");
     sh::run(&mut cargo)?;
     for name in ["rdmux", "verbs-peer", "peer-suite"] {
-        let from = built.join(TARGET).join("peer").join(name);
+        let from = built.join(TARGET).join(PROFILE).join(name);
         fs::copy(&from, place.program(name)).with_context(|| from.display().to_string())?;
     }
     // The C library is for dynamic programs, those of the guest.

@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn only_chooses_among_all_rows() {
-        let title = "| ib_send_lat -c XRC -a -n 10";
+        let title = "| ib_send_lat -c XRC -a -n 50";
         let rows = table();
         let named = || rows.iter().filter(|r| r.to_string().contains(title));
         assert!(named().any(|r| !r.brief));

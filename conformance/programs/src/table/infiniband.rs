@@ -1,6 +1,8 @@
 //! The rows of InfiniBand: those of RoCE, whose programs connect by IP address, or queue pairs by themselves: by LID without a GRH
 //! and, of the first of each kind, with one. The others are in [`NOT_THERE`], with the reason. What is brief on RoCE is so here.
 
+use std::collections::BTreeSet;
+
 use super::rdmacm_utils::mckey;
 use crate::row::{Device, Row, Run, Way};
 
@@ -21,11 +23,11 @@ const WITH_GRH: &[&str] = &[
     "ibv_uc_pingpong -c -n 1000",
     "ibv_ud_pingpong -c -n 1000",
     "ibv_xsrq_pingpong -n 1000",
-    "ib_send_bw -a -n 10",
+    "ib_send_bw -a -n 50",
     "ib_send_lat -c UD",
     "ib_send_lat -c XRC",
     "ib_write_bw",
-    "ib_read_bw -a -n 10",
+    "ib_read_bw -a -n 50",
     "ib_atomic_bw -A CMP_AND_SWAP",
 ];
 
@@ -59,7 +61,7 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
         let row = Row { device: Device::Ib, ..row.clone() };
         if WITH_GRH.contains(&row.title.as_str()) {
             let title = format!("{}, with a GRH", row.title);
-            rows.push(Row { title, brief: true, ..row.clone() });
+            rows.push(Row { title, brief: row.way == Way::Udp, ..row.clone() });
         }
         rows.push(Row { run: Run::Exchange(by_lid), ..row });
     }
@@ -67,9 +69,24 @@ pub(super) fn rows(of: &[Row]) -> Vec<Row> {
     let by_acm = rows.iter().filter(|row| row.way == Way::Udp && row.title == BY_ACM);
     let by_acm: Vec<Row> = by_acm.filter_map(by_acm_first).collect();
     rows.extend(by_acm);
+    mark(&mut rows);
     let managed: Vec<Row> = rows.iter().filter(|row| row.way == Way::Udp).map(by_opensm).collect();
     rows.extend(managed);
     rows
+}
+
+/// What takes a second or more is brief in one of the two ways only: rings are those of RoCE, which has both.
+fn mark(rows: &mut [Row]) {
+    const SLOW: &[&str] = &["ib_", "qperf ", "ucx_perftest ", "fio "];
+    let between: BTreeSet<String> = rows
+        .iter()
+        .filter(|row| row.brief && row.way == Way::Udp)
+        .filter(|row| SLOW.iter().any(|program| row.title.starts_with(program)))
+        .map(|row| row.title.clone())
+        .collect();
+    for row in rows.iter_mut().filter(|row| row.way == Way::Ring) {
+        row.brief &= !between.contains(&row.title);
+    }
 }
 
 /// The same with ACM asked first, whose service each side's first program starts, and which goes soon after the last.

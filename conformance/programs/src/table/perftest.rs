@@ -23,7 +23,7 @@ const MORE: &[(&str, &[Options])] = &[
     (
         "ib_send_bw",
         &[
-            both("-a -n 10"),
+            two_hosts("-a -n 50"),
             both("-b"),
             two_hosts("-q 8"),
             one_host("-q 4 -b -e"),
@@ -50,7 +50,7 @@ const MORE: &[(&str, &[Options])] = &[
             one_host("-c UD -a -n 10"),
             two_hosts("-c UD -R -s 1024 -n 100"),
             both("-c XRC"),
-            both("-c XRC -a -n 10"),
+            one_host("-c XRC -a -n 50"),
             two_hosts("-c XRC -b -q 4"),
             both("-c XRC -q 4 -b -e"),
             one_host("-c XRC -I 64 -s 64"),
@@ -63,7 +63,7 @@ const MORE: &[(&str, &[Options])] = &[
     (
         "ib_send_lat",
         &[
-            two_hosts("-a -n 10"),
+            two_hosts("-a -n 50"),
             one_host("-s 64"),
             both("-I 0 -s 64"),
             two_hosts("-R -s 4096"),
@@ -77,17 +77,17 @@ const MORE: &[(&str, &[Options])] = &[
             both("-c UD"),
             one_host("-c UD -e"),
             two_hosts("-c UD -R"),
-            rest("-c UD -a -n 10"),
+            rest("-c UD -a -n 50"),
             one_host("-c XRC"),
             both("-c XRC -e"),
-            rest("-c XRC -a -n 10"),
+            rest("-c XRC -a -n 50"),
             two_hosts("-c XRC --use_old_post_send"),
         ],
     ),
     (
         "ib_write_bw",
         &[
-            both("-a -n 10"),
+            both("-a -n 50"),
             two_hosts("-b"),
             one_host("-q 8"),
             two_hosts("-q 16 -b"),
@@ -104,7 +104,7 @@ const MORE: &[(&str, &[Options])] = &[
             both("-c UC"),
             two_hosts("-c UC -b -q 4"),
             one_host("-c XRC"),
-            rest("-c XRC -a -n 10"),
+            rest("-c XRC -a -n 50"),
             one_host("-c XRC -b -q 4"),
         ],
     ),
@@ -125,7 +125,7 @@ const MORE: &[(&str, &[Options])] = &[
     (
         "ib_read_bw",
         &[
-            both("-a -n 10"),
+            both("-a -n 50"),
             one_host("-b"),
             two_hosts("-q 8"),
             two_hosts("-o 1"),
@@ -142,7 +142,7 @@ const MORE: &[(&str, &[Options])] = &[
     (
         "ib_read_lat",
         &[
-            rest("-a -n 10"),
+            rest("-a -n 50"),
             one_host("-s 64"),
             two_hosts("-o 1"),
             one_host("-R -e"),

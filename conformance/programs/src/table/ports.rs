@@ -14,7 +14,7 @@ const SECOND: &[(&str, &str)] = &[
     ("ib_send_bw", "-i 2"),
     ("ib_send_lat", "-i 2 -c UD"),
     ("ib_send_lat", "-i 2 -c XRC"),
-    ("ib_write_bw", "-i 2 -a -n 10"),
+    ("ib_write_bw", "-i 2 -a -n 50"),
     ("ib_read_lat", "-i 2"),
     ("ib_atomic_bw", "-i 2"),
     ("ib_send_bw", "-i 2 -c UD -S 3 -s 1024 -n 100"),
@@ -27,7 +27,7 @@ const SECOND: &[(&str, &str)] = &[
 const ACROSS: &[(&str, &str)] = &[
     ("ib_send_bw", "-c UD -s 1024 -n 100"),
     ("ib_send_lat", ""),
-    ("ib_write_bw", "-a -n 10"),
+    ("ib_write_bw", "-a -n 50"),
     ("ib_read_bw", "-s 65536 -n 100"),
     ("ib_atomic_lat", ""),
     ("ib_send_lat", "-c XRC"),
