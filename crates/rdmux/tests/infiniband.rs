@@ -3,6 +3,8 @@
 mod common;
 
 use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use common::{active, disable, with_two_ports};
 use rdmux::cm::{EventChannel, EventKind, Id, JoinFlags, PortSpace};
@@ -232,8 +234,17 @@ fn let_join(agent: &Agent, mlid: Lid) -> McMemberRecord {
     record
 }
 
-#[test]
-fn a_group_can_be_joined_before_administration_has_told_the_broadcast_group() {
+/// An id that joins a group on a port that has just become active, before subnet administration has told the broadcast group.
+struct Early {
+    manager: Client,
+    administration: Agent,
+    channel: EventChannel,
+    id: Id,
+}
+
+const EARLY: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 79, 1, 1));
+
+fn join_early() -> Early {
     let fabric = Fabric::embedded("two").unwrap();
     let builder = Context::builder().embedded().fabric(&fabric);
     let context = builder.device(DeviceKind::Ib).open().unwrap();
@@ -253,16 +264,29 @@ fn a_group_can_be_joined_before_administration_has_told_the_broadcast_group() {
     }
     let channel = EventChannel::new(&context).unwrap();
     let id = Id::new(&channel, PortSpace::Udp).unwrap();
-    id.bind(std::net::SocketAddr::new(context.address().unwrap(), 0)).unwrap();
-    let group = std::net::IpAddr::from([239, 79, 1, 1]);
-    id.join_multicast(group, JoinFlags::FullMember).unwrap();
+    id.bind(SocketAddr::new(context.address().unwrap(), 0)).unwrap();
+    id.join_multicast(EARLY, JoinFlags::FullMember).unwrap();
     assert!(channel.try_next().unwrap().is_none());
+    Early { manager, administration, channel, id }
+}
+
+#[test]
+fn a_group_that_waits_for_the_broadcast_group_is_told_when_the_port_gets_another_lid() {
+    let Early { mut manager, channel, id: _id, .. } = join_early();
+    set_port(&mut manager, &[1], Lid(3), sm::PortState::NO_CHANGE);
+    let event = channel.next(Some(Duration::from_secs(30))).unwrap().expect("it is told");
+    assert_eq!((event.kind(), event.status()), (EventKind::MulticastError, -99));
+}
+
+#[test]
+fn a_group_can_be_joined_before_administration_has_told_the_broadcast_group() {
+    let Early { administration, channel, id, manager: _manager } = join_early();
     let broadcast = let_join(&administration, Lid(0xc001));
     let joined = let_join(&administration, Lid(0xc002));
     assert_eq!((joined.pkey, joined.mgid == broadcast.mgid), (broadcast.pkey, false));
     let event = channel.next(None).unwrap().unwrap();
     assert_eq!((event.kind(), event.status()), (EventKind::MulticastJoin, 0));
-    assert_eq!(id.group(group).unwrap().mlid, Lid(0xc002));
+    assert_eq!(id.group(EARLY).unwrap().mlid, Lid(0xc002));
 }
 
 #[test]

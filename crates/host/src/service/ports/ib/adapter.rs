@@ -565,9 +565,6 @@ impl Core {
             self.forget_neighbours(at);
         }
         self.follow_interface(at);
-        if !self.adapter[at].interface.is_joining() {
-            self.go_on_with_groups(at);
-        }
         self.drain_outbox();
     }
 }

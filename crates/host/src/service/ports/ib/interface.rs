@@ -332,18 +332,19 @@ impl Core {
                 }
             }
             Err(errno) => {
-                // Lost, as a member or before there was an answer: it is asked for again at once, and who waits goes on waiting.
+                // Lost, as a member or before there was an answer: it is asked for again at once. Who waits is told nevertheless, or
+                // a manager that makes its ports register again and again would have them wait for ever.
                 let is_lost = interface.broadcast.take().is_some() || errno == libc::ENETRESET;
                 self.follow_broadcast(at);
                 let interface = &mut self.adapter[at].interface;
                 if is_lost {
                     interface.retry = Some(now);
-                    return;
+                } else {
+                    interface.retry = Some(now.after(interface.pause));
+                    interface.pause = (interface.pause * 2).min(LAST_RETRY);
+                    tracing::info!(errno, "the broadcast group cannot be joined");
+                    self.counts.add(Count::BroadcastRefused);
                 }
-                interface.retry = Some(now.after(interface.pause));
-                interface.pause = (interface.pause * 2).min(LAST_RETRY);
-                tracing::info!(errno, "the broadcast group cannot be joined");
-                self.counts.add(Count::BroadcastRefused);
             }
         }
         self.go_on_with_groups(at);
@@ -353,7 +354,6 @@ impl Core {
     pub(super) fn interface_lost(&mut self, at: PortAt) {
         let interface = &mut self.adapter[at].interface;
         (interface.broadcast, interface.retry) = (None, None);
-        interface.is_joining = false;
         interface.pause = FIRST_RETRY;
         self.follow_broadcast(at);
     }
