@@ -19,7 +19,7 @@ pub(crate) struct Args {
 impl Args {
     /// What each test run takes.
     pub(crate) fn brief() -> Self {
-        Self { seconds: 2, seed: 1, target: None }
+        Self { seconds: 3, seed: 1, target: None }
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn rows() -> Vec<Row> {
     ));
     rows.push(row(
         managed("ibportstate of a port that babbles", ManagedBy::Fabric),
-        false,
+        true,
         Management::With(&["--sm-babbling-port-policy"], diags::portstate::babbles),
     ));
     rows.push(row(
@@ -181,7 +181,7 @@ fn comparisons() -> Vec<Row> {
 fn two() -> Vec<Row> {
     type Case = (&'static str, bool, fn(&Ground) -> Result<()>);
     let rows: [Case; 3] = [
-        ("opensm, and one with a higher priority", false, two_managers::priority),
+        ("opensm, and one with a higher priority", true, two_managers::priority),
         ("opensm, and one with the same priority", false, two_managers::equal_priority),
         ("opensm, and the master is killed", true, two_managers::killed),
     ];
