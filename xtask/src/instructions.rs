@@ -14,9 +14,13 @@ use anyhow::{Context, Result, ensure};
 use crate::report::Report;
 use crate::{programs, sh};
 
-/// The counts. Even the short run is past everything that happens once. What a process does besides differs by some ten
-/// thousand instructions between runs, so that the shortest path is exact to 1 %.
-const COUNTS: [u64; 2] = [200, 20_200];
+/// How often the short run goes round: past everything that happens once.
+const FEW: u64 = 200;
+/// How much more often the long one does, to begin with.
+const MORE: u64 = 20_000;
+/// How many instructions that must add. What a process does besides differs by up to a hundred thousand between runs (a fabric that
+/// starts, timers that expire), which is then 1 %: a path too short for it goes round ten times as often.
+const ENOUGH: u64 = 10_000_000;
 /// How many percent more than recorded are no difference.
 const TOLERANCE: f64 = 2.0;
 /// How often a path that has grown is counted again.
@@ -103,15 +107,23 @@ fn read(file: &Path) -> Result<BTreeMap<String, u64>> {
 
 /// Instructions of one round of a path.
 fn of_one(program: &Path, path: &str) -> Result<u64> {
-    let [short, long] = [counted(program, path, 0)?, counted(program, path, 1)?];
-    Ok(long.saturating_sub(short) / (COUNTS[1] - COUNTS[0]))
+    let short = counted(program, path, FEW)?;
+    let added =
+        |more| Ok::<_, anyhow::Error>(counted(program, path, FEW + more)?.saturating_sub(short));
+    let mut more = MORE;
+    let mut each = added(more)?;
+    if each < ENOUGH {
+        more *= 10;
+        each = added(more)?;
+    }
+    Ok(each / more)
 }
 
-/// All instructions of a run with the n-th of the counts.
-fn counted(program: &Path, path: &str, n: usize) -> Result<u64> {
+/// All instructions of a run that goes round so often.
+fn counted(program: &Path, path: &str, rounds: u64) -> Result<u64> {
     let mut valgrind = sh::command("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
-    valgrind.args([path, &COUNTS[n].to_string()]);
+    valgrind.args([path, &rounds.to_string()]);
     let output = valgrind.output().context("cannot start valgrind")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{path} under valgrind: {}\n{said}", output.status);
