@@ -288,6 +288,7 @@ fn is_socket(file: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -304,6 +305,9 @@ mod tests {
         let mut cat = Command::new("cat");
         cat.env("RDMUX_RUNTIME_DIR", dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut cat = cat.spawn().unwrap();
+        // A process has no environment for a moment, while the program is loaded. What echoes is loaded.
+        cat.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         assert_eq!(processes(dir.path()), [cat.id()]);
         cat.kill().unwrap();
         cat.wait().unwrap();
