@@ -7,12 +7,13 @@
 //! read ([`PathCache`]).
 //!
 //! ```text
-//! page 0   magic; the number of slots; the seed of the hash; the lease; the epoch
+//! page 0   magic; the number of slots; the seed of the hash; the lease; the epoch; how many slots are in use
 //! then     slots, 256 bytes each: sequence number, hash, epoch, what it is, expiry, source, destination, path, chosen source
 //! ```
 //!
-//! A slot is found by the hash of its [`Key`]: it is one of the [`WINDOW`] slots that begin there. If all are in use, the one
-//! that expires first is replaced; the service answers what is not here.
+//! A slot is found by the hash of its [`Key`]: it is one of the [`WINDOW`] slots that begin there, among those that are in use. These are few at
+//! first, so that a small cache lies in a few pages. Where a new entry finds no room in its window, twice as many come into use, and all entries
+//! are written anew, with another epoch. Once all are in use, the entry that expires first is replaced; the service answers what is not here.
 //!
 //! # Reading while it is written
 //!
@@ -51,6 +52,8 @@ use crate::shared::size;
 pub const WINDOW: usize = size(16, 1);
 /// The most slots of a table.
 pub const MAX_SLOTS: usize = 1 << 20;
+/// How many are in use at first: 64 KiB of them.
+const FIRST_SLOTS: usize = size(256, 1);
 /// The longest lease that a reader believes, in nanoseconds: one minute.
 pub const MAX_LEASE: u64 = 60_000_000_000;
 
@@ -84,7 +87,7 @@ pub fn now() -> u64 {
 /// The bytes of a slot.
 const SLOT: usize = 256;
 /// "rdmuxpa" and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxpa\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxpa\x02");
 
 /// Offsets, in bytes.
 mod at {
@@ -92,6 +95,7 @@ mod at {
     pub(super) const SEED: usize = 16;
     pub(super) const LEASE: usize = 64;
     pub(super) const EPOCH: usize = 128;
+    pub(super) const IN_USE: usize = 136;
     pub(super) const FIRST: usize = crate::shared::size(4096, 256);
     // Of a slot.
     pub(super) const SEQUENCE: usize = 0;
@@ -104,10 +108,10 @@ const fn bytes(slots: usize) -> usize {
     at::FIRST + slots * SLOT
 }
 
-/// Where the slot is that a hash leads to, and those after it.
+/// Where the slot is that a hash leads to, and those after it, among the first `slots` (a power of two).
 fn window(hash: u64, slots: usize) -> impl Iterator<Item = usize> + Clone {
     let first = usize::try_from(hash >> 32).unwrap_or(0);
-    (first..first + WINDOW).map(move |slot| at::FIRST + slot % slots * SLOT)
+    (first..first + WINDOW).map(move |slot| at::FIRST + (slot & (slots - 1)) * SLOT)
 }
 
 /// How many words a slot has behind its hash.

@@ -58,13 +58,14 @@ impl PathCache {
         if !self.is_leased(now) {
             return None;
         }
-        // Before the entry: if a flush comes in between, the entry may be the one from before it.
+        // Before the entry: if a flush comes in between, the entry may be the one from before it. And before where the entry is to be looked for:
+        // what is of this epoch lies there, or the writer is at the next one.
         let epoch = self.epoch();
+        let slots = self.in_use();
         let hash = key.hash(self.seed);
         let has_hash = |slot: &usize| self.map.load(slot + at::HASH, Ordering::Relaxed) == hash;
-        let mut found = window(hash, self.slots)
-            .filter(has_hash)
-            .filter_map(|slot| self.read(slot, epoch, now));
+        let mut found =
+            window(hash, slots).filter(has_hash).filter_map(|slot| self.read(slot, epoch, now));
         found.find(|(held, _)| held == key).map(|(_, entry)| entry)
     }
 
@@ -74,7 +75,7 @@ impl PathCache {
             return;
         }
         let epoch = self.epoch();
-        for slot in (0..self.slots).map(|slot| at::FIRST + slot * SLOT) {
+        for slot in (0..self.in_use()).map(|slot| at::FIRST + slot * SLOT) {
             if self.map.load(slot + at::HASH, Ordering::Relaxed) != 0
                 && let Some((key, entry)) = self.read(slot, epoch, now)
             {
@@ -85,6 +86,12 @@ impl PathCache {
 
     fn epoch(&self) -> u64 {
         self.map.load(at::EPOCH, Ordering::Acquire)
+    }
+
+    /// How many slots are in use: a power of two, and not more than there are, whatever the writer says.
+    pub(super) fn in_use(&self) -> usize {
+        let said = usize::try_from(self.map.load(at::IN_USE, Ordering::Relaxed)).unwrap_or(0);
+        if said.is_power_of_two() { said.min(self.slots) } else { self.slots }
     }
 
     /// What a slot has, if it is all of one writing and holds.

@@ -121,6 +121,55 @@ fn half_full_table_loses_little() {
 }
 
 #[test]
+fn few_entries_lie_in_few_slots_and_none_is_lost_when_more_come_into_use() {
+    let (mut table, cache) = pair(1 << 17);
+    let in_use = || cache.in_use();
+    for n in 0..3000 {
+        assert!(table.put(&key(n), &entry(n), 0));
+        let most = FIRST_SLOTS.max(8 * (usize::try_from(n).unwrap() + 1));
+        assert!(in_use() <= most, "{} for {n} entries", in_use());
+        if n.is_power_of_two() {
+            assert!((0..=n).all(|n| cache.get(&key(n), 1) == Some(entry(n))));
+        }
+    }
+    assert!((0..3000).all(|n| cache.get(&key(n), 1) == Some(entry(n))));
+    // What has expired is not taken along, and the slots serve again after a flush.
+    let before = in_use();
+    table.flush();
+    assert!((0..3000).all(|n| cache.get(&key(n), 1).is_none()));
+    assert!((0..3000).all(|n| table.put(&key(n), &entry(n), 0)));
+    assert_eq!(in_use(), before);
+}
+
+#[test]
+fn reader_finds_the_newest_entry_or_none_while_more_slots_come_into_use() {
+    let (mut table, cache) = pair(1 << 14);
+    table.put(&key(0), &entry(0), 0);
+    let newest = std::sync::atomic::AtomicU32::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..4000 {
+                // Those of key 0 have even numbers.
+                table.put(&key(2 * n + 1), &entry(2 * n + 1), 0);
+                table.put(&key(0), &entry(2 * n), 0);
+                newest.store(2 * n, Ordering::Release);
+            }
+            newest.store(u32::MAX, Ordering::Release);
+        });
+        loop {
+            let before = newest.load(Ordering::Acquire);
+            if before == u32::MAX {
+                break;
+            }
+            if let Some(found) = cache.get(&key(0), 1) {
+                let n = number(&found);
+                assert!(n.is_multiple_of(2) && n >= before && found == entry(n), "{n}, {before}");
+            }
+        }
+    });
+}
+
+#[test]
 fn each_shows_what_retain_has_kept() {
     let (mut table, cache) = pair(256);
     (0..100).for_each(|n| assert!(table.put(&key(n), &entry(n), 0)));
@@ -214,6 +263,7 @@ fn any_words_at_all_are_only_something_or_nothing() {
         x
     };
     for _ in 0..200 {
+        map.word(at::IN_USE).store(next(), Ordering::Relaxed);
         for word in &map.words()[at::FIRST / 8..] {
             word.store(next(), Ordering::Relaxed);
         }

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::{
-    Content, Entry, FIRST_EPOCH, Key, MAGIC, MAX_SLOTS, SLOT, USED, WINDOW, WORDS, at, bytes,
-    content, parsed, window,
+    Content, Entry, FIRST_EPOCH, FIRST_SLOTS, Key, MAGIC, MAX_SLOTS, SLOT, USED, WINDOW, WORDS, at,
+    bytes, content, parsed, window,
 };
 use crate::shared::{Mapping, Ordering, fence};
 
@@ -14,10 +14,11 @@ use crate::shared::{Mapping, Ordering, fence};
 pub struct PathTable {
     fd: OwnedFd,
     map: Mapping,
+    /// How many slots there are.
     slots: usize,
     seed: u64,
     epoch: u64,
-    /// What is in each slot, where a window's lie together.
+    /// What is in each slot that is in use, where a window's lie together.
     held: Vec<Held>,
 }
 
@@ -41,8 +42,10 @@ impl PathTable {
         map.word(at::SLOTS).store(slots as u64, Ordering::Relaxed);
         map.word(at::SEED).store(seed, Ordering::Relaxed);
         map.word(at::EPOCH).store(FIRST_EPOCH, Ordering::Relaxed);
+        let held = vec![Held::default(); slots.min(FIRST_SLOTS)];
+        map.word(at::IN_USE).store(held.len() as u64, Ordering::Relaxed);
         map.word(0).store(MAGIC, Ordering::Release);
-        Ok(Self { fd, map, slots, seed, epoch: FIRST_EPOCH, held: vec![Held::default(); slots] })
+        Ok(Self { fd, map, slots, seed, epoch: FIRST_EPOCH, held })
     }
 
     /// The descriptor, to hand over. Those who have it can only read.
@@ -58,26 +61,44 @@ impl PathTable {
     /// Invalidates all entries at once.
     pub fn flush(&mut self) {
         self.epoch += 1;
-        self.held = vec![Held::default(); self.slots];
+        self.held.fill(Held::default());
         self.map.word(at::EPOCH).store(self.epoch, Ordering::Release);
     }
 
     /// Writes what a key resolves to, in place of what was there. `now` says which entries have expired. Returns false if that
-    /// displaced another key's entry that still held.
+    /// displaced another key's entry that still held, as it does only where all slots are in use.
     pub fn put(&mut self, key: &Key, entry: &Entry, now: u64) -> bool {
         let hash = key.hash(self.seed);
-        let window = window(hash, self.slots);
+        let mut free = self.slot_of(hash, key).or_else(|| self.free(hash, now));
+        while free.is_none() && self.held.len() < self.slots {
+            self.grow(now);
+            free = self.free(hash, now);
+        }
         let expiry = |slot: &usize| self.held[number(*slot)].expiry;
-        let is_free = |slot: &usize| expiry(slot) <= now;
-        let (slot, displaces) = match self.slot_of(hash, key) {
-            Some(slot) => (slot, false),
-            None => match window.clone().find(is_free) {
-                Some(slot) => (slot, false),
-                None => (window.min_by_key(expiry).unwrap_or(at::FIRST), true),
-            },
-        };
+        let first = || window(hash, self.held.len()).min_by_key(expiry).unwrap_or(at::FIRST);
+        let slot = free.unwrap_or_else(first);
         self.write(slot, Held { hash, expiry: entry.expiry }, &content(key, entry, self.epoch));
-        !displaces
+        free.is_some()
+    }
+
+    /// A slot for a new key, whose entry it has has expired.
+    fn free(&self, hash: u64, now: u64) -> Option<usize> {
+        window(hash, self.held.len()).find(|slot| self.held[number(*slot)].expiry <= now)
+    }
+
+    /// Has twice as many slots in use, with the same entries but those that have expired. Readers that come meanwhile may find none.
+    fn grow(&mut self, now: u64) {
+        let all: Vec<_> = (self.slots_in_use())
+            .filter(|slot| self.held[number(*slot)].expiry > now)
+            .filter_map(|slot| self.read(slot))
+            .collect();
+        self.epoch += 1;
+        self.held = vec![Held::default(); self.held.len() * 2];
+        self.map.word(at::IN_USE).store(self.held.len() as u64, Ordering::Relaxed);
+        for (key, entry) in all {
+            self.put(&key, &entry, now);
+        }
+        self.map.word(at::EPOCH).store(self.epoch, Ordering::Release);
     }
 
     /// Withdraws what a key resolves to. Returns whether there was an entry.
@@ -89,9 +110,9 @@ impl PathTable {
         slot.is_some()
     }
 
-    /// Withdraws all entries for which `keep` does not say otherwise; what has expired goes, too. Takes as long as the table is large.
+    /// Withdraws all entries for which `keep` does not say otherwise; what has expired goes, too. Takes as long as there are slots in use.
     pub fn retain(&mut self, now: u64, mut keep: impl FnMut(&Key, &Entry) -> bool) {
-        for slot in (0..self.slots).map(|slot| at::FIRST + slot * SLOT) {
+        for slot in self.slots_in_use() {
             let Held { hash, expiry } = self.held[number(slot)];
             if hash == 0 {
                 continue;
@@ -109,7 +130,11 @@ impl PathTable {
             self.held[number(*slot)].hash == hash
                 && self.read(*slot).is_some_and(|(held, _)| held == *key)
         };
-        window(hash, self.slots).find(has)
+        window(hash, self.held.len()).find(has)
+    }
+
+    fn slots_in_use(&self) -> impl Iterator<Item = usize> + use<> {
+        (0..self.held.len()).map(|slot| at::FIRST + slot * SLOT)
     }
 
     fn read(&self, slot: usize) -> Option<(Key, Entry)> {

@@ -60,6 +60,23 @@ fn path_is_of_the_key_that_is_asked_for() {
     });
 }
 
+/// Needs: that the epoch changes with the number of slots in use, and is written with Release and read with Acquire after it.
+#[test]
+fn path_is_the_newest_or_none_when_more_slots_come_into_use() {
+    check(2, || {
+        let mut table = PathTable::create(2, 0).unwrap();
+        table.renew(50);
+        table.put(&key(1), &entry(1), 0);
+        let cache = PathCache::map(table.fd()).unwrap();
+        let reader = thread::spawn(move || {
+            let found = cache.get(&key(1), 1);
+            assert!(found.is_none_or(|it| it == entry(1)), "{found:?}");
+        });
+        table.put(&key(2), &entry(2), 0);
+        reader.join().unwrap();
+    });
+}
+
 /// Needs: Release and Acquire of the lease.
 #[test]
 fn lease_that_is_seen_shows_what_was_written_before() {
