@@ -132,6 +132,8 @@ pub struct Resolved {
     pub path: PathRecord,
     /// The source that was chosen, if the request had none.
     pub source: Option<Address>,
+    /// Whether it was known, so that nobody was asked: the same request has the same answer [again](crate::Machine::tick).
+    pub is_cached: bool,
 }
 
 /// Why there is no path. Each is a status of the client protocol, see [`Self::status`].

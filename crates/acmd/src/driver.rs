@@ -75,6 +75,8 @@ pub(crate) struct Driver {
     pub(crate) clients: Clients,
     /// Clients with whom something was done; some of them several times.
     touched: Vec<ClientId>,
+    /// The endpoint of an answer that came from the cache.
+    pub(crate) from_cache: Option<EndpointId>,
     pub(crate) later: VecDeque<Later>,
     /// How long administration has to answer.
     pub(crate) wait: RequestAttr,
@@ -91,6 +93,7 @@ impl Driver {
             endpoints: BTreeMap::new(),
             clients,
             touched: Vec::new(),
+            from_cache: None,
             later: VecDeque::new(),
             wait: RequestAttr::default(),
             cache,
@@ -304,6 +307,9 @@ impl Io for Driver {
 
     fn answer(&mut self, client: ClientId, request: RequestId, answer: Result<Resolved, Failure>) {
         let Some(tid) = self.clients.end(client, request) else { return };
+        if let Ok(Resolved { endpoint, is_cached: true, .. }) = answer {
+            self.from_cache = Some(endpoint);
+        }
         let answer = match answer {
             Ok(Resolved { path, source: None, .. }) => {
                 self.clients.answer_path(client, tid, &path);

@@ -156,6 +156,22 @@ impl Machine {
         self.endpoints.keys().copied().collect()
     }
 
+    /// The number of the present tick: all that is known expires at the end of one. So what was answered from the cache is answered in the same way to the same
+    /// request until the next tick, unless the machine is told of something else than requests meanwhile. Who gives such an answer without asking again has it
+    /// [counted](Self::repeat).
+    pub fn tick(&mut self, now: Time) -> u32 {
+        self.ticks(now)
+    }
+
+    /// Counts an answer from the cache that was given once more.
+    pub fn repeat(&mut self, endpoint: EndpointId) {
+        self.count(endpoint, |c| {
+            c.resolves += 1;
+            c.address_hits += 1;
+            c.route_hits += 1;
+        });
+    }
+
     /// The time in a cache's units: quarters of a second.
     fn ticks(&mut self, now: Time) -> Ticks {
         let epoch = *self.epoch.get_or_insert(now);

@@ -70,12 +70,16 @@ impl Machine {
             return Err(Failure::NotConnected);
         }
         if let What::Address(address) = what {
-            let known = match self.loopback(endpoint, &address) {
+            let own = self.loopback(endpoint, &address);
+            let known = match own {
                 Some(path) => Lookup::Path(path),
                 None => self.look_up(now, endpoint, &address, io),
             };
             match known {
-                Lookup::Path(path) => return Ok(Some(Resolved { endpoint, path, source: chosen })),
+                Lookup::Path(path) => {
+                    let is_cached = own.is_none();
+                    return Ok(Some(Resolved { endpoint, path, source: chosen, is_cached }));
+                }
                 Lookup::Nobody => return Err(Failure::TimedOut),
                 Lookup::Nothing => {}
             }

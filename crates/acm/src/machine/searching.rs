@@ -210,7 +210,9 @@ impl Machine {
             if result.is_err() {
                 self.count(endpoint, |c| c.errors += 1);
             }
-            let answer = result.map(|path| Resolved { endpoint, path, source: open.chosen });
+            let source = open.chosen;
+            let resolved = |path| Resolved { endpoint, path, source, is_cached: false };
+            let answer = result.map(resolved);
             io.answer(open.client, open.id, answer);
         }
         self.searches.try_remove(at as usize);

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rdmux_acm::RequestId;
-use rdmux_wire::acm::client::{Frame, Refusal, Reply, Request};
+use rdmux_acm::{RequestId, Time};
+use rdmux_wire::acm::client::{Frame, Header, Refusal, Reply, Request};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -11,6 +11,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::Limits;
 use crate::listen::Peer;
 use crate::poller::{Interest, Poller, Token};
+use crate::resolver::Resolver;
 
 /// How much is read at once, and ahead at most: some hundred messages.
 pub(super) const INPUT: usize = 16 << 10;
@@ -30,6 +31,8 @@ pub(super) struct Client {
     /// What was not sent, and what of it is.
     output: Vec<u8>,
     sent: usize,
+    /// Where the last answer begins in it.
+    last: usize,
     /// Requests that are not answered, in the order of their numbers, and their transaction IDs.
     requests: Vec<(RequestId, u64)>,
     interest: Interest,
@@ -55,6 +58,7 @@ impl Client {
             next: None,
             output: Vec::new(),
             sent: 0,
+            last: 0,
             requests: Vec::new(),
             interest: Interest::Read,
             direct: false,
@@ -80,10 +84,10 @@ impl Client {
         Some(self.requests.remove(at).1)
     }
 
-    /// Reads what there is, but not more than is taken soon, by way of a buffer that all clients share.
-    pub(super) fn fill(&mut self, limits: &Limits, buffer: &mut [u8; INPUT]) {
+    /// Reads what there is, but not more than is taken soon, by way of a buffer that all clients share. Whether there was something.
+    pub(super) fn fill(&mut self, limits: &Limits, buffer: &mut [u8; INPUT]) -> bool {
         if !self.may_read(limits) {
-            return;
+            return false;
         }
         self.input.drain(..self.taken);
         self.taken = 0;
@@ -91,11 +95,12 @@ impl Client {
         match rustix::net::recv(&self.socket, &mut buffer[..room], RecvFlags::DONTWAIT) {
             Ok((0, _)) => self.ended = true,
             Ok((count, _)) => self.input.extend_from_slice(&buffer[..count]),
-            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::INTR) => return false,
             Err(_) => self.broken = true,
         }
         // Only the first message can be wrong now; others are looked at when their turn comes.
         self.find_next();
+        true
     }
 
     /// Whether a whole message waits.
@@ -125,8 +130,32 @@ impl Client {
     /// Takes the next message.
     pub(super) fn take(&mut self) -> Option<Result<Request, Refusal>> {
         let message = self.input.get(self.taken..self.taken + self.next?)?;
-        let request = Request::parse(message);
-        self.taken += message.len();
+        let (request, len) = (Request::parse(message), message.len());
+        self.step(len);
+        Some(request)
+    }
+
+    /// Takes the next message and answers it, if the answer is known. Whether that was so.
+    pub(super) fn answer_known(&mut self, resolver: &mut Resolver, now: Time) -> bool {
+        let next = self.next.and_then(|len| self.input.get(self.taken..self.taken + len));
+        let Some(message) = next else { return false };
+        let Some(answer) = resolver.known(now, message) else { return false };
+        let (len, last) = (message.len(), self.output.len());
+        self.output.extend_from_slice(answer);
+        self.output[last..][Header::TID].copy_from_slice(&message[Header::TID]);
+        self.last = last;
+        self.step(len);
+        true
+    }
+
+    /// The answer that was given last, unless it was sent already.
+    pub(super) fn last_answer(&self) -> &[u8] {
+        self.output.get(self.last..).unwrap_or_default()
+    }
+
+    /// Goes on to the message behind the next one, which has this length.
+    fn step(&mut self, len: usize) {
+        self.taken += len;
         if self.taken == self.input.len() {
             self.taken = 0;
             self.next = None;
@@ -135,18 +164,18 @@ impl Client {
         } else {
             self.find_next();
         }
-        Some(request)
     }
 
     /// Puts an answer behind those that are to be sent.
     pub(super) fn answer(&mut self, reply: &Reply<'_>) {
-        let at = self.output.len();
-        self.output.resize(at + reply.wire_len(), 0);
-        reply.emit(&mut self.output[at..]);
+        self.last = self.output.len();
+        self.output.resize(self.last + reply.wire_len(), 0);
+        reply.emit(&mut self.output[self.last..]);
     }
 
     /// The same for a message that is ready.
     pub(super) fn answer_bytes(&mut self, message: &[u8]) {
+        self.last = self.output.len();
         self.output.extend_from_slice(message);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Where nearly all sockets have something each time, to be told of each costs more than to look at all of them: epoll puts each into a list when
 //! something arrives, which its sender does, and looks at it again before it is sure that no more has come. So who has something at
-//! the same time as many others is looked at directly, until few of them have.
+//! the same time as many others is looked at directly, until few of them have. And where nearly all had something, to ask which have costs more than
+//! to read from all.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -19,7 +20,7 @@ use crate::poller::{Poller, Ready, Token};
 const MANY: usize = 16;
 /// The most that are asked directly.
 const MOST: usize = 256;
-/// Few have something if it is less than one of so many.
+/// Few have something if it is less than one of so many, and nearly all if less than one of so many has nothing.
 const FEW: usize = 4;
 /// All go back to epoll when so often in a row few had something.
 pub(super) const OFTEN: u32 = 16;
@@ -28,6 +29,8 @@ pub(super) const OFTEN: u32 = 16;
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     ids: Vec<ClientId>,
+    /// How many of them had something since they were waited for.
+    came: usize,
     /// How often in a row few of them had something.
     quiet: u32,
 }
@@ -44,13 +47,24 @@ impl Direct {
         timeout: Option<Duration>,
         ready: &mut Vec<Ready>,
     ) -> io::Result<()> {
+        let came = std::mem::take(&mut self.came);
+        self.ids.retain(|id| all.get(*id).is_some());
+        self.note(came, all, poller);
         if self.ids.is_empty() {
             poller.wait(timeout, ready)?;
+        } else if self.ids.len().saturating_sub(came) * FEW < self.ids.len() {
+            poller.wait(Some(Duration::ZERO), ready)?;
+            ready.extend(self.ids.iter().map(|id| readable(*id)));
         } else {
             self.look(all, poller, timeout, ready)?;
         }
         self.add_all(all, poller, ready);
         Ok(())
+    }
+
+    /// A client had something.
+    pub(super) fn came(&mut self, client: &Client) {
+        self.came += usize::from(client.is_direct());
     }
 
     fn look(
@@ -60,7 +74,6 @@ impl Direct {
         timeout: Option<Duration>,
         ready: &mut Vec<Ready>,
     ) -> io::Result<()> {
-        self.ids.retain(|id| all.get(*id).is_some());
         let clients = self.ids.iter().filter_map(|id| all.get(*id)).map(Client::poll_fd);
         let others = PollFd::from_borrowed_fd(poller.as_fd(), PollFlags::IN);
         let mut fds: Vec<PollFd<'_>> = clients.chain([others]).collect();
@@ -71,8 +84,6 @@ impl Direct {
         }
         let others = fds.pop().is_some_and(|fd| !fd.revents().is_empty());
         let mut came: Vec<Ready> = self.ids.iter().zip(&fds).filter_map(of_client).collect();
-        drop(fds);
-        self.note(came.len(), all, poller);
         ready.clear();
         if others {
             poller.wait(Some(Duration::ZERO), ready)?;
@@ -83,6 +94,9 @@ impl Direct {
 
     /// Takes note that so many of them had something.
     fn note(&mut self, count: usize, all: &mut Table<Client>, poller: &Poller) {
+        if self.ids.is_empty() {
+            return;
+        }
         self.quiet = if count * FEW < self.ids.len() { self.quiet + 1 } else { 0 };
         if self.quiet < OFTEN {
             return;
@@ -118,6 +132,11 @@ impl Direct {
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
+}
+
+/// A client that may have something.
+fn readable(id: ClientId) -> Ready {
+    Ready { token: Token::Client(id.0.into()), readable: true, writable: false, gone: false }
 }
 
 /// What a client has, if it has something.

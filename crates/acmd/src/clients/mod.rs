@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rdmux_acm::{ClientId, RequestId};
+use rdmux_acm::{ClientId, RequestId, Time};
 use rdmux_wire::acm::client::{Refusal, Reply, Request};
 use rdmux_wire::sa::PathRecord;
 
@@ -21,6 +21,7 @@ use self::direct::Direct;
 use self::table::Table;
 use crate::listen::{Kind, Peer, peer_of};
 use crate::poller::{Interest, Poller, Ready, Token};
+use crate::resolver::Resolver;
 
 /// How much clients may have.
 #[derive(Clone, Copy, Debug)]
@@ -202,8 +203,10 @@ impl Clients {
 
     /// Reads what a client has sent, as far as it may.
     pub(crate) fn fill(&mut self, id: ClientId) {
-        if let Some(client) = self.all.get_mut(id) {
-            client.fill(&self.limits, &mut self.buffer);
+        if let Some(client) = self.all.get_mut(id)
+            && client.fill(&self.limits, &mut self.buffer)
+        {
+            self.direct.came(client);
         }
     }
 
@@ -227,6 +230,22 @@ impl Clients {
 
     fn is_servable(&self, id: ClientId) -> bool {
         self.all.get(id).is_some_and(|c| c.has_message() && c.may_ask(&self.limits))
+    }
+
+    /// Answers the next message of a client, if it has one, may ask now, and the answer is known. Whether that was so.
+    pub(crate) fn answer_known(
+        &mut self,
+        id: ClientId,
+        resolver: &mut Resolver,
+        now: Time,
+    ) -> bool {
+        let client = self.all.get_mut(id).filter(|client| client.may_ask(&self.limits));
+        client.is_some_and(|client| client.answer_known(resolver, now))
+    }
+
+    /// The answer that a client was given last, unless it was sent already.
+    pub(crate) fn last_answer(&self, id: ClientId) -> Option<&[u8]> {
+        self.all.get(id).map(Client::last_answer)
     }
 
     /// The next message of a client, if it has one and may ask now.

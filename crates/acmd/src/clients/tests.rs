@@ -249,6 +249,9 @@ fn clients_that_ask_at_the_same_time_are_asked_directly_until_few_have_something
         world.clients.fill(*id);
         assert!(world.take(*id).is_some() && !world.settle(*id));
     }
+    // All had something, so all are read from once more.
+    assert_eq!(world.ready(), (0..20).map(|n| number(&all, n)).collect::<Vec<_>>());
+    all.iter().for_each(|(_, id)| world.clients.fill(*id));
     assert_eq!(world.ready(), []);
     let (far, id) = world.connect();
     all.push((far, id.unwrap()));

@@ -24,7 +24,8 @@ impl Service {
         });
         let (now, mut ours, mut others) = (time(), 0, 0);
         for (from, bytes) in &arrived {
-            let is_for_us = self.machine.handle_datagram(now, id, from, bytes, &mut self.driver);
+            let is_for_us =
+                self.resolver.change().handle_datagram(now, id, from, bytes, &mut self.driver);
             ours += u32::from(is_for_us);
             others += u32::from(!is_for_us);
         }
@@ -34,7 +35,7 @@ impl Service {
                     self.busy.insert(id);
                 }
                 if room {
-                    self.machine.handle_room(now, id, &mut self.driver);
+                    self.resolver.change().handle_room(now, id, &mut self.driver);
                 }
             }
             // The device says so, too, and is opened again then.
@@ -121,14 +122,14 @@ impl Service {
                     tracing::warn!("endpoint {} is not in group {mgid}: {e:?}", endpoint.0);
                 }
                 let answer = answer.as_ref().map_err(|e| *e);
-                self.machine.handle_join(now, endpoint, mgid, answer, &mut self.driver);
+                self.resolver.change().handle_join(now, endpoint, mgid, answer, &mut self.driver);
             }
             mads::Answer::Paths(question, answer) => {
                 let answer = match &answer {
                     Ok(records) => records.first().ok_or(rdmux_acm::SaFailure::Silent),
                     Err(e) => Err(*e),
                 };
-                self.machine.handle_paths(now, question, answer, &mut self.driver);
+                self.resolver.change().handle_paths(now, question, answer, &mut self.driver);
             }
         }
     }
@@ -153,7 +154,7 @@ impl Service {
         let planned = self.planned.get(&endpoint);
         let seen = planned.and_then(|planned| self.seen.get(&planned.at));
         let known = seen.and_then(|seen| system_of(addresses, &seen.addresses));
-        self.machine.handle_system(time(), question, known.as_ref(), &mut self.driver);
+        self.resolver.change().handle_system(time(), question, known.as_ref(), &mut self.driver);
     }
 
     /// Names were looked up.

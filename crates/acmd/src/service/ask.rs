@@ -22,7 +22,7 @@ impl Service {
         if event.gone {
             // Nothing can be said to it any more.
             self.driver.clients.remove(id, &self.poller);
-            self.machine.remove_client(id);
+            self.resolver.change().remove_client(id);
             return;
         }
         if event.readable {
@@ -47,6 +47,9 @@ impl Service {
 
     fn serve_client(&mut self, id: ClientId) {
         for _ in 0..MESSAGES {
+            if self.driver.clients.answer_known(id, &mut self.resolver, self.now) {
+                continue;
+            }
             let Some(message) = self.driver.clients.take(id) else { break };
             if !self.process(id, message) {
                 break;
@@ -65,7 +68,7 @@ impl Service {
             Err(Refusal::Close(e)) => {
                 tracing::debug!("client {}: {e}", id.0);
                 self.driver.clients.remove(id, &self.poller);
-                self.machine.remove_client(id);
+                self.resolver.change().remove_client(id);
                 return false;
             }
         }
@@ -113,17 +116,22 @@ impl Service {
         let number = RequestId(self.next_request);
         self.driver.clients.begin(id, number, tid);
         let request = Request { source, dest, no_delay, timeout: None };
-        self.machine.request(self.now, id, number, &request, &mut self.driver);
+        self.resolver.request(self.now, id, number, &request, &mut self.driver);
+        if let Some(endpoint) = self.driver.from_cache.take()
+            && let Some(answer) = self.driver.clients.last_answer(id)
+        {
+            self.resolver.keep(endpoint, answer);
+        }
     }
 
     /// Endpoints of active ports, of one port's number or of all: those that ibacm's clients count from 1.
     fn listed(&self, port: u8) -> Vec<EndpointId> {
         let is_of = |endpoint: &rdmux_acm::Endpoint| {
-            self.machine.ports().any(|(id, at)| {
+            self.resolver.get().ports().any(|(id, at)| {
                 id == endpoint.port && at.is_active && (port == 0 || at.number == port)
             })
         };
-        self.machine.endpoints().filter(|(_, e)| is_of(e)).map(|(id, _)| id).collect()
+        self.resolver.get().endpoints().filter(|(_, e)| is_of(e)).map(|(id, _)| id).collect()
     }
 
     fn by_index(&self, index: u8, port: u8) -> Option<EndpointId> {
@@ -135,16 +143,17 @@ impl Service {
             Subject::Service => None,
             Subject::Index(index) => Some(self.by_index(*index, 0).ok_or(Status::INVALID)?),
             Subject::Address(address) => {
-                Some(self.machine.endpoint_of(address).ok_or(Status::SOURCE_ADDRESS)?)
+                Some(self.resolver.get().endpoint_of(address).ok_or(Status::SOURCE_ADDRESS)?)
             }
         };
-        Ok(self.machine.counters(endpoint))
+        Ok(self.resolver.get().counters(endpoint))
     }
 
     fn describe(&mut self, id: ClientId, tid: u64, index: u8, port: u8) {
         let found = self.by_index(index, port);
-        let endpoint = found.and_then(|id| self.machine.endpoints().find(|(e, _)| *e == id));
-        let port = |id| self.machine.ports().find(|(port, _)| *port == id).map(|(_, port)| port);
+        let endpoint = found.and_then(|id| self.resolver.get().endpoints().find(|(e, _)| *e == id));
+        let port =
+            |id| self.resolver.get().ports().find(|(port, _)| *port == id).map(|(_, port)| port);
         let described = endpoint.and_then(|(_, e)| Some((e, port(e.port)?)));
         let Some((endpoint, port)) = described else {
             let answer = Answer::Failed(Op::EP_QUERY, Status::INVALID);
@@ -168,10 +177,10 @@ impl Service {
     /// Others than the owner might make all hosts ask again.
     fn flush(&mut self, id: ClientId, tid: u64, address: Option<Address>) {
         let answer = if self.driver.clients.is_owner(id) {
-            let before = self.machine.memory().0;
+            let before = self.resolver.get().memory().0;
             let what = address.map_or(Forget::All, Forget::Address);
-            self.machine.forget(self.now, what, &mut self.driver);
-            let gone = before.saturating_sub(self.machine.memory().0);
+            self.resolver.change().forget(self.now, what, &mut self.driver);
+            let gone = before.saturating_sub(self.resolver.get().memory().0);
             tracing::info!("client {} has had {gone} addresses forgotten", id.0);
             Answer::Flushed(u64::try_from(gone).unwrap_or(u64::MAX))
         } else {

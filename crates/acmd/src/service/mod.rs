@@ -26,6 +26,7 @@ use crate::driver::Driver;
 use crate::listen::Listener;
 use crate::log::Log;
 use crate::poller::{Interest, Poller, Ready, Token};
+use crate::resolver::Resolver;
 use crate::system::Names;
 use crate::watch::{Addresses, Files, Signals};
 use crate::{AcmdError, Setup};
@@ -43,7 +44,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct Service {
-    machine: Machine,
+    resolver: Resolver,
     driver: Driver,
     devices: Devices,
     /// The ports as the machine was told of them.
@@ -113,7 +114,7 @@ impl Service {
         let cache = Cache::open(&setup.sources.places, mode);
         let now = Instant::now();
         let mut this = Self {
-            machine: Machine::new(config.options.machine.clone(), seed()),
+            resolver: Resolver::new(Machine::new(config.options.machine.clone(), seed())),
             driver: Driver::new(clients, cache),
             devices: Devices::new(setup.host.name().as_str(), setup.choice),
             seen: BTreeMap::new(),
@@ -203,7 +204,7 @@ impl Service {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
-        let machine = self.machine.poll_timeout().map(|due| due.since(time()));
+        let machine = self.resolver.get().poll_timeout().map(|due| due.since(time()));
         let instants = [
             self.driver.clients.next_timeout(),
             self.devices.next_timeout(),
@@ -250,12 +251,12 @@ impl Service {
         self.serve();
         self.handle_later();
         let now = Instant::now();
-        if self.machine.poll_timeout().is_some_and(|due| due <= time()) {
+        if self.resolver.get().poll_timeout().is_some_and(|due| due <= time()) {
             // What has come already may have made it needless to send.
             for kind in self.devices.contexts().map(|(kind, _)| kind).collect::<Vec<_>>() {
                 self.drive(kind, now);
             }
-            self.machine.handle_timeout(time(), &mut self.driver);
+            self.resolver.change().handle_timeout(time(), &mut self.driver);
             self.handle_later();
         }
         self.handle_devices(now);
@@ -274,7 +275,7 @@ impl Service {
         for id in self.driver.clients.stalled(now) {
             tracing::info!("client {} reads nothing and is dropped", id.0);
             self.driver.clients.remove(id, &self.poller);
-            self.machine.remove_client(id);
+            self.resolver.change().remove_client(id);
         }
         self.settle(now);
         self.check_idle(now);
@@ -290,7 +291,7 @@ impl Service {
 
     fn settle_client(&mut self, id: ClientId, now: Instant) {
         if self.driver.clients.settle(id, &self.poller, now) {
-            self.machine.remove_client(id);
+            self.resolver.change().remove_client(id);
         }
     }
 
@@ -355,7 +356,7 @@ impl Service {
                 }
                 Ok(Some(AsyncEvent::ClientReregister(number))) => {
                     let id = self.devices.id(At { kind, number });
-                    self.machine.reregister(time(), id, &mut self.driver);
+                    self.resolver.change().reregister(time(), id, &mut self.driver);
                 }
                 Ok(Some(event)) => tracing::debug!("{context}: {event:?}"),
                 Ok(None) => break,

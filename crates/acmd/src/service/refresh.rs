@@ -84,7 +84,7 @@ impl Service {
             port.gids.len(),
             port.pkeys.len()
         );
-        self.machine.set_port(time(), id, port.clone(), &mut self.driver);
+        self.resolver.change().set_port(time(), id, port.clone(), &mut self.driver);
         self.seen.insert(at, seen);
     }
 
@@ -132,7 +132,7 @@ impl Service {
     fn remove_port(&mut self, at: At) {
         self.close_port(at);
         let id = self.devices.id(at);
-        self.machine.remove_port(time(), id, &mut self.driver);
+        self.resolver.change().remove_port(time(), id, &mut self.driver);
         self.planned.retain(|endpoint, planned| {
             if planned.at == at {
                 self.driver.endpoints.remove(endpoint);
@@ -161,7 +161,7 @@ impl Service {
         let gone: Vec<EndpointId> =
             self.planned.keys().filter(|id| !kept.contains(id)).copied().collect();
         for id in gone {
-            self.machine.remove_endpoint(time(), id, &mut self.driver);
+            self.resolver.change().remove_endpoint(time(), id, &mut self.driver);
             self.close_queue(id);
             self.driver.endpoints.remove(&id);
             self.driver.cache.forget(id);
@@ -211,7 +211,7 @@ impl Service {
             names.join(", ")
         );
         self.driver.cache.set_endpoint(id, addresses);
-        self.machine.set_endpoint(time(), id, planned.endpoint.clone(), &mut self.driver);
+        self.resolver.change().set_endpoint(time(), id, planned.endpoint.clone(), &mut self.driver);
         self.planned.insert(id, planned);
     }
 

@@ -39,7 +39,7 @@ impl Service {
         self.driver.clients.set_limits(limits(new), access(new, &self.users));
         if old.machine != new.machine {
             tracing::info!("options have changed");
-            self.machine.set_options(time(), new.machine.clone(), &mut self.driver);
+            self.resolver.change().set_options(time(), new.machine.clone(), &mut self.driver);
         }
         if has_other_sockets && let Err(e) = self.listen(false) {
             tracing::error!("{e}");
@@ -115,7 +115,7 @@ impl Service {
     pub(super) fn load(&mut self) {
         let endpoints: Vec<EndpointId> = self.planned.keys().copied().collect();
         for id in &endpoints {
-            self.machine.unload(time(), *id, &mut self.driver);
+            self.resolver.change().unload(time(), *id, &mut self.driver);
         }
         let local: Vec<DumpedPort> = self.seen.values().filter_map(dumped).collect();
         let (loaded, problems) = self.config.load(&local);
@@ -166,7 +166,7 @@ impl Service {
             (*address, Known { gid: *gid, lid, path: None })
         }));
         for (address, known) in &rows {
-            self.machine.load(time(), id, *address, known, &mut self.driver);
+            self.resolver.change().load(time(), id, *address, known, &mut self.driver);
         }
         if !rows.is_empty() {
             tracing::info!("endpoint {}: {} addresses loaded", id.0, rows.len());

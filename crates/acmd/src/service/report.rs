@@ -9,15 +9,15 @@ impl Service {
     /// Everything that is counted, by name.
     pub(super) fn statistics(&self) -> Vec<Statistic> {
         let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-        let machine = self.machine.counters(None);
+        let machine = self.resolver.get().counters(None);
         let mut all: Vec<Statistic> = Counters::NAMES
             .iter()
             .zip(machine.values())
             .map(|(name, value)| Statistic::new(name, value))
             .collect();
         let clients = self.driver.clients.counters();
-        let (known, bytes) = self.machine.memory();
-        let (requests, searches) = self.machine.open();
+        let (known, bytes) = self.resolver.get().memory();
+        let (requests, searches) = self.resolver.get().open();
         let ours = [
             ("clients", number(self.driver.clients.len())),
             ("clients_accepted", clients.accepted),

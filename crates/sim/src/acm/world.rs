@@ -422,7 +422,14 @@ impl World {
         self.stats.requests += 1;
         self.trace(|| format!("host {n} asks for {dest}"));
         let request = Request { source: None, dest: what, no_delay, timeout };
-        self.with(n, |machine, driver| machine.request(now, client, id, &request, driver))?;
+        let mut is_same = true;
+        self.with(n, |machine, driver| {
+            machine.request(now, client, id, &request, driver);
+            is_same = is_said_again(machine, driver, now, &request);
+        })?;
+        if !is_same {
+            return Err(format!("host {n}: the same request for {dest} has another answer"));
+        }
         if !self.scenario.is_good() && self.rng.random_bool(0.03) {
             self.hosts[n].open.remove(&(client, id));
             self.with(n, |machine, _| machine.cancel(client, id))?;
@@ -718,4 +725,21 @@ pub(super) fn address(n: usize) -> Address {
         2 => Address::name(format!("node{n}")).unwrap_or(Address::Lid(Lid(1))),
         _ => Address::name(format!("a-node-with-a-long-name-{n}")).unwrap_or(Address::Lid(Lid(1))),
     }
+}
+
+/// Whether what was answered from the cache just now is answered in the same way in the rest of the [tick](Machine::tick), and nothing else follows from it.
+fn is_said_again(machine: &mut Machine, driver: &mut Driver, now: Time, request: &Request) -> bool {
+    let Some(Want::Answer(client, _, Ok(first))) = driver.wants.last() else { return true };
+    let (client, first, count) = (*client, *first, driver.wants.len());
+    let moments = [0, 1, 10, 100, 249].map(|ms| now.after(Duration::from_millis(ms)));
+    let is_same = |at: Time| {
+        if !first.is_cached || machine.tick(at) != machine.tick(now) {
+            return true;
+        }
+        machine.request(at, client, RequestId(0), request, driver);
+        let is_alone = driver.wants.len() == count + 1;
+        let said = driver.wants.pop();
+        is_alone && matches!(said, Some(Want::Answer(.., Ok(second))) if second == first)
+    };
+    moments.into_iter().all(is_same)
 }

@@ -1,5 +1,7 @@
 //! What every message begins with, and where it ends.
 
+use core::ops::Range;
+
 use super::{MAX_LEN, MAX_LONG_LEN, Status, bad_length};
 use crate::WireError;
 use crate::bytes::{get, get64, head, put, put64};
@@ -65,6 +67,8 @@ pub struct Header {
 impl Header {
     /// The length on the wire, in bytes.
     pub const LEN: usize = 16;
+    /// Where the transaction ID is.
+    pub const TID: Range<usize> = field::TID..field::TID + 8;
 
     /// Of a message that has nothing behind the header.
     pub const fn new(op: Op, tid: u64) -> Self {
