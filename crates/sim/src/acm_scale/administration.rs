@@ -9,19 +9,24 @@ use rdmux_acm::Time;
 pub(super) struct Administration {
     join_time: Duration,
     free_at: Time,
-    pub(super) joins: u64,
+    /// Questions that were sent to it, and its answers.
+    pub(super) datagrams: u64,
 }
 
 impl Administration {
     pub(super) fn new(joins_per_second: u32) -> Self {
         let join_time = Duration::from_secs(1) / joins_per_second.max(1);
-        Self { join_time, free_at: Time::ZERO, joins: 0 }
+        Self { join_time, free_at: Time::ZERO, datagrams: 0 }
     }
 
-    /// So many ports join at the same time; when the last of them has its answer.
-    pub(super) fn join(&mut self, now: Time, ports: u32) -> Time {
-        self.joins += u64::from(ports);
+    /// So many ports ask to join at the same time; when the last of them has its answer. Questions that are lost take no time.
+    pub(super) fn join(&mut self, now: Time, ports: u32, is_lost: bool) -> Option<Time> {
+        self.datagrams += u64::from(ports);
+        if is_lost {
+            return None;
+        }
+        self.datagrams += u64::from(ports);
         self.free_at = self.free_at.max(now).after(self.join_time * ports);
-        self.free_at
+        Some(self.free_at)
     }
 }

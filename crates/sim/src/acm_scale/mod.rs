@@ -6,9 +6,10 @@
 //! its own destination, a little later: the pause since the sampled endpoint before is filled. A crowd answers what is asked of its members. With
 //! a sample of all endpoints there is no crowd, and nothing is approximated but the network.
 //!
-//! The network loses each delivery with the same chance, takes 5 us, and hands datagrams to receivers that have
+//! The network loses each delivery with the same chance, of joins and their answers, too, takes 5 us, and hands datagrams to receivers that have
 //! [`recv_depth`](rdmux_acm::Options::recv_depth) buffers, free one in [`Setup::service_time`], and stop for
 //! [`Setup::stall`] from time to time as processes do. Subnet administration answers joins one after the other.
+//! A join that is not answered is sent again as the management interface does it; a crowd's joins are lost when those of its sampled endpoint are.
 
 mod administration;
 mod node;
@@ -112,6 +113,20 @@ mod tests {
         let outcome = run(&setup);
         assert_eq!(outcome.resolved, 256 * 255);
         assert!(outcome.lost > 0);
+    }
+
+    #[test]
+    fn lost_joins_are_made_again() {
+        let setup = Setup { endpoints: 256, sample: 256, loss_ppm: 20_000, ..Setup::default() };
+        let outcome = run(&setup);
+        assert_eq!(outcome.resolved, 256 * 255);
+        // Of two joins each. A question that is lost has no answer, and one whose answer is lost is asked again.
+        let administration = outcome.administration_per_endpoint;
+        assert!((4.02..4.4).contains(&administration), "{administration}");
+        assert!(outcome.join_time > Duration::from_secs(2), "{:?}", outcome.join_time);
+        let all = run(&Setup { loss_ppm: 0, ..setup });
+        assert!((all.administration_per_endpoint - 4.0).abs() < 1e-9);
+        assert!(all.join_time < Duration::from_secs(1), "{:?}", all.join_time);
     }
 
     #[test]

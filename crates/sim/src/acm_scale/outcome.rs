@@ -133,7 +133,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 impl Outcome {
-    pub(super) fn new(setup: &Setup, counts: &Counts, nodes: &[Node], joins: u64) -> Self {
+    pub(super) fn new(setup: &Setup, counts: &Counts, nodes: &[Node], administration: u64) -> Self {
         let (endpoints, sample) = (u64::from(setup.endpoints), u64::from(setup.sample));
         let sum = |f: fn(&Node) -> u64| nodes.iter().map(f).sum::<u64>();
         let deliveries = sum(|node| node.received);
@@ -153,7 +153,7 @@ impl Outcome {
             deliveries_per_endpoint: ratio(deliveries, sample),
             most_deliveries: nodes.iter().map(|node| node.received).max().unwrap_or(0),
             answers_per_endpoint: ratio(answers, endpoints),
-            administration_per_endpoint: ratio(joins * 2, endpoints),
+            administration_per_endpoint: ratio(administration, endpoints),
             messages_per_link: requests,
             time: counts.end.since(counts.joined),
             join_time: counts.joined.since(START),

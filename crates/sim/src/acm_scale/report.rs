@@ -31,8 +31,9 @@ const COLD: [Column; 7] = [
 ];
 
 /// What it costs whom, and resolving all again.
-const LOAD: [Column; 8] = [
-    ("datagrams of SA, for each", |o| format!("{:.0}", o.administration_per_endpoint)),
+const LOAD: [Column; 9] = [
+    ("all have joined after", |o| time(o.join_time)),
+    ("datagrams of SA, for each", |o| format!("{:.2}", o.administration_per_endpoint)),
     ("by SA alone, for each", |o| count(o.by_sa.messages / u64::from(o.endpoints))),
     ("datagrams to the busiest", |o| count(o.most_deliveries)),
     ("on each link down", |o| count(o.messages_per_link)),

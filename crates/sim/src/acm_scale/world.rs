@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rdmux_acm::{Time, To};
+use rdmux_acm::{SaFailure, Time, To};
 use rdmux_wire::acm::{Datagram, Groups, Request, Response};
 use rdmux_wire::sa::McMemberRecord;
 
@@ -21,6 +21,10 @@ pub(super) const START: Time = Time(1_000_000_000);
 /// How long a datagram is on its way.
 const LATENCY: Duration = Duration::from_micros(5);
 
+/// How long an answer of subnet administration is waited for, and how often it is asked again: the service's defaults.
+const WAIT: Duration = Duration::from_secs(2);
+const RETRIES: u32 = 2;
+
 /// The pause between two requests that a crowd fills is not longer.
 const LONGEST_GAP: Duration = Duration::from_millis(100);
 
@@ -30,6 +34,8 @@ enum Event {
     Timer(u32),
     /// A node has joined a group.
     Joined(u32, McMemberRecord),
+    /// It has no answer yet: it asks again, so often still, or gives up.
+    Unanswered { by: u32, record: McMemberRecord, retries: u32 },
     /// A request arrives at all members of the group.
     Request { from: u32, dest: u32, tid: u64 },
     /// A response arrives at a node.
@@ -119,7 +125,7 @@ impl World {
     }
 
     pub(super) fn outcome(&self) -> Outcome {
-        Outcome::new(&self.setup, &self.counts, &self.nodes, self.administration.joins)
+        Outcome::new(&self.setup, &self.counts, &self.nodes, self.administration.datagrams)
     }
 
     fn ask(&mut self, at: usize) {
@@ -153,6 +159,13 @@ impl World {
                         self.nodes[at].machine.groups(ENDPOINT).iter().map(|r| r.mgid).collect();
                 }
             }
+            Event::Unanswered { by, record, retries: 0 } => {
+                let node = &mut self.nodes[by as usize];
+                let failed = Err(SaFailure::Silent);
+                node.machine.handle_join(now, ENDPOINT, record.mgid, failed, &mut node.wishes);
+                self.fulfil(by as usize);
+            }
+            Event::Unanswered { by, record, retries } => self.join(by, record, retries - 1),
             Event::Request { from, dest, tid } => self.deliver_request(from, dest, tid),
             Event::Response { to, from, tid } => {
                 let groups = self.groups.last().copied().into_iter().collect();
@@ -227,14 +240,23 @@ impl World {
             self.send(at, to, &datagram);
         }
         for record in std::mem::take(&mut self.nodes[at].wishes.joins) {
-            let done = self.administration.join(now, self.setup.weight());
-            self.agenda.at(done, Event::Joined(number(at), record));
+            self.join(number(at), record, RETRIES);
         }
         let node = &mut self.nodes[at];
         let next = node.machine.poll_timeout().unwrap_or(Time::NEVER);
         if next < node.timer {
             node.timer = next;
             self.agenda.at(next, Event::Timer(number(at)));
+        }
+    }
+
+    /// A node asks for membership, and so does its crowd.
+    fn join(&mut self, by: u32, record: McMemberRecord, retries: u32) {
+        let (now, is_lost) = (self.agenda.now(), self.is_lost());
+        let answer = self.administration.join(now, self.setup.weight(), is_lost);
+        match answer.filter(|_| !self.is_lost()) {
+            Some(done) => self.agenda.at(done, Event::Joined(by, record)),
+            None => self.agenda.after(WAIT, Event::Unanswered { by, record, retries }),
         }
     }
 
