@@ -6,12 +6,12 @@
 use std::ops::Range;
 
 use rdmux_acm::{ClientId, EndpointId, Io, Machine, Request, RequestId, Time};
-use rdmux_wire::acm::client::Header;
+use rdmux_wire::acm::client::{ENTRY_LEN, Header};
 
 /// How many answers are kept: one for each hash.
 const KEPT: usize = 256;
 /// The longest question and the longest answer that are kept: with the entries of a source and a destination.
-const LONGEST: usize = Header::LEN + 2 * 72;
+const LONGEST: usize = Header::LEN + 2 * ENTRY_LEN;
 
 /// See the module.
 pub(crate) struct Resolver {

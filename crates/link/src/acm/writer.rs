@@ -81,7 +81,7 @@ impl PathTable {
         free.is_some()
     }
 
-    /// A slot for a new key, whose entry it has has expired.
+    /// A slot where a new key may lie: without an entry, or with one that has expired.
     fn free(&self, hash: u64, now: u64) -> Option<usize> {
         window(hash, self.held.len()).find(|slot| self.held[number(*slot)].expiry <= now)
     }
