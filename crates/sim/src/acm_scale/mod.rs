@@ -10,6 +10,7 @@
 //! [`recv_depth`](rdmux_acm::Options::recv_depth) buffers, free one in [`Setup::service_time`], and stop for
 //! [`Setup::stall`] from time to time as processes do. Subnet administration answers joins one after the other.
 //! A join that is not answered is sent again as the management interface does it; a crowd's joins are lost when those of its sampled endpoint are.
+//! A client that is told that nobody has what it asked for asks again after a pause.
 
 mod administration;
 mod node;
@@ -113,6 +114,16 @@ mod tests {
         let outcome = run(&setup);
         assert_eq!(outcome.resolved, 256 * 255);
         assert!(outcome.lost > 0);
+    }
+
+    #[test]
+    fn all_resolve_all_in_the_end_where_one_of_five_is_lost() {
+        let setup = Setup { endpoints: 128, sample: 128, loss_ppm: 200_000, ..Setup::default() };
+        let outcome = run(&setup);
+        assert_eq!((outcome.resolved, outcome.wrong), (128 * 127, 0));
+        // Some were told that nobody has what they asked for, and asked again.
+        assert!(outcome.failures > 0);
+        assert!(outcome.time > world::PAUSE, "{:?}", outcome.time);
     }
 
     #[test]

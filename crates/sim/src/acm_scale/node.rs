@@ -111,8 +111,10 @@ pub(super) struct Node {
     /// How many destinations its client has asked for, and how many it has.
     asked: u32,
     pub(super) resolved: u32,
-    /// Requests of its client that failed and were made again.
+    /// Requests of its client that failed, each of which is made again.
     pub(super) failures: u64,
+    /// The destinations of those that are to be made again.
+    pub(super) failed: Vec<u32>,
     pub(super) wrong: u64,
 }
 
@@ -142,6 +144,7 @@ impl Node {
             asked: 0,
             resolved: 0,
             failures: 0,
+            failed: Vec::new(),
             wrong: 0,
         }
     }
@@ -183,7 +186,8 @@ impl Node {
         }
     }
 
-    fn request(&mut self, now: Time, dest: u32) {
+    /// Asks for a destination.
+    pub(super) fn request(&mut self, now: Time, dest: u32) {
         let request = Request {
             source: Some(address_of(self.endpoint)),
             dest: Dest::Address(address_of(dest)),
@@ -195,7 +199,7 @@ impl Node {
     }
 
     /// The machine has answered the client.
-    pub(super) fn answered(&mut self, now: Time, dest: u64, answer: Result<Resolved, Failure>) {
+    pub(super) fn answered(&mut self, dest: u64, answer: Result<Resolved, Failure>) {
         let dest = u32::try_from(dest).unwrap_or(u32::MAX);
         match answer {
             Ok(resolved) => {
@@ -206,7 +210,7 @@ impl Node {
             }
             Err(_) => {
                 self.failures += 1;
-                self.request(now, dest);
+                self.failed.push(dest);
             }
         }
     }

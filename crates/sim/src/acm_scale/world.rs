@@ -28,6 +28,9 @@ const RETRIES: u32 = 2;
 /// The pause between two requests that a crowd fills is not longer.
 const LONGEST_GAP: Duration = Duration::from_millis(100);
 
+/// After what pause a client asks again for what nobody had. Its machine remembers that for a while, so that it would say the same at once.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 enum Event {
     /// A node's timer.
@@ -36,6 +39,8 @@ enum Event {
     Joined(u32, McMemberRecord),
     /// It has no answer yet: it asks again, so often still, or gives up.
     Unanswered { by: u32, record: McMemberRecord, retries: u32 },
+    /// A node's client asks again for a destination that it was not told.
+    Again { by: u32, dest: u32 },
     /// A request arrives at all members of the group.
     Request { from: u32, dest: u32, tid: u64 },
     /// A response arrives at a node.
@@ -112,7 +117,7 @@ impl World {
                     break;
                 }
                 for (dest, answer) in answers {
-                    node.answered(now, dest, answer);
+                    node.answered(dest, answer);
                     self.counts.warm += 1;
                 }
             }
@@ -166,6 +171,11 @@ impl World {
                 self.fulfil(by as usize);
             }
             Event::Unanswered { by, record, retries } => self.join(by, record, retries - 1),
+            Event::Again { by, dest } => {
+                let node = &mut self.nodes[by as usize];
+                node.request(now, dest);
+                self.fulfil(by as usize);
+            }
             Event::Request { from, dest, tid } => self.deliver_request(from, dest, tid),
             Event::Response { to, from, tid } => {
                 let groups = self.groups.last().copied().into_iter().collect();
@@ -231,10 +241,13 @@ impl World {
                 break;
             }
             for (dest, answer) in answers {
-                node.answered(now, dest, answer);
+                node.answered(dest, answer);
             }
             self.counts.is_news = true;
             node.ask(now, self.setup.endpoints, self.setup.window);
+        }
+        for dest in std::mem::take(&mut self.nodes[at].failed) {
+            self.agenda.after(PAUSE, Event::Again { by: number(at), dest });
         }
         for (to, datagram) in std::mem::take(&mut self.nodes[at].wishes.sends) {
             self.send(at, to, &datagram);
