@@ -28,7 +28,7 @@ const RETRIES: u32 = 2;
 /// The pause between two requests that a crowd fills is not longer.
 const LONGEST_GAP: Duration = Duration::from_millis(100);
 
-/// After what pause a client asks again for what nobody had. Its machine remembers that for a while, so that it would say the same at once.
+/// After what pause a client asks again for what nobody had. Its machine remembers for a while that nobody had it: asked at once it says the same.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ enum Event {
     Joined(u32, McMemberRecord),
     /// It has no answer yet: it asks again, so often still, or gives up.
     Unanswered { by: u32, record: McMemberRecord, retries: u32 },
-    /// A node's client asks again for a destination that it was not told.
+    /// A node's client asks again for a destination that nobody had.
     Again { by: u32, dest: u32 },
     /// A request arrives at all members of the group.
     Request { from: u32, dest: u32, tid: u64 },
