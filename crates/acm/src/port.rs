@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use rdmux_wire::acm::Address;
-use rdmux_wire::sa::Rate;
+use rdmux_wire::sa::{PathRecord, Rate, Selector};
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qpn};
 
 use crate::PortId;
@@ -80,6 +80,25 @@ impl Port {
     /// Whether the partition of this key is in the table.
     pub fn has_pkey(&self, pkey: Pkey) -> bool {
         self.pkeys.iter().any(|own| own.0 & 0x7fff == pkey.0 & 0x7fff)
+    }
+
+    /// A path from the port, at its own rate and MTU, by which packets take no time, as those to the port itself.
+    pub fn path_to(&self, pkey: Pkey, dgid: Gid, dlid: Lid) -> PathRecord {
+        PathRecord {
+            dgid,
+            sgid: self.gid(),
+            dlid,
+            slid: self.lid,
+            reversible: true,
+            numb_path: 1,
+            pkey,
+            mtu_selector: Selector::EXACTLY,
+            mtu: self.mtu.code(),
+            rate_selector: Selector::EXACTLY,
+            rate: self.rate,
+            packet_life_time_selector: Selector::EXACTLY,
+            ..PathRecord::default()
+        }
     }
 
     /// How long a packet takes at most, as ibacm counts it: 0 below 2 ms.

@@ -13,8 +13,9 @@ use common::subnet::change_port;
 use rdmux_acm_client::{Client, Error};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::{Paths, Status};
-use rdmux_wire::sa::PathRecord;
+use rdmux_wire::sa::{PathRecord, Rate};
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
+use rustix::process::Signal;
 
 const BY_GROUPS: &str = "timeout 200\nretries 2\nroute_prot acm\n";
 
@@ -100,6 +101,33 @@ fn another_lid_is_told_to_others_and_what_is_known_of_them_stays() {
     until(|| path(&a, "a", "b").dlid == Lid(0x123));
     assert_eq!(known(&a, "a", "b"), Some(Ends { dlid: Lid(0x123), ..there }));
     assert_eq!(services[0].counted("sent_requests"), sent, "it was told, and did not ask");
+}
+
+#[test]
+fn dump_is_loaded_when_the_port_has_the_lid_that_the_dump_names() {
+    let net = fabric_with(&["--sm-sweep=3600"]);
+    let config = places(&net, "a").config().to_owned();
+    let service = Service::start(&net, "a", "route_preload opensm_full_v1\n");
+    let client = service.client();
+    let own = resolve(&client, Some(name("a")), name("a")).paths[0].path;
+    let there = Address::Lid(Lid(0x55));
+    let dump = format!(
+        "Channel Adapter 0x{:016x}, base LID 291, LMC 0\n0x0055 : 0 : 4 : 3\n\
+         Channel Adapter 0x00c0ffee, base LID 85, LMC 0\n",
+        own.sgid.guid().0
+    );
+    fs::write(config.join("ibacm_route.data"), dump).unwrap();
+    service.signal(Signal::HUP);
+    let known = || client.resolve_cached(Some(name("a")), there, LONG);
+    assert!(known().is_err(), "its LID is another one");
+    change_port(&net, adapter(&client), |info| info.lid = Lid(291));
+    until(|| known().is_ok());
+    let PathRecord { slid, dgid, mtu, rate, pkey, packet_life_time, .. } =
+        known().unwrap().paths[0].path;
+    assert_eq!((slid, dgid.guid(), mtu, rate), (Lid(291), Guid(0x00c0_ffee), 4, Rate::GBPS_10));
+    assert!(pkey == own.pkey && pkey == Pkey::DEFAULT && packet_life_time > 0, "{own:?}");
+    change_port(&net, adapter(&client), |info| info.lid = own.slid);
+    until(|| known().is_err());
 }
 
 #[test]

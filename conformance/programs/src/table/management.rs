@@ -79,13 +79,17 @@ pub(super) fn rows() -> Vec<Row> {
 /// ACM, by our service and tool and by Debian's.
 fn resolution() -> Vec<Row> {
     type Case = (&'static str, bool, fn(&Ground) -> Result<()>);
-    let rows: [Case; 8] = [
+    let rows: [Case; 12] = [
         ("ib_acme of Debian's and ours, of our ib_acm", true, acm::lines::of_ours),
         ("ib_acme of Debian's and ours, of Debian's ibacm", false, acm::lines::of_theirs),
         ("ib_acme of Debian's and ours, of no service", false, acm::lines::of_nobody),
         ("ib_acm and Debian's ibacm, with groups' paths", true, acm::mixed::by_multicast),
         ("ib_acm and Debian's ibacm, with administration's", true, acm::mixed::by_administration),
         ("ib_acm and Debian's ibacm, by GIDs and LIDs", true, acm::mixed::by_ports),
+        ("ib_acm and Debian's ibacm, by preloaded files", true, acm::alike::by_files),
+        ("ib_acm and Debian's ibacm, of strangers", true, acm::alike::of_strangers),
+        ("ib_acm and Debian's ibacm, of the host itself", true, acm::alike::of_itself),
+        ("ib_acm and Debian's ibacm, over TCP", true, acm::alike::by_tcp),
         ("ibacm of Debian's by what ib_acme has written", true, acm::files::are_read),
         ("rping with ACM, the quick start", true, acm::quick::start),
     ];

@@ -4,9 +4,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use rdmux_transport::Time;
+use rdmux_wire::Lid;
 use rdmux_wire::acm::{Address, Datagram};
 use rdmux_wire::sa::PathRecord;
-use rdmux_wire::{Lid, Pkey};
 
 use super::groups::Memberships;
 use super::pace::Pace;
@@ -99,32 +99,7 @@ impl EndpointState {
             flow_label: record.flow_label,
             hop_limit: record.hop_limit,
             tclass: record.tclass,
-            ..path_between(port, self.endpoint.pkey, to.gid, to.lid)
+            ..port.path_to(self.endpoint.pkey, to.gid, to.lid)
         })
-    }
-}
-
-/// A path from a port, at its own rate and MTU.
-pub(super) fn path_between(
-    port: &Port,
-    pkey: Pkey,
-    dgid: rdmux_wire::Gid,
-    dlid: Lid,
-) -> PathRecord {
-    use rdmux_wire::sa::Selector;
-    PathRecord {
-        dgid,
-        sgid: port.gid(),
-        dlid,
-        slid: port.lid,
-        reversible: true,
-        numb_path: 1,
-        pkey,
-        mtu_selector: Selector::EXACTLY,
-        mtu: port.mtu.code(),
-        rate_selector: Selector::EXACTLY,
-        rate: port.rate,
-        packet_life_time_selector: Selector::EXACTLY,
-        ..PathRecord::default()
     }
 }

@@ -8,7 +8,7 @@ use rdmux_wire::acm::Address;
 use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Lid, Pkey};
 
-use super::endpoint::{EndpointState, path_between};
+use super::endpoint::EndpointState;
 use super::known::Lookup;
 use super::search::{NONE, Open, Purpose, What};
 use super::{Machine, Timer, place};
@@ -323,7 +323,7 @@ impl Machine {
             Address::Ip6(ip) if port.kind.is_ip() => (*ip).into(),
             _ => port.gid(),
         };
-        let path = path_between(port, state.endpoint.pkey, dgid, port.lid);
+        let path = port.path_to(state.endpoint.pkey, dgid, port.lid);
         Some(if port.kind.is_ip() { PathRecord { sgid: dgid, ..path } } else { path })
     }
 }

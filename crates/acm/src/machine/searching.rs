@@ -288,7 +288,7 @@ impl Machine {
             sgid: source,
             mtu: answer.mtu.min(port.mtu).code(),
             hop_limit: answer.hop_limit,
-            ..super::endpoint::path_between(port, rdmux_wire::Pkey::DEFAULT, answer.gid, port.lid)
+            ..port.path_to(rdmux_wire::Pkey::DEFAULT, answer.gid, port.lid)
         }
     }
 }

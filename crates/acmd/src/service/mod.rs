@@ -17,6 +17,7 @@ use rdmux::{AsyncEvent, DeviceKind};
 use rdmux_acm::{ClientId, EndpointId, Machine, PortId, Time};
 use rdmux_acm_files::options::SocketAccess;
 use rdmux_link::spin_wait::{Slices, look};
+use rdmux_wire::sa::PathRecord;
 
 use crate::cache::{self, Cache};
 use crate::clients::Clients;
@@ -51,6 +52,8 @@ pub(crate) struct Service {
     seen: BTreeMap<At, Seen>,
     /// The endpoints as the machine was told of them.
     planned: BTreeMap<EndpointId, refresh::Planned>,
+    /// What all paths from each endpoint had when files with paths and addresses were loaded.
+    loaded_for: BTreeMap<EndpointId, PathRecord>,
     names: Names,
     config: Config,
     sources: Sources,
@@ -119,6 +122,7 @@ impl Service {
             devices: Devices::new(setup.host.name().as_str(), setup.choice),
             seen: BTreeMap::new(),
             planned: BTreeMap::new(),
+            loaded_for: BTreeMap::new(),
             names,
             config,
             sources: setup.sources,
@@ -143,7 +147,6 @@ impl Service {
         };
         this.driver.wait = this.config.wait();
         this.refresh();
-        this.load();
         this.watch_files();
         this.listen(setup.is_of_systemd)?;
         Ok(this)

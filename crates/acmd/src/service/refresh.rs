@@ -29,6 +29,13 @@ pub(super) struct Planned {
     shape: (u16, u32),
 }
 
+impl Planned {
+    /// Its partition.
+    pub(super) fn pkey(&self) -> Pkey {
+        self.endpoint.pkey
+    }
+}
+
 /// An endpoint that is to be: its partition, and its names and addresses.
 type Wanted = BTreeMap<(At, Pkey), Vec<Address>>;
 
@@ -57,6 +64,7 @@ impl Service {
             self.set_port(at, seen);
         }
         self.set_endpoints(&wanted);
+        self.load();
         self.driver.forgive_claims();
     }
 

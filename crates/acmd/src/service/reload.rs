@@ -1,17 +1,18 @@
 //! Files that are read anew, and the sockets that options ask for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rdmux_acm::{EndpointId, Known};
 use rdmux_acm_files::options::{Options, ServerMode, SocketAccess};
 use rdmux_acm_files::routes::DumpedPort;
 use rdmux_wire::acm::Address;
-use rdmux_wire::sa::{PathRecord, Selector};
-use rdmux_wire::{Gid, Guid, Lid};
+use rdmux_wire::sa::PathRecord;
+use rdmux_wire::{Gid, Lid};
 
 use super::{Service, time};
 use crate::AcmdError;
 use crate::clients::{Access, Limits};
+use crate::config::Loaded;
 use crate::listen::{Listener, Publish, forget_port};
 use crate::poller::{Interest, Token};
 use crate::watch::Files;
@@ -44,8 +45,8 @@ impl Service {
         if has_other_sockets && let Err(e) = self.listen(false) {
             tracing::error!("{e}");
         }
+        self.loaded_for.clear();
         self.refresh();
-        self.load();
         self.watch_files();
         self.settle(std::time::Instant::now());
     }
@@ -111,47 +112,47 @@ impl Service {
         watched.map_err(AcmdError::of("watch a socket"))
     }
 
-    /// Loads routes and addresses from the files that the options name, for the endpoints that are there.
+    /// Loads routes and addresses from the files that the options name, unless they are loaded for the endpoints as these are now.
     pub(super) fn load(&mut self) {
-        let endpoints: Vec<EndpointId> = self.planned.keys().copied().collect();
-        for id in &endpoints {
+        let ends: BTreeMap<EndpointId, PathRecord> =
+            self.planned.keys().filter_map(|id| Some((*id, self.near_end(*id)?))).collect();
+        if ends == self.loaded_for {
+            return;
+        }
+        for id in self.planned.keys() {
             self.resolver.change().unload(time(), *id, &mut self.driver);
         }
-        let local: Vec<DumpedPort> = self.seen.values().filter_map(dumped).collect();
+        let local: Vec<DumpedPort> = ends.values().filter_map(dumped).collect();
         let (loaded, problems) = self.config.load(&local);
         for problem in problems.problems() {
             tracing::warn!("{problem}");
         }
-        for id in endpoints {
-            self.load_endpoint(id, &loaded);
+        for (id, end) in &ends {
+            self.load_endpoint(*id, end, &loaded);
         }
+        self.loaded_for = ends;
     }
 
-    fn load_endpoint(&mut self, id: EndpointId, loaded: &crate::config::Loaded) {
-        let Some(seen) = self.planned.get(&id).and_then(|planned| self.seen.get(&planned.at))
-        else {
-            return;
-        };
-        let (own, lid, mtu) = (seen.port.gid(), seen.port.lid, seen.port.mtu);
-        let routes = dumped(seen).and_then(|port| loaded.routes.of.get(&port));
+    /// What all paths from an endpoint to others have: its port's end, at its own MTU, and its partition. Packets take as long as the subnet allows.
+    fn near_end(&self, id: EndpointId) -> Option<PathRecord> {
+        let planned = self.planned.get(&id)?;
+        let port = &self.seen.get(&planned.at)?.port;
+        let packet_life_time = port.subnet_timeout & 31;
+        Some(PathRecord { packet_life_time, ..port.path_to(planned.pkey(), Gid::ZERO, Lid::NONE) })
+    }
+
+    fn load_endpoint(&mut self, id: EndpointId, end: &PathRecord, loaded: &Loaded) {
+        let routes = dumped(end).and_then(|port| loaded.routes.of.get(&port));
         let mut rows: Vec<(Address, Known)> = Vec::new();
         for (dlid, route) in routes.into_iter().flatten() {
-            let gid = route.guid.map_or(Gid::ZERO, |guid| beside(own, guid));
-            let exactly = Selector::EXACTLY;
+            let gid = route.guid.map_or(Gid::ZERO, |guid| Gid::new(end.sgid.prefix(), guid));
             let path = PathRecord {
                 dgid: gid,
-                sgid: own,
                 dlid: *dlid,
-                slid: lid,
-                reversible: true,
-                numb_path: 1,
                 sl: route.sl,
-                mtu_selector: exactly,
-                mtu: route.mtu.min(mtu).code(),
-                rate_selector: exactly,
+                mtu: route.mtu.code().min(end.mtu),
                 rate: route.rate,
-                packet_life_time_selector: exactly,
-                ..PathRecord::default()
+                ..*end
             };
             let known = Known { gid, lid: *dlid, path: Some(path) };
             rows.push((Address::Lid(*dlid), known));
@@ -191,16 +192,7 @@ pub(super) fn access(options: &Options, users: &[u32]) -> Access {
     }
 }
 
-/// A port as OpenSM's dump names it.
-fn dumped(seen: &crate::devices::Seen) -> Option<DumpedPort> {
-    let gid = seen.port.gids.first()?;
-    let guid = Guid(u64::from_be_bytes(*gid.0.last_chunk()?));
-    (seen.port.lid.0 != 0).then_some(DumpedPort { guid, base_lid: seen.port.lid })
-}
-
-/// The GID of a GUID in the same subnet.
-fn beside(own: Gid, guid: Guid) -> Gid {
-    let mut gid = own;
-    gid.0[8..].copy_from_slice(&guid.0.to_be_bytes());
-    gid
+/// The port at the near end of a path as OpenSM's dump names it, once it has a LID.
+fn dumped(end: &PathRecord) -> Option<DumpedPort> {
+    (end.slid != Lid::NONE).then_some(DumpedPort { guid: end.sgid.guid(), base_lid: end.slid })
 }

@@ -1,10 +1,9 @@
 //! The same command lines to Debian's ib_acme and to ours, both asking one service: they print the same and end alike.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
-use super::super::TIMEOUT;
 use super::super::ground::{self, Ground, HOSTS, Shown as _};
-use super::{SOCKET, THEIR_TOOL, Whose, ipv6, serve};
+use super::{SOCKET, THEIR_TOOL, Whose, ipv6, said_by_both, serve};
 
 /// Our service is asked.
 pub(crate) fn of_ours(ground: &Ground) -> Result<()> {
@@ -22,24 +21,11 @@ fn compared(ground: &Ground, whose: Whose) -> Result<()> {
         let _other = serve(ground, 0, Whose::Debian, protocol)?;
         let _asked = serve(ground, 1, whose, protocol)?;
         for words in lines(ground)? {
-            let theirs = said(ground, Whose::Debian, &words)?;
-            let ours = said(ground, Whose::Ours, &words)?;
-            ensure!(
-                theirs == ours,
-                "route_prot {protocol}, ib_acme {words}: {theirs:?} by Debian's, {ours:?} by ours"
-            );
+            said_by_both(ground, SOCKET, &words)
+                .with_context(|| format!("route_prot {protocol}"))?;
         }
     }
     Ok(())
-}
-
-/// The exit status, and what was printed.
-fn said(ground: &Ground, whose: Whose, words: &str) -> Result<(Option<i32>, String)> {
-    let line = format!("{} -S {SOCKET} {words}", whose.tool(ground));
-    let role = format!("acme-{whose:?}").to_lowercase();
-    let mut process = ground.start(HOSTS[1], &role, &line)?;
-    let status = process.finish(TIMEOUT)?;
-    Ok((status.code(), process.printed()))
 }
 
 /// What is asked. Nothing among it waits for an answer that nobody gives.

@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::super::ground::{self, Ground, HOSTS, Shown as _};
-use super::{Counters, SOCKET, Whose, is_verified, serve, serve_waiting};
+use super::{Counters, SOCKET, Whose, command, is_verified, serve, start};
 
 /// Paths made of the groups that both are in.
 pub(crate) fn by_multicast(ground: &Ground) -> Result<()> {
@@ -40,10 +40,12 @@ fn resolved(ground: &Ground, protocol: &str) -> Result<()> {
 /// GIDs and LIDs, of which both ask administration at once, whatever the route protocol: neither answers for them by multicast.
 pub(crate) fn by_ports(ground: &Ground) -> Result<()> {
     /// No row lasts as long as three tries by multicast that are not answered.
-    const TIMEOUT_MS: u32 = 120_000;
+    const PATIENT: &str = "timeout 120000\nretries 2\n";
     for protocol in ["acm", "sa"] {
-        let _theirs = serve_waiting(ground, 0, Whose::Debian, protocol, TIMEOUT_MS)?;
-        let _ours = serve_waiting(ground, 1, Whose::Ours, protocol, TIMEOUT_MS)?;
+        let serve = |host, whose| {
+            start(ground, HOSTS[host], &command(ground, host, whose, protocol, PATIENT)?)
+        };
+        let _services = [serve(0, Whose::Debian)?, serve(1, Whose::Ours)?];
         for from in [1, 0] {
             resolves_ports(ground, from)
                 .with_context(|| format!("route_prot {protocol}, asked of {}", HOSTS[from]))?;

@@ -1,8 +1,9 @@
 //! ACM's services and tools, ours beside Debian's, on the hosts of a fabric.
 //!
-//! [`lines`] puts the same questions to a service by both tools, [`mixed`] has a service of each on two hosts, [`files`] has Debian's
-//! service read what our tool writes, [`quick`] is the quick start of `docs/acm.md`.
+//! [`lines`] puts the same questions to a service by both tools, [`alike`] to both services where no other host answers, [`mixed`] has a service of
+//! each on two hosts, [`files`] has Debian's service read what our tool writes, [`quick`] is the quick start of `docs/acm.md`.
 
+pub(crate) mod alike;
 pub(crate) mod files;
 pub(crate) mod lines;
 pub(crate) mod mixed;
@@ -58,17 +59,22 @@ fn socket(ground: &Ground, host: &str) -> PathBuf {
 /// Starts a service on a host, whose endpoint has the host's name, its IPv4 address and one of IPv6; in the foreground, with the
 /// route protocol `acm` or `sa`.
 fn serve(ground: &Ground, host: usize, whose: Whose, protocol: &str) -> Result<Process> {
-    serve_waiting(ground, host, whose, protocol, 2000)
+    let line = command(ground, host, whose, protocol, UNANSWERED)?;
+    start(ground, HOSTS[host], &line)
 }
 
-/// As [`serve`], with how long a try by multicast is waited for, in milliseconds.
-fn serve_waiting(
+/// How long a try by multicast is waited for, and how often it is tried again.
+const UNANSWERED: &str = "timeout 2000\nretries 2\n";
+
+/// The command line of a service as [`serve`] starts it, with these lines of options, too.
+fn command(
     ground: &Ground,
     host: usize,
     whose: Whose,
     protocol: &str,
-    timeout: u32,
-) -> Result<Process> {
+    options: &str,
+) -> Result<String> {
+    let more = options;
     let name = HOSTS[host];
     let [addresses, options] =
         ["addr", "opts"].map(|it| ground.dir().join(format!("{name}-{protocol}-{it}.cfg")));
@@ -78,13 +84,12 @@ fn serve_waiting(
     let log = ground.log(&format!("{name}-service"));
     let text = format!(
         "log_file {}\nlog_level 1\nlock_file /run/ibacm.pid\naddr_prot acm\nroute_prot {protocol}\n\
-         loopback_prot none\ntimeout {timeout}\nretries 2\nsupport_ips_in_addr_cfg 1\n",
+         loopback_prot none\nsupport_ips_in_addr_cfg 1\n{more}",
         log.display()
     );
     fs::write(&options, text)?;
-    let line =
-        format!("{} -P -A {} -O {}", whose.service(ground), addresses.display(), options.display());
-    start(ground, name, &line)
+    let (addresses, options) = (addresses.display(), options.display());
+    Ok(format!("{} -P -A {addresses} -O {options}", whose.service(ground)))
 }
 
 /// Starts a service by a command line, and waits until it listens.
@@ -95,6 +100,23 @@ fn start(ground: &Ground, host: &str, line: &str) -> Result<Process> {
     let mut service = ground.start(host, &format!("{host}-acm"), line)?;
     service.until("listening", TIMEOUT, |_| Ok(socket.exists()))?;
     Ok(service)
+}
+
+/// The exit status of a tool, and what it printed.
+type Said = (Option<i32>, String);
+
+/// What both tools say on the second host to a command line, asking the service at a place that `-S` names: it must be the same.
+fn said_by_both(ground: &Ground, place: &str, words: &str) -> Result<Said> {
+    let said = |whose: Whose| {
+        let line = format!("{} -S {place} {words}", whose.tool(ground));
+        let role = format!("acme-{whose:?}").to_lowercase();
+        let mut process = ground.start(HOSTS[1], &role, &line)?;
+        let status = process.finish(TIMEOUT)?;
+        Ok::<Said, anyhow::Error>((status.code(), process.printed()))
+    };
+    let (theirs, ours) = (said(Whose::Debian)?, said(Whose::Ours)?);
+    ensure!(theirs == ours, "ib_acme {words}: {theirs:?} by Debian's, {ours:?} by ours");
+    Ok(theirs)
 }
 
 /// A service's own sums of what it was asked for and had to ask for.
