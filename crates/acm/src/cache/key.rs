@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::hash::Hasher as _;
 
 use rdmux_wire::acm::{Address, Name};
 use rdmux_wire::{Gid, Lid};
@@ -83,25 +82,44 @@ fn name_of(address: &Address) -> &[u8] {
 
 /// A hash that strangers cannot choose addresses by.
 fn hash(kind: Kind, bytes: &[u8], seed: &[u8; 16]) -> u64 {
-    let mut hasher = SipHasher13::new_with_key(seed);
-    hasher.write_u8(kind as u8);
-    hasher.write(bytes);
-    hasher.finish()
+    let mut all = [0; 1 + Name::MAX];
+    all[0] = kind as u8;
+    all[1..=bytes.len()].copy_from_slice(bytes);
+    SipHasher13::new_with_key(seed).hash(&all[..=bytes.len()])
 }
 
-/// The hash of an address.
-pub(super) fn hash_address(address: &Address, seed: &[u8; 16]) -> u64 {
-    match parts(address) {
-        (Kind::LongName, _) => hash(Kind::LongName, name_of(address), seed),
-        (kind, bytes) => hash(kind, &bytes, seed),
+/// An address with its hash in a cache, which is made once for all that is done with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hashed<'a> {
+    pub(crate) address: &'a Address,
+    pub(crate) hash: u64,
+    /// Its key, without the row if it has a long name.
+    key: Key,
+}
+
+impl<'a> Hashed<'a> {
+    /// Of the cache that has this seed.
+    pub(super) fn new(address: &'a Address, seed: &[u8; 16]) -> Self {
+        let (kind, bytes) = parts(address);
+        let hash = match kind {
+            Kind::LongName => hash(kind, name_of(address), seed),
+            _ => hash(kind, &bytes, seed),
+        };
+        Self { address, hash, key: Key { kind, bytes } }
+    }
+
+    /// Of an address whose hash was kept.
+    pub(crate) fn again(address: &'a Address, hash: u64) -> Self {
+        let (kind, bytes) = parts(address);
+        Self { address, hash, key: Key { kind, bytes } }
     }
 }
 
 impl Key {
-    pub(super) fn new(address: &Address, names: &mut Names) -> Self {
-        let (kind, mut bytes) = parts(address);
+    pub(super) fn new(address: &Hashed<'_>, names: &mut Names) -> Self {
+        let Key { kind, mut bytes } = address.key;
         if kind == Kind::LongName {
-            bytes = filled(&names.add(name_of(address)).to_be_bytes());
+            bytes = filled(&names.add(name_of(address.address)).to_be_bytes());
         }
         Self { kind, bytes }
     }
@@ -119,12 +137,12 @@ impl Key {
     }
 
     /// Whether it is the key of this address.
-    pub(super) fn is(&self, address: &Address, names: &Names) -> bool {
-        match parts(address) {
-            (Kind::LongName, _) => {
-                self.kind == Kind::LongName && *names.rows[self.row()] == *name_of(address)
+    pub(super) fn is(&self, address: &Hashed<'_>, names: &Names) -> bool {
+        match address.key.kind {
+            Kind::LongName => {
+                self.kind == Kind::LongName && *names.rows[self.row()] == *name_of(address.address)
             }
-            (kind, bytes) => self.kind == kind && self.bytes == bytes,
+            _ => *self == address.key,
         }
     }
 

@@ -13,7 +13,8 @@ use rdmux_wire::acm::Address;
 use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Guid, Lid, Qpn};
 
-use self::key::{Key, Names, hash_address};
+pub(crate) use self::key::Hashed;
+use self::key::{Key, Names};
 use self::paths::{PathId, Paths};
 
 /// Quarters of a second since the machine's start.
@@ -21,6 +22,9 @@ pub(crate) type Ticks = u32;
 
 /// The end of what does not expire.
 pub(crate) const FOREVER: Ticks = Ticks::MAX;
+
+/// Room for so many entries is kept when there are few.
+const KEPT: usize = 64;
 
 /// How many entries the hand looks at before a stranger's address is not learned.
 const STRANGERS_LOOKS: usize = 64;
@@ -125,10 +129,14 @@ impl Cache {
         self.entries.len()
     }
 
-    pub(crate) fn find(&self, address: &Address) -> Option<usize> {
-        let hash = hash_address(address, &self.seed);
+    /// An address with its hash, for what follows.
+    pub(crate) fn hashed<'a>(&self, address: &'a Address) -> Hashed<'a> {
+        Hashed::new(address, &self.seed)
+    }
+
+    pub(crate) fn find(&self, address: &Hashed<'_>) -> Option<usize> {
         let is = |at: &u32| self.entries[*at as usize].key.is(address, &self.names);
-        self.index.find(hash, is).map(|at| *at as usize)
+        self.index.find(address.hash, is).map(|at| *at as usize)
     }
 
     pub(crate) fn address(&self, at: usize) -> Address {
@@ -230,7 +238,7 @@ impl Cache {
     /// room: [`make_room`](Self::make_room) first.
     pub(crate) fn put(
         &mut self,
-        address: &Address,
+        address: &Hashed<'_>,
         holder: &Holder,
         until: Ticks,
     ) -> Option<usize> {
@@ -251,7 +259,7 @@ impl Cache {
     }
 
     /// Nobody has an address, until when.
-    pub(crate) fn put_negative(&mut self, address: &Address, until: Ticks) {
+    pub(crate) fn put_negative(&mut self, address: &Hashed<'_>, until: Ticks) {
         let Some(at) = self.entry(address) else { return };
         self.set_way(at, &Way::None, 0);
         let entry = &mut self.entries[at];
@@ -283,7 +291,7 @@ impl Cache {
     }
 
     /// The entry of an address; a new one if there is none, and room.
-    fn entry(&mut self, address: &Address) -> Option<usize> {
+    fn entry(&mut self, address: &Hashed<'_>) -> Option<usize> {
         if let Some(at) = self.find(address) {
             return Some(at);
         }
@@ -293,8 +301,7 @@ impl Cache {
         let key = Key::new(address, &mut self.names);
         let at = u32::try_from(self.entries.len()).ok()?;
         let (names, entries, seed) = (&self.names, &self.entries, &self.seed);
-        let hash = key.hash(names, seed);
-        self.index.insert_unique(hash, at, |at| entries[*at as usize].key.hash(names, seed));
+        self.index.insert_unique(address.hash, at, |at| entries[*at as usize].key.hash(names, seed));
         self.entries.push(Entry {
             key,
             group: NO_GROUP,
@@ -323,7 +330,8 @@ impl Cache {
             }
         }
         self.entries.swap_remove(at);
-        if self.entries.len() < self.entries.capacity() / 4 {
+        let capacity = self.entries.capacity();
+        if capacity > KEPT && self.entries.len() < capacity / 4 {
             self.shrink();
         }
     }

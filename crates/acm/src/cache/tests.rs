@@ -39,16 +39,16 @@ fn every_kind_of_address_is_found_again_and_goes() {
         Address::Lid(Lid(0x0a00)),
     ];
     for (n, address) in addresses.iter().enumerate() {
-        let at = cache.put(address, &holder(n as u64), 10).unwrap();
-        assert_eq!((cache.find(address), cache.address(at)), (Some(at), *address));
+        let at = cache.put(&cache.hashed(address), &holder(n as u64), 10).unwrap();
+        assert_eq!((cache.find(&cache.hashed(address)), cache.address(at)), (Some(at), *address));
     }
     for (n, address) in addresses.iter().enumerate() {
-        assert_eq!(cache.holder(cache.find(address).unwrap()), holder(n as u64));
+        assert_eq!(cache.holder(cache.find(&cache.hashed(address)).unwrap()), holder(n as u64));
     }
     for (n, address) in addresses.iter().enumerate() {
-        cache.remove(cache.find(address).unwrap());
-        assert_eq!(cache.find(address), None);
-        let left = addresses[n + 1..].iter().filter(|left| cache.find(left).is_some());
+        cache.remove(cache.find(&cache.hashed(address)).unwrap());
+        assert_eq!(cache.find(&cache.hashed(address)), None);
+        let left = addresses[n + 1..].iter().filter(|left| cache.find(&cache.hashed(left)).is_some());
         assert_eq!(left.count(), addresses.len() - n - 1);
     }
     assert_eq!(cache.len(), 0);
@@ -59,7 +59,7 @@ fn rows_of_long_names_are_used_again() {
     let mut cache = cache(100);
     for round in 0..50 {
         let address = Address::name(format!("a-name-of-more-than-16-bytes-{round}")).unwrap();
-        let at = cache.put(&address, &holder(1), 10).unwrap();
+        let at = cache.put(&cache.hashed(&address), &holder(1), 10).unwrap();
         cache.remove(at);
     }
     assert!(cache.names.bytes() < 500, "{}", cache.names.bytes());
@@ -69,7 +69,7 @@ fn rows_of_long_names_are_used_again() {
 fn equal_paths_are_kept_once() {
     let mut cache = cache(1000);
     for n in 0..500 {
-        let at = cache.put(&name(n), &holder(n as u64), 10).unwrap();
+        let at = cache.put(&cache.hashed(&name(n)), &holder(n as u64), 10).unwrap();
         let path = path(n as u64, u8::try_from(n % 4).unwrap());
         assert!(cache.set_way(at, &Way::Path(path), 10));
         assert_eq!(cache.way(at, 9), Way::Path(path));
@@ -77,7 +77,7 @@ fn equal_paths_are_kept_once() {
     }
     assert_eq!(cache.paths.len(), 4);
     for n in 0..500 {
-        cache.remove(cache.find(&name(n)).unwrap());
+        cache.remove(cache.find(&cache.hashed(&name(n))).unwrap());
     }
     assert_eq!(cache.paths.len(), 0);
     assert!(cache.bytes() < 8000, "{}", cache.bytes());
@@ -86,11 +86,11 @@ fn equal_paths_are_kept_once() {
 #[test]
 fn another_holder_has_another_path() {
     let mut cache = cache(10);
-    let at = cache.put(&name(1), &holder(1), 10).unwrap();
+    let at = cache.put(&cache.hashed(&name(1)), &holder(1), 10).unwrap();
     cache.set_way(at, &Way::Path(path(1, 0)), 10);
-    cache.put(&name(1), &Holder { qpn: Qpn::new(77), ..holder(1) }, 20);
+    cache.put(&cache.hashed(&name(1)), &Holder { qpn: Qpn::new(77), ..holder(1) }, 20);
     assert_eq!(cache.way(at, 5), Way::Path(path(1, 0)));
-    cache.put(&name(1), &holder(2), 20);
+    cache.put(&cache.hashed(&name(1)), &holder(2), 20);
     assert_eq!((cache.way(at, 5), cache.holder(at)), (Way::None, holder(2)));
 }
 
@@ -98,25 +98,25 @@ fn another_holder_has_another_path() {
 fn strangers_displace_only_what_no_program_asked_for() {
     let mut cache = cache(100);
     for n in 0..100 {
-        let at = cache.put(&name(n), &holder(n as u64), 10).unwrap();
+        let at = cache.put(&cache.hashed(&name(n)), &holder(n as u64), 10).unwrap();
         if n < 40 {
             cache.set_used(at);
         }
     }
-    assert_eq!(cache.put(&name(1000), &holder(1), 10), None);
+    assert_eq!(cache.put(&cache.hashed(&name(1000)), &holder(1), 10), None);
     for n in 1000..3000 {
         if let Ok(Some(at)) = cache.victim(By::Stranger, 1) {
             cache.remove(at);
-            cache.put(&name(n), &holder(1), 10).unwrap();
+            cache.put(&cache.hashed(&name(n)), &holder(1), 10).unwrap();
         }
     }
-    assert!((0..40).all(|n| cache.find(&name(n)).is_some()));
+    assert!((0..40).all(|n| cache.find(&cache.hashed(&name(n))).is_some()));
     assert_eq!(cache.len(), 100);
     // Programs displace what programs have not asked for since.
     for n in 4000..4100 {
         let at = cache.victim(By::Us, 1).unwrap().unwrap();
         cache.remove(at);
-        let at = cache.put(&name(n), &holder(1), 10).unwrap();
+        let at = cache.put(&cache.hashed(&name(n)), &holder(1), 10).unwrap();
         cache.set_used(at);
     }
     assert_eq!(cache.len(), 100);
@@ -126,7 +126,7 @@ fn strangers_displace_only_what_no_program_asked_for() {
 fn nothing_of_a_full_cache_of_used_entries_goes_for_a_stranger() {
     let mut cache = cache(10);
     for n in 0..10 {
-        let at = cache.put(&name(n), &holder(1), 10).unwrap();
+        let at = cache.put(&cache.hashed(&name(n)), &holder(1), 10).unwrap();
         cache.set_used(at);
     }
     assert_eq!(cache.victim(By::Stranger, 1), Err(()));
@@ -138,11 +138,11 @@ fn nothing_of_a_full_cache_of_used_entries_goes_for_a_stranger() {
 fn bytes_of_65536_peers() {
     let mut cache = cache(1 << 17);
     for n in 0..65_536_u32 {
-        cache.put(&Address::Ip4(n.into()), &holder(n.into()), 10).unwrap();
+        cache.put(&cache.hashed(&Address::Ip4(n.into())), &holder(n.into()), 10).unwrap();
     }
     let each = cache.bytes() / 65_536;
     assert!(each <= 54, "{each} bytes for each peer");
     let all: Vec<_> =
-        (0..65_536_u32).filter(|n| cache.find(&Address::Ip4((*n).into())).is_none()).collect();
+        (0..65_536_u32).filter(|n| cache.find(&cache.hashed(&Address::Ip4((*n).into()))).is_none()).collect();
     assert!(all.is_empty());
 }

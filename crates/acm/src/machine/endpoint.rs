@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use hashbrown::HashTable;
 use rdmux_transport::Time;
 use rdmux_wire::Lid;
 use rdmux_wire::acm::{Address, Datagram};
@@ -31,6 +32,8 @@ pub(super) struct EndpointState {
     /// Whether its port is active and has its P_Key.
     pub(super) is_up: bool,
     pub(super) cache: Cache,
+    /// Searches for addresses, by the hashes of these in the cache.
+    pub(super) searches: HashTable<u32>,
     pub(super) groups: Memberships,
     pub(super) pace: Pace,
     /// Answers that the driver had no room for.
@@ -54,6 +57,7 @@ impl EndpointState {
             endpoint,
             is_up: false,
             cache,
+            searches: HashTable::new(),
             groups: Memberships::default(),
             pace: Pace::default(),
             answers: VecDeque::new(),

@@ -68,11 +68,8 @@ impl Memberships {
 
     /// The best group that it is a member of and that is in a list.
     pub(super) fn best(&self, theirs: &[Gid]) -> Option<u8> {
-        let places = self.joined();
-        places
-            .into_iter()
-            .rev()
-            .find(|at| self.record(*at).is_some_and(|record| theirs.contains(&record.mgid)))
+        let is_common = |at: &u8| self.record(*at).is_some_and(|own| theirs.contains(&own.mgid));
+        (0..).take(MAX_GROUPS).filter(is_common).max_by_key(|at| (*at != 0, self.rank(*at)))
     }
 
     fn place(&self, mgid: Gid) -> Option<usize> {
@@ -244,6 +241,9 @@ impl Machine {
         }
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         let Some(port) = self.ports.get(&state.endpoint.port) else { return };
+        if theirs.iter().all(|gid| state.groups.place(*gid).is_some()) {
+            return;
+        }
         let Some(free) = free_place(&state.groups) else { return };
         if state.groups.len() >= self.options.max_groups.clamp(1, MAX_GROUPS) {
             return;

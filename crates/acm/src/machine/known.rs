@@ -7,7 +7,7 @@ use rdmux_wire::{Gid, Lid, Qpn};
 
 use super::search::Purpose;
 use super::{Known, Machine, Timer};
-use crate::cache::{By, FOREVER, Holder, Ticks, Way};
+use crate::cache::{By, FOREVER, Hashed, Holder, Ticks, Way};
 use crate::{EndpointId, Forget, Io, Port, RouteProtocol};
 
 /// What is known of an address.
@@ -21,13 +21,25 @@ pub(super) enum Lookup {
     Nothing,
 }
 
+/// There is no room for another entry.
+struct NoRoom;
+
 impl Machine {
+    /// An address with its hash at an endpoint.
+    pub(super) fn hashed<'a>(
+        &self,
+        endpoint: EndpointId,
+        address: &'a Address,
+    ) -> Option<Hashed<'a>> {
+        self.endpoints.get(&endpoint).map(|state| state.cache.hashed(address))
+    }
+
     /// Looks an address up for a program.
     pub(super) fn look_up(
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
         io: &mut impl Io,
     ) -> Lookup {
         let ticks = self.ticks(now);
@@ -50,7 +62,7 @@ impl Machine {
             return Lookup::Nothing;
         };
         state.counters.route_hits += 1;
-        self.publish(now, endpoint, at, &path, io);
+        self.publish(now, endpoint, (at, address), &path, io);
         self.consider_refresh(now, endpoint, (at, address), io);
         Lookup::Path(path)
     }
@@ -60,7 +72,7 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        at: usize,
+        (at, address): (usize, &Hashed<'_>),
         path: &PathRecord,
         io: &mut impl Io,
     ) {
@@ -71,18 +83,15 @@ impl Machine {
         if was && !self.ends_soon(end, ticks) {
             return;
         }
-        let Some(state) = self.endpoints.get(&endpoint) else { return };
-        let address = state.cache.address(at);
-        let confirm = self.refresh_at(end, &address);
+        let confirm = self.refresh_at(end, address.hash);
         let is_due = confirm <= ticks;
         if was && !is_due {
             return;
         }
         let until = self.time(if is_due { end } else { confirm });
-        if let Some(state) = self.endpoints.get_mut(&endpoint) {
-            state.cache.set_published(at, true);
-        }
-        io.publish(endpoint, &address, path, until);
+        let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
+        state.cache.set_published(at, true);
+        io.publish(endpoint, address.address, path, until);
     }
 
     /// Whether it may be time to confirm what ends at some time. It is not before the last quarter, which needs no look at the address.
@@ -98,17 +107,14 @@ impl Machine {
         Ticks::try_from(life / 4).unwrap_or(0)
     }
 
-    /// When to confirm what ends at some time: at another time of its last quarter for each address, before the last half second.
-    fn refresh_at(&self, end: Ticks, address: &Address) -> Ticks {
+    /// When to confirm what ends at some time: at another time of its last quarter for the hash of each address, before the last half second.
+    fn refresh_at(&self, end: Ticks, hash: u64) -> Ticks {
         let quarter = self.quarter();
         if end == FOREVER || !self.options.refresh || quarter < 4 {
             return end;
         }
-        let mut spread = 0_u32;
-        for byte in address.to_field() {
-            spread = spread.wrapping_mul(31).wrapping_add(byte.into());
-        }
-        end.saturating_sub(2 + spread % (quarter - 2))
+        let spread = hash % u64::from(quarter - 2);
+        end.saturating_sub(2 + Ticks::try_from(spread).unwrap_or(0))
     }
 
     /// Confirms what programs use when it is time.
@@ -116,7 +122,7 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        (at, address): (usize, &Address),
+        (at, address): (usize, &Hashed<'_>),
         io: &mut impl Io,
     ) {
         let ticks = self.ticks(now);
@@ -126,13 +132,13 @@ impl Machine {
             return;
         }
         let is_loaded = state.cache.is_loaded(at);
-        let due = self.refresh_at(end.min(route_end), address);
-        let is_open = self.by_address.contains_key(&(endpoint, *address));
+        let due = self.refresh_at(end.min(route_end), address.hash);
+        let is_open = self.search_for(endpoint, address).is_some();
         if due > ticks || is_open || is_loaded || due == end.min(route_end) {
             return;
         }
         if self.searches.len() < self.options.max_requests {
-            self.search_address(now, endpoint, *address, Purpose::Refresh, io);
+            self.search_address(now, endpoint, address, Purpose::Refresh, io);
         }
     }
 
@@ -141,7 +147,7 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
     ) -> Option<usize> {
         let ticks = self.ticks(now);
         let cache = &self.endpoints.get(&endpoint)?.cache;
@@ -153,16 +159,15 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
         (holder, way): (&Holder, &Way),
         by: By,
         io: &mut impl Io,
     ) -> Option<usize> {
         let until = self.end(now, self.options.address_timeout);
         let path_until = self.end(now, self.options.route_timeout);
-        self.make_room(now, endpoint, address, by, io)?;
+        let known = self.make_room(now, endpoint, address, by, io).ok()?;
         let state = self.endpoints.get_mut(&endpoint)?;
-        let known = state.cache.find(address);
         let before = known.map(|at| state.cache.holder(at));
         let mut holder = *holder;
         if let (Some(before), Some(port)) = (before, self.ports.get(&state.endpoint.port))
@@ -185,7 +190,7 @@ impl Machine {
         if state.cache.is_published(at) {
             if is_other {
                 state.cache.set_published(at, false);
-                io.withdraw(endpoint, address);
+                io.withdraw(endpoint, address.address);
             } else {
                 state.cache.set_outdated(at);
             }
@@ -199,38 +204,36 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
         io: &mut impl Io,
     ) {
         if self.options.negative_timeout.is_zero() {
             return;
         }
         let until = self.end(now, self.options.negative_timeout);
-        if self.make_room(now, endpoint, address, By::Us, io).is_none() {
-            return;
-        }
+        let Ok(known) = self.make_room(now, endpoint, address, By::Us, io) else { return };
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
-        if let Some(at) = state.cache.find(address)
-            && state.cache.is_published(at)
-        {
-            io.withdraw(endpoint, address);
+        if known.is_some_and(|at| state.cache.is_published(at)) {
+            io.withdraw(endpoint, address.address);
         }
         state.cache.put_negative(address, until);
         self.start_sweep(now);
     }
 
+    /// Has room for an address, of which there may be an entry. An error if there is none.
     fn make_room(
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
         by: By,
         io: &mut impl Io,
-    ) -> Option<()> {
+    ) -> Result<Option<usize>, NoRoom> {
         let ticks = self.ticks(now);
-        let state = self.endpoints.get_mut(&endpoint)?;
-        if state.cache.find(address).is_some() {
-            return Some(());
+        let state = self.endpoints.get_mut(&endpoint).ok_or(NoRoom)?;
+        let known = state.cache.find(address);
+        if known.is_some() {
+            return Ok(known);
         }
         match state.cache.victim(by, ticks) {
             Ok(None) => {}
@@ -240,10 +243,10 @@ impl Machine {
             }
             Err(()) => {
                 state.counters.no_room += 1;
-                return None;
+                return Err(NoRoom);
             }
         }
-        Some(())
+        Ok(None)
     }
 
     /// Forgets an entry.
@@ -329,13 +332,14 @@ impl Machine {
         known: &Known,
         io: &mut impl Io,
     ) {
-        if self.make_room(now, endpoint, &address, By::Us, io).is_none() {
+        let Some(hashed) = self.hashed(endpoint, &address) else { return };
+        if self.make_room(now, endpoint, &hashed, By::Us, io).is_err() {
             return;
         }
         let ticks = self.ticks(now);
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
         let path = known.path.or_else(|| {
-            let at = state.cache.find(&Address::Gid(known.gid))?;
+            let at = state.cache.find(&state.cache.hashed(&Address::Gid(known.gid)))?;
             match state.cache.way(at, ticks) {
                 Way::Path(path) => Some(path),
                 _ => None,
@@ -343,7 +347,7 @@ impl Machine {
         });
         let lid = path.map_or(known.lid, |path| path.dlid);
         let holder = Holder { gid: known.gid, lid, qpn: Qpn::new(0), group: None };
-        let Some(at) = state.cache.put(&address, &holder, FOREVER) else { return };
+        let Some(at) = state.cache.put(&hashed, &holder, FOREVER) else { return };
         state.cache.set_way(at, &path.map_or(Way::None, Way::Path), FOREVER);
         state.cache.set_loaded(at);
         if state.cache.is_published(at) {

@@ -17,6 +17,7 @@ mod timeout;
 mod waiting;
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use rdmux_transport::Time;
@@ -42,10 +43,9 @@ pub struct Machine {
     ports: BTreeMap<PortId, PortState>,
     endpoints: BTreeMap<EndpointId, EndpointState>,
     searches: Slab<Search>,
-    by_address: BTreeMap<(EndpointId, Address), u32>,
     requests: Slab<Open>,
-    by_client: BTreeMap<(ClientId, RequestId), u32>,
-    clients: BTreeMap<ClientId, usize>,
+    /// The requests of each client that waits, in the order of their numbers, and where they are.
+    clients: BTreeMap<ClientId, Vec<(RequestId, u32)>>,
     timers: Timers<Timer>,
     /// When [`Timer::Sweep`] runs.
     sweep: rdmux_transport::timers::Deadline,
@@ -125,9 +125,7 @@ impl Machine {
             ports: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             searches: Slab::new(),
-            by_address: BTreeMap::new(),
             requests: Slab::new(),
-            by_client: BTreeMap::new(),
             clients: BTreeMap::new(),
             timers: Timers::new(),
             sweep: rdmux_transport::timers::Deadline::default(),
@@ -146,13 +144,13 @@ impl Machine {
             self.plan_groups(now, id, io);
             self.pump(now, id, io);
         }
-        let ports: alloc::vec::Vec<_> = self.ports.keys().copied().collect();
+        let ports: Vec<_> = self.ports.keys().copied().collect();
         for port in ports {
             self.pump_routes(now, port, io);
         }
     }
 
-    fn endpoint_ids(&self) -> alloc::vec::Vec<EndpointId> {
+    fn endpoint_ids(&self) -> Vec<EndpointId> {
         self.endpoints.keys().copied().collect()
     }
 

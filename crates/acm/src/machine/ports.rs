@@ -156,7 +156,7 @@ impl Machine {
         let Some(state) = self.endpoints.get(&id) else { return };
         for address in state.endpoint.addresses.clone() {
             let Some(state) = self.endpoints.get(&id) else { return };
-            if let Some(at) = state.cache.find(&address)
+            if let Some(at) = state.cache.find(&state.cache.hashed(&address))
                 && !state.cache.is_loaded(at)
             {
                 self.drop_entry(id, at, io);

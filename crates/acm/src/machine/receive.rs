@@ -8,8 +8,9 @@ use rdmux_wire::acm::{Address, Datagram, Request, Response};
 use rdmux_wire::{Gid, Qpn};
 
 use super::Machine;
+use super::endpoint::EndpointState;
 use super::search::{Purpose, Stage, What};
-use crate::cache::{By, Holder, Way};
+use crate::cache::{By, Hashed, Holder, Way};
 use crate::{ClaimPolicy, Contradiction, EndpointId, Io, Peer};
 
 /// Claims of an endpoint that are found out about at a time. Others are not believed.
@@ -51,10 +52,7 @@ impl Machine {
             return false;
         }
         match datagram {
-            Datagram::Request(request) => {
-                self.handle_request(now, endpoint, from, &request, io);
-                self.endpoints.get(&endpoint).is_some_and(|state| self.owns(state, &request.dest))
-            }
+            Datagram::Request(request) => self.handle_request(now, endpoint, from, &request, io),
             Datagram::Response(response) => {
                 self.handle_response(now, endpoint, from, &response, io);
                 true
@@ -62,6 +60,7 @@ impl Machine {
         }
     }
 
+    /// Learns of who asks, and answers if an address of ours is sought: whether that is so.
     fn handle_request(
         &mut self,
         now: Time,
@@ -69,14 +68,17 @@ impl Machine {
         from: &Peer,
         request: &Request,
         io: &mut impl Io,
-    ) {
+    ) -> bool {
         let is_sample = self.options.leaves_to_chance(from.lid);
-        let Some(state) = self.endpoints.get_mut(&id) else { return };
+        let Some(state) = self.endpoints.get(&id) else { return false };
+        let (is_for_us, is_from_us) =
+            (self.owns(state, &request.dest), self.is_ours(state, &request.source));
+        let Some(state) = self.endpoints.get_mut(&id) else { return false };
         state.counters.received_requests += 1;
         state.pace.heard(is_sample);
         let Some(group) = state.groups.best(&request.groups) else {
             state.counters.refused += 1;
-            return;
+            return is_for_us;
         };
         let is_truth = match request.source {
             Address::Gid(gid) => gid == from.gid,
@@ -85,26 +87,25 @@ impl Machine {
         };
         if !is_truth {
             state.counters.refused += 1;
-            return;
+            return is_for_us;
         }
+        let source = state.cache.hashed(&request.source);
         self.consider_groups(now, id, &request.groups, io);
         let holder = Holder { gid: from.gid, lid: from.lid, qpn: from.qpn, group: Some(group) };
-        if self.is_ours(id, &request.source) {
-            return self.contradict(id, &request.source, from.gid, false, io);
+        if is_from_us {
+            self.contradict(id, &request.source, from.gid, false, io);
+            return is_for_us;
         }
-        self.learn(now, id, &request.source, &holder, io);
-        if self.endpoints.get(&id).is_some_and(|state| self.owns(state, &request.dest)) {
+        self.learn(now, id, &source, &holder, io);
+        if is_for_us {
             self.answer(id, from, request.tid, group, io);
             self.tell_all(now, id, request.dest, io);
         }
+        is_for_us
     }
 
     /// Whether an address is one of ours on the same subnet, which no stranger can have.
-    fn is_ours(&self, id: EndpointId, address: &Address) -> bool {
-        let Some(state) = self.endpoints.get(&id) else { return false };
-        if self.owns(state, address) {
-            return true;
-        }
+    fn is_ours(&self, state: &EndpointState, address: &Address) -> bool {
         let port = state.endpoint.port;
         self.endpoints.values().any(|s| s.endpoint.port == port && self.owns(s, address))
     }
@@ -145,14 +146,18 @@ impl Machine {
         self.count(id, |c| c.received_answers += 1);
         let search = self.search_of(response.tid).and_then(|at| {
             let search = self.searches.get(at as usize)?;
-            (search.endpoint == id).then_some((at, search.what, search.purpose, search.stage))
+            (search.endpoint == id).then_some((at, search))
         });
         let group =
             response.group().and_then(|group| self.endpoints.get(&id)?.groups.best(&[group]));
-        let (Some((at, What::Address(address), purpose, stage)), Some(group)) = (search, group)
-        else {
+        let (Some((at, search)), Some(group)) = (search, group) else {
             return self.count(id, |c| c.unsolicited += 1);
         };
+        let (purpose, stage) = (search.purpose, search.stage);
+        let What::Address(address) = search.what else {
+            return self.count(id, |c| c.unsolicited += 1);
+        };
+        let hashed = Hashed::again(&address, search.hash);
         let holder = Holder { gid: from.gid, lid: from.lid, qpn: from.qpn, group: Some(group) };
         let is_truth = match address {
             Address::Gid(gid) => gid == from.gid,
@@ -168,26 +173,26 @@ impl Machine {
         {
             state.pace.answered();
         }
-        let before = self.entry(now, id, &address).and_then(|entry| {
+        let before = self.entry(now, id, &hashed).and_then(|entry| {
             let cache = &self.endpoints.get(&id)?.cache;
             (!cache.is_negative(entry)).then(|| cache.holder(entry).gid)
         });
         match (purpose, before) {
             (Purpose::Claim(claim), Some(gid)) if gid == from.gid => {
                 // The holder still has it.
-                self.remember_holder(now, id, &address, &holder, By::Us, io);
+                self.remember_holder(now, id, &hashed, &holder, By::Us, io);
                 self.contradict(id, &address, claim.gid, false, io);
                 self.found(now, at, &holder, io);
             }
             (Purpose::Claim(_), _) => self.count(id, |c| c.refused += 1),
             (Purpose::Refresh, Some(gid)) if gid != from.gid => {
-                self.learn(now, id, &address, &holder, io);
+                self.learn(now, id, &hashed, &holder, io);
             }
             (_, before) => {
                 if before.is_some() {
                     self.count(id, |c| c.refreshed += 1);
                 }
-                self.remember_holder(now, id, &address, &holder, By::Us, io);
+                self.remember_holder(now, id, &hashed, &holder, By::Us, io);
                 self.found(now, at, &holder, io);
             }
         }
@@ -198,7 +203,7 @@ impl Machine {
         &mut self,
         now: Time,
         id: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
         holder: &Holder,
         by: By,
         io: &mut impl Io,
@@ -212,11 +217,12 @@ impl Machine {
         &mut self,
         now: Time,
         id: EndpointId,
-        address: &Address,
+        hashed: &Hashed<'_>,
         holder: &Holder,
         io: &mut impl Io,
     ) {
-        let known = self.entry(now, id, address).and_then(|entry| {
+        let address = hashed.address;
+        let known = self.entry(now, id, hashed).and_then(|entry| {
             let cache = &self.endpoints.get(&id)?.cache;
             let is_known = !cache.is_negative(entry);
             is_known.then(|| (cache.holder(entry), cache.is_loaded(entry)))
@@ -235,13 +241,13 @@ impl Machine {
                     ClaimPolicy::First => {
                         return self.contradict(id, address, holder.gid, false, io);
                     }
-                    ClaimPolicy::Verified => return self.find_out(now, id, address, holder, io),
+                    ClaimPolicy::Verified => return self.find_out(now, id, hashed, holder, io),
                 }
             }
             _ => {}
         }
-        if self.remember_holder(now, id, address, holder, By::Stranger, io)
-            && let Some(at) = self.by_address.get(&(id, *address)).copied()
+        if self.remember_holder(now, id, hashed, holder, By::Stranger, io)
+            && let Some(at) = self.search_for(id, hashed)
         {
             self.overheard(now, at, holder, io);
         }
@@ -275,7 +281,8 @@ impl Machine {
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         state.counters.contradictions += 1;
         state.counters.replaced += u64::from(is_believed);
-        let known = state.cache.find(address).map(|at| state.cache.holder(at).gid);
+        let known = state.cache.find(&state.cache.hashed(address));
+        let known = known.map(|at| state.cache.holder(at).gid);
         let own = self.ports.get(&state.endpoint.port).map(|state| state.port.gid());
         let holder = known.or(own).unwrap_or_default();
         io.contradiction(id, &Contradiction { address, holder, claimant, is_believed });
@@ -286,13 +293,13 @@ impl Machine {
         &mut self,
         now: Time,
         id: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
         claim: &Holder,
         io: &mut impl Io,
     ) {
         self.count(id, |c| c.contradictions += 1);
-        let is_open = self.by_address.contains_key(&(id, *address));
-        let can_ask = self.own_address(id, address).is_some();
+        let is_open = self.search_for(id, address).is_some();
+        let can_ask = self.own_address(id, address.address).is_some();
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         if is_open
             || !can_ask
@@ -302,6 +309,6 @@ impl Machine {
             return;
         }
         state.claims += 1;
-        self.search_address(now, id, *address, Purpose::Claim(*claim), io);
+        self.search_address(now, id, address, Purpose::Claim(*claim), io);
     }
 }

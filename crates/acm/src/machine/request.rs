@@ -1,5 +1,6 @@
 //! Requests of clients: where they begin, whether the answer is known, and who waits.
 
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use rdmux_transport::Time;
@@ -10,8 +11,9 @@ use rdmux_wire::{Gid, Lid, Pkey};
 
 use super::endpoint::EndpointState;
 use super::known::Lookup;
-use super::search::{NONE, Open, Purpose, What};
+use super::search::{NONE, Open, Purpose, Stage, What};
 use super::{Machine, Timer, place};
+use crate::cache::Hashed;
 use crate::{ClientId, Dest, EndpointId, Failure, Io, PortKind, Request, RequestId, Resolved};
 
 impl Machine {
@@ -66,14 +68,18 @@ impl Machine {
         request: &Request,
         io: &mut impl Io,
     ) -> Result<Option<Resolved>, Failure> {
-        if !self.endpoints.get(&endpoint).is_some_and(|state| state.is_up) {
+        let Some(state) = self.endpoints.get(&endpoint).filter(|state| state.is_up) else {
             return Err(Failure::NotConnected);
-        }
-        if let What::Address(address) = what {
-            let own = self.loopback(endpoint, &address);
+        };
+        let hashed = match &what {
+            What::Address(address) => Some(state.cache.hashed(address)),
+            What::Query(_) => None,
+        };
+        if let Some(address) = &hashed {
+            let own = self.loopback(endpoint, address.address);
             let known = match own {
                 Some(path) => Lookup::Path(path),
-                None => self.look_up(now, endpoint, &address, io),
+                None => self.look_up(now, endpoint, address, io),
             };
             match known {
                 Lookup::Path(path) => {
@@ -84,25 +90,26 @@ impl Machine {
                 Lookup::Nothing => {}
             }
         }
-        self.check_room(client, id, endpoint, &what)?;
+        self.check_room(client, id, endpoint, hashed.as_ref())?;
         let timeout = request.timeout.unwrap_or(self.options.deadline).min(self.options.deadline);
         let deadline = now.after(timeout);
-        let search = match what {
-            What::Address(address) => {
+        let search = match &hashed {
+            Some(address) => {
                 self.count(endpoint, |c| c.address_queries += 1);
                 self.search_address(now, endpoint, address, Purpose::Resolve, io)
             }
-            What::Query(_) => self.new_search(now, endpoint, what, Purpose::Resolve),
+            None => self.new_search(now, endpoint, what, 0, Purpose::Resolve),
         };
         let Some(search) = search else { return Err(Failure::NoData) };
         if request.no_delay {
             if let Some(search) = self.searches.get_mut(search as usize) {
                 search.keep_until = search.keep_until.max(deadline);
             }
+            self.keep(now, search);
         } else {
             self.wait(client, id, search, chosen, deadline);
         }
-        if matches!(what, What::Query(_)) {
+        if hashed.is_none() {
             self.ask_route(now, search, io);
         }
         if request.no_delay { Err(Failure::NoData) } else { Ok(None) }
@@ -113,20 +120,17 @@ impl Machine {
         client: ClientId,
         id: RequestId,
         endpoint: EndpointId,
-        what: &What,
+        address: Option<&Hashed<'_>>,
     ) -> Result<(), Failure> {
         let options = &self.options;
-        if self.by_client.contains_key(&(client, id)) {
+        let of_client = self.clients.get(&client).map(Vec::as_slice).unwrap_or_default();
+        if place_of(of_client, id).is_ok() {
             return Err(Failure::Invalid);
         }
-        let of_client = self.clients.get(&client).copied().unwrap_or(0);
-        let is_open = match what {
-            What::Address(address) => self.by_address.contains_key(&(endpoint, *address)),
-            What::Query(_) => false,
-        };
-        if of_client >= options.max_requests_per_client
+        let is_open = || address.is_some_and(|address| self.search_for(endpoint, address).is_some());
+        if of_client.len() >= options.max_requests_per_client
             || self.requests.len() >= options.max_requests
-            || (!is_open && self.searches.len() >= options.max_requests)
+            || (self.searches.len() >= options.max_requests && !is_open())
         {
             return Err(Failure::TooMany);
         }
@@ -157,8 +161,10 @@ impl Machine {
         if let Some(next) = self.requests.get_mut(first as usize) {
             next.prev = request;
         }
-        self.by_client.insert((client, id), request);
-        *self.clients.entry(client).or_default() += 1;
+        let of_client = self.clients.entry(client).or_default();
+        if let Err(at) = place_of(of_client, id) {
+            of_client.insert(at, (id, request));
+        }
         if let Some(open) = self.requests.get_mut(request as usize) {
             self.timers.set(&mut open.deadline, Timer::Request(request), deadline);
         }
@@ -168,10 +174,11 @@ impl Machine {
     pub(super) fn take_request(&mut self, at: u32) -> Option<Open> {
         let mut open = self.requests.try_remove(at as usize)?;
         self.timers.clear(&mut open.deadline, Timer::Request(at));
-        self.by_client.remove(&(open.client, open.id));
-        if let Some(count) = self.clients.get_mut(&open.client) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(of_client) = self.clients.get_mut(&open.client) {
+            if let Ok(at) = place_of(of_client, open.id) {
+                of_client.remove(at);
+            }
+            if of_client.is_empty() {
                 self.clients.remove(&open.client);
             }
         }
@@ -191,17 +198,26 @@ impl Machine {
 
     /// A client does not want the answer any more. The search goes on for the others.
     pub fn cancel(&mut self, client: ClientId, id: RequestId) {
-        if let Some(at) = self.by_client.get(&(client, id)).copied() {
-            self.take_request(at);
+        let of_client = self.clients.get(&client).map(Vec::as_slice).unwrap_or_default();
+        if let Ok(at) = place_of(of_client, id) {
+            self.abandon(of_client[at].1);
         }
     }
 
     /// A client is gone, and its requests with it.
     pub fn remove_client(&mut self, client: ClientId) {
-        let all = (client, RequestId(0))..=(client, RequestId(u64::MAX));
-        while let Some((_, at)) = self.by_client.range(all.clone()).next() {
-            let at = *at;
-            self.take_request(at);
+        for (_, at) in self.clients.remove(&client).unwrap_or_default() {
+            self.abandon(at);
+        }
+    }
+
+    /// A request's client is through with it. A search that only it waited for, and that was not sent yet, is not sent any more.
+    fn abandon(&mut self, at: u32) {
+        let Some(open) = self.take_request(at) else { return };
+        let Some(search) = self.searches.get(open.search as usize) else { return };
+        let is_kept = search.first != NONE || search.timer.at().is_some();
+        if search.stage == Stage::Queued && search.purpose == Purpose::Resolve && !is_kept {
+            self.drop_search(open.search);
         }
     }
 
@@ -326,6 +342,11 @@ impl Machine {
         let path = port.path_to(state.endpoint.pkey, dgid, port.lid);
         Some(if port.kind.is_ip() { PathRecord { sgid: dgid, ..path } } else { path })
     }
+}
+
+/// Where a request is among those of its client, or would be.
+fn place_of(of_client: &[(RequestId, u32)], id: RequestId) -> Result<usize, usize> {
+    of_client.binary_search_by_key(&id, |(id, _)| *id)
 }
 
 /// The destination of a path that is asked for.

@@ -7,7 +7,7 @@ use rdmux_wire::{Gid, Lid, Qpn};
 
 use super::search::{Purpose, Stage, What};
 use super::{Machine, Timer};
-use crate::cache::{By, Holder, Way};
+use crate::cache::{By, Hashed, Holder, Way};
 use crate::{Contradiction, EndpointId, Failure, Io, PortId, QuestionId, SaFailure};
 
 impl Machine {
@@ -124,6 +124,7 @@ impl Machine {
             return;
         }
         let (endpoint, what, purpose) = (search.endpoint, search.what, search.purpose);
+        let hash = search.hash;
         let asked = self.route_question(at);
         let answer = answer.and_then(|path| check(&asked, path));
         match (what, purpose) {
@@ -135,6 +136,7 @@ impl Machine {
                 self.finish(now, at, answer.copied().map_err(failure), io);
             }
             (What::Address(address), Purpose::Claim(claim)) => {
+                let address = Hashed::again(&address, hash);
                 let port = self.port_of(endpoint);
                 let is_there = answer.is_ok_and(|path| {
                     port.is_some_and(|port| port.is_one_port(path.dlid, claim.lid))
@@ -144,6 +146,7 @@ impl Machine {
                 self.finish(now, at, path, io);
             }
             (What::Address(address), _) => {
+                let address = Hashed::again(&address, hash);
                 self.handle_route(now, at, (endpoint, &address), answer, io)
             }
         }
@@ -154,7 +157,7 @@ impl Machine {
         &mut self,
         now: Time,
         at: u32,
-        (endpoint, address): (EndpointId, &Address),
+        (endpoint, address): (EndpointId, &Hashed<'_>),
         answer: Result<&PathRecord, SaFailure>,
         io: &mut impl Io,
     ) {
@@ -162,7 +165,7 @@ impl Machine {
         match answer {
             Ok(path) => {
                 let path = &self.with_source(endpoint, path);
-                let is_port = matches!(address, Address::Gid(_) | Address::Lid(_));
+                let is_port = matches!(address.address, Address::Gid(_) | Address::Lid(_));
                 self.know_route(now, endpoint, address, (known, is_port), path, io);
                 self.finish(now, at, Ok(*path), io);
             }
@@ -196,7 +199,7 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
         (known, is_port): (Option<usize>, bool),
         path: &PathRecord,
         io: &mut impl Io,
@@ -210,7 +213,7 @@ impl Machine {
                 state.cache.set_way(entry, &Way::Path(*path), end);
                 if state.cache.is_published(entry) {
                     state.cache.set_published(entry, false);
-                    io.withdraw(endpoint, address);
+                    io.withdraw(endpoint, address.address);
                 }
             }
             _ => {
@@ -226,7 +229,7 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
         claim: &Holder,
         is_there: bool,
         io: &mut impl Io,
@@ -243,7 +246,7 @@ impl Machine {
         }
         io.contradiction(
             endpoint,
-            &Contradiction { address, holder: holder_gid, claimant, is_believed },
+            &Contradiction { address: address.address, holder: holder_gid, claimant, is_believed },
         );
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Search {
     pub(super) tid: u64,
     pub(super) endpoint: EndpointId,
     pub(super) what: What,
+    /// The hash of the address in the endpoint's cache; 0 for a query.
+    pub(super) hash: u64,
     /// Who its requests say asks.
     pub(super) source: Address,
     pub(super) purpose: Purpose,
@@ -42,6 +44,18 @@ pub(super) struct Search {
     pub(super) timer: Deadline,
     /// How long it goes on although nobody waits.
     pub(super) keep_until: Time,
+}
+
+impl Search {
+    /// Whether it goes on although nobody waits.
+    pub(super) fn is_kept(&self, now: Time) -> bool {
+        self.first == NONE && self.keep_until.0 > now.0.saturating_add(1)
+    }
+
+    /// Whether somebody wants to know, or it serves another purpose.
+    pub(super) fn is_wanted(&self, now: Time) -> bool {
+        self.first != NONE || self.keep_until > now || self.purpose != Purpose::Resolve
+    }
 }
 
 /// What is looked for.

@@ -8,7 +8,7 @@ use rdmux_wire::{Gid, Qpn};
 
 use super::search::{NONE, Purpose, Search, Stage, What};
 use super::{Machine, Timer, place};
-use crate::cache::{By, Holder, Way};
+use crate::cache::{By, Hashed, Holder, Way};
 use crate::{EndpointId, Failure, Io, Port, QuestionId, Resolved};
 
 impl Machine {
@@ -17,17 +17,29 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: Address,
+        address: &Hashed<'_>,
         purpose: Purpose,
         io: &mut impl Io,
     ) -> Option<u32> {
-        if let Some(at) = self.by_address.get(&(endpoint, address)) {
-            return Some(*at);
+        if let Some(at) = self.search_for(endpoint, address) {
+            return Some(at);
         }
-        let at = self.new_search(now, endpoint, What::Address(address), purpose)?;
-        self.by_address.insert((endpoint, address), at);
-        self.begin_search(now, at, io);
+        let (what, hash) = (What::Address(*address.address), address.hash);
+        let at = self.new_search(now, endpoint, what, hash, purpose)?;
+        let searches = &self.searches;
+        let hash_of = |at: &u32| searches.get(*at as usize).map_or(0, |search| search.hash);
+        self.endpoints.get_mut(&endpoint)?.searches.insert_unique(hash, at, hash_of);
+        self.begin_search(now, at, address, io);
         self.searches.contains(at as usize).then_some(at)
+    }
+
+    /// The search for an address that is under way.
+    pub(super) fn search_for(&self, endpoint: EndpointId, address: &Hashed<'_>) -> Option<u32> {
+        let is = |at: &u32| {
+            let search = self.searches.get(*at as usize);
+            search.is_some_and(|search| matches!(&search.what, What::Address(a) if a == address.address))
+        };
+        self.endpoints.get(&endpoint)?.searches.find(address.hash, is).copied()
     }
 
     /// A search that is wanted at this moment; then by those who wait.
@@ -36,6 +48,7 @@ impl Machine {
         now: Time,
         endpoint: EndpointId,
         what: What,
+        hash: u64,
         purpose: Purpose,
     ) -> Option<u32> {
         let source = match what {
@@ -48,6 +61,7 @@ impl Machine {
             tid,
             endpoint,
             what,
+            hash,
             source,
             purpose,
             stage: Stage::System,
@@ -65,9 +79,9 @@ impl Machine {
         self.searches.get(at as usize).filter(|search| search.tid == tid).map(|_| at)
     }
 
-    fn begin_search(&mut self, now: Time, at: u32, io: &mut impl Io) {
+    fn begin_search(&mut self, now: Time, at: u32, hashed: &Hashed<'_>, io: &mut impl Io) {
         let Some(search) = self.searches.get(at as usize) else { return };
-        let What::Address(address) = search.what else { return };
+        let address = hashed.address;
         let (endpoint, purpose, tid) = (search.endpoint, search.purpose, search.tid);
         let Some(kind) = self.port_of(endpoint).map(|port| port.kind) else { return };
         if kind.is_ip() {
@@ -75,9 +89,9 @@ impl Machine {
             if let Some(search) = self.searches.get_mut(at as usize) {
                 self.timers.set(&mut search.timer, Timer::Search(at), end);
             }
-            return io.ask_system(endpoint, QuestionId(tid), &address);
+            return io.ask_system(endpoint, QuestionId(tid), address);
         }
-        let known = self.entry(now, endpoint, &address).and_then(|entry| {
+        let known = self.entry(now, endpoint, hashed).and_then(|entry| {
             let cache = &self.endpoints.get(&endpoint)?.cache;
             let (end, route_end) = cache.ends(entry);
             (!cache.is_negative(entry)).then(|| (cache.holder(entry), route_end < end))
@@ -86,7 +100,7 @@ impl Machine {
         if let Some(search) = self.searches.get_mut(at as usize) {
             search.holder = known.map(|(holder, _)| holder);
         }
-        let is_own = self.endpoints.get(&endpoint).is_some_and(|own| self.owns(own, &address));
+        let is_own = self.endpoints.get(&endpoint).is_some_and(|own| self.owns(own, address));
         match (purpose, known) {
             // Without loopback by ourselves, administration knows the way back to the port. It knows all others, too: what is asked of the group is
             // which port has an address, and not every service answers for its GIDs and LIDs (ibacm does not).
@@ -143,15 +157,14 @@ impl Machine {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         search.holder = Some(*holder);
         let What::Address(address) = search.what else { return };
+        let address = Hashed::again(&address, search.hash);
         let (endpoint, purpose) = (search.endpoint, search.purpose);
         let is_wanted = search.first != NONE || search.keep_until > now;
-        let by_group = || {
+        let path = self.path_to(now, endpoint, &address).or_else(|| {
             // When there was no room to remember it.
-            let state = self.endpoints.get(&endpoint)?;
-            state.group_path(self.port_of(endpoint)?, holder).filter(|_| self.by_groups())
-        };
-        let unkept = by_group();
-        let path = self.path_to(now, endpoint, &address).or(unkept);
+            let state = self.endpoints.get(&endpoint).filter(|_| self.by_groups())?;
+            state.group_path(self.port_of(endpoint)?, holder)
+        });
         match path {
             Some(path) => self.finish(now, at, Ok(path), io),
             None if is_wanted || purpose == Purpose::Refresh => self.ask_route(now, at, io),
@@ -164,7 +177,7 @@ impl Machine {
         &mut self,
         now: Time,
         endpoint: EndpointId,
-        address: &Address,
+        address: &Hashed<'_>,
     ) -> Option<PathRecord> {
         let at = self.entry(now, endpoint, address)?;
         let ticks = self.ticks(now);
@@ -200,7 +213,7 @@ impl Machine {
     ) {
         self.leave_stage(at);
         let Some(search) = self.searches.get(at as usize) else { return };
-        let (endpoint, what, purpose) = (search.endpoint, search.what, search.purpose);
+        let (endpoint, purpose) = (search.endpoint, search.purpose);
         let mut waited = false;
         while let Some(first) =
             self.searches.get(at as usize).map(|s| s.first).filter(|f| *f != NONE)
@@ -215,16 +228,17 @@ impl Machine {
             let answer = result.map(resolved);
             io.answer(open.client, open.id, answer);
         }
-        self.searches.try_remove(at as usize);
-        if let What::Address(address) = what {
-            self.by_address.remove(&(endpoint, address));
-            if let (true, Some(entry), Ok(path)) =
-                (waited || purpose == Purpose::Refresh, self.entry(now, endpoint, &address), result)
+        let Some(search) = self.drop_search(at) else { return };
+        if let What::Address(address) = &search.what {
+            let address = Hashed::again(address, search.hash);
+            if let Ok(path) = result
+                && (waited || purpose == Purpose::Refresh)
+                && let Some(entry) = self.entry(now, endpoint, &address)
             {
                 if let Some(state) = self.endpoints.get_mut(&endpoint) {
                     state.cache.set_used(entry);
                 }
-                self.publish(now, endpoint, entry, &path, io);
+                self.publish(now, endpoint, (entry, &address), &path, io);
             }
         }
         if let (Purpose::Claim(_), Some(state)) = (purpose, self.endpoints.get_mut(&endpoint)) {
@@ -232,11 +246,25 @@ impl Machine {
         }
     }
 
+    /// Takes a search away, for which nobody waits any more.
+    pub(super) fn drop_search(&mut self, at: u32) -> Option<Search> {
+        self.leave_stage(at);
+        let search = self.searches.try_remove(at as usize)?;
+        if let (What::Address(_), Some(state)) =
+            (search.what, self.endpoints.get_mut(&search.endpoint))
+            && let Ok(found) = state.searches.find_entry(search.hash, |other| *other == at)
+        {
+            found.remove();
+        }
+        Some(search)
+    }
+
     /// Nobody has answered for the last time.
     pub(super) fn give_up(&mut self, now: Time, at: u32, io: &mut impl Io) {
         let Some(search) = self.searches.get(at as usize) else { return };
-        let (endpoint, what, purpose) = (search.endpoint, search.what, search.purpose);
-        let What::Address(address) = what else { return };
+        let (endpoint, purpose) = (search.endpoint, search.purpose);
+        let What::Address(address) = search.what else { return };
+        let address = Hashed::again(&address, search.hash);
         self.count(endpoint, |c| c.timeouts += 1);
         match purpose {
             // Its holder does not answer any more: is the other one there at all?
@@ -261,6 +289,7 @@ impl Machine {
         let Some(at) = self.search_of(question.0) else { return };
         let Some(search) = self.searches.get(at as usize) else { return };
         let What::Address(address) = search.what else { return };
+        let address = Hashed::again(&address, search.hash);
         let endpoint = search.endpoint;
         let Some(port) = self.port_of(endpoint).filter(|port| port.kind.is_ip()) else { return };
         let Some(answer) = answer else {

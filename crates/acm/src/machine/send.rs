@@ -5,9 +5,10 @@ use rdmux_transport::timers::Deadline;
 use rdmux_wire::acm::{Address, Datagram, Request};
 
 use super::pace::Load;
-use super::search::{NONE, Purpose, Stage, What};
+use super::search::{Stage, What};
 use super::waiting::Ticket;
 use super::{Machine, Timer};
+use crate::cache::Hashed;
 use crate::{EndpointId, Failure, Io, Peer, To};
 
 impl Machine {
@@ -17,12 +18,21 @@ impl Machine {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         search.stage = Stage::Queued;
         let (ticket, endpoint) = ((at, search.tid), search.endpoint);
-        let end = now.after(self.options.deadline);
-        self.timers.set(&mut search.timer, Timer::Search(at), end);
+        self.keep(now, at);
         if let Some(state) = self.endpoints.get_mut(&endpoint) {
             state.pace.push(ticket);
         }
         self.pump(now, endpoint, io);
+    }
+
+    /// Has a search that waits to be sent end when it has been kept long enough, unless somebody waits for it, whose own time ends.
+    pub(super) fn keep(&mut self, now: Time, at: u32) {
+        if let Some(search) = self.searches.get_mut(at as usize)
+            && search.stage == Stage::Queued
+            && search.is_kept(now)
+        {
+            self.timers.set(&mut search.timer, Timer::Search(at), search.keep_until);
+        }
     }
 
     /// Sends requests for as long as it is their turn.
@@ -47,36 +57,37 @@ impl Machine {
 
     /// Whether the endpoint has something to send, may send it now, and has room; a timer runs if it may later.
     fn may_send(&mut self, now: Time, id: EndpointId) -> bool {
-        let (random, rate) = (self.rng.next(), self.options.rate());
+        let Some(at) = self.may_send_at(now, id) else { return false };
         let Some(state) = self.endpoints.get_mut(&id) else { return false };
-        self.timers.clear(&mut state.pace.timer, Timer::Pace(id));
+        if at <= now || at == Time::NEVER {
+            self.timers.clear(&mut state.pace.timer, Timer::Pace(id));
+        } else if state.pace.timer.at() != Some(at) {
+            self.timers.set(&mut state.pace.timer, Timer::Pace(id), at);
+        }
+        at <= now
+    }
+
+    /// When the endpoint may send what it has to send; [`Time::NEVER`] if something has to happen before. None without the endpoint.
+    fn may_send_at(&mut self, now: Time, id: EndpointId) -> Option<Time> {
+        let state = self.endpoints.get_mut(&id)?;
         let (is_waiting, announces) = (state.pace.queue.len() > 0, !state.announce.is_empty());
         if !(is_waiting || announces) || state.is_blocked || state.groups.lowest().is_none() {
-            return false;
+            return Some(Time::NEVER);
         }
         let depth = self.options.resolve_depth;
         let room_at = if is_waiting { state.pace.room_at(now, depth) } else { now };
         if room_at > now {
-            if room_at != Time::NEVER {
-                self.timers.set(&mut state.pace.timer, Timer::Pace(id), room_at);
-            }
-            return false;
+            return Some(room_at);
         }
-        let Some(port) = self.ports.get(&state.endpoint.port) else { return false };
+        let lid = self.ports.get(&state.endpoint.port)?.port.lid;
         let known = u64::try_from(state.cache.len()).unwrap_or(u64::MAX);
-        let size = self.options.size(port.port.lid);
-        let load = Load {
-            strangers: size.saturating_sub(known),
+        let load = || Load {
+            strangers: self.options.size(lid).saturating_sub(known),
             at_once: self.options.at_once(),
-            rate,
-            random,
+            rate: self.options.rate(),
+            random: self.rng.next(),
         };
-        let at = state.pace.next(now, || load);
-        if at <= now {
-            return true;
-        }
-        self.timers.set(&mut state.pace.timer, Timer::Pace(id), at);
-        false
+        Some(state.pace.next(now, load))
     }
 
     fn take_queued(&mut self, id: EndpointId, any: Option<u64>) -> Option<Ticket> {
@@ -94,8 +105,7 @@ impl Machine {
         let Some(search) = self.searches.get(at as usize) else { return true };
         let What::Address(dest) = search.what else { return true };
         let (id, tid, source, tries) = (search.endpoint, search.tid, search.source, search.tries);
-        let is_wanted = search.first != NONE || search.keep_until > now;
-        if !is_wanted && search.purpose == Purpose::Resolve {
+        if !search.is_wanted(now) {
             self.conclude(now, at, Err(Failure::TimedOut), io);
             return true;
         }
@@ -156,7 +166,7 @@ impl Machine {
         let (id, tid, source, tries) = (search.endpoint, search.tid, search.source, search.tries);
         let Some(port) = self.port_of(id).map(crate::Port::subnet_timeout) else { return };
         let wait = self.options.wait(tries, port);
-        let Some(entry) = self.entry(now, id, &dest) else {
+        let Some(entry) = self.entry(now, id, &Hashed::again(&dest, search.hash)) else {
             return self.give_up(now, at, io);
         };
         let Some(state) = self.endpoints.get_mut(&id) else { return };
@@ -178,14 +188,10 @@ impl Machine {
 
     /// The timer of a search is over.
     pub(super) fn handle_search_timer(&mut self, now: Time, at: u32, io: &mut impl Io) {
-        let deadline = self.options.deadline;
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         search.timer = Deadline::default();
-        let is_wanted = search.first != NONE || search.keep_until > now;
         match search.stage {
-            Stage::Queued if is_wanted || search.purpose != Purpose::Resolve => {
-                self.timers.set(&mut search.timer, Timer::Search(at), now.after(deadline));
-            }
+            Stage::Queued if search.is_wanted(now) => self.keep(now, at),
             // The driver should have answered.
             Stage::Queued | Stage::RouteAsked | Stage::System => {
                 self.finish(now, at, Err(Failure::TimedOut), io);
@@ -200,7 +206,9 @@ impl Machine {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         search.tries += 1;
         let (stage, tries, endpoint) = (search.stage, search.tries, search.endpoint);
-        if tries > self.options.retries {
+        if !search.is_wanted(now) {
+            return self.finish(now, at, Err(Failure::TimedOut), io);
+        } else if tries > self.options.retries {
             self.give_up(now, at, io);
         } else if stage == Stage::Asked {
             return self.enqueue(now, at, io);

@@ -3,7 +3,7 @@
 use rdmux_transport::Time;
 use rdmux_transport::timers::Deadline;
 
-use super::search::{NONE, Purpose, Stage};
+use super::search::Stage;
 use super::{Machine, Timer};
 use crate::{Failure, Io};
 
@@ -40,9 +40,8 @@ impl Machine {
         let Some(open) = self.take_request(at) else { return };
         let Some(search) = self.searches.get(open.search as usize) else { return };
         let (endpoint, stage) = (search.endpoint, search.stage);
-        let is_wanted = search.first != NONE || search.keep_until > now;
         let is_sent = !matches!(stage, Stage::Queued | Stage::RouteQueued);
-        let ends = !is_wanted && !is_sent && search.purpose == Purpose::Resolve;
+        let ends = !is_sent && !search.is_wanted(now);
         self.count(endpoint, |c| {
             c.deadlines += 1;
             c.errors += 1;

@@ -54,8 +54,7 @@ impl Name {
 
     /// Its bytes, without the zeros.
     pub fn as_bytes(&self) -> &[u8] {
-        let end = self.bytes.iter().position(|&byte| byte == 0);
-        &self.bytes[..end.unwrap_or(Self::MAX)]
+        &self.bytes[..first_zero(&self.bytes).unwrap_or(Self::MAX)]
     }
 
     /// Its text, or none when it is not UTF-8.
