@@ -4,19 +4,20 @@ mod table;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rdmux_wire::acm::client::{Query, Request};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use self::table::Table;
+use self::table::{FOREVER, Table};
 use crate::connection::Connection;
 use crate::socket::{BUSY, Connecting, connect, finish};
 use crate::{Error, Reply, Shared, Target};
@@ -24,6 +25,8 @@ use crate::{Error, Reply, Shared, Target};
 /// The most requests on a connection to a service that takes several, and the most connections to one that does not.
 const PIPELINED: usize = 128;
 const CONNECTIONS: usize = 8;
+/// How long connections are waited for at a time; epoll_wait(2) knows no longer times than 24 days.
+const LONGEST: Duration = Duration::from_secs(3600);
 /// The event of the timer; those of connections are their keys.
 const TIMER: u64 = 0;
 
@@ -90,7 +93,10 @@ impl Requests {
     /// Asks something. What the shared cache has is answered at once: [`next`](Self::next) has it. While other requests wait for their answers it is
     /// sent with those that follow, in one message, as soon as [`next`](Self::next) or [`wait`](Self::wait) is called; the descriptor is readable until then.
     pub fn start(&mut self, query: &Query, timeout: Duration) -> RequestId {
-        self.come_back_from_fork();
+        // What is put behind others is sent later.
+        if self.unsent.is_empty() || self.poller.is_watched() {
+            self.come_back_from_fork();
+        }
         let cached = match query {
             Query::Resolve { source, dest, .. } => {
                 self.shared.as_ref().and_then(|shared| shared.get(source.as_ref(), dest))
@@ -133,9 +139,19 @@ impl Requests {
     /// Does what can be done without waiting, and returns the next answer, in any order. None: wait until the descriptor is readable.
     #[expect(clippy::should_implement_trait, reason = "none is not the end")]
     pub fn next(&mut self) -> Option<(RequestId, Result<Reply, Error>)> {
-        self.come_back_from_fork();
+        self.next_within(|| Duration::ZERO)
+    }
+
+    /// The next answer, for which this waits so long at most. None: there may still be one.
+    fn next_within(
+        &mut self,
+        time: impl FnOnce() -> Duration,
+    ) -> Option<(RequestId, Result<Reply, Error>)> {
+        if self.done.is_empty() || self.poller.is_watched() {
+            self.come_back_from_fork();
+        }
         if self.done.is_empty() {
-            self.process();
+            self.process(time());
         }
         let next = self.done.pop_front();
         self.set_timer();
@@ -145,7 +161,7 @@ impl Requests {
     /// The answer to one request, if it is there; those to others stay where they are, and the descriptor readable.
     pub fn take(&mut self, id: RequestId) -> Option<Result<Reply, Error>> {
         self.come_back_from_fork();
-        self.process();
+        self.process(Duration::ZERO);
         let at = self.done.iter().position(|(done, _)| *done == id);
         let (_, reply) = at.and_then(|at| self.done.remove(at)).unzip();
         self.set_timer();
@@ -154,23 +170,31 @@ impl Requests {
 
     /// As [`next`](Self::next), but waits: for one answer, so long at most. None, too, if nothing was asked.
     pub fn wait(&mut self, time: Duration) -> Option<(RequestId, Result<Reply, Error>)> {
-        let deadline = Instant::now().checked_add(time);
+        let mut deadline = None;
+        let mut is_late = false;
         loop {
-            if let Some(next) = self.next() {
+            // The clock is looked at when there is no answer yet.
+            let left = || {
+                let now = Instant::now();
+                let deadline = *deadline.get_or_insert_with(|| now.checked_add(time));
+                let left = deadline.map_or(FOREVER, |d| d.saturating_duration_since(now));
+                is_late = left.is_zero();
+                left
+            };
+            if let Some(next) = self.next_within(left) {
                 return Some(next);
             }
-            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-            if self.is_empty() || left.is_some_and(|left| left.is_zero()) {
+            if self.is_empty() || is_late {
                 return None;
             }
-            self.poller.wait(left);
         }
     }
 
-    /// Takes what has come by each connection that is ready, and ends what is too late.
-    fn process(&mut self) {
+    /// Takes what has come by each connection that is ready, and ends what is too late. Waits for something so long at most.
+    fn process(&mut self, time: Duration) {
         self.send_unsent();
-        for key in self.poller.ready() {
+        let time = if self.is_empty() || !self.done.is_empty() { Duration::ZERO } else { time };
+        for key in self.poller.ready(self.until_due(time)) {
             self.progress(key);
         }
         let now = Instant::now();
@@ -323,7 +347,19 @@ impl Requests {
         self.links.retain(|_, link| !link.is_stale || !link.asked.is_empty());
     }
 
+    /// How long nothing has to be done of itself, or this time if it is shorter.
+    fn until_due(&self, time: Duration) -> Duration {
+        if time.is_zero() {
+            return time;
+        }
+        let due = self.table.first_deadline().into_iter().chain(self.busy).min();
+        due.map_or(time, |due| due.saturating_duration_since(Instant::now()).min(time))
+    }
+
     fn set_timer(&mut self) {
+        if !self.poller.is_watched() {
+            return;
+        }
         let wake = if self.done.is_empty() && self.unsent.is_empty() {
             self.table.first_deadline().into_iter().chain(self.busy).min().map(Wake::At)
         } else {
@@ -373,7 +409,7 @@ impl Link {
 /// The descriptor is readable when [`Requests::next`] has something to do.
 impl AsFd for Requests {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poller.epoll.as_fd()
+        self.poller.watched()
     }
 }
 
@@ -383,8 +419,10 @@ struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
     process: Pid,
-    /// What the timer is set to.
-    wake: Option<Wake>,
+    /// Somebody has the descriptor, and may wait until it is readable. Otherwise the timer is not set.
+    is_watched: AtomicBool,
+    /// What the timer is set to, once it has been set.
+    wake: Option<Option<Wake>>,
 }
 
 /// When the descriptor is to be readable although nothing has arrived.
@@ -401,13 +439,26 @@ impl Poller {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed)?;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN).map_err(failed)?;
-        Ok(Self { epoll, timer, process: rustix::process::getpid(), wake: None })
+        let process = rustix::process::getpid();
+        Ok(Self { epoll, timer, process, is_watched: AtomicBool::new(false), wake: None })
+    }
+
+    /// The descriptor. It is readable until the first look that follows, which sets the timer.
+    fn watched(&self) -> BorrowedFd<'_> {
+        if !self.is_watched.swap(true, Ordering::Relaxed) {
+            self.arm(Duration::from_nanos(1));
+        }
+        self.epoll.as_fd()
+    }
+
+    fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
     }
 
     /// Other descriptors in the place of the parent's, that of the program by the same number. Without any left it stays as it is, and is tried
     /// again.
     fn renew(&mut self) {
-        let Ok(Self { epoll, timer, process, wake }) = Self::new() else { return };
+        let Ok(Self { epoll, timer, process, wake, .. }) = Self::new() else { return };
         if rustix::io::dup3(&epoll, &mut self.epoll, rustix::io::DupFlags::CLOEXEC).is_ok() {
             (self.timer, self.process, self.wake) = (timer, process, wake);
         }
@@ -425,36 +476,28 @@ impl Poller {
         let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(key), flags);
     }
 
-    /// The keys of what is ready.
-    fn ready(&self) -> Vec<u64> {
+    /// The keys of what is ready, or is so within a time.
+    fn ready(&self, time: Duration) -> Vec<u64> {
         let mut events = Vec::with_capacity(CONNECTIONS + PIPELINED);
-        let none = Timespec::default();
-        let found = epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&none));
+        let time = timespec(time.min(LONGEST));
+        let found = epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&time));
         if found.is_err() {
             return Vec::new();
         }
         events.iter().map(|event| event.data.u64()).filter(|key| *key != TIMER).collect()
     }
 
-    fn wait(&self, left: Option<Duration>) {
-        let left = left.map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], left.as_ref());
-    }
-
     /// Has the descriptor readable from a time on. A timer that runs earlier, but not yet, is left as it is: a system call for each answer would cost
     /// more than one that finds nothing.
     fn set_timer(&mut self, wake: Option<Wake>) {
         let suits = match (self.wake, wake) {
-            (Some(Wake::At(set)), Some(Wake::At(at))) => set <= at && set > Instant::now(),
-            (set, wake) => set == wake,
+            (Some(Some(Wake::At(set))), Some(Wake::At(at))) => set <= at && set > Instant::now(),
+            (set, wake) => set == Some(wake),
         };
         if suits {
             return;
         }
-        self.wake = wake;
+        self.wake = Some(wake);
         let left = match wake {
             None => Duration::ZERO,
             Some(Wake::Now) => Duration::from_nanos(1),
@@ -462,13 +505,21 @@ impl Poller {
                 at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
             }
         };
-        let it_value = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        let it_interval = Timespec::default();
+        self.arm(left);
+    }
+
+    /// Has the timer run for so long, or not at all.
+    fn arm(&self, left: Duration) {
+        let (it_value, it_interval) = (timespec(left), Timespec::default());
         let value = Itimerspec { it_interval, it_value };
         let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);
         debug_assert_ne!(set.err(), Some(Errno::INVAL), "{}", self.timer.as_raw_fd());
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
     }
 }

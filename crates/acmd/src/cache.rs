@@ -98,9 +98,8 @@ impl Cache {
         path: &PathRecord,
         until: Time,
     ) {
-        let keys = self.keys(id, dest);
         let Some(shared) = &mut self.shared else { return };
-        for (key, source) in keys {
+        for (key, source) in keys(&self.sources, id, dest) {
             let path = PathData { flags: PathFlags::RESOLVED, path: *path };
             let entry = Entry { path, source, expiry: until.0 };
             shared.table.put(&key, &entry, now());
@@ -109,32 +108,32 @@ impl Cache {
 
     /// Withdraws a path.
     pub(crate) fn withdraw(&mut self, id: EndpointId, dest: &Address) {
-        let keys = self.keys(id, dest);
         let Some(shared) = &mut self.shared else { return };
-        for (key, _) in keys {
+        for (key, _) in keys(&self.sources, id, dest) {
             shared.table.remove(&key);
         }
     }
+}
 
-    /// The keys by which a path is found, and the source that each chooses: with each of the endpoint's addresses as the source; and
-    /// without one for an IP address, if there is only one endpoint that the service could choose.
-    fn keys(&self, id: EndpointId, dest: &Address) -> Vec<(Key, Option<IpAddr>)> {
-        let sources = self.sources.get(&id).map(Vec::as_slice).unwrap_or_default();
-        let named = sources.iter().map(|source| (Key { source: Some(*source), dest: *dest }, None));
-        let mut keys: Vec<_> = named.collect();
-        let chosen = |address: &Address| match (address, dest) {
-            (Address::Ip4(ip), Address::Ip4(_)) => Some(IpAddr::from(*ip)),
-            (Address::Ip6(ip), Address::Ip6(_)) => Some(IpAddr::from(*ip)),
-            _ => None,
-        };
-        let mut choices = self.sources.values().flatten().filter_map(chosen);
-        if let (Some(only), None) = (choices.next(), choices.next())
-            && sources.contains(&Address::from(only))
-        {
-            keys.push((Key { source: None, dest: *dest }, Some(only)));
-        }
-        keys
-    }
+/// The keys by which a path is found, and the source that each chooses: with each of the endpoint's addresses as the source; and
+/// without one for an IP address, if there is only one endpoint that the service could choose.
+fn keys(
+    all: &BTreeMap<EndpointId, Vec<Address>>,
+    id: EndpointId,
+    dest: &Address,
+) -> impl Iterator<Item = (Key, Option<IpAddr>)> {
+    let sources = all.get(&id).map(Vec::as_slice).unwrap_or_default();
+    let chosen = |address: &Address| match (address, dest) {
+        (Address::Ip4(ip), Address::Ip4(_)) => Some(IpAddr::from(*ip)),
+        (Address::Ip6(ip), Address::Ip6(_)) => Some(IpAddr::from(*ip)),
+        _ => None,
+    };
+    let mut choices = all.values().flatten().filter_map(chosen);
+    let only = choices.next().filter(|_| choices.next().is_none());
+    let only = only.filter(|only| sources.contains(&Address::from(*only)));
+    let named = sources.iter().map(|source| (Some(*source), None));
+    let all = named.chain(only.map(|only| (None, Some(only))));
+    all.map(|(source, chosen)| (Key { source, dest: *dest }, chosen))
 }
 
 impl Shared {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdmux_wire::acm::client::Bytes;
 
 /// The longest that anything can take.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(super) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Requests.
 #[derive(Debug, Default)]

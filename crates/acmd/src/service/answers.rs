@@ -1,5 +1,6 @@
 //! What comes back: datagrams, answers of subnet administration, and what the operating system knows.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use rdmux::DeviceKind;
@@ -15,15 +16,26 @@ use crate::system::{ip_of, system_of};
 /// How many questions to the machine are answered before others have their turn.
 const LATER: usize = 4096;
 
+/// Datagrams that were taken together: who sent each, and where it lies. Its memory is kept.
+#[derive(Default)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    list: Vec<(Peer, Range<usize>)>,
+}
+
 impl Service {
     /// Datagrams arrived at an endpoint, or were sent. How many were for us, and how many for others only.
     fn handle_queue(&mut self, id: EndpointId) -> (u32, u32) {
-        let mut arrived: Vec<(Peer, Vec<u8>)> = Vec::new();
+        let Inbox { bytes, list } = &mut self.inbox;
+        (bytes.clear(), list.clear());
         let taken = self.driver.receive(id, DATAGRAMS, |datagram| {
-            arrived.push((peer(datagram), datagram.bytes.to_vec()));
+            let start = bytes.len();
+            bytes.extend_from_slice(datagram.bytes);
+            list.push((peer(datagram), start..bytes.len()));
         });
         let (now, mut ours, mut others) = (time(), 0, 0);
-        for (from, bytes) in &arrived {
+        for (from, place) in list {
+            let bytes = &bytes[place.clone()];
             let is_for_us =
                 self.resolver.change().handle_datagram(now, id, from, bytes, &mut self.driver);
             ours += u32::from(is_for_us);

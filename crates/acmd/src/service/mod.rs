@@ -70,6 +70,7 @@ pub(crate) struct Service {
     /// When files are read again.
     reload: Option<Instant>,
     next_request: u64,
+    inbox: answers::Inbox,
     /// When clients had their turn.
     now: Time,
     /// Endpoints that may have more to take.
@@ -136,6 +137,7 @@ impl Service {
             look: Vec::new(),
             reload: None,
             next_request: 0,
+            inbox: answers::Inbox::default(),
             now: time(),
             busy: BTreeSet::new(),
             is_busy: false,

@@ -87,7 +87,7 @@ pub fn now() -> u64 {
 /// The bytes of a slot.
 const SLOT: usize = 256;
 /// "rdmuxpa" and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxpa\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxpa\x03");
 
 /// Offsets, in bytes.
 mod at {
@@ -138,34 +138,50 @@ const USED: std::ops::Range<usize> =
 /// The first epoch; in models the one in words that are not written.
 const FIRST_EPOCH: u64 = size(1, 0) as u64;
 
-impl Key {
-    /// The hash, which is not zero. It is not made against those who know the seed: see the module.
-    fn hash(&self, seed: u64) -> u64 {
-        let [source, dest] = self.fields();
-        let words = words(&source).into_iter().chain(words(&dest));
-        let fold = |hash: u64, word: u64| {
-            let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
-            (product >> 64) as u64 ^ low(product) ^ hash.rotate_left(23)
-        };
-        words.fold(fold(seed | 1, self.kinds()), fold).max(1)
-    }
-
+/// A key as a slot has it, and its hash in a table.
+struct Sought {
     /// The types: the source's is 0 if there is none.
-    fn kinds(&self) -> u64 {
-        let source = self.source.map_or(AddressType::INVALID, |source| source.kind());
-        u64::from(self.dest.kind().0) << 16 | u64::from(source.0)
+    kinds: u32,
+    /// Eight of the source, eight of the destination.
+    words: [u64; 16],
+    hash: u64,
+}
+
+impl Sought {
+    fn new(key: &Key, seed: u64) -> Self {
+        let (source, field) = match &key.source {
+            Some(source) => (source.kind(), words(&source.to_field())),
+            None => (AddressType::INVALID, [0; 8]),
+        };
+        let mut all = [0; 16];
+        all[..8].copy_from_slice(&field);
+        all[8..].copy_from_slice(&words(&key.dest.to_field()));
+        let kinds = u32::from(key.dest.kind().0) << 16 | u32::from(source.0);
+        Self { kinds, words: all, hash: hash(seed, kinds, &all) }
     }
 
-    fn fields(&self) -> [[u8; 64]; 2] {
-        [self.source.map_or([0; 64], |source| source.to_field()), self.dest.to_field()]
+    /// Whether this is what a slot has.
+    fn is_in(&self, content: &Content) -> bool {
+        content[word::ABOUT] << 32 == u64::from(self.kinds) << 32
+            && content[word::SOURCE..word::PATH] == self.words
     }
+}
+
+/// The hash of a key, which is not zero. It is not made against those who know the seed: see the module.
+fn hash(seed: u64, kinds: u32, words: &[u64; 16]) -> u64 {
+    let fold = |hash: u64, [one, other]: [u64; 2]| {
+        let product = u128::from(hash ^ one) * u128::from(other ^ 0x9e37_79b9_7f4a_7c15);
+        (product >> 64) as u64 ^ low(product) ^ hash.rotate_left(23)
+    };
+    let all = words.as_chunks().0.iter().copied();
+    all.fold(fold(seed | 1, [kinds.into(), 0]), fold).max(1)
 }
 
 fn low(bits: u128) -> u64 {
     (bits << 64 >> 64) as u64
 }
 
-fn content(key: &Key, entry: &Entry, epoch: u64) -> Content {
+fn content(key: &Sought, entry: &Entry, epoch: u64) -> Content {
     let mut content = [0; WORDS];
     let (family, chosen) = match entry.source {
         None => (0, 0),
@@ -173,11 +189,9 @@ fn content(key: &Key, entry: &Entry, epoch: u64) -> Content {
         Some(IpAddr::V6(ip)) => (6, ip.to_bits()),
     };
     content[word::EPOCH] = epoch;
-    content[word::ABOUT] = u64::from(entry.path.flags.bits()) << 32 | key.kinds();
+    content[word::ABOUT] = u64::from(entry.path.flags.bits()) << 32 | u64::from(key.kinds);
     content[word::EXPIRY] = entry.expiry;
-    let [source, dest] = key.fields();
-    content[word::SOURCE..word::DEST].copy_from_slice(&words(&source));
-    content[word::DEST..word::PATH].copy_from_slice(&words(&dest));
+    content[word::SOURCE..word::PATH].copy_from_slice(&key.words);
     content[word::PATH..word::FAMILY].copy_from_slice(&words(&entry.path.path.to_bytes()));
     content[word::FAMILY] = family;
     content[word::CHOSEN] = (chosen >> 64) as u64;

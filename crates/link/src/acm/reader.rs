@@ -4,10 +4,15 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::{
-    Content, Entry, Key, MAGIC, MAX_LEASE, MAX_SLOTS, SLOT, USED, WINDOW, WORDS, at, bytes, parsed,
-    window, word,
+    Content, Entry, Key, MAGIC, MAX_LEASE, MAX_SLOTS, SLOT, Sought, USED, WINDOW, WORDS, at, bytes,
+    parsed, window, word,
 };
 use crate::shared::{Ordering, ReadMapping, fence, size};
+
+/// Whether what a slot has counts in an epoch, at some time.
+fn holds(content: &Content, epoch: u64, now: u64) -> bool {
+    content[word::EPOCH] == epoch && content[word::EXPIRY] > now
+}
 
 /// How often a slot is read that changes while it is read.
 const TRIES: usize = size(16, 1);
@@ -62,11 +67,12 @@ impl PathCache {
         // what is of this epoch lies there, or the writer is at the next one.
         let epoch = self.epoch();
         let slots = self.in_use();
-        let hash = key.hash(self.seed);
-        let has_hash = |slot: &usize| self.map.load(slot + at::HASH, Ordering::Relaxed) == hash;
+        let key = Sought::new(key, self.seed);
+        let has_hash = |slot: &usize| self.map.load(slot + at::HASH, Ordering::Relaxed) == key.hash;
         let mut found =
-            window(hash, slots).filter(has_hash).filter_map(|slot| self.read(slot, epoch, now));
-        found.find(|(held, _)| held == key).map(|(_, entry)| entry)
+            window(key.hash, slots).filter(has_hash).filter_map(|slot| self.content(slot));
+        let content = found.find(|content| key.is_in(content) && holds(content, epoch, now))?;
+        parsed(&content).map(|(_, entry)| entry)
     }
 
     /// Shows all entries that hold. Those that are written meanwhile may be missed.
@@ -96,9 +102,8 @@ impl PathCache {
 
     /// What a slot has, if it is all of one writing and holds.
     fn read(&self, slot: usize, epoch: u64, now: u64) -> Option<(Key, Entry)> {
-        let content = self.content(slot)?;
-        let holds = content[word::EPOCH] == epoch && content[word::EXPIRY] > now;
-        holds.then(|| parsed(&content)).flatten()
+        let content = self.content(slot).filter(|content| holds(content, epoch, now))?;
+        parsed(&content)
     }
 
     fn content(&self, slot: usize) -> Option<Content> {

@@ -59,7 +59,7 @@ fn entry_is_found_by_its_key_until_it_is_removed() {
 #[test]
 fn table_that_only_changes_takes_no_more_memory() {
     let (mut table, _cache) = pair(16);
-    let first = |n: u32| window(key(n).hash(7), 16).next().unwrap();
+    let first = |n: u32| window(Sought::new(&key(n), 7).hash, 16).next().unwrap();
     let file = File::from(table.fd().try_clone().unwrap());
     let used = || {
         let mut bytes = vec![0; bytes(16)];
@@ -267,7 +267,7 @@ fn any_words_at_all_are_only_something_or_nothing() {
         for word in &map.words()[at::FIRST / 8..] {
             word.store(next(), Ordering::Relaxed);
         }
-        let hash = key(1).hash(0);
+        let hash = Sought::new(&key(1), 0).hash;
         for slot in window(hash, 64) {
             map.word(slot).store(next() & !1, Ordering::Relaxed);
             map.word(slot + at::HASH).store(hash, Ordering::Relaxed);
@@ -282,10 +282,10 @@ fn any_words_at_all_are_only_something_or_nothing() {
 fn writer_that_died_while_it_wrote_leaves_a_slot_without_entry() {
     let (map, cache) = hostile(16, bytes(16));
     let cache = cache.unwrap();
-    let hash = key(1).hash(0);
+    let hash = Sought::new(&key(1), 0).hash;
     let slot = window(hash, 16).next().unwrap();
     map.word(slot + at::HASH).store(hash, Ordering::Relaxed);
-    for (i, word) in content(&key(1), &entry(1), 0).into_iter().enumerate() {
+    for (i, word) in content(&Sought::new(&key(1), 0), &entry(1), 0).into_iter().enumerate() {
         map.word(slot + at::CONTENT + 8 * i).store(word, Ordering::Relaxed);
     }
     assert_eq!(cache.get(&key(1), 1), Some(entry(1)));

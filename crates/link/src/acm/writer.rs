@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::{
-    Content, Entry, FIRST_EPOCH, FIRST_SLOTS, Key, MAGIC, MAX_SLOTS, SLOT, USED, WINDOW, WORDS, at,
-    bytes, content, parsed, window,
+    Content, Entry, FIRST_EPOCH, FIRST_SLOTS, Key, MAGIC, MAX_SLOTS, SLOT, Sought, USED, WINDOW,
+    WORDS, at, bytes, content, parsed, window,
 };
 use crate::shared::{Mapping, Ordering, fence};
 
@@ -68,8 +68,9 @@ impl PathTable {
     /// Writes what a key resolves to, in place of what was there. `now` says which entries have expired. Returns false if that
     /// displaced another key's entry that still held, as it does only where all slots are in use.
     pub fn put(&mut self, key: &Key, entry: &Entry, now: u64) -> bool {
-        let hash = key.hash(self.seed);
-        let mut free = self.slot_of(hash, key).or_else(|| self.free(hash, now));
+        let key = &Sought::new(key, self.seed);
+        let hash = key.hash;
+        let mut free = self.slot_of(key).or_else(|| self.free(hash, now));
         while free.is_none() && self.held.len() < self.slots {
             self.grow(now);
             free = self.free(hash, now);
@@ -103,7 +104,7 @@ impl PathTable {
 
     /// Withdraws what a key resolves to. Returns whether there was an entry.
     pub fn remove(&mut self, key: &Key) -> bool {
-        let slot = self.slot_of(key.hash(self.seed), key);
+        let slot = self.slot_of(&Sought::new(key, self.seed));
         if let Some(slot) = slot {
             self.write(slot, Held::default(), &[0; WORDS]);
         }
@@ -125,12 +126,11 @@ impl PathTable {
     }
 
     /// The slot that has a key, also if that has expired.
-    fn slot_of(&self, hash: u64, key: &Key) -> Option<usize> {
+    fn slot_of(&self, key: &Sought) -> Option<usize> {
         let has = |slot: &usize| {
-            self.held[number(*slot)].hash == hash
-                && self.read(*slot).is_some_and(|(held, _)| held == *key)
+            self.held[number(*slot)].hash == key.hash && key.is_in(&self.content(*slot))
         };
-        window(hash, self.held.len()).find(has)
+        window(key.hash, self.held.len()).find(has)
     }
 
     fn slots_in_use(&self) -> impl Iterator<Item = usize> + use<> {
@@ -138,11 +138,15 @@ impl PathTable {
     }
 
     fn read(&self, slot: usize) -> Option<(Key, Entry)> {
+        parsed(&self.content(slot))
+    }
+
+    fn content(&self, slot: usize) -> Content {
         let mut content: Content = [0; WORDS];
         for i in USED {
             content[i] = self.map.word(slot + at::CONTENT + 8 * i).load(Ordering::Relaxed);
         }
-        parsed(&content)
+        content
     }
 
     fn write(&mut self, slot: usize, held: Held, content: &Content) {

@@ -119,15 +119,28 @@ impl Engine {
         }
     }
 
-    /// Hands a group's packet to every member at the port that it came to.
-    pub(crate) fn deliver_multicast(&self, device: &Arc<Device>, arrival: &Arrival<'_>) {
-        let port = arrival.ib.map_or(PORT, |route| route.port_num);
+    /// Hands packets of a [group](group_of) to all its members.
+    pub(crate) fn deliver_multicast<'a>(
+        &self,
+        device: &Arc<Device>,
+        group: (u8, Gid),
+        packets: impl Iterator<Item = Arrival<'a>>,
+    ) {
         let groups = self.groups().0.read();
-        let Some(group) = groups.get(&(port, arrival.dgid())) else {
-            return count(device, Counter::RxNoQp);
-        };
-        for member in &group.members {
-            Bound::lock(device, member).receive(std::iter::once(*arrival));
+        match groups.get(&group).map_or(&[][..], |group| &group.members) {
+            [] => packets.for_each(|_| count(device, Counter::RxNoQp)),
+            [only] => Bound::lock(device, only).receive(packets),
+            members => {
+                let packets: Vec<_> = packets.collect();
+                for member in members {
+                    Bound::lock(device, member).receive(packets.iter().copied());
+                }
+            }
         }
     }
+}
+
+/// The group that a packet was sent to: the port at which it came, and the group's GID.
+pub(crate) fn group_of(packet: &Arrival<'_>) -> (u8, Gid) {
+    (packet.ib.map_or(PORT, |route| route.port_num), packet.dgid())
 }

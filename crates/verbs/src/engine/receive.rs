@@ -7,9 +7,9 @@ use rdmux_link::wire::Arrival;
 use rdmux_transport::RxPacket;
 use rdmux_wire::{Packet, Qpn, WireError};
 
-use super::Engine;
 use super::drive::Bound;
 use super::env::Arrived;
+use super::{Engine, multicast};
 use crate::engine::device::{Device, QpTable};
 use crate::objects::control::{SERVICE_SLOT, is_target, slot_of};
 use crate::objects::counters::{Counter, Counters};
@@ -18,7 +18,7 @@ use crate::objects::counters::{Counter, Counters};
 pub(crate) const NO_GRH: [u8; 40] = [0; 40];
 
 impl Engine {
-    /// Hands packets to their queue pairs. Those of one queue pair in a row share its lock, and
+    /// Hands packets to their queue pairs. Those of one queue pair or group in a row share its lock, and
     /// the system calls of what it sends in answer.
     pub(crate) fn deliver<'a>(
         &self,
@@ -39,21 +39,28 @@ impl Engine {
                 count(device, Counter::RxMalformed);
                 continue;
             };
+            let is_of_it = |next: &Arrival<'_>| next.dest_qpn() == Some(qpn);
+            if qpn == Qpn::MULTICAST.get() {
+                let group = multicast::group_of(&first);
+                let is_next = |next: &Arrival<'_>| {
+                    is_of_it(next) && multicast::group_of(next) == group
+                };
+                let more = std::iter::from_fn(|| arrivals.next_if(is_next));
+                self.deliver_multicast(device, group, std::iter::once(first).chain(more));
+                continue;
+            }
             let Some(core) = table.get(Qpn::new(qpn)) else {
                 self.not_ours(device, table, &first, Qpn::new(qpn));
                 continue;
             };
             let mut bound = Bound::lock(device, core);
-            let more = || arrivals.next_if(|next| next.dest_qpn() == Some(qpn));
-            bound.receive(std::iter::once(first).chain(std::iter::from_fn(more)));
+            let more = std::iter::from_fn(|| arrivals.next_if(is_of_it));
+            bound.receive(std::iter::once(first).chain(more));
         }
     }
 
-    /// A packet whose queue pair is not here: another process's, a group's, or nobody's.
+    /// A packet whose queue pair is not here: another process's, or nobody's.
     fn not_ours(&self, device: &Arc<Device>, table: &QpTable, arrival: &Arrival<'_>, qpn: Qpn) {
-        if qpn == Qpn::MULTICAST {
-            return self.deliver_multicast(device, arrival);
-        }
         let (slot, target) = (slot_of(qpn), is_target(qpn));
         let ours = table.owns(slot) || (target && device.xrc().is_hub());
         if !ours && (slot != SERVICE_SLOT || qpn == Qpn::QP1 || target) {

@@ -207,9 +207,11 @@ const fn mask(span: Span) -> u64 {
 
 impl Field for Gid {
     const BITS: usize = 128;
+    #[inline]
     fn take(b: &[u8], span: Span) -> Self {
         Self(get(b, span.byte()))
     }
+    #[inline]
     fn store(&self, b: &mut [u8], span: Span) {
         put(b, span.byte(), self.0);
     }
@@ -225,9 +227,11 @@ impl Field for Gid {
 impl<T: Field, const N: usize> Field for [T; N] {
     const BITS: usize = T::BITS * N;
     const ELEMENT_BITS: usize = T::BITS;
+    #[inline]
     fn take(b: &[u8], span: Span) -> Self {
         core::array::from_fn(|i| T::take(b, span.nth(i, T::BITS)))
     }
+    #[inline]
     fn store(&self, b: &mut [u8], span: Span) {
         for (i, item) in self.iter().enumerate() {
             item.store(b, span.nth(i, T::BITS));
