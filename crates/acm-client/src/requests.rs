@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rdmux_wire::acm::client::{Query, Request};
 use rustix::buffer::spare_capacity;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::time::{

@@ -301,7 +301,8 @@ impl Cache {
         let key = Key::new(address, &mut self.names);
         let at = u32::try_from(self.entries.len()).ok()?;
         let (names, entries, seed) = (&self.names, &self.entries, &self.seed);
-        self.index.insert_unique(address.hash, at, |at| entries[*at as usize].key.hash(names, seed));
+        self.index
+            .insert_unique(address.hash, at, |at| entries[*at as usize].key.hash(names, seed));
         self.entries.push(Entry {
             key,
             group: NO_GROUP,

@@ -48,7 +48,8 @@ fn every_kind_of_address_is_found_again_and_goes() {
     for (n, address) in addresses.iter().enumerate() {
         cache.remove(cache.find(&cache.hashed(address)).unwrap());
         assert_eq!(cache.find(&cache.hashed(address)), None);
-        let left = addresses[n + 1..].iter().filter(|left| cache.find(&cache.hashed(left)).is_some());
+        let left =
+            addresses[n + 1..].iter().filter(|left| cache.find(&cache.hashed(left)).is_some());
         assert_eq!(left.count(), addresses.len() - n - 1);
     }
     assert_eq!(cache.len(), 0);
@@ -142,7 +143,8 @@ fn bytes_of_65536_peers() {
     }
     let each = cache.bytes() / 65_536;
     assert!(each <= 54, "{each} bytes for each peer");
-    let all: Vec<_> =
-        (0..65_536_u32).filter(|n| cache.find(&cache.hashed(&Address::Ip4((*n).into()))).is_none()).collect();
+    let all: Vec<_> = (0..65_536_u32)
+        .filter(|n| cache.find(&cache.hashed(&Address::Ip4((*n).into()))).is_none())
+        .collect();
     assert!(all.is_empty());
 }

@@ -127,7 +127,8 @@ impl Machine {
         if place_of(of_client, id).is_ok() {
             return Err(Failure::Invalid);
         }
-        let is_open = || address.is_some_and(|address| self.search_for(endpoint, address).is_some());
+        let is_open =
+            || address.is_some_and(|address| self.search_for(endpoint, address).is_some());
         if of_client.len() >= options.max_requests_per_client
             || self.requests.len() >= options.max_requests
             || (self.searches.len() >= options.max_requests && !is_open())

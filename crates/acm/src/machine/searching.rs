@@ -37,7 +37,9 @@ impl Machine {
     pub(super) fn search_for(&self, endpoint: EndpointId, address: &Hashed<'_>) -> Option<u32> {
         let is = |at: &u32| {
             let search = self.searches.get(*at as usize);
-            search.is_some_and(|search| matches!(&search.what, What::Address(a) if a == address.address))
+            search.is_some_and(
+                |search| matches!(&search.what, What::Address(a) if a == address.address),
+            )
         };
         self.endpoints.get(&endpoint)?.searches.find(address.hash, is).copied()
     }

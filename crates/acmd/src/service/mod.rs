@@ -35,7 +35,7 @@ use crate::{AcmdError, Setup};
 /// How many connections are accepted before others have their turn.
 const ACCEPTS: usize = 64;
 /// How many messages of a client are taken before others have their turn.
-const MESSAGES: usize = 32;
+const MESSAGES: usize = 128;
 /// How many datagrams of an endpoint are taken before others have their turn.
 const DATAGRAMS: usize = 256;
 /// How long after a hint things are looked at: more hints follow, and the host's service has to hear of it, too.

@@ -42,9 +42,8 @@ impl Engine {
             let is_of_it = |next: &Arrival<'_>| next.dest_qpn() == Some(qpn);
             if qpn == Qpn::MULTICAST.get() {
                 let group = multicast::group_of(&first);
-                let is_next = |next: &Arrival<'_>| {
-                    is_of_it(next) && multicast::group_of(next) == group
-                };
+                let is_next =
+                    |next: &Arrival<'_>| is_of_it(next) && multicast::group_of(next) == group;
                 let more = std::iter::from_fn(|| arrivals.next_if(is_next));
                 self.deliver_multicast(device, group, std::iter::once(first).chain(more));
                 continue;
