@@ -27,7 +27,8 @@ impl Service {
     /// Datagrams arrived at an endpoint, or were sent. How many were for us, and how many for others only.
     fn handle_queue(&mut self, id: EndpointId) -> (u32, u32) {
         let Inbox { bytes, list } = &mut self.inbox;
-        (bytes.clear(), list.clear());
+        bytes.clear();
+        list.clear();
         let taken = self.driver.receive(id, DATAGRAMS, |datagram| {
             let start = bytes.len();
             bytes.extend_from_slice(datagram.bytes);

@@ -23,7 +23,7 @@ use super::super::programs::require;
 use super::super::resources::share;
 
 /// The adapter that OpenSM runs on, and the host that has it: an adapter is given to the host of its name.
-const HOST: &str = "node1";
+pub(super) const HOST: &str = "node1";
 /// How long a subnet may take to come up.
 const TIMEOUT: Duration = Duration::from_secs(900);
 /// How often is looked whether it is.

@@ -12,6 +12,7 @@ use rustix::process::{PTracer, Pid, set_ptracer};
 
 use super::super::plain;
 use super::super::programs::{calibrated, free_port, on_host, pair, require, tcp_listens};
+use super::acm::Manager;
 use super::administration::{Both, Client, Sizes};
 use super::copy::{Buffer, Line};
 use super::fabrics::Ground;
@@ -143,7 +144,8 @@ impl Bench {
             Row::AcmRate => self.acm_rate(row),
             Row::AcmLibrary => self.acm_library(row),
             Row::AcmCold => self.acm_cold(row),
-            Row::AcmPairs => self.acm_pairs(row),
+            Row::AcmPairs => self.acm_pairs(row, Manager::Own),
+            Row::AcmPairsOpensm => self.acm_pairs(row, Manager::OpenSm),
             Row::Memory => {
                 self.say(row.spec().what);
                 memory::measure(row)

@@ -80,6 +80,8 @@ pub(crate) enum Row {
     AcmCold,
     /// 64 hosts resolve each other, beside a question to subnet administration for each pair
     AcmPairs,
+    /// The same where OpenSM is subnet administration
+    AcmPairsOpensm,
 }
 
 /// What a row is.
@@ -150,6 +152,9 @@ impl Row {
             }
             Self::AcmCold => ("resolve by multicast, two hosts", "ibacm", TIME),
             Self::AcmPairs => ("64 hosts, 4,032 pairs, by ACM", "a path query for each pair", TIME),
+            Self::AcmPairsOpensm => {
+                ("the same, OpenSM on our fabric", "a path query for each pair to OpenSM", TIME)
+            }
             Self::Memory => ("each of 10,000 idle queue pairs", "", Unit::Bytes),
         };
         let (ratio, goals) = self.goals();
@@ -188,7 +193,7 @@ impl Row {
             Self::AcmRate => (Ratio::More, Some((1.0, 1.5))),
             Self::AcmLibrary => (Ratio::More, Some((5.0, 20.0))),
             Self::AcmCold => (Ratio::Less, Some((1.0, 0.5))),
-            Self::AcmPairs => (Ratio::Less, Some((0.5, 0.1))),
+            Self::AcmPairs | Self::AcmPairsOpensm => (Ratio::Less, Some((0.5, 0.1))),
             Self::Memory => (Ratio::Less, Some((16384.0, 4096.0))),
         }
     }

@@ -25,6 +25,7 @@ use super::spec::Row;
 
 pub(super) use self::load::echo;
 pub(super) use self::pairs::Pairs;
+pub(super) use self::services::Manager;
 
 /// Cached resolves of a round by one client.
 const RESOLVES: u32 = 50_000;
@@ -121,9 +122,12 @@ impl Bench {
     }
 
     /// 64 hosts, each of which resolves all others, beside as many questions to administration.
-    pub(super) fn acm_pairs(&self, row: Row) -> Result<Figure> {
+    pub(super) fn acm_pairs(&self, row: Row, manager: Manager) -> Result<Figure> {
+        if manager == Manager::OpenSm {
+            program("opensm")?;
+        }
         let ground = Ground::bare()?;
-        let pairs = Pairs::new(&ground)?;
+        let pairs = Pairs::new(&ground, manager)?;
         self.alternate(row, || pairs.by_acm(), || pairs.by_administration())
     }
 }

@@ -18,7 +18,7 @@ use rdmux_wire::mad::{Method, MgmtClass};
 use rdmux_wire::sa::{self, PathRecord, PathRecordMask, SaMad};
 use rdmux_wire::{Gid, Guid, Lid};
 
-use super::services::{Running, Stage, own_service};
+use super::services::{Manager, Running, Stage, own_service};
 use super::{TIMEOUT, library, name};
 use crate::peers::fabrics::Ground;
 
@@ -55,10 +55,10 @@ impl Pairs {
     ///
     /// # Errors
     /// When one does not start.
-    pub(in super::super) fn new(ground: &Ground) -> Result<Self> {
+    pub(in super::super) fn new(ground: &Ground, manager: Manager) -> Result<Self> {
         // The adapters are called like this, and each is given to the host of its name.
         let names: Vec<_> = (1..=HOSTS).map(|n| format!("node{n}")).collect();
-        let stage = Stage::new(ground, SHAPE, &names)?;
+        let stage = Stage::new(ground, SHAPE, &names, manager)?;
         let shown = stage.fabric.show()?;
         let ports = || shown.nodes.iter().flat_map(|node| &node.ports);
         let manager = ports().find(|port| port.is_sm).context("no port has a manager")?.lid;
@@ -139,8 +139,8 @@ impl Pairs {
             gate.pass();
             let start = Instant::now();
             let mut waiting = 0;
-            for other in self.others(host) {
-                host.ask(other.gid)?;
+            for (other, tid) in self.others(host).zip(1..) {
+                host.ask(other.gid, tid)?;
                 waiting += 1;
             }
             while waiting > 0 {
@@ -148,7 +148,7 @@ impl Pairs {
                     host.file.wait()?;
                     continue;
                 };
-                ensure!(answer.status == 0, "no answer: error {}", answer.status);
+                ensure!(answer.status == 0, "{}: no answer: error {}", host.name, answer.status);
                 let path: PathRecord = SaMad::parse(&answer.data)?.record()?;
                 ensure!(path.sgid == host.gid, "the path of another host");
                 waiting -= 1;
@@ -217,13 +217,13 @@ fn take(answer: Option<(RequestId, Result<Reply, Error>)>) -> Result<PathRecord>
 }
 
 impl Host {
-    fn ask(&self, dgid: Gid) -> Result<()> {
+    fn ask(&self, dgid: Gid, tid: u64) -> Result<()> {
         let mask = PathRecordMask::SGID | PathRecordMask::DGID | PathRecordMask::NUMB_PATH;
         let record = PathRecord { sgid: self.gid, dgid, numb_path: 1, ..PathRecord::default() };
         let record = record.to_bytes();
         let mut mad = SaMad::new(Method::GET, PathRecord::ATTR_ID, &record);
         mad.sa.component_mask = mask.bits();
-        // The answer's number is not looked at: there is one for each question.
+        mad.header.tid = tid;
         Ok(self.file.send_mad(&UserMad {
             agent: self.agent,
             status: 0,

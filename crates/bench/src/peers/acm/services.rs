@@ -13,7 +13,7 @@ use rdmux_acm_client::Client;
 
 use super::load::{Socket, request};
 use super::{TIMEOUT, beside, library};
-use crate::peers::fabrics::{Fabric, Ground, program};
+use crate::peers::fabrics::{Fabric, Ground, HOST, program};
 
 /// How long a service may take until it resolves.
 const START: Duration = Duration::from_secs(60);
@@ -81,14 +81,35 @@ pub(super) struct Stage {
     hosts: Vec<String>,
 }
 
+/// Who manages a subnet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Manager {
+    /// The fabric itself.
+    Own,
+    /// OpenSM, on [`HOST`].
+    OpenSm,
+}
+
 impl Stage {
     /// # Errors
     /// When the fabric or a host does not come up.
-    pub(super) fn new(ground: &Ground, shape: &str, hosts: &[String]) -> Result<Self> {
-        let fabric = ground.fabric(shape.parse()?, true)?;
-        fabric.until_up()?;
+    pub(super) fn new(
+        ground: &Ground,
+        shape: &str,
+        hosts: &[String],
+        manager: Manager,
+    ) -> Result<Self> {
+        let mut fabric = ground.fabric(shape.parse()?, manager == Manager::Own)?;
+        match manager {
+            Manager::Own => fabric.until_up()?,
+            Manager::OpenSm => drop(fabric.opensm(&[])?),
+        }
         let mut this = Self { fabric, hosts: Vec::new() };
         for host in hosts {
+            // OpenSM's is up already, and ends with it.
+            if manager == Manager::OpenSm && host == HOST {
+                continue;
+            }
             this.fabric.rdmux(&["host", "up", host])?;
             this.hosts.push(host.clone());
         }
@@ -180,7 +201,7 @@ impl<S: Service> Pair<S> {
     pub(super) fn new(ground: &Ground, names: u32) -> Result<Self> {
         let hosts: Vec<_> =
             Ours::HOSTS.iter().chain(&Debian::HOSTS).map(|h| (*h).to_owned()).collect();
-        Self::start(Rc::new(Stage::new(ground, "switch:4", &hosts)?), names)
+        Self::start(Rc::new(Stage::new(ground, "switch:4", &hosts, Manager::Own)?), names)
     }
 
     /// On the fabric of another pair.
