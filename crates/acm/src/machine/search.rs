@@ -47,9 +47,9 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Whether it goes on although nobody waits.
+    /// Whether it goes on also when nobody waits any more.
     pub(super) fn is_kept(&self, now: Time) -> bool {
-        self.first == NONE && self.keep_until.0 > now.0.saturating_add(1)
+        self.keep_until.0 > now.0.saturating_add(1)
     }
 
     /// Whether somebody wants to know, or it serves another purpose.

@@ -25,7 +25,7 @@ impl Machine {
         self.pump(now, endpoint, io);
     }
 
-    /// Has a search that waits to be sent end when it has been kept long enough, unless somebody waits for it, whose own time ends.
+    /// Has a search that waits to be sent end when it has been kept long enough. Where it is not kept, the time of those who wait for it ends.
     pub(super) fn keep(&mut self, now: Time, at: u32) {
         if let Some(search) = self.searches.get_mut(at as usize)
             && search.stage == Stage::Queued

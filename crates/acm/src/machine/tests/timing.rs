@@ -185,9 +185,32 @@ fn cancelled_requests_send_nothing() {
         net.ask(0, Dest::Address(name(n)));
     }
     net.with(0, |machine, _, _| machine.remove_client(CLIENT));
+    // What was not sent is forgotten at once.
+    assert_eq!(net.hosts[0].machine.open(), (0, net.sent()));
     net.pass(100 * SECOND);
     assert!(net.sent() <= 3, "{}", net.sent());
     assert_eq!(net.hosts[0].machine.open(), (0, 0));
+}
+
+#[test]
+fn search_that_cannot_be_sent_ends_when_nobody_waits_and_it_was_kept_long_enough() {
+    let mut net = Net::new(1, &acm());
+    net.hosts[0].io.is_full = true;
+    let request = |no_delay, seconds| {
+        let (dest, timeout) = (Dest::Address(name(5)), Some(SECOND * seconds));
+        Request { source: None, dest, no_delay, timeout }
+    };
+    for gives_up in [false, true] {
+        let id = net.request(0, &request(false, 1));
+        net.request(0, &request(true, 3));
+        if gives_up {
+            net.with(0, |machine, _, _| machine.cancel(CLIENT, id));
+        }
+        net.pass(2 * SECOND);
+        assert_eq!(net.hosts[0].machine.open(), (0, 1), "{gives_up}");
+        net.pass(2 * SECOND);
+        assert_eq!(net.hosts[0].machine.open(), (0, 0), "{gives_up}");
+    }
 }
 
 #[test]
