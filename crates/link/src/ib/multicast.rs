@@ -18,6 +18,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rdmux_wire::{Gid, Guid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::RecvFlags;
 use socket2::SockAddr;
 
@@ -76,8 +78,10 @@ pub fn probe(wire: &IbWire) -> Result<(), OpenError> {
     received(heard.port()).map_err(fail("hear a multicast group"))
 }
 
-/// Takes one datagram, which is there already: the loopback interface delivers while it sends.
+/// Takes one datagram. The loopback interface mostly delivers while it sends, and on a busy machine a little later.
 fn received(port: &UdpPort) -> io::Result<()> {
+    let soon = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    retry_on_intr(|| poll(&mut [PollFd::new(port, PollFlags::IN)], Some(&soon)))?;
     rustix::net::recv(port, &mut [0_u8; HEADER], RecvFlags::DONTWAIT)?;
     Ok(())
 }
