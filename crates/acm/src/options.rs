@@ -145,7 +145,7 @@ impl Options {
     }
 
     /// How many requests may come at once, so that receivers have buffers to spare: twice as many do if the subnet's size is not known.
-    pub(crate) fn at_once(&self) -> u64 {
+    pub fn at_once(&self) -> u64 {
         u64::from(self.recv_depth / 4).max(1)
     }
 

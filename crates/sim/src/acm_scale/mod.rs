@@ -3,7 +3,8 @@
 //!
 //! Not every endpoint of a large subnet is simulated: [`Setup::sample`] of them are, with the whole machine and a cache of all endpoints each.
 //! Every one stands for as many others as there are for it, the crowd. What it sends its crowd sends too, each member from its own address and to
-//! its own destination, a little later: the pause since the sampled endpoint before is filled. A crowd answers what is asked of its members. With
+//! its own destination, a little later: the pause since the sampled endpoint before is filled. Only whether it sends at once when all begin, chance
+//! decides for each member. A crowd answers what is asked of its members. With
 //! a sample of all endpoints there is no crowd, and nothing is approximated but the network.
 //!
 //! The network loses each delivery with the same chance, of joins and their answers, too, takes 5 us, and hands datagrams to receivers that have
@@ -13,6 +14,7 @@
 //! A client that is told that nobody has what it asked for asks again after a pause.
 
 mod administration;
+mod crowd;
 mod node;
 mod outcome;
 mod plot;
@@ -157,6 +159,18 @@ mod tests {
             );
             assert_eq!((all.overflows, some.overflows), (0, 0));
             assert_eq!(some.wrong + all.wrong, 0);
+        }
+    }
+
+    #[test]
+    fn small_samples_do_not_differ_for_who_of_them_begins() {
+        for seed in 1..=8 {
+            // Of the sample one sends at once, on average.
+            let setup = Setup { endpoints: 2048, sample: 64, recv_depth: 128, ..Setup::default() };
+            let outcome = run(&Setup { seed, ..setup });
+            assert_eq!((outcome.resolved, outcome.wrong), (64 * 2047, 0));
+            assert_eq!(outcome.overflows, 0, "{outcome:?}");
+            assert!(outcome.requests_per_endpoint < 1.5, "{outcome:?}");
         }
     }
 

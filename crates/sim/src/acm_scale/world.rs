@@ -11,6 +11,7 @@ use rdmux_wire::sa::McMemberRecord;
 use super::Setup;
 use super::administration::Administration;
 use super::cpu_time;
+use super::crowd::Crowd;
 use super::node::{ENDPOINT, Node, address_of, endpoint_at, endpoint_of, peer_of};
 use super::outcome::{Counts, Outcome};
 use crate::agenda::Agenda;
@@ -53,6 +54,7 @@ pub(super) struct World {
     agenda: Agenda<Event>,
     rng: ChaCha8Rng,
     nodes: Vec<Node>,
+    crowd: Crowd,
     administration: Administration,
     /// The groups that requests say, and the one that responses choose: all endpoints are equal.
     groups: Groups,
@@ -64,6 +66,7 @@ impl World {
     pub(super) fn new(setup: Setup) -> Self {
         let weight = setup.weight();
         Self {
+            crowd: Crowd::new(&setup),
             setup,
             agenda: Agenda::beginning_at(START),
             rng: ChaCha8Rng::seed_from_u64(setup.seed),
@@ -86,9 +89,7 @@ impl World {
         while self.nodes.iter().any(|node| !node.has_joined) && self.step() {}
         self.counts.joined = self.agenda.now();
         self.last_request = self.agenda.now();
-        for at in 0..self.nodes.len() {
-            self.ask(at);
-        }
+        self.begin();
         let all = self.setup.endpoints - 1;
         let mut open = self.nodes.len();
         while open > 0 && self.step() {
@@ -131,6 +132,19 @@ impl World {
 
     pub(super) fn outcome(&self) -> Outcome {
         Outcome::new(&self.setup, &self.counts, &self.nodes, self.administration.datagrams)
+    }
+
+    /// All want paths to all others.
+    fn begin(&mut self) {
+        let at_once = self.nodes[0].machine.options().at_once();
+        for from in self.crowd.begin(at_once, &mut self.rng) {
+            let dest = (from + 1) % self.setup.endpoints;
+            self.agenda.after(LATENCY, Event::Request { from, dest, tid: 0 });
+        }
+        for at in 0..self.nodes.len() {
+            self.ask(at);
+        }
+        self.crowd.has_begun();
     }
 
     fn ask(&mut self, at: usize) {
@@ -301,10 +315,11 @@ impl World {
         let gap = u64::try_from(gap.as_nanos()).unwrap_or(0);
         self.last_request = now;
         self.agenda.after(LATENCY, Event::Request { from: endpoint, dest, tid });
-        for nth in 1..self.setup.weight() {
+        let hops = dest + self.setup.endpoints - endpoint;
+        for from in self.crowd.send_with(endpoint) {
             let late = Duration::from_nanos(self.rng.random_range(0..=gap));
-            let dest = (dest + nth) % self.setup.endpoints;
-            self.agenda.after(LATENCY + late, Event::Request { from: endpoint + nth, dest, tid });
+            let dest = (from + hops) % self.setup.endpoints;
+            self.agenda.after(LATENCY + late, Event::Request { from, dest, tid });
         }
     }
 }
