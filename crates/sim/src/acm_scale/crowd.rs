@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn each_member_sends_its_first_request_once_whoever_began() {
+    fn every_member_sends_its_first_request_exactly_once() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut crowd = crowd(1024, 128);
         let mut sent = crowd.begin(256, &mut rng);
