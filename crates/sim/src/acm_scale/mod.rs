@@ -3,9 +3,9 @@
 //!
 //! Not every endpoint of a large subnet is simulated: [`Setup::sample`] of them are, with the whole machine and a cache of all endpoints each.
 //! Every one stands for as many others as there are for it, the crowd. What it sends its crowd sends too, each member from its own address and to
-//! its own destination, a little later: the pause since the sampled endpoint before is filled. Only whether it sends at once when all begin, chance
-//! decides for each member. A crowd answers what is asked of its members. With
-//! a sample of all endpoints there is no crowd, and nothing is approximated but the network.
+//! its own destination, a little later: the pause since the sampled endpoint before is filled. Only whether it sends
+//! at once when all begin is decided by chance for each member. A crowd answers what is asked of its members. With a sample of all endpoints there is
+//! no crowd, and nothing is approximated but the network.
 //!
 //! The network loses each delivery with the same chance, of joins and their answers, too, takes 5 us, and hands datagrams to receivers that have
 //! [`recv_depth`](rdmux_acm::Options::recv_depth) buffers, free one in [`Setup::service_time`], and stop for
