@@ -1,6 +1,8 @@
 //! What the tests share: hosts of their own.
 #![allow(dead_code, reason = "no test uses all of it")]
 
+use std::thread;
+
 use rdmux::umad::sm::{self, Attribute, PortInfo};
 use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Fabric, Method, MgmtClass, Port};
@@ -60,7 +62,8 @@ pub(crate) fn with_two_ports(fabrics: [&Fabric; 2], host: &str) -> Context {
     context
 }
 
-/// Disables a port's link, as `ibportstate -D 0 PORT disable` does.
+/// Disables a port's link, as `ibportstate -D 0 PORT disable` does, and waits until the device knows: packets from a port to itself
+/// pass until then.
 pub(crate) fn disable(context: &Context, number: u8) {
     let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
     let mut client = Port::open(context, number).unwrap().client(&agent).unwrap();
@@ -71,4 +74,7 @@ pub(crate) fn disable(context: &Context, number: u8) {
     let mut set = smp(Method::SET);
     set.set_attribute(&Attribute::PortInfo(info));
     client.ask_smp(&Address::directed(), &set).unwrap();
+    while context.query_port_number(number).unwrap().state != PortState::Down {
+        thread::yield_now();
+    }
 }
