@@ -5,7 +5,7 @@ mod processes;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use processes::{ALL, DIR, End, Peer, ROLE, all_lengths, command, lengths, pattern, sum};
 use rdmux::{Ah, Context, DeviceKind, Lid, MigState, PortState, RemoteMr, SendWr, WcStatus};
@@ -19,6 +19,7 @@ use rdmux_host::{HostName, RuntimeDir};
 use rdmux_runtime::UserDir;
 use rdmux_subnet::topology::Shape;
 use rdmux_testing::temp_dir;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const HOST_RINGS: &str = "RDMUX_HOST_RINGS";
 /// How many ports hosts have.
@@ -85,9 +86,16 @@ impl Host {
         Self(child)
     }
 
-    fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
-        assert!(sent.unwrap().success());
+    /// Stops it, and returns when none of its threads runs any more.
+    fn stop(&self) {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, Signal::STOP).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped());
+    }
+
+    fn go_on(&self) {
+        kill_process(Pid::from_child(&self.0), Signal::CONT).unwrap();
     }
 }
 
@@ -338,9 +346,9 @@ fn stopped() {
     let hosts = ["a", "b"].map(Host::up);
     let end = End::on(active());
     let mut peer = Peer::spawn(command("peer").env("RDMUX_HOST", "b"));
-    hosts[1].signal("-STOP");
+    hosts[1].stop();
     peer.connect_us(&end);
-    hosts[1].signal("-CONT");
+    hosts[1].go_on();
     peer.connect_it(&end, ALL);
     assert!(!end.qp.is_same_host());
     assert_eq!(peer.ask("near"), "false");
