@@ -7,7 +7,9 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use processes::{ALL, DIR, End, Peer, ROLE, all_lengths, command, lengths, pattern, sum};
+use processes::{
+    ALL, DIR, End, Peer, ROLE, all_lengths, command, go_on, lengths, pattern, stop, sum,
+};
 use rdmux::{Ah, Context, DeviceKind, Lid, MigState, PortState, RemoteMr, SendWr, WcStatus};
 use rdmux_fabric::client::{ConnectOptions, admin};
 use rdmux_fabric::proto::{End as NodeEnd, NodeView};
@@ -19,7 +21,6 @@ use rdmux_host::{HostName, RuntimeDir};
 use rdmux_runtime::UserDir;
 use rdmux_subnet::topology::Shape;
 use rdmux_testing::temp_dir;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const HOST_RINGS: &str = "RDMUX_HOST_RINGS";
 /// How many ports hosts have.
@@ -84,18 +85,6 @@ impl Host {
         let said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(said.into_iter().any(|line| line.contains("SAYS up")), "host {name} is not up");
         Self(child)
-    }
-
-    /// Stops it, and returns when none of its threads runs any more.
-    fn stop(&self) {
-        let pid = Pid::from_child(&self.0);
-        kill_process(pid, Signal::STOP).unwrap();
-        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
-        assert!(status.stopped());
-    }
-
-    fn go_on(&self) {
-        kill_process(Pid::from_child(&self.0), Signal::CONT).unwrap();
     }
 }
 
@@ -346,9 +335,9 @@ fn stopped() {
     let hosts = ["a", "b"].map(Host::up);
     let end = End::on(active());
     let mut peer = Peer::spawn(command("peer").env("RDMUX_HOST", "b"));
-    hosts[1].stop();
+    stop(&hosts[1].0);
     peer.connect_us(&end);
-    hosts[1].go_on();
+    go_on(&hosts[1].0);
     peer.connect_it(&end, ALL);
     assert!(!end.qp.is_same_host());
     assert_eq!(peer.ask("near"), "false");

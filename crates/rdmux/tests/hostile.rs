@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use processes::{ALL, End, LONG, Peer, ROLE, bytes, hex, in_a_process, pattern, sum};
+use processes::{ALL, End, LONG, Peer, ROLE, bytes, hex, in_a_process, pattern, stop, sum};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use rdmux::{Endpoint, Mr, Qpn, RemoteMr, Rkey, SendWr, WcStatus};
@@ -23,7 +23,6 @@ use rdmux_link::{PeerBell, Producer};
 use rdmux_verbs::control::{Control, DeviceKind, RingEnd, RingPeer, slot_of};
 use rustix::fs::OFlags;
 use rustix::net::{SendFlags, Shutdown};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// Not a test, but what the processes of the others do.
 #[test]
@@ -412,10 +411,7 @@ fn stalled() {
     let mut peer = forger(&end);
     let (near, more) = (end.pd.alloc(4096, ALL).unwrap(), end.pd.alloc(4096, ALL).unwrap());
     peer.ask("enter");
-    let pid = Pid::from_child(&peer.child);
-    kill_process(pid, Signal::STOP).unwrap();
-    let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
-    assert!(status.stopped());
+    stop(&peer.child);
     std::thread::scope(|scope| {
         scope.spawn(|| honest.check());
         near.into_vec().unwrap();

@@ -21,6 +21,7 @@ use rdmux_host::client::admin;
 use rdmux_host::service::{Service, ServiceOptions};
 use rdmux_host::{HostError, HostName, RuntimeDir};
 use rdmux_testing::temp_dir;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 pub(crate) const ROLE: &str = "RDMUX_TEST_ROLE";
 pub(crate) const DIR: &str = "RDMUX_RUNTIME_DIR";
@@ -29,6 +30,19 @@ pub(crate) const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 pub(crate) const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 pub(crate) const LONG: usize = 8 << 20;
+
+/// Stops a child, and returns when none of its threads runs any more.
+pub(crate) fn stop(child: &Child) {
+    let pid = Pid::from_child(child);
+    kill_process(pid, Signal::STOP).unwrap();
+    let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+    assert!(status.stopped());
+}
+
+/// Lets a child go on that was stopped.
+pub(crate) fn go_on(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::CONT).unwrap();
+}
 
 /// A host, and on it the process of a role.
 pub(crate) fn in_a_process(role: &str) {
