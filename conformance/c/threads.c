@@ -353,6 +353,54 @@ static struct rdma_cm_id *take(struct rdma_event_channel *events, enum rdma_cm_e
 	return id;
 }
 
+struct destroyer {
+	struct ibv_qp *qp;
+	_Atomic int tid;
+};
+
+static void *destroy(void *argument)
+{
+	struct destroyer *destroyer = argument;
+
+	destroyer->tid = (int)syscall(SYS_gettid);
+	EQUAL(ibv_destroy_qp(destroyer->qp), 0);
+	return NULL;
+}
+
+/* Whoever destroys what an event is about waits until it is acknowledged, and the event names what is there until then: freed memory would
+ * be overwritten. */
+static void a_queue_pair_stays_until_its_event_is_acknowledged(void)
+{
+	struct ibv_async_event event;
+	struct destroyer destroyer = { 0 };
+	struct ibv_qp *pair[2];
+	pthread_t thread;
+	struct fixture f;
+	uint32_t number;
+
+	open_fixture(&f);
+	connected_pair(&f, pair);
+	/* The responder refuses the key, and says so to whoever has its queue pair. */
+	EQUAL(write_bytes(&f, pair[0], f.memory, f.mr, f.memory, ~f.mr->rkey, 8),
+	      IBV_WC_REM_ACCESS_ERR);
+	EQUAL(ibv_get_async_event(f.device, &event), 0);
+	CHECK(event.element.qp == pair[1]);
+	number = pair[1]->qp_num;
+	pair[1]->qp_context = &f;
+	destroyer.qp = pair[1];
+	mallopt(M_PERTURB, 0xa5);
+	EQUAL(pthread_create(&thread, NULL, destroy, &destroyer), 0);
+	while (!destroyer.tid || !is_asleep(destroyer.tid))
+		sched_yield();
+	CHECK(event.element.qp->context == f.device && event.element.qp->qp_context == &f);
+	EQUAL(event.element.qp->qp_num, number);
+	ibv_ack_async_event(&event);
+	EQUAL(pthread_join(thread, NULL), 0);
+	mallopt(M_PERTURB, 0);
+	EQUAL(ibv_destroy_qp(pair[0]), 0);
+	close_fixture(&f);
+}
+
 /* From listening to the end of a connection, on the context that all ids of a process share. */
 static void connect_once(struct sockaddr *address, uint16_t *port)
 {
@@ -419,6 +467,7 @@ static const struct test tests[] = {
 	TEST(a_channel_goes_while_it_waits),
 	TEST(a_channel_goes_before_it_waits),
 	TEST(a_channel_goes_while_events_are_taken),
+	TEST(a_queue_pair_stays_until_its_event_is_acknowledged),
 	TEST(connections_from_all),
 };
 

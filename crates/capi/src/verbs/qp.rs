@@ -271,14 +271,13 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(ptr: *mut ibv_qp) -> c_int {
         if qp.groups.load(Ordering::Acquire) != 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: a destroyed queue pair is not used any more. The waiting comes while the rest of the object still
-        // is there: until then, events name it.
-        let Qp { public: _public, opened: _opened, end, groups: _, ext: _ext, needs: _needs } =
-            *unsafe { Qp::take(ptr) };
-        match end {
-            End::Own(qp) => qp.destroy(),
-            End::Target(target) => target.destroy(),
+        // Events that the program has name the object until they are acknowledged.
+        match &qp.end {
+            End::Own(qp) => qp.quiesce(),
+            End::Target(target) => target.quiesce(),
         }
+        // SAFETY: a destroyed queue pair is not used any more.
+        drop(unsafe { Qp::take(ptr) });
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 //! Queue pairs (`ibv_create_qp(3)`, `ibv_modify_qp(3)`, `ibv_post_send(3)`).
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use parking_lot::Mutex;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType};
@@ -45,6 +45,8 @@ pub struct Qp {
     pd: Pd,
     init: QpInit,
     groups: Mutex<Vec<Gid>>,
+    /// Whether the device has it no more.
+    closed: Once,
     _permit: Permit,
 }
 
@@ -80,7 +82,8 @@ impl Qp {
         init.send_cq.core.add_user();
         init.recv_cq.core.add_user();
         device.insert_qp(&core);
-        Ok(Self { core, pd: pd.clone(), init, groups: Mutex::default(), _permit: permit })
+        let (groups, closed) = (Mutex::default(), Once::new());
+        Ok(Self { core, pd: pd.clone(), init, groups, closed, _permit: permit })
     }
 
     /// Posts a send. It is on its way when this returns, as far as the window and the link let it.
@@ -211,18 +214,25 @@ impl Qp {
         self.core.identity.unacked.ack(1);
     }
 
-    /// Destroys the queue pair, and then waits until the events that the program took are
-    /// acknowledged: none can come any more.
-    pub fn destroy(self) {
-        let core = self.core.clone();
-        drop(self);
-        core.identity.unacked.wait();
+    /// Takes the queue pair out of its device, for good, and then waits until the events that the program took are acknowledged: none
+    /// can come any more. What the program has under the queue pair's context has to stay until then, as events name it.
+    pub fn quiesce(&self) {
+        self.close();
+        self.core.identity.unacked.wait();
     }
 
-    /// Withdraws events not yet taken and waits until those taken are acknowledged.
-    pub fn quiesce(&self) {
-        self.device().events().withdraw(|e| e.is_about_qp(&self.core.identity));
-        self.core.identity.unacked.wait();
+    fn close(&self) {
+        self.closed.call_once(|| {
+            let device = self.device();
+            for mgid in self.groups.lock().drain(..) {
+                if let Err(error) = device.engine().detach(device, &self.core, mgid) {
+                    tracing::debug!(qpn = %self.core.qpn, %mgid, %error, "left no group");
+                }
+            }
+            device.drain();
+            device.remove_qp(&self.core);
+            device.events().withdraw(|e| e.is_about_qp(&self.core.identity));
+        });
     }
 }
 
@@ -276,15 +286,7 @@ impl Drop for Posting<'_> {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        let device = self.device().clone();
-        for mgid in self.groups.get_mut().drain(..) {
-            if let Err(error) = device.engine().detach(&device, &self.core, mgid) {
-                tracing::debug!(qpn = %self.core.qpn, %mgid, %error, "left no group");
-            }
-        }
-        device.drain();
-        device.remove_qp(&self.core);
-        device.events().withdraw(|e| e.is_about_qp(&self.core.identity));
+        self.close();
         self.init.send_cq.core.remove_user();
         self.init.recv_cq.core.remove_user();
     }

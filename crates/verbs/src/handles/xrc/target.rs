@@ -1,6 +1,6 @@
 //! Targets: XRC receive queue pairs, as a process holds them by handle (`ibv_open_qp(3)`).
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use rdmux_transport::attr::{AttrMask, QpAttr};
 use rdmux_wire::Qpn;
@@ -18,6 +18,8 @@ use crate::objects::xrc::target::TargetCore;
 pub struct Target {
     core: Arc<TargetCore>,
     domain: Use,
+    /// Whether it was let go.
+    closed: Once,
 }
 
 impl Target {
@@ -49,7 +51,7 @@ impl Target {
     fn held(domain: &Xrcd, qpn: Qpn, context: u64) -> Self {
         let core = Arc::new(TargetCore { qpn, context, unacked: Unacked::default() });
         domain.device().xrc().opened(&core);
-        Self { core, domain: domain.in_use() }
+        Self { core, domain: domain.in_use(), closed: Once::new() }
     }
 
     /// Changes attributes and state, for everybody who holds it.
@@ -91,25 +93,31 @@ impl Target {
         self.core.unacked.ack(1);
     }
 
-    /// Lets go of the handle, and then waits until the events that the program took are acknowledged.
-    pub fn destroy(self) {
-        let core = self.core.clone();
-        drop(self);
-        core.unacked.wait();
+    /// Lets go of the handle, for good, and then waits until the events that the program took are acknowledged. What the program has
+    /// under the handle's context has to stay until then, as events name it.
+    pub fn quiesce(&self) {
+        self.close();
+        self.core.unacked.wait();
+    }
+
+    fn close(&self) {
+        self.closed.call_once(|| {
+            let device = self.device();
+            let request = XrcRequest::LetGo {
+                domain: self.domain().id(),
+                qpn: self.core.qpn,
+                hold: Hold::Handle,
+            };
+            // Where the service is gone, so is the target.
+            let _ = device.ask_hub(&request, None, "let go of an XRC receive queue pair");
+            device.xrc().closed(&self.core);
+            device.events().withdraw(|e| e.is_about_target(&self.core));
+        });
     }
 }
 
 impl Drop for Target {
     fn drop(&mut self) {
-        let device = self.device().clone();
-        let request = XrcRequest::LetGo {
-            domain: self.domain().id(),
-            qpn: self.core.qpn,
-            hold: Hold::Handle,
-        };
-        // Where the service is gone, so is the target.
-        let _ = device.ask_hub(&request, None, "let go of an XRC receive queue pair");
-        device.xrc().closed(&self.core);
-        device.events().withdraw(|e| e.is_about_target(&self.core));
+        self.close();
     }
 }
