@@ -200,9 +200,8 @@ impl<'a> Bound<'a> {
         let timeout = driven.machine.poll_timeout();
         driven.path.update_in_flight(timeout.is_some(), || driven.machine.unacknowledged());
         if let Some(at) = timeout
-            && driven.armed.is_none_or(|armed| at < armed)
+            && driven.armed.needs(at)
         {
-            driven.armed = Some(at);
             engine.arm(at, self.core.qpn);
         }
         self.core.owed.note(driven.machine.wants_ack())

@@ -401,9 +401,11 @@ impl Engine {
     }
 
     fn run_timers(&self, device: &Arc<Device>, table: &Table<'_>, now: Time) {
-        while let Some((_, qpn)) = self.timers.take_due(now) {
+        while let Some((at, qpn)) = self.timers.take_due(now) {
             with_qp(device, table, qpn, |bound| {
-                bound.driven().armed = None;
+                if !bound.driven().armed.came_up(at) {
+                    return;
+                }
                 if bound.machine().poll_timeout().is_some_and(|at| at <= now) {
                     bound.run(|machine, env| machine.handle_timeout(now, env));
                     bound.transmit();

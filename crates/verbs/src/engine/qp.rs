@@ -7,11 +7,12 @@ use parking_lot::Mutex;
 use rdmux_transport::attr::{
     AddressVector, AttrMask, QpAttr, QpCaps, QpState, QpType, TransportType,
 };
-use rdmux_transport::{QpInit as MachineInit, Time, is_privileged};
+use rdmux_transport::{QpInit as MachineInit, is_privileged};
 use rdmux_wire::Qpn;
 
 use super::drive::Bound;
 use super::machine::Machine;
+use super::timers::Armed;
 use super::wire::Path;
 use super::wire::short::SentFrom;
 use crate::engine::device::{Device, PORT};
@@ -67,8 +68,8 @@ pub(crate) struct Driven {
     pub(crate) path: Path,
     /// Whether some milliseconds are nothing to any of its timers.
     pub(crate) coarse_clock: bool,
-    /// The timer that the engine holds for this queue pair, if any.
-    pub(crate) armed: Option<Time>,
+    /// What the engine's timers have for this queue pair.
+    pub(crate) armed: Armed,
     /// Whether the engine's list of queue pairs with something to send has it.
     pub(crate) queued: bool,
     /// The region that it last sent from.
@@ -130,7 +131,7 @@ impl QpCore {
                 machine: Machine::new(transport, machine),
                 path: Path::None,
                 coarse_clock: false,
-                armed: None,
+                armed: Armed::default(),
                 queued: false,
                 sent_from: SentFrom::default(),
             }),

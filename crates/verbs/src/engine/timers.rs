@@ -1,12 +1,14 @@
 //! Which queue pair wants to be woken when.
 //!
-//! A queue pair has at most one entry. When its timer moves to a later time the entry stays and is
-//! looked at again when it comes up: a message that is acknowledged in time costs nothing here.
+//! When a queue pair's timer moves to a later time its entry stays and is looked at again when it comes up: a message that is
+//! acknowledged in time costs nothing here. When it moves to an earlier one there is one entry more, and the queue pair
+//! remembers that it has the later one, too ([`Armed`]), so that it makes no third one for a time after that.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrayvec::ArrayVec;
 use parking_lot::Mutex;
 use rdmux_transport::Time;
 use rdmux_wire::Qpn;
@@ -55,6 +57,39 @@ impl Timers {
     }
 }
 
+/// A queue pair's entries, the earliest last.
+#[derive(Debug, Default)]
+pub(crate) struct Armed(ArrayVec<Time, 4>);
+
+impl Armed {
+    /// Whether the queue pair needs one more entry to be looked at in time. It is to be made then.
+    #[inline]
+    pub(crate) fn needs(&mut self, at: Time) -> bool {
+        let needs = self.0.last().is_none_or(|earliest| at < *earliest);
+        if needs {
+            self.add(at);
+        }
+        needs
+    }
+
+    fn add(&mut self, at: Time) {
+        if self.0.is_full() {
+            // The latest is forgotten, and says nothing when it comes up.
+            self.0.remove(0);
+        }
+        self.0.push(at);
+    }
+
+    /// An entry has come up. False if it is one that was forgotten.
+    pub(crate) fn came_up(&mut self, at: Time) -> bool {
+        let is_known = self.0.last() == Some(&at);
+        if is_known {
+            self.0.pop();
+        }
+        is_known
+    }
+}
+
 /// Says whether what arrived before a timer was due has been taken in. A thread that did not run for some time finds more
 /// than a round takes, and the answer that a timer waits for may be the last of it.
 #[derive(Debug, Default)]
@@ -89,6 +124,39 @@ mod tests {
         let put_off = (0..1000).take_while(|_| !backlog.is_taken_in(8, 8)).count();
         assert_eq!(put_off, 64);
         assert!(!backlog.is_taken_in(8, 8));
+    }
+
+    /// The peer has no receive: each request is to be answered at L, and is refused until S, again and again.
+    #[test]
+    fn entries_do_not_pile_up_when_a_timer_goes_back_and_forth() {
+        let (timers, mut armed) = (Timers::new(), Armed::default());
+        let need = |armed: &mut Armed, at: u64| {
+            if armed.needs(Time(at)) {
+                timers.arm(Time(at), Qpn::new(1));
+            }
+        };
+        let (mut most, mut looked_at) = (0, 0);
+        for now in (0..1_000_000).step_by(640) {
+            while let Some((at, _)) = timers.take_due(Time(now)) {
+                looked_at += u32::from(armed.came_up(at));
+            }
+            need(&mut armed, now + 67_000);
+            need(&mut armed, now + 640);
+            most = most.max(timers.heap.lock().len());
+        }
+        assert_eq!(most, 2);
+        assert!(looked_at >= 1_000_000 / 640 - 1, "{looked_at}");
+    }
+
+    #[test]
+    fn entries_that_were_forgotten_say_nothing() {
+        let mut armed = Armed::default();
+        for at in (1..=6).rev() {
+            assert!(armed.needs(Time(at)) && !armed.needs(Time(at)) && !armed.needs(Time(at + 1)));
+        }
+        let told = [1, 1, 2, 3, 4, 5, 6].map(|at| armed.came_up(Time(at)));
+        assert_eq!(told, [true, false, true, true, true, false, false]);
+        assert!(armed.needs(Time(9)));
     }
 
     #[test]
