@@ -43,6 +43,10 @@ impl Qp {
             // The program has seen what is owed an ACK, and may end because it has.
             self.flush_ack(now, env);
         }
+        if (from, to) == (QpState::Rts, QpState::Sqd) {
+            // What an earlier transition asked for is done.
+            self.attr.en_sqd_async_notify = false;
+        }
         self.copy_attributes(attr, mask);
         self.act(from, to, link, env);
         self.change_migration(now, attr, mask, env);

@@ -217,10 +217,7 @@ impl Qp {
             1.. => return self.ahead(now, packet, row, env),
             _ => return self.behind(packet, row, env),
         }
-        if self.state == QpState::Rtr && !self.established {
-            self.established = true;
-            env.event(QpEvent::CommEst);
-        }
+        self.establish(env);
         match self.execute(now, packet, load, row, env) {
             Ok(()) if self.resp.reorder.is_empty() => {}
             Ok(()) => self.catch_up(now, env),
@@ -237,6 +234,15 @@ impl Qp {
                 self.nak(now, psn, Syndrome::Nak(NakCode::PsnSequence), env);
             }
             Err(Refusal::Fault(fault)) => self.fail_responder(now, psn, fault, env),
+        }
+    }
+
+    /// A packet is in order. The first one in RTR tells that the peer is connected, whose RTU may be lost.
+    #[inline]
+    pub(crate) fn establish<E: Env>(&mut self, env: &mut E) {
+        if self.state == QpState::Rtr && !self.established {
+            self.established = true;
+            env.event(QpEvent::CommEst);
         }
     }
 

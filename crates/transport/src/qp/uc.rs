@@ -21,6 +21,7 @@ impl Qp {
             }
             self.resp.expect(packet.bth.psn);
         }
+        self.establish(env);
         let load = packet.payload;
         if !load.has_right_length(row.starts, row.ends, self.mtu, packet.bth.pad) {
             self.resp.abandon_message();

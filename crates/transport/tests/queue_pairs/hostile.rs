@@ -128,3 +128,41 @@ fn a_response_of_the_wrong_kind_or_length_fails_the_request() {
         }
     }
 }
+
+/// The response acknowledges what precedes the request that fails here, whose memory is wrong. Nothing waits for a response any more then,
+/// and where the oldest request was there lies one that is long done.
+#[test]
+fn response_to_a_request_that_has_failed_here_touches_nothing() {
+    for (opcode, done) in [
+        (
+            Opcode::RC_ATOMIC_ACKNOWLEDGE,
+            SendOp::FetchAdd { remote_addr: 0, rkey: Rkey(KEY), add: 1 },
+        ),
+        (Opcode::RC_READ_RESPONSE_ONLY, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }),
+    ] {
+        let mut p = Pair::new(QpType::Rc);
+        let write = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
+        p.a.send(0, done, 64, 8);
+        for wr_id in 1..14 {
+            p.a.send(wr_id, write, 0, 8);
+        }
+        p.run();
+        assert_eq!(p.a.w.completions.len(), 14);
+        p.a.w.completions.clear();
+        p.a.w.memory.bytes[64..72].fill(7);
+        p.a.send(14, write, 0, 8);
+        let half_wrong = [sge(0, 1024), Sge { addr: 0, length: 8, lkey: Lkey(1) }];
+        p.a.post(15, write, &half_wrong, SendFlags::SIGNALED);
+        p.a.poll(p.now);
+        assert!(p.a.w.completions.is_empty(), "the one before is on its way");
+        let mut bytes =
+            Bth::new(opcode, Qpn::new(1), attributes(1, 2).sq_psn.add(15)).to_bytes().to_vec();
+        bytes.resize(12 + 4 + 8, 0);
+        p.a.feed(p.now, &bytes, 2);
+        p.a.poll(p.now);
+        let expected = [(14, WcStatus::Success), (15, WcStatus::LocProtErr)];
+        assert_eq!(p.a.w.statuses(), expected, "{opcode}");
+        assert_eq!(p.a.w.memory.bytes[64..72], [7; 8], "{opcode}");
+        assert_eq!(p.a.qp.state(), QpState::Err);
+    }
+}

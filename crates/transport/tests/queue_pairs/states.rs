@@ -140,6 +140,19 @@ fn sqd_finishes_what_was_begun_and_holds_the_rest() {
     assert_eq!(p.a.w.statuses(), [(2, OK), (3, OK)]);
 }
 
+/// Who wants to be told says so with each transition.
+#[test]
+fn sqd_tells_only_who_asks_each_time() {
+    let mut p = Pair::new(QpType::Rc);
+    let sqd = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..attributes(1, 2) };
+    for (mask, events) in [(AttrMask::EN_SQD_ASYNC_NOTIFY, 1), (AttrMask::empty(), 0)] {
+        modify(&mut p.a, &sqd, AttrMask::STATE | mask).unwrap();
+        assert_eq!(p.a.w.events.len(), events);
+        p.a.w.events.clear();
+        p.a.step(&attributes(1, 2), QpState::Rts);
+    }
+}
+
 #[test]
 fn uc_drains_too() {
     let mut p = Pair::new(QpType::Uc);

@@ -123,3 +123,16 @@ fn uc_is_silent_about_what_it_refuses() {
     assert_eq!(p.b.w.statuses(), [(1, OK)]);
     assert_eq!((p.b.qp.state(), p.a.w.statuses().len()), (QpState::Rts, 4));
 }
+
+#[test]
+fn first_packet_of_uc_tells_that_the_peer_is_connected() {
+    let mut p = Pair::down(QpType::Uc, false);
+    p.a.up(&attributes(1, 2));
+    p.b.step(&attributes(2, 1), QpState::Init);
+    p.b.step(&attributes(2, 1), QpState::Rtr);
+    for wr_id in 0..2 {
+        p.a.send(wr_id, SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) }, 0, 8);
+    }
+    p.run();
+    assert_eq!(p.b.w.events, [QpEvent::CommEst]);
+}

@@ -123,7 +123,7 @@ impl Qp {
         psn.diff(self.req.una) >= 0 && psn.diff(self.req.max_sent) < 0
     }
 
-    /// Acknowledges what precedes a response. False if the response cannot be taken now.
+    /// Acknowledges what precedes a response. False if the response cannot be taken now, or not any more.
     fn reach<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) -> bool {
         if !self.is_expected(psn) {
             env.count(Drop::Stale);
@@ -132,6 +132,11 @@ impl Qp {
         if psn != self.req.una && self.acknowledge(now, psn, env) {
             env.count(Drop::Gap);
             self.go_back(now, env);
+            return false;
+        }
+        if self.state == QpState::Err {
+            // What precedes was all that kept a request from failing whose memory is wrong.
+            env.count(Drop::State);
             return false;
         }
         true
