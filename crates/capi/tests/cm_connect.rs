@@ -132,6 +132,33 @@ fn ids_and_events_say_what_the_manual_promises() {
     }
 }
 
+/// The program has not answered yet, and hears of it when it does.
+#[test]
+fn a_request_whose_peer_has_gone_is_told_of_by_no_event() {
+    unsafe {
+        let (server, client) = (Channel::new(), Channel::new());
+        let (listener, port) = server.listener(RDMA_PS_TCP);
+        let mut passive = [null_mut(); 2];
+        for request in &mut passive {
+            let active = client.resolved(RDMA_PS_TCP, port);
+            create_qp(active);
+            ok(rdma_connect(active, &mut conn_param(b"hello")));
+            let event = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+            *request = event.id();
+            event.ack();
+            destroy(active);
+        }
+        // The first peer's rejection came before the second one's request.
+        create_qp(passive[0]);
+        fails(rdma_accept(passive[0], &mut conn_param(b"welcome")), libc::EINVAL);
+        destroy(passive[0]);
+        ok(rdma_destroy_id(passive[1]));
+        ok(rdma_destroy_id(listener));
+        server.destroy();
+        client.destroy();
+    }
+}
+
 #[test]
 fn a_refused_connection_says_why() {
     unsafe {

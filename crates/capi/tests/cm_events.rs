@@ -94,6 +94,31 @@ fn an_id_stays_until_its_events_are_acknowledged() {
 }
 
 #[test]
+fn a_descriptor_is_readable_only_for_ids_that_are_there() {
+    unsafe {
+        let channel = Channel::new();
+        let is_readable = || {
+            let mut poll = libc::pollfd { fd: channel.fd(), events: libc::POLLIN, revents: 0 };
+            libc::poll(&raw mut poll, 1, 0) == 1
+        };
+        let [gone, stays] = [channel.id(RDMA_PS_TCP), channel.id(RDMA_PS_TCP)];
+        for (id, status) in [(gone, 1), (gone, 2), (stays, 3), (gone, 4)] {
+            write(id, status);
+        }
+        channel.event().ack();
+        ok(rdma_destroy_id(gone));
+        assert!(is_readable());
+        let event = channel.event();
+        assert_eq!((event.id(), event.status()), (stays, 3));
+        assert!(!is_readable(), "the last one is of the id that is gone");
+        event.ack();
+        write(stays, 5);
+        ok(rdma_destroy_id(stays));
+        assert!(!is_readable());
+    }
+}
+
+#[test]
 fn threads_share_a_channel() {
     const EACH: c_int = 50;
     unsafe {

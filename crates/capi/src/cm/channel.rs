@@ -24,6 +24,8 @@ pub(super) struct Channel {
     process: &'static Process,
     /// Whether the program destroyed it; for a thread of its that waits all the same.
     destroyed: Arc<AtomicBool>,
+    /// Events of ids or groups that are gone may still be in it.
+    has_lost_ids: AtomicBool,
     /// None when it is destroyed.
     source: Mutex<Option<Arc<EventChannel>>>,
 }
@@ -44,7 +46,13 @@ impl Channel {
         let source = EventChannel::open(process.client()?)?;
         let public = rdma_event_channel { fd: source.as_fd().as_raw_fd() };
         let (destroyed, source) = (Arc::default(), Mutex::new(Some(Arc::new(source))));
-        Ok(Box::new(Self { public: UnsafeCell::new(public), process, destroyed, source }))
+        Ok(Box::new(Self {
+            public: UnsafeCell::new(public),
+            process,
+            destroyed,
+            has_lost_ids: AtomicBool::new(false),
+            source,
+        }))
     }
 
     /// Gives the channel to the program.
@@ -97,6 +105,16 @@ impl Channel {
     /// Whether it was destroyed, for who waits for its events.
     pub(super) fn destroyed(&self) -> Arc<AtomicBool> {
         self.destroyed.clone()
+    }
+
+    /// Whether it may have events of ids or groups that are gone.
+    pub(super) fn has_lost_ids(&self) -> bool {
+        self.has_lost_ids.load(Ordering::Acquire)
+    }
+
+    /// Notes that it may have, or has none.
+    pub(super) fn set_lost_ids(&self, may_have: bool) {
+        self.has_lost_ids.store(may_have, Ordering::Release);
     }
 
     /// Whose ids it tells of.

@@ -87,16 +87,18 @@ pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
         // The parent's. Its locks may have been held when this process was forked.
         return Ok(());
     };
-    // The id may be gone with its channel, or with the service.
-    let others_wait = {
+    // Others may wait for its port, and events that come later would tell of an id that is gone.
+    let waits = {
         let state = id.lock();
-        state.has_known_port || !state.groups.is_empty()
+        state.has_known_port || !state.groups.is_empty() || state.phase.expects_events()
     };
-    let _ = match others_wait {
+    // The id may be gone with its channel, or with the service.
+    let _ = match waits {
         true => client.destroy_id(id.handle).map(drop),
         false => client.destroy_id_soon(id.handle),
     };
     id.process.remove(id.handle);
+    id.drop_stale_events();
     set_event(id, None);
     id.wait_acknowledged(|state| state.unacknowledged > 0);
     // SAFETY: it came from `into_ptr`; events no longer find it, and all that were delivered are back.

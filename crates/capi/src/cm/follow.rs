@@ -30,6 +30,10 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
     if ended && delivered.id().lock().failed {
         return None;
     }
+    if is_of_request(delivered.id(), event.kind) {
+        delivered.id().is_at(Phase::RequestOver);
+        return None;
+    }
     learn(delivered.id(), &event);
     let mut told = Event::new(delivered, event.kind, event.status);
     match event.kind {
@@ -87,6 +91,29 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
         told.set_group_context(context);
     }
     Some(told)
+}
+
+/// Whether an event tells how a request ends that the program has not answered. It hears of that when it answers, as with the reference
+/// implementation.
+fn is_of_request(id: &Id, kind: EventKind) -> bool {
+    use EventKind as E;
+    let ends = matches!(
+        kind,
+        E::Rejected | E::Disconnected | E::Unreachable | E::ConnectError | E::TimewaitExit
+    );
+    ends && matches!(id.lock().phase, Phase::Requested | Phase::RequestOver)
+}
+
+/// Whether an event is of an id or a group that is gone.
+pub(super) fn is_stale(process: &Process, event: &rdmux_cm::Event) -> bool {
+    if event.kind == EventKind::ConnectRequest {
+        return event.listen_id.is_none_or(|listener| !process.knows(listener));
+    }
+    let of_group = matches!(event.kind, EventKind::MulticastJoin | EventKind::MulticastError);
+    match Delivered::by(process, event.id) {
+        None => true,
+        Some(mut delivered) => of_group && !delivered.concerns_group(event.context),
+    }
 }
 
 /// The queue pair of an iWARP connection has its stream before the program learns of the connection.

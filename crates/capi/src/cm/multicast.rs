@@ -167,6 +167,7 @@ pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
     }
     id.wait_acknowledged(held);
     id.change_groups(|groups| groups.retain(|g| g.key != key));
+    id.drop_stale_events();
     left?;
     Ok(())
 }

@@ -19,6 +19,8 @@ pub(super) enum Phase {
     Connecting,
     /// A request that came, and was not answered.
     Requested,
+    /// Likewise, and its peer wants nothing any more.
+    RequestOver,
     Accepting,
     /// Connected, or was.
     Connected,
@@ -27,6 +29,11 @@ pub(super) enum Phase {
 }
 
 impl Phase {
+    /// Whether events may be on their way, about what was asked for or by the peer.
+    pub(super) fn expects_events(self) -> bool {
+        !matches!(self, Self::New | Self::Bound | Self::AddrResolved | Self::RouteResolved)
+    }
+
     /// What an event tells.
     pub(super) fn after(self, event: EventKind) -> Self {
         use EventKind as E;

@@ -140,6 +140,11 @@ impl Process {
         self.ids.lock().remove(&handle);
     }
 
+    /// Whether the program has the id.
+    pub(super) fn knows(&self, handle: IdHandle) -> bool {
+        self.ids.lock().contains_key(&handle)
+    }
+
     /// Hands an id to `f`; none if it was destroyed meanwhile. It lives as long as `f` runs: ids leave the table before
     /// they are freed, and the table is locked.
     pub(super) fn find<R>(

@@ -110,10 +110,21 @@ impl EventChannel {
     /// # Errors
     /// [`HostError::ServiceGone`].
     pub fn try_get_event(&self) -> Result<Option<Event>, HostError> {
+        self.try_get_event_if(|_| true)
+    }
+
+    /// The next event if it is one that is wanted; another one stays. `is_wanted` takes no other event. Never waits.
+    ///
+    /// # Errors
+    /// [`HostError::ServiceGone`].
+    pub fn try_get_event_if(
+        &self,
+        is_wanted: impl FnOnce(&Event) -> bool,
+    ) -> Result<Option<Event>, HostError> {
         let session = &self.client.session;
-        let (event, more) = match self.batch.lock().next(self.socket.as_fd()) {
-            Ok(next) => next,
-            Err(MessageError::WouldBlock) => return Ok(None),
+        let (event, more) = match self.batch.lock().next(self.socket.as_fd(), is_wanted) {
+            Ok(Some(next)) => next,
+            Ok(None) | Err(MessageError::WouldBlock) => return Ok(None),
             Err(MessageError::Decode(e)) => {
                 let why = format!("an event that is {e}");
                 return Err(HostError::Protocol { host: self.client.host().clone(), why });
@@ -134,8 +145,12 @@ impl EventChannel {
 }
 
 impl Batch {
-    /// The next event, and whether others came with it.
-    fn next(&mut self, socket: BorrowedFd<'_>) -> Result<(Event, bool), MessageError> {
+    /// The next event, if it is wanted, and whether others came with it.
+    fn next(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        is_wanted: impl FnOnce(&Event) -> bool,
+    ) -> Result<Option<(Event, bool)>, MessageError> {
         if self.rest.is_empty() {
             self.buf.resize(MAX_EVENTS_MESSAGE, 0);
             let len = socket::peek_bytes(socket, &mut self.buf)?.len();
@@ -143,6 +158,7 @@ impl Batch {
         }
         let decoded = socket::decode_first::<Event>(&self.buf[self.rest.clone()]);
         let (event, more) = match decoded {
+            Ok((event, _)) if !is_wanted(&event) => return Ok(None),
             Ok((event, rest)) => (Ok(event), rest.len()),
             Err(e) => (Err(e), 0),
         };
@@ -150,7 +166,7 @@ impl Batch {
         if more == 0 {
             socket::discard(socket);
         }
-        event.map(|event| (event, more > 0))
+        event.map(|event| Some((event, more > 0)))
     }
 
     /// Gives all that was not taken to `put_back`, some encoded events at a time, and leaves the socket empty. What
