@@ -543,6 +543,7 @@ static void unsupported(void)
 
 static void imports(void)
 {
+	struct ibv_parent_domain_init_attr parent = { 0 };
 	struct ibv_context *import;
 	struct ibv_pd *pd;
 	struct fixture f;
@@ -557,6 +558,12 @@ static void imports(void)
 	CHECK(ibv_import_pd(import, f.pd->handle + 1000) == NULL);
 	CHECK((pd = ibv_import_pd(import, f.pd->handle)) != NULL);
 	EQUAL(pd->handle, f.pd->handle);
+	ibv_unimport_pd(pd);
+	/* A parent domain that goes leaves the domain that it was made of. */
+	parent.pd = f.pd;
+	CHECK((pd = ibv_alloc_parent_domain(f.device, &parent)) != NULL);
+	EQUAL(ibv_dealloc_pd(pd), 0);
+	CHECK((pd = ibv_import_pd(import, f.pd->handle)) != NULL);
 	ibv_unimport_pd(pd);
 	EQUAL(ibv_close_device(import), 0);
 	close(null);

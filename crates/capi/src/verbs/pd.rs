@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::Arc;
 
 use rdmux_verbs as verbs;
@@ -43,18 +44,24 @@ pub(crate) fn publish(
 ///
 /// # Safety
 /// The pointer is NULL or a domain's, and the caller is the last to use it.
-pub(crate) unsafe fn destroy(ptr: *mut ibv_pd) -> Result<()> {
+pub(crate) unsafe fn destroy(domain: *mut ibv_pd) -> Result<()> {
     // SAFETY: the caller's promise.
-    let pd = unsafe { Pd::peek(ptr)? };
+    let pd = unsafe { Pd::peek(domain)? };
     if !pd.opened.is_ours() {
         return Ok(());
     }
     pd.core.users.check_none()?;
     // SAFETY: the caller is the last to use it.
-    let handle = unsafe { (*ptr).handle };
-    pd.opened.pds.lock().remove(&handle);
+    let handle = unsafe { (*domain).handle };
+    {
+        // A parent domain has the handle of the domain that it is made of, which stays.
+        let mut pds = pd.opened.pds.lock();
+        if pds.get(&handle).is_some_and(|core| ptr::eq(core.as_ptr(), &*pd.core)) {
+            pds.remove(&handle);
+        }
+    }
     // SAFETY: as promised.
-    drop(unsafe { Pd::take(ptr) });
+    drop(unsafe { Pd::take(domain) });
     Ok(())
 }
 
