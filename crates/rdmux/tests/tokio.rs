@@ -64,6 +64,39 @@ fn the_peers_memory_is_awaited() {
     });
 }
 
+/// Whoever gives up waiting for an operation leaves its completion behind, which the next one must not take for its own.
+#[test]
+fn an_operation_after_one_that_was_given_up_is_awaited() {
+    const LARGE: usize = 8 << 20;
+    let (a, b) = (host(), host());
+    run(async {
+        let mut listener = on(&b).bind((b.address().unwrap(), 0).into()).unwrap();
+        let to = listener.local_addr();
+        let server = async {
+            let mut peer = listener.accept_async().await.unwrap();
+            let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+            let memory = peer.pd().alloc(LARGE, access).unwrap();
+            memory.write(LARGE - 4, b"last");
+            peer.send_async(&memory.remote().to_bytes()).await.unwrap();
+            assert_eq!(peer.recv_async().await.unwrap().unwrap(), b"done");
+        };
+        let client = async {
+            let mut c = on(&a).connect_async(to).await.unwrap();
+            let remote = RemoteMr::from_bytes(&c.recv_async().await.unwrap().unwrap()).unwrap();
+            let ours = c.pd().alloc(2 * LARGE, Access::LOCAL_WRITE).unwrap();
+            tokio::select! {
+                biased;
+                done = c.read_async(ours.slice(..LARGE), remote) => done.unwrap(),
+                () = std::future::ready(()) => {}
+            }
+            c.read_async(ours.slice(LARGE..), remote).await.unwrap();
+            assert_eq!(ours.to_vec(2 * LARGE - 4..), b"last");
+            c.send_async(b"done").await.unwrap();
+        };
+        both(server, client).await;
+    });
+}
+
 #[test]
 fn completions_and_events_are_awaited() {
     let a = host();

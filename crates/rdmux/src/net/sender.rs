@@ -11,7 +11,7 @@ use crate::style::{Blocking, Style, block_on};
 use crate::wait::Deadline;
 use crate::{Access, Cq, EMPTY, Mr, Pd, Qp, RemoteMr, SendWr, Sge, ok};
 
-/// Work requests with this bit are one-sided operations; without it they send a slot.
+/// Work requests with this bit are one-sided operations, and the other bits count them; without it they send a slot.
 const ONE_SIDED: u64 = 1 << 63;
 
 /// The half of a [`Connection`](super::Connection) that sends.
@@ -25,6 +25,8 @@ pub struct Sender {
     slot: usize,
     slots: usize,
     free: Vec<usize>,
+    /// The number of the last one-sided operation.
+    one_sided: u64,
     core: Option<Arc<Core>>,
 }
 
@@ -35,7 +37,7 @@ impl Sender {
         let buffer = pd.alloc(result_at(slot, slots) + 8, Access::LOCAL_WRITE)?;
         let free = (0..slots).rev().collect();
         let (qp, cq) = (qp.clone(), qp.send_cq().clone());
-        Ok(Self { qp, cq, pd, buffer, slot, slots, free, core: None })
+        Ok(Self { qp, cq, pd, buffer, slot, slots, free, one_sided: ONE_SIDED, core: None })
     }
     pub(super) fn set_core(&mut self, core: &Arc<Core>) {
         self.core = Some(core.clone());
@@ -59,28 +61,32 @@ impl Sender {
     /// # Errors
     /// As there.
     pub fn write(&mut self, local: Sge, to: RemoteMr) -> Result<()> {
-        block_on(self.one_sided::<Blocking>(SendWr::write(ONE_SIDED, to).sges(&[local])))
+        let wr_id = self.next_one_sided();
+        block_on(self.one_sided::<Blocking>(wr_id, SendWr::write(wr_id, to).sges(&[local])))
     }
     /// As [`Connection::read`](super::Connection::read).
     ///
     /// # Errors
     /// As there.
     pub fn read(&mut self, local: Sge, from: RemoteMr) -> Result<()> {
-        block_on(self.one_sided::<Blocking>(SendWr::read(ONE_SIDED, from).sges(&[local])))
+        let wr_id = self.next_one_sided();
+        block_on(self.one_sided::<Blocking>(wr_id, SendWr::read(wr_id, from).sges(&[local])))
     }
     /// As [`Connection::fetch_add`](super::Connection::fetch_add).
     ///
     /// # Errors
     /// As there.
     pub fn fetch_add(&mut self, on: RemoteMr, add: u64) -> Result<u64> {
-        block_on(self.atomic::<Blocking>(SendWr::fetch_add(ONE_SIDED, on, add)))
+        let wr_id = self.next_one_sided();
+        block_on(self.atomic::<Blocking>(wr_id, SendWr::fetch_add(wr_id, on, add)))
     }
     /// As [`Connection::compare_and_swap`](super::Connection::compare_and_swap).
     ///
     /// # Errors
     /// As there.
     pub fn compare_and_swap(&mut self, on: RemoteMr, compare: u64, swap: u64) -> Result<u64> {
-        block_on(self.atomic::<Blocking>(SendWr::cmp_swap(ONE_SIDED, on, compare, swap)))
+        let wr_id = self.next_one_sided();
+        block_on(self.atomic::<Blocking>(wr_id, SendWr::cmp_swap(wr_id, on, compare, swap)))
     }
     /// Waits until everything sent has arrived.
     ///
@@ -113,15 +119,21 @@ impl Sender {
         self.qp.post_send(&SendWr::send(slot as u64).sges(&[piece]).signaled())
     }
 
-    async fn one_sided<S: Style>(&mut self, wr: SendWr<'_>) -> Result<()> {
+    /// The number of a one-sided operation. Whoever dropped the future of an earlier one has left its completion to come.
+    fn next_one_sided(&mut self) -> u64 {
+        self.one_sided = self.one_sided.wrapping_add(1) | ONE_SIDED;
+        self.one_sided
+    }
+
+    async fn one_sided<S: Style>(&mut self, wr_id: u64, wr: SendWr<'_>) -> Result<()> {
         self.qp.post_send(&wr.signaled())?;
-        while self.wait::<S>().await?.wr_id != ONE_SIDED {}
+        while self.wait::<S>().await?.wr_id != wr_id {}
         Ok(())
     }
 
-    async fn atomic<S: Style>(&mut self, wr: SendWr<'_>) -> Result<u64> {
+    async fn atomic<S: Style>(&mut self, wr_id: u64, wr: SendWr<'_>) -> Result<u64> {
         let at = result_at(self.slot, self.slots);
-        self.one_sided::<S>(wr.sges(&[self.buffer.slice(at..at + 8)])).await?;
+        self.one_sided::<S>(wr_id, wr.sges(&[self.buffer.slice(at..at + 8)])).await?;
         Ok(self.buffer.load(at))
     }
 
@@ -185,16 +197,18 @@ impl Sender {
     /// # Errors
     /// As there.
     pub async fn write_async(&mut self, local: Sge, to: RemoteMr) -> Result<()> {
-        let wr = SendWr::write(ONE_SIDED, to);
-        self.one_sided::<crate::style::Tokio>(wr.sges(&[local])).await
+        let wr_id = self.next_one_sided();
+        let wr = SendWr::write(wr_id, to);
+        self.one_sided::<crate::style::Tokio>(wr_id, wr.sges(&[local])).await
     }
     /// As [`read`](Self::read).
     ///
     /// # Errors
     /// As there.
     pub async fn read_async(&mut self, local: Sge, from: RemoteMr) -> Result<()> {
-        let wr = SendWr::read(ONE_SIDED, from);
-        self.one_sided::<crate::style::Tokio>(wr.sges(&[local])).await
+        let wr_id = self.next_one_sided();
+        let wr = SendWr::read(wr_id, from);
+        self.one_sided::<crate::style::Tokio>(wr_id, wr.sges(&[local])).await
     }
     /// As [`flush`](Self::flush).
     ///
