@@ -189,6 +189,14 @@ pub enum CmError {
         /// What was asked.
         command: Command,
     },
+    /// Other ids have all service IDs that could be assigned, or nearly all.
+    #[error("{command} on {id}: no service ID that could be assigned is free")]
+    NoServiceId {
+        /// Which.
+        id: IdHandle,
+        /// What was asked.
+        command: Command,
+    },
     /// No device has the address.
     #[error("{command} on {id}: no RDMA device has the address {addr}")]
     AddrNotAvailable {
@@ -305,6 +313,7 @@ impl CmError {
             Self::AddrInUse { .. } => errno::EADDRINUSE,
             Self::WildcardInUse { .. }
             | Self::PortsExhausted { .. }
+            | Self::NoServiceId { .. }
             | Self::AddrNotAvailable { .. } => errno::EADDRNOTAVAIL,
             Self::Permission { .. } => errno::EACCES,
             Self::PeerGone { .. } => errno::ECONNRESET,

@@ -53,6 +53,8 @@ pub(crate) enum PortError {
     Wildcard,
     /// No ephemeral port is free.
     Exhausted,
+    /// No service ID that could be assigned is free.
+    NoServiceId,
 }
 
 impl PortError {
@@ -62,6 +64,7 @@ impl PortError {
             Self::InUse => CmError::AddrInUse { id, command, addr },
             Self::Wildcard => CmError::WildcardInUse { id, command, addr },
             Self::Exhausted => CmError::PortsExhausted { id, command },
+            Self::NoServiceId => CmError::NoServiceId { id, command },
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Service IDs that are no ports: who has which, at which GID and in which partition (IBTA 12.7.3).
 
 use alloc::vec::Vec;
+use core::iter;
 
 use rdmux_wire::{Gid, Pkey, ServiceId};
 
@@ -10,6 +11,9 @@ use crate::sink::IdHandle;
 
 /// The service IDs that the connection manager assigns, as those of Linux (`IB_CM_ASSIGN_SERVICE_ID`): their first byte.
 const ASSIGNED: u64 = 0x02 << 56;
+
+/// How many of them are tried: others may have claimed any part of them, even all, by their masks.
+const TRIES: usize = 64;
 
 /// The service IDs in use.
 #[derive(Debug, Default)]
@@ -48,27 +52,32 @@ impl Service {
 }
 
 impl ServiceTable {
-    /// Gives an id its service ID; one that nobody has if no bit of it is given, by a random number.
+    /// Gives an id its service ID; one that nobody has if no bit of it is given, by random numbers.
     pub(crate) fn claim(
         &mut self,
         id: IdHandle,
         addr: IbAddr,
-        random: u64,
+        random: impl FnMut() -> u64,
     ) -> Result<IbAddr, PortError> {
-        let addr = if addr.sid_mask == 0 { self.assigned(addr, random) } else { addr };
-        if self.services.iter().any(|service| service.overlaps(&addr)) {
+        let addr = if addr.sid_mask == 0 {
+            self.assigned(addr, random).ok_or(PortError::NoServiceId)?
+        } else if self.is_free(&addr) {
+            addr
+        } else {
             return Err(PortError::InUse);
-        }
+        };
         self.services.push(Service { id, addr, listening: false });
         Ok(addr)
     }
 
-    fn assigned(&self, addr: IbAddr, random: u64) -> IbAddr {
-        let mut sid = ServiceId(ASSIGNED | random >> 8);
-        while self.services.iter().any(|s| (s.addr.sid.0 ^ sid.0) & s.addr.sid_mask == 0) {
-            sid.0 = ASSIGNED | (sid.0 + 1) & (u64::MAX >> 8);
-        }
-        IbAddr { sid, sid_mask: u64::MAX, ..addr }
+    fn assigned(&self, addr: IbAddr, random: impl FnMut() -> u64) -> Option<IbAddr> {
+        let sids = iter::repeat_with(random).map(|random| ServiceId(ASSIGNED | random >> 8));
+        let addrs = sids.map(|sid| IbAddr { sid, sid_mask: u64::MAX, ..addr });
+        addrs.take(TRIES).find(|addr| self.is_free(addr))
+    }
+
+    fn is_free(&self, addr: &IbAddr) -> bool {
+        !self.services.iter().any(|service| service.overlaps(addr))
     }
 
     /// The id listens from now on. False if it has no service ID.
@@ -126,8 +135,9 @@ mod tests {
         ];
         for (first, second, is_free) in free {
             let mut table = ServiceTable::default();
-            table.claim(IdHandle(1), *first, 0).unwrap();
-            assert_eq!(table.claim(IdHandle(2), *second, 0).is_ok(), *is_free, "{first} {second}");
+            table.claim(IdHandle(1), *first, || 0).unwrap();
+            let claimed = table.claim(IdHandle(2), *second, || 0);
+            assert_eq!(claimed.is_ok(), *is_free, "{first} {second}");
         }
     }
 
@@ -139,7 +149,7 @@ mod tests {
             (2, at(A, 7, u64::MAX, 0x8002)),
             (3, at(B, 7, 0xff, 0)),
         ] {
-            table.claim(IdHandle(id), addr, 0).unwrap();
+            table.claim(IdHandle(id), addr, || 0).unwrap();
         }
         let of = |table: &ServiceTable, gid, sid, pkey| {
             table.listener(ServiceId(sid), gid, Pkey(pkey)).map(|id| id.0)
@@ -159,9 +169,19 @@ mod tests {
     fn assigned_ids_are_of_the_connection_manager_and_differ() {
         let mut table = ServiceTable::default();
         let any = IbAddr::of_port(Gid::new(0, Guid(1)));
-        let first = table.claim(IdHandle(1), any, 0xabcd_ef01_2345_6789).unwrap();
-        let second = table.claim(IdHandle(2), any, 0xabcd_ef01_2345_6789).unwrap();
-        assert_eq!(first.sid.0 >> 56, 2);
-        assert_eq!((second.sid.0, second.sid_mask), (first.sid.0 + 1, u64::MAX));
+        let mut numbers = [7, 7, 9].map(|n| n << 8).into_iter();
+        for (id, sid) in [(1, 0x0200_0000_0000_0007), (2, 0x0200_0000_0000_0009)] {
+            let claimed = table.claim(IdHandle(id), any, || numbers.next().unwrap()).unwrap();
+            assert_eq!((claimed.sid, claimed.sid_mask), (ServiceId(sid), u64::MAX));
+        }
+    }
+
+    #[test]
+    fn no_id_is_assigned_where_others_have_all_of_them() {
+        let mut table = ServiceTable::default();
+        table.claim(IdHandle(1), at(A, 0, 1 << 63, 0), || 0).unwrap();
+        let refused = table.claim(IdHandle(2), IbAddr::of_port(A), || 7);
+        assert_eq!(refused, Err(PortError::NoServiceId));
+        table.claim(IdHandle(3), IbAddr::of_port(B), || 7).unwrap();
     }
 }

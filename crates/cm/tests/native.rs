@@ -228,6 +228,17 @@ fn port_is_one_whichever_form_its_address_has() {
 }
 
 #[test]
+fn id_that_can_be_assigned_no_service_id_is_told_so() {
+    let mut host = Host::new(1);
+    let half = IbAddr { sid_mask: 1 << 63, ..IbAddr::new(host.gid, ServiceId(0)) };
+    host.listener(PortSpace::Ib, half);
+    let id = host.id(PortSpace::Ib);
+    let refused = host.cm.bind(id, IbAddr::of_port(host.gid), false).unwrap_err();
+    assert!(matches!(refused, CmError::NoServiceId { .. }), "{refused}");
+    assert_eq!(refused.errno(), 99);
+}
+
+#[test]
 fn resolving_a_gid_asks_nobody_until_a_route_is_asked_for() {
     let (server, mut client) = (Host::new(1), Host::new(2));
     let id = client.id(PortSpace::Ib);

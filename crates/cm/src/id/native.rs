@@ -51,8 +51,8 @@ impl Manager {
                 (Owns::Port(space, port), IbAddr { sid, sid_mask: u64::MAX, ..addr })
             }
             None => {
-                let random = u64::from(self.cm.rng.next_u32()) << 32;
-                let random = random | u64::from(self.cm.rng.next_u32());
+                let rng = &mut self.cm.rng;
+                let random = || u64::from(rng.next_u32()) << 32 | u64::from(rng.next_u32());
                 let claimed = self.services.claim(id, addr, random);
                 (Owns::Service, claimed.map_err(|error| error.of(id, command, addr.into()))?)
             }
