@@ -11,7 +11,7 @@ use rdmux_cm::{
     Refusal, Resolved, Time,
 };
 use rdmux_transport::attr::{AddressVector, QpType, TransportType};
-use rdmux_wire::cm::{CmMad, Message, RejReason, Req, SidrStatus};
+use rdmux_wire::cm::{CmMad, Message, Mra, MraOf, RejReason, Req, SidrStatus};
 use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey, Qpn, ServiceId};
 
@@ -521,6 +521,30 @@ fn redirection_without_a_lid_goes_by_the_path_that_administration_has() {
     client.take(&server, &path, &mad);
     let negotiated = *client.event(EventKind::ConnectResponse).negotiated.unwrap();
     assert_eq!((negotiated.av.dlid, negotiated.path_mtu), (7, Mtu::M1024));
+}
+
+#[test]
+fn mra_that_comes_after_a_redirection_takes_no_question_back() {
+    let (server, mut client, id, (path, rej)) = redirected(|server| server.port.gids[1]);
+    let (_, query) = client.out.paths.pop_front().unwrap();
+    let CmMad { tid, message: Message::Rej(rej), .. } = CmMad::parse(&rej).unwrap() else {
+        panic!("no REJ")
+    };
+    let mra = Mra {
+        local_comm_id: rej.local_comm_id,
+        remote_comm_id: rej.remote_comm_id,
+        message: MraOf::Req,
+        service_timeout: 24,
+        private_data: [0; 222],
+    };
+    client.take(&server, &path, &CmMad::new(tid, mra.into()).to_bytes());
+    assert!(client.out.cancelled.is_empty() && client.out.events.is_empty());
+    assert_eq!(client.cm.counters().unexpected, 1);
+    let found = way(&client, &query);
+    client.cm.handle_path(Time::ZERO, id, query.attempt, Ok(found), &mut client.out);
+    let (path, mad) = client.sent();
+    assert_eq!(path.av.dlid, 7);
+    assert!(matches!(CmMad::parse(&mad).unwrap().message, Message::Req(_)));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use rdmux_transport::Time;
 use rdmux_wire::cm::{Mra, MraOf};
 
 use super::conn::Lapping;
+use super::redirect::Wanted;
 use super::state::State;
 use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall, format};
@@ -50,7 +51,12 @@ impl Cm {
         };
         let c = self.conns.get_mut(&local_id).filter(|_| known)?;
         let next = match (c.state(), mra.message) {
-            (State::ReqSent | State::MraReqRcvd, MraOf::Req) => Some(State::MraReqRcvd),
+            // After a redirection it is late: it was sent before.
+            (State::ReqSent | State::MraReqRcvd, MraOf::Req)
+                if !matches!(c.wanted, Wanted::Asked) =>
+            {
+                Some(State::MraReqRcvd)
+            }
             (State::RepSent | State::MraRepRcvd, MraOf::Rep) => Some(State::MraRepRcvd),
             (State::Established, MraOf::Lap) if matches!(c.lap, Lapping::Sent(..)) => None,
             _ => {
