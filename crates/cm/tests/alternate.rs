@@ -415,6 +415,33 @@ fn lost_apr_is_sent_again_and_a_slow_program_has_mra_sent() {
 }
 
 #[test]
+fn mra_of_an_answered_lap_gives_no_time_for_the_next_one() {
+    let (mut net, id, passive) = connected();
+    load(&mut net, id, 1, 1);
+    net.run_until_idle();
+    net.hosts[SERVER].event(EventKind::AlternateRequest);
+    let server = &mut net.hosts[SERVER];
+    server.cm.ask_for_time(passive, 24, b"", &mut server.out).unwrap();
+    let (path, mra) = net.sent(SERVER);
+    answer(&mut net, passive, AprStatus::LOADED);
+    net.run_until_idle();
+    net.hosts[CLIENT].event(EventKind::AlternateResponse);
+    load(&mut net, id, 1, 0);
+    let (_, lap) = net.sent(CLIENT);
+    assert_ne!(lap.tid, mra.tid);
+    let due = net.hosts[CLIENT].cm.poll_timeout();
+    net.deliver(&path, &mra.to_bytes());
+    assert!(net.hosts[CLIENT].kinds().is_empty());
+    assert_eq!(net.hosts[CLIENT].cm.poll_timeout(), due);
+    assert_eq!(net.hosts[CLIENT].cm.counters().unexpected, 1);
+    // Its own does.
+    net.deliver(&path, &CmMad::new(lap.tid, mra.message).to_bytes());
+    assert_eq!(net.hosts[CLIENT].event(EventKind::MoreTime).status, 24);
+    assert!(net.hosts[CLIENT].cm.poll_timeout() > due);
+    net.end();
+}
+
+#[test]
 fn flood_of_laps_asks_the_program_once_and_is_counted() {
     let (mut net, id, passive) = connected();
     load(&mut net, id, 1, 1);

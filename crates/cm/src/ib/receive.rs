@@ -28,7 +28,7 @@ impl Cm {
         self.counters.mads_received += 1;
         match message {
             Message::Req(req) => self.handle_req(now, path, (tid, attr_mod), Box::new(req), sink),
-            Message::Mra(mra) => self.handle_mra(now, path, &mra),
+            Message::Mra(mra) => self.handle_mra(now, path, tid, &mra),
             Message::Rej(rej) => self.handle_rej(now, path, Box::new(rej), sink),
             Message::Rep(rep) => self.handle_rep(now, path, (tid, attr_mod), Box::new(rep), sink),
             Message::Rtu(rtu) => self.handle_rtu(path, tid, &rtu, sink),

@@ -42,7 +42,13 @@ impl Cm {
     }
 
     /// The peer asks for time: waits for as long as it says.
-    pub(super) fn handle_mra(&mut self, now: Time, path: &MadPath, mra: &Mra) -> Option<Upcall> {
+    pub(super) fn handle_mra(
+        &mut self,
+        now: Time,
+        path: &MadPath,
+        tid: u64,
+        mra: &Mra,
+    ) -> Option<Upcall> {
         // A peer that asks for time before it answers REQ names itself for the first time.
         let local_id = mra.remote_comm_id;
         let known = match mra.message {
@@ -50,6 +56,7 @@ impl Cm {
             _ => self.find(local_id, mra.local_comm_id, path).is_some(),
         };
         let c = self.conns.get_mut(&local_id).filter(|_| known)?;
+        let is_of_lap = matches!(c.lap, Lapping::Sent(sent, _) if sent == tid);
         let next = match (c.state(), mra.message) {
             // After a redirection it is late: it was sent before.
             (State::ReqSent | State::MraReqRcvd, MraOf::Req)
@@ -58,7 +65,7 @@ impl Cm {
                 Some(State::MraReqRcvd)
             }
             (State::RepSent | State::MraRepRcvd, MraOf::Rep) => Some(State::MraRepRcvd),
-            (State::Established, MraOf::Lap) if matches!(c.lap, Lapping::Sent(..)) => None,
+            (State::Established, MraOf::Lap) if is_of_lap => None,
             _ => {
                 self.counters.unexpected += 1;
                 return None;
