@@ -126,14 +126,14 @@ pub(crate) fn wait(socket: &OwnedFd, flags: PollFlags, time: Duration) -> Result
 
 /// Refuses who is neither root, nor this user, nor the owner of the directory that the socket is in.
 pub(crate) fn check_peer(socket: impl AsFd, path: &Path) -> Result<(), Error> {
-    let failed = |errno| Error::System("cannot tell who the ACM service is", errno);
-    let uid = sockopt::socket_peercred(socket).map_err(failed)?.uid;
+    let failed = |e| Error::System("cannot tell who the ACM service is", errno(&e));
+    let uid = rdmux_link::peer_credentials(socket).map_err(failed)?.uid;
     let folder = path.parent().and_then(|folder| std::fs::metadata(folder).ok());
     let owner = folder.map(|folder| folder.uid());
-    if is_trusted(uid.as_raw(), rustix::process::geteuid().as_raw(), owner) {
+    if is_trusted(uid, rustix::process::geteuid().as_raw(), owner) {
         return Ok(());
     }
-    Err(Error::Untrusted { at: path.display().to_string(), uid: uid.as_raw() })
+    Err(Error::Untrusted { at: path.display().to_string(), uid })
 }
 
 fn is_trusted(listener: u32, own: u32, owner: Option<u32>) -> bool {

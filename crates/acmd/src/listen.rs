@@ -197,8 +197,8 @@ pub(crate) enum Peer {
 pub(crate) fn peer_of(socket: &OwnedFd, kind: Kind) -> io::Result<(Peer, Option<i32>)> {
     match kind {
         Kind::Unix => {
-            let peer = rustix::net::sockopt::socket_peercred(socket)?;
-            Ok((Peer::User(peer.uid.as_raw()), Some(peer.pid.as_raw_nonzero().get())))
+            let peer = rdmux_link::peer_credentials(socket)?;
+            Ok((Peer::User(peer.uid), peer.pid.map(|pid| pid.as_raw_nonzero().get())))
         }
         Kind::Tcp => {
             let address =

@@ -20,6 +20,7 @@
 //! - [`acm`]: what an ACM service has resolved, for its clients to read
 //! - [`board`]: what a process publishes, so that others reach its memory without it
 //! - [`capture`]: how frames travel to the capturing program
+//! - [`peer_credentials`]: who is at the other end of a Unix socket
 //! - [`namespace`]: other files for a process and its children
 //!
 //! # Safety
@@ -36,6 +37,7 @@ pub mod board;
 #[expect(unsafe_code, reason = "a function of the C library without a wrapper")]
 pub mod cancel;
 pub mod capture;
+mod credentials;
 pub mod doorbell;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "a system call without a wrapper")]
@@ -68,6 +70,7 @@ mod usage;
 pub mod wire;
 
 pub use board::{Board, PeerBoard};
+pub use credentials::{PeerCredentials, peer_credentials};
 pub use doorbell::{Doorbell, PeerBell};
 pub use guarded::Unmapped;
 pub use ib::IbWire;

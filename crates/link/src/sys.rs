@@ -51,6 +51,19 @@ pub(crate) fn get_int(fd: impl AsFd, level: i32, name: i32) -> io::Result<i32> {
     if r == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Who is at the other end of a Unix socket, with pid 0 if that is outside of our PID namespace.
+pub(crate) fn peer_credentials(fd: impl AsFd) -> io::Result<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = length(mem::size_of::<libc::ucred>());
+    // SAFETY: `peer` is `len` writable bytes, and so is `len`; any bytes are a `ucred`.
+    let r = unsafe {
+        let into = (&raw mut peer).cast();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        libc::getsockopt(fd.as_fd().as_raw_fd(), level, name, into, &raw mut len)
+    };
+    if r == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Attaches a classic BPF program that picks the socket of a SO_REUSEPORT group (`socket(7)`).
 pub(crate) fn attach_reuseport_cbpf(
     fd: impl AsFd,

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use rdmux_link::peer_credentials;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 
 use crate::ServiceDir;
@@ -15,7 +15,8 @@ use crate::connect::{ConnectError, connect};
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Waits until a service that was told to end listens no more: until then it would be taken for one that is up. `connection` is one to
-/// it, on which nothing more is expected, and `pid` its process. False if that takes longer than `timeout`.
+/// it, on which nothing more is expected, and `pid` its process, if the kernel shows
+/// it. False if that takes longer than `timeout`.
 ///
 /// # Errors
 /// Those of socket(2) and connect(2).
@@ -36,9 +37,7 @@ pub fn wait_for_end(
         match connect(dir, LOOK) {
             Ok(None) => return Ok(true),
             // The next one has begun already.
-            Ok(Some(socket))
-                if socket_peercred(&socket).is_ok_and(|peer| Some(peer.pid) != pid) =>
-            {
+            Ok(Some(socket)) if peer_credentials(&socket).is_ok_and(|peer| peer.pid != pid) => {
                 return Ok(true);
             }
             Ok(Some(_)) | Err(ConnectError::Busy(_)) => {}

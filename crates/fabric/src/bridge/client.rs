@@ -184,7 +184,7 @@ fn carry(unix: OwnedFd, shared: &Arc<Shared>) -> io::Result<()> {
     let greeting = greeting.map_err(io::Error::other)?;
     let refuse = |failure| answer(&unix, Err(failure));
     let role = Greeting::decode(greeting).map(|greeting| greeting.role);
-    let uid = rustix::net::sockopt::socket_peercred(&unix)?.uid.as_raw();
+    let uid = rdmux_link::peer_credentials(&unix)?.uid;
     let owns = uid == 0 || uid == rustix::process::geteuid().as_raw();
     let commands = matches!(role, Ok(Role::Admin | Role::Shutdown));
     if !owns && (commands || !shared.users.contains(&uid)) {

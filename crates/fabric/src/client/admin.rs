@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use rdmux_runtime::{socket, wait_for_end};
 use rdmux_subnet::{Fault, Topology};
 use rdmux_wire::Guid;
-use rustix::net::sockopt::socket_peercred;
 use serde::de::DeserializeOwned;
 
 use super::ConnectOptions;
@@ -76,7 +75,7 @@ pub fn up(
 pub fn down(options: &ConnectOptions, fabric: &FabricName) -> Result<(), FabricError> {
     let what = || format!("end fabric \"{fabric}\"");
     let (dir, socket) = (options.dir(fabric)?, options.connect(fabric)?);
-    let pid = socket_peercred(&socket).ok().map(|peer| peer.pid);
+    let pid = rdmux_link::peer_credentials(&socket).ok().and_then(|peer| peer.pid);
     let connection = socket.try_clone().map_err(|e| FabricError::io("duplicate a socket", e))?;
     match Link::open::<()>(fabric, socket, Role::Shutdown, what) {
         Ok(_) | Err(FabricError::Gone { .. }) => {}

@@ -210,7 +210,7 @@ pub(super) fn broken(fabric: &FabricName, socket: &OwnedFd, error: &MessageError
             let timeout = sockopt::socket_timeout(socket, Timeout::Recv).ok().flatten();
             FabricError::Unresponsive {
                 fabric,
-                pid: sockopt::socket_peercred(socket).ok().map(|peer| peer.pid),
+                pid: rdmux_link::peer_credentials(socket).ok().and_then(|peer| peer.pid),
                 why: format!("it said nothing for {:?}", timeout.unwrap_or_default()),
             }
         }

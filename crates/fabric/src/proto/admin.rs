@@ -209,7 +209,7 @@ pub struct SweepStatus {
 pub struct Attached {
     /// The host's name.
     pub host: String,
-    /// Its process.
+    /// Its process; 0 if the kernel does not show it to the fabric.
     pub pid: i32,
     /// Its adapter's description.
     pub adapter: String,
@@ -224,7 +224,7 @@ pub struct Attached {
 /// A management interface that is open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStatus {
-    /// The process that opened it.
+    /// The process that opened it; 0 if the kernel does not show it to the fabric.
     pub pid: i32,
     /// The program's name.
     pub comm: String,

@@ -22,6 +22,7 @@ const FIRST: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,
+    /// 0 if the kernel does not show it to us.
     pub(super) pid: i32,
     pub(super) uid: u32,
     pub(super) out: Outgoing,
@@ -58,11 +59,11 @@ pub(super) enum Part {
 impl Connection {
     /// Looks at who connected.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+        let peer = rdmux_link::peer_credentials(&socket)?;
         Ok(Self {
             socket,
-            pid: peer.pid.as_raw_nonzero().get(),
-            uid: peer.uid.as_raw(),
+            pid: peer.pid.map_or(0, |pid| pid.as_raw_nonzero().get()),
+            uid: peer.uid,
             out: Outgoing::default(),
             part: Part::New,
             place: None,

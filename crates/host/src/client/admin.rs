@@ -9,7 +9,6 @@ use std::time::Duration;
 use rdmux_runtime::wait_for_end;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::connect::{ConnectOptions, TIMEOUT, connect_running, connect_socket};
@@ -91,17 +90,16 @@ pub fn down_by_force(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError>
 fn down_within(dir: &RuntimeDir, host: &HostName, timeout: Duration) -> Result<(), HostError> {
     let host_dir = dir.host(host)?;
     let socket = connect_running(&host_dir, timeout)?;
-    let peer = socket_peercred(&socket);
+    let pid = rdmux_link::peer_credentials(&socket).ok().and_then(|peer| peer.pid);
     let session = match tool(host, socket) {
         Ok(session) => session,
         Err(error @ HostError::Version { .. }) => {
-            return peer.and_then(|peer| terminate(peer.pid)).map_err(|_| error);
+            return pid.and_then(|pid| terminate(pid).ok()).ok_or(error);
         }
         Err(error) => return Err(error),
     };
     match session.call(&Request::Shutdown, || format!("end the service of host {host}")) {
         Ok(Response::Done) | Err(HostError::ServiceGone { .. }) => {
-            let pid = peer.ok().map(|peer| peer.pid);
             match wait_for_end(&host_dir, &session, pid, timeout) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(HostError::Unresponsive {

@@ -33,10 +33,10 @@ struct Inner {
 /// the hub copies large messages to where they belong, and READs from there.
 fn allow_copies(socket: &OwnedFd) {
     use rustix::process::{PTracer, getpid, set_ptracer};
-    let Ok(service) = rustix::net::sockopt::socket_peercred(socket) else { return };
-    if service.pid != getpid() {
+    let service = rdmux_link::peer_credentials(socket).ok().and_then(|service| service.pid);
+    if let Some(service) = service.filter(|service| *service != getpid()) {
         // Where there is no such restriction there is no such call.
-        let _ = set_ptracer(PTracer::ProcessID(service.pid));
+        let _ = set_ptracer(PTracer::ProcessID(service));
     }
 }
 

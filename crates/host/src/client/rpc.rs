@@ -206,7 +206,7 @@ impl Session {
                 let timeout = sockopt::socket_timeout(&self.socket, Timeout::Recv).ok().flatten();
                 HostError::Unresponsive {
                     host: self.host.clone(),
-                    pid: sockopt::socket_peercred(&self.socket).ok().map(|peer| peer.pid),
+                    pid: rdmux_link::peer_credentials(&self.socket).ok().and_then(|peer| peer.pid),
                     why: format!("it said nothing for {:?}", timeout.unwrap_or_default()),
                 }
             }

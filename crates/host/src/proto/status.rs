@@ -90,7 +90,7 @@ pub struct FabricStatus {
 /// A process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientStatus {
-    /// Its number.
+    /// Its number; 0 if the kernel does not show it to the service.
     pub pid: i32,
     /// Its name (`/proc/PID/comm`).
     pub comm: String,
@@ -113,7 +113,7 @@ pub struct ClientStatus {
 pub struct IdStatus {
     /// Its number.
     pub id: u64,
-    /// Its process.
+    /// Its process; 0 if the kernel does not show it to the service.
     pub pid: i32,
     /// Its port space.
     pub space: String,
@@ -162,7 +162,7 @@ pub struct TargetStatus {
 /// A process that holds an XRC receive queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderStatus {
-    /// Its number.
+    /// Its number; 0 if the kernel does not show it to the service.
     pub pid: i32,
     /// Its name.
     pub comm: String,

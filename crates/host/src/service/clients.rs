@@ -56,6 +56,7 @@ pub(super) struct Client {
     pub(super) rpc: Foreign,
     /// Readable when the process ended. None if the kernel does not show it to us.
     pub(super) pidfd: Option<OwnedFd>,
+    /// 0 if the kernel does not show it to us.
     pub(super) pid: i32,
     pub(super) uid: u32,
     pub(super) comm: String,
@@ -83,18 +84,18 @@ pub(super) struct DeviceSide {
 impl Client {
     /// Looks at who connected. The socket must not block.
     pub(super) fn accept(rpc: OwnedFd, closer: &Closer) -> io::Result<Self> {
-        let peer = rustix::net::sockopt::socket_peercred(&rpc)?;
-        let uid = peer.uid.as_raw();
+        let peer = rdmux_link::peer_credentials(&rpc)?;
+        let uid = peer.uid;
         let rpc = closer.socket(uid, rpc);
         if closer.is_full(uid) {
             let why = "too many descriptors that its user passed cannot be closed";
             return Err(io::Error::other(why));
         }
-        let pid = peer.pid.as_raw_nonzero().get();
+        let pid = peer.pid.map_or(0, |pid| pid.as_raw_nonzero().get());
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         Ok(Self {
             rpc,
-            pidfd: pidfd(peer.pid),
+            pidfd: peer.pid.and_then(pidfd),
             pid,
             uid,
             comm: comm.trim().to_owned(),
@@ -116,6 +117,13 @@ impl Client {
         let board = self.device.as_ref()?.board.as_ref()?;
         let same = self.uid == other.uid && self.uid != NOBODY;
         same.then_some((board, self.pidfd.as_ref()?))
+    }
+
+    /// Whether it is the same process, as far as the kernel tells: of two that it does not show us, whether both are of
+    /// one user.
+    pub(super) fn may_be(&self, other: &Self) -> bool {
+        let same_user = self.uid == other.uid && self.uid != NOBODY;
+        self.pid == other.pid && (self.pid != 0 || same_user)
     }
 
     /// The kind of its device, if it has one.

@@ -209,8 +209,8 @@ impl Core {
         let socket = connect_nonblocking(&dir)
             .inspect_err(|error| tracing::debug!(%name, %error, "a service is not reached"));
         let socket = socket.ok()??;
-        let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
-        (peer.uid == rustix::process::geteuid()).then_some(socket)
+        let peer = rdmux_link::peer_credentials(&socket).ok()?;
+        (peer.uid == rustix::process::geteuid().as_raw()).then_some(socket)
     }
 
     /// What it takes to reach the memory of a process of this host, if it belongs to the service's user and wants it. None

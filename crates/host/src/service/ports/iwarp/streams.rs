@@ -206,9 +206,12 @@ impl Core {
         if !self.manager.is_iwarp(id) {
             return Ok(());
         }
-        let pid = |client| self.clients.get(client).map(|c| c.pid);
+        let is_same = |owner: &ClientId| {
+            let both = self.clients.get(*owner).zip(self.clients.get(client));
+            *owner == client || both.is_some_and(|(owner, client)| owner.may_be(client))
+        };
         match self.iwarp_owner(qpn) {
-            Some(owner) if pid(owner) == pid(client) => Ok(()),
+            Some(owner) if is_same(&owner) => Ok(()),
             _ => {
                 let what = "the queue pair is none of an iWARP device of this process";
                 Err(CmError::Invalid { id, command, what })

@@ -1,0 +1,89 @@
+//! Who is at the other end of a Unix socket.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::process::Pid;
+
+use crate::sys;
+
+/// The process that connected, or that listens where we connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// None if it has no number in our PID namespace: it is in another one that is not below ours (`pid_namespaces(7)`).
+    pub pid: Option<Pid>,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// By the kernel's word (`SO_PEERCRED`, `unix(7)`).
+///
+/// # Errors
+/// ENOTCONN for a socket without a peer, and those of getsockopt(2).
+pub fn peer_credentials(socket: impl AsFd) -> io::Result<PeerCredentials> {
+    let libc::ucred { pid, uid, .. } = sys::peer_credentials(socket)?;
+    if uid == u32::MAX {
+        return Err(io::Error::from_raw_os_error(libc::ENOTCONN));
+    }
+    Ok(PeerCredentials { pid: if pid > 0 { Pid::from_raw(pid) } else { None }, uid })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+
+    use rustix::net::{AddressFamily, SocketType};
+    use rustix::process::{getpid, getuid};
+
+    use super::*;
+
+    const ROLE: &str = "RDMUX_TEST_CREDENTIALS";
+
+    #[test]
+    fn the_peer_is_the_process_that_made_the_other_end() {
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let own = PeerCredentials { pid: Some(getpid()), uid: getuid().as_raw() };
+        assert_eq!(peer_credentials(&socket).unwrap(), own);
+    }
+
+    #[test]
+    fn a_socket_without_a_peer_is_an_error() {
+        let lone = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        assert_eq!(peer_credentials(&lone).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+        assert!(peer_credentials(std::io::pipe().unwrap().0).is_err());
+    }
+
+    /// Not a test, but what a process in a PID namespace of its own says of a peer outside.
+    #[test]
+    fn role_of_another_namespace() {
+        if std::env::var_os(ROLE).is_some() {
+            println!("SAYS {:?}", peer_credentials(std::io::stdin()).unwrap().pid);
+        }
+    }
+
+    #[test]
+    fn a_peer_outside_of_the_pid_namespace_has_no_number() {
+        let new = || {
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--pid", "--fork", "--"]);
+            command
+        };
+        if !new().arg("true").output().is_ok_and(|out| out.status.success()) {
+            return println!("SKIPPED: no PID namespace");
+        }
+        let says = |mut command: Command| {
+            let (theirs, _ours) = UnixStream::pair().unwrap();
+            let role = "credentials::tests::role_of_another_namespace";
+            command.arg(std::env::current_exe().unwrap());
+            command.args(["--exact", role, "--nocapture"]).env(ROLE, "1");
+            let out = command.stdin(OwnedFd::from(theirs)).output().unwrap();
+            String::from_utf8(out.stdout).unwrap()
+        };
+        let said = says(new());
+        assert!(said.contains("SAYS None"), "{said}");
+        let said = says(Command::new("env"));
+        assert!(said.contains(&format!("SAYS {:?}", Some(getpid()))), "{said}");
+    }
+}
