@@ -32,6 +32,8 @@ mod resolve;
 mod rings;
 mod slots;
 mod status;
+#[cfg(test)]
+mod testing;
 mod view;
 
 use std::time::{Duration, Instant};

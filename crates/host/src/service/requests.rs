@@ -74,20 +74,30 @@ impl Core {
     /// Takes messages from a client, and answers those that want it.
     pub(super) fn serve(&mut self, id: ClientId, buf: &mut [u8]) {
         for _ in 0..MAX_ROW {
-            let Some(client) = self.clients.get(id).filter(|_| !self.is_doomed(id)) else { return };
-            let (user, mut fds) = (client.uid, Vec::new());
-            let keep = |fd| fds.push(self.closer.foreign(user, fd));
-            match socket::try_recv_each(client.rpc.as_fd(), buf, keep) {
-                Ok(_) if !fds.is_empty() && self.closer.is_full(user) => {
-                    let why = "a descriptor while too many of its user's cannot be closed";
-                    self.doom(id, Gone::Broke(why.to_owned()));
-                }
-                Ok(bytes) => self.serve_message(id, bytes, fds),
-                Err(MessageError::WouldBlock) => return,
-                Err(MessageError::Closed | MessageError::Io(_)) => self.doom(id, Gone::Closed),
-                Err(e) => self.doom(id, Gone::Broke(e.to_string())),
+            if !self.serve_next(id, buf) {
+                return;
             }
         }
+    }
+
+    /// Takes one message. Whether there may be another.
+    pub(super) fn serve_next(&mut self, id: ClientId, buf: &mut [u8]) -> bool {
+        let Some(client) = self.clients.get(id).filter(|_| !self.is_doomed(id)) else {
+            return false;
+        };
+        let (user, mut fds) = (client.uid, Vec::new());
+        let keep = |fd| fds.push(self.closer.foreign(user, fd));
+        match socket::try_recv_each(client.rpc.as_fd(), buf, keep) {
+            Ok(_) if !fds.is_empty() && self.closer.is_full(user) => {
+                let why = "a descriptor while too many of its user's cannot be closed";
+                self.doom(id, Gone::Broke(why.to_owned()));
+            }
+            Ok(bytes) => self.serve_message(id, bytes, fds),
+            Err(MessageError::WouldBlock) => return false,
+            Err(MessageError::Closed | MessageError::Io(_)) => self.doom(id, Gone::Closed),
+            Err(e) => self.doom(id, Gone::Broke(e.to_string())),
+        }
+        true
     }
 
     /// Does what a message asks. Descriptors, and a reply, are the last request's.

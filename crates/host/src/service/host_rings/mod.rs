@@ -454,19 +454,28 @@ impl Core {
     /// Gives up what no other service has answered in time.
     pub(super) fn expire_host_rings(&mut self) {
         while let Some((id, _)) = self.host_rings.pairs.expired(self.now()) {
-            if let Some(Connection::Theirs(client)) = self.connection_of(id) {
-                let client = *client;
-                // Nothing can be sent to us any more. What was is here.
-                if let Some(client) = self.clients.get(client) {
-                    let _ = rustix::net::shutdown(&client.rpc, rustix::net::Shutdown::Read);
-                }
-                self.serve(client, &mut vec![0; MAX_MESSAGE]);
-                if self.host_rings.pairs.get(id).is_some_and(Pair::is_up) {
-                    continue;
-                }
+            if let Some(&Connection::Theirs(client)) = self.connection_of(id)
+                && self.is_committed_after_all(id, client)
+            {
+                continue;
             }
             self.host_ring_gone(id);
         }
+    }
+
+    /// Whether the commit to a pair is here already. If not, it fails at the offerer from now on.
+    fn is_committed_after_all(&mut self, id: PairId, client: ClientId) -> bool {
+        if let Some(client) = self.clients.get(client) {
+            let _ = rustix::net::shutdown(&client.rpc, rustix::net::Shutdown::Read);
+        }
+        // An offerer says nothing else. What is behind it is the end that we have just made ourselves.
+        self.serve_next(client, &mut vec![0; MAX_MESSAGE]);
+        let is_up = self.host_rings.pairs.get(id).is_some_and(Pair::is_up);
+        if is_up && let Some(there) = self.clients.get(client) {
+            // The offerer's end is reported whatever a socket is watched for.
+            self.poller.change(&there.rpc, Token::Rpc(client), Interest::Nothing);
+        }
+        is_up
     }
 }
 
@@ -489,3 +498,6 @@ fn reach_from(fds: Vec<Foreign>) -> Result<Option<Reach>, ()> {
         _ => Err(()),
     }
 }
+
+#[cfg(test)]
+mod tests;
