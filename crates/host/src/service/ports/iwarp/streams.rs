@@ -265,7 +265,8 @@ impl Core {
         let mut buf = [0; 1024];
         let room = &mut buf[..wants.min(1024)];
         let end = match room.len() {
-            // Only the end was waited for.
+            // Only the end is waited for; an event of before may have been for what is read by now.
+            0 if !tcp::is_over(&found.socket) => return,
             0 => tcp::connected(&found.socket).err().map_or(0, |e| errno(&e)),
             _ => match rustix::net::recv(&found.socket, room, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => 0,
@@ -345,5 +346,71 @@ impl Core {
             }
             Err(e) => self.stream_ended(stream, errno(&e)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    use rdmux_cm::{Addr, ChannelId, PortSpace};
+    use rdmux_transport::attr::QpType;
+    use rdmux_wire::iwarp::mpa::{Flags, Kind, Startup};
+
+    use super::*;
+    use crate::service::testing;
+
+    /// What the service is told first of sources of this kind.
+    fn next<T>(core: &Core, of: impl Fn(Token) -> Option<T>) -> (T, Ready) {
+        let mut ready = Vec::new();
+        loop {
+            core.poller.wait(Some(Duration::from_secs(20)), &mut ready).unwrap();
+            assert!(!ready.is_empty(), "nothing came");
+            let found = ready.iter().find_map(|event| Some((of(event.token)?, *event)));
+            if let Some(found) = found {
+                return found;
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_of_before_does_not_end_a_connection_whose_request_is_taken() {
+        let (mut core, _dir) = testing::core();
+        let ip = core.addresses.rows().next().unwrap().1.ip;
+        let id = core.manager.create_id(ChannelId(1), PortSpace::Tcp, QpType::Rc, 0).unwrap();
+        core.bind(id, SocketAddr::new(ip, 0).into(), true).unwrap();
+        let Addr::Ip(at) = core.listen(id, 8).unwrap() else { panic!() };
+        let mut peer = TcpStream::connect(at).unwrap();
+        let (number, _) = next(&core, |token| match token {
+            Token::StreamListener(number) => Some(number),
+            _ => None,
+        });
+        core.accept_streams(number);
+        let request = Startup {
+            kind: Kind::Request,
+            flags: Flags::default(),
+            revision: 1,
+            enhanced: None,
+            private_data: b"",
+        };
+        let mut bytes = vec![0; request.len()];
+        request.emit(&mut bytes);
+        peer.write_all(&bytes).unwrap();
+        let of_stream = |token| match token {
+            Token::Stream(stream) => Some(stream),
+            _ => None,
+        };
+        let (stream, event) = next(&core, of_stream);
+        // Another peer connects, for which there is to be room.
+        core.shed(stream);
+        assert_eq!((core.manager.stream_wants(stream), core.streams.len()), (0, 1));
+        core.handle_stream(stream, &event);
+        assert_eq!(core.streams.len(), 1);
+        core.read_due_streams(core.now());
+        drop(peer);
+        let (stream, event) = next(&core, of_stream);
+        core.handle_stream(stream, &event);
+        assert_eq!(core.streams.len(), 0);
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, SocketType};
@@ -93,6 +94,12 @@ pub(super) fn connected(socket: &OwnedFd) -> io::Result<SocketAddr> {
     sockopt::socket_error(socket)??;
     peer(socket)?;
     address(rustix::net::getsockname(socket)?)
+}
+
+/// Whether the peer has ended its direction, or there is an error.
+pub(super) fn is_over(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready != 0)
 }
 
 /// Closes a socket so that the peer sees a reset.
