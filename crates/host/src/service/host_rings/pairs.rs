@@ -19,7 +19,7 @@ const SULK: Duration = Duration::from_secs(5);
 const FIRST_NUMBER: u16 = 2048;
 /// The most pairs of one process. Each holds some descriptors.
 const MAX_PAIRS: usize = 1024;
-/// The most answers that are kept for one process.
+/// The most answers that are kept for one process, those for whole hosts included.
 const MAX_ANSWERS: usize = 4096;
 
 /// A pair.
@@ -100,6 +100,8 @@ pub(crate) struct Pairs<L> {
     answers: BTreeMap<Ends, Answer>,
     /// Between these processes and hosts there is nothing new, since nobody knows what the other service thinks.
     given_up: BTreeSet<(u16, SocketAddr)>,
+    /// For these processes there is nothing new at all: they have as many answers as are kept.
+    full: BTreeSet<u16>,
     /// Services that have not answered, and until when they are not asked.
     sulking: BTreeMap<SocketAddr, Time>,
     next_id: u64,
@@ -112,6 +114,7 @@ impl<L> Default for Pairs<L> {
             pairs: BTreeMap::new(),
             answers: BTreeMap::new(),
             given_up: BTreeSet::new(),
+            full: BTreeSet::new(),
             sulking: BTreeMap::new(),
             next_id: 1,
             next_number: FIRST_NUMBER,
@@ -151,18 +154,30 @@ impl<L> Pairs<L> {
             }
             None => {}
         }
-        if self.given_up.contains(&(ends.local, ends.host)) {
-            return Asked::No;
-        }
         let sulks = self.sulking.get(&ends.host).is_some_and(|until| *until > now);
-        let of_process = |ends: &Ends| ends.local;
-        let pairs = self.pairs.values().filter(|pair| pair.ends.local == ends.local).count();
-        let answers = self.answers.keys().map(of_process).filter(|l| *l == ends.local).count();
-        if sulks || pairs >= MAX_PAIRS || answers >= MAX_ANSWERS {
-            self.given_up.insert((ends.local, ends.host));
-            return Asked::No;
+        if self.may_be_new(ends, sulks) { Asked::New } else { Asked::No }
+    }
+
+    /// Whether there may be a pair for which there is no answer yet. If not, there never may: so also if the other service
+    /// sulks now.
+    fn may_be_new(&mut self, ends: Ends, sulks: bool) -> bool {
+        let Ends { local, host, .. } = ends;
+        if self.full.contains(&local) || self.given_up.contains(&(local, host)) {
+            return false;
         }
-        Asked::New
+        let answers = self.answers.keys().filter(|ends| ends.local == local).count();
+        let given_up = self.given_up.iter().filter(|(l, _)| *l == local).count();
+        if answers + given_up >= MAX_ANSWERS {
+            self.full.insert(local);
+            self.given_up.retain(|(l, _)| *l != local);
+            return false;
+        }
+        let pairs = self.pairs.values().filter(|pair| pair.ends.local == local).count();
+        let may = !sulks && pairs < MAX_PAIRS;
+        if !may {
+            self.given_up.insert((local, host));
+        }
+        may
     }
 
     /// An offer of ours is about to leave; the process that asked waits. Returns its number.
@@ -195,14 +210,7 @@ impl<L> Pairs<L> {
                 _ => Offered::No,
             };
         }
-        let full = self.pairs.values().filter(|p| p.ends.local == ends.local).count() >= MAX_PAIRS;
-        if full {
-            self.given_up.insert((ends.local, ends.host));
-        }
-        if self.given_up.contains(&(ends.local, ends.host)) {
-            return Offered::No;
-        }
-        Offered::Take { instead: None }
+        if self.may_be_new(ends, false) { Offered::Take { instead: None } } else { Offered::No }
     }
 
     /// Takes an offer, in which the local process is `known_as`.
@@ -319,6 +327,7 @@ impl<L> Pairs<L> {
     pub(crate) fn local_gone(&mut self, local: u16) -> Vec<(PairId, Pair<L>)> {
         self.answers.retain(|ends, _| ends.local != local);
         self.given_up.retain(|(l, _)| *l != local);
+        self.full.remove(&local);
         self.pairs.extract_if(.., |_, pair| pair.ends.local == local).collect()
     }
 

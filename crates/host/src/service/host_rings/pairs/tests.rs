@@ -124,6 +124,36 @@ fn pairs_and_answers_of_a_process_are_bounded() {
     assert_eq!(a.ask(Time(0), ends(1, 2, 1)), Asked::No);
 }
 
+#[test]
+fn what_is_kept_for_a_process_is_bounded_whatever_it_asks_for() {
+    let hosts = || (0..100_000_u32).map(|n| SocketAddr::from((std::net::Ipv4Addr::from(n), 7)));
+    let to = |local, host| Ends { local, host, slot: 5 };
+    let mut a = Pairs::default();
+    for slot in 0..u16::try_from(MAX_ANSWERS).unwrap() {
+        a.refuse(ends(1, 1, slot));
+    }
+    for host in hosts() {
+        assert_eq!(a.ask(Time(0), to(1, host)), Asked::No);
+        assert_eq!(a.offered(to(1, host), 1, false), Offered::No);
+    }
+    // Services that do not answer.
+    for host in hosts() {
+        if a.ask(Time(0), to(2, host)) == Asked::New {
+            let (id, _) = a.offer(Time(0), to(2, host), ()).unwrap();
+            a.give_up(id);
+        }
+        assert_eq!(a.ask(Time(0), to(2, host)), Asked::No);
+    }
+    assert!(a.given_up.len() <= MAX_ANSWERS, "{}", a.given_up.len());
+    for local in [1, 2] {
+        assert_eq!(a.ask(Time(0), to(local, host(9))), Asked::No);
+        assert_eq!(a.offered(to(local, host(9)), 1, false), Offered::No);
+        a.local_gone(local);
+        assert_eq!(a.ask(Time(0), to(local, host(9))), Asked::New);
+    }
+    assert!(a.given_up.is_empty());
+}
+
 /// What goes over a connection.
 #[derive(Clone, Copy, Debug)]
 enum Message {
