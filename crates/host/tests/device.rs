@@ -6,8 +6,11 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use common::{Host, next_event};
-use rdmux_verbs::control::{Control, ControlEvent, RingPeer, SLOT_SHIFT};
+use common::{Host, next_cm_event, next_event};
+use rdmux_cm::{EventKind, GroupWish, JoinFlags, PortSpace};
+use rdmux_host::{EventChannel, HostClient};
+use rdmux_transport::attr::QpType;
+use rdmux_verbs::control::{Control, ControlError, ControlEvent, DeviceKind, RingPeer, SLOT_SHIFT};
 use rdmux_verbs::counters::Counter;
 use rdmux_wire::{Gid, Qpn};
 
@@ -169,4 +172,65 @@ fn a_group_is_joined_for_the_first_member_and_left_after_the_last() {
     assert!(!joined(group));
     assert!(host.status().groups.is_empty());
     drop((hears, too));
+}
+
+#[test]
+fn a_process_is_in_as_many_groups_as_the_device_says_and_no_more() {
+    let host = Host::start_with(|options| options.config.limits.max_mcast_grp = Some(2));
+    let pid = std::process::id().to_be_bytes();
+    for kind in [DeviceKind::Roce, DeviceKind::Ib] {
+        let (a, b) = (host.client_of(kind), host.client_of(kind));
+        assert_eq!(a.info().limits.max_mcast_grp, 2);
+        let qpn = |c: &HostClient, n| Qpn::new(u32::from(c.info().slot.slot) << 12 | n);
+        let group = |n| match kind {
+            DeviceKind::Ib => Gid([0xff, 0x12, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, n]),
+            _ => Gid::from(Ipv4Addr::new(239, 78 + n, pid[2], pid[3])),
+        };
+        let attach = |c: &HostClient, qp, n| c.attach_multicast(1, qpn(c, qp), group(n)).map(drop);
+        attach(&a, 1, 0).unwrap();
+        attach(&a, 1, 1).unwrap();
+        let refused = |result: Result<(), ControlError>| {
+            matches!(result, Err(ControlError::Refused { errno: libc::ENOMEM, .. }))
+        };
+        assert!(refused(attach(&a, 1, 2)));
+        // Another of its queue pairs in the same group, and another process.
+        attach(&a, 2, 0).unwrap();
+        attach(&b, 1, 2).unwrap();
+        for qp in [1, 2] {
+            assert!(refused(attach(&a, 2, 2)));
+            a.detach_multicast(1, qpn(&a, qp), group(0)).unwrap();
+        }
+        attach(&a, 2, 2).unwrap();
+    }
+}
+
+#[test]
+fn ids_of_a_process_have_as_many_groups_joined_as_the_device_says() {
+    let host = Host::start_with(|options| options.config.limits.max_mcast_grp = Some(2));
+    let pid = std::process::id().to_be_bytes();
+    let (a, b) = (host.client(), host.client());
+    let channels = [&a, &b].map(|client| EventChannel::open(client).unwrap());
+    let id = |at: usize| {
+        let client = [&a, &b][at];
+        let id = client.create_id(&channels[at], PortSpace::Udp, QpType::Ud, 0).unwrap();
+        client.bind_addr(id, host.at(0)).unwrap();
+        id
+    };
+    let join = |at: usize, id, n: u8| {
+        let group = Ipv4Addr::new(239, 80 + n, pid[2], pid[3]);
+        let wish = GroupWish::address(group, JoinFlags::FullMember);
+        [&a, &b][at].join_multicast(id, wish, n.into()).unwrap();
+        let event = next_cm_event(&channels[at]);
+        (event.kind, event.status)
+    };
+    let joined = (EventKind::MulticastJoin, 0);
+    let refused = (EventKind::MulticastError, -libc::ENOMEM);
+    let [first, second, other] = [0, 0, 1].map(id);
+    assert_eq!([join(0, first, 0), join(0, second, 1)], [joined; 2]);
+    assert_eq!(join(0, second, 2), refused);
+    // One that is joined already, and another process.
+    assert_eq!([join(0, second, 0), join(1, other, 2)], [joined; 2]);
+    a.destroy_id(second).unwrap();
+    let third = id(0);
+    assert_eq!(join(0, third, 3), joined);
 }

@@ -14,11 +14,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use rdmux_cm::{IdHandle, JoinQuery};
 use rdmux_link::McastSocket;
 use rdmux_link::udp::{GroupOptions, OpenError};
+use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::{Gid, Mtu, Qpn};
 use socket2::{Domain, Socket, Type};
 
 use super::addresses::Row;
-use super::clients::ClientId;
+use super::clients::{Client, ClientId};
 use super::core::Core;
 use super::requests::failure;
 use crate::proto::{Failure, GroupStatus};
@@ -37,8 +38,8 @@ pub(super) enum Member {
 struct Group {
     interface: u32,
     members: BTreeSet<Member>,
-    /// The membership of the ids: a socket that hears nothing.
-    ids: Option<Socket>,
+    /// The membership of the ids: a socket that hears nothing, and the process for whose id it was made.
+    ids: Option<(Socket, ClientId)>,
     /// What processes hear the group by.
     processes: BTreeMap<ClientId, McastSocket>,
 }
@@ -48,14 +49,20 @@ struct Group {
 pub(super) struct Groups(BTreeMap<(IpAddr, IpAddr), Group>);
 
 impl Groups {
-    /// Joins for an id.
-    fn join_id(&mut self, member: Member, group: IpAddr, row: &Row) -> io::Result<()> {
+    /// Joins for an id of a process.
+    fn join_id(
+        &mut self,
+        client: ClientId,
+        member: Member,
+        group: IpAddr,
+        row: &Row,
+    ) -> io::Result<()> {
         let entry = self.entry(group, row);
         if entry.ids.is_none() {
             let socket =
                 Socket::new(Domain::for_address(SocketAddr::new(group, 0)), Type::DGRAM, None)?;
             join(&socket, group, row.ip, row.interface.index)?;
-            entry.ids = Some(socket);
+            entry.ids = Some((socket, client));
         }
         entry.members.insert(member);
         Ok(())
@@ -92,6 +99,21 @@ impl Groups {
             ids: None,
             processes: BTreeMap::new(),
         })
+    }
+
+    /// Whether a process hears a group on an address, or may hear another: each is a socket of the service's.
+    fn may_hear(&self, client: ClientId, group: IpAddr, local: IpAddr, most: u32) -> bool {
+        let hears = |entry: &Group| entry.processes.contains_key(&client);
+        let count = || self.0.values().filter(|entry| hears(entry)).count();
+        self.0.get(&(group, local)).is_some_and(hears) || count() < most as usize
+    }
+
+    /// Whether the ids of a process may join a group: it is joined, or the process may have another joined.
+    fn may_join(&self, client: ClientId, group: IpAddr, local: IpAddr, most: u32) -> bool {
+        let is_its = |entry: &&Group| entry.ids.as_ref().is_some_and(|(_, of)| *of == client);
+        let count = || self.0.values().filter(is_its).count();
+        let is_joined = self.0.get(&(group, local)).is_some_and(|entry| entry.ids.is_some());
+        is_joined || count() < most as usize
     }
 
     /// Takes a membership back. The network is told when it was the last.
@@ -174,6 +196,11 @@ fn join(socket: &Socket, group: IpAddr, local: IpAddr, interface: u32) -> io::Re
     }
 }
 
+/// A process wants to be in more groups than that.
+pub(super) fn too_many_groups(most: u32) -> Failure {
+    Failure::new(libc::ENOMEM, format!("the process is in {most} groups already (`max_mcast_grp`)"))
+}
+
 impl Core {
     /// Joins a group for an id at the IP network, unless it only sends.
     pub(super) fn join_for_id_over_ip(&mut self, id: IdHandle, query: JoinQuery) {
@@ -196,7 +223,14 @@ impl Core {
         let row = self.addresses.find(local).ok_or_else(|| {
             Failure::new(libc::EADDRNOTAVAIL, format!("{local} is not an address of this host"))
         })?;
-        let joined = self.groups.join_id(Member::Id(id, query.context), group, row);
+        let Some(client) = self.client_of(id) else {
+            return Err(Failure::new(libc::ENOENT, "the process is gone"));
+        };
+        let most = self.options.config.limits.of(DeviceKind::Roce).max_mcast_grp;
+        if !self.groups.may_join(client, group, row.ip, most) {
+            return Err(too_many_groups(most));
+        }
+        let joined = self.groups.join_id(client, Member::Id(id, query.context), group, row);
         self.groups.drop_empty();
         joined.map_err(|e| failure(&e))
     }
@@ -221,10 +255,20 @@ impl Core {
             let why = format!("this host has no address of the family of {group}");
             Failure::new(libc::EADDRNOTAVAIL, why)
         })?;
+        let most = self.most_groups(client);
+        if !self.groups.may_hear(client, group, row.ip, most) {
+            return Err(too_many_groups(most));
+        }
         let port = self.options.config.service.port;
         let joined = self.groups.join_qp(client, qpn, group, row, port);
         self.groups.drop_empty();
         joined.map_err(|e| Failure::new(e.errno(), e.to_string()))
+    }
+
+    /// How many groups the queue pairs of a process may be attached to.
+    pub(super) fn most_groups(&self, client: ClientId) -> u32 {
+        let kind = self.clients.get(client).and_then(Client::device_kind).unwrap_or_default();
+        self.options.config.limits.of(kind).max_mcast_grp
     }
 
     /// Detaches a queue pair.

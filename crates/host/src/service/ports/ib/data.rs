@@ -31,6 +31,7 @@ use crate::proto::{Failure, Notify};
 use crate::service::clients::{Client, ClientId};
 use crate::service::core::Core;
 use crate::service::counters::Count;
+use crate::service::mcast::too_many_groups;
 use crate::service::poller::{Interest, Token};
 use crate::service::requests::failure;
 
@@ -153,6 +154,13 @@ impl Data {
             !qps.is_empty()
         });
         self.count = self.members.values().map(Vec::len).sum();
+    }
+
+    /// Whether a process, of which these are the slots, is in a group, or may be in another.
+    fn may_join(&self, slots: &[u16], mgid: Gid, most: u32) -> bool {
+        let is_in = |qps: &Vec<Qpn>| qps.iter().any(|qpn| slots.contains(&slot_of(*qpn)));
+        let count = || self.members.values().filter(|qps| is_in(qps)).count();
+        self.members.get(&mgid).is_some_and(is_in) || count() < most as usize
     }
 
     fn join(&mut self, qpn: Qpn, mgid: Gid) -> Result<(), Failure> {
@@ -411,7 +419,12 @@ impl Core {
         mgid: Gid,
     ) -> Result<Option<OwnedFd>, Failure> {
         self.open_data(at);
+        let most = self.most_groups(client);
+        let slots = self.clients.get(client).map_or(&[][..], |client| &client.slots);
         let data = &mut self.adapter[at].data;
+        if !data.may_join(slots, mgid, most) {
+            return Err(too_many_groups(most));
+        }
         data.join(qpn, mgid)?;
         data.hear(client, mgid).map_err(|error| {
             data.leave(qpn, mgid);

@@ -216,7 +216,7 @@ impl Core {
         numbers.into_iter().for_each(|number| self.close_listening(number));
     }
 
-    fn client_of(&self, id: IdHandle) -> Option<ClientId> {
+    pub(in crate::service) fn client_of(&self, id: IdHandle) -> Option<ClientId> {
         let channel = self.manager.channel_of(id)?;
         self.channels.get(&channel).map(|channel| channel.owner)
     }
