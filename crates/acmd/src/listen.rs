@@ -201,32 +201,48 @@ pub(crate) fn peer_of(socket: &OwnedFd, kind: Kind) -> io::Result<(Peer, Option<
             Ok((Peer::User(peer.uid), peer.pid.map(|pid| pid.as_raw_nonzero().get())))
         }
         Kind::Tcp => {
-            let address =
-                SocketAddr::try_from(rustix::net::getpeername(socket)?.ok_or(Errno::NOTCONN)?);
-            let address = address.map_err(io::Error::from)?;
-            let user = address.ip().is_loopback().then(|| user_of(address)).flatten();
-            Ok((user.map_or(Peer::Address(address.ip()), Peer::User), None))
+            let far = rustix::net::getpeername(socket)?.ok_or(Errno::NOTCONN)?;
+            let far = SocketAddr::try_from(far).map_err(io::Error::from)?;
+            let near = SocketAddr::try_from(rustix::net::getsockname(socket)?);
+            let near = near.map_err(io::Error::from)?;
+            let user = far.ip().is_loopback().then(|| user_of(far, near)).flatten();
+            Ok((user.map_or(Peer::Address(far.ip()), Peer::User), None))
         }
     }
 }
 
-/// The user whose socket has this address, by `/proc/net/tcp` (proc(5)).
-fn user_of(address: SocketAddr) -> Option<u32> {
-    let table = fs::read_to_string("/proc/self/net/tcp").ok()?;
-    user_in(&table, address)
+/// The user of the socket at the far end of a connection, by `/proc/net/tcp` (proc(5)).
+fn user_of(far: SocketAddr, near: SocketAddr) -> Option<u32> {
+    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+    let find =
+        || tables.iter().find_map(|table| user_in(&fs::read_to_string(table).ok()?, far, near));
+    let user = find()?;
+    // A socket that is closed while its row is made can be root's for that moment.
+    (user != 0 || find() == Some(0)).then_some(user)
 }
 
-fn user_in(table: &str, address: SocketAddr) -> Option<u32> {
-    let SocketAddr::V4(address) = address else { return None };
-    let ip = u32::from_ne_bytes(address.ip().octets());
-    let wanted = format!("{ip:08X}:{:04X}", address.port());
+/// The user of the row whose local address is `far`, and whose remote one is `near`. A socket that no process has any more, as in TIME_WAIT, has
+/// no inode, and is said to be root's.
+fn user_in(table: &str, far: SocketAddr, near: SocketAddr) -> Option<u32> {
+    let (far, near) = (written(far)?, written(near)?);
     let row = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
-        let local = words.next()?;
-        let user = words.nth(5)?;
-        (local == wanted).then(|| user.parse().ok()).flatten()
+        let (local, remote) = (words.next()?, words.next()?);
+        let user = words.nth(4)?;
+        let inode = words.nth(1)?;
+        let is_it = far.iter().any(|far| far == local) && near.iter().any(|near| near == remote);
+        (is_it && inode != "0").then(|| user.parse().ok()).flatten()
     };
     table.lines().skip(1).find_map(row)
+}
+
+/// An address as the table has it, and as that of IPv6 has it: as a mapped one.
+fn written(address: SocketAddr) -> Option<[String; 2]> {
+    let SocketAddr::V4(address) = address else { return None };
+    let hex = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
+    let plain = format!("{}:{:04X}", hex(address.ip().octets()), address.port());
+    let mapped = format!("{0}{0}{1}{plain}", hex([0; 4]), hex([0, 0, 255, 255]));
+    Some([plain, mapped])
 }
 
 #[cfg(test)]
@@ -299,13 +315,47 @@ mod tests {
     }
 
     #[test]
-    fn user_is_found_by_the_exact_address_only() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
-             0: 0100007F:17ED 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 7 1\n";
-        if cfg!(target_endian = "little") {
-            assert_eq!(user_in(table, "127.0.0.1:6125".parse().unwrap()), Some(1000));
+    fn user_is_found_by_the_exact_addresses_of_a_socket_that_a_process_has() {
+        const HEAD: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+        if cfg!(target_endian = "big") {
+            return;
         }
-        assert_eq!(user_in(table, "127.0.0.1:6126".parse().unwrap()), None);
-        assert_eq!(user_in("", "127.0.0.1:6125".parse().unwrap()), None);
+        let user = |rows: &[&str]| {
+            let table =
+                rows.iter().fold(HEAD.to_owned(), |table, row| format!("{table}   0: {row}\n"));
+            user_in(&table, "127.0.0.1:6125".parse().unwrap(), "127.0.0.1:6126".parse().unwrap())
+        };
+        let rest = "00000000:00000000 00:00000000 00000000";
+        let row =
+            |addresses: &str, state: &str, end: &str| format!("{addresses} {state} {rest} {end}");
+        const BOTH: &str = "0100007F:17ED 0100007F:17EE";
+        let held = row(BOTH, "01", " 1000        0 7 1 0000000000000000 20 4 30 10 -1");
+        assert_eq!(user(&[&held]), Some(1000));
+        // It has ended its side, and reads the answers.
+        assert_eq!(user(&[&row(BOTH, "05", " 1000        0 7 1")]), Some(1000));
+        // Other connections of the same port, one that listens there, and the near end.
+        let others = [
+            row("0100007F:17ED 0100007F:17EF", "01", " 7        0 8 1"),
+            row("0100007F:17ED 0200007F:17EE", "01", " 7        0 8 1"),
+            row("0100007F:17ED 00000000:0000", "0A", " 7        0 8 1"),
+            row("0100007F:17EE 0100007F:17ED", "01", " 7        0 8 1"),
+        ];
+        let others: Vec<&str> = others.iter().map(String::as_str).collect();
+        assert_eq!(user(&others), None);
+        assert_eq!(user(&[&others[..], &[&held]].concat()), Some(1000));
+        // Nobody has these any more.
+        for (state, end) in
+            [("04", " 0        0 0 1"), ("05", " 0        0 0 0"), ("06", " 0        0 0 3")]
+        {
+            assert_eq!(user(&[&row(BOTH, state, end)]), None, "{state}");
+        }
+        // The socket is one of IPv6.
+        const MAPPED: &str = "0000000000000000FFFF00000100007F";
+        let both = format!("{MAPPED}:17ED {MAPPED}:17EE");
+        assert_eq!(user(&[&row(&both, "01", " 1000        0 7 1")]), Some(1000));
+        let other = both.replace("FFFF0000", "00000000");
+        assert_eq!(user(&[&row(&other, "01", " 1000        0 7 1")]), None);
+        assert_eq!(user(&[]), None);
+        assert_eq!(user(&["nonsense", BOTH, ""]), None);
     }
 }

@@ -52,10 +52,19 @@ impl Default for Limits {
 
 /// Who may connect, beside the owner and root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// These users.
-    Users(BTreeSet<u32>),
-    /// Everybody.
+pub(crate) struct Access {
+    /// Which users of this machine.
+    pub(crate) users: Users,
+    /// Whether those may of whom the kernel knows no user: hosts of the network.
+    pub(crate) unknown: bool,
+}
+
+/// Users of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// These.
+    Of(BTreeSet<u32>),
+    /// All.
     All,
 }
 
@@ -172,19 +181,19 @@ impl Clients {
         Some(id)
     }
 
-    /// Hosts that the kernel knows no user of come only where the options open the service to the network.
+    /// Whether such a client may connect.
     fn may(&self, peer: Peer) -> bool {
         match peer {
             Peer::User(uid) => {
                 let own = rustix::process::geteuid().as_raw();
                 uid == own
                     || uid == 0
-                    || match &self.access {
-                        Access::Users(users) => users.contains(&uid),
-                        Access::All => true,
+                    || match &self.access.users {
+                        Users::Of(users) => users.contains(&uid),
+                        Users::All => true,
                     }
             }
-            Peer::Address(_) => true,
+            Peer::Address(_) => self.access.unknown,
         }
     }
 

@@ -1,4 +1,5 @@
 use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
 use rdmux_wire::acm::client::{Answer, Header, Op, Query, Reply, Request, Subject};
@@ -9,6 +10,8 @@ use super::*;
 const SMALL: Limits =
     Limits { clients: 3, of_peer: 2, requests: 2, unread: 64, stall: Duration::from_secs(9) };
 
+const OWNER: Access = Access { users: Users::Of(BTreeSet::new()), unknown: false };
+
 struct World {
     clients: Clients,
     poller: Poller,
@@ -17,8 +20,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let (clients, poller) =
-            (Clients::new(SMALL, Access::Users(BTreeSet::new())), Poller::new().unwrap());
+        let (clients, poller) = (Clients::new(SMALL, OWNER), Poller::new().unwrap());
         Self { clients, poller, start: Instant::now() }
     }
 
@@ -105,6 +107,31 @@ fn one_client_too_many_of_a_user_is_turned_away_and_one_that_left_counts_no_more
         world.clients.counters(),
         Counters { accepted: 3, too_many: 1, ..Counters::default() }
     );
+}
+
+#[test]
+fn client_that_has_closed_before_it_is_taken_is_nobody() {
+    let mut world = World::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let connect = || {
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (far, listener.accept().unwrap().0.into())
+    };
+    let (far, near) = connect();
+    drop(far);
+    assert_eq!(world.clients.admit(near, Kind::Tcp, &world.poller), None);
+    assert_eq!(world.clients.counters().not_allowed, 1);
+    // One that is there is its user, also when it has no more to send.
+    let (far, near) = connect();
+    far.shutdown(Shutdown::Write).unwrap();
+    let id = world.clients.admit(near, Kind::Tcp, &world.poller).unwrap();
+    assert!(world.clients.is_owner(id));
+    // A service that is open takes the others, but none of them for its owner.
+    world.clients.set_limits(SMALL, Access { unknown: true, ..OWNER });
+    let (far, near) = connect();
+    drop(far);
+    let id = world.clients.admit(near, Kind::Tcp, &world.poller).unwrap();
+    assert!(!world.clients.is_owner(id));
 }
 
 #[test]
@@ -236,7 +263,10 @@ fn message_that_is_none_ends_the_connection_and_is_counted() {
 #[test]
 fn clients_that_ask_at_the_same_time_are_asked_directly_until_few_have_something() {
     let mut world = World::new();
-    world.clients.set_limits(Limits { clients: 99, of_peer: 99, ..SMALL }, Access::All);
+    world.clients.set_limits(
+        Limits { clients: 99, of_peer: 99, ..SMALL },
+        Access { users: Users::All, ..OWNER },
+    );
     let mut all: Vec<(UnixStream, ClientId)> =
         (0..20).map(|_| world.connect()).map(|(far, id)| (far, id.unwrap())).collect();
     let number = |all: &[(UnixStream, ClientId)], n: usize| (u64::from(all[n].1.0), false);

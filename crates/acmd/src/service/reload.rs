@@ -11,7 +11,7 @@ use rdmux_wire::{Gid, Lid};
 
 use super::{Service, time};
 use crate::AcmdError;
-use crate::clients::{Access, Limits};
+use crate::clients::{Access, Limits, Users};
 use crate::config::Loaded;
 use crate::listen::{Listener, Publish, forget_port};
 use crate::poller::{Interest, Token};
@@ -186,10 +186,11 @@ pub(super) fn limits(options: &Options) -> Limits {
 
 /// Who may connect, beside the owner and root.
 pub(super) fn access(options: &Options, users: &[u32]) -> Access {
-    match options.socket_access {
-        SocketAccess::All => Access::All,
-        SocketAccess::Owner => Access::Users(users.iter().copied().collect()),
-    }
+    let users = match options.socket_access {
+        SocketAccess::All => Users::All,
+        SocketAccess::Owner => Users::Of(users.iter().copied().collect()),
+    };
+    Access { users, unknown: options.server_mode == ServerMode::Open }
 }
 
 /// The port at the near end of a path as OpenSM's dump names it, once it has a LID.
