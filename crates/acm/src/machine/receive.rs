@@ -178,10 +178,9 @@ impl Machine {
             (!cache.is_negative(entry)).then(|| cache.holder(entry).gid)
         });
         match (purpose, before) {
-            (Purpose::Claim(claim), Some(gid)) if gid == from.gid => {
-                // The holder still has it.
+            (Purpose::Claim(_), Some(gid)) if gid == from.gid => {
                 self.remember_holder(now, id, &hashed, &holder, By::Us, io);
-                self.contradict(id, &address, claim.gid, false, io);
+                self.refuse_claim(at, from.gid, io);
                 self.found(now, at, &holder, io);
             }
             (Purpose::Claim(_), _) => self.count(id, |c| c.refused += 1),
@@ -256,16 +255,32 @@ impl Machine {
     /// The answer to a search was overheard.
     fn overheard(&mut self, now: Time, at: u32, holder: &Holder, io: &mut impl Io) {
         let Some(search) = self.searches.get(at as usize) else { return };
-        let endpoint = search.endpoint;
+        let (endpoint, is_claim) = (search.endpoint, matches!(search.purpose, Purpose::Claim(_)));
         match search.stage {
             Stage::Queued | Stage::Asked | Stage::Checked => {
                 if let Some(state) = self.endpoints.get_mut(&endpoint) {
                     state.counters.overheard += 1;
                     state.pace.overheard(now);
                 }
-                self.found(now, at, holder, io);
             }
-            Stage::RouteQueued | Stage::RouteAsked | Stage::System => {}
+            // What administration says of the claimant does not matter any more.
+            Stage::RouteQueued | Stage::RouteAsked if is_claim => self.renumber(at),
+            Stage::RouteQueued | Stage::RouteAsked | Stage::System => return,
+        }
+        if is_claim {
+            self.refuse_claim(at, holder.gid, io);
+        }
+        self.found(now, at, holder, io);
+    }
+
+    /// The holder of an address still has it.
+    fn refuse_claim(&mut self, at: u32, holder: Gid, io: &mut impl Io) {
+        let Some(claim) = self.end_claim(at) else { return };
+        let Some(search) = self.searches.get(at as usize) else { return };
+        let (What::Address(address), claimant) = (search.what, claim.gid) else { return };
+        if claimant != holder {
+            let refused = Contradiction { address: &address, holder, claimant, is_believed: false };
+            io.contradiction(search.endpoint, &refused);
         }
     }
 

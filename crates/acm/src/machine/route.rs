@@ -69,12 +69,17 @@ impl Machine {
             .filter(|(_, search)| search.endpoint == endpoint && search.stage == Stage::RouteAsked);
         let open: alloc::vec::Vec<_> = open.map(|(at, _)| super::place(at)).collect();
         for at in open {
-            let tid = self.rng.next() << 32 | u64::from(at);
-            self.leave_stage(at);
-            if let Some(search) = self.searches.get_mut(at as usize) {
-                search.tid = tid;
-            }
+            self.renumber(at);
             self.ask_route(now, at, io);
+        }
+    }
+
+    /// A search leaves its stage, and no answer to what it has asked counts any more.
+    pub(super) fn renumber(&mut self, at: u32) {
+        self.leave_stage(at);
+        let tid = self.rng.next() << 32 | u64::from(at);
+        if let Some(search) = self.searches.get_mut(at as usize) {
+            search.tid = tid;
         }
     }
 
@@ -142,8 +147,15 @@ impl Machine {
                     port.is_some_and(|port| port.is_one_port(path.dlid, claim.lid))
                 });
                 self.judge(now, endpoint, &address, &claim, is_there, io);
-                let path = self.path_to(now, endpoint, &address).ok_or(Failure::NoData);
-                self.finish(now, at, path, io);
+                let entry = self.entry(now, endpoint, &address);
+                let holder = entry.and_then(|entry| {
+                    self.endpoints.get(&endpoint).map(|state| state.cache.holder(entry))
+                });
+                self.end_claim(at);
+                match holder {
+                    Some(holder) => self.found(now, at, &holder, io),
+                    None => self.finish(now, at, Err(Failure::NoData), io),
+                }
             }
             (What::Address(address), _) => {
                 let address = Hashed::again(&address, hash);

@@ -230,6 +230,7 @@ impl Machine {
             let answer = result.map(resolved);
             io.answer(open.client, open.id, answer);
         }
+        self.end_claim(at);
         let Some(search) = self.drop_search(at) else { return };
         if let What::Address(address) = &search.what {
             let address = Hashed::again(address, search.hash);
@@ -243,9 +244,17 @@ impl Machine {
                 self.publish(now, endpoint, (entry, &address), &path, io);
             }
         }
-        if let (Purpose::Claim(_), Some(state)) = (purpose, self.endpoints.get_mut(&endpoint)) {
+    }
+
+    /// A search does not find out about a claim any more, and goes on for those who wait. The claim, if it did.
+    pub(super) fn end_claim(&mut self, at: u32) -> Option<Holder> {
+        let search = self.searches.get_mut(at as usize)?;
+        let Purpose::Claim(claim) = search.purpose else { return None };
+        search.purpose = Purpose::Resolve;
+        if let Some(state) = self.endpoints.get_mut(&search.endpoint) {
             state.claims = state.claims.saturating_sub(1);
         }
+        Some(claim)
     }
 
     /// Takes a search away, for which nobody waits any more.

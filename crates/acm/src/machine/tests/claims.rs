@@ -1,10 +1,11 @@
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use rdmux_wire::Lid;
 use rdmux_wire::acm::{Datagram, Request};
 
 use super::net::*;
-use crate::{ClaimPolicy, Options, Peer, Port};
+use crate::{ClaimPolicy, Dest, Options, Peer, Port, RequestId};
 
 /// Three hosts; the last one says that it has the first one's name.
 fn with_a_liar(claims: ClaimPolicy) -> Net {
@@ -76,6 +77,76 @@ fn verified_claim_is_believed_when_the_holder_is_silent_and_the_port_is_there() 
     net.hosts[2].is_cut_off = true;
     net.pass(Duration::from_secs(10));
     assert_eq!(holder(&mut net), 0);
+}
+
+/// A host that has heard who has a name, and where somebody wants to know it while a claim of it is found out about.
+fn with_a_liar_and_a_client() -> (Net, RequestId) {
+    let mut net = Net::new(3, &Options { claims: ClaimPolicy::Verified, ..Options::default() });
+    net.ask(0, Dest::Address(name(9)));
+    net.run();
+    net.with(0, |machine, _, _| machine.remove_client(CLIENT));
+    lie(&mut net);
+    let id = net.ask(1, Dest::Address(name(0)));
+    assert_eq!((net.answer(1, id), net.asked.len()), (None, 0));
+    (net, id)
+}
+
+fn assert_holder_keeps_it(mut net: Net, id: RequestId) {
+    net.run();
+    assert_eq!(net.answer(1, id).unwrap().unwrap().path.dlid, lid(0));
+    assert_eq!(net.hosts[1].io.contradictions, [(name(0), gid(0), gid(2), false)]);
+    assert_eq!(holder(&mut net), 0);
+    // The next claim is found out about as the first one was.
+    let checks = net.hosts[1].machine.counters(None).sent_checks;
+    lie(&mut net);
+    assert_eq!(net.hosts[1].machine.counters(None).sent_checks, checks + 1);
+    net.pass(Duration::from_secs(10));
+    assert_eq!(net.hosts[1].machine.open(), (0, 0));
+}
+
+#[test]
+fn verified_claim_is_refused_also_where_administration_gives_the_path() {
+    let (mut net, id) = with_a_liar_and_a_client();
+    net.run();
+    assert_eq!(net.asked.iter().map(|record| record.dgid).collect::<Vec<_>>(), [gid(0)]);
+    assert_holder_keeps_it(net, id);
+}
+
+#[test]
+fn verified_claim_is_refused_when_the_holder_is_heard() {
+    let (mut net, id) = with_a_liar_and_a_client();
+    claim(&mut net, &peer(0));
+    assert_eq!(net.hosts[1].io.questions[0].1.dgid, gid(0));
+    assert_holder_keeps_it(net, id);
+    // It is as true when administration was already asked for the other.
+    let (mut net, id) = with_a_liar_and_a_client();
+    net.hosts[0].is_cut_off = true;
+    while net.hosts[1].io.questions.is_empty() {
+        net.now = net.hosts[1].machine.poll_timeout().unwrap();
+        net.with(1, |machine, now, io| machine.handle_timeout(now, io));
+    }
+    assert_eq!(net.hosts[1].io.questions[0].1.dgid, gid(2));
+    net.hosts[0].is_cut_off = false;
+    claim(&mut net, &peer(0));
+    assert_holder_keeps_it(net, id);
+}
+
+#[test]
+fn who_waits_while_a_claim_is_found_out_about_gets_the_path_to_who_has_the_address_then() {
+    for is_there in [true, false] {
+        let (mut net, id) = with_a_liar_and_a_client();
+        // The holder's service is gone, not its port.
+        net.hosts[1].io.sent.clear();
+        net.with(0, |machine, now, io| {
+            let endpoint = crate::Endpoint { addresses: [name(7)].into(), ..endpoint(0) };
+            machine.set_endpoint(now, EP, endpoint, io);
+        });
+        net.hosts[2].is_cut_off = !is_there;
+        net.pass(Duration::from_secs(10));
+        let holder = if is_there { 2 } else { 0 };
+        assert_eq!(net.answer(1, id).unwrap().unwrap().path.dlid, lid(holder), "{is_there}");
+        assert_eq!(net.hosts[1].io.contradictions, [(name(0), gid(0), gid(2), is_there)]);
+    }
 }
 
 #[test]
