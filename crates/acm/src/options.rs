@@ -59,7 +59,7 @@ pub struct Options {
     pub max_entries: usize,
     /// The most requests of one client that wait for their answers.
     pub max_requests_per_client: usize,
-    /// The most requests of all clients that do, and the most addresses that are asked for.
+    /// The most requests of all clients that do, and the most addresses that are asked for; half of those for clients that do not wait.
     pub max_requests: usize,
     /// Whether what programs use is confirmed before it expires.
     pub refresh: bool,

@@ -90,7 +90,7 @@ impl Machine {
                 Lookup::Nothing => {}
             }
         }
-        self.check_room(client, id, endpoint, hashed.as_ref())?;
+        self.check_room(client, id, request, endpoint, hashed.as_ref())?;
         let timeout = request.timeout.unwrap_or(self.options.deadline).min(self.options.deadline);
         let deadline = now.after(timeout);
         let search = match &hashed {
@@ -119,6 +119,7 @@ impl Machine {
         &self,
         client: ClientId,
         id: RequestId,
+        request: &Request,
         endpoint: EndpointId,
         address: Option<&Hashed<'_>>,
     ) -> Result<(), Failure> {
@@ -134,6 +135,11 @@ impl Machine {
             || (self.searches.len() >= options.max_requests && !is_open())
         {
             return Err(Failure::TooMany);
+        }
+        // What nobody waits for leaves room for what somebody does.
+        let is_much = self.searches.len() >= options.max_requests.div_ceil(2);
+        if request.no_delay && is_much && !is_open() {
+            return Err(Failure::NoData);
         }
         Ok(())
     }
@@ -217,7 +223,8 @@ impl Machine {
         let Some(open) = self.take_request(at) else { return };
         let Some(search) = self.searches.get(open.search as usize) else { return };
         let is_kept = search.first != NONE || search.timer.at().is_some();
-        if search.stage == Stage::Queued && search.purpose == Purpose::Resolve && !is_kept {
+        let is_sent = !matches!(search.stage, Stage::Queued | Stage::RouteQueued);
+        if !is_sent && search.purpose == Purpose::Resolve && !is_kept {
             self.drop_search(open.search);
         }
     }

@@ -20,6 +20,7 @@ impl Machine {
         let Some(id) = self.endpoints.get(&endpoint).map(|state| state.endpoint.port) else {
             return;
         };
+        self.keep(now, at);
         if let Some(port) = self.ports.get_mut(&id) {
             port.routes.push((at, tid));
         }

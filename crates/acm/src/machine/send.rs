@@ -25,10 +25,11 @@ impl Machine {
         self.pump(now, endpoint, io);
     }
 
-    /// Has a search that waits to be sent end when it has been kept long enough. Where it is not kept, the time of those who wait for it ends.
+    /// Has a search that waits to be sent, or for its turn to ask administration, end when it has been kept long enough. Where it is not kept,
+    /// the time of those who wait for it ends.
     pub(super) fn keep(&mut self, now: Time, at: u32) {
         if let Some(search) = self.searches.get_mut(at as usize)
-            && search.stage == Stage::Queued
+            && matches!(search.stage, Stage::Queued | Stage::RouteQueued)
             && search.is_kept(now)
         {
             self.timers.set(&mut search.timer, Timer::Search(at), search.keep_until);
@@ -191,13 +192,12 @@ impl Machine {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         search.timer = Deadline::default();
         match search.stage {
-            Stage::Queued if search.is_wanted(now) => self.keep(now, at),
+            Stage::Queued | Stage::RouteQueued if search.is_wanted(now) => self.keep(now, at),
             // The driver should have answered.
-            Stage::Queued | Stage::RouteAsked | Stage::System => {
+            Stage::Queued | Stage::RouteQueued | Stage::RouteAsked | Stage::System => {
                 self.finish(now, at, Err(Failure::TimedOut), io);
             }
             Stage::Asked | Stage::Checked => self.ask_again(now, at, io),
-            Stage::RouteQueued => {}
         }
     }
 

@@ -193,6 +193,50 @@ fn cancelled_requests_send_nothing() {
 }
 
 #[test]
+fn questions_to_administration_that_nobody_waits_for_are_not_asked() {
+    let mut net = Net::new(1, &Options::default());
+    for n in 1..100 {
+        net.ask(0, Dest::Address(gid(n).into()));
+    }
+    // One is kept without anybody who waits.
+    let (dest, timeout) = (Dest::Address(gid(200).into()), Some(3 * SECOND));
+    net.request(0, &Request { source: None, dest, no_delay: true, timeout });
+    net.with(0, |machine, _, _| {
+        machine.cancel(CLIENT, RequestId(2));
+        machine.remove_client(CLIENT);
+    });
+    assert_eq!((net.hosts[0].io.questions.len(), net.hosts[0].machine.open()), (1, (0, 2)));
+    // Administration is silent for as long as that.
+    net.hosts[0].io.questions.clear();
+    net.pass(4 * SECOND);
+    assert_eq!(net.hosts[0].machine.open(), (0, 1));
+    net.pass(100 * SECOND);
+    assert_eq!((net.asked.len(), net.hosts[0].machine.open()), (0, (0, 0)));
+}
+
+#[test]
+fn questions_of_one_who_does_not_wait_leave_room_for_those_who_do() {
+    let options = Options { max_requests: 9, ..acm() };
+    let mut net = Net::new(2, &options);
+    net.hosts[0].io.is_full = true;
+    let ask = |net: &mut Net, client, n, no_delay| {
+        let (dest, id) = (Dest::Address(name(n)), RequestId(u64::try_from(n).unwrap()));
+        let request = Request { source: None, dest, no_delay, timeout: None };
+        net.with(0, |machine, now, io| machine.request(now, ClientId(client), id, &request, io));
+        net.answer(0, id)
+    };
+    for n in 100..120 {
+        assert_eq!(ask(&mut net, 1, n, true), Some(Err(Failure::NoData)));
+    }
+    assert_eq!(net.hosts[0].machine.open(), (0, 5));
+    for n in 1..5 {
+        assert_eq!(ask(&mut net, 2, n, false), None);
+    }
+    assert_eq!(net.hosts[0].machine.open(), (4, 9));
+    assert_eq!(ask(&mut net, 2, 9, false), Some(Err(Failure::TooMany)));
+}
+
+#[test]
 fn search_that_cannot_be_sent_ends_when_nobody_waits_and_it_was_kept_long_enough() {
     let mut net = Net::new(1, &acm());
     net.hosts[0].io.is_full = true;
