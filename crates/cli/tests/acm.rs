@@ -70,6 +70,19 @@ fn files_are_read_anew_after_a_signal_and_after_a_change() {
 }
 
 #[test]
+fn host_is_found_when_its_service_has_another_number_of_receives() {
+    let net = fabric();
+    let (a, b) = (Service::start(&net, "a", QUICK), Service::start(&net, "b", QUICK));
+    let client = b.client();
+    resolve(&client, Some(name("b")), name("a"));
+    // The name comes with another queue pair.
+    fs::write(a.places.options(), format!("{QUICK}recv_depth 64\n")).unwrap();
+    fs::write(a.places.config().join("ibacm_addr.cfg"), "other rdmux_ib0 1 default\n").unwrap();
+    a.signal(Signal::HUP);
+    resolve(&client, Some(name("b")), name("other"));
+}
+
+#[test]
 fn service_that_was_killed_is_replaced_and_a_second_one_is_refused() {
     let net = fabric();
     let a = Service::start(&net, "a", QUICK);

@@ -132,7 +132,9 @@ impl Machine {
         if moves {
             self.remove_endpoint(now, id, io);
         }
+        let mut is_other_queue = false;
         if let Some(state) = self.endpoints.get_mut(&id) {
+            is_other_queue = state.endpoint.qpn != endpoint.qpn;
             let is_new = |address: &&Address| !state.endpoint.addresses.contains(address);
             let new: Vec<_> = endpoint.addresses.iter().filter(is_new).copied().collect();
             if self.options.announce && state.is_up {
@@ -148,6 +150,11 @@ impl Machine {
         }
         self.forget_own(id, io);
         self.update(now, id, io);
+        if is_other_queue {
+            // It is attached to no group, and has room.
+            self.rejoin(now, id, io);
+            self.handle_room(now, id, io);
+        }
         self.pump(now, id, io);
     }
 

@@ -144,6 +144,31 @@ fn port_that_goes_down_fails_its_requests_and_comes_back() {
 }
 
 #[test]
+fn another_queue_pair_joins_again_and_is_not_thought_to_be_full() {
+    let mut net = Net::new(3, &acm());
+    net.hosts[0].io.is_full = true;
+    net.ask(1, Dest::Address(name(0)));
+    net.run();
+    let answers = |net: &Net, n: usize| net.hosts[n].machine.counters(None).sent_answers;
+    assert_eq!(answers(&net, 0), 0);
+    // It is gone with what it was attached to, and what it had no room for.
+    net.hosts[0].io.is_full = false;
+    net.hosts[0].io.members.clear();
+    let endpoint = Endpoint { qpn: rdmux_wire::Qpn::new(0x99), ..endpoint(0) };
+    let mut again = endpoint.clone();
+    net.with(0, |machine, now, io| machine.set_endpoint(now, EP, endpoint, io));
+    net.run();
+    assert_eq!((net.hosts[0].io.members.len(), answers(&net, 0)), (2, 1));
+    assert!(net.resolve(0, name(2)).unwrap().is_ok());
+    assert!(net.resolve(2, ip(0)).unwrap().is_ok());
+    assert_eq!(answers(&net, 0), 2);
+    // Another address is no other queue pair.
+    again.addresses.push(name(7));
+    net.with(0, |machine, now, io| machine.set_endpoint(now, EP, again, io));
+    assert_eq!(net.hosts[0].io.joins.len(), 0);
+}
+
+#[test]
 fn partition_that_goes_takes_its_endpoint_along() {
     let mut net = Net::new(2, &acm());
     change(&mut net, 0, Port { pkeys: [Pkey(0x8001)].into(), ..port(0) });
