@@ -351,11 +351,17 @@ impl Cache {
         self.index.shrink_to(entries.len() * 2, hash);
     }
 
-    /// A group is no longer one of the endpoint's: what was reached by it is known without a path.
-    pub(crate) fn drop_group(&mut self, group: u8) {
+    /// A group is no longer one of the endpoint's: what was reached by it is known without a path, and is to be withdrawn if it is published.
+    pub(crate) fn drop_group(&mut self, group: u8, mut withdraw: impl FnMut(&Address)) {
         for entry in self.entries.iter_mut().filter(|entry| entry.group == group) {
             entry.group = NO_GROUP;
-            entry.flags &= !flag::BY_GROUP;
+            if entry.flags & flag::BY_GROUP == 0 {
+                continue;
+            }
+            if entry.flags & flag::PUBLISHED != 0 {
+                withdraw(&entry.key.address(&self.names));
+            }
+            entry.flags &= !(flag::BY_GROUP | flag::PUBLISHED | flag::OUTDATED);
         }
     }
 

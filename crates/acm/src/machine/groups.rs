@@ -222,7 +222,7 @@ impl Machine {
         let Some(mut row) = state.groups.rows[at].take() else { return };
         let place = u8::try_from(at).unwrap_or(0);
         self.timers.clear(&mut row.timer, Timer::Join(endpoint, place));
-        state.cache.drop_group(place);
+        state.cache.drop_group(place, |address| io.withdraw(endpoint, address));
         if row.record.is_some() || row.is_asked {
             io.leave(endpoint, row.group.gid());
         }

@@ -30,7 +30,7 @@ use slab::Slab;
 use self::endpoint::{EndpointState, PortState};
 use self::rng::Rng;
 use self::search::{Open, Search};
-use crate::cache::{FOREVER, Ticks};
+use crate::cache::{FOREVER, Ticks, Way};
 use crate::{ClientId, Counters, EndpointId, Io, Options, PortId, RequestId};
 
 /// Resolves addresses for the clients of a host, and answers other hosts.
@@ -136,8 +136,12 @@ impl Machine {
 
     /// Changes options. What is known stays, groups are joined and left as they say.
     pub fn set_options(&mut self, now: Time, options: Options, io: &mut impl Io) {
+        let is_other_protocol = self.options.route_protocol != options.route_protocol;
         self.options = options;
         for id in self.endpoint_ids() {
+            if is_other_protocol {
+                self.drop_routes_if(id, |way| *way == Way::Group, io);
+            }
             if let Some(state) = self.endpoints.get_mut(&id) {
                 state.cache.max = self.options.max_entries.max(1);
             }

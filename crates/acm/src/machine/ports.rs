@@ -69,6 +69,8 @@ impl Machine {
         let (prefix, kind, gids) = (port.gid().prefix(), port.kind, port.gids.clone());
         if changes.prefix {
             self.forget(now, Forget::Endpoint(id), io);
+        } else if changes.speed {
+            self.drop_routes(id, io);
         } else if kind.is_ip() && changes.own {
             // Paths from addresses that the port still has are as true as before.
             let has_source = |path: &PathRecord| gids.contains(&path.sgid);
@@ -77,7 +79,7 @@ impl Machine {
         } else if changes.own || changes.manager {
             self.drop_routes(id, io);
         }
-        if changes.prefix || changes.own || changes.manager {
+        if changes.prefix || changes.own || changes.manager || changes.speed {
             self.ask_routes_again(now, id, io);
         }
         let was_up = self.endpoints.get(&id).is_some_and(|state| state.is_up);

@@ -1,11 +1,14 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use rdmux_wire::acm::{Address, Datagram, Request};
-use rdmux_wire::{Gid, Guid, Lid, Pkey};
+use rdmux_wire::acm::{Address, Datagram};
+use rdmux_wire::sa::Rate;
+use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey};
 
 use super::net::*;
-use crate::{Dest, Endpoint, Failure, Forget, Options, Peer, Port, PortKind, System};
+use crate::{
+    Dest, Endpoint, Failure, Forget, Options, Peer, Port, PortKind, Request, RequestId, System,
+};
 
 fn change(net: &mut Net, n: usize, port: Port) {
     net.with(n, |machine, now, io| machine.set_port(now, PORT, port, io));
@@ -58,7 +61,7 @@ fn path_stays_when_its_port_is_heard_by_another_of_its_lids() {
     net.resolve(0, name(3)).unwrap().unwrap();
     let hear = |net: &mut Net, lid| {
         let groups = net.hosts[3].machine.groups(EP).iter().map(|group| group.mgid).collect();
-        let request = Request { tid: 1, source: name(3), dest: name(9), groups };
+        let request = rdmux_wire::acm::Request { tid: 1, source: name(3), dest: name(9), groups };
         let (from, bytes) = (Peer { lid, ..peer(3) }, Datagram::Request(request).to_bytes());
         net.with(0, |machine, now, io| machine.handle_datagram(now, EP, &from, &bytes, io));
     };
@@ -166,6 +169,48 @@ fn another_queue_pair_joins_again_and_is_not_thought_to_be_full() {
     again.addresses.push(name(7));
     net.with(0, |machine, now, io| machine.set_endpoint(now, EP, again, io));
     assert_eq!(net.hosts[0].io.joins.len(), 0);
+}
+
+#[test]
+fn other_speed_asks_for_paths_again() {
+    let mut net = Net::new(2, &Options::default());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    // What is asked now is answered for the speed before.
+    net.with(0, |machine, now, io| {
+        let request = Dest::Address(gid(1).into());
+        let request = Request { source: None, dest: request, no_delay: false, timeout: None };
+        machine.request(now, CLIENT, RequestId(99), &request, io);
+    });
+    let old = net.hosts[0].io.questions[0].0;
+    change(&mut net, 0, Port { rate: Rate::GBPS_25, ..port(0) });
+    assert!(net.hosts[0].io.published.keys().all(|address| *address == gid(1).into()));
+    let asked: Vec<_> = net.asked.iter().map(|record| record.dgid).collect();
+    assert_eq!(asked, [gid(1); 3], "a path, and one twice");
+    assert_ne!(net.hosts[0].io.questions.front().map(|(id, _)| *id), Some(old));
+    let sent = net.sent();
+    net.resolve(0, name(1)).unwrap().unwrap();
+    assert_eq!((net.asked.len(), net.sent()), (4, sent));
+    change(&mut net, 0, Port { mtu: Mtu::M1024, rate: Rate::GBPS_25, ..port(0) });
+    assert!(net.hosts[0].io.published.is_empty());
+}
+
+#[test]
+fn path_by_a_group_is_not_shared_when_the_group_is_left_or_gives_no_paths() {
+    let lowest = Options { max_groups: 1, ..acm() };
+    let of_another_rate = Options { min_rate: Rate::GBPS_25, ..lowest.clone() };
+    let by_administration = Options { max_groups: 1, ..Options::default() };
+    for options in [of_another_rate, by_administration] {
+        let mut net = Net::new(2, &lowest);
+        let all = [name(1), gid(1).into()];
+        for address in all {
+            net.resolve(0, address).unwrap().unwrap();
+        }
+        let shared = |net: &Net| net.hosts[0].io.published.keys().copied().collect::<Vec<_>>();
+        assert_eq!(shared(&net), all);
+        net.with(0, |machine, now, io| machine.set_options(now, options, io));
+        // What administration has said holds.
+        assert_eq!(shared(&net), [gid(1).into()]);
+    }
 }
 
 #[test]
