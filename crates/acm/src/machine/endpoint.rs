@@ -13,7 +13,7 @@ use super::groups::Memberships;
 use super::pace::Pace;
 use super::waiting::Waiting;
 use crate::cache::{Cache, Holder, Way};
-use crate::{Counters, Endpoint, Peer, Port, RouteProtocol};
+use crate::{ClientId, Counters, Endpoint, Peer, Port, RouteProtocol};
 
 /// A port.
 #[derive(Debug)]
@@ -36,6 +36,7 @@ pub(super) struct EndpointState {
     pub(super) searches: HashTable<u32>,
     pub(super) groups: Memberships,
     pub(super) pace: Pace,
+    pub(super) turn: Turn,
     /// Answers that the driver had no room for.
     pub(super) answers: VecDeque<(Peer, Datagram)>,
     /// The driver has said that it has no room.
@@ -51,6 +52,14 @@ pub(super) struct EndpointState {
     pub(super) counters: Counters,
 }
 
+/// Whose requests are sent where several clients wait: every other time the next client's, else what has waited longest.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub(super) is_client_s: bool,
+    /// The client that had the last turn.
+    pub(super) last: ClientId,
+}
+
 impl EndpointState {
     pub(super) fn new(endpoint: Endpoint, cache: Cache) -> Self {
         Self {
@@ -60,6 +69,7 @@ impl EndpointState {
             searches: HashTable::new(),
             groups: Memberships::default(),
             pace: Pace::default(),
+            turn: Turn::default(),
             answers: VecDeque::new(),
             is_blocked: false,
             announce: Vec::new(),

@@ -1,5 +1,8 @@
 //! What goes out: requests when it is their turn, and answers.
 
+use alloc::vec::Vec;
+use core::ops::Bound;
+
 use rdmux_transport::Time;
 use rdmux_transport::timers::Deadline;
 use rdmux_wire::acm::{Address, Datagram, Request};
@@ -9,7 +12,7 @@ use super::search::{Stage, What};
 use super::waiting::Ticket;
 use super::{Machine, Timer};
 use crate::cache::Hashed;
-use crate::{EndpointId, Failure, Io, Peer, To};
+use crate::{ClientId, EndpointId, Failure, Io, Peer, RequestId, To};
 
 impl Machine {
     /// A search waits to be sent to the group.
@@ -49,7 +52,8 @@ impl Machine {
             }
             let is_crowded = state.pace.is_crowded();
             let any = is_crowded.then(|| self.rng.next());
-            let Some((at, _)) = self.take_queued(id, any) else { return };
+            let next = if is_crowded { None } else { self.next_of_clients(id) };
+            let Some((at, _)) = next.or_else(|| self.take_queued(id, any)) else { return };
             if !self.send_request(now, at, io) {
                 return;
             }
@@ -89,6 +93,31 @@ impl Machine {
             random: self.rng.next(),
         };
         Some(state.pace.next(now, load))
+    }
+
+    /// A search of the client whose turn it is, if there are several. Its ticket stays in the queue, and is skipped there.
+    fn next_of_clients(&mut self, id: EndpointId) -> Option<Ticket> {
+        if self.clients.len() < 2 {
+            return None;
+        }
+        let turn = &mut self.endpoints.get_mut(&id)?.turn;
+        turn.is_client_s = !turn.is_client_s;
+        if !turn.is_client_s {
+            return None;
+        }
+        let queued = |(client, requests): (&ClientId, &Vec<(RequestId, u32)>)| {
+            let ticket = |(_, request): &(RequestId, u32)| {
+                let at = self.requests.get(*request as usize)?.search;
+                let search = self.searches.get(at as usize)?;
+                let waits = search.endpoint == id && search.stage == Stage::Queued;
+                waits.then_some((*client, (at, search.tid)))
+            };
+            requests.iter().find_map(ticket)
+        };
+        let after = self.clients.range((Bound::Excluded(turn.last), Bound::Unbounded));
+        let (client, ticket) = after.chain(self.clients.range(..=turn.last)).find_map(queued)?;
+        turn.last = client;
+        Some(ticket)
     }
 
     fn take_queued(&mut self, id: EndpointId, any: Option<u64>) -> Option<Ticket> {

@@ -179,6 +179,31 @@ fn requests_of_many_clients_run_in_parallel_and_are_bounded() {
 }
 
 #[test]
+fn clients_take_turns_where_one_request_is_sent_at_a_time() {
+    let mut net = Net::new(2, &acm());
+    let ask = |net: &mut Net, client, n: usize| {
+        let (dest, id) = (Dest::Address(name(n)), RequestId(u64::try_from(n).unwrap()));
+        let request = Request { source: None, dest, no_delay: false, timeout: None };
+        net.with(0, |machine, now, io| machine.request(now, ClientId(client), id, &request, io));
+        id
+    };
+    // Nobody has these.
+    for n in 0..50 {
+        ask(&mut net, 2, 100 + n);
+        ask(&mut net, 3, 200 + n);
+    }
+    for client in [1, 4] {
+        let id = ask(&mut net, client, 1);
+        net.pass(8 * SECOND);
+        assert!(matches!(net.answer(0, id), Some(Ok(_))), "{client}");
+        net.with(0, |machine, now, io| machine.forget(now, crate::Forget::All, io));
+        net.hosts[0].io.answers.clear();
+    }
+    net.pass(100 * SECOND);
+    assert_eq!(net.hosts[0].machine.open(), (0, 0));
+}
+
+#[test]
 fn cancelled_requests_send_nothing() {
     let mut net = Net::new(1, &acm());
     for n in 1..100 {
