@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         let accepted = if plain && id.goes(Phase::Requested, Phase::Accepting) {
             client.accept_soon(id.handle, param)
         } else {
-            client.accept(id.handle, &param)
+            id.tries(Phase::Other, || client.accept(id.handle, &param))
         };
         if let Err(error) = accepted {
             let _ = qp::fail(id);
