@@ -90,7 +90,8 @@ pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
     // Others may wait for its port, and events that come later would tell of an id that is gone.
     let waits = {
         let state = id.lock();
-        state.has_known_port || !state.groups.is_empty() || state.phase.expects_events()
+        let expects_events = state.phase.expects_events() && !state.is_over;
+        state.has_known_port || !state.groups.is_empty() || expects_events
     };
     // The id may be gone with its channel, or with the service.
     let _ = match waits {

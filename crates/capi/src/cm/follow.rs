@@ -96,12 +96,16 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
 /// Whether an event tells how a request ends that the program has not answered. It hears of that when it answers, as with the reference
 /// implementation.
 fn is_of_request(id: &Id, kind: EventKind) -> bool {
+    ends(kind) && matches!(id.lock().phase, Phase::Requested | Phase::RequestOver)
+}
+
+/// Whether a connection has ended, or does not come.
+fn ends(kind: EventKind) -> bool {
     use EventKind as E;
-    let ends = matches!(
+    matches!(
         kind,
         E::Rejected | E::Disconnected | E::Unreachable | E::ConnectError | E::TimewaitExit
-    );
-    ends && matches!(id.lock().phase, Phase::Requested | Phase::RequestOver)
+    )
 }
 
 /// Whether an event is of an id or a group that is gone.
@@ -135,6 +139,7 @@ fn learn(id: &Id, event: &rdmux_cm::Event) {
         state.route = Some(**route);
     }
     state.phase = state.phase.after(event.kind);
+    state.is_over |= ends(event.kind);
 }
 
 /// An event that this process could not follow tells of the failure instead.

@@ -61,6 +61,8 @@ pub(super) struct State {
     pub(super) path: Option<Box<ibv_sa_path_rec>>,
     /// How far it has come.
     pub(super) phase: Phase,
+    /// The connection has ended, or did not come. No event follows but TIMEWAIT_EXIT, much later.
+    pub(super) is_over: bool,
     /// Its port is one that others may want as soon as it is destroyed.
     pub(super) has_known_port: bool,
     /// Events that the program holds.
@@ -112,6 +114,7 @@ impl Id {
             resolving: Resolving::default(),
             path: None,
             phase: new.phase,
+            is_over: false,
             has_known_port: false,
             unacknowledged: 0,
         };
