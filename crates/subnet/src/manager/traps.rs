@@ -41,8 +41,10 @@ impl Manager {
             Some(Trap::Local(change)) if is_name_only(&change) => self.read_name_again(&change),
             Some(Trap::Local(_)) => self.request_sweep(now),
             Some(Trap::SystemImageGuid(change)) => {
-                let node = self.model.by_lid(change.lid).map(|port| port.node);
-                if let Some(node) = node.and_then(|node| self.model.node_mut(node)) {
+                let node = |lid| self.model.by_lid(lid).map(|port| port.node);
+                // Nobody speaks for others.
+                let own = node(change.lid).filter(|own| node(from.lid) == Some(*own));
+                if let Some(node) = own.and_then(|node| self.model.node_mut(node)) {
                     node.info.system_image_guid = change.system_image_guid;
                 }
             }

@@ -6,7 +6,7 @@ use rdmux_subnet::manager::{Config, Event};
 use rdmux_subnet::umad::UserAddress;
 use rdmux_subnet::{Fault, NodeId, PortId};
 use rdmux_wire::mad::Method;
-use rdmux_wire::sm::{LinkError, Notice, PortState, Producer, Trap};
+use rdmux_wire::sm::{LinkError, Notice, PortState, Producer, SystemImageGuidChange, Trap};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid};
 
@@ -68,6 +68,36 @@ fn a_new_system_guid_is_known_from_the_trap() {
     let node = model.node(model.by_lid(lid).expect("a port").node).expect("a node");
     assert_eq!(node.info.system_image_guid, Guid(0x77));
     assert_eq!(traps(&net), [145]);
+}
+
+#[test]
+fn a_port_tells_the_system_guid_of_its_own_node_only() {
+    let mut net = Net::up("switch:4", config());
+    let lid = |net: &Net, at| net.subnet.port(at).expect("a port").lid();
+    let [switch, victim, liar] = [port(0, 0), port(2, 1), port(3, 1)].map(|at| lid(&net, at));
+    let tell = |net: &mut Net, from: Lid, about: Lid| {
+        let change = SystemImageGuidChange {
+            lid: about,
+            system_image_guid: Guid(0x77),
+            ..SystemImageGuidChange::default()
+        };
+        let notice = Notice::new(&Trap::SystemImageGuid(change), Producer::CA, about);
+        let mut smp = Smp::lid_routed(Method::TRAP, Notice::ATTR_ID, 0);
+        smp.set_attribute(&notice.into());
+        let from = UserAddress::smi(from);
+        net.with(0, |manager, now, out| manager.handle_mad(now, &from, &smp.to_bytes(), out));
+        let model = net.manager().model();
+        let node = model.node(model.by_lid(about).expect("a port").node).expect("a node");
+        node.info.system_image_guid == Guid(0x77)
+    };
+    let nobody = Lid(0xbfff);
+    for from in [liar, switch, nobody] {
+        assert!(!tell(&mut net, from, victim), "{from}");
+    }
+    assert!(!tell(&mut net, liar, switch));
+    for own in [victim, switch] {
+        assert!(tell(&mut net, own, own), "{own}");
+    }
 }
 
 /// A port has so many faults, each long enough after the one before that a trap of its own tells of it.
