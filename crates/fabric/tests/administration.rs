@@ -93,15 +93,20 @@ fn members_of_a_group_are_in_the_switches_tables_until_they_leave() {
 }
 
 #[test]
-fn an_alias_guid_is_set_at_its_port() {
+fn alias_guids_are_set_at_their_port() {
     let (fabric, shown) = managed("switch:2", Setup::default());
     let asker = Asker::new(&fabric, &shown, 1);
     let mut record = GuidInfoRecord { lid: asker.lid, ..GuidInfoRecord::default() };
-    record.guid_info.guids[3] = Guid(0x77);
-    let mask = GuidInfoRecordMask::LID | GuidInfoRecordMask::BLOCK_NUM | GuidInfoRecordMask::GUID3;
+    let wanted = [0x75, 0x76, 0x77].map(Guid);
+    record.guid_info.guids[1..4].copy_from_slice(&wanted);
+    let mask = GuidInfoRecordMask::LID
+        | GuidInfoRecordMask::BLOCK_NUM
+        | GuidInfoRecordMask::GUID1
+        | GuidInfoRecordMask::GUID2
+        | GuidInfoRecordMask::GUID3;
     let set: GuidInfoRecord =
         asker.get(Method::SET, GuidInfoRecord::ATTR_ID, mask.bits(), &record.to_bytes());
-    assert_eq!(set.guid_info.guids[3], Guid(0x77));
+    assert_eq!(set.guid_info.guids[1..4], wanted);
     let mut program = common::Manager::open(
         &fabric.options,
         &fabric.name,
@@ -115,7 +120,8 @@ fn an_alias_guid_is_set_at_its_port() {
         let info = program.get(&[], rdmux_wire::sm::GuidInfo::ATTR_ID, 0);
         let info = rdmux_wire::sm::GuidInfo::parse(&info.data[..]).unwrap();
         assert_eq!(info.guids[0], asker.guid);
-        if info.guids[3] == Guid(0x77) {
+        if info.guids[1] == wanted[0] {
+            assert_eq!(info.guids[1..4], wanted);
             break;
         }
         std::thread::yield_now();

@@ -169,17 +169,22 @@ impl Service {
 
     /// Gives ports the aliases that have changed, before the answer to the one who asked for them.
     fn set_aliases(&mut self, manager: &mut Manager) {
+        // Of each block the last request has all that has changed.
+        let mut requests = BTreeMap::new();
         for (port, index, guid) in core::mem::take(&mut self.out.aliases) {
             if let Some(request) = manager.set_alias(port, index, guid) {
-                self.out.sent.push_front(UserMad {
-                    agent: self.directed,
-                    status: 0,
-                    timeout_ms: 200,
-                    retries: 3,
-                    address: UserAddress::directed(),
-                    data: request.to_bytes().to_vec(),
-                });
+                requests.insert((port, request.header.attr_mod), request);
             }
+        }
+        for request in requests.into_values() {
+            self.out.sent.push_front(UserMad {
+                agent: self.directed,
+                status: 0,
+                timeout_ms: 200,
+                retries: 3,
+                address: UserAddress::directed(),
+                data: request.to_bytes().to_vec(),
+            });
         }
     }
 }

@@ -2,14 +2,19 @@
 //!
 //! The manager sets them at the port after the answer is made: the set of the port's table leaves first, the answer second.
 
+use core::iter;
+
 use rdmux_wire::Guid;
 use rdmux_wire::mad::{Method, status};
 use rdmux_wire::sa::{GuidInfoRecord, GuidInfoRecordMask as Mask};
+use rdmux_wire::sm::GuidInfo;
 
 use super::records::ports::guid_block;
 use super::request::Request;
 use super::table::Table;
 use super::{AdministrationSink, Context, State, Status};
+use crate::manager::model::Port;
+use crate::topology::PortRef;
 
 /// The GUIDs that are assigned count up from here.
 const FIRST_ASSIGNED: u64 = 0x0014_0500_0000_0001;
@@ -40,19 +45,22 @@ pub(super) fn change(
     if first == 0 && asked(0) {
         return Err(status::SA_REQUEST_INVALID);
     }
-    let mut block = guid_block(port, record.block_num.into());
-    for index in (0..8).filter(|&index| asked(index) && first + index < capacity) {
-        let wanted = record.guid_info.guids[index];
-        block.guids[index] = match request.method() {
-            Method::DELETE => Guid(0),
-            _ if wanted == Guid(0) => next_guid(state, cx),
-            _ if is_taken(cx, place, wanted) || block.guids[..index].contains(&wanted) => {
-                return Err(status::SA_REQUEST_INVALID);
-            }
-            _ => wanted,
-        };
-    }
     let before = guid_block(port, record.block_num.into());
+    let mut block = before;
+    let changed = || (0..8).filter(|&index| asked(index) && first + index < capacity);
+    let is_set = request.method() != Method::DELETE;
+    for index in changed() {
+        block.guids[index] = if is_set { record.guid_info.guids[index] } else { Guid(0) };
+    }
+    let is_taken = |guid: Guid| is_anothers(cx, place, guid) || is_twice(port, first, &block, guid);
+    if changed().map(|index| block.guids[index]).any(|guid| guid != Guid(0) && is_taken(guid)) {
+        return Err(status::SA_REQUEST_INVALID);
+    }
+    for index in changed().filter(|_| is_set) {
+        if block.guids[index] == Guid(0) {
+            block.guids[index] = next_guid(state, cx, &block);
+        }
+    }
     for (index, (new, old)) in block.guids.iter().zip(&before.guids).enumerate() {
         if let (true, Ok(at)) = (new != old, u8::try_from(first + index)) {
             sink.set_alias(place, at, *new);
@@ -62,20 +70,25 @@ pub(super) fn change(
     table.push(&GuidInfoRecord { lid, block_num: record.block_num, guid_info: block, ..record })
 }
 
-/// Whether a GUID is one of another port, or the port's own.
-fn is_taken(cx: &Context<'_>, place: crate::topology::PortRef, guid: Guid) -> bool {
-    let owner = cx.model.by_port_guid(guid);
-    owner.is_some_and(|owner| {
-        owner != place || cx.model.port(owner).is_some_and(|port| port.guid == guid)
-    })
+/// Whether a GUID is one of another port.
+fn is_anothers(cx: &Context<'_>, place: PortRef, guid: Guid) -> bool {
+    cx.model.by_port_guid(guid).is_some_and(|owner| owner != place)
 }
 
-/// A GUID that no port has.
-fn next_guid(state: &mut State, cx: &Context<'_>) -> Guid {
+/// Whether a GUID would be in a port's table more than once with this block, which begins at an index.
+fn is_twice(port: &Port, first: usize, block: &GuidInfo, guid: Guid) -> bool {
+    let table = iter::once(port.guid).chain(port.aliases.iter().copied()).enumerate();
+    let others = table.filter(|(at, _)| !(first..first + block.guids.len()).contains(at));
+    let all = others.map(|(_, other)| other).chain(block.guids);
+    all.filter(|other| *other == guid).count() > 1
+}
+
+/// A GUID that no port has, nor is to have.
+fn next_guid(state: &mut State, cx: &Context<'_>, wanted: &GuidInfo) -> Guid {
     loop {
         let guid = Guid(FIRST_ASSIGNED.wrapping_add(state.assigned_guids));
         state.assigned_guids += 1;
-        if cx.model.by_port_guid(guid).is_none() {
+        if cx.model.by_port_guid(guid).is_none() && !wanted.guids.contains(&guid) {
             return guid;
         }
     }

@@ -510,6 +510,35 @@ fn alias_guids_are_assigned_chosen_and_given_up() {
 }
 
 #[test]
+fn alias_guids_move_within_a_port_and_are_there_once() {
+    let mut net = Net::new("switch:3", 0);
+    let place = net.model.by_lid(Lid(2)).unwrap();
+    let [one, two] = [GuidInfoRecordMask::GUID1, GuidInfoRecordMask::GUID2];
+    let wanted = |block_num, guids: [u64; 3]| {
+        let mut record = GuidInfoRecord { lid: Lid(2), block_num, ..GuidInfoRecord::default() };
+        record.guid_info.guids[..3].copy_from_slice(&guids.map(Guid));
+        record
+    };
+    let mut set = |mask, block_num, guids| {
+        let answer = change(&mut net, Method::SET, BLOCK | mask, &wanted(block_num, guids));
+        let known = [0xa, 0xb, 0xc].map(|guid| net.model.by_port_guid(Guid(guid)) == Some(place));
+        (answer.status, known, net.model.port(place).unwrap().aliases.clone())
+    };
+    let aliases = |all: &[u64]| all.iter().copied().map(Guid).collect::<Vec<_>>();
+    let both = one | two;
+    assert_eq!(set(both, 0, [0, 0xa, 0xb]), (0, [true, true, false], aliases(&[0xa, 0xb])));
+    assert_eq!(set(both, 0, [0, 0xb, 0xc]), (0, [false, true, true], aliases(&[0xb, 0xc])));
+    assert_eq!(set(both, 0, [0, 0xc, 0xb]), (0, [false, true, true], aliases(&[0xc, 0xb])));
+    let as_before = (status::SA_REQUEST_INVALID, [false, true, true], aliases(&[0xc, 0xb]));
+    assert_eq!(set(one, 0, [0, 0xb, 0]), as_before, "the next one is this already");
+    assert_eq!(set(two, 1, [0, 0, 0xc]), as_before, "another block has it");
+    // One that is assigned is none that is asked for.
+    let next = 0x0014_0500_0000_0001;
+    let (status, _, all) = set(both, 0, [0, 0, next]);
+    assert_eq!((status, all), (0, aliases(&[next + 1, next])));
+}
+
+#[test]
 fn wrong_alias_guids_are_refused_and_nothing_is_set() {
     let mut net = Net::new("switch:3", 0);
     let wanted = GuidInfoRecord { lid: Lid(2), ..GuidInfoRecord::default() };

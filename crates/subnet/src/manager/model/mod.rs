@@ -144,7 +144,8 @@ impl Model {
             entry.aliases.resize(at + 1, Guid(0));
         }
         let old = core::mem::replace(&mut entry.aliases[at], guid);
-        if old != Guid(0) && self.by_port_guid.get(&old) == Some(&port) {
+        let is_kept = entry.guid == old || entry.aliases.contains(&old);
+        if !is_kept && self.by_port_guid.get(&old) == Some(&port) {
             self.by_port_guid.remove(&old);
         }
         self.know_guid(guid, port);
