@@ -136,6 +136,13 @@ impl Service {
         self.set_aliases(manager);
     }
 
+    /// What [`Service::next_mad`] gave could not be written: its header, with a status.
+    pub fn handle_unsent(&mut self, mad: &UserMad) {
+        if Self::is_asked(mad) {
+            self.administration.handle_unsent(mad);
+        }
+    }
+
     /// The manager has told something.
     pub fn handle_event(&mut self, now: Time, manager: &mut Manager, event: &Event) {
         let Self { administration, out, .. } = self;

@@ -54,21 +54,21 @@ impl Files {
     }
 }
 
-/// What a program gets back of a request that was not sent, so that it does not wait for its answer.
-struct Unsent {
+/// What comes back of a request that was not sent, so that nobody waits for its answer.
+pub(super) struct Unsent {
     agent: u32,
     address: UserAddress,
     header: [u8; MadHeader::LEN],
 }
 
 impl Unsent {
-    /// None of what no answer is waited for, and of what has no header.
-    fn of(mad: &UserMad) -> Option<Self> {
-        let header = *mad.data.first_chunk().filter(|_| mad.timeout_ms > 0)?;
+    /// None of what has no header.
+    pub(super) fn of(mad: &UserMad) -> Option<Self> {
+        let header = *mad.data.first_chunk()?;
         Some(Self { agent: mad.agent, address: mad.address, header })
     }
 
-    fn record(self, why: Errno) -> UserMad {
+    pub(super) fn record(self, why: Errno) -> UserMad {
         let status = u32::try_from(why.raw()).unwrap_or(UserMad::TIMED_OUT);
         let Self { agent, address, header } = self;
         UserMad { agent, status, timeout_ms: 0, retries: 0, address, data: header.to_vec() }
@@ -215,7 +215,7 @@ impl Core {
             _ => {}
         }
         let now = self.now();
-        let back = Unsent::of(&record);
+        let back = Unsent::of(&record).filter(|_| record.timeout_ms > 0);
         let (world, mut programs) = self.world_and_programs();
         if let Err(e) = world.write(&mut programs, now, file, record) {
             if let Some(back) = back {

@@ -129,6 +129,11 @@ impl Managed {
         self.service.next_mad()
     }
 
+    /// Something that [`Managed::next_mad`] gave was not sent.
+    pub(super) fn handle_unsent(&mut self, mad: &UserMad) {
+        self.service.handle_unsent(mad);
+    }
+
     /// The next datagram that it sends, and from where.
     pub(super) fn next_packet(&mut self, subnet: &Subnet) -> Option<(PortId, MadPacket)> {
         let (to, mad) = self.out.sent.pop_front()?;

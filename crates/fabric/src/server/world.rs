@@ -9,6 +9,7 @@ use rdmux_subnet::{MadPacket, PortEvent, PortId, Sink, Subnet, Time};
 use rdmux_wire::{Gid, Lid, Pkey};
 
 use super::captures::Captured;
+use super::files::Unsent;
 use super::manager::{self, Managed};
 
 /// The subnet, the agents, and what is on its way between them.
@@ -259,8 +260,12 @@ impl World {
                 }
             } else if let Some((file, mad)) = self.next_of_administration() {
                 let mut sink = FromAgents { sent: &mut self.sent, reader };
-                // What too much is on its way for is lost: who asked asks again.
-                let _ = self.umad.write(now, file, mad, &Tables(&self.subnet), &mut sink);
+                let back = Unsent::of(&mad);
+                let written = self.umad.write(now, file, mad, &Tables(&self.subnet), &mut sink);
+                // An answer that too much is on its way for is lost: who asked asks again.
+                if let (Err(why), Some(back), Some(managed)) = (written, back, &mut self.managed) {
+                    managed.handle_unsent(&back.record(why));
+                }
             } else if let Some((port, packet)) = self.arrived.pop_front() {
                 // Answers to the manager's requests, of which there are many, take the short way.
                 let managed = self.managed.as_mut().filter(|m| m.is_answered_by(port, &packet));
@@ -350,5 +355,130 @@ impl Ports for Tables<'_> {
     fn gid_index(&self, port: PortId, gid: Gid) -> Option<u8> {
         let view = self.0.port(port)?;
         (0..view.info().guid_cap).find(|&index| view.gid(index) == Some(gid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_subnet::topology::Shape;
+    use rdmux_subnet::umad::UserAddress;
+    use rdmux_subnet::{NodeId, service::Service};
+    use rdmux_wire::Guid;
+    use rdmux_wire::mad::Method;
+    use rdmux_wire::sa::{InformInfo, NodeRecord, SaMad};
+
+    use super::*;
+
+    /// What programs have read, and time.
+    struct Net {
+        world: World,
+        read: Records,
+        now: Time,
+    }
+
+    #[derive(Default)]
+    struct Records(Vec<(FileId, UserMad)>);
+
+    impl Reader for Records {
+        fn read(&mut self, file: FileId, record: &UserMad) {
+            self.0.push((file, record.clone()));
+        }
+    }
+
+    impl Net {
+        /// With a manager that has swept.
+        fn up(shape: &str, config: Config) -> Self {
+            let shape: Shape = shape.parse().unwrap();
+            let subnet =
+                Subnet::new(&shape.topology(Guid(0x1000)), rdmux_subnet::Config::default());
+            let mut world = World { umad: Umad::new(config), ..World::new(subnet) };
+            world.start_manager(manager::Config::default(), Partitions::default());
+            let mut net = Self { world, read: Records::default(), now: Time::ZERO };
+            while !net.world.manager().is_some_and(Manager::is_up) {
+                net.pass();
+            }
+            net
+        }
+
+        /// Lets time pass until something is due.
+        fn pass(&mut self) {
+            self.now = self.now.max(self.world.next_timeout().expect("it works"));
+            self.world.handle_timeout(&mut self.read, self.now);
+        }
+
+        /// Nothing comes of what was sent any more.
+        fn settle(&mut self) {
+            let end = self.now.after(std::time::Duration::from_secs(30));
+            while self.now < end {
+                self.pass();
+            }
+        }
+
+        /// A program that asks administration and acknowledges nothing.
+        fn program(&mut self, node: u32, methods: u128) -> FileId {
+            let file = self.world.open(PortId { node: NodeId(node), number: 1 });
+            let what = Registration { methods, rmpp_version: 0, ..Service::REGISTRATION };
+            self.world.register(file, &what).unwrap();
+            file
+        }
+
+        fn ask(&mut self, file: FileId, method: Method, attr_id: u16, tid: u64, data: &[u8]) {
+            let mut mad = SaMad::new(method, attr_id, data);
+            mad.header.tid = tid;
+            let lid = self.world.subnet().port(self.world.managed.as_ref().unwrap().port());
+            let address = UserAddress::gsi(lid.unwrap().lid());
+            let data = mad.to_bytes().to_vec();
+            let (agent, status, timeout_ms, retries) = (0, 0, 1000, 0);
+            let mad = UserMad { agent, status, timeout_ms, retries, address, data };
+            self.world.write(&mut self.read, self.now, file, mad).unwrap();
+        }
+
+        /// How many datagrams with a method a program has read since the last call.
+        fn took(&mut self, file: FileId, method: Method) -> usize {
+            let is = |(at, mad): &(FileId, UserMad)| *at == file && mad.data[3] == method.0;
+            let count = self.read.0.iter().filter(|record| is(record)).count();
+            self.read.0.clear();
+            count
+        }
+    }
+
+    #[test]
+    fn who_was_not_told_for_want_of_room_is_told_when_there_is_some() {
+        let most = 4;
+        let config = Config { outstanding: most, responses_to_peer: most, ..Config::default() };
+        let mut net = Net::up("switch:4", config);
+        let (subscriber, greedy) = (net.program(2, 1 << Method::REPORT.0), net.program(3, 0));
+        let everything = InformInfo {
+            lid_range_begin: Lid(0xffff),
+            is_generic: 1,
+            subscribe: 1,
+            notice_type: 0xffff,
+            trap_number: 0xffff,
+            producer: rdmux_wire::sm::Producer(0x00ff_ffff),
+            qpn: rdmux_wire::Qpn::QP1,
+            ..InformInfo::default()
+        };
+        net.ask(subscriber, Method::SET, InformInfo::ATTR_ID, 1, &everything.to_bytes());
+        assert_eq!(net.took(subscriber, Method::GET_RESP), 1);
+        let mut system = 0x77;
+        let mut event = |net: &mut Net| {
+            system += 1;
+            let now = net.now;
+            net.world.change(&mut net.read, now, |subnet, sink| {
+                subnet.set_system_guid(now, NodeId(1), Guid(system), sink);
+            });
+            net.took(subscriber, Method::REPORT)
+        };
+        let reports = rdmux_subnet::administration::Config::default().reports_of_port;
+        for round in 0..reports as u64 {
+            for n in 0..most as u64 {
+                let tid = round * most as u64 + n;
+                net.ask(greedy, Method::GET_TABLE, NodeRecord::ATTR_ID, tid, &[]);
+            }
+            assert_eq!(event(&mut net), 0, "there is no room");
+            net.settle();
+            net.took(subscriber, Method::REPORT);
+        }
+        assert_eq!(event(&mut net), 1);
     }
 }

@@ -18,6 +18,6 @@ pub struct Counters {
     pub busy: u64,
     /// Answers that could not be sent.
     pub unsent: u64,
-    /// Reports that were dropped because too many were not answered.
+    /// Reports that were dropped because too many were not answered, or could not be sent.
     pub dropped_reports: u64,
 }

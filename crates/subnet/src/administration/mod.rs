@@ -282,6 +282,17 @@ impl Administration {
         state.dropped_reports += dropped;
     }
 
+    /// Something that was given to the sink could not be sent after all: its header, with a status. A Report is over, and dropped.
+    pub fn handle_unsent(&mut self, mad: &UserMad) {
+        let is_report =
+            report_tid(mad).is_some_and(|tid| self.state.subscriptions.handle_response(tid));
+        if is_report {
+            self.state.dropped_reports += 1;
+        } else {
+            self.counters.unsent += 1;
+        }
+    }
+
     /// A datagram or message for the class has arrived, or a Report was not answered.
     pub fn handle_mad(
         &mut self,

@@ -80,6 +80,11 @@ pub struct Config {
     pub outstanding: usize,
     /// Bytes of these; what is more is refused with ENOMEM.
     pub bytes: usize,
+    /// Responses on their way to one peer; what is more is refused with ENOMEM. So a peer that acknowledges nothing
+    /// leaves room for others.
+    pub responses_to_peer: usize,
+    /// Bytes of these; what is more is refused with ENOMEM.
+    pub bytes_to_peer: usize,
     /// What may be coming in for one file.
     pub incoming: rmpp::Limits,
     /// How many timers one call of [`Umad::handle_timeout`] serves; then [`Umad::next_timeout`] is due at once.
@@ -93,6 +98,8 @@ impl Default for Config {
         Self {
             outstanding: 16_384,
             bytes: 256 << 20,
+            responses_to_peer: 2048,
+            bytes_to_peer: 64 << 20,
             incoming: rmpp::Limits::default(),
             timers_per_call: 512,
             timers_per_turn: 32,

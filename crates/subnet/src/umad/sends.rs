@@ -85,7 +85,15 @@ pub(super) struct Sends {
     transactions: BTreeSet<(Transaction, SendId)>,
     timers: Timers<SendId>,
     bytes: usize,
+    responses: BTreeMap<Peer, Responses>,
     next: SendId,
+}
+
+/// Responses to one peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Responses {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
 }
 
 impl Sends {
@@ -98,10 +106,20 @@ impl Sends {
         self.bytes
     }
 
+    /// What is on its way to a peer, but for requests.
+    pub(super) fn responses_to(&self, peer: Peer) -> Responses {
+        self.responses.get(&peer).copied().unwrap_or_default()
+    }
+
     pub(super) fn insert(&mut self, pending: Pending) -> SendId {
         let id = self.next;
         self.next += 1;
         self.bytes += pending.body.len();
+        if pending.transaction.response {
+            let to_peer = self.responses.entry(pending.transaction.peer).or_default();
+            to_peer.count += 1;
+            to_peer.bytes += pending.body.len();
+        }
         self.transactions.insert((pending.transaction, id));
         self.pending.insert(id, pending);
         id
@@ -110,6 +128,16 @@ impl Sends {
     pub(super) fn remove(&mut self, id: SendId) -> Option<Pending> {
         let mut pending = self.pending.remove(&id)?;
         self.bytes -= pending.body.len();
+        let peer = pending.transaction.peer;
+        if let Some(to_peer) =
+            self.responses.get_mut(&peer).filter(|_| pending.transaction.response)
+        {
+            to_peer.count -= 1;
+            to_peer.bytes -= pending.body.len();
+            if to_peer.count == 0 {
+                self.responses.remove(&peer);
+            }
+        }
         self.transactions.remove(&(pending.transaction, id));
         self.timers.clear(&mut pending.deadline, id);
         Some(pending)

@@ -8,7 +8,7 @@ use rdmux_wire::Rmpp;
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 
 use super::address::Envelope;
-use super::sends::{Body, Pending, SendId, Transaction};
+use super::sends::{Body, Pending, Responses, SendId, Transaction};
 use super::{AgentNumber, Errno, File, FileId, MAX_AGENTS, Ports, Umad, UmadSink, UserMad};
 use crate::Time;
 use crate::directed;
@@ -116,16 +116,21 @@ impl Umad {
             return Err(Errno::Inval);
         }
         if in_segments || mad.timeout_ms > 0 {
-            self.has_room(open, mad.data.len())?;
+            self.has_room(open, &transaction, mad.data.len())?;
         }
         let segments = in_segments.then(|| first_window(open, number, &envelope, &written));
         Ok(Plan { agent: number, envelope, transaction, segments })
     }
 
-    fn has_room(&self, open: &File, len: usize) -> Result<(), Errno> {
-        let fits = open.sends.len() < self.config.outstanding
-            && open.sends.bytes().saturating_add(len.max(MAD_LEN)) <= self.config.bytes;
-        if fits { Ok(()) } else { Err(Errno::NoMem) }
+    fn has_room(&self, open: &File, of: &Transaction, len: usize) -> Result<(), Errno> {
+        let (config, len) = (&self.config, len.max(MAD_LEN));
+        let fits = open.sends.len() < config.outstanding
+            && open.sends.bytes().saturating_add(len) <= config.bytes;
+        let Responses { count, bytes } = open.sends.responses_to(of.peer);
+        let fits_peer = !of.response
+            || count < config.responses_to_peer
+                && bytes.saturating_add(len) <= config.bytes_to_peer;
+        if fits && fits_peer { Ok(()) } else { Err(Errno::NoMem) }
     }
 
     /// Sends for the first time.

@@ -461,6 +461,24 @@ fn subscriber_that_never_answers_gets_no_more_reports_until_they_time_out() {
 }
 
 #[test]
+fn report_that_cannot_be_sent_is_over_and_dropped() {
+    let mut net = Net::new("switch:3", 0);
+    net.administration.config.reports_of_port = 1;
+    assert_eq!(subscribe(&mut net, 2, &everything()), 0);
+    for dropped in 1..=3 {
+        appear(&mut net, 4);
+        let mut unsent = net.out.sent.pop().expect("a Report");
+        (unsent.status, unsent.data) = (12, unsent.data[..24].to_vec());
+        net.administration.handle_unsent(&unsent);
+        assert_eq!(net.administration.counters().dropped_reports, dropped);
+        net.administration.handle_unsent(&unsent);
+        assert_eq!(net.administration.counters().dropped_reports, dropped, "it was over before");
+    }
+    appear(&mut net, 4);
+    assert_eq!(reports(&mut net).len(), 1);
+}
+
+#[test]
 fn port_that_is_gone_has_no_subscriptions() {
     let mut net = Net::new("switch:3", 0);
     assert_eq!(subscribe(&mut net, 2, &everything()), 0);

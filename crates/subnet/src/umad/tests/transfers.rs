@@ -229,6 +229,39 @@ fn segments_of_a_response_that_nobody_asked_for_are_dropped() {
 }
 
 #[test]
+fn peer_that_acknowledges_nothing_leaves_room_for_others() {
+    let table = long(GET_TABLE | RESPONSE, 0, 1000);
+    let most = 3;
+    let by_count = Config { responses_to_peer: most, ..Config::default() };
+    let by_bytes = Config { bytes_to_peer: most * table.len(), ..Config::default() };
+    for config in [by_count, by_bytes] {
+        let mut net = Net::with(config);
+        let server = net.agent(B, sa(&[GET_TABLE]));
+        let answer = |net: &mut Net, tid: u64, address| {
+            let mut table = table.clone();
+            table[8..16].copy_from_slice(&tid.to_be_bytes());
+            let response =
+                UserMad { agent: 0, status: 0, timeout_ms: 0, retries: 0, address, data: table };
+            net.write(server, response)
+        };
+        for tid in 0..3 {
+            answer(&mut net, tid, to(A)).unwrap();
+        }
+        assert_eq!(answer(&mut net, 3, to(A)), Err(Errno::NoMem));
+        answer(&mut net, 3, by_gid(A)).unwrap();
+        net.write(server, request(mad(SA, GET, 4), to(A))).unwrap();
+        // Nothing was acknowledged, and in the end nothing is waited for.
+        while net.pass() {
+            net.out.sent.clear();
+        }
+        assert_eq!(net.umad.outstanding(server), 0);
+        for tid in 0..3 {
+            answer(&mut net, tid, to(A)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn request_is_not_sent_again_while_its_response_is_coming_in() {
     let mut net = Net::new();
     let (server, client) = pair(&mut net);
