@@ -5,16 +5,19 @@
 //! hosts count the bridge reads, often, and tells the fabric.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rdmux_link::routes::{RouteTable, Way};
 use rdmux_link::rows::RowReader;
 use rdmux_runtime::socket;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 use super::pump;
 use crate::proto::{AttachmentRequest, RowEntry, TableUpdate};
@@ -23,6 +26,9 @@ use crate::proto::{AttachmentRequest, RowEntry, TableUpdate};
 const MOST_ROWS: usize = 1024;
 /// The most ways in a message.
 const MOST_WAYS: usize = 4096;
+
+/// How a connection is written to that may take nothing now.
+const AT_ONCE: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 /// The copies of all hosts.
 #[derive(Debug, Default)]
@@ -37,6 +43,8 @@ pub(super) struct Copies {
 struct Made {
     sequence: u64,
     ended: bool,
+    /// A copy has changed, of which the fabric is to be told.
+    is_due: bool,
 }
 
 /// The copy of a host's route table, and what its processes count.
@@ -44,8 +52,17 @@ struct Made {
 pub(super) struct Copy {
     table: Mutex<Table>,
     rows: Mutex<BTreeMap<u16, RowReader>>,
-    /// The way to the fabric, for one message at a time.
-    tcp: Mutex<TcpStream>,
+    out: Mutex<Outgoing>,
+    /// The table has changed since the fabric was told by which ways processes count. Of the last update, while that is locked.
+    has_changed: AtomicBool,
+}
+
+/// The way to the fabric, for one message at a time.
+#[derive(Debug)]
+struct Outgoing {
+    tcp: TcpStream,
+    /// What is written before anything else.
+    waiting: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -68,8 +85,9 @@ impl Copies {
         let table = RouteTable::create()?;
         let fd = table.fd().try_clone()?;
         let table = Mutex::new(Table { table, ways: Vec::new() });
-        let copy = Copy { table, rows: Mutex::default(), tcp: Mutex::new(tcp.try_clone()?) };
-        let copy = Arc::new(copy);
+        let out = Mutex::new(Outgoing { tcp: tcp.try_clone()?, waiting: Vec::new() });
+        let (rows, has_changed) = (Mutex::default(), AtomicBool::new(false));
+        let copy = Arc::new(Copy { table, rows, out, has_changed });
         self.all.lock().insert(connection, copy.clone());
         self.change.notify_all();
         Ok((copy, fd))
@@ -80,7 +98,7 @@ impl Copies {
         self.all.lock().remove(&connection);
     }
 
-    /// Makes a part of an update. What it says of hosts that are gone is of no use.
+    /// Makes a part of an update, and waits for no host. What it says of hosts that are gone is of no use.
     ///
     /// # Errors
     /// What is no update.
@@ -97,12 +115,15 @@ impl Copies {
             }
         }
         let Some(sequence) = sequence else { return Ok(()) };
-        self.made.lock().sequence = sequence;
-        self.change.notify_all();
+        let mut made = self.made.lock();
+        made.sequence = sequence;
         if let Some(copy) = copy {
             // Ways that were before are forgotten by the fabric once nobody counts by them.
-            self.report(&copy, true)?;
+            copy.has_changed.store(true, Ordering::Relaxed);
+            made.is_due = true;
         }
+        drop(made);
+        self.change.notify_all();
         Ok(())
     }
 
@@ -127,7 +148,8 @@ impl Copies {
         self.change.notify_all();
     }
 
-    /// Tells the fabric what all hosts have counted, now and then, until there is an end of it. Nothing is done while nobody counts.
+    /// Tells the fabric what all hosts have counted, now and then and after each update, until there is an end of it. Nothing is done while
+    /// nobody counts. A host whose connection takes nothing is told of later, and holds up no other.
     pub(super) fn report_until_end(&self) {
         /// How often.
         const OFTEN: Duration = Duration::from_millis(100);
@@ -137,28 +159,74 @@ impl Copies {
                 if made.ended {
                     return;
                 }
-                if self.all.lock().is_empty() {
-                    self.change.wait(&mut made);
-                } else {
-                    self.change.wait_for(&mut made, OFTEN);
+                if !made.is_due {
+                    if self.all.lock().is_empty() {
+                        self.change.wait(&mut made);
+                    } else {
+                        self.change.wait_for(&mut made, OFTEN);
+                    }
                 }
+                made.is_due = false;
             }
             let all: Vec<_> = self.all.lock().values().cloned().collect();
             for copy in all {
                 // A connection that has ended is noticed where it is read.
-                let _ = self.report(&copy, false);
+                let _ = self.report_if_room(&copy);
             }
         }
     }
 
-    /// Tells the fabric what a host's processes have counted, and by which ways they still do, if they have counted anything or `anyway`.
+    /// Tells the fabric what a host's processes have counted, and by which ways they still do, if they have counted anything, their table
+    /// has changed, or `anyway`. Waits until the connection takes it.
     ///
     /// # Errors
     /// Those of the connection.
     pub(super) fn report(&self, copy: &Copy, anyway: bool) -> io::Result<()> {
+        let mut out = copy.out.lock();
+        self.add_report(copy, &mut out, anyway)?;
+        out.write_waiting()
+    }
+
+    /// The same without waiting. Nothing is read while the connection has not taken what was read before.
+    fn report_if_room(&self, copy: &Copy) -> io::Result<()> {
+        let Some(mut out) = copy.out.try_lock() else { return Ok(()) };
+        if out.write_what_fits()? {
+            self.add_report(copy, &mut out, false)?;
+            out.write_what_fits()?;
+        }
+        Ok(())
+    }
+
+    /// Nobody else reads rows in between, so that what is told later was counted later.
+    fn add_report(&self, copy: &Copy, out: &mut Outgoing, anyway: bool) -> io::Result<()> {
         // What was made before the rows are read is seen by those who open rows.
-        let made = self.made.lock().sequence;
-        copy.report(made, anyway)
+        let (made, has_changed) = {
+            let made = self.made.lock();
+            (made.sequence, copy.has_changed.swap(false, Ordering::Relaxed))
+        };
+        copy.report(made, anyway || has_changed, &mut out.waiting)
+    }
+}
+
+impl Outgoing {
+    /// Writes what waits.
+    fn write_waiting(&mut self) -> io::Result<()> {
+        (&self.tcp).write_all(&self.waiting)?;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    /// Writes of that what the connection takes at once. Whether nothing is left.
+    fn write_what_fits(&mut self) -> io::Result<bool> {
+        while !self.waiting.is_empty() {
+            match rustix::net::send(&self.tcp, &self.waiting, AT_ONCE) {
+                Ok(sent) => drop(self.waiting.drain(..sent)),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -189,13 +257,14 @@ impl Copy {
     /// # Errors
     /// Those of the connection.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
-        pump::write_frame(&mut &*self.tcp.lock(), message, &mut Vec::new())
+        let mut out = self.out.lock();
+        out.write_waiting()?;
+        pump::write_frame(&mut &out.tcp, message, &mut Vec::new())
     }
 
-    fn report(&self, made: u64, anyway: bool) -> io::Result<()> {
+    /// Reads the rows, and adds what is to be told of them.
+    fn report(&self, made: u64, anyway: bool, to: &mut Vec<u8>) -> io::Result<()> {
         let (mut rows, mut open) = (Vec::new(), BTreeSet::new());
-        // Nobody reads rows in between, so that what is told later was counted later.
-        let tcp = self.tcp.lock();
         for reader in self.rows.lock().values_mut() {
             reader.read(|row| {
                 open.extend(row.counted.route().filter(|_| row.is_open).map(|id| id.0));
@@ -204,17 +273,105 @@ impl Copy {
                 }
             });
         }
-        let send = |told: &AttachmentRequest| {
+        let mut tell = |told: &AttachmentRequest| {
             let message = postcard::to_stdvec(told).map_err(io::Error::other)?;
-            pump::write_frame(&mut &*tcp, &message, &mut Vec::new())
+            pump::write_frame(to, &message, &mut Vec::new())
         };
         for rows in rows.chunks(MOST_ROWS) {
-            send(&AttachmentRequest::Counted { rows: rows.to_vec() })?;
+            tell(&AttachmentRequest::Counted { rows: rows.to_vec() })?;
         }
         // Of more the fabric does not hear, and forgets none of its ways.
         if (anyway || !rows.is_empty()) && open.len() <= MOST_WAYS {
-            send(&AttachmentRequest::CountBy { made, ways: open.into_iter().collect() })?;
+            tell(&AttachmentRequest::CountBy { made, ways: open.into_iter().collect() })?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{Shutdown, TcpListener};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    /// Longer than anything takes.
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// Both ends of a connection to the fabric.
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        theirs.set_read_timeout(Some(LONG)).unwrap();
+        (ours, theirs)
+    }
+
+    /// Makes an update that changes nothing of the table of a host.
+    fn update(copies: &Copies, connection: u64, sequence: u64) {
+        let update = TableUpdate { connection, entries: Vec::new(), sequence: Some(sequence) };
+        copies.update(&postcard::to_stdvec(&update).unwrap()).unwrap();
+        copies.wait_for(sequence).unwrap();
+    }
+
+    /// Reads which update the fabric is told of next.
+    fn told(fabric: &TcpStream) -> u64 {
+        let mut buf = pump::buffer();
+        let frame = pump::read_frame(&mut &*fabric, &mut buf).unwrap().unwrap();
+        match socket::decode(frame).unwrap() {
+            AttachmentRequest::CountBy { made, .. } => made,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn host_whose_connection_has_ended_does_not_end_the_updates_of_others() {
+        let copies = Copies::default();
+        let (ours, _theirs) = connection();
+        copies.open(7, &ours).unwrap();
+        ours.shutdown(Shutdown::Both).unwrap();
+        for sequence in 1..=2 {
+            update(&copies, 7, sequence);
+        }
+    }
+
+    #[test]
+    fn host_that_reads_nothing_holds_up_nobody_and_is_reported_when_it_does() {
+        let copies = Copies::default();
+        let [(stuck, mut far_from_stuck), (ours, theirs)] = [connection(), connection()];
+        let (copy, _table) = copies.open(1, &stuck).unwrap();
+        copies.open(2, &ours).unwrap();
+        let mut filled = 0;
+        while let Ok(sent) = rustix::net::send(&stuck, &[0; 4096], AT_ONCE) {
+            filled += sent;
+        }
+        thread::scope(|scope| {
+            let (done, is_done) = mpsc::channel();
+            let copies = &copies;
+            scope.spawn(move || copies.report_until_end());
+            scope.spawn(move || {
+                update(copies, 1, 1);
+                // A report of the one, perhaps, and of the other in any case, more than once.
+                for sequence in 2..=4 {
+                    update(copies, 2, sequence);
+                    while told(&theirs) < sequence {}
+                }
+                done.send(()).unwrap();
+            });
+            let result = is_done.recv_timeout(LONG);
+            if result.is_err() {
+                copies.end();
+            }
+            far_from_stuck.read_exact(&mut vec![0; filled]).unwrap();
+            result.expect("the other host is held up");
+            assert!(told(&far_from_stuck) >= 1);
+            copy.send(&[9]).unwrap();
+            let mut buf = pump::buffer();
+            let next = pump::read_frame(&mut &far_from_stuck, &mut buf).unwrap();
+            assert_eq!(next, Some(&[9][..]), "nothing is told twice");
+            copies.end();
+        });
     }
 }
