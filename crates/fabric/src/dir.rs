@@ -4,7 +4,7 @@
 //! <runtime dir>/fabrics/<name>/        a service's directory (ServiceDir), and in it
 //!                             options  how it was brought up
 //!                             topology nodes and cables, as ibnetdiscover(8) writes them, with the LIDs of ports
-//!                             hosts    which host had which adapter
+//!                             hosts    which host had which adapter, and which were made for hosts
 //!                             secret   what machines show that attach by TCP
 //! ```
 

@@ -129,6 +129,37 @@ fn adapter_of_a_host_with_ports_on_two_fabrics_is_one_node() {
 }
 
 #[test]
+fn hosts_that_come_once_leave_a_bounded_number_of_adapters() {
+    let mut fabric = Fabric::up("switch:3");
+    let shown = |fabric: &Fabric| admin::show(&fabric.options, &fabric.name).unwrap();
+    let given: Vec<_> = shown(&fabric).nodes.iter().map(|node| node.guid).collect();
+    let come = |fabric: &Fabric, guid: u64| {
+        let port = HostPort { number: 1, of: 10, here: vec![1] };
+        let (held, described) =
+            Attachment::open_port(&fabric.options, &fabric.name, "a", Guid(guid), &port).unwrap();
+        assert_eq!((described.node_guid, described.port.phys_state), (Guid(guid), 5));
+        drop(held);
+        let status = || admin::status(&fabric.options, &fabric.name).unwrap();
+        while !status().attached.is_empty() {
+            std::thread::yield_now();
+        }
+    };
+    let guids = |from: u64| (from..from + 100).map(|n| n << 8);
+    guids(1000).for_each(|guid| come(&fabric, guid));
+    let nodes = shown(&fabric).nodes.len();
+    guids(2000).for_each(|guid| come(&fabric, guid));
+    assert_eq!(shown(&fabric).nodes.len(), nodes);
+    fabric.stop();
+    fabric.start();
+    guids(3000).for_each(|guid| come(&fabric, guid));
+    // One that another has taken the place of is made again.
+    come(&fabric, 1000 << 8);
+    let after = shown(&fabric);
+    assert_eq!(after.nodes.len(), nodes);
+    assert!(given.iter().all(|guid| after.nodes.iter().any(|node| node.guid == *guid)));
+}
+
+#[test]
 fn ports_that_cannot_be_are_refused() {
     let fabric = Fabric::up("switch:4");
     for (number, of, here) in [

@@ -92,18 +92,46 @@ impl Subnet {
         id
     }
 
+    /// Puts another adapter, as after power-on, in the place of one without cables, whose number it gets. False if the one is no adapter,
+    /// has a cable, or has not as many ports as the other.
+    pub fn replace(&mut self, node: NodeId, by: &topology::Node) -> bool {
+        let at = usize::try_from(node.0).unwrap_or(usize::MAX);
+        let Some(old) = self.nodes.get(at) else { return false };
+        let ports = old.first..old.first + old.all_ports();
+        let is_same_kind =
+            old.kind == by.kind && old.switch.is_none() && old.num_ports == by.num_ports;
+        if !is_same_kind || self.ports[ports.clone()].iter().any(|port| port.peer.is_some()) {
+            return false;
+        }
+        self.timers.retain(|(_, timer)| match timer {
+            Timer::Lease(port) | Timer::Trap(port, _) => !ports.contains(port),
+        });
+        self.traps.retain(|(port, _), _| !ports.contains(port));
+        self.nodes[at] = NodeState::new(by, ports.start, &self.config);
+        for port in ports {
+            let PortId { number, .. } = self.ports[port].id;
+            self.ports[port] = self.new_port(PortId { node, number }, by);
+            self.port_changed(port);
+        }
+        self.topology.nodes[at] = by.clone();
+        true
+    }
+
+    fn new_port(&self, id: PortId, node: &topology::Node) -> PortData {
+        let kind = PortKind::of(node.kind, id.number);
+        let mut port = PortData::new(id, kind, node.port_guid(id.number), &self.config);
+        let known = node.ports.get(&id.number).filter(|p| p.lid.is_unicast() && p.lmc < 8);
+        if let Some(known) = known.filter(|_| kind != PortKind::External) {
+            (port.info.lid, port.info.lmc) = (known.lid, known.lmc);
+        }
+        port
+    }
+
     fn add_node(&mut self, node: &topology::Node) {
         let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
         let state = NodeState::new(node, self.ports.len(), &self.config);
         for number in state.lowest()..=state.num_ports {
-            let kind = PortKind::of(state.kind, number);
-            let id = PortId { node: id, number };
-            let mut port = PortData::new(id, kind, node.port_guid(number), &self.config);
-            let known = node.ports.get(&number).filter(|p| p.lid.is_unicast() && p.lmc < 8);
-            if let Some(known) = known.filter(|_| kind != PortKind::External) {
-                (port.info.lid, port.info.lmc) = (known.lid, known.lmc);
-            }
-            self.ports.push(port);
+            self.ports.push(self.new_port(PortId { node: id, number }, node));
         }
         self.nodes.push(state);
     }

@@ -21,6 +21,10 @@ use crate::proto::{AttachmentRequest, Described, Failure, HostPort, PortFacts, P
 /// The cable by which a host is plugged to a free port.
 const CABLE: LinkRate = LinkRate { width: Width::X4, speed: Speed::Edr };
 
+/// The most adapters with a number of ports that stay without cables after they were made for hosts that have gone: the next host gets one of
+/// these, with its own GUID.
+const MOST_SPARE: usize = 64;
+
 /// Which connection has which port.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
@@ -234,11 +238,10 @@ impl Core {
             return Err(Failure::new(libc::EEXIST, why));
         }
         node.describe(host);
-        self.nodes.add(&node);
+        let added = self.add_adapter(&node);
         let now = self.now();
         let (world, mut programs) = self.world_and_programs();
         let plugged = world.change(&mut programs, now, |subnet, sink| {
-            let added = subnet.add(&node);
             for (&number, place) in wanted.here.iter().zip(places) {
                 if subnet.peer(place).is_some() {
                     subnet.unplug(now, place, sink)?;
@@ -247,8 +250,57 @@ impl Core {
             }
             Ok::<_, OperateError>(added)
         });
-        self.store.touch();
         plugged.map_err(|e| Failure::new(libc::ENODEV, e.to_string()))
+    }
+
+    /// Adds an adapter that is made for a host, perhaps in the place of one whose host has gone.
+    fn add_adapter(&mut self, node: &Node) -> NodeId {
+        let spare = self.spare_adapter(node.num_ports);
+        let now = self.now();
+        let (world, mut programs) = self.world_and_programs();
+        let (added, is_new) = world.change(&mut programs, now, |subnet, _| {
+            match spare.filter(|&spare| subnet.replace(spare, node)) {
+                Some(spare) => (spare, false),
+                None => (subnet.add(node), true),
+            }
+        });
+        if is_new {
+            self.nodes.add(node);
+        } else {
+            if let Some(old) = self.nodes.get(added) {
+                self.store.forget(old.guid);
+            }
+            self.nodes.replace(added, node);
+        }
+        self.store.add_made(node.guid);
+        added
+    }
+
+    /// An adapter with so many ports that was made for a host and that nobody uses, if there are many.
+    fn spare_adapter(&self, ports: u8) -> Option<NodeId> {
+        let (subnet, used) = (self.world.subnet(), self.used_nodes());
+        let is_plugged =
+            |node| (1..=ports).any(|number| subnet.peer(PortId { node, number }).is_some());
+        let mut spares = self.nodes.iter().filter(|(node, named)| {
+            named.num_ports == ports
+                && self.store.is_made(named.guid)
+                && !is_plugged(*node)
+                && !used.contains(node)
+        });
+        let (spare, _) = spares.next()?;
+        (spares.count() + 1 >= MOST_SPARE).then_some(spare)
+    }
+
+    /// The nodes at whose ports anybody is.
+    fn used_nodes(&self) -> BTreeSet<NodeId> {
+        let ports = self.connections.iter().filter_map(|(_, connection)| match &connection.part {
+            Part::Attachment { port, .. } | Part::IsSm { port, .. } | Part::Capture(port) => {
+                Some(*port)
+            }
+            Part::Control(file) | Part::Mads(file) => self.world.umad().port(*file),
+            Part::New | Part::Tables | Part::Admin => None,
+        });
+        ports.map(|port| port.node).collect()
     }
 
     fn describe(&self, port: PortId) -> Option<Described> {

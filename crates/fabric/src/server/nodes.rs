@@ -56,12 +56,27 @@ impl Nodes {
     /// The next node of the subnet.
     pub(super) fn add(&mut self, node: &Node) {
         let number = NodeId(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
+        let named = self.named(number, node);
+        self.all.push(named);
+    }
+
+    /// Another node is in the place of one.
+    pub(super) fn replace(&mut self, number: NodeId, node: &Node) {
+        let Some(at) = usize::try_from(number.0).ok().filter(|at| *at < self.all.len()) else {
+            return;
+        };
+        self.by_guid.retain(|_, of| *of != number);
+        self.by_id.retain(|_, of| *of != number);
+        self.all[at] = self.named(number, node);
+    }
+
+    fn named(&mut self, number: NodeId, node: &Node) -> Named {
         for port in 0..=node.num_ports {
             self.by_guid.entry(node.port_guid(port)).or_insert(number);
         }
         self.by_guid.insert(node.guid, number);
         self.by_id.insert(node.id.clone(), number);
-        self.all.push(Named {
+        Named {
             id: node.id.clone(),
             kind: node.kind,
             guid: node.guid,
@@ -69,7 +84,7 @@ impl Nodes {
             vendor_id: node.vendor_id,
             device_id: node.device_id,
             num_ports: node.num_ports,
-        });
+        }
     }
 
     pub(super) fn get(&self, node: NodeId) -> Option<&Named> {

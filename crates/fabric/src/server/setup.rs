@@ -1,7 +1,7 @@
 //! What a fabric keeps in its directory: how it was brought up, nodes and cables with the LIDs of ports, and who had which
 //! adapter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -113,21 +113,27 @@ fn read_included(path: &Path) -> io::Result<String> {
 /// Which adapter, by its node GUID, a host had, by the GUID of the host's node.
 pub(super) type Hosts = BTreeMap<Guid, Guid>;
 
-pub(super) fn load_hosts(dir: &FabricDir) -> Result<Hosts, FabricError> {
+/// Hosts with their adapters, and the adapters that were made for hosts.
+pub(super) fn load_hosts(dir: &FabricDir) -> Result<(Hosts, BTreeSet<Guid>), FabricError> {
     let text = read(&dir.hosts())?.unwrap_or_default();
-    let parse = |line: &str| {
-        let mut words = line
-            .split_whitespace()
-            .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok().map(Guid));
-        Some((words.next()??, words.next()??))
-    };
-    Ok(text.lines().filter_map(parse).collect())
+    let (mut hosts, mut made) = (Hosts::new(), BTreeSet::new());
+    for line in text.lines() {
+        let guid = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).map(Guid);
+        let mut words = line.split_whitespace().map(guid);
+        match (words.next(), words.next()) {
+            (Some(Ok(host)), Some(Ok(adapter))) => drop(hosts.insert(host, adapter)),
+            (Some(Ok(adapter)), None) => drop(made.insert(adapter)),
+            _ => {}
+        }
+    }
+    Ok((hosts, made))
 }
 
-/// The file of hosts.
-pub(super) fn hosts_text(hosts: &Hosts) -> String {
+/// The file of hosts: a line for each with its adapter, and one for each adapter that was made for a host.
+pub(super) fn hosts_text(hosts: &Hosts, made: &BTreeSet<Guid>) -> String {
     let line = |(host, adapter): (&Guid, &Guid)| format!("{:#018x} {:#018x}\n", host.0, adapter.0);
-    hosts.iter().map(line).collect()
+    let made = made.iter().map(|adapter| format!("{:#018x}\n", adapter.0));
+    hosts.iter().map(line).chain(made).collect()
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<String>, FabricError> {
@@ -219,7 +225,8 @@ mod tests {
         let dir = FabricDir::open(&user, &FabricName::default()).unwrap();
         assert_eq!(Setup::load(&dir).unwrap(), Setup::default());
         let hosts = Hosts::from([(Guid(1), Guid(0x10_0001))]);
-        std::fs::write(dir.hosts(), hosts_text(&hosts)).unwrap();
+        let made = BTreeSet::from([Guid(0x10_0001)]);
+        std::fs::write(dir.hosts(), hosts_text(&hosts, &made)).unwrap();
         let setup = Setup {
             source: "two".into(),
             simulate: true,
@@ -242,11 +249,11 @@ mod tests {
             },
         };
         setup.keep(&dir, None).unwrap();
-        assert_eq!(load_hosts(&dir).unwrap(), hosts);
+        assert_eq!(load_hosts(&dir).unwrap(), (hosts, made));
         let topology = Shape::Two.topology(FIRST_GUID);
         setup.keep(&dir, Some(&topology)).unwrap();
         assert_eq!(Setup::load(&dir).unwrap(), setup);
-        assert!(load_hosts(&dir).unwrap().is_empty());
+        assert_eq!(load_hosts(&dir).unwrap(), Default::default());
         assert_eq!(load_topology(&dir).unwrap().unwrap(), topology);
         std::fs::write(dir.topology(), "Switch what").unwrap();
         let e = load_topology(&dir).unwrap_err().to_string();

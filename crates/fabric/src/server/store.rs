@@ -1,5 +1,6 @@
 //! Has the fabric's directory keep what must survive a restart.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rdmux_runtime::file::replace_unsynced;
@@ -18,6 +19,8 @@ const PAUSE: u32 = 20;
 #[derive(Debug)]
 pub(super) struct Store {
     hosts: Hosts,
+    /// Adapters that were made for hosts, and are not of the topology that was given.
+    made: BTreeSet<Guid>,
     /// When to write, if anything has changed.
     due: Option<Instant>,
     /// How long the last writing took.
@@ -26,7 +29,8 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn load(dir: &FabricDir) -> Result<Self, FabricError> {
-        Ok(Self { hosts: load_hosts(dir)?, due: None, took: Duration::ZERO })
+        let (hosts, made) = load_hosts(dir)?;
+        Ok(Self { hosts, made, due: None, took: Duration::ZERO })
     }
 
     /// The adapter, by its node GUID, that a host had, by the GUID of its node.
@@ -43,6 +47,24 @@ impl Store {
     pub(super) fn set_adapter(&mut self, host: Guid, adapter: Guid) {
         self.hosts.retain(|_, a| *a != adapter);
         self.hosts.insert(host, adapter);
+        self.touch();
+    }
+
+    /// Whether an adapter was made for a host.
+    pub(super) fn is_made(&self, adapter: Guid) -> bool {
+        self.made.contains(&adapter)
+    }
+
+    /// An adapter was made for a host.
+    pub(super) fn add_made(&mut self, adapter: Guid) {
+        self.made.insert(adapter);
+        self.touch();
+    }
+
+    /// There is no such adapter any more.
+    pub(super) fn forget(&mut self, adapter: Guid) {
+        self.made.remove(&adapter);
+        self.hosts.retain(|_, a| *a != adapter);
         self.touch();
     }
 
@@ -72,7 +94,7 @@ impl Store {
         let start = Instant::now();
         let files = [
             (dir.topology(), subnet.topology().to_string()),
-            (dir.hosts(), hosts_text(&self.hosts)),
+            (dir.hosts(), hosts_text(&self.hosts, &self.made)),
         ];
         for (path, text) in files {
             if let Err(error) = replace_unsynced(&path, text.as_bytes()) {

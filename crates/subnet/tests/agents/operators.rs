@@ -1,12 +1,14 @@
 //! What operators do: cables, and switches that are reset. Case 20.
 
-use rdmux_subnet::topology::LinkRate;
+use rdmux_subnet::topology::{LinkRate, Node, NodeKind};
 use rdmux_subnet::{NodeId, OperateError};
-use rdmux_wire::Lid;
-use rdmux_wire::sm::{Attribute, LinearForwardingTable, PhysState, PortState, SwitchInfo};
+use rdmux_wire::sm::{
+    Attribute, LinearForwardingTable, NodeInfo, PhysState, PortState, SwitchInfo,
+};
+use rdmux_wire::{Guid, Lid};
 
 use crate::manager::Manager;
-use crate::net::{Net, port};
+use crate::net::{Net, get, port};
 
 #[test]
 fn unplugged_ports_poll_and_plugged_ones_train() {
@@ -23,6 +25,29 @@ fn unplugged_ports_poll_and_plugged_ones_train() {
     let view = net.subnet.port(port(0, 2)).expect("a port");
     assert_eq!((view.state(), view.rate()), (PortState::INIT, Some(rate)));
     assert_eq!(net.subnet.topology().links().last().map(|(.., rate)| rate), Some(rate));
+}
+
+#[test]
+fn an_adapter_without_a_cable_is_replaced_by_another_with_as_many_ports() {
+    let mut net = Net::of("switch:2");
+    let new = |ports| Node::new(NodeKind::Ca, "new".to_owned(), Guid(0x7000), ports);
+    assert!(!net.subnet.replace(NodeId(2), &new(1)), "it has a cable");
+    net.subnet.unplug(net.now, port(0, 2), &mut net.inbox).expect("a cable");
+    for (node, ports) in [(0, 1), (2, 2), (9, 1)] {
+        assert!(!net.subnet.replace(NodeId(node), &new(ports)));
+    }
+    assert!(net.subnet.replace(NodeId(2), &new(1)));
+    let view = net.subnet.port(port(2, 1)).expect("a port");
+    assert_eq!((view.guid(), view.lid()), (Guid(0x7001), Lid(0)));
+    let topology = net.subnet.topology();
+    let ids: Vec<_> = topology.nodes.iter().map(|node| node.id.as_str()).collect();
+    assert_eq!((ids.len(), ids[2], topology.nodes[2].guid), (3, "new", Guid(0x7000)));
+    let rate = LinkRate::DEFAULT;
+    net.subnet.plug(net.now, port(2, 1), port(0, 2), rate, &mut net.inbox).expect("free ports");
+    let asked = get(NodeInfo::ATTR_ID, 0);
+    let found = net.dr(port(1, 1), &[1, 2], &asked).expect("an answer");
+    let Some(Attribute::NodeInfo(info)) = found.attribute() else { panic!("{found:?}") };
+    assert_eq!((info.node_guid, info.port_guid), (Guid(0x7000), Guid(0x7001)));
 }
 
 #[test]
