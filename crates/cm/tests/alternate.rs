@@ -546,6 +546,24 @@ fn messages_go_by_the_other_path_once_the_queue_pair_has_migrated() {
 }
 
 #[test]
+fn late_lap_by_the_former_path_does_not_take_a_connection_back_that_has_migrated() {
+    let (mut net, id) = connecting(Some(record(PathData::ALTERNATE, 1, 1)));
+    let (passive, _) = agreed(&mut net, id);
+    load(&mut net, id, 0, 1);
+    let (path, lap) = net.sent(CLIENT);
+    for (host, id) in [(CLIENT, id), (SERVER, passive)] {
+        net.hosts[host].cm.migrated(id).unwrap();
+    }
+    net.deliver(&path, &lap.to_bytes());
+    net.hosts[SERVER].event(EventKind::AlternateRequest);
+    let (now, server) = (net.now, &mut net.hosts[SERVER]);
+    server.cm.disconnect(now, passive, &mut server.out).unwrap();
+    let (path, _) = net.sent(SERVER);
+    assert_eq!((path.local, path.remote()), (ip(SERVER, 1).into(), ip(CLIENT, 1).into()));
+    net.end();
+}
+
+#[test]
 fn connection_without_another_path_has_not_migrated() {
     let (mut net, id, passive) = connected();
     for (host, id) in [(CLIENT, id), (SERVER, passive)] {

@@ -45,6 +45,8 @@ pub(crate) struct Conn {
     pub(super) other_path: Option<MadPath>,
     /// That of the alternate path before. The peer may have migrated to it while another one was loaded.
     pub(super) former_path: Option<MadPath>,
+    /// The program has said that this end has migrated, since the last path was loaded.
+    pub(super) has_migrated: bool,
     /// Whether we sent REQ.
     pub(super) is_active: bool,
     /// How far a LAP is.
@@ -127,6 +129,7 @@ impl Conn {
             path: new.path,
             other_path: None,
             former_path: None,
+            has_migrated: false,
             is_active: new.state.awaits_rep(),
             lap: Lapping::None,
             old_laps: VecDeque::new(),
@@ -174,8 +177,12 @@ impl Conn {
         paths.iter().flatten().any(|known| known.peer() == path.peer())
     }
 
-    /// The peer sends by this path now: it has migrated, or has not, other than we.
+    /// The peer sends by this path now: it has migrated, and our program has not said so yet. When it has, a message by another path is a
+    /// late one.
     pub(super) fn follow(&mut self, path: &MadPath) {
+        if self.has_migrated {
+            return;
+        }
         let own = &mut self.path;
         let others = [&mut self.other_path, &mut self.former_path];
         let came = others.into_iter().flatten().find(|other| other.peer() == path.peer());
@@ -186,6 +193,7 @@ impl Conn {
 
     /// Messages go by this path from now on.
     pub(super) fn move_to(&mut self, to: &MadPath) {
+        self.has_migrated = true;
         let is_it = |path: &MadPath| (path.local, path.peer()) == (to.local, to.peer());
         if is_it(&self.path) {
             return;
@@ -202,6 +210,7 @@ impl Conn {
     /// Both ends are ready for another path.
     pub(super) fn take_path(&mut self, new: MadPath) {
         self.former_path = self.other_path.replace(new);
+        self.has_migrated = false;
     }
 
     /// The transaction of a message that we start ourselves.
