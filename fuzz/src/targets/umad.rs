@@ -181,6 +181,8 @@ impl<'a> Script<'a> {
         let config = Config {
             outstanding: OUTSTANDING,
             bytes: 100_000,
+            responses_to_peer: 8,
+            bytes_to_peer: 50_000,
             incoming,
             timers_per_call: 4,
             timers_per_turn: 2,
