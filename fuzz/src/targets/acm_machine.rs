@@ -315,7 +315,7 @@ pub fn scripts() -> Result<Vec<Vec<u8>>> {
     let all = |parts: &[&[[u8; 4]]], first| [&[first], parts.concat().concat().as_slice()].concat();
     Ok(vec![
         all(&[&start, &ask, &ask, &claims, &ask], 0x80),
-        all(&[&start, &claims, &claims, &ask], 0x86),
+        all(&[&start, &claims, &claims, &claims[2..3], &ask], 0x86),
         all(&[&start, &ask, &claims], 0x45),
         all(&[&system, &ask, &system], 0xf0),
     ])

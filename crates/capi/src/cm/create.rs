@@ -10,6 +10,7 @@ use super::event::set_event;
 use super::id::{Id, New};
 use super::phase::Phase;
 use super::process::Process;
+use super::stale::forget_events;
 use crate::abi::cma::*;
 use crate::abi::verbs::{IBV_QPT_RC, IBV_QPT_UD, ibv_qp_type};
 use crate::boundary::{Errno, Result, status};
@@ -99,7 +100,7 @@ pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
         false => client.destroy_id_soon(id.handle),
     };
     id.process.remove(id.handle);
-    id.drop_stale_events();
+    forget_events(id);
     set_event(id, None);
     id.wait_acknowledged(|state| state.unacknowledged > 0);
     // SAFETY: it came from `into_ptr`; events no longer find it, and all that were delivered are back.

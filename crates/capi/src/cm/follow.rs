@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use rdmux_cm::{EventKind, EventParam, IdHandle, UdParam};
+use rdmux_cm::{EventKind, EventParam, UdParam};
 
 use super::channel::Channel;
 use super::event::{Delivered, Event};
@@ -11,6 +11,7 @@ use super::group::{self, Way};
 use super::id::{Depths, Id, New};
 use super::phase::Phase;
 use super::process::Process;
+use super::stale::forget;
 use super::{address, create, ece, found, qp, verbs};
 use crate::abi::verbs::ibv_gid;
 use crate::boundary::Result;
@@ -106,18 +107,6 @@ fn ends(kind: EventKind) -> bool {
         kind,
         E::Rejected | E::Disconnected | E::Unreachable | E::ConnectError | E::TimewaitExit
     )
-}
-
-/// Whether an event is of an id or a group that is gone.
-pub(super) fn is_stale(process: &Process, event: &rdmux_cm::Event) -> bool {
-    if event.kind == EventKind::ConnectRequest {
-        return event.listen_id.is_none_or(|listener| !process.knows(listener));
-    }
-    let of_group = matches!(event.kind, EventKind::MulticastJoin | EventKind::MulticastError);
-    match Delivered::by(process, event.id) {
-        None => true,
-        Some(mut delivered) => of_group && !delivered.concerns_group(event.context),
-    }
 }
 
 /// The queue pair of an iWARP connection has its stream before the program learns of the connection.
@@ -247,13 +236,6 @@ fn request(process: &'static Process, event: rdmux_cm::Event) -> Option<Box<Even
     told.set_param(event.param);
     told.set_mad(event.mad);
     Some(told)
-}
-
-/// Nobody will take the request: the peer is refused.
-fn forget(process: &Process, id: IdHandle) {
-    if let Ok(client) = process.client() {
-        let _ = client.destroy_id_soon(id);
-    }
 }
 
 fn requested(process: &'static Process, listener: &Id, event: &rdmux_cm::Event) -> Result<Box<Id>> {

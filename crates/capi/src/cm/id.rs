@@ -7,13 +7,12 @@ use std::ptr::NonNull;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rdmux_cm::{Ece, IdHandle, Negotiated, Route};
 
-use super::channel::Channel;
 use super::device::Device;
 use super::found::Resolving;
 use super::group::{Destinations, Group};
 use super::phase::Phase;
 use super::process::Process;
-use super::{take, verbs};
+use super::verbs;
 use crate::abi::cma::*;
 use crate::abi::verbs::*;
 use crate::boundary::{Errno, Result, zeroed};
@@ -194,14 +193,6 @@ impl Id {
     /// From now on its way is not the usual one, or has come to `phase` with the service's consent.
     pub(super) fn is_at(&self, phase: Phase) {
         self.lock().phase = phase;
-    }
-
-    /// Takes away what the channel has of ids and groups that are gone meanwhile.
-    pub(super) fn drop_stale_events(&self) {
-        // SAFETY: a channel outlives its ids (rdma_destroy_event_channel(3)).
-        if let Ok(channel) = unsafe { Channel::get(self.channel()) } {
-            take::drop_stale(channel);
-        }
     }
 
     /// The program gave an event back.

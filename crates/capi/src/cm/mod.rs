@@ -49,5 +49,6 @@ pub(crate) mod rsocket;
 mod sendto;
 mod socket_address;
 mod srq;
+mod stale;
 mod take;
 mod verbs;

@@ -11,6 +11,7 @@ use super::address;
 use super::event::set_event;
 use super::group::{Group, NOT_YET};
 use super::id::{Id, State};
+use super::stale::forget_events;
 use super::take::complete;
 use crate::abi::cma::*;
 use crate::boundary::{Errno, Result, status};
@@ -167,7 +168,7 @@ pub(super) fn leave(id: &Id, name: GroupAddr) -> Result<()> {
     }
     id.wait_acknowledged(held);
     id.change_groups(|groups| groups.retain(|g| g.key != key));
-    id.drop_stale_events();
+    forget_events(id);
     left?;
     Ok(())
 }

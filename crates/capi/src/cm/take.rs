@@ -11,8 +11,9 @@ use rustix::net::RecvFlags;
 
 use super::channel::Channel;
 use super::event::{Event, set_event};
-use super::follow::{follow, is_stale};
+use super::follow::follow;
 use super::id::Id;
+use super::stale::drop_stale;
 use crate::abi::cma::{rdma_cm_event, rdma_event_channel};
 use crate::boundary::{Errno, Result, guarded};
 
@@ -27,29 +28,6 @@ fn try_next(channel: &Channel, source: &EventChannel) -> Result<Option<Box<Event
         }
     }
     Ok(None)
-}
-
-/// Takes away what the channel has of ids and groups that are gone, as far as nothing else comes first, so that its descriptor is readable
-/// only if there is an event for the program.
-pub(super) fn drop_stale(channel: &Channel) {
-    let Ok(source) = channel.source() else { return };
-    let process = channel.process();
-    channel.set_lost_ids(false);
-    let mut is_empty = true;
-    let mut take = || {
-        source.try_get_event_if(|event| {
-            is_empty = is_stale(process, event);
-            is_empty
-        })
-    };
-    while let Ok(Some(event)) = take() {
-        let none = follow(process, event);
-        debug_assert!(none.is_none(), "what is gone does not come back");
-    }
-    if !is_empty {
-        // There may be more behind it.
-        channel.set_lost_ids(true);
-    }
 }
 
 /// The next event. EAGAIN if there is none and the program has set the descriptor not to block.
