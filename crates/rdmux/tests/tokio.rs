@@ -64,7 +64,7 @@ fn the_peers_memory_is_awaited() {
     });
 }
 
-/// Whoever gives up waiting for an operation leaves its completion behind, which the next one must not take for its own.
+/// An operation whose future was dropped still completes, and the next one must not take that completion for its own.
 #[test]
 fn an_operation_after_one_that_was_given_up_is_awaited() {
     const LARGE: usize = 8 << 20;

@@ -119,7 +119,7 @@ impl Sender {
         self.qp.post_send(&SendWr::send(slot as u64).sges(&[piece]).signaled())
     }
 
-    /// The number of a one-sided operation. Whoever dropped the future of an earlier one has left its completion to come.
+    /// The number of a one-sided operation. An earlier one whose future was dropped may still complete.
     fn next_one_sided(&mut self) -> u64 {
         self.one_sided = self.one_sided.wrapping_add(1) | ONE_SIDED;
         self.one_sided

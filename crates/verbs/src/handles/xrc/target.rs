@@ -93,7 +93,7 @@ impl Target {
         self.core.unacked.ack(1);
     }
 
-    /// Lets go of the handle, for good, and then waits until the events that the program took are acknowledged. What the program has
+    /// Closes the handle, for good, and then waits until the events that the program took are acknowledged. What the program has
     /// under the handle's context has to stay until then, as events name it.
     pub fn quiesce(&self) {
         self.close();
@@ -109,7 +109,7 @@ impl Target {
                 hold: Hold::Handle,
             };
             // Where the service is gone, so is the target.
-            let _ = device.ask_hub(&request, None, "let go of an XRC receive queue pair");
+            let _ = device.ask_hub(&request, None, "close an XRC receive queue pair");
             device.xrc().closed(&self.core);
             device.events().withdraw(|e| e.is_about_target(&self.core));
         });
