@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rdmux_subnet::umad::{Errno, FileId, UserAddress, UserMad};
+use rdmux_subnet::umad::{Errno, FileId, Unsent, UserMad};
 use rdmux_subnet::{PortId, Time};
 use rdmux_wire::MadHeader;
 use rdmux_wire::mad::MgmtClass;
@@ -51,27 +51,6 @@ impl Files {
         &self,
     ) -> impl Iterator<Item = (FileId, &OpenFile, ConnectionId, Option<ConnectionId>)> {
         self.all.iter().map(|(&id, file)| (id, file, file.control, file.mads))
-    }
-}
-
-/// What comes back of a request that was not sent, so that nobody waits for its answer.
-pub(super) struct Unsent {
-    agent: u32,
-    address: UserAddress,
-    header: [u8; MadHeader::LEN],
-}
-
-impl Unsent {
-    /// None of what has no header.
-    pub(super) fn of(mad: &UserMad) -> Option<Self> {
-        let header = *mad.data.first_chunk()?;
-        Some(Self { agent: mad.agent, address: mad.address, header })
-    }
-
-    pub(super) fn record(self, why: Errno) -> UserMad {
-        let status = u32::try_from(why.raw()).unwrap_or(UserMad::TIMED_OUT);
-        let Self { agent, address, header } = self;
-        UserMad { agent, status, timeout_ms: 0, retries: 0, address, data: header.to_vec() }
     }
 }
 

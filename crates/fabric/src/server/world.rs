@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 
 use rdmux_subnet::manager::{Event, Manager};
 use rdmux_subnet::partitions::Partitions;
-use rdmux_subnet::umad::{Config, Errno, FileId, Ports, Registration, Umad, UmadSink, UserMad};
+use rdmux_subnet::umad::{
+    Config, Errno, FileId, Ports, Registration, Umad, UmadSink, Unsent, UserMad,
+};
 use rdmux_subnet::{MadPacket, PortEvent, PortId, Sink, Subnet, Time};
 use rdmux_wire::{Gid, Lid, Pkey};
 
 use super::captures::Captured;
-use super::files::Unsent;
 use super::manager::{self, Managed};
 
 /// The subnet, the agents, and what is on its way between them.

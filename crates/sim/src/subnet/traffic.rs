@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::Rng;
 use rdmux_subnet::manager::{Event as Told, Manager};
 use rdmux_subnet::service::Service;
-use rdmux_subnet::umad::{Errno, FileId, Umad, UserAddress, UserMad};
+use rdmux_subnet::umad::{Errno, FileId, Umad, Unsent, UserAddress, UserMad};
 use rdmux_subnet::{MadPacket, PortId, Subnet};
 use rdmux_wire::Qpn;
 use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
@@ -68,8 +68,13 @@ impl World {
         }
         for mad in written {
             self.sets += u64::from(mad.data.get(1) == Some(&MgmtClass::SUBN_DIRECTED.0));
-            // What cannot be sent, for example because the port has lost its LID, is asked for again.
-            let _ = self.write(file, mad)?;
+            let back = Unsent::of(&mad);
+            // For example because the port has lost its LID.
+            if let (Err(why), Some(back)) = (self.write(file, mad)?, back)
+                && let Some(service) = &mut self.seats[index].service
+            {
+                service.handle_unsent(&back.record(why));
+            }
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ use crate::{PortId, Time};
 
 pub use counters::Counters;
 pub use errno::Errno;
-pub use record::{UserAddress, UserGrh, UserMad};
+pub use record::{Unsent, UserAddress, UserGrh, UserMad};
 pub use registration::Registration;
 pub use seams::{Ports, UmadSink};
 

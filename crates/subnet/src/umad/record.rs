@@ -2,7 +2,9 @@
 
 use alloc::vec::Vec;
 
-use rdmux_wire::{Gid, Lid, Qkey, Qpn};
+use rdmux_wire::{Gid, Lid, MadHeader, Qkey, Qpn};
+
+use super::Errno;
 
 /// A MAD with its addresses: `struct ib_user_mad` and what follows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,29 @@ impl UserMad {
 
     /// [`UserMad::status`] of a request whose transfer the peer has ended: ECONNABORTED.
     pub const ABORTED: u32 = 103;
+}
+
+/// What comes back of a request that was not sent, so that nobody waits for its answer.
+#[derive(Clone, Debug)]
+pub struct Unsent {
+    agent: u32,
+    address: UserAddress,
+    header: [u8; MadHeader::LEN],
+}
+
+impl Unsent {
+    /// None of what has no header.
+    pub fn of(mad: &UserMad) -> Option<Self> {
+        let header = *mad.data.first_chunk()?;
+        Some(Self { agent: mad.agent, address: mad.address, header })
+    }
+
+    /// What is read: the header, with `why` as its status.
+    pub fn record(self, why: Errno) -> UserMad {
+        let status = u32::try_from(why.raw()).unwrap_or(UserMad::TIMED_OUT);
+        let Self { agent, address, header } = self;
+        UserMad { agent, status, timeout_ms: 0, retries: 0, address, data: header.to_vec() }
+    }
 }
 
 /// The address in a [`UserMad`]: of the destination when it is written, of the source when it is read.
