@@ -14,9 +14,9 @@ pub struct Config {
     /// The most bytes of a table; a longer one is refused with "no resources". A requester that has had twice as many within
     /// a second is told "busy".
     pub table_bytes: usize,
-    /// How long an acknowledgement of a table or the answer to a Report is waited for, in milliseconds.
+    /// How long the answer to a Report is waited for, in milliseconds.
     pub timeout_ms: u32,
-    /// How often either is sent again.
+    /// How often a Report without an answer, or what is not acknowledged of a table, is sent again.
     pub retries: u32,
     /// The most services of all ports; more are refused with "no resources".
     pub services: usize,

@@ -46,12 +46,12 @@ pub(super) fn reply(
             bytes
         }
     };
-    let table = in_segments && data.len() > MAD_LEN;
     UserMad {
         agent: request.mad.agent,
         status: 0,
-        timeout_ms: if table { config.timeout_ms } else { 0 },
-        retries: if table { config.retries } else { 0 },
+        // Nothing answers an answer: one that is acknowledged is over, and makes room for others.
+        timeout_ms: 0,
+        retries: if in_segments { config.retries } else { 0 },
         address: request.mad.address,
         data,
     }

@@ -59,6 +59,14 @@ fn answers_go_back_to_where_the_question_came_from() {
 }
 
 #[test]
+fn table_waits_for_acknowledgements_alone() {
+    let mut net = Net::new("switch:8", 0);
+    let answer = net.exchange(Method::GET_TABLE, NODE, 0, &[]).expect("an answer");
+    assert!(answer.data.len() > 256, "several segments");
+    assert_eq!((answer.timeout_ms, answer.retries), (0, net.administration.config.retries));
+}
+
+#[test]
 fn silence_where_no_answer_is_due() {
     let mut net = Net::new("two", 0);
     let silent = [
