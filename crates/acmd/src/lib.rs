@@ -45,7 +45,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use rdmux_host::{ConnectOptions, DeviceChoice, HostDir, HostName};
-use rdmux_runtime::start::{raise_descriptor_limit, say};
+use rdmux_runtime::start::{apart, raise_descriptor_limit, say};
 
 pub use args::Args;
 pub use error::AcmdError;
@@ -107,6 +107,9 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), AcmdError> {
+    if args.on_demand && apart() {
+        return Ok(());
+    }
     let setup = setup(args)?;
     if args.check {
         return check(&setup);

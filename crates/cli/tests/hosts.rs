@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
@@ -203,4 +204,52 @@ fn clients_that_break_the_protocol_do_not_fill_the_log() {
     let log = fs::read_to_string(net.path().join("hosts/one/log")).unwrap();
     let lines = log.lines().count();
     assert!(lines > 0 && lines < CLIENTS / 2, "{lines} lines: {log}");
+}
+
+#[test]
+fn a_service_keeps_nothing_of_the_program_that_needed_it() {
+    let net = Net::new();
+    // The program of the test: it has a file open and signals blocked, becomes `rdmux`, and stays.
+    let script = r#"exec 9>"$RDMUX_RUNTIME_DIR/file" && exec env --block-signal=TERM,HUP "$@""#;
+    let program = [env!("CARGO_BIN_EXE_rdmux"), "--host", "one", "ping", "-s", "-p", "0"];
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).args(program).env("RDMUX_RUNTIME_DIR", net.path());
+    command.env_remove("RDMUX_HOST").stdout(Stdio::piped());
+    let mut server = command.spawn().unwrap();
+    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+
+    let of = |pid: &str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let field = move |name: &str| {
+            let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            value.trim().to_owned()
+        };
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        let files: Vec<_> = files.map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect();
+        (field("PPid:"), field("SigBlk:"), files.contains(&net.path().join("file")))
+    };
+    let server_pid = server.id().to_string();
+    let (_, blocked, has_file) = of(&server_pid);
+    assert_eq!((&*blocked, has_file), ("0000000000004001", true), "the program itself");
+    let (parent, blocked, has_file) = of(&service_of(&net, "one").as_raw_nonzero().to_string());
+    assert_eq!((&*blocked, has_file), ("0000000000000000", false), "its service");
+    assert_ne!(parent, server_pid);
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn files_that_the_environment_names_may_lie_where_the_program_is() {
+    let net = Net::new();
+    fs::write(net.path().join("mine.toml"), "[service]\nidle_exit_seconds = 123\n").unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_rdmux"), net.path().join("mine")).unwrap();
+    let up = |config: &str| {
+        let mut up = net.command(&["host", "up", "one", "--addr", &net.address(1)]);
+        up.current_dir(net.path()).env("RDMUX_CONFIG", config).env("RDMUX_DAEMON", "./mine");
+        let output = up.output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(up("mine.toml"), (true, String::new()));
+    let (is_up, why) = up("other.toml");
+    assert!(!is_up && why.contains("other.toml"), "{why}");
 }

@@ -46,6 +46,8 @@ mod fence;
 pub mod guarded;
 pub mod ib;
 mod inbox;
+#[expect(unsafe_code, reason = "system calls without a wrapper")]
+pub mod inherited;
 #[cfg_attr(loom, allow(dead_code, reason = "only what is no model uses it"))]
 #[expect(unsafe_code, reason = "maps memory")]
 mod mmap;

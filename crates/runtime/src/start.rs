@@ -2,21 +2,32 @@
 //!
 //! The program is `rdmux`. It says "ready" on its standard output once clients can connect, or "error: " and why they
 //! cannot ([`say`]); its standard error goes to the log of the service.
+//!
+//! The program that needs the service may be any, and waits for its own children, has files open and signals blocked. So a service that is
+//! started begins itself once more, as nobody's child and with nothing of the program ([`apart`]).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use rdmux_link::inherited;
 use rustix::process::{Resource, Rlimit};
 
 use crate::{ServiceDir, UserDir};
+
+/// Environment variable by which a client asks the service that it starts to call [`apart`].
+const APART: &str = "RDMUX_START_APART";
+/// What the service says then, before it begins anew.
+const LEAVES: &str = "apart";
 
 /// The program that runs services, if there is one: the one that `$RDMUX_DAEMON` names, else `given`, else the `rdmux`
 /// beside this program, else the one in `$PATH`.
 pub fn program(given: Option<&Path>) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("RDMUX_DAEMON").filter(|p| !p.is_empty()) {
-        return Some(path.into());
+        let path = PathBuf::from(path);
+        // A name alone is looked for in `$PATH`.
+        return if path.components().count() > 1 { absolute(path) } else { Some(path) };
     }
     if let Some(program) = given {
         return Some(program.to_owned());
@@ -27,7 +38,21 @@ pub fn program(given: Option<&Path>) -> Option<PathBuf> {
         return Some(beside);
     }
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join("rdmux")).find(|p| p.is_file())
+    std::env::split_paths(&path)
+        .map(|dir| dir.join("rdmux"))
+        .find(|p| p.is_file())
+        .and_then(absolute)
+}
+
+/// Services are started in another directory.
+fn absolute(path: PathBuf) -> Option<PathBuf> {
+    std::path::absolute(path).ok()
+}
+
+/// What a file is called that an environment variable names, wherever it is looked for.
+pub fn file_of_environment(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(name).filter(|path| !path.is_empty())?;
+    absolute(path.into())
 }
 
 /// Runs a service and waits until it is ready.
@@ -41,9 +66,14 @@ pub fn spawn(
     dir: &ServiceDir,
 ) -> Result<(), String> {
     let log = dir.open_log().map_err(|e| e.to_string())?;
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    if let Some(config) = file_of_environment("RDMUX_CONFIG") {
+        command.env("RDMUX_CONFIG", config);
+    }
+    let mut child = command
         .args(arguments)
         .env("RDMUX_RUNTIME_DIR", user.path())
+        .env(APART, "1")
         .env_remove("LD_PRELOAD")
         .env_remove("RDMUX_HOST")
         .current_dir("/")
@@ -73,8 +103,15 @@ pub fn spawn(
 pub fn until_ready(child: &mut Child) -> Result<(), String> {
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
+        let mut stdout = BufReader::new(stdout);
         // The pipe closes when the service is ready, or dead; there is no third case to wait for.
-        let _ = BufReader::new(stdout).read_line(&mut said);
+        let _ = stdout.read_line(&mut said);
+        if said.trim() == LEAVES {
+            // It ends now.
+            let _ = child.wait();
+            said.clear();
+            let _ = stdout.read_line(&mut said);
+        }
     }
     let said = said.trim();
     if said == "ready" {
@@ -83,6 +120,30 @@ pub fn until_ready(child: &mut Child) -> Result<(), String> {
     // It said no, so it is ending: leave no zombie.
     let _ = child.wait();
     Err(said.trim_start_matches("error: ").to_owned())
+}
+
+/// Starts this service once more, if a client has started it, without what it has of that program: it is nobody's child, has no descriptor but
+/// the standard ones, and no signal is blocked. True if that is so: then the caller ends. To be called before anything is opened.
+pub fn apart() -> bool {
+    if std::env::var_os(APART).is_none() {
+        return false;
+    }
+    inherited::unblock_signals();
+    if let Err(e) = inherited::close_descriptors_on_exec() {
+        tracing::warn!("descriptors of the program that needs this service stay open here: {e}");
+    }
+    let started = std::env::current_exe().and_then(|program| {
+        let mut words = std::env::args_os();
+        let mut command = Command::new(program);
+        command.arg0(words.next().unwrap_or_default()).args(words).env_remove(APART);
+        // Before the other has anything to say.
+        say(LEAVES);
+        command.spawn()
+    });
+    if let Err(e) = started {
+        say(&format!("error: cannot start once more: {e}"));
+    }
+    true
 }
 
 /// Tells the process that started this one how it went.

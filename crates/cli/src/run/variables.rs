@@ -7,6 +7,7 @@ use anyhow::Result;
 use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 
 use rdmux_command::library::Library;
+use rdmux_runtime::start;
 
 /// Names and values.
 #[derive(Debug, Default)]
@@ -25,14 +26,15 @@ impl Variables {
         this.prepend("LD_LIBRARY_PATH", &folder);
         this.set("RDMUX_HOST", host.as_str());
         this.set(DeviceChoice::VARIABLE, devices.word());
-        // A runtime directory of the user's choice may have been a path from here.
+        // What the user chose may have been a path from here.
         if std::env::var_os("RDMUX_RUNTIME_DIR").is_some_and(|v| !v.is_empty()) {
             this.set("RDMUX_RUNTIME_DIR", options.dir.path());
         }
+        if let Some(config) = start::file_of_environment("RDMUX_CONFIG") {
+            this.set("RDMUX_CONFIG", config);
+        }
         // The library starts the service when the one that runs now has ended.
-        if std::env::var_os("RDMUX_DAEMON").is_none_or(|v| v.is_empty())
-            && let Some(program) = &options.program
-        {
+        if let Some(program) = start::program(options.program.as_deref()) {
             this.set("RDMUX_DAEMON", program);
         }
         Ok(this)

@@ -189,6 +189,9 @@ pub fn serve(
     config: Config,
     on_demand: bool,
 ) -> Result<(), FabricError> {
+    if start::apart() {
+        return Ok(());
+    }
     start::raise_descriptor_limit();
     let say_why = |e: &FabricError| start::say(&format!("error: {e}"));
     let mut options = ServerOptions::new(fabric.clone(), user.clone());

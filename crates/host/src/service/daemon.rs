@@ -1,6 +1,6 @@
 //! A service as a process of its own: `rdmux host serve`.
 
-use rdmux_runtime::start::{raise_descriptor_limit, say};
+use rdmux_runtime::start::{apart, raise_descriptor_limit, say};
 
 use super::{Service, ServiceOptions};
 use crate::error::HostError;
@@ -13,6 +13,9 @@ use crate::names::{Config, HostName, RuntimeDir};
 /// # Errors
 /// Those of [`Service::new`] and [`Service::run`].
 pub fn serve(host: &HostName, on_demand: bool) -> Result<(), HostError> {
+    if apart() {
+        return Ok(());
+    }
     raise_descriptor_limit();
     let service = open(host, on_demand).inspect_err(|e| say(&format!("error: {e}")))?;
     say("ready");
