@@ -354,9 +354,38 @@ fn siw_terminates() {
         assert_eq!((terminate.layout, terminate.segment_len), (layout, Some(34)));
         assert_eq!(terminate.ddp_header, [0x41, 0x43]);
     }
-    // Without M, D and R only a layer that does not exist tells them apart.
-    assert_eq!(Terminate::parse(&[0x40, 1, 0, 0]).unwrap().layout, Layout::Siw);
-    assert_eq!(Terminate::parse(&[0x20, 2, 0, 0]).unwrap().fault, Fault::MpaCrc);
+    // Without M, D and R it is the order in which there is such a fault.
+    for (bytes, layout, fault) in [
+        ([0x20, 2], Layout::Rfc, Fault::MpaCrc),
+        ([0x02, 2], Layout::Siw, Fault::MpaCrc),
+        ([0x21, 6], Layout::Siw, Fault::DdpUntaggedVersion),
+        ([0x12, 6], Layout::Rfc, Fault::DdpUntaggedVersion),
+        ([0x02, 6], Layout::Rfc, Fault::RdmapOpcode),
+        ([0x40, 1], Layout::Rfc, Fault::Other { layer: 4, etype: 0, code: 1 }),
+    ] {
+        let bytes = [bytes[0], bytes[1], 0, 0];
+        let terminate = Terminate::parse(&bytes).unwrap();
+        assert_eq!((terminate.layout, terminate.fault), (layout, fault), "{bytes:x?}");
+    }
+}
+
+/// siw's RDMAP faults without a header are, as the RFC has it, MPA's of the start-up.
+#[test]
+fn siw_terminates_of_an_open_stream() {
+    for (bytes, starting, open) in [
+        ([0x20, 5], Fault::MpaCatastrophic, Fault::RdmapVersion),
+        ([0x20, 6], Fault::MpaInsufficientIrd, Fault::RdmapOpcode),
+        ([0x20, 7], Fault::MpaNoMatchingRtr, Fault::MpaNoMatchingRtr),
+        ([0x02, 5], Fault::RdmapVersion, Fault::RdmapVersion),
+        ([0x02, 6], Fault::RdmapOpcode, Fault::RdmapOpcode),
+    ] {
+        let bytes = [bytes[0], bytes[1], 0, 0];
+        let terminate = Terminate::parse(&bytes).unwrap();
+        assert_eq!((terminate.fault, terminate.on_open_stream().fault), (starting, open));
+    }
+    // siw tells no header with these.
+    let told = Terminate::parse(&[0x20, 6, 0x80, 0, 0, 9]).unwrap();
+    assert_eq!(told.on_open_stream(), told);
 }
 
 #[test]

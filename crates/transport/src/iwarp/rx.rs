@@ -72,6 +72,8 @@ pub(super) struct Rx {
     pub(super) segment_len: u16,
     pub(super) header: [u8; Header::MAX_LEN],
     pub(super) header_len: usize,
+    /// Whether it is the stream's first.
+    pub(super) is_first: bool,
     /// The untagged queues.
     pub(super) queues: [Inbound; 4],
     /// Bytes of the Write that is coming, and of the last that came.

@@ -61,6 +61,7 @@ impl Qp {
         env: &mut E,
     ) -> Result<(), Fault> {
         let rx = &mut self.rx;
+        rx.is_first = rx.header_len == 0;
         rx.segment_len = length;
         rx.header_len = bytes.len().min(rx.header.len());
         rx.header[..rx.header_len].copy_from_slice(&bytes[..rx.header_len]);

@@ -71,7 +71,11 @@ impl Qp {
     pub(super) fn finish_terminate<E: StreamEnv>(&mut self, now: Time, small: &[u8], env: &mut E) {
         let (status, event) = Terminate::parse(small).map_or_else(
             |_| (WcStatus::WrFlushErr, crate::env::QpEvent::Fatal),
-            |terminate| fault::told(terminate.fault),
+            |terminate| {
+                let of_start_up = self.is_of_start_up();
+                let terminate = if of_start_up { terminate } else { terminate.on_open_stream() };
+                fault::told(terminate.fault)
+            },
         );
         if self.is_asking() {
             self.complete_head(status, env);
@@ -79,6 +83,12 @@ impl Qp {
         env.event(event);
         self.phase = Phase::Lingering { until: now.after(TERMINATE_TIME) };
         self.enter_error(env);
+    }
+
+    /// Whether the segment at hand may be about our reply to MPA's request: without a ready-to-receive frame
+    /// nothing else tells that it suits.
+    fn is_of_start_up(&self) -> bool {
+        !self.params.initiator && self.params.rtr.is_none() && self.rx.is_first
     }
 
     /// Whether the oldest send work request waits for a response.

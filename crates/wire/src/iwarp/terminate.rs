@@ -187,7 +187,7 @@ impl<'a> Terminate<'a> {
                 need: Self::CONTROL_LEN,
                 have: bytes.len(),
             })?;
-        let (layout, first, bits) = untangle(first, third);
+        let (layout, first, bits) = untangle(first, code, third);
         let mut terminate = Self { layout, ..Self::new(Fault::new(first >> 4, first, code)) };
         let mut rest = rest;
         if bits & (SEGMENT_LEN | DDP_HEADER) != 0 {
@@ -202,6 +202,24 @@ impl<'a> Terminate<'a> {
             terminate.rdmap_header = rest;
         }
         Ok(terminate)
+    }
+
+    /// As it is to be read when the connection is set up. MPA's faults 5 and 6 are of the time before (RFC 6581,
+    /// section 8), so they are RDMAP's of siw, which tells no headers with these and so cannot be known by the layout.
+    #[must_use]
+    pub const fn on_open_stream(self) -> Self {
+        let fault = match self.fault {
+            Fault::MpaCatastrophic => Fault::RdmapVersion,
+            Fault::MpaInsufficientIrd => Fault::RdmapOpcode,
+            _ => return self,
+        };
+        let bare = self.segment_len.is_none()
+            && self.ddp_header.is_empty()
+            && self.rdmap_header.is_empty();
+        match self.layout {
+            Layout::Rfc if bare => Self { fault, layout: Layout::Siw, ..self },
+            _ => self,
+        }
     }
 
     /// The length on the wire, in bytes.
@@ -238,11 +256,12 @@ impl<'a> Terminate<'a> {
 }
 
 /// The layout, and the first and third byte as the RFC has them. The lower five bits of the third are
-/// reserved and the upper three are not, so where only lower ones are set, siw wrote it.
-const fn untangle(first: u8, third: u8) -> (Layout, u8, u8) {
+/// reserved and the upper three are not, so where only lower ones are set, siw wrote it. Without any, it is siw's if
+/// only that order makes a fault that there is.
+const fn untangle(first: u8, code: u8, third: u8) -> (Layout, u8, u8) {
     let swapped = first.rotate_left(4);
     let siw = match third {
-        0 => first >> 4 > 2 && first & 0x0f <= 2,
+        0 => !is_known(first, code) && is_known(swapped, code),
         bits => bits & 0xe0 == 0,
     };
     if siw {
@@ -250,6 +269,10 @@ const fn untangle(first: u8, third: u8) -> (Layout, u8, u8) {
     } else {
         (Layout::Rfc, first, third)
     }
+}
+
+const fn is_known(first: u8, code: u8) -> bool {
+    !matches!(Fault::new(first >> 4, first, code), Fault::Other { .. })
 }
 
 impl fmt::Display for Terminate<'_> {

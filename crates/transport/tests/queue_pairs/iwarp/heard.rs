@@ -1,5 +1,6 @@
 //! What a peer of another make sends: Terminates, segments of any size, messages in each other's midst.
 
+use rdmux_transport::iwarp::Rtr;
 use rdmux_wire::iwarp::ddp::{Header, Model, Tagged, Untagged};
 use rdmux_wire::iwarp::fpdu::Framing;
 use rdmux_wire::iwarp::rdmap::{AtomicOp, AtomicRequest, Opcode, ReadRequest};
@@ -73,6 +74,36 @@ fn a_terminate_of_the_kernels_driver_is_understood() {
     let mut end = asking();
     end.feed(Time(1), &terminate(&[0x10, 0x01, 0x01, 0, 0, 46]));
     assert_eq!(end.done(Side::Send)[0], (1, WcStatus::RemAccessErr));
+    // Those that tell no header.
+    for (message, status, event) in [
+        ([0x20, 0x05], WcStatus::RemInvReqErr, QpEvent::ReqErr),
+        ([0x20, 0x06], WcStatus::RemInvReqErr, QpEvent::ReqErr),
+        ([0x02, 0x02], WcStatus::WrFlushErr, QpEvent::Fatal),
+        ([0x21, 0x06], WcStatus::RemInvReqErr, QpEvent::ReqErr),
+    ] {
+        let mut end = asking();
+        end.feed(Time(1), &terminate(&[message[0], message[1], 0, 0]));
+        assert_eq!(end.done(Side::Send)[0], (1, status), "{message:x?}");
+        assert_eq!(end.events(), [event], "{message:x?}");
+    }
+}
+
+/// Who sent MPA's request finds fault with the reply by a Terminate, which is the first that comes.
+#[test]
+fn a_terminate_instead_of_the_initiators_first_message_is_of_the_start_up() {
+    let insufficient_ird = terminate(&[0x20, 0x06, 0, 0]);
+    let write = tagged(Opcode::Write, true, 0, &[7; 4]);
+    for (params, before, event) in [
+        (StreamParams { initiator: false, ..PLAIN }, &[][..], QpEvent::Fatal),
+        (StreamParams { initiator: false, ..PLAIN }, &write, QpEvent::ReqErr),
+        (StreamParams { initiator: false, rtr: Some(Rtr::Write), ..PLAIN }, &[], QpEvent::ReqErr),
+        (PLAIN, &[], QpEvent::ReqErr),
+    ] {
+        let mut end = End::attached(&params);
+        end.feed(Time(1), before);
+        end.feed(Time(1), &insufficient_ird);
+        assert_eq!(end.events(), [event], "{params:?}");
+    }
 }
 
 #[test]
