@@ -5,7 +5,7 @@ use std::fmt;
 use rdmux_wire::WireError;
 use rdmux_wire::iwarp::ddp::Header;
 use rdmux_wire::iwarp::fpdu::Framing;
-use rdmux_wire::iwarp::mpa::{Flags, Kind, Startup};
+use rdmux_wire::iwarp::mpa::{Enhanced, Flags, Kind, Startup};
 
 use super::tcp::Segment;
 use super::tcp::reassembly::{Arrival, Piece};
@@ -46,7 +46,7 @@ pub(super) struct Mpa {
 struct Direction {
     /// What its start-up frame said.
     startup: Option<Said>,
-    /// Whether it was one, but wrong.
+    /// Whether it was one, but wrong, or cut too short to read.
     broken: bool,
     state: State,
 }
@@ -105,10 +105,21 @@ impl Mpa {
     pub(super) fn take(&mut self, from: usize, piece: &Piece, units: &mut Vec<Unit>) {
         let rest = match (&mut self.directions[from].state, piece) {
             (State::Lost, _) => return,
-            (State::Startup(_), Piece::Missing(_)) => {
-                self.directions[from].state = State::Lost;
-                units.push(Unit::Lost);
-                return;
+            (State::Startup(start), Piece::Missing(missing)) => {
+                let Some(need) = needs_private_data(start) else {
+                    let broken = start.len() >= KEY_LEN;
+                    self.directions[from] = Direction { startup: None, broken, state: State::Lost };
+                    units.push(Unit::Lost);
+                    return;
+                };
+                let missing = usize::try_from(*missing).unwrap_or(usize::MAX);
+                let filled = missing.min(need - start.len());
+                start.resize(start.len() + filled, 0);
+                self.startup(from, units);
+                if missing == filled {
+                    return;
+                }
+                Piece::Missing((missing - filled) as u64)
             }
             (State::Startup(start), Piece::Bytes(bytes)) => {
                 start.extend_from_slice(bytes);
@@ -178,6 +189,18 @@ impl Mpa {
             }
         }
     }
+}
+
+/// The length of a start-up frame's key, in bytes.
+const KEY_LEN: usize = 16;
+
+/// The length of the start-up frame that begins so, if nothing is missing but the program's private data.
+fn needs_private_data(start: &[u8]) -> Option<usize> {
+    let need = Startup::need(start).ok().filter(|need| start.len() <= *need)?;
+    let mut frame = start.to_vec();
+    frame.resize(need, 0);
+    let enhanced = Startup::parse(&frame).ok()?.enhanced.map_or(0, |_| Enhanced::LEN);
+    (start.len() >= Startup::HEADER_LEN + enhanced).then_some(need)
 }
 
 /// So many frames of a segment have their place in a line.

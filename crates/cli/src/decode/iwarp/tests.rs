@@ -101,6 +101,7 @@ struct Packet {
 }
 
 /// Both directions of a connection, in pieces.
+#[derive(Clone)]
 struct Conversation {
     ipv6: bool,
     sent: [usize; 2],
@@ -138,11 +139,14 @@ impl Conversation {
     }
 
     fn startups(&mut self, request: u8, reply: u8) {
+        self.startups_with(request, reply, b"hello");
+    }
+
+    fn startups_with(&mut self, request: u8, reply: u8, private_data: &[u8]) {
         for (from, kind, flags) in
             [(INITIATOR, Kind::Request, request), (RESPONDER, Kind::Reply, reply)]
         {
             let (flags, enhanced) = (Flags(flags), Some(Enhanced::default()));
-            let private_data = &b"hello"[..];
             let startup = Startup { kind, flags, revision: 2, enhanced, private_data };
             let mut out = [0; Startup::MAX_LEN];
             let len = startup.emit(&mut out);
@@ -332,33 +336,58 @@ fn packets_that_were_not_captured() {
 #[test]
 fn frames_that_were_cut() {
     let (conversation, fpdus) = conversation([0x40, 0], false, &[1000; 5], 60_000);
-    // One frame of the stream a segment.
-    let mut by_frame = Conversation::open(false);
-    by_frame.startups(0x40, 0);
     let bytes = &conversation.packets[5].payload;
     let framing = Framing { crc: true, markers: false };
-    let mut rest = &bytes[..];
-    while !rest.is_empty() {
-        let (frame, behind) = rest.split_at(framing.need(0, rest));
-        by_frame.send(INITIATOR, frame, 60_000);
-        rest = behind;
+    for private_data in [&b"hello"[..], &[7; 100]] {
+        // One frame of the stream a segment.
+        let mut by_frame = Conversation::open(false);
+        by_frame.startups_with(0x40, 0, private_data);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (frame, behind) = rest.split_at(framing.need(0, rest));
+            by_frame.send(INITIATOR, frame, 60_000);
+            rest = behind;
+        }
+        let summary = decode_cut(&by_frame, 96);
+        assert!(summary.all_right());
+        assert_eq!(summary.crc_right + summary.crc_unchecked, fpdus, "{summary}");
+        assert_eq!(summary.packets.get("MPA request"), Some(&1));
+        assert_eq!(summary.packets.get("WRITE"), Some(&5));
+        assert_eq!((summary.crc_unchecked, summary.iwarp - summary.iwarp_right), (5, 5));
     }
-    const SNAP: usize = 96;
-    let mut frames = by_frame.frames();
+}
+
+/// What is missing may be more than the rest of the start-up frame, or all that counts of it.
+#[test]
+fn start_up_frames_that_were_cut_early_are_still_of_iwarp() {
+    let (conversation, _) = conversation([0x40, 0], false, &[100], 60_000);
+    // The request and the frames in one segment.
+    let mut joined = conversation.clone();
+    let frames = joined.packets.remove(5);
+    joined.packets[3].payload.extend(&frames.payload);
+    for (conversation, payload, requests) in
+        [(&joined, 26, 1), (&conversation, 23, 0), (&conversation, 16, 0)]
+    {
+        let summary = decode_cut(conversation, 40 + payload);
+        assert!(summary.all_right());
+        assert_eq!(summary.packets.get("MPA request").copied().unwrap_or_default(), requests);
+        assert!(summary.iwarp > summary.iwarp_right, "{summary}");
+    }
+    assert_eq!(decode_cut(&conversation, 40 + 15).iwarp, 0);
+}
+
+/// Decodes a capture whose frames were cut to so many bytes.
+fn decode_cut(conversation: &Conversation, snap: usize) -> Summary {
     let mut file = pcap(false, &[]);
-    for frame in &mut frames {
-        let [len, original] =
-            [frame.len().min(SNAP), frame.len()].map(|n| u32::try_from(n).unwrap());
+    for frame in conversation.frames() {
+        let cut = &frame[..frame.len().min(snap)];
+        let [len, original] = [cut.len(), frame.len()].map(|n| u32::try_from(n).unwrap());
         file.extend([9, 0, len, original].iter().flat_map(|v: &u32| v.to_le_bytes()));
-        frame.truncate(SNAP);
-        file.extend_from_slice(frame);
+        file.extend_from_slice(cut);
     }
     let (summary, error) = decode(&file[..], "x", &mut quiet()).unwrap();
     assert!(error.is_none());
-    assert!(summary.all_right());
-    assert_eq!(summary.crc_right + summary.crc_unchecked, fpdus, "{summary}");
-    assert_eq!(summary.packets.get("WRITE"), Some(&5));
-    assert_eq!(summary.crc_unchecked, 5);
+    summary
 }
 
 #[test]
