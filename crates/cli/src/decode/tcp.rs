@@ -11,6 +11,11 @@ use super::iwarp::{Iwarp, Mpa};
 use reassembly::{Arrival, Piece, Reassembly};
 
 pub(super) mod reassembly;
+#[cfg(test)]
+mod tests;
+
+/// How many connections that are not iWARP, or not yet, are known at a time, at most.
+const MAX_OTHERS: usize = 65_536;
 
 /// A segment as captured.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +58,10 @@ impl fmt::Display for Segment<'_> {
 #[derive(Default)]
 pub(super) struct Streams {
     connections: HashMap<(SocketAddr, SocketAddr), Connection>,
+    /// How many of them were iWARP when room was made last.
+    iwarp: usize,
+    /// How many segments there were.
+    segments: u64,
 }
 
 /// The two directions of a connection: from the end whose address is less, and to it.
@@ -60,6 +69,10 @@ pub(super) struct Streams {
 struct Connection {
     halves: [Reassembly; 2],
     content: Content,
+    /// Which of them have ended.
+    ended: [bool; 2],
+    /// The number of its last segment.
+    last: u64,
 }
 
 /// What a connection carries.
@@ -84,40 +97,80 @@ impl Streams {
         let src = SocketAddr::new(addresses.src, segment.tcp.src_port);
         let dst = SocketAddr::new(addresses.dst, segment.tcp.dst_port);
         let from = usize::from(src > dst);
-        let connection = self.connections.entry((src.min(dst), src.max(dst))).or_default();
+        let key = (src.min(dst), src.max(dst));
+        if !self.connections.contains_key(&key) {
+            if segment.len == 0 && !segment.tcp.flags.has(Flags::SYN) {
+                return dissection;
+            }
+            self.make_room();
+        }
+        self.segments += 1;
+        let connection = self.connections.entry(key).or_default();
+        connection.last = self.segments;
         let what = connection.take(from, *segment);
+        if connection.ended == [true; 2] && !connection.is_iwarp() {
+            self.connections.remove(&key);
+        }
         Dissection { what, ..dissection }
+    }
+
+    /// Forgets the half of the connections that are not iWARP that were silent the longest, if there are too many.
+    fn make_room(&mut self) {
+        if self.connections.len() < self.iwarp + MAX_OTHERS {
+            return;
+        }
+        let others = self.connections.values().filter(|connection| !connection.is_iwarp());
+        let mut last: Vec<u64> = others.map(|connection| connection.last).collect();
+        self.iwarp = self.connections.len() - last.len();
+        if last.len() >= MAX_OTHERS {
+            let (_, &mut middle, _) = last.select_nth_unstable(MAX_OTHERS / 2);
+            self.connections
+                .retain(|_, connection| connection.is_iwarp() || connection.last > middle);
+        }
     }
 
     /// Bytes of iWARP that were not decoded at the end, since others before them were not captured.
     pub(super) fn left_over(&self) -> u64 {
-        let iwarp = |connection: &&Connection| matches!(connection.content, Content::Iwarp(_));
-        let connections = self.connections.values().filter(iwarp);
+        let connections = self.connections.values().filter(|connection| connection.is_iwarp());
         connections.flat_map(|connection| &connection.halves).map(Reassembly::held).sum()
     }
 }
 
 impl Connection {
+    fn is_iwarp(&self) -> bool {
+        matches!(self.content, Content::Iwarp(_))
+    }
+
+    /// It is not iWARP, or not to be followed.
+    fn give_up(&mut self, content: Content) {
+        self.content = content;
+        self.halves.iter_mut().for_each(Reassembly::give_up);
+    }
+
     fn take<'a>(&mut self, from: usize, segment: Segment<'a>) -> What<'a> {
         let tcp = &segment.tcp;
         if tcp.flags.has(Flags::SYN) {
             self.begin(from, tcp);
         }
+        self.ended[from] |= tcp.flags.has(Flags::FIN);
+        if tcp.flags.has(Flags::RST) {
+            self.ended = [true; 2];
+        }
         if matches!(self.content, Content::Other) {
             return What::Tcp(segment);
-        }
-        if tcp.flags.has(Flags::ACK) {
-            self.halves[1 - from].acknowledge(tcp.ack);
         }
         if matches!(self.content, Content::Midstream) {
             let midstream = segment.len > 0;
             return What::Tcp(Segment { midstream, ..segment });
         }
+        if tcp.flags.has(Flags::ACK) {
+            self.halves[1 - from].acknowledge(tcp.ack);
+        }
         let mut pieces = Vec::new();
         let half = &mut self.halves[from];
         if half.first().is_none() && segment.len > 0 && !Mpa::begins(segment.payload) {
             let midstream = Mpa::looks_like_frame(segment.payload);
-            self.content = if midstream { Content::Midstream } else { Content::Other };
+            self.give_up(if midstream { Content::Midstream } else { Content::Other });
             return What::Tcp(Segment { midstream, ..segment });
         }
         let first = tcp.seq.wrapping_add(tcp.flags.has(Flags::SYN).into());
@@ -147,14 +200,14 @@ impl Connection {
         }
         let Content::Iwarp(mpa) = &mut self.content else {
             if !pieces.is_empty() {
-                self.content = Content::Other;
+                self.give_up(Content::Other);
             }
             return What::Tcp(segment);
         };
         let mut units = Vec::new();
         pieces.iter().for_each(|piece| mpa.take(from, piece, &mut units));
         if mpa.is_none() {
-            self.content = Content::Other;
+            self.give_up(Content::Other);
             return What::Tcp(segment);
         }
         if segment.len == 0 && units.is_empty() {
