@@ -145,7 +145,7 @@ pub(super) struct JsonMad {
     attribute_modifier: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     attribute: Option<&'static str>,
-    /// The attribute's fields as the text has them.
+    /// The attribute's fields as the text has them. A name that is there already has its number behind it, as `lid_2`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     fields: Map<String, Value>,
 }
@@ -155,7 +155,14 @@ impl JsonMad {
         let header = mad.header();
         let mut fields = Map::new();
         mad.fields(&mut |name, value| {
-            fields.insert(name.into(), value.to_string().into());
+            let mut key = name.to_owned();
+            for n in 2.. {
+                if !fields.contains_key(&key) {
+                    break;
+                }
+                key = format!("{name}_{n}");
+            }
+            fields.insert(key, value.to_string().into());
         });
         Self {
             class: header.mgmt_class.to_string(),

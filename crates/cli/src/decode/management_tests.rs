@@ -5,7 +5,7 @@ use rdmux_wire::ib_packet::IbPacket;
 use rdmux_wire::lrh::Lrh;
 use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
 use rdmux_wire::pm::{PmMad, PortCounters};
-use rdmux_wire::sa::{NodeRecord, NodeRecordMask, SaMad};
+use rdmux_wire::sa::{NodeRecord, NodeRecordMask, PortInfoRecord, SaMad};
 use rdmux_wire::sm::{CapabilityMask, LocalChange, Notice, PortInfo, PortState, Producer, Trap};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{
@@ -155,6 +155,20 @@ fn a_question_to_subnet_administration_is_shown_with_mask_and_record() {
     assert!(line.contains(end), "{line}");
     let json = json_of(&frame(INFINIBAND, &bytes));
     assert_eq!(json["packets"][0]["mad"]["fields"]["lid"], "0x0004");
+}
+
+/// A port's record and the PortInfo in it have a LID each.
+#[test]
+fn fields_of_one_name_are_all_in_json() {
+    let port_info = PortInfo { lid: Lid(5), ..PortInfo::default() };
+    let record = PortInfoRecord { lid: Lid(4), port_info, ..PortInfoRecord::default() };
+    let mad = SaMad::new(Method::GET_RESP, PortInfoRecord::ATTR_ID, &record.to_bytes()).to_bytes();
+    let json = json_of(&frame(INFINIBAND, &ib(&mad, Qpn::QP1, None)));
+    let fields = &json["packets"][0]["mad"]["fields"];
+    assert_eq!((&fields["lid"], &fields["lid_2"]), (&"0x0004".into(), &"0x0005".into()));
+    let mut visited = 0;
+    record.fields(&mut |_, _| visited += 1);
+    assert_eq!(fields.as_object().unwrap().len(), visited);
 }
 
 #[test]
