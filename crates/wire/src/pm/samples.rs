@@ -4,7 +4,7 @@ use crate::layout::layout;
 
 layout! {
     /// How samples are taken.
-    PortSamplesControl("PortSamplesControl", 64) {
+    PortSamplesControl("PortSamplesControl", 80) {
         /// Vendor's opcode.
         op_code: u8 = 0;
         /// The port.
@@ -41,8 +41,12 @@ layout! {
         sample_interval: u32 = 32;
         /// Repeated in the result.
         tag: u16 = 36;
-        /// What each counter counts, 0 to 12.
-        counter_select: [u16; 13] = 38;
+        /// What each counter counts, 0 to 14.
+        counter_select: [u16; 15] = 38;
+        /// Reserved.
+        reserved68: u32 = 68;
+        /// Optional counters that there are in samples only, a bit each.
+        samples_only_option_mask: u64 = 72;
     }
 }
 

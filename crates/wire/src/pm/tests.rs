@@ -133,10 +133,13 @@ fn optional_counters() {
             ("sample_start", 28, 4),
             ("sample_interval", 32, 4),
             ("tag", 36, 2),
+            ("samples_only_option_mask", 72, 8),
         ],
     );
     let control = PortSamplesControl::parse(&counting()).unwrap();
-    assert_eq!(control.counter_select[..2], [0x2627, 0x2829]);
+    let select: [u16; 15] = control.counter_select;
+    assert_eq!((select[0], select[1], select[14]), (0x2627, 0x2829, 0x4243));
+    assert_eq!(PortSamplesControl::LEN, 80);
     let result = PortSamplesResult::parse(&counting()).unwrap();
     assert_eq!((result.tag, result.sample_status, result.counters[14]), (1, 3, 0x3c3d_3e3f));
     let by_sl = PortXmitDataSl::parse(&counting()).unwrap().port_xmit_data_sl;
