@@ -23,7 +23,7 @@ use rdmux_transport::Time;
 use rdmux_transport::attr::AddressVector;
 use rdmux_transport::timers::{Deadline, Timers};
 use rdmux_wire::ipoib::arp::{Arp, Operation};
-use rdmux_wire::ipoib::nd::{Kind, Neighbour, solicited_node};
+use rdmux_wire::ipoib::nd::{ALL_NODES, Kind, Neighbour, solicited_node};
 use rdmux_wire::ipoib::{LinkAddress, Resolution};
 use rdmux_wire::{Gid, Qpn, WireError};
 
@@ -207,6 +207,20 @@ impl Neighbours {
                 self.counters.answered += 1;
                 link.send(To::Sender(source), &Resolution::Neighbour(answer));
                 self.learn(now, source, message.src.into(), asking, link);
+            }
+            (Kind::Solicitation, None) if message.src.is_unspecified() => {
+                // All machines hear the answer, so an address that only this one's hosts may know of has none.
+                let all = Source { is_near: false, ..*source };
+                let Some(own) = link.own(target, &all) else { return };
+                let answer = Neighbour {
+                    src: message.target,
+                    dst: ALL_NODES,
+                    kind: Kind::Advertisement { solicited: false },
+                    target: message.target,
+                    link: Some(own),
+                };
+                self.counters.answered += 1;
+                link.send(To::All, &Resolution::Neighbour(answer));
             }
             _ => self.counters.malformed += 1,
         }

@@ -1,4 +1,5 @@
 use alloc::vec::Vec;
+use core::net::Ipv6Addr;
 
 use super::*;
 
@@ -145,6 +146,49 @@ fn what_nobody_asked_for_is_not_believed() {
     assert_eq!(take(claim(Operation::Request, b.1.link, [10, 0, 0, 3])), 1);
     assert_eq!(a.0.counters().unsolicited, 1);
     assert!(a.0.handle(at(0), &near, &[1, 2, 3], &mut a.1).is_err());
+}
+
+/// As a host does that wants an address for itself (RFC 4862, section 5.4).
+#[test]
+fn who_probes_for_our_address_hears_it_with_all_others() {
+    let (mut a, b) = (host("fd00::1", 1), host("fd00::2", 2));
+    let from = source(&b.1, true);
+    let (IpAddr::V6(ours), IpAddr::V6(theirs)) = (a.1.ip, b.1.ip) else { unreachable!() };
+    for (target, answers) in [(theirs, 0), (ours, 1)] {
+        let probe = Resolution::Neighbour(Neighbour {
+            src: Ipv6Addr::UNSPECIFIED,
+            dst: solicited_node(target),
+            kind: Kind::Solicitation,
+            target,
+            link: None,
+        });
+        a.0.handle(at(0), &from, probe.to_bytes().as_slice(), &mut a.1).unwrap();
+        assert_eq!(a.1.sent.len(), answers);
+    }
+    let answer = Neighbour {
+        src: ours,
+        dst: ALL_NODES,
+        kind: Kind::Advertisement { solicited: false },
+        target: ours,
+        link: Some(a.1.link),
+    };
+    assert_eq!(a.1.sent, [(None, Resolution::Neighbour(answer))]);
+    assert_eq!((a.0.len(), a.0.counters().malformed, a.0.counters().answered), (0, 0, 1));
+}
+
+/// The answer to a probe would be heard on all machines.
+#[test]
+fn who_probes_for_an_address_of_one_machine_hears_nothing() {
+    let (mut a, b) = (host("::1", 1), host("fd00::2", 2));
+    let probe = Resolution::Neighbour(Neighbour {
+        src: Ipv6Addr::UNSPECIFIED,
+        dst: solicited_node(Ipv6Addr::LOCALHOST),
+        kind: Kind::Solicitation,
+        target: Ipv6Addr::LOCALHOST,
+        link: None,
+    });
+    a.0.handle(at(0), &source(&b.1, true), probe.to_bytes().as_slice(), &mut a.1).unwrap();
+    assert_eq!(a.1.sent, []);
 }
 
 #[test]

@@ -10,9 +10,10 @@ use crate::ip::{ICMPV6, Ipv6};
 /// A neighbour solicitation or advertisement, with the IPv6 header before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The sender.
+    /// The sender; unspecified, if it has no address yet and probes whether another has the target (RFC 4862 5.4).
     pub src: Ipv6Addr,
-    /// The receiver: the one that had asked, or the solicited-node group of the target (RFC 4291 2.7.1).
+    /// The receiver: the one that had asked, the solicited-node group of the target (RFC 4291 2.7.1), or
+    /// [`ALL_NODES`].
     pub dst: Ipv6Addr,
     /// Question or answer.
     pub kind: Kind,
@@ -82,7 +83,9 @@ impl Neighbour {
     /// Reads a message from its IPv6 header on. Options behind the first link address are not looked at.
     ///
     /// # Errors
-    /// When it is cut short, is another kind of packet, has crossed a router, or its checksum is wrong.
+    /// When it is cut short, is another kind of packet, has crossed a router, its checksum is wrong, or it contradicts
+    /// itself: who probes for an address ([`src`](Self::src) unspecified) has no link address and asks the target's
+    /// group, a target is no group, and an answer to somebody is not for a group.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let ip = Ipv6::parse(bytes)?;
         let what = "neighbour discovery message";
@@ -120,7 +123,36 @@ impl Neighbour {
             }
         };
         let link = find_link(&message[usize::from(BARE)..], option)?;
-        Ok(Self { src: ip.src, dst: ip.dst, kind, target: get(b, field::TARGET).into(), link })
+        let target = get(b, field::TARGET).into();
+        let this = Self { src: ip.src, dst: ip.dst, kind, target, link };
+        this.check()?;
+        Ok(this)
+    }
+
+    /// What a receiver has to drop (RFC 4861 7.1.1 and 7.1.2), as far as it is not what bytes are there.
+    fn check(&self) -> Result<(), WireError> {
+        let refused = |what, address: Ipv6Addr| {
+            Err(WireError::Value { what, value: address.segments()[0].into() })
+        };
+        if self.target.is_multicast() {
+            return refused("target of a neighbour discovery message", self.target);
+        }
+        if self.src.is_multicast() {
+            return refused("source of a neighbour discovery message", self.src);
+        }
+        match self.kind {
+            Kind::Solicitation if self.src.is_unspecified() && !is_solicited_node(self.dst) => {
+                refused("destination of a solicitation without a source", self.dst)
+            }
+            Kind::Solicitation if self.src.is_unspecified() && self.link.is_some() => {
+                let what = "option of a solicitation without a source";
+                Err(WireError::Value { what, value: SOURCE_LINK.into() })
+            }
+            Kind::Advertisement { solicited: true } if self.dst.is_multicast() => {
+                refused("destination of a solicited advertisement", self.dst)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The message as it goes on the wire, from its IPv6 header on: the first [`wire_len`](Self::wire_len) bytes.
@@ -190,6 +222,13 @@ fn checksum(ip: &Ipv6, message: &[u8]) -> u16 {
     }
 }
 
+/// The group of all nodes on the link (RFC 4291 2.7.1).
+pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+fn is_solicited_node(group: Ipv6Addr) -> bool {
+    group == solicited_node(group)
+}
+
 /// The group of all nodes that may have an address: the solicited-node address (RFC 4291 2.7.1).
 pub fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = target.octets();
@@ -233,6 +272,33 @@ mod tests {
             let mut bytes = right;
             bytes[at] ^= 0x04;
             assert!(Neighbour::parse(&bytes).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        let is_right = |message: Neighbour| {
+            Neighbour::parse(&message.to_bytes()[..message.wire_len()]).is_ok()
+        };
+        let group = ALL_NODES;
+        let probe = Neighbour { src: Ipv6Addr::UNSPECIFIED, link: None, ..message() };
+        assert!(is_right(probe));
+        assert!(!is_right(Neighbour { link: message().link, ..probe }), "it has no link address");
+        assert!(
+            !is_right(Neighbour { dst: probe.target, ..probe }),
+            "not to a solicited-node group"
+        );
+        assert!(!is_right(Neighbour { dst: group, ..probe }), "not to a solicited-node group");
+        let advertisement = |solicited| Neighbour {
+            dst: group,
+            kind: Kind::Advertisement { solicited },
+            ..message()
+        };
+        assert!(is_right(advertisement(false)));
+        assert!(!is_right(advertisement(true)), "nobody in particular had asked");
+        for message in [message(), probe, advertisement(false)] {
+            assert!(!is_right(Neighbour { target: group, ..message }), "a group's link address");
+            assert!(!is_right(Neighbour { src: group, ..message }), "from a group");
         }
     }
 
