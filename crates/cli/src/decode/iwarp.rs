@@ -185,7 +185,7 @@ impl Mpa {
             let framing = Framing { crc: any(Flags::CRC), markers };
             let initiator = said[from].is_some_and(|said| said.kind == Kind::Request);
             if let State::Frames(frames) = &mut self.directions[from].state {
-                frames.agreed(framing, both || framing.crc, peer_to_peer && initiator);
+                frames.agreed(framing, both || framing.crc, initiator, peer_to_peer);
             }
         }
     }

@@ -19,14 +19,23 @@ pub(super) struct Frames {
     framing: Framing,
     /// Whether it is known that there are CRCs, or that there are none.
     known: bool,
-    /// Whether the first frame makes the peer ready to send.
-    rtr: bool,
+    /// Whether they are the initiator's.
+    initiator: bool,
+    /// Whether the initiator's first frame makes the peer ready to send.
+    peer_to_peer: bool,
 }
 
 impl Frames {
     /// What the start-up frames say; once before, and once with both. `known`: whether there are CRCs is known.
-    pub(super) fn agreed(&mut self, framing: Framing, known: bool, rtr: bool) {
-        (self.framing, self.known, self.rtr) = (framing, known, rtr);
+    pub(super) fn agreed(
+        &mut self,
+        framing: Framing,
+        known: bool,
+        initiator: bool,
+        peer_to_peer: bool,
+    ) {
+        (self.framing, self.known) = (framing, known);
+        (self.initiator, self.peer_to_peer) = (initiator, peer_to_peer);
     }
 
     /// Takes the next part, and adds the frames that are complete with it. Returns whether it is known
@@ -86,8 +95,9 @@ impl Frames {
         // What was captured of the ULPDU; a marker may be among its headers.
         let before = fpdu::LENGTH_LEN + if self.framing.markers { markers::LEN } else { 0 };
         let captured = self.captured.map_or(len, |captured| captured.saturating_sub(before));
-        let rtr = self.rtr && self.position == 0;
-        match FrameUnit::parse(&fpdu, captured, check, rtr) {
+        let starting = self.initiator && self.position == 0;
+        let rtr = starting && self.peer_to_peer;
+        match FrameUnit::parse(&fpdu, captured, check, rtr, starting) {
             Ok(unit) => Unit::Frame(Box::new(unit)),
             Err(_) if self.captured.is_some() => Unit::Cut(len),
             Err(error) => Unit::Broken(error),

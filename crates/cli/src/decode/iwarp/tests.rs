@@ -82,6 +82,30 @@ fn lines() {
     }
 }
 
+/// siw's Terminates may read as MPA's, which only the first frame from the initiator may tell.
+#[test]
+fn a_terminate_of_siw_is_read_by_when_it_comes() {
+    let untagged = Untagged { last: true, invalidate: Stag(0), qn: 2, msn: 1, mo: 0 };
+    let header = Header::new(Opcode::Terminate, Model::Untagged(untagged)).to_buf();
+    let framing = Framing { crc: false, markers: false };
+    let mut terminate = vec![0; framing.frame_len(0, header.len() + 4)];
+    framing.emit(0, &[&header, &[0x20, 0x06, 0, 0]], &mut terminate);
+    for (from, text) in [
+        (INITIATOR, "MPA: insufficient IRD"),
+        (RESPONDER, "RDMAP operation error: unexpected opcode (fields in siw's order)"),
+    ] {
+        let mut conversation = Conversation::open(false);
+        conversation.startups(0, 0);
+        conversation.send(from, &terminate, 100);
+        let frames = conversation.frames();
+        let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+        let mut printer = Printer { out: Vec::new(), json: false, quiet: false, headings: false };
+        decode(&pcap(false, &frames)[..], "x", &mut printer).unwrap();
+        let printed = String::from_utf8(printer.out).unwrap();
+        assert!(printed.contains(text), "{printed}");
+    }
+}
+
 // ---- captures made here
 
 const INITIATOR: usize = 0;

@@ -60,12 +60,13 @@ impl FrameUnit {
     /// As much of an ULPDU as may say something.
     const HEAD: usize = Header::MAX_LEN + AtomicRequest::LEN;
 
-    /// `captured`: how much of the ULPDU is there.
+    /// `captured`: how much of the ULPDU is there. `starting`: whether it may say what is wrong with MPA's reply.
     pub(super) fn parse(
         fpdu: &Fpdu<'_>,
         captured: usize,
         check: Check,
         rtr: bool,
+        starting: bool,
     ) -> Result<Self, WireError> {
         let (head, len) = fpdu.head::<{ FrameUnit::HEAD }>();
         let head = &head[..len.min(captured)];
@@ -75,7 +76,7 @@ impl FrameUnit {
         }
         let header_len = header.map_or(0, |header| header.len());
         let says = match header {
-            Ok(header) => says(header.opcode, &head[header_len..])?,
+            Ok(header) => says(header.opcode, &head[header_len..], starting)?,
             Err(_) => String::new(),
         };
         let markers = fpdu.markers_len() / rdmux_wire::iwarp::markers::LEN;
@@ -85,13 +86,14 @@ impl FrameUnit {
 }
 
 /// What RDMAP's own payloads say; programs' payloads say nothing here.
-fn says(opcode: Opcode, payload: &[u8]) -> Result<String, WireError> {
+fn says(opcode: Opcode, payload: &[u8], starting: bool) -> Result<String, WireError> {
     Ok(match opcode {
         Opcode::ReadRequest => ReadRequest::parse(payload)?.to_string(),
         Opcode::AtomicRequest => AtomicRequest::parse(payload)?.to_string(),
         Opcode::AtomicResponse => AtomicResponse::parse(payload)?.to_string(),
         Opcode::Immediate | Opcode::ImmediateSolicited => Immediate::parse(payload)?.to_string(),
-        Opcode::Terminate => Terminate::parse(payload)?.to_string(),
+        Opcode::Terminate if starting => Terminate::parse(payload)?.to_string(),
+        Opcode::Terminate => Terminate::parse(payload)?.on_open_stream().to_string(),
         _ => String::new(),
     })
 }
