@@ -246,6 +246,38 @@ static void killed_with_agents(void)
 	}
 }
 
+/* A child closes the port that it inherits, whose agents and requests are its parent's; and can do nothing else with it. */
+static void closed_by_a_child(void)
+{
+	struct umad_reg_attr attr = { .mgmt_class = UMAD_CLASS_PERF_MGMT, .mgmt_class_version = 1 };
+	int port = open_port(), child, length;
+	struct buffer b;
+	uint32_t number;
+
+	EQUAL(directed_agent(port), 0);
+	unanswerable(&b, 1);
+	EQUAL(post(port, 0, &b, 200, 0), 0);
+	if ((child = check_fork()) == 0) {
+		EQUAL(agent(port, UMAD_CLASS_PERF_MGMT, 1, 0, NO_METHODS), -ENODEV);
+		RETURNS(umad_register2(port, &attr, &number), ENODEV);
+		EQUAL(umad_unregister(port, 0), -ENODEV);
+		EQUAL(post(port, 0, &b, 0, 0), -ENODEV);
+		EQUAL(umad_poll(port, -1), -ENODEV);
+		EQUAL(take(port, &b, &length), -ENODEV);
+		EQUAL(umad_close_port(port), 0);
+		EQUAL(umad_close_port(port), -EINVAL);
+		_exit(0);
+	}
+	check_child(child);
+	EQUAL(take(port, &b, &length), 0);
+	EQUAL(umad_status(&b), ETIMEDOUT);
+	EQUAL(tid_of(&b), 1);
+	directed(&b, UMAD_METHOD_GET, UMAD_SM_ATTR_NODE_INFO, 2, NULL, 0);
+	EQUAL(post(port, 0, &b, 30000, 0), 0);
+	answered(port, 0, 2, &b);
+	EQUAL(umad_close_port(port), 0);
+}
+
 /* Waits until the port's IsSM bit is so: the host's service sees soon who has the file open. */
 static void is_sm_becomes(int port, bool set)
 {
@@ -349,6 +381,7 @@ static const struct test tests[] = {
 	TEST(descriptor_closed_by_the_program),
 	TEST(descriptor_polls),
 	TEST(killed_with_agents),
+	TEST(closed_by_a_child),
 	TEST(manager_holds_a_file_open),
 	TEST(manager_waits_for_another),
 	TEST(opened_very_often),

@@ -11,6 +11,7 @@ use super::file::{MadFile, Received};
 use super::outstanding::{Outstanding, Request, is_response};
 use crate::abi::umad::{UMAD_CA_MAX_AGENTS, umad_rmpp_packet};
 use crate::boundary::{Errno, Result};
+use crate::verbs::objects::generation::Generation;
 
 /// Bytes of a MAD that is not long.
 pub(super) const MAD: usize = size_of::<umad_rmpp_packet>();
@@ -26,6 +27,7 @@ pub(crate) struct OpenPort {
     file: Box<dyn MadFile>,
     /// What its descriptor is, by device and inode, as long as the program does not close it.
     identity: Option<(u64, u64)>,
+    generation: Generation,
     /// By its number, whether an agent has long MADs taken apart.
     agents: Mutex<[Option<bool>; UMAD_CA_MAX_AGENTS as usize]>,
     outstanding: Mutex<Outstanding>,
@@ -39,8 +41,15 @@ impl AsFd for OpenPort {
 
 impl OpenPort {
     pub(super) fn new(file: Box<dyn MadFile>) -> Self {
-        let identity = identity(file.as_fd());
-        Self { file, identity, agents: Mutex::default(), outstanding: Mutex::default() }
+        let (identity, generation) = (identity(file.as_fd()), Generation::current());
+        let (agents, outstanding) = (Mutex::default(), Mutex::default());
+        Self { file, identity, generation, agents, outstanding }
+    }
+
+    /// Whether it was opened by this process. What was inherited over a fork is the parent's: agents, requests and records are
+    /// shared with it, and its locks may be held.
+    pub(super) fn is_ours(&self) -> bool {
+        self.generation.is_current()
     }
 
     /// Ends its agents, so that their methods are free when this returns, as they are when the kernel's device is closed.
@@ -179,5 +188,39 @@ pub(super) enum ReadError {
 impl From<Errno> for ReadError {
     fn from(errno: Errno) -> Self {
         Self::Failed(errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::agent::umad_register;
+    use super::super::fake::open;
+    use super::super::ports::{find, umad_close_port};
+    use std::ptr;
+
+    #[test]
+    fn a_child_closes_a_port_at_which_a_thread_was_when_it_was_forked() {
+        let (id, fake) = open();
+        // SAFETY: no mask.
+        assert_eq!(unsafe { umad_register(id, 3, 1, 0, ptr::null_mut()) }, 0);
+        let port = find(id).unwrap();
+        let held = (port.agents.lock(), port.outstanding.lock());
+        // SAFETY: the child does nothing but close the port, and ends without cleaning up.
+        match unsafe { libc::fork() } {
+            // SAFETY: ends the child; by a signal if it hangs.
+            0 => unsafe {
+                libc::alarm(20);
+                libc::_exit(umad_close_port(id));
+            },
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for our own child.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0);
+            }
+        }
+        drop(held);
+        assert_eq!(umad_close_port(id), 0);
+        assert_eq!(fake.unregistered(), [0]);
     }
 }

@@ -39,14 +39,17 @@ pub(crate) unsafe extern "C" fn umad_open_port(ca_name: *const c_char, portnum: 
     opened
 }
 
-/// `umad_close_port(3)`. Its agents end. A thread that receives meanwhile ends with an error.
+/// `umad_close_port(3)`. Its agents end. A thread that receives meanwhile ends with an error. The parent's goes on when a child closes
+/// what it has inherited.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn umad_close_port(portid: c_int) -> c_int {
     negative(|| {
         let port = process::lists().mad_ports.remove(&portid);
         // Outside of the lock.
         let port = port.ok_or(Errno::EINVAL)?;
-        port.end_agents();
+        if port.is_ours() {
+            port.end_agents();
+        }
         if port.is_stolen() {
             // Not ours to close any more.
             std::mem::forget(port);
@@ -93,9 +96,10 @@ pub(crate) unsafe extern "C" fn umad_get_issm_path(
 /// The port that is open by this id.
 ///
 /// # Errors
-/// EINVAL if none is.
+/// EINVAL if none is, ENODEV for one inherited over a fork: it is the parent's.
 pub(super) fn find(portid: c_int) -> Result<Arc<OpenPort>> {
-    process::lists().mad_ports.get(&portid).cloned().ok_or(Errno::EINVAL)
+    let port = process::lists().mad_ports.get(&portid).cloned().ok_or(Errno::EINVAL)?;
+    if port.is_ours() { Ok(port) } else { Err(Errno(libc::ENODEV)) }
 }
 
 /// Its id.
