@@ -186,10 +186,43 @@ static void *wait_for_connection(void *argument)
 	return argument;
 }
 
+static void *wait_for_request(void *argument)
+{
+	struct rdma_cm_id *request;
+
+	EQUAL(rdma_get_request(argument, &request), 0);
+	rdma_destroy_ep(request);
+	return argument;
+}
+
+/* A request comes to a listener while a thread waits for it. */
+static void requested_once(struct rdma_cm_id *listener, struct sockaddr_in *address)
+{
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct rdma_conn_param param = { 0 };
+	struct rdma_cm_id *client;
+	pthread_t thread;
+	void *result;
+
+	address->sin_port = rdma_get_src_port(listener);
+	EQUAL(rdma_create_id(NULL, &client, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_resolve_addr(client, NULL, (struct sockaddr *)address, 5000), 0);
+	EQUAL(rdma_resolve_route(client, 5000), 0);
+	EQUAL(rdma_create_qp(client, NULL, &attr), 0);
+	EQUAL(pthread_create(&thread, NULL, wait_for_request, listener), 0);
+	/* The thread destroys what it has got, which refuses it. */
+	SETS(rdma_connect(client, &param), ECONNREFUSED);
+	EQUAL(pthread_join(thread, &result), 0);
+	CHECK(result == listener);
+	rdma_destroy_ep(client);
+}
+
 /* Threads wait for what never comes, are cancelled, and leave everything as it was (pthreads(7)). */
 static void cancelled_while_they_wait(void)
 {
+	struct sockaddr_in address = { .sin_family = AF_INET };
 	struct rdma_event_channel *events;
+	struct rdma_cm_id *listener;
 	struct ibv_qp *pair[2];
 	struct fixture f;
 	pthread_t thread;
@@ -197,12 +230,16 @@ static void cancelled_while_they_wait(void)
 
 	open_fixture(&f);
 	CHECK((events = rdma_create_event_channel()) != NULL);
-	for (int i = 0; i < 30; i++) {
+	memcpy(&address.sin_addr, f.gid.raw + 12, sizeof(address.sin_addr));
+	EQUAL(rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_bind_addr(listener, (struct sockaddr *)&address), 0);
+	EQUAL(rdma_listen(listener, 1), 0);
+	for (int i = 0; i < 40; i++) {
 		void *(*waits[])(void *) = { wait_for_completion, wait_for_event,
-					     wait_for_connection };
-		void *arguments[] = { &f, &f, events };
+					     wait_for_connection, wait_for_request };
+		void *arguments[] = { &f, &f, events, listener };
 
-		EQUAL(pthread_create(&thread, NULL, waits[i % 3], arguments[i % 3]), 0);
+		EQUAL(pthread_create(&thread, NULL, waits[i % 4], arguments[i % 4]), 0);
 		EQUAL(pthread_cancel(thread), 0);
 		EQUAL(pthread_join(thread, &result), 0);
 		CHECK(result == PTHREAD_CANCELED);
@@ -219,6 +256,8 @@ static void cancelled_while_they_wait(void)
 	}
 	for (int i = 0; i < 2; i++)
 		EQUAL(ibv_destroy_qp(pair[i]), 0);
+	requested_once(listener, &address);
+	EQUAL(rdma_destroy_id(listener), 0);
 	rdma_destroy_event_channel(events);
 	close_fixture(&f);
 }

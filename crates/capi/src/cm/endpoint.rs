@@ -5,10 +5,9 @@ use std::ptr;
 
 use rdmux_cm::{EventKind, PathData};
 
-use super::channel::Channel;
 use super::event::{Event, set_event};
 use super::id::Id;
-use super::take::{complete, next};
+use super::take::{complete, rdma_get_cm_event};
 use super::{create, option, qp, resolve, srq};
 use crate::abi::cma::*;
 use crate::abi::verbs::{ibv_pd, ibv_qp_init_attr, ibv_qp_type};
@@ -164,37 +163,75 @@ unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
 /// Waits for a connection request and gives its id, with a queue pair if the listener was made with attributes. The
 /// request is in its `event` (rdma_get_request(3)).
 ///
+/// It waits as [`rdma_get_cm_event`] does, and is a cancellation point, too. So nothing in this frame has a destructor.
+///
 /// # Safety
 /// `listen` is an id of this library that outlives the call; `id` is NULL or may be written.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rdma_get_request(
+pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    status(|| {
-        // SAFETY: as promised.
-        let (listener, id) = unsafe { (Id::get(listen)?, id.as_mut().ok_or(Errno::EINVAL)?) };
-        if !listener.lock().synchronous {
-            return Err(Errno::EINVAL);
-        }
-        set_event(listener, None);
-        // SAFETY: in synchronous mode the channel is the id's own.
-        let event = next(unsafe { Channel::get(listener.channel())? })?;
-        match take(listener, &event) {
-            Ok(new) => {
-                // SAFETY: as promised, and the request's id is new: only this call has it.
-                unsafe {
-                    set_event(Id::get(new)?, Some(event));
-                    *id = new;
-                }
-                Ok(())
-            }
-            Err(errno) => {
-                set_event(listener, Some(event));
-                Err(errno)
+    let mut event = ptr::null_mut();
+    // SAFETY: as promised.
+    match guarded(|| unsafe { may_wait(listen, id) }) {
+        Ok(channel) => {
+            // SAFETY: in synchronous mode the channel is the id's own.
+            if unsafe { rdma_get_cm_event(channel, &raw mut event) } != 0 {
+                return -1;
             }
         }
-    })
+        Err(errno) => {
+            errno.set();
+            return -1;
+        }
+    }
+    // SAFETY: as promised, and the event is this call's.
+    status(|| unsafe { requested(listen, id, Event::from_ptr(event)) })
+}
+
+/// The channel on which a listener waits.
+///
+/// # Safety
+/// As [`rdma_get_request`].
+unsafe fn may_wait(
+    listen: *mut rdma_cm_id,
+    id: *mut *mut rdma_cm_id,
+) -> Result<*mut rdma_event_channel> {
+    // SAFETY: as promised.
+    let listener = unsafe { Id::get(listen)? };
+    if id.is_null() || !listener.lock().synchronous {
+        return Err(Errno::EINVAL);
+    }
+    set_event(listener, None);
+    Ok(listener.channel())
+}
+
+/// Gives the id of a request; or the listener has the event that is none.
+///
+/// # Safety
+/// As [`rdma_get_request`], and `id` is not NULL.
+unsafe fn requested(
+    listen: *mut rdma_cm_id,
+    id: *mut *mut rdma_cm_id,
+    event: Box<Event>,
+) -> Result<()> {
+    // SAFETY: as promised.
+    let listener = unsafe { Id::get(listen)? };
+    match take(listener, &event) {
+        Ok(new) => {
+            // SAFETY: as promised, and the request's id is new: only this call has it.
+            unsafe {
+                set_event(Id::get(new)?, Some(event));
+                *id = new;
+            }
+            Ok(())
+        }
+        Err(errno) => {
+            set_event(listener, Some(event));
+            Err(errno)
+        }
+    }
 }
 
 /// The id of a request, with its queue pair.

@@ -196,11 +196,20 @@ impl Event {
     /// Takes an event back.
     ///
     /// # Safety
+    /// The pointer came from [`into_ptr`](Self::into_ptr), and nobody will use it any more.
+    pub(super) unsafe fn from_ptr(ptr: *mut rdma_cm_event) -> Box<Self> {
+        // SAFETY: as promised.
+        unsafe { Box::from_raw(ptr.cast()) }
+    }
+
+    /// Takes an event back that is over.
+    ///
+    /// # Safety
     /// The pointer is NULL or an event's that the program holds and will not use any more.
     pub(super) unsafe fn acknowledge(ptr: *mut rdma_cm_event) {
         if !ptr.is_null() {
             // SAFETY: as promised, it came from `into_ptr`.
-            drop(unsafe { Box::from_raw(ptr.cast::<Self>()) });
+            drop(unsafe { Self::from_ptr(ptr) });
         }
     }
 }

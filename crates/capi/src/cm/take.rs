@@ -31,7 +31,7 @@ fn try_next(channel: &Channel, source: &EventChannel) -> Result<Option<Box<Event
 }
 
 /// The next event. EAGAIN if there is none and the program has set the descriptor not to block.
-pub(super) fn next(channel: &Channel) -> Result<Box<Event>> {
+fn next(channel: &Channel) -> Result<Box<Event>> {
     let source = channel.source()?;
     loop {
         if let Some(event) = try_next(channel, &source)? {
