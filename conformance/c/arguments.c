@@ -453,6 +453,9 @@ static void multicast(void)
 	RETURNS(ibv_attach_mcast(rc, &group, 0), EINVAL);
 	RETURNS(ibv_attach_mcast(ud, &f.gid, 0), EINVAL);
 	EQUAL(ibv_attach_mcast(ud, &group, 0), 0);
+	EQUAL(ibv_attach_mcast(ud, &group, 0), 0);
+	RETURNS(ibv_destroy_qp(ud), EBUSY);
+	/* It is attached once, however often that was said. */
 	EQUAL(ibv_detach_mcast(ud, &group, 0), 0);
 	RETURNS(ibv_detach_mcast(ud, &group, 0), EINVAL);
 	EQUAL(ibv_destroy_qp(rc), 0);

@@ -27,6 +27,8 @@ unsafe extern "C" {
     fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
     fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
     fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
+    fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
 }
 
 const AF_IB: u16 = 27;
@@ -457,6 +459,31 @@ fn a_group_that_is_joined_twice_is_heard_until_it_is_left_twice() {
         buffer.free();
         ok(rdma_destroy_id(to));
         end(from);
+    }
+}
+
+#[test]
+fn a_group_is_joined_also_where_the_program_attaches_the_queue_pair_itself() {
+    unsafe {
+        let channel = Channel::new();
+        let id = bound(&channel);
+        let mgid = gid(group(104));
+        assert_eq!(ibv_attach_mcast((*id).qp, &raw const mgid, 0), 0);
+        joined(&channel, id, group(104));
+        assert_eq!(ibv_attach_mcast((*id).qp, &raw const mgid, 0), 0);
+        let mut buffer = Buffer::new((*id).pd);
+        buffer.post_recv((*id).qp);
+        ok(send(id, &mut Addr::new(group(104), 0)));
+        assert_eq!(poll((*id).recv_cq).byte_len, 56);
+        // Attached once, it is detached by whoever is first.
+        ok(drop_group(id, group(104)));
+        assert_eq!(ibv_detach_mcast((*id).qp, &raw const mgid, 0), libc::EINVAL);
+        joined(&channel, id, group(104));
+        assert_eq!(ibv_detach_mcast((*id).qp, &raw const mgid, 0), 0);
+        ok(drop_group(id, group(104)));
+        rdma_destroy_qp(id);
+        buffer.free();
+        ok(rdma_destroy_id(id));
     }
 }
 

@@ -304,6 +304,7 @@ impl From<VerbsError> for Cause {
             VerbsError::Invalid { why, .. }
             | VerbsError::Unsupported { why, .. }
             | VerbsError::Memory { why, .. } => Self::Invalid(why),
+            VerbsError::Attached(mgid) => Self::Invalid(format!("already attached to {mgid}")),
             VerbsError::NotPermitted { why, .. } => {
                 Self::Os(io::Error::new(io::ErrorKind::PermissionDenied, why))
             }

@@ -5,7 +5,6 @@
 mod lab;
 
 use lab::{Lab, Node, pair, pattern};
-use rdmux_verbs::Pd;
 use rdmux_verbs::control::{DeviceKind, HostInfo};
 use rdmux_verbs::counters::Counter;
 use rdmux_verbs::transport::attr::{AddressVector, QpState, QpType};
@@ -13,6 +12,7 @@ use rdmux_verbs::transport::wr::{
     SendData, SendFlags, SendOp, SendWr, UdDest, WcFlags, WcOpcode, WcStatus,
 };
 use rdmux_verbs::wire::{Gid, Mtu, Qkey, Qpn};
+use rdmux_verbs::{Pd, VerbsError};
 
 const KEY: Qkey = Qkey(0x1111_1111);
 
@@ -125,7 +125,8 @@ fn a_group_is_heard_by_its_members_and_left_by_them() {
     let (a, b) = (ready(&lab, "127.77.201.5"), ready(&lab, "127.77.201.6"));
     let group = Gid::from(std::net::Ipv4Addr::new(239, 77, 201, 1));
     b.qp.attach_multicast(group).unwrap();
-    assert!(b.qp.attach_multicast(group).is_err());
+    let again = b.qp.attach_multicast(group).unwrap_err();
+    assert!(matches!(again, VerbsError::Attached(mgid) if mgid == group), "{again}");
     assert!(b.qp.attach_multicast(a.gid()).is_err());
     b.recv(1, 0, 100);
     send_to(&a, 2, group, Qpn::MULTICAST, KEY, 0, 5);

@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpType};
-use rdmux_verbs as verbs;
+use rdmux_verbs::{self as verbs, VerbsError};
 use rdmux_wire::Gid;
 
 use super::attr;
@@ -292,7 +292,8 @@ pub(crate) extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// `ibv_attach_mcast(3)`.
+/// `ibv_attach_mcast(3)`. Once more changes nothing: the queue pair has one copy of what is sent to the group, and one
+/// `ibv_detach_mcast(3)` ends that.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     qp: *mut ibv_qp,
@@ -303,8 +304,13 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
         // SAFETY: the caller's promise.
         let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
         qp.opened.check_infiniband()?;
-        qp.own()?.attach_multicast(gid)?;
-        qp.groups.fetch_add(1, Ordering::AcqRel);
+        match qp.own()?.attach_multicast(gid) {
+            Err(VerbsError::Attached(_)) => {}
+            attached => {
+                attached?;
+                qp.groups.fetch_add(1, Ordering::AcqRel);
+            }
+        }
         Ok(())
     })
 }

@@ -175,8 +175,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// EINVAL unless this is a UD queue pair and `mgid` a group, or it is attached already; ENOMEM when the group has, or
-    /// the device is in, as many as the device allows.
+    /// EINVAL unless this is a UD queue pair and `mgid` a group; [`VerbsError::Attached`] if it is attached already, which
+    /// `ibv_attach_mcast(3)` takes for success; ENOMEM when the group has, or the device is in, as many as the device allows.
     pub fn attach_multicast(&self, mgid: Gid) -> Result<(), VerbsError> {
         const WHAT: &str = "attach to a multicast group";
         if self.core.qp_type != QpType::Ud {
@@ -187,7 +187,7 @@ impl Qp {
         }
         let mut groups = self.groups.lock();
         if groups.contains(&mgid) {
-            return Err(VerbsError::invalid(WHAT, format!("already attached to {mgid}")));
+            return Err(VerbsError::Attached(mgid));
         }
         self.device().engine().attach(self.device(), &self.core, mgid)?;
         groups.push(mgid);

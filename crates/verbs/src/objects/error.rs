@@ -1,6 +1,6 @@
 //! What can go wrong with verbs, and the `errno` that the C interface gives for it.
 
-use rdmux_wire::Qpn;
+use rdmux_wire::{Gid, Qpn};
 
 use crate::objects::control::ControlError;
 
@@ -57,6 +57,9 @@ pub enum VerbsError {
         /// Who uses it.
         why: String,
     },
+    /// The queue pair is attached to this multicast group already.
+    #[error("cannot attach to a multicast group: already attached to {0}")]
+    Attached(Gid),
     /// The queue pair does not take this work request.
     #[error("queue pair {qpn}: {error}")]
     Post {
@@ -109,7 +112,7 @@ impl VerbsError {
     /// The number that the C interface gives.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Invalid { .. } | Self::Modify { .. } => libc::EINVAL,
+            Self::Invalid { .. } | Self::Attached(_) | Self::Modify { .. } => libc::EINVAL,
             Self::NoMemory { .. } => libc::ENOMEM,
             Self::Memory { errno, .. } => *errno,
             Self::Unsupported { .. } => libc::EOPNOTSUPP,
