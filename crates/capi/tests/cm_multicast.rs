@@ -488,6 +488,50 @@ fn a_group_is_joined_also_where_the_program_attaches_the_queue_pair_itself() {
 }
 
 #[test]
+fn a_group_that_is_left_while_its_event_is_taken_is_not_heard() {
+    unsafe {
+        let channel = Channel::new();
+        let id = bound(&channel);
+        let mgid = gid(group(105));
+        let on = channel.0 as usize;
+        let takes = std::thread::spawn(move || {
+            let channel = Channel(on as *mut _);
+            loop {
+                let event = channel.event();
+                let is_last = event.kind() == RDMA_CM_EVENT_USER;
+                event.ack();
+                if is_last {
+                    break;
+                }
+            }
+        });
+        // Why nothing of this kind can be sent: ENOTCONN until the group is joined.
+        let why = || {
+            let (mut bytes, mut sge) = ([0; 16], std::mem::zeroed());
+            let mut wr = request(&mut bytes, &mut sge);
+            wr.opcode = IBV_WR_RDMA_READ;
+            assert_eq!(rdma_sendto(id, &raw mut wr, Addr::new(group(105), 0).ptr()), -1);
+            errno()
+        };
+        let mut ready = libc::pollfd { fd: channel.fd(), events: libc::POLLIN, revents: 0 };
+        for n in 0..2000 {
+            ok(add(id, &mreq(group(105))));
+            while libc::poll(&raw mut ready, 1, 0) == 0 && why() == libc::ENOTCONN {}
+            // The other thread is about to take the event, or a little further each time.
+            for _ in 0..n {
+                std::hint::spin_loop();
+            }
+            ok(drop_group(id, group(105)));
+            let again = ibv_detach_mcast((*id).qp, &raw const mgid, 0);
+            assert_eq!(again, libc::EINVAL, "left, and still attached");
+        }
+        ok(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 0, 0));
+        takes.join().unwrap();
+        end(id);
+    }
+}
+
+#[test]
 fn in_synchronous_mode_an_option_joins_before_it_returns() {
     unsafe {
         let _ = ip();

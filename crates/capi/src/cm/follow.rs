@@ -7,13 +7,12 @@ use rdmux_cm::{EventKind, EventParam, UdParam};
 
 use super::channel::Channel;
 use super::event::{Delivered, Event};
-use super::group::{self, Way};
+use super::group;
 use super::id::{Depths, Id, New};
 use super::phase::Phase;
 use super::process::Process;
 use super::stale::forget;
-use super::{address, create, ece, found, qp, verbs};
-use crate::abi::verbs::ibv_gid;
+use super::{address, create, ece, found, qp};
 use crate::boundary::Result;
 
 /// Turns what the service tells into what the program sees. None when the program is not to see it: the id is gone
@@ -174,28 +173,10 @@ fn establish(id: &Id) -> Result<()> {
     Ok(client.establish(id.handle)?)
 }
 
-/// The group is joined: attaches the id's queue pair, if it is to hear it, and may be sent to.
+/// The group is joined: the id's queue pair hears it, if it is to, and it may be sent to.
 fn joined(id: &Id, key: u64, how: &UdParam) -> Result<()> {
-    let mgid = how.av.dgid;
-    let attaches = id.change_groups(|groups| {
-        let is_heard = groups.iter().any(|g| g.attached && g.mgid == Some(mgid));
-        let group = groups.iter_mut().find(|g| g.key == key)?;
-        if group.name.is_new() {
-            group.name = mgid.into();
-        }
-        group.mgid = Some(mgid);
-        group.way = Ok(Way::new(how.clone()));
-        group.attached = group.hears && !id.qp().is_null();
-        Some(group.attached && !is_heard)
-    });
-    if attaches != Some(true) {
-        return Ok(());
-    }
-    let attached = verbs::attach_mcast(id.qp(), &ibv_gid { raw: mgid.0 });
+    let attached = id.attach(key, how);
     if let Err(why) = attached {
-        id.change_groups(|groups| {
-            groups.iter_mut().filter(|g| g.key == key).for_each(|g| g.attached = false);
-        });
         lost(id, key, why.0);
     }
     attached

@@ -51,6 +51,31 @@ impl Group {
     }
 }
 
+/// Notes how a group was joined. Whether the queue pair, if there is one, is to be attached to it now: it is to hear the group, and does
+/// not by another membership. It is not attached to a group that is being left, from which it was detached already.
+pub(super) fn joined(groups: &mut [Group], key: u64, how: &UdParam, has_qp: bool) -> bool {
+    let mgid = how.av.dgid;
+    let is_heard = groups.iter().any(|g| g.attached && g.mgid == Some(mgid));
+    let Some(group) = groups.iter_mut().find(|g| g.key == key) else { return false };
+    if group.name.is_new() {
+        group.name = mgid.into();
+    }
+    group.mgid = Some(mgid);
+    group.way = Ok(Way::new(how.clone()));
+    group.attached = group.hears && has_qp && !group.leaving;
+    group.attached && !is_heard
+}
+
+/// Notes that the queue pair does not hear a group any more. The GID that it is to be detached from now, unless it hears that by another
+/// membership, too.
+pub(super) fn left(groups: &mut [Group], key: u64) -> Option<Gid> {
+    let group = groups.iter_mut().find(|g| g.key == key)?;
+    let was_attached = std::mem::replace(&mut group.attached, false);
+    let mgid = group.mgid.filter(|_| was_attached)?;
+    let is_heard = groups.iter().any(|g| g.attached && g.mgid == Some(mgid));
+    (!is_heard).then_some(mgid)
+}
+
 /// How datagrams get to a group.
 pub(super) struct Way {
     param: UdParam,
@@ -248,6 +273,34 @@ mod tests {
         lost.mgid = joined.mgid;
         to.publish(&[lost, joined]);
         assert_eq!(qkey(&to, Gid([1; 16])), Some(Ok(10)));
+    }
+
+    fn how(n: u8) -> UdParam {
+        let mut how = UdParam::default();
+        how.av.dgid = Gid([n; 16]);
+        how
+    }
+
+    #[test]
+    fn a_queue_pair_is_attached_to_a_group_once() {
+        let mut groups = [group(1, Err(NOT_YET)), group(2, Err(NOT_YET))];
+        groups.iter_mut().for_each(|group| group.attached = false);
+        assert!(joined(&mut groups, 1, &how(7), true));
+        assert!(!joined(&mut groups, 2, &how(7), true));
+        assert_eq!(left(&mut groups, 1), None);
+        assert_eq!(left(&mut groups, 2), Some(Gid([7; 16])));
+        assert_eq!(left(&mut groups, 2), None);
+        assert!(!joined(&mut groups, 1, &how(7), false));
+        assert_eq!(left(&mut groups, 1), None);
+    }
+
+    #[test]
+    fn a_queue_pair_is_not_attached_to_a_group_that_is_being_left() {
+        let mut groups = [group(1, Err(NOT_YET))];
+        (groups[0].attached, groups[0].leaving) = (false, true);
+        assert_eq!(left(&mut groups, 1), None);
+        assert!(!joined(&mut groups, 1, &how(7), true));
+        assert!(!groups[0].attached);
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rdmux_cm::{Ece, IdHandle, Negotiated, Route};
+use rdmux_cm::{Ece, IdHandle, Negotiated, Route, UdParam};
 
 use super::device::Device;
 use super::found::Resolving;
-use super::group::{Destinations, Group};
+use super::group::{self, Destinations, Group};
 use super::phase::Phase;
 use super::process::Process;
 use super::verbs;
@@ -27,6 +27,8 @@ pub(super) struct Id {
     pub(super) process: &'static Process,
     state: Mutex<State>,
     acknowledged: Condvar,
+    /// Held while the queue pair is attached to a group, or detached, as `State::groups` then says.
+    attaching: Mutex<()>,
     /// Where rdma_sendto finds the groups of `State::groups`.
     pub(super) destinations: Destinations,
 }
@@ -123,6 +125,7 @@ impl Id {
             process,
             state: Mutex::new(state),
             acknowledged: Condvar::new(),
+            attaching: Mutex::new(()),
             destinations: Destinations::default(),
         });
         process.insert(new.handle, NonNull::from(&*id).cast());
@@ -213,16 +216,24 @@ impl Id {
         result
     }
 
+    /// A group is joined: puts the queue pair into it, if it is to hear it, and does not by another membership.
+    pub(super) fn attach(&self, key: u64, how: &UdParam) -> Result<()> {
+        let _turn = self.attaching.lock();
+        let has_qp = !self.qp().is_null();
+        if !self.change_groups(|groups| group::joined(groups, key, how, has_qp)) {
+            return Ok(());
+        }
+        let attached = verbs::attach_mcast(self.qp(), &ibv_gid { raw: how.av.dgid.0 });
+        if attached.is_err() {
+            self.change_groups(|groups| group::left(groups, key));
+        }
+        attached
+    }
+
     /// Takes the queue pair out of a group, unless the id hears that by another membership, too.
     pub(super) fn detach(&self, key: u64) {
-        let left = self.change_groups(|groups| {
-            let group = groups.iter_mut().find(|group| group.key == key)?;
-            let was_attached = std::mem::replace(&mut group.attached, false);
-            let mgid = group.mgid.filter(|_| was_attached)?;
-            let is_heard = groups.iter().any(|group| group.attached && group.mgid == Some(mgid));
-            (!is_heard).then_some(mgid)
-        });
-        if let Some(mgid) = left
+        let _turn = self.attaching.lock();
+        if let Some(mgid) = self.change_groups(|groups| group::left(groups, key))
             && !self.qp().is_null()
         {
             // One that the program has made in place of it was never attached.
