@@ -302,6 +302,66 @@ fn a_namespace_leaves_terminals_shared_memory_and_the_directory_as_they_were() {
 }
 
 #[test]
+fn a_namespace_keeps_a_directory_that_no_path_leads_to() {
+    let net = Net::new().hosts(&["one"]);
+    let may = net.run(&["--host", "one", "run", "--view", "namespace", "--", "true"]);
+    if may.status.code() == Some(125) {
+        return missing_here(&text(&may.stderr));
+    }
+    // The path of the first is known, but too long for chdir(2).
+    let deep =
+        r#"n=$(printf %0200d 0); for i in $(seq 25); do mkdir $n && cd -P $n || exit 1; done"#;
+    let gone = "mkdir gone && cd -P gone && rmdir ../gone";
+    for way in [deep, gone] {
+        for view in ["auto", "namespace"] {
+            let here = rdmux_testing::temp_dir();
+            let script =
+                format!(r#"{way}; stat -c %d:%i . && "$0" run --view {view} -- stat -c %d:%i ."#);
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script, env!("CARGO_BIN_EXE_rdmux")]).current_dir(here.path());
+            shell.env("RDMUX_RUNTIME_DIR", net.path()).env("RDMUX_HOST", "one");
+            let output = shell.output().unwrap();
+            let said = text(&output.stdout);
+            let lines: Vec<_> = said.lines().collect();
+            assert!(output.status.success(), "{view}, {way}: {}", text(&output.stderr));
+            assert!(lines.len() == 2 && lines[0] == lines[1], "{view}, {way}: {said}");
+        }
+    }
+}
+
+#[test]
+fn in_a_chroot_no_program_runs_in_the_root_of_a_view() {
+    let net = Net::new().hosts(&["one"]);
+    // A root whose directories are those of the machine. The view is made outside of it, by the same user namespace.
+    let script = r#"
+        "$0" run --view namespace -- true || exit 125
+        mkdir "$1" && mount -t tmpfs root "$1" || exit 125
+        for d in /*; do
+            if [ -L "$d" ]; then cp -P "$d" "$1"
+            elif [ -d "$d" ]; then mkdir "$1$d" && mount --rbind "$d" "$1$d" || exit 125
+            fi
+        done
+        for view in auto namespace none; do
+            chroot "$1" "$0" run --view $view -- echo ran $view || echo $view $?
+        done"#;
+    let mut shell = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        shell.args(["--user", "--map-root-user"]);
+    }
+    shell.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_rdmux")]);
+    shell.arg(net.path().join("root"));
+    shell.env("RDMUX_RUNTIME_DIR", net.path()).env("RDMUX_HOST", "one");
+    let output = shell.output().unwrap();
+    let said = text(&output.stderr);
+    if !output.status.success() {
+        return missing_here(&said);
+    }
+    assert_eq!(text(&output.stdout), "auto 125\nnamespace 125\nran none\n", "{said}");
+    let why = |line: &&str| line.contains("chroot") && line.contains("--view preload");
+    assert_eq!(said.lines().filter(why).count(), 2, "{said}");
+}
+
+#[test]
 fn the_doctor_tells_what_is_wrong() {
     let net = Net::new().hosts(&["one"]);
     let all: Value = serde_json::from_str(&net.ok(&["--host", "one", "doctor", "--json"])).unwrap();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use rdmux_host::client::admin;
-use rdmux_host::view::namespace::{self, Namespaces};
+use rdmux_host::view::namespace::{self, JoinError, Namespaces};
 use rdmux_host::{ConnectOptions, DeviceChoice, HostName};
 
 use super::variables::Variables;
@@ -26,6 +26,9 @@ pub(crate) enum View {
     /// Not at all
     None,
 }
+
+/// What to do where a namespace was wanted and cannot be had.
+const NO_NAMESPACE: &str = "there can be no mount namespace here, but --view preload may do";
 
 /// A host, and the devices of it that a program sees.
 pub(crate) struct Place<'a> {
@@ -53,8 +56,7 @@ pub(crate) fn show(
     match how {
         View::None => {}
         View::Namespace => {
-            enter(place, true)
-                .context("there can be no mount namespace here, but --view preload may do")?;
+            enter(place, true).context(NO_NAMESPACE)?;
             lock_issm(place, library, variables);
         }
         View::Preload => preload(place, library, variables)?,
@@ -66,6 +68,7 @@ pub(crate) fn show(
                 Ok(true) => lock_issm(place, library, variables),
                 Ok(false) if (wants.names)() => preload(place, library, variables)?,
                 Ok(false) => {}
+                Err(e) if has_moved(&e) => return Err(e.context(NO_NAMESPACE)),
                 Err(e) if looks || (wants.names)() => {
                     preload(place, library, variables)?;
                     let shows = if looks {
@@ -83,6 +86,11 @@ pub(crate) fn show(
         }
     }
     Ok(())
+}
+
+/// Whether the process is no longer where the program is to run.
+fn has_moved(e: &anyhow::Error) -> bool {
+    matches!(e.downcast_ref(), Some(JoinError::Moved(_)))
 }
 
 /// Moves this process into the view's namespaces, which are made if there are none. A program that is not known to look

@@ -31,6 +31,7 @@ use std::path::Path;
 
 use rdmux_acm_client::Places;
 use rdmux_link::namespace::{Leave, leave};
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -180,18 +181,41 @@ pub fn costs_capabilities(namespaces: &Namespaces) -> io::Result<bool> {
     Ok(!own.is_empty() && !is_in("user", &namespaces.user)?)
 }
 
-/// Moves this process, which must have one thread, into the namespaces of a view; it keeps its working
-/// directory. What it is in already is left as it is.
+/// Why a process could not join a view.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The process is where it was.
+    #[error(transparent)]
+    Stayed(HostError),
+    /// The process has moved, and is of no use for anything else: its root directory may be another one, and so may its
+    /// working directory.
+    #[error(transparent)]
+    Moved(HostError),
+}
+
+/// Moves this process, which must have one thread, into the namespaces of a view. What it is in already is left as it is. It
+/// keeps its working directory: the one at its path in the view, or if there is none that it can reach, that of the system.
 ///
 /// # Errors
 /// When the kernel refuses; when the process has another root directory than the view, which it cannot
 /// take along.
-pub fn join(namespaces: &Namespaces) -> Result<(), HostError> {
+pub fn join(namespaces: &Namespaces) -> Result<(), JoinError> {
+    let mut moved = false;
+    enter(namespaces, &mut moved)
+        .map_err(|e| if moved { JoinError::Moved(e) } else { JoinError::Stayed(e) })
+}
+
+/// Joins, and says whether the process has moved, also where it fails.
+fn enter(namespaces: &Namespaces, moved: &mut bool) -> Result<(), HostError> {
     let fail = |what: &str| {
         let what = what.to_owned();
         move |e: io::Error| HostError::io(what, e)
     };
-    let directory = std::env::current_dir().map_err(fail("find the working directory"))?;
+    // None if the directory was removed, or is not below the root.
+    let path = std::env::current_dir().ok();
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(".", flags, Mode::empty())
+        .map_err(|e| refused("open the working directory", e))?;
     let identity = || fs::metadata("/").map(|m| (m.dev(), m.ino()));
     let root = identity().map_err(fail("look at /"))?;
     let Namespaces { user, mounts } = namespaces;
@@ -203,12 +227,19 @@ pub fn join(namespaces: &Namespaces) -> Result<(), HostError> {
             continue;
         }
         move_into_link_name_space(fd.as_fd(), Some(kind)).map_err(|e| fail(&what)(e.into()))?;
+        *moved = true;
+    }
+    if !*moved {
+        return Ok(());
     }
     if identity().map_err(fail("look at /"))? != root {
         let why = io::Error::other("the root directory was changed with chroot");
         return Err(HostError::io("join a view", why));
     }
-    std::env::set_current_dir(&directory).map_err(fail("go back to the working directory"))
+    if path.is_some_and(|path| std::env::set_current_dir(path).is_ok()) {
+        return Ok(());
+    }
+    rustix::process::fchdir(&directory).map_err(|e| refused("go back to the working directory", e))
 }
 
 /// Whether this process is in a namespace already: entering one's own user namespace is refused.
