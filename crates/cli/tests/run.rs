@@ -362,6 +362,42 @@ fn in_a_chroot_no_program_runs_in_the_root_of_a_view() {
 }
 
 #[test]
+fn a_run_within_another_sees_its_own_host() {
+    const GID: &str = "/sys/class/infiniband/rdmux_roce0/ports/1/gids/0";
+    let net = Net::new().hosts(&["one", "two"]);
+    let rdmux = env!("CARGO_BIN_EXE_rdmux");
+    let seen = |before: &[&str], view: &str| {
+        let run = ["--host", "two", "run", "--view", view, "--", "cat", GID];
+        net.run(&[before, &run].concat())
+    };
+    let within = ["--host", "one", "run", "--view", "preload", "--", rdmux];
+    let own = seen(&[], "preload");
+    assert!(own.status.success(), "{}", text(&own.stderr));
+    for view in ["preload", "namespace", "none"] {
+        let (alone, within) = (seen(&[], view), seen(&within, view));
+        if view == "namespace" && alone.status.code() == Some(125) {
+            missing_here(&text(&alone.stderr));
+            continue;
+        }
+        assert_eq!(text(&within.stdout), text(&alone.stdout), "{view}: {}", text(&within.stderr));
+        assert_eq!(within.status.code(), alone.status.code(), "{view}");
+        assert!(view == "none" || alone.stdout == own.stdout, "{view}");
+    }
+}
+
+#[test]
+fn an_empty_name_of_a_view_redirects_nothing() {
+    let net = Net::new().hosts(&["one"]);
+    let all = net.ok(&["--host", "one", "env", "--view", "preload", "--json"]);
+    let all: Value = serde_json::from_str(&all).unwrap();
+    let mut cat = Command::new("cat");
+    cat.arg("/etc/hosts").env("LD_PRELOAD", all["LD_PRELOAD"].as_str().unwrap());
+    let output = cat.env("RDMUX_VIEW", "").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, std::fs::read("/etc/hosts").unwrap());
+}
+
+#[test]
 fn the_doctor_tells_what_is_wrong() {
     let net = Net::new().hosts(&["one"]);
     let all: Value = serde_json::from_str(&net.ok(&["--host", "one", "doctor", "--json"])).unwrap();

@@ -67,13 +67,14 @@ impl Redirected {
     }
 }
 
-/// The tree that the environment names.
+/// The tree that the environment names. An empty name is none: a path would lead to itself.
 pub(crate) fn tree() -> Option<&'static [u8]> {
     // SAFETY: the name is a string; what getenv returns stays until somebody changes the environment,
     // which nobody may do while others read it.
     let tree = unsafe { libc::getenv(c"RDMUX_VIEW".as_ptr()) };
     // SAFETY: getenv returns strings.
-    (!tree.is_null()).then(|| unsafe { CStr::from_ptr(tree) }.to_bytes())
+    let tree = (!tree.is_null()).then(|| unsafe { CStr::from_ptr(tree) }.to_bytes());
+    tree.filter(|tree| !tree.is_empty())
 }
 
 /// The address to use in place of one of a socket, for one of the host's ACM service; none for all others, and where there is no room.

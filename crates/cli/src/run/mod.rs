@@ -126,6 +126,8 @@ fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()>
     };
     let place = Place { options: &options, host: &host, devices };
     view::show(args.view, &wants, &place, &library, &mut variables)?;
+    // That of a run around this one may be another host's.
+    command.env_remove(view::VARIABLE);
     command.envs(variables.iter());
     Ok(())
 }

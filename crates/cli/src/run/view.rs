@@ -27,6 +27,9 @@ pub(crate) enum View {
     None,
 }
 
+/// Names the tree to the library that redirects paths.
+pub(crate) const VARIABLE: &str = "RDMUX_VIEW";
+
 /// What to do where a namespace was wanted and cannot be had.
 const NO_NAMESPACE: &str = "there can be no mount namespace here, but --view preload may do";
 
@@ -176,6 +179,6 @@ pub(crate) fn preload(
             tracing::debug!("ACM's files cannot be in {}: {e}", folder.display());
         }
     }
-    variables.set("RDMUX_VIEW", place.options.dir.host(place.host)?.view(place.devices));
+    variables.set(VARIABLE, place.options.dir.host(place.host)?.view(place.devices));
     Ok(())
 }
