@@ -4,7 +4,7 @@
 //!
 //! A mapping of a memfd is valid from `mmap` to `munmap`, which is `Drop`. It is never remapped. It cannot
 //! fault, because the file behind it is a memfd that is sealed against shrinking, checked before
-//! mapping, and at least as large as the mapping, checked after the seal. Other processes write to
+//! mapping, is not of huge pages, and is at least as large as the mapping, checked after the seal. Other processes write to
 //! it at any time, so it is only accessed through atomics and raw copies into private memory, and
 //! nothing is decided twice from the same shared bytes.
 
@@ -18,6 +18,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::guarded::{self, Unmapped};
 use crate::sys;
+
+/// File system of memfds of huge pages (statfs(2)): one that was taken out of such a file may not come back, so that who touches it gets SIGBUS,
+/// in spite of all seals.
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
 /// Whether so many bytes of memory can be had at once: maps them, and lets them go.
 pub fn has_room(bytes: usize) -> bool {
@@ -79,6 +83,9 @@ impl Mapping {
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| bad("not a memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(bad("the memfd is not sealed against shrinking"));
+        }
+        if rustix::fs::fstatfs(&fd)?.f_type & 0xffff_ffff == HUGETLBFS_MAGIC {
+            return Err(bad("the memfd is of huge pages"));
         }
         let size = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
         if size < len as u64 {
@@ -358,7 +365,9 @@ unsafe fn stream_lines(_from: &[u8], _to: *mut u8) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::PrivateMapping;
+    use rustix::fs::{MemfdFlags, SealFlags};
+
+    use super::{Mapping, PrivateMapping};
 
     fn bytes(mapping: &PrivateMapping, len: usize) -> Vec<u8> {
         // SAFETY: nobody else knows of the mapping, which is as long.
@@ -376,6 +385,20 @@ mod tests {
             assert_eq!(there[offset..offset + len], from[..len]);
             assert_eq!(there.iter().filter(|b| **b != 0).count(), len - len.div_ceil(256));
         }
+    }
+
+    #[test]
+    fn memfd_of_huge_pages_is_not_mapped() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let fd = match rustix::fs::memfd_create("huge", flags) {
+            Ok(fd) => fd,
+            // Kernels without them, and sandboxes, need no care.
+            Err(e) => return println!("no memfd of huge pages here: {e}"),
+        };
+        rustix::fs::ftruncate(&fd, 2 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let refused = Mapping::map(&fd, 4096).unwrap_err();
+        assert!(refused.to_string().contains("huge pages"), "{refused}");
     }
 
     #[test]

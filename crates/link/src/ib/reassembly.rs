@@ -56,6 +56,8 @@ impl Reassembly {
     pub const MOST: usize = 64;
     /// The most of one sender. (All processes of a host may send from one address.)
     pub const MOST_OF_SENDER: usize = 16;
+    /// A packet before so many others never becomes whole: a part was lost, and its number comes again.
+    const OLD: u64 = 1 << 16;
 
     /// Takes a part. `encap` and `body` are what [`Encap::parse`] returned.
     pub fn join<'a>(&'a mut self, from: SocketAddr, encap: &Encap, body: &'a [u8]) -> Joined<'a> {
@@ -110,7 +112,8 @@ impl Reassembly {
         };
         if let Some(at) = known {
             let packet = &self.packets[at];
-            if (packet.total, packet.parts) == (encap.total, encap.parts) {
+            let is_recent = self.begun - packet.begun < Self::OLD;
+            if is_recent && (packet.total, packet.parts) == (encap.total, encap.parts) {
                 return at;
             }
             self.given_up += 1;
@@ -185,6 +188,25 @@ mod tests {
 
     fn packet(number: u32, total: u16) -> Vec<u8> {
         (0..total).map(|i| (u32::from(i) * 7 + number).to_le_bytes()[0]).collect()
+    }
+
+    #[test]
+    fn a_packet_that_lacks_a_part_is_no_part_of_a_later_one_of_its_number() {
+        let mut reassembly = Reassembly::default();
+        let old = parts(7, 4120, 3);
+        assert_eq!(reassembly.join(from(1), &old[1].0, &old[1].1), BEGUN);
+        for number in 8..8 + Reassembly::OLD as u32 {
+            for (encap, body) in &parts(number, 404, 2) {
+                reassembly.join(from(1), encap, body);
+            }
+        }
+        let new: Vec<_> =
+            old.iter().map(|(encap, body)| (*encap, vec![!body[0]; body.len()])).collect();
+        let whole: Vec<u8> = new.iter().flat_map(|(_, body)| body.clone()).collect();
+        let gave_up = Joined::Begun { gave_up: true };
+        assert_eq!(reassembly.join(from(1), &new[0].0, &new[0].1), gave_up);
+        assert_eq!(reassembly.join(from(1), &new[1].0, &new[1].1), Joined::Waits);
+        assert_eq!(reassembly.join(from(1), &new[2].0, &new[2].1), Joined::Whole(&whole));
     }
 
     #[test]

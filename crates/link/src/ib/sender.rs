@@ -236,12 +236,13 @@ impl Sender {
         let (mut group, mut near) =
             (std::mem::take(&mut self.group), std::mem::take(&mut self.near));
         let row = self.find_group(&view, kind(av, pkey), &mut group);
-        self.counts.add(row, 1, u64::from(total / 4));
         near.clear();
         let sent = self.send_to_ways(exit, &view, (av, pkey), contents, (&group, &mut near));
         let is_empty = group.is_empty();
         (self.group, self.near) = (group, near);
+        // What fails has not left.
         sent?;
+        self.counts.add(row, 1, u64::from(total / 4));
         if is_empty { Err(IbDrop::TxNoWay.into()) } else { Ok(()) }
     }
 

@@ -154,6 +154,16 @@ fn a_packet_to_a_group_is_counted_once_whoever_gets_it() {
     c.expect(1);
     let words = 2 * (6 + 10) + 10 + 75;
     assert_eq!(a.read(), [(sent(4, MLID.0, 3, 0, 0), 2, words)]);
+    // What is not mapped does not leave.
+    let (packet, gone) = (
+        Sent::to(Qpn::MULTICAST, 1, 8, Pkey::DEFAULT),
+        [Piece::new(std::ptr::without_provenance(64), 8)],
+    );
+    let frame =
+        Frame { header: &packet.header, payload: Payload::Pieces(&gone), pad: 0, ack: None };
+    let result = a.port.wire.send(&mut a.port.tx.borrow_mut(), &av, &frame);
+    assert!(matches!(result, Err(LinkError::Unmapped(_))), "{result:?}");
+    assert_eq!(a.read(), []);
     // Nobody is there, and it leaves the port all the same.
     a.port.table.set_group_route(MLID, RouteId(5), &[]).unwrap();
     a.port.table.publish();
