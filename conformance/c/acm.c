@@ -569,6 +569,29 @@ static void child_is_answered_what_its_parent_asked(void)
 	rdmux_acm_close(acm);
 }
 
+static void child_that_cancels_does_its_parent_no_harm(void)
+{
+	struct rdmux_acm_answer answer;
+	struct rdmux_acm *acm;
+	struct pollfd fd = { .events = POLLIN };
+	uint64_t id;
+	int child;
+
+	connected(DEAF);
+	CHECK((acm = rdmux_acm_open(address.sun_path)) != NULL);
+	CHECK((id = rdmux_acm_resolve_name(acm, NULL, "node1", 0, SHORT, NULL)) > 0);
+	if ((child = check_fork()) == 0) {
+		EQUAL(rdmux_acm_cancel(acm, id), 0);
+		_exit(0);
+	}
+	check_child(child);
+	fd.fd = rdmux_acm_fd(acm);
+	EQUAL(poll(&fd, 1, LONG), 1);
+	EQUAL(rdmux_acm_next(acm, &answer), 1);
+	EQUAL(answer.error, ETIMEDOUT);
+	rdmux_acm_close(acm);
+}
+
 static const struct test tests[] = {
 	TEST(before_connect_nothing_is_asked),
 	TEST(usual_service_is_found),
@@ -584,6 +607,7 @@ static const struct test tests[] = {
 	TEST(requests_of_all_kinds_are_answered),
 	TEST(cancelled_request_has_no_answer),
 	TEST(child_is_answered_what_its_parent_asked),
+	TEST(child_that_cancels_does_its_parent_no_harm),
 };
 
 CHECK_MAIN(tests)

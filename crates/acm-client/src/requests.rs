@@ -117,6 +117,7 @@ impl Requests {
 
     /// Ends a request, of which [`next`](Self::next) will say nothing. Returns whether it was there.
     pub fn cancel(&mut self, id: RequestId) -> bool {
+        self.come_back_from_fork();
         let before = self.done.len();
         self.done.retain(|(done, _)| *done != id);
         let was_there = self.done.len() < before || self.table.remove(id.0).is_some();
