@@ -62,14 +62,15 @@ impl XrcQueue {
         }
         let Poster { ring, bytes } = &mut *poster;
         let meta = Receive::encode(wr.wr_id, wr.sges, bytes);
-        match ring.try_push(kind::RECEIVE, meta, &[bytes]) {
-            Ok(()) => {
-                self.outstanding.fetch_add(1, Ordering::Relaxed);
-                Ok(())
+        // It may be complete before this thread goes on.
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+        ring.try_push(kind::RECEIVE, meta, &[bytes]).map_err(|error| {
+            self.completed();
+            match error {
+                RingError::Full => full(),
+                error => VerbsError::invalid(WHAT, error.to_string()),
             }
-            Err(RingError::Full) => Err(full()),
-            Err(error) => Err(VerbsError::invalid(WHAT, error.to_string())),
-        }
+        })
     }
 
     /// One is complete. Returns how many are not.
