@@ -51,13 +51,15 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
         ("multicast on InfiniBand", Some("--multicast")),
         ("paths by ACM", Some("--acm")),
     ];
-    for (name, choice) in simulations {
-        let only = args.only.as_deref();
-        if only
-            .is_some_and(|only| choice.is_none_or(|choice| choice.trim_start_matches('-') != only))
-        {
-            continue;
-        }
+    let is_wanted = |choice: Option<&str>| {
+        let option = choice.map(|choice| choice.trim_start_matches('-'));
+        args.only.is_none() || option.is_some() && option == args.only.as_deref()
+    };
+    if !simulations.iter().any(|(_, choice)| is_wanted(*choice)) {
+        let only = args.only.as_deref().unwrap_or_default();
+        return report.fail("simulation", &format!("there is none of '{only}'"));
+    }
+    for (name, choice) in simulations.into_iter().filter(|(_, choice)| is_wanted(*choice)) {
         let mut sim = sh::command(&program);
         sim.args(["--seeds", &args.seeds.to_string(), "--start", &args.start.to_string()]);
         sim.args(choice);

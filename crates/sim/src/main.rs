@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::ops::AddAssign;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -142,7 +143,12 @@ where
                     if seed >= end {
                         break;
                     }
-                    let result = run_seed(seed);
+                    let result = catch_unwind(AssertUnwindSafe(|| run_seed(seed)));
+                    let result = result.unwrap_or_else(|panic| {
+                        stop.store(true, Ordering::Relaxed);
+                        eprintln!("seed {seed} panicked");
+                        resume_unwind(panic)
+                    });
                     let mut outcome = outcome.lock().unwrap_or_else(|e| e.into_inner());
                     match result {
                         Ok(stats) => outcome.0 += stats,

@@ -44,6 +44,9 @@ const PROGRAMS: &[&str] = &[
     "cycles",
 ];
 
+/// Those of the documentation.
+const DOCUMENTED: &str = "documented";
+
 /// Those that run a second time, on a subnet that the fabric's manager manages. In the others that are on a fabric the test is the manager.
 const MANAGED_TOO: &[&str] = &["umad_agents", "umad_transfers"];
 
@@ -80,6 +83,10 @@ pub(super) fn run(only: &[String], report: &mut Report) {
         Ok(host) => host,
         Err(e) => return report.fail("behaviour of the C library", &format!("{e:#}")),
     };
+    for name in only.iter().filter(|name| !PROGRAMS.contains(&&***name) && *name != DOCUMENTED) {
+        report
+            .fail(name, "no program of conformance/c that runs on the shared object has this name");
+    }
     for program in PROGRAMS {
         if !only.is_empty() && !only.iter().any(|name| name == program) {
             continue;
@@ -108,7 +115,7 @@ pub(super) fn run(only: &[String], report: &mut Report) {
             report.check(&format!("{prefix}{program} leaves nothing"), host.is_empty());
         }
     }
-    if only.is_empty() || only.iter().any(|name| name == "documented") {
+    if only.is_empty() || only.iter().any(|name| name == DOCUMENTED) {
         documented::run(&host, report);
     }
 }

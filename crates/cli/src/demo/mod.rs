@@ -120,6 +120,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     outcomes.extend(rows);
     outcomes.extend(connect_by_lid(args, &progress));
     progress.finish_and_clear();
+    ensure!(!outcomes.is_empty(), "no row has that in its name");
     if args.json {
         output::json(&outcomes)?;
     } else {
