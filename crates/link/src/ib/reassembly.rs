@@ -195,7 +195,7 @@ mod tests {
         let mut reassembly = Reassembly::default();
         let old = parts(7, 4120, 3);
         assert_eq!(reassembly.join(from(1), &old[1].0, &old[1].1), BEGUN);
-        for number in 8..8 + Reassembly::OLD as u32 {
+        for number in (8..).take(Reassembly::OLD.try_into().unwrap()) {
             for (encap, body) in &parts(number, 404, 2) {
                 reassembly.join(from(1), encap, body);
             }
