@@ -4,7 +4,7 @@ mod common;
 
 use common::{host, on};
 use rdmux::cm::{EventChannel, EventKind, GroupWish, Id, JoinFlags, PortSpace};
-use rdmux::{Access, EMPTY, QpType, RemoteMr, SendWr};
+use rdmux::{Access, Context, EMPTY, QpType, RemoteMr, SendWr};
 
 fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
@@ -95,6 +95,54 @@ fn an_operation_after_one_that_was_given_up_is_awaited() {
         };
         both(server, client).await;
     });
+}
+
+/// Operations that were given up fill the send queue, for their peer answers none of them yet: what comes next waits for room.
+#[test]
+fn what_finds_the_queue_full_waits_for_operations_that_were_given_up() {
+    const ROOM: usize = 1 + 16;
+    let a = host();
+    let b = Context::builder().embedded().driven().open().unwrap();
+    run(async {
+        let mut listener = on(&b).depth(1).bind((b.address().unwrap(), 0).into()).unwrap();
+        let to = listener.local_addr();
+        let accepted = async { listener.accept_async().await.unwrap() };
+        let connected = async { on(&a).depth(1).connect_async(to).await.unwrap() };
+        let (peer, mut c) = tokio::join!(accepted, connected);
+        let theirs = peer.pd().alloc(8, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
+        theirs.write(0, b"theirs");
+        let ours = c.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
+        for _ in 0..ROOM {
+            give_up(c.read_async(ours.slice(..6), theirs.remote())).await;
+        }
+        give_up(c.send_async(b"given up")).await;
+        give_up(c.read_async(ours.slice(..6), theirs.remote())).await;
+        let rest = async {
+            c.send_async(b"sent").await.unwrap();
+            c.read_async(ours.slice(..6), theirs.remote()).await.unwrap();
+            assert_eq!(ours.to_vec(..6), b"theirs");
+            c.close_async().await.unwrap();
+        };
+        let driven = async {
+            loop {
+                b.drive();
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = rest => {}
+            () = driven => {}
+        }
+    });
+}
+
+/// Begins something that has to wait, and drops it.
+async fn give_up<T: std::fmt::Debug>(waits: impl Future<Output = rdmux::Result<T>>) {
+    tokio::select! {
+        biased;
+        done = waits => panic!("{done:?}"),
+        () = std::future::ready(()) => {}
+    }
 }
 
 #[test]

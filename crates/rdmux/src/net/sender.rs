@@ -104,19 +104,27 @@ impl Sender {
         if self.core.as_ref().is_none_or(|core| core.is_closed()) {
             return Err(self.disconnected());
         }
-        while let Some(done) = self.cq.poll_one() {
-            self.completed(done)?;
+        self.take_completed()?;
+        loop {
+            if let Some(&slot) = self.free.last() {
+                let at = slot * self.slot;
+                self.buffer.write(at, message);
+                let piece = self.buffer.slice(at..at + message.len());
+                if self.post(&SendWr::send(slot as u64).sges(&[piece]).signaled())? {
+                    self.free.pop();
+                    return Ok(());
+                }
+            }
+            self.wait::<S>().await?;
         }
-        let slot = loop {
-            match self.free.pop() {
-                Some(slot) => break slot,
-                None => self.wait::<S>().await?,
-            };
-        };
-        let at = slot * self.slot;
-        self.buffer.write(at, message);
-        let piece = self.buffer.slice(at..at + message.len());
-        self.qp.post_send(&SendWr::send(slot as u64).sges(&[piece]).signaled())
+    }
+
+    /// Posts a request. False if the queue is full, as with one-sided operations whose futures were dropped.
+    fn post(&self, wr: &SendWr<'_>) -> Result<bool> {
+        match self.qp.post_send(wr) {
+            Err(error) if matches!(error.cause(), Cause::Full(_)) => Ok(false),
+            posted => posted.map(|()| true),
+        }
     }
 
     /// The number of a one-sided operation. An earlier one whose future was dropped may still complete.
@@ -126,7 +134,12 @@ impl Sender {
     }
 
     async fn one_sided<S: Style>(&mut self, wr_id: u64, wr: SendWr<'_>) -> Result<()> {
-        self.qp.post_send(&wr.signaled())?;
+        let wr = wr.signaled();
+        // The completion queue has room for this one only without those of operations that nobody waits for.
+        self.take_completed()?;
+        while !self.post(&wr)? {
+            self.wait::<S>().await?;
+        }
         while self.wait::<S>().await?.wr_id != wr_id {}
         Ok(())
     }
@@ -159,6 +172,14 @@ impl Sender {
             let never = Deadline::after(None);
             S::either(self.cq.waiter(), core.channel.waiter(), never).await.on(&self.cq, "wait")?;
         }
+    }
+
+    /// Takes all completions that there are.
+    fn take_completed(&mut self) -> Result<()> {
+        while let Some(done) = self.cq.poll_one() {
+            self.completed(done)?;
+        }
+        Ok(())
     }
 
     /// Frees what a completion frees.
