@@ -104,6 +104,8 @@ impl Receiver {
     async fn next<S: Style>(&mut self) -> Result<Option<(usize, usize)>> {
         let mut one = [EMPTY];
         while self.waiting.is_none() {
+            // Before the queue is looked at, which has all that came before the end.
+            let core = self.core.as_ref().filter(|core| !core.is_closed());
             if self.cq.poll_or_arm(&mut one)? == 1 {
                 if one[0].status == WcStatus::WrFlushErr {
                     return Ok(None);
@@ -111,9 +113,7 @@ impl Receiver {
                 self.waiting = Some(message(one[0])?);
                 break;
             }
-            let Some(core) = self.core.as_ref().filter(|core| !core.is_closed()) else {
-                return Ok(None);
-            };
+            let Some(core) = core else { return Ok(None) };
             core.check_events()?;
             if !core.is_closed() {
                 let never = Deadline::after(None);

@@ -166,8 +166,9 @@ impl Sender {
             }
             let core = self.core.as_ref().ok_or_else(|| self.disconnected())?;
             core.check_events()?;
-            if core.is_closed() && self.cq.poll(&mut one) == 0 {
-                return Err(self.disconnected());
+            if core.is_closed() {
+                let done = self.cq.poll_one().ok_or_else(|| self.disconnected())?;
+                return self.completed(done);
             }
             let never = Deadline::after(None);
             S::either(self.cq.waiter(), core.channel.waiter(), never).await.on(&self.cq, "wait")?;
@@ -237,5 +238,33 @@ impl Sender {
     /// As there.
     pub async fn flush_async(&mut self) -> Result<()> {
         self.flush_in::<crate::style::Tokio>().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Context;
+
+    #[test]
+    fn what_completes_because_the_connection_is_over_is_not_lost() {
+        let host = Context::builder().embedded().open().unwrap();
+        let options = |depth| Options::new().context(&host).depth(depth);
+        let mut listener = options(1).bind((host.address().unwrap(), 0).into()).unwrap();
+        let to = listener.local_addr();
+        let (mut peer, ours) = std::thread::scope(|scope| {
+            let peer = scope.spawn(|| listener.accept().unwrap());
+            let ours = options(2).connect(to).unwrap();
+            (peer.join().unwrap(), ours)
+        });
+        let (mut sender, _receiver) = ours.split();
+        sender.send(b"fills its buffer").unwrap();
+        sender.send(b"finds none").unwrap();
+        // The first message is there, and stays.
+        peer.recv_into(&mut []).unwrap_err();
+        drop(peer);
+        let error = sender.flush().unwrap_err();
+        assert!(error.is_disconnected(), "{error}");
+        assert_eq!(sender.free.len(), 2, "the second message was flushed");
     }
 }
