@@ -19,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// ```
 /// use rdmux::{Cause, Error};
-/// let e = Error::new("connection to 127.77.0.9:7471", "connect", Cause::Rejected { reason: 8, private_data: Vec::new() });
+/// let e = Error::new("connection to 127.77.0.9:7471", "connect", Cause::Rejected { reason: 8, sidr: false, private_data: Vec::new() });
 /// assert_eq!(
 ///     e.to_string(),
 ///     "connection to 127.77.0.9:7471: cannot connect: the peer rejected it: \
@@ -106,12 +106,14 @@ pub enum Cause {
     /// The time that the caller set ran out.
     #[error("no answer in the time given")]
     TimedOut,
-    /// The peer's host answered that it does not want the connection.
-    #[error("the peer rejected it: {} (reason {reason})", reject_reason(*.reason))]
+    /// The peer's host answered that it does not want the connection, or that there is nobody to send datagrams to.
+    #[error("the peer rejected it: {}", rejection(*.reason, *.sidr))]
     Rejected {
         /// The REJ message's reason (IBTA 12.6.7.2), or for datagrams the SIDR status. Over iWARP
         /// there is none: 0.
         reason: u16,
+        /// Whether it is a SIDR status.
+        sidr: bool,
         /// What the peer's program had to say, if it was the program.
         private_data: Vec<u8>,
     },
@@ -156,8 +158,11 @@ impl Cause {
                 _ => return None,
             },
             Self::Full(_) => "poll completions first, or create it larger",
-            Self::Rejected { reason: 0, private_data } if !private_data.is_empty() => return None,
-            Self::Rejected { reason: 0 | 8, .. } => {
+            Self::Rejected { reason: 0, private_data, .. } if !private_data.is_empty() => {
+                return None;
+            }
+            Self::Rejected { reason: 0 | 8, sidr: false, .. }
+            | Self::Rejected { reason: 1, sidr: true, .. } => {
                 "is a program listening on that address and port?"
             }
             Self::Unreachable(_) => "check the address, and that the peer's host is up",
@@ -218,6 +223,27 @@ pub fn reject_reason(reason: u16) -> &'static str {
         31 => "invalid class version",
         32 | 33 => "invalid flow label",
         _ => "unknown reason",
+    }
+}
+
+/// The text of a SIDR status (IBTA 12.11.2), by which a datagram peer's host says that it is not to be had.
+pub fn sidr_status(status: u16) -> &'static str {
+    match status {
+        0 => "valid",
+        1 => "no such service",
+        2 => "the program refused",
+        3 => "no queue pair available",
+        4 => "redirect",
+        5 => "unsupported version",
+        _ => "unknown status",
+    }
+}
+
+fn rejection(reason: u16, sidr: bool) -> String {
+    if sidr {
+        format!("{} (SIDR status {reason})", sidr_status(reason))
+    } else {
+        format!("{} (reason {reason})", reject_reason(reason))
     }
 }
 

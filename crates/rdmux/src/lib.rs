@@ -84,7 +84,7 @@ mod xrc;
 pub use ah::Ah;
 pub use context::{Context, ContextBuilder, DeviceAttr, PortAttr};
 pub use cq::{Cq, EMPTY, ok};
-pub use error::{Cause, Error, Result, reject_reason, wc_status};
+pub use error::{Cause, Error, Result, reject_reason, sidr_status, wc_status};
 pub use event::AsyncEvent;
 pub use memory::{Mr, Pd, RemoteMr};
 pub use net::{Connection, Datagram, Listener, Options, Peer, Receiver, Sender};

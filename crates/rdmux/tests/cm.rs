@@ -14,8 +14,12 @@ use rdmux::{Access, Cause, Context, Qp, QpState, QpType};
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
 fn listener(context: &Context) -> (EventChannel, Id, std::net::SocketAddr) {
+    listener_of(context, PortSpace::Tcp)
+}
+
+fn listener_of(context: &Context, space: PortSpace) -> (EventChannel, Id, std::net::SocketAddr) {
     let channel = EventChannel::new(context).unwrap();
-    let id = Id::new(&channel, PortSpace::Tcp).unwrap();
+    let id = Id::new(&channel, space).unwrap();
     let any = std::net::SocketAddr::new(context.address().unwrap(), 0);
     let at = id.bind(any).unwrap().socket().unwrap();
     id.listen(8).unwrap();
@@ -29,8 +33,16 @@ fn qp(context: &Context) -> Qp {
 
 /// An id with address and route.
 fn resolved(context: &Context, to: std::net::SocketAddr) -> (EventChannel, Id) {
+    resolved_of(context, to, PortSpace::Tcp)
+}
+
+fn resolved_of(
+    context: &Context,
+    to: std::net::SocketAddr,
+    space: PortSpace,
+) -> (EventChannel, Id) {
     let channel = EventChannel::new(context).unwrap();
-    let id = Id::new(&channel, PortSpace::Tcp).unwrap();
+    let id = Id::new(&channel, space).unwrap();
     id.resolve_addr(None, to, TIMEOUT.unwrap()).unwrap();
     expect(&channel, EventKind::AddrResolved);
     id.resolve_route(TIMEOUT.unwrap()).unwrap();
@@ -120,11 +132,30 @@ fn a_refusal_carries_the_programs_words() {
         let event = active.next(TIMEOUT).unwrap().unwrap();
         let error = event.expect(EventKind::Established, "connect").unwrap_err();
         match error.cause() {
-            Cause::Rejected { reason: 28, private_data } => {
+            Cause::Rejected { reason: 28, private_data, .. } => {
                 assert!(private_data.starts_with(b"no"))
             }
             other => panic!("{other}"),
         }
+    });
+}
+
+#[test]
+fn a_datagram_peers_refusal_carries_its_words() {
+    over_every_link(|a, b| {
+        let (passive, _listener, at) = listener_of(b, PortSpace::Udp);
+        let (active, id) = resolved_of(a, at, PortSpace::Udp);
+        id.connect(&ConnParam::default()).unwrap();
+        expect(&passive, EventKind::ConnectRequest).take_id().unwrap().reject(b"no").unwrap();
+        let event = active.next(TIMEOUT).unwrap().unwrap();
+        let error = event.expect(EventKind::Established, "find the peer").unwrap_err();
+        match error.cause() {
+            Cause::Rejected { reason: 2, private_data, .. } => {
+                assert!(private_data.starts_with(b"no"))
+            }
+            other => panic!("{other}"),
+        }
+        assert!(error.to_string().contains("the program refused (SIDR status 2)"), "{error}");
     });
 }
 

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -44,7 +45,9 @@ fn more_than_a_packet_is_refused() {
 fn nobody_at_an_address_is_an_error() {
     over_every_link(|a, b| {
         let error = endpoint(a).resolve((b.address().unwrap(), 1).into()).unwrap_err();
-        assert!(matches!(error.cause(), Cause::Rejected { .. } | Cause::Unreachable(_)), "{error}");
+        assert!(matches!(error.cause(), Cause::Rejected { reason: 1, .. }), "{error}");
+        assert_eq!(error.cause().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(error.to_string().contains("no such service"), "{error}");
     });
 }
 

@@ -300,7 +300,7 @@ pub(super) fn refused(s: &mut Stage) -> Result<Done> {
     // "Consumer defined", of the IB CM; iWARP gives no reasons.
     let expected = if s.link.device().has_streams() { 0 } else { 28 };
     match cause(&error) {
-        Some(Cause::Rejected { reason, private_data })
+        Some(Cause::Rejected { reason, private_data, .. })
             if *reason == expected && private_data.starts_with(WORDS.as_bytes()) =>
         {
             Ok(Done { bytes: WORDS.len() as u64, time })

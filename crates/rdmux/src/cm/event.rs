@@ -104,11 +104,15 @@ impl Event {
     /// What a failure event means.
     fn cause(&self) -> Cause {
         let errno = io::Error::from_raw_os_error(self.status().saturating_neg().max(0));
+        let rejected = |sidr| Cause::Rejected {
+            reason: u16::try_from(self.status()).unwrap_or(0),
+            sidr,
+            private_data: self.private_data().to_vec(),
+        };
         match self.kind() {
-            EventKind::Rejected => Cause::Rejected {
-                reason: u16::try_from(self.status()).unwrap_or(0),
-                private_data: self.private_data().to_vec(),
-            },
+            EventKind::Rejected => rejected(false),
+            // The status of a SIDR_REP.
+            EventKind::Unreachable if self.status() > 0 => rejected(true),
             EventKind::Unreachable => Cause::Unreachable(errno),
             EventKind::Disconnected | EventKind::TimewaitExit => Cause::Disconnected,
             EventKind::AddrError

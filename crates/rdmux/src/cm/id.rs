@@ -229,7 +229,8 @@ impl Id {
         param
     }
 
-    /// Refuses a CONNECT_REQUEST: the peer sees Rejected, reason 28, and these bytes (at most 148).
+    /// Refuses a CONNECT_REQUEST: the peer sees Rejected, reason 28, and these bytes (at most 148); of
+    /// datagrams Unreachable, status 2, and at most 136.
     ///
     /// # Errors
     /// When there is nothing to refuse.
