@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{host, over_every_link};
-use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, PortSpace};
+use common::{host, over_every_link, over_roce};
+use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, JoinFlags, PortSpace};
 use rdmux::{Access, Cause, Context, Qp, QpState, QpType};
+use rustix::event::{PollFd, PollFlags, poll};
 
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -206,6 +207,49 @@ fn events_follow_an_id_to_its_new_channel() {
     id.connect(&param()).unwrap();
     assert_eq!(new.next(TIMEOUT).unwrap().unwrap().kind(), EventKind::Rejected);
     assert!(old.try_next().unwrap().is_none());
+}
+
+/// A datagram id on its host's address, and a group of this test's own.
+fn datagrams(context: &Context, group: u8) -> (EventChannel, Id, std::net::Ipv4Addr) {
+    let [high, low, ..] = std::process::id().to_be_bytes()[2..] else { unreachable!() };
+    let channel = EventChannel::new(context).unwrap();
+    let id = Id::new(&channel, PortSpace::Udp).unwrap();
+    id.bind(std::net::SocketAddr::new(context.address().unwrap(), 0)).unwrap();
+    (channel, id, std::net::Ipv4Addr::new(239, group, high, low))
+}
+
+#[test]
+fn a_group_that_was_left_gives_no_event() {
+    over_every_link(|a, _| {
+        let (channel, id, group) = datagrams(a, 80);
+        id.join_multicast(group, JoinFlags::FullMember).unwrap();
+        poll(&mut [PollFd::new(&channel, PollFlags::IN)], None).unwrap();
+        id.leave_multicast(group).unwrap();
+        assert!(channel.try_next().unwrap().is_none());
+        id.join_multicast(group, JoinFlags::FullMember).unwrap();
+        expect(&channel, EventKind::MulticastJoin);
+        assert!(channel.try_next().unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_group_that_the_queue_pair_cannot_hear_is_not_joined() {
+    over_roce(|a, _| {
+        let (channel, id, group) = datagrams(a, 81);
+        let ours = a.pd().qp(QpType::Ud).cq(&a.cq(1).unwrap()).build().unwrap();
+        id.attach_qp(&ours).unwrap();
+        ours.attach_multicast(group.into()).unwrap();
+        id.join_multicast(group, JoinFlags::FullMember).unwrap();
+        let error = channel.next(TIMEOUT).unwrap_err();
+        assert!(error.to_string().contains("already attached"), "{error}");
+        id.group(group).unwrap_err();
+        // What the program has attached is as it was.
+        ours.detach_multicast(group.into()).unwrap();
+        id.join_multicast(group, JoinFlags::FullMember).unwrap();
+        expect(&channel, EventKind::MulticastJoin);
+        id.leave_multicast(group).unwrap();
+        ours.detach_multicast(group.into()).unwrap_err();
+    });
 }
 
 #[test]

@@ -67,7 +67,8 @@ impl EventChannel {
     /// ran out.
     ///
     /// # Errors
-    /// When the host service is gone, or a queue pair that the event concerns could not follow it.
+    /// When the host service is gone, or a queue pair that the event concerns could not follow it. A group that it could
+    /// not be attached to is not joined then.
     pub fn next(&self, timeout: Option<Duration>) -> Result<Option<Event>> {
         block_on(self.next_in::<Blocking>(Deadline::after(timeout)))
     }
@@ -119,7 +120,7 @@ impl EventChannel {
     }
 
     /// Finds the id of an event and lets its queue pair follow. An event of an id that is being
-    /// destroyed reaches nobody.
+    /// destroyed, or of a group that was left, reaches nobody.
     fn deliver(&self, event: rdmux_cm::Event) -> Result<Option<Event>> {
         let ids = &self.0.context.ids();
         if event.kind == EventKind::ConnectRequest {
@@ -128,7 +129,7 @@ impl EventChannel {
             return Ok(Some(Event::request(event, new, listener)));
         }
         let Some(core) = ids.find(event.id) else { return Ok(None) };
-        core.follow(event).map(Some)
+        core.follow(event)
     }
 }
 

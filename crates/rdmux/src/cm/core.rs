@@ -122,10 +122,14 @@ impl Core {
     }
 
     /// Lets the id and its queue pair follow an event, as librdmacm does: what the event reports
-    /// is then true of the queue pair too.
-    pub(super) fn follow(self: Arc<Self>, mut event: rdmux_cm::Event) -> Result<Event> {
+    /// is then true of the queue pair too. None if the event is of a group that the id has left.
+    pub(super) fn follow(self: Arc<Self>, mut event: rdmux_cm::Event) -> Result<Option<Event>> {
+        let of_group = matches!(event.kind, EventKind::MulticastJoin | EventKind::MulticastError);
         let qp = {
             let mut state = self.lock();
+            if of_group && !state.groups.iter().any(|group| group.key == event.context) {
+                return Ok(None);
+            }
             state.route = event.route.as_deref().copied().or(state.route);
             match event.kind {
                 EventKind::AddrResolved => state.wants_path = true,
@@ -157,7 +161,7 @@ impl Core {
             }
             _ => {}
         }
-        Ok(Event::new(event, self))
+        Ok(Some(Event::new(event, self)))
     }
 
     /// The peer accepted: brings the queue pair up and tells the peer so.
@@ -188,7 +192,11 @@ impl Core {
             group.attached && !is_heard
         });
         match qp {
-            Some(qp) if attaches == Some(true) => qp.attach_multicast(mgid),
+            Some(qp) if attaches == Some(true) => qp.attach_multicast(mgid).inspect_err(|_| {
+                // The id is no member then; what went wrong here is the error to report.
+                self.lock().groups.retain(|group| group.key != event.context);
+                let _ = self.context.client().leave_multicast(self.handle, event.context);
+            }),
             _ => Ok(()),
         }
     }
