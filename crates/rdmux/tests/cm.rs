@@ -3,14 +3,15 @@
 mod common;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use common::{host, over_every_link, over_roce};
 use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, JoinFlags, PortSpace};
-use rdmux::{Access, Cause, Context, Qp, QpState, QpType};
-use rustix::event::{PollFd, PollFlags, poll};
+use rdmux::{Access, Cause, Context, Gid, Qp, QpState, QpType};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -280,4 +281,44 @@ fn queue_pairs_connect_without_the_connection_manager() {
         assert_eq!(buffer.to_vec(..6), b"inline");
         assert_eq!(x.send_cq().wait_one(TIMEOUT).unwrap().wr_id, 1);
     });
+}
+
+#[test]
+fn a_group_that_is_left_while_its_event_is_taken_is_not_heard() {
+    const ROUNDS: usize = 2000;
+    let context = host();
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let group = Ipv4Addr::new(239, 79, high, low);
+    let channel = EventChannel::new(&context).unwrap();
+    let id = Id::new(&channel, PortSpace::Udp).unwrap();
+    id.bind(std::net::SocketAddr::new(context.address().unwrap(), 0)).unwrap();
+    let cq = context.cq(16).unwrap();
+    let qp = context.pd().qp(QpType::Ud).cq(&cq).build().unwrap();
+    id.attach_qp(&qp).unwrap();
+    let is_ready = || {
+        let mut ready = [PollFd::new(&channel, PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec::default())).unwrap() == 1
+    };
+    let (is_over, taken) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                if let Some(event) = channel.try_next().unwrap() {
+                    assert_eq!(event.kind(), EventKind::MulticastJoin);
+                    taken.fetch_add(1, Ordering::Release);
+                }
+            }
+        });
+        for n in 0..ROUNDS {
+            let before = taken.load(Ordering::Acquire);
+            id.join_multicast(group, JoinFlags::FullMember).unwrap();
+            while !is_ready() && taken.load(Ordering::Acquire) == before {}
+            // The other thread is about to take the event, or a little further each time.
+            (0..n).for_each(|_| std::hint::spin_loop());
+            id.leave_multicast(group).unwrap();
+            qp.detach_multicast(Gid::from(group)).expect_err("left, and still attached");
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    qp.detach_multicast(Gid::from(group)).expect_err("left, and still attached");
 }

@@ -18,6 +18,8 @@ pub(crate) struct Core {
     pub(super) handle: IdHandle,
     space: PortSpace,
     state: Mutex<State>,
+    /// Held while the queue pair is attached to a group, or detached, as `State::groups` then says.
+    attaching: Mutex<()>,
     acknowledged: Condvar,
     destroyed: AtomicBool,
     pub(super) context: Context,
@@ -91,6 +93,7 @@ impl Core {
                 last_group: 0,
                 unacknowledged: 0,
             }),
+            attaching: Mutex::new(()),
             acknowledged: Condvar::new(),
             destroyed: AtomicBool::new(false),
             context: channel.context().clone(),
@@ -156,7 +159,9 @@ impl Core {
             (EventKind::MulticastJoin, qp) => self.joined(qp.as_ref(), &event)?,
             (EventKind::MulticastError, _) => {
                 let why = event.status.saturating_abs();
+                let turn = self.attaching();
                 self.detach(event.context);
+                drop(turn);
                 self.change_group(event.context, |group| group.way = Err(why));
             }
             _ => {}
@@ -182,6 +187,7 @@ impl Core {
     fn joined(&self, qp: Option<&Qp>, event: &rdmux_cm::Event) -> Result<()> {
         let rdmux_cm::EventParam::Ud(ud) = &event.param else { return Ok(()) };
         let mgid = ud.av.dgid;
+        let _turn = self.attaching();
         let is_heard = self.lock().groups.iter().any(|group| group.attached && group.has(mgid));
         let attaches = self.change_group(event.context, |group| {
             group.way = Ok(ud.clone());
@@ -201,8 +207,19 @@ impl Core {
         }
     }
 
-    /// Takes the attached queue pair out of a group, unless the id hears that by another membership, too.
-    pub(super) fn detach(&self, key: u64) {
+    /// Forgets a group, which the attached queue pair does not hear from now on. An event that tells of it changes nothing any more.
+    pub(super) fn leave(&self, key: u64) {
+        let _turn = self.attaching();
+        self.detach(key);
+        self.lock().groups.retain(|group| group.key != key);
+    }
+
+    fn attaching(&self) -> MutexGuard<'_, ()> {
+        self.attaching.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the attached queue pair out of a group, unless the id hears that by another membership, too. The caller has `attaching`.
+    fn detach(&self, key: u64) {
         let attached = self.change_group(key, |group| {
             let was = std::mem::replace(&mut group.attached, false);
             group.way.as_ref().ok().filter(|_| was).map(|way| way.av.dgid)

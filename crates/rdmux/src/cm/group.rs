@@ -89,8 +89,7 @@ impl Id {
         let name = group.into().canonical();
         let core = self.core();
         let left = self.find(name, "leave")?;
-        core.detach(left.key);
-        core.lock().groups.retain(|group| group.key != left.key);
+        core.leave(left.key);
         let left = core.context.client().leave_multicast(core.handle, left.key);
         left.map(drop).on(format_args!("{core}, group {name}"), "leave")
     }
