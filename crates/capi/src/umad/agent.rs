@@ -71,10 +71,7 @@ pub(crate) unsafe extern "C" fn umad_register2(
         // SAFETY: the caller's promise.
         let (attr, agent_id) = unsafe { (attr.as_mut(), agent_id.as_mut()) };
         let (attr, agent_id) = attr.zip(agent_id).ok_or(Errno::EINVAL)?;
-        let port = find(portid).map_err(|errno| match errno {
-            Errno::EINVAL => Errno(libc::EBADF),
-            other => other,
-        })?;
+        let port = find(portid).map_err(|_| Errno(libc::EBADF))?;
         if attr.flags & !Registration::FLAGS != 0 {
             attr.flags = Registration::FLAGS;
             return Err(Errno::EINVAL);

@@ -46,8 +46,8 @@ impl OpenPort {
         Self { file, identity, generation, agents, outstanding }
     }
 
-    /// Whether it was opened by this process. What was inherited over a fork is the parent's: agents, requests and records are
-    /// shared with it, and its locks may be held.
+    /// Whether it was opened by this process. One that was inherited over a fork is shared with the parent, which goes on with it when
+    /// this process closes it. (A program that goes to the background, daemon(3), goes on with it itself.)
     pub(super) fn is_ours(&self) -> bool {
         self.generation.is_current()
     }

@@ -96,10 +96,9 @@ pub(crate) unsafe extern "C" fn umad_get_issm_path(
 /// The port that is open by this id.
 ///
 /// # Errors
-/// EINVAL if none is, ENODEV for one inherited over a fork: it is the parent's.
+/// EINVAL if none is.
 pub(super) fn find(portid: c_int) -> Result<Arc<OpenPort>> {
-    let port = process::lists().mad_ports.get(&portid).cloned().ok_or(Errno::EINVAL)?;
-    if port.is_ours() { Ok(port) } else { Err(Errno(libc::ENODEV)) }
+    process::lists().mad_ports.get(&portid).cloned().ok_or(Errno::EINVAL)
 }
 
 /// Its id.
