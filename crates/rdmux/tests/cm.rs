@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{host, over_every_link, over_roce};
 use rdmux::cm::{ConnParam, EventChannel, EventKind, Id, JoinFlags, PortSpace};
-use rdmux::{Access, Cause, Context, Gid, Qp, QpState, QpType};
+use rdmux::{Access, Cause, Context, Gid, Qp, QpState, QpType, WcStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
@@ -139,6 +139,24 @@ fn a_refusal_carries_the_programs_words() {
             }
             other => panic!("{other}"),
         }
+    });
+}
+
+#[test]
+fn what_is_posted_for_a_connection_that_is_refused_is_flushed() {
+    over_every_link(|a, b| {
+        let (passive, _listener, at) = listener(b);
+        let (active, id) = resolved(a, at);
+        let ours = qp(a);
+        id.attach_qp(&ours).unwrap();
+        let buffer = ours.pd().alloc(8, Access::LOCAL_WRITE).unwrap();
+        ours.post_recv(7, &[buffer.slice(..)]).unwrap();
+        id.connect(&param()).unwrap();
+        drop(expect(&passive, EventKind::ConnectRequest));
+        expect(&active, EventKind::Rejected);
+        assert_eq!(ours.state(), QpState::Err);
+        let done = ours.recv_cq().poll_one().expect("a completion");
+        assert_eq!((done.wr_id, done.status), (7, WcStatus::WrFlushErr));
     });
 }
 

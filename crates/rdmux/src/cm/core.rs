@@ -152,6 +152,10 @@ impl Core {
                 negotiated
                     .map_or(Ok(()), |negotiated| advance(&qp, negotiated, &[QpState::Rts]))?;
             }
+            (EventKind::Rejected, Some(qp)) => {
+                // What was posted is flushed. A queue pair that cannot follow is the program's to see.
+                let _ = qp.fail();
+            }
             // The queue pair has its stream before the program hears of it.
             (EventKind::Established, _) if self.has_streams() => {
                 self.context.device().sync_control()

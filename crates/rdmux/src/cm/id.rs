@@ -187,7 +187,8 @@ impl Id {
 
     /// Connects to the resolved address, then an event: Established, or Rejected, Unreachable,
     /// ConnectError. Without an attached queue pair name one in `param`; then ConnectResponse
-    /// comes, and [`establish`](Self::establish) is the program's to call.
+    /// comes, and [`establish`](Self::establish) is the program's to call. With Rejected the attached one goes to the
+    /// error state.
     ///
     /// # Errors
     /// When the state does not allow it or the private data are too long (56 bytes, UDP 180, iWARP
