@@ -58,7 +58,8 @@
 //!
 //! # Errors
 //!
-//! An [`Error`] names the object, what was asked of it, the [`Cause`], and what to do about it.
+//! An [`Error`] names the object, what was asked of it, the [`Cause`], and what to do about it. What would have to wait outside a
+//! tokio runtime, if its name ends in `_async`, is an error, too.
 #![deny(unsafe_code)]
 
 pub mod acm;

@@ -10,6 +10,8 @@ use std::task::{Context, Poll, Waker};
 
 use std::io;
 
+#[cfg(feature = "tokio")]
+use crate::wait::in_runtime;
 use crate::wait::{Deadline, Waiter, wait_any};
 
 /// How to wait.
@@ -77,6 +79,9 @@ impl Style for Tokio {
 async fn until(deadline: Deadline, f: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     match deadline.left() {
         None => f.await,
-        Some(left) => tokio::time::timeout(left, f).await.unwrap_or(Ok(())),
+        Some(left) => {
+            in_runtime()?;
+            tokio::time::timeout(left, f).await.unwrap_or(Ok(()))
+        }
     }
 }

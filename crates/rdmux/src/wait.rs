@@ -54,6 +54,12 @@ pub(crate) struct Waiter<F: AsFd> {
 #[cfg(feature = "tokio")]
 type Registered = std::sync::Arc<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>;
 
+/// Fails outside a runtime, where tokio would panic.
+#[cfg(feature = "tokio")]
+pub(crate) fn in_runtime() -> io::Result<()> {
+    tokio::runtime::Handle::try_current().map(drop).map_err(io::Error::other)
+}
+
 impl<F: AsFd> Waiter<F> {
     pub(crate) fn new(source: F) -> Self {
         Self {
@@ -89,6 +95,7 @@ impl<F: AsFd> Waiter<F> {
         if let Some(there) = &*registered {
             return Ok(there.clone());
         }
+        in_runtime()?;
         let fd = self.source.as_fd().try_clone_to_owned()?;
         let interest = tokio::io::Interest::READABLE;
         // SAFETY: an `OwnedFd` gives the same open descriptor as long as it lives, and it lives in

@@ -146,6 +146,25 @@ async fn give_up<T: std::fmt::Debug>(waits: impl Future<Output = rdmux::Result<T
 }
 
 #[test]
+fn outside_a_runtime_what_would_wait_is_an_error() {
+    fn fails<T>(waits: impl Future<Output = rdmux::Result<T>>) {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        match std::pin::pin!(waits).poll(&mut cx) {
+            std::task::Poll::Ready(Err(error)) => assert!(error.to_string().contains("runtime")),
+            std::task::Poll::Ready(Ok(_)) => panic!("there was nothing to wait for"),
+            std::task::Poll::Pending => panic!("nobody would wake it"),
+        }
+    }
+    let a = host();
+    fails(a.cq(1).unwrap().wait_async(&mut [EMPTY]));
+    fails(EventChannel::new(&a).unwrap().next_async());
+    let at = (a.address().unwrap(), 0).into();
+    fails(on(&a).bind(at).unwrap().accept_async());
+    // With a time limit.
+    fails(on(&a).datagram(at).unwrap().resolve_async((a.address().unwrap(), 1).into()));
+}
+
+#[test]
 fn completions_and_events_are_awaited() {
     let a = host();
     run(async {

@@ -93,7 +93,7 @@ impl EventChannel {
     /// Awaits the next event.
     ///
     /// # Errors
-    /// As for [`next`](Self::next).
+    /// As for [`next`](Self::next), or outside a tokio runtime.
     #[cfg(feature = "tokio")]
     pub async fn next_async(&self) -> Result<Event> {
         loop {
