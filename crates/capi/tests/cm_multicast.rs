@@ -475,7 +475,7 @@ fn a_group_is_joined_also_where_the_program_attaches_the_queue_pair_itself() {
         buffer.post_recv((*id).qp);
         ok(send(id, &mut Addr::new(group(104), 0)));
         assert_eq!(poll((*id).recv_cq).byte_len, 56);
-        // Attached once, it is detached by whoever is first.
+        // It is attached once, so the first detach ends it.
         ok(drop_group(id, group(104)));
         assert_eq!(ibv_detach_mcast((*id).qp, &raw const mgid, 0), libc::EINVAL);
         joined(&channel, id, group(104));

@@ -44,12 +44,12 @@ pub fn program(given: Option<&Path>) -> Option<PathBuf> {
         .and_then(absolute)
 }
 
-/// Services are started in another directory.
+/// The same file for a service, which is started in another directory.
 fn absolute(path: PathBuf) -> Option<PathBuf> {
     std::path::absolute(path).ok()
 }
 
-/// What a file is called that an environment variable names, wherever it is looked for.
+/// The absolute path of the file that an environment variable names; none if that is not set, or empty.
 pub fn file_of_environment(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os(name).filter(|path| !path.is_empty())?;
     absolute(path.into())

@@ -191,7 +191,7 @@ impl Core {
     fn joined(&self, qp: Option<&Qp>, event: &rdmux_cm::Event) -> Result<()> {
         let rdmux_cm::EventParam::Ud(ud) = &event.param else { return Ok(()) };
         let mgid = ud.av.dgid;
-        let _turn = self.attaching();
+        let turn = self.attaching();
         let is_heard = self.lock().groups.iter().any(|group| group.attached && group.has(mgid));
         let attaches = self.change_group(event.context, |group| {
             group.way = Ok(ud.clone());
@@ -201,14 +201,17 @@ impl Core {
             group.attached = group.hears && qp.is_some();
             group.attached && !is_heard
         });
-        match qp {
-            Some(qp) if attaches == Some(true) => qp.attach_multicast(mgid).inspect_err(|_| {
-                // The id is no member then; what went wrong here is the error to report.
-                self.lock().groups.retain(|group| group.key != event.context);
-                let _ = self.context.client().leave_multicast(self.handle, event.context);
-            }),
-            _ => Ok(()),
+        let attached = match qp {
+            Some(qp) if attaches == Some(true) => qp.attach_multicast(mgid),
+            _ => return Ok(()),
+        };
+        if attached.is_err() {
+            // The id is no member then; what went wrong here is the error to report.
+            self.lock().groups.retain(|group| group.key != event.context);
+            drop(turn);
+            let _ = self.context.client().leave_multicast(self.handle, event.context);
         }
+        attached
     }
 
     /// Forgets a group, which the attached queue pair does not hear from now on. An event that tells of it changes nothing any more.
