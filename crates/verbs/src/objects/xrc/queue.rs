@@ -90,3 +90,38 @@ fn make_ring(max_wr: u32, max_sge: u32) -> std::io::Result<(OwnedFd, Producer)> 
     let ring = Producer::map(&fd)?;
     Ok((fd, ring))
 }
+
+#[cfg(test)]
+mod tests {
+    use rdmux_link::Consumer;
+
+    use super::*;
+    use crate::handles::cq::Cq;
+    use crate::lab::Lab;
+
+    #[test]
+    fn a_receive_that_completes_while_it_is_posted_is_counted() {
+        const RECEIVES: u64 = 200_000;
+        let (device, _control) = Lab::new(false).process("127.77.207.1");
+        let cq = Cq::new(&device, 1, None, 0).unwrap();
+        let (queue, fd) = XrcQueue::new(cq.core.clone(), 64, 1).unwrap();
+        let mut ring = Consumer::map(&fd).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // What bounds it is the ring.
+                for wr_id in 0..RECEIVES {
+                    while queue.post(&RecvWr { wr_id, sges: &[] }, u32::MAX).is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            for _ in 0..RECEIVES {
+                while ring.pop().unwrap().is_none() {
+                    std::hint::spin_loop();
+                }
+                queue.completed();
+            }
+        });
+        assert_eq!(queue.outstanding.load(Ordering::Relaxed), 0);
+    }
+}
