@@ -58,6 +58,11 @@ impl Window {
         self.kind == MwType::Two && self.bound.is_some_and(|bound| bound.qpn == qpn)
     }
 
+    /// Whether it is bound to the region with this key.
+    pub(crate) fn is_into(&self, region: u32) -> bool {
+        self.bound.is_some_and(|bound| bound.region == region)
+    }
+
     /// The region's key, and where `len` bytes at `va` lie in its space, if the peer of `who` may.
     pub(crate) fn locate(
         &self,

@@ -242,6 +242,19 @@ impl Regions {
         }
     }
 
+    /// Unbinds the windows that are bound to a region: another one will have its key.
+    fn unbind_region(&mut self, key: u32) {
+        let mut index = 0;
+        while self.windows_of(key) != 0 && (index as usize) < self.slots.len() {
+            if let Some(Entry::Window(window)) = &self.slots[index as usize].entry
+                && window.is_into(key)
+            {
+                self.unbind(index);
+            }
+            index += 1;
+        }
+    }
+
     /// Unbinds the window with this index, if it is bound.
     fn unbind(&mut self, index: u32) {
         let Some(Slot { entry: Some(Entry::Window(window)), .. }) =
@@ -312,6 +325,7 @@ impl Regions {
     pub(crate) fn remove(&mut self, key: u32) -> bool {
         let there = self.region(key).is_ok();
         if there {
+            self.unbind_region(key);
             self.regions -= 1;
             self.clear(key >> 8);
             self.publish(key);

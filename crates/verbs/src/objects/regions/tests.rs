@@ -197,6 +197,23 @@ fn a_region_stays_while_windows_are_bound_to_it() {
     assert_eq!((r.windows, r.of_qps), (0, 0));
 }
 
+#[test]
+fn a_window_does_not_open_what_has_its_regions_key_later() {
+    for kind in [MwType::One, MwType::Two] {
+        let (mut r, lkey, key) = window(kind);
+        r.bind(QP, &bind(key, lkey, 16, WRITE)).unwrap();
+        r.remove(lkey);
+        let mut later = r.insert(Region::new(init(READ), PdId(2)), 8).unwrap();
+        while later != lkey {
+            assert!(r.remove(later));
+            later = r.insert(Region::new(init(READ), PdId(2)), 8).unwrap();
+        }
+        assert_eq!(at(&r, key, 0x20, 1, WRITE), Err(AccessFault::Key), "{kind:?}");
+        r.remove_window(key >> 8);
+        assert_eq!((r.windows_of(later), r.windows, r.of_qps), (0, 0, 0));
+    }
+}
+
 /// Else a key that a program chose for a window could open what comes after it.
 #[test]
 fn a_chosen_key_does_not_come_back_by_itself() {
