@@ -250,6 +250,39 @@ static void imports(void)
 	ten_thousand(one_import);
 }
 
+/* An import may go after what it is of, and takes no region with it that has the key since. */
+static void late_imports(void)
+{
+	enum { REGISTRATIONS = 256 }; /* until a key comes again */
+	struct ibv_context *context;
+	struct ibv_qp *pair[2];
+	struct ibv_mr *mr, *import;
+	struct fixture f;
+	struct ibv_pd *pd;
+	uint32_t lkey;
+
+	open_fixture(&f);
+	connected_pair(&f, pair);
+	CHECK((context = ibv_import_device(dup(f.device->cmd_fd))) != NULL);
+	CHECK((pd = ibv_import_pd(context, f.pd->handle)) != NULL);
+	CHECK((mr = ibv_reg_mr(f.pd, f.memory, BUFFER, ALL_RIGHTS)) != NULL);
+	lkey = mr->lkey;
+	CHECK((import = ibv_import_mr(pd, mr->handle)) != NULL);
+	for (int i = 0; i < REGISTRATIONS; i++) {
+		EQUAL(ibv_dereg_mr(mr), 0);
+		CHECK((mr = ibv_reg_mr(f.pd, f.memory, BUFFER, ALL_RIGHTS)) != NULL);
+	}
+	EQUAL(mr->lkey, lkey);
+	ibv_unimport_mr(import);
+	EQUAL(write_bytes(&f, pair[0], f.memory, mr, f.memory, mr->rkey, 64), IBV_WC_SUCCESS);
+	EQUAL(ibv_dereg_mr(mr), 0);
+	ibv_unimport_pd(pd);
+	EQUAL(ibv_close_device(context), 0);
+	EQUAL(ibv_destroy_qp(pair[0]), 0);
+	EQUAL(ibv_destroy_qp(pair[1]), 0);
+	close_fixture(&f);
+}
+
 static void one_id(struct fixture *f)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };
@@ -346,7 +379,8 @@ static void devices(void)
 static const struct test tests[] = {
 	TEST(domains),	   TEST(regions), TEST(completion_queues), TEST(queue_pairs),
 	TEST(connections), TEST(groups),  TEST(addresses),	   TEST(imports),
-	TEST(ids),	   TEST(endpoints), TEST(receivers), TEST(devices),
+	TEST(late_imports), TEST(ids),	  TEST(endpoints),	   TEST(receivers),
+	TEST(devices),
 };
 
 CHECK_MAIN(tests)

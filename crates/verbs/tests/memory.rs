@@ -109,6 +109,33 @@ fn a_region_with_a_window_stays_until_the_queue_pair_goes() {
     mr.deregister().unwrap();
 }
 
+/// Keys come round after 256 registrations.
+#[test]
+fn a_region_that_was_deregistered_takes_no_other_with_it() {
+    let (a, b) = pair(QpType::Rc, false, 8192);
+    let register = || {
+        let init = MrInit::own(b.memory, 8192, ALL);
+        // SAFETY: the node's memory outlives the test's use of the region.
+        unsafe { Mr::register(&b.pd, init).unwrap() }
+    };
+    let mut first = register();
+    first.deregister().unwrap();
+    let mut later = register();
+    while later.rkey() != first.rkey() {
+        drop(later);
+        later = register();
+    }
+    // SAFETY: as above.
+    let refused =
+        unsafe { first.reregister(MrChange { access: Some(ALL), ..MrChange::default() }) };
+    assert_eq!(refused.unwrap_err().errno(), libc::EINVAL);
+    first.deregister().unwrap();
+    let write = SendOp::Write { remote_addr: later.range().start, rkey: later.rkey() };
+    assert_eq!(status(&a, write, 64), WcStatus::Success);
+    drop(first);
+    assert_eq!(status(&a, write, 64), WcStatus::Success);
+}
+
 #[test]
 fn a_bind_that_may_not_be_is_an_error() {
     let (_a, b) = pair(QpType::Rc, true, 8192);

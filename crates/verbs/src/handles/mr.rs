@@ -37,6 +37,8 @@ pub struct Mr {
     pd: Pd,
     init: MrInit,
     key: u32,
+    /// Cleared when it is deregistered: its key may be another region's since.
+    registered: bool,
 }
 
 impl Mr {
@@ -90,7 +92,7 @@ impl Mr {
         }
         drop(mirror);
         Counters(device.counters()).add(Counter::MrsOpen, 1);
-        Ok(Self { device, pd: pd.clone(), init, key })
+        Ok(Self { device, pd: pd.clone(), init, key, registered: true })
     }
 
     /// Changes a region in place (`ibv_rereg_mr(3)`). Its key stays, and peers who have it reach what the
@@ -98,8 +100,8 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// As for [`register`](Self::register), and EBUSY while windows are bound to it; the region then
-    /// stays as it was.
+    /// As for [`register`](Self::register), EBUSY while windows are bound to it, and EINVAL once it is
+    /// deregistered; the region then stays as it was.
     ///
     /// # Safety
     ///
@@ -107,6 +109,9 @@ impl Mr {
     #[expect(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn reregister(&mut self, change: MrChange) -> Result<(), VerbsError> {
         const WHAT: &str = "reregister memory";
+        if !self.registered {
+            return Err(VerbsError::invalid(WHAT, "the region was deregistered"));
+        }
         let mut init = self.init.clone();
         if matches!(init.space, Space::Null) {
             return Err(VerbsError::invalid(WHAT, "the region stands for no memory"));
@@ -142,6 +147,9 @@ impl Mr {
     ///
     /// EBUSY; the region stays as it was.
     pub fn deregister(&mut self) -> Result<(), VerbsError> {
+        if !self.registered {
+            return Ok(());
+        }
         let mirror = self.device.xrc().mirror(&self.device);
         let mut regions = self.device.regions().write();
         match regions.windows_of(self.key) {
@@ -149,6 +157,7 @@ impl Mr {
             n => return Err(VerbsError::still_bound("deregister memory", n)),
         }
         drop(regions);
+        self.registered = false;
         self.device.reaches().wait_for_copies();
         mirror.remove(self.key);
         drop(mirror);
@@ -181,7 +190,7 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         let mirror = self.device.xrc().mirror(&self.device);
-        if self.device.regions().write().remove(self.key) {
+        if self.registered && self.device.regions().write().remove(self.key) {
             self.device.reaches().wait_for_copies();
             mirror.remove(self.key);
             drop(mirror);
