@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
+use std::ptr;
 use std::sync::Arc;
 
 use common::{Host, connect_qp};
@@ -23,6 +24,7 @@ use rdmux_verbs::{
     Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq, SrqAttr, Target, VerbsError, Xrcd, XrcdFlags,
 };
 use rdmux_wire::{AckTimeout, Gid, Qpn};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 const BYTES: usize = 256 << 10;
 
@@ -272,6 +274,46 @@ fn x5_the_last_one_destroys_and_the_sender_learns_it() {
     scene.recv(1, 1, 0, 64);
     post(&hasty, number(&scene.srqs[1]), SendOp::Send, &[scene.sender.sge(0, 8)]);
     assert_eq!(scene.sender.wait().status, WcStatus::RetryExcErr);
+}
+
+/// The sender's memory ends in the middle of a message, so that the target has a receive that it will not complete.
+#[test]
+fn x5_who_posted_the_receive_of_a_message_that_is_cut_off_has_it_back() {
+    const LENGTH: usize = 128 << 10;
+    for scene in [Scene::on_one_host(), Scene::on_two_hosts()] {
+        let (scene, target) = scene.connected();
+        let (domain, receiver) = (&scene.domains[0], &scene.receivers[0]);
+        let attr = SrqAttr { max_wr: 1, max_sge: 1, limit: 0 };
+        let srq = Srq::for_xrc(&receiver.pd, domain, &receiver.cq, attr, 0).unwrap();
+        let post_recv = |wr_id| {
+            let sges = [receiver.sge(0, BYTES)];
+            srq.post_recv(&RecvWr { wr_id, sges: &sges })
+        };
+        post_recv(1).unwrap();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new pages, of which nobody holds references.
+        let (base, mr) = unsafe {
+            let base = mmap_anonymous(ptr::null_mut(), LENGTH, access, MapFlags::PRIVATE).unwrap();
+            let mr = Mr::register(&scene.sender.pd, MrInit::own(base.cast(), LENGTH, ALL)).unwrap();
+            munmap(base.byte_add(LENGTH / 2), LENGTH / 2).unwrap();
+            (base, mr)
+        };
+        let before = domain.query(target).unwrap().rq_psn;
+        let length = u32::try_from(LENGTH).unwrap();
+        let sge = Sge { addr: mr.range().start, length, lkey: mr.lkey() };
+        post(&scene.qp, number(&srq), SendOp::Send, &[sge]);
+        assert_ne!(scene.sender.wait().status, WcStatus::Success);
+        while domain.query(target).unwrap().rq_psn == before {
+            std::thread::yield_now();
+        }
+        scene.domains.iter().for_each(|domain| domain.unregister(target).unwrap());
+        let flushed = receiver.wait();
+        assert_eq!((flushed.status, flushed.wr_id), (WcStatus::WrFlushErr, 1));
+        post_recv(2).unwrap();
+        drop(mr);
+        // SAFETY: what is left of the mapping.
+        unsafe { munmap(base, LENGTH / 2).unwrap() };
+    }
 }
 
 const ROLE: &str = "RDMUX_TEST_XRC_DIR";

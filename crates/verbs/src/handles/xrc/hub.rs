@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdmux_link::Consumer;
-use rdmux_transport::attr::QpState;
+use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
 use rdmux_transport::env::QpEvent;
 use rdmux_wire::Qpn;
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::registry::{FileKey, Registry};
 use crate::engine::device::Device;
+use crate::engine::drive::Bound;
 use crate::engine::qp::QpCore;
 pub use crate::engine::xrc::member::{Identity, MemberId};
 use crate::engine::xrc::member::{Member, RemoteSrq};
@@ -141,6 +142,9 @@ impl Hub {
 
     fn destroy(&self, core: &Arc<QpCore>) {
         self.device.qps().write().set_target(core.qpn, None);
+        // Who posted the receive of a message that has not come to its end is told.
+        let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+        let _ = Bound::lock(&self.device, core).modify(&reset, AttrMask::STATE, None, None);
         self.device.engine().forget(&self.device, core);
         self.device.events().withdraw(|e| e.is_about_qp(&core.identity));
     }
