@@ -12,7 +12,7 @@ use std::time::Duration;
 use rdmux_link::ring::DEFAULT_CAPACITY;
 use rdmux_link::udp::GroupOptions;
 use rdmux_link::wire::PacketWire;
-use rdmux_link::{Doorbell, McastSocket, PeerBell, RingPair, SharedMem, UdpGroup};
+use rdmux_link::{Board, Doorbell, McastSocket, PeerBell, RingPair, SharedMem, UdpGroup};
 pub use rdmux_testing::qp::ALL_ACCESS as ALL;
 use rdmux_testing::qp::{connected_to, steps};
 use rdmux_verbs::control::{
@@ -59,6 +59,7 @@ pub struct LabControl {
     counters: SharedMem,
     ended: Mutex<Vec<Qpn>>,
     wire: Mutex<Option<Arc<PacketWire>>>,
+    board: Option<Arc<Board>>,
 }
 
 impl Lab {
@@ -75,6 +76,13 @@ impl Lab {
     /// A process on the host with this address.
     pub fn process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
         self.process_told(ip, DeviceKind::default(), |_| {})
+    }
+
+    /// As [`process`](Self::process), with a board, so that others may be let in to its memory.
+    pub fn process_with_board(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
+        let mut control = self.control(ip, DeviceKind::default(), |_| {});
+        Arc::get_mut(&mut control).unwrap().board = Some(Arc::new(Board::create().unwrap()));
+        (Device::open(control.clone()).unwrap(), control)
     }
 
     /// As [`process`](Self::process), with a device that the test drives.
@@ -144,7 +152,7 @@ impl Lab {
         let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
         let ended = Mutex::default();
         let (lab, wire) = (self.clone(), Mutex::default());
-        Arc::new(LabControl { lab, info, ip, inbox, counters, ended, wire })
+        Arc::new(LabControl { lab, info, ip, inbox, counters, ended, wire, board: None })
     }
 }
 
@@ -237,6 +245,9 @@ impl Control for LabControl {
         other.events.lock().unwrap().push_back(ControlEvent::Ring { peer: own, end: theirs });
         other.notify.ring().unwrap();
         Ok(Some((peer, end(near, our_bell))))
+    }
+    fn board(&self) -> Option<&Arc<Board>> {
+        self.board.as_ref()
     }
     fn attach_multicast(&self, _: u8, _: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {
         let socket = McastSocket::join(mgid.ip(), self.ip, &self.lab.options()).unwrap();

@@ -322,8 +322,11 @@ impl Side {
         let Some(srq) = self.srq(srqn) else { return Some(()) };
         if completion.flags.contains(WcFlags::WITH_INV) {
             let asker = Asker { qpn: completion.qpn, pd: srq.pd() };
+            let taken = device.regions().write().invalidate(asker, completion.invalidated);
             // What the sender invalidates twice is invalid.
-            let _ = device.regions().write().invalidate(asker, completion.invalidated);
+            if taken.is_ok() {
+                device.reaches().wait_for_copies();
+            }
         }
         let queue = srq.xrc()?;
         let cq = queue.cq();
@@ -357,5 +360,56 @@ impl Side {
             return Err(AccessFault::Bounds);
         }
         at.space.atomic(at.addr, atomic.op)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_link::Board;
+    use rdmux_transport::attr::QpType;
+    use rdmux_transport::wr::{WcOpcode, WcStatus};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+    use crate::handles::pd::Pd;
+    use crate::lab::{Lab, Node, child_with_memory};
+    use crate::objects::control::ReachFds;
+    use crate::objects::quota::Counted;
+    use crate::objects::srq::SrqAttr;
+    use crate::objects::xrc::queue::XrcQueue;
+
+    /// As after any other invalidation. The peer here never ends its copy, and is given up.
+    #[test]
+    fn a_key_that_a_sender_takes_away_is_used_by_nobody_when_its_receive_completes() {
+        const SRQN: u32 = 0x80_0001;
+        const OWN: u16 = 1;
+        const PEER: u16 = 2;
+        let (device, control) = Lab::new(true).process_with_board("127.77.208.1");
+        let node = Node::on(device.clone(), control, Pd::new(&device), QpType::Rc, 64, None);
+        let rkey = node.mr.rkey();
+        let (queue, _fd) = XrcQueue::new(node.cq.core.clone(), 8, 1).unwrap();
+        let attr = SrqAttr { max_wr: 8, max_sge: 1, limit: 0 };
+        let permit = device.permit("try", Counted::Srq).unwrap();
+        let srq = SrqCore::for_xrc(node.pd.id(), attr, queue, 0, permit);
+        device.xrc().add_srq(SRQN, &srq);
+
+        let mut child = child_with_memory();
+        let pidfd = pidfd_open(Pid::from_raw(child.pid).unwrap(), PidfdFlags::empty()).unwrap();
+        let board = Board::create().unwrap();
+        let fds = ReachFds { board: board.fd().try_clone().unwrap(), pidfd };
+        let reach = device.reaches().add((PEER, OWN), Some(fds)).unwrap();
+        let _copy = board.enter(OWN).unwrap();
+        let completion = Completion {
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            flags: WcFlags::WITH_INV,
+            invalidated: rkey,
+            ..Completion::EMPTY
+        };
+        device.xrc().complete(&device, Some((SRQN, completion))).unwrap();
+        assert!(reach.is_stuck(), "the copy was waited for");
+        let mut out = [Completion::EMPTY];
+        assert_eq!((node.cq.poll(&mut out), out[0].invalidated), (1, rkey));
+        child.end();
     }
 }
