@@ -539,9 +539,11 @@ impl Env for QpEnv<'_> {
         if let Here::Target(place) = &self.here {
             return place.invalidate(rkey);
         }
-        self.change_regions(|regions, who| regions.invalidate(who, rkey))?;
+        let serial = self.change_regions(|regions, who| regions.invalidate(who, rkey))?;
         self.device.reaches().wait_for_copies();
-        self.device.xrc().invalidated(self.device, rkey);
+        if let Some(serial) = serial {
+            self.device.xrc().invalidated(self.device, rkey, serial);
+        }
         Ok(())
     }
 

@@ -79,14 +79,13 @@ impl Mr {
         let device = pd.device().clone();
         let limit = device.limits().max_mr;
         let region = Region::new(init.clone(), pd.id());
-        let row = region.row();
         let mirror = device.xrc().mirror(&device);
         let key = device
             .regions()
             .write()
             .insert(region, limit)
             .ok_or_else(|| quota::full("register memory", "memory regions", "max_mr", limit))?;
-        if let Err(error) = mirror.add(key, row) {
+        if let Err(error) = mirror.add(key) {
             device.regions().write().remove(key);
             return Err(error);
         }
@@ -128,12 +127,11 @@ impl Mr {
             return Err(VerbsError::invalid(WHAT, "the domain is another device's"));
         }
         let region = Region::new(init.clone(), pd.id());
-        let row = region.row();
         let mirror = self.device.xrc().mirror(&self.device);
         let replaced = self.device.regions().write().replace(self.key, region);
         replaced.map_err(|still| VerbsError::still_bound(WHAT, still.0))?;
         self.device.reaches().wait_for_copies();
-        mirror.add(self.key, row)?;
+        mirror.add(self.key)?;
         drop(mirror);
         self.device.engine().forget_memory();
         (self.init, self.pd) = (init, pd);

@@ -18,6 +18,8 @@ pub(crate) const REMOTE: Access =
 pub(crate) struct Region {
     pub(crate) pd: PdId,
     init: MrInit,
+    /// Which registration of its process it is: another one of the same key is later.
+    pub(crate) serial: u64,
     /// Cleared when the key is invalidated: peers are refused then, the owner is not.
     remote: bool,
     /// How many windows are bound to it.
@@ -26,7 +28,7 @@ pub(crate) struct Region {
 
 impl Region {
     pub(crate) fn new(init: MrInit, pd: PdId) -> Self {
-        Self { pd, init, remote: true, windows: 0 }
+        Self { pd, init, serial: 0, remote: true, windows: 0 }
     }
 
     /// Where `len` bytes at `iova` lie, if the region holds them all and grants `access`.
@@ -73,7 +75,8 @@ impl Region {
             Space::Process(_) => return None,
         };
         let access = if self.remote { access } else { access.difference(REMOTE) };
-        Some(RegionRow { addr, length, iova, access, null, pd: self.pd.0 })
+        let (pd, serial) = (self.pd.0, self.serial);
+        Some(RegionRow { addr, length, iova, access, null, pd, serial })
     }
 }
 

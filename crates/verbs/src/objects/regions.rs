@@ -35,6 +35,8 @@ pub(crate) struct Regions {
     free: Vec<u32>,
     regions: u32,
     windows: u32,
+    /// How many registrations there were.
+    serial: u64,
     /// How many windows are bound to one queue pair: mostly none.
     of_qps: u32,
     /// Where regions are published, if they are.
@@ -167,6 +169,11 @@ impl Regions {
         self.slots.iter().enumerate().filter_map(row).collect()
     }
 
+    /// The region of a key, if the XRC hub can mirror it.
+    pub(crate) fn row(&self, key: u32) -> Option<RegionRow> {
+        self.region(key).ok()?.row()
+    }
+
     /// Checks every entry of a list.
     pub(crate) fn check_list(
         &self,
@@ -180,8 +187,13 @@ impl Regions {
     }
 
     /// Takes a key away from peers: a region's, if it grants them anything, until it is registered
-    /// anew; a window's, if it is of type 2, until it is bound again (IBTA 10.6.7.2.6).
-    pub(crate) fn invalidate(&mut self, who: Asker, rkey: Rkey) -> Result<(), AccessFault> {
+    /// anew; a window's, if it is of type 2, until it is bound again (IBTA 10.6.7.2.6). Returns
+    /// which registration a region is.
+    pub(crate) fn invalidate(
+        &mut self,
+        who: Asker,
+        rkey: Rkey,
+    ) -> Result<Option<u64>, AccessFault> {
         let slot = self.slots.get_mut((rkey.0 >> 8) as usize).filter(|slot| slot.has(rkey.0));
         match slot.and_then(|slot| slot.entry.as_mut()) {
             Some(Entry::Region(region)) => {
@@ -192,13 +204,14 @@ impl Regions {
                     return Err(AccessFault::Rights);
                 }
                 region.close_to_peers();
+                let serial = region.serial;
                 self.publish(rkey.0);
-                Ok(())
+                Ok(Some(serial))
             }
             Some(Entry::Window(window)) => {
                 window.check_invalidate(who)?;
                 self.unbind(rkey.0 >> 8);
-                Ok(())
+                Ok(None)
             }
             None => Err(AccessFault::Key),
         }
@@ -276,6 +289,7 @@ impl Regions {
 
     /// Puts a region in and returns its key, unless there are `limit` already.
     pub(crate) fn insert(&mut self, region: Region, limit: u32) -> Option<u32> {
+        let region = self.number(region);
         let key = (self.regions < limit).then(|| self.put(Entry::Region(region)))??;
         self.regions += 1;
         self.publish(key);
@@ -315,9 +329,15 @@ impl Regions {
             0 => {}
             n => return Err(StillBound(n)),
         }
-        self.slots[(key >> 8) as usize].entry = Some(Entry::Region(by));
+        self.slots[(key >> 8) as usize].entry = Some(Entry::Region(self.number(by)));
         self.publish(key);
         Ok(())
+    }
+
+    fn number(&mut self, mut region: Region) -> Region {
+        self.serial += 1;
+        region.serial = self.serial;
+        region
     }
 
     /// Takes a region out. Windows that are bound to it open nothing from then on.

@@ -82,9 +82,15 @@ impl Member {
             return false;
         }
         let space = if row.null { Space::Null } else { self.space.clone() };
-        let RegionRow { addr, length, iova, access, .. } = *row;
+        let RegionRow { addr, length, iova, access, serial, .. } = *row;
         let init = MrInit { addr, length, iova, access, space };
-        regions.insert(key, Region::new(init, PdId(row.pd)));
+        let mut region = Region::new(init, PdId(row.pd));
+        region.serial = serial;
+        let before = regions.get(&key).filter(|before| before.serial == serial);
+        if before.is_some_and(|before| !before.is_open_to_peers()) {
+            region.close_to_peers();
+        }
+        regions.insert(key, region);
         true
     }
 
@@ -92,10 +98,13 @@ impl Member {
         self.regions.write().remove(&key);
     }
 
-    /// Takes a region away from peers.
-    pub(crate) fn close_region(&self, rkey: Rkey) {
-        if let Some(region) = self.regions.write().get_mut(&rkey.0) {
+    /// Takes a registration of a key away from peers. This comes by the ring, and [`add_region`](Self::add_region) by
+    /// the socket: a registration that is not mirrored yet will be closed, and one that came later stays open.
+    pub(crate) fn close_region(&self, rkey: Rkey, serial: u64) {
+        let mut regions = self.regions.write();
+        if let Some(region) = regions.get_mut(&rkey.0).filter(|region| region.serial <= serial) {
             region.close_to_peers();
+            region.serial = serial;
         }
     }
 

@@ -56,7 +56,8 @@ impl Members {
             }
             kind::INVALIDATE => {
                 let member = self.0.read().get(&from).cloned();
-                member.inspect(|m| m.close_region(Invalidated::parse(meta))).is_some()
+                let (rkey, serial) = Invalidated::parse(meta);
+                member.inspect(|m| m.close_region(rkey, serial)).is_some()
             }
             _ => false,
         }

@@ -172,11 +172,12 @@ pub(crate) struct Mirror<'a> {
 
 impl Mirror<'_> {
     /// There is a region, or another in its place.
-    pub(crate) fn add(&self, key: u32, row: Option<RegionRow>) -> Result<(), VerbsError> {
-        match row {
-            Some(row) if *self.mirrored => self.device.mirror(key, row),
-            _ => Ok(()),
+    pub(crate) fn add(&self, key: u32) -> Result<(), VerbsError> {
+        if !*self.mirrored {
+            return Ok(());
         }
+        let row = self.device.regions().read().row(key);
+        row.map_or(Ok(()), |row| self.device.mirror(key, row))
     }
 
     /// A region is no more: when this returns nobody uses it.
@@ -203,11 +204,11 @@ impl Side {
         Mirror { device, mirrored: self.mirrored.lock() }
     }
 
-    /// A remote key opens nothing any more. The hub learns it a moment later; until then what it
-    /// sends for that memory is refused here.
-    pub(crate) fn invalidated(&self, device: &Device, rkey: Rkey) {
+    /// A remote key opens nothing any more. The hub learns it a moment later, perhaps only after a later registration of the
+    /// key; until then what it sends for that memory is refused here.
+    pub(crate) fn invalidated(&self, device: &Device, rkey: Rkey, serial: u64) {
         if let Some((_, outbox)) = self.hub.get() {
-            outbox.send(device, kind::INVALIDATE, Invalidated::encode(rkey), &[]);
+            outbox.send(device, kind::INVALIDATE, Invalidated::encode(rkey, serial), &[]);
         }
     }
 

@@ -328,9 +328,51 @@ fn file_key(fd: BorrowedFd<'_>) -> Result<FileKey, VerbsError> {
 
 #[cfg(test)]
 mod tests {
+    use rdmux_transport::attr::Access;
+    use rdmux_transport::wr::Sge;
+    use rdmux_wire::{Lkey, Rkey};
+
     use super::*;
     use crate::lab::Lab;
-    use crate::objects::xrc::request::Hold;
+    use crate::objects::xrc::record::{Invalidated, kind};
+    use crate::objects::xrc::request::{Hold, RegionRow};
+
+    /// Registrations come by the socket, invalidations by the ring.
+    #[test]
+    fn an_invalidation_closes_the_registration_that_it_is_of_whichever_comes_first() {
+        const KEY: u32 = 0x107;
+        let (_, control) = Lab::new(true).process("127.77.206.2");
+        let (hub, id) = (Hub::open(control).unwrap(), MemberId(1));
+        hub.join(id, Identity { pid: 1, comm: String::new(), slot: 1, pidfd: None });
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let (addr, length, pd) = (0x1000, 64, 1);
+        let add = |serial| {
+            let region = RegionRow { addr, length, iova: addr, access, null: false, pd, serial };
+            hub.handle(id, XrcRequest::AddRegion { key: KEY, region }, None).unwrap();
+        };
+        let invalidate = |serial| {
+            let (device, meta) = (hub.device(), Invalidated::encode(Rkey(KEY), serial));
+            let table = device.qps().read();
+            assert!(device.xrc().take(device, &table, 1, kind::INVALIDATE, meta, &[]));
+        };
+        let is_open = || {
+            let member = hub.state.lock().members[&id].clone();
+            let at = Sge { addr, length: 8, lkey: Lkey(KEY) };
+            member.regions().find(PdId(pd), true, &at, Access::REMOTE_WRITE).is_ok()
+        };
+        add(1);
+        assert!(is_open());
+        invalidate(1);
+        assert!(!is_open());
+        add(2);
+        invalidate(1);
+        assert!(is_open(), "the second registration was not invalidated");
+        invalidate(3);
+        add(3);
+        assert!(!is_open(), "the third one was, before the hub knew of it");
+        add(4);
+        assert!(is_open());
+    }
 
     #[test]
     fn a_status_does_not_wait_for_a_target_that_is_held() {

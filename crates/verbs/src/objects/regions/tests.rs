@@ -69,6 +69,20 @@ fn a_key_goes_on_to_what_took_the_regions_place() {
 }
 
 #[test]
+fn an_invalidation_says_of_which_registration_of_its_key_it_is() {
+    let (mut r, key) = region(READ);
+    let first = r.row(key).unwrap().serial;
+    assert_eq!(r.invalidate(QP, Rkey(key)), Ok(Some(first)));
+    r.replace(key, Region::new(init(READ), PdId(1))).unwrap();
+    let second = r.row(key).unwrap().serial;
+    assert!(second > first);
+    assert_eq!(r.invalidate(QP, Rkey(key)), Ok(Some(second)));
+    r.remove(key);
+    let other = r.insert(Region::new(init(READ), PdId(1)), 8).unwrap();
+    assert!(r.row(other).unwrap().serial > second);
+}
+
+#[test]
 fn the_limit_counts_what_is_there() {
     let (mut r, key) = region(READ);
     assert_eq!(r.insert(Region::new(init(READ), PdId(1)), 1), None);

@@ -275,11 +275,13 @@ impl Outcome {
 pub(crate) struct Invalidated;
 
 impl Invalidated {
-    pub(crate) fn encode(rkey: Rkey) -> Meta {
-        meta(0, rkey.0, 0)
+    pub(crate) fn encode(rkey: Rkey, serial: u64) -> Meta {
+        meta(serial, rkey.0, 0)
     }
-    pub(crate) fn parse(meta: Meta) -> Rkey {
-        Rkey(parse_meta(meta).1)
+    /// The key, and of which registration.
+    pub(crate) fn parse(meta: Meta) -> (Rkey, u64) {
+        let (serial, rkey, _) = parse_meta(meta);
+        (Rkey(rkey), serial)
     }
 }
 
@@ -382,7 +384,8 @@ mod tests {
             }
             let (qpn, psn, _) = Outcome::parse(meta);
             prop_assert!(qpn.get() <= 0xff_ffff && psn <= 0xff_ffff);
-            Invalidated::parse(meta);
+            let (rkey, serial) = Invalidated::parse(meta);
+            prop_assert_eq!(Invalidated::parse(Invalidated::encode(rkey, serial)), (rkey, serial));
         }
     }
 }

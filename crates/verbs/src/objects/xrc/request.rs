@@ -28,6 +28,8 @@ pub struct RegionRow {
     pub null: bool,
     /// The number of its protection domain in the process.
     pub pd: u32,
+    /// Which registration of the process it is.
+    pub serial: u64,
 }
 
 /// A request. Each has one [`XrcReply`], or is refused with an errno.
