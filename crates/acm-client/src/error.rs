@@ -9,7 +9,7 @@ use rustix::io::Errno;
 /// Why a request has no answer, or that the answer is no.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens at any of the places.
+    /// Nobody listens at any of the places, or this host has no way there.
     #[error("there is no ACM service at {0}: start ib_acm, or set RDMUX_ACM_DIR to its directory")]
     NoService(String),
     /// Somebody else listens there.

@@ -19,7 +19,7 @@ use rustix::time::{
 
 use self::table::{FOREVER, Table};
 use crate::connection::Connection;
-use crate::socket::{BUSY, Connecting, connect, finish};
+use crate::socket::{BUSY, Connecting, connect, is_absent, is_connected};
 use crate::{Error, Reply, Shared, Target};
 
 /// The most requests on a connection to a service that takes several, and the most connections to one that does not.
@@ -59,6 +59,8 @@ pub struct Requests {
 #[derive(Debug)]
 struct Link {
     connection: Connection,
+    /// The index of the target that it leads to.
+    target: usize,
     is_connected: bool,
     /// It gets no more requests.
     is_stale: bool,
@@ -224,7 +226,7 @@ impl Requests {
             let most = if self.is_pipelined { PIPELINED } else { 1 };
             let takes = |link: &&mut Link| !link.is_stale && link.asked.len() < most;
             let free = self.links.iter_mut().find(|(_, link)| takes(link));
-            let Some(key) = free.map(|(key, _)| *key).or_else(|| self.connect()) else { break };
+            let Some(key) = free.map(|(key, _)| *key).or_else(|| self.connect(0)) else { break };
             let (Some(link), Some((id, pending))) = (self.links.get_mut(&key), self.table.take())
             else {
                 break;
@@ -262,20 +264,20 @@ impl Requests {
         }
     }
 
-    /// A new connection, if there may be another.
-    fn connect(&mut self) -> Option<u64> {
+    /// A new connection, if there may be another, to the first target from an index on that is there.
+    fn connect(&mut self, from: usize) -> Option<u64> {
         let most = if self.is_pipelined { 1 } else { CONNECTIONS };
         if self.links.values().filter(|link| !link.is_stale).count() >= most {
             return None;
         }
-        let (fd, is_connected) = match connect(&self.targets) {
+        let (target, fd, is_connected) = match connect(&self.targets, from) {
             Ok((at, connecting)) => {
                 // ibacm has no such socket, and takes one request at a time.
                 let shares = |target: &Target| target.places().is_some_and(|p| p.paths().exists());
                 self.is_pipelined &= self.targets.get(at).is_some_and(shares);
                 match connecting {
-                    Connecting::Done(fd) => (fd, true),
-                    Connecting::Wait(fd) => (fd, false),
+                    Connecting::Done(fd) => (at, fd, true),
+                    Connecting::Wait(fd) => (at, fd, false),
                     Connecting::Busy => {
                         self.busy = Instant::now().checked_add(BUSY);
                         return None;
@@ -294,8 +296,14 @@ impl Requests {
             return None;
         }
         let connection = Connection::new(fd);
-        let asked = Vec::new();
-        let link = Link { connection, is_connected, is_stale: false, wants_out: true, asked };
+        let link = Link {
+            connection,
+            target,
+            is_connected,
+            is_stale: false,
+            wants_out: true,
+            asked: Vec::new(),
+        };
         self.links.insert(key, link);
         Some(key)
     }
@@ -322,9 +330,19 @@ impl Requests {
         }
     }
 
-    /// A connection is of no more use. What was asked by it is asked once more, if that may help.
+    /// A connection is of no more use. What was asked by it is asked once more, if that may help, or where nobody was there, of the next
+    /// target.
     fn fail(&mut self, key: u64, error: &Error) {
         let Some(link) = self.links.remove(&key) else { return };
+        if !link.is_connected && is_absent(error) {
+            for id in link.asked {
+                self.table.again(id, false);
+            }
+            if self.busy.is_none() && self.table.is_waiting() {
+                self.connect(link.target + 1);
+            }
+            return;
+        }
         // A service that takes one request at a time closes for two.
         let were_many = self.is_pipelined && link.asked.len() > 1 && *error == Error::Closed;
         self.is_pipelined &= !were_many;
@@ -389,8 +407,7 @@ impl Requests {
 impl Link {
     fn exchange(&mut self, take: &mut impl FnMut(u64, Result<Reply, Error>)) -> Result<(), Error> {
         if !self.is_connected {
-            finish(self.connection.fd())?;
-            self.is_connected = rustix::net::getpeername(self.connection.fd()).is_ok();
+            self.is_connected = is_connected(self.connection.fd())?;
             if !self.is_connected {
                 return Ok(());
             }

@@ -23,16 +23,24 @@ pub(crate) enum Connecting {
     Busy,
 }
 
-/// Begins to connect to the first target where somebody listens, without waiting. The socket does not block.
-pub(crate) fn connect(targets: &[Target]) -> Result<(usize, Connecting), Error> {
-    for (i, target) in targets.iter().enumerate() {
+/// Begins to connect to the first target from an index on where somebody listens, without waiting. The socket does not block.
+/// Whoever waits, and finds that it [`is_absent`], goes on with the next.
+pub(crate) fn connect(targets: &[Target], from: usize) -> Result<(usize, Connecting), Error> {
+    for (i, target) in targets.iter().enumerate().skip(from) {
         match connect_to(&target.address()) {
-            Err(Error::System(_, Errno::NOENT | Errno::CONNREFUSED)) => {}
+            Err(error) if is_absent(&error) => {}
             other => return other.map(|connecting| (i, connecting)),
         }
     }
     let all: Vec<_> = targets.iter().map(ToString::to_string).collect();
     Err(Error::NoService(all.join(" or ")))
+}
+
+/// Whether connecting failed because nobody listens there, or this host has no way there.
+pub(crate) fn is_absent(error: &Error) -> bool {
+    let Error::System(_, errno) = error else { return false };
+    let no_way = [Errno::HOSTUNREACH, Errno::NETUNREACH, Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
+    matches!(*errno, Errno::NOENT | Errno::CONNREFUSED) || no_way.contains(errno)
 }
 
 fn connect_to(address: &Address) -> Result<Connecting, Error> {
@@ -74,18 +82,20 @@ pub(crate) fn connect_within(
     deadline: Instant,
     timeout: Duration,
 ) -> Result<(usize, OwnedFd), Error> {
+    let mut from = 0;
     loop {
-        let (i, connecting) = connect(targets)?;
+        let (i, connecting) = connect(targets, from)?;
         let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
         match connecting {
             Connecting::Done(socket) => return Ok((i, socket)),
             Connecting::Wait(socket) => {
                 wait(&socket, PollFlags::OUT, left)?;
-                finish(&socket)?;
-                if has_peer(&socket) {
-                    return Ok((i, socket));
+                match is_connected(&socket) {
+                    Ok(true) => return Ok((i, socket)),
+                    Ok(false) => return Err(Error::TimedOut(timeout)),
+                    Err(error) if is_absent(&error) => from = i + 1,
+                    Err(error) => return Err(error),
                 }
-                return Err(Error::TimedOut(timeout));
             }
             // Nothing tells when there is room.
             Connecting::Busy => std::thread::sleep(left.min(BUSY)),
@@ -96,14 +106,11 @@ pub(crate) fn connect_within(
 /// How long to wait before a service that was busy is tried again.
 pub(crate) const BUSY: Duration = Duration::from_millis(2);
 
-/// What came of a connection that was waited for.
-pub(crate) fn finish(socket: &OwnedFd) -> Result<(), Error> {
+/// Whether a connection that is waited for is there.
+pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Error> {
     let failed = |errno| Error::System("cannot connect to the ACM service", errno);
-    sockopt::socket_error(socket).map_err(failed)?.map_err(failed)
-}
-
-fn has_peer(socket: &OwnedFd) -> bool {
-    rustix::net::getpeername(socket).is_ok()
+    sockopt::socket_error(socket).map_err(failed)?.map_err(failed)?;
+    Ok(rustix::net::getpeername(socket).is_ok())
 }
 
 /// What is left until then; none if nothing is.

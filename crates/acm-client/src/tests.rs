@@ -1,8 +1,8 @@
 //! Clients and services that behave well, and services that do not.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::os::fd::AsFd;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc;
 use std::thread;
@@ -17,6 +17,7 @@ use rdmux_wire::acm::client::{
 use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Lid, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::{Client, Error, Offer, Places, Reply, Requests, Target};
 
@@ -217,7 +218,7 @@ fn service_that_accepts_nobody_costs_a_bounded_time() {
 }
 
 fn connect_now(places: &Places) -> Option<crate::socket::Connecting> {
-    match crate::socket::connect(&[Target::Programs(places.clone())]).unwrap().1 {
+    match crate::socket::connect(&[Target::Programs(places.clone())], 0).unwrap().1 {
         crate::socket::Connecting::Busy => None,
         other => Some(other),
     }
@@ -292,12 +293,15 @@ fn calls_of_threads_do_not_wait_for_each_other() {
     });
 }
 
-#[test]
-fn tcp_port_is_found_by_its_file() {
-    let (_dir, places) = places();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    std::fs::write(places.port_link(), format!("{}\n", listener.local_addr().unwrap().port()))
-        .unwrap();
+/// Writes the port of a socket where clients look for it.
+fn name_port(places: &Places, socket: impl AsFd) {
+    let address = rustix::net::getsockname(socket).unwrap();
+    let port = SocketAddr::try_from(address).unwrap().port();
+    std::fs::write(places.port_link(), format!("{port}\n")).unwrap();
+}
+
+/// Answers everything.
+fn serve_tcp(listener: TcpListener) {
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -308,10 +312,52 @@ fn tcp_port_is_found_by_its_file() {
             });
         }
     });
+}
+
+#[test]
+fn tcp_port_is_found_by_its_file() {
+    let (_dir, places) = places();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    name_port(&places, &listener);
+    serve_tcp(listener);
     assert_eq!(client(&places).resolve(None, node(6), LONG), Ok(paths(6)));
     let mut requests = requests(&places);
     let id = requests.start(&query(6), LONG);
     assert_eq!(requests.wait(LONG), Some((id, Ok(Reply::Paths(paths(6))))));
+}
+
+/// The places of a service that was killed: its port is still named, and nobody listens there. The socket keeps others from the port.
+fn killed() -> (TempDir, Places, OwnedFd) {
+    let (dir, places) = places();
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    name_port(&places, &socket);
+    (dir, places, socket)
+}
+
+#[test]
+fn port_where_nobody_listens_is_no_service_and_the_next_place_is_tried() {
+    let ((_dir, first, _port), (_dir2, second, _port2)) = (killed(), killed());
+    let targets = [Target::Programs(first), Target::Programs(second)];
+    let error = Client::new(targets.clone()).resolve(None, node(1), LONG).unwrap_err();
+    assert!(matches!(error, Error::NoService(_)), "{error}");
+    let mut requests = Requests::new(targets.clone()).unwrap();
+    let id = requests.start(&query(1), LONG);
+    let (ended, reply) = requests.wait(LONG).unwrap();
+    assert!(ended == id && matches!(reply, Err(Error::NoService(_))), "{reply:?}");
+    let (_dir3, good) = places();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    name_port(&good, &listener);
+    serve_tcp(listener);
+    let targets = targets.into_iter().chain([Target::Programs(good)]);
+    assert_eq!(Client::new(targets.clone()).resolve(None, node(1), LONG), Ok(paths(1)));
+    let mut requests = Requests::new(targets).unwrap();
+    let ids: Vec<_> = (0..20).map(|n| (n, requests.start(&query(n), LONG))).collect();
+    for _ in 0..20 {
+        let (id, reply) = requests.wait(LONG).unwrap();
+        let (n, _) = ids.iter().find(|(_, asked)| *asked == id).unwrap();
+        assert_eq!(reply, Ok(Reply::Paths(paths(*n))));
+    }
 }
 
 /// A table that is offered, with a path to `node1`.

@@ -156,12 +156,14 @@ impl Acm {
         let Some(starter) = self.starter.clone() else { return };
         let acm = Arc::clone(self);
         self.helpers.run(move || {
-            if !acm.has_place() {
+            // The connection is kept, and a service that was started on demand stays while there is one.
+            let ask = || acm.client.statistics(acm.settings.timeout);
+            let mut there = ask();
+            if matches!(there, Err(Error::NoService(_))) {
                 starter.start();
                 starter.wait(Instant::now() + STARTING);
+                there = ask();
             }
-            // The connection is kept, and a service that was started on demand stays while there is one.
-            let there = acm.client.statistics(acm.settings.timeout);
             tracing::debug!(is_there = there.is_ok(), "ACM serves a listener's host");
         });
     }

@@ -1,5 +1,8 @@
 //! A service that answers, hangs, dies, or says what is no answer: each costs a bounded time and harms no other question.
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -287,6 +290,50 @@ fn service_is_started_on_demand_once_and_answers_when_it_is_there() {
     assert_eq!(std::fs::read_to_string(&ran).unwrap(), "--on-demand --host a\n");
     let _service = AcmService::start(&folder.path().join("acm"), answers);
     assert!(find(&acm).is_some());
+}
+
+/// Leaves in a directory what a service does that was killed: the number of a port where nobody listens, from which the socket keeps
+/// others.
+fn leave_port(folder: &Path) -> (PathBuf, OwnedFd) {
+    use rustix::net::{AddressFamily, SocketType};
+    std::fs::create_dir_all(folder).unwrap();
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let address = rustix::net::getsockname(&socket).unwrap();
+    let port = SocketAddr::try_from(address).unwrap().port();
+    let file = folder.join("ibacm.port");
+    std::fs::write(&file, port.to_string()).unwrap();
+    (file, socket)
+}
+
+#[test]
+fn service_that_was_killed_and_left_its_port_is_started_again() {
+    let folder = temp_dir();
+    let (ran, acm) = (folder.path().join("ran"), folder.path().join("acm"));
+    let (port, _socket) = leave_port(&acm);
+    let _service = AcmService::start(&acm, answers);
+    // Only the program has clients come to the socket.
+    let script = format!("rm {}\necho \"$@\" >> {}\necho ready", port.display(), ran.display());
+    let settings = Settings { usage: Use::Always, timeout: LONG };
+    let places = Places::new(&acm, "/nowhere");
+    let acm = Acm::new(settings, places, || starter(&folder, &script)).unwrap();
+    assert!(find(&acm).is_some());
+    assert_eq!(std::fs::read_to_string(&ran).unwrap(), "--on-demand --host a\n");
+}
+
+#[test]
+fn listener_has_a_service_that_was_killed_started_again() {
+    let folder = temp_dir();
+    let (ran, acm) = (folder.path().join("ran"), folder.path().join("acm"));
+    let _left = leave_port(&acm);
+    let script = format!("echo ran > {}\necho ready", ran.display());
+    let settings = Settings { usage: Use::Always, timeout: LONG };
+    let places = Places::new(&acm, "/nowhere");
+    let acm = Acm::new(settings, places, || starter(&folder, &script)).unwrap();
+    acm.serve();
+    while !ran.exists() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
