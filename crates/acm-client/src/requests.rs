@@ -62,6 +62,8 @@ struct Link {
     /// The index of the target that it leads to.
     target: usize,
     is_connected: bool,
+    /// It has answered a request.
+    has_answered: bool,
     /// It gets no more requests.
     is_stale: bool,
     /// What the poller waits for on it.
@@ -300,6 +302,7 @@ impl Requests {
             connection,
             target,
             is_connected,
+            has_answered: false,
             is_stale: false,
             wants_out: true,
             asked: Vec::new(),
@@ -346,8 +349,10 @@ impl Requests {
         // A service that takes one request at a time closes for two.
         let were_many = self.is_pipelined && link.asked.len() > 1 && *error == Error::Closed;
         self.is_pipelined &= !were_many;
+        // After a restart all are closed that were kept, each of which a request may be put on.
+        let was_kept = !self.is_pipelined && link.has_answered;
         for id in link.asked {
-            if *error == Error::Closed && self.table.again(id, !were_many) {
+            if *error == Error::Closed && self.table.again(id, !were_many && !was_kept) {
                 continue;
             }
             if self.table.remove(id).is_some() {
@@ -417,6 +422,7 @@ impl Link {
             // An answer to a question that was not asked here counts for nothing.
             if let Some(at) = self.asked.iter().position(|asked| *asked == tid) {
                 self.asked.swap_remove(at);
+                self.has_answered = true;
                 take(tid, answer);
             }
         }

@@ -1,13 +1,14 @@
 //! Clients and services that behave well, and services that do not.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdmux_link::acm::{Entry, Key, PathTable, now};
 use rdmux_testing::{TempDir, temp_dir};
 use rdmux_wire::acm::Address as Name;
@@ -269,6 +270,30 @@ fn request_after_a_restart_connects_again() {
     }
     serve(&places, good);
     assert_eq!(client.resolve(None, node(5), LONG), Ok(paths(5)));
+}
+
+#[test]
+fn request_after_a_restart_ends_well_however_many_connections_were_kept() {
+    let (_dir, places) = places();
+    let streams = Arc::new(Mutex::new(Vec::new()));
+    let kept = streams.clone();
+    // Without a cache to share it gets one request at a time.
+    serve(&places, move |n, stream| {
+        kept.lock().push(stream.try_clone().unwrap());
+        good(n, stream);
+    });
+    let mut requests = requests(&places);
+    for round in 0..3 {
+        let ids: Vec<_> = (0..8).map(|n| (n, requests.start(&query(n), LONG))).collect();
+        for _ in 0..8 {
+            let (id, reply) = requests.wait(LONG).unwrap();
+            let (n, _) = ids.iter().find(|(_, asked)| *asked == id).unwrap();
+            assert_eq!(reply, Ok(Reply::Paths(paths(*n))), "{round}");
+        }
+        let ended = std::mem::take(&mut *streams.lock());
+        assert!(ended.len() > 1);
+        ended.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
+    }
 }
 
 #[test]
