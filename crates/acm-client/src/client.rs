@@ -203,17 +203,23 @@ impl Client {
         loop {
             // Even if nothing can be sent any more, an answer may be there.
             let sent = connection.send();
+            let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
+            if sent.is_ok() {
+                let sending =
+                    if connection.is_sending() { PollFlags::OUT } else { PollFlags::empty() };
+                wait(connection.fd(), PollFlags::IN | sending, left)?;
+            }
+            let was_all = connection.receive()?;
             // An answer to somebody else's question is none of a service that keeps to the protocol, and is ignored.
-            while let Some((of, answer)) = connection.receive()? {
+            while let Some((of, answer)) = connection.take()? {
                 if of == tid {
                     self.keep(connection);
                     return answer;
                 }
             }
-            sent?;
-            let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
-            let sending = if connection.is_sending() { PollFlags::OUT } else { PollFlags::empty() };
-            wait(connection.fd(), PollFlags::IN | sending, left)?;
+            if was_all {
+                sent?;
+            }
         }
     }
 

@@ -19,8 +19,6 @@ pub(crate) struct Connection {
     /// Received bytes, of which the first `taken` have been parsed.
     input: Vec<u8>,
     taken: usize,
-    /// The socket had no more than was received last.
-    is_drained: bool,
 }
 
 /// A message that has arrived: the number of its request, and the answer.
@@ -29,7 +27,7 @@ pub(crate) type Arrived = (u64, Result<Reply, Error>);
 impl Connection {
     /// By a socket that does not block.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd, out: Vec::new(), input: Vec::new(), taken: 0, is_drained: false }
+        Self { fd, out: Vec::new(), input: Vec::new(), taken: 0 }
     }
 
     /// Whether something waits to be sent.
@@ -61,34 +59,34 @@ impl Connection {
         Ok(())
     }
 
-    /// The next message, if it is there whole. After an error the connection is of no more use.
-    pub(crate) fn receive(&mut self) -> Result<Option<Arrived>, Error> {
-        loop {
-            let waiting = &self.input[self.taken..];
-            if let Frame::Whole(len) = Frame::of_reply(waiting).map_err(Error::Protocol)? {
-                let message = Message::parse(&waiting[..len]).map_err(Error::Protocol)?;
-                let arrived = (message.tid, Reply::of(message.answer));
-                self.taken += len;
-                return Ok(Some(arrived));
-            }
-            self.input.drain(..self.taken);
-            self.taken = 0;
-            if std::mem::take(&mut self.is_drained) {
-                return Ok(None);
-            }
-            let received = rustix::io::retry_on_intr(|| {
-                self.input.reserve(CHUNK);
-                let room = rustix::buffer::spare_capacity(&mut self.input);
-                rustix::net::recv(&self.fd, room, RecvFlags::DONTWAIT)
-            });
-            match received {
-                Ok((0, _)) | Err(Errno::CONNRESET) => return Err(Error::Closed),
-                // What comes later makes the socket readable again.
-                Ok((len, _)) => self.is_drained = len < CHUNK,
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(e) => return Err(Error::System("cannot receive from the ACM service", e)),
-            }
+    /// Receives once. Returns whether that was all that is there. After an error the connection is of no more use.
+    pub(crate) fn receive(&mut self) -> Result<bool, Error> {
+        self.input.drain(..self.taken);
+        self.taken = 0;
+        let received = rustix::io::retry_on_intr(|| {
+            self.input.reserve(CHUNK);
+            let room = rustix::buffer::spare_capacity(&mut self.input);
+            rustix::net::recv(&self.fd, room, RecvFlags::DONTWAIT)
+        });
+        match received {
+            Ok((0, _)) | Err(Errno::CONNRESET) => Err(Error::Closed),
+            // What comes later makes the socket readable again.
+            Ok((len, _)) => Ok(len < CHUNK),
+            Err(Errno::AGAIN) => Ok(true),
+            Err(e) => Err(Error::System("cannot receive from the ACM service", e)),
         }
+    }
+
+    /// The next message, if it has been received whole. After an error the connection is of no more use.
+    pub(crate) fn take(&mut self) -> Result<Option<Arrived>, Error> {
+        let waiting = &self.input[self.taken..];
+        if let Frame::Whole(len) = Frame::of_reply(waiting).map_err(Error::Protocol)? {
+            let message = Message::parse(&waiting[..len]).map_err(Error::Protocol)?;
+            let arrived = (message.tid, Reply::of(message.answer));
+            self.taken += len;
+            return Ok(Some(arrived));
+        }
+        Ok(None)
     }
 
     /// Whether nothing has been received since the last message.

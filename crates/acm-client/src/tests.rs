@@ -226,6 +226,31 @@ fn connect_now(places: &Places) -> Option<crate::socket::Connecting> {
 }
 
 #[test]
+fn service_that_goes_on_sending_costs_a_bounded_time() {
+    let (_dir, places) = places();
+    serve(&places, |_, mut stream| {
+        // There is always more than what is read at once.
+        rustix::net::sockopt::set_socket_send_buffer_size(&stream, 1 << 20).unwrap();
+        let request = request(&mut stream).unwrap();
+        let foreign = bytes(request.tid + 1000, Answer::Failed(Op::RESOLVE, Status::INVALID));
+        // So much is whole, whoever else writes.
+        let many = foreign.repeat(1000);
+        let write = || {
+            // Far more than what is read in the time, and then the answer, which is too late.
+            let is_read = (0..(1 << 27) / many.len()).all(|_| (&stream).write_all(&many).is_ok());
+            if is_read {
+                let _ = (&stream).write_all(&answer(&request));
+            }
+        };
+        thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(write))));
+    });
+    assert_eq!(client(&places).resolve(None, node(1), SHORT), Err(Error::TimedOut(SHORT)));
+    let mut requests = requests(&places);
+    let id = requests.start(&query(1), SHORT);
+    assert_eq!(requests.wait(LONG), Some((id, Err(Error::TimedOut(SHORT)))));
+}
+
+#[test]
 fn garbage_is_an_error_and_strangers_answers_are_ignored() {
     let (_dir, places) = places();
     serve(&places, |n, mut stream| {
