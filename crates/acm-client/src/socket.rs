@@ -88,17 +88,24 @@ pub(crate) fn connect_within(
         let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
         match connecting {
             Connecting::Done(socket) => return Ok((i, socket)),
-            Connecting::Wait(socket) => {
-                wait(&socket, PollFlags::OUT, left)?;
-                match is_connected(&socket) {
-                    Ok(true) => return Ok((i, socket)),
-                    Ok(false) => return Err(Error::TimedOut(timeout)),
-                    Err(error) if is_absent(&error) => from = i + 1,
-                    Err(error) => return Err(error),
-                }
-            }
+            Connecting::Wait(socket) => match wait_connected(&socket, deadline, timeout) {
+                Ok(()) => return Ok((i, socket)),
+                Err(error) if is_absent(&error) => from = i + 1,
+                Err(error) => return Err(error),
+            },
             // Nothing tells when there is room.
             Connecting::Busy => std::thread::sleep(left.min(BUSY)),
+        }
+    }
+}
+
+/// Waits until a connection is there, or has failed.
+fn wait_connected(socket: &OwnedFd, deadline: Instant, timeout: Duration) -> Result<(), Error> {
+    loop {
+        let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
+        wait(socket, PollFlags::OUT, left)?;
+        if is_connected(socket)? {
+            return Ok(());
         }
     }
 }
