@@ -9,20 +9,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use rdmux_link::acm::{Entry, Key, PathCache, PathTable, now};
-use rdmux_runtime::socket::{recv_bytes, send_bytes};
+use rdmux_runtime::socket::{MessageError, send_bytes, try_recv_bytes};
 use rdmux_runtime::{listen_at, unix_address};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::Paths;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 
 use crate::Error;
-use crate::socket::check_peer;
+use crate::socket::{check_peer, left, wait};
 
 /// How long a service may take to hand the cache out.
 const WAIT: Duration = Duration::from_millis(250);
@@ -99,17 +99,23 @@ impl Shared {
 fn fetch(path: &Path) -> Result<PathCache, Error> {
     let failed = |errno| Error::System("cannot get the cache of the ACM service", errno);
     let other = |e: io::Error| failed(Errno::from_io_error(&e).unwrap_or(Errno::INVAL));
-    let flags = SocketFlags::CLOEXEC;
+    // With a timeout of the socket's, a signal would begin it anew.
+    let deadline = Instant::now() + WAIT;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(failed)?;
-    for direction in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&socket, direction, Some(WAIT)).map_err(failed)?;
-    }
     let (address, _keep) = unix_address(path).map_err(other)?;
     rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
     check_peer(&socket, path)?;
     let mut fds = Vec::new();
-    recv_bytes(socket.as_fd(), &mut [0; 16], &mut fds).map_err(|_| failed(Errno::PROTO))?;
+    loop {
+        wait(&socket, PollFlags::IN, left(deadline).ok_or(failed(Errno::TIMEDOUT))?)?;
+        match try_recv_bytes(socket.as_fd(), &mut [0; 16], &mut fds) {
+            Ok(_) => break,
+            Err(MessageError::WouldBlock) => {}
+            Err(_) => return Err(failed(Errno::PROTO)),
+        }
+    }
     let fd = fds.pop().ok_or(failed(Errno::PROTO))?;
     PathCache::map(fd).map_err(other)
 }

@@ -5,7 +5,11 @@ use std::os::unix::thread::JoinHandleExt as _;
 use std::thread;
 use std::time::Duration;
 
-use rdmux_acm_client::{Address, Client, Target};
+use rdmux_acm_client::{Address, Client, Places, Target};
+use rdmux_runtime::listen_at;
+use rdmux_testing::temp_dir;
+use rdmux_wire::acm::Address as Name;
+use rustix::net::SocketType;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -30,6 +34,17 @@ fn signalled<T: Send + 'static>(
         thread::sleep(Duration::from_millis(20));
     }
     call.join().unwrap()
+}
+
+#[test]
+fn service_that_hands_out_no_cache_costs_a_bounded_time_despite_signals() {
+    let dir = temp_dir();
+    let places = Places::new(dir.path(), dir.path());
+    // It accepts nobody.
+    let _listener = listen_at(&places.paths(), SocketType::SEQPACKET, 0o600).unwrap();
+    let client = Client::new([Target::Programs(places)]);
+    let name = Name::name("node1").unwrap();
+    assert_eq!(signalled(move || client.cached(None, &name), |_| {}), None);
 }
 
 #[test]
