@@ -214,11 +214,15 @@ impl Requests {
 
     /// Sends what [`dispatch`](Self::dispatch) has put aside.
     fn send_unsent(&mut self) {
-        for key in std::mem::take(&mut self.unsent) {
-            let Some(link) = self.links.get_mut(&key) else { continue };
-            if link.is_connected {
-                self.flush(key);
+        while !self.unsent.is_empty() {
+            for key in std::mem::take(&mut self.unsent) {
+                let Some(link) = self.links.get_mut(&key) else { continue };
+                if link.is_connected {
+                    self.flush(key);
+                }
             }
+            // What a connection does not take any more is asked by another.
+            self.dispatch();
         }
     }
 

@@ -504,6 +504,30 @@ fn many_requests_are_answered_in_any_order_on_one_connection() {
 }
 
 #[test]
+fn requests_that_are_sent_too_late_for_their_connection_are_asked_by_another() {
+    let (_dir, places) = places();
+    let (_table, _offer) = offered(&places);
+    let (tell, stream) = mpsc::channel();
+    serve(&places, move |n, mut stream| {
+        if n == 0 {
+            request(&mut stream).unwrap();
+            tell.send(stream).unwrap();
+        } else {
+            good(n, stream);
+        }
+    });
+    let mut requests = requests(&places);
+    for n in [10, 11] {
+        requests.start(&query(n), LONG);
+    }
+    drop(stream.recv().unwrap());
+    for _ in 0..2 {
+        let (_, reply) = requests.wait(LONG).unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+}
+
+#[test]
 fn requests_behind_the_first_are_sent_together() {
     let (_dir, places) = places();
     let (_table, _offer) = offered(&places);
