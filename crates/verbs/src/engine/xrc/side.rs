@@ -325,8 +325,12 @@ impl Side {
             let asker = Asker { qpn: completion.qpn, pd: srq.pd() };
             let taken = device.regions().write().invalidate(asker, completion.invalidated);
             // What the sender invalidates twice is invalid.
-            if taken.is_ok() {
+            if let Ok(serial) = taken {
                 device.reaches().wait_for_copies();
+                // The hub took away what the key was of then. It may be of a later registration by now.
+                if let Some(serial) = serial {
+                    self.invalidated(device, completion.invalidated, serial);
+                }
             }
         }
         let queue = srq.xrc()?;
@@ -368,16 +372,65 @@ impl Side {
 mod tests {
     use rdmux_link::Board;
     use rdmux_transport::attr::QpType;
-    use rdmux_transport::wr::{WcOpcode, WcStatus};
+    use rdmux_transport::wr::{Sge, WcOpcode, WcStatus};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
+    use crate::engine::xrc::member::{Identity, Member, MemberId};
     use crate::handles::pd::Pd;
     use crate::lab::{Lab, Node, child_with_memory};
     use crate::objects::control::ReachFds;
     use crate::objects::quota::Counted;
     use crate::objects::srq::SrqAttr;
     use crate::objects::xrc::queue::XrcQueue;
+
+    fn receive_with_invalidation(rkey: Rkey) -> Completion {
+        Completion {
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            flags: WcFlags::WITH_INV,
+            invalidated: rkey,
+            ..Completion::EMPTY
+        }
+    }
+
+    /// A key was registered anew while the message was on its way from the hub, which took the earlier registration away.
+    #[test]
+    fn a_key_that_a_sender_takes_away_is_closed_at_the_hub_too_when_it_is_of_a_later_registration()
+    {
+        const SRQN: u32 = 0x80_0001;
+        let lab = Lab::new(true);
+        let (device, control) = lab.process("127.77.208.2");
+        let node = Node::on(device.clone(), control, Pd::new(&device), QpType::Rc, 64, None);
+        let (queue, _fd) = XrcQueue::new(node.cq.core.clone(), 8, 1).unwrap();
+        let attr = SrqAttr { max_wr: 8, max_sge: 1, limit: 0 };
+        let permit = device.permit("try", Counted::Srq).unwrap();
+        let srq = SrqCore::for_xrc(node.pd.id(), attr, queue, 0, permit);
+        device.xrc().add_srq(SRQN, &srq);
+
+        let (hub, _control) = lab.process("127.77.208.2");
+        let pid = std::process::id().cast_signed();
+        let slot = device.control().info().slot.slot;
+        let who = Identity { pid, comm: String::new(), slot, pidfd: None };
+        let member = Arc::new(Member::new(MemberId(1), who));
+        hub.xrc().host_members().add(&member);
+        let hub_slot = hub.control().info().slot.slot;
+        let neighbour = device.engine().neighbours().to(&device, hub_slot).unwrap().unwrap();
+        device.xrc().hub.set((hub_slot, Outbox::new(neighbour))).unwrap();
+
+        let (lkey, rkey) = (node.mr.lkey(), node.mr.rkey());
+        let row = device.regions().read().row(lkey.0).unwrap();
+        assert!(member.add_region(lkey.0, &row, 1));
+        let at = Sge { addr: node.base(), length: 8, lkey };
+        let is_open =
+            || member.regions().find(node.pd.id(), true, &at, Access::REMOTE_WRITE).is_ok();
+        assert!(is_open());
+        device.xrc().complete(&device, Some((SRQN, receive_with_invalidation(rkey)))).unwrap();
+        device.engine().drain(&device);
+        while is_open() {
+            std::thread::yield_now();
+        }
+    }
 
     /// As after any other invalidation. The peer here never ends its copy, and is given up.
     #[test]
@@ -400,13 +453,7 @@ mod tests {
         let fds = ReachFds { board: board.fd().try_clone().unwrap(), pidfd };
         let reach = device.reaches().add((PEER, OWN), Some(fds)).unwrap();
         let _copy = board.enter(OWN).unwrap();
-        let completion = Completion {
-            status: WcStatus::Success,
-            opcode: WcOpcode::Recv,
-            flags: WcFlags::WITH_INV,
-            invalidated: rkey,
-            ..Completion::EMPTY
-        };
+        let completion = receive_with_invalidation(rkey);
         device.xrc().complete(&device, Some((SRQN, completion))).unwrap();
         assert!(reach.is_stuck(), "the copy was waited for");
         let mut out = [Completion::EMPTY];
