@@ -64,23 +64,30 @@ impl Cache {
         }
     }
 
-    /// The addresses of an endpoint. What was published for others is withdrawn by its expiry.
-    pub(crate) fn set_endpoint(&mut self, id: EndpointId, addresses: &[Address]) {
+    /// The addresses of an endpoint. True if everything was withdrawn, as when they are other ones: paths may have been published
+    /// for a source that is another endpoint's now, or without one where there was no choice.
+    #[must_use]
+    pub(crate) fn set_endpoint(&mut self, id: EndpointId, addresses: &[Address]) -> bool {
         let is_name = |address: &&Address| matches!(address, Address::Name(_));
         let ips = addresses.iter().filter(|address| !is_name(address));
         let all = ips.chain(addresses.iter().filter(is_name));
         let sources: Vec<Address> = all.take(SOURCES).copied().collect();
-        if self.sources.get(&id).is_some_and(|known| *known != sources) {
+        let is_other = self.sources.get(&id) != Some(&sources);
+        if is_other {
+            self.sources.insert(id, sources);
             self.flush();
         }
-        self.sources.insert(id, sources);
+        is_other
     }
 
-    /// An endpoint is gone.
-    pub(crate) fn forget(&mut self, id: EndpointId) {
-        if self.sources.remove(&id).is_some() {
+    /// An endpoint is gone. True if everything was withdrawn.
+    #[must_use]
+    pub(crate) fn forget(&mut self, id: EndpointId) -> bool {
+        let was_there = self.sources.remove(&id).is_some();
+        if was_there {
             self.flush();
         }
+        was_there
     }
 
     /// Invalidates everything.
@@ -175,7 +182,7 @@ mod tests {
     #[test]
     fn published_path_is_found_by_its_source_and_without_one_while_there_is_one_choice() {
         let (_dir, mut cache, reader) = world();
-        cache.set_endpoint(ENDPOINT, &[Address::name("a").unwrap(), ip(1)]);
+        assert!(cache.set_endpoint(ENDPOINT, &[Address::name("a").unwrap(), ip(1)]));
         cache.publish(ENDPOINT, &ip(2), &path(7), Time::NEVER);
         for source in [Some(ip(1)), None] {
             let found = reader.get(source.as_ref(), &ip(2)).unwrap();
@@ -190,8 +197,11 @@ mod tests {
     #[test]
     fn with_two_choices_nothing_is_said_without_a_source() {
         let (_dir, mut cache, reader) = world();
-        cache.set_endpoint(ENDPOINT, &[ip(1)]);
-        cache.set_endpoint(EndpointId(2), &[ip(3)]);
+        assert!(cache.set_endpoint(ENDPOINT, &[ip(1)]));
+        cache.publish(ENDPOINT, &ip(2), &path(7), Time::NEVER);
+        assert!(reader.get(None, &ip(2)).is_some());
+        assert!(cache.set_endpoint(EndpointId(2), &[ip(3)]));
+        assert!(reader.get(None, &ip(2)).is_none());
         cache.publish(ENDPOINT, &ip(2), &path(7), Time::NEVER);
         assert!(reader.get(Some(&ip(1)), &ip(2)).is_some());
         assert!(reader.get(None, &ip(2)).is_none());
@@ -200,9 +210,11 @@ mod tests {
     #[test]
     fn endpoint_whose_addresses_change_leaves_nothing_behind() {
         let (_dir, mut cache, reader) = world();
-        cache.set_endpoint(ENDPOINT, &[ip(1)]);
+        assert!(cache.set_endpoint(ENDPOINT, &[ip(1)]));
         cache.publish(ENDPOINT, &ip(2), &path(7), Time::NEVER);
-        cache.set_endpoint(ENDPOINT, &[ip(9)]);
+        assert!(!cache.set_endpoint(ENDPOINT, &[ip(1)]), "they are the same");
+        assert!(reader.get(Some(&ip(1)), &ip(2)).is_some());
+        assert!(cache.set_endpoint(ENDPOINT, &[ip(9)]));
         assert!(reader.get(Some(&ip(1)), &ip(2)).is_none());
     }
 }

@@ -85,6 +85,8 @@ fn partition_comes_with_its_endpoint_and_goes_without_the_others() {
     partitions("Default=0x7fff: ALL=full;\n");
     until(|| is_no_source(&client, name("ten"), name("ten")));
     assert_eq!(known(&client, "a", "b"), Some(before));
+    resolve(&client, Some(name("a")), name("b"));
+    assert!(client.cached(Some(&name("a")), &name("b")).is_some(), "it is in shared memory again");
 }
 
 #[test]

@@ -154,7 +154,12 @@ impl Machine {
         cache.find(address).filter(|at| !cache.is_expired(*at, ticks))
     }
 
-    /// Remembers who has an address. None if there is no room.
+    /// Whether files say who has an address.
+    pub(super) fn is_loaded(&self, endpoint: EndpointId, at: usize) -> bool {
+        self.endpoints.get(&endpoint).is_some_and(|state| state.cache.is_loaded(at))
+    }
+
+    /// Remembers who has an address, unless files say it; then only a path that is missing. None if there is no room.
     pub(super) fn remember(
         &mut self,
         now: Time,
@@ -166,8 +171,15 @@ impl Machine {
     ) -> Option<usize> {
         let until = self.end(now, self.options.address_timeout);
         let path_until = self.end(now, self.options.route_timeout);
+        let ticks = self.ticks(now);
         let known = self.make_room(now, endpoint, address, by, io).ok()?;
         let state = self.endpoints.get_mut(&endpoint)?;
+        if let Some(at) = known.filter(|at| state.cache.is_loaded(*at)) {
+            if matches!(way, Way::Path(_)) && state.cache.way(at, ticks) == Way::None {
+                state.cache.set_way(at, way, path_until);
+            }
+            return Some(at);
+        }
         let before = known.map(|at| state.cache.holder(at));
         let mut holder = *holder;
         if let (Some(before), Some(port)) = (before, self.ports.get(&state.endpoint.port))
@@ -199,7 +211,7 @@ impl Machine {
         Some(at)
     }
 
-    /// Nobody has an address.
+    /// Nobody has an address, unless files say who has.
     pub(super) fn remember_nobody(
         &mut self,
         now: Time,
@@ -212,6 +224,9 @@ impl Machine {
         }
         let until = self.end(now, self.options.negative_timeout);
         let Ok(known) = self.make_room(now, endpoint, address, By::Us, io) else { return };
+        if known.is_some_and(|at| self.is_loaded(endpoint, at)) {
+            return;
+        }
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
         if known.is_some_and(|at| state.cache.is_published(at)) {
             io.withdraw(endpoint, address.address);
@@ -356,12 +371,19 @@ impl Machine {
         }
     }
 
+    /// The driver's cache was emptied: what is asked for next is published again.
+    pub fn published_nothing(&mut self) {
+        for state in self.endpoints.values_mut() {
+            (0..state.cache.len()).for_each(|at| state.cache.set_published(at, false));
+        }
+    }
+
     /// Forgets what was loaded, before files are loaded again.
     pub fn unload(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
         self.ticks(now);
         let Some(state) = self.endpoints.get(&endpoint) else { return };
         for at in (0..state.cache.len()).rev() {
-            if self.endpoints.get(&endpoint).is_some_and(|state| state.cache.is_loaded(at)) {
+            if self.is_loaded(endpoint, at) {
                 self.drop_entry(endpoint, at, io);
             }
         }

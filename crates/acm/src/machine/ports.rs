@@ -206,6 +206,7 @@ impl Machine {
     /// Nothing can be sent any more. What is known stays.
     fn go_down(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&id) else { return };
+        let port = state.endpoint.port;
         state.is_up = false;
         state.is_blocked = false;
         state.answers.clear();
@@ -220,6 +221,10 @@ impl Machine {
             let mut timer = core::mem::take(&mut state.pace.timer);
             self.timers.clear(&mut timer, Timer::Pace(id));
             state.pace.timer = Deadline::default();
+        }
+        // Its questions are over; those of other endpoints at the port may be next.
+        if self.ports.get(&port).is_some_and(|state| state.port.is_active) {
+            self.pump_routes(now, port, io);
         }
     }
 }

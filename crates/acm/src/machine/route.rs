@@ -183,7 +183,9 @@ impl Machine {
                 self.finish(now, at, Ok(*path), io);
             }
             Err(error) => {
-                if error == SaFailure::Status(NO_RECORDS) {
+                // What files say stays: its port may be back when somebody asks again.
+                let is_loaded = known.is_some_and(|at| self.is_loaded(endpoint, at));
+                if error == SaFailure::Status(NO_RECORDS) && !is_loaded {
                     // Who said that it has the address has no port here.
                     if let Some(entry) = known {
                         self.count(endpoint, |c| c.invalidated += 1);
@@ -222,6 +224,9 @@ impl Machine {
         match (known, state) {
             // It was forgotten meanwhile: what was heard of it would live too long.
             (None, _) if !is_port => {}
+            // Files have come to name another holder.
+            (Some(entry), Some(state))
+                if state.cache.is_loaded(entry) && state.cache.holder(entry).gid != path.dgid => {}
             (Some(entry), Some(state)) if !is_port && !state.cache.is_negative(entry) => {
                 state.cache.set_way(entry, &Way::Path(*path), end);
                 if state.cache.is_published(entry) {

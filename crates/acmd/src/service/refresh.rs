@@ -172,7 +172,9 @@ impl Service {
             self.resolver.change().remove_endpoint(time(), id, &mut self.driver);
             self.close_queue(id);
             self.driver.endpoints.remove(&id);
-            self.driver.cache.forget(id);
+            if self.driver.cache.forget(id) {
+                self.resolver.change().published_nothing();
+            }
             self.planned.remove(&id);
         }
     }
@@ -218,7 +220,9 @@ impl Service {
             at.number,
             names.join(", ")
         );
-        self.driver.cache.set_endpoint(id, addresses);
+        if self.driver.cache.set_endpoint(id, addresses) {
+            self.resolver.change().published_nothing();
+        }
         self.resolver.change().set_endpoint(time(), id, planned.endpoint.clone(), &mut self.driver);
         self.planned.insert(id, planned);
     }

@@ -7,7 +7,8 @@ use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey};
 
 use super::net::*;
 use crate::{
-    Dest, Endpoint, Failure, Forget, Options, Peer, Port, PortKind, Request, RequestId, System,
+    Dest, Endpoint, EndpointId, Failure, Forget, Options, Peer, Port, PortKind, Request, RequestId,
+    System,
 };
 
 fn change(net: &mut Net, n: usize, port: Port) {
@@ -39,6 +40,35 @@ fn new_address_is_told_and_an_old_one_is_not_answered_for() {
     assert!(net.resolve(0, Address::Ip6([9; 16].into())).unwrap().is_ok());
     assert_eq!(net.sent(), sent);
     assert_eq!(net.resolve(0, ip(1)), None);
+}
+
+#[test]
+fn question_that_waits_for_another_endpoint_is_asked_when_that_one_goes() {
+    const OTHER: EndpointId = EndpointId(2);
+    let mut net = Net::new(1, &Options::default());
+    let partition = Pkey(0x8010);
+    let pkeys = [Pkey::DEFAULT, partition].into();
+    change(&mut net, 0, Port { pkeys, ..port(0) });
+    net.with(0, |machine, now, io| {
+        let addresses = [name(7)].into();
+        machine.set_endpoint(
+            now,
+            OTHER,
+            Endpoint { pkey: partition, addresses, ..endpoint(0) },
+            io,
+        );
+    });
+    net.run();
+    let ask = |net: &mut Net, source, dest: usize| {
+        let dest = Dest::Address(gid(dest).into());
+        let source = Some(source);
+        net.request(0, &Request { source, dest, no_delay: false, timeout: None });
+        net.hosts[0].io.questions.back().unwrap().1.dgid
+    };
+    assert_eq!(ask(&mut net, name(7), 1), gid(1));
+    assert_eq!(ask(&mut net, name(0), 2), gid(1), "one at a time");
+    net.with(0, |machine, now, io| machine.set_port(now, PORT, port(0), io));
+    assert_eq!(net.hosts[0].io.questions.back().unwrap().1.dgid, gid(2));
 }
 
 #[test]
@@ -276,4 +306,16 @@ fn removed_port_leaves_nothing() {
     machine.handle_timeout(net.now.after(Duration::from_secs(9000)), io);
     assert_eq!(machine.poll_timeout(), None);
     assert!(machine.counters(None).resolves >= 2);
+}
+
+#[test]
+fn path_is_published_again_after_the_cache_of_programs_was_emptied() {
+    let mut net = Net::new(2, &Options::default());
+    net.resolve(0, name(1)).unwrap().unwrap();
+    net.with(0, |machine, _, io| {
+        io.published.clear();
+        machine.published_nothing();
+    });
+    net.resolve(0, name(1)).unwrap().unwrap();
+    assert!(net.hosts[0].io.published.contains_key(&name(1)));
 }

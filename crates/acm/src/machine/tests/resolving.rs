@@ -273,6 +273,40 @@ fn files_make_paths_that_do_not_expire() {
 }
 
 #[test]
+fn host_from_a_file_that_was_away_is_found_when_it_is_back() {
+    let mut net = Net::new(2, &Options::default());
+    net.with(0, |machine, now, io| {
+        let known = Known { gid: gid(1), lid: Lid::NONE, path: None };
+        machine.load(now, EP, name(9), &known, io);
+    });
+    net.hosts[1].is_cut_off = true;
+    assert_eq!(net.resolve(0, name(9)), Some(Err(Failure::Sa(3))));
+    net.hosts[1].is_cut_off = false;
+    net.pass(Duration::from_secs(2));
+    for _ in 0..2 {
+        assert_eq!(net.resolve(0, name(9)).unwrap().unwrap().path.dlid, lid(1));
+    }
+    assert_eq!((net.sent(), net.asked.len()), (0, 2));
+}
+
+#[test]
+fn host_that_a_file_names_while_it_is_asked_for_is_the_one_of_the_file() {
+    for is_answered in [true, false] {
+        let mut net = Net::new(3, &Options::default());
+        net.hosts[1].is_cut_off = !is_answered;
+        let id = net.ask(0, Dest::Address(name(1)));
+        net.with(0, |machine, now, io| {
+            let known = Known { gid: gid(2), lid: Lid::NONE, path: None };
+            machine.load(now, EP, name(1), &known, io);
+        });
+        net.run();
+        net.pass(Duration::from_secs(60));
+        assert_eq!(net.answer(0, id).unwrap().is_ok(), is_answered);
+        assert_eq!(net.resolve(0, name(1)).unwrap().unwrap().path.dgid, gid(2));
+    }
+}
+
+#[test]
 fn ip_ports_ask_the_operating_system() {
     for kind in [PortKind::Roce, PortKind::Iwarp] {
         let mut net = Net::new(0, &acm());
