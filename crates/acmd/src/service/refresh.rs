@@ -141,12 +141,9 @@ impl Service {
         self.close_port(at);
         let id = self.devices.id(at);
         self.resolver.change().remove_port(time(), id, &mut self.driver);
-        self.planned.retain(|endpoint, planned| {
-            if planned.at == at {
-                self.driver.endpoints.remove(endpoint);
-            }
-            planned.at != at
-        });
+        let endpoints: Vec<EndpointId> =
+            self.planned.iter().filter(|(_, p)| p.at == at).map(|(id, _)| *id).collect();
+        endpoints.into_iter().for_each(|id| self.forget_endpoint(id));
         self.driver.ports.remove(&id);
         if let Some(seen) = self.seen.remove(&at) {
             tracing::info!("{} port {} is gone", seen.device, at.number);
@@ -171,12 +168,17 @@ impl Service {
         for id in gone {
             self.resolver.change().remove_endpoint(time(), id, &mut self.driver);
             self.close_queue(id);
-            self.driver.endpoints.remove(&id);
-            if self.driver.cache.forget(id) {
-                self.resolver.change().published_nothing();
-            }
-            self.planned.remove(&id);
+            self.forget_endpoint(id);
         }
+    }
+
+    /// Forgets an endpoint that the machine does not have any more, and whose queue pair is closed.
+    fn forget_endpoint(&mut self, id: EndpointId) {
+        self.driver.endpoints.remove(&id);
+        if self.driver.cache.forget(id) {
+            self.resolver.change().published_nothing();
+        }
+        self.planned.remove(&id);
     }
 
     /// The number of an endpoint, which it keeps while it is there.
