@@ -37,9 +37,11 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// The P_Key that `default` means: the first of the table.
+    /// The P_Key that `default` means: that of the table's first partition, as [`pkey`](Self::pkey) has it, so that a line that names
+    /// this partition by its key is about the same endpoint.
     pub(crate) fn default_pkey(&self) -> Option<Pkey> {
-        self.pkeys.iter().copied().find(|pkey| pkey.0 & 0x7fff != 0)
+        let first = self.pkeys.iter().copied().find(|pkey| pkey.0 & 0x7fff != 0)?;
+        self.pkey(first).map(|(_, pkey)| pkey)
     }
 
     /// The entry of the table that has this key's partition, and its index.
@@ -303,7 +305,7 @@ mod tests {
     #[test]
     fn partition_is_found_with_either_membership_and_the_full_one_first() {
         let seen = seen(&[0, 0x7fff, 0x8012, 0x0012, 0xffff]);
-        assert_eq!(seen.default_pkey(), Some(Pkey(0x7fff)));
+        assert_eq!(seen.default_pkey(), Some(Pkey(0xffff)));
         assert_eq!(seen.pkey(Pkey(0x0012)), Some((2, Pkey(0x8012))));
         assert_eq!(seen.pkey(Pkey(0x7fff)), Some((4, Pkey(0xffff))));
         assert_eq!(seen.pkey(Pkey(0x8013)), None);
