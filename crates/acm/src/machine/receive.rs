@@ -153,7 +153,7 @@ impl Machine {
         let (Some((at, search)), Some(group)) = (search, group) else {
             return self.count(id, |c| c.unsolicited += 1);
         };
-        let (purpose, stage) = (search.purpose, search.stage);
+        let (purpose, stage, sought) = (search.purpose, search.stage, search.holder);
         let What::Address(address) = search.what else {
             return self.count(id, |c| c.unsolicited += 1);
         };
@@ -178,7 +178,10 @@ impl Machine {
             (!cache.is_negative(entry)).then(|| cache.holder(entry).gid)
         });
         match (purpose, before) {
-            (Purpose::Claim(_), Some(gid)) if gid == from.gid => {
+            // Also if it was forgotten meanwhile.
+            (Purpose::Claim(_), before)
+                if before.or(sought.map(|holder| holder.gid)) == Some(from.gid) =>
+            {
                 self.remember_holder(now, id, &hashed, &holder, By::Us, io);
                 self.refuse_claim(at, from.gid, io);
                 self.found(now, at, &holder, io);

@@ -153,8 +153,12 @@ impl Machine {
                     self.endpoints.get(&endpoint).map(|state| state.cache.holder(entry))
                 });
                 self.end_claim(at);
+                let search = self.searches.get(at as usize);
+                let is_wanted = search.is_some_and(|search| search.is_wanted(now));
                 match holder {
                     Some(holder) => self.found(now, at, &holder, io),
+                    // It was forgotten meanwhile.
+                    None if is_wanted => self.ask_anew(now, at, io),
                     None => self.finish(now, at, Err(Failure::NoData), io),
                 }
             }

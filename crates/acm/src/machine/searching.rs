@@ -120,6 +120,17 @@ impl Machine {
         }
     }
 
+    /// A search that administration has answered begins again, of which nothing is known any more.
+    pub(super) fn ask_anew(&mut self, now: Time, at: u32, io: &mut impl Io) {
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
+        (search.holder, search.tries) = (None, 0);
+        let endpoint = search.endpoint;
+        self.enqueue(now, at, io);
+        if let Some(port) = self.endpoints.get(&endpoint).map(|state| state.endpoint.port) {
+            self.pump_routes(now, port, io);
+        }
+    }
+
     /// Whether all others have heard of the endpoint in the first half of what they remember it for.
     pub(super) fn was_told(&self, now: Time, endpoint: EndpointId) -> bool {
         let told = self.endpoints.get(&endpoint).and_then(|state| state.told);

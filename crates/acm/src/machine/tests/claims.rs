@@ -5,7 +5,7 @@ use rdmux_wire::Lid;
 use rdmux_wire::acm::{Datagram, Request};
 
 use super::net::*;
-use crate::{ClaimPolicy, Dest, Options, Peer, Port, RequestId};
+use crate::{ClaimPolicy, Dest, Forget, Options, Peer, Port, RequestId};
 
 /// Three hosts; the last one says that it has the first one's name.
 fn with_a_liar(claims: ClaimPolicy) -> Net {
@@ -120,15 +120,58 @@ fn verified_claim_is_refused_when_the_holder_is_heard() {
     assert_holder_keeps_it(net, id);
     // It is as true when administration was already asked for the other.
     let (mut net, id) = with_a_liar_and_a_client();
-    net.hosts[0].is_cut_off = true;
-    while net.hosts[1].io.questions.is_empty() {
-        net.now = net.hosts[1].machine.poll_timeout().unwrap();
-        net.with(1, |machine, now, io| machine.handle_timeout(now, io));
-    }
-    assert_eq!(net.hosts[1].io.questions[0].1.dgid, gid(2));
-    net.hosts[0].is_cut_off = false;
+    ask_for_the_liar(&mut net);
     claim(&mut net, &peer(0));
     assert_holder_keeps_it(net, id);
+}
+
+/// The holder does not answer until administration is asked for the other.
+fn ask_for_the_liar(net: &mut Net) {
+    net.hosts[1].io.sent.clear();
+    while net.hosts[1].io.questions.is_empty() {
+        net.now = net.hosts[1].machine.poll_timeout().unwrap();
+        net.with(1, |machine, now, io| {
+            machine.handle_timeout(now, io);
+            io.sent.clear();
+        });
+    }
+    assert_eq!(net.hosts[1].io.questions[0].1.dgid, gid(2));
+}
+
+fn forget(net: &mut Net) {
+    net.with(1, |machine, now, io| machine.forget(now, Forget::Address(name(0)), io));
+}
+
+#[test]
+fn verified_claim_is_refused_when_the_holder_answers_after_it_was_forgotten() {
+    let (mut net, id) = with_a_liar_and_a_client();
+    forget(&mut net);
+    assert_holder_keeps_it(net, id);
+}
+
+#[test]
+fn who_waits_gets_a_path_though_the_address_is_forgotten_while_a_claim_is_found_out_about() {
+    for is_there in [true, false] {
+        let (mut net, id) = with_a_liar_and_a_client();
+        ask_for_the_liar(&mut net);
+        forget(&mut net);
+        net.hosts[2].is_cut_off = !is_there;
+        net.run();
+        assert_eq!(net.answer(1, id).unwrap().unwrap().path.dlid, lid(0), "{is_there}");
+        assert_eq!(net.hosts[1].machine.open(), (0, 0));
+    }
+}
+
+#[test]
+fn address_that_is_forgotten_with_a_claim_open_is_asked_for_no_more_if_nobody_waits() {
+    let (mut net, _) = with_a_liar_and_a_client();
+    ask_for_the_liar(&mut net);
+    forget(&mut net);
+    net.with(1, |machine, _, _| machine.remove_client(CLIENT));
+    let sent = net.hosts[1].io.count;
+    net.pass(Duration::from_secs(10));
+    assert_eq!(net.hosts[1].machine.open(), (0, 0));
+    assert_eq!(net.hosts[1].io.count, sent);
 }
 
 #[test]
