@@ -43,10 +43,14 @@ pub(crate) fn run(global: &Global, args: &EnvArgs) -> Result<ExitCode> {
     let devices = args.device.choice()?;
     let (host, options, library) = (global.host_name()?, run::connect_options()?, library::find()?);
     let mut variables = Variables::new(&options, &host, devices, &library)?;
-    if args.view == View::Preload {
-        options.devices(&host)?;
-        let place = view::Place { options: &options, host: &host, devices };
-        view::preload(&place, &library, &mut variables)?;
+    match args.view {
+        View::Preload => {
+            options.devices(&host)?;
+            let place = view::Place { options: &options, host: &host, devices };
+            view::preload(&place, &library, &mut variables)?;
+        }
+        // That of a run around this one may be another host's.
+        View::None => variables.set(view::VARIABLE, ""),
     }
     if args.json {
         let all: BTreeMap<_, _> =

@@ -386,6 +386,24 @@ fn a_run_within_another_sees_its_own_host() {
 }
 
 #[test]
+fn the_environment_of_a_host_within_a_run_of_another_is_that_hosts() {
+    const GID: &str = "/sys/class/infiniband/rdmux_roce0/ports/1/gids/0";
+    let net = Net::new().hosts(&["one", "two"]);
+    let rdmux = env!("CARGO_BIN_EXE_rdmux");
+    for view in ["preload", "none"] {
+        let script = format!("eval \"$('{rdmux}' --host two env --view {view})\"; cat {GID}");
+        let within = ["--host", "one", "run", "--view", "preload", "--", "sh", "-c", &script];
+        let within = net.run(&within);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).env("RDMUX_RUNTIME_DIR", net.path());
+        let alone = shell.output().unwrap();
+        assert_eq!(text(&within.stdout), text(&alone.stdout), "{view}: {}", text(&within.stderr));
+        assert_eq!(within.status.code(), alone.status.code(), "{view}");
+        assert!(view == "none" || alone.status.success(), "{}", text(&alone.stderr));
+    }
+}
+
+#[test]
 fn an_empty_name_of_a_view_redirects_nothing() {
     let net = Net::new().hosts(&["one"]);
     let all = net.ok(&["--host", "one", "env", "--view", "preload", "--json"]);
