@@ -118,7 +118,14 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     if args.peers {
         return peers::run(args);
     }
-    let wanted = args.chosen::<Subject>()?;
+    let mut wanted = args.chosen::<Subject>()?;
+    // A failure for who names it.
+    if args.only.is_empty()
+        && let Err(why) = perftest::require_all()
+    {
+        eprintln!("rdmux: the C library is not measured: {why}");
+        wanted.retain(|subject| *subject != Subject::C);
+    }
     let run::Outcome { figures, missing } = run::measure(&wanted, args.rounds);
     if args.json {
         output::json(&figures)?;

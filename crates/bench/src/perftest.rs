@@ -56,9 +56,9 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Whether there is anything to run.
-pub(super) fn is_installed() -> bool {
-    CASES.iter().all(|case| require(case.program).is_ok())
+/// Says which program is not installed.
+pub(super) fn require_all() -> Result<()> {
+    CASES.iter().try_for_each(|case| require(case.program))
 }
 
 impl Case {

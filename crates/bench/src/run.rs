@@ -254,10 +254,7 @@ impl Bench {
 
     /// perftest's programs on the C library beside the same work through the Rust API.
     fn c_library(&mut self) -> Result<Vec<Figure>> {
-        if !perftest::is_installed() {
-            eprintln!("perftest is not installed: the C library is not measured");
-            return Ok(Vec::new());
-        }
+        perftest::require_all()?;
         let rc = connect(&self.context, &mut self.local, self.local_addr)?;
         let mut figures = Vec::new();
         for case in perftest::CASES {

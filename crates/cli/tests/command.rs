@@ -43,6 +43,11 @@ fn a_bench_without_its_peer_fails_and_names_the_package() {
     let why = |n: usize| missing[n]["why"].as_str().unwrap();
     assert!(why(0).contains("install the Debian package ucx-utils"), "{missing}");
     assert!(why(1).contains("install the Debian package iperf3"), "{missing}");
+    let output = net.command(&["bench", "--only", "c"]).env("PATH", "").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("rdmux: c is missing: ib_send_lat is missing"), "{said}");
+    assert!(said.contains("install the Debian package perftest"), "{said}");
     assert!(net.fails(&["bench", "--peers", "--only", "poll"], 1).contains("choose from send-lat"));
     assert!(net.fails(&["bench", "--only", "udp-bw"], 1).contains("choose from bandwidth"));
 }
