@@ -41,7 +41,7 @@ pub(crate) struct Stage {
     solo: Option<Side>,
     /// Whether that is on a fabric.
     solo_is_plugged: bool,
-    wire: Option<Result<Wire, String>>,
+    wire: Option<Wire>,
     /// Two sides in network namespaces of their own, of each whom a row wanted them of.
     namespaces: Vec<(Whose, [Side; 2])>,
     /// The namespaces of whom are on a fabric of the first one.
@@ -314,25 +314,35 @@ impl Stage {
 
     fn wire(&mut self) -> Result<&Wire, Trouble> {
         if self.wire.is_none() {
-            let made = self.make_wire().map_err(|e| format!("no network namespaces: {e:#}"));
-            self.wire = Some(made);
+            let ends = self.ends(Whose::Ours)?;
+            let mut sides = Vec::new();
+            match self.make_wire(ends, &mut sides) {
+                Ok(wire) => self.wire = Some(wire),
+                Err(e) => {
+                    // The next row begins anew.
+                    for side in &sides {
+                        let _ = side.rdmux(&["host", "down"]);
+                    }
+                    return Err(e.into());
+                }
+            }
         }
-        match self.wire.as_ref() {
-            Some(Ok(wire)) => Ok(wire),
-            Some(Err(why)) => Err(Trouble::NotHere(why.clone())),
-            None => Err(anyhow::anyhow!("no wire").into()),
-        }
+        Ok(self.wire.as_ref().context("no wire")?)
     }
 
-    fn make_wire(&mut self) -> Result<Wire> {
-        let ends = namespace::wire(&self.logs, Whose::Ours)?;
-        let mut sides = Vec::new();
+    /// Two namespaces with a wire between them.
+    fn ends(&self, whose: Whose) -> Result<[namespace::Held; 2], Trouble> {
+        namespace::wire(&self.logs, whose)
+            .map_err(|e| Trouble::NotHere(format!("no network namespaces: {e:#}")))
+    }
+
+    /// Starts the default hosts at both ends, which are `sides` then.
+    fn make_wire(&mut self, ends: [namespace::Held; 2], sides: &mut Vec<Side>) -> Result<Wire> {
         for (name, end) in ["left", "right"].into_iter().zip(ends) {
             sides.push(Side::default_host(&self.work, name, end.enter(), false)?);
             self._holders.push(end.into_process());
         }
-        let [left, right] =
-            <[Side; 2]>::try_from(sides).map_err(|_| anyhow::anyhow!("two ends"))?;
+        let [left, right] = &sides[..] else { bail!("two ends") };
         let at = |[l, r]: [&str; 2]| Ok::<_, anyhow::Error>([left.at(l)?, right.at(r)?]);
         Ok(Wire { v4: at(namespace::V4)?, v6: at(namespace::V6)? })
     }
@@ -343,8 +353,7 @@ impl Stage {
         if let Some((_, sides)) = self.namespaces.iter().find(|(of, _)| *of == whose) {
             return Ok(sides.clone());
         }
-        let ends = namespace::wire(&self.logs, whose)
-            .map_err(|e| Trouble::NotHere(format!("no network namespaces: {e:#}")))?;
+        let ends = self.ends(whose)?;
         // A plain user's are where that one finds them without any variable.
         let runtime = match whose {
             Whose::Ours => Some(self.work.join("usual")),
@@ -389,7 +398,7 @@ impl Stage {
     }
 
     fn sides(&self) -> impl Iterator<Item = &Side> {
-        let wire = self.wire.iter().flatten().flat_map(|w| &w.v4);
+        let wire = self.wire.iter().flat_map(|w| &w.v4);
         let namespaces = self.namespaces.iter().flat_map(|(_, sides)| sides);
         let virtuals = self.pair.iter().chain(&self.subnet).chain(&self.managed).chain(&self.ports);
         let virtuals = virtuals.flatten();
@@ -535,5 +544,43 @@ impl Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::{Stage, Whose, namespace, side};
+    use crate::exchange::Exchange;
+    use crate::row::{Row, Trouble, Way};
+
+    #[test]
+    fn a_host_in_a_namespace_that_does_not_come_up_is_a_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in side::FILES {
+            let file = dir.path().join(file);
+            fs::write(&file, "#!/bin/sh\necho no host >&2\nexit 1\n").unwrap();
+            fs::set_permissions(file, Permissions::from_mode(0o755)).unwrap();
+        }
+        let logs = dir.path().join("logs");
+        let mut stage = Stage::new(&dir.path().join("rdmux"), &logs).unwrap();
+        for (way, whose) in [
+            (Way::Wire4, Whose::Ours),
+            (Way::Wire6, Whose::Ours),
+            (Way::Namespaces, Whose::Ours),
+            (Way::UserNamespaces, Whose::PlainUsers),
+        ] {
+            if let Err(e) = namespace::wire(&logs, whose) {
+                println!("SKIPPED: {way}: no network namespaces: {e:#}");
+                continue;
+            }
+            let [row] = &Row::each(&[way], &Exchange::new("rping"))[..] else { panic!("a row") };
+            match stage.scene(row).unwrap_err() {
+                Trouble::Failed(e) => assert!(format!("{e:#}").ends_with("no host"), "{e:#}"),
+                Trouble::NotHere(why) => panic!("{way} is skipped: {why}"),
+            }
+        }
     }
 }

@@ -13,7 +13,8 @@ use super::Whose;
 use crate::row::Device;
 
 /// Our programs, the C library, and the one that shows the device where namespaces are forbidden.
-const FILES: [&str; 5] = ["rdmux", "ib_acm", "ib_acme", "librdmux_capi.so", "librdmux_view.so"];
+pub(super) const FILES: [&str; 5] =
+    ["rdmux", "ib_acm", "ib_acme", "librdmux_capi.so", "librdmux_view.so"];
 
 /// The user and group `nobody`.
 const NOBODY: u32 = 65534;
