@@ -1,8 +1,9 @@
 //! `verbs_peer` (C, on the kernel's driver) against `verbs-peer` (on the crate `rdmux`).
 
 use std::collections::BTreeMap;
+use std::process::ExitStatus;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 
 use super::{Asks, Check, Guest, Outcome};
 use crate::exchange::LOST_ANSWER;
@@ -35,19 +36,28 @@ fn was_lost(outcome: &Outcome) -> bool {
     outcome.as_ref().is_err_and(|e| e.to_string().starts_with(LOST_ANSWER))
 }
 
-/// What the client says of a test.
-fn outcome(result: &Result<(String, String)>, test: &str) -> Outcome {
+/// What the client said, and how it ended.
+type Said = (String, Result<ExitStatus>);
+
+/// What the client says of a test. It must have ended as it does after what it said of all.
+fn outcome(result: &Result<Said>, test: &str) -> Outcome {
     let (said, ended) = result.as_ref().map_err(|e| anyhow!("{e:#}"))?;
+    let how = match ended {
+        Ok(status) => format!("ended with {status}"),
+        Err(e) => format!("{e:#}"),
+    };
     if said.lines().any(|l| l.strip_prefix("ok ") == Some(test)) {
+        let any_failed = said.lines().any(|l| l.starts_with("FAILED "));
+        let code = ended.as_ref().ok().and_then(ExitStatus::code);
+        ensure!(code == Some(any_failed.into()), "it passed, but the client {how}");
         return Ok(());
     }
     let failed = format!("FAILED {test}: ");
     let why = said.lines().find_map(|l| l.strip_prefix(&failed));
-    Err(why.map_or_else(|| anyhow!("no result; the client {ended}"), |w| anyhow!("{w}")))
+    Err(why.map_or_else(|| anyhow!("no result; the client {how}"), |w| anyhow!("{w}")))
 }
 
-/// What the client said and how it ended.
-fn converse(guest: &Guest, check: &Check, tests: &[&str]) -> Result<(String, String)> {
+fn converse(guest: &Guest, check: &Check, tests: &[&str]) -> Result<Said> {
     let port = guest.port().to_string();
     let to = check.asks.server().address(check.family);
     let (server, client) = match check.asks {
@@ -58,9 +68,40 @@ fn converse(guest: &Guest, check: &Check, tests: &[&str]) -> Result<(String, Str
     server.says("serving", guest.timeout())?;
     let args = [&["run", to, &port], tests].concat();
     let mut client = guest.start(check.asks.client(), client, &args)?;
-    let ended = match client.finish(guest.timeout() * 3) {
-        Ok(status) => format!("ended with {status}"),
-        Err(e) => format!("{e:#}"),
-    };
+    let ended = client.finish(guest.timeout() * 3);
     Ok((client.output(), ended))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    use anyhow::anyhow;
+
+    use super::{Said, outcome};
+
+    fn said(text: &str, status: i32) -> anyhow::Result<Said> {
+        Ok((text.to_owned(), Ok(ExitStatus::from_raw(status))))
+    }
+
+    #[test]
+    fn a_client_must_end_as_it_does_after_what_it_said() {
+        const FAILURE: i32 = 1 << 8;
+        const SIGSEGV: i32 = 11;
+        let good = "$ verbs-peer\nok rc/send\nok rc/read\n";
+        let bad = "$ verbs-peer\nok rc/send\nFAILED rc/read: no completion\n";
+        assert!(outcome(&said(good, 0), "rc/send").is_ok());
+        assert!(outcome(&said(bad, FAILURE), "rc/send").is_ok());
+        let e = outcome(&said(bad, FAILURE), "rc/read").unwrap_err().to_string();
+        assert_eq!(e, "no completion");
+        for (text, status) in [(good, FAILURE), (good, SIGSEGV), (bad, 0), (bad, SIGSEGV)] {
+            let e = outcome(&said(text, status), "rc/send").unwrap_err().to_string();
+            assert!(e.starts_with("it passed, but the client ended with "), "{e}");
+        }
+        let endless = Ok((good.to_owned(), Err(anyhow!("verbs-peer did not end"))));
+        assert!(outcome(&endless, "rc/send").is_err());
+        let e = outcome(&said(good, 0), "rc/write").unwrap_err().to_string();
+        assert_eq!(e, "no result; the client ended with exit status: 0");
+    }
 }
