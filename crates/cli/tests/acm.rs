@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::Net;
-use common::acm::{LONG, QUICK, Service, command, fabric, name, places, resolve};
+use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places, resolve};
 use rdmux_acm_client::{Client, Target};
 use rdmux_wire::acm::Address;
 use rustix::process::{Pid, Signal, kill_process};
@@ -103,6 +103,19 @@ fn service_that_was_killed_is_replaced_and_a_second_one_is_refused() {
     let mut again = again;
     assert!(again.child.wait().unwrap().success());
     assert!(!places.socket().exists() && !places.paths().exists());
+}
+
+#[test]
+fn service_in_a_pid_namespace_serves_programs_outside_of_it() {
+    let Some(mut inside) = rdmux_testing::in_pid_namespace() else { return };
+    let net = fabric();
+    inside.args([env!("CARGO_BIN_EXE_ib_acm"), "--host", "a"]);
+    configure(&mut inside, &net);
+    let a = Service::start_by(inside, places(&net, "a"), QUICK);
+    let _b = Service::start(&net, "b", QUICK);
+    let found = resolve(&a.client(), Some(name("a")), name("b"));
+    // Programs outside see what it shares, too.
+    assert_eq!(a.client().cached(Some(&name("a")), &name("b")).unwrap().paths, found.paths);
 }
 
 #[test]

@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::env;
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -13,7 +16,7 @@ use common::traffic::{Burst, Host};
 use rdmux_fabric::client::{Attachment, ConnectOptions, admin};
 use rdmux_fabric::proto::{AttachmentRequest, Greeting, NodeRef, PortRef, Reply, Role, RowEntry};
 use rdmux_fabric::server::{ManagerSetup, Server, ServerOptions, Setup};
-use rdmux_fabric::{Config, FabricDir, FabricError, bridge};
+use rdmux_fabric::{Config, FabricDir, FabricError, FabricName, bridge};
 use rdmux_runtime::{UserDir, socket};
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::LinearForwardingTable;
@@ -43,12 +46,8 @@ fn join(fabric: &Fabric, idle_exit: Option<Duration>) -> Joined {
 }
 
 fn join_for(fabric: &Fabric, idle_exit: Option<Duration>, config: Config) -> Joined {
-    let status = admin::status(&fabric.options, &fabric.name).unwrap();
-    let at: SocketAddr = status.listen.unwrap().parse().unwrap();
-    let here = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
-    let user = UserDir::at(fabric.tmp().join("other")).unwrap();
+    let (at, user) = other_machine(fabric);
     let there = FabricDir::open(&user, &fabric.name).unwrap();
-    bridge::keep_secret(&there, &std::fs::read(here.secret()).unwrap()).unwrap();
     let mut options = ServerOptions::new(fabric.name.clone(), user.clone());
     (options.idle_exit, options.config) = (idle_exit, config);
     let client = bridge::Client::open(at, &there, options).unwrap();
@@ -56,6 +55,16 @@ fn join_for(fabric: &Fabric, idle_exit: Option<Duration>, config: Config) -> Joi
     let config = Config::default();
     let options = ConnectOptions { user, config, embedded: true, program: None };
     Joined { options, running: Some(running) }
+}
+
+/// Where the fabric listens, and the directory of a machine that has its secret.
+fn other_machine(fabric: &Fabric) -> (SocketAddr, UserDir) {
+    let status = admin::status(&fabric.options, &fabric.name).unwrap();
+    let here = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let user = UserDir::at(fabric.tmp().join("other")).unwrap();
+    let there = FabricDir::open(&user, &fabric.name).unwrap();
+    bridge::keep_secret(&there, &std::fs::read(here.secret()).unwrap()).unwrap();
+    (status.listen.unwrap().parse().unwrap(), user)
 }
 
 fn attach(joined: &Joined, fabric: &Fabric) -> Attachment {
@@ -92,6 +101,43 @@ fn clients_of_a_bridge_end_with_it_and_the_fabric_notices() {
         thread::yield_now();
     }
     assert_eq!(host.refresh().unwrap_err().errno(), 5);
+}
+
+/// Where the fabric of a bridge in another process listens, and the directory of the bridge's machine.
+const AT: &str = "RDMUX_TEST_AT";
+const DIR: &str = "RDMUX_TEST_DIR";
+
+/// Not a test, but a bridge in a process of its own.
+#[test]
+fn role() {
+    let (Ok(at), Ok(dir)) = (env::var(AT), env::var(DIR)) else { return };
+    let (user, name) = (UserDir::at(dir).unwrap(), FabricName::default());
+    let there = FabricDir::open(&user, &name).unwrap();
+    let options = ServerOptions::new(name, user);
+    let client = bridge::Client::open(at.parse().unwrap(), &there, options).unwrap();
+    println!("\nSAYS ready");
+    client.run().unwrap();
+}
+
+#[test]
+fn a_bridge_in_a_pid_namespace_serves_hosts_outside_of_it() {
+    let Some(mut inside) = rdmux_testing::in_pid_namespace() else { return };
+    let fabric = listening();
+    let (at, user) = other_machine(&fabric);
+    inside.arg(env::current_exe().unwrap()).args(["--exact", "role", "--nocapture"]);
+    inside.env(AT, at.to_string()).env(DIR, user.path());
+    let mut bridge = inside.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(bridge.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "SAYS ready"), "{:?}", bridge.wait());
+    let config = Config::default();
+    let options = ConnectOptions { user, config, embedded: false, program: None };
+    let mut host = Attachment::open(&options, &fabric.name, "far", Guid(0xfa)).unwrap().0;
+    host.refresh().unwrap();
+    let attached = admin::status(&options, &fabric.name).unwrap().attached;
+    assert_eq!(attached.iter().map(|host| &host.host).collect::<Vec<_>>(), ["far"]);
+    admin::down(&options, &fabric.name).unwrap();
+    lines.for_each(drop);
+    assert!(bridge.wait().unwrap().success());
 }
 
 /// A fabric with a manager that listens, and a bridge to it.

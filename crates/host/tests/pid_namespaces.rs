@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use common::{Host, connect_qp};
 use rdmux_host::client::admin;
 use rdmux_host::{Config, ConnectOptions, HostName, RuntimeDir};
+use rdmux_testing::in_pid_namespace;
 use rdmux_testing::qp::connected_to;
 use rdmux_transport::attr::{QpCaps, QpType};
 use rdmux_verbs::control::DeviceKind;
@@ -20,21 +21,6 @@ use rdmux_verbs::{Cq, Device, Pd, Qp, QpInit, Xrcd, XrcdFlags};
 /// Which role the process inside has, and the folder of the host outside.
 const ROLE: &str = "RDMUX_TEST_ROLE";
 const DIR: &str = "RDMUX_TEST_DIR";
-
-/// A command in a user namespace with a PID namespace of its own; none if there can be none.
-fn inside() -> Option<Command> {
-    let new = || {
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--pid", "--fork", "--"]);
-        command
-    };
-    let tried = new().arg("true").output();
-    let possible = tried.is_ok_and(|out| out.status.success());
-    if !possible {
-        println!("SKIPPED: no PID namespace");
-    }
-    possible.then(new)
-}
 
 /// This program in a role, which says something, and lives until it is waited for.
 struct Role {
@@ -116,7 +102,7 @@ fn use_and_end(dir: &Path) -> Vec<i32> {
 
 #[test]
 fn a_service_serves_clients_that_the_kernel_does_not_show_it() {
-    let Some(command) = inside() else { return };
+    let Some(command) = in_pid_namespace() else { return };
     let service = Role::start(command, "service", Path::new(""));
     assert_eq!(use_and_end(Path::new(&service.said)), [0, 0]);
     service.end();
@@ -124,7 +110,7 @@ fn a_service_serves_clients_that_the_kernel_does_not_show_it() {
 
 #[test]
 fn a_client_uses_a_service_that_the_kernel_does_not_show_it() {
-    let Some(command) = inside() else { return };
+    let Some(command) = in_pid_namespace() else { return };
     let host = Host::start();
     let client = Role::start(command, "client", host.dir.path());
     assert_eq!(client.said, "done");
