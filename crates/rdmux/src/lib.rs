@@ -44,8 +44,8 @@
 //! rules:
 //!
 //! - A region ([`Mr`]) owns its bytes and lends no reference to them: they are copied in and out,
-//!   word by word, each word atomically. A copy that races with a peer is a mixture of old and new;
-//!   nothing worse follows from it. A completion tells when bytes are whole.
+//!   as the device copies them, outside of the language's memory model. A copy that races with a peer or
+//!   another thread is a mixture of old and new; nothing worse follows from it. A completion tells when bytes are whole.
 //! - Work requests name memory by key, address and length ([`Sge`], [`RemoteMr`]), values that may
 //!   outlive the region. Every access by the device looks the key up in the table of regions and
 //!   checks range, rights and protection domain, *each time*. A region that was dropped, or a

@@ -83,7 +83,7 @@ impl Pd {
     fn register_shared(&self, bytes: Shared, access: Access) -> Result<Mr> {
         let init = verbs::MrInit::own(bytes.as_ptr(), bytes.len(), access);
         // SAFETY: `bytes` stays until after the region is dropped (the order of `Region`'s fields),
-        // is writable, and is only touched atomically.
+        // is writable, and no Rust reference covers it.
         let registered = unsafe { verbs::Mr::register(&self.verbs, init) };
         let region = registered.on(format_args!("{} bytes of memory", bytes.len()), "register")?;
         Ok(Mr(Arc::new(Region { region, bytes })))
@@ -161,21 +161,21 @@ impl Mr {
     /// Copies out.
     ///
     /// # Panics
-    /// If the range leaves the region.
+    /// If the range leaves the region, or memory that was [registered raw](Pd::register_raw) is not there.
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.0.bytes.read(at, into);
     }
     /// Copies in.
     ///
     /// # Panics
-    /// If the range leaves the region.
+    /// As for [`read`](Self::read).
     pub fn write(&self, at: usize, bytes: &[u8]) {
         self.0.bytes.write(at, bytes);
     }
     /// Copies a part out into a vector.
     ///
     /// # Panics
-    /// If the range leaves the region.
+    /// As for [`read`](Self::read).
     pub fn to_vec(&self, range: impl RangeBounds<usize>) -> Vec<u8> {
         let (start, len) = self.resolve(range);
         let mut copy = vec![0; len];

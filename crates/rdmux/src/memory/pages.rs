@@ -3,9 +3,10 @@
 //! # Safety
 //!
 //! A [`Shared`] owns `len` bytes at `start` until it is dropped and never hands out a reference to
-//! them. Peers may write them while we read. Therefore every access here is an atomic one of eight
-//! aligned bytes or of a single byte, relaxed: a torn *message* is possible and documented, a data
-//! race in the sense of the language is not.
+//! them. Peers and other threads may write them while we read. So bytes are copied by
+//! [`guarded`], as the engine copies them: by routines in assembly, or by the operating system. A copy may hold a mixture
+//! of old and new. The only accesses of the language's own are atomic ones of eight aligned bytes
+//! ([`Shared::atomic`]); those never overlap in part.
 
 #![expect(unsafe_code, reason = "bytes without a reference to them")]
 
@@ -13,8 +14,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
+use rdmux_link::guarded::{self, Unmapped};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Where a page begins; also the alignment that lets any atomic be used.
@@ -43,7 +45,7 @@ pub(crate) struct Shared {
     owner: Owner,
 }
 
-// SAFETY: every access is atomic, and the memory belongs to no thread.
+// SAFETY: every access may race with others, and the memory belongs to no thread.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -105,65 +107,29 @@ impl Shared {
         at..end.unwrap_or_else(|| panic!("{len} bytes at {at} leave a region of {}", self.len))
     }
 
-    fn byte(&self, i: usize) -> &AtomicU8 {
-        debug_assert!(i < self.len, "checked by the caller");
-        // SAFETY: inside the allocation (callers check), any alignment is right for a byte, and all
-        // accesses of the whole module are atomic.
-        unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(i)) }
-    }
-
-    fn word(&self, i: usize) -> &AtomicU64 {
-        debug_assert!(i + 8 <= self.len, "checked by the caller");
-        // SAFETY: inside the allocation and aligned (callers check both).
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(i).cast()) }
-    }
-
-    /// Splits a range into bytes before the first aligned word, whole words, and the rest.
-    fn words(&self, r: &Range<usize>) -> (usize, usize) {
-        let misaligned = (self.start.as_ptr() as usize + r.start) % 8;
-        let head = ((8 - misaligned) % 8).min(r.len());
-        (r.start + head, r.start + head + (r.len() - head) / 8 * 8)
-    }
-
     /// Copies out.
     ///
     /// # Panics
-    /// If the range leaves the memory.
+    /// If the range leaves the memory, or if what the caller keeps is not there.
     pub(crate) fn read(&self, at: usize, to: &mut [u8]) {
         let r = self.check(at, to.len());
-        let (first, last) = self.words(&r);
-        let (head, rest) = to.split_at_mut(first - r.start);
-        let (body, tail) = rest.split_at_mut(last - first);
-        for (i, b) in head.iter_mut().enumerate() {
-            *b = self.byte(r.start + i).load(Ordering::Relaxed);
-        }
-        for (i, w) in body.chunks_exact_mut(8).enumerate() {
-            w.copy_from_slice(&self.word(first + 8 * i).load(Ordering::Relaxed).to_ne_bytes());
-        }
-        for (i, b) in tail.iter_mut().enumerate() {
-            *b = self.byte(last + i).load(Ordering::Relaxed);
-        }
+        let copied = guarded::read(self.start.as_ptr().wrapping_add(r.start), to);
+        copied.unwrap_or_else(|e| self.is_gone(e));
     }
 
     /// Copies in.
     ///
     /// # Panics
-    /// If the range leaves the memory.
+    /// As [`read`](Self::read).
     pub(crate) fn write(&self, at: usize, from: &[u8]) {
         let r = self.check(at, from.len());
-        let (first, last) = self.words(&r);
-        let (head, rest) = from.split_at(first - r.start);
-        let (body, tail) = rest.split_at(last - first);
-        for (i, b) in head.iter().enumerate() {
-            self.byte(r.start + i).store(*b, Ordering::Relaxed);
-        }
-        for (i, w) in body.chunks_exact(8).enumerate() {
-            let word = u64::from_ne_bytes(w.try_into().expect("chunks of eight"));
-            self.word(first + 8 * i).store(word, Ordering::Relaxed);
-        }
-        for (i, b) in tail.iter().enumerate() {
-            self.byte(last + i).store(*b, Ordering::Relaxed);
-        }
+        // SAFETY: inside the memory, which is ours, and to which there are no references.
+        let copied = unsafe { guarded::write(self.start.as_ptr().wrapping_add(r.start), from) };
+        copied.unwrap_or_else(|e| self.is_gone(e));
+    }
+
+    fn is_gone(&self, e: Unmapped) -> ! {
+        panic!("{} registered bytes at {:p}: {e}", self.len, self.start)
     }
 
     /// The eight aligned bytes at `at` as one atomic variable, in the host's byte order.
@@ -172,11 +138,10 @@ impl Shared {
     /// If they leave the memory or are not aligned.
     pub(crate) fn atomic(&self, at: usize) -> &AtomicU64 {
         let r = self.check(at, 8);
-        assert!(
-            (self.start.as_ptr() as usize + r.start).is_multiple_of(8),
-            "an atomic at {at} is not aligned"
-        );
-        self.word(r.start)
+        let cell: *mut u64 = self.start.as_ptr().wrapping_add(r.start).cast();
+        assert!(cell.is_aligned(), "an atomic at {at} is not aligned");
+        // SAFETY: inside the memory and aligned, and all other accesses to it are of this kind or by `guarded`.
+        unsafe { AtomicU64::from_ptr(cell) }
     }
 }
 
@@ -209,6 +174,8 @@ fn map(len: usize) -> Option<NonNull<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::mm::{MprotectFlags, mprotect};
+
     use super::*;
 
     #[test]
@@ -247,6 +214,18 @@ mod tests {
         let p = v.as_ptr();
         let back = Shared::from_vec(v).into_vec();
         assert_eq!((back.as_ptr(), &back[..]), (p, &[1, 2, 3][..]));
+    }
+
+    #[test]
+    #[should_panic(expected = "the memory is not mapped")]
+    fn memory_that_its_owner_took_away_is_named() {
+        let start = map(PAGE).unwrap();
+        // SAFETY: that it is not readable any more is what is tested.
+        let m = unsafe { Shared::borrowed(start, PAGE) };
+        m.write(0, b"there");
+        // SAFETY: nobody else knows the mapping.
+        unsafe { mprotect(start.as_ptr().cast(), PAGE, MprotectFlags::empty()) }.unwrap();
+        m.read(0, &mut [0; 5]);
     }
 
     #[test]
