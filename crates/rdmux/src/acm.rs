@@ -171,10 +171,11 @@ impl Acm {
         let source = self.inner.waiter.source();
         let asked = Asked { source, id: source.lock().start(query, self.timeout) };
         loop {
+            let look = self.inner.waiter.look();
             if let Some(reply) = source.lock().take(asked.id) {
                 return reply.on(self, "answer");
             }
-            self.inner.waiter.ready().await.on(self, "be waited for")?;
+            look.ready().await.on(self, "be waited for")?;
         }
     }
 }

@@ -332,13 +332,14 @@ impl Context {
     pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>> {
         let deadline = Deadline::after(timeout);
         loop {
+            let look = self.0.events.look();
             if let Some(event) = self.device().try_get_async_event() {
                 return Ok(Some(AsyncEvent::from(&event)));
             }
             if deadline.has_passed() {
                 return Ok(None);
             }
-            self.0.events.wait(deadline).on(self, "wait for an event")?;
+            look.wait(deadline).on(self, "wait for an event")?;
         }
     }
 
@@ -349,10 +350,11 @@ impl Context {
     #[cfg(feature = "tokio")]
     pub async fn next_event_async(&self) -> Result<AsyncEvent> {
         loop {
+            let look = self.0.events.look();
             if let Some(event) = self.device().try_get_async_event() {
                 return Ok(AsyncEvent::from(&event));
             }
-            self.0.events.ready().await.on(self, "wait for an event")?;
+            look.ready().await.on(self, "wait for an event")?;
         }
     }
 }

@@ -58,9 +58,10 @@ impl Cq {
     pub fn wait(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize> {
         let deadline = Deadline::after(timeout);
         loop {
+            let look = self.0.waiter.look();
             match self.poll_or_arm(out)? {
                 0 if deadline.has_passed() => return Ok(0),
-                0 => self.0.waiter.wait(deadline).on(self, "wait")?,
+                0 => look.wait(deadline).on(self, "wait")?,
                 n => return Ok(n),
             }
         }
@@ -85,8 +86,9 @@ impl Cq {
     #[cfg(feature = "tokio")]
     pub async fn wait_async(&self, out: &mut [Completion]) -> Result<usize> {
         loop {
+            let look = self.0.waiter.look();
             match self.poll_or_arm(out)? {
-                0 => self.0.waiter.ready().await.on(self, "wait")?,
+                0 => look.ready().await.on(self, "wait")?,
                 n => return Ok(n),
             }
         }
@@ -103,8 +105,19 @@ impl Cq {
         if n > 0 || out.is_empty() {
             return Ok(n);
         }
-        self.arm(false)?;
-        Ok(self.poll(out))
+        self.arm_and_poll(out)
+    }
+
+    /// What follows a look that found nothing. Others may wait for an event that this takes: if completions are left, they
+    /// get another.
+    fn arm_and_poll(&self, out: &mut [Completion]) -> Result<usize> {
+        let was_told = self.drain_events();
+        self.0.cq.req_notify(false).on(self, "ask for an event")?;
+        let n = self.poll(out);
+        if was_told && n == out.len() {
+            self.0.cq.announce_rest();
+        }
+        Ok(n)
     }
 
     /// Makes the queue's descriptor readable after the next completion, or only after the next one
@@ -123,10 +136,14 @@ impl Cq {
         &self.0.waiter
     }
 
-    fn drain_events(&self) {
+    /// Whether there were any.
+    fn drain_events(&self) -> bool {
+        let mut any = false;
         while let Some(cq) = self.0.waiter.source().try_get_event() {
             cq.ack_events(1);
+            any = true;
         }
+        any
     }
 
     /// Changes how many completions fit.
@@ -177,5 +194,32 @@ pub fn ok(completion: Completion) -> Result<Completion> {
             "complete",
             Cause::Completion(status),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::QpType;
+
+    #[test]
+    fn who_waits_is_told_of_what_others_leave() {
+        let host = Context::builder().embedded().open().unwrap();
+        let cq = host.cq(8).unwrap();
+        let qp = host.pd().qp(QpType::Rc).cq(&cq).build().unwrap();
+        qp.fail().unwrap();
+        let mut one = [EMPTY];
+
+        // One thread waits from here on.
+        assert_eq!(cq.poll_or_arm(&mut one).unwrap(), 0);
+        // Another finds nothing, and a third takes the first of what comes then.
+        assert_eq!(cq.poll(&mut one), 0);
+        (0..3).for_each(|wr_id| qp.post_recv(wr_id, &[]).unwrap());
+        assert_eq!(cq.poll(&mut one), 1);
+        assert_eq!(cq.arm_and_poll(&mut one).unwrap(), 1);
+        assert_eq!(poll(&mut [PollFd::new(&cq, PollFlags::IN)], Some(&Timespec::default())), Ok(1));
+        assert_eq!(cq.poll(&mut one), 1);
     }
 }

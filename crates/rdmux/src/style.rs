@@ -12,19 +12,19 @@ use std::io;
 
 #[cfg(feature = "tokio")]
 use crate::wait::in_runtime;
-use crate::wait::{Deadline, Waiter, wait_any};
+use crate::wait::{Deadline, Look, wait_any};
 
 /// How to wait.
 pub(crate) trait Style {
     /// Waits until one of two descriptors may have become readable, or the time has passed.
     async fn either<A: AsFd, B: AsFd>(
-        a: &Waiter<A>,
-        b: &Waiter<B>,
+        a: Look<'_, A>,
+        b: Look<'_, B>,
         deadline: Deadline,
     ) -> io::Result<()>;
 
     /// Waits until a descriptor may have become readable, or the time has passed.
-    async fn one<A: AsFd>(a: &Waiter<A>, deadline: Deadline) -> io::Result<()>;
+    async fn one<A: AsFd>(a: Look<'_, A>, deadline: Deadline) -> io::Result<()>;
 }
 
 /// The calling thread sleeps.
@@ -32,13 +32,13 @@ pub(crate) struct Blocking;
 
 impl Style for Blocking {
     async fn either<A: AsFd, B: AsFd>(
-        a: &Waiter<A>,
-        b: &Waiter<B>,
+        a: Look<'_, A>,
+        b: Look<'_, B>,
         deadline: Deadline,
     ) -> io::Result<()> {
         wait_any(&[a.source().as_fd(), b.source().as_fd()], deadline)
     }
-    async fn one<A: AsFd>(a: &Waiter<A>, deadline: Deadline) -> io::Result<()> {
+    async fn one<A: AsFd>(a: Look<'_, A>, deadline: Deadline) -> io::Result<()> {
         a.wait(deadline)
     }
 }
@@ -58,8 +58,8 @@ pub(crate) struct Tokio;
 #[cfg(feature = "tokio")]
 impl Style for Tokio {
     async fn either<A: AsFd, B: AsFd>(
-        a: &Waiter<A>,
-        b: &Waiter<B>,
+        a: Look<'_, A>,
+        b: Look<'_, B>,
         deadline: Deadline,
     ) -> io::Result<()> {
         let (mut a, mut b) = (pin!(a.ready()), pin!(b.ready()));
@@ -69,7 +69,7 @@ impl Style for Tokio {
         });
         until(deadline, first).await
     }
-    async fn one<A: AsFd>(a: &Waiter<A>, deadline: Deadline) -> io::Result<()> {
+    async fn one<A: AsFd>(a: Look<'_, A>, deadline: Deadline) -> io::Result<()> {
         until(deadline, a.ready()).await
     }
 }

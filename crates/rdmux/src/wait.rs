@@ -43,11 +43,25 @@ pub(crate) fn wait_any(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result
     }
 }
 
-/// Something with a descriptor, and how to wait for it in either style.
+/// Something with a descriptor, and how to wait for it in either style. Any number of threads and tasks may.
 pub(crate) struct Waiter<F: AsFd> {
     #[cfg(feature = "tokio")]
     registered: std::sync::Mutex<Option<Registered>>,
+    /// How often a task has cleared what the runtime knows of the descriptor.
+    #[cfg(feature = "tokio")]
+    clears: std::sync::atomic::AtomicUsize,
     source: F,
+}
+
+/// When somebody began to look at a source. It is taken before the look, and waited by if that found nothing.
+///
+/// The runtime tells of a descriptor once, and the first task that is woken clears that for all. A task that
+/// had begun to look before, and has not waited yet, may have missed what was told of; so it does not wait.
+#[must_use = "what was looked for and not found is waited for by this"]
+pub(crate) struct Look<'a, F: AsFd> {
+    waiter: &'a Waiter<F>,
+    #[cfg(feature = "tokio")]
+    clears: usize,
 }
 
 /// A duplicate of the descriptor in the reactor of a runtime.
@@ -65,6 +79,8 @@ impl<F: AsFd> Waiter<F> {
         Self {
             #[cfg(feature = "tokio")]
             registered: std::sync::Mutex::default(),
+            #[cfg(feature = "tokio")]
+            clears: std::sync::atomic::AtomicUsize::default(),
             source,
         }
     }
@@ -74,18 +90,13 @@ impl<F: AsFd> Waiter<F> {
         &self.source
     }
 
-    /// Sleeps until it is readable or the time has passed.
-    pub(crate) fn wait(&self, deadline: Deadline) -> io::Result<()> {
-        wait_any(&[self.source.as_fd()], deadline)
-    }
-
-    /// Waits until it may have become readable since the last time. The first use binds it to the
-    /// current runtime. Look at the source again afterwards, until it has nothing.
-    #[cfg(feature = "tokio")]
-    pub(crate) async fn ready(&self) -> io::Result<()> {
-        let registered = self.registered()?;
-        registered.readable().await?.clear_ready();
-        Ok(())
+    /// To be called before each look at the source that may be followed by a wait.
+    pub(crate) fn look(&self) -> Look<'_, F> {
+        Look {
+            waiter: self,
+            #[cfg(feature = "tokio")]
+            clears: self.clears.load(std::sync::atomic::Ordering::Acquire),
+        }
     }
 
     #[cfg(feature = "tokio")]
@@ -105,6 +116,47 @@ impl<F: AsFd> Waiter<F> {
     }
 }
 
+impl<F: AsFd> Look<'_, F> {
+    /// What is waited for.
+    pub(crate) fn source(&self) -> &F {
+        &self.waiter.source
+    }
+
+    /// Sleeps until it is readable or the time has passed.
+    pub(crate) fn wait(self, deadline: Deadline) -> io::Result<()> {
+        wait_any(&[self.source().as_fd()], deadline)
+    }
+
+    /// Waits until it may have become readable since the look began. The first use binds it to the current
+    /// runtime. Look at the source again afterwards.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn ready(self) -> io::Result<()> {
+        use std::sync::atomic::Ordering;
+        use std::task::Poll;
+
+        let registered = self.waiter.registered()?;
+        let mut readable = std::pin::pin!(registered.readable());
+        std::future::poll_fn(|cx| match readable.as_mut().poll(cx) {
+            Poll::Ready(Err(e)) => Poll::Ready(Err(e)),
+            Poll::Ready(Ok(mut guard)) => {
+                // Empty if another task has cleared it since it woke this one.
+                if !guard.ready().is_empty() {
+                    // Counted before: who finds it cleared finds it counted, too.
+                    self.waiter.clears.fetch_add(1, Ordering::AcqRel);
+                    guard.clear_ready();
+                }
+                Poll::Ready(Ok(()))
+            }
+            // In the list of those who are woken by now, so that nothing is cleared from here on without waking it.
+            Poll::Pending if self.waiter.clears.load(Ordering::Acquire) != self.clears => {
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,9 +168,46 @@ mod tests {
         let (a, mut b) = UnixStream::pair().unwrap();
         let waiter = Waiter::new(a);
         let deadline = Deadline::after(Some(Duration::from_millis(1)));
-        waiter.wait(deadline).unwrap();
+        waiter.look().wait(deadline).unwrap();
         assert!(deadline.has_passed());
         b.write_all(&[1]).unwrap();
-        waiter.wait(Deadline::after(None)).unwrap();
+        waiter.look().wait(Deadline::after(None)).unwrap();
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn who_looked_before_another_cleared_looks_again() {
+        let (a, mut b) = UnixStream::pair().unwrap();
+        let waiter = Waiter::new(a);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (first, second, third) = (waiter.look(), waiter.look(), waiter.look());
+            b.write_all(&[1, 2, 3]).unwrap();
+            // Wakes one task, which takes one byte.
+            first.ready().await.unwrap();
+            let missed = async {
+                second.ready().await.unwrap();
+                third.ready().await.unwrap();
+            };
+            let longest = Duration::from_secs(10);
+            tokio::time::timeout(longest, missed).await.expect("two bytes are still there");
+        });
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn who_looked_after_what_was_cleared_waits() {
+        let (a, mut b) = UnixStream::pair().unwrap();
+        let waiter = Waiter::new(a);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            b.write_all(&[1]).unwrap();
+            waiter.look().ready().await.unwrap();
+            let mut next = std::pin::pin!(waiter.look().ready());
+            let look = std::future::poll_fn(|cx| std::task::Poll::Ready(next.as_mut().poll(cx)));
+            assert!(look.await.is_pending());
+            b.write_all(&[2]).unwrap();
+            next.await.unwrap();
+        });
     }
 }

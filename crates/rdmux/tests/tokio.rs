@@ -1,4 +1,4 @@
-//! The async forms, on a runtime with one thread: a call that blocks would hang the test.
+//! The async forms. Most are on a runtime with one thread: a call that blocks would hang the test.
 
 mod common;
 
@@ -224,6 +224,44 @@ fn groups_are_joined_and_heard() {
     });
 }
 
+/// A runtime of many threads, and a limit for tasks that are never woken.
+fn run_in_parallel<T>(test: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(WAITING).enable_all().build().unwrap().block_on(async {
+        let limit = std::time::Duration::from_secs(60);
+        tokio::time::timeout(limit, test).await.expect("every task should get what it waits for")
+    })
+}
+
+/// How many tasks wait at a time, and how often.
+const WAITING: usize = 12;
+const ROUNDS: usize = 10_000;
+
+#[test]
+fn of_tasks_that_await_one_queue_each_gets_a_completion() {
+    let a = host();
+    let cq = a.cq(16).unwrap();
+    let qp = a.pd().qp(QpType::Rc).cq(&cq).build().unwrap();
+    // What is posted from now on completes at once.
+    qp.fail().unwrap();
+    let wait = || {
+        let cq = cq.clone();
+        tokio::spawn(async move { cq.wait_async(&mut [EMPTY]).await.unwrap() })
+    };
+    run_in_parallel(async {
+        for _ in 0..ROUNDS {
+            let tasks = [(); WAITING].map(|()| wait());
+            for _ in 0..WAITING {
+                std::thread::yield_now();
+                qp.post_recv(1, &[]).unwrap();
+            }
+            for task in tasks {
+                assert_eq!(task.await.unwrap(), 1);
+            }
+        }
+    });
+}
+
 /// A service that answers two requests at a time, the second first, with the path to the LID that the name ends by.
 fn acm_service(path: &std::path::Path) {
     use rdmux::acm::{Paths, Query};
@@ -285,5 +323,30 @@ fn paths_are_resolved_for_many_tasks_at_a_time() {
         tokio::task::yield_now().await;
         gone.abort();
         assert_eq!(resolve(2).await.unwrap(), 2);
+    });
+}
+
+#[test]
+fn of_tasks_that_await_paths_each_gets_its_own() {
+    use rdmux::acm::{Acm, Places, Target, address};
+
+    let dir = rdmux_testing::temp_dir();
+    acm_service(dir.path());
+    let acm = Acm::at([Target::Programs(Places::new(dir.path(), dir.path()))]).unwrap();
+    let acm = acm.with_timeout(std::time::Duration::from_secs(3600));
+    let resolve = |n: usize| {
+        let acm = acm.clone();
+        tokio::spawn(async move {
+            let name = address(&format!("node{n}")).unwrap();
+            usize::from(acm.resolve_async(None, name).await.unwrap().paths[0].path.dlid.0)
+        })
+    };
+    run_in_parallel(async {
+        for _ in 0..ROUNDS {
+            let tasks: Vec<_> = (0..WAITING).map(resolve).collect();
+            for (n, task) in tasks.into_iter().enumerate() {
+                assert_eq!(task.await.unwrap(), n);
+            }
+        }
     });
 }

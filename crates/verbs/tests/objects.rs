@@ -100,6 +100,16 @@ fn who_saw_the_queue_empty_is_told_of_what_came_since() {
     complete();
     cq.req_notify(false).unwrap();
     assert!(!told());
+
+    // Who leaves it to others says so, once for each event that was asked for.
+    cq.announce_rest();
+    assert!(told());
+    cq.announce_rest();
+    assert!(!told());
+    cq.req_notify(false).unwrap();
+    assert_eq!(cq.poll(&mut out), 1);
+    cq.announce_rest();
+    assert!(!told());
 }
 
 #[test]

@@ -105,13 +105,14 @@ impl EventChannel {
 
     pub(crate) async fn next_in<S: Style>(&self, deadline: Deadline) -> Result<Option<Event>> {
         loop {
+            let look = self.0.waiter.look();
             if let Some(event) = self.try_next()? {
                 return Ok(Some(event));
             }
             if deadline.has_passed() {
                 return Ok(None);
             }
-            S::one(&self.0.waiter, deadline).await.on(self, "wait for an event")?;
+            S::one(look, deadline).await.on(self, "wait for an event")?;
         }
     }
 

@@ -297,6 +297,7 @@ impl Datagram {
     async fn recv_in<S: Style>(&mut self, deadline: Deadline) -> Result<(Vec<u8>, Peer)> {
         let mut one = [EMPTY];
         loop {
+            let completions = self.recv_cq.waiter().look();
             if self.recv_cq.poll_or_arm(&mut one)? == 1 {
                 if let Some(received) = self.take(one[0])? {
                     return Ok(received);
@@ -306,7 +307,7 @@ impl Datagram {
             if deadline.has_passed() {
                 return Err(Error::new(self.to_string(), "receive", Cause::TimedOut));
             }
-            S::one(self.recv_cq.waiter(), deadline).await.on(&self.recv_cq, "wait")?;
+            S::one(completions, deadline).await.on(&self.recv_cq, "wait")?;
         }
     }
 

@@ -106,6 +106,7 @@ impl Receiver {
         while self.waiting.is_none() {
             // Before the queue is looked at, which has all that came before the end.
             let core = self.core.as_ref().filter(|core| !core.is_closed());
+            let completions = self.cq.waiter().look();
             if self.cq.poll_or_arm(&mut one)? == 1 {
                 if one[0].status == WcStatus::WrFlushErr {
                     return Ok(None);
@@ -114,12 +115,11 @@ impl Receiver {
                 break;
             }
             let Some(core) = core else { return Ok(None) };
+            let events = core.channel.waiter().look();
             core.check_events()?;
             if !core.is_closed() {
                 let never = Deadline::after(None);
-                S::either(self.cq.waiter(), core.channel.waiter(), never)
-                    .await
-                    .on(&self.cq, "wait")?;
+                S::either(completions, events, never).await.on(&self.cq, "wait")?;
             }
         }
         Ok(self.waiting)

@@ -161,17 +161,19 @@ impl Sender {
     async fn wait<S: Style>(&mut self) -> Result<Completion> {
         let mut one = [EMPTY];
         loop {
+            let completions = self.cq.waiter().look();
             if self.cq.poll_or_arm(&mut one)? == 1 {
                 return self.completed(one[0]);
             }
             let core = self.core.as_ref().ok_or_else(|| self.disconnected())?;
+            let events = core.channel.waiter().look();
             core.check_events()?;
             if core.is_closed() {
                 let done = self.cq.poll_one().ok_or_else(|| self.disconnected())?;
                 return self.completed(done);
             }
             let never = Deadline::after(None);
-            S::either(self.cq.waiter(), core.channel.waiter(), never).await.on(&self.cq, "wait")?;
+            S::either(completions, events, never).await.on(&self.cq, "wait")?;
         }
     }
 

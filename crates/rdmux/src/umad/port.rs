@@ -170,13 +170,14 @@ impl Port {
 
     async fn recv_in<S: Style>(&self, deadline: Deadline) -> Result<Option<Event>> {
         loop {
+            let look = self.0.waiter.look();
             if let Some(event) = self.try_recv()? {
                 return Ok(Some(event));
             }
             if deadline.has_passed() {
                 return Ok(None);
             }
-            S::one(&self.0.waiter, deadline).await.on(self, RECEIVE)?;
+            S::one(look, deadline).await.on(self, RECEIVE)?;
         }
     }
 

@@ -117,6 +117,12 @@ impl Cq {
         Ok(())
     }
 
+    /// Makes the event that was asked for at once if completions wait: for a thread that took an earlier event and leaves
+    /// completions to other threads, which wait for one.
+    pub fn announce_rest(&self) {
+        self.core.announce_rest();
+    }
+
     /// Changes the capacity.
     ///
     /// # Errors

@@ -235,6 +235,14 @@ impl CqCore {
         }
     }
 
+    /// Keeps a promised event's promise at once if completions wait, though the program knows of them.
+    pub(crate) fn announce_rest(self: &Arc<Self>) {
+        let queue = self.queue.lock();
+        if queue.armed != Armed::No && !queue.entries.is_empty() {
+            self.announce(queue);
+        }
+    }
+
     /// Makes the event that was promised.
     fn announce(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         let Some(channel) = &self.channel else { return };
