@@ -362,7 +362,7 @@ fn report_tid(mad: &UserMad) -> Option<u32> {
 }
 
 fn port(model: &Model, guid: Guid) -> Option<&Port> {
-    model.port(model.by_port_guid(guid)?)
+    model.port(model.by_own_guid(guid)?)
 }
 
 /// A status of an answer: one of [`rdmux_wire::mad::status`].

@@ -25,12 +25,17 @@ fn block_of(port: &Port, block: u8) -> GuidInfo {
     GuidInfo { guids: core::array::from_fn(|n| guid(usize::from(block) * GUID_BLOCK + n)) }
 }
 
+/// The block with the GUID of an index.
+fn block_with(index: u8) -> u8 {
+    index / u8::try_from(GUID_BLOCK).unwrap_or(u8::MAX)
+}
+
 impl Manager {
     /// Gives a port another alias GUID, or none where it is zero. Returns the request by directed route, without transaction ID, that
     /// sets it at the port; none if there is no such port.
     pub fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid) -> Option<Smp> {
         self.model.set_alias(port, index, guid);
-        let block = index / u8::try_from(GUID_BLOCK).unwrap_or(u8::MAX);
+        let block = block_with(index);
         let hops = self.hops_to(&self.model, port)?;
         let mut smp = Smp::directed(Method::SET, GuidInfo::ATTR_ID, block.into(), hops.as_slice());
         smp.mkey = self.config.mkey;
@@ -44,8 +49,8 @@ impl Manager {
 
     /// In a discovery: asks a port that should have aliases for the blocks with some.
     pub(super) fn ask_aliases(&mut self, place: PortRef, guid: Guid) {
-        let known = self.model.by_port_guid(guid).and_then(|at| self.model.port(at));
-        let Some(known) = known.filter(|port| port.guid == guid) else { return };
+        let known = self.model.by_own_guid(guid).and_then(|at| self.model.port(at));
+        let Some(known) = known else { return };
         let Some(last) = known.aliases.iter().rposition(|alias| *alias != Guid(0)) else { return };
         for block in 0..=u8::try_from((last + 1) / GUID_BLOCK).unwrap_or(u8::MAX) {
             self.queue.push_back(Request { port: place, what: What::Guids(block) });
@@ -55,9 +60,21 @@ impl Manager {
     /// What a port has is compared with what is known of it from before this discovery.
     pub(super) fn found_aliases(&mut self, place: PortRef, block: u8, smp: &Smp) {
         let Some(guid) = self.found.port(place).map(|port| port.guid) else { return };
-        let known = self.model.by_port_guid(guid).and_then(|at| self.model.port(at));
+        let known = self.model.by_own_guid(guid).and_then(|at| self.model.port(at));
         if known.is_some_and(|port| block_of(port, block) != GuidInfo::from_bytes(&smp.data)) {
             self.lost_aliases.insert((guid, block));
+        }
+    }
+
+    /// Gives a port the aliases that it had, by their index from 1, but for those that are GUIDs of other ports by now: they are taken out
+    /// of its table.
+    pub(super) fn keep_aliases(&mut self, place: PortRef, aliases: &[Guid]) {
+        for (index, &alias) in (1..=u8::MAX).zip(aliases).filter(|(_, alias)| **alias != Guid(0)) {
+            if self.model.by_port_guid(alias).is_none() {
+                self.model.set_alias(place, index, alias);
+            } else if let Some(port) = self.model.port(place) {
+                self.lost_aliases.insert((port.guid, block_with(index)));
+            }
         }
     }
 

@@ -252,7 +252,7 @@ impl Manager {
                 if port.info.is_none() {
                     continue;
                 }
-                let was = old.by_port_guid(port.guid).and_then(|at| Some((at, old.port(at)?)));
+                let was = old.by_own_guid(port.guid).and_then(|at| Some((at, old.port(at)?)));
                 match was {
                     Some((at, was)) if was.info.is_some() => {
                         aliases.push((number, was.aliases.clone()));
@@ -265,16 +265,14 @@ impl Manager {
                 }
             }
             for (number, guids) in aliases {
-                for (alias, guid) in (1..=u8::MAX).zip(guids).filter(|(_, guid)| *guid != Guid(0)) {
-                    self.model.set_alias(PortRef { node: index, port: number }, alias, guid);
-                }
+                self.keep_aliases(PortRef { node: index, port: number }, &guids);
             }
         }
         if !all_known {
             self.trees.forget_places();
         }
         for (_, port) in old.end_ports().filter(|(_, port)| port.info.is_some()) {
-            let now = self.model.by_port_guid(port.guid).and_then(|at| self.model.port(at));
+            let now = self.model.by_own_guid(port.guid).and_then(|at| self.model.port(at));
             if now.is_none_or(|port| port.info.is_none()) {
                 gone.push(port.guid);
             }

@@ -31,7 +31,7 @@ pub(super) enum Changed {
 
 /// Where a port is: its switch, and the port there.
 fn place(model: &Model, graph: &Graph, guid: Guid) -> Option<(usize, u8)> {
-    let at = model.by_port_guid(guid)?;
+    let at = model.by_own_guid(guid)?;
     if let Some(switch) = graph.switch(at.node) {
         return Some((switch, 0));
     }

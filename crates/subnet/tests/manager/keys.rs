@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdmux_subnet::manager::Config;
+use rdmux_subnet::manager::{Config, Event};
 use rdmux_subnet::topology::PortRef;
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::{GuidInfo, NodeInfo, PortInfo};
@@ -104,4 +104,38 @@ fn aliases_that_a_port_has_lost_are_set_again_by_the_next_sweep() {
     assert_eq!(now(&mut net), expected);
     assert_eq!(net.sets, 2);
     assert_eq!(net.manager().model().by_port_guid(Guid(0x78)), Some(at));
+}
+
+#[test]
+fn a_port_whose_guid_became_an_alias_of_another_one_meanwhile_has_it_again() {
+    let mut net = Net::up("switch:3", config());
+    net.pass(QUIET);
+    let guid = |net: &Net, at| net.subnet.port(at).expect("a port").guid();
+    let (low, high) = (guid(&net, port(1, 1)), guid(&net, port(3, 1)));
+    let cable = |net: &mut Net, up| {
+        net.out.events.clear();
+        net.change(|s, now, inbox| s.set_cable(now, port(1, 1), up, inbox)).expect("a cable");
+        net.pass(QUIET);
+    };
+    cable(&mut net, false);
+    assert!(net.out.events.contains(&(0, Event::PortGone(low))));
+    let at = net.manager().model().by_port_guid(high).expect("known");
+    for (index, alias) in [(1, low), (2, Guid(0x77))] {
+        let request = net.manager().set_alias(at, index, alias).expect("a request");
+        assert_eq!(net.ask(port(0, 0), request).expect("an answer").status(), 0);
+    }
+    cable(&mut net, true);
+    assert!(net.out.events.contains(&(0, Event::PortAppeared(low))));
+    let model = net.manager().model();
+    let [first, last] = [low, high].map(|guid| model.by_port_guid(guid).expect("known"));
+    assert_ne!(first, last);
+    assert_eq!(model.port(first).expect("known").aliases, []);
+    assert_eq!(model.by_port_guid(Guid(0x77)), Some(last));
+    net.with(0, |manager, now, _| manager.sweep(now));
+    net.pass(QUIET);
+    assert_eq!(guids(&mut net, &[1], 0)[..3], [low, Guid(0), Guid(0)]);
+    assert_eq!(guids(&mut net, &[3], 0)[..3], [high, Guid(0), Guid(0x77)]);
+    // It is not taken for the other one when it goes again.
+    cable(&mut net, false);
+    assert!(net.out.events.contains(&(0, Event::PortGone(low))));
 }

@@ -95,6 +95,12 @@ impl Model {
         self.by_port_guid.get(&guid).copied()
     }
 
+    /// A port by its own GUID: an alias GUID leads to none.
+    pub fn by_own_guid(&self, guid: Guid) -> Option<PortRef> {
+        let at = self.by_port_guid(guid)?;
+        (self.port(at)?.guid == guid).then_some(at)
+    }
+
     /// The port that has a LID: its base LID or one with path bits.
     pub fn by_lid(&self, lid: Lid) -> Option<PortRef> {
         self.by_lid.get(usize::from(lid.0)).copied().flatten()
@@ -269,6 +275,7 @@ mod tests {
         assert_eq!([4, 12].map(|lid| model.by_lid(Lid(lid))), [None, Some(port)]);
         model.set_alias(port, 2, Guid(77));
         assert_eq!(model.by_port_guid(Guid(77)), Some(port));
+        assert_eq!([9, 77].map(|guid| model.by_own_guid(Guid(guid))), [Some(port), None]);
         model.set_alias(port, 2, Guid(78));
         assert_eq!(model.by_port_guid(Guid(77)), None);
         assert_eq!(model.port(port).unwrap().aliases, [Guid(0), Guid(78)]);
