@@ -1,7 +1,7 @@
 //! Alias GUIDs: administration chooses them, and the manager sets them again at ports that have lost them.
 //!
 //! They are in the model as long as their port is. In a discovery a port that should have some is asked for them, and told again where it
-//! has others: a port that was reset has none.
+//! has others: a port that was reset has none. Before a manager is up it takes those that ports have, which another master may have set.
 
 use rdmux_wire::Guid;
 use rdmux_wire::mad::Method;
@@ -49,6 +49,9 @@ impl Manager {
 
     /// In a discovery: asks a port that should have aliases for the blocks with some.
     pub(super) fn ask_aliases(&mut self, place: PortRef, guid: Guid) {
+        if !self.is_up() {
+            return;
+        }
         let known = self.model.by_own_guid(guid).and_then(|at| self.model.port(at));
         let Some(known) = known else { return };
         let Some(last) = known.aliases.iter().rposition(|alias| *alias != Guid(0)) else { return };
@@ -57,9 +60,30 @@ impl Manager {
         }
     }
 
-    /// What a port has is compared with what is known of it from before this discovery.
+    /// In a discovery of a manager that is not up: asks a port for all its blocks, if it may have aliases.
+    pub(super) fn ask_all_aliases(&mut self, place: PortRef, guid_cap: u8) {
+        if self.is_up() || guid_cap <= 1 {
+            return;
+        }
+        for block in 0..=block_with(guid_cap - 1) {
+            self.queue.push_back(Request { port: place, what: What::Guids(block) });
+        }
+    }
+
+    /// What a port has is taken by a manager that is not up, or else compared with what is known of it from before this discovery.
     pub(super) fn found_aliases(&mut self, place: PortRef, block: u8, smp: &Smp) {
-        let Some(guid) = self.found.port(place).map(|port| port.guid) else { return };
+        let is_up = self.is_up();
+        let Some(port) = self.found.port_mut(place) else { return };
+        if !is_up {
+            let first = usize::from(block) * GUID_BLOCK;
+            for (index, guid) in (first..).zip(GuidInfo::from_bytes(&smp.data).guids) {
+                let Some(at) = index.checked_sub(1).filter(|_| guid != Guid(0)) else { continue };
+                port.aliases.resize(port.aliases.len().max(at + 1), Guid(0));
+                port.aliases[at] = guid;
+            }
+            return;
+        }
+        let guid = port.guid;
         let known = self.model.by_own_guid(guid).and_then(|at| self.model.port(at));
         if known.is_some_and(|port| block_of(port, block) != GuidInfo::from_bytes(&smp.data)) {
             self.lost_aliases.insert((guid, block));
@@ -69,6 +93,9 @@ impl Manager {
     /// Gives a port the aliases that it had, by their index from 1, but for those that are GUIDs of other ports by now: they are taken out
     /// of its table.
     pub(super) fn keep_aliases(&mut self, place: PortRef, aliases: &[Guid]) {
+        if let Some(port) = self.model.port_mut(place) {
+            port.aliases.clear();
+        }
         for (index, &alias) in (1..=u8::MAX).zip(aliases).filter(|(_, alias)| **alias != Guid(0)) {
             if self.model.by_port_guid(alias).is_none() {
                 self.model.set_alias(place, index, alias);

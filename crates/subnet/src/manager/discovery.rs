@@ -177,6 +177,7 @@ impl Manager {
             }
             return;
         }
+        self.ask_all_aliases(place, info.guid_cap);
         if place == self.own {
             if is_up && !is_switch {
                 self.ask(place.node, place.port, What::Probe);
@@ -253,9 +254,14 @@ impl Manager {
                     continue;
                 }
                 let was = old.by_own_guid(port.guid).and_then(|at| Some((at, old.port(at)?)));
+                if self.fresh {
+                    aliases.push((number, port.aliases.clone()));
+                }
                 match was {
                     Some((at, was)) if was.info.is_some() => {
-                        aliases.push((number, was.aliases.clone()));
+                        if !self.fresh {
+                            aliases.push((number, was.aliases.clone()));
+                        }
                         // What had this GUID at another place was another node, which may be what was asked to register again.
                         if !has_cable(&self.model, index, cable(&old, at)) {
                             self.unasked.insert(port.guid);

@@ -9,7 +9,7 @@ use rdmux_subnet::manager::{Config, Event, Manager};
 use rdmux_subnet::rmpp::Mad;
 use rdmux_subnet::{PortEvent, Time};
 use rdmux_wire::mad::{MadHeader, Method};
-use rdmux_wire::sm::{SmInfo, SmState};
+use rdmux_wire::sm::{GuidInfo, SmInfo, SmState};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid, SmKey};
 
@@ -136,6 +136,54 @@ fn a_master_that_leaves_hands_over_at_once() {
     assert_eq!(states(&net), [SmState::NOT_ACTIVE, SmState::MASTER]);
     assert!(net.out.events.contains(&(1, Event::State(SmState::MASTER))));
     net.assert_configured();
+}
+
+#[test]
+fn a_manager_that_is_master_again_takes_the_alias_guids_that_ports_have() {
+    for is_killed in [false, true] {
+        let mut net = Net::up("switch:4", with_priority(5));
+        net.pass(MINUTE);
+        let guid = net.subnet.port(port(3, 1)).expect("a port").guid();
+        let set = |net: &mut Net, index: usize, alias: u8, to: u64| {
+            let (from, manager) = &mut net.managers[index];
+            let (from, at) = (*from, manager.model().by_port_guid(guid).expect("known"));
+            let request = manager.set_alias(at, alias, Guid(to)).expect("a request");
+            assert_eq!(net.ask(from, request).expect("an answer").status(), 0);
+        };
+        let owners = |net: &Net, index: usize| {
+            let model = net.managers[index].1.model();
+            let at = model.by_port_guid(guid);
+            [0x77, 0x78, 0x79, 0x7a].map(|alias| at == model.by_port_guid(Guid(alias)))
+        };
+        for (index, alias) in [(3, 0x77), (4, 0x78), (9, 0x79)] {
+            set(&mut net, 0, index, alias);
+        }
+        net.start(port(2, 1), with_priority(9));
+        net.pass(MINUTE);
+        assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+        assert_eq!(owners(&net, 1), [true, true, true, false]);
+        for (index, alias) in [(3, 0), (9, 0), (10, 0x7a)] {
+            set(&mut net, 1, index, alias);
+        }
+        match is_killed {
+            true => net.kill(1),
+            false => net.with(1, |manager, now, out| manager.leave(now, out)),
+        }
+        net.pass(MINUTE);
+        assert_eq!(net.state(0), SmState::MASTER);
+        let table = |net: &mut Net, block| {
+            let smp = Smp::directed(Method::GET, GuidInfo::ATTR_ID, block, &[3]);
+            GuidInfo::from_bytes(&net.ask(port(0, 0), smp).expect("an answer").data).guids
+        };
+        // What is set again, or not, is so by the next sweep.
+        for _ in 0..2 {
+            assert_eq!(owners(&net, 0), [false, true, false, true], "{is_killed}");
+            assert_eq!(table(&mut net, 0)[3..5], [Guid(0), Guid(0x78)], "{is_killed}");
+            assert_eq!(table(&mut net, 1)[1..3], [Guid(0), Guid(0x7a)], "{is_killed}");
+            net.with(0, |manager, now, _| manager.sweep(now));
+            net.pass(MINUTE);
+        }
+    }
 }
 
 #[test]
