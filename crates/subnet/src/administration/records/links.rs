@@ -30,7 +30,7 @@ pub(in super::super) fn read(
     };
     for near in nodes {
         let Some(node) = model.node(near) else { continue };
-        for (number, port) in (0..).zip(&node.ports) {
+        for (number, port) in (0..=u8::MAX).zip(&node.ports) {
             let here = PortRef { node: near, port: number };
             let Some(there) = port.peer else { continue };
             let (a, b) = if from.is_none() && to.is_some() { (there, here) } else { (here, there) };

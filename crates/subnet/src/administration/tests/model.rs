@@ -128,7 +128,7 @@ fn route(model: &mut Model, to: PortRef, lids: u16) {
             peer.is_some_and(|peer| peer == to || model.nodes()[peer.node].is_switch())
         };
         let ways: Vec<u8> =
-            (0..).zip(&node.ports).filter(nearer).map(|(number, _)| number).collect();
+            (0..=u8::MAX).zip(&node.ports).filter(nearer).map(|(number, _)| number).collect();
         let egress = |bits: u16| match ways.len() {
             _ if index == to.node => 0,
             0 => NO_ROUTE,

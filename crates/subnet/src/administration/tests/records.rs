@@ -224,6 +224,12 @@ fn ports_without_a_common_partition_are_not_shown() {
 }
 
 #[test]
+fn a_switch_of_254_ports_has_all_its_links() {
+    let mut net = Net::new("switch:254", 0);
+    assert_eq!(net.table(LinkRecord::ATTR_ID, 0, &LinkRecord::default()).len(), 2 * 254);
+}
+
+#[test]
 fn links_are_found_from_either_end() {
     let mut net = Net::new("switch:3", 0);
     let id = LinkRecord::ATTR_ID;
