@@ -1,18 +1,19 @@
 //! GUIDInfoRecord: alias GUIDs that a port asks for or gives up (IBTA 15.2.5.18).
 //!
 //! The manager sets them at the port after the answer is made: the set of the port's table leaves first, the answer second.
+//! By a GUID that it gives up a port is a member of groups no more.
 
 use core::iter;
 
-use rdmux_wire::Guid;
 use rdmux_wire::mad::{Method, status};
 use rdmux_wire::sa::{GuidInfoRecord, GuidInfoRecordMask as Mask};
 use rdmux_wire::sm::GuidInfo;
+use rdmux_wire::{Gid, Guid};
 
 use super::records::ports::guid_block;
 use super::request::Request;
 use super::table::Table;
-use super::{AdministrationSink, Context, State, Status};
+use super::{AdministrationSink, Context, State, Status, events};
 use crate::manager::model::Port;
 use crate::topology::PortRef;
 
@@ -66,6 +67,10 @@ pub(super) fn change(
             sink.set_alias(place, at, *new);
         }
     }
+    let is_lost = |guid: &&Guid| !table_with(port, first, &block).any(|new| new == **guid);
+    for &guid in before.guids.iter().filter(is_lost) {
+        events::gid_lost(state, cx, port.guid, Gid::new(cx.config.gid_prefix, guid), sink);
+    }
     let lid = port.lid().unwrap_or(record.lid);
     table.push(&GuidInfoRecord { lid, block_num: record.block_num, guid_info: block, ..record })
 }
@@ -77,10 +82,14 @@ fn is_anothers(cx: &Context<'_>, place: PortRef, guid: Guid) -> bool {
 
 /// Whether a GUID would be in a port's table more than once with this block, which begins at an index.
 fn is_twice(port: &Port, first: usize, block: &GuidInfo, guid: Guid) -> bool {
+    table_with(port, first, block).filter(|other| *other == guid).count() > 1
+}
+
+/// The GUIDs of a port with this block, which begins at an index.
+fn table_with(port: &Port, first: usize, block: &GuidInfo) -> impl Iterator<Item = Guid> {
     let table = iter::once(port.guid).chain(port.aliases.iter().copied()).enumerate();
-    let others = table.filter(|(at, _)| !(first..first + block.guids.len()).contains(at));
-    let all = others.map(|(_, other)| other).chain(block.guids);
-    all.filter(|other| *other == guid).count() > 1
+    let others = table.filter(move |(at, _)| !(first..first + 8).contains(at));
+    others.map(|(_, other)| other).chain(block.guids)
 }
 
 /// A GUID that no port has, nor is to have.

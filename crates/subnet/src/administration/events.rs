@@ -43,6 +43,19 @@ pub(super) fn group_deleted(
     report(state, cx, &Trap::GroupDeleted(event(mgid)), Audience::Partition(pkey), sink);
 }
 
+/// A port has lost one of its GIDs, and is a member by it no more.
+pub(super) fn gid_lost(
+    state: &mut State,
+    cx: &Context<'_>,
+    port: Guid,
+    gid: Gid,
+    sink: &mut dyn AdministrationSink,
+) {
+    for (mgid, pkey) in state.groups.remove_members(port, Some(gid), sink) {
+        group_deleted(state, cx, mgid, pkey, sink);
+    }
+}
+
 fn event(gid: Gid) -> GidEvent {
     GidEvent { gid, ..GidEvent::default() }
 }

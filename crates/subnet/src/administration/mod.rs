@@ -246,15 +246,7 @@ impl Administration {
         sink: &mut dyn AdministrationSink,
     ) {
         let (state, cx) = (&mut self.state, context!(self, now, model));
-        let mut deleted = Vec::new();
-        state.groups.remove_port(guid, |mgid, mlid, pkey, last| {
-            if last {
-                sink.group_changed(mlid);
-                deleted.push((mgid, pkey));
-            } else {
-                sink.member_changed(mlid, guid, None);
-            }
-        });
+        let deleted = state.groups.remove_members(guid, None, sink);
         state.subscriptions.remove_port(guid);
         let seen = state.pkeys.remove(&guid);
         let Some(cx) = cx else { return };

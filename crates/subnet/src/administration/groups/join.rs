@@ -50,6 +50,7 @@ pub(in super::super) fn join(
     }
     let (place, port) = super::leave::port(cx, request, &record)?;
     let join = Join { request, record, mask, port, place };
+    join.take_gid(state, cx, sink);
     let mgid = match state.groups.get(record.mgid) {
         Some(group) if !record.mgid.is_zero() => {
             join.check(group)?;
@@ -94,6 +95,16 @@ impl Join<'_> {
         let member = group.members.get(&self.record.port_gid);
         let own = self.place == self.request.place;
         member.is_none_or(|member| own || member.by == self.request.requester.guid)
+    }
+
+    /// The GID may have been an alias of another port, which is no member by it any more.
+    fn take_gid(&self, state: &mut State, cx: &Context<'_>, sink: &mut dyn AdministrationSink) {
+        let gid = self.record.port_gid;
+        let group = state.groups.get(self.record.mgid);
+        let member = group.and_then(|group| group.members.get(&gid));
+        if let Some(former) = member.map(|member| member.port).filter(|at| *at != self.port.guid) {
+            events::gid_lost(state, cx, former, gid, sink);
+        }
     }
 
     fn create(&self, state: &mut State, cx: &Context<'_>) -> Result<Gid, Status> {

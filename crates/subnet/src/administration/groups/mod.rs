@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use rdmux_wire::sa::{JoinState, McMemberRecord, Rate, Selector};
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey};
 
+use super::AdministrationSink;
 use super::access::is_key;
 use super::request::Request;
 use crate::partitions::{PartitionGroup, Partitions};
@@ -223,22 +224,30 @@ impl Groups {
         }
     }
 
-    /// A port is gone: it is a member no more. `changed` gets each of its groups, and whether that has lost its last full
-    /// member.
-    pub(super) fn remove_port(
+    /// A port, or only one of its GIDs, is a member no more. The manager is told. Returns the groups that have lost their last full member,
+    /// and their partitions.
+    pub(super) fn remove_members(
         &mut self,
         port: Guid,
-        mut changed: impl FnMut(Gid, Lid, Pkey, bool),
-    ) {
-        for (mgid, gid) in self.by_port.get(&port).cloned().unwrap_or_default() {
+        gid: Option<Gid>,
+        sink: &mut dyn AdministrationSink,
+    ) -> Vec<(Gid, Pkey)> {
+        let mut ended = Vec::new();
+        for (mgid, member) in self.by_port.get(&port).cloned().unwrap_or_default() {
             let Some(pkey) = self.by_mgid.get(&mgid).map(|group| group.pkey) else { continue };
+            if gid.is_some_and(|gid| gid != member) {
+                continue;
+            }
             // The last full member takes the others along, this port's other GIDs, too.
-            if let Some((mlid, last)) = self.remove(mgid, gid)
-                && (last || !self.has_member(mgid, port))
-            {
-                changed(mgid, mlid, pkey, last);
+            let Some((mlid, last)) = self.remove(mgid, member) else { continue };
+            if last {
+                sink.group_changed(mlid);
+                ended.push((mgid, pkey));
+            } else if gid.is_some() || !self.has_member(mgid, port) {
+                sink.member_changed(mlid, port, self.receives(mgid, port));
             }
         }
+        ended
     }
 }
 

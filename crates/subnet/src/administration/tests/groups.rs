@@ -2,8 +2,8 @@
 
 use super::*;
 use rdmux_wire::sa::{
-    JoinState, McMemberRecord, McMemberRecordMask as Mask, PathRecord, PathRecordMask, Rate,
-    Selector,
+    GuidInfoRecord, GuidInfoRecordMask, JoinState, McMemberRecord, McMemberRecordMask as Mask,
+    PathRecord, PathRecordMask, Rate, Selector,
 };
 use rdmux_wire::{Gid, Pkey, Qkey};
 
@@ -482,6 +482,100 @@ fn port_that_is_a_member_by_several_gids_receives_while_one_does_and_leaves_with
     net.administration.port_gone(net.now, &net.model, port, &mut net.out);
     assert_eq!(net.out.members, [(Lid(0xc001), port, None)]);
     assert_eq!(members(&net, 0xc001), [(gid(&net, 3).guid(), true)]);
+}
+
+/// The port with LID 2 chooses its first two alias GUIDs, or gives them up where they are zero.
+fn set_aliases(net: &mut Net, aliases: [u64; 2]) {
+    net.asks = Lid(2);
+    let lids = GuidInfoRecordMask::LID | GuidInfoRecordMask::BLOCK_NUM;
+    let mut record = GuidInfoRecord { lid: Lid(2), ..GuidInfoRecord::default() };
+    record.guid_info.guids[1..3].copy_from_slice(&aliases.map(Guid));
+    for (bit, alias) in [(GuidInfoRecordMask::GUID1, 0), (GuidInfoRecordMask::GUID2, 1)] {
+        let method = if aliases[alias] == 0 { Method::DELETE } else { Method::SET };
+        let answer = net.ask(method, GuidInfoRecord::ATTR_ID, (lids | bit).bits(), &record);
+        assert_eq!(answer.status, 0);
+        for (port, index, guid) in core::mem::take(&mut net.out.aliases) {
+            net.model.set_alias(port, index, guid);
+        }
+    }
+}
+
+#[test]
+fn alias_guid_that_is_given_up_is_a_member_no_more() {
+    let mut net = Net::new("switch:4", 0);
+    let [port, other] = [2, 3].map(|lid| gid(&net, lid).guid());
+    let with = |mgid, guid, join_state| McMemberRecord {
+        port_gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(guid)),
+        ..record(&Net::new("switch:4", 0), mgid, 2, join_state)
+    };
+    set_aliases(&mut net, [0x77, 0x78]);
+    // A group that it has made, one that it is in by its own GID, too, and one that another port has made.
+    let both = with(BROADCAST, 0x77, FULL);
+    join(&mut net, CREATE, 2, &with(OWN, 0x77, FULL)).expect("created");
+    join(&mut net, JOIN, 2, &both).expect("joined");
+    let sends = record(&net, BROADCAST, 2, SEND_FULL);
+    join(&mut net, JOIN, 2, &sends).expect("joined");
+    let mut third = OWN;
+    third.0[15] = 9;
+    let made = record(&net, third, 3, FULL);
+    join(&mut net, CREATE, 3, &made).expect("created");
+    join(&mut net, JOIN, 2, &with(third, 0x77, FULL)).expect("joined");
+    assert_eq!(members(&net, 0xc002).len(), 2);
+    (net.out.members, net.out.changed) = Default::default();
+    set_aliases(&mut net, [0x79, 0x7a]);
+    assert_eq!(members(&net, 0xc001), []);
+    assert_eq!(net.out.changed, [Lid(0xc001)], "its group has ended");
+    let told = [(Lid(0xc002), port, None), (Lid(0xc000), port, Some(false))];
+    assert_eq!(net.out.members, told);
+    assert_eq!(members(&net, 0xc000), [(port, false)]);
+    assert_eq!(members(&net, 0xc002), [(other, true)]);
+    // It is free for another one.
+    let place = net.model.by_lid(Lid(4)).unwrap();
+    net.model.set_alias(place, 1, Guid(0x77));
+    let joined = join(&mut net, JOIN, 4, &both).expect("joined");
+    assert_eq!((joined.join_state, members(&net, 0xc000).len()), (FULL, 2));
+}
+
+#[test]
+fn alias_guid_that_moves_within_a_port_stays_a_member() {
+    let mut net = Net::new("switch:3", 0);
+    set_aliases(&mut net, [0x77, 0x78]);
+    let port_gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x77));
+    let wanted = McMemberRecord { port_gid, ..record(&net, BROADCAST, 2, FULL) };
+    join(&mut net, JOIN, 2, &wanted).expect("joined");
+    net.asks = Lid(2);
+    let mask = GuidInfoRecordMask::LID
+        | GuidInfoRecordMask::BLOCK_NUM
+        | GuidInfoRecordMask::GUID1
+        | GuidInfoRecordMask::GUID2;
+    let mut swapped = GuidInfoRecord { lid: Lid(2), ..GuidInfoRecord::default() };
+    swapped.guid_info.guids[1..3].copy_from_slice(&[Guid(0x78), Guid(0x77)]);
+    let answer = net.ask(Method::SET, GuidInfoRecord::ATTR_ID, mask.bits(), &swapped);
+    assert_eq!(answer.status, 0);
+    assert_eq!(members(&net, 0xc000), [(gid(&net, 2).guid(), true)]);
+}
+
+#[test]
+fn port_that_has_the_alias_guid_of_a_member_now_takes_its_place() {
+    let mut net = Net::new("switch:4", 0);
+    let places = [2, 3].map(|lid| net.model.by_lid(Lid(lid)).unwrap());
+    let ports = [2, 3].map(|lid| gid(&net, lid).guid());
+    let port_gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x77));
+    let wanted = McMemberRecord { port_gid, ..record(&net, BROADCAST, 2, FULL) };
+    net.model.set_alias(places[0], 1, Guid(0x77));
+    join(&mut net, JOIN, 2, &wanted).expect("joined");
+    // A sweep has found it elsewhere.
+    net.model.set_alias(places[0], 1, Guid(0));
+    net.model.set_alias(places[1], 1, Guid(0x77));
+    (net.out.members, net.out.changed) = Default::default();
+    let joined = join(&mut net, JOIN, 3, &wanted).expect("joined");
+    assert_eq!((joined.proxy_join, joined.join_state), (false, FULL));
+    assert_eq!(members(&net, 0xc000), [(ports[1], true)]);
+    assert_eq!(net.out.changed, [Lid(0xc000)], "the last full member had gone");
+    assert_eq!(net.out.members, [(Lid(0xc000), ports[1], Some(true))]);
+    net.administration.port_gone(net.now, &net.model, ports[0], &mut net.out);
+    assert_eq!(members(&net, 0xc000), [(ports[1], true)]);
+    assert!(leave(&mut net, 3, &wanted).is_ok());
 }
 
 #[test]
