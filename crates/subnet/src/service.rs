@@ -151,13 +151,13 @@ impl Service {
             Event::State(_) => self.resign(manager),
             Event::SweepEnded(_) if manager.is_up() => {
                 administration.set_master(Some(manager.status().guid));
+                administration.model_changed(manager.model());
             }
-            Event::SweepEnded(_) | Event::PortDisabled { .. } => {}
+            Event::SweepEnded(_) | Event::ModelChanged | Event::PortDisabled { .. } => {}
             Event::PortAppeared(guid) => {
                 administration.port_appeared(now, manager.model(), *guid, out);
             }
             Event::PortGone(guid) => administration.port_gone(now, manager.model(), *guid, out),
-            Event::ModelChanged => administration.model_changed(manager.model()),
             Event::Trap(notice) => {
                 administration.handle_notice(now, manager.model(), notice, out);
             }

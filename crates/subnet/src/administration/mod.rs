@@ -99,7 +99,7 @@ struct State {
     groups: Groups,
     services: Services,
     subscriptions: Subscriptions,
-    /// The P_Keys of ports when they were seen last.
+    /// The P_Keys of ports at the end of the last sweep.
     pkeys: BTreeMap<Guid, Vec<Pkey>>,
     assigned_guids: u64,
     dropped_reports: u64,
@@ -160,9 +160,6 @@ impl Administration {
         if self.own.is_some() != port.is_some() {
             self.reset();
         }
-        if port.is_none() {
-            self.state.pkeys.clear();
-        }
         self.own = port;
     }
 
@@ -176,9 +173,7 @@ impl Administration {
     fn reset(&mut self) {
         let groups = Groups::new(&self.partitions);
         let State { assigned_guids, dropped_reports, .. } = self.state;
-        // Ports are found before the first sweep has ended, and so before there is a master.
-        let pkeys = core::mem::take(&mut self.state.pkeys);
-        self.state = State { groups, pkeys, assigned_guids, dropped_reports, ..State::default() };
+        self.state = State { groups, assigned_guids, dropped_reports, ..State::default() };
     }
 
     /// The partitions.
@@ -201,13 +196,11 @@ impl Administration {
         self.state.groups.members(mlid)
     }
 
-    /// Nodes, cables or tables are others than before.
+    /// A sweep of the master has ended: nodes, cables or tables may be others than before.
     pub fn model_changed(&mut self, model: &Model) {
         self.state.groups.capacity = None;
-        for (guid, keys) in &mut self.state.pkeys {
-            if let Some(port) = port(model, *guid) {
-                keys.clone_from(&port.pkeys);
-            }
+        for (_, port) in model.end_ports().filter(|(_, port)| port.info.is_some()) {
+            self.state.pkeys.entry(port.guid).or_default().clone_from(&port.pkeys);
         }
     }
 
@@ -250,8 +243,9 @@ impl Administration {
         state.subscriptions.remove_port(guid);
         let seen = state.pkeys.remove(&guid);
         let Some(cx) = cx else { return };
-        let keys = port(model, guid).map(|port| port.pkeys.clone()).or(seen).unwrap_or_default();
-        let last_seen = Port { guid, pkeys: keys, ..Port::default() };
+        let known = || port(model, guid).map(|port| port.pkeys.clone());
+        let pkeys = seen.or_else(known).unwrap_or_default();
+        let last_seen = Port { guid, pkeys, ..Port::default() };
         events::port(state, &cx, guid, &last_seen, false, sink);
         for (mgid, pkey) in deleted {
             events::group_deleted(state, &cx, mgid, pkey, sink);

@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use rdmux_subnet::manager::ProblemKind;
 use rdmux_subnet::partitions::{PartitionTables, Partitions};
+use rdmux_subnet::service::Service;
 use rdmux_subnet::topology::{LinkRate, Shape};
+use rdmux_subnet::umad::{UserAddress, UserMad};
 use rdmux_subnet::{Config, DropReason, PortId, Subnet};
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
-use rdmux_wire::{Guid, Pkey};
+use rdmux_wire::sa::{InformInfo, SaMad};
+use rdmux_wire::sm::Producer;
+use rdmux_wire::{Guid, Lid, Pkey};
 
 use crate::net::{Net, Way, config, port, qp1};
 
@@ -241,4 +245,49 @@ fn keys_that_a_port_keeps_stay_at_their_index_and_a_sweep_changes_nothing_then()
     net.pass(QUIET);
     assert_eq!(net.sets, 0);
     net.assert_configured();
+}
+
+/// The manager tells administration what has happened.
+fn tell(net: &mut Net, service: &mut Service) {
+    for (index, event) in std::mem::take(&mut net.out.events) {
+        service.handle_event(net.now, &mut net.managers[index].1, &event);
+    }
+}
+
+#[test]
+fn who_has_a_partition_in_common_with_a_port_since_the_last_sweep_hears_that_it_is_gone() {
+    let mut net = up(TEXT);
+    let mut service = Service::new(Default::default(), Partitions::default(), 1);
+    tell(&mut net, &mut service);
+    let lids = [B, C].map(|at| net.subnet.port(at).expect("a port").lid());
+    for lid in lids {
+        let what = InformInfo {
+            lid_range_begin: Lid(0xffff),
+            is_generic: 1,
+            subscribe: 1,
+            notice_type: 0xffff,
+            trap_number: 65,
+            producer: Producer(0xff_ffff),
+            ..InformInfo::default()
+        };
+        let data = SaMad::new(Method::SET, InformInfo::ATTR_ID, &what.to_bytes()).to_bytes();
+        let mad = UserMad {
+            agent: 0,
+            status: 0,
+            timeout_ms: 0,
+            retries: 0,
+            address: UserAddress::gsi(lid),
+            data: data.to_vec(),
+        };
+        service.handle_mad(net.now, net.manager(), &mad);
+        let answer = service.next_mad().expect("an answer");
+        assert_eq!(MadHeader::parse(&answer.data).expect("a MAD").status, 0);
+    }
+    set(&mut net, "Default=0x7fff: ALL, SELF=full; Other=0x20: 0x100101=full, 0x100301;");
+    tell(&mut net, &mut service);
+    net.change(|s, now, inbox| s.set_cable(now, A, false, inbox)).expect("a cable");
+    net.pass(QUIET);
+    tell(&mut net, &mut service);
+    let told: Vec<_> = std::iter::from_fn(|| service.next_mad()).map(|m| m.address.lid).collect();
+    assert_eq!(told, lids[1..]);
 }

@@ -216,6 +216,16 @@ fn port_of_the_first_sweep_that_is_forgotten_is_reported_to_its_partition() {
 }
 
 #[test]
+fn port_that_was_there_before_its_manager_was_master_again_is_reported_to_its_partition() {
+    forgotten_port_is_reported_to_its_partition(|net| {
+        appear(net, 5);
+        let own = net.administration.own;
+        net.administration.set_master(None);
+        net.administration.set_master(own);
+    });
+}
+
+#[test]
 fn partitions_of_ports_are_forgotten_when_there_is_another_master() {
     let mut net = Net::new("switch:4", 0);
     appear(&mut net, 5);
