@@ -15,7 +15,8 @@
 //! ```
 //!
 //! It is a program on the manager's port, as any other: the user MAD device ([`crate::umad`]) does retries and RMPP.
-//! Statuses, and silence where there is no answer, are OpenSM's. What is kept for a requester is bounded, see [`Config`].
+//! Statuses, and silence where there is no answer, are OpenSM's. What is kept for a requester is bounded, see [`Config`]; of all groups that
+//! switches have room for, a port makes three quarters at most.
 
 mod access;
 mod aliases;

@@ -136,6 +136,7 @@ impl Join<'_> {
             flow_label: wanted.flow_label,
             hop_limit: if mask.contains(Mask::HOP_LIMIT) { wanted.hop_limit } else { 0 },
             well_known: false,
+            by: self.request.requester.guid,
             members: BTreeMap::new(),
             full_members: 0,
         };
@@ -143,6 +144,10 @@ impl Join<'_> {
             return Err(invalid);
         }
         let capacity = *state.groups.capacity.get_or_insert_with(|| multicast_capacity(cx.model));
+        let made = state.groups.iter().filter(|other| other.by == group.by).count();
+        if made >= usize::from(most_of_port(capacity)) {
+            return Err(status::SA_NO_RESOURCES);
+        }
         state.groups.add(group, capacity).ok_or(status::SA_NO_RESOURCES)?;
         Ok(mgid)
     }
@@ -247,6 +252,11 @@ fn agrees_with_broadcast(state: &State, group: &Group) -> bool {
             && group.tclass == like.tclass
             && group.hop_limit == like.hop_limit
     })
+}
+
+/// How many groups one port may have made: a quarter of all is left to others.
+const fn most_of_port(capacity: u16) -> u16 {
+    capacity - capacity / 4
 }
 
 /// How many groups all switches can have.

@@ -60,6 +60,8 @@ pub(super) struct Group {
     pub(super) hop_limit: u8,
     /// It exists without members.
     well_known: bool,
+    /// The port that has had it made; zero if it is a partition's.
+    by: Guid,
     /// By the GID that joined.
     members: BTreeMap<Gid, Member>,
     /// Members while which the group exists.
@@ -266,6 +268,7 @@ impl Group {
             flow_label: of.flow_label,
             hop_limit: of.hop_limit(),
             well_known: true,
+            by: Guid(0),
             members: BTreeMap::new(),
             full_members: 0,
         }

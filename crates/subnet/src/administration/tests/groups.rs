@@ -611,6 +611,25 @@ fn switches_bound_the_number_of_groups() {
 }
 
 #[test]
+fn one_port_makes_three_quarters_of_all_groups_and_leaves_the_rest_to_others() {
+    let mut net = Net::new("switch:3", 0);
+    net.model.node_mut(0).unwrap().switch.as_mut().unwrap().info.multicast_fdb_cap = 8;
+    let make = |net: &mut Net, lid: u16, n: u8| {
+        let mut wanted = record(net, OWN, lid, FULL);
+        wanted.mgid.0[15] = n;
+        join(net, CREATE, lid, &wanted).map(|_| wanted)
+    };
+    let first = make(&mut net, 2, 1).expect("created");
+    assert!((2..=6).all(|n| make(&mut net, 2, n).is_ok()));
+    assert_eq!(make(&mut net, 2, 7).err(), Some(status::SA_NO_RESOURCES));
+    assert!(make(&mut net, 3, 6).is_ok(), "it is there already");
+    assert!(make(&mut net, 3, 8).is_ok());
+    assert!(make(&mut net, 2, 8).is_ok(), "another port has made it");
+    leave(&mut net, 2, &first).expect("left");
+    assert!(make(&mut net, 2, 7).is_ok());
+}
+
+#[test]
 fn new_master_knows_no_members() {
     let mut net = Net::new("switch:3", 0);
     let wanted = record(&net, BROADCAST, 2, FULL);
