@@ -192,6 +192,16 @@ pub(crate) enum Peer {
     Address(IpAddr),
 }
 
+impl Peer {
+    /// The user whose descriptors come from there. By TCP there come none.
+    pub(crate) fn user(self) -> u32 {
+        match self {
+            Self::User(user) => user,
+            Self::Address(_) => u32::MAX,
+        }
+    }
+}
+
 /// Who is at the other end of a socket: by the kernel's word where it is a Unix socket (`SO_PEERCRED`), else by the address, and for one of
 /// this machine by the kernel's table of TCP connections.
 pub(crate) fn peer_of(socket: &OwnedFd, kind: Kind) -> io::Result<(Peer, Option<i32>)> {

@@ -9,11 +9,12 @@ use std::thread;
 use common::{Fabric, Manager};
 use rdmux_fabric::bridge;
 use rdmux_fabric::client::{Attachment, ConnectOptions, admin};
-use rdmux_fabric::proto::{Greeting, HostPort, NodeRef, PortRef, Role};
-use rdmux_fabric::server::{FIRST_GUID, ServerOptions, Setup};
+use rdmux_fabric::proto::{FileReply, Greeting, HostPort, NodeRef, PortRef, Reply, Role};
+use rdmux_fabric::server::{FIRST_GUID, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
 use rdmux_runtime::connect::connect;
 use rdmux_runtime::{UserDir, socket};
+use rdmux_testing::lingering;
 use rdmux_wire::Guid;
 use std::time::Duration;
 
@@ -66,6 +67,87 @@ fn clients_that_say_anything_are_closed_and_nobody_else_notices() {
     let broke = status.counters.iter().find(|(name, _)| name == "clients_broke").unwrap();
     // Others may have left before the fabric read what they said, or seem to speak another version.
     assert!(broke.1 >= 40, "{broke:?}");
+}
+
+#[test]
+fn fabric_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
+    let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
+    let attach = Role::Attach { host: "x".into(), node_guid: Guid(9), port: HostPort::only() };
+    // What is said before the message with the descriptor.
+    let greeting = |role: Role| postcard::to_stdvec(&Greeting::new(role)).unwrap();
+    let cases: [(&str, Vec<u8>); 6] = [
+        ("with a greeting", Vec::new()),
+        ("behind a greeting that makes no sense, so that nobody receives it", b"x".to_vec()),
+        ("as a host", greeting(attach)),
+        ("as a command", greeting(Role::Admin)),
+        ("beside a file", greeting(Role::OpenFile(port.clone()))),
+        ("as the port's manager", greeting(Role::IsSm { port, wait: true })),
+    ];
+    for (what, before) in cases {
+        let mut fabric = Fabric::up("two");
+        fabric.stop();
+        let options = ServerOptions::new(fabric.name.clone(), fabric.options.user.clone());
+        let server = Server::new(options).unwrap();
+        // It is connected to and does not serve yet, so that its descriptor is the last.
+        let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+        let client = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
+        let (fd, peer) = lingering();
+        if !before.is_empty() {
+            socket::send_bytes(client.as_fd(), &before, &[]).unwrap();
+        }
+        let message = greeting(Role::Admin);
+        socket::send_bytes(client.as_fd(), &message, &[fd.as_fd()]).unwrap();
+        drop(fd);
+        let server = thread::spawn(|| server.run());
+        // The first may be answered before the descriptor is received.
+        for _ in 0..20 {
+            assert!(admin::status(&fabric.options, &fabric.name).is_ok(), "{what}");
+        }
+        drop(client);
+        assert!(admin::status(&fabric.options, &fabric.name).is_ok(), "{what}");
+        drop(peer);
+        admin::down(&fabric.options, &fabric.name).unwrap();
+        server.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn fabric_answers_while_the_close_of_a_descriptor_that_came_with_a_datagram_blocks() {
+    // Sometimes the fabric has closed its descriptor before we have closed ours, which is the last then.
+    for _ in 0..10 {
+        pass_with_a_datagram();
+    }
+}
+
+fn pass_with_a_datagram() {
+    let fabric = Fabric::up("two");
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let greeted = |role: Role| {
+        let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
+        socket::send(socket.as_fd(), &Greeting::new(role), &[], &mut Vec::new()).unwrap();
+        let (mut buf, mut fds) = (vec![0; socket::MAX_MESSAGE], Vec::new());
+        let reply = socket::recv_bytes(socket.as_fd(), &mut buf, &mut fds).unwrap().to_vec();
+        (socket, reply)
+    };
+    let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
+    let (control, reply) = greeted(Role::OpenFile(port));
+    let (_, reply): (u32, Reply<FileReply>) = socket::decode(&reply).unwrap();
+    let Ok(FileReply::Opened { file, key }) = reply else { panic!("{reply:?}") };
+    let (mads, _) = greeted(Role::Mads { file, key });
+    let (fd, peer) = lingering();
+    let sender = mads.try_clone().unwrap();
+    thread::spawn(move || {
+        socket::send_bytes(sender.as_fd(), b"x", &[fd.as_fd()]).unwrap();
+        drop(fd);
+    });
+    for _ in 0..20 {
+        admin::status(&fabric.options, &fabric.name).unwrap();
+    }
+    // Both connections of the file have ended.
+    for socket in [&mads, &control] {
+        wait_for_the_end(socket.as_fd());
+    }
+    drop(peer);
 }
 
 /// Returns when the fabric has closed a connection.

@@ -3,11 +3,9 @@
 
 mod common;
 
-use std::io::{ErrorKind, IoSlice, Write};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use common::Host;
 use rdmux_host::DeviceChoice;
@@ -15,41 +13,17 @@ use rdmux_host::proto::socket::{self, MAX_MESSAGE};
 use rdmux_host::proto::{
     ClientKind, HubReply, HubRequest, HubResponse, Reply, Request, Response, VERSION,
 };
+use rdmux_testing::{close_elsewhere as close, lingering};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longer than the tests wait for an answer of the service ([`common::TIMEOUT`]).
-const LINGER: Duration = Duration::from_secs(120);
-
 const HELLO_TOOL: Request = Request::Hello { version: VERSION, kind: ClientKind::Tool };
 
 fn hello_device() -> Request {
     Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::default()) }
-}
-
-/// A TCP socket whose last close waits ([`LINGER`]), and its peer, which ends that by its drop.
-fn lingering() -> (OwnedFd, TcpStream) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (theirs, _) = listener.accept().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    let full = loop {
-        if let Err(e) = ours.write(&[0; 1 << 16]) {
-            break e;
-        }
-    };
-    assert_eq!(full.kind(), ErrorKind::WouldBlock);
-    ours.set_nonblocking(false).unwrap();
-    rustix::net::sockopt::set_socket_linger(&ours, Some(LINGER)).unwrap();
-    (ours.into(), theirs)
-}
-
-/// Closes our descriptor, elsewhere: if the service has closed its own already, this is the last, and waits.
-fn close(fd: OwnedFd) {
-    std::thread::spawn(|| drop(fd));
 }
 
 fn send<T: Serialize>(socket: &OwnedFd, request: &T, fds: &[BorrowedFd<'_>]) {

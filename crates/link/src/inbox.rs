@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::sys;
 
-/// Buffers for what one call brings. Descriptors that come along with a message are closed by the kernel.
+/// Buffers for what one call brings.
 pub struct Inbox {
     data: Box<[u8]>,
+    /// Room for the descriptors that come along with each message.
+    rights: Box<[sys::Rights]>,
     /// None for a message that was too long.
     lengths: Box<[Option<usize>]>,
     /// How many came.
@@ -21,19 +23,22 @@ impl Inbox {
         let messages = messages.min(sys::MAX_MESSAGES);
         Self {
             data: vec![0; messages * bytes].into_boxed_slice(),
+            rights: vec![sys::Rights::new(); messages].into_boxed_slice(),
             lengths: vec![None; messages].into_boxed_slice(),
             filled: 0,
         }
     }
 
     /// Receives what there is, without blocking, in place of what was there; how many messages, zero when none waits. At
-    /// the end of the stream they are empty.
+    /// the end of the stream they are empty. Descriptors that come along go to `keep`: the kernel cuts off none, whose closing might
+    /// block.
     ///
     /// # Errors
     /// Those of `recvmmsg(2)`; nothing is there then.
-    pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
+    pub fn receive(&mut self, socket: impl AsFd, keep: impl FnMut(OwnedFd)) -> io::Result<usize> {
         self.filled = 0;
-        self.filled = sys::receive_messages(socket, &mut self.data, &mut self.lengths)?;
+        let (data, rights) = (&mut self.data, &mut self.rights);
+        self.filled = sys::receive_messages(socket, data, &mut self.lengths, rights, keep)?;
         Ok(self.filled)
     }
 
@@ -68,40 +73,57 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let mut inbox = Inbox::new(3, 8);
-        assert_eq!((inbox.receive(&ours).unwrap(), inbox.messages().count()), (0, 0));
+        let none = |fd| panic!("{fd:?} came along");
+        assert_eq!((inbox.receive(&ours, none).unwrap(), inbox.messages().count()), (0, 0));
         let sent: [&[u8]; 4] = [b"a", b"12345678", b"123456789", b"last"];
         for message in sent {
             send(&theirs, message, SendFlags::empty()).unwrap();
         }
-        assert_eq!(inbox.receive(&ours).unwrap(), 3);
+        assert_eq!(inbox.receive(&ours, none).unwrap(), 3);
         let got: Vec<_> = inbox.messages().collect();
         assert_eq!(got, [Some(sent[0]), Some(sent[1]), None]);
         assert!(inbox.is_full());
-        assert_eq!(inbox.receive(&ours).unwrap(), 1);
+        assert_eq!(inbox.receive(&ours, none).unwrap(), 1);
         assert_eq!(inbox.messages().collect::<Vec<_>>(), [Some(sent[3])]);
         assert!(!inbox.is_full());
         drop(theirs);
-        assert_ne!(inbox.receive(&ours).unwrap(), 0);
+        assert_ne!(inbox.receive(&ours, none).unwrap(), 0);
         assert!(inbox.messages().all(|message| message == Some(&[][..])), "{inbox:?}");
     }
 
     #[test]
-    fn descriptors_that_come_along_are_closed() {
+    fn descriptors_that_come_along_are_kept_each_with_its_message_or_not() {
         let flags = SocketFlags::CLOEXEC;
         let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let ((ours, theirs), (kept, passed)) = (pair(), pair());
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-        let passing = [passed.as_fd()];
-        assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&passing)));
-        let bytes = [io::IoSlice::new(b"x")];
-        rustix::net::sendmsg(&theirs, &bytes, &mut control, SendFlags::empty()).unwrap();
+        let ((ours, theirs), (near, passed)) = (pair(), pair());
+        let mut inbox = Inbox::new(4, 8);
+        // As many as the kernel lets a message have (unix(7)), and again, since room is used again.
+        for counts in [[0, 1, 253], [2, 0, 1]] {
+            for count in counts {
+                let passing = vec![passed.as_fd(); count];
+                let mut space =
+                    [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+                let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+                if count > 0 {
+                    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&passing)));
+                }
+                let bytes = [io::IoSlice::new(b"x")];
+                rustix::net::sendmsg(&theirs, &bytes, &mut control, SendFlags::empty()).unwrap();
+            }
+            let mut kept = Vec::new();
+            assert_eq!(inbox.receive(&ours, |fd| kept.push(fd)).unwrap(), 3);
+            assert!(inbox.messages().all(|message| message == Some(&b"x"[..])));
+            assert_eq!(kept.len(), counts.iter().sum::<usize>());
+            let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
+            for fd in &kept {
+                assert_eq!(inode(fd), inode(&passed));
+                let flags = rustix::io::fcntl_getfd(fd).unwrap();
+                assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+            }
+        }
+        // Nothing is left open that was not kept.
         drop(passed);
-        let mut inbox = Inbox::new(2, 8);
-        assert_eq!(inbox.receive(&ours).unwrap(), 1);
-        assert_eq!(inbox.messages().next(), Some(Some(&b"x"[..])));
-        // Nobody has the other end any more.
-        let e = send(&kept, b"x", SendFlags::NOSIGNAL).unwrap_err();
+        let e = send(&near, b"x", SendFlags::NOSIGNAL).unwrap_err();
         assert_eq!(e, rustix::io::Errno::PIPE);
     }
 }

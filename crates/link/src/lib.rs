@@ -11,6 +11,7 @@
 //! - [`doorbell`]: how one thread or process wakes another
 //! - [`Inbox`]: messages of any socket, several in one system call
 //! - [`spin_wait`]: looking for a moment before going to sleep
+//! - [`signals`]: threads that run no handler of the program's
 //! - [`cancel`]: the cancellation of threads, put off while Rust runs
 //! - [`guarded`]: the program's own memory, which may not be there
 //! - [`procmem`]: the memory of another process, by cross-process copy
@@ -26,7 +27,7 @@
 //! # Safety
 //!
 //! The data path's only unsafe code is here, and in this crate it is in `sys` (system calls that
-//! take pointers), [`tcp`] (payload to where it belongs), `mmap` (mapped memory; with `--cfg loom` also its stand-in, `model`), [`wire`] (naming memory by pointer), [`cancel`], [`guarded`], [`procmem`] and
+//! take pointers), [`tcp`] (payload to where it belongs), `mmap` (mapped memory; with `--cfg loom` also its stand-in, `model`), [`wire`] (naming memory by pointer), [`cancel`], [`signals`], [`guarded`], [`procmem`] and
 //! [`namespace`].
 //! Everything that comes from a socket, from shared memory or from a file descriptor that a peer
 //! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
@@ -63,6 +64,8 @@ pub mod routes;
 pub mod rows;
 mod shared;
 pub mod shm;
+#[expect(unsafe_code, reason = "functions of the C library without a wrapper")]
+pub mod signals;
 pub mod spin_wait;
 #[expect(unsafe_code, reason = "system calls that take pointers")]
 mod sys;

@@ -11,9 +11,10 @@
 
 use std::io;
 use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use crate::udp::control;
 use crate::wire::Piece;
 
 /// Bytes that hold any IPv4 or IPv6 socket address.
@@ -365,33 +366,66 @@ pub(crate) fn receive(fd: impl AsFd, data: &mut [u8], meta: &mut [RxMeta]) -> io
     Ok(received)
 }
 
-/// As [`receive`], with nothing but the bytes: descriptors that come along are closed by the kernel. A length is None where
-/// the message was longer than its share of `data`.
+/// The most descriptors that the kernel lets a message have (`SCM_MAX_FD`, `unix(7)`).
+const MAX_RIGHTS: usize = 253;
+/// Bytes of a control message with so many.
+const RIGHTS_LEN: usize =
+    mem::size_of::<libc::cmsghdr>() + (MAX_RIGHTS * mem::size_of::<i32>()).next_multiple_of(8);
+
+/// Room for the descriptors of a message.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct Rights([u8; RIGHTS_LEN]);
+
+impl Rights {
+    /// None yet.
+    pub(crate) const fn new() -> Self {
+        Self([0; RIGHTS_LEN])
+    }
+}
+
+/// As [`receive`], with descriptors in place of addresses: those that come along, close-on-exec, go to `keep`. A length is None
+/// where the message was longer than its share of `data`. `rights` has as many elements as `lengths`.
 pub(crate) fn receive_messages(
     fd: impl AsFd,
     data: &mut [u8],
     lengths: &mut [Option<usize>],
+    rights: &mut [Rights],
+    mut keep: impl FnMut(OwnedFd),
 ) -> io::Result<usize> {
-    let count = lengths.len().min(MAX_MESSAGES);
+    let count = lengths.len().min(rights.len()).min(MAX_MESSAGES);
     if count == 0 {
         return Ok(0);
     }
     let share = data.len() / lengths.len();
     let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_MESSAGES];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_MESSAGES];
-    let buffers = data.chunks_exact_mut(share.max(1)).take(count);
+    let buffers = data.chunks_exact_mut(share.max(1)).zip(&mut *rights).take(count);
     let mut ready = 0;
-    for ((message, iovec), buffer) in messages.iter_mut().zip(&mut iovecs).zip(buffers) {
-        message.write(message_into(buffer, iovec));
+    for ((message, iovec), (buffer, rights)) in messages.iter_mut().zip(&mut iovecs).zip(buffers) {
+        let header = &mut message.write(message_into(buffer, iovec)).msg_hdr;
+        header.msg_control = rights.0.as_mut_ptr().cast();
+        header.msg_controllen = RIGHTS_LEN as _;
         ready += 1;
     }
     // SAFETY: as in `receive`, for the first `ready`.
     let received = unsafe { receive_many(fd, &mut messages[..ready])? };
-    for (length, message) in lengths.iter_mut().zip(&messages).take(received) {
+    for ((length, message), rights) in lengths.iter_mut().zip(&messages).zip(rights).take(received)
+    {
         // SAFETY: one of the first `ready`, which were initialised.
         let message = unsafe { message.assume_init_ref() };
         let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
         *length = whole.then(|| (message.msg_len as usize).min(share));
+        #[allow(clippy::useless_conversion, reason = "not a usize in every C library")]
+        let control_len = usize::try_from(message.msg_hdr.msg_controllen).unwrap_or(0);
+        for (level, kind, numbers) in control::parse(&rights.0[..control_len.min(RIGHTS_LEN)]) {
+            if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                for number in numbers.as_chunks().0 {
+                    // SAFETY: the kernel has just made this descriptor for us.
+                    keep(unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(*number)) });
+                }
+            }
+        }
     }
     Ok(received)
 }
@@ -423,7 +457,7 @@ unsafe fn receive_many(
                 fd.as_fd().as_raw_fd(),
                 messages.as_mut_ptr(),
                 length(messages.len()),
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC,
                 std::ptr::null_mut::<libc::timespec>(),
             )
         }

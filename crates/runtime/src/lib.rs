@@ -5,11 +5,13 @@
 //! - [`Listener`]: the socket that clients connect to, made of [`listen_at`] and an [`Acceptor`], and [`connect`], their side; [`wait_for_end`] waits until it is gone
 //! - [`start`]: a service as a process of its own, started by the client that needs it
 //! - [`poller`]: what an event loop waits for
+//! - [`closing`]: descriptors that clients pass are closed where nobody waits
 //! - [`socket`]: messages and descriptors over Unix sockets
 //! - [`file`](mod@file): files that are replaced as a whole
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod closing;
 pub mod connect;
 mod end;
 mod error;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::closing::Closer;
 use crate::{ServiceDir, unix_address};
 
 /// Connections that wait to be accepted.
@@ -20,12 +21,14 @@ pub struct Acceptor {
     socket: OwnedFd,
     /// Given up to turn a client away when there is no descriptor left.
     reserve: Option<File>,
+    /// Closes the sockets of those who were turned away, and what they sent.
+    closer: Closer,
 }
 
 impl Acceptor {
     /// Of a listening socket, which must not block.
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, reserve: open_reserve() }
+        Self { socket, reserve: open_reserve(), closer: Closer::default() }
     }
 
     /// A client, if one waits. Its socket does not block.
@@ -40,7 +43,10 @@ impl Acceptor {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(e @ (Errno::MFILE | Errno::NFILE)) => {
                 self.reserve = None;
-                drop(rustix::net::accept_with(&self.socket, flags));
+                if let Ok(client) = rustix::net::accept_with(&self.socket, flags) {
+                    let user = rdmux_link::peer_credentials(&client).map_or(0, |peer| peer.uid);
+                    drop(self.closer.socket(user, client));
+                }
                 self.reserve = open_reserve();
                 Err(e.into())
             }

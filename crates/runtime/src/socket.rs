@@ -205,6 +205,31 @@ fn recv<'b>(
     flags: RecvFlags,
     mut keep: impl FnMut(OwnedFd),
 ) -> Result<&'b [u8], MessageError> {
+    let mut count = 0;
+    let (len, told) = receive(socket, &mut *buf, flags, |fd| {
+        count += 1;
+        keep(fd);
+    })?;
+    if told.contains(ReturnFlags::TRUNC) {
+        return Err(MessageError::TooLong);
+    }
+    if told.contains(ReturnFlags::CTRUNC) || count > MAX_FDS {
+        return Err(MessageError::FdsCut);
+    }
+    // A packet of no bytes cannot be told from the end of the stream; none of our messages is empty.
+    if len == 0 {
+        return Err(MessageError::Closed);
+    }
+    Ok(&buf[..len])
+}
+
+/// Receives bytes, and each descriptor that came with them; how many bytes, and what the kernel says of them.
+fn receive(
+    socket: BorrowedFd<'_>,
+    buf: &mut [u8],
+    flags: RecvFlags,
+    mut keep: impl FnMut(OwnedFd),
+) -> rustix::io::Result<(usize, ReturnFlags)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SYSTEM_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = rustix::io::retry_on_intr(|| {
@@ -215,26 +240,24 @@ fn recv<'b>(
             flags | RecvFlags::CMSG_CLOEXEC,
         )
     })?;
-    let mut count = 0;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            rights.for_each(|fd| {
-                count += 1;
-                keep(fd);
-            });
+            rights.for_each(&mut keep);
         }
     }
-    if got.flags.contains(ReturnFlags::TRUNC) {
-        return Err(MessageError::TooLong);
-    }
-    if got.flags.contains(ReturnFlags::CTRUNC) || count > MAX_FDS {
-        return Err(MessageError::FdsCut);
-    }
-    // A packet of no bytes cannot be told from the end of the stream; none of our messages is empty.
-    if got.bytes == 0 {
-        return Err(MessageError::Closed);
-    }
-    Ok(&buf[..got.bytes])
+    Ok((got.bytes, got.flags))
+}
+
+/// Reads bytes of a stream without blocking, with each descriptor that came with them for `keep`; how many, zero at the end.
+///
+/// # Errors
+/// Those of recvmsg(2).
+pub fn try_read(
+    socket: BorrowedFd<'_>,
+    buf: &mut [u8],
+    keep: impl FnMut(OwnedFd),
+) -> rustix::io::Result<usize> {
+    Ok(receive(socket, buf, RecvFlags::DONTWAIT, keep)?.0)
 }
 
 /// Decodes the first of the values of a message; returns it and the bytes of the others.

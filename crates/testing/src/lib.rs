@@ -4,11 +4,13 @@
 pub mod acm;
 pub mod env;
 pub mod ledger;
+mod lingering;
 pub mod memory;
 pub mod qp;
 
 use std::process::Command;
 
+pub use lingering::{close_elsewhere, lingering};
 pub use tempfile::TempDir;
 
 /// Makes an empty directory, in the system's folder for temporary files, which is removed with all that is in it when the

@@ -39,7 +39,8 @@ pub use objects::error::VerbsError;
 pub use objects::memory::Space;
 pub use objects::mr::MrInit;
 pub use objects::mw::MwType;
-pub use objects::{control, counters, error, kind, port, query, quota, signals, throttle};
+pub use objects::{control, counters, error, kind, port, query, quota, throttle};
 
+pub use rdmux_link::signals;
 pub use rdmux_transport as transport;
 pub use rdmux_wire as wire;

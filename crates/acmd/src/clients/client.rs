@@ -1,12 +1,14 @@
 //! A client's socket, and what is on its way through it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rdmux_acm::{RequestId, Time};
+use rdmux_runtime::closing::{Closer, Foreign};
+use rdmux_runtime::socket;
 use rdmux_wire::acm::client::{Frame, Header, Refusal, Reply, Request};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 
 use super::Limits;
 use crate::listen::Peer;
@@ -21,7 +23,7 @@ const KEPT: usize = 4096;
 /// A client.
 #[derive(Debug)]
 pub(super) struct Client {
-    socket: OwnedFd,
+    socket: Foreign,
     peer: Peer,
     /// What was read, and what of it was taken.
     input: Vec<u8>,
@@ -49,7 +51,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(socket: OwnedFd, peer: Peer) -> Self {
+    pub(super) fn new(socket: Foreign, peer: Peer) -> Self {
         Self {
             socket,
             peer,
@@ -85,16 +87,28 @@ impl Client {
     }
 
     /// Reads what there is, but not more than is taken soon, by way of a buffer that all clients share. Whether there was something.
-    pub(super) fn fill(&mut self, limits: &Limits, buffer: &mut [u8; INPUT]) -> bool {
+    pub(super) fn fill(
+        &mut self,
+        limits: &Limits,
+        buffer: &mut [u8; INPUT],
+        closer: &Closer,
+    ) -> bool {
         if !self.may_read(limits) {
             return false;
         }
         self.input.drain(..self.taken);
         self.taken = 0;
         let room = INPUT - self.input.len();
-        match rustix::net::recv(&self.socket, &mut buffer[..room], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => self.ended = true,
-            Ok((count, _)) => self.input.extend_from_slice(&buffer[..count]),
+        let (user, mut passed) = (self.peer.user(), false);
+        let keep = |fd| {
+            passed = true;
+            drop(closer.foreign(user, fd));
+        };
+        match socket::try_read(self.socket.as_fd(), &mut buffer[..room], keep) {
+            // No request has descriptors.
+            Ok(_) if passed => self.malformed = true,
+            Ok(0) => self.ended = true,
+            Ok(count) => self.input.extend_from_slice(&buffer[..count]),
             Err(Errno::AGAIN | Errno::INTR) => return false,
             Err(_) => self.broken = true,
         }

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rdmux_acm::{ClientId, RequestId, Time};
+use rdmux_runtime::closing::Closer;
 use rdmux_wire::acm::client::{Refusal, Reply, Request};
 use rdmux_wire::sa::PathRecord;
 
@@ -98,6 +99,8 @@ pub(crate) struct Clients {
     counters: Counters,
     /// What is read goes through here.
     buffer: Box<[u8; INPUT]>,
+    /// Closes what clients pass.
+    closer: Closer,
 }
 
 impl Clients {
@@ -112,6 +115,7 @@ impl Clients {
             stalled: BTreeMap::new(),
             counters: Counters::default(),
             buffer: Box::new([0; INPUT]),
+            closer: Closer::default(),
         }
     }
 
@@ -155,13 +159,16 @@ impl Clients {
         poller: &Poller,
     ) -> Option<ClientId> {
         let Ok((peer, process)) = peer_of(&socket, kind) else { return None };
+        let socket = self.closer.socket(peer.user(), socket);
         if !self.may(peer) {
             self.counters.not_allowed += 1;
             tracing::info!("a client of {peer:?} may not connect");
             return None;
         }
         let count = self.of_peer.get(&peer).copied().unwrap_or(0);
-        let has_room = self.all.len() < self.limits.clients && count < self.limits.of_peer;
+        let has_room = self.all.len() < self.limits.clients
+            && count < self.limits.of_peer
+            && !self.closer.is_full(peer.user());
         let Some(id) = self.all.next().filter(|_| has_room) else {
             self.counters.too_many += 1;
             tracing::info!(
@@ -213,7 +220,7 @@ impl Clients {
     /// Reads what a client has sent, as far as it may.
     pub(crate) fn fill(&mut self, id: ClientId) {
         if let Some(client) = self.all.get_mut(id)
-            && client.fill(&self.limits, &mut self.buffer)
+            && client.fill(&self.limits, &mut self.buffer, &self.closer)
         {
             self.direct.came(client);
         }

@@ -1,8 +1,12 @@
-use std::io::{Read as _, Write as _};
+use std::io::{IoSlice, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 
+use rdmux_testing::lingering;
 use rdmux_wire::acm::client::{Answer, Header, Op, Query, Reply, Request, Subject};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::direct::OFTEN;
 use super::*;
@@ -90,6 +94,38 @@ fn message_in_two_parts_is_one_and_two_in_one_part_are_two() {
     assert_eq!(world.take(id), Some(2));
     assert!(world.clients.take(id).is_none() && world.clients.servable().is_empty());
     assert!(!world.settle(id));
+}
+
+#[test]
+fn others_are_served_while_the_close_of_a_descriptor_that_a_client_passed_blocks() {
+    // Bytes that are read with a descriptor, urgent ones, and bytes that nobody reads.
+    for (flags, reads) in
+        [(SendFlags::empty(), true), (SendFlags::OOB, true), (SendFlags::empty(), false)]
+    {
+        let mut world = World::new();
+        let (mut far, other) = world.connect();
+        let (evil, id) = world.connect();
+        let (other, id) = (other.unwrap(), id.unwrap());
+        let (fd, peer) = lingering();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = request(1);
+        rustix::net::sendmsg(&evil, &[IoSlice::new(&bytes)], &mut control, flags).unwrap();
+        drop((fd, evil));
+        if reads {
+            world.clients.fill(id);
+            assert!(world.settle(id), "it is dropped");
+            assert_eq!(world.clients.counters().malformed, 1);
+        } else {
+            assert!(world.clients.remove(id, &world.poller));
+        }
+        far.write_all(&request(2)).unwrap();
+        world.clients.fill(other);
+        assert_eq!(world.take(other), Some(2));
+        drop(peer);
+    }
 }
 
 #[test]

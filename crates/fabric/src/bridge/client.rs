@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdmux_runtime::Listener;
+use rdmux_runtime::closing::Closer;
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -33,6 +34,8 @@ pub struct Client {
     /// The connection of route tables, whose end is the fabric's.
     watched: TcpStream,
     idle: Idle,
+    /// Closes the sockets of clients that are not served, and what they sent.
+    closer: Closer,
 }
 
 /// What the threads of a bridge share.
@@ -98,7 +101,7 @@ impl Client {
         let copies = Copies::default();
         let shared = Arc::new(Shared { way, state, copies, users, clients });
         let idle = Idle { exit: options.idle_exit, since: None, served: false };
-        Ok(Self { listener, shared, watched, idle })
+        Ok(Self { listener, shared, watched, idle, closer: Closer::default() })
     }
 
     /// Serves until it is told to end, or nobody is left and it need not stay, or the fabric cannot be reached any more.
@@ -144,7 +147,9 @@ impl Client {
     fn serve(&mut self, unix: OwnedFd) {
         self.idle.served = true;
         let shared = Arc::clone(&self.shared);
+        let user = rdmux_link::peer_credentials(&unix).map_or(0, |peer| peer.uid);
         let Some(place) = shared.clients.take(&unix) else {
+            drop(self.closer.socket(user, unix));
             return tracing::debug!("a client too many is not served");
         };
         let thread = thread::Builder::new().name("rdmux-bridge".to_owned());
@@ -152,12 +157,12 @@ impl Client {
             if let Err(error) = carry(unix, &shared) {
                 tracing::debug!(%error, "a client is not served");
             }
-            shared.clients.leave(place);
+            drop(shared.clients.leave(place));
             shared.state.has_changed();
         });
         if let Err(error) = started {
             tracing::debug!(%error, "no thread for a client");
-            self.shared.clients.leave(place);
+            drop(self.shared.clients.leave(place).map(|unix| self.closer.socket(user, unix)));
         }
     }
 }

@@ -43,9 +43,10 @@ impl Clients {
         Some(place)
     }
 
-    /// A client has gone.
-    pub(super) fn leave(&self, place: Place) {
-        self.all.lock().sockets.remove(&place);
+    /// A client has gone. Its socket: closing it may wait for what the client has sent and nobody received.
+    #[must_use]
+    pub(super) fn leave(&self, place: Place) -> Option<OwnedFd> {
+        self.all.lock().sockets.remove(&place)
     }
 
     /// Whether there is none.
@@ -77,7 +78,7 @@ mod tests {
         let places = [clients.take(&ours).unwrap(), clients.take(&ours).unwrap()];
         assert!(!clients.is_empty());
         assert_eq!(clients.take(&ours), None);
-        clients.leave(places[0]);
+        assert!(clients.leave(places[0]).is_some());
         let again = clients.take(&ours).unwrap();
         assert!(!places.contains(&again));
         clients.end();
@@ -85,7 +86,7 @@ mod tests {
         let closed = socket::recv_bytes(theirs.as_fd(), &mut buf, &mut Vec::new());
         assert!(matches!(closed, Err(socket::MessageError::Closed)), "{closed:?}");
         for place in [places[1], again] {
-            clients.leave(place);
+            assert!(clients.leave(place).is_some());
         }
         assert!(clients.is_empty());
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use rdmux_link::rows::RowReader;
+use rdmux_runtime::closing::Foreign;
 use rdmux_runtime::name::is_label;
 use rdmux_runtime::socket;
 use rdmux_subnet::topology::{LinkRate, Node, NodeKind, Speed, Width};
@@ -334,11 +335,10 @@ impl Core {
         &mut self,
         id: ConnectionId,
         message: &[u8],
-        fds: Vec<OwnedFd>,
+        fds: Vec<Foreign>,
     ) -> Result<(), Ends> {
         let request = socket::decode(message);
-        let user = self.connections.get(id).map_or(0, |c| c.uid);
-        let rows = self.closer.only_memfd(user, fds);
+        let rows = <[Foreign; 1]>::try_from(fds).ok().and_then(|[fd]| fd.into_memfd());
         let request = request.map_err(|_| Ends::Broke("a request that makes no sense"))?;
         let Some(Part::Attachment { port, .. }) = self.connections.get(id).map(|c| &c.part) else {
             return Ok(());

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use rdmux_runtime::closing::{Closer, Foreign};
 use rdmux_subnet::umad::FileId;
 use rdmux_subnet::{PortEvent, PortId};
 use rdmux_wire::Guid;
@@ -21,7 +22,7 @@ const FIRST: u64 = 16;
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Foreign,
     /// 0 if the kernel does not show it to us.
     pub(super) pid: i32,
     pub(super) uid: u32,
@@ -58,10 +59,10 @@ pub(super) enum Part {
 
 impl Connection {
     /// Looks at who connected.
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(socket: OwnedFd, closer: &Closer) -> io::Result<Self> {
         let peer = rdmux_link::peer_credentials(&socket)?;
         Ok(Self {
-            socket,
+            socket: closer.socket(peer.uid, socket),
             pid: peer.pid.map_or(0, |pid| pid.as_raw_nonzero().get()),
             uid: peer.uid,
             out: Outgoing::default(),

@@ -1,10 +1,12 @@
 //! Everything that the fabric holds, and what happens when clients come and go.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rdmux_link::Inbox;
+use rdmux_runtime::closing::Closer;
 use rdmux_runtime::socket::MAX_MESSAGE;
 use rdmux_subnet::{Subnet, Time};
 use serde::Serialize;
@@ -14,7 +16,6 @@ use super::attachments::Attachments;
 use super::connection::{Connection, ConnectionId, Connections, Part};
 use super::counters::{Count, Counts};
 use super::files::Files;
-use super::foreign::Closer;
 use super::host_table::Place;
 use super::nodes::Nodes;
 use super::outgoing::Lost;
@@ -192,12 +193,16 @@ impl Core {
 
     /// A process connected.
     pub(super) fn add_client(&mut self, socket: OwnedFd) {
-        if self.connections.len() >= MAX_CONNECTIONS {
-            return self.count(Count::ClientsRefused);
-        }
         let id = self.connections.next_id();
-        let watched = self.poller.add(&socket, Token::Connection(id));
-        match watched.and_then(|()| Connection::new(socket)) {
+        let has_room = self.connections.len() < MAX_CONNECTIONS;
+        let watched = Connection::new(socket, &self.closer).and_then(|connection| {
+            if !has_room {
+                return Err(io::Error::other("there are as many as can be"));
+            }
+            self.poller.add(&connection.socket, Token::Connection(id))?;
+            Ok(connection)
+        });
+        match watched {
             Ok(connection) => {
                 self.connections.add(connection);
             }
@@ -232,6 +237,18 @@ impl Core {
         if let Some(c) = self.connections.get_mut(id) {
             watch(&self.poller, id, c);
         }
+    }
+
+    /// Turns a new client away if its user has passed too many descriptors that are still to be closed: more may come with its greeting,
+    /// which is not received.
+    pub(super) fn refuse_if_full(&mut self, id: ConnectionId, user: u32) -> Result<(), Ends> {
+        if !self.closer.is_full(user) {
+            return Ok(());
+        }
+        self.count(Count::ClientsRefused);
+        let why = "descriptors that this user has passed do not close; try again later";
+        let _ = self.welcome::<()>(id, Err(Failure::new(libc::EAGAIN, why)));
+        Err(Ends::Closed)
     }
 
     /// The first message of a client.
@@ -324,10 +341,6 @@ impl Core {
     /// The owner and root may do everything, the configuration's users may attach.
     fn permit(&self, id: ConnectionId, role: &Role) -> Result<(), Failure> {
         let Some(c) = self.connections.get(id) else { return Ok(()) };
-        if self.closer.is_full(c.uid) {
-            let why = "descriptors that this user has passed do not close; try again later";
-            return Err(Failure::new(libc::EAGAIN, why));
-        }
         let owner = rustix::process::geteuid().as_raw();
         if c.uid == owner || c.uid == 0 {
             return Ok(());

@@ -14,7 +14,6 @@ mod counted;
 mod counters;
 mod facts;
 mod files;
-mod foreign;
 mod host_table;
 mod manager;
 mod manager_setup;

@@ -1,6 +1,6 @@
 //! What clients have sent is received, and served by what the connection is for.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use rdmux_link::Inbox;
 use rdmux_runtime::socket::{self, MessageError};
@@ -14,6 +14,9 @@ use crate::proto::mad::FRAGMENT;
 const TURN: usize = 32;
 /// How many datagrams of a program are received in one call.
 const MADS: usize = 16;
+
+/// Why who passes descriptors that it need not is served no more.
+const NOT_ASKED_FOR: Ends = Ends::Broke("descriptors that were not asked for");
 
 /// Where datagrams are received.
 pub(super) fn inbox() -> Inbox {
@@ -40,22 +43,22 @@ impl Core {
         let Some(connection) = self.connections.get(id).filter(|c| c.may_ask()) else {
             return Err(Stop::Enough);
         };
-        if let Part::Attachment { .. } = connection.part {
-            let mut fds = Vec::new();
-            let message = socket::try_recv_bytes(connection.socket.as_fd(), buf, &mut fds);
-            let user = connection.uid;
-            return match message {
-                Ok(message) => Ok(self.attachment_request(id, message, fds)?),
-                Err(error) => {
-                    self.closer.close::<()>(user, fds);
-                    Err(stop(&error))
-                }
-            };
+        let user = connection.uid;
+        if let Part::New = connection.part {
+            self.refuse_if_full(id, user)?;
         }
-        let message = receive(&connection.socket, buf)?;
+        let Some(connection) = self.connections.get(id) else { return Err(Stop::Enough) };
+        let mut fds = Vec::new();
+        let keep = |fd| fds.push(self.closer.foreign(user, fd));
+        let message = socket::try_recv_each(connection.socket.as_fd(), buf, keep);
+        let message = message.map_err(|error| stop(&error))?;
+        let takes_some = matches!(connection.part, Part::Attachment { .. });
+        if !fds.is_empty() && (!takes_some || self.closer.is_full(user)) {
+            return Err(NOT_ASKED_FOR.into());
+        }
         match connection.part {
             Part::New => self.greet(id, message)?,
-            Part::Attachment { .. } => {}
+            Part::Attachment { .. } => self.attachment_request(id, message, fds)?,
             Part::Control(file) => {
                 self.drain_mads(file)?;
                 self.file_request(id, file, message)?;
@@ -87,7 +90,12 @@ impl Core {
         let mut served = 0;
         while served < most {
             let Some(connection) = self.connections.get(id) else { break };
-            served += inbox.receive(&connection.socket).map_err(|_| Ends::Closed)?;
+            let mut fds = Vec::new();
+            let keep = |fd| fds.push(self.closer.foreign(connection.uid, fd));
+            served += inbox.receive(&connection.socket, keep).map_err(|_| Ends::Closed)?;
+            if !fds.is_empty() {
+                return Err(NOT_ASKED_FOR);
+            }
             for message in inbox.messages() {
                 match message {
                     Some([]) => return Err(Ends::Closed),
@@ -134,22 +142,6 @@ fn stop(error: &MessageError) -> Stop {
         MessageError::WouldBlock => Stop::Enough,
         MessageError::Closed | MessageError::Io(_) => Ends::Closed.into(),
         MessageError::TooLong => Ends::Broke("a message that is too long").into(),
-        MessageError::FdsCut | MessageError::Decode(_) => {
-            Ends::Broke("descriptors that were not asked for").into()
-        }
-    }
-}
-
-/// The next message.
-fn receive<'b>(socket: &OwnedFd, buf: &'b mut [u8]) -> Result<&'b [u8], Stop> {
-    let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
-    // No room for descriptors: the kernel closes those that come along.
-    match rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *buf, flags)) {
-        Ok((_, 0)) => Err(Ends::Closed.into()),
-        Ok((_, length)) => {
-            buf.get(..length).ok_or_else(|| Ends::Broke("a message that is too long").into())
-        }
-        Err(rustix::io::Errno::AGAIN) => Err(Stop::Enough),
-        Err(_) => Err(Ends::Closed.into()),
+        MessageError::FdsCut | MessageError::Decode(_) => NOT_ASKED_FOR.into(),
     }
 }

@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use rdmux_cm::ChannelId;
 use rdmux_link::SharedMem;
+use rdmux_runtime::closing::{Closer, Foreign};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
 use rdmux_verbs::kind::{self, PerKind};
 use rustix::process::{Pid, PidfdFlags};
 use std::sync::atomic::Ordering;
 
-use super::closing::{Closer, Foreign};
 use super::counters::Count;
 use super::outgoing::Outgoing;
 use crate::proto::ClientKind;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdmux_cm::{ChannelId, Manager, Time};
 use rdmux_link::{RxBatch, TxBatch};
+use rdmux_runtime::closing::{Closer, Foreign};
 use rdmux_verbs::control::{DeviceKind, slot_of};
 use rdmux_verbs::kind::{self, PerKind};
 use rdmux_verbs::port::PortEvent;
@@ -17,7 +18,6 @@ use serde::Serialize;
 use super::addresses::{Addresses, Changes};
 use super::capture::Capture;
 use super::clients::{Client, ClientId, Clients, Gone};
-use super::closing::{Closer, Foreign};
 use super::cm::Outbox;
 use super::counters::{Count, Counts};
 use super::host_rings::HostRings;

@@ -10,13 +10,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 
 use rdmux_link::Doorbell;
+use rdmux_runtime::closing::{Closer, Foreign};
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::{Control, DeviceKind};
 use rdmux_verbs::throttled;
 use rdmux_verbs::xrc::hub::{Hub, Identity, MemberId, TargetEvent};
 
 use super::clients::{Client, ClientId};
-use super::closing::{Closer, Foreign};
 use super::core::Core;
 use super::poller::{self, Interest, Poller, Token};
 use super::requests::failure;

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::closing::Foreign;
+use rdmux_runtime::closing::Foreign;
+
 use crate::proto::socket::{self, MessageError};
 
 /// The process did not read for too long, or closed its end.
@@ -109,8 +110,8 @@ impl AsFd for Outgoing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::closing::Closer;
     use super::*;
+    use rdmux_runtime::closing::Closer;
 
     #[test]
     fn what_does_not_fit_waits_in_order_and_not_for_ever() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rdmux_cm::iw::StreamId;
 use rdmux_link::SharedMem;
+use rdmux_runtime::closing::Foreign;
 use rdmux_verbs::control::{DeviceKind, SERVICE_SLOT, slot_of};
 use rdmux_verbs::counters::{self, PAGE_COUNTERS};
 use rdmux_verbs::kind::{self, KindRow};
@@ -16,7 +17,6 @@ use rdmux_wire::Qpn;
 use rdmux_wire::mad::MgmtClass;
 
 use super::clients::{Client, ClientId, DeviceSide, Gone};
-use super::closing::Foreign;
 use super::core::{Core, encode};
 use super::counters::Count;
 use super::host_rings::Found;

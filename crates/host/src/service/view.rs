@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rdmux_cm::Time;
+use rdmux_runtime::closing::Foreign;
 use rdmux_verbs::kind::PerKind;
 use rdmux_verbs::throttled;
 
 use super::clients::ClientId;
-use super::closing::Foreign;
 use super::core::Core;
 use super::requests::failure;
 use crate::names::DeviceChoice;

@@ -87,7 +87,7 @@ impl Engine {
         }
         let weak = Arc::downgrade(device);
         let thread = std::thread::Builder::new().name("rdmux".into());
-        crate::objects::signals::with_blocked(|| thread.spawn(move || run(&weak)))
+        rdmux_link::signals::with_blocked(|| thread.spawn(move || run(&weak)))
             .map(drop)
             .map_err(VerbsError::os("start the device's thread"))
     }

@@ -5,7 +5,7 @@
 //! `pd`, `mr`, `region`, `mw` and `regions` (the table of memory), `memory` and `reach` (how bytes are reached, here and in other
 //! processes), `cached`; `qp`, `cq` and `srq` (what events know, the engine fills and queue pairs take from); `notify`,
 //! `unacked` and `event`, [`counters`], `xrc` (requests to and records of the hub), and
-//! the small rest: `brief` (the lock of queue pairs), `room`, [`signals`], [`throttle`].
+//! the small rest: `brief` (the lock of queue pairs), `room`, [`throttle`].
 
 pub(crate) mod brief;
 pub(crate) mod cached_region;
@@ -29,7 +29,6 @@ pub(crate) mod reach;
 pub(crate) mod region;
 pub(crate) mod regions;
 pub(crate) mod room;
-pub mod signals;
 pub(crate) mod srq;
 pub mod throttle;
 pub(crate) mod unacked;

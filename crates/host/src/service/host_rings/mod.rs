@@ -16,12 +16,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rdmux_link::ring::{DEFAULT_CAPACITY, RingFds};
 use rdmux_link::{PeerBell, RingPair};
+use rdmux_runtime::closing::Foreign;
 use rdmux_runtime::connect::connect_nonblocking;
 use rdmux_verbs::control::DeviceKind;
 
 use self::pairs::{Asked, Ends, Offered, Pair, PairId, Pairs};
 use super::clients::{Client, ClientId, Gone};
-use super::closing::Foreign;
 use super::core::Core;
 use super::poller::{Interest, Token};
 use super::ports::ib::PortAt;

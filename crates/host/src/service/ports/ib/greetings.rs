@@ -1,8 +1,9 @@
 //! Clients that greet while the service finds out whether it gets an adapter: they are told of it if that is decided soon.
 
+use rdmux_runtime::closing::Foreign;
+
 use crate::proto::ClientKind;
 use crate::service::clients::{ClientId, Gone};
-use crate::service::closing::Foreign;
 use crate::service::core::Core;
 
 /// A greeting that waits.

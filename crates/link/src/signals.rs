@@ -3,7 +3,6 @@
 //! # Safety of this file
 //!
 //! The two system calls here change the calling thread's signal mask and nothing else.
-#![expect(unsafe_code, reason = "pthread_sigmask(3) has no safe wrapper among our libraries")]
 
 use std::mem::MaybeUninit;
 

@@ -2,7 +2,7 @@
 //!
 //! A client may pass any descriptor, and close(2) may wait for it: of a file that a process serves (FUSE) for that
 //! process, of a TCP socket with `SO_LINGER` for the peer, of a Unix socket for what is in the messages that nobody
-//! received. So neither the main thread nor the hub's closes one ([`Foreign`]); threads of the [`Closer`] do.
+//! received. So no thread that serves others closes one ([`Foreign`]); threads of the [`Closer`] do.
 //!
 //! A thread that is stuck is stuck: other threads close what other users passed. A user has a few threads at most,
 //! and clients of a user of whose descriptors many wait are refused ([`Closer::is_full`]).
@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rdmux_verbs::throttled;
+use rdmux_link::signals;
 use rustix::fs::SealFlags;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, SocketType, sockopt,
+};
 
 /// Threads that close, of all users together.
 const MAX_THREADS: usize = 16;
@@ -28,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// What closes descriptors in threads of its own.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Closer(Arc<Shared>);
+pub struct Closer(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -43,6 +45,8 @@ struct State {
     threads: usize,
     /// Threads that wait for work, or have just been started: they look for it before anything else.
     idle: usize,
+    /// Whether the last one could not be started, which is said once.
+    short: bool,
 }
 
 /// The descriptors of one user.
@@ -79,17 +83,19 @@ impl State {
 
 impl Closer {
     /// A descriptor that a client of this user passed.
-    pub(super) fn foreign(&self, user: u32, fd: OwnedFd) -> Foreign {
+    pub fn foreign(&self, user: u32, fd: OwnedFd) -> Foreign {
         Foreign { fd: Some(fd), user, ours: false, closer: self.clone() }
     }
 
-    /// Our end of a Unix socket on which clients of this user may send.
-    pub(super) fn socket(&self, user: u32, fd: OwnedFd) -> Foreign {
+    /// Our end of a socket on which clients of this user may send.
+    pub fn socket(&self, user: u32, fd: OwnedFd) -> Foreign {
+        // Who receives in a stream would close what came with urgent bytes (`MSG_OOB`), unless they are bytes as others are.
+        let _ = sockopt::set_socket_oobinline(&fd, true);
         Foreign { fd: Some(fd), user, ours: true, closer: self.clone() }
     }
 
     /// Whether so many descriptors of a user are still to be closed that no more are taken from it.
-    pub(super) fn is_full(&self, user: u32) -> bool {
+    pub fn is_full(&self, user: u32) -> bool {
         let state = self.0.state.lock();
         state.users.get(&user).is_some_and(|u| u.waiting.len() + u.busy >= MAX_WAITING)
     }
@@ -111,16 +117,21 @@ impl Closer {
             return;
         }
         let closer = self.clone();
-        let started = rdmux_verbs::signals::with_blocked(|| {
+        let started = signals::with_blocked(|| {
             std::thread::Builder::new().name("rdmux-close".to_owned()).spawn(move || closer.work())
         });
         match started {
             Ok(_) => {
                 state.threads += 1;
                 state.idle += 1;
+                state.short = false;
             }
             // What waits is closed with the next one.
-            Err(error) => throttled!(warn, %error, "no thread to close descriptors"),
+            Err(error) => {
+                if !std::mem::replace(&mut state.short, true) {
+                    tracing::warn!(%error, "no thread to close descriptors");
+                }
+            }
         }
     }
 
@@ -149,7 +160,7 @@ impl Closer {
 
 /// A descriptor whose closing may block: dropping it never does.
 #[derive(Debug)]
-pub(super) struct Foreign {
+pub struct Foreign {
     /// There until it is dropped or taken.
     fd: Option<OwnedFd>,
     user: u32,
@@ -161,13 +172,13 @@ pub(super) struct Foreign {
 impl Foreign {
     /// The descriptor of a memfd, which anybody may map and close: its size is fixed, and it is served by the kernel.
     /// F_GET_SEALS is answered by nothing else, and asks no process.
-    pub(super) fn into_memfd(mut self) -> Option<OwnedFd> {
+    pub fn into_memfd(mut self) -> Option<OwnedFd> {
         let seals = rustix::fs::fcntl_get_seals(self.fd.as_ref()?).ok()?;
         self.fd.take_if(|_| seals.contains(SealFlags::SHRINK | SealFlags::GROW))
     }
 
     /// The descriptor of a process, which anybody may use and close (pidfd_open(2)).
-    pub(super) fn into_pidfd(mut self) -> Option<OwnedFd> {
+    pub fn into_pidfd(mut self) -> Option<OwnedFd> {
         let name = self.kernel_name()?;
         let is_one = ["anon_inode:[pidfd]", "pidfd:["].iter().any(|is| name.starts_with(is));
         self.fd.take_if(|_| is_one)
@@ -175,7 +186,7 @@ impl Foreign {
 
     /// The descriptor of a namespace of this kind ("user", "mnt"), which anybody may use and close. The kernel alone gives
     /// files a name that does not begin with a slash, and asks no process for it.
-    pub(super) fn into_namespace(mut self, kind: &str) -> Option<OwnedFd> {
+    pub fn into_namespace(mut self, kind: &str) -> Option<OwnedFd> {
         let is_one = self.kernel_name()?.strip_prefix(kind)?.starts_with(":[");
         self.fd.take_if(|_| is_one)
     }
@@ -209,10 +220,16 @@ impl Drop for Foreign {
 
 /// Shuts down our end of a socket. Whether no message is in its queue, with whatever descriptors, nor can be any more.
 fn is_drained(socket: &OwnedFd) -> bool {
+    if sockopt::socket_domain(socket) != Ok(AddressFamily::UNIX) {
+        return true;
+    }
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
-    // Then every message comes with its sender's name, for which there is no room: an empty one is told from the end.
-    let asked = rustix::net::sockopt::set_socket_passcred(socket, true);
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    if sockopt::socket_type(socket) == Ok(SocketType::STREAM) {
+        return rustix::net::recv(socket, &mut [0; 1], flags).is_ok_and(|(_, len)| len == 0);
+    }
+    // Then every message comes with its sender's name, for which there is no room: an empty one is told from the end.
+    let asked = sockopt::set_socket_passcred(socket, true);
     let mut no_room = RecvAncillaryBuffer::default();
     let got = rustix::net::recvmsg(socket, &mut [], &mut no_room, flags);
     asked.is_ok() && got.is_ok_and(|got| got.bytes == 0 && !got.flags.contains(ReturnFlags::CTRUNC))

@@ -1,29 +1,15 @@
 //! What lingers here is a TCP socket whose peer does not read: the last close(2) of it waits.
 
 use std::fs::File;
-use std::io::{ErrorKind, PipeReader, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::{IoSlice, PipeReader, Read};
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 
 use super::*;
-use crate::proto::socket;
-use rdmux_testing::temp_dir;
-
-/// A socket whose close waits for longer than any test here may take, and its peer, which ends that by its drop.
-fn lingering() -> (OwnedFd, TcpStream) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (theirs, _) = listener.accept().unwrap();
-    ours.set_nonblocking(true).unwrap();
-    let full = loop {
-        if let Err(e) = ours.write(&[0; 1 << 16]) {
-            break e;
-        }
-    };
-    assert_eq!(full.kind(), ErrorKind::WouldBlock);
-    ours.set_nonblocking(false).unwrap();
-    rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::from_secs(120))).unwrap();
-    (ours.into(), theirs)
-}
+use crate::socket;
+use rdmux_testing::{lingering, temp_dir};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 /// A descriptor, and what tells when it is closed.
 fn plain() -> (OwnedFd, PipeReader) {
@@ -128,6 +114,56 @@ fn our_end_of_a_socket_is_closed_at_once_unless_messages_are_in_it() {
         drop(peer);
         await_closed(closed);
     }
+}
+
+#[test]
+fn our_end_of_a_stream_is_closed_at_once_unless_bytes_are_in_it_urgent_ones_too() {
+    let closer = Closer::default();
+    let pair = || UnixStream::pair().unwrap();
+    for theirs_open in [true, false] {
+        let (ours, theirs) = pair();
+        let theirs = theirs_open.then_some(theirs);
+        drop(closer.socket(1, ours.into()));
+        assert_eq!(closer.0.state.lock().threads, 0);
+        drop(theirs);
+    }
+    for flags in [SendFlags::empty(), SendFlags::OOB] {
+        let (ours, theirs) = pair();
+        let (fd, peer) = lingering();
+        send_with(&theirs, &fd, flags);
+        drop((fd, theirs));
+        drop(closer.socket(1, ours.into()));
+        assert!(left(&closer, 1) > 0);
+        let (last, closed) = plain();
+        drop(closer.foreign(1, last));
+        drop(peer);
+        await_closed(closed);
+    }
+}
+
+#[test]
+fn what_comes_with_bytes_of_a_stream_is_kept_urgent_ones_too() {
+    for flags in [SendFlags::empty(), SendFlags::OOB] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let ours = Closer::default().socket(1, ours.into());
+        let (fd, _) = plain();
+        send_with(&theirs, &fd, flags);
+        let (mut buf, mut kept) = ([0; 8], Vec::new());
+        let keep = |fd| kept.push(fd);
+        assert_eq!(socket::try_read(ours.as_fd(), &mut buf, keep), Ok(1));
+        assert_eq!((buf[0], kept.len()), (b'x', 1));
+        drop(theirs);
+        assert_eq!(socket::try_read(ours.as_fd(), &mut buf, |_| ()), Ok(0));
+    }
+}
+
+/// Sends a byte on a stream, and a descriptor.
+fn send_with(socket: &UnixStream, fd: &OwnedFd, flags: SendFlags) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    rustix::net::sendmsg(socket, &[IoSlice::new(b"x")], &mut control, flags).unwrap();
 }
 
 #[test]
