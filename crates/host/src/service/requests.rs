@@ -311,7 +311,8 @@ impl Core {
         if client.slots.len() >= MAX_SLOTS {
             return Err(full(format!("the process has {MAX_SLOTS} slots already")));
         }
-        let grant = self.slots.take(id).ok_or_else(|| full("all slots are in use".to_owned()))?;
+        let grant = self.slots.take(id, client.uid);
+        let grant = grant.ok_or_else(|| full("all slots are in use".to_owned()))?;
         client.slots.push(grant.0);
         self.addresses.recycle(grant.0);
         self.adapter.iter().for_each(|adapter| adapter.data.recycle(grant.0));

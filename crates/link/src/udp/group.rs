@@ -91,8 +91,6 @@ pub struct UdpGroup {
     local: SocketAddr,
     options: GroupOptions,
     sockets: Vec<OwnedFd>,
-    /// How many sockets the attached program knows; it leaves what is beyond to slot 0.
-    steered: usize,
     /// The slot that gets what belongs to no process.
     nobodys: u16,
 }
@@ -109,8 +107,7 @@ impl UdpGroup {
         if let SocketAddr::V6(v6) = &mut local {
             v6.set_scope_id(options.scope_id);
         }
-        let mut group =
-            Self { local, options: *options, sockets: Vec::new(), steered: 1, nobodys: 0 };
+        let mut group = Self { local, options: *options, sockets: Vec::new(), nobodys: 0 };
         let socket = group.bind_one().map_err(|e| group.explain(e))?;
         let bound = socket.local_addr().map_err(|e| group.explain(e))?;
         group.local = bound.as_socket().unwrap_or(local);
@@ -129,7 +126,8 @@ impl UdpGroup {
     }
 
     /// A duplicate of `slot`'s socket, to hand over. Sockets up to there are created as needed, and
-    /// packets to QPNs of those slots go to them from now on.
+    /// packets to QPNs of those slots go to them from now on. Who has one of a slot other than 0 can attach no program to it or to the
+    /// group.
     ///
     /// # Errors
     ///
@@ -142,7 +140,8 @@ impl UdpGroup {
             let socket = self.bind_one()?;
             self.sockets.push(socket.into());
         }
-        if self.sockets.len() > self.steered {
+        // Also if there is no new one: who has a socket can detach the program. The first alone is no group yet.
+        if self.sockets.len() > 1 {
             self.steer()?;
         }
         self.sockets[usize::from(slot)].try_clone()
@@ -166,9 +165,8 @@ impl UdpGroup {
 
     fn steer(&mut self) -> io::Result<()> {
         let count = u16::try_from(self.sockets.len()).unwrap_or(SLOTS);
-        sys::attach_reuseport_cbpf(&self.sockets[0], &mut steer::program(count, self.nobodys))?;
-        self.steered = self.sockets.len();
-        Ok(())
+        // By the one socket that is not locked.
+        sys::attach_reuseport_cbpf(&self.sockets[0], &mut steer::program(count, self.nobodys))
     }
 
     /// The socket that a packet to this QPN arrives at, in this group as it is now.
@@ -210,6 +208,8 @@ impl UdpGroup {
         socket.bind(&SockAddr::from(self.local))?;
         if first {
             socket.set_reuse_port(true)?;
+        } else {
+            sys::set_int(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1)?;
         }
         Ok(socket)
     }
@@ -267,4 +267,54 @@ fn set_buffer(socket: &Socket, force: i32, ask: i32, bytes: usize) -> io::Result
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX / 2);
     sys::set_int(socket, libc::SOL_SOCKET, force, bytes)
         .or_else(|_| sys::set_int(socket, libc::SOL_SOCKET, ask, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::UdpSocket;
+
+    use socket2::{SockFilter, SockRef};
+
+    use super::*;
+
+    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 77, 202, 61));
+    const ANY_PORT: GroupOptions =
+        GroupOptions { port: 0, buffer: 1 << 16, header_info: false, scope_id: 0 };
+
+    /// Sends a datagram to a QPN of slot 1 from each of some ports; how many arrive there.
+    fn steered_to_1(group: &UdpGroup) -> usize {
+        let senders: Vec<_> = (0..16).map(|_| UdpSocket::bind((ADDRESS, 0)).unwrap()).collect();
+        let bytes = [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0];
+        for sender in &senders {
+            sender.send_to(&bytes, group.local_addr()).unwrap();
+        }
+        // On the loopback device they have arrived.
+        let here = group.recycle(1);
+        assert_eq!(here + group.recycle(0) + group.recycle(2), senders.len());
+        here
+    }
+
+    #[test]
+    fn who_has_a_socket_of_a_group_can_attach_no_program_to_it_or_the_group() {
+        let mut group = UdpGroup::open(ADDRESS, &ANY_PORT).unwrap();
+        let held = group.socket(1).unwrap();
+        let e = sys::attach_reuseport_cbpf(&held, &mut steer::program(1, 0)).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::PermissionDenied);
+        // A filter that drops everything would stay for who has the slot next.
+        let nothing = [SockFilter::new(6, 0, 0, 0)];
+        let e = SockRef::from(&held).attach_filter(&nothing).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::PermissionDenied);
+        assert_eq!(steered_to_1(&group), 16);
+    }
+
+    #[test]
+    fn group_whose_program_was_detached_is_steered_again_with_the_next_socket() {
+        const SO_DETACH_REUSEPORT_BPF: i32 = 68;
+        let mut group = UdpGroup::open(ADDRESS, &ANY_PORT).unwrap();
+        let held = group.socket(2).unwrap();
+        sys::set_int(&held, libc::SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 1).unwrap();
+        let _next = group.socket(1).unwrap();
+        assert_eq!(steered_to_1(&group), 16);
+    }
 }
