@@ -50,10 +50,12 @@ pub(crate) fn can_do_heavy() -> bool {
     register() && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
 
-/// A full fence of this thread, and of all threads of the processes that are registered.
-pub(crate) fn heavy() {
+/// A full fence of this thread, and of all threads of the processes that are registered. False if it is of this thread only, since a
+/// sandbox forbids the system call by now.
+#[must_use]
+pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst);
-    membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
 
 /// A full fence towards who does the [`heavy`] one: none at all, where `relies` says that this process is registered

@@ -12,6 +12,7 @@ use rdmux_link::ring::{
 use rdmux_link::wire::{Flushed, Frame, Payload, Wire};
 use rdmux_link::{Consumer, PeerBell, Producer, RingPair, SharedMem};
 use rdmux_wire::Psn;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// A ring, both ends, and a third mapping of its memory.
 fn ring(capacity: usize) -> (Producer, Consumer, OwnedFd) {
@@ -248,6 +249,42 @@ fn no_wakeup_is_lost() {
     exchange(4096, 100_000, |_| 20);
     exchange(4096, 30_000, |i| (i as usize * 37) % 900);
     exchange(1 << 20, 2_000, |i| (i as usize * 7919) % 65_000);
+}
+
+/// From now on the kernel refuses membarrier(2) to this thread, as to a process that enters a sandbox.
+fn forbid_membarrier() {
+    let rules = [(libc::SYS_membarrier, Vec::new())].into_iter().collect();
+    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+}
+
+#[test]
+fn a_consumer_that_may_not_fence_for_its_producer_any_more_sleeps_when_the_producer_fences() {
+    let (mut tx, rx, fd) = ring(4096);
+    let memory = SharedMem::map(fd, (4096 + 4096) / 8).unwrap();
+    // What the consumer says in the header.
+    let heavy = || memory.words()[136 / 8].load(Ordering::Acquire);
+    if heavy() == 0 {
+        println!("no membarrier(2) here: not run");
+        return;
+    }
+    let forbidden = std::thread::spawn(move || {
+        forbid_membarrier();
+        // The producer may have looked before it is told.
+        assert!(!rx.prepare_sleep());
+        while !rx.prepare_sleep() {
+            std::thread::yield_now();
+        }
+        rx
+    });
+    let mut rx = forbidden.join().unwrap();
+    assert_eq!(heavy(), 0);
+    tx.try_push(0, [0; 16], &[]).unwrap();
+    assert!(tx.consumer_sleeps());
+    assert!(pop(&mut rx).is_some());
 }
 
 #[test]

@@ -34,9 +34,10 @@ pub(crate) fn can_do_heavy() -> bool {
     THERE.get()
 }
 
-pub(crate) fn heavy() {
+pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst);
     PROCESSORS.fetch_add(1, Ordering::AcqRel);
+    THERE.get()
 }
 
 pub(crate) fn light(relies: bool) {

@@ -1,7 +1,9 @@
 //! The side that reads records.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride, take_down};
 use crate::shared::{Ordering, fence};
@@ -14,9 +16,15 @@ pub struct Consumer {
     /// Where it was when the producer was last asked whether it waits.
     asked: u64,
     /// Whether the producer leaves its fence to us.
-    heavy: bool,
+    heavy: Cell<bool>,
+    /// When it was told to do its own from then on, until it must know.
+    told: Cell<Option<Instant>>,
     broken: bool,
 }
+
+/// How long after the consumer has told the producer to do its own fences it does not sleep: far longer than it takes until a write is
+/// seen by all processors, and until what the producer has written before it knew is.
+const KNOWN_AFTER: Duration = Duration::from_millis(10);
 
 impl Consumer {
     /// Maps a ring from its beginning: nobody has consumed from it.
@@ -28,7 +36,8 @@ impl Consumer {
         let ring = Shared::map(fd)?;
         let heavy = fence::can_do_heavy();
         ring.map.word(field::HEAVY).store(heavy.into(), Ordering::Release);
-        Ok(Self { ring, tail: 0, asked: 0, heavy, broken: false })
+        let (heavy, told) = (Cell::new(heavy), Cell::new(None));
+        Ok(Self { ring, tail: 0, asked: 0, heavy, told, broken: false })
     }
 
     /// The next record, if there is one. Its room is given back when it is dropped.
@@ -86,7 +95,7 @@ impl Consumer {
     }
 
     /// Asks to be woken for the next record. Returns false if there is one already, or the ring is
-    /// broken: do not sleep then.
+    /// broken, or the producer may not notice for a moment: do not sleep then.
     pub fn prepare_sleep(&self) -> bool {
         Self::prepare_all([self].into_iter())
     }
@@ -96,17 +105,36 @@ impl Consumer {
         let mut heavy = false;
         for one in all.clone() {
             one.ring.map.word(field::SLEEPS).store(1, Ordering::Relaxed);
-            heavy |= one.heavy;
+            heavy |= one.heavy.get();
         }
+        let mut fenced = true;
         if heavy {
-            fence::heavy()
+            fenced = fence::heavy();
         } else {
-            fence::light(false)
+            fence::light(false);
         }
-        all.clone().all(Self::is_empty) || {
+        if !fenced {
+            all.clone().for_each(Self::give_up_heavy);
+        }
+        fenced && all.clone().all(|one| one.is_known() && one.is_empty()) || {
             all.for_each(Self::awake);
             false
         }
+    }
+
+    /// Leaves the producer's fence to it from now on.
+    fn give_up_heavy(&self) {
+        if self.heavy.replace(false) {
+            self.ring.map.word(field::HEAVY).store(0, Ordering::Release);
+            self.told.set(Some(Instant::now()));
+        }
+    }
+
+    /// Whether the producer knows who does its fence.
+    fn is_known(&self) -> bool {
+        let is_new = |told: Instant| told.elapsed() < KNOWN_AFTER;
+        self.told.set(self.told.get().filter(|told| is_new(*told)));
+        self.told.get().is_none()
     }
 
     /// Takes back [`prepare_sleep`](Self::prepare_sleep), after whatever ended the sleep.
