@@ -80,13 +80,11 @@ impl Armed {
         self.0.push(at);
     }
 
-    /// An entry has come up. False if it is one that was forgotten.
+    /// An entry has come up. False if it is one that was forgotten. It need not be the earliest: another thread may have made one for
+    /// an earlier time since this one was taken.
     pub(crate) fn came_up(&mut self, at: Time) -> bool {
-        let is_known = self.0.last() == Some(&at);
-        if is_known {
-            self.0.pop();
-        }
-        is_known
+        let place = self.0.iter().rposition(|known| *known == at);
+        place.map(|place| self.0.remove(place)).is_some()
     }
 }
 
@@ -157,6 +155,15 @@ mod tests {
         let told = [1, 1, 2, 3, 4, 5, 6].map(|at| armed.came_up(Time(at)));
         assert_eq!(told, [true, false, true, true, true, false, false]);
         assert!(armed.needs(Time(9)));
+    }
+
+    /// A thread takes an entry, and has to wait for the queue pair, which another thread sends by that has looked at the clock before.
+    #[test]
+    fn entry_that_is_taken_while_an_earlier_one_is_made_counts() {
+        let mut armed = Armed::default();
+        assert!(armed.needs(Time(30)) && armed.needs(Time(20)));
+        assert!(armed.came_up(Time(30)) && armed.came_up(Time(20)));
+        assert!(armed.needs(Time(40)), "there is none that would come up before");
     }
 
     #[test]
