@@ -24,7 +24,7 @@ pub(crate) enum Connecting {
 }
 
 /// Begins to connect to the first target from an index on where somebody listens, without waiting. The socket does not block.
-/// Whoever waits, and finds that it [`is_absent`], goes on with the next.
+/// If the wait for it ends with an error that says that nobody listens ([`is_absent`]), the caller goes on with the next target.
 pub(crate) fn connect(targets: &[Target], from: usize) -> Result<(usize, Connecting), Error> {
     for (i, target) in targets.iter().enumerate().skip(from) {
         match connect_to(&target.address()) {

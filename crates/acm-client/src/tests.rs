@@ -233,7 +233,7 @@ fn service_that_goes_on_sending_costs_a_bounded_time() {
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, 1 << 20).unwrap();
         let request = request(&mut stream).unwrap();
         let foreign = bytes(request.tid + 1000, Answer::Failed(Op::RESOLVE, Status::INVALID));
-        // So much is whole, whoever else writes.
+        // So much is written as a whole, whatever other threads write.
         let many = foreign.repeat(1000);
         let write = || {
             // Far more than what is read in the time, and then the answer, which is too late.

@@ -21,6 +21,14 @@ fn await_closed(mut reader: PipeReader) {
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
 
+/// Lets the close of what user 1 passed end, and waits for all that is closed by then.
+fn await_end_of(closer: &Closer, peer: TcpStream) {
+    let (last, closed) = plain();
+    drop(closer.foreign(1, last));
+    drop(peer);
+    await_closed(closed);
+}
+
 fn null() -> OwnedFd {
     File::open("/dev/null").unwrap().into()
 }
@@ -109,10 +117,7 @@ fn our_end_of_a_socket_is_closed_at_once_unless_messages_are_in_it() {
         drop((fd, theirs));
         drop(closer.socket(1, ours));
         assert!(left(&closer, 1) > 0);
-        let (last, closed) = plain();
-        drop(closer.foreign(1, last));
-        drop(peer);
-        await_closed(closed);
+        await_end_of(&closer, peer);
     }
 }
 
@@ -134,10 +139,7 @@ fn our_end_of_a_stream_is_closed_at_once_unless_bytes_are_in_it_urgent_ones_too(
         drop((fd, theirs));
         drop(closer.socket(1, ours.into()));
         assert!(left(&closer, 1) > 0);
-        let (last, closed) = plain();
-        drop(closer.foreign(1, last));
-        drop(peer);
-        await_closed(closed);
+        await_end_of(&closer, peer);
     }
 }
 
