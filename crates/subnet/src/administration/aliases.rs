@@ -88,7 +88,8 @@ fn is_twice(port: &Port, first: usize, block: &GuidInfo, guid: Guid) -> bool {
 /// The GUIDs of a port with this block, which begins at an index.
 fn table_with(port: &Port, first: usize, block: &GuidInfo) -> impl Iterator<Item = Guid> {
     let table = iter::once(port.guid).chain(port.aliases.iter().copied()).enumerate();
-    let others = table.filter(move |(at, _)| !(first..first + 8).contains(at));
+    let replaced = first..first + block.guids.len();
+    let others = table.filter(move |(at, _)| !replaced.contains(at));
     others.map(|(_, other)| other).chain(block.guids)
 }
 
