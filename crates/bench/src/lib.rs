@@ -172,5 +172,6 @@ fn print(figures: &[Figure]) -> Result<()> {
             f.met.map_or("", |met| if met { "met" } else { "missed" }).to_owned(),
         ]);
     }
-    Ok(report.print()?)
+    report.print();
+    Ok(())
 }

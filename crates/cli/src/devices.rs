@@ -17,6 +17,7 @@ use rdmux_command::say;
 
 /// What to print.
 #[derive(Args)]
+#[command(mut_arg("device", |arg| arg.help("Only devices of this kind; $RDMUX_DEVICE says it too, and without it all are shown")))]
 pub(crate) struct DevicesArgs {
     #[command(flatten)]
     device: DeviceArgs,
@@ -215,11 +216,12 @@ fn print(d: &Device) -> Result<()> {
                 g.mtu.to_string(),
             ]);
         }
-        report.print()?;
+        report.print();
     }
     let mut report = Report::new(&["LIMIT", "VALUE"]).right(&[1]);
     for (name, value) in &d.limits {
         report.row([(*name).to_owned(), value.to_string()]);
     }
-    Ok(report.print()?)
+    report.print();
+    Ok(())
 }

@@ -36,7 +36,8 @@ pub(crate) enum HostCommand {
     Up(Up),
     /// End a host's service, or all of them
     ///
-    /// The host is NAME, or else the one that --host or RDMUX_HOST names; without any of them all services end.
+    /// The host is NAME, or else the one that --host or RDMUX_HOST names; without any of them all services end. The ACM
+    /// service of a host ends with it.
     Down(Down),
     /// Show addresses, processes, connections and counters of a host, or list all that are up
     Status(StatusArgs),
@@ -202,7 +203,12 @@ fn down(global: &Global, args: &Down) -> Result<ExitCode> {
     let end = if args.force { admin::down_by_force } else { admin::down };
     let mut code = ExitCode::SUCCESS;
     for name in names {
+        let acm = admin::end_acm(&dir, &name, args.force).unwrap_or_else(|e| {
+            code = complain(&e);
+            false
+        });
         match end(&dir, &name) {
+            Ok(()) if acm => say!("host {name} is down, and its ACM service"),
             Ok(()) => say!("host {name} is down"),
             // The others can end all the same.
             Err(e) => code = complain(&e),
@@ -279,7 +285,8 @@ fn print_rows(all: &[(HostName, Result<Status, HostError>)]) -> Result<()> {
             dropped(s).to_string(),
         ]);
     }
-    Ok(report.print()?)
+    report.print();
+    Ok(())
 }
 
 /// One host in full.
@@ -328,7 +335,7 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
                 output::time(Duration::from_millis(c.uptime_ms)),
             ]);
         }
-        report.print()?;
+        report.print();
     }
     if !s.ids.is_empty() {
         say!("\nCONNECTIONS AND LISTENERS");
@@ -345,7 +352,7 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
                 address(&id.dst),
             ]);
         }
-        report.print()?;
+        report.print();
     }
     if !s.groups.is_empty() {
         say!("\nMULTICAST GROUPS");
@@ -353,7 +360,7 @@ fn print(s: &Status, all_counters: bool) -> Result<()> {
         for g in &s.groups {
             report.row([g.group.to_string(), g.local.to_string(), g.members.to_string()]);
         }
-        report.print()?;
+        report.print();
     }
     print_xrc(s)?;
     counters("DEVICES", &s.device_counters, all_counters)?;
@@ -396,7 +403,7 @@ fn print_xrc(s: &Status) -> Result<()> {
             let (id, srqs) = (d.id.to_string(), d.srqs.to_string());
             report.row([d.device.clone(), id, file, srqs, pids.join(" ")]);
         }
-        report.print()?;
+        report.print();
     }
     if !s.xrc_targets.is_empty() {
         say!("\nXRC RECEIVE QUEUE PAIRS");
@@ -412,7 +419,7 @@ fn print_xrc(s: &Status) -> Result<()> {
                 t.holders.iter().map(holder).collect::<Vec<_>>().join(", "),
             ]);
         }
-        report.print()?;
+        report.print();
     }
     Ok(())
 }
@@ -437,7 +444,8 @@ fn counters(title: &str, counters: &[(String, u64)], all: bool) -> Result<()> {
     for (name, value) in shown {
         report.row([name.clone(), value.to_string()]);
     }
-    Ok(report.print()?)
+    report.print();
+    Ok(())
 }
 
 /// A status as scripts want it: addresses as text, counters by name.

@@ -25,7 +25,7 @@ use rdmux_command::output::text;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// RDMA without an adapter: software RoCEv2 and iWARP devices, a connection manager and the tools for them.
+/// RDMA without an adapter: software RoCEv2, iWARP and InfiniBand devices, a connection manager and the tools for them.
 #[derive(Parser)]
 #[command(
     name = "rdmux",
@@ -34,7 +34,8 @@ use tracing_subscriber::filter::LevelFilter;
         Exit status: 0 all went well, 1 something failed, 2 the command line makes no sense.\n\
         Environment: RDMUX_HOST names the virtual host, RDMUX_DEVICE the kind of device (roce, iw, ib or all),\n\
         RDMUX_CROSS_MEMORY=off keeps other processes of the user out of a program's memory, RDMUX_HOST_RINGS=off has InfiniBand use UDP between\n\
-        virtual hosts, RUST_LOG filters the log (see -v)."
+        virtual hosts, RDMUX_CONFIG names the configuration file, RUST_LOG filters the log of commands (see -v), and RDMUX_LOG, as in RDMUX_LOG=debug,\n\
+        what the C libraries have to say in programs, for example why a device cannot be opened."
 )]
 struct Cli {
     #[command(flatten)]

@@ -173,6 +173,22 @@ fn in_the_background_it_is_ready_when_the_command_returns() {
 }
 
 #[test]
+fn host_that_goes_down_takes_its_service_along_which_would_bring_it_back() {
+    let net = fabric();
+    let output = command(&net, "a").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let places = places(&net, "a");
+    let client = Client::new([Target::Tools(places.clone())]);
+    resolve(&client, Some(name("a")), name("a"));
+    let other = Service::start(&net, "b", QUICK);
+    assert_eq!(net.ok(&["host", "down", "a"]), "host a is down, and its ACM service\n");
+    assert!(!places.socket().exists());
+    let status = net.ok(&["host", "status"]);
+    assert!(!status.lines().any(|line| line.starts_with("a ")), "{status}");
+    resolve(&other.client(), Some(name("b")), name("b"));
+}
+
+#[test]
 fn systemd_passes_the_socket_and_is_told_when_it_is_ready() {
     let net = fabric();
     let places = places(&net, "a");

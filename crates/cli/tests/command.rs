@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
 
@@ -69,6 +70,35 @@ fn a_host_keeps_the_node_guid_that_it_was_given() {
     net.ok(&["host", "down", "one"]);
     net.ok(&["host", "up", "one"]);
     assert_eq!(of("one"), "0x0002c90300001234");
+}
+
+#[test]
+fn address_that_the_machine_does_not_have_is_refused_and_not_kept() {
+    let net = Net::new();
+    let said = net.fails(&["host", "up", "one", "--addr", "198.51.100.77"], 1);
+    assert!(said.contains("does not have the address 198.51.100.77"), "{said}");
+    net.ok(&["host", "up", "one"]);
+}
+
+#[test]
+fn service_that_does_not_start_says_why_once() {
+    let net = Net::new();
+    fs::write(net.path().join("registry"), "one 198.51.100.77\n").unwrap();
+    let said = net.fails(&["--host", "one", "devices"], 1);
+    assert_eq!(said.matches("cannot start the service").count(), 1, "{said}");
+    assert!(said.contains("none of its addresses; `rdmux host up NAME --addr ADDRESS`"), "{said}");
+}
+
+#[test]
+fn printing_for_nobody_is_no_failure() {
+    let net = Net::new().hosts(&["one"]);
+    for format in [&["--json"][..], &[]] {
+        let mut command = net.command(&["host", "status"]);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command.args(format).stdout(writer).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

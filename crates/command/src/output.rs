@@ -33,28 +33,32 @@ impl Report {
     pub fn row<I: IntoIterator<Item = String>>(&mut self, cells: I) {
         self.table.add_row(cells);
     }
-    /// Prints it.
-    pub fn print(&self) -> io::Result<()> {
-        writeln!(io::stdout().lock(), "{}", self.table.trim_fmt())
+    /// Prints it, as [`line`] does.
+    pub fn print(&self) {
+        line(format_args!("{}", self.table.trim_fmt()));
     }
 }
 
 /// Prints a line; see `say!`.
 pub fn line(text: std::fmt::Arguments<'_>) {
     if let Err(e) = writeln!(io::stdout().lock(), "{text}") {
-        if e.kind() == io::ErrorKind::BrokenPipe {
-            std::process::exit(0);
-        }
-        eprintln!("rdmux: cannot print: {e}");
-        std::process::exit(1);
+        stop(&e);
     }
+}
+
+/// Ends the program, which cannot print. That nobody reads any more is no failure.
+fn stop(e: &io::Error) -> ! {
+    if e.kind() == io::ErrorKind::BrokenPipe {
+        std::process::exit(0);
+    }
+    eprintln!("rdmux: cannot print: {e}");
+    std::process::exit(1);
 }
 
 /// Prints one JSON document.
 pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
-    writeln!(out)?;
+    let text = serde_json::to_string_pretty(value)?;
+    line(format_args!("{text}"));
     Ok(())
 }
 

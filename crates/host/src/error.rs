@@ -102,7 +102,7 @@ pub enum HostError {
         owner: String,
     },
     /// Somebody else holds UDP port 4791 on an address.
-    #[error("UDP port {port} on {address} is in use{}", holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default())]
+    #[error("UDP port {port} on {address} is in use{}: `rdmux doctor` tells what to do", holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default())]
     PortInUse {
         /// The address.
         address: IpAddr,

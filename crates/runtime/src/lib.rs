@@ -30,6 +30,7 @@ pub use address::unix_address;
 pub use end::wait_for_end;
 pub use error::{DirectoryError, process};
 pub use listener::{Acceptor, Listener, listen_at};
+pub use lock_holder::holder_of;
 pub use network::NetworkNamespace;
 pub use service_dir::ServiceDir;
 pub use user_dir::UserDir;

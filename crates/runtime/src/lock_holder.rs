@@ -1,4 +1,4 @@
-//! Which process holds a lock of flock(2).
+//! Which process holds a lock of flock(2) or lockf(3).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use rustix::process::Pid;
 
 /// The process that took the lock on a file, if the kernel shows it: `/proc/locks` (proc_locks(5)) names it by the
 /// file's inode, and one of its descriptors must be the file.
-pub(crate) fn holder_of(path: &Path) -> Option<Pid> {
+pub fn holder_of(path: &Path) -> Option<Pid> {
     let file = fs::metadata(path).ok()?;
     let locks = fs::read_to_string("/proc/locks").ok()?;
     locks
@@ -19,11 +19,11 @@ pub(crate) fn holder_of(path: &Path) -> Option<Pid> {
         .find(|&pid| has_open(pid, &file))
 }
 
-/// The inode and the process of a line `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END`. A line of one that
+/// The inode and the process of a line `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END`; a lock of lockf(3) is `POSIX`. A line of one that
 /// waits has an arrow behind the number, and a lock of a process that is not shown has no positive number.
 fn parse_line(line: &str) -> Option<(u64, Pid)> {
     let mut words = line.split_ascii_whitespace().skip(1);
-    if words.next()? != "FLOCK" {
+    if !matches!(words.next()?, "FLOCK" | "POSIX") {
         return None;
     }
     let pid = words.nth(2)?.parse().ok().filter(|&pid: &i32| pid > 0)?;
@@ -56,14 +56,21 @@ mod tests {
         assert_eq!(holder_of(&path), Some(rustix::process::getpid()));
         drop(file);
         assert_eq!(holder_of(&path), None);
+        // That of lockf(3), as ibacm takes it.
+        let file = fs::File::create(&path).unwrap();
+        rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
+        assert_eq!(holder_of(&path), Some(rustix::process::getpid()));
+        drop(file);
+        assert_eq!(holder_of(&path), None);
     }
 
     #[test]
     fn lines_of_other_locks_and_of_waiters_are_none() {
         let held = "1: FLOCK  ADVISORY  WRITE 1234 fd:01:56 0 EOF";
         assert_eq!(parse_line(held), Some((56, Pid::from_raw(1234).unwrap())));
+        assert_eq!(parse_line(&held.replace("FLOCK", "POSIX")), parse_line(held));
         for other in [
-            "1: POSIX  ADVISORY  WRITE 1234 fd:01:56 0 EOF",
+            "1: LEASE  ACTIVE    WRITE 1234 fd:01:56 0 EOF",
             "1: -> FLOCK  ADVISORY  WRITE 1234 fd:01:56 0 EOF",
             "1: FLOCK  ADVISORY  WRITE -1 fd:01:56 0 EOF",
             "1: FLOCK  ADVISORY  WRITE 1234",

@@ -50,7 +50,7 @@ impl Outcome {
         if json {
             return output::json(self);
         }
-        self.table().print()?;
+        self.table().print();
         for figure in self.rows.iter().filter(|f| !f.parts.is_empty()) {
             let show = |(name, value): &(&str, f64)| format!("{name} {}", figure.unit.show(*value));
             let parts: Vec<_> = figure.parts.iter().map(show).collect();

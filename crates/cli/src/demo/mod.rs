@@ -347,7 +347,7 @@ fn print(outcomes: &[Outcome]) -> Result<()> {
             output::time(Duration::from_secs_f64(o.microseconds / 1e6)),
         ]);
     }
-    report.print()?;
+    report.print();
     for o in outcomes {
         if let Some(error) = &o.error {
             say!("FAILED: {}, {}: {error}", o.operation, o.link);

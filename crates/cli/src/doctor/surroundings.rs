@@ -83,7 +83,7 @@ fn port_advice(trouble: &Trouble<'_>) -> String {
     // A socket of the kernel's belongs to root and to no process.
     if *rxe && holder.as_ref().is_none_or(|h| h.uid == 0 && h.pid.is_none()) {
         return "the kernel's rdma_rxe is loaded and holds the port on all addresses: remove it \
-                (`rmmod rdma_rxe`), or set another port in the configuration file"
+                (`rmmod rdma_rxe`), or set another port in the configuration file (`port = 4792` in [service] of ~/.config/rdmux/config.toml)"
             .to_owned();
     }
     let whose = match holder {

@@ -42,7 +42,8 @@ pub(super) fn list(all: &[Status]) -> Result<()> {
             uptime(s),
         ]);
     }
-    Ok(report.print()?)
+    report.print();
+    Ok(())
 }
 
 /// One fabric and its manager, without hosts and programs.
@@ -81,7 +82,7 @@ pub(super) fn print(s: &Status, all_counters: bool) -> Result<()> {
                 lid,
             ]);
         }
-        report.print()?;
+        report.print();
     }
     if !s.files.is_empty() {
         say!("\nMANAGEMENT INTERFACES");
@@ -99,7 +100,7 @@ pub(super) fn print(s: &Status, all_counters: bool) -> Result<()> {
                 f.dropped.to_string(),
             ]);
         }
-        report.print()?;
+        report.print();
     }
     let shown: Vec<_> =
         s.counters.iter().filter(|(_, value)| all_counters || *value != 0).collect();
@@ -109,7 +110,7 @@ pub(super) fn print(s: &Status, all_counters: bool) -> Result<()> {
         for (name, value) in shown {
             report.row([name.clone(), value.to_string()]);
         }
-        report.print()?;
+        report.print();
     }
     Ok(())
 }

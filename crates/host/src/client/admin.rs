@@ -1,12 +1,12 @@
 //! What commands do with hosts: start, end, look, listen in.
 
 use std::fs::File;
-use std::io::Read;
-use std::net::IpAddr;
+use std::io::{self, Read};
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rdmux_runtime::wait_for_end;
+use rdmux_runtime::{holder_of, wait_for_end};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -38,6 +38,11 @@ pub fn up(
     address: Option<IpAddr>,
 ) -> Result<Status, HostError> {
     if let Some(address) = address {
+        // What nobody could be reached at is not kept.
+        if let Err(e) = UdpSocket::bind((address, 0)) {
+            let why = format!("this machine does not have the address {address}: {e}");
+            return Err(HostError::Start { host: host.clone(), why });
+        }
         Registry::open(&options.dir)?.assign(host, address)?;
     }
     options.greet(host, |socket| {
@@ -115,6 +120,29 @@ fn down_within(dir: &RuntimeDir, host: &HostName, timeout: Duration) -> Result<(
         Ok(other) => Err(session.unexpected(&other)),
         Err(e) => Err(e),
     }
+}
+
+/// Ends a host's ACM service, which would have the host's service started again; `by_force`: kills it. Whether there was one.
+///
+/// # Errors
+/// When its process cannot be ended.
+pub fn end_acm(dir: &RuntimeDir, host: &HostName, by_force: bool) -> Result<bool, HostError> {
+    let file = dir.host(host)?.acm().pid();
+    let Some(pid) = holder_of(&file) else { return Ok(false) };
+    let fail = |e: Errno| {
+        let pid = pid.as_raw_nonzero();
+        HostError::io(
+            format!("end the ACM service of host {host}, process {pid}"),
+            io::Error::from(e),
+        )
+    };
+    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;
+    // Only now is it certain that the number is not another process's.
+    if holder_of(&file) != Some(pid) {
+        return Ok(false);
+    }
+    signal_and_wait(&process, if by_force { Signal::KILL } else { Signal::TERM }).map_err(fail)?;
+    Ok(true)
 }
 
 /// The state of a host's service.

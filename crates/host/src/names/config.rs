@@ -1,36 +1,6 @@
 //! The configuration file: TOML, every key optional, unknown keys refused.
 //!
-//! ```toml
-//! addresses = ["192.0.2.7"]     # of the default host; what the machine has if absent
-//! node_guid = "0x0211223344556676"  # of the default host; drawn once if absent
-//!
-//! [service]
-//! idle_exit_seconds = 5         # or a fraction; 0 stays for ever
-//! port = 4791
-//! users = [1000]                # numbers of users, beside the owner and root, whose programs may open devices
-//!
-//! [limits]
-//! max_qp = 65536
-//!
-//! [cm]
-//! response_timeout = 20         # 4.096 us * 2^20
-//! max_retries = 15
-//!
-//! [iwarp]
-//! peer_to_peer = true           # of connections that we ask for; ids and programs may differ
-//! crc = false                   # whether we ask for it
-//! markers = "give"              # to peers that want them; or "refuse", or "ask" for them too
-//! revision = 2                  # of MPA, as the initiator
-//! request_timeout_ms = 5000     # of a peer that connected
-//! reply_timeout_ms = 10000      # of a peer that we connect to
-//! rtr_timeout_ms = 5000         # of a peer that we accepted
-//! receive_wait_ms = 2000        # of a message for which no receive is posted; 0 ends the connection at once
-//!
-//! [fabric]
-//! name = "default"              # that hosts are on and commands are about, unless told otherwise
-//! ports = ["default", "b"]      # that the ports of hosts are on, if they have more than one
-//! users = [1000]                # numbers of users, beside the owner and root, whose programs may attach
-//! ```
+//! docs/configuration.md has all of it.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -281,6 +251,17 @@ mod tests {
         assert_eq!(config.service.port, 4791);
         assert_eq!(config.service.idle_exit(), Some(Duration::from_secs(5)));
         assert_eq!(config.limits.of(DeviceKind::default()), Limits::default());
+    }
+
+    /// The document's file has every table, and no key that is unknown.
+    #[test]
+    fn document_s_file_can_be_read() {
+        let document = include_str!("../../../../docs/configuration.md");
+        let file = document.split("```toml").nth(1).unwrap().split("```").next().unwrap();
+        let config = Config::parse(file).unwrap();
+        assert_eq!(config.service.users, config.fabric.users);
+        assert_eq!(iw::Config::from(&config.iwarp), iw::Config::default());
+        assert_eq!((config.cm, config.limits.max_mcast_grp.is_some()), (CmConfig::default(), true));
     }
 
     #[test]

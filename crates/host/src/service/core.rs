@@ -147,7 +147,8 @@ impl Core {
         if core.addresses.rows().next().is_none() {
             return Err(HostError::Start {
                 host: core.options.host.clone(),
-                why: "this machine has none of its addresses".to_owned(),
+                why: "this machine has none of its addresses; `rdmux host up NAME --addr ADDRESS` gives it another"
+                    .to_owned(),
             });
         }
         Ok(core)

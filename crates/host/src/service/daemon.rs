@@ -17,7 +17,11 @@ pub fn serve(host: &HostName, on_demand: bool) -> Result<(), HostError> {
         return Ok(());
     }
     raise_descriptor_limit();
-    let service = open(host, on_demand).inspect_err(|e| say(&format!("error: {e}")))?;
+    let service = open(host, on_demand).inspect_err(|e| match e {
+        // Who starts it says the rest.
+        HostError::Start { why, .. } => say(&format!("error: {why}")),
+        e => say(&format!("error: {e}")),
+    })?;
     say("ready");
     service.run()
 }
