@@ -158,6 +158,27 @@ fn a_nak_waits_for_earlier_responses() {
     assert_eq!(p.b.w.events, [QpEvent::AccessErr]);
 }
 
+/// It shows that the response is lost, which is asked for again (IBTA 9.7.5.1.2). But the responder is in ERR by then.
+#[test]
+fn a_nak_is_no_answer_to_an_earlier_request_whose_response_was_lost() {
+    let read = SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) };
+    let add = SendOp::FetchAdd { remote_addr: 0, rkey: Rkey(KEY), add: 1 };
+    for op in [read, add] {
+        let mut p = Pair::new(QpType::Rc);
+        p.a.send(1, op, 0, 8);
+        p.a.send(2, write(99), 0, 10);
+        p.run_with(|from, n, _| !(from == 2 && n == 1));
+        assert_eq!(p.log.last().unwrap().0, 1, "asked for again");
+        assert_eq!(p.opcodes(2).len(), 2, "the response and the NAK");
+        assert_eq!(p.a.w.statuses(), []);
+        while p.tick() {
+            p.run();
+        }
+        assert_eq!(p.a.w.statuses(), [(1, WcStatus::RetryExcErr), (2, FLUSHED)]);
+        assert_eq!((p.a.qp.state(), p.b.qp.state()), (QpState::Err, QpState::Err));
+    }
+}
+
 #[test]
 fn memory_that_goes_while_it_is_read_is_an_access_error() {
     let mut p = Pair::new(QpType::Rc);

@@ -1,7 +1,8 @@
 //! Answers: ACKs, NAKs, READ and atomic responses.
 //!
 //! An ACK acknowledges every PSN up to its own, except that READs and atomics are complete only by
-//! their own responses. A response acknowledges everything before it (IBTA 9.7.5.1).
+//! their own responses. A response acknowledges everything before it (IBTA 9.7.5.1). An answer to what is behind a READ or
+//! atomic without response fails nothing: the response is asked for again.
 
 use rdmux_wire::{Packet, Psn, Syndrome};
 
@@ -30,10 +31,11 @@ impl Qp {
                 self.receiver_not_ready(now, timer, env);
             }
             Syndrome::Nak(code) => {
-                self.acknowledge(now, psn, env);
+                let lost = self.shows_response_lost(now, psn, psn, env);
                 match nak_status(code) {
-                    None => self.go_back(now, env),
-                    Some(status) => self.fail_send(status, env),
+                    Some(status) if !lost => self.fail_send(status, env),
+                    // The oldest request is not the one that is refused.
+                    Some(_) | None => self.go_back(now, env),
                 }
             }
             Syndrome::Reserved(_) => env.count(Drop::Opcode),
@@ -54,11 +56,16 @@ impl Qp {
 
     /// The peer has carried out everything up to `psn`, which is outstanding.
     fn acknowledged<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) {
-        let blocked = self.acknowledge(now, psn.add(1), env);
-        if blocked && psn.diff(self.sq.get(self.sq.head).end()) >= 0 {
-            // Later requests were carried out, so the response was sent and is lost.
+        if self.shows_response_lost(now, psn.add(1), psn, env) {
             self.go_back(now, env);
         }
+    }
+
+    /// Acknowledges everything before `end` by an answer with this PSN. Whether the answer is to a request behind a READ or
+    /// atomic whose response did not arrive: that was sent before, and is lost (IBTA 9.7.5.1.2).
+    fn shows_response_lost<E: Env>(&mut self, now: Time, end: Psn, psn: Psn, env: &mut E) -> bool {
+        let blocked = self.acknowledge(now, end, env);
+        blocked && psn.diff(self.sq.get(self.sq.head).end()) >= 0
     }
 
     /// Takes a packet of a READ's response.
