@@ -342,7 +342,8 @@ impl Qp {
 
     /// In SQD, says once that what had been started is complete.
     pub(crate) fn check_drained<E: Env>(&mut self, env: &mut E) {
-        if self.state == QpState::Sqd && !self.req.drained && self.sq.head == self.req.started {
+        let is_done = self.sq.head == self.req.started && self.req.copied == 0;
+        if self.state == QpState::Sqd && !self.req.drained && is_done {
             self.req.drained = true;
             if self.attr.en_sqd_async_notify {
                 env.event(QpEvent::SqDrained);

@@ -202,6 +202,56 @@ fn nothing_is_copied_while_draining_or_fenced_off() {
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
 }
 
+/// A pair of which the first has copied one MiB of two. Behind that there is a WRITE of 10 bytes.
+fn half_copied(op: SendOp) -> Pair {
+    let mut p = pair();
+    for side in [&mut p.a, &mut p.b] {
+        side.w.memory.endless = true;
+        side.w.memory.bytes.resize(2 << 20, 7);
+    }
+    p.a.w.by_reference.peer = Some(vec![0; 2 << 20]);
+    p.a.send(1, op, 0, 2 << 20);
+    p.a.send(2, write(0), 0, 10);
+    let _ = p.a.qp.poll_transmit(p.now, 1, &mut p.a.w);
+    assert_eq!(p.a.w.by_reference.copies, [1 << 20]);
+    p
+}
+
+/// Goes to SQD, and asks for the event.
+fn drain(p: &mut Pair) {
+    let attr = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..attributes(1, 2) };
+    let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
+    p.a.qp.modify(p.now, &attr, mask, &mut p.a.w).unwrap();
+    assert!(p.a.w.events.is_empty() && p.a.qp.attr().sq_draining);
+}
+
+#[test]
+fn sqd_finishes_what_is_copied_in_part_and_holds_the_rest() {
+    for op in [write(0), read(0)] {
+        let mut p = half_copied(op);
+        drain(&mut p);
+        p.run();
+        assert_eq!(p.a.w.by_reference.copies, [1 << 20; 2]);
+        assert_eq!(p.a.w.statuses(), [(1, OK)]);
+        assert_eq!((&p.a.w.events[..], p.log.len()), (&[QpEvent::SqDrained][..], 0));
+        assert!(!p.a.qp.attr().sq_draining);
+        p.a.step(&attributes(1, 2), QpState::Rts);
+        p.run();
+        assert_eq!(p.a.w.statuses(), [(2, OK)]);
+    }
+}
+
+#[test]
+fn what_is_copied_in_part_and_fails_in_sqd_goes_by_packets() {
+    let mut p = half_copied(write(0));
+    drain(&mut p);
+    p.a.w.by_reference.peer = None;
+    p.run();
+    assert_eq!(p.a.w.by_reference.copies, [1 << 20]);
+    assert_eq!(p.a.w.statuses(), [(1, OK)]);
+    assert_eq!(p.a.w.events, [QpEvent::SqDrained]);
+}
+
 #[test]
 fn in_rtr_the_first_request_is_to_be_seen() {
     let mut p = Pair::down(QpType::Rc, false);

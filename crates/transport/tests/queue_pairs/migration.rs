@@ -274,6 +274,31 @@ fn unreliable_connections_are_armed_by_messages_and_follow() {
 }
 
 #[test]
+fn what_is_copied_in_part_goes_by_packets_where_the_new_path_reaches_no_memory() {
+    let mut p = Pair::down(QpType::Rc, false);
+    for (side, from, to) in [(&mut p.a, 1, 2), (&mut p.b, 2, 1)] {
+        side.w.link = direct::BY_REFERENCE;
+        side.up(&attributes(from, to));
+        side.w.memory.endless = true;
+        side.w.memory.bytes.resize(2 << 20, 7);
+    }
+    p.a.w.by_reference.peer = Some(vec![0; 2 << 20]);
+    let mut paths = Paths { p, dead: Vec::new(), log: Vec::new() };
+    paths.arm(1);
+    let Pair { a, now, .. } = &mut paths.p;
+    a.send(1, WRITE, 0, 2 << 20);
+    let _ = a.qp.poll_transmit(*now, 1, &mut a.w);
+    a.w.link.by_reference = false;
+    ask(a, MigState::Migrated, None).unwrap();
+    a.step(&attributes(1, 2), QpState::Sqd);
+    assert!(a.qp.attr().sq_draining);
+    paths.run();
+    assert_eq!(paths.p.a.w.by_reference.copies, [1 << 20]);
+    assert_eq!(paths.p.a.w.statuses(), [(1, OK)]);
+    assert!(!paths.p.a.qp.attr().sq_draining, "nothing of it is left");
+}
+
+#[test]
 fn migration_by_request_takes_both_ends_to_the_alternate_path() {
     let mut paths = Paths::armed();
     ask(&mut paths.p.a, MigState::Migrated, None).unwrap();

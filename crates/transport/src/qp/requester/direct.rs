@@ -38,6 +38,8 @@ impl Qp {
     pub(super) fn carry_out_direct<E: Env>(&mut self, env: &mut E) -> Option<Step> {
         let index = self.req.cursor;
         if !self.req.direct {
+            // It may have been before a migration.
+            self.req.copied = 0;
             return None;
         }
         let wqe = self.sq.get(index);
@@ -72,6 +74,7 @@ impl Qp {
         if ends {
             self.complete_head(WcStatus::Success, env);
             self.req.go_on_at(self.sq.head);
+            self.check_drained(env);
         } else {
             self.req.copied = done + len;
         }

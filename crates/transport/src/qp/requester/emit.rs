@@ -56,7 +56,9 @@ impl Qp {
         let (kind, len) = (wqe.kind, wqe.len);
         let row = kind.row();
         let fenced = wqe.has(SendFlags::FENCE) && self.req.reads_pending != 0;
-        if fenced || self.state == QpState::Sqd {
+        // What is copied in part has begun.
+        let held = self.state == QpState::Sqd && self.req.copied == 0;
+        if fenced || held {
             return Step::Nothing;
         }
         if let Some(step) = self.carry_out_direct(env) {
