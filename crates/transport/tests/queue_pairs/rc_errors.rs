@@ -180,6 +180,15 @@ fn a_nak_is_no_answer_to_an_earlier_request_whose_response_was_lost() {
 }
 
 #[test]
+fn a_peer_that_is_not_ready_for_a_later_request_is_asked_for_a_response_that_was_lost() {
+    let mut p = Pair::with(QpType::Rc, |a| a.rnr_retry = 0);
+    p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 8);
+    p.a.send(2, SendOp::Send, 0, 10);
+    p.run_with(|from, n, _| !(from == 2 && n == 1));
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::Success), (2, WcStatus::RnrRetryExcErr)]);
+}
+
+#[test]
 fn memory_that_goes_while_it_is_read_is_an_access_error() {
     let mut p = Pair::new(QpType::Rc);
     p.a.send(1, SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) }, 0, 5000);

@@ -27,8 +27,11 @@ impl Qp {
         match aeth.syndrome {
             Syndrome::Ack { .. } => self.acknowledged(now, psn, env),
             Syndrome::Rnr(timer) => {
-                self.acknowledge(now, psn, env);
-                self.receiver_not_ready(now, timer, env);
+                if self.shows_response_lost(now, psn, psn, env) {
+                    self.go_back(now, env);
+                } else {
+                    self.receiver_not_ready(now, timer, env);
+                }
             }
             Syndrome::Nak(code) => {
                 let lost = self.shows_response_lost(now, psn, psn, env);
