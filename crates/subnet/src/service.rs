@@ -151,7 +151,7 @@ impl Service {
             Event::State(_) => self.resign(manager),
             Event::SweepEnded(_) if manager.is_up() => {
                 administration.set_master(Some(manager.status().guid));
-                administration.model_changed(manager.model());
+                administration.model_changed(now, manager.model(), out);
             }
             Event::SweepEnded(_) | Event::ModelChanged | Event::PortDisabled { .. } => {}
             Event::PortAppeared(guid) => {

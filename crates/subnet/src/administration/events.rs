@@ -1,8 +1,11 @@
 //! Events that administration itself tells subscribers of: traps 64 to 67 (IBTA 14.4.9 and 15.4.2).
 
+use alloc::vec::Vec;
+
 use rdmux_wire::sm::{GidEvent, Notice, Producer, Trap};
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
+use super::groups::Group;
 use super::subscriptions::Audience;
 use super::{AdministrationSink, Context, State};
 use crate::manager::model::Port;
@@ -51,7 +54,27 @@ pub(super) fn gid_lost(
     gid: Gid,
     sink: &mut dyn AdministrationSink,
 ) {
-    for (mgid, pkey) in state.groups.remove_members(port, Some(gid), sink) {
+    members_lost(state, cx, port, |_, member| member == gid, sink);
+}
+
+/// A sweep has ended: ports are members no more by GIDs that they have lost.
+pub(super) fn swept(state: &mut State, cx: &Context<'_>, sink: &mut dyn AdministrationSink) {
+    for guid in state.groups.ports().collect::<Vec<_>>() {
+        // Of those that are gone the manager tells.
+        let Some(place) = cx.model.by_own_guid(guid) else { continue };
+        let is_lost = |_: &Group, gid: Gid| cx.model.by_port_guid(gid.guid()) != Some(place);
+        members_lost(state, cx, guid, is_lost, sink);
+    }
+}
+
+fn members_lost(
+    state: &mut State,
+    cx: &Context<'_>,
+    port: Guid,
+    is_over: impl Fn(&Group, Gid) -> bool,
+    sink: &mut dyn AdministrationSink,
+) {
+    for (mgid, pkey) in state.groups.remove_members(port, is_over, sink) {
         group_deleted(state, cx, mgid, pkey, sink);
     }
 }

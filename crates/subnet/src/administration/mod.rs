@@ -198,11 +198,14 @@ impl Administration {
     }
 
     /// A sweep of the master has ended: nodes, cables or tables may be others than before.
-    pub fn model_changed(&mut self, model: &Model) {
-        self.state.groups.capacity = None;
+    pub fn model_changed(&mut self, now: Time, model: &Model, sink: &mut dyn AdministrationSink) {
+        let (state, cx) = (&mut self.state, context!(self, now, model));
+        state.groups.capacity = None;
         for (_, port) in model.end_ports().filter(|(_, port)| port.info.is_some()) {
-            self.state.pkeys.entry(port.guid).or_default().clone_from(&port.pkeys);
+            state.pkeys.entry(port.guid).or_default().clone_from(&port.pkeys);
         }
+        let Some(cx) = cx else { return };
+        events::swept(state, &cx, sink);
     }
 
     /// When [`Administration::handle_timeout`] is due.
@@ -240,7 +243,7 @@ impl Administration {
         sink: &mut dyn AdministrationSink,
     ) {
         let (state, cx) = (&mut self.state, context!(self, now, model));
-        let deleted = state.groups.remove_members(guid, None, sink);
+        let deleted = state.groups.remove_members(guid, |_, _| true, sink);
         state.subscriptions.remove_port(guid);
         let seen = state.pkeys.remove(&guid);
         let Some(cx) = cx else { return };

@@ -6,6 +6,7 @@ mod election;
 mod keys;
 mod lids;
 mod lies;
+mod memberships;
 mod multicast;
 mod net;
 mod partitions;

@@ -226,30 +226,39 @@ impl Groups {
         }
     }
 
-    /// A port, or only one of its GIDs, is a member no more. The manager is told. Returns the groups that have lost their last full member,
-    /// and their partitions.
+    /// A port is a member no more by those of its GIDs for which `is_over` says so, group by group. The manager is told. Returns the groups
+    /// that have lost their last full member, and their partitions.
     pub(super) fn remove_members(
         &mut self,
         port: Guid,
-        gid: Option<Gid>,
+        is_over: impl Fn(&Group, Gid) -> bool,
         sink: &mut dyn AdministrationSink,
     ) -> Vec<(Gid, Pkey)> {
-        let mut ended = Vec::new();
+        let (mut ended, mut left) = (Vec::new(), BTreeMap::new());
         for (mgid, member) in self.by_port.get(&port).cloned().unwrap_or_default() {
-            let Some(pkey) = self.by_mgid.get(&mgid).map(|group| group.pkey) else { continue };
-            if gid.is_some_and(|gid| gid != member) {
+            let Some(group) = self.by_mgid.get(&mgid).filter(|group| is_over(group, member)) else {
                 continue;
-            }
+            };
+            let pkey = group.pkey;
             // The last full member takes the others along, this port's other GIDs, too.
             let Some((mlid, last)) = self.remove(mgid, member) else { continue };
             if last {
                 sink.group_changed(mlid);
                 ended.push((mgid, pkey));
-            } else if gid.is_some() || !self.has_member(mgid, port) {
-                sink.member_changed(mlid, port, self.receives(mgid, port));
+                left.remove(&mgid);
+            } else {
+                left.insert(mgid, mlid);
             }
         }
+        for (mgid, mlid) in left {
+            sink.member_changed(mlid, port, self.receives(mgid, port));
+        }
         ended
+    }
+
+    /// The ports that are members of groups.
+    pub(super) fn ports(&self) -> impl Iterator<Item = Guid> + '_ {
+        self.by_port.keys().copied()
     }
 }
 

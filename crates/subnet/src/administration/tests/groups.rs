@@ -579,6 +579,38 @@ fn port_that_has_the_alias_guid_of_a_member_now_takes_its_place() {
 }
 
 #[test]
+fn member_by_an_alias_guid_that_a_sweep_has_dropped_is_one_no_more() {
+    let mut net = Net::new("switch:4", 0);
+    let port = gid(&net, 2).guid();
+    let with = |net: &Net, mgid, join_state| McMemberRecord {
+        port_gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(0x77)),
+        ..record(net, mgid, 2, join_state)
+    };
+    set_aliases(&mut net, [0x77, 0x78]);
+    let (own, both) = (with(&net, OWN, FULL), with(&net, BROADCAST, FULL));
+    join(&mut net, CREATE, 2, &own).expect("created");
+    join(&mut net, JOIN, 2, &both).expect("joined");
+    let sends = record(&net, BROADCAST, 2, SEND_FULL);
+    join(&mut net, JOIN, 2, &sends).expect("joined");
+    let kept = McMemberRecord {
+        port_gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(0x78)),
+        ..record(&net, BROADCAST, 2, SEND_ONLY)
+    };
+    join(&mut net, JOIN, 2, &kept).expect("joined");
+    (net.out.members, net.out.changed) = Default::default();
+    net.administration.model_changed(net.now, &net.model, &mut net.out);
+    assert_eq!((&net.out.members[..], &net.out.changed[..]), (&[][..], &[][..]));
+    let [place, other] = [2, 3].map(|lid| net.model.by_lid(Lid(lid)).unwrap());
+    net.model.set_alias(place, 1, Guid(0));
+    net.model.set_alias(other, 1, Guid(0x77));
+    net.administration.model_changed(net.now, &net.model, &mut net.out);
+    assert_eq!(net.out.changed, [Lid(0xc001)], "its group has ended");
+    assert_eq!(net.out.members, [(Lid(0xc000), port, Some(false))]);
+    assert_eq!(members(&net, 0xc000), [(port, false); 2]);
+    assert!(net.administration.groups().eq([Lid(0xc000)]));
+}
+
+#[test]
 fn port_that_is_gone_is_in_no_group() {
     let mut net = Net::new("switch:3", 0);
     let wanted = record(&net, OWN, 2, FULL);
@@ -606,7 +638,7 @@ fn switches_bound_the_number_of_groups() {
     assert_eq!(join_next(&mut net), Ok(Lid(0xc002)));
     assert_eq!(join_next(&mut net), Err(status::SA_NO_RESOURCES));
     net.model.node_mut(0).unwrap().switch.as_mut().unwrap().info.multicast_fdb_cap = 4;
-    net.administration.model_changed(&net.model);
+    net.administration.model_changed(net.now, &net.model, &mut net.out);
     assert_eq!(join_next(&mut net), Ok(Lid(0xc003)));
 }
 

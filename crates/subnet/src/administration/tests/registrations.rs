@@ -246,7 +246,7 @@ fn forgotten_port_is_reported_to_its_partition(found: fn(&mut Net)) {
     let guid = gid(&net, 5).guid();
     found(&mut net);
     net.model.port_mut(gone).unwrap().pkeys = [Pkey(0x8001)].into();
-    net.administration.model_changed(&net.model);
+    net.administration.model_changed(net.now, &net.model, &mut net.out);
     for lid in [3, 4] {
         assert_eq!(subscribe(&mut net, lid, &to_trap(65)), 0);
     }
