@@ -91,6 +91,33 @@ fn arrange(known: &[Pkey], wanted: Vec<Pkey>, capacity: usize) -> Vec<Pkey> {
 }
 
 impl Manager {
+    /// A port has these keys in a block of its table.
+    pub(super) fn know_pkeys(&mut self, port: PortRef, block: u16, keys: [Pkey; PKEY_BLOCK]) {
+        let Some(port) = self.working_mut().port_mut(port) else { return };
+        let first = usize::from(block) * PKEY_BLOCK;
+        if port.pkeys.len() < first + PKEY_BLOCK {
+            port.pkeys.resize(first + PKEY_BLOCK, Pkey(0));
+        }
+        port.pkeys[first..first + PKEY_BLOCK].copy_from_slice(&keys);
+        let used = port.pkeys.iter().rposition(|key| *key != Pkey(0)).map_or(0, |last| last + 1);
+        port.pkeys.truncate(used);
+        port.pkeys.shrink_to_fit();
+    }
+
+    /// In a discovery: a block of a port's table could not be read. It is taken to be as it was before, so that keys stay at their index;
+    /// the next sweep reads it again.
+    pub(super) fn keep_pkeys(&mut self, port: PortRef, block: u16) {
+        let known = self.found.node(port.node).and_then(|node| {
+            let node = self.model.by_node_guid(node.info.node_guid)?;
+            self.model.port(PortRef { node, ..port })
+        });
+        let Some(known) = known else { return };
+        let first = usize::from(block) * PKEY_BLOCK;
+        let key = |n| known.pkeys.get(first + n).copied().unwrap_or(Pkey(0));
+        let keys = core::array::from_fn(key);
+        self.know_pkeys(port, block, keys);
+    }
+
     /// The table that a port should have: an end port that of its partitions, as much of it as fits, with the keys that it has already where
     /// they are; a switch's port that of the end port behind it, if all of it fits, in any order. None for ports that have no table of their
     /// own.

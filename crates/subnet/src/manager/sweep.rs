@@ -2,16 +2,15 @@
 
 use core::time::Duration;
 
+use rdmux_wire::Guid;
 use rdmux_wire::mad::status;
 use rdmux_wire::sm::{
     CapabilityMask, NodeDescription, NodeInfo, PkeyTable, PortInfo, SmState, SwitchInfo,
 };
 use rdmux_wire::smp::Smp;
-use rdmux_wire::{Guid, Pkey};
 
 use super::encode::is_kept;
 use super::model::Port;
-use super::pkeys::PKEY_BLOCK;
 use super::requests::{Request, What};
 use super::status::{ProblemKind, Report, Tally};
 use super::{Event, Manager, ManagerSink};
@@ -243,7 +242,10 @@ impl Manager {
                     node.description = NodeDescription::from_bytes(&smp.data);
                 }
             }
-            What::Pkeys(block) | What::SetPkeys(block) => self.know_pkeys(place, block, smp),
+            What::Pkeys(block) | What::SetPkeys(block) => {
+                let keys = PkeyTable::from_bytes(&smp.data).pkeys;
+                self.know_pkeys(place, block, keys);
+            }
             What::Identity | What::Enforce | What::Arm | What::Activate => {
                 if let Some(port) = self.model.port_mut(place) {
                     let was_up = port.is_up();
@@ -320,6 +322,7 @@ impl Manager {
             What::Acknowledge | What::Discover | What::Wake => return,
             // Another manager that has gone meanwhile. One that does not answer is asked again by the next sweep.
             What::SmInfo if refused.is_some() => return,
+            What::Pkeys(block) => self.keep_pkeys(place, block),
             _ => {}
         }
         self.problem(
@@ -339,19 +342,6 @@ impl Manager {
     pub(super) fn problem(&mut self, what: ProblemKind, port: PortRef) {
         let node = self.working().node(port.node).map_or(Guid(0), |node| node.info.node_guid);
         self.tally.add(what, node, port.port);
-    }
-
-    fn know_pkeys(&mut self, port: PortRef, block: u16, smp: &Smp) {
-        let keys = PkeyTable::from_bytes(&smp.data).pkeys;
-        let Some(port) = self.working_mut().port_mut(port) else { return };
-        let first = usize::from(block) * PKEY_BLOCK;
-        if port.pkeys.len() < first + PKEY_BLOCK {
-            port.pkeys.resize(first + PKEY_BLOCK, Pkey(0));
-        }
-        port.pkeys[first..first + PKEY_BLOCK].copy_from_slice(&keys);
-        let used = port.pkeys.iter().rposition(|key| *key != Pkey(0)).map_or(0, |last| last + 1);
-        port.pkeys.truncate(used);
-        port.pkeys.shrink_to_fit();
     }
 
     fn know_switch(&mut self, port: PortRef, smp: &Smp) {

@@ -247,6 +247,36 @@ fn keys_that_a_port_keeps_stay_at_their_index_and_a_sweep_changes_nothing_then()
     net.assert_configured();
 }
 
+#[test]
+fn keys_of_a_table_that_could_not_be_read_stay_at_their_index() {
+    // The first two blocks are in use, with a gap in each.
+    let many = |gone: &[u32]| -> String {
+        let numbers = (1..50).filter(|n| !gone.contains(n));
+        numbers.map(|n| format!("P{n}={n}: ALL=full;")).collect()
+    };
+    let mut net = up(&many(&[]));
+    set(&mut net, &many(&[7, 40]));
+    let guard = net.subnet.peer(A).expect("a switch");
+    let before = [keys(&net, A), keys(&net, guard)];
+    assert_eq!((before[0][7], before[0][40], before[0][49]), (0, 0, 0x8031));
+    for block in [0, 1] {
+        net.meddler = Box::new(move |_, way, mad| {
+            let header = MadHeader::parse(&mad[..]).expect("a MAD");
+            let is_read = (header.method, header.attr_id) == (Method::GET, 0x16);
+            !(way == Way::ToSubnet && is_read && header.attr_mod & 0xffff == block)
+        });
+        net.sets = 0;
+        net.with(0, |manager, now, _| manager.sweep(now));
+        net.pass(Duration::from_secs(2));
+        assert!(problems(&net).contains(&ProblemKind::NoAnswer));
+        assert_eq!([keys(&net, A), keys(&net, guard)], before, "block {block}");
+        assert_eq!((net.sets, enforces(&net, guard)), (0, (true, true)));
+    }
+    net.meddler = Box::new(|_, _, _| true);
+    net.pass(Duration::from_secs(120));
+    assert_eq!(problems(&net), []);
+}
+
 /// The manager tells administration what has happened.
 fn tell(net: &mut Net, service: &mut Service) {
     for (index, event) in std::mem::take(&mut net.out.events) {
