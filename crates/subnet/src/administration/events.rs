@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use rdmux_wire::sm::{GidEvent, Notice, Producer, Trap};
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
-use super::groups::Group;
+use super::groups::{Group, has_partition};
 use super::subscriptions::Audience;
 use super::{AdministrationSink, Context, State};
 use crate::manager::model::Port;
@@ -57,13 +57,19 @@ pub(super) fn gid_lost(
     members_lost(state, cx, port, |_, member| member == gid, sink);
 }
 
-/// A sweep has ended: ports are members no more by GIDs that they have lost.
+/// A sweep has ended: ports are members no more by GIDs that they have lost, and of groups whose partition they are not in any more.
 pub(super) fn swept(state: &mut State, cx: &Context<'_>, sink: &mut dyn AdministrationSink) {
     for guid in state.groups.ports().collect::<Vec<_>>() {
+        let place = cx.model.by_own_guid(guid);
         // Of those that are gone the manager tells.
-        let Some(place) = cx.model.by_own_guid(guid) else { continue };
-        let is_lost = |_: &Group, gid: Gid| cx.model.by_port_guid(gid.guid()) != Some(place);
-        members_lost(state, cx, guid, is_lost, sink);
+        let Some((place, port)) = place.and_then(|at| Some((at, cx.model.port(at)?))) else {
+            continue;
+        };
+        let is_over = |group: &Group, gid: Gid| {
+            cx.model.by_port_guid(gid.guid()) != Some(place)
+                || !has_partition(&port.pkeys, group.pkey)
+        };
+        members_lost(state, cx, guid, is_over, sink);
     }
 }
 

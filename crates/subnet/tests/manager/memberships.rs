@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdmux_subnet::PortId;
-use rdmux_subnet::partitions::Partitions;
+use rdmux_subnet::partitions::{PartitionTables, Partitions};
 use rdmux_subnet::service::Service;
 use rdmux_subnet::umad::{UserAddress, UserMad};
 use rdmux_wire::mad::{MadHeader, Method};
@@ -13,7 +13,7 @@ use rdmux_wire::sa::{
 use rdmux_wire::sm::{Producer, Trap};
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
-use crate::net::{Net, config, port};
+use crate::net::{Net, Way, config, port};
 
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -165,4 +165,58 @@ fn who_has_joined_by_a_guid_that_is_another_ports_again_leaves_the_tree() {
     all.set_cable(A, true);
     assert_eq!([all.routes(alone), all.routes(both)], [vec![], vec![3]]);
     assert_eq!(all.reported(), [(all.lid(C), group(1))]);
+}
+
+/// Who is in which partition from now on.
+fn set_partitions(all: &mut Administered, text: &str) {
+    let partitions = Partitions::parse("p", text).expect("partitions");
+    let manager = all.guid(port(0, 0));
+    let tables = Box::new(PartitionTables { partitions: partitions.clone(), manager });
+    all.service.set_partitions(partitions);
+    all.net.with(0, |manager, now, _| manager.set_pkey_tables(now, tables));
+    all.pass();
+}
+
+#[test]
+fn who_is_no_longer_in_the_partition_of_a_group_leaves_it() {
+    let default = "Default=0x7fff: ALL, SELF=full;";
+    let with = |members: &str| format!("{default} Storage=0x10, ipoib: {members};");
+    let mut all = Administered::up(Partitions::default());
+    set_partitions(&mut all, &with("0x100101=full, 0x100201=full, 0x100301=full"));
+    all.subscribe(C);
+    let guids = [A, B, C].map(|at| all.guid(at));
+    let storage = Pkey(0x8010);
+    let alone = all.join(A, group(1), guids[0], storage);
+    let both = all.join(A, group(2), guids[0], storage);
+    assert_eq!(all.join(C, group(2), guids[2], storage), both);
+    let other = all.join(A, group(3), guids[0], Pkey::DEFAULT);
+    let limited = all.join(B, group(4), guids[1], storage);
+    all.pass();
+    let routes = |all: &Administered| [alone, both, other, limited].map(|mlid| all.routes(mlid));
+    let before = [vec![1], vec![1, 3], vec![1], vec![2]];
+    assert_eq!((routes(&all), all.reported()), (before.clone(), vec![]));
+    // Nobody is out of a partition because a sweep could not read tables.
+    all.net.meddler = Box::new(|_, way, mad| {
+        let header = MadHeader::parse(&mad[..]).expect("a MAD");
+        let is_read = (header.method, header.attr_id) == (Method::GET, 0x16);
+        !(way == Way::ToSubnet && is_read)
+    });
+    all.net.with(0, |manager, now, _| manager.sweep(now));
+    all.pass();
+    assert_eq!((routes(&all), all.reported()), (before, vec![]));
+    all.net.meddler = Box::new(|_, _, _| true);
+    set_partitions(&mut all, &with("0x100201, 0x100301=full"));
+    assert_eq!(routes(&all), [vec![], vec![3], vec![1], vec![2]]);
+    assert_eq!(all.reported(), [(all.lid(C), group(1))]);
+    // Who is in it again may join again, and is no member before.
+    set_partitions(&mut all, &with("0x100101=full, 0x100201, 0x100301=full"));
+    assert_eq!(routes(&all), [vec![], vec![3], vec![1], vec![2]]);
+    assert_eq!(all.join(A, group(2), guids[0], storage), both);
+    all.pass();
+    assert_eq!(all.routes(both), [1, 3]);
+    // A partition that is gone takes its groups along.
+    set_partitions(&mut all, default);
+    assert_eq!(routes(&all), [vec![], vec![], vec![1], vec![]]);
+    let left: Vec<_> = all.service.administration().groups().collect();
+    assert_eq!(left, [other]);
 }
