@@ -31,6 +31,7 @@ mod graph;
 mod lids;
 pub mod model;
 mod multicast;
+mod pauses;
 mod pkeys;
 mod requests;
 mod routing;
@@ -61,6 +62,7 @@ use self::babble::Babble;
 use self::doubt::Doubt;
 use self::election::{Command, Rival};
 use self::graph::Graph;
+use self::pauses::Pauses;
 use self::requests::{MAX_OUTSTANDING, Overdue, Request, Requests};
 use self::routing::Routing;
 use self::status::Tally;
@@ -98,6 +100,8 @@ pub struct Manager {
     doubt: Doubt,
     /// Traps of link errors that come again and again.
     babble: Babble,
+    /// Nodes whose traps ask for sweeps.
+    pauses: Pauses,
     /// The switches and cables for which the tables in the model were computed.
     graph: Graph,
     job: Option<Box<Routing>>,
@@ -160,6 +164,7 @@ impl Manager {
             tally: Tally::default(),
             doubt: Doubt::default(),
             babble: Babble::default(),
+            pauses: Pauses::default(),
             graph: Graph::default(),
             job: None,
             lids: config.lids.clone(),

@@ -56,6 +56,7 @@ impl Manager {
         self.abandon();
         (self.heavy_due, self.light_due) = (None, None);
         self.stale = false;
+        self.pauses.begin(now);
         self.act_count = self.act_count.wrapping_add(1);
         self.tally = Tally::new(now);
         self.phase = Phase::Discovery;
@@ -146,6 +147,7 @@ impl Manager {
                 if self.tally.count > 0 || self.stale {
                     self.heavy_due.get_or_insert(now);
                 }
+                self.sweep_for_traps(now);
                 return false;
             }
             Phase::Handover { leaves } => {
@@ -188,7 +190,9 @@ impl Manager {
         out.event(Event::SweepEnded(report));
         // Changes that a switch reports since before the ports were read are cleared, and looked at, by another sweep; that is how it is
         // after power-on.
-        self.rest_until = now.after(if was_fresh { Duration::ZERO } else { took });
+        let rest = if was_fresh { Duration::ZERO } else { took };
+        self.rest_until = now.after(rest);
+        self.pauses.end(now, rest, self.config.sweep_interval);
         if self.stale || self.changes_are_pending() {
             self.heavy_due = Some(self.rest_until);
         } else if self.tally.count > 0 {
@@ -198,6 +202,7 @@ impl Manager {
         } else {
             self.failures = 0;
         }
+        self.sweep_for_traps(now);
         self.light_due = Some(now.after(self.config.sweep_interval));
     }
 

@@ -10,6 +10,7 @@ use super::requests::{Request, What};
 use super::sweep::Phase;
 use super::{Event, Manager, ManagerSink};
 use crate::Time;
+use crate::topology::PortRef;
 use crate::umad::UserAddress;
 
 impl Manager {
@@ -31,15 +32,17 @@ impl Manager {
         repress.mkey = self.config.mkey;
         repress.data = smp.data;
         out.send(UserAddress::smi(from.lid), Box::new(repress.to_bytes()));
-        if self.is_babble(now, self.model.by_lid(from.lid), &notice, out) {
+        let sender = self.model.by_lid(from.lid);
+        if self.is_babble(now, sender, &notice, out) {
             return;
         }
         // What a LID says that nobody has is told on, but nothing is done about it.
         let known = self.model.by_lid(notice.issuer_lid);
         match notice.trap().filter(|_| known.is_some()) {
-            Some(Trap::LinkState(_)) => self.request_sweep(now),
-            Some(Trap::Local(change)) if is_name_only(&change) => self.read_name_again(&change),
-            Some(Trap::Local(_)) => self.request_sweep(now),
+            Some(Trap::Local(change)) if is_name_only(&change) => {
+                self.read_name_again(now, sender, &change);
+            }
+            Some(Trap::LinkState(_) | Trap::Local(_)) => self.request_sweep_for(now, sender),
             Some(Trap::SystemImageGuid(change)) => {
                 let node = |lid| self.model.by_lid(lid).map(|port| port.node);
                 // Nobody speaks for others.
@@ -53,11 +56,11 @@ impl Manager {
         out.event(Event::Trap(notice));
     }
 
-    fn read_name_again(&mut self, change: &LocalChange) {
+    fn read_name_again(&mut self, now: Time, sender: Option<PortRef>, change: &LocalChange) {
         let Some(port) = self.model.by_lid(change.lid) else { return };
         if self.phase == Phase::Discovery {
             // Nobody knows whether it has been read already.
-            self.stale = true;
+            self.request_sweep_for(now, sender);
         } else {
             self.queue.push_back(Request { port, what: What::Description });
         }

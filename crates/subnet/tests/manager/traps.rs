@@ -6,11 +6,14 @@ use rdmux_subnet::manager::{Config, Event};
 use rdmux_subnet::umad::UserAddress;
 use rdmux_subnet::{Fault, NodeId, PortId};
 use rdmux_wire::mad::Method;
-use rdmux_wire::sm::{LinkError, Notice, PortState, Producer, SystemImageGuidChange, Trap};
+use rdmux_wire::sm::{
+    LinkError, LinkStateChange, LocalChange, LocalChangeFlags, NodeInfo, Notice, PortState,
+    Producer, SystemImageGuidChange, Trap,
+};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid};
 
-use crate::net::{Net, config, port};
+use crate::net::{Net, Way, config, port};
 
 fn traps(net: &Net) -> Vec<u16> {
     let trap = |(_, event): &(usize, Event)| match event {
@@ -175,4 +178,66 @@ fn nobody_has_another_ports_traps_ignored_or_that_port_disabled() {
     );
     net.change(|subnet, now, inbox| subnet.fault(now, port(2, 1), Fault::Watchdog, 1, inbox));
     assert_eq!(traps(&net).last(), Some(&131));
+}
+
+/// A sweep takes as long as the answer to its first request is waited for.
+fn slow_down(net: &mut Net) {
+    let mut is_first = true;
+    net.meddler = Box::new(move |_, way, mad| {
+        let smp = Smp::parse(&mad[..]).expect("an SMP");
+        let begins = smp.is_directed() && smp.hop_count() == 0;
+        if way == Way::ToManager || !begins || smp.header.attr_id != NodeInfo::ATTR_ID {
+            return true;
+        }
+        is_first = !is_first;
+        is_first
+    });
+}
+
+#[test]
+fn a_node_whose_traps_ask_for_sweeps_without_end_gets_fewer_and_others_get_theirs() {
+    let mut net = Net::up("switch:4", config());
+    net.pass(Duration::from_secs(30));
+    slow_down(&mut net);
+    let lid = net.subnet.port(port(2, 1)).expect("a port").lid();
+    let changes = [
+        Trap::LinkState(LinkStateChange { lid, ..LinkStateChange::default() }),
+        Trap::Local(LocalChange { lid, ..LocalChange::default() }),
+        // A name that is new in the middle of a discovery.
+        Trap::Local(LocalChange {
+            lid,
+            other_local_changes: true,
+            change_flags: LocalChangeFlags::NODE_DESCRIPTION,
+            ..LocalChange::default()
+        }),
+    ];
+    for (index, trap) in changes.into_iter().enumerate() {
+        net.pass(Duration::from_secs(120));
+        let mut smp = Smp::lid_routed(Method::TRAP, Notice::ATTR_ID, 0);
+        smp.set_attribute(&Notice::new(&trap, Producer::CA, lid).into());
+        let tell = |net: &mut Net, times: u32| {
+            for _ in 0..times {
+                let from = UserAddress::smi(lid);
+                let mad = smp.to_bytes();
+                net.with(0, |manager, now, out| manager.handle_mad(now, &from, &mad, out));
+                net.pass(Duration::from_millis(10));
+            }
+        };
+        net.with(0, |manager, now, _| manager.sweep(now));
+        let sweeps = |net: &Net| net.managers[0].1.status().sweeps;
+        let before = sweeps(&net);
+        tell(&mut net, 12_000);
+        let count = sweeps(&net) - before;
+        assert!((20..60).contains(&count), "kind {index}: {count} in two minutes");
+        // Another node's change is found while this one waits, which has just had a sweep.
+        let last = sweeps(&net);
+        while sweeps(&net) == last {
+            tell(&mut net, 1);
+        }
+        net.change(|s, now, inbox| s.set_cable(now, port(0, 4), false, inbox)).expect("a cable");
+        net.change(|s, now, inbox| s.set_cable(now, port(0, 4), true, inbox)).expect("a cable");
+        tell(&mut net, 100);
+        let state = net.subnet.port(port(0, 4)).expect("a port").state();
+        assert_eq!(state, PortState::ACTIVE, "kind {index}");
+    }
 }
