@@ -173,10 +173,13 @@ impl Engine {
     fn prepare_sleep(&self, device: &Arc<Device>) -> Option<Duration> {
         let heard = self.hear(true);
         self.waiter().prepare(false);
-        // A process that put something into a ring before it was marked as asleep does not ring the bell.
-        if !self.inbound(|inbound| inbound.sleep()) {
+        // A process that put something into a ring before it was marked as asleep does not ring the bell. Nor does a thread that
+        // polled and took it from there say that the queue pair owes an ACK.
+        let mut round = self.round.lock();
+        if !round.inbound.sleep() || !round.owed.is_empty() {
             return Some(Duration::ZERO);
         }
+        drop(round);
         self.deadline(device).into_iter().chain((!heard).then_some(TICK)).min()
     }
 

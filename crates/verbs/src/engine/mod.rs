@@ -452,10 +452,11 @@ impl Engine {
         self.wake_sleeper();
     }
 
-    /// A queue pair owes an ACK.
+    /// A queue pair owes an ACK. The program whose thread took the packet may not poll any more.
     pub(crate) fn owe_ack(&self, qpn: Qpn) {
         self.owed.lock().push(qpn);
         self.queued.store(true, Ordering::Release);
+        self.wake_sleeper();
     }
 
     /// A queue pair wants to be woken.
@@ -489,7 +490,7 @@ impl Engine {
 
     /// How long the background thread may sleep.
     fn deadline(&self, device: &Device) -> Option<Duration> {
-        if self.has_resumed() {
+        if self.has_resumed() || self.has_ended() || !self.owed.lock().is_empty() {
             return Some(Duration::ZERO);
         }
         let retry = (!self.pending.lock().is_empty()).then_some(background::RETRY);
@@ -646,6 +647,8 @@ fn flush_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) 
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::drive::Bound;
     use crate::Cq;
     use crate::lab::{Lab, pair};
@@ -679,6 +682,23 @@ mod tests {
             drop(bound);
             assert_ne!(state.handovers(), 0);
         });
+    }
+
+    /// The thread that took the packet may be a program's, which does not poll any more.
+    #[test]
+    fn acknowledgement_that_is_owed_lets_the_thread_not_sleep_and_wakes_it() {
+        let (node, _peer) = pair(QpType::Rc, false, 8);
+        let engine = node.device.engine();
+        for _ in 0..100 {
+            // Nobody else sends it meanwhile.
+            let round = engine.round.lock();
+            engine.owe_ack(node.qp.core.qpn);
+            assert_eq!(engine.deadline(&node.device), Some(Duration::ZERO));
+            drop(round);
+            while !engine.owed.lock().is_empty() {
+                std::thread::yield_now();
+            }
+        }
     }
 
     #[test]

@@ -236,6 +236,11 @@ impl Engine {
         !self.wires.resumed.lock().is_empty()
     }
 
+    /// Whether a stream is to be closed.
+    pub(in crate::engine) fn has_ended(&self) -> bool {
+        !self.wires.ended.lock().is_empty()
+    }
+
     /// Closes what has ended.
     fn close_ended(&self, device: &Arc<Device>, streams: &mut Streams) {
         loop {
