@@ -11,12 +11,13 @@ pub(crate) use {
         mmap::{Mapping, ReadMapping},
     },
     std::sync::atomic::{AtomicU64, Ordering, fence},
+    std::time::Instant,
 };
 
 #[cfg(loom)]
 pub(crate) use {
     crate::model::{
-        fence,
+        fence::{self, Instant},
         memory::{Mapping, ReadMapping},
     },
     loom::sync::atomic::{AtomicU64, Ordering, fence},

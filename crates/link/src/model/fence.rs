@@ -5,6 +5,7 @@
 //! changes of one word are just that; and a light fence that relies on a heavy one where there is none orders nothing.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -35,9 +36,19 @@ pub(crate) fn can_do_heavy() -> bool {
 }
 
 pub(crate) fn heavy() -> bool {
+    let there = THERE.get();
+    if there {
+        all_fence();
+    } else {
+        fence(Ordering::SeqCst);
+    }
+    there
+}
+
+/// A fence of this thread, and of the others.
+fn all_fence() {
     fence(Ordering::SeqCst);
     PROCESSORS.fetch_add(1, Ordering::AcqRel);
-    THERE.get()
 }
 
 pub(crate) fn light(relies: bool) {
@@ -46,4 +57,30 @@ pub(crate) fn light(relies: bool) {
     } else {
         fence(Ordering::SeqCst);
     }
+}
+
+std::thread_local! {
+    static CLOCK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// See `std::time::Instant`. Time passes by [`wait_long`] only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instant(Duration);
+
+impl Instant {
+    pub(crate) fn now() -> Self {
+        Self(CLOCK.get())
+    }
+
+    pub(crate) fn elapsed(self) -> Duration {
+        CLOCK.get() - self.0
+    }
+}
+
+/// Waits until all processors have seen what was written before, and the threads on them have gone on from there: as a heavy
+/// fence, which nobody has to permit.
+#[cfg(test)]
+pub(super) fn wait_long() {
+    CLOCK.set(CLOCK.get() + Duration::from_secs(1));
+    all_fence();
 }

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride, take_down};
-use crate::shared::{Ordering, fence};
+use crate::shared::{Instant, Ordering, fence};
 
 /// The reading end of a ring. There must be one only.
 #[derive(Debug)]

@@ -179,7 +179,9 @@ impl Producer {
 
     /// Whether the consumer sleeps and must be woken now. True once for each time that it sleeps.
     pub fn consumer_sleeps(&self) -> bool {
-        // A consumer says what it can before it first sleeps.
+        // A consumer says what it can before it first sleeps. One that can do less from then on waits until what was written
+        // before an earlier look is seen by all: so the record is written before the look, not only in the source.
+        fence::light(true);
         let heavy = self.ring.map.word(field::HEAVY).load(Ordering::Acquire) == 1;
         fence::light(heavy && self.registered);
         take_down(self.ring.map.word(field::SLEEPS))
