@@ -8,11 +8,12 @@ use std::thread;
 
 use common::{Fabric, Manager};
 use rdmux_fabric::bridge;
-use rdmux_fabric::client::{Attachment, ConnectOptions, admin};
+use rdmux_fabric::client::{Attachment, ConnectOptions, IsSm, admin};
 use rdmux_fabric::proto::{FileReply, Greeting, HostPort, NodeRef, PortRef, Reply, Role};
 use rdmux_fabric::server::{FIRST_GUID, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
 use rdmux_runtime::connect::connect;
+use rdmux_runtime::start::raise_descriptor_limit;
 use rdmux_runtime::{UserDir, socket};
 use rdmux_testing::lingering;
 use rdmux_wire::Guid;
@@ -148,6 +149,35 @@ fn pass_with_a_datagram() {
         wait_for_the_end(socket.as_fd());
     }
     drop(peer);
+}
+
+#[test]
+fn managers_that_wait_and_cannot_be_told_are_closed_however_many_they_are() {
+    // Each has a descriptor at both ends.
+    raise_descriptor_limit();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let most = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let most = (most / 2).saturating_sub(200).min(4000);
+    let fabric = Fabric::up("two");
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
+    let held = IsSm::set(&fabric.options, &fabric.name, &port, false).unwrap();
+    let waiting: Vec<_> = std::iter::repeat_with(|| {
+        let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
+        let greeting = Greeting::new(Role::IsSm { port: port.clone(), wait: true });
+        socket::send(socket.as_fd(), &greeting, &[], &mut Vec::new()).unwrap();
+        rustix::net::shutdown(&socket, rustix::net::Shutdown::Read).unwrap();
+        socket
+    })
+    .take(most)
+    .collect();
+    // All of them wait: what came first was served first.
+    admin::status(&fabric.options, &fabric.name).unwrap();
+    drop(held);
+    // Each would have the port before this one.
+    let _held = IsSm::set(&fabric.options, &fabric.name, &port, true).unwrap();
+    admin::status(&fabric.options, &fabric.name).unwrap();
+    drop(waiting);
 }
 
 /// Returns when the fabric has closed a connection.

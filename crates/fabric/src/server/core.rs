@@ -402,10 +402,16 @@ impl Core {
         Ok(c.out.send(&c.socket, &message, fd)?)
     }
 
+    /// Takes a connection out, and leaves what the client had by it.
+    pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
+        let connection = self.connections.remove(id)?;
+        self.poller.remove(&connection.socket);
+        Some(connection)
+    }
+
     /// Ends a connection, and what the client had by it.
     pub(super) fn close(&mut self, id: ConnectionId, ends: Ends) {
-        let Some(connection) = self.connections.remove(id) else { return };
-        self.poller.remove(&connection.socket);
+        let Some(connection) = self.remove(id) else { return };
         if let Ends::Broke(why) = ends {
             tracing::debug!("process {} breaks the protocol: {why}", connection.pid);
             self.count(Count::ClientsBroke);

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use rdmux_subnet::PortId;
 use rdmux_subnet::umad::{Errno, FileId, Unsent, UserMad};
-use rdmux_subnet::{PortId, Time};
 use rdmux_wire::MadHeader;
 use rdmux_wire::mad::MgmtClass;
 use rdmux_wire::sm::PortInfo;
@@ -218,9 +218,7 @@ impl Core {
         let (world, mut programs) = self.world_and_programs();
         world.close(&mut programs, now, file);
         for id in [Some(open.control), open.mads].into_iter().flatten() {
-            if let Some(connection) = self.connections.remove(id) {
-                self.poller.remove(&connection.socket);
-            }
+            self.remove(id);
         }
         if let Some(port) = port {
             self.serve_port(port);
@@ -257,21 +255,32 @@ impl Core {
         }
     }
 
-    /// A manager has left a port: the next one that waits comes to it.
+    /// A manager has left a port: the next one that waits, and can be told, comes to it.
     pub(super) fn clear_is_sm(&mut self, port: PortId, file: FileId) {
-        let now: Time = self.now();
-        let (world, mut programs) = self.world_and_programs();
-        world.close(&mut programs, now, file);
         let waits = |part: &Part| matches!(part, Part::IsSm { port: p, file: None } if *p == port);
         let waiting = self.connections.iter().filter(|(_, c)| waits(&c.part)).map(|(id, _)| id);
-        let Some(next) = waiting.min() else { return self.serve_port(port) };
-        let (world, mut programs) = self.world_and_programs();
-        if let Ok(file) = world.open_is_sm(&mut programs, now, port) {
+        let mut waiting: Vec<_> = waiting.collect();
+        waiting.sort_unstable();
+        self.close_is_sm(file);
+        for next in waiting {
+            let now = self.now();
+            let (world, mut programs) = self.world_and_programs();
+            let Ok(file) = world.open_is_sm(&mut programs, now, port) else { break };
             self.become_part(next, Part::IsSm { port, file: Some(file) });
-            if self.welcome(next, Ok(())).is_err() {
-                self.close(next, Ends::Closed);
+            if self.welcome(next, Ok(())).is_ok() {
+                return;
             }
+            // `close` would come here again, one level deeper for each that cannot be told.
+            self.remove(next);
+            self.close_is_sm(file);
         }
+        self.serve_port(port);
+    }
+
+    fn close_is_sm(&mut self, file: FileId) {
+        let now = self.now();
+        let (world, mut programs) = self.world_and_programs();
+        world.close(&mut programs, now, file);
     }
 
     /// The agents of a port answer for programs that are not there.
