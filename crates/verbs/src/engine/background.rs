@@ -175,7 +175,7 @@ impl Engine {
         self.waiter().prepare(false);
         // A process that put something into a ring before it was marked as asleep does not ring the bell. Nor does a thread that
         // polled and took it from there say that the queue pair owes an ACK.
-        let mut round = self.round.lock();
+        let round = self.round.lock();
         if !round.inbound.sleep() || !round.owed.is_empty() {
             return Some(Duration::ZERO);
         }
