@@ -8,7 +8,7 @@ use std::thread;
 
 use common::{Fabric, Manager};
 use rdmux_fabric::bridge;
-use rdmux_fabric::client::{Attachment, ConnectOptions, IsSm, admin};
+use rdmux_fabric::client::{Attachment, Capture, ConnectOptions, IsSm, admin};
 use rdmux_fabric::proto::{FileReply, Greeting, HostPort, NodeRef, PortRef, Reply, Role};
 use rdmux_fabric::server::{FIRST_GUID, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
@@ -197,13 +197,7 @@ fn as_user<T: Send + 'static>(uid: u32, act: impl FnOnce() -> T + Send + 'static
 
 #[test]
 fn other_users_are_refused_unless_the_configuration_lets_them_attach() {
-    if !rustix::process::geteuid().is_root() {
-        println!("only root can be another user: not run");
-        return;
-    }
-    let config = Config { users: vec![4001], ..Config::default() };
-    let fabric = Fabric::with("switch:2", common::unmanaged(), config);
-    std::fs::set_permissions(fabric.tmp(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    let Some(fabric) = fabric_for(&[4001], "switch:2") else { return };
     let attach_as = |uid: u32| {
         let (options, name) = (fabric.options.clone(), fabric.name.clone());
         as_user(uid, move || Attachment::open(&options, &name, "a", Guid(u64::from(uid))).map(drop))
@@ -217,6 +211,55 @@ fn other_users_are_refused_unless_the_configuration_lets_them_attach() {
     let status = admin::status(&fabric.options, &fabric.name).unwrap();
     let refused = status.counters.iter().find(|(name, _)| name == "clients_refused").unwrap();
     assert_eq!((status.adapters, refused.1), (2, 2));
+}
+
+/// A fabric that lets these users attach; None if we cannot be another user.
+fn fabric_for(users: &[u32], shape: &str) -> Option<Fabric> {
+    if !rustix::process::geteuid().is_root() {
+        println!("only root can be another user: not run");
+        return None;
+    }
+    let config = Config { users: users.to_vec(), ..Config::default() };
+    let fabric = Fabric::with(shape, common::unmanaged(), config);
+    std::fs::set_permissions(fabric.tmp(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    Some(fabric)
+}
+
+#[test]
+fn captures_of_a_user_end_when_the_users_host_gives_the_port_back() {
+    let Some(fabric) = fabric_for(&[4001, 4002], "switch:1") else { return };
+    let port = PortRef { node: NodeRef::Guid(Guid(FIRST_GUID.0 + 0x100)), port: 1 };
+    let attach_as = |uid: u32| {
+        let (options, name) = (fabric.options.clone(), fabric.name.clone());
+        let attached =
+            as_user(uid, move || Attachment::open(&options, &name, "a", Guid(u64::from(uid))));
+        let (attachment, described) = attached.unwrap();
+        assert_eq!(NodeRef::Guid(described.node_guid), port.node);
+        attachment
+    };
+    let capture_as = |uid: u32| {
+        let (options, name, port) = (fabric.options.clone(), fabric.name.clone(), port.clone());
+        as_user(uid, move || Capture::start(&options, &name, &port))
+    };
+    let first = attach_as(4001);
+    let (mut of_first, mut of_owner) = (capture_as(4001).unwrap(), capture_as(0).unwrap());
+    assert_eq!(capture_as(4002).unwrap_err().errno(), 1);
+    drop(first);
+    let _second = attach_as(4002);
+    let mut of_second = capture_as(4002).unwrap();
+    Manager::open(&fabric.options, &fabric.name, &port).get(&[1], 0x11, 0);
+    loop {
+        match of_first.poll_frame() {
+            Ok(None) => thread::yield_now(),
+            Ok(Some(_)) => panic!("a datagram of another user's host"),
+            Err(e) => break assert!(matches!(e, FabricError::Gone { .. }), "{e}"),
+        }
+    }
+    for capture in [&mut of_owner, &mut of_second] {
+        while capture.poll_frame().unwrap().is_none() {
+            thread::yield_now();
+        }
+    }
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Capture {
     /// it is.
     ///
     /// # Errors
-    /// [`FabricError::Gone`] and those of the connection.
+    /// [`FabricError::Gone`], also when the host whose owner captures here has given the port back; those of the connection.
     pub fn poll_frame(&mut self) -> Result<Option<&[u8]>, FabricError> {
         self.0.try_receive_bytes()
     }

@@ -89,6 +89,7 @@ impl Core {
     pub(super) fn detach(&mut self, id: ConnectionId, port: PortId) {
         self.attachments.by_port.remove(&port);
         self.attachments.pending.remove(&id);
+        self.end_captures_of_others(port);
         self.published.close(self.world.subnet_mut(), port);
         self.serve_port(port);
     }

@@ -70,14 +70,11 @@ fn frame(sent: bool, mad: &MadPacket) -> Vec<u8> {
 }
 
 impl Core {
-    /// Somebody captures a port from now on: the owner of the fabric, root, or the user whose host has it.
+    /// Somebody captures a port from now on: the owner of the fabric, root, or the user whose host has it,
+    /// until that host gives it back.
     pub(super) fn capture(&mut self, id: ConnectionId, port: &PortRef) -> Result<(), Ends> {
         let found = self.find_port(port).and_then(|at| {
-            let uid = |id: ConnectionId| self.connections.get(id).map(|c| c.uid);
-            let owner = rustix::process::geteuid().as_raw();
-            let own = uid(id).is_some_and(|uid| uid == owner || uid == 0);
-            let holder = self.attachments.holder(at).and_then(uid);
-            let may = own || holder.is_some() && holder == uid(id);
+            let may = self.connections.get(id).is_some_and(|c| self.may_capture(c.uid, at));
             let why = "its datagrams are shown to the fabric's owner, to root, and to the owner of the host that has it";
             if may { Ok(at) } else { Err(Failure::new(libc::EPERM, why)) }
         });
@@ -88,6 +85,24 @@ impl Core {
                 self.welcome(id, Ok(()))
             }
             Err(failure) => self.welcome::<()>(id, Err(failure)),
+        }
+    }
+
+    fn may_capture(&self, uid: u32, port: PortId) -> bool {
+        let owner = rustix::process::geteuid().as_raw();
+        let holder = self.attachments.holder(port).and_then(|id| self.connections.get(id));
+        uid == owner || uid == 0 || holder.is_some_and(|holder| holder.uid == uid)
+    }
+
+    /// Ends the captures of a port by those who may not capture it now.
+    pub(super) fn end_captures_of_others(&mut self, port: PortId) {
+        // What they were still to see.
+        self.pass_captured();
+        let captures = |part: &Part| matches!(part, Part::Capture(at) if *at == port);
+        let others = self.connections.iter().filter(|(_, c)| captures(&c.part));
+        let others = others.filter(|(_, c)| !self.may_capture(c.uid, port));
+        for id in others.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.close(id, Ends::Closed);
         }
     }
 
