@@ -3,7 +3,11 @@
 mod common;
 
 use common::Net;
-use common::subnet::{guid, set_lid};
+use common::subnet::{guid, open_mads, set_lid};
+use rdmux_subnet::umad::{Registration, UserAddress, UserMad};
+use rdmux_wire::mad::Method;
+use rdmux_wire::smp::Smp;
+use rdmux_wire::{Lid, Qpn};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -46,6 +50,32 @@ fn killed_fabric_comes_back_with_its_lids_and_cables() {
     assert_eq!(said, "fabric default is down\n");
     let said = net.fails(&["fabric", "show"], 1);
     assert!(said.contains("rdmux fabric up"), "{said}");
+}
+
+#[test]
+fn datagrams_that_a_program_sent_before_it_closed_its_file_are_sent() {
+    let net = Net::new();
+    net.ok(&["fabric", "up", "--no-sm", "--shape", "two"]);
+    let status = || json(&net.ok(&["fabric", "status", "--fabric", "default", "--json"]));
+    let pid = i32::try_from(status()["pid"].as_i64().unwrap()).unwrap();
+    let pid = Pid::from_raw(pid).unwrap();
+    let file = open_mads(&net, guid(1));
+    let agent = Registration { class: 0x81, class_version: 1, ..Registration::default() };
+    let agent = file.register(&agent).unwrap();
+    common::stop(pid);
+    let address = UserAddress { lid: Lid(0xffff), qpn: Qpn::QP0, ..UserAddress::default() };
+    let data = Smp::directed(Method::GET, 0x11, 0, &[]).to_bytes().to_vec();
+    let mad = UserMad { agent, status: 0, timeout_ms: 0, retries: 0, address, data };
+    (0..100).for_each(|_| file.send_mad(&mad).unwrap());
+    drop(file);
+    kill_process(pid, Signal::CONT).unwrap();
+    let counters = loop {
+        let status = status();
+        if status["files"].as_array().unwrap().is_empty() {
+            break status["counters"].clone();
+        }
+    };
+    assert_eq!(counters["mads_sent"], 100, "{counters}");
 }
 
 #[test]

@@ -7,11 +7,11 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-use common::Net;
+use common::{Net, stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 
 /// Only a failing test waits so long.
@@ -25,18 +25,6 @@ fn json(text: &str) -> Value {
 fn service_of(net: &Net, host: &str) -> Pid {
     let status = json(&net.ok(&["host", "status", host, "--json"]));
     Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap()
-}
-
-/// Stops a process, as a terminal or a debugger does, and waits until it is.
-fn stop(pid: Pid) {
-    kill_process(pid, Signal::STOP).unwrap();
-    loop {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
-        if stat.rsplit_once(") ").unwrap().1.starts_with('T') {
-            return;
-        }
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -113,6 +113,18 @@ fn cleaner(dir: &Path) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
+/// Stops a process, as a terminal or a debugger does, and waits until it is.
+pub(crate) fn stop(pid: rustix::process::Pid) {
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
+        if stat.rsplit_once(") ").unwrap().1.starts_with('T') {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// Compiles one of the C programs in `tests/programs`; none if this machine cannot. What a machine must
 /// have is told by `libraries`: without a compiler or these, there is a message, and a failure where
 /// nothing may be left out.

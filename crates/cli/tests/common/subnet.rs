@@ -23,13 +23,18 @@ pub(crate) fn set_lid(net: &Net, adapter: Guid, lid: u16) {
     change_port(net, adapter, |info| (info.lid, info.sm_lid) = (Lid(lid), Lid(lid)));
 }
 
-/// Changes what an adapter's port is set to, as a manager does.
-pub(crate) fn change_port(net: &Net, adapter: Guid, change: impl FnOnce(&mut PortInfo)) {
+/// Opens the management interface of an adapter's port.
+pub(crate) fn open_mads(net: &Net, adapter: Guid) -> MadFile {
     let user = UserDir::at(net.path()).unwrap();
     let config = Config::default();
     let options = ConnectOptions { user, config, embedded: false, program: None };
     let port = PortRef { node: NodeRef::Guid(adapter), port: 1 };
-    let file = MadFile::open(&options, &FabricName::default(), &port).unwrap();
+    MadFile::open(&options, &FabricName::default(), &port).unwrap()
+}
+
+/// Changes what an adapter's port is set to, as a manager does.
+pub(crate) fn change_port(net: &Net, adapter: Guid, change: impl FnOnce(&mut PortInfo)) {
+    let file = open_mads(net, adapter);
     let agent = Registration { class: 0x81, class_version: 1, ..Registration::default() };
     let agent = file.register(&agent).unwrap();
     let ask = |smp: Smp| {

@@ -421,7 +421,12 @@ impl Core {
             Part::Capture(port) => self.end_capture(port),
             Part::Attachment { port, .. } => self.detach(id, port),
             // Either of them ends both.
-            Part::Control(file) | Part::Mads(file) => self.close_file(file),
+            Part::Control(file) => {
+                // Whatever comes of it: what was sent before the end is sent.
+                let _ = self.drain_mads(file);
+                self.close_file(file);
+            }
+            Part::Mads(file) => self.close_file(file),
             Part::IsSm { port, file } => {
                 if let Some(file) = file {
                     self.clear_is_sm(port, file);

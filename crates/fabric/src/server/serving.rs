@@ -110,8 +110,8 @@ impl Core {
         Ok(())
     }
 
-    /// What a program sent as datagrams comes before what it asks now.
-    fn drain_mads(&mut self, file: FileId) -> Result<(), Ends> {
+    /// What a program sent as datagrams comes before what it asks now, and before the end of its file.
+    pub(super) fn drain_mads(&mut self, file: FileId) -> Result<(), Ends> {
         /// As many as the socket's buffer holds: more than that the program has not sent before.
         const ALL: usize = 1024;
         match self.files.mads_of(file) {
