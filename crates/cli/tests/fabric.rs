@@ -79,6 +79,24 @@ fn datagrams_that_a_program_sent_before_it_closed_its_file_are_sent() {
 }
 
 #[test]
+fn options_that_are_damaged_are_told_and_replaced_by_a_shape_only() {
+    let net = Net::new();
+    net.ok(&["fabric", "up", "--no-sm", "--shape", "switch:3"]);
+    net.ok(&["fabric", "down"]);
+    let [options, topology] =
+        ["options", "topology"].map(|name| net.path().join("fabrics/default").join(name));
+    let before = std::fs::read(&topology).unwrap();
+    std::fs::write(&options, "source = ").unwrap();
+    for changes in [&["--sm-lmc", "1"][..], &["--simulate"], &[]] {
+        let said = net.fails(&[&["fabric", "up"], changes].concat(), 1);
+        assert!(said.contains("default/options: "), "{said}");
+        assert_eq!(std::fs::read(&topology).unwrap(), before);
+    }
+    net.ok(&["fabric", "up", "--no-sm", "--shape", "two"]);
+    assert_ne!(std::fs::read(&topology).unwrap(), before);
+}
+
+#[test]
 fn subnet_is_shown_in_every_form() {
     let net = Net::new();
     net.ok(&["fabric", "up", "--shape", "two", "--simulate", "--fabric", "f"]);

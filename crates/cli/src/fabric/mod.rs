@@ -363,7 +363,11 @@ impl Up {
             let setup = Setup { join: Some(join), source: join.to_string(), ..Setup::default() };
             return Ok(Some(Plan { setup, topology: None, secret }));
         }
-        let before = Setup::load(dir).unwrap_or_default();
+        // Of what is damaged nothing counts once it is said what there is to be.
+        let before = match Setup::load(dir) {
+            Err(_) if self.topology.is_some() || self.shape.is_some() => Setup::default(),
+            before => before?,
+        };
         let of_shape = |shape: Shape| (shape.to_string(), shape.topology(FIRST_GUID));
         let topology = match (&self.topology, self.shape) {
             (Some(path), _) => Some((path.display().to_string(), read_topology(path)?)),
