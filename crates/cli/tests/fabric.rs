@@ -97,6 +97,28 @@ fn options_that_are_damaged_are_told_and_replaced_by_a_shape_only() {
 }
 
 #[test]
+fn way_is_from_and_to_nodes_by_every_name_unless_two_have_it() {
+    let net = Net::new();
+    let file = net.path().join("twins");
+    let twins = "switchguid=0x100000\nSwitch 2 \"S-1\"\n[1] \"H-1\"[1]\n[2] \"H-2\"[1]\n\n\
+                 caguid=0x200000\nCa 1 \"H-1\" # \"twin\"\n\ncaguid=0x300000\nCa 1 \"H-2\" # \"twin\"\n";
+    std::fs::write(&file, twins).unwrap();
+    net.ok(&["fabric", "up", "--topology", file.to_str().unwrap()]);
+    let status = || json(&net.ok(&["fabric", "status", "--fabric", "default", "--json"]));
+    while status()["active_ports"].as_u64() < Some(4) {}
+    let way = net.ok(&["fabric", "route", "H-1", "H-2"]);
+    // The GUID of a port is that behind its node's.
+    for (from, to) in [("0x200000", "0x300000"), ("0x200001", "0x300001")] {
+        assert_eq!(net.ok(&["fabric", "route", from, to]), way);
+    }
+    let said = net.fails(&["fabric", "route", "twin", "H-2"], 1);
+    assert!(said.contains("several nodes are called") && said.contains("H-1"), "{said}");
+    assert!(said.contains("0x0000000000300000"), "{said}");
+    let said = net.fails(&["fabric", "route", "H-1", "0x777"], 1);
+    assert!(said.contains("no node"), "{said}");
+}
+
+#[test]
 fn subnet_is_shown_in_every_form() {
     let net = Net::new();
     net.ok(&["fabric", "up", "--shape", "two", "--simulate", "--fabric", "f"]);

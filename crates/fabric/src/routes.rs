@@ -298,6 +298,7 @@ mod tests {
     fn node(is_switch: bool, lid: u16, lmc: u8, ports: u8) -> NodeView {
         let port = |number| PortView {
             number,
+            guid: Guid(u64::from(number)),
             lid: Lid(if (number == 0) == is_switch { lid } else { 0 }),
             lmc,
             state: ACTIVE,

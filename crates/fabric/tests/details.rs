@@ -9,7 +9,8 @@ use common::{Fabric, Manager};
 use rdmux_fabric::client::{Attachment, IsSm, MadFile, admin};
 use rdmux_fabric::proto::mad::FRAGMENT;
 use rdmux_fabric::proto::{
-    AdminRequest, Described, End, FileReply, Greeting, NodeRef, PortFacts, PortRef, Reply, Role,
+    AdminRequest, Described, End, FileReply, Greeting, HostPort, NodeRef, PortFacts, PortRef,
+    Reply, Role,
 };
 use rdmux_fabric::server::{FIRST_GUID, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
@@ -187,6 +188,16 @@ fn nodes_have_several_names_and_one_that_two_have_is_told() {
     let shown = admin::show(options, name).unwrap();
     assert_eq!(shown.nodes[1].host.as_deref(), Some("far"));
     assert!(shown.nodes.iter().skip(2).all(|node| node.host.is_none()));
+    // One host with two ports is one node; two hosts of this name are not.
+    let both = HostPort { number: 2, of: 2, here: vec![1, 2] };
+    let _second = Attachment::open_port(options, name, "far", Guid(1), &both).unwrap();
+    assert_eq!(unplug("far:2").unwrap(), "H-1[2] is unplugged from S-1[2]");
+    let _others = attach(&fabric, "far", 2).unwrap();
+    let e = unplug("far:1").unwrap_err();
+    assert!(e.contains("several nodes are called"), "{e}");
+    for guid in [0x20_0000, 0x30_0000] {
+        assert!(e.contains(&Guid(guid).to_string()), "{e}");
+    }
     for port in [0, 3] {
         let e = MadFile::open(options, name, &PortRef { node: NodeRef::Name("H-1".into()), port });
         assert_eq!(e.unwrap_err().errno(), 19, "port {port}");

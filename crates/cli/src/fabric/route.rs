@@ -7,7 +7,7 @@ use clap::Args;
 use rdmux_command::output;
 use rdmux_command::say;
 use rdmux_fabric::client::{ConnectOptions, admin};
-use rdmux_fabric::proto::{NodeRef, NodeView, Snapshot};
+use rdmux_fabric::proto::{NodeRef, NodeView, Snapshot, ambiguous};
 use rdmux_fabric::routes::{Check, Hop, Lost, Routes};
 use rdmux_wire::Lid;
 
@@ -117,16 +117,27 @@ fn destination(snapshot: &Snapshot, node: &NodeRef) -> Result<Lid> {
     Ok(port.with_context(|| format!("{node} has no LID: does a manager run?"))?.lid)
 }
 
-/// The index of a node: by its GUID, its name in the file, its host, or its description.
+/// The index of a node: by its GUID or that of a port, its host, its name in the file, or its description.
 fn find(snapshot: &Snapshot, node: &NodeRef) -> Result<usize> {
-    let by = |is_it: &dyn Fn(&NodeView) -> bool| snapshot.nodes.iter().position(is_it);
-    let found = match node {
-        NodeRef::Guid(guid) => by(&|n| n.guid == *guid),
-        NodeRef::Name(name) => by(&|n| n.host.as_ref() == Some(name))
-            .or_else(|| by(&|n| n.id == *name))
-            .or_else(|| by(&|n| n.description == *name)),
+    let is_it: &[&dyn Fn(&NodeView) -> bool] = match node {
+        NodeRef::Guid(guid) => {
+            &[&|n| n.guid == *guid, &|n| n.ports.iter().any(|p| p.guid == *guid)]
+        }
+        NodeRef::Name(name) => {
+            &[&|n| n.host.as_ref() == Some(name), &|n| n.id == *name, &|n| n.description == *name]
+        }
     };
-    found.with_context(|| format!("there is no node {node}"))
+    for is_it in is_it {
+        let mut found = snapshot.nodes.iter().enumerate().filter(|(_, n)| is_it(n));
+        match (found.next(), found.next()) {
+            (Some((_, a)), Some((_, b))) => {
+                bail!(ambiguous(&super::plain(node), (&a.id, a.guid), (&b.id, b.guid)))
+            }
+            (Some((index, _)), None) => return Ok(index),
+            _ => {}
+        }
+    }
+    bail!("there is no node {node}")
 }
 
 fn name(snapshot: &Snapshot, node: u32) -> &str {

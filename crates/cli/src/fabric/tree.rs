@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     fn port(number: u8, lid: u16, state: u8) -> PortView {
-        PortView { number, lid: Lid(lid), lmc: 0, state, is_sm: false }
+        PortView { number, guid: Guid(0), lid: Lid(lid), lmc: 0, state, is_sm: false }
     }
 
     #[test]

@@ -266,11 +266,21 @@ pub struct NodeView {
     pub ports: Vec<PortView>,
 }
 
+/// What to say of a name that two nodes have, each with its name in the topology and its GUID.
+pub fn ambiguous(name: &str, a: (&str, Guid), b: (&str, Guid)) -> String {
+    let ((a, a_guid), (b, b_guid)) = (a, b);
+    format!(
+        "several nodes are called {name:?}, as {a} ({a_guid}) and {b} ({b_guid}): use the name of one, or its GUID"
+    )
+}
+
 /// A port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortView {
     /// Its number.
     pub number: u8,
+    /// Its GUID; that of a switch is the node's.
+    pub guid: Guid,
     /// Its LID; 0 if it has none, as external ports of switches.
     pub lid: Lid,
     /// Its LMC.

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use admin::{
     AdminRequest, Attached, End, FileStatus, LinkView, ManagerStatus, NodeRef, NodeView, PortView,
-    Snapshot, Status, SweepStatus,
+    Snapshot, Status, SweepStatus, ambiguous,
 };
 pub use attachment::{
     AttachmentRequest, Described, HostPort, MAX_PORTS, PortFacts, PortUpdate, Violation,
@@ -45,7 +45,7 @@ pub use tables::{SwitchTables, Tables};
 pub use update::{Entry, RowEntry, TableUpdate, WayEntry};
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The most bytes of a name in a message.
 pub const MAX_NAME: usize = 64;

@@ -73,12 +73,18 @@ impl Core {
     fn find(&self, node: &NodeRef) -> Result<NodeId, Failure> {
         if let NodeRef::Name(name) = node {
             let is_it = |part: &Part| matches!(part, Part::Attachment { host, .. } if host == name);
-            let held = self
-                .attachments
-                .iter()
-                .find(|(_, id)| self.connections.get(*id).is_some_and(|c| is_it(&c.part)));
-            if let Some((port, _)) = held {
-                return Ok(port.node);
+            let is_held = |id| self.connections.get(id).is_some_and(|c| is_it(&c.part));
+            let held = self.attachments.iter().filter(|(_, id)| is_held(*id));
+            let mut held = held.map(|(port, _)| port.node);
+            if let Some(node) = held.next() {
+                // A host may have several ports of one.
+                return match held.find(|other| *other != node) {
+                    None => Ok(node),
+                    Some(other) => {
+                        let why = self.nodes.several(name, node, other);
+                        Err(Failure::new(libc::ENODEV, why))
+                    }
+                };
             }
         }
         let found = self.nodes.find(self.world.subnet(), node);
@@ -326,6 +332,7 @@ impl Core {
                 .filter_map(|number| subnet.port(PortId { node, number }))
                 .map(|view| PortView {
                     number: view.id().number,
+                    guid: view.guid(),
                     lid: view.lid(),
                     lmc: view.lmc(),
                     state: view.state().0,

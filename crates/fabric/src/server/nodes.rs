@@ -6,7 +6,7 @@ use rdmux_subnet::topology::{Node, NodeKind};
 use rdmux_subnet::{NodeId, PortId, Subnet, Topology};
 use rdmux_wire::Guid;
 
-use crate::proto::NodeRef;
+use crate::proto::{NodeRef, ambiguous};
 
 /// The nodes, in the order of their numbers.
 #[derive(Debug)]
@@ -113,6 +113,13 @@ impl Nodes {
         format!("{id}[{}]", port.number)
     }
 
+    /// Two nodes have one name.
+    pub(super) fn several(&self, name: &str, a: NodeId, b: NodeId) -> String {
+        let (a, b) = (self.get(a), self.get(b));
+        let [a, b] = [a, b].map(|node| node.map(|n| (n.id.as_str(), n.guid)).unwrap_or_default());
+        ambiguous(name, a, b)
+    }
+
     /// The node that a person means; or why it cannot be told.
     pub(super) fn find(&self, subnet: &Subnet, node: &NodeRef) -> Result<NodeId, String> {
         let name = match node {
@@ -128,10 +135,7 @@ impl Nodes {
         let mut found = self.iter().filter(|(id, _)| is_described(*id));
         match (found.next(), found.next()) {
             (Some((one, _)), None) => Ok(one),
-            (Some((_, a)), Some((_, b))) => Err(format!(
-                "several nodes are called {name:?}, as {} and {}: use one of these names, or a GUID",
-                a.id, b.id
-            )),
+            (Some((a, _)), Some((b, _))) => Err(self.several(name, a, b)),
             _ => Err(format!("no node is called {name:?}: `rdmux fabric show` lists them")),
         }
     }
