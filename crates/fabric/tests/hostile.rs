@@ -13,6 +13,7 @@ use rdmux_fabric::proto::{FileReply, Greeting, HostPort, NodeRef, PortRef, Reply
 use rdmux_fabric::server::{FIRST_GUID, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
 use rdmux_runtime::connect::connect;
+use rdmux_runtime::socket::MessageError;
 use rdmux_runtime::start::raise_descriptor_limit;
 use rdmux_runtime::{UserDir, socket};
 use rdmux_testing::lingering;
@@ -260,6 +261,23 @@ fn captures_of_a_user_end_when_the_users_host_gives_the_port_back() {
             thread::yield_now();
         }
     }
+}
+
+#[test]
+fn connection_of_a_user_who_is_refused_ends() {
+    let Some(fabric) = fabric_for(&[4001], "two") else { return };
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    let greeted = as_user(4002, move || {
+        let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
+        socket::send(socket.as_fd(), &Greeting::new(Role::Admin), &[], &mut Vec::new()).unwrap();
+        let (mut buf, mut fds) = (vec![0; socket::MAX_MESSAGE], Vec::new());
+        let reply = socket::recv_bytes(socket.as_fd(), &mut buf, &mut fds).unwrap();
+        let (_, reply): (u32, Reply<()>) = socket::decode(reply).unwrap();
+        assert_eq!(reply.unwrap_err().errno, 1);
+        socket
+    });
+    let end = socket::recv_bytes(greeted.as_fd(), &mut [0; 64], &mut Vec::new()).map(<[u8]>::len);
+    assert!(matches!(end, Err(MessageError::Closed)), "{end:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Who is connected, and for what.
 
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -90,16 +91,33 @@ impl Connection {
     }
 }
 
-/// All connections.
+/// The most connections.
+const MAX_CONNECTIONS: usize = 16_384;
+
+/// All connections. The owner of the fabric and root may have all that there can be. Of the others one user may have half, and all of
+/// them together three quarters.
 #[derive(Debug)]
 pub(super) struct Connections {
     all: HashMap<ConnectionId, Connection>,
     next: u64,
+    owner: u32,
+    /// How many there can be: each has a descriptor.
+    most: usize,
+    /// How many each user has, save the owner and root.
+    of_users: BTreeMap<u32, usize>,
 }
 
 impl Connections {
     pub(super) fn new() -> Self {
-        Self { all: HashMap::new(), next: FIRST }
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+        Self {
+            all: HashMap::new(),
+            next: FIRST,
+            owner: rustix::process::geteuid().as_raw(),
+            most: limit.unwrap_or(MAX_CONNECTIONS).min(MAX_CONNECTIONS),
+            of_users: BTreeMap::new(),
+        }
     }
 
     /// The number that the next one gets.
@@ -110,12 +128,22 @@ impl Connections {
     pub(super) fn add(&mut self, connection: Connection) -> ConnectionId {
         let id = self.next_id();
         self.next += 1;
+        if self.is_bounded(connection.uid) {
+            *self.of_users.entry(connection.uid).or_default() += 1;
+        }
         self.all.insert(id, connection);
         id
     }
 
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
-        self.all.remove(&id)
+        let connection = self.all.remove(&id)?;
+        if let Entry::Occupied(mut of_user) = self.of_users.entry(connection.uid) {
+            *of_user.get_mut() -= 1;
+            if *of_user.get() == 0 {
+                of_user.remove();
+            }
+        }
+        Some(connection)
     }
 
     pub(super) fn get(&self, id: ConnectionId) -> Option<&Connection> {
@@ -130,13 +158,52 @@ impl Connections {
         self.all.iter().map(|(&id, c)| (id, c))
     }
 
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
+    fn is_bounded(&self, uid: u32) -> bool {
+        uid != self.owner && uid != 0
+    }
+
+    /// Whether a user may have one more.
+    pub(super) fn has_room_for(&self, uid: u32) -> bool {
+        let of_user = self.of_users.get(&uid).copied().unwrap_or(0);
+        let of_others = self.of_users.values().sum::<usize>();
+        let is_within = of_user < self.most / 2 && of_others < self.most - self.most / 4;
+        self.all.len() < self.most && (is_within || !self.is_bounded(uid))
     }
 
     /// Whether nobody is here who has greeted.
     pub(super) fn is_idle(&self) -> bool {
         self.all.values().all(|c| matches!(c.part, Part::New))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn connections_of_other_users_leave_room_for_the_next_and_for_the_owner() {
+        let closer = Closer::default();
+        let (socket, _peer) = rdmux_runtime::socket::pair().unwrap();
+        let mut connections = Connections { owner: 1000, most: 16, ..Connections::new() };
+        let mut connect = |connections: &mut Connections, uid: u32| {
+            let socket = socket.as_fd().try_clone_to_owned().unwrap();
+            let connection = Connection { uid, ..Connection::new(socket, &closer).unwrap() };
+            connections.has_room_for(uid).then(|| connections.add(connection))
+        };
+        let first: Vec<_> = (0..20).map_while(|_| connect(&mut connections, 1)).collect();
+        assert_eq!(first.len(), 8);
+        let second: Vec<_> = (0..20).map_while(|_| connect(&mut connections, 2)).collect();
+        assert_eq!(second.len(), 4);
+        assert_eq!(connect(&mut connections, 3), None);
+        connect(&mut connections, 0).unwrap();
+        connect(&mut connections, 1000).unwrap();
+        for id in first {
+            connections.remove(id).unwrap();
+        }
+        assert!(connect(&mut connections, 1).is_some() && connect(&mut connections, 3).is_some());
+        while connect(&mut connections, 1000).is_some() {}
+        assert_eq!(connections.all.len(), 16);
     }
 }

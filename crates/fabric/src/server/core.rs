@@ -29,9 +29,6 @@ use crate::bridge::{Machines, Via};
 use crate::proto::{BadGreeting, Failure, Greeting, Reply, Role, VERSION};
 use crate::{FabricDir, FabricError, FabricName};
 
-/// The most connections.
-const MAX_CONNECTIONS: usize = 16_384;
-
 /// Everything.
 #[derive(Debug)]
 pub(super) struct Core {
@@ -194,10 +191,9 @@ impl Core {
     /// A process connected.
     pub(super) fn add_client(&mut self, socket: OwnedFd) {
         let id = self.connections.next_id();
-        let has_room = self.connections.len() < MAX_CONNECTIONS;
         let watched = Connection::new(socket, &self.closer).and_then(|connection| {
-            if !has_room {
-                return Err(io::Error::other("there are as many as can be"));
+            if !self.connections.has_room_for(connection.uid) {
+                return Err(io::Error::other("its user, or all, have as many as can be"));
             }
             self.poller.add(&connection.socket, Token::Connection(id))?;
             Ok(connection)
@@ -270,7 +266,8 @@ impl Core {
         self.served = true;
         if let Err(failure) = self.permit(id, &role) {
             self.count(Count::ClientsRefused);
-            return self.welcome::<()>(id, Err(failure));
+            self.welcome::<()>(id, Err(failure))?;
+            return Err(Ends::Closed);
         }
         match role {
             Role::Attach { host, node_guid, port } => self.attach(id, &host, node_guid, &port),
