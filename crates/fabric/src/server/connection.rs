@@ -187,7 +187,7 @@ mod tests {
         let closer = Closer::default();
         let (socket, _peer) = rdmux_runtime::socket::pair().unwrap();
         let mut connections = Connections { owner: 1000, most: 16, ..Connections::new() };
-        let mut connect = |connections: &mut Connections, uid: u32| {
+        let connect = |connections: &mut Connections, uid: u32| {
             let socket = socket.as_fd().try_clone_to_owned().unwrap();
             let connection = Connection { uid, ..Connection::new(socket, &closer).unwrap() };
             connections.has_room_for(uid).then(|| connections.add(connection))
