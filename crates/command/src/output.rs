@@ -33,7 +33,7 @@ impl Report {
     pub fn row<I: IntoIterator<Item = String>>(&mut self, cells: I) {
         self.table.add_row(cells);
     }
-    /// Prints it, as [`line`] does.
+    /// Prints it, as [`line()`] does.
     pub fn print(&self) {
         line(format_args!("{}", self.table.trim_fmt()));
     }
