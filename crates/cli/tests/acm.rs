@@ -13,7 +13,7 @@ use std::process::Command;
 
 use common::Net;
 use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places, resolve};
-use rdmux_acm_client::{Client, Target};
+use rdmux_acm_client::{Client, Places, Target};
 use rdmux_wire::acm::Address;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -155,14 +155,20 @@ fn check_says_which_line_is_wrong_and_starts_nothing() {
     assert!(!places.socket().exists());
 }
 
+/// Has a host's service started in the background, and asks it once.
+fn in_background(net: &Net, host: &str) -> Places {
+    let output = command(net, host).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let places = places(net, host);
+    let client = Client::new([Target::Tools(places.clone())]);
+    resolve(&client, Some(name(host)), name(host));
+    places
+}
+
 #[test]
 fn in_the_background_it_is_ready_when_the_command_returns() {
     let net = fabric();
-    let output = command(&net, "a").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let places = places(&net, "a");
-    let client = Client::new([Target::Tools(places.clone())]);
-    resolve(&client, Some(name("a")), name("a"));
+    let places = in_background(&net, "a");
     let pid: i32 = fs::read_to_string(places.pid()).unwrap().trim().parse().unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
     while places.socket().exists() {
@@ -175,11 +181,7 @@ fn in_the_background_it_is_ready_when_the_command_returns() {
 #[test]
 fn host_that_goes_down_takes_its_service_along_which_would_bring_it_back() {
     let net = fabric();
-    let output = command(&net, "a").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let places = places(&net, "a");
-    let client = Client::new([Target::Tools(places.clone())]);
-    resolve(&client, Some(name("a")), name("a"));
+    let places = in_background(&net, "a");
     let other = Service::start(&net, "b", QUICK);
     assert_eq!(net.ok(&["host", "down", "a"]), "host a is down, and its ACM service\n");
     assert!(!places.socket().exists());

@@ -176,11 +176,13 @@ impl Engine {
         // A process that put something into a ring before it was marked as asleep does not ring the bell. Nor does a thread that
         // polled and took it from there say that the queue pair owes an ACK.
         let round = self.round.lock();
-        if !round.inbound.sleep() || !round.owed.is_empty() {
+        if !round.inbound.sleep() {
             return Some(Duration::ZERO);
         }
+        let owed = (!round.owed.is_empty()).then_some(RETRY);
         drop(round);
-        self.deadline(device).into_iter().chain((!heard).then_some(TICK)).min()
+        let unheard = (!heard).then_some(TICK);
+        self.deadline(device).into_iter().chain(owed).chain(unheard).min()
     }
 
     /// Does what the thread would do that this device does not have, and says how long nothing has to be done unless its

@@ -490,10 +490,12 @@ impl Engine {
 
     /// How long the background thread may sleep.
     fn deadline(&self, device: &Device) -> Option<Duration> {
-        if self.has_resumed() || self.has_ended() || !self.owed.lock().is_empty() {
+        if self.has_resumed() || self.has_ended() {
             return Some(Duration::ZERO);
         }
-        let retry = (!self.pending.lock().is_empty()).then_some(background::RETRY);
+        // What is left may have found no room, with a peer that was stopped for example.
+        let waits = !self.pending.lock().is_empty() || !self.owed.lock().is_empty();
+        let retry = waits.then_some(background::RETRY);
         let timer = self.timers.earliest().map(|at| at.since(device.now()));
         retry.into_iter().chain(timer).min()
     }
@@ -647,8 +649,7 @@ fn flush_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) 
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use super::background::RETRY;
     use super::drive::Bound;
     use crate::Cq;
     use crate::lab::{Lab, pair};
@@ -693,7 +694,7 @@ mod tests {
             // Nobody else sends it meanwhile.
             let round = engine.round.lock();
             engine.owe_ack(node.qp.core.qpn);
-            assert_eq!(engine.deadline(&node.device), Some(Duration::ZERO));
+            assert_eq!(engine.deadline(&node.device), Some(RETRY));
             drop(round);
             while !engine.owed.lock().is_empty() {
                 std::thread::yield_now();
