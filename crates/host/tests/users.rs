@@ -14,15 +14,16 @@ use rdmux_wire::Qkey;
 
 /// Users that need no account.
 const LET_IN: u32 = 4001;
+const ALSO: u32 = 4003;
 const NOT: u32 = 4002;
 
-/// A host that lets one other user in; none if nobody here can be another user.
+/// A host that lets two other users in; none if nobody here can be another user.
 fn host() -> Option<Host> {
     if !rustix::process::geteuid().is_root() {
         println!("only root can be another user: not run");
         return None;
     }
-    let host = Host::start_with(|options| options.config.service.users = vec![LET_IN]);
+    let host = Host::start_with(|options| options.config.service.users = vec![LET_IN, ALSO]);
     // The folder of the test is this user's own.
     let passable = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     std::fs::set_permissions(host.dir.path(), passable).unwrap();
@@ -99,4 +100,26 @@ fn privileged_qkeys_on_infiniband_are_the_owners_and_eperm_to_others() {
     }
     let plain = Qkey(0x7fff_ffff);
     assert_eq!(take_key(theirs(DeviceKind::Ib), plain).unwrap(), plain);
+}
+
+#[test]
+fn a_user_that_takes_all_the_slots_it_gets_keeps_no_other_from_one() {
+    let Some(host) = host() else { return };
+    let mut greedy = Vec::new();
+    let refused = loop {
+        match connect(&host, LET_IN, DeviceKind::Roce) {
+            Ok(client) => {
+                while client.new_slot().is_ok() {}
+                greedy.push(client);
+            }
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(refused.errno(), libc::ENOMEM, "{refused}");
+    assert!(refused.to_string().contains(&format!("user {LET_IN} has")), "{refused}");
+    connect(&host, ALSO, DeviceKind::Roce).unwrap().new_slot().unwrap();
+    host.client().new_slot().unwrap();
+    // Slots that are given back are had again.
+    greedy.pop();
+    connect(&host, LET_IN, DeviceKind::Roce).unwrap();
 }

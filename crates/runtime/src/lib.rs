@@ -6,6 +6,7 @@
 //! - [`start`]: a service as a process of its own, started by the client that needs it
 //! - [`poller`]: what an event loop waits for
 //! - [`closing`]: descriptors that clients pass are closed where nobody waits
+//! - [`Shares`]: how much of what a service has the processes of one user may have
 //! - [`socket`]: messages and descriptors over Unix sockets
 //! - [`file`](mod@file): files that are replaced as a whole
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ pub mod name;
 mod network;
 pub mod poller;
 mod service_dir;
+mod shares;
 pub mod socket;
 pub mod start;
 mod user_dir;
@@ -33,4 +35,5 @@ pub use listener::{Acceptor, Listener, listen_at};
 pub use lock_holder::holder_of;
 pub use network::NetworkNamespace;
 pub use service_dir::ServiceDir;
+pub use shares::{Exceeded, Share, Shares};
 pub use user_dir::UserDir;

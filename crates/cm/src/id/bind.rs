@@ -89,7 +89,7 @@ impl Manager {
     /// Whether the channel may have another id.
     pub(super) fn room_in(&self, channel: ChannelId) -> Result<(), CmError> {
         let max = self.cm.config.max_ids_per_channel;
-        if self.channels.get(&channel).is_some_and(|ids| ids.len() >= max) {
+        if self.ids_in(channel) >= max {
             return Err(CmError::TooManyIds { channel, max });
         }
         Ok(())
@@ -209,6 +209,11 @@ impl Manager {
             self.get_mut(moved, Command::Migrate)?.channel = channel;
         }
         self.get(id, Command::Migrate).map(|found| found.events)
+    }
+
+    /// How many ids a channel has.
+    pub fn ids_in(&self, channel: ChannelId) -> usize {
+        self.channels.get(&channel).map_or(0, |ids| ids.len())
     }
 
     pub(super) fn leave_channel(&mut self, channel: ChannelId, id: IdHandle) {

@@ -67,6 +67,11 @@ impl Manager {
         self.iw.shed(stream, sink);
     }
 
+    /// The id whose connection a stream is for; none while nobody is known whom it is for.
+    pub fn id_of_stream(&self, stream: StreamId) -> Option<IdHandle> {
+        self.iw.get(stream).map(|conn| conn.owner).filter(|id| self.ids.contains_key(id))
+    }
+
     /// The answer to [`StreamWish::Connect`](crate::iw::StreamWish::Connect): the connection is there, from `local`.
     pub fn handle_stream_connected(
         &mut self,

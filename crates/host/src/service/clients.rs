@@ -8,6 +8,7 @@ use std::time::Instant;
 use rdmux_cm::ChannelId;
 use rdmux_link::SharedMem;
 use rdmux_runtime::closing::{Closer, Foreign};
+use rdmux_runtime::{Share, Shares};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
 use rdmux_verbs::kind::{self, PerKind};
@@ -48,7 +49,7 @@ impl Gone {
 
 /// How the kernel names a user whom it has no number for in this user namespace (`user_namespaces(7)`): two of them
 /// need not be the same.
-const NOBODY: u32 = 65_534;
+pub(super) const NOBODY: u32 = 65_534;
 
 /// Another process, as the service sees it.
 #[derive(Debug)]
@@ -70,6 +71,8 @@ pub(super) struct Client {
     pub(super) channels: Vec<ChannelId>,
     /// Numbers for ids that it may still use.
     pub(super) reserved: std::ops::Range<u64>,
+    /// The socket and the pidfd.
+    _share: Share,
 }
 
 /// What a client with a device has.
@@ -79,11 +82,13 @@ pub(super) struct DeviceSide {
     /// What it publishes, if it lets others of its user reach its memory.
     pub(super) board: Option<OwnedFd>,
     pub(super) counters: SharedMem,
+    /// All three.
+    pub(super) _share: Share,
 }
 
 impl Client {
     /// Looks at who connected. The socket must not block.
-    pub(super) fn accept(rpc: OwnedFd, closer: &Closer) -> io::Result<Self> {
+    pub(super) fn accept(rpc: OwnedFd, closer: &Closer, descriptors: &Shares) -> io::Result<Self> {
         let peer = rdmux_link::peer_credentials(&rpc)?;
         let uid = peer.uid;
         let rpc = closer.socket(uid, rpc);
@@ -91,6 +96,7 @@ impl Client {
             let why = "too many descriptors that its user passed cannot be closed";
             return Err(io::Error::other(why));
         }
+        let share = descriptors.take(uid, 2).map_err(io::Error::other)?;
         let pid = peer.pid.map_or(0, |pid| pid.as_raw_nonzero().get());
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         Ok(Self {
@@ -106,6 +112,7 @@ impl Client {
             slots: Vec::new(),
             channels: Vec::new(),
             reserved: 0..0,
+            _share: share,
         })
     }
 

@@ -18,6 +18,7 @@ use super::counters::Count;
 use super::outgoing::Outgoing;
 use super::poller::{Interest, Token};
 use super::ports::{self, PortId};
+use super::shares::no_descriptors;
 use crate::names::Config;
 use crate::proto::socket;
 use crate::proto::{CmReply, CmRequest, Failure, Response};
@@ -180,6 +181,9 @@ impl Core {
             let why = format!("the process has {MAX_CHANNELS} event channels already");
             return Err(Failure::new(libc::EMFILE, why));
         }
+        let share = self.descriptors_for(client, 1);
+        let share = share.map_err(|e| no_descriptors(libc::EMFILE, &e))?;
+        let ids = self.shares.ids.none(self.user_of(client));
         let id = ChannelId(self.next_channel);
         let opened = Outgoing::pair(MAX_EVENTS, self.keeper(client)).and_then(|(out, theirs)| {
             self.poller.add(&out, Token::Channel(id), Interest::Read)?;
@@ -187,7 +191,9 @@ impl Core {
         });
         let (out, theirs) = opened.map_err(|e| super::requests::failure(&e))?;
         self.next_channel += 1;
-        self.channels.insert(id, Channel { owner: client, out, batch: Vec::new(), put_back: None });
+        let (batch, put_back) = (Vec::new(), None);
+        let channel = Channel { owner: client, out, batch, put_back, _share: share, ids };
+        self.channels.insert(id, channel);
         if let Some(client) = self.clients.get_mut(client) {
             client.channels.push(id);
         }
@@ -211,9 +217,7 @@ impl Core {
         request: CmRequest,
     ) -> Result<Response, Failure> {
         let migrates = matches!(request, CmRequest::Migrate { .. });
-        let reply = self.check_owner(client, &request).and_then(|()| {
-            self.command(client, request).map_err(|e| Failure::new(e.errno(), e.to_string()))
-        });
+        let reply = self.try_command(client, request);
         if migrates {
             self.move_events(client);
         }
@@ -224,9 +228,7 @@ impl Core {
     /// A command whose caller does not wait: if it fails, an event says so, unless one has already.
     pub(super) fn handle_cm_soon(&mut self, client: ClientId, request: CmRequest) {
         let (what, created) = (about(&request), created(&request));
-        let done = self.check_owner(client, &request).and_then(|()| {
-            self.command(client, request).map_err(|e| Failure::new(e.errno(), e.to_string()))
-        });
+        let done = self.try_command(client, request);
         if let Err(Failure { errno, why }) = done {
             tracing::debug!("nobody waits to hear it: {why}");
             self.counts.add(Count::Refusals);
@@ -336,6 +338,42 @@ impl Core {
             Some(id) if !self.owns(client, id) => no(id.to_string()),
             _ => Ok(()),
         }
+    }
+
+    /// A user that has more ids than its share makes no others, and accepts no requests.
+    fn check_ids(&self, request: &CmRequest) -> Result<(), Failure> {
+        let (channel, more) = match *request {
+            CmRequest::CreateId { channel, .. } => (Some(channel), 1),
+            CmRequest::Accept { id, .. } => (self.manager.channel_of(id), 0),
+            _ => return Ok(()),
+        };
+        let channel = channel.and_then(|channel| self.channels.get(&channel));
+        let within = channel.map_or(Ok(()), |channel| channel.ids.check(more));
+        within.map_err(|e| {
+            Failure::new(libc::ENOMEM, format!("no connection identifier is left for it: {e}"))
+        })
+    }
+
+    /// Counts the ids in a channel as its user's.
+    pub(super) fn count_ids(&mut self, id: ChannelId) {
+        if let Some(channel) = self.channels.get_mut(&id) {
+            channel.ids.set(self.manager.ids_in(id));
+        }
+    }
+
+    fn try_command(&mut self, client: ClientId, request: CmRequest) -> Result<Response, Failure> {
+        self.check_owner(client, &request)?;
+        self.check_ids(&request)?;
+        let of = request_id(&request).and_then(|id| self.manager.channel_of(id));
+        let other = match request {
+            CmRequest::CreateId { channel, .. } | CmRequest::Migrate { channel, .. } => {
+                Some(channel)
+            }
+            _ => None,
+        };
+        let done = self.command(client, request);
+        of.into_iter().chain(other).for_each(|channel| self.count_ids(channel));
+        done.map_err(|e| Failure::new(e.errno(), e.to_string()))
     }
 
     /// Gives a client numbers for new ids.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdmux_cm::{ChannelId, Manager, Time};
 use rdmux_link::{RxBatch, TxBatch};
+use rdmux_runtime::Share;
 use rdmux_runtime::closing::{Closer, Foreign};
 use rdmux_verbs::control::{DeviceKind, slot_of};
 use rdmux_verbs::kind::{self, PerKind};
@@ -34,6 +35,7 @@ use super::ports::ib::Adapters;
 use super::ports::iwarp::Streams;
 use super::resolve::Resolver;
 use super::rings::Rings;
+use super::shares::HostShares;
 use super::slots::Slots;
 use super::view::Views;
 use crate::error::HostError;
@@ -57,6 +59,7 @@ pub(super) struct Core {
     pub(super) netlink: Netlink,
     pub(super) clients: Clients,
     pub(super) closer: Closer,
+    pub(super) shares: HostShares,
     pub(super) slots: Slots,
     pub(super) addresses: Addresses,
     pub(super) rings: Rings,
@@ -97,6 +100,10 @@ pub(super) struct Channel {
     pub(super) batch: Vec<u8>,
     /// While it is held: the events that its process put back.
     pub(super) put_back: Option<Vec<u8>>,
+    /// The service's end.
+    pub(super) _share: Share,
+    /// The ids in it.
+    pub(super) ids: Share,
 }
 
 impl Core {
@@ -108,6 +115,8 @@ impl Core {
     ) -> Result<Self, HostError> {
         let netlink = Netlink::open().map_err(|e| HostError::io("open a netlink socket", e))?;
         let addresses = Addresses::new(fixed, options.config.service.port);
+        let cm = super::cm::config(&options.config);
+        let shares = HostShares::new(&cm);
         let mut core = Self {
             started: Instant::now(),
             node_guid: options.node_guid()?,
@@ -116,7 +125,8 @@ impl Core {
             netlink,
             clients: Clients::new(),
             closer: Closer::default(),
-            slots: Slots::new(),
+            slots: Slots::new(shares.descriptors.clone()),
+            shares,
             addresses,
             rings: Rings::default(),
             host_rings: HostRings::new(u64::from_ne_bytes(super::random_bytes()?)),
@@ -124,7 +134,7 @@ impl Core {
             channels: BTreeMap::new(),
             next_channel: 1,
             told: Vec::new(),
-            manager: Manager::new(super::cm::config(&options.config), super::random_bytes()?),
+            manager: Manager::new(cm, super::random_bytes()?),
             outbox: Outbox::default(),
             streams: Streams::new(),
             adapter: Adapters::new(&options.fabrics()?),
@@ -211,7 +221,7 @@ impl Core {
 
     /// Takes a new connection.
     pub(super) fn add_client(&mut self, rpc: OwnedFd) -> std::io::Result<ClientId> {
-        let id = self.clients.add(Client::accept(rpc, &self.closer)?);
+        let id = self.clients.add(Client::accept(rpc, &self.closer, &self.shares.descriptors)?);
         self.counts.add(Count::ClientsCame);
         if let Some(client) = self.clients.get(id) {
             let mut watched = self.poller.add(&client.rpc, Token::Rpc(id), Interest::Read);
@@ -423,6 +433,9 @@ impl Core {
 impl Core {
     /// Puts an event into a channel. It leaves with others, by [`flush_events`](Self::flush_events).
     pub(super) fn put_event(&mut self, id: ChannelId, event: &rdmux_cm::Event) {
+        if event.listen_id.is_some() {
+            self.count_ids(id);
+        }
         let Some(channel) = self.channels.get_mut(&id) else { return };
         let before = channel.batch.len();
         if let Err(e) = socket::append(event, &mut channel.batch) {

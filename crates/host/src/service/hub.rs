@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 
 use rdmux_link::Doorbell;
+use rdmux_runtime::Share;
 use rdmux_runtime::closing::{Closer, Foreign};
 use rdmux_transport::attr::QpType;
 use rdmux_verbs::control::{Control, DeviceKind};
@@ -20,6 +21,7 @@ use super::clients::{Client, ClientId};
 use super::core::Core;
 use super::poller::{self, Interest, Poller, Token};
 use super::requests::failure;
+use super::shares::no_descriptors;
 use crate::client::HostClient;
 use crate::error::HostError;
 use crate::names::HostName;
@@ -41,6 +43,8 @@ struct Session {
     socket: Foreign,
     /// The process's user.
     user: u32,
+    /// The socket and a pidfd.
+    _share: Share,
 }
 
 /// The service's end of the thread.
@@ -86,6 +90,7 @@ impl Core {
         if self.hubs[kind].is_none() {
             self.hubs[kind] = Some(self.start_hub(kind).map_err(|e| failure(&e))?);
         }
+        let share = self.descriptors_for(id, 2).map_err(|e| no_descriptors(libc::EMFILE, &e))?;
         let (ours, theirs) = socket::pair().map_err(|e| failure(&e))?;
         socket::set_nonblocking(&ours, true).map_err(|e| failure(&e))?;
         let (Some(client), Some(thread)) = (self.clients.get(id), &self.hubs[kind]) else {
@@ -94,7 +99,8 @@ impl Core {
         let pidfd = client.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
         let slot = client.slots.first().copied().unwrap_or(0);
         let who = Identity { pid: client.pid, comm: client.comm.clone(), slot, pidfd };
-        let session = Session { socket: self.closer.socket(client.uid, ours), user: client.uid };
+        let (socket, user) = (self.closer.socket(client.uid, ours), client.uid);
+        let session = Session { socket, user, _share: share };
         thread.order(Order::Join(id, who, session));
         Ok(theirs)
     }
@@ -266,7 +272,7 @@ impl Thread {
 
     /// Takes one request and answers it.
     fn serve(&mut self, hub: &Hub, id: ClientId, slot: u16) {
-        let Some(Session { socket, user }) = self.sessions.get(&id) else { return };
+        let Some(Session { socket, user, .. }) = self.sessions.get(&id) else { return };
         let mut fds = Vec::new();
         let keep = |fd| fds.push(self.closer.foreign(*user, fd));
         let request = socket::try_recv_each(socket.as_fd(), &mut self.buf, keep)

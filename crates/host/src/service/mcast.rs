@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rdmux_cm::{IdHandle, JoinQuery};
 use rdmux_link::McastSocket;
 use rdmux_link::udp::{GroupOptions, OpenError};
+use rdmux_runtime::Share;
 use rdmux_verbs::control::DeviceKind;
 use rdmux_wire::{Gid, Mtu, Qpn};
 use socket2::{Domain, Socket, Type};
@@ -22,6 +23,7 @@ use super::addresses::Row;
 use super::clients::{Client, ClientId};
 use super::core::Core;
 use super::requests::failure;
+use super::shares::no_descriptors;
 use crate::proto::{Failure, GroupStatus};
 
 /// Who is a member of a group.
@@ -39,9 +41,9 @@ struct Group {
     interface: u32,
     members: BTreeSet<Member>,
     /// The membership of the ids: a socket that hears nothing, and the process for whose id it was made.
-    ids: Option<(Socket, ClientId)>,
+    ids: Option<(Socket, ClientId, Share)>,
     /// What processes hear the group by.
-    processes: BTreeMap<ClientId, McastSocket>,
+    processes: BTreeMap<ClientId, (McastSocket, Share)>,
 }
 
 /// All groups, by group and local address.
@@ -49,10 +51,10 @@ struct Group {
 pub(super) struct Groups(BTreeMap<(IpAddr, IpAddr), Group>);
 
 impl Groups {
-    /// Joins for an id of a process.
+    /// Joins for an id of a process. A new socket is of this share.
     fn join_id(
         &mut self,
-        client: ClientId,
+        (client, share): (ClientId, Share),
         member: Member,
         group: IpAddr,
         row: &Row,
@@ -62,16 +64,16 @@ impl Groups {
             let socket =
                 Socket::new(Domain::for_address(SocketAddr::new(group, 0)), Type::DGRAM, None)?;
             join(&socket, group, row.ip, row.interface.index)?;
-            entry.ids = Some((socket, client));
+            entry.ids = Some((socket, client, share));
         }
         entry.members.insert(member);
         Ok(())
     }
 
-    /// Joins for a queue pair. Returns the socket that hears the group if its process has none yet.
+    /// Joins for a queue pair. Returns the socket that hears the group if its process has none yet; it is of this share.
     fn join_qp(
         &mut self,
-        client: ClientId,
+        (client, share): (ClientId, Share),
         qpn: Qpn,
         group: IpAddr,
         row: &Row,
@@ -86,7 +88,7 @@ impl Groups {
             let what = "hand a multicast socket over";
             let fd = socket.port().as_fd().try_clone_to_owned();
             fresh = Some(fd.map_err(|source| OpenError::Io { what, addr: group, source })?);
-            vacant.insert(socket);
+            vacant.insert((socket, share));
         }
         entry.members.insert(Member::Qp(client, qpn));
         Ok(fresh)
@@ -101,19 +103,28 @@ impl Groups {
         })
     }
 
+    /// Whether a process hears a group on an address.
+    fn hears(&self, client: ClientId, group: IpAddr, local: IpAddr) -> bool {
+        self.0.get(&(group, local)).is_some_and(|entry| entry.processes.contains_key(&client))
+    }
+
+    /// Whether the ids of a group on an address have joined it.
+    fn is_joined(&self, group: IpAddr, local: IpAddr) -> bool {
+        self.0.get(&(group, local)).is_some_and(|entry| entry.ids.is_some())
+    }
+
     /// Whether a process hears a group on an address, or may hear another: each is a socket of the service's.
     fn may_hear(&self, client: ClientId, group: IpAddr, local: IpAddr, most: u32) -> bool {
-        let hears = |entry: &Group| entry.processes.contains_key(&client);
-        let count = || self.0.values().filter(|entry| hears(entry)).count();
-        self.0.get(&(group, local)).is_some_and(hears) || count() < most as usize
+        let hears = |entry: &&Group| entry.processes.contains_key(&client);
+        let count = || self.0.values().filter(hears).count();
+        self.hears(client, group, local) || count() < most as usize
     }
 
     /// Whether the ids of a process may join a group: it is joined, or the process may have another joined.
     fn may_join(&self, client: ClientId, group: IpAddr, local: IpAddr, most: u32) -> bool {
-        let is_its = |entry: &&Group| entry.ids.as_ref().is_some_and(|(_, of)| *of == client);
+        let is_its = |entry: &&Group| entry.ids.as_ref().is_some_and(|(_, of, _)| *of == client);
         let count = || self.0.values().filter(is_its).count();
-        let is_joined = self.0.get(&(group, local)).is_some_and(|entry| entry.ids.is_some());
-        is_joined || count() < most as usize
+        self.is_joined(group, local) || count() < most as usize
     }
 
     /// Takes a membership back. The network is told when it was the last.
@@ -177,7 +188,7 @@ impl Group {
         }
         let members = &self.members;
         let interface = self.interface;
-        self.processes.retain(|client, socket| {
+        self.processes.retain(|client, (socket, _)| {
             let used = members.iter().any(|m| matches!(m, Member::Qp(c, _) if c == client));
             if !used && let Err(e) = socket.leave(interface) {
                 tracing::debug!("leaving {group} on {local}: {e}");
@@ -230,7 +241,11 @@ impl Core {
         if !self.groups.may_join(client, group, row.ip, most) {
             return Err(too_many_groups(most));
         }
-        let joined = self.groups.join_id(client, Member::Id(id, query.context), group, row);
+        let cost = usize::from(!self.groups.is_joined(group, row.ip));
+        let share = self.descriptors_for(client, cost);
+        let share = share.map_err(|e| no_descriptors(libc::ENOMEM, &e))?;
+        let member = Member::Id(id, query.context);
+        let joined = self.groups.join_id((client, share), member, group, row);
         self.groups.drop_empty();
         joined.map_err(|e| failure(&e))
     }
@@ -260,7 +275,10 @@ impl Core {
             return Err(too_many_groups(most));
         }
         let port = self.options.config.service.port;
-        let joined = self.groups.join_qp(client, qpn, group, row, port);
+        let cost = usize::from(!self.groups.hears(client, group, row.ip));
+        let share = self.descriptors_for(client, cost);
+        let share = share.map_err(|e| no_descriptors(libc::ENOMEM, &e))?;
+        let joined = self.groups.join_qp((client, share), qpn, group, row, port);
         self.groups.drop_empty();
         joined.map_err(|e| Failure::new(e.errno(), e.to_string()))
     }

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
 //! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
-//! `slots`, `addresses`, `rings`, `host_rings` and `mcast` are what the service owns; `ports` is what a kind
+//! `slots`, `addresses`, `rings`, `host_rings` and `mcast` are what the service owns, and `shares` how its users share it; `ports` is what a kind
 //! of device is here; `hub` is where XRC lives; `management` and `mad` are management datagrams, `kinds` chooses among devices, `cm` and `resolve` the connection
 //! manager's surroundings; `status` and `capture` look on; `view` is for programs that look for the device in the file system.
 
@@ -29,6 +29,7 @@ mod ports;
 mod requests;
 mod resolve;
 mod rings;
+mod shares;
 mod slots;
 mod status;
 #[cfg(test)]

@@ -23,6 +23,8 @@ use super::host_rings::Found;
 use super::mad::AgentKey;
 use super::ports::ib::Greeting;
 use super::ports::{self, PortId, ServicePort, SocketWanted};
+use super::rings::END_DESCRIPTORS;
+use super::shares::no_descriptors;
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{
     AgentRequest, ClientKind, DeviceRow, Failure, Notify, Reply, Request, Response, VERSION,
@@ -234,6 +236,7 @@ impl Core {
         kind: DeviceKind,
         board: Option<OwnedFd>,
     ) -> Result<(Response, Vec<OwnedFd>), Failure> {
+        let share = self.descriptors_for(id, 3).map_err(|e| no_descriptors(libc::EMFILE, &e))?;
         let (notify, theirs) = self.open_notify(id).map_err(|e| failure(&e))?;
         let counters = SharedMem::create("rdmux-counters", PAGE_COUNTERS);
         let counters = counters.map_err(|e| failure(&e))?;
@@ -241,7 +244,7 @@ impl Core {
         let page = counters.duplicate().map_err(|e| failure(&e))?;
         let (slot, first_index) = self.take_slot(id)?;
         if let Some(client) = self.clients.get_mut(id) {
-            client.device = Some(DeviceSide { notify, board, counters });
+            client.device = Some(DeviceSide { notify, board, counters, _share: share });
         }
         Ok((self.welcome(id, kind, slot, first_index)?, vec![theirs, page]))
     }
@@ -311,8 +314,9 @@ impl Core {
         if client.slots.len() >= MAX_SLOTS {
             return Err(full(format!("the process has {MAX_SLOTS} slots already")));
         }
-        let grant = self.slots.take(id, client.uid);
-        let grant = grant.ok_or_else(|| full("all slots are in use".to_owned()))?;
+        // One on each address, and one at each port of the adapter.
+        let sockets = self.addresses.rows().count() + self.adapter.iter().count();
+        let grant = self.slots.take(id, client.uid, sockets).map_err(full)?;
         client.slots.push(grant.0);
         self.addresses.recycle(grant.0);
         self.adapter.iter().for_each(|adapter| adapter.data.recycle(grant.0));
@@ -472,14 +476,20 @@ impl Core {
         let (Some(slot), Some(peer)) = (first_slot(id), first_slot(owner)) else {
             return no_ring;
         };
-        let mut rings = || -> io::Result<_> {
-            let (ours, new) = self.rings.connect(slot, peer)?;
+        let cost = if self.rings.has(slot, peer) { 0 } else { END_DESCRIPTORS };
+        let shares = [id, owner].map(|id| self.descriptors_for(id, cost));
+        let [Ok(one), Ok(other)] = shares else {
+            // They reach each other without.
+            return no_ring;
+        };
+        let rings = || -> io::Result<_> {
+            let (ours, new) = self.rings.connect(slot, peer, [one, other])?;
             let mut ours = Vec::from(ours);
             ours.extend(self.reach_of(owner, id)?);
             if !new {
                 return Ok((ours, None));
             }
-            let mut theirs = Vec::from(self.rings.connect(peer, slot)?.0);
+            let mut theirs = Vec::from(self.rings.end_of(peer, slot)?);
             theirs.extend(self.reach_of(id, owner)?);
             Ok((ours, Some(theirs)))
         };

@@ -8,11 +8,22 @@ use std::os::fd::OwnedFd;
 
 use rdmux_link::ring::{DEFAULT_CAPACITY, RingFds};
 use rdmux_link::{PeerBell, RingPair};
+use rdmux_runtime::Share;
+
+/// Descriptors of the service for one side of a pair.
+pub(super) const END_DESCRIPTORS: usize = 3;
 
 /// All pairs, by their two slots, the smaller first. The descriptors stay here, so that a process that asks
 /// again gets the same ones.
 #[derive(Debug, Default)]
-pub(super) struct Rings(HashMap<(u16, u16), [End; 2]>);
+pub(super) struct Rings(HashMap<(u16, u16), Pair>);
+
+#[derive(Debug)]
+struct Pair {
+    ends: [End; 2],
+    /// Of the two processes' users.
+    _shares: [Share; 2],
+}
 
 /// What one side has.
 #[derive(Debug)]
@@ -22,17 +33,33 @@ struct End {
 }
 
 impl Rings {
-    /// One side's descriptors (what it fills, what it empties, its end of the bell), and whether the pair is new.
-    pub(super) fn connect(&mut self, slot: u16, peer: u16) -> io::Result<([OwnedFd; 3], bool)> {
-        let key = (slot.min(peer), slot.max(peer));
-        let new = !self.0.contains_key(&key);
+    /// Whether there is a pair.
+    pub(super) fn has(&self, slot: u16, peer: u16) -> bool {
+        self.0.contains_key(&key(slot, peer))
+    }
+
+    /// One side's descriptors, and whether the pair is new: then it costs the shares.
+    pub(super) fn connect(
+        &mut self,
+        slot: u16,
+        peer: u16,
+        shares: [Share; 2],
+    ) -> io::Result<([OwnedFd; END_DESCRIPTORS], bool)> {
+        let new = !self.has(slot, peer);
         if new {
             let ((low, high), bells) = (RingPair::create(DEFAULT_CAPACITY)?, PeerBell::pair()?);
             let low = End { rings: low, bell: bells.0 };
-            self.0.insert(key, [low, End { rings: high, bell: bells.1 }]);
+            let ends = [low, End { rings: high, bell: bells.1 }];
+            self.0.insert(key(slot, peer), Pair { ends, _shares: shares });
         }
-        let End { rings, bell } = &self.0[&key][usize::from(slot > peer)];
-        Ok(([rings.tx.try_clone()?, rings.rx.try_clone()?, bell.duplicate()?], new))
+        Ok((self.end_of(slot, peer)?, new))
+    }
+
+    /// One side's descriptors of a pair: what it fills, what it empties, its end of the bell.
+    pub(super) fn end_of(&self, slot: u16, peer: u16) -> io::Result<[OwnedFd; END_DESCRIPTORS]> {
+        let pair = self.0.get(&key(slot, peer)).ok_or(io::ErrorKind::NotFound)?;
+        let End { rings, bell } = &pair.ends[usize::from(slot > peer)];
+        Ok([rings.tx.try_clone()?, rings.rx.try_clone()?, bell.duplicate()?])
     }
 
     /// Forgets all pairs of a slot. What its peers have mapped stays with them.
@@ -46,9 +73,20 @@ impl Rings {
     }
 }
 
+fn key(slot: u16, peer: u16) -> (u16, u16) {
+    (slot.min(peer), slot.max(peer))
+}
+
 #[cfg(test)]
 mod tests {
+    use rdmux_runtime::Shares;
+
     use super::*;
+
+    fn connect(rings: &mut Rings, slot: u16, peer: u16) -> ([OwnedFd; END_DESCRIPTORS], bool) {
+        let none = || Shares::new(0).none(1);
+        rings.connect(slot, peer, [none(), none()]).unwrap()
+    }
 
     fn inode(fd: &OwnedFd) -> u64 {
         rustix::fs::fstat(fd).unwrap().st_ino
@@ -57,20 +95,20 @@ mod tests {
     #[test]
     fn both_sides_get_the_same_rings_however_often_they_ask() {
         let mut rings = Rings::default();
-        let ([tx, rx, bell], new) = rings.connect(3, 2).unwrap();
+        let ([tx, rx, bell], new) = connect(&mut rings, 3, 2);
         assert!(new);
-        let ([peer_tx, peer_rx, peer_bell], new) = rings.connect(2, 3).unwrap();
+        let ([peer_tx, peer_rx, peer_bell], new) = connect(&mut rings, 2, 3);
         assert!(!new);
         let [bell, peer_bell] = [bell, peer_bell].map(|fd| PeerBell::from_fd(fd).unwrap());
         bell.ring().unwrap();
         assert!(peer_bell.clear().unwrap() && !bell.clear().unwrap());
         assert_eq!((inode(&tx), inode(&rx)), (inode(&peer_rx), inode(&peer_tx)));
         assert_ne!(inode(&tx), inode(&rx));
-        let ([again, ..], _) = rings.connect(3, 2).unwrap();
+        let ([again, ..], _) = connect(&mut rings, 3, 2);
         assert_eq!(inode(&again), inode(&tx));
         rings.slot_gone(2);
         assert_eq!(rings.len(), 0);
-        let ([fresh, ..], new) = rings.connect(3, 2).unwrap();
+        let ([fresh, ..], new) = connect(&mut rings, 3, 2);
         assert!(new);
         assert_ne!(inode(&fresh), inode(&tx));
     }

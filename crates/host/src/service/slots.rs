@@ -5,10 +5,12 @@
 //! has kept nothing of that: counting in a slot begins at random, so that the next service does not repeat its numbers.
 //!
 //! A process may keep its slot's sockets when it has given the slot back, and read what comes there. So only processes of the same
-//! user, which could read each other's in any case, get the slot again.
+//! user, which could read each other's in any case, get the slot again. What belongs to a user counts as its share, in use or not.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+
+use rdmux_runtime::{Share, Shares};
 
 use super::clients::ClientId;
 
@@ -30,37 +32,66 @@ pub(super) struct Slots {
     resting: VecDeque<u16>,
     /// Where counting begins in a slot: another place in each service.
     first: RandomState,
+    shares: Shares,
+    descriptors: Shares,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Slot {
     owner: Option<ClientId>,
     /// Whose processes may have it.
     user: u32,
     next_index: u16,
+    /// The slot, and the descriptors of its sockets.
+    _shares: Option<[Share; 2]>,
 }
 
 impl Slots {
-    pub(super) fn new() -> Self {
-        Self { used: vec![Slot::default()], resting: VecDeque::new(), first: RandomState::new() }
+    /// All of them; their sockets are of these descriptors.
+    pub(super) fn new(descriptors: Shares) -> Self {
+        Self {
+            used: vec![Slot::default()],
+            resting: VecDeque::new(),
+            first: RandomState::new(),
+            shares: Shares::new(usize::from(SLOTS) - 1),
+            descriptors,
+        }
     }
 
-    /// A slot for a process of a user, and the index from which to count; `None` when all are in use, or of other users.
-    pub(super) fn take(&mut self, owner: ClientId, user: u32) -> Option<(u16, u16)> {
-        let fresh = u16::try_from(self.used.len()).ok().filter(|&slot| slot < SLOTS);
+    /// A slot for a process of a user, and the index from which to count. A fresh one has so many sockets.
+    ///
+    /// # Errors
+    /// Why there is none: all are in use or of other users, or the user has its share.
+    pub(super) fn take(
+        &mut self,
+        owner: ClientId,
+        user: u32,
+        sockets: usize,
+    ) -> Result<(u16, u16), String> {
         let is_its = |slot: &u16| self.used[usize::from(*slot)].user == user;
         let rest = self.resting.iter().filter(|slot| is_its(slot)).count();
-        let slot = match fresh {
-            Some(slot) if rest < RESTING => {
-                let next_index = self.first_index(slot);
-                self.used.push(Slot { owner: None, user, next_index });
-                slot
-            }
-            _ => self.resting.iter().position(is_its).and_then(|at| self.resting.remove(at))?,
-        };
+        let fresh = if rest < RESTING { self.add(user, sockets) } else { Err(None) };
+        let slot = fresh.or_else(|why| {
+            let is_its = |slot: &u16| self.used[usize::from(*slot)].user == user;
+            let again = self.resting.iter().position(is_its).and_then(|at| self.resting.remove(at));
+            again.ok_or_else(|| why.unwrap_or_else(|| "all slots are in use".to_owned()))
+        })?;
         let entry = &mut self.used[usize::from(slot)];
         entry.owner = Some(owner);
-        Some((slot, entry.next_index))
+        Ok((slot, entry.next_index))
+    }
+
+    /// A slot that nobody had yet. The error says why not, if it is the user's share.
+    fn add(&mut self, user: u32, sockets: usize) -> Result<u16, Option<String>> {
+        let slot = u16::try_from(self.used.len()).ok().filter(|&slot| slot < SLOTS).ok_or(None)?;
+        let share = self.shares.take(user, 1);
+        let share = share.map_err(|e| Some(format!("no slot is left for it: {e}")))?;
+        let descriptors = self.descriptors.take(user, sockets);
+        let descriptors = descriptors
+            .map_err(|e| Some(format!("no descriptors are left for a slot's sockets: {e}")))?;
+        let next_index = self.first_index(slot);
+        self.used.push(Slot { owner: None, user, next_index, _shares: Some([share, descriptors]) });
+        Ok(slot)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "it is less than 4096")]
@@ -93,17 +124,31 @@ mod tests {
     use super::*;
 
     const A: ClientId = ClientId(7);
+    /// A user whose slots are bounded.
+    const OTHER: u32 = 4001;
+
+    fn slots() -> Slots {
+        Slots::new(Shares::new(usize::MAX))
+    }
+
+    fn owner() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    fn take(slots: &mut Slots, user: u32) -> Result<(u16, u16), String> {
+        slots.take(A, user, 1)
+    }
 
     #[test]
     fn a_slot_rests_before_it_is_used_again() {
-        let mut slots = Slots::new();
-        let (first, _) = slots.take(A, 1).unwrap();
+        let mut slots = slots();
+        let (first, _) = take(&mut slots, owner()).unwrap();
         assert_eq!((first, slots.owner(first)), (1, Some(A)));
         slots.give_back(first, Some(5));
         assert_eq!((slots.owner(first), slots.in_use()), (None, 0));
         let mut rounds = 0;
         let index = loop {
-            let (slot, index) = slots.take(A, 1).unwrap();
+            let (slot, index) = take(&mut slots, owner()).unwrap();
             if slot == first {
                 break index;
             }
@@ -116,10 +161,10 @@ mod tests {
 
     #[test]
     fn numbers_do_not_come_back_for_hundreds_of_lives() {
-        let mut slots = Slots::new();
+        let mut slots = slots();
         let mut seen = std::collections::HashSet::new();
         for _ in 0..1000 {
-            let (slot, index) = slots.take(A, 1).unwrap();
+            let (slot, index) = take(&mut slots, owner()).unwrap();
             assert!(seen.insert((slot, index)), "slot {slot} index {index}");
             slots.give_back(slot, None);
         }
@@ -128,8 +173,8 @@ mod tests {
     #[test]
     fn the_next_service_counts_from_elsewhere() {
         let indices = || {
-            let mut slots = Slots::new();
-            (0..8).map(|_| slots.take(A, 1).unwrap().1).collect::<Vec<_>>()
+            let mut slots = slots();
+            (0..8).map(|_| take(&mut slots, owner()).unwrap().1).collect::<Vec<_>>()
         };
         let (one, next) = (indices(), indices());
         assert!(one.iter().chain(&next).all(|index| *index < INDICES), "{one:?} {next:?}");
@@ -139,24 +184,60 @@ mod tests {
 
     #[test]
     fn all_slots_can_be_in_use_and_no_more() {
-        let mut slots = Slots::new();
-        let taken: Vec<u16> = (1..SLOTS).map(|_| slots.take(A, 1).unwrap().0).collect();
-        assert!(slots.take(A, 1).is_none());
+        let mut slots = slots();
+        let taken: Vec<u16> = (1..SLOTS).map(|_| take(&mut slots, owner()).unwrap().0).collect();
+        assert!(take(&mut slots, owner()).is_err());
         slots.give_back(taken[9], None);
         slots.give_back(taken[9], None);
-        assert_eq!(slots.take(A, 1).unwrap().0, taken[9]);
-        assert!(slots.take(A, 1).is_none());
+        assert_eq!(take(&mut slots, owner()).unwrap().0, taken[9]);
+        assert!(take(&mut slots, owner()).is_err());
     }
 
     #[test]
     fn a_slot_is_used_again_by_its_user_only() {
-        let mut slots = Slots::new();
-        let of_1: Vec<u16> = (1..SLOTS - 1).map(|_| slots.take(A, 1).unwrap().0).collect();
-        let (of_2, _) = slots.take(A, 2).unwrap();
-        of_1.iter().for_each(|slot| slots.give_back(*slot, None));
-        assert!(slots.take(A, 2).is_none());
-        slots.give_back(of_2, None);
-        assert_eq!(slots.take(A, 2).unwrap().0, of_2);
-        assert!(of_1.contains(&slots.take(A, 1).unwrap().0));
+        let mut slots = slots();
+        let of_owner: Vec<u16> =
+            (1..SLOTS - 1).map(|_| take(&mut slots, owner()).unwrap().0).collect();
+        let (of_other, _) = take(&mut slots, OTHER).unwrap();
+        of_owner.iter().for_each(|slot| slots.give_back(*slot, None));
+        assert!(take(&mut slots, OTHER).is_err());
+        slots.give_back(of_other, None);
+        assert_eq!(take(&mut slots, OTHER).unwrap().0, of_other);
+        assert!(of_owner.contains(&take(&mut slots, owner()).unwrap().0));
+    }
+
+    #[test]
+    fn a_user_that_has_its_share_keeps_no_other_from_a_slot() {
+        let mut slots = slots();
+        let half = usize::from(SLOTS) / 2;
+        let has: Vec<u16> = (1..half).map(|_| take(&mut slots, OTHER).unwrap().0).collect();
+        let why = take(&mut slots, OTHER).unwrap_err();
+        assert!(why.contains("user 4001 has 1023 of 2047"), "{why}");
+        // Those that it has given back are still its own, and used again.
+        has.iter().take(2).for_each(|slot| slots.give_back(*slot, None));
+        let next = take(&mut slots, OTHER + 1).unwrap().0;
+        assert!(!has.contains(&next));
+        assert_eq!(
+            [take(&mut slots, OTHER).unwrap().0, take(&mut slots, OTHER).unwrap().0],
+            has[..2]
+        );
+        assert!(take(&mut slots, OTHER).is_err());
+        let others = std::iter::from_fn(|| take(&mut slots, OTHER + 1).ok()).count();
+        assert_eq!(others + 1, usize::from(SLOTS) / 4);
+        let left = std::iter::from_fn(|| take(&mut slots, owner()).ok()).count();
+        assert_eq!(left, usize::from(SLOTS) / 4);
+        assert_eq!(slots.in_use(), usize::from(SLOTS) - 1);
+    }
+
+    #[test]
+    fn a_slot_costs_its_user_the_descriptors_of_its_sockets() {
+        let mut slots = Slots::new(Shares::new(8));
+        let first = slots.take(A, OTHER, 2).unwrap().0;
+        slots.take(A, OTHER, 2).unwrap();
+        let why = slots.take(A, OTHER, 2).unwrap_err();
+        assert!(why.contains("descriptors"), "{why}");
+        slots.give_back(first, None);
+        assert_eq!(slots.take(A, OTHER, 2).unwrap().0, first);
+        slots.take(A, owner(), 9).unwrap();
     }
 }

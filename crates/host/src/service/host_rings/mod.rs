@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rdmux_link::ring::{DEFAULT_CAPACITY, RingFds};
 use rdmux_link::{PeerBell, RingPair};
+use rdmux_runtime::Share;
 use rdmux_runtime::closing::Foreign;
 use rdmux_runtime::connect::connect_nonblocking;
 use rdmux_verbs::control::DeviceKind;
@@ -50,7 +51,12 @@ struct Link {
     bell: Bell,
     reach: Option<Reach>,
     connection: Connection,
+    /// All of these, of the local process's user.
+    _share: Share,
 }
+
+/// Descriptors of the service for a pair.
+const DESCRIPTORS: usize = 6;
 
 #[derive(Debug)]
 enum Bell {
@@ -163,6 +169,7 @@ impl Core {
     /// Offers rings to another host's service. None if that cannot be.
     fn offer_ring(&mut self, id: ClientId, ends: Ends) -> Option<()> {
         let from = self.own_address().filter(|own| *own != ends.host)?;
+        let share = self.descriptors_for(id, DESCRIPTORS).ok()?;
         let connection = self.connect_to_host(ends.host)?;
         let ((ours, theirs), bells) =
             (RingPair::create(DEFAULT_CAPACITY).ok()?, PeerBell::pair().ok()?);
@@ -173,7 +180,8 @@ impl Core {
         let RingFds { tx, rx } = ours;
         let bell = Bell::Ours(bells.0);
         let fd = connection.try_clone().ok()?;
-        let link = Link { tx, rx, bell, reach: None, connection: Connection::Ours(connection) };
+        let connection = Connection::Ours(connection);
+        let link = Link { tx, rx, bell, reach: None, connection, _share: share };
         let now = self.now();
         let (pair, number) = self.host_rings.pairs.offer(now, ends, link)?;
         let Ends { local, host, slot } = ends;
@@ -410,6 +418,7 @@ impl Core {
         owner: ClientId,
         fds: Vec<Foreign>,
     ) -> Option<(Link, Vec<OwnedFd>)> {
+        let share = self.descriptors_for(owner, DESCRIPTORS).ok()?;
         let mut fds = fds.into_iter();
         let (tx, rx) = (fds.next()?.into_memfd()?, fds.next()?.into_memfd()?);
         let bell = Bell::Theirs(fds.next()?);
@@ -418,7 +427,8 @@ impl Core {
         let ours = if theirs.is_some() { self.reach_of_own(owner)? } else { None };
         let reach = theirs.filter(|_| ours.is_some());
         let connection = Connection::Theirs(client);
-        Some((Link { tx, rx, bell, reach, connection }, ours.into_iter().flatten().collect()))
+        let link = Link { tx, rx, bell, reach, connection, _share: share };
+        Some((link, ours.into_iter().flatten().collect()))
     }
 
     /// The pair that a client, which is another service, has offered.

@@ -25,7 +25,8 @@ fn taken() -> Taken {
     let (RingFds { tx, rx }, _) = RingPair::create(DEFAULT_CAPACITY).unwrap();
     let bell = Bell::Ours(PeerBell::pair().unwrap().0);
     let connection = Connection::Theirs(client);
-    let link = Link { tx, rx, bell, reach: None, connection };
+    let share = core.descriptors_for(client, DESCRIPTORS).unwrap();
+    let link = Link { tx, rx, bell, reach: None, connection, _share: share };
     let ends = Ends { local: 1, host: ([127, 79, 0, 9], 9).into(), slot: 3 };
     let now = core.now();
     let (pair, _) = core.host_rings.pairs.take(now, ends, (77, 2100), link).unwrap();

@@ -33,6 +33,7 @@ use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Gid, Guid, Mtu, Pkey, Qkey, Qpn};
 
 pub(in crate::service) use self::adapters::{Adapters, PortAt};
+pub(in crate::service) use self::data::MAX_MEMBERS;
 pub(in crate::service) use self::greetings::Greeting;
 use super::{ServicePort, SocketWanted};
 use crate::names::Config;

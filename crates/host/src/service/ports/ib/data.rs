@@ -18,6 +18,7 @@ use rdmux_link::rows::Rows;
 use rdmux_link::udp::{GroupOptions, OpenError};
 use rdmux_link::wire::{Arrival, Arrivals, Frame, Gathering as _, Wire};
 use rdmux_link::{McastSocket, UdpGroup};
+use rdmux_runtime::Share;
 use rdmux_transport::attr::AddressVector;
 use rdmux_verbs::control::{SERVICE_SLOT, slot_of};
 use rdmux_verbs::throttled;
@@ -34,9 +35,10 @@ use crate::service::counters::Count;
 use crate::service::mcast::too_many_groups;
 use crate::service::poller::{Interest, Token};
 use crate::service::requests::failure;
+use crate::service::shares::no_descriptors;
 
 /// The most queue pairs of a host that may be attached to groups.
-const MAX_MEMBERS: usize = 1 << 16;
+pub(in crate::service) const MAX_MEMBERS: usize = 1 << 16;
 /// Rounds of receiving before others have their turn.
 const MAX_ROUNDS: usize = 4;
 
@@ -54,11 +56,13 @@ pub(in crate::service) struct Data {
     /// Which queue pairs hear a group.
     members: BTreeMap<Gid, Vec<Qpn>>,
     /// By what the processes of these hear it if it comes by IP multicast.
-    sockets: BTreeMap<(ClientId, Gid), McastSocket>,
+    sockets: BTreeMap<(ClientId, Gid), (McastSocket, Share)>,
     /// By what the service itself hears the broadcast group then.
     broadcast: Option<Broadcast>,
     /// How many they are, each for itself.
     count: usize,
+    /// How many of them have numbers of a slot.
+    shares: BTreeMap<u16, Share>,
     tx: Sender,
     arrivals: Arrivals,
 }
@@ -154,6 +158,7 @@ impl Data {
             !qps.is_empty()
         });
         self.count = self.members.values().map(Vec::len).sum();
+        self.shares.remove(&slot);
     }
 
     /// Whether a process, of which these are the slots, is in a group, or may be in another.
@@ -163,11 +168,17 @@ impl Data {
         self.members.get(&mgid).is_some_and(is_in) || count() < most as usize
     }
 
-    fn join(&mut self, qpn: Qpn, mgid: Gid) -> Result<(), Failure> {
+    /// Joins; `none` is a share of members of the user whose queue pair it is.
+    fn join(&mut self, qpn: Qpn, mgid: Gid, none: Share) -> Result<(), Failure> {
         if self.count >= MAX_MEMBERS {
             let why = format!("{MAX_MEMBERS} queue pairs are members of groups already");
             return Err(Failure::new(libc::ENOMEM, why));
         }
+        let share = self.shares.entry(slot_of(qpn)).or_insert(none);
+        share.take(1).map_err(|e| {
+            let why = format!("no member of a group is left for it: {e}");
+            Failure::new(libc::ENOMEM, why)
+        })?;
         self.members.entry(mgid).or_default().push(qpn);
         self.count += 1;
         Ok(())
@@ -181,11 +192,18 @@ impl Data {
             self.members.remove(&mgid);
         }
         self.count -= 1;
+        if let Some(share) = self.shares.get_mut(&slot_of(qpn)) {
+            share.set(share.count() - 1);
+        }
         true
     }
 
     /// The socket by which a process hears a group, unless it has it already, or groups come as copies.
-    fn hear(&mut self, client: ClientId, mgid: Gid) -> Result<Option<OwnedFd>, OpenError> {
+    fn hear(
+        &mut self,
+        (client, share): (ClientId, Share),
+        mgid: Gid,
+    ) -> Result<Option<OwnedFd>, OpenError> {
         let Some(open) = self.open.as_ref().filter(|open| open.multicast) else { return Ok(None) };
         let Entry::Vacant(vacant) = self.sockets.entry((client, mgid)) else { return Ok(None) };
         let local = open.group.local_addr().ip();
@@ -193,15 +211,21 @@ impl Data {
         let what = "hand a multicast socket over";
         let fd = socket.port().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|source| OpenError::Io { what, addr: local, source })?;
-        vacant.insert(socket);
+        vacant.insert((socket, share));
         Ok(Some(fd))
+    }
+
+    /// Whether a process needs a socket to hear a group.
+    fn is_deaf(&self, client: ClientId, mgid: Gid) -> bool {
+        let hears = self.open.as_ref().is_some_and(|open| open.multicast);
+        hears && !self.sockets.contains_key(&(client, mgid))
     }
 
     /// A process hears a group no more, or none at all. It, or a child of its, may still have the sockets.
     fn deafen(&mut self, client: ClientId, mgid: Option<Gid>) {
         let is_left =
             |(of, group): &(ClientId, Gid)| *of == client && mgid.is_none_or(|mgid| mgid == *group);
-        for (_, socket) in self.sockets.extract_if(.., |key, _| is_left(key)) {
+        for (_, (socket, _)) in self.sockets.extract_if(.., |key, _| is_left(key)) {
             if let Err(error) = socket.leave(0) {
                 tracing::debug!(%error, "a multicast group is not left");
             }
@@ -420,13 +444,17 @@ impl Core {
     ) -> Result<Option<OwnedFd>, Failure> {
         self.open_data(at);
         let most = self.most_groups(client);
+        let cost = usize::from(self.adapter[at].data.is_deaf(client, mgid));
+        let share = self.descriptors_for(client, cost);
+        let share = share.map_err(|e| no_descriptors(libc::ENOMEM, &e))?;
+        let none = self.shares.members.none(self.user_of(client));
         let slots = self.clients.get(client).map_or(&[][..], |client| &client.slots);
         let data = &mut self.adapter[at].data;
         if !data.may_join(slots, mgid, most) {
             return Err(too_many_groups(most));
         }
-        data.join(qpn, mgid)?;
-        data.hear(client, mgid).map_err(|error| {
+        data.join(qpn, mgid, none)?;
+        data.hear((client, share), mgid).map_err(|error| {
             data.leave(qpn, mgid);
             Failure::new(error.errno(), error.to_string())
         })
@@ -518,6 +546,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use rdmux_runtime::Shares;
+
     use super::*;
 
     const GROUP: Gid = Gid([0xff; 16]);
@@ -527,7 +557,7 @@ mod tests {
         let mut data = Data::default();
         let [a, b, c] = [0x1001, 0x1002, 0x2001].map(Qpn::new);
         for qpn in [a, b, c] {
-            data.join(qpn, GROUP).unwrap();
+            data.join(qpn, GROUP, Shares::new(0).none(0)).unwrap();
         }
         assert_eq!(data.slots_of(GROUP), [1, 2]);
         assert_eq!(data.slots_of(Gid::ZERO), []);
@@ -542,6 +572,25 @@ mod tests {
     #[test]
     fn members_of_groups_are_bounded() {
         let mut data = Data { count: MAX_MEMBERS, ..Data::default() };
-        assert_eq!(data.join(Qpn::new(0x1001), GROUP).unwrap_err().errno, libc::ENOMEM);
+        let none = Shares::new(0).none(0);
+        assert_eq!(data.join(Qpn::new(0x1001), GROUP, none).unwrap_err().errno, libc::ENOMEM);
+    }
+
+    #[test]
+    fn the_members_of_a_user_are_its_share_until_they_leave_or_their_slot_is_given_back() {
+        const OTHER: u32 = 4001;
+        let shares = Shares::new(8);
+        let mut data = Data::default();
+        let [a, b] = [0x1001, 0x2001].map(Qpn::new);
+        for qpn in [a, a, b, b] {
+            data.join(qpn, GROUP, shares.none(OTHER)).unwrap();
+        }
+        let e = data.join(a, GROUP, shares.none(OTHER)).unwrap_err();
+        assert_eq!(e.errno, libc::ENOMEM);
+        data.join(Qpn::new(0x3001), GROUP, shares.none(OTHER + 1)).unwrap();
+        assert!(data.leave(a, GROUP));
+        data.join(b, GROUP, shares.none(OTHER)).unwrap();
+        data.slot_gone(2);
+        assert!(data.join(a, GROUP, shares.none(OTHER)).is_ok() && data.count == 3);
     }
 }

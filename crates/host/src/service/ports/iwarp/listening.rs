@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rdmux_cm::error::Command;
 use rdmux_cm::id::LISTEN_GRACE;
 use rdmux_cm::{Addr, CmError, IdHandle, IdState, StreamListener, Time};
+use rdmux_runtime::Share;
 use rdmux_verbs::throttled;
 
 use super::streams::errno;
@@ -46,6 +47,8 @@ struct Listening {
     until: Option<Time>,
     /// Whether peers wait in the kernel's queue, for the listener's program is behind.
     paused: bool,
+    /// The socket, of its listener's user.
+    share: Option<Share>,
 }
 
 impl AllListening {
@@ -142,21 +145,34 @@ impl Core {
         }
         let client = self.client_of(id);
         for at in self.listening_addresses(wanted) {
-            let there = self.streams.listening.sockets.values_mut().find(|l| l.at == at);
-            match there {
-                Some(l) if l.owner == Some(id) => {}
+            let share = || self.stream_share(Some(id));
+            let there = self.streams.listening.sockets.iter().find(|(_, l)| l.at == at);
+            match there.map(|(&number, l)| (number, l.owner)) {
+                Some((_, owner)) if owner == Some(id) => {}
                 // Its last listener is just gone.
-                Some(l) if l.owner.is_none() => {
-                    (l.owner, l.client, l.until) = (Some(id), client, None);
+                Some((number, None)) => {
+                    let share = share()?;
+                    if let Some(l) = self.streams.listening.sockets.get_mut(&number) {
+                        (l.owner, l.client, l.until) = (Some(id), client, None);
+                        l.share = share;
+                    }
                 }
                 Some(_) => return Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
-                None => self.open_listening_socket(id, at)?,
+                None => {
+                    let share = share()?;
+                    self.open_listening_socket(id, at, share)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn open_listening_socket(&mut self, id: IdHandle, at: SocketAddr) -> io::Result<()> {
+    fn open_listening_socket(
+        &mut self,
+        id: IdHandle,
+        at: SocketAddr,
+        share: Option<Share>,
+    ) -> io::Result<()> {
         let row = self.addresses.find(at.ip());
         let row = row.ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))?;
         let socket = tcp::listen(row.peer(at.ip(), at.port()))?;
@@ -165,7 +181,7 @@ impl Core {
         self.poller.add(&socket, Token::StreamListener(number), Interest::Read)?;
         let client = self.client_of(id);
         let (owner, until, paused) = (Some(id), None, false);
-        let listening = Listening { socket, at, owner, client, until, paused };
+        let listening = Listening { socket, at, owner, client, until, paused, share };
         self.streams.listening.sockets.insert(number, listening);
         Ok(())
     }

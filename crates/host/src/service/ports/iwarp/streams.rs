@@ -13,9 +13,11 @@ use std::time::Duration;
 use rdmux_cm::error::Command;
 use rdmux_cm::iw::{StreamId, StreamWish};
 use rdmux_cm::{CmError, IdHandle};
+use rdmux_runtime::Share;
 use rdmux_transport::Time;
 use rdmux_transport::iwarp::StreamParams;
 use rdmux_verbs::control::slot_of;
+use rdmux_verbs::throttled;
 use rdmux_wire::Qpn;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -44,6 +46,8 @@ struct Stream {
     socket: OwnedFd,
     connecting: bool,
     interest: Interest,
+    /// The socket, of the user who connects.
+    _share: Option<Share>,
 }
 
 impl Streams {
@@ -90,18 +94,30 @@ impl Core {
     }
 
     fn connect_stream(&mut self, stream: StreamId, local: SocketAddr, remote: SocketAddr, tos: u8) {
-        let opened = self.open_connection(local, remote, tos).and_then(|socket| {
+        let share = self.stream_share(self.manager.id_of_stream(stream));
+        let opened = share.and_then(|share| {
+            let socket = self.open_connection(local, remote, tos)?;
             self.streams_watch(stream, &socket, Interest::Write)?;
-            Ok(socket)
+            Ok((socket, share))
         });
         match opened {
-            Ok(socket) => {
+            Ok((socket, share)) => {
                 let interest = Interest::Write;
-                let opened = Stream { socket, connecting: true, interest };
+                let opened = Stream { socket, connecting: true, interest, _share: share };
                 self.streams.streams.insert(stream, opened);
             }
             Err(e) => self.stream_ended(stream, errno(&e)),
         }
+    }
+
+    /// A descriptor of an id's user, if there is one.
+    pub(super) fn stream_share(&self, id: Option<IdHandle>) -> io::Result<Option<Share>> {
+        let client = id.and_then(|id| self.client_of(id));
+        let share = client.map(|client| self.descriptors_for(client, 1)).transpose();
+        share.map_err(|e| {
+            throttled!(warn, "no descriptor is left for a stream: {e}");
+            io::Error::from_raw_os_error(libc::EMFILE)
+        })
     }
 
     fn open_connection(
@@ -341,7 +357,7 @@ impl Core {
         let interest = Interest::Read;
         match self.streams_watch(stream, &socket, interest) {
             Ok(()) => {
-                let accepted = Stream { socket, connecting: false, interest };
+                let accepted = Stream { socket, connecting: false, interest, _share: None };
                 self.streams.streams.insert(stream, accepted);
             }
             Err(e) => self.stream_ended(stream, errno(&e)),

@@ -1,0 +1,258 @@
+//! What the users of a host share: how much of it one may have says [`rdmux_runtime::Shares`]. Slots count their own.
+
+use rdmux_runtime::{Exceeded, Share, Shares};
+
+use super::clients::ClientId;
+use super::core::Core;
+use super::ports::ib::MAX_MEMBERS;
+use crate::proto::Failure;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct HostShares {
+    /// Descriptors of the service.
+    pub(super) descriptors: Shares,
+    /// Connection manager ids: as many as there are ephemeral ports, of which each may take one.
+    pub(super) ids: Shares,
+    /// Queue pairs in groups of InfiniBand.
+    pub(super) members: Shares,
+}
+
+impl HostShares {
+    pub(super) fn new(cm: &rdmux_cm::Config) -> Self {
+        Self {
+            descriptors: Shares::of_descriptors(),
+            ids: Shares::new(cm.ephemeral_ports.len()),
+            members: Shares::new(MAX_MEMBERS),
+        }
+    }
+}
+
+impl Core {
+    /// Descriptors of the service for a client.
+    pub(super) fn descriptors_for(
+        &self,
+        client: ClientId,
+        count: usize,
+    ) -> Result<Share, Exceeded> {
+        self.shares.descriptors.take(self.user_of(client), count)
+    }
+
+    /// Whose a client is. Who is gone is nobody, whose share is like another's.
+    pub(super) fn user_of(&self, client: ClientId) -> u32 {
+        self.clients.get(client).map_or(super::clients::NOBODY, |client| client.uid)
+    }
+}
+
+/// No more descriptors.
+pub(super) fn no_descriptors(errno: i32, e: &Exceeded) -> Failure {
+    Failure::new(errno, format!("no descriptor of the service is left for it: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use rdmux_cm::{ChannelId, IdHandle, PortSpace};
+    use rdmux_transport::attr::QpType;
+    use rdmux_verbs::control::DeviceKind;
+
+    use super::super::clients::Gone;
+    use super::super::slots::Slots;
+    use super::super::testing;
+    use super::*;
+    use crate::proto::socket::{self, MAX_MESSAGE};
+    use crate::proto::{ClientKind, CmReply, CmRequest, Reply, Request, Response, VERSION};
+
+    /// Users other than the owner.
+    const GREEDY: u32 = 4001;
+    const OTHER: u32 = 4002;
+
+    /// A process that has connected.
+    struct Process {
+        id: ClientId,
+        socket: OwnedFd,
+        /// What came with replies.
+        fds: Vec<OwnedFd>,
+    }
+
+    impl Process {
+        fn of(core: &mut Core, user: u32) -> Self {
+            let (socket, ours) = socket::pair().unwrap();
+            for end in [&socket, &ours] {
+                socket::set_nonblocking(end, true).unwrap();
+            }
+            let id = core.add_client(ours).unwrap();
+            core.clients.get_mut(id).unwrap().uid = user;
+            Self { id, socket, fds: Vec::new() }
+        }
+
+        fn ask(&mut self, core: &mut Core, request: &Request) -> Reply {
+            socket::send(self.socket.as_fd(), request, &[], &mut Vec::new()).unwrap();
+            core.serve(self.id, &mut vec![0; MAX_MESSAGE]);
+            let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+            let bytes = socket::recv_bytes(self.socket.as_fd(), &mut buf, &mut fds).unwrap();
+            self.fds.append(&mut fds);
+            socket::decode(bytes).unwrap()
+        }
+
+        fn greet(&mut self, core: &mut Core) -> Result<(), Failure> {
+            let kind = ClientKind::Device(DeviceKind::Roce);
+            self.ask(core, &Request::Hello { version: VERSION, kind }).map(|_| ())
+        }
+
+        fn greeted(core: &mut Core, user: u32) -> Self {
+            let mut process = Self::of(core, user);
+            process.greet(core).unwrap();
+            process
+        }
+
+        fn open_channel(&mut self, core: &mut Core) -> Result<ChannelId, Failure> {
+            match self.ask(core, &Request::OpenChannel)? {
+                Response::Channel(channel) => Ok(channel),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn create_id(&mut self, core: &mut Core, channel: ChannelId) -> Result<IdHandle, Failure> {
+            let (space, qp_type) = (PortSpace::Tcp, QpType::Rc);
+            let request =
+                CmRequest::CreateId { id: None, channel, space, qp_type, only: None, context: 0 };
+            match self.ask(core, &Request::Cm(request))? {
+                Response::Cm(CmReply::Id(id)) => Ok(id),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn end(self, core: &mut Core) {
+            core.doom(self.id, Gone::Died);
+            core.bury();
+        }
+    }
+
+    fn owner() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    #[test]
+    fn processes_of_one_user_leave_slots_for_others_and_the_owner() {
+        let (mut core, _dir) = testing::core();
+        core.slots = Slots::new(Shares::new(usize::MAX));
+        let mut greedy = Vec::new();
+        let refused = loop {
+            let mut process = Process::of(&mut core, GREEDY);
+            if let Err(refused) = process.greet(&mut core) {
+                break refused;
+            }
+            while process.ask(&mut core, &Request::NewSlot).is_ok() {}
+            greedy.push(process);
+        };
+        assert_eq!(refused.errno, libc::ENOMEM);
+        assert!(refused.why.contains("user 4001 has 1023 of 2047"), "{}", refused.why);
+        for user in [OTHER, owner()] {
+            Process::greeted(&mut core, user).ask(&mut core, &Request::NewSlot).unwrap();
+        }
+        // What it had stays its own when its processes end.
+        greedy.drain(..).for_each(|process| process.end(&mut core));
+        let again = Process::greeted(&mut core, GREEDY);
+        assert!(core.clients.get(again.id).unwrap().slots[0] < 1024);
+    }
+
+    #[test]
+    fn processes_of_one_user_leave_descriptors_for_others_and_the_owner_until_they_end() {
+        let (mut core, _dir) = testing::core();
+        core.shares.descriptors = Shares::new(32);
+        let mut greedy = [GREEDY; 2].map(|user| Process::greeted(&mut core, user));
+        let refused = |core: &mut Core, process: &mut Process| {
+            (0..32).find_map(|_| process.open_channel(core).err()).unwrap()
+        };
+        for process in &mut greedy {
+            let refused = refused(&mut core, process);
+            assert_eq!(refused.errno, libc::EMFILE);
+            assert!(refused.why.contains("user 4001 has 16 of 32"), "{}", refused.why);
+        }
+        let mut late = Process::of(&mut core, GREEDY);
+        assert_eq!(late.greet(&mut core).unwrap_err().errno, libc::EMFILE);
+        for user in [OTHER, owner()] {
+            Process::greeted(&mut core, user).open_channel(&mut core).unwrap();
+        }
+        let [first, _second] = greedy;
+        first.end(&mut core);
+        late.greet(&mut core).unwrap();
+        late.open_channel(&mut core).unwrap();
+    }
+
+    #[test]
+    fn processes_without_descriptors_left_have_no_rings_and_others_do() {
+        let (mut core, _dir) = testing::core();
+        let ring = |core: &mut Core, process: &mut Process, to: ClientId| {
+            let peer = core.clients.get(to).unwrap().slots[0];
+            process.ask(core, &Request::ConnectRing { host: None, peer }).unwrap()
+        };
+        let [mut one, mut two] = [GREEDY, OTHER].map(|user| Process::greeted(&mut core, user));
+        let [mut own, mut owns] = [owner(); 2].map(|user| Process::greeted(&mut core, user));
+        let (first, second) = (one.id, two.id);
+        core.shares.descriptors = Shares::new(8);
+        for _ in 0..2 {
+            assert!(matches!(ring(&mut core, &mut own, first), Response::Ring { .. }));
+        }
+        for (from, to) in [(&mut one, second), (&mut two, first), (&mut owns, first)] {
+            assert!(matches!(ring(&mut core, from, to), Response::NoRing));
+        }
+        assert!(matches!(ring(&mut core, &mut own, owns.id), Response::Ring { .. }));
+        own.end(&mut core);
+        assert!(matches!(ring(&mut core, &mut owns, first), Response::Ring { .. }));
+    }
+
+    #[test]
+    fn ids_of_one_user_leave_ports_for_others_and_the_owner_until_they_are_destroyed() {
+        let (mut core, _dir) = testing::core();
+        core.shares.ids = Shares::new(8);
+        let process = |core: &mut Core, user| {
+            let mut process = Process::greeted(core, user);
+            let channel = process.open_channel(core).unwrap();
+            (process, channel)
+        };
+        let (mut one, first) = process(&mut core, GREEDY);
+        let (mut two, second) = process(&mut core, GREEDY);
+        let id = one.create_id(&mut core, first).unwrap();
+        for _ in 0..3 {
+            two.create_id(&mut core, second).unwrap();
+        }
+        let refused = one.create_id(&mut core, first).unwrap_err();
+        assert_eq!(refused.errno, libc::ENOMEM);
+        assert!(refused.why.contains("user 4001 has 4 of 8"), "{}", refused.why);
+        let (mut other, channel) = process(&mut core, OTHER);
+        other.create_id(&mut core, channel).unwrap();
+        let (mut own, channel) = process(&mut core, owner());
+        for _ in 0..9 {
+            own.create_id(&mut core, channel).unwrap();
+        }
+        one.ask(&mut core, &Request::Cm(CmRequest::Destroy { id })).unwrap();
+        one.create_id(&mut core, first).unwrap();
+        two.end(&mut core);
+        for _ in 0..3 {
+            one.create_id(&mut core, first).unwrap();
+        }
+        assert!(one.create_id(&mut core, first).is_err());
+        // Those that peers' requests make count, too, and then no other is accepted.
+        let (space, qp_type) = (PortSpace::Tcp, QpType::Rc);
+        let id = core.manager.create_id(first, space, qp_type, 0).unwrap();
+        let event = rdmux_cm::Event {
+            id,
+            context: 0,
+            listen_id: Some(id),
+            kind: rdmux_cm::EventKind::ConnectRequest,
+            status: 0,
+            param: rdmux_cm::EventParam::None,
+            route: None,
+            negotiated: None,
+            mad: None,
+        };
+        core.put_event(first, &event);
+        let accept = CmRequest::Accept { id, param: rdmux_cm::ConnParam::default() };
+        let refused = one.ask(&mut core, &Request::Cm(accept)).unwrap_err();
+        assert_eq!(refused.errno, libc::ENOMEM);
+        assert!(refused.why.contains("user 4001 has 5 of 8"), "{}", refused.why);
+    }
+}
