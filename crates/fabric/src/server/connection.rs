@@ -1,11 +1,11 @@
 //! Who is connected, and for what.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rdmux_runtime::closing::{Closer, Foreign};
+use rdmux_runtime::{Share, Shares};
 use rdmux_subnet::umad::FileId;
 use rdmux_subnet::{PortEvent, PortId};
 use rdmux_wire::Guid;
@@ -94,30 +94,26 @@ impl Connection {
 /// The most connections.
 const MAX_CONNECTIONS: usize = 16_384;
 
-/// All connections. The owner of the fabric and root may have all that there can be. Of the others one user may have half, and all of
-/// them together three quarters.
+/// All connections. Users have shares of what there can be.
 #[derive(Debug)]
 pub(super) struct Connections {
-    all: HashMap<ConnectionId, Connection>,
+    all: HashMap<ConnectionId, (Connection, Share)>,
     next: u64,
-    owner: u32,
     /// How many there can be: each has a descriptor.
     most: usize,
-    /// How many each user has, save the owner and root.
-    of_users: BTreeMap<u32, usize>,
+    shares: Shares,
 }
 
 impl Connections {
     pub(super) fn new() -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let limit = limit.and_then(|limit| usize::try_from(limit).ok());
-        Self {
-            all: HashMap::new(),
-            next: FIRST,
-            owner: rustix::process::geteuid().as_raw(),
-            most: limit.unwrap_or(MAX_CONNECTIONS).min(MAX_CONNECTIONS),
-            of_users: BTreeMap::new(),
-        }
+        let most = limit.unwrap_or(MAX_CONNECTIONS).min(MAX_CONNECTIONS);
+        Self::of(most, Shares::new(most))
+    }
+
+    fn of(most: usize, shares: Shares) -> Self {
+        Self { all: HashMap::new(), next: FIRST, most, shares }
     }
 
     /// The number that the next one gets.
@@ -125,54 +121,40 @@ impl Connections {
         ConnectionId(self.next)
     }
 
-    pub(super) fn add(&mut self, connection: Connection) -> ConnectionId {
+    /// What one more connection of a user is to be added with.
+    pub(super) fn room_for(&self, uid: u32) -> io::Result<Share> {
+        if self.all.len() >= self.most {
+            return Err(io::Error::other(format!("there are {} connections already", self.most)));
+        }
+        self.shares.take(uid, 1).map_err(io::Error::other)
+    }
+
+    pub(super) fn add(&mut self, connection: Connection, share: Share) -> ConnectionId {
         let id = self.next_id();
         self.next += 1;
-        if self.is_bounded(connection.uid) {
-            *self.of_users.entry(connection.uid).or_default() += 1;
-        }
-        self.all.insert(id, connection);
+        self.all.insert(id, (connection, share));
         id
     }
 
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
-        let connection = self.all.remove(&id)?;
-        if let Entry::Occupied(mut of_user) = self.of_users.entry(connection.uid) {
-            *of_user.get_mut() -= 1;
-            if *of_user.get() == 0 {
-                of_user.remove();
-            }
-        }
-        Some(connection)
+        self.all.remove(&id).map(|(connection, _)| connection)
     }
 
     pub(super) fn get(&self, id: ConnectionId) -> Option<&Connection> {
-        self.all.get(&id)
+        self.all.get(&id).map(|(connection, _)| connection)
     }
 
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.all.get_mut(&id)
+        self.all.get_mut(&id).map(|(connection, _)| connection)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
-        self.all.iter().map(|(&id, c)| (id, c))
-    }
-
-    fn is_bounded(&self, uid: u32) -> bool {
-        uid != self.owner && uid != 0
-    }
-
-    /// Whether a user may have one more.
-    pub(super) fn has_room_for(&self, uid: u32) -> bool {
-        let of_user = self.of_users.get(&uid).copied().unwrap_or(0);
-        let of_others = self.of_users.values().sum::<usize>();
-        let is_within = of_user < self.most / 2 && of_others < self.most - self.most / 4;
-        self.all.len() < self.most && (is_within || !self.is_bounded(uid))
+        self.all.iter().map(|(&id, (connection, _))| (id, connection))
     }
 
     /// Whether nobody is here who has greeted.
     pub(super) fn is_idle(&self) -> bool {
-        self.all.values().all(|c| matches!(c.part, Part::New))
+        self.all.values().all(|(connection, _)| matches!(connection.part, Part::New))
     }
 }
 
@@ -186,11 +168,12 @@ mod tests {
     fn connections_of_other_users_leave_room_for_the_next_and_for_the_owner() {
         let closer = Closer::default();
         let (socket, _peer) = rdmux_runtime::socket::pair().unwrap();
-        let mut connections = Connections { owner: 1000, most: 16, ..Connections::new() };
+        let mut connections = Connections::of(16, Shares::of(1000, 16));
         let connect = |connections: &mut Connections, uid: u32| {
             let socket = socket.as_fd().try_clone_to_owned().unwrap();
             let connection = Connection { uid, ..Connection::new(socket, &closer).unwrap() };
-            connections.has_room_for(uid).then(|| connections.add(connection))
+            let share = connections.room_for(uid).ok()?;
+            Some(connections.add(connection, share))
         };
         let first: Vec<_> = (0..20).map_while(|_| connect(&mut connections, 1)).collect();
         assert_eq!(first.len(), 8);

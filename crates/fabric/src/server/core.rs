@@ -1,6 +1,5 @@
 //! Everything that the fabric holds, and what happens when clients come and go.
 
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -192,15 +191,13 @@ impl Core {
     pub(super) fn add_client(&mut self, socket: OwnedFd) {
         let id = self.connections.next_id();
         let watched = Connection::new(socket, &self.closer).and_then(|connection| {
-            if !self.connections.has_room_for(connection.uid) {
-                return Err(io::Error::other("its user, or all, have as many as can be"));
-            }
+            let share = self.connections.room_for(connection.uid)?;
             self.poller.add(&connection.socket, Token::Connection(id))?;
-            Ok(connection)
+            Ok((connection, share))
         });
         match watched {
-            Ok(connection) => {
-                self.connections.add(connection);
+            Ok((connection, share)) => {
+                self.connections.add(connection, share);
             }
             Err(e) => {
                 tracing::debug!("a client cannot be served: {e}");
