@@ -1,24 +1,104 @@
 //! What the service does with descriptors of which a client decides what they are: the last close(2) of one may wait for
 //! whom the client likes, and the service waits for nobody.
+//!
+//! The service is a process of its own, this test program again: it is stopped while a descriptor is on its way and the
+//! client closes its own, so that the service's is the last.
 
 mod common;
 
-use std::io::IoSlice;
+use std::io::{BufRead, BufReader, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
-use common::Host;
-use rdmux_host::DeviceChoice;
+use common::{Host, SECOND, raw};
+use rdmux_host::client::admin;
 use rdmux_host::proto::socket::{self, MAX_MESSAGE};
 use rdmux_host::proto::{
     ClientKind, HubReply, HubRequest, HubResponse, Reply, Request, Response, VERSION,
 };
-use rdmux_testing::{close_elsewhere as close, lingering};
+use rdmux_host::{DeviceChoice, HostName, RuntimeDir};
+use rdmux_testing::{TempDir, lingering, temp_dir};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+const SERVICE: &str = "RDMUX_TEST_SERVICE";
+
+/// Not a test, but the service of the others.
+#[test]
+fn service() {
+    if std::env::var_os(SERVICE).is_none() {
+        return;
+    }
+    let host = Host::start();
+    println!("SAYS {}", host.options.dir.path().display());
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The service of a host.
+struct Service {
+    child: Child,
+    dir: RuntimeDir,
+    _folder: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Service {
+    fn start() -> Self {
+        // A process that another test starts would have copies of our descriptors until it executes its program.
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+        let folder = temp_dir();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "service", "--nocapture", "--test-threads=1"])
+            .env(SERVICE, "")
+            .env("TMPDIR", folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let said = lines.find_map(|l| l.split_once("SAYS ").map(|(_, dir)| dir.to_owned()));
+        let dir = RuntimeDir::at(said.expect("it ended without a word")).unwrap();
+        Self { child, dir, _folder: folder, _turn: turn }
+    }
+
+    /// Lets the service take what `pass` sends it of a descriptor when we have closed ours.
+    fn is_passed(&self, fd: OwnedFd, pass: impl FnOnce(BorrowedFd<'_>)) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped());
+        pass(fd.as_fd());
+        drop(fd);
+        kill_process(pid, Signal::CONT).unwrap();
+    }
+
+    fn raw(&self) -> OwnedFd {
+        raw(&self.dir.host(&HostName::new("test").unwrap()).unwrap().socket())
+    }
+
+    /// Asks it for something. How many clients with a device it has.
+    fn answers(&self, what: &str) -> usize {
+        let status = admin::status(&self.dir, &HostName::new("test").unwrap());
+        status.unwrap_or_else(|e| panic!("{what}: {e}")).clients.len()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 
 const HELLO_TOOL: Request = Request::Hello { version: VERSION, kind: ClientKind::Tool };
 
@@ -44,44 +124,29 @@ fn ask(socket: &OwnedFd, request: &Request) -> (Response, Vec<OwnedFd>) {
 }
 
 /// A client that has greeted, and what it got.
-fn greeted(host: &Host, hello: &Request) -> (OwnedFd, Vec<OwnedFd>) {
-    let socket = host.raw();
+fn greeted(service: &Service, hello: &Request) -> (OwnedFd, Vec<OwnedFd>) {
+    let socket = service.raw();
     let (_, fds) = ask(&socket, hello);
     (socket, fds)
 }
 
-/// Something that a client does with a descriptor, and what of the client stays.
-type Deed<'a> = &'a dyn Fn(&Host, BorrowedFd<'_>) -> Vec<OwnedFd>;
+/// How a client passes a descriptor, with its socket and what it got when it greeted.
+type Pass<'a> = &'a dyn Fn(&OwnedFd, &[OwnedFd], BorrowedFd<'_>);
 
 #[test]
 fn the_service_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
-    let hello = |request: Request| {
-        move |host: &Host, fd: BorrowedFd<'_>| {
-            let socket = host.raw();
-            send(&socket, &request, &[fd]);
-            vec![socket]
-        }
-    };
-    let deeds: &[(&str, Deed<'_>)] = &[
-        ("a board", &hello(hello_device())),
-        ("with a greeting that has none", &hello(HELLO_TOOL)),
-        ("with a request that has none", &|host, fd| {
-            let (socket, _) = greeted(host, &HELLO_TOOL);
-            send(&socket, &Request::Status, &[fd]);
-            vec![socket]
+    let view = || Request::HoldView { devices: DeviceChoice::default() };
+    let deeds: &[(&str, Option<Request>, Pass<'_>)] = &[
+        ("a board", None, &|socket, _, fd| send(socket, &hello_device(), &[fd])),
+        ("with a greeting that has none", None, &|socket, _, fd| send(socket, &HELLO_TOOL, &[fd])),
+        ("with a request that has none", Some(HELLO_TOOL), &|socket, _, fd| {
+            send(socket, &Request::Status, &[fd]);
         }),
-        ("a namespace", &|host, fd| {
-            let (socket, _) = greeted(host, &HELLO_TOOL);
-            send(&socket, &Request::HoldView { devices: DeviceChoice::default() }, &[fd, fd]);
-            vec![socket]
+        ("a namespace", Some(HELLO_TOOL), &|socket, _, fd| send(socket, &view(), &[fd, fd])),
+        ("a request that takes none", Some(hello_device()), &|socket, _, fd| {
+            send(socket, &Request::OpenChannel, &[fd]);
         }),
-        ("a request that takes none", &|host, fd| {
-            let (socket, fds) = greeted(host, &hello_device());
-            send(&socket, &Request::OpenChannel, &[fd]);
-            fds.into_iter().chain([socket]).collect()
-        }),
-        ("too many in a message", &|host, fd| {
-            let socket = host.raw();
+        ("too many in a message", None, &|socket, _, fd| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             // This one comes last, where there might be no room for it.
@@ -90,48 +155,49 @@ fn the_service_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks
             fds[99] = fd;
             assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
             let bytes = [IoSlice::new(b"x")];
-            rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::empty()).unwrap();
-            vec![socket]
+            rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::empty()).unwrap();
         }),
-        ("on a socket on which only the service speaks", &|host, fd| {
-            let (socket, fds) = greeted(host, &hello_device());
+        ("on a socket on which only the service speaks", Some(hello_device()), &|_, fds, fd| {
             socket::send_bytes(fds[0].as_fd(), b"x", &[fd]).unwrap();
-            vec![socket]
         }),
     ];
-    for (what, deed) in deeds {
-        let host = Host::start();
+    for (what, hello, pass) in deeds {
+        let service = Service::start();
+        let (socket, fds) = match hello {
+            Some(hello) => greeted(&service, hello),
+            None => (service.raw(), Vec::new()),
+        };
         let (fd, peer) = lingering();
-        let client = deed(&host, fd.as_fd());
-        close(fd);
-        // The first of these may be answered before the descriptor is looked at, which another socket brings.
-        for _ in 0..20 {
-            let (bystander, _) = greeted(&host, &HELLO_TOOL);
-            assert!(matches!(ask(&bystander, &Request::Status).0, Response::Status(_)), "{what}");
+        service.is_passed(fd, |fd| pass(&socket, &fds, fd));
+        // This is answered after the message with the descriptor, or the connection is closed.
+        let _ = socket::send(socket.as_fd(), &Request::Status, &[], &mut Vec::new());
+        common::wait_readable(&socket);
+        service.answers(what);
+        drop((socket, fds));
+        let deadline = Instant::now() + 20 * SECOND;
+        while service.answers(what) > 0 {
+            assert!(Instant::now() < deadline, "{what}: the client does not go");
         }
-        drop(client);
-        let (bystander, _) = greeted(&host, &HELLO_TOOL);
-        assert!(matches!(ask(&bystander, &Request::Status).0, Response::Status(_)), "{what}");
+        service.answers(what);
         drop(peer);
     }
 }
 
 #[test]
 fn the_hub_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
-    let host = Host::start();
+    let service = Service::start();
     let session = || {
-        let (client, fds) = greeted(&host, &hello_device());
+        let (client, fds) = greeted(&service, &hello_device());
         let (_, mut hub) = ask(&client, &Request::OpenHub);
         (client, fds, hub.remove(0))
     };
-    let (fd, peer) = lingering();
     let (_passes, _fds, hub) = session();
+    let (_other, _others_fds, others) = session();
+    let (fd, peer) = lingering();
     let open = XrcRequest::OpenDomain { create: true, exclusive: false };
-    send(&hub, &HubRequest::Xrc(open), &[fd.as_fd()]);
-    close(fd);
+    service.is_passed(fd, |fd| send(&hub, &HubRequest::Xrc(open), &[fd]));
     let (reply, _) = receive::<HubReply>(&hub);
     assert!(matches!(reply, Ok(HubResponse::Xrc(XrcReply::Domain(_)))));
-    let (_other, _fds, others) = session();
     send(&others, &HubRequest::Slot, &[]);
     assert!(matches!(receive::<HubReply>(&others).0, Ok(HubResponse::Slot(_))));
     drop(peer);
