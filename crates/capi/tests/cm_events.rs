@@ -97,10 +97,7 @@ fn an_id_stays_until_its_events_are_acknowledged() {
 fn a_descriptor_is_readable_only_for_ids_that_are_there() {
     unsafe {
         let channel = Channel::new();
-        let is_readable = || {
-            let mut poll = libc::pollfd { fd: channel.fd(), events: libc::POLLIN, revents: 0 };
-            libc::poll(&raw mut poll, 1, 0) == 1
-        };
+        let is_readable = || channel.is_readable();
         let [gone, stays] = [channel.id(RDMA_PS_TCP), channel.id(RDMA_PS_TCP)];
         for (id, status) in [(gone, 1), (gone, 2), (stays, 3), (gone, 4)] {
             write(id, status);

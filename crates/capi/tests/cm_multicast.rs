@@ -240,6 +240,31 @@ fn what_cannot_be_sent_has_an_errno_each() {
 }
 
 #[test]
+fn an_id_that_migrates_takes_no_event_of_a_group_that_it_has_left_with_it() {
+    unsafe {
+        let (from, to) = (Channel::new(), Channel::new());
+        let (other, id) = (from.id(RDMA_PS_TCP), bound(&from));
+        // What comes first hides what is behind it.
+        ok(rdma_write_cm_event(other, RDMA_CM_EVENT_USER, 0, 0));
+        ok(add(id, &mreq(group(97))));
+        ok(add(id, &mreq(group(98))));
+        ok(drop_group(id, group(97)));
+        ok(rdma_migrate_id(id, to.0));
+        to.expect(RDMA_CM_EVENT_MULTICAST_JOIN).ack();
+        assert!(!to.is_readable());
+
+        ok(rdma_migrate_id(id, from.0));
+        ok(add(id, &mreq(group(97))));
+        ok(drop_group(id, group(97)));
+        ok(rdma_migrate_id(id, to.0));
+        assert!(!to.is_readable());
+        from.expect(RDMA_CM_EVENT_USER).ack();
+        end(id);
+        ok(rdma_destroy_id(other));
+    }
+}
+
+#[test]
 fn memberships_are_told_apart_by_their_size() {
     unsafe {
         let channel = Channel::new();

@@ -64,6 +64,15 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// Whether a connection has ended, or does not come.
+    pub const fn ends_connection(self) -> bool {
+        use EventKind as E;
+        matches!(
+            self,
+            E::Rejected | E::Disconnected | E::Unreachable | E::ConnectError | E::TimewaitExit
+        )
+    }
+
     /// All kinds, in order of their numbers.
     pub const ALL: [Self; 22] = [
         Self::AddrResolved,

@@ -3,7 +3,9 @@
 mod net;
 
 use net::{CLIENT, Net, SERVER, param};
-use rdmux_cm::{ChannelId, CmError, Config, ConnParam, EventKind, EventParam, IdHandle, IdState};
+use rdmux_cm::{
+    ChannelId, CmError, Command, Config, ConnParam, EventKind, EventParam, IdHandle, IdState,
+};
 use rdmux_transport::attr::{Access, AttrMask, QpState, QpType};
 use rdmux_wire::cm::{CmMad, Message};
 use rdmux_wire::{Mtu, Psn, Qpn, RnrTimer};
@@ -513,12 +515,20 @@ fn a_dead_active_process_takes_its_request_back() {
     net.listener(0, QpType::Rc);
     net.connecting(1, 0, QpType::Rc);
     net.run_until_idle();
-    net.hosts[0].event(EventKind::ConnectRequest);
+    let request = net.hosts[0].event(EventKind::ConnectRequest).id;
     let now = net.now;
     let client = &mut net.hosts[1];
     client.cm.channel_gone(now, CLIENT, &mut client.out);
     net.run_until_idle();
-    assert_eq!(net.hosts[0].kinds(), [(EventKind::Rejected, 4)]);
+    let server = &mut net.hosts[0];
+    assert_eq!(server.kinds(), [], "the request is not answered");
+    let refused = server.cm.accept(now, request, &param(0x22), &mut server.out);
+    assert_eq!(refused.unwrap_err().errno(), 22);
+    // Whose accept nobody waits for hears it then, once.
+    for _ in 0..2 {
+        server.cm.handle_refused(request, Command::Accept, 22, &mut server.out);
+    }
+    assert_eq!(server.kinds(), [(EventKind::Rejected, 4)]);
     net.end();
 }
 

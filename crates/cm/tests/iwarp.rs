@@ -9,8 +9,8 @@ use std::time::Duration;
 use net::{CLIENT, Host, SECOND, SERVER, param};
 use rdmux_cm::iw::{self, StreamId, StreamWish};
 use rdmux_cm::{
-    CmError, Config, ConnParam, EventKind, EventParam, IdHandle, IdOption, LocalAddress, Manager,
-    OnlyDevice, PortSpace, Time,
+    CmError, Command, Config, ConnParam, EventKind, EventParam, IdHandle, IdOption, LocalAddress,
+    Manager, OnlyDevice, PortSpace, Time,
 };
 use rdmux_transport::attr::{QpState, QpType, TransportType};
 use rdmux_transport::iwarp::{Rtr, StreamParams};
@@ -630,6 +630,13 @@ fn a_request_whose_peer_is_gone_cannot_be_answered() {
     host.cm.handle_stream_ended(now, stream, 0, &mut host.out);
     let error = world.accept(id, &param(0x22)).unwrap_err();
     assert_eq!(error.errno(), ECONNRESET);
+    let host = &mut world.hosts[SERVER_HOST];
+    assert_eq!(host.kinds(), [], "the request is not answered");
+    // Whose accept nobody waits for hears it then, once.
+    for _ in 0..2 {
+        host.cm.handle_refused(id, Command::Accept, ECONNRESET, &mut host.out);
+    }
+    assert_eq!(host.kinds(), [(EventKind::ConnectError, -ECONNRESET)]);
     world.end();
 }
 

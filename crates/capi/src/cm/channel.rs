@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rdmux_host::EventChannel;
@@ -24,8 +24,10 @@ pub(super) struct Channel {
     process: &'static Process,
     /// Whether the program destroyed it; for a thread of its that waits all the same.
     destroyed: Arc<AtomicBool>,
-    /// Events of ids or groups that are gone may still be in it.
-    has_lost_ids: AtomicBool,
+    /// How often ids or groups of it have gone: events of them may still be in it.
+    losses: AtomicU64,
+    /// How many of these times it has none of since.
+    cleaned: AtomicU64,
     /// None when it is destroyed.
     source: Mutex<Option<Arc<EventChannel>>>,
 }
@@ -50,7 +52,8 @@ impl Channel {
             public: UnsafeCell::new(public),
             process,
             destroyed,
-            has_lost_ids: AtomicBool::new(false),
+            losses: AtomicU64::new(0),
+            cleaned: AtomicU64::new(0),
             source,
         }))
     }
@@ -109,12 +112,22 @@ impl Channel {
 
     /// Whether it may have events of ids or groups that are gone.
     pub(super) fn has_lost_ids(&self) -> bool {
-        self.has_lost_ids.load(Ordering::Acquire)
+        self.cleaned.load(Ordering::SeqCst) < self.losses.load(Ordering::SeqCst)
     }
 
-    /// Notes that it may have, or has none.
-    pub(super) fn set_lost_ids(&self, may_have: bool) {
-        self.has_lost_ids.store(may_have, Ordering::Release);
+    /// Notes that it may have.
+    pub(super) fn note_loss(&self) {
+        self.losses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often that was noted.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::SeqCst)
+    }
+
+    /// Notes that it was seen without any after so many losses.
+    pub(super) fn note_cleaned(&self, losses: u64) {
+        self.cleaned.fetch_max(losses, Ordering::SeqCst);
     }
 
     /// Whose ids it tells of.

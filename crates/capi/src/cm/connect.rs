@@ -50,7 +50,12 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         if plain && id.goes(Phase::RouteResolved, Phase::Connecting) {
             client.connect_id_soon(id.handle, param)?;
         } else {
-            client.connect_id(id.handle, &param)?;
+            let begins = id.goes(Phase::RouteResolved, Phase::Other);
+            let asked = client.connect_id(id.handle, &param);
+            if begins && asked.is_err() {
+                id.goes(Phase::Other, Phase::RouteResolved);
+            }
+            asked?;
         }
         id.lock().connect_data.clear();
         complete(id)

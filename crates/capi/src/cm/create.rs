@@ -10,7 +10,7 @@ use super::event::set_event;
 use super::id::{Id, New};
 use super::phase::Phase;
 use super::process::Process;
-use super::stale::forget_events;
+use super::stale::{forget_events, note_stale};
 use crate::abi::cma::*;
 use crate::abi::verbs::{IBV_QPT_RC, IBV_QPT_UD, ibv_qp_type};
 use crate::boundary::{Errno, Result, status};
@@ -92,7 +92,8 @@ pub(super) unsafe fn destroy(ptr: *mut rdma_cm_id) -> Result<()> {
     let waits = {
         let state = id.lock();
         let expects_events = state.phase.expects_events() && !state.is_over;
-        state.has_known_port || !state.groups.is_empty() || expects_events
+        let is_at_work = expects_events || state.resolving.under_way;
+        state.has_known_port || !state.groups.is_empty() || is_at_work
     };
     // The id may be gone with its channel, or with the service.
     let _ = match waits {
@@ -146,6 +147,8 @@ pub(super) unsafe fn migrate(id: &Id, channel: *mut rdma_event_channel) -> Resul
         (Channel::get(id.channel())?, to)
     };
     id.process.client()?.migrate_id(id.handle, &*from.source()?, &*to.source()?)?;
+    // Events of groups that are gone may have come with it.
+    note_stale(to);
     let old = id.channel();
     id.lock().synchronous = own.is_some();
     id.set_channel(own.map_or(channel, Channel::into_ptr));

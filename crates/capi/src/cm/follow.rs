@@ -30,10 +30,6 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
     if ended && delivered.id().lock().failed {
         return None;
     }
-    if is_of_request(delivered.id(), event.kind) {
-        delivered.id().is_at(Phase::RequestOver);
-        return None;
-    }
     learn(delivered.id(), &event);
     let mut told = Event::new(delivered, event.kind, event.status);
     match event.kind {
@@ -93,21 +89,6 @@ pub(super) fn follow(process: &'static Process, event: rdmux_cm::Event) -> Optio
     Some(told)
 }
 
-/// Whether an event tells how a request ends that the program has not answered. It hears of that when it answers, as with the reference
-/// implementation.
-fn is_of_request(id: &Id, kind: EventKind) -> bool {
-    ends(kind) && matches!(id.lock().phase, Phase::Requested | Phase::RequestOver)
-}
-
-/// Whether a connection has ended, or does not come.
-fn ends(kind: EventKind) -> bool {
-    use EventKind as E;
-    matches!(
-        kind,
-        E::Rejected | E::Disconnected | E::Unreachable | E::ConnectError | E::TimewaitExit
-    )
-}
-
 /// The queue pair of an iWARP connection has its stream before the program learns of the connection.
 fn take_stream(id: &Id) {
     if let Some(device) = id.device()
@@ -127,7 +108,7 @@ fn learn(id: &Id, event: &rdmux_cm::Event) {
         state.route = Some(**route);
     }
     state.phase = state.phase.after(event.kind);
-    state.is_over |= ends(event.kind);
+    state.is_over |= event.kind.ends_connection();
 }
 
 /// An event that this process could not follow tells of the failure instead.

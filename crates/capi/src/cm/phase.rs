@@ -19,8 +19,6 @@ pub(super) enum Phase {
     Connecting,
     /// A request that came, and was not answered.
     Requested,
-    /// Likewise, and its peer wants nothing any more.
-    RequestOver,
     Accepting,
     /// Connected, or was.
     Connected,

@@ -11,8 +11,15 @@ use super::process::Process;
 pub(super) fn forget_events(id: &Id) {
     // SAFETY: a channel outlives its ids (rdma_destroy_event_channel(3)).
     if let Ok(channel) = unsafe { Channel::get(id.channel()) } {
-        drop_stale(channel);
+        note_stale(channel);
     }
+}
+
+/// A channel may have events of ids or groups that are gone: takes them away.
+pub(super) fn note_stale(channel: &Channel) {
+    // Before it looks: who takes the event that hides them looks then.
+    channel.note_loss();
+    drop_stale(channel);
 }
 
 /// Takes away what the channel has of ids and groups that are gone, as far as nothing else comes first, so that its descriptor is readable
@@ -20,7 +27,7 @@ pub(super) fn forget_events(id: &Id) {
 pub(super) fn drop_stale(channel: &Channel) {
     let Ok(source) = channel.source() else { return };
     let process = channel.process();
-    channel.set_lost_ids(false);
+    let losses = channel.losses();
     let mut is_empty = true;
     let mut take = || {
         source.try_get_event_if(|event| {
@@ -33,9 +40,9 @@ pub(super) fn drop_stale(channel: &Channel) {
             forget(process, event.id);
         }
     }
-    if !is_empty {
-        // There may be more behind it.
-        channel.set_lost_ids(true);
+    // Otherwise there may be more behind it.
+    if is_empty {
+        channel.note_cleaned(losses);
     }
 }
 

@@ -258,6 +258,11 @@ impl Channel {
     pub fn fd(&self) -> c_int {
         unsafe { (*self.0).fd }
     }
+    /// Whether a program that polls its descriptor is told of an event.
+    pub fn is_readable(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
+        (unsafe { libc::poll(&raw mut poll, 1, 0) }) == 1
+    }
     pub fn id(&self, space: rdma_port_space) -> *mut rdma_cm_id {
         let mut id = null_mut();
         ok(unsafe { rdma_create_id(self.0, &raw mut id, 0x77 as *mut c_void, space) });

@@ -194,12 +194,27 @@ impl Manager {
     }
 
     /// Accepts a request (rdma_accept(3)): sends REP, or a SIDR_REP with the queue pair. The
-    /// process must have its queue pair in RTS (or RTR) before. ESTABLISHED follows, but not for UD.
+    /// process must have its queue pair in RTS (or RTR) before. ESTABLISHED follows, but not for UD. How a request ends before
+    /// it is accepted, no event tells.
     ///
     /// # Errors
     /// When there is no request to accept any more, the private data are too long, or a depth is
     /// too large.
     pub fn accept(
+        &mut self,
+        now: Time,
+        id: IdHandle,
+        param: &ConnParam,
+        sink: &mut impl Sink,
+    ) -> Result<(), CmError> {
+        let accepted = self.accept_request(now, id, param, sink);
+        if accepted.is_ok() {
+            self.get_mut(id, Command::Accept)?.is_unanswered = false;
+        }
+        accepted
+    }
+
+    fn accept_request(
         &mut self,
         now: Time,
         id: IdHandle,

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -10,6 +11,7 @@ use rdmux_wire::sa::McMemberRecord;
 use rdmux_wire::{Psn, Qkey, Qpn};
 
 use crate::address::Addr;
+use crate::event::Event;
 use crate::fields::{Courtesy, Failover, Fields};
 use crate::group::{GroupAddr, GroupWish};
 use crate::ib::sidr::SidrKey;
@@ -17,7 +19,7 @@ use crate::iw::StreamId;
 use crate::params::{Negotiated, Route};
 use crate::path::{MadPath, Path};
 use crate::ports::PortSpace;
-use crate::sink::{ChannelId, IdHandle, LocalAddress, OnlyDevice};
+use crate::sink::{ChannelId, IdHandle, LocalAddress, OnlyDevice, Sink};
 use crate::timers::Deadline;
 
 /// The states of an id (those of Linux's `rdma_cm`; rdma_cm(7)).
@@ -211,6 +213,10 @@ pub(super) struct Id {
     pub(super) link: Link,
     /// Of a request that was not taken yet: its listener.
     pub(super) listener: Option<IdHandle>,
+    /// Of a request: its program has not accepted it.
+    pub(super) is_unanswered: bool,
+    /// How it ended before that: the event, which is told if the program accepts it all the same.
+    pub(super) end: Option<Box<Event>>,
     /// Of a listener: the requests that were not taken yet.
     pub(super) requests: BTreeSet<IdHandle>,
     pub(super) backlog: u32,
@@ -261,6 +267,8 @@ impl Id {
             psn,
             link: Link::None,
             listener: None,
+            is_unanswered: false,
+            end: None,
             requests: BTreeSet::new(),
             backlog: 0,
             events: 0,
@@ -276,11 +284,18 @@ impl Id {
     pub(super) fn requested(mut self, listener: IdHandle) -> Self {
         self.state = IdState::Connect;
         self.listener = Some(listener);
+        self.is_unanswered = true;
         self
     }
 
     pub(super) fn state(&self) -> IdState {
         self.state
+    }
+
+    /// Puts an event into its channel.
+    pub(super) fn tell(&mut self, event: Event, sink: &mut impl Sink) {
+        self.events = self.events.saturating_add(1);
+        sink.event(self.channel, event);
     }
 
     /// The private data of a message, which the program has given before.

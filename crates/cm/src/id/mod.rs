@@ -287,7 +287,6 @@ impl Manager {
     /// Gives an event to the id's channel and counts it.
     fn emit(&mut self, id: IdHandle, body: EventBody, sink: &mut impl Sink) {
         let Some(i) = self.ids.get_mut(&id) else { return };
-        i.events = i.events.saturating_add(1);
         let event = Event {
             id: body.child.unwrap_or(id),
             context: body.context.unwrap_or(i.context),
@@ -299,7 +298,11 @@ impl Manager {
             negotiated: body.negotiated.map(Box::new),
             mad: if i.options.fields.messages { self.arrived.bytes() } else { None },
         };
-        sink.event(i.channel, event);
+        if i.is_unanswered && event.kind.ends_connection() {
+            i.end.get_or_insert(Box::new(event));
+            return;
+        }
+        i.tell(event, sink);
     }
 }
 

@@ -63,7 +63,8 @@ impl Manager {
     }
 
     /// A command failed whose caller did not wait for the answer: the event tells that its success would have told.
-    /// A command that failed because the connection is over, or the device gone, needs none: that was told.
+    /// A command that failed because the connection is over, or the device gone, needs none: that was told. Of a request that was
+    /// over before it was accepted that is told now.
     pub fn handle_refused(
         &mut self,
         id: IdHandle,
@@ -71,12 +72,20 @@ impl Manager {
         errno: i32,
         sink: &mut impl Sink,
     ) {
-        let Some(state) = self.ids.get(&id).map(|i| i.state()) else { return };
-        let kind = match (command, state) {
+        let Some(found) = self.ids.get_mut(&id) else { return };
+        let is_unanswered = command == Command::Accept && found.is_unanswered;
+        if is_unanswered {
+            found.is_unanswered = false;
+            if let Some(end) = found.end.take() {
+                return found.tell(*end, sink);
+            }
+        }
+        let kind = match (command, found.state()) {
             (Command::ResolveAddr, IdState::Idle | IdState::AddrBound) => EventKind::AddrError,
             (Command::ResolveRoute, IdState::AddrResolved) => EventKind::RouteError,
             (Command::ResolveAlong, IdState::Idle | IdState::AddrBound) => EventKind::RouteError,
             (Command::Connect, IdState::RouteResolved) => EventKind::ConnectError,
+            (Command::Accept, IdState::Connect) if is_unanswered => EventKind::ConnectError,
             _ => return,
         };
         self.emit(id, EventBody::failed(kind, -errno), sink);

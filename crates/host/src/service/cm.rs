@@ -516,6 +516,7 @@ fn about(request: &CmRequest) -> Option<(IdHandle, Command)> {
         CmRequest::ResolveRoute { id, .. } => Some((id, Command::ResolveRoute)),
         CmRequest::ResolveAlong { id, .. } => Some((id, Command::ResolveAlong)),
         CmRequest::Connect { id, .. } => Some((id, Command::Connect)),
+        CmRequest::Accept { id, .. } => Some((id, Command::Accept)),
         _ => None,
     }
 }
