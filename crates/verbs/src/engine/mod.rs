@@ -494,7 +494,9 @@ impl Engine {
             return Some(Duration::ZERO);
         }
         // What is left may have found no room, with a peer that was stopped for example.
-        let waits = !self.pending.lock().is_empty() || !self.owed.lock().is_empty();
+        let waits = !self.pending.lock().is_empty()
+            || !self.owed.lock().is_empty()
+            || !device.has_failed() && device.xrc().is_waiting();
         let retry = waits.then_some(background::RETRY);
         let timer = self.timers.earliest().map(|at| at.since(device.now()));
         retry.into_iter().chain(timer).min()

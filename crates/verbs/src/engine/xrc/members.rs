@@ -8,6 +8,7 @@ use rdmux_transport::env::AccessFault;
 use rdmux_wire::Psn;
 
 use super::member::Member;
+use super::side::Outbox;
 use crate::engine::device::{Device, QpTable};
 use crate::engine::drive::Bound;
 use crate::engine::qp::{Ends, QpCore};
@@ -61,6 +62,12 @@ impl Members {
             }
             _ => false,
         }
+    }
+
+    /// Whether anything waits for room.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let members = self.0.read();
+        members.values().any(|member| member.outbox().is_some_and(Outbox::is_waiting))
     }
 
     /// Sends what waits for room.

@@ -77,6 +77,8 @@ impl Outbox {
                 if backlog.len() < MAX_BACKLOG {
                     backlog.push_back((kind, meta, parts.concat()));
                     self.waiting.store(true, Ordering::Release);
+                    // It is not to rely on the ring's bell: another user of the ring may take back that it was asked for.
+                    device.engine().wake_sleeper();
                 }
                 0
             }
@@ -262,6 +264,12 @@ impl Side {
         }
     }
 
+    /// Whether anything waits for room.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.hub.get().is_some_and(|(_, outbox)| outbox.is_waiting())
+            || self.members.get().is_some_and(Members::is_waiting)
+    }
+
     /// Takes a record of the process whose slot is `from`. Whether it was one that may come from there.
     pub(crate) fn take(
         &self,
@@ -373,9 +381,11 @@ mod tests {
     use rdmux_link::Board;
     use rdmux_transport::attr::QpType;
     use rdmux_transport::wr::{Sge, WcOpcode, WcStatus};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
+    use crate::engine::background::RETRY;
     use crate::engine::xrc::member::{Identity, Member, MemberId};
     use crate::handles::pd::Pd;
     use crate::lab::{Lab, Node, child_with_memory};
@@ -392,6 +402,76 @@ mod tests {
             invalidated: rkey,
             ..Completion::EMPTY
         }
+    }
+
+    /// A process and a hub that nobody drives, so that the ring between them stays full. Returns as well the way to the hub.
+    fn with_full_ring<'a>(
+        (device, hub): (&'a Arc<Device>, &Arc<Device>),
+        way: impl FnOnce(Outbox) -> &'a Outbox,
+    ) -> &'a Outbox {
+        let slot = hub.control().info().slot.slot;
+        let outbox =
+            way(Outbox::new(device.engine().neighbours().to(device, slot).unwrap().unwrap()));
+        assert_ne!(device.drive(), Some(RETRY));
+        while !outbox.is_waiting() {
+            assert!(!is_woken(device), "it was asleep until a record had to wait");
+            outbox.send(device, kind::PLACE, Meta::default(), &[&[0; 4096]]);
+        }
+        outbox
+    }
+
+    fn is_woken(device: &Device) -> bool {
+        let fds = &mut [PollFd::from_borrowed_fd(device.drive_fd(), PollFlags::IN)];
+        poll(fds, Some(&Timespec::default())).unwrap() != 0
+    }
+
+    /// The ring's bell need not tell: another user of the ring may have found room since.
+    #[test]
+    fn a_record_that_waits_for_room_wakes_the_sleeper_and_is_tried_again_until_the_hub_is_gone() {
+        let lab = Lab::new(true);
+        let (device, control) = lab.driven_process("127.77.208.3");
+        let (hub, _control) = lab.driven_process("127.77.208.3");
+        let slot = hub.control().info().slot.slot;
+        let way = |outbox| &device.xrc().hub.get_or_init(|| (slot, outbox)).1;
+        let outbox = with_full_ring((&device, &hub), way);
+        assert!(is_woken(&device));
+        assert_eq!(device.drive(), Some(RETRY));
+        assert!(outbox.is_waiting());
+
+        hub.drive();
+        device.drive();
+        assert!(!outbox.is_waiting());
+        assert_eq!(device.drive(), None);
+
+        while !outbox.is_waiting() {
+            outbox.send(&device, kind::PLACE, Meta::default(), &[&[0; 4096]]);
+        }
+        control.die();
+        device.drive();
+        assert!(outbox.is_waiting() && device.has_failed());
+        assert_eq!(device.drive(), None, "nobody will ever make room");
+    }
+
+    #[test]
+    fn a_record_of_the_hub_that_waits_for_room_is_tried_again_until_the_process_is_gone() {
+        let lab = Lab::new(true);
+        let (hub, _control) = lab.driven_process("127.77.208.4");
+        let (device, _control) = lab.driven_process("127.77.208.4");
+        let (pid, slot) = (std::process::id().cast_signed(), device.control().info().slot.slot);
+        let who = Identity { pid, comm: String::new(), slot, pidfd: None };
+        let member = Arc::new(Member::new(MemberId(1), who));
+        hub.xrc().host_members().add(&member);
+        let way = |outbox| {
+            member.reach_by(outbox);
+            member.outbox().unwrap()
+        };
+        let outbox = with_full_ring((&hub, &device), way);
+        assert!(is_woken(&hub));
+        assert_eq!(hub.drive(), Some(RETRY));
+        assert!(outbox.is_waiting());
+
+        hub.xrc().host_members().remove(&hub, &member);
+        assert_eq!(hub.drive(), None);
     }
 
     /// A key was registered anew while the message was on its way from the hub, which took the earlier registration away.
