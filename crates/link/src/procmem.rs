@@ -52,6 +52,9 @@ pub enum ProcMemError {
         /// This process.
         pid: i32,
     },
+    /// `/proc` is of another PID namespace than this process, so that it tells numbers which are others here.
+    #[error("/proc is of another PID namespace, and does not tell the number of a process here")]
+    ForeignProc,
     /// Anything else.
     #[error("cannot reach the memory of process {pid}: {source}")]
     Io {
@@ -138,11 +141,16 @@ impl ProcessMemory {
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new); [`Io`](ProcMemError::Io) for what is no pidfd.
+    /// As [`new`](Self::new); [`ForeignProc`](ProcMemError::ForeignProc); [`Io`](ProcMemError::Io) for what is no pidfd,
+    /// or without `/proc`.
     pub fn of_pidfd(pidfd: OwnedFd) -> Result<Self, ProcMemError> {
+        let io = |source| ProcMemError::Io { pid: 0, source };
+        let own = std::fs::read_link("/proc/self").map_err(io)?;
+        if own.as_os_str() != std::process::id().to_string().as_str() {
+            return Err(ProcMemError::ForeignProc);
+        }
         let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
-        let info =
-            std::fs::read_to_string(path).map_err(|source| ProcMemError::Io { pid: 0, source })?;
+        let info = std::fs::read_to_string(path).map_err(io)?;
         let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
         Self::new(pid.unwrap_or(0), Some(pidfd))
     }

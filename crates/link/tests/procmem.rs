@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use rdmux_link::{Piece, ProcMemError, ProcessMemory};
 
 const ROLE: &str = "RDMUX_TEST_PROCMEM_TARGET";
+const NAMESPACE_ROLE: &str = "RDMUX_TEST_PROCMEM_NAMESPACE";
 
 /// The target: says where its buffer lies, waits for a line, says what the buffer holds.
 #[test]
@@ -165,5 +166,50 @@ fn pieces_of_any_length_arrive_whole() {
         memory.read(addr, &mut there).unwrap();
         assert_eq!(there[..first + second], bytes[..first + second]);
         assert!(there[first + second..].iter().all(|b| *b == 0), "{first} and {second}");
+    }
+}
+
+/// Not a test, but what a process says of another one that a pidfd stands for.
+#[test]
+fn role_of_another_namespace() {
+    if std::env::var_os(NAMESPACE_ROLE).is_none() {
+        return;
+    }
+    let (target, addr) = Target::spawn();
+    let memory = ProcessMemory::of_pidfd(pidfd(target.pid()));
+    if let Ok(memory) = &memory {
+        assert_eq!(memory.pid(), target.pid());
+        match memory.read(addr + 1, &mut [0]) {
+            Ok(()) | Err(ProcMemError::Refused { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    println!("\nSAYS {:?}", memory.map(drop));
+}
+
+/// What the kernel tells of a pidfd in /proc is then another number than the one that a copy takes.
+#[test]
+fn a_pidfd_names_no_memory_where_proc_is_of_another_pid_namespace() {
+    let unshare = |more: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+        command.args(more).arg("--");
+        command
+    };
+    let says = |mut command: Command| {
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "role_of_another_namespace", "--nocapture"]);
+        let out = command.env(NAMESPACE_ROLE, "1").output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let said = says(Command::new("env"));
+    assert!(said.contains("SAYS Ok"), "{said}");
+    for (more, what) in [(&[][..], "SAYS Err(ForeignProc)"), (&["--mount-proc"], "SAYS Ok")] {
+        if !unshare(more).arg("true").output().is_ok_and(|out| out.status.success()) {
+            println!("SKIPPED: no PID namespace {more:?}");
+            continue;
+        }
+        let said = says(unshare(more));
+        assert!(said.contains(what), "{more:?}: {said}");
     }
 }
