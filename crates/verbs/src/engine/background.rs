@@ -287,6 +287,29 @@ mod tests {
         assert!(!at(26, 400, used(5, 2)), "and computes");
     }
 
+    /// The program may poll no more that has taken the message from the ring.
+    #[test]
+    fn acknowledgement_that_is_owed_to_a_ring_lets_the_thread_not_sleep() {
+        let lab = Lab::new(true);
+        let node = |(device, control): (Arc<Device>, _)| {
+            Node::on(device.clone(), control, Pd::new(&device), QpType::Rc, 64, None)
+        };
+        let from = node(lab.process("127.77.208.5"));
+        // Nothing takes the message from the ring but what this test does.
+        let to = node(lab.driven_process("127.77.208.5"));
+        from.connect(&to);
+        to.connect(&from);
+        let engine = to.device.engine();
+        assert_eq!(engine.drive(&to.device), None);
+        to.recv(1, 0, 8);
+        from.send(2, SendOp::Send, 0, 8);
+        assert_eq!(engine.round(&to.device), 1);
+        assert_eq!(engine.prepare_sleep(&to.device), Some(RETRY));
+        engine.drain(&to.device);
+        assert_eq!(engine.prepare_sleep(&to.device), None);
+        assert_eq!(from.wait().status, WcStatus::Success);
+    }
+
     #[test]
     fn the_system_tells_what_was_used() {
         let before = Usage::now();

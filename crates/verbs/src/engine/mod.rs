@@ -651,10 +651,12 @@ fn flush_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) 
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::background::RETRY;
     use super::drive::Bound;
     use crate::Cq;
-    use crate::lab::{Lab, pair};
+    use crate::lab::{Lab, PLAIN, pair, stream_pair};
     use rdmux_transport::attr::QpType;
     use rdmux_transport::wr::{Completion, RecvWr};
 
@@ -699,6 +701,23 @@ mod tests {
             assert_eq!(engine.deadline(&node.device), Some(RETRY));
             drop(round);
             while !engine.owed.lock().is_empty() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// A program's thread has ended it, which may not poll any more.
+    #[test]
+    fn stream_that_has_ended_lets_the_thread_not_sleep_and_wakes_it() {
+        for _ in 0..10 {
+            let (node, _peer) = stream_pair(&PLAIN, 8);
+            let engine = node.device.engine();
+            // Nobody else closes it meanwhile.
+            let round = engine.round.lock();
+            Bound::lock(&node.device, &node.qp.core).forget_stream();
+            assert_eq!(engine.deadline(&node.device), Some(Duration::ZERO));
+            drop(round);
+            while node.control.ended() != [node.qp.qpn()] {
                 std::thread::yield_now();
             }
         }
