@@ -174,13 +174,13 @@ impl Engine {
         let heard = self.hear(true);
         self.waiter().prepare(false);
         // A process that put something into a ring before it was marked as asleep does not ring the bell. Nor does a thread that
-        // polled and took it from there say that the queue pair owes an ACK.
+        // polled and took it from there say that the queue pair owes an ACK, nor one that found no room for it: it may be in
+        // either list, and no round moves it while both are looked at.
         let round = self.round.lock();
         if !round.inbound.sleep() {
             return Some(Duration::ZERO);
         }
         let owed = (!round.owed.is_empty()).then_some(RETRY);
-        drop(round);
         let unheard = (!heard).then_some(TICK);
         self.deadline(device).into_iter().chain(owed).chain(unheard).min()
     }
@@ -206,6 +206,7 @@ impl Engine {
 mod tests {
     use rdmux_transport::attr::QpType;
     use rdmux_transport::wr::{Completion, SendOp, WcStatus};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
     use crate::handles::pd::Pd;
@@ -308,6 +309,44 @@ mod tests {
         engine.drain(&to.device);
         assert_eq!(engine.prepare_sleep(&to.device), None);
         assert_eq!(from.wait().status, WcStatus::Success);
+    }
+
+    /// It tries again after [`RETRY`] in any case.
+    #[test]
+    fn acknowledgement_for_which_a_poll_finds_no_room_wakes_nobody_and_is_sent_when_there_is() {
+        let lab = Lab::new(true);
+        let [from, to] = ["127.77.208.6"; 2].map(|ip| {
+            let (device, control) = lab.driven_process(ip);
+            Node::on(device.clone(), control, Pd::new(&device), QpType::Rc, 64, None)
+        });
+        from.connect(&to);
+        to.connect(&from);
+        let engine = to.device.engine();
+        let slot = from.device.control().info().slot.slot;
+        let ring = engine.neighbours().find(slot).unwrap();
+        // Records that the peer counts and drops.
+        while ring.put(&to.device, u8::MAX, [0; 16], &[]).is_ok() {}
+        to.recv(1, 0, 8);
+        from.send(2, SendOp::Send, 0, 8);
+        assert_eq!(engine.round(&to.device), 1);
+        assert_eq!(engine.drive(&to.device), Some(RETRY));
+
+        let fds = &mut [PollFd::from_borrowed_fd(to.device.drive_fd(), PollFlags::IN)];
+        for _ in 0..10 {
+            // As a poll does.
+            assert_eq!(engine.round(&to.device), 0);
+            assert_eq!(poll(fds, Some(&Timespec::default())).unwrap(), 0, "it was woken");
+            assert_eq!(engine.prepare_sleep(&to.device), Some(RETRY));
+        }
+
+        from.device.drive();
+        engine.round(&to.device);
+        assert_eq!(engine.prepare_sleep(&to.device), None);
+        let sent = &mut [Completion::EMPTY];
+        while from.cq.poll(sent) == 0 {
+            from.device.drive();
+        }
+        assert_eq!(sent[0].status, WcStatus::Success);
     }
 
     #[test]

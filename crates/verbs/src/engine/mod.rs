@@ -38,8 +38,8 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rdmux_link::guarded;
 use rdmux_link::spin_wait::yield_or_sleep;
 use rdmux_link::wire::{Arrival, Trailer};
-use rdmux_transport::Time;
 use rdmux_transport::attr::{AttrMask, QpAttr, QpState};
+use rdmux_transport::{Time, TxState};
 use rdmux_wire::Qpn;
 
 use self::capture::Capture;
@@ -634,16 +634,20 @@ fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut 
 }
 
 /// Sends the ACKs of the first queue pairs that owe one, if they are still owed: most have been piggybacked on an answer.
+/// Those for which there is no room stay on the list.
 fn flush_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) {
     let Round { inbound, owed, .. } = round;
-    for qpn in &owed[..count] {
-        if let Some((core, _)) = inbound.recent().get(device, *qpn)
+    for at in 0..count {
+        let qpn = owed[at];
+        if let Some((core, _)) = inbound.recent().get(device, qpn)
             && core.owed.is_still()
         {
             let mut bound = Bound::lock(device, core);
             core.owed.note(false);
             bound.run(|machine, env| machine.flush_ack(now, env));
-            bound.schedule();
+            if bound.schedule_round(TxState::Idle) && core.owed.list() {
+                owed.push(qpn);
+            }
         }
     }
     owed.drain(..count);
