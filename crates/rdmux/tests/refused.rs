@@ -10,6 +10,7 @@ use processes::{
     in_a_process_of,
 };
 use rdmux::{Mr, RemoteMr, SendWr, WcStatus};
+use rdmux_testing::in_pid_namespace;
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
@@ -30,6 +31,7 @@ fn role() {
         Ok("strangers") => strangers(ELSE),
         Ok("nobodies") => strangers(NOBODY),
         Ok("friends") => friends(),
+        Ok("foreign_proc") => foreign_proc(),
         Err(_) => return,
         Ok(other) => panic!("{other}"),
     }
@@ -123,6 +125,22 @@ fn strangers(user: u32) {
     }
 }
 
+/// The peer is given what it takes to reach us, and cannot use it; so we may not reach it either.
+fn foreign_proc() {
+    if let Some(mut command) = in_pid_namespace() {
+        let end = End::open();
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "role", "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, "peer").env(SWITCH, "on");
+        let mut peer = Peer::start_by(&mut command, &end, ALL);
+        both_ways(&end, &mut peer);
+        assert_eq!((boards(), peer.ask("boards")), ("2 1".into(), "1 0".into()));
+        for name in ["direct_writes", "direct_reads", "direct_fetches", "direct_refused"] {
+            assert_eq!(counter(name), 0, "{name}");
+        }
+    }
+}
+
 /// And so it would show if they did.
 fn friends() {
     let end = End::open();
@@ -159,6 +177,11 @@ fn a_sandbox_there_hinders_but_what_is_copied_from_there() {
 #[test]
 fn processes_of_one_user_have_each_others_boards() {
     in_a_process("friends");
+}
+
+#[test]
+fn a_process_to_which_proc_shows_another_pid_namespace_is_reached_by_the_ring() {
+    in_a_process("foreign_proc");
 }
 
 #[test]
