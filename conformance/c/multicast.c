@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
 #include <rdmux/multicast.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,26 +244,33 @@ static struct sockaddr_in v4(const char *ip)
 	return a;
 }
 
-/* A datagram id on the host's IPv4 address, with a queue pair. */
-static struct rdma_cm_id *bound(enum rdma_port_space space)
+/* A datagram id on an address, with a queue pair. */
+static struct rdma_cm_id *bound_to(enum rdma_port_space space, void *local)
 {
 	struct ibv_qp_init_attr attr = {
 		.qp_type = IBV_QPT_UD,
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64 },
 	};
-	const char *own = getenv("RDMUX_ADDRESS");
-	struct sockaddr_in local;
 	struct rdma_cm_id *id;
 
-	if (!own)
-		FAIL("no address of this host in $RDMUX_ADDRESS");
-	local = v4(own);
 	EQUAL(rdma_create_id(channel, &id, NULL, space), 0);
-	EQUAL(rdma_bind_addr(id, (struct sockaddr *)&local), 0);
+	EQUAL(rdma_bind_addr(id, local), 0);
 	CHECK(id->verbs != NULL);
 	EQUAL(rdma_create_qp(id, NULL, &attr), 0);
 	EQUAL(id->qp->state, IBV_QPS_RTS);
 	return id;
+}
+
+/* The same on the host's IPv4 address. */
+static struct rdma_cm_id *bound(enum rdma_port_space space)
+{
+	const char *own = getenv("RDMUX_ADDRESS");
+	struct sockaddr_in local;
+
+	if (!own)
+		FAIL("no address of this host in $RDMUX_ADDRESS");
+	local = v4(own);
+	return bound_to(space, &local);
 }
 
 static void end(struct rdma_cm_id *id)
@@ -691,6 +699,38 @@ static void gids_are_assigned(void)
 	end(id);
 }
 
+static struct ibv_wc completion(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	int n;
+
+	while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
+		;
+	EQUAL(n, 1);
+	EQUAL(wc.status, IBV_WC_SUCCESS);
+	return wc;
+}
+
+/* A datagram to a group's address reaches its members, of which the sender is the only one, by the group's GID. */
+static void reaches_members(struct rdma_cm_id *id, struct sockaddr *group, const uint8_t mgid[16])
+{
+	static uint8_t buffer[64];
+	const struct ibv_grh *grh = (const struct ibv_grh *)buffer;
+	struct ibv_mr *mr = rdma_reg_msgs(id, buffer, sizeof(buffer));
+	struct ibv_send_wr wr;
+
+	CHECK(mr != NULL);
+	EQUAL(rdma_post_recv(id, NULL, buffer, sizeof(buffer), mr), 0);
+	EQUAL(send_to(id, &wr, group), 0);
+	EQUAL(wr.wr.ud.remote_qpn, 0xffffff);
+	EQUAL(wr.wr.ud.remote_qkey, RDMA_UDP_QKEY);
+	CHECK(wr.wr.ud.ah != NULL);
+	completion(id->send_cq);
+	EQUAL(completion(id->recv_cq).byte_len, 40 + 16);
+	EQUAL(memcmp(grh->dgid.raw, mgid, 16), 0);
+	EQUAL(rdma_dereg_mr(mr), 0);
+}
+
 static void ids_that_are_bound_by_gid_join_groups_of_every_kind(void)
 {
 	struct rdma_cm_id *id;
@@ -698,6 +738,7 @@ static void ids_that_are_bound_by_gid_join_groups_of_every_kind(void)
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
 	struct sockaddr_ib by = { .sib_family = AF_IB };
 	struct ipv6_mreq mreq = {};
+	struct ibv_send_wr wr;
 	union ibv_gid own;
 	uint8_t mgid[16];
 
@@ -707,8 +748,7 @@ static void ids_that_are_bound_by_gid_join_groups_of_every_kind(void)
 	SETS(rdma_set_option(id, RDMA_PROTO_IP, IP_ADD_MEMBERSHIP, &mreq, sizeof(mreq)), EINVAL);
 	end(id);
 	memcpy(&at.sib_addr, own.raw, 16);
-	EQUAL(rdma_create_id(channel, &id, NULL, RDMA_PS_UDP), 0);
-	EQUAL(rdma_bind_addr(id, (struct sockaddr *)&at), 0);
+	id = bound_to(RDMA_PS_UDP, &at);
 	/* IPv4, IPv6, a GID, and in the signature of both families. */
 	EQUAL(add(id, "239.7.7.7"), 0);
 	EQUAL(outcome(id), 0);
@@ -717,16 +757,18 @@ static void ids_that_are_bound_by_gid_join_groups_of_every_kind(void)
 	EQUAL(outcome(id), 0);
 	mgid_of("ff12:6001:ffff::1:2", mgid);
 	EQUAL(memcmp(question(1).record, mgid, 16), 0);
+	v6.sin6_addr = mreq.ipv6mr_multiaddr;
+	reaches_members(id, (struct sockaddr *)&v6, mgid);
 	mgid_of("ff15:77::1", (uint8_t *)&by.sib_addr);
 	EQUAL(rdma_join_multicast(id, (struct sockaddr *)&by, NULL), 0);
 	EQUAL(outcome(id), 0);
 	EQUAL(memcmp(question(2).record, &by.sib_addr, 16), 0);
 	by.sib_pkey = htons(0x8123);
 	SETS(rdma_join_multicast(id, (struct sockaddr *)&by, NULL), EINVAL);
-	v6.sin6_addr = mreq.ipv6mr_multiaddr;
 	EQUAL(rdma_leave_multicast(id, (struct sockaddr *)&v6), 0);
+	SETS(send_to(id, &wr, &v6), EADDRNOTAVAIL);
 	EQUAL(rdma_leave_multicast(id, (struct sockaddr *)&by), 0);
-	EQUAL(rdma_destroy_id(id), 0);
+	end(id);
 }
 
 static const struct test tests[] = {

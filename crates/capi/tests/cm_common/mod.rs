@@ -15,12 +15,12 @@ pub mod cma;
 pub mod verbs;
 
 use std::ffi::{c_char, c_int, c_void};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::{null, null_mut};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
-use libc::{sockaddr, sockaddr_in, sockaddr_storage};
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use rdmux_capi as _;
 use rdmux_host::names::{HostName, RuntimeDir};
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
@@ -170,6 +170,9 @@ extern "C" fn remove_folder() {
     let _ = std::fs::remove_dir_all(HOST.folder.path());
 }
 
+/// A further address of the test's host, if a test sets it before all else.
+pub static FURTHER: OnceLock<IpAddr> = OnceLock::new();
+
 static HOST: LazyLock<Host> = LazyLock::new(|| {
     let folder = temp_dir();
     let runtime = RuntimeDir::at(folder.path()).unwrap();
@@ -180,7 +183,7 @@ static HOST: LazyLock<Host> = LazyLock::new(|| {
         spread = spread.wrapping_mul(0x9e37_79b1).wrapping_add(1);
         let [a, b, ..] = spread.to_be_bytes();
         let ip = Ipv4Addr::new(127, 79, a, b.clamp(1, 254));
-        options.addresses = Some(vec![IpAddr::V4(ip)]);
+        options.addresses = Some([IpAddr::V4(ip)].iter().chain(FURTHER.get()).copied().collect());
         if let Ok(service) = Service::spawn(options.clone()) {
             break (ip, service);
         }
@@ -210,6 +213,15 @@ impl Addr {
             (*v4).sin_family = libc::AF_INET.try_into().unwrap();
             (*v4).sin_port = port.to_be();
             (*v4).sin_addr.s_addr = u32::from(ip).to_be();
+            Self(storage)
+        }
+    }
+    pub fn ip6(ip: Ipv6Addr) -> Self {
+        unsafe {
+            let mut storage: sockaddr_storage = std::mem::zeroed();
+            let v6 = (&raw mut storage).cast::<sockaddr_in6>();
+            (*v6).sin6_family = libc::AF_INET6.try_into().unwrap();
+            (*v6).sin6_addr.s6_addr = ip.octets();
             Self(storage)
         }
     }
