@@ -16,14 +16,20 @@ struct ibv_context *open_device(void)
 	return device;
 }
 
-/* The port's first RoCE v2 address that is an IPv4 address (as ::ffff:a.b.c.d). */
-static void choose_gid(struct fixture *f)
+/* The port's first RoCE v2 address that is an IPv4 address (as ::ffff:a.b.c.d), or of a port of InfiniBand its LID and first GID. */
+static void choose_address(struct fixture *f)
 {
 	static const uint8_t mapped[12] = { [10] = 0xff, 0xff };
 	struct ibv_port_attr port;
 	struct ibv_gid_entry entry;
 
 	EQUAL(ibv_query_port(f->device, PORT, &port), 0);
+	f->lid = port.lid;
+	if (port.link_layer == IBV_LINK_LAYER_INFINIBAND) {
+		f->gid_index = 0;
+		EQUAL(ibv_query_gid(f->device, PORT, 0, &f->gid), 0);
+		return;
+	}
 	for (int i = 0; i < port.gid_tbl_len; i++) {
 		if (ibv_query_gid_ex(f->device, PORT, i, &entry, 0) == 0 &&
 		    entry.gid_type == IBV_GID_TYPE_ROCE_V2 &&
@@ -39,7 +45,7 @@ static void choose_gid(struct fixture *f)
 void open_fixture(struct fixture *f)
 {
 	f->device = open_device();
-	choose_gid(f);
+	choose_address(f);
 	CHECK((f->channel = ibv_create_comp_channel(f->device)) != NULL);
 	CHECK((f->pd = ibv_alloc_pd(f->device)) != NULL);
 	CHECK((f->cq = ibv_create_cq(f->device, 64, f, f->channel, 0)) != NULL);
@@ -111,6 +117,7 @@ void to_rts(struct fixture *f, struct ibv_qp *qp, uint32_t peer)
 		.min_rnr_timer = 12,
 		.ah_attr = {
 			.is_global = 1,
+			.dlid = f->lid,
 			.port_num = PORT,
 			.grh = { .dgid = f->gid, .sgid_index = f->gid_index, .hop_limit = 1 },
 		},

@@ -22,7 +22,8 @@ struct fixture {
 	struct ibv_mr *mr; /* of `memory`, with all rights */
 	uint8_t *memory;
 	int gid_index;
-	union ibv_gid gid; /* an IPv4 address, in the last four bytes */
+	union ibv_gid gid; /* not of InfiniBand: an IPv4 address, in the last four bytes */
+	uint16_t lid;	   /* of InfiniBand */
 };
 
 struct ibv_context *open_device(void);

@@ -93,6 +93,7 @@ struct ibv_qp_attr target_attr(const struct fixture *f, uint32_t sender)
 		.port_num = PORT,
 		.ah_attr = {
 			.is_global = 1,
+			.dlid = f->lid,
 			.port_num = PORT,
 			.grh = { .dgid = f->gid, .sgid_index = f->gid_index, .hop_limit = 1 },
 		},

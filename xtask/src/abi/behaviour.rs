@@ -48,7 +48,7 @@ const PROGRAMS: &[&str] = &[
 const DOCUMENTED: &str = "documented";
 
 /// Those that run a second time, on a subnet that the fabric's manager manages. In the others that are on a fabric the test is the manager.
-const MANAGED_TOO: &[&str] = &["umad_agents", "umad_transfers"];
+const MANAGED_TOO: &[&str] = &["xrc_number", "umad_agents", "umad_transfers"];
 
 /// The one that runs on a host with two ports only.
 const TWO_PORTS: &str = "infiniband";
@@ -273,7 +273,8 @@ impl Host {
         let mut list = sh::command(&program);
         rows.expect(&sh::output(list.arg("--list").env("LD_LIBRARY_PATH", &library))?);
         let source = fs::read_to_string(sources().join(format!("{name}.c")))?;
-        let on_fabric = source.contains(ON_FABRIC) || subnet == Subnet::TwoPorts;
+        let on_fabric =
+            source.contains(ON_FABRIC) || matches!(subnet, Subnet::Managed | Subnet::TwoPorts);
         let mut run = if on_fabric {
             self.bring_up(subnet)?;
             // The program looks at the files of the adapter, which the command shows.
