@@ -15,6 +15,7 @@ use common::Net;
 use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places, resolve};
 use rdmux_acm_client::{Client, Places, Target};
 use rdmux_wire::acm::Address;
+use rdmux_wire::acm::client::MAX_ENDPOINT_ADDRESSES;
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
@@ -67,6 +68,44 @@ fn files_are_read_anew_after_a_signal_and_after_a_change() {
     resolve(&client, Some(name("second")), name("second"));
     let log = fs::read_to_string(a.places.log()).unwrap();
     assert!(log.contains("ibacm_addr.cfg:1: error"), "{log}");
+}
+
+/// The addresses of the endpoints of a host, as `ib_acme -e` lists them.
+fn listed(net: &Net, host: &str) -> Vec<Vec<String>> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ib_acme"));
+    command.args(["--host", host, "-e", "--json"]);
+    configure(&mut command, net);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let endpoints = told["services"][0]["endpoints"].as_array().unwrap();
+    let text = |address: &serde_json::Value| address.as_str().unwrap().to_owned();
+    let addresses =
+        |e: &serde_json::Value| e["addresses"].as_array().unwrap().iter().map(text).collect();
+    endpoints.iter().map(addresses).collect()
+}
+
+#[test]
+fn endpoint_has_any_number_of_names_and_as_many_as_an_answer_has_room_for_are_listed() {
+    let net = fabric();
+    let (a, b) = (Service::start(&net, "a", QUICK), Service::start(&net, "b", QUICK));
+    let client = b.client();
+    for count in [1000, 1100] {
+        let names: Vec<String> = (1..=count).map(|n| format!("name{n}-of{count}")).collect();
+        let lines: String = names.iter().map(|n| format!("{n} rdmux_ib0 1 default\n")).collect();
+        fs::write(a.places.addresses(), lines).unwrap();
+        // The last one is asked for from another host, and asks.
+        let last = name(names.last().unwrap());
+        let there = resolve(&client, Some(name("b")), last).paths[0].path;
+        let back = resolve(&a.client(), Some(last), name("b")).paths[0].path;
+        assert_eq!((there.slid, there.dlid), (back.dlid, back.slid));
+        // Behind them come the port's IP addresses.
+        let ip = net.address(1);
+        let mut right = [names, vec![ip]].concat();
+        right.truncate(MAX_ENDPOINT_ADDRESSES);
+        assert_eq!(listed(&net, "a"), [right], "{count}");
+    }
+    assert_eq!(listed(&net, "b").len(), 1);
 }
 
 #[test]
