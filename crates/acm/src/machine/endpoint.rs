@@ -29,6 +29,8 @@ pub(super) struct PortState {
 #[derive(Debug)]
 pub(super) struct EndpointState {
     pub(super) endpoint: Endpoint,
+    /// Its addresses in order, to look one up.
+    pub(super) own: Vec<Address>,
     /// Whether its port is active and has its P_Key.
     pub(super) is_up: bool,
     pub(super) cache: Cache,
@@ -63,6 +65,7 @@ pub(super) struct Turn {
 impl EndpointState {
     pub(super) fn new(endpoint: Endpoint, cache: Cache) -> Self {
         Self {
+            own: sorted(&endpoint.addresses),
             endpoint,
             is_up: false,
             cache,
@@ -116,4 +119,11 @@ impl EndpointState {
             ..port.path_to(self.endpoint.pkey, to.gid, to.lid)
         })
     }
+}
+
+/// Addresses in order.
+pub(super) fn sorted(addresses: &[Address]) -> Vec<Address> {
+    let mut sorted = addresses.to_vec();
+    sorted.sort_unstable();
+    sorted
 }

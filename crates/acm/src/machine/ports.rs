@@ -7,7 +7,7 @@ use rdmux_transport::timers::Deadline;
 use rdmux_wire::acm::Address;
 use rdmux_wire::sa::PathRecord;
 
-use super::endpoint::{EndpointState, PortState};
+use super::endpoint::{EndpointState, PortState, sorted};
 use super::waiting::Waiting;
 use super::{Machine, Timer};
 use crate::cache::{Cache, Way};
@@ -137,11 +137,11 @@ impl Machine {
         let mut is_other_queue = false;
         if let Some(state) = self.endpoints.get_mut(&id) {
             is_other_queue = state.endpoint.qpn != endpoint.qpn;
-            let is_new = |address: &&Address| !state.endpoint.addresses.contains(address);
-            let new: Vec<_> = endpoint.addresses.iter().filter(is_new).copied().collect();
+            let before = core::mem::replace(&mut state.own, sorted(&endpoint.addresses));
             if self.options.announce && state.is_up {
-                state.announce.retain(|address| endpoint.addresses.contains(address));
-                state.announce.extend(new);
+                let is_new = |address: &&Address| before.binary_search(address).is_err();
+                state.announce.retain(|address| state.own.binary_search(address).is_ok());
+                state.announce.extend(endpoint.addresses.iter().filter(is_new));
             }
             state.endpoint = endpoint;
         } else {

@@ -263,7 +263,7 @@ impl Machine {
     /// Whether an address is one of the endpoint's.
     pub(super) fn owns(&self, state: &EndpointState, address: &Address) -> bool {
         let port = self.ports.get(&state.endpoint.port);
-        state.endpoint.addresses.contains(address)
+        state.own.binary_search(address).is_ok()
             || port.is_some_and(|state| match address {
                 Address::Gid(gid) => state.port.gids.contains(gid),
                 Address::Lid(lid) => state.port.has_lid(*lid),

@@ -284,6 +284,7 @@ fn generated(found: &BTreeMap<At, Seen>, host: &str) -> Vec<Assignment> {
 /// the host is at the first port of a kind that has it, in the default partition.
 fn wanted(found: &BTreeMap<At, Seen>, assignments: &[Assignment]) -> Wanted {
     let mut wanted = Wanted::new();
+    let mut known = BTreeSet::new();
     for assignment in assignments {
         let is_meant = |(at, seen): &(&At, &Seen)| {
             seen.device == assignment.device && at.number == assignment.port
@@ -294,9 +295,8 @@ fn wanted(found: &BTreeMap<At, Seen>, assignments: &[Assignment]) -> Wanted {
             PkeyChoice::Of(pkey) => seen.pkey(pkey).map(|(_, pkey)| pkey),
         };
         let Some(pkey) = pkey else { continue };
-        let addresses = wanted.entry((*at, pkey)).or_default();
-        if !addresses.contains(&assignment.address) {
-            addresses.push(assignment.address);
+        if known.insert((*at, pkey, assignment.address)) {
+            wanted.entry((*at, pkey)).or_default().push(assignment.address);
         }
     }
     let mut taken = BTreeSet::new();
@@ -304,9 +304,8 @@ fn wanted(found: &BTreeMap<At, Seen>, assignments: &[Assignment]) -> Wanted {
         let Some(pkey) = seen.default_pkey() else { continue };
         for entry in &seen.addresses {
             let address = Address::from(entry.gid.ip());
-            let addresses = wanted.entry((*at, pkey)).or_default();
-            if taken.insert((at.kind, address)) && !addresses.contains(&address) {
-                addresses.push(address);
+            if taken.insert((at.kind, address)) && known.insert((*at, pkey, address)) {
+                wanted.entry((*at, pkey)).or_default().push(address);
             }
         }
     }
