@@ -457,6 +457,42 @@ fn a_reply_that_does_not_suit_is_answered_by_a_terminate() {
 }
 
 #[test]
+fn a_stream_that_breaks_before_it_is_handed_over_ends_a_connection_that_was_up() {
+    let flags = Flags::default();
+    let enhanced = Enhanced {
+        peer_to_peer: true,
+        rtr_send: false,
+        rtr_write: true,
+        rtr_read: false,
+        ird: 4,
+        ord: 4,
+    };
+    let mut world = World::new(Config::default());
+    world.answered(&wish(true), flags, Some(enhanced));
+    let now = world.now;
+    let host = &mut world.hosts[CLIENT_HOST];
+    let Some(&StreamWish::HandOver { stream, .. }) = host.out.streams.back() else { panic!() };
+    assert!(host.cm.is_stream_up(stream));
+    host.cm.handle_stream_ended(now, stream, ECONNRESET, &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::Established, 0), (EventKind::Disconnected, 0)]);
+    assert!(!host.cm.is_stream_up(stream));
+    world.end();
+    // The same at the other side, which has said all that is to be said with its reply.
+    let mut world = World::new(Config::default());
+    world.listener(1);
+    let stream = world.stranger(&request(""));
+    let id = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest).id;
+    assert!(!world.hosts[SERVER_HOST].cm.is_stream_up(stream));
+    world.accept(id, &param(0x22)).unwrap();
+    let now = world.now;
+    let host = &mut world.hosts[SERVER_HOST];
+    assert!(host.cm.is_stream_up(stream));
+    host.cm.handle_stream_ended(now, stream, ECONNRESET, &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::Established, 0), (EventKind::Disconnected, 0)]);
+    world.end();
+}
+
+#[test]
 fn peers_that_do_not_answer_are_given_up() {
     // Nobody answers the initiator.
     let mut world = World::new(Config::default());

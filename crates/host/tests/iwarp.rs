@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{Host, SECOND, next_cm_event, next_event};
 use rdmux_cm::{ConnParam, Event, EventKind, EventParam, IdHandle, IdOption, PortSpace};
@@ -424,6 +425,33 @@ fn a_peer_that_resets_revision_two_is_asked_with_revision_one() {
     second.write_all(b"and so on").unwrap();
     hear(&mut stream, b"and so on");
     assert_eq!(there.counter("iw_fallbacks"), 1);
+}
+
+/// Where the reset is there by the time that the reply is read, the first frame cannot be sent any more.
+#[test]
+fn a_peer_that_resets_behind_its_reply_leaves_the_end_to_the_queue_pair() {
+    let (here, there) = (Host::start(), Host::start());
+    let b = Process::on(&there);
+    let (listener, at) = scripted(&here);
+    for index in 1..=50 {
+        b.connecting(at, &ConnParam { peer_to_peer: Some(true), ..b.param(index, b"") });
+        let (mut peer, _) = listener.accept().unwrap();
+        let request = startup(&mut peer);
+        let request = Startup::parse(&request).unwrap();
+        let offered = request.enhanced.unwrap();
+        let enhanced = Some(Enhanced { rtr_send: false, rtr_read: false, ..offered });
+        rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+        say(&mut peer, &Startup { kind: Kind::Reply, enhanced, ..request });
+        drop(peer);
+        let (_, mut stream, _) = b.established(index);
+        match stream.read(&mut [0; 1]) {
+            Ok(len) => assert_eq!(len, 0),
+            Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+        b.ended(index);
+        b.expect(EventKind::Disconnected);
+    }
+    assert_eq!(there.counter("iw_streams_pending"), 0);
 }
 
 #[test]

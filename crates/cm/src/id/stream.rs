@@ -100,6 +100,13 @@ impl Manager {
         self.iw.get(stream).map_or(0, |conn| conn.wants())
     }
 
+    /// Whether a stream is a queue pair's, or is about to be handed over to it. A driver that meets its end before does not
+    /// call [`handle_stream_ended`](Self::handle_stream_ended) if it can hand it over all the same, for only so the queue
+    /// pair learns of the end.
+    pub fn is_stream_up(&self, stream: StreamId) -> bool {
+        self.iw.get(stream).is_some_and(|conn| conn.is_up())
+    }
+
     /// Bytes came, at most as many as [`stream_wants`](Self::stream_wants) says; others are lost.
     pub fn handle_stream_data(
         &mut self,

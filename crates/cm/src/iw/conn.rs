@@ -82,6 +82,11 @@ impl Conn {
         Self { owner, ends, state, qpn: None, input: Vec::new(), deadline: Deadline::default() }
     }
 
+    /// Whether the stream is the queue pair's, or about to be.
+    pub(crate) const fn is_up(&self) -> bool {
+        matches!(self.state, State::Up | State::Closing)
+    }
+
     /// How many bytes may be taken from the stream: not one beyond the awaited frame, for what
     /// follows is the queue pair's. Of what cannot be a frame one more, so that it is looked at.
     pub(crate) fn wants(&self) -> usize {

@@ -232,12 +232,16 @@ impl Streams {
             self.fall_back(now, stream, sink);
             return None;
         }
-        let told = !matches!(
-            conn.state,
-            State::AwaitRequest | State::Queued(_) | State::Requested(_) | State::Closing
-        );
+        let what = match conn.state {
+            State::AwaitRequest | State::Queued(_) | State::Requested(_) => None,
+            // The program knows, or is about to hear, that it was up.
+            State::Up | State::Closing => Some(ConnEvent::Disconnected),
+            State::Connecting(_) | State::AwaitReply(_) | State::AwaitRtr(_) => {
+                Some(failure(errno))
+            }
+        };
         self.forget(stream);
-        told.then(|| (stream, owner, failure(errno)))
+        what.map(|what| (stream, owner, what))
     }
 
     /// The stream of a queue pair ended. It may have another one by now.

@@ -19,7 +19,7 @@ use rdmux_transport::iwarp::StreamParams;
 use rdmux_verbs::control::slot_of;
 use rdmux_verbs::throttled;
 use rdmux_wire::Qpn;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use super::lingering::Lingering;
 use super::listening::AllListening;
@@ -153,6 +153,11 @@ impl Core {
             Err(rustix::io::Errno::PIPE) => libc::ECONNRESET,
             Err(e) => e.raw_os_error(),
         };
+        if self.manager.is_stream_up(stream) {
+            // It is about to be handed over. The queue pair finds what has come on it, and then this end.
+            let _ = rustix::net::shutdown(&found.socket, Shutdown::Both);
+            return;
+        }
         self.end_stream(stream, errno);
     }
 
