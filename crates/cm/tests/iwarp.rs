@@ -852,6 +852,40 @@ fn requests_that_wait_for_a_program_hold_back_their_own_listener_only() {
     world.end();
 }
 
+/// A listener on a link-local address is asked about without the interface that its connections have.
+#[test]
+fn peers_of_a_link_local_address_are_those_of_its_listener() {
+    let mut world = few(2, 100);
+    let (of_listener, of_stream) =
+        ("[fe80::1]:7174".parse().unwrap(), "[fe80::1%2]:7174".parse().unwrap());
+    let from = "[fe80::2%2]:5".parse().unwrap();
+    let now = world.now;
+    let Host { cm, out, .. } = &mut world.hosts[SERVER_HOST];
+    let mut addresses = vec![net::local_address("fe80::1".parse().unwrap(), 1)];
+    addresses[0].device = 1;
+    addresses[0].transport = TransportType::Iwarp;
+    cm.set_addresses(now, addresses, out);
+    let iwarp = Some(OnlyDevice { device: 1, transport: TransportType::Iwarp });
+    let id = cm.create_id_on(SERVER, PortSpace::Tcp, QpType::Rc, iwarp, 5).unwrap();
+    cm.bind(id, of_listener, false).unwrap();
+    cm.listen(id, 1).unwrap();
+    let silent: Vec<_> = (0..2).map(|_| cm.handle_stream_accepted(now, of_stream, from)).collect();
+    assert_eq!(cm.stream_to_shed(of_listener), Some(silent[0]));
+    // One request is the program's, and two wait for it.
+    let third = cm.handle_stream_accepted(now, of_stream, from);
+    for stream in [silent[0], silent[1], third] {
+        assert!(cm.accepts_streams(of_listener));
+        cm.handle_stream_data(now, stream, &request("AC"), out);
+    }
+    assert_eq!(cm.stream_to_shed(of_listener), None);
+    assert!(!cm.accepts_streams(of_listener));
+    let first = world.hosts[SERVER_HOST].event(EventKind::ConnectRequest).id;
+    world.hosts[SERVER_HOST].cm.take(first).unwrap();
+    world.run_until_idle();
+    assert!(world.hosts[SERVER_HOST].cm.accepts_streams(of_listener));
+    world.end();
+}
+
 #[test]
 fn end_of_an_earlier_stream_of_a_queue_pair_is_ignored() {
     let mut world = World::new(Config::default());

@@ -9,7 +9,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::cmp::Reverse;
 use core::net::{IpAddr, SocketAddr};
 
-use super::StreamId;
+use super::{StreamId, listener_of};
 
 /// Where connections come from: an IPv4 address, or the network part of an IPv6 one, because a peer that has one address
 /// of a network can use all of them.
@@ -50,7 +50,7 @@ pub(super) struct HalfOpen {
 
 impl HalfOpen {
     pub(super) fn insert(&mut self, (local, remote): (SocketAddr, SocketAddr), stream: StreamId) {
-        let listener = self.listeners.entry(local).or_default();
+        let listener = self.listeners.entry(listener_of(local)).or_default();
         listener.sources.entry(Source::of(remote.ip())).or_default().push_back(stream);
         listener.len += 1;
         self.len += 1;
@@ -58,17 +58,18 @@ impl HalfOpen {
 
     /// It is not half-open any more. Does nothing if it was not.
     pub(super) fn remove(&mut self, (local, remote): (SocketAddr, SocketAddr), stream: StreamId) {
-        let Some(listener) = self.listeners.get_mut(&local) else { return };
+        let at = listener_of(local);
+        let Some(listener) = self.listeners.get_mut(&at) else { return };
         let source = Source::of(remote.ip());
         let Some(all) = listener.sources.get_mut(&source) else { return };
-        let Some(at) = all.iter().position(|other| *other == stream) else { return };
-        all.remove(at);
+        let Some(nth) = all.iter().position(|other| *other == stream) else { return };
+        all.remove(nth);
         if all.is_empty() {
             listener.sources.remove(&source);
         }
         listener.len -= 1;
         if listener.len == 0 {
-            self.listeners.remove(&local);
+            self.listeners.remove(&at);
         }
         self.len -= 1;
     }
@@ -79,12 +80,12 @@ impl HalfOpen {
 
     /// How many there are at an address.
     pub(super) fn len_at(&self, local: SocketAddr) -> usize {
-        self.listeners.get(&local).map_or(0, |listener| listener.len)
+        self.listeners.get(&listener_of(local)).map_or(0, |listener| listener.len)
     }
 
     /// The one at an address that goes first.
     pub(super) fn victim_at(&self, local: SocketAddr) -> Option<StreamId> {
-        self.listeners.get(&local)?.victim()
+        self.listeners.get(&listener_of(local))?.victim()
     }
 
     /// The one that goes first at the address that has the most.

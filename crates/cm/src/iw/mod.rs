@@ -114,7 +114,8 @@ impl Streams {
     }
     /// Whether another peer may come to an address: not while too many wait for its listener to have room.
     pub(crate) fn accepts(&self, local: SocketAddr) -> bool {
-        self.queue_lengths.get(&local).is_none_or(|&waiting| waiting < self.config.max_half_open)
+        let waiting = self.queue_lengths.get(&listener_of(local));
+        waiting.is_none_or(|&waiting| waiting < self.config.max_half_open)
     }
 
     /// The half-open connection that makes room for another at an address, if there is none.
@@ -332,6 +333,11 @@ impl Streams {
             _ => self.reset(stream, sink),
         }
     }
+}
+
+/// The address by which a listener is known: without the interface, which a connection's link-local address has.
+fn listener_of(local: SocketAddr) -> SocketAddr {
+    SocketAddr::new(local.ip(), local.port())
 }
 
 /// What an errno of TCP's is told as.

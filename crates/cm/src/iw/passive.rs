@@ -13,7 +13,7 @@ use rdmux_wire::iwarp::rtr;
 
 use super::conn::{Conn, ConnEvent, Request, State, is_rtr, rx_framing, tx_framing};
 use super::negotiate::{self, BadRequest, Wishes};
-use super::{Step, StreamId, StreamWish, Streams};
+use super::{Step, StreamId, StreamWish, Streams, listener_of};
 use crate::error::errno;
 use crate::sink::{IdHandle, Sink};
 
@@ -84,10 +84,11 @@ impl Streams {
     pub(super) fn leave_queue(&mut self, local: SocketAddr, stream: StreamId) {
         let Some(at) = self.queue.iter().position(|&waiting| waiting == stream) else { return };
         self.queue.remove(at);
-        if let Some(count) = self.queue_lengths.get_mut(&local) {
+        let listener = listener_of(local);
+        if let Some(count) = self.queue_lengths.get_mut(&listener) {
             *count -= 1;
             if *count == 0 {
-                self.queue_lengths.remove(&local);
+                self.queue_lengths.remove(&listener);
             }
         }
     }
@@ -98,7 +99,7 @@ impl Streams {
         conn.state = State::Queued(request);
         if !self.queue.contains(&stream) {
             self.queue.push_back(stream);
-            *self.queue_lengths.entry(conn.ends.0).or_default() += 1;
+            *self.queue_lengths.entry(listener_of(conn.ends.0)).or_default() += 1;
         }
         match until {
             Some(at) if conn.deadline.at().is_none() => {
