@@ -75,6 +75,12 @@ impl TcpStream {
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
     }
 
+    /// What has come is still received, and behind it the stream's end, whether or not the peer has ended its half.
+    pub fn stop_receiving(&self) {
+        // Says of a stream that was reset that it is not connected, and its end is there already.
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read);
+    }
+
     /// Lets the stream be reset when it is closed, instead of ended.
     pub fn reset_on_close(&self) {
         // It would be ended in order otherwise, which is nothing to fail for.
@@ -280,6 +286,19 @@ mod tests {
             }
         };
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn what_has_come_is_received_before_an_end_of_our_own() {
+        let (a, b) = pair();
+        send(&a, &[piece(b"last")], 0).unwrap();
+        let mut got = [0; 2];
+        assert_eq!(receive(&b, &mut got), Received::Bytes(2));
+        b.stop_receiving();
+        assert_eq!(b.receive(&mut got).unwrap(), Received::Bytes(2));
+        assert_eq!((&got, b.receive(&mut [0; 2]).unwrap()), (b"st", Received::End));
+        send(&b, &[piece(b"there")], 0).unwrap();
+        assert_eq!(receive(&a, &mut [0; 8]), Received::Bytes(5));
     }
 
     #[test]

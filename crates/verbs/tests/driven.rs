@@ -2,15 +2,21 @@
 
 mod lab;
 
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lab::{Lab, Node, pattern};
+use lab::{Lab, LabControl, Node, PLAIN, give, pattern};
 use rdmux_testing::qp::{connected_to, steps};
-use rdmux_verbs::Pd;
 use rdmux_verbs::transport::attr::{QpAttr, QpState, QpType};
 use rdmux_verbs::transport::wr::{Completion, SendOp, WcStatus};
+use rdmux_verbs::wire::iwarp::fpdu::Framing;
+use rdmux_verbs::wire::iwarp::rtr;
 use rdmux_verbs::wire::{AckTimeout, Mtu};
+use rdmux_verbs::{Device, Pd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -21,8 +27,11 @@ struct Loop {
 }
 
 impl Loop {
-    fn new(lab: &std::sync::Arc<Lab>, ip: &str) -> Self {
-        let (device, control) = lab.driven_process(ip);
+    fn new(lab: &Arc<Lab>, ip: &str) -> Self {
+        Self::on(lab.driven_process(ip))
+    }
+
+    fn on((device, control): (Arc<Device>, Arc<LabControl>)) -> Self {
         let pd = Pd::new(&device);
         let node = Node::on(device, control, pd, QpType::Rc, 1 << 16, None);
         let mut this = Self { node, next: None };
@@ -124,4 +133,45 @@ fn timers_run_when_they_are_due() {
         turn(&mut [&mut a]);
     };
     assert_eq!(failed.status, WcStatus::RetryExcErr);
+}
+
+/// A queue pair with a stream, that stream once more, and its other end, which holds little.
+fn with_raw_peer(ip: &str) -> (Loop, TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    sockopt::set_socket_recv_buffer_size(&listener, 8192).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    let again = near.try_clone().unwrap();
+    let this = Loop::on(Lab::new(false).driven_stream_process(ip));
+    give(&this.node, near, &PLAIN, Duration::ZERO);
+    (this, again, peer)
+}
+
+/// Waits until a stream has this.
+fn await_stream(stream: &TcpStream, what: PollFlags) {
+    let fds = &mut [PollFd::new(stream, what)];
+    assert_eq!(poll(fds, Some(&Timespec::try_from(LONG).unwrap())).unwrap(), 1);
+    assert!(fds[0].revents().contains(what));
+}
+
+#[test]
+fn message_that_came_before_a_reset_is_received_although_a_send_meets_the_reset() {
+    let (mut a, stream, mut peer) = with_raw_peer("127.77.206.7");
+    a.node.recv(1, 0, 8);
+    a.node.recv(2, 0, 8);
+    peer.write_all(&rtr::send(Framing::default())).unwrap();
+    sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+    drop(peer);
+    await_stream(&stream, PollFlags::HUP);
+    a.node.send(3, SendOp::Send, 0, 8);
+    let mut done = Vec::new();
+    while done.len() < 3 || a.node.control.ended().is_empty() {
+        match a.take() {
+            Some(completion) => done.push((completion.wr_id, completion.status)),
+            None => turn(&mut [&mut a]),
+        }
+    }
+    done.sort_by_key(|&(wr_id, _)| wr_id);
+    let flushed = WcStatus::WrFlushErr;
+    assert_eq!(done, [(1, WcStatus::Success), (2, flushed), (3, flushed)]);
 }

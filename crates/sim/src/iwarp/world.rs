@@ -214,8 +214,18 @@ impl World {
                 end.pipe.stream.bytes.clear();
                 end.pipe.end = Some(false);
             }
+            Wish::ReadOut => {
+                // What is on its way no more counts as come, and the end comes even from a peer that is silent.
+                let peer = &mut self.ends[1 - id].pipe;
+                if std::mem::take(&mut peer.silent) {
+                    peer.stream.bytes.clear();
+                }
+                peer.end.get_or_insert(false);
+                self.move_soon(1 - id);
+            }
             _ => {}
         }
+        let end = &mut self.ends[id];
         if !end.closed && matches!(wish, Wish::Close | Wish::Abort) {
             end.closed = true;
             match wish {

@@ -9,7 +9,8 @@
 //!                        +--------------- modify to ERR --------------------+
 //! ```
 //!
-//! From any of them a broken stream, or one that a peer does not read, leads to Aborted.
+//! From any of them a broken stream, or one that a peer does not read, leads to Aborted. One that takes nothing any more
+//! does when what has come on it is read.
 
 use core::time::Duration;
 
@@ -83,6 +84,7 @@ impl Qp {
     /// [`Wish::Close`] and [`Wish::Abort`] are the last, and the driver forgets the stream with them.
     pub fn wish(&self) -> Wish {
         match self.phase {
+            Phase::Open | Phase::Draining { .. } if self.tx.broken => Wish::ReadOut,
             Phase::Detached | Phase::Open | Phase::Draining { .. } | Phase::Terminating { .. } => {
                 Wish::Keep
             }
@@ -153,7 +155,8 @@ impl Qp {
     /// Ends our half of the stream when all that it was kept for is done.
     pub(super) fn check_drained<E: Env>(&mut self, now: Time, env: &mut E) {
         let Phase::Draining { last, .. } = self.phase else { return };
-        if self.sq.head != last || !self.tx.is_quiet() || !self.serving.is_empty() {
+        let done = self.sq.head == last && self.tx.is_quiet() && self.serving.is_empty();
+        if self.tx.broken || !done {
             return;
         }
         self.phase = Phase::HalfClosed { until: now.after(CLOSING_TIME) };
@@ -176,7 +179,7 @@ impl Qp {
     /// The program goes to ERR itself: nothing more is sent.
     pub(super) fn close_at_once<E: Env>(&mut self, now: Time, env: &mut E) {
         self.phase = match self.phase {
-            Phase::Open | Phase::Draining { .. } if self.tx.is_inside_frame() => Phase::Aborted,
+            Phase::Open | Phase::Draining { .. } if !self.tx.can_end() => Phase::Aborted,
             Phase::Open | Phase::Draining { .. } | Phase::HalfClosed { .. } => {
                 Phase::Lingering { until: now.after(CLOSING_TIME) }
             }
@@ -201,7 +204,7 @@ impl Qp {
             Phase::Terminating { until, .. } if clean => {
                 Phase::Terminating { until, peer_ended: true }
             }
-            Phase::Open | Phase::Draining { .. } if self.tx.is_inside_frame() => Phase::Aborted,
+            Phase::Open | Phase::Draining { .. } if !self.tx.can_end() => Phase::Aborted,
             _ => Phase::Closed,
         };
         self.enter_error(env);

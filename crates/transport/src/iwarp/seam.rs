@@ -50,7 +50,7 @@ pub struct Segment<'a> {
 /// Why segments could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendFault {
-    /// The stream is broken.
+    /// The stream is broken. It is not called again; what has come on it is still taken.
     Broken,
     /// The payload of this segment cannot be read. Nothing was sent.
     Memory {
@@ -68,6 +68,9 @@ pub enum Wish {
     Keep,
     /// No more will be sent: shut the sending half down, and go on receiving.
     Shutdown,
+    /// The stream takes nothing any more: receive what has come, and behind that its end, whether or not the peer has
+    /// ended its half.
+    ReadOut,
     /// Close it; what the peer has not taken yet may still reach it.
     Close,
     /// Reset it.

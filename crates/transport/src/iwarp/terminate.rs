@@ -25,7 +25,8 @@ impl Qp {
         env.count(row.counts);
         let mut message = [0; Terminate::MAX_LEN];
         let len = self.terminate_of(fault, tells_segment).emit(&mut message);
-        let can_tell = matches!(self.phase, Phase::Open | Phase::Draining { .. });
+        let can_tell =
+            !self.tx.broken && matches!(self.phase, Phase::Open | Phase::Draining { .. });
         self.phase = if can_tell && self.prepare_last_words(&message[..len], env).is_ok() {
             Phase::Terminating { until: now.after(TERMINATE_TIME), peer_ended: false }
         } else {

@@ -63,6 +63,8 @@ pub(super) struct Tx {
     frames: VecDeque<Frame>,
     /// Bytes of the oldest of them that the stream has taken.
     skip: usize,
+    /// Whether the stream takes nothing any more.
+    pub(super) broken: bool,
     /// Where in the stream the next byte goes.
     position: u64,
     /// What is to be sent, if it cannot be as it lies.
@@ -141,8 +143,13 @@ impl Tx {
     }
 
     /// Whether the stream ends in the middle of a frame.
-    pub(super) fn is_inside_frame(&self) -> bool {
+    fn is_inside_frame(&self) -> bool {
         self.skip != 0
+    }
+
+    /// Whether our half of the stream can end here in order.
+    pub(super) fn can_end(&self) -> bool {
+        !self.broken && !self.is_inside_frame()
     }
 
     /// Whether everything that was begun is sent and answered.
@@ -189,7 +196,7 @@ impl Qp {
             if matches!(self.phase, Phase::Terminating { .. }) {
                 return self.send_last_words(now, env);
             }
-            if !matches!(self.phase, Phase::Open | Phase::Draining { .. }) {
+            if self.tx.broken || !matches!(self.phase, Phase::Open | Phase::Draining { .. }) {
                 return TxState::Idle;
             }
             while left != 0 && self.tx.has_room() {
@@ -245,14 +252,19 @@ impl Qp {
                 self.stream_took(now, len.min(offered), env);
                 if len < offered { Sent::Full } else { Sent::All }
             }
-            Err(SendFault::Broken) => {
-                self.abort(env);
-                Sent::All
-            }
+            Err(SendFault::Broken) => self.stop_sending(),
             Err(SendFault::Memory { segment, fault }) => {
                 self.meet_bad_memory(now, segment, fault, env)
             }
         }
+    }
+
+    /// The stream takes nothing any more. What has come on it before that counts, so the queue pair fails with its end.
+    fn stop_sending(&mut self) -> Sent {
+        self.tx.broken = true;
+        self.tx.frames.clear();
+        (self.tx.skip, self.tx.pack) = (0, None);
+        Sent::All
     }
 
     /// Sends the first `limit` frames from where their payload lies.
@@ -286,9 +298,13 @@ impl Qp {
         if segment != 0 {
             let offered = self.tx.frames.iter().take(segment).map(|f| f.len).sum::<usize>();
             let offered = offered - self.tx.skip;
-            let Ok(len) = self.send_up_to::<BATCH, E>(segment, env) else {
-                self.abort(env);
-                return Sent::All;
+            let len = match self.send_up_to::<BATCH, E>(segment, env) {
+                Ok(len) => len,
+                Err(SendFault::Broken) => return self.stop_sending(),
+                Err(SendFault::Memory { .. }) => {
+                    self.abort(env);
+                    return Sent::All;
+                }
             };
             self.stream_took(now, len.min(offered), env);
             if len < offered {

@@ -91,6 +91,12 @@ impl Lab {
         (Device::open_driven(control.clone()).unwrap(), control)
     }
 
+    /// As [`driven_process`](Self::driven_process), with a device whose connections are streams.
+    pub fn driven_stream_process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
+        let control = self.control(ip, DeviceKind::Iwarp, |_| {});
+        (Device::open_driven(control.clone()).unwrap(), control)
+    }
+
     /// As [`process`](Self::process), with a device whose connections are streams.
     pub fn stream_process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
         self.process_told(ip, DeviceKind::Iwarp, |_| {})
@@ -489,21 +495,24 @@ pub fn join(a: &Node, b: &Node, params: &StreamParams, receive_wait: Duration) {
         ird: params.ord,
         ..*params
     };
-    for (node, stream, params) in [(a, near, *params), (b, far, reverse)] {
-        let attr = QpAttr { state: QpState::Init, port_num: 1, access: ALL, ..QpAttr::default() };
-        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        node.qp.modify(&attr, mask).unwrap();
-        let qpn = node.qp.qpn();
-        node.control.tell(ControlEvent::Stream {
-            qpn,
-            number: NUMBER,
-            stream: stream.into(),
-            params,
-            receive_wait,
-        });
-        node.device.sync_control();
-        assert_eq!(node.qp.state(), QpState::Rts);
-    }
+    give(a, near, params, receive_wait);
+    give(b, far, &reverse, receive_wait);
+}
+
+/// Gives a queue pair its end of a stream.
+pub fn give(node: &Node, stream: TcpStream, params: &StreamParams, receive_wait: Duration) {
+    let attr = QpAttr { state: QpState::Init, port_num: 1, access: ALL, ..QpAttr::default() };
+    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    node.qp.modify(&attr, mask).unwrap();
+    node.control.tell(ControlEvent::Stream {
+        qpn: node.qp.qpn(),
+        number: NUMBER,
+        stream: stream.into(),
+        params: *params,
+        receive_wait,
+    });
+    node.device.sync_control();
+    assert_eq!(node.qp.state(), QpState::Rts);
 }
 
 /// Bytes that differ from place to place.

@@ -123,7 +123,7 @@ fn carry(from: &mut End, to: &mut End, chunk: usize, direct: bool, now: Time) ->
         return true;
     }
     let clean = match from.qp.wish() {
-        Wish::Keep => return false,
+        Wish::Keep | Wish::ReadOut => return false,
         Wish::Shutdown | Wish::Close => true,
         Wish::Abort => false,
     };

@@ -144,6 +144,43 @@ fn memory_that_goes_in_the_middle_of_a_frame_breaks_the_stream() {
     assert_eq!(end.qp.wish(), Wish::Abort);
 }
 
+/// What the peer had sent before it reset the stream is taken, and nothing is sent any more.
+#[test]
+fn what_came_before_a_stream_broke_counts() {
+    let mut pair = Pair::new();
+    pair.a.recv(9, 0, 64);
+    pair.a.recv(10, 0, 64);
+    pair.b.send(2, SendOp::Send, 0, 64);
+    let bytes = pair.b.sent();
+    pair.a.w.stream.broken = true;
+    pair.a.send(1, SendOp::Send, 0, 1000);
+    pair.a.poll(Time(1));
+    pair.a.w.stream.broken = false;
+    pair.a.send(3, SendOp::Send, 0, 1000);
+    pair.a.feed(Time(1), &bytes);
+    assert!(pair.a.sent().is_empty());
+    assert_eq!(pair.a.done(Side::Recv), good([9]));
+    pair.a.qp.handle_end(Time(1), true, &mut pair.a.w);
+    let flushed = |id| (id, WcStatus::WrFlushErr);
+    assert_eq!(pair.a.done(Side::Send), [flushed(1), flushed(3)]);
+    assert_eq!(pair.a.done(Side::Recv), [flushed(10)]);
+    assert_eq!(pair.a.qp.wish(), Wish::Abort);
+}
+
+/// A program that has disconnected is not told that all was sent.
+#[test]
+fn a_stream_that_breaks_while_it_is_drained_is_not_ended_in_order() {
+    let mut end = End::attached(&PLAIN);
+    end.send(1, SendOp::Send, 0, 1000);
+    end.qp.shutdown(Time(1), &mut end.w);
+    end.w.stream.broken = true;
+    end.poll(Time(1));
+    assert_eq!(end.qp.wish(), Wish::ReadOut);
+    end.go_to(QpState::Err).unwrap();
+    assert_eq!(end.done(Side::Send), [(1, WcStatus::WrFlushErr)]);
+    assert_eq!(end.qp.wish(), Wish::Abort);
+}
+
 #[test]
 fn a_broken_stream_flushes() {
     let mut end = End::attached(&PLAIN);
@@ -151,6 +188,8 @@ fn a_broken_stream_flushes() {
     end.send(1, SendOp::Send, 0, 1000);
     end.w.stream.broken = true;
     end.poll(Time(1));
+    assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Rts, Wish::ReadOut));
+    end.qp.handle_end(Time(1), true, &mut end.w);
     assert_eq!(end.done(Side::Send), [(1, WcStatus::WrFlushErr)]);
     assert_eq!(end.done(Side::Recv), [(9, WcStatus::WrFlushErr)]);
     assert_eq!((end.qp.state(), end.qp.wish()), (QpState::Err, Wish::Abort));

@@ -52,8 +52,9 @@ pub(crate) struct StreamPath {
     number: u64,
     /// A part of a frame that came without its rest, or all that came with a message that waits for a receive.
     held: Vec<u8>,
-    /// Whether our half was ended.
+    /// Whether our half was ended, and whether what has come is all that is received.
     shut: bool,
+    read_out: bool,
     /// Whether it is left unread.
     paused: bool,
     /// Whether it is on the list of those that are to be read again.
@@ -343,8 +344,15 @@ impl Bound<'_> {
         params: &StreamParams,
         limits: (u32, Duration),
     ) -> bool {
-        let (shut, paused, resuming) = (false, false, false);
-        let path = StreamPath { tcp, number, held: Vec::new(), shut, paused, resuming };
+        let path = StreamPath {
+            tcp,
+            number,
+            held: Vec::new(),
+            shut: false,
+            read_out: false,
+            paused: false,
+            resuming: false,
+        };
         let path = Path::Stream(path);
         let before = std::mem::replace(&mut self.driven().path, path);
         let now = self.device().now();
@@ -531,6 +539,11 @@ impl Bound<'_> {
             Wish::Shutdown => {
                 if !std::mem::replace(&mut stream.shut, true) {
                     stream.tcp.shutdown();
+                }
+            }
+            Wish::ReadOut => {
+                if !std::mem::replace(&mut stream.read_out, true) {
+                    stream.tcp.stop_receiving();
                 }
             }
             Wish::Close | Wish::Abort => {
