@@ -3,12 +3,13 @@
 mod lab;
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lab::{Lab, LabControl, Node, PLAIN, give, pattern};
 use rdmux_testing::qp::{connected_to, steps};
+use rdmux_verbs::counters::Counter;
 use rdmux_verbs::transport::attr::{QpAttr, QpState, QpType};
 use rdmux_verbs::transport::wr::{Completion, SendOp, WcStatus};
 use rdmux_verbs::wire::iwarp::fpdu::Framing;
@@ -174,4 +175,24 @@ fn message_that_came_before_a_reset_is_received_although_a_send_meets_the_reset(
     done.sort_by_key(|&(wr_id, _)| wr_id);
     let flushed = WcStatus::WrFlushErr;
     assert_eq!(done, [(1, WcStatus::Success), (2, flushed), (3, flushed)]);
+}
+
+/// The Terminate finds no room, while the peer's end of the stream was read.
+#[test]
+fn stream_that_its_peer_has_ended_keeps_no_device_awake_that_cannot_send() {
+    let (mut a, stream, mut peer) = with_raw_peer("127.77.206.8");
+    // It holds far more than it may from then on, and the peer reads nothing.
+    while (&stream).write(&[0; 4096]).is_ok() {}
+    sockopt::set_socket_send_buffer_size(&stream, 1).unwrap();
+    // This is no frame.
+    peer.write_all(&[0xff; 64]).unwrap();
+    peer.shutdown(Shutdown::Write).unwrap();
+    await_stream(&stream, PollFlags::RDHUP);
+    let mut brings_nothing = || {
+        let before = a.node.control.count(Counter::RxCalls);
+        a.drive();
+        a.node.control.count(Counter::RxCalls) == before
+    };
+    assert!((0..100).any(|_| brings_nothing()));
+    assert_eq!(a.node.qp.state(), QpState::Err);
 }

@@ -6,7 +6,8 @@
 //! queue pair.
 //!
 //! A stream whose next message waits for a receive is left unread: no round looks at it, and it wakes nobody, until
-//! a receive is posted, to the queue pair or to its shared queue, or the time is over.
+//! a receive is posted, to the queue pair or to its shared queue, or the time is over. So is one whose end was read, if
+//! there is something to send on it.
 
 mod env;
 
@@ -396,6 +397,11 @@ impl Bound<'_> {
                     break;
                 }
                 More::Perhaps => received += 1,
+                More::Never => {
+                    // It would be readable for as long as there is something to send.
+                    (received, paused) = (received + 1, true);
+                    break;
+                }
             }
             if self.has_waiters() {
                 break;
@@ -497,12 +503,12 @@ impl Bound<'_> {
             }
             Ok(Received::End) => {
                 self.handle_end(now, true);
-                (More::Last, Vec::new())
+                (More::Never, Vec::new())
             }
             Err(error) => {
                 tracing::debug!(qpn = %self.qpn(), %error, "a stream is broken");
                 self.handle_end(now, false);
-                (More::Last, Vec::new())
+                (More::Never, Vec::new())
             }
         }
     }
@@ -566,6 +572,8 @@ enum More {
     Last,
     /// The buffer was filled.
     Perhaps,
+    /// The stream has ended.
+    Never,
 }
 
 #[cfg(test)]
