@@ -247,19 +247,22 @@ static void post_sends(struct rdma_cm_id *id, struct ibv_mr *mr)
 		EQUAL(rdma_post_send(id, NULL, place(mr, n), LENGTH, mr, 0), 0);
 }
 
-/* The side that connects. It hears the other first, or it says something first, without which the other says nothing. */
-static void connecting(struct sockaddr_in *address, bool either)
+/* The side that connects. It asks for a mode; then it hears the other first, or it says something first, without which the other says nothing. */
+static void connecting(struct sockaddr_in *address, bool asked, bool either)
 {
 	struct rdma_cm_id *id = endpoint(false, address);
 	struct ibv_mr *in = memory(id, 0), *out = memory(id, 2);
 	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
-	int mode = either;
+	int mode = asked;
 
 	post_receives(id, in);
 	EQUAL(rdma_set_option(id, RDMUX_OPTION_IWARP, RDMUX_OPTION_IWARP_PEER_TO_PEER, &mode,
 			      sizeof(mode)), 0);
+	SETS(rdmux_event_peer_to_peer(id->event), ENODATA); /* of the route */
 	EQUAL(rdma_connect(id, &param), 0);
 	EQUAL(id->verbs->device->transport_type, IBV_TRANSPORT_IWARP);
+	EQUAL(id->event->event, RDMA_CM_EVENT_ESTABLISHED);
+	EQUAL(rdmux_event_peer_to_peer(id->event), either);
 	if (either)
 		receive(id, in, MESSAGES, 1);
 	/* What was posted before the end arrives. */
@@ -268,8 +271,8 @@ static void connecting(struct sockaddr_in *address, bool either)
 	rdma_destroy_ep(id);
 }
 
-/* Connects two processes. */
-static void converse(bool either)
+/* Connects two processes, of which the one that connects asks for a mode; whether either side may send first then. */
+static void converse(bool asked, bool either)
 {
 	struct sockaddr_in address = own_address();
 	struct rdma_cm_id *listener, *id;
@@ -281,7 +284,7 @@ static void converse(bool either)
 	if (child == 0) {
 		close(ends[1]);
 		EQUAL(read(ends[0], &address, sizeof(address)), sizeof(address));
-		connecting(&address, either);
+		connecting(&address, asked, either);
 		exit(0);
 	}
 	listener = endpoint(true, &address);
@@ -290,10 +293,14 @@ static void converse(bool either)
 	EQUAL(write(ends[1], &address, sizeof(address)), sizeof(address));
 	EQUAL(rdma_get_request(listener, &id), 0);
 	EQUAL(id->verbs->device->transport_type, IBV_TRANSPORT_IWARP);
+	EQUAL(id->event->event, RDMA_CM_EVENT_CONNECT_REQUEST);
+	EQUAL(rdmux_event_peer_to_peer(id->event), either);
 	in = memory(id, 0);
 	out = memory(id, 1);
 	post_receives(id, in);
 	EQUAL(rdma_accept(id, NULL), 0);
+	EQUAL(id->event->event, RDMA_CM_EVENT_ESTABLISHED);
+	EQUAL(rdmux_event_peer_to_peer(id->event), either);
 	if (either)
 		post_sends(id, out);
 	receive(id, in, MESSAGES, 2);
@@ -305,12 +312,59 @@ static void converse(bool either)
 
 static void the_passive_side_sends_first(void)
 {
-	converse(true);
+	converse(true, true);
 }
 
 static void the_active_side_sends_first(void)
 {
-	converse(false);
+	converse(false, false);
+}
+
+/* A peer of MPA's first revision cannot be asked for the mode: the event says that the active side sends first. */
+static void the_event_says_that_the_mode_was_not_to_be_had(void)
+{
+	setenv("RDMUX_HOST", getenv("RDMUX_OLD_HOST"), 1);
+	converse(true, false);
+}
+
+static struct rdma_cm_event *next(struct rdma_event_channel *events, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event;
+
+	EQUAL(rdma_get_cm_event(events, &event), 0);
+	EQUAL(event->event, type);
+	SETS(rdmux_event_peer_to_peer(event), ENODATA);
+	return event;
+}
+
+static void events_of_other_devices_have_no_mode(void)
+{
+	struct sockaddr_in address = own_address();
+	struct rdma_conn_param param = { .qp_num = 0x1234 };
+	struct rdma_cm_id *listener, *id;
+	struct rdma_event_channel *events;
+	struct rdma_cm_event *event;
+
+	see("roce");
+	SETS(rdmux_event_peer_to_peer(NULL), EINVAL);
+	CHECK((events = rdma_create_event_channel()) != NULL);
+	EQUAL(rdma_create_id(events, &listener, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_bind_addr(listener, (struct sockaddr *)&address), 0);
+	EQUAL(rdma_listen(listener, 1), 0);
+	EQUAL(rdma_create_id(events, &id, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_resolve_addr(id, NULL, rdma_get_local_addr(listener), 2000), 0);
+	EQUAL(rdma_ack_cm_event(next(events, RDMA_CM_EVENT_ADDR_RESOLVED)), 0);
+	EQUAL(rdma_resolve_route(id, 2000), 0);
+	EQUAL(rdma_ack_cm_event(next(events, RDMA_CM_EVENT_ROUTE_RESOLVED)), 0);
+	EQUAL(rdma_connect(id, &param), 0);
+	event = next(events, RDMA_CM_EVENT_CONNECT_REQUEST);
+	EQUAL(rdma_reject(event->id, NULL, 0), 0);
+	EQUAL(rdma_ack_cm_event(next(events, RDMA_CM_EVENT_REJECTED)), 0);
+	EQUAL(rdma_destroy_id(event->id), 0);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	EQUAL(rdma_destroy_id(id), 0);
+	EQUAL(rdma_destroy_id(listener), 0);
+	rdma_destroy_event_channel(events);
 }
 
 static const struct test tests[] = {
@@ -321,6 +375,8 @@ static const struct test tests[] = {
 	TEST(the_option),
 	TEST(the_passive_side_sends_first),
 	TEST(the_active_side_sends_first),
+	TEST(the_event_says_that_the_mode_was_not_to_be_had),
+	TEST(events_of_other_devices_have_no_mode),
 };
 
 CHECK_MAIN(tests)

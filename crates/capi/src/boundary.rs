@@ -95,6 +95,14 @@ pub(crate) fn status(f: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
+/// For functions that return a number, or -1 with errno set.
+pub(crate) fn number(f: impl FnOnce() -> Result<c_int>) -> c_int {
+    guarded(f).unwrap_or_else(|errno| {
+        errno.set();
+        -1
+    })
+}
+
 /// For functions that return a number, or the negative error number, as most of libibumad do. It is in errno, too.
 pub(crate) fn negative(f: impl FnOnce() -> Result<c_int>) -> c_int {
     guarded(f).unwrap_or_else(|errno| {

@@ -164,7 +164,7 @@ impl Subnet {
     }
 }
 
-/// A virtual host, two more that programs may open, and two on managed subnets, in a runtime directory of their own.
+/// A virtual host, three more that programs may open, and two on managed subnets, in a runtime directory of their own.
 struct Host {
     /// Where programs and links to the library are.
     place: PathBuf,
@@ -179,14 +179,23 @@ impl Host {
     const OTHER: &str = "abi-other";
     /// One whose device has small limits.
     const SMALL: &str = "abi-small";
+    /// One that speaks the first revision of MPA where it connects.
+    const OLD: &str = "abi-old";
     /// One on a managed subnet.
     const MANAGED: &str = "abi-managed";
     /// One with two ports.
     const TWO_PORTS: &str = "abi-ports";
     /// One with two addresses: the default host, whose addresses are configured.
     const TWO_ADDRESSES: &str = "default";
-    const ALL: [&str; 6] =
-        [Self::NAME, Self::OTHER, Self::SMALL, Self::MANAGED, Self::TWO_PORTS, Self::TWO_ADDRESSES];
+    const ALL: [&str; 7] = [
+        Self::NAME,
+        Self::OTHER,
+        Self::SMALL,
+        Self::OLD,
+        Self::MANAGED,
+        Self::TWO_PORTS,
+        Self::TWO_ADDRESSES,
+    ];
     /// The second byte of the first one's address.
     const FIRST_NET: u8 = 79;
     /// Of its subnet.
@@ -221,6 +230,8 @@ impl Host {
         let host = Self { place, runtime, rdmux, fabrics: RefCell::default() };
         let config = host.runtime.join("small.toml");
         fs::write(&config, Self::LIMITS).with_context(|| config.display().to_string())?;
+        let old = host.runtime.join("old.toml");
+        fs::write(&old, "[iwarp]\nrevision = 1\n").with_context(|| old.display().to_string())?;
         for (name, net) in Self::ALL.into_iter().zip(Self::FIRST_NET..) {
             let address = Self::address(net);
             let mut up = host.command(&host.rdmux);
@@ -235,6 +246,9 @@ impl Host {
             }
             if name == Self::SMALL {
                 up.env("RDMUX_CONFIG", &config);
+            }
+            if name == Self::OLD {
+                up.env("RDMUX_CONFIG", &old);
             }
             if name == Self::MANAGED {
                 up.args(["--fabric", Subnet::Managed.fabric()]);
@@ -286,6 +300,7 @@ impl Host {
         };
         run.env("LD_LIBRARY_PATH", &library).env("RDMUX_HOST", subnet.host());
         run.env("RDMUX_OTHER_HOST", Self::OTHER).env("RDMUX_SMALL_HOST", Self::SMALL);
+        run.env("RDMUX_OLD_HOST", Self::OLD);
         run.env("RDMUX_ADDRESS", Self::address_on(subnet));
         if name == "umad" {
             // Its tests say what files there are.
@@ -380,7 +395,10 @@ impl Host {
             cc.arg(sources.join("xrc_fixture.c"));
             cc.arg(self.place.join("lib/libibverbs.so.1"));
         }
-        if text.contains("<rdmux/cm.h>") || text.contains("<rdmux/multicast.h>") {
+        if ["<rdmux/cm.h>", "<rdmux/iwarp.h>", "<rdmux/multicast.h>"]
+            .iter()
+            .any(|header| text.contains(header))
+        {
             cc.arg(self.place.join("lib/librdmacm.so.1"));
         }
         // One that loads the libraries itself must not be linked with them.

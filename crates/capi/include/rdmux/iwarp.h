@@ -15,15 +15,23 @@
  * 3. the host's configuration: peer_to_peer = true or false, in [iwarp];
  * 4. on.
  *
- * The side that accepts follows the other.
+ * The side that accepts follows the other. A peer that knows only the first
+ * revision of MPA, or that does not want it, is connected to without it: events
+ * say what holds (rdmux_event_peer_to_peer).
  *
  * Compile with `pkg-config --cflags rdmux`. With other librdmacms
- * rdma_set_option(3) fails with ENOSYS, and drivers decide.
+ * rdma_set_option(3) fails with ENOSYS, and drivers decide. Who calls the
+ * function links with `pkg-config --libs rdmux`, too: it is in librdmacm.so.1,
+ * with the version RDMUX_1.0.
  */
 #ifndef RDMUX_IWARP_H
 #define RDMUX_IWARP_H
 
 #include <rdma/rdma_cma.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* A level of rdma_set_option(3), beside RDMA_OPTION_ID and RDMA_OPTION_IB. */
 #define RDMUX_OPTION_IWARP 0x7264
@@ -34,5 +42,16 @@
  * reliable connections, whichever device it will get; only iWARP looks at it.
  * EINVAL for other values and sizes, and on other ids. */
 #define RDMUX_OPTION_IWARP_PEER_TO_PEER 0
+
+/* The mode of an iWARP connection, as its RDMA_CM_EVENT_CONNECT_REQUEST and, on
+ * either side, RDMA_CM_EVENT_ESTABLISHED tell it: 1 if either side may send
+ * first, 0 if the side that connects must. -1 with errno ENODATA for other
+ * events, and over InfiniBand and RoCE, where either side may. The event is not
+ * acknowledged yet. */
+int rdmux_event_peer_to_peer(const struct rdma_cm_event *event);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

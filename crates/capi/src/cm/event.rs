@@ -10,7 +10,7 @@ use super::id::Id;
 use super::process::Process;
 use crate::abi::cma::*;
 use crate::abi::rdmux_cm::*;
-use crate::boundary::{Errno, status, zeroed};
+use crate::boundary::{Errno, number, status, zeroed};
 use crate::verbs::attr::ah_attr;
 
 /// `rdma_cm_event`, with what its pointers point to.
@@ -20,6 +20,8 @@ pub(super) struct Event {
     private_data: Vec<u8>,
     /// The peer's message that is the cause.
     mad: Option<Vec<u8>>,
+    /// Of an iWARP connection: whether either side may send first.
+    peer_to_peer: Option<bool>,
     /// Keeps the id, until the program acknowledges the event.
     _delivered: Delivered,
 }
@@ -84,7 +86,13 @@ impl Event {
         public.event = kind as rdma_cm_event_type;
         public.status = status;
         let public = UnsafeCell::new(public);
-        Box::new(Self { public, private_data: Vec::new(), mad: None, _delivered: delivered })
+        Box::new(Self {
+            public,
+            private_data: Vec::new(),
+            mad: None,
+            peer_to_peer: None,
+            _delivered: delivered,
+        })
     }
 
     /// The id that the event counts to.
@@ -107,6 +115,15 @@ impl Event {
         mad.as_deref()
     }
 
+    /// Whether either side of the connection may send first, as an event says that the program holds.
+    ///
+    /// # Safety
+    /// As [`mad_of`](Self::mad_of).
+    unsafe fn peer_to_peer_of(event: *const rdma_cm_event) -> Option<bool> {
+        // SAFETY: as there.
+        unsafe { (*event.cast::<Self>()).peer_to_peer }
+    }
+
     /// Puts parameters in.
     pub(super) fn set_param(&mut self, param: EventParam) {
         match param {
@@ -118,6 +135,7 @@ impl Event {
     }
 
     fn set_conn(&mut self, param: ConnParam) {
+        self.peer_to_peer = param.peer_to_peer;
         let (private_data, private_data_len) = self.keep(param.private_data);
         self.public.get_mut().param.conn = rdma_conn_param {
             private_data,
@@ -270,6 +288,22 @@ pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_c
         _ => c"UNKNOWN EVENT",
     };
     name.as_ptr()
+}
+
+/// 1 if either side of an iWARP connection may send first, 0 if the side that connects must; ENODATA for events that do not say it
+/// (<rdmux/iwarp.h>).
+///
+/// # Safety
+/// `event` is NULL or an event of rdma_get_cm_event(3) that is not acknowledged.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn rdmux_event_peer_to_peer(event: *const rdma_cm_event) -> c_int {
+    number(|| {
+        if event.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: as promised.
+        unsafe { Event::peer_to_peer_of(event) }.map(c_int::from).ok_or(Errno(libc::ENODATA))
+    })
 }
 
 /// Puts an event of the program's own into the id's channel: RDMA_CM_EVENT_USER with `status` and `arg`
