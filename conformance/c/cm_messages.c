@@ -559,6 +559,33 @@ static void a_redirection_that_is_not_wanted_is_a_refusal(void)
 	expect(p, 0, RDMA_CM_EVENT_REJECTED, 24);
 }
 
+static void each_connection_of_a_listener_may_have_its_own_starting_psn(void)
+{
+	struct pair *p = routed(-1);
+	struct rdmux_cm_message message;
+	struct rdma_cm_event *event;
+	uint32_t psn = 0x13579b;
+
+	make_qp(p, 0);
+	connect_to(p);
+	event = request(p);
+	option(p->id[1], RDMUX_OPTION_CM_STARTING_PSN, psn);
+	make_qp(p, 1);
+	accept_it(p);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	event = event_of(p, 0, RDMA_CM_EVENT_ESTABLISHED, 0);
+	EQUAL(rdmux_get_message(event, &message), 0);
+	EQUAL(message.starting_psn, psn);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	expect(p, 1, RDMA_CM_EVENT_ESTABLISHED, 0);
+	EQUAL(query(p, 0).sq_psn, psn);
+	EQUAL(query(p, 1).rq_psn, psn);
+	SETS(rdma_set_option(p->id[1], RDMUX_OPTION_CM, RDMUX_OPTION_CM_STARTING_PSN, &psn,
+			     sizeof(psn)), EINVAL);
+	both_ways(p);
+	end_it(p);
+}
+
 /* ---- What cannot be ---- */
 
 static void options_out_of_range_are_refused(void)
@@ -649,6 +676,7 @@ static const struct test tests[] = {
 	TEST(refusals_have_any_reason_and_information),
 	TEST(a_redirected_request_is_followed),
 	TEST(a_redirection_that_is_not_wanted_is_a_refusal),
+	TEST(each_connection_of_a_listener_may_have_its_own_starting_psn),
 	TEST(options_out_of_range_are_refused),
 	TEST(calls_in_the_wrong_state_are_refused),
 	TEST(events_without_a_message_say_so),

@@ -24,8 +24,8 @@ pub enum CmOption {
     LocalResponseTimeout(u8),
     /// REQ, max CM retries, 0 to 15: how often either side sends a message again (IBTA 12.7.27). Before `connect`.
     MaxRetries(u8),
-    /// REQ and REP, starting PSN, 24 bits: the first one that we expect; random unless set (IBTA 12.7.31). Before `connect` or
-    /// `listen`.
+    /// REQ and REP, starting PSN, 24 bits: the first one that we expect; random unless set (IBTA 12.7.31). Before `connect`,
+    /// `listen` or `accept`.
     StartingPsn(u32),
     /// REQ, path packet payload MTU, at most that of the path (IBTA 12.7.28). Before `connect`.
     PathMtu(Mtu),

@@ -8,7 +8,7 @@ use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{AckTimeout, Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, RnrTimer};
 
 use crate::address::Addr;
-use crate::fields::CmOption;
+use crate::fields::{CmOption, Failover};
 
 /// What a program says when it connects or accepts, and what it learns of the peer's wishes in
 /// events (`rdma_conn_param`; rdma_connect(3)).
@@ -204,6 +204,16 @@ impl Negotiated {
             self.max_dest_rd_atomic = param.responder_resources;
         }
         self.bear(param.rnr_retry_count);
+    }
+
+    /// What holds once an option is set that the service has taken ([`Manager::set_option`](crate::Manager::set_option)).
+    pub fn take_option(&mut self, option: CmOption) {
+        match option {
+            CmOption::StartingPsn(psn) => self.rq_psn = Psn::new(psn),
+            // A path that is not accepted is not loaded.
+            CmOption::Failover(failover) if failover != Failover::Accepted => self.alternate = None,
+            _ => {}
+        }
     }
 
     /// Asks the peer, which sends again this often, for pauses by which it waits long [`ENOUGH`].

@@ -144,7 +144,42 @@ fn options_out_of_range_or_too_late_are_refused() {
     }
     let passive = requested(&mut net, id);
     let late = IdOption::Cm(CmOption::StartingPsn(5));
+    assert_eq!(net.hosts[CLIENT].cm.set_option(id, late).unwrap_err().errno(), 22);
+    accept(&mut net, passive);
     assert_eq!(net.hosts[SERVER].cm.set_option(passive, late).unwrap_err().errno(), 22);
+    net.end();
+}
+
+/// The starting PSN of REP, and the first one that the client's queue pair sends.
+fn psns_of_rep(net: &mut Net, passive: IdHandle) -> [Psn; 2] {
+    accept(net, passive);
+    net.run_until_idle();
+    let event = net.hosts[CLIENT].event(EventKind::ConnectResponse);
+    let Some(Message::Rep(rep)) = event.message().map(|mad| mad.message) else { panic!() };
+    [rep.starting_psn, event.negotiated.unwrap().sq_psn]
+}
+
+#[test]
+fn starting_psn_of_a_listener_is_that_of_its_answers() {
+    let mut net = Net::new(2);
+    let listener = net.listener(SERVER, QpType::Rc);
+    set(&mut net, SERVER, listener, &[CmOption::StartingPsn(0x65_4321)]);
+    let id = net.routed(CLIENT, SERVER, QpType::Rc);
+    set(&mut net, CLIENT, id, &[CmOption::Messages(true)]);
+    connect(&mut net, id);
+    net.run_until_idle();
+    let request = net.hosts[SERVER].event(EventKind::ConnectRequest);
+    assert_eq!(request.negotiated.unwrap().rq_psn, Psn::new(0x65_4321));
+    assert_eq!(psns_of_rep(&mut net, request.id), [Psn::new(0x65_4321); 2]);
+    net.end();
+}
+
+#[test]
+fn starting_psn_may_be_set_for_each_request() {
+    let (mut net, id) = told(QpType::Rc);
+    let passive = requested(&mut net, id);
+    set(&mut net, SERVER, passive, &[CmOption::StartingPsn(0x12_3456)]);
+    assert_eq!(psns_of_rep(&mut net, passive), [Psn::new(0x12_3456); 2]);
     net.end();
 }
 

@@ -103,8 +103,8 @@ int rdmux_resolve_along(struct rdma_cm_id *id, struct sockaddr *src, struct sock
 /* REQ and SIDR_REQ, before rdma_connect(3): how often a message is sent again,
  * 0 to 15. Unless set 15. */
 #define RDMUX_OPTION_CM_MAX_RETRIES 2
-/* REQ and REP, before rdma_connect(3) or rdma_listen(3): the first PSN that we
- * expect, 24 bits. Unless set random. */
+/* REQ and REP, before rdma_connect(3), rdma_listen(3) or rdma_accept(3): the
+ * first PSN that we expect, 24 bits. Unless set random. */
 #define RDMUX_OPTION_CM_STARTING_PSN 3
 /* REQ, before rdma_connect(3): the path MTU, as enum ibv_mtu. At most, and
  * unless set, the path's. */

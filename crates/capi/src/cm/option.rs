@@ -76,12 +76,8 @@ pub(super) unsafe fn set(
 fn set_of_cm(id: &Id, name: u32, value: u32) -> Result<()> {
     let option = of_cm(name, value)?;
     id.process.client()?.set_option(id.handle, IdOption::Cm(option))?;
-    if let CmOption::Failover(failover) = option
-        && failover != Failover::Accepted
-        && let Some(negotiated) = &mut id.lock().negotiated
-    {
-        // A path that is not accepted is not loaded.
-        negotiated.alternate = None;
+    if let Some(negotiated) = &mut id.lock().negotiated {
+        negotiated.take_option(option);
     }
     Ok(())
 }

@@ -3,9 +3,10 @@
 use rdmux_transport::attr::QpType;
 
 use super::Manager;
-use super::entry::IdState;
+use super::entry::{IdState, Link};
 use crate::error::{CmError, Command};
 use crate::fields::CmOption;
+use crate::ib::state::State;
 use crate::params::IdOption;
 use crate::sink::IdHandle;
 
@@ -17,6 +18,10 @@ impl Manager {
     pub fn set_option(&mut self, id: IdHandle, option: IdOption) -> Result<(), CmError> {
         let command = Command::SetOption;
         self.take(id)?;
+        let is_request = match self.get(id, command)?.link {
+            Link::Conn(conn) => self.cm.state(conn) == Some(State::ReqRcvd),
+            _ => false,
+        };
         let found = self.get_mut(id, command)?;
         let state = found.state();
         let invalid = |what| Err(CmError::Invalid { id, command, what });
@@ -35,11 +40,16 @@ impl Manager {
                 return invalid("only connections have sides that send first");
             }
             IdOption::PeerToPeer(either) => found.options.peer_to_peer = Some(either),
-            IdOption::Cm(CmOption::StartingPsn(_)) if state == IdState::Connect => return not_now,
+            IdOption::Cm(CmOption::StartingPsn(_)) if state == IdState::Connect && !is_request => {
+                return not_now;
+            }
             IdOption::Cm(option) => {
                 found.options.fields.set(option).or_else(invalid)?;
                 if let Some(psn) = found.options.fields.starting_psn {
                     found.psn = psn;
+                    if let Some(negotiated) = &mut found.negotiated {
+                        negotiated.rq_psn = psn;
+                    }
                 }
             }
             IdOption::AckTimeout(32..) => return invalid("the ACK timeout code exceeds 31"),

@@ -4,9 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdmux_cm::{
-    Addr, CmOption, ConnParam, Failover, IdHandle, IdOption, PathData, PortSpace, Route,
-};
+use rdmux_cm::{Addr, ConnParam, IdHandle, IdOption, PathData, PortSpace, Route};
 use rdmux_transport::attr::{Access, QpType};
 
 use super::channel::EventChannel;
@@ -298,11 +296,10 @@ impl Id {
     /// When the state does not allow it.
     pub fn set_option(&self, option: IdOption) -> Result<()> {
         self.0.context.client().set_option(self.0.handle, option).on(&*self.0, "set an option")?;
-        if let IdOption::Cm(CmOption::Failover(failover)) = option
-            && failover != Failover::Accepted
+        if let IdOption::Cm(option) = option
             && let Some(negotiated) = &mut self.0.lock().negotiated
         {
-            negotiated.alternate = None;
+            negotiated.take_option(option);
         }
         Ok(())
     }
