@@ -16,13 +16,14 @@ use rdmux_wire::{Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, class_port_info::ClassPort
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum CmOption {
-    /// REQ, remote CM response timeout: in what time the peer should answer (IBTA 12.7.11). Our own messages are sent again
-    /// accordingly. Before `connect`.
+    /// REQ and LAP, remote CM response timeout: in what time the peer should answer (IBTA 12.7.11). Our own messages are sent again
+    /// accordingly, and so is SIDR_REQ, which does not say it. Before `connect`.
     RemoteResponseTimeout(u8),
     /// REQ, local CM response timeout: in what time we answer (IBTA 12.7.12). The peer sends its messages again accordingly.
     /// Before `connect`.
     LocalResponseTimeout(u8),
-    /// REQ, max CM retries, 0 to 15: how often either side sends a message again (IBTA 12.7.27). Before `connect`.
+    /// REQ, max CM retries, 0 to 15: how often either side sends a message again (IBTA 12.7.27); also how often SIDR_REQ is. Before
+    /// `connect`.
     MaxRetries(u8),
     /// REQ and REP, starting PSN, 24 bits: the first one that we expect; random unless set (IBTA 12.7.31). Before `connect`,
     /// `listen` or `accept`.

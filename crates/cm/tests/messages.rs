@@ -551,6 +551,23 @@ fn lookup_is_refused_with_the_status_and_the_information_of_the_program() {
 }
 
 #[test]
+fn response_timeout_and_retries_rule_the_repetitions_of_a_lookup() {
+    let (mut net, id) = told(QpType::Ud);
+    set(&mut net, CLIENT, id, &[CmOption::RemoteResponseTimeout(17), CmOption::MaxRetries(2)]);
+    net.filter = Box::new(|message| !matches!(message, Message::SidrReq(_)));
+    connect(&mut net, id);
+    for sent in 1..=3 {
+        net.pass(Duration::from_millis(511));
+        assert_eq!(net.log, vec!["SIDR_REQ"; sent]);
+        assert!(net.hosts[CLIENT].kinds().is_empty());
+        net.pass(Duration::from_millis(1));
+    }
+    assert_eq!(net.log, vec!["SIDR_REQ"; 3], "as often as the option says");
+    assert_eq!(net.hosts[CLIENT].kinds(), [(EventKind::Unreachable, -110)]);
+    net.end();
+}
+
+#[test]
 fn flood_of_lookups_is_bounded_and_counted() {
     let mut net = Net::new(2);
     net.listener(SERVER, QpType::Ud);

@@ -96,8 +96,9 @@ int rdmux_resolve_along(struct rdma_cm_id *id, struct sockaddr *src, struct sock
  * where it is too late. */
 #define RDMUX_OPTION_CM 0x72636d
 
-/* REQ, before rdma_connect(3): in what time the peer should answer, and in
- * what time we do. Messages are sent again accordingly. Unless set 20, 4.3 s. */
+/* REQ, SIDR_REQ and LAP, before rdma_connect(3): in what time the peer should
+ * answer; REQ: in what time we do. Messages are sent again accordingly. SIDR_REQ
+ * does not say it. Unless set 20, 4.3 s. */
 #define RDMUX_OPTION_CM_REMOTE_RESPONSE_TIMEOUT 0
 #define RDMUX_OPTION_CM_LOCAL_RESPONSE_TIMEOUT 1
 /* REQ and SIDR_REQ, before rdma_connect(3): how often a message is sent again,

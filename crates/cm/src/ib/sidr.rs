@@ -51,6 +51,8 @@ pub(crate) struct SidrClient {
     retries_left: u8,
     deadline: Deadline,
     max_retries: u8,
+    /// How long an answer is waited for before it is sent again.
+    interval: Duration,
     /// How often it may still be sent elsewhere.
     pub(super) redirects_left: u8,
     /// The path to where it is to be sent.
@@ -101,9 +103,14 @@ impl SidrAnswer<'_> {
 }
 
 impl Cm {
-    fn sidr_interval(&self) -> Duration {
-        let from_code = || code_to_duration(self.config.cm_response_timeout);
-        self.config.retry_interval.unwrap_or_else(from_code)
+    /// The interval between transmissions of a SIDR_REQ to a peer that is to answer within `response_timeout` (code).
+    fn sidr_interval(&self, response_timeout: u8) -> Duration {
+        self.config.retry_interval.unwrap_or_else(|| code_to_duration(response_timeout))
+    }
+
+    /// How long the answer to a peer's lookup is kept.
+    fn linger(&self) -> Duration {
+        self.sidr_interval(self.config.cm_response_timeout) * LINGER
     }
 
     /// Asks a peer; gives the request id.
@@ -118,6 +125,7 @@ impl Cm {
         let private_data = padded(private_data);
         let req = SidrReq { request_id, pkey, service_id, private_data };
         let retries = fields.max_retries.unwrap_or(self.config.max_cm_retries);
+        let answers_in = fields.remote_response_timeout.unwrap_or(self.config.cm_response_timeout);
         let client = SidrClient {
             owner,
             path,
@@ -126,6 +134,7 @@ impl Cm {
             retries_left: retries,
             deadline: Deadline::default(),
             max_retries: retries,
+            interval: self.sidr_interval(answers_in),
             redirects_left: fields.redirects(),
             wanted: Wanted::Nothing,
         };
@@ -140,7 +149,7 @@ impl Cm {
         mut client: SidrClient,
         sink: &mut impl Sink,
     ) {
-        let at = now.after(self.sidr_interval());
+        let at = now.after(client.interval);
         self.timers.set(&mut client.deadline, Timer::SidrClient(request_id), at);
         let (path, mad) = (client.path, *client.out);
         self.sidr_clients.insert(request_id, client);
@@ -190,12 +199,12 @@ impl Cm {
         request_id: u32,
         sink: &mut impl Sink,
     ) -> Option<Upcall> {
-        let at = now.after(self.sidr_interval());
         let client = self.sidr_clients.get_mut(&request_id)?;
         if client.retries_left == 0 {
             return self.sidr_give_up(request_id, -errno::ETIMEDOUT);
         }
         client.retries_left -= 1;
+        let at = now.after(client.interval);
         self.timers.set(&mut client.deadline, Timer::SidrClient(request_id), at);
         let (path, mad) = (client.path, *client.out);
         self.counters.mads_retried += 1;
@@ -248,7 +257,7 @@ impl Cm {
         sink: &mut impl Sink,
     ) -> Option<Upcall> {
         let key = (path.peer(), req.request_id);
-        let linger = now.after(self.sidr_interval() * LINGER);
+        let linger = now.after(self.linger());
         let path = path.reply(self.config.hop_limit);
         if let Some(known) = self.sidr_servers.get_mut(&key) {
             self.counters.duplicates += 1;
@@ -272,7 +281,7 @@ impl Cm {
         answer: &SidrAnswer<'_>,
         sink: &mut impl Sink,
     ) -> bool {
-        let linger = now.after(self.sidr_interval() * LINGER);
+        let linger = now.after(self.linger());
         let Some(server) = self.sidr_servers.get_mut(&key).filter(|s| s.reply.is_none()) else {
             return false;
         };
