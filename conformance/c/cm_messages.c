@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <arpa/inet.h>
 #include <endian.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -586,6 +587,135 @@ static void each_connection_of_a_listener_may_have_its_own_starting_psn(void)
 	end_it(p);
 }
 
+/* ---- Lookups of datagram services ---- */
+
+enum {
+	IP_HEADER = 36, /* before private data */
+	UD_QPN = 0x1234,
+};
+
+/* A listener for lookups, and an id that has a path to it. */
+static struct pair *lookup(void)
+{
+	struct pair *p = calloc(1, sizeof(*p));
+	struct sockaddr_in address = { .sin_family = AF_INET };
+
+	CHECK(p != NULL);
+	EQUAL(inet_pton(AF_INET, getenv("RDMUX_ADDRESS"), &address.sin_addr), 1);
+	for (int end = 0; end < 2; end++)
+		CHECK((p->channel[end] = rdma_create_event_channel()) != NULL);
+	EQUAL(rdma_create_id(p->channel[1], &p->listener, NULL, RDMA_PS_UDP), 0);
+	EQUAL(rdma_bind_addr(p->listener, (struct sockaddr *)&address), 0);
+	option(p->listener, RDMUX_OPTION_CM_MESSAGES, 1);
+	EQUAL(rdma_listen(p->listener, 8), 0);
+	EQUAL(rdma_create_id(p->channel[0], &p->id[0], NULL, RDMA_PS_UDP), 0);
+	option(p->id[0], RDMUX_OPTION_CM_MESSAGES, 1);
+	EQUAL(rdma_resolve_addr(p->id[0], NULL, rdma_get_local_addr(p->listener), 2000), 0);
+	expect(p, 0, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+	EQUAL(rdma_resolve_route(p->id[0], 2000), 0);
+	expect(p, 0, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+	return p;
+}
+
+/* Looks the service up; the message of the request. */
+static struct rdmux_cm_message asked(struct pair *p)
+{
+	struct rdma_conn_param param = { .private_data = "where", .private_data_len = 6 };
+	struct rdmux_cm_message message;
+	struct rdma_cm_event *event;
+
+	EQUAL(rdma_connect(p->id[0], &param), 0);
+	event = request(p);
+	EQUAL(memcmp(event->param.ud.private_data, "where", 6), 0);
+	EQUAL(rdmux_get_message(event, &message), 0);
+	EQUAL(message.kind, RDMUX_CM_SIDR_REQ);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	return message;
+}
+
+/* The answer, which is told by this event with this status. */
+static struct rdmux_cm_message answer(struct pair *p, int kind, int status)
+{
+	struct rdma_cm_event *event = event_of(p, 0, kind, status);
+	struct rdmux_cm_message message;
+
+	EQUAL(rdmux_get_message(event, &message), 0);
+	EQUAL(message.kind, RDMUX_CM_SIDR_REP);
+	EQUAL(message.status, status);
+	EQUAL(message.private_data_len, 136);
+	if (kind == RDMA_CM_EVENT_ESTABLISHED) {
+		EQUAL(event->param.ud.qp_num, message.qpn);
+		EQUAL(event->param.ud.qkey, message.qkey);
+	}
+	EQUAL(rdma_ack_cm_event(event), 0);
+	return message;
+}
+
+static void accept_lookup(struct pair *p)
+{
+	struct rdma_conn_param param = { .qp_num = UD_QPN, .private_data = "here",
+					 .private_data_len = 5 };
+
+	EQUAL(rdma_accept(p->id[1], &param), 0);
+}
+
+static void every_field_of_a_lookup_and_of_its_answer_is_told(void)
+{
+	struct pair *p = lookup();
+	struct rdmux_cm_message req = asked(p), rep;
+
+	EQUAL(req.service_id, 0x1000000 | RDMA_PS_UDP << 16 | ntohs(rdma_get_src_port(p->listener)));
+	EQUAL(req.pkey, 0xffff);
+	CHECK(req.local_comm_id != 0);
+	EQUAL(req.private_data_len, 216);
+	EQUAL(memcmp(req.private_data + IP_HEADER, "where", 6), 0);
+	accept_lookup(p);
+	rep = answer(p, RDMA_CM_EVENT_ESTABLISHED, 0);
+	EQUAL(rep.tid, req.tid);
+	EQUAL(rep.remote_comm_id, req.local_comm_id);
+	EQUAL(rep.service_id, req.service_id);
+	EQUAL(rep.qpn, UD_QPN);
+	EQUAL(rep.qkey, RDMA_UDP_QKEY);
+	EQUAL(rep.info_len, 0);
+	EQUAL(memcmp(rep.private_data, "here", 5), 0);
+}
+
+static void a_lookup_is_refused_with_any_status_and_information(void)
+{
+	struct pair *p = lookup();
+	struct rdmux_cm_message message;
+
+	asked(p);
+	SETS(rdmux_reject(p->id[1], 3, &message, 73, NULL, 0), EINVAL);
+	SETS(rdmux_reject(p->id[1], 3, NULL, 0, &message, 137), EINVAL);
+	SETS(rdmux_reject(p->id[1], 0, NULL, 0, NULL, 0), EINVAL);
+	SETS(rdmux_reject(p->id[1], 256, NULL, 0, NULL, 0), EINVAL);
+	EQUAL(rdmux_reject(p->id[1], 200, "abc", 3, "no", 3), 0);
+	message = answer(p, RDMA_CM_EVENT_UNREACHABLE, 200);
+	EQUAL(message.info_len, 3);
+	EQUAL(memcmp(message.info, "abc", 4), 0);
+	EQUAL(memcmp(message.private_data, "no", 3), 0);
+	SETS(rdmux_reject(p->id[1], 200, NULL, 0, NULL, 0), EINVAL);
+}
+
+static void a_redirection_of_a_lookup_that_is_not_wanted_is_a_refusal(void)
+{
+	struct rdmux_cm_redirect to = { .lid = 5 };
+	struct pair *p = lookup();
+	struct rdmux_cm_message message;
+
+	EQUAL(ibv_query_gid(p->id[0]->verbs, 1, 0, &to.gid), 0);
+	option(p->id[0], RDMUX_OPTION_CM_MAX_REDIRECTS, 0);
+	asked(p);
+	EQUAL(rdmux_redirect(p->id[1], &to, "there", 6), 0);
+	message = answer(p, RDMA_CM_EVENT_UNREACHABLE, 4);
+	/* A ClassPortInfo, of which the GID is at 8 and the LID at 28. */
+	EQUAL(message.info_len, 72);
+	EQUAL(memcmp(message.info + 8, &to.gid, 16), 0);
+	EQUAL(message.info[28] << 8 | message.info[29], to.lid);
+	EQUAL(memcmp(message.private_data, "there", 6), 0);
+}
+
 /* ---- What cannot be ---- */
 
 static void options_out_of_range_are_refused(void)
@@ -677,6 +807,9 @@ static const struct test tests[] = {
 	TEST(a_redirected_request_is_followed),
 	TEST(a_redirection_that_is_not_wanted_is_a_refusal),
 	TEST(each_connection_of_a_listener_may_have_its_own_starting_psn),
+	TEST(every_field_of_a_lookup_and_of_its_answer_is_told),
+	TEST(a_lookup_is_refused_with_any_status_and_information),
+	TEST(a_redirection_of_a_lookup_that_is_not_wanted_is_a_refusal),
 	TEST(options_out_of_range_are_refused),
 	TEST(calls_in_the_wrong_state_are_refused),
 	TEST(events_without_a_message_say_so),
