@@ -716,6 +716,20 @@ static void a_redirection_of_a_lookup_that_is_not_wanted_is_a_refusal(void)
 	EQUAL(memcmp(message.private_data, "there", 6), 0);
 }
 
+static void the_answer_to_a_lookup_has_the_qkey_of_the_option(void)
+{
+	static const uint32_t qkeys[] = { 0x55667788, 0 };
+
+	for (int i = 0; i < 2; i++) {
+		struct pair *p = lookup();
+
+		asked(p);
+		option(p->id[1], RDMUX_OPTION_CM_LOCAL_QKEY, qkeys[i]);
+		accept_lookup(p);
+		EQUAL(answer(p, RDMA_CM_EVENT_ESTABLISHED, 0).qkey, qkeys[i]);
+	}
+}
+
 /* ---- What cannot be ---- */
 
 static void options_out_of_range_are_refused(void)
@@ -810,6 +824,7 @@ static const struct test tests[] = {
 	TEST(every_field_of_a_lookup_and_of_its_answer_is_told),
 	TEST(a_lookup_is_refused_with_any_status_and_information),
 	TEST(a_redirection_of_a_lookup_that_is_not_wanted_is_a_refusal),
+	TEST(the_answer_to_a_lookup_has_the_qkey_of_the_option),
 	TEST(options_out_of_range_are_refused),
 	TEST(calls_in_the_wrong_state_are_refused),
 	TEST(events_without_a_message_say_so),

@@ -31,6 +31,9 @@ pub enum CmOption {
     /// REQ, path packet payload MTU, at most that of the path (IBTA 12.7.28). Before `connect`.
     PathMtu(Mtu),
     /// REQ and REP, local Q_Key, which only reliable datagrams have a use for (IBTA 12.7.13). Before `connect` or `accept`.
+    ///
+    /// SIDR_REP, Q_Key: that of the queue pair that is accepted with, unless
+    /// [`ConnParam::qkey`](crate::ConnParam::qkey) says it. Before `accept`; the port space's unless set.
     LocalQkey(u32),
     /// REP, target ACK delay: how long our queue pair takes to acknowledge (IBTA 12.7.33). Before `accept`.
     TargetAckDelay(u8),
@@ -182,7 +185,7 @@ pub(crate) struct Fields {
     pub(crate) max_retries: Option<u8>,
     pub(crate) starting_psn: Option<Psn>,
     pub(crate) path_mtu: Option<Mtu>,
-    pub(crate) local_qkey: Qkey,
+    pub(crate) local_qkey: Option<Qkey>,
     pub(crate) target_ack_delay: Option<u8>,
     pub(crate) failover: Option<Failover>,
     pub(crate) service_timeout: Option<u8>,
@@ -212,7 +215,7 @@ impl Fields {
             CmOption::StartingPsn(psn) if psn >> 24 != 0 => return Err("a PSN has 24 bits"),
             CmOption::StartingPsn(psn) => self.starting_psn = Some(Psn::new(psn)),
             CmOption::PathMtu(mtu) => self.path_mtu = Some(mtu),
-            CmOption::LocalQkey(qkey) => self.local_qkey = Qkey(qkey),
+            CmOption::LocalQkey(qkey) => self.local_qkey = Some(Qkey(qkey)),
             CmOption::TargetAckDelay(c) => self.target_ack_delay = code(c)?,
             CmOption::Failover(failover) => self.failover = Some(failover),
             CmOption::ServiceTimeout(c) => self.service_timeout = code(c)?,

@@ -34,7 +34,7 @@ pub struct ConnParam {
     pub srq: bool,
     /// Our queue pair. In events the peer's.
     pub qp_num: Qpn,
-    /// UD accept only: our Q_Key, if not the default of the port space.
+    /// UD accept only: our Q_Key. `None` leaves it to the id's option ([`CmOption::LocalQkey`]), and that to the port space.
     pub qkey: Option<Qkey>,
     /// Enhanced connection establishment; not of UD. In events the peer's.
     pub ece: Ece,

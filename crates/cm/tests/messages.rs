@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use net::{Net, SECOND, param};
 use rdmux_cm::{
-    Addr, CmOption, Config, Courtesy, EventKind, Failover, IdHandle, IdOption, Redirect, Refusal,
+    Addr, CmOption, Config, ConnParam, Courtesy, EventKind, Failover, IdHandle, IdOption, Redirect,
+    Refusal,
 };
 use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::{
@@ -548,6 +549,32 @@ fn lookup_is_refused_with_the_status_and_the_information_of_the_program() {
     let valid = server.cm.reject_with(now, passive, &Refusal::default(), &mut server.out);
     assert_eq!(valid.unwrap_err().errno(), 22, "status 0 is no refusal");
     net.end();
+}
+
+#[test]
+fn qkey_of_an_answer_to_a_lookup_is_that_of_the_option() {
+    // What an option says counts also if it is 0, and what accept says counts more.
+    for (option, param_qkey, told_qkey) in [
+        (None, None, Qkey::RDMA_UDP),
+        (Some(0x88), None, Qkey(0x88)),
+        (Some(0), None, Qkey(0)),
+        (Some(0x88), Some(Qkey(5)), Qkey(5)),
+    ] {
+        let (mut net, id) = told(QpType::Ud);
+        let passive = requested(&mut net, id);
+        if let Some(qkey) = option {
+            set(&mut net, SERVER, passive, &[CmOption::LocalQkey(qkey)]);
+        }
+        let param = ConnParam { qkey: param_qkey, ..param(0x22) };
+        let (now, server) = (net.now, &mut net.hosts[SERVER]);
+        server.cm.accept(now, passive, &param, &mut server.out).unwrap();
+        net.run_until_idle();
+        let event = net.hosts[CLIENT].event(EventKind::Established);
+        let Some(Message::SidrRep(rep)) = event.message().map(|mad| mad.message) else { panic!() };
+        let rdmux_cm::EventParam::Ud(ud) = event.param else { panic!() };
+        assert_eq!((rep.qkey, ud.qkey), (told_qkey, told_qkey), "{option:?} {param_qkey:?}");
+        net.end();
+    }
 }
 
 #[test]

@@ -111,7 +111,8 @@ int rdmux_resolve_along(struct rdma_cm_id *id, struct sockaddr *src, struct sock
  * unless set, the path's. */
 #define RDMUX_OPTION_CM_PATH_MTU 4
 /* REQ and REP: the local Q_Key, which only reliable datagrams have a use for.
- * Unless set 0. */
+ * Unless set 0. SIDR_REP, before rdma_accept(3): the Q_Key of the queue pair
+ * that it tells. Unless set that of the port space. */
 #define RDMUX_OPTION_CM_LOCAL_QKEY 5
 /* REP, before rdma_accept(3): how long our queue pair takes to acknowledge.
  * Unless set 15, 134 ms. */

@@ -41,7 +41,7 @@ pub(super) fn req(config: &Config, tid: u64, local_id: u32, connect: &Connect<'_
         vendor_id: param.ece.vendor_id,
         service_id: connect.service_id,
         local_ca_guid: connect.node_guid,
-        local_qkey: fields.local_qkey,
+        local_qkey: fields.local_qkey.unwrap_or_default(),
         local_qpn: param.qp_num,
         responder_resources: param.responder_resources,
         local_eecn: fields.local_eecn,
@@ -97,7 +97,7 @@ pub(super) fn rep(config: &Config, c: &Conn, accept: &Accept<'_>) -> Mad {
     let mut rep = Rep {
         local_comm_id: c.local_id,
         remote_comm_id: c.remote_id,
-        local_qkey: fields.local_qkey,
+        local_qkey: fields.local_qkey.unwrap_or_default(),
         local_qpn: param.qp_num,
         local_eecn: fields.local_eecn,
         vendor_id: param.ece.vendor_id,

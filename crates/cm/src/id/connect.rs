@@ -261,7 +261,8 @@ impl Manager {
             }
             Link::LookedUp(key) => {
                 check_len(id, command, len, SIDR_REP_DATA)?;
-                let qkey = param.qkey.unwrap_or(negotiated.qkey);
+                let of_option = self.get(id, command)?.options.fields.local_qkey;
+                let qkey = param.qkey.or(of_option).unwrap_or(negotiated.qkey);
                 let answer = SidrAnswer {
                     status: SidrStatus::VALID,
                     qpn: param.qp_num,
