@@ -328,6 +328,57 @@ static void other_services_are_refused(void)
 	ends(&p);
 }
 
+static struct rdma_cm_id *datagram_endpoint(union address *at, bool passive)
+{
+	struct rdma_addrinfo info = {
+		.ai_flags = passive ? RAI_PASSIVE : 0,
+		.ai_family = AF_IB,
+		.ai_qp_type = IBV_QPT_UD,
+		.ai_port_space = RDMA_PS_IB,
+		.ai_src_addr = passive ? &at->any : NULL,
+		.ai_src_len = passive ? sizeof(at->ib) : 0,
+		.ai_dst_addr = passive ? NULL : &at->any,
+		.ai_dst_len = passive ? 0 : sizeof(at->ib),
+	};
+	struct rdma_cm_id *id;
+
+	EQUAL(rdma_create_ep(&id, &info, NULL, NULL), 0);
+	EQUAL(id->qp_type, IBV_QPT_UD);
+	return id;
+}
+
+/* Datagrams: the ID is looked up as it is, and the private data are the program's alone. */
+static void datagram_services_have_ids_too(void)
+{
+	union address at = own_ib(service + 0x200);
+	struct rdma_cm_id *listener = datagram_endpoint(&at, true), *child;
+	struct rdma_cm_id *id = datagram_endpoint(&at, false);
+	struct rdma_event_channel *client = channel();
+	uint8_t data[UINT8_MAX];
+	struct rdma_conn_param param = { .private_data = data, .private_data_len = 217 };
+	struct rdma_cm_event *event;
+
+	memset(data, 0x5a, sizeof(data));
+	EQUAL(rdma_listen(listener, 1), 0);
+	EQUAL(rdma_migrate_id(id, client), 0);
+	SETS(rdma_connect(id, &param), EINVAL);
+	param.private_data_len = 216;
+	EQUAL(rdma_connect(id, &param), 0);
+	EQUAL(rdma_get_request(listener, &child), 0);
+	EQUAL(child->event->param.ud.private_data_len, 216);
+	EQUAL(memcmp(child->event->param.ud.private_data, data, 216), 0);
+	EQUAL(be64toh(((struct sockaddr_ib *)rdma_get_local_addr(child))->sib_sid), service + 0x200);
+	param = (struct rdma_conn_param){ .qp_num = 0x1234 };
+	EQUAL(rdma_accept(child, &param), 0);
+	event = next(client, RDMA_CM_EVENT_ESTABLISHED);
+	EQUAL(event->param.ud.qp_num, 0x1234);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	rdma_destroy_ep(child);
+	rdma_destroy_ep(id);
+	rdma_destroy_ep(listener);
+	rdma_destroy_event_channel(client);
+}
+
 static void addresses_are_checked(void)
 {
 	struct rdma_event_channel *on = channel();
@@ -826,6 +877,7 @@ static const struct test tests[] = {
 	TEST(connects_by_gid),
 	TEST(services_by_mask),
 	TEST(other_services_are_refused),
+	TEST(datagram_services_have_ids_too),
 	TEST(addresses_are_checked),
 	TEST(partitions_are_respected),
 	TEST(datagrams_by_gid),

@@ -107,12 +107,12 @@ impl Host {
         event
     }
 
-    /// A REQ of another host comes, by LID.
-    fn take(&mut self, from: &Self, req: &Req) {
+    /// A message of another host comes, by LID.
+    fn take(&mut self, from: &Self, message: impl Into<Message>) {
         let mut path = MadPath::between([0, 0, 0, 0].into(), [0, 0, 0, 0].into());
         (path.device, path.local) = (2, self.gid);
         (path.av.is_global, path.av.dgid, path.av.dlid) = (false, Gid::ZERO, from.lid.0);
-        let mad = CmMad::new(7, Message::Req(*req)).to_bytes();
+        let mad = CmMad::new(7, message.into()).to_bytes();
         self.cm.handle_mad(Time::ZERO, &path, &mad, &mut self.out);
     }
 
@@ -160,7 +160,7 @@ fn service_id_and_private_data_go_to_the_wire_as_they_are() {
     assert_eq!((req.service_id, req.private_data), (sid, [7; 92]));
     assert_eq!((path.device, path.av.dlid, path.local), (2, server.lid.0, client.gid));
 
-    server.take(&client, &req);
+    server.take(&client, req);
     let request = server.event(EventKind::ConnectRequest);
     assert_eq!(request.listen_id, Some(listener));
     let rdmux_cm::EventParam::Conn(param) = &request.param else { panic!("no parameters") };
@@ -169,6 +169,41 @@ fn service_id_and_private_data_go_to_the_wire_as_they_are() {
     let here = route.src.ib().unwrap();
     assert_eq!((here.gid, here.sid, here.pkey), (server.gid, sid, Pkey(0xffff)));
     assert_eq!(route.dst.ib().unwrap().gid, client.gid);
+}
+
+#[test]
+fn lookup_by_service_id_has_216_bytes_of_private_data_as_they_are() {
+    let (mut server, mut client) = (Host::new(1), Host::new(2));
+    let at = IbAddr { sid_mask: !0xff, ..IbAddr::new(server.gid, SERVICE) };
+    let listener = server.cm.create_id(SERVER, PortSpace::Ib, QpType::Ud, 0).unwrap();
+    server.cm.bind(listener, at, false).unwrap();
+    server.cm.listen(listener, 0).unwrap();
+    let sid = ServiceId(SERVICE.0 + 0x42);
+    let to = IbAddr::new(server.gid, sid);
+    let records = [data(PathData::PRIMARY | BOTH, client.record_to(&server, 0))];
+    let id = client.cm.create_id(CLIENT, PortSpace::Ib, QpType::Ud, 0).unwrap();
+    let sink = &mut client.out;
+    client.cm.resolve_along(Time::ZERO, id, (None, to.into()), &records, false, sink).unwrap();
+    client.event(EventKind::RouteResolved);
+    let long = ConnParam { private_data: vec![7; 217], ..ConnParam::default() };
+    let refused = client.cm.connect(Time::ZERO, id, &long, &mut client.out).unwrap_err();
+    assert!(matches!(refused, CmError::PrivateData { len: 217, max: 216, .. }), "{refused}");
+    let param = ConnParam { private_data: vec![7; 216], ..ConnParam::default() };
+    client.cm.connect(Time::ZERO, id, &param, &mut client.out).unwrap();
+    let (path, mad) = client.out.mads.pop_front().unwrap();
+    assert!(client.asked_nobody());
+    let Message::SidrReq(req) = CmMad::parse(&mad).unwrap().message else { panic!("no SIDR_REQ") };
+    assert_eq!((req.service_id, req.pkey, req.private_data), (sid, Pkey(0xffff), [7; 216]));
+    assert_eq!((path.device, path.av.dlid, path.local), (2, server.lid.0, client.gid));
+
+    server.take(&client, req);
+    let request = server.event(EventKind::ConnectRequest);
+    assert_eq!(request.listen_id, Some(listener));
+    let rdmux_cm::EventParam::Ud(param) = &request.param else { panic!("no parameters") };
+    assert_eq!(param.private_data, [7; 216]);
+    let route = request.route.unwrap();
+    let here = route.src.ib().unwrap();
+    assert_eq!((here.gid, here.sid, here.pkey), (server.gid, sid, Pkey(0xffff)));
 }
 
 #[test]
@@ -191,7 +226,7 @@ fn listeners_are_told_apart_by_service_partition_and_port() {
         let record = PathRecord { pkey: Pkey(pkey), ..client.record_to(&server, 0) };
         let id = client.along(to.into(), &[data(PathData::PRIMARY | BOTH, record)]).unwrap();
         let (_, req) = client.connect(id, b"");
-        server.take(&client, &req);
+        server.take(&client, req);
         match heard {
             Some(listener) => {
                 let request = server.event(EventKind::ConnectRequest);
@@ -378,7 +413,7 @@ fn ip_addresses_may_come_with_paths_as_well() {
     assert_eq!(client.cm.query(id).unwrap().local.unwrap().ip().to_string(), "10.0.0.2");
     let (_, req) = client.connect(id, b"with a header");
     assert!(client.asked_nobody());
-    server.take(&client, &req);
+    server.take(&client, req);
     let request = server.event(EventKind::ConnectRequest);
     assert_eq!(request.route.unwrap().dst.ip().to_string(), "10.0.0.2");
 }
