@@ -57,7 +57,7 @@ extern "C" {
  * paths begin; an id that is bound keeps its own. `src` and `dst` are of one
  * family: AF_IB, AF_INET or AF_INET6.
  *
- * `paths` are `count` records, one to five:
+ * `paths` are `count` records, one to six; five say all that there is to say:
  *
  * | flags                                  | is                               |
  * |----------------------------------------|----------------------------------|
