@@ -361,7 +361,10 @@ impl World {
         // A request that was sent elsewhere may come again to where it was sent first, before the refusal is there.
         let elsewhere = self.lives.values().any(|l| l.token == token && l.redirected);
         let again = self.lives.values().any(|l| l.token == token && l.role == role && !l.over());
-        let again = again && !elsewhere;
+        // Who asked has taken its request back; that the first one is over shows when it is answered.
+        let asks = |l: &Life| l.token == token && l.role == Role::Active && !l.over();
+        let taken_back = !datagram && !self.lives.values().any(asks);
+        let again = again && !elsewhere && !taken_back;
         // Who was reset asks again; that the first request is dead shows when it is answered.
         // An answer to a lookup is kept for eight repetitions, and a network that is cut may lose as many.
         let forgotten = datagram && self.scenario.cuts > 0;
