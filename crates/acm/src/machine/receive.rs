@@ -257,7 +257,7 @@ impl Machine {
 
     /// The answer to a search was overheard.
     fn overheard(&mut self, now: Time, at: u32, holder: &Holder, io: &mut impl Io) {
-        let Some(search) = self.searches.get(at as usize) else { return };
+        let Some(search) = self.searches.get_mut(at as usize) else { return };
         let (endpoint, is_claim) = (search.endpoint, matches!(search.purpose, Purpose::Claim(_)));
         match search.stage {
             Stage::Queued | Stage::Asked | Stage::Checked => {
@@ -268,7 +268,12 @@ impl Machine {
             }
             // What administration says of the claimant does not matter any more.
             Stage::RouteQueued | Stage::RouteAsked if is_claim => self.renumber(at),
-            Stage::RouteQueued | Stage::RouteAsked | Stage::System => return,
+            // It is asked for this one then.
+            Stage::RouteQueued => {
+                search.holder = Some(*holder);
+                return;
+            }
+            Stage::RouteAsked | Stage::System => return,
         }
         if is_claim {
             self.refuse_claim(at, holder.gid, io);

@@ -179,6 +179,10 @@ impl Machine {
         io: &mut impl Io,
     ) {
         let known = self.entry(now, endpoint, address);
+        if let Some(holder) = self.moved_to(at, endpoint, known) {
+            self.renumber(at);
+            return self.found(now, at, &holder, io);
+        }
         match answer {
             Ok(path) => {
                 let path = &self.with_source(endpoint, path);
@@ -200,6 +204,14 @@ impl Machine {
                 self.finish(now, at, Err(failure(error)), io);
             }
         }
+    }
+
+    /// Who has the address of a search now, if that is not whom administration was asked for.
+    fn moved_to(&self, at: u32, endpoint: EndpointId, known: Option<usize>) -> Option<Holder> {
+        let asked = self.searches.get(at as usize)?.holder?;
+        let cache = &self.endpoints.get(&endpoint)?.cache;
+        let known = known.filter(|&at| !cache.is_negative(at) && !cache.is_loaded(at))?;
+        Some(cache.holder(known)).filter(|holder| holder.gid != asked.gid)
     }
 
     /// A path with its source, which administration may leave out if it was not asked.

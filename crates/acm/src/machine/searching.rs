@@ -252,7 +252,10 @@ impl Machine {
                 if let Some(state) = self.endpoints.get_mut(&endpoint) {
                     state.cache.set_used(entry);
                 }
-                self.publish(now, endpoint, (entry, &address), &path, io);
+                // Files may have come to name another holder than the one that was found.
+                if self.path_to(now, endpoint, &address) == Some(path) {
+                    self.publish(now, endpoint, (entry, &address), &path, io);
+                }
             }
         }
     }

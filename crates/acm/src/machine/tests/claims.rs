@@ -31,6 +31,24 @@ fn holder(net: &mut Net) -> usize {
     usize::from(path.dlid.0 - 1)
 }
 
+/// The first holder has gone, or has not.
+#[test]
+fn newest_claim_is_believed_while_administration_is_asked_for_the_holder_before() {
+    for is_gone in [false, true] {
+        let mut net = Net::new(3, &Options::default());
+        claim(&mut net, &peer(0));
+        let id = net.ask(1, Dest::Address(name(0)));
+        let question = net.hosts[1].io.questions[0].1;
+        assert_eq!(question.dgid, gid(0));
+        claim(&mut net, &peer(2));
+        net.hosts[0].is_cut_off = is_gone;
+        net.run();
+        assert_eq!(net.answer(1, id).unwrap().unwrap().path.dgid, gid(2));
+        assert_eq!(holder(&mut net), 2);
+        assert_eq!(net.hosts[1].io.published[&name(0)].0.dgid, gid(2));
+    }
+}
+
 #[test]
 fn newest_claim_is_believed_and_counted() {
     let mut net = with_a_liar(ClaimPolicy::Newest);

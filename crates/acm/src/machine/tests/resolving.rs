@@ -302,6 +302,7 @@ fn host_that_a_file_names_while_it_is_asked_for_is_the_one_of_the_file() {
         net.run();
         net.pass(Duration::from_secs(60));
         assert_eq!(net.answer(0, id).unwrap().is_ok(), is_answered);
+        assert_eq!(net.hosts[0].io.published.get(&name(1)), None, "it is another's path");
         assert_eq!(net.resolve(0, name(1)).unwrap().unwrap().path.dgid, gid(2));
     }
 }
