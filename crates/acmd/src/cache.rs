@@ -1,6 +1,6 @@
 //! The cache in shared memory, which programs read without asking: what the machine publishes, by the keys that clients look for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -23,11 +23,16 @@ const RENEW: Duration = Duration::from_secs(4);
 /// How many of an endpoint's addresses are keys as sources.
 const SOURCES: usize = 4;
 
+/// Addresses of endpoints.
+type Sources = BTreeMap<EndpointId, Vec<Address>>;
+
 /// The cache, and the socket that hands it out.
 pub(crate) struct Cache {
     shared: Option<Shared>,
     /// The addresses of endpoints that clients name as sources.
-    sources: BTreeMap<EndpointId, Vec<Address>>,
+    sources: Sources,
+    /// Those of them that are not up.
+    down: BTreeSet<EndpointId>,
     renew: Instant,
 }
 
@@ -43,7 +48,12 @@ impl Cache {
             tracing::warn!("no cache in shared memory at {}: {e}", places.paths().display());
         });
         let now = Instant::now();
-        let mut this = Self { shared: shared.ok(), sources: BTreeMap::new(), renew: now };
+        let mut this = Self {
+            shared: shared.ok(),
+            sources: Sources::new(),
+            down: BTreeSet::new(),
+            renew: now,
+        };
         this.renew(now);
         this
     }
@@ -80,6 +90,21 @@ impl Cache {
         is_other
     }
 
+    /// The endpoints that are not up. True if everything was withdrawn, as when others are chosen now where several have an address.
+    #[must_use]
+    pub(crate) fn set_down(&mut self, down: BTreeSet<EndpointId>) -> bool {
+        if self.down == down {
+            return false;
+        }
+        self.down = down;
+        let mut all = BTreeSet::new();
+        let is_shared = !self.sources.values().flatten().all(|source| all.insert(source));
+        if is_shared {
+            self.flush();
+        }
+        is_shared
+    }
+
     /// An endpoint is gone. True if everything was withdrawn.
     #[must_use]
     pub(crate) fn forget(&mut self, id: EndpointId) -> bool {
@@ -106,7 +131,7 @@ impl Cache {
         until: Time,
     ) {
         let Some(shared) = &mut self.shared else { return };
-        for (key, source) in keys(&self.sources, id, dest) {
+        for (key, source) in keys((&self.sources, &self.down), id, dest) {
             let path = PathData { flags: PathFlags::RESOLVED, path: *path };
             let entry = Entry { path, source, expiry: until.0 };
             shared.table.put(&key, &entry, now());
@@ -116,16 +141,17 @@ impl Cache {
     /// Withdraws a path.
     pub(crate) fn withdraw(&mut self, id: EndpointId, dest: &Address) {
         let Some(shared) = &mut self.shared else { return };
-        for (key, _) in keys(&self.sources, id, dest) {
+        for (key, _) in keys((&self.sources, &self.down), id, dest) {
             shared.table.remove(&key);
         }
     }
 }
 
-/// The keys by which a path is found, and the source that each chooses: with each of the endpoint's addresses as the source; and
-/// without one for an IP address, if there is only one endpoint that the service could choose.
+/// The keys by which a path is found, and the source that each chooses: with each of the endpoint's addresses as the source, unless
+/// the service would choose another endpoint that has it, too; and without one for an IP address, if there is only one endpoint that
+/// the service could choose.
 fn keys(
-    all: &BTreeMap<EndpointId, Vec<Address>>,
+    (all, down): (&Sources, &BTreeSet<EndpointId>),
     id: EndpointId,
     dest: &Address,
 ) -> impl Iterator<Item = (Key, Option<IpAddr>)> {
@@ -138,7 +164,12 @@ fn keys(
     let mut choices = all.values().flatten().filter_map(chosen);
     let only = choices.next().filter(|_| choices.next().is_none());
     let only = only.filter(|only| sources.contains(&Address::from(*only)));
-    let named = sources.iter().map(|source| (Some(*source), None));
+    let before =
+        move |other: &EndpointId| (down.contains(other), *other) < (down.contains(&id), id);
+    let is_chosen = move |source: &&Address| {
+        !all.iter().any(|(other, has)| before(other) && has.contains(source))
+    };
+    let named = sources.iter().filter(is_chosen).map(|source| (Some(*source), None));
     let all = named.chain(only.map(|only| (None, Some(only))));
     all.map(|(source, chosen)| (Key { source, dest: *dest }, chosen))
 }
@@ -205,6 +236,32 @@ mod tests {
         cache.publish(ENDPOINT, &ip(2), &path(7), Time::NEVER);
         assert!(reader.get(Some(&ip(1)), &ip(2)).is_some());
         assert!(reader.get(None, &ip(2)).is_none());
+    }
+
+    /// The fabric is down first: then its endpoint, which comes before the other one, is not chosen.
+    #[test]
+    fn address_of_two_endpoints_has_the_paths_of_the_one_that_is_chosen() {
+        let (_dir, mut cache, reader) = world();
+        let (ib, roce) = (EndpointId(0), EndpointId(9));
+        for id in [ib, roce] {
+            assert!(cache.set_endpoint(id, &[ip(1)]));
+        }
+        let dlid = || reader.get(Some(&ip(1)), &ip(2)).map(|found| found.paths[0].path.dlid.0);
+        assert!(cache.set_down([ib].into()));
+        cache.publish(roce, &ip(2), &path(7), Time::NEVER);
+        cache.publish(ib, &ip(2), &path(8), Time::NEVER);
+        assert_eq!(dlid(), Some(7));
+        assert!(!cache.set_down([ib].into()), "they are the same");
+        assert!(cache.set_down([].into()));
+        assert_eq!(dlid(), None);
+        cache.publish(ib, &ip(2), &path(8), Time::NEVER);
+        cache.withdraw(roce, &ip(2));
+        assert_eq!(dlid(), Some(8));
+
+        assert!(cache.set_endpoint(roce, &[ip(3)]));
+        cache.publish(ib, &ip(2), &path(8), Time::NEVER);
+        assert!(!cache.set_down([ib].into()), "known paths stay");
+        assert_eq!(dlid(), Some(8));
     }
 
     #[test]

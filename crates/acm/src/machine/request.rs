@@ -260,6 +260,12 @@ impl Machine {
         self.best_endpoint(|state| self.owns(state, address).then_some(0))
     }
 
+    /// Whether an endpoint's port is active and has its P_Key. Of endpoints that have the same address one that is up is chosen, the
+    /// first if there are several.
+    pub fn is_up(&self, id: EndpointId) -> bool {
+        self.endpoints.get(&id).is_some_and(|state| state.is_up)
+    }
+
     /// Whether an address is one of the endpoint's.
     pub(super) fn owns(&self, state: &EndpointState, address: &Address) -> bool {
         let port = self.ports.get(&state.endpoint.port);

@@ -170,6 +170,11 @@ impl Service {
             self.close_queue(id);
             self.forget_endpoint(id);
         }
+        let is_down = |id: &&EndpointId| !self.resolver.get().is_up(**id);
+        let down = self.planned.keys().filter(is_down).copied().collect();
+        if self.driver.cache.set_down(down) {
+            self.resolver.change().published_nothing();
+        }
     }
 
     /// Forgets an endpoint that the machine does not have any more, and whose queue pair is closed.
