@@ -163,6 +163,10 @@ static void memory_regions(void)
 	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_WRITE),
 	      IBV_REREG_MR_ERR_CMD);
 	EQUAL(ibv_rereg_mr(mr, 1 << 20, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
+	/* Rights that nothing says are to change. */
+	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, f.memory, 64, IBV_ACCESS_LOCAL_WRITE),
+	      IBV_REREG_MR_ERR_INPUT);
+	EQUAL(mr->length, 100);
 	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 0, 0),
 	      IBV_REREG_MR_ERR_INPUT);
 	EQUAL(ibv_dereg_mr(mr), 0);
@@ -224,6 +228,7 @@ static void queue_pairs(void)
 {
 	struct ibv_device_attr device;
 	struct fixture f;
+	struct ibv_qp *qp;
 
 	open_fixture(&f);
 	EQUAL(ibv_query_device(f.device, &device), 0);
@@ -253,6 +258,12 @@ static void queue_pairs(void)
 	REFUSED_AS(ibv_create_qp(f.pd, &bad), EINVAL, EOPNOTSUPP);
 	bad.qp_type = IBV_QPT_RAW_PACKET;
 	REFUSED(ibv_create_qp(f.pd, &bad), EOPNOTSUPP);
+	/* What a sender has no use for is left as it is. */
+	bad = good;
+	bad.qp_type = IBV_QPT_XRC_SEND;
+	CHECK((qp = ibv_create_qp(f.pd, &bad)) != NULL);
+	CHECK(bad.recv_cq == f.cq);
+	EQUAL(ibv_destroy_qp(qp), 0);
 	close_fixture(&f);
 }
 
@@ -549,6 +560,7 @@ static void imports(void)
 	struct ibv_parent_domain_init_attr parent = { 0 };
 	struct ibv_context *import;
 	struct ibv_pd *pd;
+	struct ibv_mr *mr;
 	struct fixture f;
 	int copy, null;
 
@@ -561,6 +573,12 @@ static void imports(void)
 	CHECK(ibv_import_pd(import, f.pd->handle + 1000) == NULL);
 	CHECK((pd = ibv_import_pd(import, f.pd->handle)) != NULL);
 	EQUAL(pd->handle, f.pd->handle);
+	/* A region that is imported is changed by who has registered it. */
+	CHECK((mr = ibv_import_mr(pd, f.mr->handle)) != NULL);
+	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, f.memory, 64, 0),
+	      IBV_REREG_MR_ERR_INPUT);
+	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, f.pd, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
+	ibv_unimport_mr(mr);
 	ibv_unimport_pd(pd);
 	/* A parent domain that goes leaves the domain that it was made of. */
 	parent.pd = f.pd;
@@ -571,6 +589,26 @@ static void imports(void)
 	EQUAL(ibv_close_device(import), 0);
 	close(null);
 	close_fixture(&f);
+}
+
+/* An import is of the device that its descriptor is of. */
+static void imports_of_every_device(void)
+{
+	struct ibv_context *device, *import;
+	struct ibv_device **list;
+	int count;
+
+	EQUAL(setenv("RDMUX_DEVICE", "all", 1), 0);
+	CHECK((list = ibv_get_device_list(&count)) != NULL);
+	CHECK(count >= 2);
+	for (int i = 0; i < count; i++) {
+		CHECK((device = ibv_open_device(list[i])) != NULL);
+		CHECK((import = ibv_import_device(dup(device->cmd_fd))) != NULL);
+		CHECK(import->device == list[i]);
+		EQUAL(ibv_close_device(import), 0);
+		EQUAL(ibv_close_device(device), 0);
+	}
+	ibv_free_device_list(list);
 }
 
 static void names(void)
@@ -641,6 +679,7 @@ static const struct test tests[] = {
 	TEST(null_pointers),
 	TEST(unsupported),
 	TEST(imports),
+	TEST(imports_of_every_device),
 	TEST(names),
 	TEST(rates),
 	TEST(acknowledgements),

@@ -204,7 +204,7 @@ impl Host {
     const LIMITS: &str = "[limits]\n\
         max_qp = 6\nmax_cq = 5\nmax_pd = 4\nmax_mr = 5\nmax_mw = 3\nmax_srq = 3\nmax_ah = 4\n\
         max_mcast_grp = 2\nmax_mcast_qp_attach = 2\nmax_qp_wr = 64\nmax_cqe = 500\n\
-        max_srq_wr = 40\nmax_sge = 5\nmax_rd_atomic = 3\nmax_init_rd_atomic = 5\n";
+        max_srq_wr = 40\nmax_sge = 5\nmax_inline_data = 16\nmax_rd_atomic = 3\nmax_init_rd_atomic = 5\n";
 
     fn start() -> Result<Self> {
         let library = super::shared_object()?;

@@ -4,7 +4,6 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpType};
@@ -34,29 +33,30 @@ const LEAST_INLINE: u32 = 64;
 /// The pointers in `init` are NULL or of such objects.
 pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<Qp>> {
     let qp_type = attr::qp_type(init.qp_type)?;
-    match qp_type {
+    let receives = match qp_type {
         QpType::XrcRecv => return Err(Errno::EINVAL),
-        // It receives nothing, so it has no use for what programs may have put there.
-        QpType::XrcSend => (init.recv_cq, init.srq) = (ptr::null_mut(), ptr::null_mut()),
-        QpType::Rc | QpType::Uc | QpType::Ud => {}
-    }
+        // It has no use for what programs may have put there.
+        QpType::XrcSend => false,
+        QpType::Rc | QpType::Uc | QpType::Ud => true,
+    };
     // SAFETY: the caller's promise.
     let send_cq = unsafe { Cq::get(init.send_cq)? };
-    let recv_cq = match qp_type {
-        QpType::XrcSend => None,
+    let recv_cq = match receives {
+        false => None,
         // SAFETY: the caller's promise.
-        _ => Some(unsafe { Cq::get(init.recv_cq)? }),
+        true => Some(unsafe { Cq::get(init.recv_cq)? }),
     };
-    let srq = match init.srq.is_null() {
-        true => None,
+    let srq = match receives && !init.srq.is_null() {
+        false => None,
         // SAFETY: the caller's promise.
-        false => Some(unsafe { Srq::get(init.srq)? }),
+        true => Some(unsafe { Srq::get(init.srq)? }),
     };
     let mut caps = attr::caps(&init.cap);
     // As much as the gather list takes in an adapter's queue: programs post short messages inline without having asked
     // for room (rdma_xclient does).
     let gather = caps.max_send_sge.saturating_mul(INLINE_PER_SGE).min(LEAST_INLINE);
-    caps.max_inline_data = caps.max_inline_data.max(gather);
+    let most = pd.opened.device.query().limits.max_inline_data;
+    caps.max_inline_data = caps.max_inline_data.max(gather.min(most));
     if srq.is_some() || recv_cq.is_none() {
         (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
     }

@@ -10,6 +10,7 @@ use std::ptr;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use rdmux_verbs::control::Control as _;
 use rustix::fs::fstat;
 
 use crate::abi::verbs::*;
@@ -48,7 +49,9 @@ fn find(fd: BorrowedFd<'_>) -> Result<(Arc<Opened>, *mut ibv_device)> {
     };
     let lists = process::lists();
     let opened = lists.open_ones().find(is_it).ok_or(Errno::EOPNOTSUPP)?;
-    let device = lists.devices.iter().find(|device| device.host() == opened.client.host());
+    let kind = opened.client.info().kind;
+    let mut devices = lists.devices.iter();
+    let device = devices.find(|d| d.kind() == kind && d.host() == opened.client.host());
     Ok((opened, device.ok_or(Errno(libc::ENODEV))?.as_ptr()))
 }
 
