@@ -33,7 +33,24 @@ pub(crate) struct Found {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// Looks names up in a thread, since that may take long.
+/// Tells the service what was found.
+struct Teller {
+    answer: SyncSender<Found>,
+    waker: UnixStream,
+}
+
+impl Teller {
+    /// Whether the service is there.
+    fn tell(&self, question: &Question, addresses: Vec<IpAddr>) -> bool {
+        let Question { endpoint, question, .. } = *question;
+        let told = self.answer.send(Found { endpoint, question, addresses }).is_ok();
+        // If it is full, it wakes all the same.
+        let _ = io::Write::write(&mut &self.waker, &[1]);
+        told
+    }
+}
+
+/// Looks names up in threads: one knows virtual hosts, the other asks the operating system, which may take long.
 pub(crate) struct Names {
     questions: SyncSender<Question>,
     answers: Receiver<Found>,
@@ -41,21 +58,51 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Starts the thread. Virtual hosts are found in this directory.
+    /// Starts the threads. Virtual hosts are found in this directory.
     pub(crate) fn start(dir: RuntimeDir) -> io::Result<Self> {
+        let host = move |name: &str| Registry::look_up(&dir, name);
+        let others = |name: &str| {
+            let found = (name, 0).to_socket_addrs();
+            found.map(|all| all.map(|address| address.ip()).collect()).unwrap_or_default()
+        };
+        Self::by(host, others)
+    }
+
+    /// Looks for hosts, and for other names.
+    fn by(
+        host: impl Fn(&str) -> Option<IpAddr> + Send + 'static,
+        others: impl Fn(&str) -> Vec<IpAddr> + Send + 'static,
+    ) -> io::Result<Self> {
         let (questions, asked) = sync_channel::<Question>(WAITING);
+        let (slow, asked_slowly) = sync_channel::<Question>(WAITING);
         let (answer, answers) = sync_channel(WAITING);
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         waker.set_nonblocking(true)?;
+        let teller = Teller { answer, waker: waker.try_clone()? };
+        let slow_teller = Teller { answer: teller.answer.clone(), waker };
         thread::Builder::new().name("names".to_owned()).spawn(move || {
-            for Question { endpoint, question, name } in asked {
-                let addresses = look_up(&dir, &name);
-                if answer.send(Found { endpoint, question, addresses }).is_err() {
+            for question in asked {
+                let told = match host(&question.name) {
+                    Some(ip) => teller.tell(&question, vec![ip]),
+                    None => match slow.try_send(question) {
+                        Ok(()) => true,
+                        // Others wait already, for long.
+                        Err(
+                            TrySendError::Full(question) | TrySendError::Disconnected(question),
+                        ) => teller.tell(&question, Vec::new()),
+                    },
+                };
+                if !told {
                     return;
                 }
-                // If it is full, it wakes all the same.
-                let _ = io::Write::write(&mut &waker, &[1]);
+            }
+        })?;
+        thread::Builder::new().name("names-slow".to_owned()).spawn(move || {
+            for question in asked_slowly {
+                if !slow_teller.tell(&question, others(&question.name)) {
+                    return;
+                }
             }
         })?;
         Ok(Self { questions, answers, wake })
@@ -79,14 +126,6 @@ impl AsFd for Names {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
-}
-
-fn look_up(dir: &RuntimeDir, name: &str) -> Vec<IpAddr> {
-    if let Some(ip) = Registry::look_up(dir, name) {
-        return vec![ip];
-    }
-    let found = (name, 0).to_socket_addrs();
-    found.map(|all| all.map(|address| address.ip()).collect()).unwrap_or_default()
 }
 
 /// The IP address that an address is, if it is one.
@@ -166,13 +205,50 @@ mod tests {
         let dir = rdmux_testing::temp_dir();
         let names = Names::start(RuntimeDir::at(dir.path()).unwrap()).unwrap();
         assert!(names.ask(EndpointId(1), QuestionId(2), "127.0.0.5"));
-        let found = loop {
-            if let Some(found) = names.take().pop() {
-                break found;
-            }
-            std::thread::yield_now();
-        };
+        let found = next(&names);
         assert_eq!((found.endpoint, found.question), (EndpointId(1), QuestionId(2)));
         assert_eq!(found.addresses, [IpAddr::from([127, 0, 0, 5])]);
+    }
+
+    /// As with a name server that does not answer.
+    #[test]
+    fn names_that_take_long_hold_up_no_host_and_some_are_not_found() {
+        let ip = IpAddr::from([127, 0, 0, 5]);
+        let (goes_on, come) = sync_channel::<()>(0);
+        let (begins, begun) = sync_channel(WAITING);
+        let others = move |_: &str| {
+            let _ = begins.send(());
+            let _ = come.recv();
+            vec![ip]
+        };
+        let names = Names::by(move |name| (name == "host").then_some(ip), others).unwrap();
+        let ask = |number, name| {
+            while !names.ask(EndpointId(1), QuestionId(number), name) {
+                std::thread::yield_now();
+            }
+        };
+        ask(0, "slow");
+        begun.recv().unwrap();
+        let most = u64::try_from(WAITING).unwrap();
+        (1..=most + 1).for_each(|number| ask(number, "slow"));
+        let found = next(&names);
+        assert_eq!((found.question, found.addresses.len()), (QuestionId(most + 1), 0));
+        ask(1000, "host");
+        let found = next(&names);
+        assert_eq!((found.question, found.addresses), (QuestionId(1000), vec![ip]));
+        goes_on.send(()).unwrap();
+        assert_eq!(next(&names).question, QuestionId(0));
+    }
+
+    /// The only answer that comes.
+    fn next(names: &Names) -> Found {
+        loop {
+            let mut found = names.take();
+            assert!(found.len() <= 1);
+            if let Some(found) = found.pop() {
+                return found;
+            }
+            std::thread::yield_now();
+        }
     }
 }
