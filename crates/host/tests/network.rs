@@ -202,6 +202,10 @@ fn a_neighbour_that_is_not_there_is_an_error_when_the_system_says_so() {
             std::fs::write("/proc/sys/net/ipv4/neigh/v0/retrans_time_ms", "100000").unwrap();
             host.client.resolve_addr(id, None, at("10.77.0.8"), SECOND / 20).unwrap();
             assert_eq!(host.expect(EventKind::AddrError).status, -libc::ETIMEDOUT);
+            // The id may ask again.
+            ip("neigh replace 10.77.0.8 lladdr 02:00:00:00:00:08 dev v0");
+            host.client.resolve_addr(id, None, at("10.77.0.8"), 3600 * SECOND).unwrap();
+            assert_eq!(host.expect(EventKind::AddrResolved).status, 0);
         },
         || ip("link set v1 up"),
     );

@@ -224,8 +224,6 @@ pub(super) struct Id {
     pub(super) events: u32,
     /// By the contexts that they were joined with.
     pub(super) groups: BTreeMap<u64, Group>,
-    /// Route queries that the driver still has to answer.
-    pub(super) queries: u32,
     /// The latest path query.
     pub(super) path_query: u32,
     /// Of an id whose request is redirected to where a path is looked for: the message that says so, and how it came.
@@ -273,7 +271,6 @@ impl Id {
             backlog: 0,
             events: 0,
             groups: BTreeMap::new(),
-            queries: 0,
             path_query: 0,
             redirection: None,
             deadline: Deadline::default(),

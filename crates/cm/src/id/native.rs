@@ -156,7 +156,6 @@ impl Manager {
                 self.address_resolved(id, route, sink);
             }
             Source::Kernel(only) => {
-                found.queries += 1;
                 let query = RouteQuery {
                     dst: SocketAddr::new(dst.gid.ip(), 0),
                     src_hint: None,

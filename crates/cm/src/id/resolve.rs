@@ -82,7 +82,6 @@ impl Manager {
         let found = self.ids.get_mut(&id).ok_or(CmError::NoSuchId { id, command })?;
         found.go(IdState::AddrQuery);
         found.peer = Some(dst.into());
-        found.queries += 1;
         let src_hint = Some(local.ip()).filter(|ip| !ip.is_unspecified());
         let bound = found.device.as_ref();
         let bound = bound.map(|d| OnlyDevice { device: d.device, transport: d.transport });
@@ -113,7 +112,7 @@ impl Manager {
         sink: &mut impl Sink,
     ) {
         let _ = now;
-        if !self.take_answer(id) {
+        if !self.awaits_answer(id) {
             return;
         }
         let outcome = self.resolved(id, answer);
@@ -151,17 +150,15 @@ impl Manager {
         sink: &mut impl Sink,
     ) {
         let _ = now;
-        if self.take_answer(id) {
+        if self.awaits_answer(id) {
             self.end_query(id);
             self.resolve_failed(id, errno, sink);
         }
     }
 
-    /// Whether an answer that came is the one to the query that still matters.
-    fn take_answer(&mut self, id: IdHandle) -> bool {
-        let Some(found) = self.ids.get_mut(&id) else { return false };
-        found.queries = found.queries.saturating_sub(1);
-        found.queries == 0 && found.state() == IdState::AddrQuery
+    /// Whether there is a query that an answer can be to.
+    fn awaits_answer(&self, id: IdHandle) -> bool {
+        self.ids.get(&id).is_some_and(|found| found.state() == IdState::AddrQuery)
     }
 
     fn end_query(&mut self, id: IdHandle) {

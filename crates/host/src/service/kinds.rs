@@ -125,6 +125,11 @@ struct Open {
 }
 
 impl Kinds {
+    /// An id looks for nobody any more.
+    pub(super) fn forget(&mut self, id: IdHandle) {
+        self.open.retain(|_, open| open.id != id);
+    }
+
     /// When a question is to be asked again, or given up.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.open.values().map(|open| open.next).min()

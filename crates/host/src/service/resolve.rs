@@ -55,6 +55,10 @@ enum Step {
 impl Core {
     /// Answers the connection manager's question, now or later.
     pub(super) fn resolve(&mut self, id: IdHandle, query: &RouteQuery) {
+        // An earlier question of the id is not to be answered any more.
+        self.resolver.0.remove(&id);
+        self.forget_peer(id);
+        self.kinds.forget(id);
         match query.only.and_then(|only| kind::numbered(only.device)) {
             Some(kind) => ports::of(kind).find_peer(self, id, kind, query),
             None => self.choose_kind(id, query),

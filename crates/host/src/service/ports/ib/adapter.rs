@@ -553,15 +553,16 @@ impl Core {
     /// What happens to a port ends its memberships, and what is known of others' addresses, as with Linux (`mcast_event_handler`,
     /// `ipoib_event`).
     fn react_to(&mut self, at: PortAt, events: &[PortEvent]) {
-        let ends_groups = |event: &PortEvent| {
-            use PortEvent as E;
-            matches!(
-                event,
-                E::Error | E::LidChange | E::ClientReregister | E::PkeyChange | E::GidChange
-            )
+        use PortEvent as E;
+        let ends_groups = |event: &PortEvent| match event {
+            E::Error | E::LidChange | E::ClientReregister => true,
+            E::PkeyChange => self.has_left_partitions(at),
+            _ => false,
         };
         if events.iter().any(ends_groups) {
             self.lose_groups(at);
+            self.forget_neighbours(at);
+        } else if events.iter().any(|event| matches!(event, E::PkeyChange | E::GidChange)) {
             self.forget_neighbours(at);
         }
         self.follow_interface(at);

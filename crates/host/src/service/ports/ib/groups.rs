@@ -12,7 +12,7 @@ use rdmux_ipoib::{Join, Memberships};
 use rdmux_wire::ipoib::group;
 use rdmux_wire::mad::Method;
 use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, Selector};
-use rdmux_wire::{Gid, Qkey};
+use rdmux_wire::{Gid, Pkey, Qkey};
 
 use super::adapters::PortAt;
 use super::sa::{Subject, question};
@@ -108,6 +108,17 @@ impl Core {
     pub(super) fn lose_groups(&mut self, at: PortAt) {
         self.interface_lost(at);
         self.with_memberships(at, Memberships::lose_all);
+    }
+
+    /// Whether the port is in groups of a partition that it is not in any more, or its interface in another one than its first.
+    pub(super) fn has_left_partitions(&self, at: PortAt) -> bool {
+        let port = self.adapter[at].device_port(self.node_guid);
+        let is = |own: Pkey, pkey: Pkey| (own.0 ^ pkey.0) & 0x7fff == 0;
+        let mut groups = self.adapter[at].groups.memberships.groups();
+        let has_left = |pkey| !port.pkeys.iter().any(|own| is(*own, pkey));
+        let moves = |pkey| !port.pkeys.first().is_some_and(|first| is(*first, pkey));
+        groups.any(|(record, ..)| has_left(record.pkey))
+            || self.interface_pkey(at).is_some_and(moves)
     }
 
     fn member_told(&mut self, at: PortAt, member: Member, result: Result<McMemberRecord, i32>) {

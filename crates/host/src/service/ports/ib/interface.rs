@@ -273,10 +273,15 @@ impl Core {
         }
     }
 
-    fn peer_found(&mut self, at: PortAt, id: IdHandle, query: &RouteQuery, src: IpAddr, dgid: Gid) {
+    /// An id looks for nobody any more.
+    pub(in crate::service) fn forget_peer(&mut self, id: IdHandle) {
         for adapter in self.adapter.iter_mut() {
             adapter.interface.pending.remove(&id);
         }
+    }
+
+    fn peer_found(&mut self, at: PortAt, id: IdHandle, query: &RouteQuery, src: IpAddr, dgid: Gid) {
+        self.forget_peer(id);
         let port_num = at.number();
         let answer = Resolved { dgid, port_num, ..query.over_ip(src, Ib::KIND as u32) };
         self.resolved(id, Ok(answer));
@@ -373,6 +378,11 @@ impl Core {
             self.adapter[at].interface.retry = None;
             self.follow_interface(at);
         }
+    }
+
+    /// The partition of the broadcast group, while it is joined.
+    pub(super) fn interface_pkey(&self, at: PortAt) -> Option<Pkey> {
+        self.adapter[at].interface.broadcast.map(|group| group.pkey)
     }
 
     /// The Q_Key of datagrams that use the interface's groups.
