@@ -9,6 +9,9 @@ use rdmux_wire::sa::{DATA_AT, Pattern};
 use super::Status;
 use super::request::Request;
 
+/// An answer may take as much time as writing so many times the most that it can have.
+const MOST_WORK: usize = 4;
+
 /// Records, one behind the other.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -100,6 +103,17 @@ impl Table {
     /// Looking for records took as much time as writing so many bytes.
     pub(super) fn charge(&mut self, bytes: usize) {
         self.work = self.work.saturating_add(bytes);
+    }
+
+    /// To be asked by who looks at more than it charges much for.
+    ///
+    /// # Errors
+    /// `SA_NO_RESOURCES` when looking for records takes too long for one answer.
+    pub(super) fn check_work(&self) -> Result<(), Status> {
+        if self.work > self.limit.saturating_mul(MOST_WORK) {
+            return Err(status::SA_NO_RESOURCES);
+        }
+        Ok(())
     }
 
     /// How much time the answer took, in bytes.

@@ -180,6 +180,8 @@ impl Sender {
         self.retries_left -= 1;
         self.next = self.acked + 1;
         self.burst = BURST;
+        // The receiver may let nothing be sent: then it is waited for, too.
+        self.deadline = now.after(self.wait);
         Timeout::Resend
     }
 

@@ -424,3 +424,21 @@ fn oldest_whole_message_is_forgotten_for_another() {
     let known: Vec<_> = (0..5).filter(|&tid| receiver.knows(&TransferId { tid, ..ID })).collect();
     assert_eq!(known, [2, 3, 4]);
 }
+
+/// Its window opens by a later ACK, which may be lost.
+#[test]
+fn receiver_that_lets_nothing_be_sent_for_now_is_waited_for_with_every_retry() {
+    let (start, wait) = (Time(7), Duration::from_secs(2));
+    let mut sender = Sender::new(message(SA, 1000), 1, wait, RETRIES);
+    sender.poll_segment(start).unwrap();
+    assert_eq!(sender.handle_ack(start, 1, 1), Ok(Ack::More));
+    let mut now = start;
+    for _ in 0..RETRIES {
+        now = now.after(wait);
+        assert_eq!(sender.handle_timeout(now), Timeout::Resend);
+        assert!(sender.poll_segment(now).is_none());
+        assert_eq!(sender.handle_timeout(now), Timeout::Early);
+    }
+    assert_eq!(sender.handle_ack(now, 1, 65), Ok(Ack::More));
+    assert!(sender.poll_segment(now).is_some());
+}

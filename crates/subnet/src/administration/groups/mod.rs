@@ -192,10 +192,13 @@ impl Groups {
         let was_full = old.state.intersects(FULL);
         group.full_members -= usize::from(was_full);
         let last = was_full && group.full_members == 0;
-        let mlid = group.mlid;
+        let (mlid, is_empty) = (group.mlid, group.members.is_empty());
         self.forget(old.port, mgid, member);
         if last {
             self.last_full_member_left(mgid);
+        } else if is_empty {
+            // It was a partition's, which had no full member.
+            self.free_if_unknown(mgid);
         }
         Some((mlid, last))
     }

@@ -13,6 +13,9 @@ use crate::administration::{Status, View};
 use crate::manager::model::Port;
 use crate::topology::PortRef;
 
+/// What looking at two ports costs, whether or not there is a path, in bytes.
+const LOOK: usize = 16;
+
 /// Where paths start or end.
 #[derive(Clone, Copy)]
 pub(super) struct End<'a> {
@@ -87,6 +90,8 @@ impl<'a> Finder<'a> {
         to: &End<'_>,
         table: &mut Table,
     ) -> Result<(), Status> {
+        table.charge(LOOK);
+        table.check_work()?;
         let visible = self.request.may_see(from.port)
             && self.request.may_see(to.port)
             && share_partition(from.port, to.port);

@@ -84,6 +84,12 @@ fn broadcast_groups_are_there_from_the_start_and_stay() {
 
 #[test]
 fn groups_of_other_partitions_come_and_those_of_former_ones_go_with_their_members() {
+    for state in [FULL, NON, SEND_ONLY] {
+        groups_go_with_members_that_are(state);
+    }
+}
+
+fn groups_go_with_members_that_are(state: JoinState) {
     let mut net = Net::new("switch:3", 0);
     let partitions = |text: &str| Partitions::parse("p", text).unwrap();
     let a = "Default=0x7fff,ipoib: ALL=full; A=0x11,ipoib: ALL=full;";
@@ -92,7 +98,7 @@ fn groups_of_other_partitions_come_and_those_of_former_ones_go_with_their_member
         let keys = [Pkey::DEFAULT, Pkey(0x8011), Pkey(0x8012)];
         net.model.port_mut(place).unwrap().pkeys = keys.into();
     }
-    let wanted = record(&net, BROADCAST, 2, FULL);
+    let wanted = record(&net, BROADCAST, 2, state);
     join(&mut net, JOIN, 2, &wanted).expect("joined");
     let b = "Default=0x7fff: ALL=full; B=0x12,ipoib,rate=7: ALL=full; A=0x11,ipoib,mtu=5,rate=2:;";
     net.administration.set_partitions(partitions(b));

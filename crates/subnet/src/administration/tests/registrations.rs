@@ -601,6 +601,24 @@ fn wrong_alias_guids_are_refused_and_nothing_is_set() {
     assert_eq!(change(&mut net, Method::SET, BLOCK | one, &trusted).status, 0);
 }
 
+/// No pair of ports shares this partition, or has so high a rate.
+#[test]
+fn requester_of_paths_that_nobody_has_is_told_busy_too_and_not_looked_for_without_end() {
+    for all_at_once in [false, true] {
+        let mut net = Net::new("switch:20", 0);
+        net.administration.config.table_bytes = if all_at_once { 256 } else { 8192 };
+        let none = PathRecord { pkey: Pkey(0x8123), ..PathRecord::default() };
+        let mask = PathRecordMask::PKEY.bits();
+        let mut ask = || net.ask(Method::GET_TABLE, PathRecord::ATTR_ID, mask, &none).status;
+        if all_at_once {
+            assert_eq!(ask(), status::SA_NO_RESOURCES);
+            continue;
+        }
+        assert_eq!(ask(), 0);
+        assert!((0..20).any(|_| ask() == status::BUSY));
+    }
+}
+
 #[test]
 fn requester_of_many_tables_is_told_busy_while_others_are_served() {
     let mut net = Net::new("switch:20", 0);
