@@ -185,17 +185,23 @@ static int asked_so_far(void)
 	return n;
 }
 
-static uint8_t *asked(struct buffer *b, uint8_t method)
+/* Asks the own port's agent. What the answer says. */
+static uint8_t *asked_for(struct buffer *b, uint8_t method, uint16_t attr_id, uint32_t attr_mod)
 {
 	struct umad_smp *smp = (struct umad_smp *)b->mad;
 
 	smp->method = method;
-	smp->attr_id = htons(UMAD_SM_ATTR_PORT_INFO);
-	smp->attr_mod = htonl(1);
+	smp->attr_id = htons(attr_id);
+	smp->attr_mod = htonl(attr_mod);
 	smp->tid = htobe64(++tid);
 	EQUAL(post(port, manager, b, 30000, 0), 0);
 	answered(port, manager, tid, b);
 	return smp->data;
+}
+
+static uint8_t *asked(struct buffer *b, uint8_t method)
+{
+	return asked_for(b, method, UMAD_SM_ATTR_PORT_INFO, 1);
 }
 
 /* Changes the own port, as a manager does. */
@@ -215,6 +221,26 @@ static void change_port(uint8_t state, uint8_t flags)
 	directed(&b, UMAD_METHOD_SET, UMAD_SM_ATTR_PORT_INFO, tid, NULL, 0);
 	memcpy(((struct umad_smp *)b.mad)->data, data, sizeof(data));
 	asked(&b, UMAD_METHOD_SET);
+}
+
+/* Gives the own port a second partition, or takes it away with 0. */
+static void change_partition(struct ibv_context *device, uint16_t pkey)
+{
+	struct ibv_async_event event;
+	struct buffer b;
+	uint16_t keys[UMAD_LEN_SMP_DATA / 2];
+
+	directed(&b, UMAD_METHOD_GET, UMAD_SM_ATTR_PKEY_TABLE, tid, NULL, 0);
+	memcpy(keys, asked_for(&b, UMAD_METHOD_GET, UMAD_SM_ATTR_PKEY_TABLE, 0), sizeof(keys));
+	keys[1] = htons(pkey);
+	directed(&b, UMAD_METHOD_SET, UMAD_SM_ATTR_PKEY_TABLE, tid, NULL, 0);
+	memcpy(((struct umad_smp *)b.mad)->data, keys, sizeof(keys));
+	asked_for(&b, UMAD_METHOD_SET, UMAD_SM_ATTR_PKEY_TABLE, 0);
+	/* The service has heard of it, and done what is to be done, when it tells programs. */
+	do {
+		EQUAL(ibv_get_async_event(device, &event), 0);
+		ibv_ack_async_event(&event);
+	} while (event.event_type != IBV_EVENT_PKEY_CHANGE);
 }
 
 static uint8_t port_state(void)
@@ -620,6 +646,27 @@ static void groups_that_are_forgotten_are_told(void)
 	end(id);
 }
 
+static void partitions_of_others_end_no_membership(void)
+{
+	struct rdma_cm_id *id;
+	struct sockaddr_in group = v4("239.4.4.5");
+	struct ibv_send_wr wr;
+
+	ready();
+	id = bound(RDMA_PS_UDP);
+	EQUAL(add(id, "239.4.4.5"), 0);
+	EQUAL(outcome(id), 0);
+	for (uint16_t pkey = 0x8123;; pkey = 0) {
+		change_partition(id->verbs, pkey);
+		no_event();
+		EQUAL(send_to(id, &wr, &group), 0);
+		if (!pkey)
+			break;
+	}
+	EQUAL(drop(id, "239.4.4.5"), 0);
+	end(id);
+}
+
 static void port_leaves_with_the_last_member(void)
 {
 	struct rdma_cm_id *one, *two;
@@ -778,6 +825,7 @@ static const struct test tests[] = {
 	TEST(call_returns_first_and_one_event_follows),
 	TEST(refusal_and_silence_have_an_errno_each),
 	TEST(groups_that_are_forgotten_are_told),
+	TEST(partitions_of_others_end_no_membership),
 	TEST(port_leaves_with_the_last_member),
 	TEST(gids_are_assigned),
 	TEST(ids_that_are_bound_by_gid_join_groups_of_every_kind),
