@@ -601,7 +601,7 @@ fn wrong_alias_guids_are_refused_and_nothing_is_set() {
     assert_eq!(change(&mut net, Method::SET, BLOCK | one, &trusted).status, 0);
 }
 
-/// No pair of ports shares this partition, or has so high a rate.
+/// No port is in this partition.
 #[test]
 fn requester_of_paths_that_nobody_has_is_told_busy_too_and_not_looked_for_without_end() {
     for all_at_once in [false, true] {
