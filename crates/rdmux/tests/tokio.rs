@@ -150,7 +150,9 @@ fn outside_a_runtime_what_would_wait_is_an_error() {
     fn fails<T>(waits: impl Future<Output = rdmux::Result<T>>) {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         match std::pin::pin!(waits).poll(&mut cx) {
-            std::task::Poll::Ready(Err(error)) => assert!(error.to_string().contains("runtime")),
+            std::task::Poll::Ready(Err(error)) => {
+                assert!(error.to_string().contains("runtime"), "{error}");
+            }
             std::task::Poll::Ready(Ok(_)) => panic!("there was nothing to wait for"),
             std::task::Poll::Pending => panic!("nobody would wake it"),
         }
@@ -160,8 +162,12 @@ fn outside_a_runtime_what_would_wait_is_an_error() {
     fails(EventChannel::new(&a).unwrap().next_async());
     let at = (a.address().unwrap(), 0).into();
     fails(on(&a).bind(at).unwrap().accept_async());
-    // With a time limit.
-    fails(on(&a).datagram(at).unwrap().resolve_async((a.address().unwrap(), 1).into()));
+    // With a time limit. Who listens never answers, so that there is something to wait for however slowly this thread runs.
+    let channel = EventChannel::new(&a).unwrap();
+    let silent = Id::new(&channel, PortSpace::Udp).unwrap();
+    let there = silent.bind(at).unwrap().socket().unwrap();
+    silent.listen(1).unwrap();
+    fails(on(&a).datagram(at).unwrap().resolve_async(there));
 }
 
 #[test]
