@@ -11,6 +11,9 @@
 //!
 //!   lost: subnet administration has forgotten the groups; everybody is told, and joins again if it wants to
 //! ```
+//!
+//! A question that is open when the groups are lost may reach administration, or be repeated, after it has forgotten them. Its
+//! answer is awaited before anything else is asked about the group, and a membership that it may have brought is ended.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -77,6 +80,8 @@ struct Group<M> {
 enum Open<M> {
     /// Who wanted it; nobody if it is wanted no more.
     Join(Option<M>, JoinState),
+    /// To join, from before the groups were lost: the port may be a member then, or not.
+    Lost(JoinState),
     Leave(JoinState),
 }
 
@@ -173,6 +178,14 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
                     sa.joined(member, answer);
                 }
             }
+            Some(Open::Lost(states)) => {
+                if let Ok(record) = answer {
+                    group.record = Some(record);
+                    group.states |= states;
+                    key = self.named(key, record.mgid);
+                    return self.leave_rest(key, sa);
+                }
+            }
             // What cannot be left is forgotten: it was repeated often enough.
             Some(Open::Leave(states)) => {
                 group.states -= states;
@@ -204,20 +217,20 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
         name
     }
 
-    /// Subnet administration has forgotten the port's groups: all members are told. What is being asked is asked again.
+    /// Subnet administration has forgotten the port's groups: all members are told, and those whose question is open. Who waits
+    /// behind them goes on waiting.
     pub fn lose_all(&mut self, sa: &mut impl Administration<M>) {
-        self.questions.clear();
         let keys: Vec<Key> = self.groups.keys().copied().collect();
         for key in keys {
             let Some(group) = self.groups.get_mut(&key) else { continue };
             (group.record, group.states) = (None, JoinState::default());
             let lost = core::mem::take(&mut group.members);
-            let open = group.open.take();
-            for member in lost.into_keys() {
-                self.members.remove(&member);
-                sa.joined(member, Err(ENETRESET));
+            let mut asking = None;
+            if let Some(Open::Join(who, states)) = group.open {
+                asking = who;
+                group.open = Some(Open::Lost(states));
             }
-            if let Some(Open::Join(Some(member), _)) = open {
+            for member in lost.into_keys().chain(asking) {
                 self.members.remove(&member);
                 sa.joined(member, Err(ENETRESET));
             }
@@ -275,6 +288,14 @@ impl<M: Copy + Ord + Debug> Memberships<M> {
                 }
             }
         }
+        self.leave_rest(key, sa);
+    }
+
+    /// Leaves what the port is and nobody wants, or forgets the group.
+    fn leave_rest(&mut self, key: Key, sa: &mut impl Administration<M>) {
+        let Some(group) = self.groups.get_mut(&key).filter(|group| group.open.is_none()) else {
+            return;
+        };
         let needed = group.members.values().fold(JoinState::default(), |all, state| all | *state);
         let left = group.states - needed;
         if let Some(record) = group.record.filter(|_| !left.is_empty()) {

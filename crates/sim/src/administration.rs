@@ -87,13 +87,7 @@ pub(crate) struct Groups {
 impl Groups {
     /// Takes a host into a group, or lets it go; the record of the group.
     pub(crate) fn answer(&mut self, host: usize, question: &Question) -> McMemberRecord {
-        let mut record = question.record;
-        if record.mgid.is_zero() {
-            self.made = self.made.wrapping_add(1);
-            record.mgid = Gid([0xff, 0x12, 0xa0, 0x1b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, self.made]);
-        }
-        record.qkey = Qkey(0x77);
-        record.mlid = Lid(0xc000 + u16::from(record.mgid.0[15]));
+        let record = self.record(question);
         let at = (record.mgid, host);
         let before = self.members.remove(&at).unwrap_or_default();
         let asked = question.record.join_state;
@@ -101,6 +95,18 @@ impl Groups {
         if !after.is_empty() {
             self.members.insert(at, after);
         }
+        record
+    }
+
+    /// The record of the group that a question is about.
+    pub(crate) fn record(&mut self, question: &Question) -> McMemberRecord {
+        let mut record = question.record;
+        if record.mgid.is_zero() {
+            self.made = self.made.wrapping_add(1);
+            record.mgid = Gid([0xff, 0x12, 0xa0, 0x1b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, self.made]);
+        }
+        record.qkey = Qkey(0x77);
+        record.mlid = Lid(0xc000 + u16::from(record.mgid.0[15]));
         record
     }
 

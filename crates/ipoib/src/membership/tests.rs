@@ -174,15 +174,40 @@ fn lost_groups_are_told_to_members_and_waiting_wishes_are_asked_again() {
     sa.told.clear();
     all.join('s', wish(SEND_ONLY), &mut sa);
     all.join('w', wish(FULL), &mut sa);
-    let (stale, record) = sa.joins.pop().unwrap();
+    let (old, record) = sa.joins.pop().unwrap();
     all.lose_all(&mut sa);
     assert_eq!((sa.told[&'a'], sa.told[&'s']), (Err(ENETRESET), Err(ENETRESET)));
-    all.handle_answer(stale, Ok(record), &mut sa);
-    assert_eq!(all.record(GROUP), None, "an answer from before");
+    assert!(sa.joins.is_empty(), "the question from before may still arrive");
+    all.handle_answer(old, Ok(record), &mut sa);
+    assert_eq!(left(&mut all, &mut sa), SEND_ONLY, "what nobody wants");
     grant(&mut all, &mut sa);
     assert!(sa.told[&'w'].is_ok());
     all.leave('a', &mut sa);
     assert!(sa.leaves.is_empty(), "it was lost");
+}
+
+#[test]
+fn after_a_loss_what_was_refused_or_left_is_asked_for_again() {
+    for is_leaving in [false, true] {
+        let (mut all, mut sa) = (Memberships::new(), Sa::default());
+        all.join('a', wish(FULL), &mut sa);
+        let old = if is_leaving {
+            grant(&mut all, &mut sa);
+            all.leave('a', &mut sa);
+            sa.leaves.pop().unwrap().0
+        } else {
+            sa.joins.pop().unwrap().0
+        };
+        all.lose_all(&mut sa);
+        all.join('b', wish(FULL), &mut sa);
+        assert!(sa.joins.is_empty());
+        all.handle_answer(old, Err(EINVAL), &mut sa);
+        grant(&mut all, &mut sa);
+        assert!(sa.told[&'b'].is_ok() && sa.leaves.is_empty());
+        all.leave('b', &mut sa);
+        assert_eq!(left(&mut all, &mut sa), FULL);
+        assert!(all.is_empty());
+    }
 }
 
 #[test]

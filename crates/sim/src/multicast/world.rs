@@ -40,7 +40,7 @@ macro_rules! ensure {
 enum Event {
     Wish,
     Send,
-    Answer { host: usize, epoch: u32, question: Question, errno: Option<i32> },
+    Answer { host: usize, asked: u32, question: Question, errno: Option<i32> },
     Arrive { host: usize, mgid: Gid, number: u64 },
     Forget,
 }
@@ -68,8 +68,6 @@ struct Host {
     ids: Vec<IdHandle>,
     queries: BTreeMap<Member, JoinQuery>,
     programs: BTreeMap<Member, Program>,
-    /// Raised when all open questions are void.
-    epoch: u32,
 }
 
 /// What the machines of a host want done.
@@ -140,6 +138,8 @@ pub(super) struct World {
     rng: ChaCha8Rng,
     hosts: Vec<Host>,
     groups: Groups,
+    /// How often administration has forgotten all.
+    forgotten: u32,
     contexts: u64,
     number: u64,
     /// Questions that had no answer but an error.
@@ -161,8 +161,20 @@ impl World {
         ];
         agenda.scatter(scenario.span, &happens, &mut rng);
         let stats = MulticastStats { seeds: 1, ..MulticastStats::default() };
-        let (groups, contexts, number, refused) = (Groups::default(), 0, 0, 0);
-        Self { scenario, agenda, rng, hosts, groups, contexts, number, refused, stats, tracing }
+        let (groups, forgotten, contexts, number, refused) = (Groups::default(), 0, 0, 0, 0);
+        Self {
+            scenario,
+            agenda,
+            rng,
+            hosts,
+            groups,
+            forgotten,
+            contexts,
+            number,
+            refused,
+            stats,
+            tracing,
+        }
     }
 
     pub(super) fn run(mut self, seed: u64) -> Result<MulticastStats, Box<MulticastFailure>> {
@@ -209,8 +221,8 @@ impl World {
             match event {
                 Event::Wish => self.wish()?,
                 Event::Send => self.send()?,
-                Event::Answer { host, epoch, question, errno } => {
-                    self.answer(host, epoch, &question, errno)?;
+                Event::Answer { host, asked, question, errno } => {
+                    self.answer(host, asked, &question, errno)?;
                 }
                 Event::Arrive { host, mgid, number } => self.arrive(host, mgid, number),
                 Event::Forget => self.forget()?,
@@ -381,30 +393,29 @@ impl World {
             let is_wanted = queries.map(|query| join_of(host, query)).any(|wanted| wanted == join);
             ensure!(is_wanted, "administration is asked for what nobody wants: {question:?}");
         }
-        let epoch = self.hosts[host].epoch;
         let MulticastScenario { refuses, silent, think, .. } = self.scenario;
         let Fate { is_done_unheard, errno, after } =
             Manner { refuses, silent, think }.draw(&mut self.rng);
         if is_done_unheard {
             self.groups.answer(host, &question);
         }
-        self.agenda.after(after, Event::Answer { host, epoch, question, errno });
+        let asked = self.forgotten;
+        self.agenda.after(after, Event::Answer { host, asked, question, errno });
         Ok(())
     }
 
     fn answer(
         &mut self,
         host: usize,
-        epoch: u32,
+        asked: u32,
         question: &Question,
         errno: Option<i32>,
     ) -> Checked {
-        // Administration has forgotten the question, too.
-        if epoch != self.hosts[host].epoch {
-            return Ok(());
-        }
+        // Of what was asked before administration forgot, some was done before and some comes, or is repeated, after that.
+        let is_forgotten = asked != self.forgotten && self.rng.random_bool(0.5);
         self.refused += u64::from(errno.is_some());
         let answer = match errno {
+            None if is_forgotten => Ok(self.groups.record(question)),
             None => Ok(self.groups.answer(host, question)),
             Some(errno) => Err(errno),
         };
@@ -416,8 +427,8 @@ impl World {
     fn forget(&mut self) -> Checked {
         self.trace(|| "administration forgets".to_owned());
         self.groups.forget();
+        self.forgotten += 1;
         for host in 0..self.hosts.len() {
-            self.hosts[host].epoch += 1;
             self.with(host, |host, _, out| host.memberships.lose_all(out))?;
         }
         Ok(())
@@ -496,9 +507,9 @@ impl Host {
             cm.bind(id, std::net::SocketAddr::new(ip, 0), false).ok().map(|_| id)
         };
         let ids = (0..ids).filter_map(bound).collect();
-        let (memberships, epoch) = (Memberships::new(), 0);
+        let memberships = Memberships::new();
         let (queries, programs) = (BTreeMap::new(), BTreeMap::new());
-        Self { cm, memberships, ids, queries, programs, epoch }
+        Self { cm, memberships, ids, queries, programs }
     }
 }
 
