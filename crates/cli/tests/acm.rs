@@ -13,7 +13,7 @@ use std::process::Command;
 
 use common::Net;
 use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places, resolve};
-use rdmux_acm_client::{Client, Places, Target};
+use rdmux_acm_client::{Client, Paths, Places, Target};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::MAX_ENDPOINT_ADDRESSES;
 use rustix::process::{Pid, Signal, kill_process};
@@ -41,7 +41,7 @@ fn two_hosts_resolve_each_other_by_name_and_address_and_then_from_memory() {
         );
         assert_eq!(a.counted("sent_requests"), sent);
         // Programs see it in shared memory.
-        assert_eq!(client.cached(Some(&ip(1)), &ip(2)).unwrap().paths, found.paths);
+        assert_eq!(in_memory(&client, &ip(1), &ip(2)).paths, found.paths);
         // And no more when it was flushed.
         assert!(client.flush(None, LONG).unwrap() > 0);
         assert!(client.cached(Some(&ip(1)), &ip(2)).is_none());
@@ -154,7 +154,7 @@ fn service_in_a_pid_namespace_serves_programs_outside_of_it() {
     let _b = Service::start(&net, "b", QUICK);
     let found = resolve(&a.client(), Some(name("a")), name("b"));
     // Programs outside see what it shares, too.
-    assert_eq!(a.client().cached(Some(&name("a")), &name("b")).unwrap().paths, found.paths);
+    assert_eq!(in_memory(&a.client(), &name("a"), &name("b")).paths, found.paths);
 }
 
 #[test]
@@ -279,23 +279,39 @@ fn what_a_program_makes_in_run_is_the_host_s_and_the_rest_of_run_stays() {
         let net = fabric();
         let places = places(&net, "a");
         let script = "echo here > /run/ibacm.probe && cat /run/ibacm.probe && ls /run";
+        let all = listed("/run");
         let Some(said) = in_view(&net, kind, script) else { continue };
         let probe = places.runtime().join("ibacm.probe");
         assert_eq!(fs::read_to_string(probe).unwrap(), "here\n", "{kind}");
         let mut there = said.lines();
         assert_eq!(there.next(), Some("here"), "{kind}");
         let there: Vec<&str> = there.collect();
-        assert_has_all(kind, "/run", &there);
+        assert_has_all(kind, &all, &there);
         // The second program of the host sees what the first has left.
         assert_eq!(in_view(&net, kind, "cat /run/ibacm.probe").unwrap(), "here\n", "{kind}");
     }
 }
 
-/// All of a system's directory is seen in a view.
-fn assert_has_all(kind: &str, folder: &str, seen: &[&str]) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let name = entry.unwrap().file_name();
-        assert!(seen.iter().any(|seen| **seen == *name), "{kind}: no {name:?} in {seen:?}");
+/// What a program sees in the memory that the service shares, once it does.
+fn in_memory(client: &Client, source: &Address, dest: &Address) -> Paths {
+    loop {
+        if let Some(paths) = client.cached(Some(source), dest) {
+            return paths;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// What is in a system's directory.
+fn listed(folder: &str) -> Vec<PathBuf> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+/// All of a system's directory, but for what is gone since, is seen in a view.
+fn assert_has_all(kind: &str, all: &[PathBuf], seen: &[&str]) {
+    for entry in all.iter().filter(|entry| fs::symlink_metadata(entry).is_ok()) {
+        let name = entry.file_name().unwrap();
+        assert!(seen.iter().any(|seen| *seen == name), "{kind}: no {name:?} in {seen:?}");
     }
 }
 
@@ -306,11 +322,12 @@ fn log_in_a_view_is_the_host_s_and_the_machine_gets_none() {
     for kind in ["namespace", "preload"] {
         let net = fabric();
         let script = "echo line >> /var/log/ibacm.log && cat /var/log/ibacm.log && ls /var/log";
+        let all = listed("/var/log");
         let Some(said) = in_view(&net, kind, script) else { continue };
         assert_eq!(fs::read_to_string(places(&net, "a").log()).unwrap(), "line\n", "{kind}");
         let mut there = said.lines();
         assert_eq!(there.next(), Some("line"), "{kind}");
-        assert_has_all(kind, "/var/log", &there.collect::<Vec<_>>());
+        assert_has_all(kind, &all, &there.collect::<Vec<_>>());
         // The next program sees it, and the machine does not.
         assert_eq!(in_view(&net, kind, "cat /var/log/ibacm.log").unwrap(), "line\n", "{kind}");
         assert_eq!(fs::metadata(machine).map(|log| log.len()).ok(), before, "{kind}");

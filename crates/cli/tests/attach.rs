@@ -70,8 +70,8 @@ fn until_manager(net: &Net, is_there: bool) {
     loop {
         let shown = json(&net.ok(&["fabric", "show", "--json"]));
         let nodes = shown["nodes"].as_array().unwrap();
-        let node = nodes.iter().find(|node| node["host"] == "a").unwrap();
-        if node["ports"][0]["is_sm"] == is_there {
+        let of_a = nodes.iter().find(|node| node["host"] == "a");
+        if of_a.is_some_and(|node| node["ports"][0]["is_sm"] == is_there) {
             return;
         }
         std::thread::yield_now();
@@ -136,8 +136,7 @@ fn view_tells_what_the_fabric_told() {
     assert!(said.contains("on fabric other"), "{said}");
     net.ok(&["host", "down", "a"]);
     net.ok(&["host", "up", "a", "--fabric", "other"]);
-    let device = ib(&net);
-    assert_eq!(device["ports"][0]["subnet"]["fabric"], "other");
+    let device = until(&net, |port| port["subnet"]["fabric"] == "other");
     let dir = in_view(&net, "sys/class/infiniband/rdmux_ib0");
     let read = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap().trim_end().to_owned();
     let guid = node_guid(&device)[2..].to_owned();
@@ -170,8 +169,7 @@ fn host_has_its_adapter_and_lid_again_after_the_fabric_or_the_host_was_away() {
     assert!(before["ports"][0]["subnet"]["fabric"].is_null());
 
     net.ok(&["fabric", "up", "--no-sm", "--shape", "switch:3"]);
-    let attached = ib(&net);
-    assert_eq!(state(&attached["ports"][0]), "init");
+    let attached = until(&net, |port| state(port) == "init");
     assert_eq!(attached["ports"][0]["subnet"]["fabric"], "default");
     assert_eq!(names(&net), ["rdmux_roce0", "rdmux_iw0", "rdmux_ib0"]);
     let shown = net.ok(&["fabric", "show"]);

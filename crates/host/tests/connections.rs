@@ -190,10 +190,10 @@ fn a_service_ends_when_the_peers_know() {
     let (a, b) = (Process::on(&here), Process::on(&there));
     drop(first);
     let (_, active) = connect((&here, &a), &b);
+    let before = there.counter("cm_duplicates");
     drop(a);
     b.expect(EventKind::Disconnected);
     // As long as this program does not answer, the DREQ comes again.
-    let before = there.counter("cm_duplicates");
     until("a second DREQ", || there.counter("cm_duplicates") > before);
     b.client.disconnect(active).unwrap();
     until("the end", || here.service.as_ref().unwrap().is_finished());

@@ -117,19 +117,23 @@ fn be_listener(dir: &RuntimeDir, host: &HostName) {
 fn be_service(dir: RuntimeDir, host: HostName) {
     let mut options = ServiceOptions::new(host, dir);
     options.addresses = Some(vec![std::env::var(ADDRESS).unwrap().parse().unwrap()]);
-    // The service before has ended, but a process that another test starts just now has copies of its sockets until it
-    // executes its program.
-    let deadline = Instant::now() + 10 * SECOND;
-    let service = loop {
-        match Service::new(options.clone()) {
+    let service = once_free(|| Service::new(options.clone()));
+    println!("SAYS ready");
+    service.run().unwrap();
+}
+
+/// Tries until the address is free: the service before has ended, but a process that another test starts just now has copies of
+/// its sockets until it executes its program, and a client has one until it is told.
+fn once_free<T>(start: impl Fn() -> Result<T, HostError>) -> T {
+    let deadline = Instant::now() + 30 * SECOND;
+    loop {
+        match start() {
             Err(HostError::PortInUse { .. }) if Instant::now() < deadline => {
                 std::thread::yield_now();
             }
-            other => break other.unwrap(),
+            other => break other.unwrap_or_else(|e| panic!("{e}")),
         }
-    };
-    println!("SAYS ready");
-    service.run().unwrap();
+    }
 }
 
 #[test]
@@ -148,13 +152,13 @@ fn a_killed_service_fails_its_clients_and_the_next_one_starts_clean() {
     service.kill();
     // The next one comes before the clients have let go of the first one's sockets.
     let options = host.options.clone();
-    let next = std::thread::spawn(move || Service::spawn(options));
+    let next = std::thread::spawn(move || once_free(|| Service::spawn(options.clone())));
     assert!(matches!(next_event(&b), Err(ControlError::Gone)));
     drop(socket);
     assert!(matches!(channel.get_event(), Err(HostError::ServiceGone { .. })));
     assert_eq!(a.listen(id, 1).unwrap_err().errno(), libc::EIO);
 
-    let again = next.join().unwrap().unwrap();
+    let again = next.join().unwrap();
     let c = host.client();
     let channel = EventChannel::open(&c).unwrap();
     let id = c.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();

@@ -136,7 +136,7 @@ fn the_peers_memory_is_written_read_and_changed() {
 #[test]
 fn a_region_that_was_dropped_is_out_of_reach() {
     over_every_link(|a, b| {
-        let (mut left, right) = pair(a, b, on);
+        let (mut left, mut right) = pair(a, b, on);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let theirs = right.pd().alloc(64, access).unwrap();
         let remote = theirs.remote();
@@ -148,6 +148,14 @@ fn a_region_that_was_dropped_is_out_of_reach() {
             matches!(error.cause(), Cause::Completion(rdmux::WcStatus::RemAccessErr)),
             "{error}"
         );
+        // Nobody has closed the connection: it broke, for both.
+        for end in [&mut left, &mut right] {
+            let error = end.recv().unwrap_err();
+            let flushed = Cause::Completion(rdmux::WcStatus::WrFlushErr);
+            assert_eq!(error.cause().to_string(), flushed.to_string());
+        }
+        assert!(!left.send(b"lost").and_then(|()| left.close()).unwrap_err().is_disconnected());
+        assert_eq!(right.recv().unwrap(), None);
     });
 }
 

@@ -20,8 +20,8 @@ use rdmux::{
 
 /// Bytes of memory at each end.
 const SIZE: usize = 256 << 10;
-/// Two retries, each of at most four times 16 ms, until a path is given up.
-const TIMEOUT: AckTimeout = AckTimeout::new(12);
+/// Two retries, each of at most four times 67 ms, until a path is given up.
+const TIMEOUT: AckTimeout = AckTimeout::new(14);
 
 /// A queue pair, where it completes, and memory.
 struct End {

@@ -230,13 +230,16 @@ fn groups_are_joined_and_heard() {
     });
 }
 
-/// A runtime of many threads, and a limit for tasks that are never woken.
-fn run_in_parallel<T>(test: impl Future<Output = T>) -> T {
+/// Rounds on a runtime of many threads, each with a limit for tasks that are never woken.
+fn run_in_parallel(mut round: impl AsyncFnMut()) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(WAITING).enable_all().build().unwrap().block_on(async {
-        let limit = std::time::Duration::from_secs(60);
-        tokio::time::timeout(limit, test).await.expect("every task should get what it waits for")
-    })
+        for _ in 0..ROUNDS {
+            let limit = std::time::Duration::from_secs(60);
+            let done = tokio::time::timeout(limit, round()).await;
+            done.expect("every task should get what it waits for");
+        }
+    });
 }
 
 /// How many tasks wait at a time, and how often.
@@ -254,16 +257,14 @@ fn of_tasks_that_await_one_queue_each_gets_a_completion() {
         let cq = cq.clone();
         tokio::spawn(async move { cq.wait_async(&mut [EMPTY]).await.unwrap() })
     };
-    run_in_parallel(async {
-        for _ in 0..ROUNDS {
-            let tasks = [(); WAITING].map(|()| wait());
-            for _ in 0..WAITING {
-                std::thread::yield_now();
-                qp.post_recv(1, &[]).unwrap();
-            }
-            for task in tasks {
-                assert_eq!(task.await.unwrap(), 1);
-            }
+    run_in_parallel(async || {
+        let tasks = [(); WAITING].map(|()| wait());
+        for _ in 0..WAITING {
+            std::thread::yield_now();
+            qp.post_recv(1, &[]).unwrap();
+        }
+        for task in tasks {
+            assert_eq!(task.await.unwrap(), 1);
         }
     });
 }
@@ -347,12 +348,10 @@ fn of_tasks_that_await_paths_each_gets_its_own() {
             usize::from(acm.resolve_async(None, name).await.unwrap().paths[0].path.dlid.0)
         })
     };
-    run_in_parallel(async {
-        for _ in 0..ROUNDS {
-            let tasks: Vec<_> = (0..WAITING).map(resolve).collect();
-            for (n, task) in tasks.into_iter().enumerate() {
-                assert_eq!(task.await.unwrap(), n);
-            }
+    run_in_parallel(async || {
+        let tasks: Vec<_> = (0..WAITING).map(resolve).collect();
+        for (n, task) in tasks.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap(), n);
         }
     });
 }

@@ -56,7 +56,8 @@ fn attr(dlid: u16, dest_qpn: Qpn) -> QpAttr {
         access: ALL,
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,
-        timeout: AckTimeout::new(8),
+        // A quarter of a second, eight times.
+        timeout: AckTimeout::new(16),
         retry_cnt: 7,
         rnr_retry: 7,
         min_rnr_timer: RnrTimer::new(1),
@@ -148,7 +149,10 @@ fn what_is_sent_while_the_port_is_down_arrives_when_it_is_up_again() {
 
 #[test]
 fn a_port_that_stays_down_ends_in_retries_exceeded_and_nothing_is_written() {
-    let (a, b) = pair(QpType::Rc);
+    let lab = Lab::new(true);
+    let (a, b) = (node(&lab, QpType::Rc), node(&lab, QpType::Rc));
+    connect(&a, &QpAttr { timeout: AckTimeout::new(8), ..attr(LID, b.qp.qpn()) });
+    connect(&b, &attr(LID + 3, a.qp.qpn()));
     down(&b);
     a.write(0, &[7; 64]);
     let (remote_addr, rkey) = (b.base(), b.mr.rkey());

@@ -289,9 +289,11 @@ mod tests {
         for sender in &senders {
             sender.send_to(&bytes, group.local_addr()).unwrap();
         }
-        // On the loopback device they have arrived.
-        let here = group.recycle(1);
-        assert_eq!(here + group.recycle(0) + group.recycle(2), senders.len());
+        let (mut here, mut elsewhere) = (0, 0);
+        while here + elsewhere < senders.len() {
+            here += group.recycle(1);
+            elsewhere += group.recycle(0) + group.recycle(2);
+        }
         here
     }
 

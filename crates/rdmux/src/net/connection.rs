@@ -205,6 +205,13 @@ impl Core {
         Ok(())
     }
 
+    /// Whether a work request was flushed because the connection is over, and not because it broke. A stream's work is flushed
+    /// before its end is told, and how it ended is not.
+    pub(super) fn was_ended(&self) -> Result<bool> {
+        self.check_events()?;
+        Ok(self.is_closed() || self.qp.pd().context().kind().has_streams())
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }

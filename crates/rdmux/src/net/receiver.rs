@@ -99,6 +99,14 @@ impl Receiver {
         self.post(slot)
     }
 
+    /// A receive was flushed: the end, or an error.
+    fn flushed(&self, done: Completion) -> Result<()> {
+        match &self.core {
+            Some(core) if !core.was_ended()? => ok(done).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// The slot and length of the next message; it stays the next one until
     /// [`done_with`](Self::done_with).
     async fn next<S: Style>(&mut self) -> Result<Option<(usize, usize)>> {
@@ -109,7 +117,7 @@ impl Receiver {
             let completions = self.cq.waiter().look();
             if self.cq.poll_or_arm(&mut one)? == 1 {
                 if one[0].status == WcStatus::WrFlushErr {
-                    return Ok(None);
+                    return self.flushed(one[0]).map(|()| None);
                 }
                 self.waiting = Some(message(one[0])?);
                 break;

@@ -190,8 +190,9 @@ impl Sender {
         if done.wr_id & ONE_SIDED == 0 {
             self.free.push(usize::try_from(done.wr_id).unwrap_or(0));
         }
-        match done.status {
-            WcStatus::WrFlushErr => Err(self.disconnected()),
+        let was_flushed = done.status == WcStatus::WrFlushErr;
+        match &self.core {
+            Some(core) if was_flushed && core.was_ended()? => Err(self.disconnected()),
             _ => ok(done),
         }
     }

@@ -154,8 +154,11 @@ mod tests {
             while !mutex.has_waiters() {
                 thread::yield_now();
             }
+            // One that does not come, so that somebody is there also if the other was quick.
+            mutex.waiters.fetch_add(1, Ordering::Relaxed);
             drop(held);
             mutex.yield_to_waiters();
+            mutex.waiters.fetch_sub(1, Ordering::Relaxed);
             assert_eq!(mutex.handovers(), 1, "the waiter is woken");
             // The waiter has the lock, or had it, or has no processor yet.
             while !waiter.is_finished() {

@@ -161,7 +161,7 @@ fn a_message_that_somebody_left_half_said_ends_with_him() {
     let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
     fill_long(&mut batch, &next, &to, 1, 5);
     assert_eq!(batch.flush(&next).unwrap().packets, 1);
-    came.recv(&rx).unwrap();
+    while came.recv(&rx).unwrap() == 0 {}
     assert_eq!(came.arrivals().next().unwrap().bytes, [0xaa; 40]);
     expect_long(&rx, &mut came, 1, 5);
 }
