@@ -69,7 +69,8 @@ pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
     eprintln!("{frames} frames");
     if let Ok(after) = admin::status(&dir, &host) {
         let drops = |s: &Status| s.counter("capture_drops").unwrap_or(0);
-        match drops(&after) - drops(&before) {
+        // Fewer, if another service has begun meanwhile.
+        match drops(&after).saturating_sub(drops(&before)) {
             0 => {}
             missing => eprintln!("{missing} more came too fast to be captured"),
         }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 
 use crate::Global;
@@ -12,7 +13,6 @@ use crate::run::variables::Variables;
 use crate::run::{self, DeviceArgs, view};
 use rdmux_command::library;
 use rdmux_command::output;
-use rdmux_command::say;
 
 /// What to print.
 #[derive(Args)]
@@ -53,20 +53,24 @@ pub(crate) fn run(global: &Global, args: &EnvArgs) -> Result<ExitCode> {
         View::None => variables.set(view::VARIABLE, ""),
     }
     if args.json {
-        let all: BTreeMap<_, _> =
-            variables.iter().map(|(name, value)| (name, value.to_string_lossy())).collect();
-        output::json(&all)?;
+        let text = |(name, value): (_, &OsStr)| {
+            let value =
+                value.to_str().with_context(|| format!("{name} is not UTF-8, as JSON must be"));
+            value.map(|value| (name, value.to_owned()))
+        };
+        output::json(&variables.iter().map(text).collect::<Result<BTreeMap<_, _>>>()?)?;
         return Ok(ExitCode::SUCCESS);
     }
     for (name, value) in variables.iter() {
-        say!("export {name}={}", quoted(value));
+        output::raw_line(&[b"export ", name.as_bytes(), b"=", &quoted(value)].concat());
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// A value as a shell takes it, whatever is in it.
-fn quoted(value: &OsStr) -> String {
-    format!("'{}'", value.to_string_lossy().replace('\'', r"'\''"))
+fn quoted(value: &OsStr) -> Vec<u8> {
+    let parts: Vec<_> = value.as_bytes().split(|&byte| byte == b'\'').collect();
+    [b"'", parts.join(&br"'\''"[..]).as_slice(), b"'"].concat()
 }
 
 #[cfg(test)]
@@ -75,9 +79,10 @@ mod tests {
 
     #[test]
     fn a_shell_reads_back_what_was_quoted() {
-        let odd = "a 'b' $c `d` \"e\" \\";
-        let script = format!("printf %s {}", quoted(OsStr::new(odd)));
-        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
-        assert_eq!(String::from_utf8(output.stdout).unwrap(), odd);
+        let odd = b"a 'b' $c `d` \"e\" \\ \xe9";
+        let script = [b"printf %s ".to_vec(), quoted(OsStr::from_bytes(odd))].concat();
+        let mut shell = std::process::Command::new("sh");
+        let output = shell.arg("-c").arg(OsStr::from_bytes(&script)).output().unwrap();
+        assert_eq!(output.stdout, odd);
     }
 }

@@ -13,9 +13,9 @@ use std::process::Command;
 
 use common::Net;
 use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places, resolve};
-use rdmux_acm_client::{Client, Paths, Places, Target};
+use rdmux_acm_client::{Client, Places, Target};
 use rdmux_wire::acm::Address;
-use rdmux_wire::acm::client::MAX_ENDPOINT_ADDRESSES;
+use rdmux_wire::acm::client::{MAX_ENDPOINT_ADDRESSES, Paths};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
@@ -279,7 +279,7 @@ fn what_a_program_makes_in_run_is_the_host_s_and_the_rest_of_run_stays() {
         let net = fabric();
         let places = places(&net, "a");
         let script = "echo here > /run/ibacm.probe && cat /run/ibacm.probe && ls /run";
-        let all = listed("/run");
+        let all = contents("/run");
         let Some(said) = in_view(&net, kind, script) else { continue };
         let probe = places.runtime().join("ibacm.probe");
         assert_eq!(fs::read_to_string(probe).unwrap(), "here\n", "{kind}");
@@ -303,7 +303,7 @@ fn in_memory(client: &Client, source: &Address, dest: &Address) -> Paths {
 }
 
 /// What is in a system's directory.
-fn listed(folder: &str) -> Vec<PathBuf> {
+fn contents(folder: &str) -> Vec<PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
@@ -322,7 +322,7 @@ fn log_in_a_view_is_the_host_s_and_the_machine_gets_none() {
     for kind in ["namespace", "preload"] {
         let net = fabric();
         let script = "echo line >> /var/log/ibacm.log && cat /var/log/ibacm.log && ls /var/log";
-        let all = listed("/var/log");
+        let all = contents("/var/log");
         let Some(said) = in_view(&net, kind, script) else { continue };
         assert_eq!(fs::read_to_string(places(&net, "a").log()).unwrap(), "line\n", "{kind}");
         let mut there = said.lines();

@@ -179,6 +179,21 @@ fn the_device_is_seen_where_programs_look() {
 }
 
 #[test]
+fn a_library_whose_path_has_a_space_is_preloaded() {
+    let net = Net::new().hosts(&["one"]);
+    let Some(look) = compile(&net, "look.c", &[]) else { return };
+    let found = rdmux_command::library::find().unwrap().object;
+    let odd = net.path().join("a b:c");
+    std::fs::create_dir(&odd).unwrap();
+    for name in ["librdmux_capi.so", "librdmux_view.so"] {
+        std::os::unix::fs::symlink(found.with_file_name(name), odd.join(name)).unwrap();
+    }
+    let mut run = net.command(&["--host", "one", "run", "--view", "preload", "--"]);
+    let output = run.arg(look).args(FILES).env("RDMUX_LIB_DIR", odd).output().unwrap();
+    assert_eq!((sorted(&output.stdout), text(&output.stderr)), (SEEN.to_owned(), String::new()));
+}
+
+#[test]
 fn the_files_show_the_devices_that_the_library_lists() {
     let net = Net::new().hosts(&["one"]);
     let list = "ls /sys/class/infiniband /sys/class/infiniband_verbs /dev/infiniband";

@@ -61,13 +61,18 @@ fn places(exe: &Path) -> Vec<PathBuf> {
 }
 
 impl Library {
-    /// The library that redirects paths.
-    pub fn view(&self) -> Result<PathBuf> {
+    /// The library that redirects paths, as the loader can be told of it: where its own path has a character that separates entries
+    /// of `LD_PRELOAD`, a link to it in the host's runtime directory.
+    pub fn view(&self, host: &HostDir) -> Result<PathBuf> {
         let view = self.object.with_file_name(VIEW);
         if !view.is_file() {
             bail!("there is no {}: build it with `cargo build`", view.display());
         }
-        Ok(view)
+        if !has_any(&view, PRELOAD_SEPARATORS) {
+            return Ok(view);
+        }
+        let folder = self.links(host, &[VIEW], &view)?;
+        checked(folder.join(VIEW), "LD_PRELOAD", PRELOAD_SEPARATORS)
     }
 
     /// The folder in which it has the names that programs ask for: its own if it is installed, else one
@@ -75,20 +80,47 @@ impl Library {
     /// a program keeps the library that it was started with.
     pub fn folder(&self, host: &HostDir) -> Result<PathBuf> {
         if let Some(own) = self.object.parent()
+            && !has_any(own, PATH_SEPARATORS)
             && NAMES.iter().all(|name| same(&own.join(name), &self.object))
         {
             return Ok(own.to_owned());
         }
+        let folder = self.links(host, &NAMES, &self.object)?;
+        checked(folder, "LD_LIBRARY_PATH", PATH_SEPARATORS)
+    }
+
+    /// A folder of links in the host's runtime directory, with these among them.
+    fn links(&self, host: &HostDir, names: &[&str], to: &Path) -> Result<PathBuf> {
         let mut hasher = DefaultHasher::new();
         self.object.hash(&mut hasher);
         let folder = host.path().join("lib").join(format!("{:016x}", hasher.finish()));
         let make = || -> io::Result<()> {
             fs::create_dir_all(&folder)?;
-            NAMES.iter().try_for_each(|name| link(&folder.join(name), &self.object))
+            names.iter().try_for_each(|name| link(&folder.join(name), to))
         };
         make().with_context(|| format!("cannot make links in {}", folder.display()))?;
         Ok(folder)
     }
+}
+
+/// What separates the entries of the loader's lists (ld.so(8)); nothing escapes it.
+const PRELOAD_SEPARATORS: &[u8] = b" :";
+const PATH_SEPARATORS: &[u8] = b":;";
+
+fn has_any(path: &Path, separators: &[u8]) -> bool {
+    path.as_os_str().as_encoded_bytes().iter().any(|byte| separators.contains(byte))
+}
+
+/// A path that can be an entry of a variable of the loader's.
+fn checked(path: PathBuf, variable: &str, separators: &[u8]) -> Result<PathBuf> {
+    if has_any(&path, separators) {
+        bail!(
+            "{} cannot be in {variable}, where {:?} separates entries: set RDMUX_RUNTIME_DIR to a folder without it",
+            path.display(),
+            String::from_utf8_lossy(separators)
+        );
+    }
+    Ok(path)
 }
 
 /// Whether two paths lead to one file.

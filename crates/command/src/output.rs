@@ -46,6 +46,14 @@ pub fn line(text: std::fmt::Arguments<'_>) {
     }
 }
 
+/// Prints a line of bytes, which may be no text.
+pub fn raw_line(line: &[u8]) {
+    let mut out = io::stdout().lock();
+    if let Err(e) = out.write_all(line).and_then(|()| out.write_all(b"\n")) {
+        stop(&e);
+    }
+}
+
 /// Ends the program, which cannot print. That nobody reads any more is no failure.
 fn stop(e: &io::Error) -> ! {
     if e.kind() == io::ErrorKind::BrokenPipe {

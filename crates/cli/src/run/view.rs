@@ -156,7 +156,8 @@ pub(crate) fn make(options: &ConnectOptions, host: &HostName) -> Result<()> {
 /// managed subnet there are none.
 fn lock_issm(place: &Place<'_>, library: &Library, variables: &mut Variables) {
     if place.devices.kinds().iter().any(|kind| kind.is_on_fabric())
-        && let Ok(object) = library.view()
+        && let Ok(host) = place.options.dir.host(place.host)
+        && let Ok(object) = library.view(&host)
     {
         variables.prepend("LD_PRELOAD", &object);
     }
@@ -168,7 +169,7 @@ pub(crate) fn preload(
     library: &Library,
     variables: &mut Variables,
 ) -> Result<()> {
-    let object = library.view()?;
+    let object = library.view(&place.options.dir.host(place.host)?)?;
     admin::view(&place.options.dir, place.host, place.devices)?;
     variables.prepend("LD_PRELOAD", &object);
     // What programs look for in /run and /etc/rdma, they may also make there. Few do, so it is no failure where they cannot: the home

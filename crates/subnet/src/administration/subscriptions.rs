@@ -24,11 +24,9 @@ use crate::umad::{UserAddress, UserMad};
 const ANY: u16 = 0xffff;
 const ANY_PRODUCER: Producer = Producer(0x00ff_ffff);
 
-/// The upper 20 bits of the transaction IDs of Reports, as OpenSM has them.
-const REPORT_TID: u32 = 0x02da_b000;
-
-/// The lower 12 bits.
-const REPORT_TIDS: u32 = 0x1000;
+/// The upper 16 bits of the transaction IDs of Reports, as OpenSM has them; the lower ones count.
+const REPORT_TID: u32 = 0x02da_0000;
+const REPORT_TIDS: u32 = 0x1_0000;
 
 /// Security traps, which are not for everyone.
 const SECURITY: core::ops::RangeInclusive<u16> = 256..=259;
@@ -40,6 +38,8 @@ pub(super) struct Subscriptions {
     count: usize,
     /// Reports that were not yet answered, by the lower half of their transaction IDs.
     outstanding: BTreeMap<u32, Guid>,
+    /// How many of them each port has.
+    behind: BTreeMap<Guid, usize>,
     next: u32,
 }
 
@@ -97,12 +97,21 @@ impl Subscriptions {
     /// A port is gone, and nobody reads its Reports.
     pub(super) fn remove_port(&mut self, port: Guid) {
         self.count -= self.by_port.remove(&port).map_or(0, |all| all.len());
-        self.outstanding.retain(|_, subscriber| *subscriber != port);
+        if self.behind.remove(&port).is_some() {
+            self.outstanding.retain(|_, subscriber| *subscriber != port);
+        }
     }
 
     /// A Report was answered, or it never will be. Whether there was one.
     pub(super) fn handle_response(&mut self, tid: u32) -> bool {
-        self.outstanding.remove(&tid).is_some()
+        let Some(port) = self.outstanding.remove(&tid) else { return false };
+        if let Some(behind) = self.behind.get_mut(&port) {
+            *behind -= 1;
+            if *behind == 0 {
+                self.behind.remove(&port);
+            }
+        }
+        true
     }
 
     fn free_tid(&mut self) -> Option<u32> {
@@ -119,7 +128,7 @@ impl Subscriptions {
     }
 
     fn is_behind(&self, port: Guid, most: usize) -> bool {
-        self.outstanding.values().filter(|subscriber| **subscriber == port).count() >= most
+        self.behind.get(&port).is_some_and(|behind| *behind >= most)
     }
 
     /// Reports an event to all who want to know and may. Returns how many Reports were dropped because they or their
@@ -174,6 +183,7 @@ impl Subscriptions {
             });
             if sent {
                 self.outstanding.insert(tid, guid);
+                *self.behind.entry(guid).or_default() += 1;
             } else {
                 dropped += 1;
             }

@@ -162,7 +162,7 @@ fn reports(net: &mut Net) -> Vec<(Lid, ReportedNotice)> {
     let report = |mad: &UserMad| {
         let sa = SaMad::parse(&mad.data).unwrap();
         assert_eq!((sa.header.method, sa.header.attr_id), (Method::REPORT, 2));
-        assert_eq!(sa.header.tid >> 12, 0x02dab);
+        assert_eq!(sa.header.tid >> 16, 0x02da);
         assert_eq!((mad.address.qpn, mad.retries), (Qpn::QP1, 3));
         (mad.address.lid, sa.record().unwrap())
     };
