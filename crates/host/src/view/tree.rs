@@ -50,16 +50,16 @@ enum Entry {
 }
 
 /// Makes the files below `root` what the facts say: writes what changed, removes what is no more.
-/// A reader sees the old text of a file or the new one.
+/// A reader sees the old text of a file or the new one; of a counter it may be the new one with the old one's end behind its line.
 pub(crate) fn write(root: &Path, facts: &Facts<'_>) -> io::Result<()> {
     let entries = entries(facts);
-    for (path, entry) in &entries {
-        let path = root.join(path);
+    for (below, entry) in &entries {
+        let path = root.join(below);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
         match entry {
-            Entry::Text(text) => put(&path, text)?,
+            Entry::Text(text) => put(root, below, text)?,
             Entry::Link(to) => link(&path, to)?,
             Entry::Fifo(port) => fifo(&path, &(facts.issm)(*port))?,
         }
@@ -285,16 +285,26 @@ fn groups(bytes: &[u8]) -> String {
     pairs.collect::<Vec<String>>().join(":")
 }
 
-/// Writes a file unless it has this text. It is written in place, in one system call, since programs
-/// keep files open, and rereading an open file is how counters are watched.
-fn put(path: &Path, text: &str) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+/// Writes a file unless it has this text. Counters are written in place, since programs keep their files open and reread them; what
+/// a reader may see in between is cut short by a line's end. Others are replaced.
+fn put(root: &Path, below: &Path, text: &str) -> io::Result<()> {
+    let path = root.join(below);
+    if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
     }
-    let mut file: File = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.set_len(text.len() as u64)
+    if below.parent().is_some_and(|dir| COUNTERS.iter().any(|name| dir.ends_with(name))) {
+        let mut file: File =
+            OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        file.write_all(text.as_bytes())?;
+        return file.set_len(text.len() as u64);
+    }
+    let new = root.join(".new");
+    fs::write(&new, text)?;
+    fs::rename(new, path)
 }
+
+/// The directories of counters.
+const COUNTERS: [&str; 2] = ["counters", "hw_counters"];
 
 fn link(path: &Path, to: &Path) -> io::Result<()> {
     match fs::read_link(path) {
@@ -590,5 +600,23 @@ mod tests {
         show(&dir, &[two[0].clone(), empty], &[]);
         assert!(port.join("gids/1").exists() && !port.join("gid_attrs/types/1").exists());
         assert!(!port.join("hw_counters").exists());
+    }
+
+    #[test]
+    fn a_reader_sees_the_old_text_or_the_new_one_and_no_mixture() {
+        const ROUNDS: usize = 20_000;
+        let dir = temp_dir();
+        let (root, below) = (dir.path(), Path::new("state"));
+        let texts = ["4: ACTIVE\n", "2: INIT\n"];
+        put(root, below, texts[0]).unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                (0..ROUNDS).for_each(|round| put(root, below, texts[round % 2]).unwrap());
+            });
+            while !writer.is_finished() {
+                let seen = fs::read_to_string(root.join(below)).unwrap();
+                assert!(texts.contains(&&*seen), "{seen:?}");
+            }
+        });
     }
 }
