@@ -25,6 +25,8 @@ pub(super) struct Membership {
     group: Group,
     sl: u8,
     is_asked: bool,
+    /// It was asked for before administration has forgotten all: the answer may be from before, too.
+    is_forgotten: bool,
     record: Option<McMemberRecord>,
     tries: u32,
     timer: Deadline,
@@ -172,7 +174,9 @@ impl Machine {
         let Some(at) = state.groups.place(mgid) else { return };
         let Some(row) = state.groups.rows[at].as_mut().filter(|row| row.is_asked) else { return };
         row.is_asked = false;
-        if let Ok(record) = answer {
+        if core::mem::take(&mut row.is_forgotten) {
+            // Asked again at once.
+        } else if let Ok(record) = answer {
             state.counters.joins += 1;
             row.tries = 0;
             row.record = Some(McMemberRecord { mgid, ..*record });
@@ -205,6 +209,7 @@ impl Machine {
             let timer = Timer::Join(endpoint, u8::try_from(at).unwrap_or(0));
             self.timers.clear(&mut row.timer, timer);
             row.record = None;
+            row.is_forgotten = row.is_asked;
             row.tries = 0;
         }
         self.join_next(now, endpoint, io);
@@ -274,7 +279,8 @@ fn free_place(groups: &Memberships) -> Option<usize> {
 impl Membership {
     fn new(group: Group, sl: u8) -> Self {
         let timer = Deadline::default();
-        Self { group, sl, is_asked: false, record: None, tries: 0, timer }
+        let (is_asked, is_forgotten) = (false, false);
+        Self { group, sl, is_asked, is_forgotten, record: None, tries: 0, timer }
     }
 
     /// What is asked of subnet administration.

@@ -125,6 +125,27 @@ fn another_subnet_manager_and_reregistration_join_again_and_ask_again() {
 }
 
 #[test]
+fn what_is_being_joined_when_administration_forgets_is_asked_for_again() {
+    let mut net = Net::new(1, &Options::default());
+    let join = |net: &mut Net| {
+        net.with(0, |machine, now, io| machine.reregister(now, PORT, io));
+        net.hosts[0].io.joins.pop_front()
+    };
+    let before = join(&mut net).expect("it joins");
+    assert!(join(&mut net).is_none(), "it is asked");
+    for answer in [Ok(&before), Err(crate::SaFailure::Silent)] {
+        net.with(0, |m, now, io| m.handle_join(now, EP, before.mgid, answer, io));
+        let again = net.hosts[0].io.joins.pop_front().expect("it may be a member, or not");
+        assert_eq!(again, before);
+        assert!(join(&mut net).is_none());
+    }
+    net.with(0, |m, now, io| m.handle_join(now, EP, before.mgid, Ok(&before), io));
+    net.run();
+    net.with(0, |m, now, io| m.handle_join(now, EP, before.mgid, Ok(&before), io));
+    assert!(net.hosts[0].io.joins.is_empty(), "it is joined");
+}
+
+#[test]
 fn another_subnet_forgets_everything() {
     let mut net = Net::new(2, &acm());
     net.resolve(0, name(1)).unwrap().unwrap();
