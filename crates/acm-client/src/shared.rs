@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -145,6 +146,16 @@ impl Offer {
         let serve = move || while serve(&theirs, &fd) {};
         let thread = std::thread::Builder::new().name("acm-paths".into()).spawn(serve)?;
         Ok(Self { path, listener, thread: Some(thread) })
+    }
+}
+
+impl Offer {
+    /// Changes who may connect. A client that has the cache keeps it.
+    ///
+    /// # Errors
+    /// Those of chmod(2).
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        fs::set_permissions(&self.path, fs::Permissions::from_mode(mode))
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Cache {
 
 struct Shared {
     table: PathTable,
-    _offer: Offer,
+    offer: Offer,
 }
 
 impl Cache {
@@ -56,6 +56,13 @@ impl Cache {
         };
         this.renew(now);
         this
+    }
+
+    /// Changes the mode of the socket.
+    pub(crate) fn set_mode(&self, mode: u32) {
+        if let Some(Err(e)) = self.shared.as_ref().map(|shared| shared.offer.set_mode(mode)) {
+            tracing::warn!("who may have the cache in shared memory stays as it was: {e}");
+        }
     }
 
     /// When the lease is to be renewed.
@@ -180,7 +187,7 @@ impl Shared {
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
         let table = PathTable::create(SLOTS, u64::from_ne_bytes(seed))?;
         let offer = Offer::start(places.paths(), &table, mode)?;
-        Ok(Self { table, _offer: offer })
+        Ok(Self { table, offer })
     }
 }
 

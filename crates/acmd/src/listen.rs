@@ -41,6 +41,13 @@ pub(crate) struct Publish {
     pub(crate) others: bool,
 }
 
+impl Publish {
+    /// The mode of sockets that are files.
+    pub(crate) fn socket_mode(self) -> u32 {
+        if self.others { 0o666 } else { 0o600 }
+    }
+}
+
 impl Listener {
     /// Listens at the Unix socket. What a dead service has left is replaced: the caller has the lock.
     ///
@@ -48,7 +55,7 @@ impl Listener {
     /// [`AcmdError::Io`].
     pub(crate) fn unix(places: &Places, publish: Publish) -> Result<Self, AcmdError> {
         let path = places.socket();
-        let mode = if publish.others { 0o666 } else { 0o600 };
+        let mode = publish.socket_mode();
         let socket = listen_at(&path, SocketType::STREAM, mode)
             .map_err(AcmdError::of_file("listen at", &path))?;
         let mut this = Self::of(socket, Kind::Unix, vec![path]);

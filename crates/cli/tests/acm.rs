@@ -176,6 +176,24 @@ fn clients_come_by_tcp_where_the_options_say_so() {
 }
 
 #[test]
+fn who_may_use_the_sockets_follows_the_options() {
+    let net = fabric();
+    let a = Service::start(&net, "a", QUICK);
+    let modes = || {
+        [a.places.socket(), a.places.paths()]
+            .map(|path| fs::metadata(path).map_or(0, |file| file.permissions().mode() & 0o777))
+    };
+    assert_eq!(modes(), [0o600; 2]);
+    for (options, mode) in [("socket_access all\n", 0o666), ("", 0o600)] {
+        fs::write(a.places.options(), format!("{QUICK}{options}")).unwrap();
+        a.signal(Signal::HUP);
+        while modes() != [mode; 2] {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
 fn check_says_which_line_is_wrong_and_starts_nothing() {
     let net = Net::new().hosts(&["a"]);
     let places = places(&net, "a");

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use rdmux::{AsyncEvent, DeviceKind};
 use rdmux_acm::{ClientId, EndpointId, Machine, PortId, Time};
-use rdmux_acm_files::options::SocketAccess;
 use rdmux_link::spin_wait::{Slices, look};
 use rdmux_wire::sa::PathRecord;
 
@@ -113,8 +112,7 @@ impl Service {
         let users = setup.connect.config.service.users.clone();
         let options = &config.options;
         let clients = Clients::new(reload::limits(options), reload::access(options, &users));
-        let others = !users.is_empty() || options.socket_access == SocketAccess::All;
-        let mode = if others { 0o666 } else { 0o600 };
+        let mode = reload::publish(&setup.sources, options).socket_mode();
         let cache = Cache::open(&setup.sources.places, mode);
         let now = Instant::now();
         let mut this = Self {

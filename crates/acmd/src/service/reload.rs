@@ -12,7 +12,7 @@ use rdmux_wire::{Gid, Lid};
 use super::{Service, time};
 use crate::AcmdError;
 use crate::clients::{Access, Limits, Users};
-use crate::config::Loaded;
+use crate::config::{Loaded, Sources};
 use crate::listen::{Listener, Publish, forget_port};
 use crate::poller::{Interest, Token};
 use crate::watch::Files;
@@ -42,8 +42,11 @@ impl Service {
             tracing::info!("options have changed");
             self.resolver.change().set_options(time(), new.machine.clone(), &mut self.driver);
         }
-        if has_other_sockets && let Err(e) = self.listen(false) {
-            tracing::error!("{e}");
+        if has_other_sockets {
+            self.driver.cache.set_mode(self.publish().socket_mode());
+            if let Err(e) = self.listen(false) {
+                tracing::error!("{e}");
+            }
         }
         self.loaded_for.clear();
         self.refresh();
@@ -67,11 +70,8 @@ impl Service {
             .ok();
     }
 
-    /// What is published for clients.
     fn publish(&self) -> Publish {
-        let options = &self.config.options;
-        let others = self.sources.others || options.socket_access == SocketAccess::All;
-        Publish { links: !options.acme_plus_kernel_only, others }
+        publish(&self.sources, &self.config.options)
     }
 
     /// Makes the sockets that the options ask for, in place of those before. One that systemd has made stays.
@@ -182,6 +182,12 @@ pub(super) fn limits(options: &Options) -> Limits {
         requests: options.machine.max_requests_per_client,
         ..Limits::default()
     }
+}
+
+/// What is published for clients.
+pub(super) fn publish(sources: &Sources, options: &Options) -> Publish {
+    let others = sources.others || options.socket_access == SocketAccess::All;
+    Publish { links: !options.acme_plus_kernel_only, others }
 }
 
 /// Who may connect, beside the owner and root.
