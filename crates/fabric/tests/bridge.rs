@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::Fabric;
 use common::traffic::{Burst, Host};
-use rdmux_fabric::client::{Attachment, ConnectOptions, admin};
+use rdmux_fabric::client::{Attachment, Capture, ConnectOptions, admin};
 use rdmux_fabric::proto::{AttachmentRequest, Greeting, NodeRef, PortRef, Reply, Role, RowEntry};
 use rdmux_fabric::server::{ManagerSetup, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError, FabricName, bridge};
@@ -360,7 +360,7 @@ fn bridge_that_is_told_to_stay_does_not_tell_the_fabric() {
 }
 
 #[test]
-fn users_of_the_configuration_attach_by_a_bridge_and_may_not_command() {
+fn users_of_the_configuration_attach_by_a_bridge_and_may_not_command_nor_capture() {
     if !rustix::process::geteuid().is_root() {
         println!("only root can be another user: not run");
         return;
@@ -370,18 +370,27 @@ fn users_of_the_configuration_attach_by_a_bridge_and_may_not_command() {
     std::fs::set_permissions(fabric.tmp(), passable).unwrap();
     let mut joined = join_for(&fabric, None, Config { users: vec![4001], ..Config::default() });
     let (options, name) = (joined.options.clone(), fabric.name.clone());
+    let shown = admin::show(&fabric.options, &fabric.name).unwrap();
+    let switch = shown.nodes.iter().find(|node| node.is_switch).unwrap();
+    // Where a manager would be.
+    let port = PortRef { node: NodeRef::Guid(switch.guid), port: 0 };
     let as_user = |uid: u32| {
-        let (options, name) = (options.clone(), name.clone());
+        let (options, name, port) = (options.clone(), name.clone(), port.clone());
         let thread = thread::spawn(move || {
             rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
             let attached = Attachment::open(&options, &name, "a", Guid(1)).map(drop);
-            let commands = [admin::status(&options, &name).map(drop), admin::down(&options, &name)];
+            let commands = [
+                admin::status(&options, &name).map(drop),
+                admin::down(&options, &name),
+                Capture::start(&options, &name, &port).map(drop),
+            ];
             (attached.map_err(|e| e.errno()), commands.map(|c| c.unwrap_err().errno()))
         });
         thread.join().unwrap()
     };
-    assert_eq!(as_user(4001), (Ok(()), [1, 1]));
-    assert_eq!(as_user(4002), (Err(1), [1, 1]));
+    assert_eq!(as_user(4001), (Ok(()), [1, 1, 1]));
+    assert_eq!(as_user(4002), (Err(1), [1, 1, 1]));
+    Capture::start(&options, &name, &port).unwrap();
     admin::down(&joined.options, &fabric.name).unwrap();
     joined.ended();
 }

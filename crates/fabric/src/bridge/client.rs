@@ -191,8 +191,9 @@ fn carry(unix: OwnedFd, shared: &Arc<Shared>) -> io::Result<()> {
     let role = Greeting::decode(greeting).map(|greeting| greeting.role);
     let uid = rdmux_link::peer_credentials(&unix)?.uid;
     let owns = uid == 0 || uid == rustix::process::geteuid().as_raw();
-    let commands = matches!(role, Ok(Role::Admin | Role::Shutdown));
-    if !owns && (commands || !shared.users.contains(&uid)) {
+    // The fabric takes each of them for a client of the bridge's owner.
+    let is_owners = matches!(role, Ok(Role::Admin | Role::Shutdown | Role::Capture(_)));
+    if !owns && (is_owners || !shared.users.contains(&uid)) {
         return refuse(Failure::new(libc::EPERM, format!("the bridge is not user {uid}'s")));
     }
     if matches!(role, Ok(Role::Shutdown)) {

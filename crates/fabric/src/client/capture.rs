@@ -16,7 +16,7 @@ impl Capture {
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `ENODEV` when there is no such port, with `EPERM` for others than the fabric's owner, root and the owner
-    /// of the host that has the port; those of the connection.
+    /// of the host that has the port, and by a bridge for others than its owner and root; those of the connection.
     pub fn start(
         options: &ConnectOptions,
         fabric: &FabricName,
