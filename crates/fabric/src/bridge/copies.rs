@@ -43,6 +43,8 @@ pub(super) struct Copies {
 struct Made {
     sequence: u64,
     ended: bool,
+    /// The copies that the parts of the next update have changed.
+    parts: Vec<Arc<Copy>>,
     /// A copy has changed, of which the fabric is to be told.
     is_due: bool,
 }
@@ -114,10 +116,13 @@ impl Copies {
                 }
             }
         }
-        let Some(sequence) = sequence else { return Ok(()) };
         let mut made = self.made.lock();
+        if let Some(copy) = copy.filter(|copy| !made.parts.iter().any(|p| Arc::ptr_eq(p, copy))) {
+            made.parts.push(copy);
+        }
+        let Some(sequence) = sequence else { return Ok(()) };
         made.sequence = sequence;
-        if let Some(copy) = copy {
+        for copy in std::mem::take(&mut made.parts) {
             // Ways that were before are forgotten by the fabric once nobody counts by them.
             copy.has_changed.store(true, Ordering::Relaxed);
             made.is_due = true;
@@ -316,6 +321,12 @@ mod tests {
         copies.wait_for(sequence).unwrap();
     }
 
+    /// Makes a part of an update that ends with another part.
+    fn update_in_part(copies: &Copies, connection: u64) {
+        let update = TableUpdate { connection, entries: Vec::new(), sequence: None };
+        copies.update(&postcard::to_stdvec(&update).unwrap()).unwrap();
+    }
+
     /// Reads which update the fabric is told of next.
     fn told(fabric: &TcpStream) -> u64 {
         let mut buf = pump::buffer();
@@ -335,6 +346,34 @@ mod tests {
         for sequence in 1..=2 {
             update(&copies, 7, sequence);
         }
+    }
+
+    #[test]
+    fn all_hosts_of_an_update_are_reported_once_it_has_been_made() {
+        let copies = Copies::default();
+        let hosts = [1, 2, 3].map(|number| {
+            let (ours, theirs) = connection();
+            (copies.open(number, &ours).unwrap().0, theirs)
+        });
+        let report = || {
+            hosts.each_ref().map(|(copy, theirs)| {
+                copies.report(copy, false).unwrap();
+                // Behind what is told, if anything is.
+                let end = AttachmentRequest::CountBy { made: u64::MAX, ways: Vec::new() };
+                copy.send(&postcard::to_stdvec(&end).unwrap()).unwrap();
+                let made = told(theirs);
+                assert!(made == u64::MAX || told(theirs) == u64::MAX);
+                made
+            })
+        };
+        let none = u64::MAX;
+        update_in_part(&copies, 1);
+        update_in_part(&copies, 1);
+        assert_eq!(report(), [none; 3], "it has not been made");
+        update(&copies, 2, 1);
+        assert_eq!(report(), [1, 1, none]);
+        update(&copies, 3, 2);
+        assert_eq!(report(), [none, none, 2]);
     }
 
     #[test]
