@@ -5,7 +5,7 @@ mod common;
 use std::env;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 use std::thread::{self, JoinHandle};
@@ -325,6 +325,42 @@ fn bridge_on_demand_ends_after_its_last_client() {
     while !admin::status(&fabric.options, &fabric.name).unwrap().attached.is_empty() {
         thread::yield_now();
     }
+}
+
+/// A connection to a bridge by which nothing is said.
+fn say_nothing(joined: &Joined, fabric: &Fabric) -> OwnedFd {
+    let dir = joined.options.dir(&fabric.name).unwrap();
+    let connected = rdmux_runtime::connect::connect(&dir, Duration::from_secs(10));
+    connected.unwrap().unwrap()
+}
+
+/// Waits until the bridge has closed a connection.
+fn is_closed(socket: &OwnedFd) {
+    let closed = socket::recv_bytes(socket.as_fd(), &mut [0; 1], &mut Vec::new()).map(drop);
+    assert!(matches!(closed, Err(socket::MessageError::Closed)), "{closed:?}");
+}
+
+#[test]
+fn client_that_says_nothing_does_not_keep_a_bridge() {
+    let fabric = listening();
+    let mut joined = join(&fabric, Some(Duration::ZERO));
+    let silent = say_nothing(&joined, &fabric);
+    drop(attach(&joined, &fabric));
+    joined.ended();
+    is_closed(&silent);
+}
+
+#[test]
+fn client_that_says_nothing_is_closed() {
+    let fabric = listening();
+    let mut joined = join(&fabric, None);
+    // Who has greeted may say nothing for as long as it likes.
+    let host = attach(&joined, &fabric);
+    is_closed(&say_nothing(&joined, &fabric));
+    assert_eq!(admin::status(&joined.options, &fabric.name).unwrap().attached.len(), 1);
+    drop(host);
+    admin::down(&joined.options, &fabric.name).unwrap();
+    joined.ended();
 }
 
 #[test]

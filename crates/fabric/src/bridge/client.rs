@@ -10,14 +10,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdmux_runtime::Listener;
 use rdmux_runtime::closing::Closer;
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
 
-use super::clients::Clients;
+use super::clients::{Clients, Place};
 use super::copies::Copies;
 use super::machines::Preface;
 use super::state::State;
@@ -33,7 +34,8 @@ pub struct Client {
     shared: Arc<Shared>,
     /// The connection of route tables, whose end is the fabric's.
     watched: TcpStream,
-    idle: Idle,
+    /// How long it may have had no client, if it need not stay.
+    idle_exit: Option<Duration>,
     /// Closes the sockets of clients that are not served, and what they sent.
     closer: Closer,
 }
@@ -57,16 +59,6 @@ pub(super) struct Way {
     machine: [u8; 16],
     /// The number of the next connection.
     next: AtomicU64,
-}
-
-/// How long a bridge has had no client.
-#[derive(Debug)]
-struct Idle {
-    /// How long that may be.
-    exit: Option<Duration>,
-    since: Option<Instant>,
-    /// Whether it ever had one.
-    served: bool,
 }
 
 impl Client {
@@ -100,8 +92,8 @@ impl Client {
         let users = options.config.users;
         let copies = Copies::default();
         let shared = Arc::new(Shared { way, state, copies, users, clients });
-        let idle = Idle { exit: options.idle_exit, since: None, served: false };
-        Ok(Self { listener, shared, watched, idle, closer: Closer::default() })
+        let (idle_exit, closer) = (options.idle_exit, Closer::default());
+        Ok(Self { listener, shared, watched, idle_exit, closer })
     }
 
     /// Serves until it is told to end, or nobody is left and it need not stay, or the fabric cannot be reached any more.
@@ -120,7 +112,7 @@ impl Client {
 
     fn serve_all(&mut self) -> Result<(), FabricError> {
         while !self.shared.state.is_ending() {
-            let left = self.idle.left(&self.shared);
+            let left = self.left();
             if left == Some(Duration::ZERO) {
                 break;
             }
@@ -144,17 +136,25 @@ impl Client {
         Ok(())
     }
 
-    fn serve(&mut self, unix: OwnedFd) {
-        self.idle.served = true;
+    /// How long until it may end; none while it has clients or stays.
+    fn left(&self) -> Option<Duration> {
+        let Shared { state, clients, .. } = &*self.shared;
+        let exit = self.idle_exit.filter(|_| !state.stays())?;
+        let since = clients.idle_since()?;
+        let first = if clients.has_served() { Duration::ZERO } else { FIRST_CLIENT };
+        Some(exit.max(first).saturating_sub(since.elapsed()))
+    }
+
+    fn serve(&self, unix: OwnedFd) {
         let shared = Arc::clone(&self.shared);
         let user = rdmux_link::peer_credentials(&unix).map_or(0, |peer| peer.uid);
-        let Some(place) = shared.clients.take(&unix) else {
+        let Some(place) = shared.clients.take(user, &unix) else {
             drop(self.closer.socket(user, unix));
             return tracing::debug!("a client too many is not served");
         };
         let thread = thread::Builder::new().name("rdmux-bridge".to_owned());
         let started = thread.spawn(move || {
-            if let Err(error) = carry(unix, &shared) {
+            if let Err(error) = carry(unix, place, &shared) {
                 tracing::debug!(%error, "a client is not served");
             }
             drop(shared.clients.leave(place));
@@ -167,23 +167,11 @@ impl Client {
     }
 }
 
-impl Idle {
-    /// How long until the bridge may end; none while it has clients or stays.
-    fn left(&mut self, shared: &Shared) -> Option<Duration> {
-        let exit = self.exit.filter(|_| !shared.state.stays() && shared.clients.is_empty());
-        let Some(exit) = exit else {
-            self.since = None;
-            return None;
-        };
-        let first = if self.served { Duration::ZERO } else { FIRST_CLIENT };
-        let since = *self.since.get_or_insert_with(Instant::now);
-        Some(exit.max(first).saturating_sub(since.elapsed()))
-    }
-}
-
 /// Serves a client: reads its greeting, which may be for the bridge itself, then only carries.
-fn carry(unix: OwnedFd, shared: &Arc<Shared>) -> io::Result<()> {
+fn carry(unix: OwnedFd, place: Place, shared: &Arc<Shared>) -> io::Result<()> {
     socket::set_nonblocking(&unix, false)?;
+    // Who says nothing goes.
+    sockopt::set_socket_timeout(&unix, sockopt::Timeout::Recv, Some(pump::HANDSHAKE))?;
     let mut buf = vec![0; MAX_MESSAGE];
     let greeting = socket::recv_bytes(unix.as_fd(), &mut buf, &mut Vec::new());
     let greeting = greeting.map_err(io::Error::other)?;
@@ -196,6 +184,7 @@ fn carry(unix: OwnedFd, shared: &Arc<Shared>) -> io::Result<()> {
     if !owns && (is_owners || !shared.users.contains(&uid)) {
         return refuse(Failure::new(libc::EPERM, format!("the bridge is not user {uid}'s")));
     }
+    shared.clients.greeted(place);
     if matches!(role, Ok(Role::Shutdown)) {
         answer(&unix, Ok(()))?;
         shared.state.end();

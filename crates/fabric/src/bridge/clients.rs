@@ -1,9 +1,11 @@
-//! Who uses a bridge: so many, and all of them end with it.
+//! Who uses a bridge: so many, of whom users have shares, and all of them end with it.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use parking_lot::Mutex;
+use rdmux_runtime::{Share, Shares};
 use rustix::net::{Shutdown, shutdown};
 
 /// The clients of a bridge.
@@ -11,13 +13,25 @@ use rustix::net::{Shutdown, shutdown};
 pub(super) struct Clients {
     all: Mutex<All>,
     most: usize,
+    shares: Shares,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct All {
-    /// Their sockets, by a number that is not used again.
-    sockets: HashMap<Place, OwnedFd>,
+    /// By a number that is not used again.
+    clients: HashMap<Place, Client>,
     next: u64,
+    /// Whether anybody ever greeted.
+    served: bool,
+    /// When the last one who had greeted has gone.
+    left: Instant,
+}
+
+#[derive(Debug)]
+struct Client {
+    socket: OwnedFd,
+    has_greeted: bool,
+    _share: Share,
 }
 
 /// One of the clients.
@@ -27,38 +41,65 @@ pub(super) struct Place(u64);
 impl Clients {
     /// At most so many.
     pub(super) fn new(most: usize) -> Self {
-        Self { all: Mutex::default(), most }
+        Self::of(most, Shares::new(most))
     }
 
-    /// A client has come; none if it is one too many, or there is no descriptor left.
-    pub(super) fn take(&self, socket: &OwnedFd) -> Option<Place> {
+    fn of(most: usize, shares: Shares) -> Self {
+        let all = All { clients: HashMap::new(), next: 0, served: false, left: Instant::now() };
+        Self { all: Mutex::new(all), most, shares }
+    }
+
+    /// A client of this user has come; none if it is one too many, or there is no descriptor left.
+    pub(super) fn take(&self, uid: u32, socket: &OwnedFd) -> Option<Place> {
         let mut all = self.all.lock();
-        if all.sockets.len() >= self.most {
+        if all.clients.len() >= self.most {
             return None;
         }
+        let share = self.shares.take(uid, 1).ok()?;
         let socket = socket.try_clone().ok()?;
         let place = Place(all.next);
         all.next += 1;
-        all.sockets.insert(place, socket);
+        all.clients.insert(place, Client { socket, has_greeted: false, _share: share });
         Some(place)
+    }
+
+    /// A client has greeted, and may use the bridge.
+    pub(super) fn greeted(&self, place: Place) {
+        let mut all = self.all.lock();
+        all.served = true;
+        if let Some(client) = all.clients.get_mut(&place) {
+            client.has_greeted = true;
+        }
     }
 
     /// A client has gone. Its socket: closing it may wait for what the client has sent and nobody received.
     #[must_use]
     pub(super) fn leave(&self, place: Place) -> Option<OwnedFd> {
-        self.all.lock().sockets.remove(&place)
+        let mut all = self.all.lock();
+        let client = all.clients.remove(&place)?;
+        if client.has_greeted {
+            all.left = Instant::now();
+        }
+        Some(client.socket)
     }
 
-    /// Whether there is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.lock().sockets.is_empty()
+    /// Since when nobody is here who has greeted.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let all = self.all.lock();
+        let is_idle = all.clients.values().all(|client| !client.has_greeted);
+        is_idle.then_some(all.left)
+    }
+
+    /// Whether anybody ever greeted.
+    pub(super) fn has_served(&self) -> bool {
+        self.all.lock().served
     }
 
     /// Ends all connections: each client sees the end of its own.
     pub(super) fn end(&self) {
-        for socket in self.all.lock().sockets.values() {
+        for client in self.all.lock().clients.values() {
             // It may have ended by itself.
-            let _ = shutdown(socket, Shutdown::Both);
+            let _ = shutdown(&client.socket, Shutdown::Both);
         }
     }
 }
@@ -75,11 +116,10 @@ mod tests {
     fn clients_are_bounded_and_end_with_the_bridge() {
         let clients = Clients::new(2);
         let (ours, theirs) = socket::pair().unwrap();
-        let places = [clients.take(&ours).unwrap(), clients.take(&ours).unwrap()];
-        assert!(!clients.is_empty());
-        assert_eq!(clients.take(&ours), None);
+        let places = [clients.take(0, &ours).unwrap(), clients.take(0, &ours).unwrap()];
+        assert_eq!(clients.take(0, &ours), None);
         assert!(clients.leave(places[0]).is_some());
-        let again = clients.take(&ours).unwrap();
+        let again = clients.take(0, &ours).unwrap();
         assert!(!places.contains(&again));
         clients.end();
         let mut buf = [0; 1];
@@ -88,6 +128,43 @@ mod tests {
         for place in [places[1], again] {
             assert!(clients.leave(place).is_some());
         }
-        assert!(clients.is_empty());
+        assert!(clients.all.lock().clients.is_empty());
+    }
+
+    #[test]
+    fn clients_of_other_users_leave_room_for_the_next_and_for_the_owner() {
+        let clients = Clients::of(16, Shares::of(1000, 16));
+        let (socket, _peer) = socket::pair().unwrap();
+        let connect = |uid| clients.take(uid, &socket);
+        let first: Vec<_> = (0..20).map_while(|_| connect(1)).collect();
+        assert_eq!(first.len(), 8);
+        let second: Vec<_> = (0..20).map_while(|_| connect(2)).collect();
+        assert_eq!(second.len(), 4);
+        assert_eq!(connect(3), None);
+        connect(0).unwrap();
+        connect(1000).unwrap();
+        for place in first {
+            clients.leave(place).unwrap();
+        }
+        assert!(connect(1).is_some() && connect(3).is_some());
+        while connect(1000).is_some() {}
+        assert_eq!(clients.all.lock().clients.len(), 16);
+    }
+
+    #[test]
+    fn who_has_not_greeted_does_not_keep_the_bridge() {
+        let clients = Clients::new(2);
+        let (socket, _peer) = socket::pair().unwrap();
+        let began = clients.idle_since().unwrap();
+        let silent = clients.take(0, &socket).unwrap();
+        assert_eq!((clients.idle_since(), clients.has_served()), (Some(began), false));
+        let client = clients.take(0, &socket).unwrap();
+        clients.greeted(client);
+        assert_eq!((clients.idle_since(), clients.has_served()), (None, true));
+        clients.leave(client).unwrap();
+        let since = clients.idle_since().unwrap();
+        assert!(since >= began && clients.has_served());
+        clients.leave(silent).unwrap();
+        assert_eq!(clients.idle_since(), Some(since));
     }
 }
