@@ -12,6 +12,7 @@ use rdmux_fabric::client::{Attachment, Capture, ConnectOptions, IsSm, admin};
 use rdmux_fabric::proto::{FileReply, Greeting, HostPort, NodeRef, PortRef, Reply, Role};
 use rdmux_fabric::server::{FIRST_GUID, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
+use rdmux_link::rows::Rows;
 use rdmux_runtime::connect::connect;
 use rdmux_runtime::socket::MessageError;
 use rdmux_runtime::start::raise_descriptor_limit;
@@ -261,6 +262,36 @@ fn captures_of_a_user_end_when_the_users_host_gives_the_port_back() {
             thread::yield_now();
         }
     }
+}
+
+#[test]
+fn users_have_shares_of_the_processes_that_count() {
+    let Some(fabric) = fabric_for(&[4001], "switch:2") else { return };
+    let attach_as = |uid: u32, guid: u64| {
+        let (options, name) = (fabric.options.clone(), fabric.name.clone());
+        let host = format!("h{guid}");
+        as_user(uid, move || Attachment::open(&options, &name, &host, Guid(guid))).unwrap().0
+    };
+    let rows = Rows::create().unwrap();
+    let refused = |host: &mut Attachment| {
+        host.refresh().unwrap();
+        let status = admin::status(&fabric.options, &fabric.name).unwrap();
+        status.counters.iter().find(|(name, _)| name == "rows_refused").unwrap().1
+    };
+    let (mut full, mut other) = (attach_as(4001, 1), attach_as(4001, 2));
+    for process in 0..2048 {
+        full.count_in(process, rows.as_fd()).unwrap();
+    }
+    assert_eq!(refused(&mut full), 0);
+    other.count_in(0, rows.as_fd()).unwrap();
+    assert_eq!(refused(&mut other), 1);
+    full.process_gone(7).unwrap();
+    assert_eq!(refused(&mut full), 1);
+    other.count_in(0, rows.as_fd()).unwrap();
+    assert_eq!(refused(&mut other), 1);
+    drop(other);
+    attach_as(0, 3).count_in(0, rows.as_fd()).unwrap();
+    assert_eq!(refused(&mut full), 1);
 }
 
 #[test]

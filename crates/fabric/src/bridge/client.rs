@@ -195,7 +195,7 @@ fn carry(unix: OwnedFd, place: Place, shared: &Arc<Shared>) -> io::Result<()> {
         Err(why) => return refuse(Failure::new(libc::EHOSTUNREACH, why)),
     };
     match role {
-        Ok(Role::Attach { .. }) => attach(unix, tcp, connection, greeting, shared),
+        Ok(Role::Attach { .. }) => attach(unix, uid, (tcp, connection), greeting, shared),
         Ok(Role::Tables) => refuse(Failure::new(libc::EPERM, "tables are for bridges")),
         Ok(Role::Admin) => {
             pump::write_frame(&mut &tcp, greeting, &mut Vec::new())?;
@@ -233,12 +233,12 @@ fn in_turn(
 /// Carries for a host. The answer to its greeting comes with the copy of its route table, and what is about rows of its processes is for the bridge.
 fn attach(
     unix: OwnedFd,
-    tcp: TcpStream,
-    connection: u64,
+    uid: u32,
+    (tcp, connection): (TcpStream, u64),
     greeting: &[u8],
     shared: &Arc<Shared>,
 ) -> io::Result<()> {
-    let (copy, table) = shared.copies.open(connection, &tcp)?;
+    let (copy, table) = shared.copies.open(connection, uid, &tcp)?;
     copy.send(greeting)?;
     let (theirs, ours) = (Arc::clone(&copy), Arc::clone(shared));
     let outward = move |_: &TcpStream, message: &[u8], fds: Vec<OwnedFd>| {
@@ -248,11 +248,12 @@ fn attach(
         let broke = || io::Error::new(io::ErrorKind::InvalidData, "a request that makes no sense");
         match (socket::decode(message).map_err(io::Error::other)?, &fds[..]) {
             (AttachmentRequest::Rows { process }, [rows]) => theirs.count_in(process, rows),
-            (AttachmentRequest::RowsGone { process }, []) => {
+            (AttachmentRequest::RowsGone { process }, []) if theirs.counts(process) => {
                 ours.copies.report(&theirs, true)?;
                 theirs.process_gone(process);
                 Ok(())
             }
+            (AttachmentRequest::RowsGone { .. }, []) => Ok(()),
             (AttachmentRequest::Counted { .. } | AttachmentRequest::CountBy { .. }, _) => {
                 Err(broke())
             }

@@ -15,12 +15,13 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rdmux_link::routes::{RouteTable, Way};
 use rdmux_link::rows::RowReader;
-use rdmux_runtime::socket;
+use rdmux_runtime::{Share, Shares, socket};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::pump;
 use crate::proto::{AttachmentRequest, RowEntry, TableUpdate};
+use crate::server::{ALL_PROCESSES, MAX_PROCESSES};
 
 /// The most rows in a message.
 const MOST_ROWS: usize = 1024;
@@ -31,9 +32,11 @@ const MOST_WAYS: usize = 4096;
 const AT_ONCE: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 /// The copies of all hosts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Copies {
     all: Mutex<HashMap<u64, Arc<Copy>>>,
+    /// Of the processes whose rows are read.
+    shares: Shares,
     made: Mutex<Made>,
     change: Condvar,
 }
@@ -53,7 +56,10 @@ struct Made {
 #[derive(Debug)]
 pub(super) struct Copy {
     table: Mutex<Table>,
-    rows: Mutex<BTreeMap<u16, RowReader>>,
+    rows: Mutex<BTreeMap<u16, (RowReader, Share)>>,
+    /// Whose host it is.
+    uid: u32,
+    shares: Shares,
     out: Mutex<Outgoing>,
     /// The table has changed since the fabric was told by which ways processes count. Of the last update, while that is locked.
     has_changed: AtomicBool,
@@ -74,14 +80,26 @@ struct Table {
     ways: Vec<Way>,
 }
 
+impl Default for Copies {
+    fn default() -> Self {
+        Self::of(Shares::new(ALL_PROCESSES))
+    }
+}
+
 impl Copies {
-    /// A copy for the host of a connection, before the fabric is told of it; and its descriptor.
+    fn of(shares: Shares) -> Self {
+        let (all, made, change) = (Mutex::default(), Mutex::default(), Condvar::new());
+        Self { all, shares, made, change }
+    }
+
+    /// A copy for the host of a connection, which is this user's, before the fabric is told of it; and its descriptor.
     ///
     /// # Errors
     /// Those of memory and descriptors.
     pub(super) fn open(
         &self,
         connection: u64,
+        uid: u32,
         tcp: &TcpStream,
     ) -> io::Result<(Arc<Copy>, OwnedFd)> {
         let table = RouteTable::create()?;
@@ -89,7 +107,8 @@ impl Copies {
         let table = Mutex::new(Table { table, ways: Vec::new() });
         let out = Mutex::new(Outgoing { tcp: tcp.try_clone()?, waiting: Vec::new() });
         let (rows, has_changed) = (Mutex::default(), AtomicBool::new(false));
-        let copy = Arc::new(Copy { table, rows, out, has_changed });
+        let shares = self.shares.clone();
+        let copy = Arc::new(Copy { table, rows, uid, shares, out, has_changed });
         self.all.lock().insert(connection, copy.clone());
         self.change.notify_all();
         Ok((copy, fd))
@@ -236,20 +255,27 @@ impl Outgoing {
 }
 
 impl Copy {
-    /// A process counts in these rows.
+    /// A process counts in these rows. They are not read if its user has its share.
     ///
     /// # Errors
     /// What are no rows.
     pub(super) fn count_in(&self, process: u16, rows: &OwnedFd) -> io::Result<()> {
-        /// As many as the fabric takes.
-        const MOST: usize = 2048;
         let rows = RowReader::map(rows)?;
         let mut all = self.rows.lock();
-        if all.len() >= MOST && !all.contains_key(&process) {
+        all.remove(&process);
+        if all.len() >= MAX_PROCESSES {
             return Err(io::Error::other("more processes than there can be"));
         }
-        all.insert(process, rows);
+        match self.shares.take(self.uid, 1) {
+            Ok(share) => drop(all.insert(process, (rows, share))),
+            Err(why) => tracing::debug!(%why, "what a process sends is not counted"),
+        }
         Ok(())
+    }
+
+    /// Whether rows of a process are read.
+    pub(super) fn counts(&self, process: u16) -> bool {
+        self.rows.lock().contains_key(&process)
     }
 
     /// A process is gone. Report what it has counted before.
@@ -270,7 +296,7 @@ impl Copy {
     /// Reads the rows, and adds what is to be told of them.
     fn report(&self, made: u64, anyway: bool, to: &mut Vec<u8>) -> io::Result<()> {
         let (mut rows, mut open) = (Vec::new(), BTreeSet::new());
-        for reader in self.rows.lock().values_mut() {
+        for (reader, _) in self.rows.lock().values_mut() {
             reader.read(|row| {
                 open.extend(row.counted.route().filter(|_| row.is_open).map(|id| id.0));
                 if row.packets | row.words != 0 {
@@ -341,7 +367,7 @@ mod tests {
     fn host_whose_connection_has_ended_does_not_end_the_updates_of_others() {
         let copies = Copies::default();
         let (ours, _theirs) = connection();
-        copies.open(7, &ours).unwrap();
+        copies.open(7, 0, &ours).unwrap();
         ours.shutdown(Shutdown::Both).unwrap();
         for sequence in 1..=2 {
             update(&copies, 7, sequence);
@@ -353,7 +379,7 @@ mod tests {
         let copies = Copies::default();
         let hosts = [1, 2, 3].map(|number| {
             let (ours, theirs) = connection();
-            (copies.open(number, &ours).unwrap().0, theirs)
+            (copies.open(number, 0, &ours).unwrap().0, theirs)
         });
         let report = || {
             hosts.each_ref().map(|(copy, theirs)| {
@@ -377,11 +403,31 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_one_user_leave_room_for_the_next() {
+        let copies = Copies::of(Shares::of(1000, 16));
+        let rows = rdmux_link::rows::Rows::create().unwrap();
+        let (tcp, _theirs) = connection();
+        let open = |connection, uid| copies.open(connection, uid, &tcp).unwrap().0;
+        let [first, again, other] = [open(1, 1), open(2, 1), open(3, 2)];
+        let read = |copy: &Copy, processes: std::ops::Range<u16>| {
+            let count = |process: &u16| {
+                copy.count_in(*process, &rows).unwrap();
+                copy.counts(*process)
+            };
+            processes.filter(count).count()
+        };
+        assert_eq!((read(&first, 0..6), read(&again, 0..6)), (6, 2));
+        assert_eq!((read(&other, 0..20), read(&first, 0..6)), (4, 6));
+        first.process_gone(3);
+        assert_eq!(read(&again, 10..20), 1);
+    }
+
+    #[test]
     fn host_that_reads_nothing_holds_up_nobody_and_is_reported_when_it_does() {
         let copies = Copies::default();
         let [(stuck, mut far_from_stuck), (ours, theirs)] = [connection(), connection()];
-        let (copy, _table) = copies.open(1, &stuck).unwrap();
-        copies.open(2, &ours).unwrap();
+        let (copy, _table) = copies.open(1, 0, &stuck).unwrap();
+        copies.open(2, 0, &ours).unwrap();
         let mut filled = 0;
         while let Ok(sent) = rustix::net::send(&stuck, &[0; 4096], AT_ONCE) {
             filled += sent;

@@ -14,6 +14,7 @@ use rdmux_wire::Guid;
 
 use super::connection::{ConnectionId, Part};
 use super::core::{Core, Ends};
+use super::counted::Unread;
 use super::counters::Count;
 use super::facts::facts;
 use super::nodes::Named;
@@ -348,7 +349,7 @@ impl Core {
         match request {
             AttachmentRequest::Rows { process } => {
                 return match rows {
-                    Some(rows) => self.open_rows(port, process, &rows),
+                    Some(rows) => self.open_rows(id, port, process, &rows),
                     None => Err(Ends::Broke("rows without memory")),
                 };
             }
@@ -398,11 +399,25 @@ impl Core {
     }
 
     /// A process of a host counts what it sends.
-    fn open_rows(&mut self, port: PortId, process: u16, rows: &OwnedFd) -> Result<(), Ends> {
+    fn open_rows(
+        &mut self,
+        id: ConnectionId,
+        port: PortId,
+        process: u16,
+        rows: &OwnedFd,
+    ) -> Result<(), Ends> {
+        let Some(uid) = self.connections.get(id).map(|c| c.uid) else { return Ok(()) };
         let rows = RowReader::map(rows).map_err(|_| Ends::Broke("rows that are none"))?;
-        self.published.counts.close(self.world.subnet_mut(), port, process);
-        let is_open = self.published.counts.open(port, process, rows);
-        if is_open { Ok(()) } else { Err(Ends::Broke("more processes than there can be")) }
+        let subnet = self.world.subnet_mut();
+        match self.published.counts.open(subnet, uid, (port, process), rows) {
+            Ok(()) => Ok(()),
+            Err(Unread::TooMany) => Err(Ends::Broke("more processes than there can be")),
+            Err(Unread::Exceeded(why)) => {
+                tracing::debug!(%why, "what a process sends is not counted");
+                self.count(Count::RowsRefused);
+                Ok(())
+            }
+        }
     }
 
     /// Tells a host how its port is, soon.

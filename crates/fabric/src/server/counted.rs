@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rdmux_link::ib::IbDrop;
 use rdmux_link::routes::RouteId;
 use rdmux_link::rows::{Counted, MAX_PACKETS, RowRead, RowReader};
+use rdmux_runtime::{Exceeded, Share, Shares};
 use rdmux_subnet::{Counter, DropReason, PacketKind, PortId, Subnet, Traffic, Trail};
 use rdmux_wire::Lid;
 
@@ -18,14 +19,17 @@ use crate::bridge::Machine;
 use crate::proto::RowEntry;
 
 /// The most processes of a host that count, one for each slot of queue pair numbers and the host service.
-const MAX_PROCESSES: usize = 2048;
+pub(crate) const MAX_PROCESSES: usize = 2048;
+/// The most processes of all hosts, of which users have shares: one user may have as many as one host. What is read of their rows takes memory
+/// here, and the rows are mapped.
+pub(crate) const ALL_PROCESSES: usize = 2 * MAX_PROCESSES;
 
 /// How long a way is kept after tables have it no more, at the least: a process may count by it of which the host has told, and the
 /// fabric has not heard yet.
 const KEPT: Duration = Duration::from_secs(2);
 
 /// The names of ways, and who counts by them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Counts {
     /// The last name.
     last: u64,
@@ -35,9 +39,19 @@ pub(super) struct Counts {
     /// The ports with names that were retired since their rows were read.
     changed: BTreeSet<PortId>,
     /// The rows of processes, by the port of their host.
-    rows: BTreeMap<PortId, BTreeMap<u16, RowReader>>,
+    rows: BTreeMap<PortId, BTreeMap<u16, (RowReader, Share)>>,
+    shares: Shares,
     /// Hosts of other machines, whose bridges read the rows.
     far: BTreeMap<PortId, Far>,
+}
+
+/// Why the rows of a process are not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// The host has more processes than there can be.
+    TooMany,
+    /// The user has its share.
+    Exceeded(Exceeded),
 }
 
 /// A host of another machine.
@@ -64,7 +78,25 @@ struct Named {
     trail: Arc<Trail>,
 }
 
+impl Default for Counts {
+    fn default() -> Self {
+        Self::of(Shares::new(ALL_PROCESSES))
+    }
+}
+
 impl Counts {
+    fn of(shares: Shares) -> Self {
+        Self {
+            last: 0,
+            ways: HashMap::new(),
+            retired: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            rows: BTreeMap::new(),
+            shares,
+            far: BTreeMap::new(),
+        }
+    }
+
     /// A name for a way from a port.
     pub(super) fn name(&mut self, from: PortId, trail: &Arc<Trail>) -> RouteId {
         self.last += 1;
@@ -84,22 +116,32 @@ impl Counts {
         }
     }
 
-    /// A process of a port's host counts in these rows from now on. False if there are too many.
-    pub(super) fn open(&mut self, port: PortId, process: u16, rows: RowReader) -> bool {
+    /// A process of a port's host, which is this user's, counts in these rows from now on.
+    ///
+    /// # Errors
+    /// [`Unread`]; what the process has counted in other rows before has been read.
+    pub(super) fn open(
+        &mut self,
+        subnet: &mut Subnet,
+        uid: u32,
+        (port, process): (PortId, u16),
+        rows: RowReader,
+    ) -> Result<(), Unread> {
+        self.close(subnet, port, process);
         let all = self.rows.entry(port).or_default();
-        let fits = all.len() < MAX_PROCESSES || all.contains_key(&process);
-        if fits {
-            all.insert(process, rows);
+        if all.len() >= MAX_PROCESSES {
+            return Err(Unread::TooMany);
         }
-        fits
+        let share = self.shares.take(uid, 1).map_err(Unread::Exceeded)?;
+        all.insert(process, (rows, share));
+        Ok(())
     }
 
     /// The process is gone, or counts in other rows. What it has counted stays.
     pub(super) fn close(&mut self, subnet: &mut Subnet, port: PortId, process: u16) {
-        self.read_port(subnet, port);
-        if let Some(all) = self.rows.get_mut(&port) {
-            all.remove(&process);
-        }
+        let all = self.rows.get_mut(&port);
+        let Some((mut rows, _)) = all.and_then(|all| all.remove(&process)) else { return };
+        rows.read(|row| apply(subnet, port, &self.ways, row));
     }
 
     /// The host is gone with all its processes.
@@ -138,8 +180,8 @@ impl Counts {
 
     /// The same of those hosts that have dropped something themselves: what their ports tell of wrong keys.
     pub(super) fn read_dropped(&mut self, subnet: &mut Subnet) {
-        let dropped = |rows: &BTreeMap<u16, RowReader>| rows.values().any(RowReader::has_dropped);
-        let ports = self.rows.iter().filter(|(_, rows)| dropped(rows));
+        let ports =
+            self.rows.iter().filter(|(_, all)| all.values().any(|(rows, _)| rows.has_dropped()));
         let ports: Vec<_> = ports.map(|(port, _)| *port).collect();
         for port in ports {
             self.read_port(subnet, port);
@@ -156,7 +198,7 @@ impl Counts {
     fn read_port(&mut self, subnet: &mut Subnet, port: PortId) {
         let mut in_use = BTreeSet::new();
         let Self { rows, ways, .. } = self;
-        for rows in rows.get_mut(&port).into_iter().flat_map(BTreeMap::values_mut) {
+        for (rows, _) in rows.get_mut(&port).into_iter().flat_map(BTreeMap::values_mut) {
             rows.read(|row| {
                 if let Some(id) = row.counted.route().filter(|_| row.is_open) {
                     in_use.insert(id);
@@ -237,5 +279,101 @@ fn drop_here(subnet: &mut Subnet, port: PortId, why: IbDrop, packets: u64) {
             subnet.count(port, Counter::PortMalformedPacketErrors, packets);
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_link::rows::{Rows, Tally};
+
+    use super::*;
+    use crate::server::{DEFAULT_SHAPE, FIRST_GUID};
+
+    /// A process, and the side that reads its rows.
+    fn process() -> (Tally, RowReader) {
+        let fd = Rows::create().unwrap();
+        (Tally::new(Arc::new(Rows::map(&fd).unwrap())), RowReader::map(&fd).unwrap())
+    }
+
+    /// Two ports of a subnet.
+    fn ports() -> (Subnet, [PortId; 2]) {
+        let topology = DEFAULT_SHAPE.topology(FIRST_GUID);
+        let subnet = Subnet::new(&topology, rdmux_subnet::Config::default());
+        let mut ports = subnet.ports().map(|port| port.id());
+        let first = [ports.next().unwrap(), ports.next().unwrap()];
+        drop(ports);
+        (subnet, first)
+    }
+
+    #[test]
+    fn of_a_process_that_is_gone_only_its_own_rows_are_read() {
+        let (mut subnet, [port, _]) = ports();
+        let mut counts = Counts::default();
+        let mut tallies = Vec::new();
+        for number in 1..=2 {
+            let (mut tally, reader) = process();
+            let counted = Counted::Dropped(IbDrop::RxIcrc as u8);
+            let row = tally.find(&counted, |_| true).unwrap();
+            tally.add(row, 10 * number, 0);
+            tally.has_dropped();
+            let process = (port, u16::try_from(number).unwrap());
+            counts.open(&mut subnet, 0, process, reader).unwrap();
+            tallies.push(tally);
+        }
+        let unread = |counts: &Counts| -> Vec<u16> {
+            let all = counts.rows[&port].iter().filter(|(_, (rows, _))| rows.has_dropped());
+            all.map(|(process, _)| *process).collect()
+        };
+        let errors = |subnet: &Subnet| subnet.port(port).unwrap().counter(Counter::PortRcvErrors);
+        assert_eq!(unread(&counts), [1, 2], "nobody has asked what they count");
+        counts.close(&mut subnet, port, 5000);
+        assert_eq!((unread(&counts), errors(&subnet)), (vec![1, 2], 0));
+        counts.close(&mut subnet, port, 1);
+        assert_eq!((unread(&counts), errors(&subnet)), (vec![2], 10));
+        // In other rows from now on.
+        counts.open(&mut subnet, 0, (port, 2), process().1).unwrap();
+        assert_eq!((unread(&counts), errors(&subnet)), (vec![], 30));
+    }
+
+    #[test]
+    fn rows_of_other_users_leave_room_for_the_next_and_for_the_owner() {
+        let (mut subnet, [port, other]) = ports();
+        let mut counts = Counts::of(Shares::of(1000, 16));
+        let mut next = 0;
+        let mut open = |counts: &mut Counts, subnet: &mut Subnet, uid, port| {
+            next += 1;
+            counts.open(subnet, uid, (port, next), process().1)
+        };
+        let (counts, subnet) = (&mut counts, &mut subnet);
+        let first = (0..20).take_while(|_| open(counts, subnet, 1, port).is_ok()).count();
+        assert_eq!(first, 8, "by all ports");
+        let refused = open(counts, subnet, 1, other);
+        assert!(matches!(refused, Err(Unread::Exceeded(e)) if e.user == 1), "{refused:?}");
+        let second = (0..20).take_while(|_| open(counts, subnet, 2, other).is_ok()).count();
+        assert_eq!(second, 4);
+        open(counts, subnet, 1000, other).unwrap();
+        // In the place of those that it has.
+        counts.open(subnet, 1, (port, 1), process().1).unwrap();
+        assert!(open(counts, subnet, 1, port).is_err());
+        counts.close(subnet, port, 1);
+        open(counts, subnet, 1, other).unwrap();
+        counts.close_all(subnet, port);
+        open(counts, subnet, 3, other).unwrap();
+    }
+
+    #[test]
+    fn a_host_has_so_many_processes() {
+        let (mut subnet, [port, other]) = ports();
+        let mut counts = Counts::default();
+        let fd = Rows::create().unwrap();
+        let mut open = |port, process| {
+            counts.open(&mut subnet, 0, (port, process), RowReader::map(&fd).unwrap())
+        };
+        for process in 0..2048 {
+            open(port, process).unwrap();
+        }
+        assert_eq!(open(port, 2048), Err(Unread::TooMany));
+        open(port, 7).unwrap();
+        open(other, 2048).unwrap();
     }
 }
