@@ -2,14 +2,17 @@
 
 mod common;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
 use common::{Fabric, Manager};
 use rdmux_fabric::bridge;
 use rdmux_fabric::client::{Attachment, Capture, ConnectOptions, IsSm, admin};
-use rdmux_fabric::proto::{FileReply, Greeting, HostPort, NodeRef, PortRef, Reply, Role};
+use rdmux_fabric::proto::mad::{FIRST, MAX_RECORD, decode};
+use rdmux_fabric::proto::{
+    FileReply, FileRequest, Greeting, HostPort, NodeRef, PortRef, Reply, Role,
+};
 use rdmux_fabric::server::{FIRST_GUID, Server, ServerOptions, Setup};
 use rdmux_fabric::{Config, FabricDir, FabricError};
 use rdmux_link::rows::Rows;
@@ -122,16 +125,19 @@ fn fabric_answers_while_the_close_of_a_descriptor_that_came_with_a_datagram_bloc
     }
 }
 
+/// A connection that has greeted, and what the fabric says to that.
+fn greeted(dir: &FabricDir, role: Role) -> (OwnedFd, Vec<u8>) {
+    let socket = connect(dir, Duration::from_secs(10)).unwrap().unwrap();
+    socket::send(socket.as_fd(), &Greeting::new(role), &[], &mut Vec::new()).unwrap();
+    let (mut buf, mut fds) = (vec![0; socket::MAX_MESSAGE], Vec::new());
+    let reply = socket::recv_bytes(socket.as_fd(), &mut buf, &mut fds).unwrap().to_vec();
+    (socket, reply)
+}
+
 fn pass_with_a_datagram() {
     let fabric = Fabric::up("two");
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
-    let greeted = |role: Role| {
-        let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
-        socket::send(socket.as_fd(), &Greeting::new(role), &[], &mut Vec::new()).unwrap();
-        let (mut buf, mut fds) = (vec![0; socket::MAX_MESSAGE], Vec::new());
-        let reply = socket::recv_bytes(socket.as_fd(), &mut buf, &mut fds).unwrap().to_vec();
-        (socket, reply)
-    };
+    let greeted = |role| greeted(&dir, role);
     let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
     let (control, reply) = greeted(Role::OpenFile(port));
     let (_, reply): (u32, Reply<FileReply>) = socket::decode(&reply).unwrap();
@@ -292,6 +298,68 @@ fn users_have_shares_of_the_processes_that_count() {
     drop(other);
     attach_as(0, 3).count_in(0, rows.as_fd()).unwrap();
     assert_eq!(refused(&mut full), 1);
+}
+
+/// The two connections of a management interface that a user opens: that for questions, and that for datagrams.
+fn open_as(fabric: &Fabric, uid: u32) -> [OwnedFd; 2] {
+    let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
+    as_user(uid, move || {
+        let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
+        let (control, reply) = greeted(&dir, Role::OpenFile(port));
+        let (_, reply): (u32, Reply<FileReply>) = socket::decode(&reply).unwrap();
+        let Ok(FileReply::Opened { file, key }) = reply else { panic!("{reply:?}") };
+        [control, greeted(&dir, Role::Mads { file, key }).0]
+    })
+}
+
+#[test]
+fn records_of_which_a_part_has_come_are_within_shares_of_users() {
+    let Some(fabric) = fabric_for(&[4001, 4002], "two") else { return };
+    const SHORT: usize = FIRST + 9;
+    // The first message of a request of so many bytes.
+    let first = |length: usize| {
+        let mut record = vec![0; FIRST];
+        record[8..12].copy_from_slice(&60_000_u32.to_le_bytes());
+        record[16..20].copy_from_slice(&u32::try_from(length).unwrap().to_le_bytes());
+        record
+    };
+    let send = |[control, mads]: &[OwnedFd; 2], messages: &[Vec<u8>]| {
+        for message in messages {
+            socket::send_bytes(mads.as_fd(), message, &[]).unwrap();
+        }
+        // Its answer comes behind what was sent before.
+        let question = FileRequest::Unregister { agent: 0 };
+        socket::send(control.as_fd(), &question, &[], &mut Vec::new()).unwrap();
+        socket::recv_bytes(control.as_fd(), &mut [0; 4096], &mut Vec::new()).unwrap();
+    };
+    let begin = |file, length| send(file, &[first(length)]);
+    // What has come back of a request that cannot be sent.
+    let status = |[_, mads]: &[OwnedFd; 2]| {
+        let mut buf = [0; FIRST];
+        let back = socket::try_recv_bytes(mads.as_fd(), &mut buf, &mut Vec::new()).unwrap();
+        decode(back).unwrap().status
+    };
+    let rest = vec![0; SHORT - FIRST];
+    let files = || admin::status(&fabric.options, &fabric.name).unwrap().files.len();
+    let [one, two, third] = [(); 3].map(|()| open_as(&fabric, 4001));
+    begin(&one, MAX_RECORD);
+    begin(&two, MAX_RECORD);
+    for _ in 0..2 {
+        begin(&third, SHORT);
+        assert_eq!(status(&third), 12, "ENOMEM");
+        send(&third, std::slice::from_ref(&rest));
+    }
+    let [other, owners] = [4002, 0].map(|uid| open_as(&fabric, uid));
+    begin(&owners, MAX_RECORD);
+    let open = files();
+    drop(two);
+    while files() == open {
+        thread::yield_now();
+    }
+    for file in [&other, &third] {
+        send(file, &[first(SHORT), rest.clone()]);
+        assert_eq!(status(file), 5, "it is whole, and of no agent");
+    }
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! What a fabric and its clients say to each other.
 
 use anyhow::Result;
-use rdmux_fabric::proto::mad::{FRAGMENT, HEADER, Reassembly, decode, encode, messages as parts};
+use rdmux_fabric::proto::mad::{
+    Came, FIRST, FRAGMENT, HEADER, Reassembly, decode, decode_first, encode, messages as parts,
+};
 use rdmux_fabric::proto::{
     AdminRequest, AttachmentRequest, Described, End, FileReply, FileRequest, Greeting, PortUpdate,
     Snapshot, Status,
 };
 use rdmux_host::proto::socket;
+use rdmux_runtime::Shares;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -45,12 +48,17 @@ fn datagram(data: &[u8]) {
 
 /// Messages of any length, as the first two bytes of each say.
 fn reassembly(mut data: &[u8]) {
-    let mut reassembly = Reassembly::default();
+    // With room for the shorter ones.
+    let mut reassembly = Reassembly::new(Shares::of(0, 4 * FRAGMENT).none(1));
     while let Some((length, rest)) = data.split_first_chunk::<2>() {
         let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
         let (message, rest) = rest.split_at(length);
         data = rest;
-        if reassembly.take(message, |record| assert!(record.len() >= HEADER)).is_err() {
+        let with = |came: Came<'_>| match came {
+            Came::Whole(record) => assert!(record.len() >= HEADER),
+            Came::Refused(first) => assert!(first.len() == FIRST && decode_first(first).is_ok()),
+        };
+        if reassembly.take(message, with).is_err() {
             return;
         }
     }

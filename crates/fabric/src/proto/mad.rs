@@ -7,6 +7,7 @@
 //! for the last. So a reader with room for a datagram takes any first message at once, and keeps it where the whole record
 //! needs more room.
 
+use rdmux_runtime::Share;
 use rdmux_runtime::socket::MAX_MESSAGE;
 use rdmux_subnet::umad::{UserAddress, UserGrh, UserMad};
 use rdmux_wire::mad::MAD_LEN;
@@ -78,12 +79,19 @@ pub fn encode(mad: &UserMad, record: &mut Vec<u8>) {
 /// # Errors
 /// [`BadRecord`].
 pub fn decode(record: &[u8]) -> Result<UserMad, BadRecord> {
-    let (header, data) = record.split_at_checked(HEADER).ok_or(BadRecord::Short)?;
-    let header: &[u8; HEADER] = header.try_into().map_err(|_| BadRecord::Short)?;
     let length = record_length(record)?;
     if length != record.len() {
         return Err(BadRecord::Length(length));
     }
+    decode_first(record)
+}
+
+/// Reads the first message of a record, with the data that it has.
+///
+/// # Errors
+/// [`BadRecord::Short`].
+pub fn decode_first(first: &[u8]) -> Result<UserMad, BadRecord> {
+    let (header, data) = first.split_first_chunk::<HEADER>().ok_or(BadRecord::Short)?;
     let four = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
     let mut gid = Gid::ZERO;
     gid.0.copy_from_slice(&header[36..52]);
@@ -129,49 +137,97 @@ pub fn begins(first: &[u8], bytes: usize) -> Result<usize, BadRecord> {
 }
 
 /// Puts records together from messages.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Reassembly {
-    /// What has come of a record that is not whole, and its length.
-    partial: Option<(Vec<u8>, usize)>,
+    partial: Option<Partial>,
+    /// The length of a record of which a part is kept.
+    share: Share,
+}
+
+/// A record of which not all has come.
+#[derive(Debug)]
+enum Partial {
+    /// What has come of it, and its length.
+    Kept(Vec<u8>, usize),
+    /// One that is not kept, and how much of it is to come.
+    Skipped(usize),
+}
+
+/// What has come of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came<'m> {
+    /// All of it.
+    Whole(&'m [u8]),
+    /// The first message of one for which its user has no room. The others are skipped.
+    Refused(&'m [u8]),
 }
 
 impl Reassembly {
-    /// Takes the next message. Calls `whole` with a record when it is whole: with the message itself where that is all.
+    /// Of records whose bytes are within a share as long as they are not whole.
+    pub fn new(share: Share) -> Self {
+        Self { partial: None, share }
+    }
+
+    /// Takes the next message. Calls `with` with a record when it is whole, with the message itself where that is all; or when there is no room
+    /// for it.
     ///
     /// # Errors
     /// [`BadRecord`]; the sender does not speak this protocol.
     pub fn take<T>(
         &mut self,
         message: &[u8],
-        whole: impl FnOnce(&[u8]) -> T,
+        with: impl FnOnce(Came<'_>) -> T,
     ) -> Result<Option<T>, BadRecord> {
-        let (mut record, length) = match self.partial.take() {
-            Some((record, length)) => {
-                if message.len() != FRAGMENT.min(length - record.len()) {
-                    return Err(BadRecord::Fragment(message.len()));
-                }
-                (record, length)
-            }
+        let is_next = |left| {
+            let is_next = message.len() == FRAGMENT.min(left);
+            if is_next { Ok(left - message.len()) } else { Err(BadRecord::Fragment(message.len())) }
+        };
+        match self.partial.take() {
             None => {
                 let length = begins(message, message.len())?;
                 if message.len() == length {
-                    return Ok(Some(whole(message)));
+                    return Ok(Some(with(Came::Whole(message))));
                 }
-                (Vec::new(), length)
+                if self.share.take(length).is_err() {
+                    self.partial = Some(Partial::Skipped(length - message.len()));
+                    return Ok(Some(with(Came::Refused(message))));
+                }
+                self.partial = Some(Partial::Kept(message.to_vec(), length));
             }
-        };
-        record.extend_from_slice(message);
-        if record.len() == length {
-            return Ok(Some(whole(&record)));
+            Some(Partial::Kept(mut record, length)) => {
+                let left = is_next(length - record.len())?;
+                record.extend_from_slice(message);
+                if left == 0 {
+                    self.share.set(0);
+                    return Ok(Some(with(Came::Whole(&record))));
+                }
+                self.partial = Some(Partial::Kept(record, length));
+            }
+            Some(Partial::Skipped(left)) => {
+                let left = is_next(left)?;
+                self.partial = (left > 0).then_some(Partial::Skipped(left));
+            }
         }
-        self.partial = Some((record, length));
         Ok(None)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rdmux_runtime::Shares;
+
     use super::*;
+
+    fn reassembly() -> Reassembly {
+        Reassembly::new(Shares::new(0).none(0))
+    }
+
+    fn whole(came: Came<'_>) -> Vec<u8> {
+        match came {
+            Came::Whole(record) => record.to_vec(),
+            Came::Refused(first) => panic!("{first:?}"),
+        }
+    }
 
     fn record(length: usize) -> Vec<u8> {
         let data = (0..251).cycle().take(length - HEADER).collect();
@@ -213,24 +269,61 @@ mod tests {
 
     #[test]
     fn records_of_any_length_arrive_as_they_were_sent() {
-        let mut reassembly = Reassembly::default();
-        let whole = FIRST + FRAGMENT;
+        let mut reassembly = reassembly();
+        let two = FIRST + FRAGMENT;
         for length in
-            [HEADER, FIRST - 1, FIRST, FIRST + 1, whole - 1, whole, whole + 1, whole + 2 * FRAGMENT]
+            [HEADER, FIRST - 1, FIRST, FIRST + 1, two - 1, two, two + 1, two + 2 * FRAGMENT]
         {
             let record = record(length);
             let mut got = None;
             for message in messages(&record) {
                 assert!(got.is_none(), "whole before its end");
-                got = reassembly.take(message, <[u8]>::to_vec).unwrap();
+                got = reassembly.take(message, whole).unwrap();
             }
             assert_eq!(got, Some(record));
         }
     }
 
     #[test]
+    fn record_for_which_its_user_has_no_room_is_refused_and_skipped() {
+        const LENGTH: usize = FIRST + 2 * FRAGMENT;
+        let shares = Shares::of(1000, 4 * LENGTH);
+        let mut all = [1, 1, 1, 2].map(|uid| Reassembly::new(shares.none(uid)));
+        let record = record(LENGTH);
+        let (first, rest) = record.split_at(FIRST);
+        for reassembly in &mut all[..2] {
+            assert_eq!(reassembly.take(first, whole), Ok(None));
+        }
+        let refused = |came: Came<'_>| match came {
+            Came::Refused(first) => decode_first(first).unwrap(),
+            Came::Whole(_) => panic!("whole"),
+        };
+        let mad = all[2].take(first, refused).unwrap().unwrap();
+        let data = record[HEADER..FIRST].to_vec();
+        assert_eq!(mad, UserMad { data, ..decode(&record).unwrap() });
+        assert_eq!(all[3].take(first, whole), Ok(None), "another user's");
+        // What follows is its rest.
+        let (middle, last) = rest.split_at(FRAGMENT);
+        assert_eq!(all[2].take(middle, whole), Ok(None));
+        assert_eq!(all[2].take(last, whole), Ok(None));
+        let short = &record[..HEADER + 4];
+        assert_eq!(all[2].take(short, |_| ()), Err(BadRecord::Fragment(short.len())));
+        // One that is whole makes room, and so does one whose sender is gone.
+        assert_eq!(all[0].take(middle, whole), Ok(None));
+        assert_eq!(all[0].take(last, whole), Ok(Some(record.clone())));
+        assert_eq!(all[2].take(first, whole), Ok(None));
+        let [_, second, third, _] = all;
+        let mut next = Reassembly::new(shares.none(1));
+        assert!(next.take(first, refused).unwrap().is_some());
+        drop((second, third));
+        assert_eq!(Reassembly::new(shares.none(1)).take(first, whole), Ok(None));
+        // A part that it must not have.
+        assert_eq!(next.take(&[1], |_| ()), Err(BadRecord::Fragment(1)));
+    }
+
+    #[test]
     fn messages_that_are_no_records_are_refused() {
-        let take = |message: &[u8]| Reassembly::default().take(message, |_| ()).unwrap_err();
+        let take = |message: &[u8]| reassembly().take(message, |_| ()).unwrap_err();
         assert_eq!(take(&[0; HEADER - 1]), BadRecord::Short);
         assert_eq!(take(&[0; HEADER]), BadRecord::Length(0));
         let mut huge = record(HEADER);
@@ -240,7 +333,7 @@ mod tests {
         assert_eq!(take(short), BadRecord::Fragment(HEADER + 8));
         let long = record(2 * FRAGMENT);
         assert_eq!(take(&long[..FIRST + 1]), BadRecord::Fragment(FIRST + 1));
-        let mut twice = Reassembly::default();
+        let mut twice = reassembly();
         assert_eq!(twice.take(&long[..FIRST], |_| ()), Ok(None));
         assert_eq!(twice.take(&[1], |_| ()), Err(BadRecord::Fragment(1)));
     }

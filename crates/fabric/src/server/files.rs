@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use rdmux_runtime::Shares;
 use rdmux_subnet::PortId;
 use rdmux_subnet::umad::{Errno, FileId, Unsent, UserMad};
 use rdmux_wire::MadHeader;
@@ -12,7 +13,7 @@ use super::connection::{ConnectionId, Connections, Part};
 use super::core::{Core, Ends, watch};
 use super::counters::{Count, Counts};
 use super::world::{Reader, World};
-use crate::proto::mad::{self, Reassembly};
+use crate::proto::mad::{self, Came, MAX_RECORD, Reassembly};
 use crate::proto::{Failure, FileReply, FileRequest, PortRef, Reply};
 
 /// The most bytes that wait for a program to read them, beside what its socket holds. A longer record waits if it is
@@ -20,6 +21,9 @@ use crate::proto::{Failure, FileReply, FileRequest, PortRef, Reply};
 const MAX_WAITING: usize = 16 << 20;
 /// From how many bytes on records are sent before the turn ends.
 const MAX_TURN: usize = 64 << 10;
+
+/// The most bytes of records of which only a part has come, of which users have shares: one user may have two of the longest.
+const MAX_PARTIAL: usize = 4 * MAX_RECORD;
 
 /// A file that a program has opened.
 #[derive(Debug)]
@@ -35,9 +39,17 @@ pub(super) struct OpenFile {
 }
 
 /// All files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Files {
     all: HashMap<FileId, OpenFile>,
+    /// Of bytes of records of which only a part has come.
+    shares: Shares,
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self { all: HashMap::new(), shares: Shares::new(MAX_PARTIAL) }
+    }
 }
 
 impl Files {
@@ -127,8 +139,9 @@ impl Core {
         };
         let file = self.world.open(port);
         self.serve_port(port);
-        let comm = self.connections.get(id).map(|c| c.comm()).unwrap_or_default();
-        let (reassembly, dropped) = (Reassembly::default(), 0);
+        let Some(connection) = self.connections.get(id) else { return Ok(()) };
+        let (comm, dropped) = (connection.comm(), 0);
+        let reassembly = Reassembly::new(self.files.shares.none(connection.uid));
         let open = OpenFile { control: id, mads: None, key, reassembly, comm, dropped };
         self.files.all.insert(file, open);
         self.become_part(id, Part::Control(file));
@@ -177,11 +190,32 @@ impl Core {
     /// A part of what a program sends.
     pub(super) fn file_message(&mut self, file: FileId, message: &[u8]) -> Result<(), Ends> {
         let Some(open) = self.files.all.get_mut(&file) else { return Ok(()) };
-        let whole = open.reassembly.take(message, mad::decode);
-        let whole = whole.and_then(Option::transpose);
-        let record = whole.map_err(|_| Ends::Broke("a datagram without a proper header"))?;
-        let Some(record) = record else { return Ok(()) };
+        let came = open.reassembly.take(message, |came| match came {
+            Came::Whole(record) => Ok((mad::decode(record)?, true)),
+            Came::Refused(first) => Ok((mad::decode_first(first)?, false)),
+        });
+        let came = came.and_then(Option::transpose);
+        let came = came.map_err(|_| Ends::Broke("a datagram without a proper header"))?;
+        let Some((record, is_whole)) = came else { return Ok(()) };
         self.count(Count::MadsSent);
+        let back = Unsent::of(&record).filter(|_| record.timeout_ms > 0);
+        let sent = if is_whole { self.send_mad(file, record) } else { Err(Errno::NoMem) };
+        if let Err(e) = sent {
+            if let Some(back) = back {
+                self.world_and_programs().1.read(file, &back.record(e));
+            }
+            self.count(Count::MadsRefused);
+        }
+        let connections = &self.connections;
+        let waits = |id| connections.get(id).is_some_and(|c| c.out.bytes() >= MAX_TURN);
+        if self.due.iter().any(|id| waits(*id)) {
+            self.send_records();
+        }
+        Ok(())
+    }
+
+    /// Sends what a program wants sent.
+    fn send_mad(&mut self, file: FileId, record: UserMad) -> Result<(), Errno> {
         match MadHeader::parse(&record.data) {
             Ok(header) if header.mgmt_class == MgmtClass::PERF => self.read_counts(),
             Ok(header)
@@ -194,20 +228,8 @@ impl Core {
             _ => {}
         }
         let now = self.now();
-        let back = Unsent::of(&record).filter(|_| record.timeout_ms > 0);
         let (world, mut programs) = self.world_and_programs();
-        if let Err(e) = world.write(&mut programs, now, file, record) {
-            if let Some(back) = back {
-                programs.read(file, &back.record(e));
-            }
-            self.count(Count::MadsRefused);
-        }
-        let connections = &self.connections;
-        let waits = |id| connections.get(id).is_some_and(|c| c.out.bytes() >= MAX_TURN);
-        if self.due.iter().any(|id| waits(*id)) {
-            self.send_records();
-        }
-        Ok(())
+        world.write(&mut programs, now, file, record)
     }
 
     /// The program is gone, or has closed its file.
