@@ -17,6 +17,7 @@ mod config;
 mod dir;
 mod error;
 mod name;
+mod process_rows;
 pub mod proto;
 pub mod routes;
 pub mod server;

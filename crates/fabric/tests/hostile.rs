@@ -271,8 +271,8 @@ fn captures_of_a_user_end_when_the_users_host_gives_the_port_back() {
 }
 
 #[test]
-fn users_have_shares_of_the_processes_that_count() {
-    let Some(fabric) = fabric_for(&[4001], "switch:2") else { return };
+fn users_have_shares_of_the_rows_that_processes_count_in() {
+    let Some(fabric) = fabric_for(&[4001], "switch:6") else { return };
     let attach_as = |uid: u32, guid: u64| {
         let (options, name) = (fabric.options.clone(), fabric.name.clone());
         let host = format!("h{guid}");
@@ -284,11 +284,13 @@ fn users_have_shares_of_the_processes_that_count() {
         let status = admin::status(&fabric.options, &fabric.name).unwrap();
         status.counters.iter().find(|(name, _)| name == "rows_refused").unwrap().1
     };
-    let (mut full, mut other) = (attach_as(4001, 1), attach_as(4001, 2));
-    for process in 0..2048 {
-        full.count_in(process, rows.as_fd()).unwrap();
+    let [mut full, mut other, mut more @ ..] = [1, 2, 3, 4, 5].map(|guid| attach_as(4001, guid));
+    for host in more.iter_mut().chain([&mut full]) {
+        for process in 0..2048 {
+            host.count_in(process, rows.as_fd()).unwrap();
+        }
+        assert_eq!(refused(host), 0);
     }
-    assert_eq!(refused(&mut full), 0);
     other.count_in(0, rows.as_fd()).unwrap();
     assert_eq!(refused(&mut other), 1);
     full.process_gone(7).unwrap();
@@ -296,7 +298,7 @@ fn users_have_shares_of_the_processes_that_count() {
     other.count_in(0, rows.as_fd()).unwrap();
     assert_eq!(refused(&mut other), 1);
     drop(other);
-    attach_as(0, 3).count_in(0, rows.as_fd()).unwrap();
+    attach_as(0, 6).count_in(0, rows.as_fd()).unwrap();
     assert_eq!(refused(&mut full), 1);
 }
 

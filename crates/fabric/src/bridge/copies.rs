@@ -15,13 +15,13 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rdmux_link::routes::{RouteTable, Way};
 use rdmux_link::rows::RowReader;
-use rdmux_runtime::{Share, Shares, socket};
+use rdmux_runtime::{Shares, socket};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::pump;
+use crate::process_rows::{self, MAX_PROCESSES, ProcessRows};
 use crate::proto::{AttachmentRequest, RowEntry, TableUpdate};
-use crate::server::{ALL_PROCESSES, MAX_PROCESSES};
 
 /// The most rows in a message.
 const MOST_ROWS: usize = 1024;
@@ -35,7 +35,7 @@ const AT_ONCE: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 #[derive(Debug)]
 pub(super) struct Copies {
     all: Mutex<HashMap<u64, Arc<Copy>>>,
-    /// Of the processes whose rows are read.
+    /// Of the rows that are read.
     shares: Shares,
     made: Mutex<Made>,
     change: Condvar,
@@ -56,7 +56,7 @@ struct Made {
 #[derive(Debug)]
 pub(super) struct Copy {
     table: Mutex<Table>,
-    rows: Mutex<BTreeMap<u16, (RowReader, Share)>>,
+    rows: Mutex<BTreeMap<u16, ProcessRows>>,
     /// Whose host it is.
     uid: u32,
     shares: Shares,
@@ -82,7 +82,7 @@ struct Table {
 
 impl Default for Copies {
     fn default() -> Self {
-        Self::of(Shares::new(ALL_PROCESSES))
+        Self::of(process_rows::shares())
     }
 }
 
@@ -266,8 +266,8 @@ impl Copy {
         if all.len() >= MAX_PROCESSES {
             return Err(io::Error::other("more processes than there can be"));
         }
-        match self.shares.take(self.uid, 1) {
-            Ok(share) => drop(all.insert(process, (rows, share))),
+        match ProcessRows::new(rows, &self.shares, self.uid) {
+            Ok(rows) => drop(all.insert(process, rows)),
             Err(why) => tracing::debug!(%why, "what a process sends is not counted"),
         }
         Ok(())
@@ -296,7 +296,7 @@ impl Copy {
     /// Reads the rows, and adds what is to be told of them.
     fn report(&self, made: u64, anyway: bool, to: &mut Vec<u8>) -> io::Result<()> {
         let (mut rows, mut open) = (Vec::new(), BTreeSet::new());
-        for (reader, _) in self.rows.lock().values_mut() {
+        for reader in self.rows.lock().values_mut() {
             reader.read(|row| {
                 open.extend(row.counted.route().filter(|_| row.is_open).map(|id| id.0));
                 if row.packets | row.words != 0 {
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn rows_of_one_user_leave_room_for_the_next() {
-        let copies = Copies::of(Shares::of(1000, 16));
+        let copies = Copies::of(Shares::of(1000, 16 * 64));
         let rows = rdmux_link::rows::Rows::create().unwrap();
         let (tcp, _theirs) = connection();
         let open = |connection, uid| copies.open(connection, uid, &tcp).unwrap().0;

@@ -11,18 +11,13 @@ use std::time::{Duration, Instant};
 use rdmux_link::ib::IbDrop;
 use rdmux_link::routes::RouteId;
 use rdmux_link::rows::{Counted, MAX_PACKETS, RowRead, RowReader};
-use rdmux_runtime::{Exceeded, Share, Shares};
+use rdmux_runtime::{Exceeded, Shares};
 use rdmux_subnet::{Counter, DropReason, PacketKind, PortId, Subnet, Traffic, Trail};
 use rdmux_wire::Lid;
 
 use crate::bridge::Machine;
+use crate::process_rows::{self, MAX_PROCESSES, ProcessRows};
 use crate::proto::RowEntry;
-
-/// The most processes of a host that count, one for each slot of queue pair numbers and the host service.
-pub(crate) const MAX_PROCESSES: usize = 2048;
-/// The most processes of all hosts, of which users have shares: one user may have as many as one host. What is read of their rows takes memory
-/// here, and the rows are mapped.
-pub(crate) const ALL_PROCESSES: usize = 2 * MAX_PROCESSES;
 
 /// How long a way is kept after tables have it no more, at the least: a process may count by it of which the host has told, and the
 /// fabric has not heard yet.
@@ -39,7 +34,7 @@ pub(super) struct Counts {
     /// The ports with names that were retired since their rows were read.
     changed: BTreeSet<PortId>,
     /// The rows of processes, by the port of their host.
-    rows: BTreeMap<PortId, BTreeMap<u16, (RowReader, Share)>>,
+    rows: BTreeMap<PortId, BTreeMap<u16, ProcessRows>>,
     shares: Shares,
     /// Hosts of other machines, whose bridges read the rows.
     far: BTreeMap<PortId, Far>,
@@ -80,7 +75,7 @@ struct Named {
 
 impl Default for Counts {
     fn default() -> Self {
-        Self::of(Shares::new(ALL_PROCESSES))
+        Self::of(process_rows::shares())
     }
 }
 
@@ -132,15 +127,15 @@ impl Counts {
         if all.len() >= MAX_PROCESSES {
             return Err(Unread::TooMany);
         }
-        let share = self.shares.take(uid, 1).map_err(Unread::Exceeded)?;
-        all.insert(process, (rows, share));
+        let rows = ProcessRows::new(rows, &self.shares, uid).map_err(Unread::Exceeded)?;
+        all.insert(process, rows);
         Ok(())
     }
 
     /// The process is gone, or counts in other rows. What it has counted stays.
     pub(super) fn close(&mut self, subnet: &mut Subnet, port: PortId, process: u16) {
         let all = self.rows.get_mut(&port);
-        let Some((mut rows, _)) = all.and_then(|all| all.remove(&process)) else { return };
+        let Some(mut rows) = all.and_then(|all| all.remove(&process)) else { return };
         rows.read(|row| apply(subnet, port, &self.ways, row));
     }
 
@@ -180,8 +175,9 @@ impl Counts {
 
     /// The same of those hosts that have dropped something themselves: what their ports tell of wrong keys.
     pub(super) fn read_dropped(&mut self, subnet: &mut Subnet) {
-        let ports =
-            self.rows.iter().filter(|(_, all)| all.values().any(|(rows, _)| rows.has_dropped()));
+        let dropped =
+            |rows: &BTreeMap<u16, ProcessRows>| rows.values().any(ProcessRows::has_dropped);
+        let ports = self.rows.iter().filter(|(_, rows)| dropped(rows));
         let ports: Vec<_> = ports.map(|(port, _)| *port).collect();
         for port in ports {
             self.read_port(subnet, port);
@@ -198,7 +194,7 @@ impl Counts {
     fn read_port(&mut self, subnet: &mut Subnet, port: PortId) {
         let mut in_use = BTreeSet::new();
         let Self { rows, ways, .. } = self;
-        for (rows, _) in rows.get_mut(&port).into_iter().flat_map(BTreeMap::values_mut) {
+        for rows in rows.get_mut(&port).into_iter().flat_map(BTreeMap::values_mut) {
             rows.read(|row| {
                 if let Some(id) = row.counted.route().filter(|_| row.is_open) {
                     in_use.insert(id);
@@ -321,7 +317,7 @@ mod tests {
             tallies.push(tally);
         }
         let unread = |counts: &Counts| -> Vec<u16> {
-            let all = counts.rows[&port].iter().filter(|(_, (rows, _))| rows.has_dropped());
+            let all = counts.rows[&port].iter().filter(|(_, rows)| rows.has_dropped());
             all.map(|(process, _)| *process).collect()
         };
         let errors = |subnet: &Subnet| subnet.port(port).unwrap().counter(Counter::PortRcvErrors);
@@ -338,7 +334,7 @@ mod tests {
     #[test]
     fn rows_of_other_users_leave_room_for_the_next_and_for_the_owner() {
         let (mut subnet, [port, other]) = ports();
-        let mut counts = Counts::of(Shares::of(1000, 16));
+        let mut counts = Counts::of(Shares::of(1000, 16 * 64));
         let mut next = 0;
         let mut open = |counts: &mut Counts, subnet: &mut Subnet, uid, port| {
             next += 1;

@@ -18,7 +18,7 @@ counts! {
     MadsReceived "mads_received" "Datagrams and timeouts that programs were given.",
     MadsDropped "mads_dropped" "Of them those that were dropped since the program did not read.",
     PortEvents "port_events" "Events of ports.",
-    RowsRefused "rows_refused" "Processes whose packets are not counted since their user has too many that are.",
+    RowsRefused "rows_refused" "Processes whose packets are not counted since their user has its share of rows.",
     CaptureDrops "capture_drops" "Copies of datagrams that were dropped since who captures did not read.",
 }
 

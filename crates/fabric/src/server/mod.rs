@@ -35,7 +35,6 @@ use rdmux_link::Doorbell;
 use rdmux_link::spin_wait::ask_for_short_slices;
 use rdmux_runtime::{Listener, start};
 
-pub(crate) use counted::{ALL_PROCESSES, MAX_PROCESSES};
 pub use manager_setup::{ManagerSetup, PartitionsFile};
 pub use options::{ServerHandle, ServerOptions};
 pub use published::Published;

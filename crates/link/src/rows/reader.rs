@@ -60,12 +60,23 @@ impl RowReader {
 
     /// Shows each row that is in use, or that has been since the last time. After a change of the table of ways, each way that it had before
     /// and that a process still counts by is among the open ones.
-    pub fn read(&mut self, mut show: impl FnMut(&RowRead)) {
+    pub fn read(&mut self, show: impl FnMut(&RowRead)) {
+        self.read_within(|used| used, show);
+    }
+
+    /// The same of so many rows as `most` says, which gets how many have been in use, and of those that were read before. What others count is not
+    /// known then, nor by which ways they do.
+    pub fn read_within(
+        &mut self,
+        most: impl FnOnce(usize) -> usize,
+        mut show: impl FnMut(&RowRead),
+    ) {
         self.dropped = self.map.word(at::DROPPED).load(Ordering::Acquire);
         // See the module.
         fence(Ordering::SeqCst);
         let used = self.map.word(at::USED).load(Ordering::Acquire).min(ROWS.into());
         let used = usize::try_from(used).unwrap_or(0);
+        let used = most(used).min(used);
         if self.read.len() < used {
             self.read.resize(used, Read::default());
         }

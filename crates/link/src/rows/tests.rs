@@ -173,6 +173,29 @@ fn a_writer_that_lies_is_believed_within_bounds() {
 }
 
 #[test]
+fn reader_reads_no_more_rows_than_it_is_told_and_the_others_later() {
+    let (rows, mut reader) = pair();
+    let mut tally = Tally::new(rows);
+    for route in 1..=5 {
+        let row = tally.find(&sent(route, 0), |_| true).unwrap();
+        tally.add(row, route, 0);
+    }
+    let mut read = |most| {
+        let (mut in_use, mut packets) = (0, Vec::new());
+        let within = |used| {
+            in_use = used;
+            most
+        };
+        reader.read_within(within, |row| packets.push(row.packets));
+        assert_eq!(in_use, 5);
+        packets
+    };
+    assert_eq!(read(3), [1, 2, 3]);
+    assert_eq!(read(1), [0, 0, 0]);
+    assert_eq!(read(6), [0, 0, 0, 4, 5]);
+}
+
+#[test]
 fn what_are_no_rows_is_not_taken_for_rows() {
     let other = Mapping::create_fd("other", at::END).unwrap();
     assert_eq!(Rows::map(&other).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
