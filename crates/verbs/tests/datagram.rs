@@ -16,14 +16,24 @@ use rdmux_verbs::{Pd, VerbsError};
 
 const KEY: Qkey = Qkey(0x1111_1111);
 
+fn av(sgid_index: u8, dgid: Gid) -> AddressVector {
+    let (is_global, hop_limit, port_num) = (true, 64, 1);
+    AddressVector { is_global, dgid, sgid_index, hop_limit, port_num, ..AddressVector::default() }
+}
+
 fn send_to(from: &Node, wr_id: u64, dgid: Gid, qpn: Qpn, qkey: Qkey, at: usize, len: usize) {
-    let av = AddressVector {
-        is_global: true,
-        dgid,
-        hop_limit: 64,
-        port_num: 1,
-        ..AddressVector::default()
-    };
+    send_along(from, wr_id, av(0, dgid), qpn, qkey, at, len);
+}
+
+fn send_along(
+    from: &Node,
+    wr_id: u64,
+    av: AddressVector,
+    qpn: Qpn,
+    qkey: Qkey,
+    at: usize,
+    len: usize,
+) {
     let sges = [from.sge(at, len)];
     from.qp
         .post_send(&SendWr {
@@ -134,6 +144,41 @@ fn a_group_is_heard_by_its_members_and_left_by_them() {
     assert_eq!((got.status, got.byte_len), (WcStatus::Success, 45));
     b.qp.detach_multicast(group).unwrap();
     assert!(b.qp.detach_multicast(group).is_err());
+}
+
+/// Sends a datagram from a row of `a`'s GID table to `b`. Returns the address that it came from.
+fn source_of(a: &Node, b: &Node, sgid_index: u8) -> std::net::Ipv4Addr {
+    b.recv(1, 0, 48);
+    send_along(a, 2, av(sgid_index, b.gid()), b.qp.qpn(), KEY, 0, 8);
+    let sent = a.wait();
+    assert_eq!(sent.status, WcStatus::Success, "from row {sgid_index}");
+    assert_eq!(b.wait().status, WcStatus::Success);
+    let source: [u8; 4] = b.read(32, 4).try_into().unwrap();
+    source.into()
+}
+
+#[test]
+fn rows_of_addresses_that_are_gone_are_no_obstacle() {
+    let lab = Lab::new(false);
+    let a = Node::new(&lab, "127.77.201.31", QpType::Ud, 4096);
+    a.control.readdress(&[Some("127.77.201.31"), None, Some("127.77.201.32")]);
+    a.device.sync_control();
+    a.ready_ud(KEY);
+    let b = ready(&lab, "127.77.201.33");
+    assert_eq!(source_of(&a, &b, 0).octets()[3], 31);
+    assert_eq!(source_of(&a, &b, 2).octets()[3], 32);
+}
+
+#[test]
+fn address_that_goes_while_its_socket_is_asked_for_is_no_obstacle() {
+    let lab = Lab::new(false);
+    let a = Node::new(&lab, "127.77.201.34", QpType::Ud, 4096);
+    a.control.readdress(&[Some("127.77.201.34"), Some("127.77.201.35"), Some("127.77.201.36")]);
+    a.device.sync_control();
+    a.control.lose_when_asked_for(1);
+    a.ready_ud(KEY);
+    let b = ready(&lab, "127.77.201.37");
+    assert_eq!(source_of(&a, &b, 2).octets()[3], 36);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use rdmux_verbs::control::{
     RingPeer, SlotGrant,
 };
 use rdmux_verbs::counters::{Counter, PAGE_COUNTERS};
-use rdmux_verbs::port::{GidEntry, Port};
+use rdmux_verbs::port::{GidEntry, Port, PortEvent};
 use rdmux_verbs::transport::attr::{AttrMask, QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::transport::iwarp::StreamParams;
 use rdmux_verbs::transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge};
@@ -54,7 +54,10 @@ struct Inbox {
 pub struct LabControl {
     lab: Arc<Lab>,
     info: HostInfo,
-    ip: IpAddr,
+    /// The rows of the GID table.
+    rows: Mutex<Vec<Option<IpAddr>>>,
+    /// A row whose address goes when it is asked for.
+    fleeting: Mutex<Option<u8>>,
     inbox: Arc<Inbox>,
     counters: SharedMem,
     ended: Mutex<Vec<Qpn>>,
@@ -121,11 +124,7 @@ impl Lab {
     ) -> Arc<LabControl> {
         let ip: IpAddr = ip.parse().unwrap();
         let mut hosts = self.hosts.lock().unwrap();
-        let host = hosts.entry(ip).or_insert_with(|| Host {
-            group: UdpGroup::open(ip, &self.options()).unwrap(),
-            members: BTreeMap::new(),
-            next: 1,
-        });
+        let host = self.host(&mut hosts, ip);
         let slot = host.next;
         host.next += 1;
         let inbox = Arc::new(Inbox {
@@ -136,20 +135,13 @@ impl Lab {
         });
         host.members.insert(slot, inbox.clone());
         drop(hosts);
-        let address = GidEntry {
-            gid: Gid::from(ip),
-            interface: "lo".into(),
-            interface_index: 1,
-            mtu: Mtu::M4096,
-            ..GidEntry::empty()
-        };
         let mut info = HostInfo {
             kind,
             host: ip.to_string(),
             device: kind.device_name().into(),
             node_guid: Guid(1),
             adapter: None,
-            ports: vec![Port::over_ip(kind, Guid(1), vec![address])],
+            ports: vec![Port::over_ip(kind, Guid(1), vec![entry(Some(ip))])],
             slot: SlotGrant { slot, first_index: 7 },
             limits: Limits::default(),
             privileged: true,
@@ -158,11 +150,37 @@ impl Lab {
         let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
         let ended = Mutex::default();
         let (lab, wire) = (self.clone(), Mutex::default());
-        Arc::new(LabControl { lab, info, ip, inbox, counters, ended, wire, board: None })
+        let (rows, fleeting) = (Mutex::new(vec![Some(ip)]), Mutex::default());
+        let board = None;
+        Arc::new(LabControl { lab, info, rows, fleeting, inbox, counters, ended, wire, board })
+    }
+
+    fn host<'a>(&self, hosts: &'a mut BTreeMap<IpAddr, Host>, ip: IpAddr) -> &'a mut Host {
+        hosts.entry(ip).or_insert_with(|| Host {
+            group: UdpGroup::open(ip, &self.options()).unwrap(),
+            members: BTreeMap::new(),
+            next: 1,
+        })
     }
 }
 
+/// A row of the GID table.
+fn entry(ip: Option<IpAddr>) -> GidEntry {
+    let of = |ip: IpAddr| GidEntry {
+        gid: Gid::from(ip),
+        interface: "lo".into(),
+        interface_index: 1,
+        mtu: Mtu::M4096,
+        ..GidEntry::empty()
+    };
+    ip.map_or_else(GidEntry::empty, of)
+}
+
 impl LabControl {
+    fn ip(&self) -> IpAddr {
+        self.info.host.parse().unwrap()
+    }
+
     pub fn count(&self, counter: Counter) -> u64 {
         self.counters.words()[counter as usize].load(std::sync::atomic::Ordering::Relaxed)
     }
@@ -184,6 +202,24 @@ impl LabControl {
         self.inbox.notify.ring().unwrap();
     }
 
+    /// The host's addresses are these from now on, each in its row, and the device is told.
+    pub fn readdress(&self, rows: &[Option<&str>]) {
+        let rows: Vec<_> = rows.iter().map(|row| row.map(|ip| ip.parse().unwrap())).collect();
+        self.follow_rows(&mut self.rows.lock().unwrap(), rows);
+    }
+
+    /// The address of a row goes when the device asks for it.
+    pub fn lose_when_asked_for(&self, gid_index: u8) {
+        *self.fleeting.lock().unwrap() = Some(gid_index);
+    }
+
+    fn follow_rows(&self, known: &mut Vec<Option<IpAddr>>, rows: Vec<Option<IpAddr>>) {
+        let entries = rows.iter().copied().map(entry).collect();
+        let ports = vec![Port::over_ip(self.info.kind, Guid(1), entries)];
+        *known = rows;
+        self.tell(ControlEvent::Ports { ports, events: vec![(1, PortEvent::GidChange)] });
+    }
+
     /// The queue pairs whose streams have come to their end.
     pub fn ended(&self) -> Vec<Qpn> {
         self.ended.lock().unwrap().clone()
@@ -200,16 +236,28 @@ impl Control for LabControl {
     fn info(&self) -> &HostInfo {
         &self.info
     }
-    fn attach_address(&self, _: u8, slot: u16) -> Result<OwnedFd, ControlError> {
+    fn attach_address(&self, gid_index: u8, slot: u16) -> Result<OwnedFd, ControlError> {
+        let mut rows = self.rows.lock().unwrap();
+        if self.fleeting.lock().unwrap().take_if(|row| *row == gid_index).is_some() {
+            let mut left = rows.clone();
+            left[usize::from(gid_index)] = None;
+            self.follow_rows(&mut rows, left);
+        }
+        let ip = rows.get(usize::from(gid_index)).copied().flatten();
+        let ip = ip.ok_or_else(|| ControlError::Refused {
+            what: format!("attach GID index {gid_index}"),
+            why: "it is empty".to_owned(),
+            errno: libc::EINVAL,
+        })?;
         let mut hosts = self.lab.hosts.lock().unwrap();
-        Ok(hosts.get_mut(&self.ip).unwrap().group.socket(slot).unwrap())
+        Ok(self.lab.host(&mut hosts, ip).group.socket(slot).unwrap())
     }
     fn attach_wire(&self, _: u8, _: u8, _: u16) -> Result<Option<DriverWire>, ControlError> {
         Ok(self.wire.lock().unwrap().clone().map(DriverWire::Other))
     }
     fn new_slot(&self) -> Result<SlotGrant, ControlError> {
         let mut hosts = self.lab.hosts.lock().unwrap();
-        let host = hosts.get_mut(&self.ip).unwrap();
+        let host = hosts.get_mut(&self.ip()).unwrap();
         let slot = host.next;
         host.next += 1;
         host.members.insert(slot, self.inbox.clone());
@@ -221,7 +269,7 @@ impl Control for LabControl {
         }
         let peer = peer.slot;
         let hosts = self.lab.hosts.lock().unwrap();
-        let Some(other) = hosts[&self.ip].members.get(&peer).cloned() else { return Ok(None) };
+        let Some(other) = hosts[&self.ip()].members.get(&peer).cloned() else { return Ok(None) };
         let (near, far) = RingPair::create(DEFAULT_CAPACITY).unwrap();
         let (our_bell, their_bell) = PeerBell::pair().unwrap();
         let end = |fds: rdmux_link::RingFds, bell: PeerBell| RingEnd {
@@ -256,7 +304,7 @@ impl Control for LabControl {
         self.board.as_ref()
     }
     fn attach_multicast(&self, _: u8, _: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {
-        let socket = McastSocket::join(mgid.ip(), self.ip, &self.lab.options()).unwrap();
+        let socket = McastSocket::join(mgid.ip(), self.ip(), &self.lab.options()).unwrap();
         Ok(Some(socket.port().as_fd().try_clone_to_owned().unwrap()))
     }
     fn detach_multicast(&self, _: u8, _: Qpn, _: Gid) -> Result<(), ControlError> {

@@ -515,15 +515,26 @@ impl Engine {
         port: u8,
         slot: u16,
     ) -> Result<(), VerbsError> {
-        let n = match device.kind().row().link_layer {
-            LinkLayer::Ethernet => u8::try_from(device.gids(port).len()).unwrap_or(u8::MAX),
+        let gids = device.gids(port);
+        let rows: Vec<u8> = match device.kind().row().link_layer {
+            LinkLayer::Ethernet => {
+                (0..=u8::MAX).zip(&gids).filter(|(_, e)| !e.gid.is_zero()).map(|(i, _)| i).collect()
+            }
             // A port has one wire, whatever its GIDs.
-            LinkLayer::InfiniBand => 1,
+            LinkLayer::InfiniBand => vec![0],
         };
-        (0..n).try_for_each(|gid_index| {
+        let heard = rows.into_iter().try_for_each(|gid_index| {
             let shown = self.wire_of(device, Place { port, gid_index, slot })?.report_headers();
             shown.map_err(VerbsError::os("ask a socket for network headers"))
-        })
+        });
+        if heard.is_err() {
+            // The service says that an address is gone before it refuses to attach it.
+            self.control_events(device);
+            if device.gids(port) != gids {
+                return self.listen_everywhere(device, port, slot);
+            }
+        }
+        heard
     }
 
     /// The way along `av` from a port.
