@@ -7,12 +7,12 @@ mod lab;
 use lab::{Lab, Node, pair, pattern};
 use rdmux_verbs::control::{DeviceKind, HostInfo};
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::transport::attr::{AddressVector, QpState, QpType};
+use rdmux_verbs::transport::attr::{AddressVector, QpCaps, QpState, QpType};
 use rdmux_verbs::transport::wr::{
     SendData, SendFlags, SendOp, SendWr, UdDest, WcFlags, WcOpcode, WcStatus,
 };
 use rdmux_verbs::wire::{Gid, Mtu, Qkey, Qpn};
-use rdmux_verbs::{Pd, VerbsError};
+use rdmux_verbs::{Pd, Qp, QpInit, VerbsError};
 
 const KEY: Qkey = Qkey(0x1111_1111);
 
@@ -179,6 +179,52 @@ fn address_that_goes_while_its_socket_is_asked_for_is_no_obstacle() {
     a.ready_ud(KEY);
     let b = ready(&lab, "127.77.201.37");
     assert_eq!(source_of(&a, &b, 2).octets()[3], 36);
+}
+
+#[test]
+fn address_that_comes_later_is_sent_from_and_heard() {
+    let lab = Lab::new(false);
+    let (a, b) = (ready(&lab, "127.77.201.41"), ready(&lab, "127.77.201.42"));
+    let later = "127.77.201.43";
+    a.control.readdress(&[Some("127.77.201.41"), Some(later)]);
+    a.device.sync_control();
+    assert_eq!(a.device.gids(1).len(), 2);
+    a.recv(3, 64, 48);
+    let to_later = Gid::from(later.parse::<std::net::IpAddr>().unwrap());
+    send_to(&b, 4, to_later, a.qp.qpn(), KEY, 0, 8);
+    assert_eq!(b.wait().status, WcStatus::Success);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert_eq!(source_of(&a, &b, 1).octets()[3], 43);
+}
+
+/// A round that has a datagram sent holds what opening a socket takes.
+#[test]
+fn round_sends_from_an_address_that_came_later() {
+    const SENDS: usize = 300;
+    let lab = Lab::new(false);
+    let mut a = Node::new(&lab, "127.77.201.44", QpType::Ud, 4096);
+    let caps = QpCaps { max_send_wr: SENDS as u32, ..lab::caps() };
+    a.qp = Qp::new(&a.pd, QpInit { caps, ..a.qp.init().clone() }).unwrap();
+    a.ready_ud(KEY);
+    let b = ready(&lab, "127.77.201.45");
+    a.control.readdress(&[Some("127.77.201.44"), Some("127.77.201.46")]);
+    a.device.sync_control();
+    let sges = [a.sge(0, 8)];
+    let send = |n: usize| SendWr {
+        flags: SendFlags::SIGNALED,
+        dest: Some(UdDest {
+            av: av(u8::from(n == SENDS - 1), b.gid()),
+            qpn: b.qp.qpn(),
+            qkey: KEY,
+        }),
+        ..SendWr::new(n as u64, SendOp::Send, SendData::Sges(&sges))
+    };
+    let sends: Vec<_> = (0..SENDS).map(send).collect();
+    a.qp.post_sends(&sends).unwrap();
+    for n in 0..SENDS {
+        let sent = a.wait();
+        assert_eq!((sent.wr_id, sent.status), (n as u64, WcStatus::Success));
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@
 //! ([`background`]) does it when nobody else does. Rounds exclude each other; posting needs only
 //! the queue pair's lock.
 //!
-//! Locks are taken in this order, and none is held while the service is asked: what the service says, a round, the table
-//! of queue pairs, a queue pair, the table of regions, a completion queue.
+//! Locks are taken in this order: what the service says, the opening of wires, a round, the table of queue pairs, a queue
+//! pair, the table of regions, a completion queue. From a round on none is held while the service is asked. The first two
+//! may be: the service waits for no process.
 
 pub(crate) mod background;
 pub(crate) mod capture;
@@ -542,7 +543,10 @@ impl Engine {
         match event {
             ControlEvent::PeerGone { slot } => self.peer_gone(device, slot),
             ControlEvent::Ports { ports, events } => {
-                if device.set_ports(ports, &events) {
+                let opening = self.follow_addresses(device, &ports);
+                let changed = device.set_ports(ports, &events);
+                drop(opening);
+                if changed {
                     self.show_pkeys(device);
                 }
             }

@@ -18,7 +18,7 @@ mod ring;
 mod stream;
 mod udp;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -48,12 +48,16 @@ use crate::objects::control::{ControlEvent, DriverWire, SERVICE_SLOT, is_target,
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
 use crate::objects::kind::LinkLayer;
+use crate::objects::port::{GidEntry, Port};
 
 /// The wires of a device, and what those who send by them share.
 #[derive(Default)]
 pub(crate) struct Wires {
     /// Those of our addresses.
     of_addresses: Mutex<HashMap<Place, AnyWire>>,
+    /// The ports and slots of datagram queue pairs, which hear every address. Locked while wires are opened, and while the
+    /// tables of GIDs change by which they are.
+    everywhere: Mutex<BTreeSet<(u8, u16)>>,
     shared_buffers: SharedBuffers,
     lender: Lender,
     pub(super) neighbours: Neighbours,
@@ -344,6 +348,20 @@ impl Path {
     }
 }
 
+/// The wire by which packets along `av` leave from a port.
+fn place_of(device: &Device, slot: u16, port: u8, av: &AddressVector) -> Place {
+    let gid_index = match device.kind().row().link_layer {
+        LinkLayer::Ethernet => av.sgid_index,
+        LinkLayer::InfiniBand => 0,
+    };
+    Place { port, gid_index, slot }
+}
+
+fn no_such_index(place: Place) -> VerbsError {
+    let why = format!("the GID table has no index {}", place.gid_index);
+    VerbsError::invalid("find a path", why)
+}
+
 /// The P_Key that a queue pair sends with.
 #[inline]
 fn pkey_of(device: &Device, guard: &RouteGuard) -> Pkey {
@@ -359,7 +377,7 @@ fn find_datagram_route(
     if last.as_ref().is_some_and(|(known, _)| known == av) {
         return Ok(());
     }
-    match device.engine().route(device, device.slot_for(core.qpn), core.port(), av) {
+    match device.engine().open_route(device, device.slot_for(core.qpn), core.port(), av) {
         Ok(route) => {
             *last = Some((*av, route));
             Ok(())
@@ -508,36 +526,67 @@ impl Engine {
         Ok(near.map(|near| Path::Near(near, device.ring_path(av), guard())))
     }
 
-    /// Hears every address: a datagram may come to any of them.
+    /// Hears every address: a datagram may come to any of them, and may be sent from any, with the queue pair locked.
     fn listen_everywhere(
         &self,
         device: &Arc<Device>,
         port: u8,
         slot: u16,
     ) -> Result<(), VerbsError> {
-        let gids = device.gids(port);
-        let rows: Vec<u8> = match device.kind().row().link_layer {
-            LinkLayer::Ethernet => {
-                (0..=u8::MAX).zip(&gids).filter(|(_, e)| !e.gid.is_zero()).map(|(i, _)| i).collect()
+        loop {
+            let mut everywhere = self.wires.everywhere.lock();
+            let gids = device.gids(port);
+            let heard = self.hear_rows(device, (port, &gids), slot);
+            if heard.is_ok() {
+                everywhere.insert((port, slot));
             }
-            // A port has one wire, whatever its GIDs.
-            LinkLayer::InfiniBand => vec![0],
-        };
-        let heard = rows.into_iter().try_for_each(|gid_index| {
-            let shown = self.wire_of(device, Place { port, gid_index, slot })?.report_headers();
-            shown.map_err(VerbsError::os("ask a socket for network headers"))
-        });
-        if heard.is_err() {
-            // The service says that an address is gone before it refuses to attach it.
+            drop(everywhere);
+            // The service says that an address is gone before it refuses to attach it; and what it has told besides is known
+            // when the first packet leaves.
             self.control_events(device);
-            if device.gids(port) != gids {
-                return self.listen_everywhere(device, port, slot);
+            if heard.is_ok() || device.gids(port) == gids {
+                return heard;
             }
         }
-        heard
     }
 
-    /// The way along `av` from a port.
+    /// Opens what is missing of the wires of a slot at the addresses of a port.
+    fn hear_rows(
+        &self,
+        device: &Device,
+        (port, gids): (u8, &[GidEntry]),
+        slot: u16,
+    ) -> Result<(), VerbsError> {
+        // An InfiniBand port has one wire, whatever its GIDs.
+        let one = device.kind().row().link_layer == LinkLayer::InfiniBand;
+        let rows = (0..=u8::MAX).zip(gids).take(if one { 1 } else { usize::MAX });
+        let rows = rows.filter(|(_, entry)| one || !entry.gid.is_zero());
+        let heard = rows.map(|(gid_index, entry)| {
+            let place = Place { port, gid_index, slot };
+            let wire = match self.open_wire(place) {
+                Some(wire) => wire,
+                None => self.add_wire(device, place, entry)?,
+            };
+            wire.report_headers().map_err(VerbsError::os("ask a socket for network headers"))
+        });
+        heard.fold(Ok(()), Result::and)
+    }
+
+    /// The ports are about to be like this. Who hears every address hears the new ones before a program can see them. While the
+    /// guard lives no wire is opened by the table of GIDs that was.
+    pub(super) fn follow_addresses(&self, device: &Device, ports: &[Port]) -> impl Sized + '_ {
+        let everywhere = self.wires.everywhere.lock();
+        for &(number, slot) in &*everywhere {
+            let Some(port) = ports.get(usize::from(number) - 1) else { continue };
+            if let Err(error) = self.hear_rows(device, (number, port.gids()), slot) {
+                // The address may be gone again, which the service says next.
+                crate::throttled!(warn, %error, "datagrams to a new address are not heard");
+            }
+        }
+        everywhere
+    }
+
+    /// The way along `av` from a port, by a wire that is opened if need be.
     fn route(
         &self,
         device: &Arc<Device>,
@@ -545,38 +594,60 @@ impl Engine {
         port: u8,
         av: &AddressVector,
     ) -> Result<Route, VerbsError> {
-        let gid_index = match device.kind().row().link_layer {
-            LinkLayer::Ethernet => av.sgid_index,
-            LinkLayer::InfiniBand => 0,
+        let place = place_of(device, slot, port, av);
+        if let Some(wire) = self.open_wire(place) {
+            return wire.route(av);
+        }
+        // The address may be new.
+        self.control_events(device);
+        let everywhere = self.wires.everywhere.lock();
+        let wire = match self.open_wire(place) {
+            Some(wire) => wire,
+            None => match device.gid(port, place.gid_index) {
+                Some(entry) => self.add_wire(device, place, &entry)?,
+                None => return Err(no_such_index(place)),
+            },
         };
-        self.wire_of(device, Place { port, gid_index, slot })?.route(av)
+        drop(everywhere);
+        // What the service has told besides is known when the first packet leaves.
+        self.control_events(device);
+        wire.route(av)
     }
 
-    /// A wire, asked for when first needed.
-    fn wire_of(&self, device: &Arc<Device>, place: Place) -> Result<AnyWire, VerbsError> {
-        if let Some(wire) = self.wires.of_addresses.lock().get(&place) {
-            return Ok(wire.clone());
-        }
+    /// The same, by a wire that is open.
+    fn open_route(
+        &self,
+        device: &Device,
+        slot: u16,
+        port: u8,
+        av: &AddressVector,
+    ) -> Result<Route, VerbsError> {
+        let place = place_of(device, slot, port, av);
+        self.open_wire(place).ok_or_else(|| no_such_index(place))?.route(av)
+    }
+
+    fn open_wire(&self, place: Place) -> Option<AnyWire> {
+        self.wires.of_addresses.lock().get(&place).cloned()
+    }
+
+    /// Opens a wire, which is listened to from now on. The caller has [`Wires::everywhere`] locked.
+    fn add_wire(
+        &self,
+        device: &Device,
+        place: Place,
+        entry: &GidEntry,
+    ) -> Result<AnyWire, VerbsError> {
         let Place { port, gid_index, slot } = place;
-        let Some(gid) = device.gid(port, gid_index) else {
-            let why = format!("the GID table has no index {gid_index}");
-            return Err(VerbsError::invalid("find a path", why));
-        };
         let wire = if let Some(wire) = device.control().attach_wire(port, gid_index, slot)? {
-            // What the service has told besides is known when the first packet leaves.
-            self.control_events(device);
             AnyWire::from(wire)
         } else {
             let fd = device.control().attach_address(gid_index, slot)?;
             let port = UdpPort::new(fd).map_err(VerbsError::os("use the socket of an address"))?;
-            AnyWire::Udp(Arc::new(UdpWire { port, interface: gid.interface_index }))
+            AnyWire::Udp(Arc::new(UdpWire { port, interface: entry.interface_index }))
         };
-        let kept =
-            self.wires.of_addresses.lock().entry(place).or_insert_with(|| wire.clone()).clone();
-        if kept.is(&wire) {
-            self.listen(wire)?;
-        }
-        Ok(kept)
+        self.listen(wire.clone())?;
+        self.wires.of_addresses.lock().insert(place, wire.clone());
+        Ok(wire)
     }
 
     /// Takes in what the service says of wires.
