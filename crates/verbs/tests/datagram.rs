@@ -228,6 +228,50 @@ fn round_sends_from_an_address_that_came_later() {
 }
 
 #[test]
+fn row_that_is_used_again_is_its_new_address() {
+    let lab = Lab::new(false);
+    let (a, b) = (ready(&lab, "127.77.201.51"), ready(&lab, "127.77.201.53"));
+    assert_eq!(source_of(&a, &b, 0).octets()[3], 51);
+    a.control.readdress(&[Some("127.77.201.52")]);
+    a.device.sync_control();
+    assert_eq!(source_of(&a, &b, 0).octets()[3], 52, "by the route that it used last");
+    a.recv(3, 64, 48);
+    send_to(&b, 4, a.gid(), a.qp.qpn(), KEY, 0, 8);
+    assert_eq!([b.wait().status, a.wait().status], [WcStatus::Success; 2]);
+
+    // Connected queue pairs use sockets that are there.
+    let rc = |node: &mut Node| {
+        let init = QpInit { qp_type: QpType::Rc, ..node.qp.init().clone() };
+        node.qp = Qp::new(&node.pd, init).unwrap();
+    };
+    let (mut a, mut b) = (a, b);
+    rc(&mut a);
+    rc(&mut b);
+    a.connect(&b);
+    b.connect(&a);
+    b.recv(5, 0, 8);
+    a.send(6, SendOp::Send, 0, 8);
+    assert_eq!([a.wait().status, b.wait().status], [WcStatus::Success; 2]);
+}
+
+#[test]
+fn socket_of_an_address_that_is_gone_is_closed() {
+    let lab = Lab::new(false);
+    let a = ready(&lab, "127.77.201.54");
+    let b = ready(&lab, "127.77.201.56");
+    a.control.readdress(&[Some("127.77.201.54"), Some("127.77.201.55")]);
+    a.device.sync_control();
+    assert_eq!(source_of(&a, &b, 1).octets()[3], 55);
+    a.control.readdress(&[Some("127.77.201.54"), None]);
+    a.device.sync_control();
+    // Nobody else has the port there, so that a service can have it again.
+    lab.reopen("127.77.201.55");
+    a.control.readdress(&[Some("127.77.201.54"), Some("127.77.201.55")]);
+    a.device.sync_control();
+    assert_eq!(source_of(&a, &b, 1).octets()[3], 55);
+}
+
+#[test]
 fn an_unreliable_connection_carries_sends_and_writes() {
     for same_host in [false, true] {
         let (a, b) = pair(QpType::Uc, same_host, 65536);

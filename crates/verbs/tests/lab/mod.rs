@@ -155,6 +155,14 @@ impl Lab {
         Arc::new(LabControl { lab, info, rows, fleeting, inbox, counters, ended, wire, board })
     }
 
+    /// An address went, and comes again: its port is nobody's in between.
+    pub fn reopen(&self, ip: &str) {
+        let ip = ip.parse().unwrap();
+        let mut hosts = self.hosts.lock().unwrap();
+        hosts.remove(&ip);
+        self.host(&mut hosts, ip);
+    }
+
     fn host<'a>(&self, hosts: &'a mut BTreeMap<IpAddr, Host>, ip: IpAddr) -> &'a mut Host {
         hosts.entry(ip).or_insert_with(|| Host {
             group: UdpGroup::open(ip, &self.options()).unwrap(),

@@ -126,6 +126,10 @@ impl Engine {
     /// Takes packets from a wire from now on.
     pub(crate) fn listen(&self, wire: AnyWire) -> Result<(), VerbsError> {
         self.inbound(|inbound| {
+            if inbound.wires.iter().any(|w| w.is(&wire)) {
+                // A driver may have one for several addresses.
+                return Ok(());
+            }
             if inbound.heard {
                 let added = wire.readable().and_then(|fd| self.waiter.add(fd));
                 added.map_err(VerbsError::os("listen on a socket"))?;

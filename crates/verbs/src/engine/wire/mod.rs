@@ -357,6 +357,11 @@ fn place_of(device: &Device, slot: u16, port: u8, av: &AddressVector) -> Place {
     Place { port, gid_index, slot }
 }
 
+/// The port with this number.
+fn port_of(ports: &[Port], number: u8) -> Option<&Port> {
+    ports.get(usize::from(number).checked_sub(1)?)
+}
+
 fn no_such_index(place: Place) -> VerbsError {
     let why = format!("the GID table has no index {}", place.gid_index);
     VerbsError::invalid("find a path", why)
@@ -536,7 +541,7 @@ impl Engine {
         loop {
             let mut everywhere = self.wires.everywhere.lock();
             let gids = device.gids(port);
-            let heard = self.hear_rows(device, (port, &gids), slot);
+            let heard = self.hear_rows(device, (port, &gids), slot, &HashMap::new());
             if heard.is_ok() {
                 everywhere.insert((port, slot));
             }
@@ -550,12 +555,13 @@ impl Engine {
         }
     }
 
-    /// Opens what is missing of the wires of a slot at the addresses of a port.
+    /// Opens what is missing of the wires of a slot at the addresses of a port. Those of `stale` are missing, too.
     fn hear_rows(
         &self,
         device: &Device,
         (port, gids): (u8, &[GidEntry]),
         slot: u16,
+        stale: &HashMap<Place, AnyWire>,
     ) -> Result<(), VerbsError> {
         // An InfiniBand port has one wire, whatever its GIDs.
         let one = device.kind().row().link_layer == LinkLayer::InfiniBand;
@@ -563,7 +569,7 @@ impl Engine {
         let rows = rows.filter(|(_, entry)| one || !entry.gid.is_zero());
         let heard = rows.map(|(gid_index, entry)| {
             let place = Place { port, gid_index, slot };
-            let wire = match self.open_wire(place) {
+            let wire = match self.open_wire(place).filter(|_| !stale.contains_key(&place)) {
                 Some(wire) => wire,
                 None => self.add_wire(device, place, entry)?,
             };
@@ -572,18 +578,57 @@ impl Engine {
         heard.fold(Ok(()), Result::and)
     }
 
-    /// The ports are about to be like this. Who hears every address hears the new ones before a program can see them. While the
-    /// guard lives no wire is opened by the table of GIDs that was.
-    pub(super) fn follow_addresses(&self, device: &Device, ports: &[Port]) -> impl Sized + '_ {
+    /// The ports are about to be like this. Who hears every address hears the new ones before a program can see them, and nothing
+    /// more is sent from those that are gone, but by who is connected. While the guard lives no wire is opened by the table of
+    /// GIDs that was.
+    pub(super) fn follow_addresses<'a>(
+        &'a self,
+        device: &Arc<Device>,
+        ports: &[Port],
+    ) -> impl Sized + use<'a> {
         let everywhere = self.wires.everywhere.lock();
+        let stale = self.stale_wires(device, ports);
         for &(number, slot) in &*everywhere {
-            let Some(port) = ports.get(usize::from(number) - 1) else { continue };
-            if let Err(error) = self.hear_rows(device, (number, port.gids()), slot) {
+            let Some(gids) = port_of(ports, number).map(Port::gids) else { continue };
+            if let Err(error) = self.hear_rows(device, (number, gids), slot, &stale) {
                 // The address may be gone again, which the service says next.
                 crate::throttled!(warn, %error, "datagrams to a new address are not heard");
             }
         }
+        if !stale.is_empty() {
+            self.close_stale(device, &stale);
+        }
         everywhere
+    }
+
+    /// Wires of addresses whose rows will be empty, or others'.
+    fn stale_wires(&self, device: &Device, ports: &[Port]) -> HashMap<Place, AnyWire> {
+        if device.kind().row().link_layer == LinkLayer::InfiniBand {
+            return HashMap::new();
+        }
+        let is_stale = |place: &Place| {
+            let gids = port_of(ports, place.port).map_or(&[][..], Port::gids);
+            let new = gids.get(usize::from(place.gid_index)).map(|entry| entry.gid);
+            new != device.gid(place.port, place.gid_index).map(|entry| entry.gid)
+        };
+        let wires = self.wires.of_addresses.lock();
+        wires.iter().filter(|(at, _)| is_stale(at)).map(|(at, wire)| (*at, wire.clone())).collect()
+    }
+
+    /// Nobody sends by these wires from now on but who is connected, and nothing is received from them. An address that comes
+    /// back can be served only if nobody has its port.
+    fn close_stale(&self, device: &Arc<Device>, stale: &HashMap<Place, AnyWire>) {
+        let mut wires = self.wires.of_addresses.lock();
+        wires.retain(|at, wire| !stale.get(at).is_some_and(|old| old.is(wire)));
+        let is_open = |old: &&AnyWire| wires.values().any(|wire| wire.is(old));
+        let closed: Vec<_> = stale.values().filter(|old| !is_open(old)).collect();
+        drop(wires);
+        for core in device.qps().read().iter() {
+            if let Path::Datagram(last) = &mut core.state.lock().path {
+                *last = None;
+            }
+        }
+        closed.into_iter().for_each(|wire| self.unlisten(wire));
     }
 
     /// The way along `av` from a port, by a wire that is opened if need be.
