@@ -7,7 +7,7 @@
 //!
 //! Locks are taken in this order: what the service says, the opening of wires, a round, the table of queue pairs, a queue
 //! pair, the table of regions, a completion queue. From a round on none is held while the service is asked. The first two
-//! may be: the service waits for no process.
+//! may be, and so may that of changes of multicast groups, which comes before a round: the service waits for no process.
 
 pub(crate) mod background;
 pub(crate) mod capture;

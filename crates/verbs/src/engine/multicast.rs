@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rdmux_link::wire::Arrival;
 use rdmux_wire::Gid;
 
@@ -21,7 +21,12 @@ use crate::objects::quota;
 
 /// Groups of this process, each at a port.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(RwLock<BTreeMap<(u8, Gid), Group>>);
+pub(crate) struct Groups {
+    by_gid: RwLock<BTreeMap<(u8, Gid), Group>>,
+    /// Locked while a queue pair is attached or detached, here and by the service: it hands a group's socket over once, so
+    /// both must see the same order. The caller has neither a round nor a queue pair locked.
+    changing: Mutex<()>,
+}
 
 #[derive(Debug, Default)]
 struct Group {
@@ -34,7 +39,7 @@ impl Groups {
     /// Makes a queue pair a member, if the device's limits admit it.
     fn add(&self, limits: &Limits, qp: &Arc<QpCore>, at: (u8, Gid)) -> Result<(), VerbsError> {
         const WHAT: &str = "attach to a multicast group";
-        let mut groups = self.0.write();
+        let mut groups = self.by_gid.write();
         let most = limits.max_mcast_grp;
         if !groups.contains_key(&at) && groups.len() >= most as usize {
             return Err(quota::full(WHAT, "groups", "max_mcast_grp", most));
@@ -50,7 +55,7 @@ impl Groups {
 
     /// The port at which a queue pair hears a group.
     fn port_of(&self, qp: &Arc<QpCore>, mgid: Gid) -> Option<u8> {
-        let groups = self.0.read();
+        let groups = self.by_gid.read();
         let hears = |group: &Group| group.members.iter().any(|member| Arc::ptr_eq(member, qp));
         let found = groups.iter().find(|((_, gid), group)| *gid == mgid && hears(group));
         found.map(|((port, _), _)| *port)
@@ -65,12 +70,14 @@ impl Engine {
         qp: &Arc<QpCore>,
         mgid: Gid,
     ) -> Result<(), VerbsError> {
-        // The place is taken first, since the service is asked without a lock.
+        let _changing = self.groups().changing.lock();
         let at = (qp.port(), mgid);
         self.groups().add(device.limits(), qp, at)?;
         let joined = self.join(device, qp, at);
         if joined.is_err() {
             self.leave(qp, at);
+            // The service may have it as a member, and would hand no socket over to the next.
+            let _ = device.control().detach_multicast(at.0, qp.qpn, mgid);
         }
         joined
     }
@@ -88,7 +95,7 @@ impl Engine {
             Some(wire) => AnyWire::from(wire),
             None => AnyWire::of_group(fd).map_err(VerbsError::os("use a group's socket"))?,
         };
-        if let Some(group) = self.groups().0.write().get_mut(&(port, mgid)) {
+        if let Some(group) = self.groups().by_gid.write().get_mut(&(port, mgid)) {
             group.wire = Some(wire.clone());
         }
         self.listen(wire)
@@ -101,6 +108,7 @@ impl Engine {
         qp: &Arc<QpCore>,
         mgid: Gid,
     ) -> Result<(), VerbsError> {
+        let _changing = self.groups().changing.lock();
         let port = self.groups().port_of(qp, mgid).unwrap_or(qp.port());
         self.leave(qp, (port, mgid));
         device.control().detach_multicast(port, qp.qpn, mgid)?;
@@ -109,7 +117,7 @@ impl Engine {
 
     /// The queue pair is no member any more; with the last one the wire goes.
     fn leave(&self, qp: &Arc<QpCore>, at: (u8, Gid)) {
-        let mut groups = self.groups().0.write();
+        let mut groups = self.groups().by_gid.write();
         let Some(group) = groups.get_mut(&at) else { return };
         group.members.retain(|m| !Arc::ptr_eq(m, qp));
         if group.members.is_empty() {
@@ -126,7 +134,7 @@ impl Engine {
         group: (u8, Gid),
         packets: impl Iterator<Item = Arrival<'a>>,
     ) {
-        let groups = self.groups().0.read();
+        let groups = self.groups().by_gid.read();
         match groups.get(&group).map_or(&[][..], |group| &group.members) {
             [] => packets.for_each(|_| count(device, Counter::RxNoQp)),
             [only] => Bound::lock(device, only).receive(packets),
@@ -143,4 +151,69 @@ impl Engine {
 /// The group that a packet was sent to: the port at which it came, and the group's GID.
 pub(crate) fn group_of(packet: &Arrival<'_>) -> (u8, Gid) {
     (packet.ib.map_or(PORT, |route| route.port_num), packet.dgid())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::mpsc;
+    use std::{fs, thread};
+
+    use rdmux_transport::attr::QpType;
+    use rdmux_wire::Qkey;
+    use rustix::thread::gettid;
+
+    use super::*;
+    use crate::handles::qp::Qp;
+    use crate::lab::{Lab, Node};
+
+    const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 209, 1);
+
+    /// A process with two datagram queue pairs.
+    fn two_qps(ip: &str) -> (Node, Qp) {
+        let node = Node::new(&Lab::new(false), ip, QpType::Ud, 64);
+        node.ready_ud(Qkey(1));
+        let other = Qp::new(&node.pd, node.qp.init().clone()).unwrap();
+        (node, other)
+    }
+
+    fn wires(node: &Node) -> usize {
+        node.device.engine().inbound(|inbound| inbound.wires())
+    }
+
+    /// Whether a thread of this process sleeps, or is no more.
+    fn rests(thread: &str) -> bool {
+        let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+        stat.map_or(true, |stat| {
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+        })
+    }
+
+    #[test]
+    fn group_is_heard_by_who_attaches_while_its_last_member_detaches() {
+        let (node, other) = two_qps("127.77.209.1");
+        let mgid = Gid::from(GROUP);
+        let before = wires(&node);
+        node.qp.attach_multicast(mgid).unwrap();
+        assert_eq!(wires(&node), before + 1);
+        let (tell, hear) = mpsc::channel();
+        let (begin, begun) = mpsc::channel();
+        node.control.at_detach(move || {
+            begin.send(()).unwrap();
+            let attaching: String = hear.recv().unwrap();
+            while !rests(&attaching) {
+                thread::yield_now();
+            }
+        });
+        let other = &other;
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                begun.recv().unwrap();
+                tell.send(gettid().as_raw_nonzero().to_string()).unwrap();
+                other.attach_multicast(mgid).unwrap();
+            });
+            node.qp.detach_multicast(mgid).unwrap();
+        });
+        assert_eq!(wires(&node), before + 1, "the group's is there");
+    }
 }

@@ -51,6 +51,12 @@ struct Inbox {
     rings: Mutex<BTreeMap<u16, RingEnd>>,
 }
 
+/// A group that a process hears on an address, and its queue pairs that do.
+struct JoinedGroup {
+    socket: McastSocket,
+    members: Vec<Qpn>,
+}
+
 pub struct LabControl {
     lab: Arc<Lab>,
     info: HostInfo,
@@ -58,6 +64,11 @@ pub struct LabControl {
     rows: Mutex<Vec<Option<IpAddr>>>,
     /// A row whose address goes when it is asked for.
     fleeting: Mutex<Option<u8>>,
+    /// The address by which groups are joined from now on.
+    joined_on: Mutex<IpAddr>,
+    groups: Mutex<BTreeMap<(Gid, IpAddr), JoinedGroup>>,
+    /// What is to be done before a queue pair is detached.
+    at_detach: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     inbox: Arc<Inbox>,
     counters: SharedMem,
     ended: Mutex<Vec<Qpn>>,
@@ -150,9 +161,20 @@ impl Lab {
         let counters = SharedMem::create("lab", PAGE_COUNTERS).unwrap();
         let ended = Mutex::default();
         let (lab, wire) = (self.clone(), Mutex::default());
-        let (rows, fleeting) = (Mutex::new(vec![Some(ip)]), Mutex::default());
-        let board = None;
-        Arc::new(LabControl { lab, info, rows, fleeting, inbox, counters, ended, wire, board })
+        Arc::new(LabControl {
+            lab,
+            info,
+            rows: Mutex::new(vec![Some(ip)]),
+            fleeting: Mutex::default(),
+            joined_on: Mutex::new(ip),
+            groups: Mutex::default(),
+            at_detach: Mutex::default(),
+            inbox,
+            counters,
+            ended,
+            wire,
+            board: None,
+        })
     }
 
     /// An address went, and comes again: its port is nobody's in between.
@@ -219,6 +241,16 @@ impl LabControl {
     /// The address of a row goes when the device asks for it.
     pub fn lose_when_asked_for(&self, gid_index: u8) {
         *self.fleeting.lock().unwrap() = Some(gid_index);
+    }
+
+    /// Groups are joined on this address from now on.
+    pub fn join_on(&self, ip: &str) {
+        *self.joined_on.lock().unwrap() = ip.parse().unwrap();
+    }
+
+    /// What is to be done before the next queue pair is detached from a group.
+    pub fn at_detach(&self, f: impl FnOnce() + Send + 'static) {
+        *self.at_detach.lock().unwrap() = Some(Box::new(f));
     }
 
     fn follow_rows(&self, known: &mut Vec<Option<IpAddr>>, rows: Vec<Option<IpAddr>>) {
@@ -311,11 +343,35 @@ impl Control for LabControl {
     fn board(&self) -> Option<&Arc<Board>> {
         self.board.as_ref()
     }
-    fn attach_multicast(&self, _: u8, _: Qpn, mgid: Gid) -> Result<Option<OwnedFd>, ControlError> {
-        let socket = McastSocket::join(mgid.ip(), self.ip(), &self.lab.options()).unwrap();
-        Ok(Some(socket.port().as_fd().try_clone_to_owned().unwrap()))
+    fn attach_multicast(
+        &self,
+        _: u8,
+        qpn: Qpn,
+        mgid: Gid,
+    ) -> Result<Option<OwnedFd>, ControlError> {
+        let local = *self.joined_on.lock().unwrap();
+        let mut groups = self.groups.lock().unwrap();
+        if let Some(joined) = groups.get_mut(&(mgid, local)) {
+            joined.members.push(qpn);
+            return Ok(None);
+        }
+        let socket = McastSocket::join(mgid.ip(), local, &self.lab.options()).unwrap();
+        let fd = socket.port().as_fd().try_clone_to_owned().unwrap();
+        groups.insert((mgid, local), JoinedGroup { socket, members: vec![qpn] });
+        Ok(Some(fd))
     }
-    fn detach_multicast(&self, _: u8, _: Qpn, _: Gid) -> Result<(), ControlError> {
+    fn detach_multicast(&self, _: u8, qpn: Qpn, mgid: Gid) -> Result<(), ControlError> {
+        let first = self.at_detach.lock().unwrap().take();
+        first.into_iter().for_each(|first| first());
+        self.groups.lock().unwrap().retain(|(group, _), joined| {
+            if *group == mgid {
+                joined.members.retain(|member| *member != qpn);
+            }
+            if joined.members.is_empty() {
+                joined.socket.leave(1).unwrap();
+            }
+            !joined.members.is_empty()
+        });
         Ok(())
     }
     fn stream_ended(&self, qpn: Qpn, _: u64) {

@@ -61,6 +61,12 @@ impl Inbound {
         (self.wires.len() | self.streams.len()) != 0
     }
 
+    /// How many wires are listened to.
+    #[cfg(test)]
+    pub(crate) fn wires(&self) -> usize {
+        self.wires.len()
+    }
+
     /// Takes what neighbours have sent. Returns how many records that were.
     #[inline]
     pub(crate) fn receive_near(
