@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use rdmux_link::wire::Arrival;
-use rdmux_wire::Gid;
+use rdmux_wire::{Gid, Qpn};
 
 use super::Engine;
 use super::drive::Bound;
@@ -31,8 +31,36 @@ pub(crate) struct Groups {
 #[derive(Debug, Default)]
 struct Group {
     members: Vec<Arc<QpCore>>,
-    /// What hears it.
-    wire: Option<AnyWire>,
+    /// What hears it: one wire for each address on which the service has joined it for this process.
+    wires: Vec<Heard>,
+}
+
+/// A wire that hears a group.
+#[derive(Debug)]
+struct Heard {
+    wire: AnyWire,
+    /// The members for which it may be: when the last of them leaves, so has the service.
+    members: Vec<Qpn>,
+}
+
+impl Group {
+    /// The service has made a queue pair a member: on the address of `fresh`, else on one on which the group is heard.
+    fn heard_by(&mut self, qpn: Qpn, fresh: Option<AnyWire>) {
+        match fresh {
+            Some(wire) => self.wires.push(Heard { wire, members: vec![qpn] }),
+            None => self.wires.iter_mut().for_each(|heard| heard.members.push(qpn)),
+        }
+    }
+
+    /// A queue pair is no member any more. Returns the wires that are of no more use.
+    fn left_by(&mut self, qpn: Qpn) -> Vec<AnyWire> {
+        self.members.retain(|member| member.qpn != qpn);
+        self.wires.iter_mut().for_each(|heard| heard.members.retain(|member| *member != qpn));
+        self.wires
+            .extract_if(.., |heard| heard.members.is_empty())
+            .map(|heard| heard.wire)
+            .collect()
+    }
 }
 
 impl Groups {
@@ -90,15 +118,15 @@ impl Engine {
         (port, mgid): (u8, Gid),
     ) -> Result<(), VerbsError> {
         let fd = device.control().attach_multicast(port, qp.qpn, mgid)?;
-        let Some(fd) = fd else { return Ok(()) };
-        let wire = match device.control().group_wire(port, mgid, fd.as_fd())? {
-            Some(wire) => AnyWire::from(wire),
-            None => AnyWire::of_group(fd).map_err(VerbsError::os("use a group's socket"))?,
-        };
+        let wire = fd.map(|fd| match device.control().group_wire(port, mgid, fd.as_fd())? {
+            Some(wire) => Ok(AnyWire::from(wire)),
+            None => AnyWire::of_group(fd).map_err(VerbsError::os("use a group's socket")),
+        });
+        let wire = wire.transpose()?;
         if let Some(group) = self.groups().by_gid.write().get_mut(&(port, mgid)) {
-            group.wire = Some(wire.clone());
+            group.heard_by(qp.qpn, wire.clone());
         }
-        self.listen(wire)
+        wire.map_or(Ok(()), |wire| self.listen(wire))
     }
 
     /// Lets it hear the group no more.
@@ -115,16 +143,16 @@ impl Engine {
         Ok(())
     }
 
-    /// The queue pair is no member any more; with the last one the wire goes.
+    /// The queue pair is no member any more; wires go with the last for which they are.
     fn leave(&self, qp: &Arc<QpCore>, at: (u8, Gid)) {
         let mut groups = self.groups().by_gid.write();
         let Some(group) = groups.get_mut(&at) else { return };
-        group.members.retain(|m| !Arc::ptr_eq(m, qp));
+        let wires = group.left_by(qp.qpn);
         if group.members.is_empty() {
-            let wire = groups.remove(&at).and_then(|g| g.wire);
-            drop(groups);
-            wire.iter().for_each(|wire| self.unlisten(wire));
+            groups.remove(&at);
         }
+        drop(groups);
+        wires.iter().for_each(|wire| self.unlisten(wire));
     }
 
     /// Hands packets of a [group](group_of) to all its members.
@@ -215,5 +243,24 @@ mod tests {
             node.qp.detach_multicast(mgid).unwrap();
         });
         assert_eq!(wires(&node), before + 1, "the group's is there");
+    }
+    #[test]
+    fn group_that_is_heard_on_two_addresses_leaves_no_wire_behind() {
+        let (node, other) = two_qps("127.77.209.2");
+        let mgid = Gid::from(GROUP);
+        let before = wires(&node);
+        other.attach_multicast(mgid).unwrap();
+        for _ in 0..3 {
+            node.control.join_on("127.77.209.3");
+            node.qp.attach_multicast(mgid).unwrap();
+            assert_eq!(wires(&node), before + 2);
+            node.qp.detach_multicast(mgid).unwrap();
+            assert_eq!(wires(&node), before + 1);
+        }
+        node.qp.attach_multicast(mgid).unwrap();
+        other.detach_multicast(mgid).unwrap();
+        assert_eq!(wires(&node), before + 1);
+        node.qp.detach_multicast(mgid).unwrap();
+        assert_eq!(wires(&node), before);
     }
 }
