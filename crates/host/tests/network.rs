@@ -20,9 +20,11 @@ use rdmux_host::client::admin;
 use rdmux_host::proto::Status;
 use rdmux_host::service::{Service, ServiceHandle, ServiceOptions};
 use rdmux_host::{Config, ConnectOptions, EventChannel, HostClient, HostName, RuntimeDir};
+use rdmux_testing::qp::steps;
 use rdmux_testing::{TempDir, temp_dir};
-use rdmux_transport::attr::QpType;
+use rdmux_transport::attr::{QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::control::{Control, ControlEvent, DeviceKind};
+use rdmux_verbs::{Cq, Device, Pd, Qp, QpInit};
 use rdmux_wire::{Mtu, Qpn};
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 
@@ -235,6 +237,40 @@ fn both_loopback_addresses_work_and_no_address_is_lost_when_others_come_and_go()
         ip("addr add 10.77.0.2/24 dev lo");
         next_event(&host.client).unwrap();
         assert_eq!(host.addresses(), ["10.77.0.2", "::1", "10.77.0.1"]);
+    });
+}
+
+#[test]
+fn datagram_queue_pair_becomes_ready_after_an_address_went() {
+    alone(|| {
+        ip("addr add 10.77.0.1/24 dev lo");
+        ip("addr add 10.77.1.1/24 dev lo");
+        let host = Default::start();
+        let addresses = host.addresses();
+        let index = addresses.iter().position(|address| address == "10.77.0.1").unwrap();
+        assert!(index + 1 < addresses.len(), "it is not the last");
+        let device = Device::open(host.client.clone()).unwrap();
+        ip("addr del 10.77.0.1/24 dev lo");
+        let deadline = Instant::now() + 20 * SECOND;
+        while !device.gids(1)[index].gid.is_zero() {
+            assert!(Instant::now() < deadline, "the row is not empty");
+            thread::yield_now();
+        }
+        let pd = Pd::new(&device);
+        let cq = Cq::new(&device, 1, None, 0).unwrap();
+        let init = QpInit {
+            qp_type: QpType::Ud,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            caps: QpCaps::default(),
+            sq_sig_all: false,
+            context: 0,
+        };
+        let qp = Qp::new(&pd, init).unwrap();
+        for (state, mask) in steps(QpType::Ud, QpState::Rtr) {
+            qp.modify(&QpAttr { state, port_num: 1, ..QpAttr::default() }, mask).unwrap();
+        }
     });
 }
 
