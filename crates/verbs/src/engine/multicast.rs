@@ -244,6 +244,7 @@ mod tests {
         });
         assert_eq!(wires(&node), before + 1, "the group's is there");
     }
+
     #[test]
     fn group_that_is_heard_on_two_addresses_leaves_no_wire_behind() {
         let (node, other) = two_qps("127.77.209.2");
