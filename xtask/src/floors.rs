@@ -216,6 +216,8 @@ mod tests {
         assert!(climbs("use crate as all; fn f(_: all::high::Handle) {}"));
         assert!(!climbs("mod high {} use self::high::Handle;"));
         assert!(!climbs("use other::high::Handle; fn f() { high::g() }"));
+        assert!(!climbs("fn f<'a>() -> impl Sized + use<'a> { let a = (0, 1); }"));
+        assert!(climbs("fn f<'a>() -> impl Sized + use<'a> { g::<crate::high::Handle>(); }"));
     }
 
     #[test]

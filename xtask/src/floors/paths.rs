@@ -142,7 +142,10 @@ impl<'a> Reader<'a> {
                     self.depth += 1;
                     3
                 }
-                (Token::Word(word), ..) if word == "use" => {
+                // Of a type, `use<'a>` says what it captures.
+                (Token::Word(word), next, _)
+                    if word == "use" && next != Some(&Token::Sign('<')) =>
+                {
                     1 + self.import(&rest[1..], &mut Vec::new())
                 }
                 (Token::Word(_), Some(Token::Colons), _) => self.inline_path(rest, *line),
