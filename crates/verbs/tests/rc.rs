@@ -6,8 +6,9 @@ mod lab;
 
 use lab::{Node, pair, pattern};
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::transport::attr::{QpState, QpType};
+use rdmux_verbs::transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_verbs::transport::wr::{SendData, SendOp, WcFlags, WcOpcode, WcStatus};
+use rdmux_verbs::wire::Qpn;
 
 const BIG: usize = 3 << 20;
 
@@ -36,6 +37,36 @@ fn send_of_every_size() {
             assert_eq!(received.byte_len as usize, len);
             assert!(b.read(0, len) == data, "bytes differ at length {len}");
             ok(&a.wait(), 100 + i as u64, WcOpcode::Send);
+        }
+    });
+}
+
+#[test]
+fn address_vector_that_is_changed_in_sqd_leads_to_the_same_peer() {
+    both(|a, b| {
+        let to_state = |state| a.qp.modify(&QpAttr { state, ..a.qp.query() }, AttrMask::STATE);
+        to_state(QpState::Sqd).unwrap();
+        let now = a.qp.query();
+        let av = AddressVector { traffic_class: 8, hop_limit: 7, ..now.av };
+        // What the mask does not name does not count.
+        let attr = QpAttr { av, dest_qpn: Qpn::new(0), ..now };
+        a.qp.modify(&attr, AttrMask::STATE | AttrMask::AV).unwrap();
+        to_state(QpState::Rts).unwrap();
+        assert_eq!(a.qp.query().av, av);
+        assert_eq!(a.qp.is_same_host(), b.qp.is_same_host());
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            to.recv(1, 0, 8);
+            from.send(2, SendOp::Send, 0, 8);
+            ok(&to.wait(), 1, WcOpcode::Recv);
+            ok(&from.wait(), 2, WcOpcode::Send);
+        }
+        if a.qp.is_same_host() {
+            to_state(QpState::Sqd).unwrap();
+            let dgid = std::net::Ipv4Addr::new(127, 77, 250, 250).into();
+            let elsewhere = AddressVector { dgid, ..av };
+            let attr = QpAttr { av: elsewhere, ..attr };
+            let error = a.qp.modify(&attr, AttrMask::STATE | AttrMask::AV).unwrap_err();
+            assert!(error.to_string().contains("does not lead there"), "{error}");
         }
     });
 }

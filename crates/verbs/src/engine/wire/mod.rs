@@ -423,8 +423,21 @@ impl Engine {
         if !mask.contains(AttrMask::AV) {
             return Ok(None);
         }
-        let may_be_near = mask.contains(AttrMask::DEST_QPN);
-        self.path_along(device, qp, (port, &attr.av), (attr.dest_qpn, may_be_near)).map(Some)
+        if mask.contains(AttrMask::DEST_QPN) {
+            return self.path_along(device, qp, (port, &attr.av), (attr.dest_qpn, true)).map(Some);
+        }
+        // Only in SQD. The peer stays, and what the machine knows of the link counts for as long.
+        let (is_near, dest) = {
+            let now = qp.state.lock();
+            (now.path.neighbour().is_some(), now.machine.attr().dest_qpn)
+        };
+        let path = self.path_along(device, qp, (port, &attr.av), (dest, is_near))?;
+        if is_near && path.neighbour().is_none() {
+            let why =
+                "the peer is a process that is reached by a ring, and the path does not lead there";
+            return Err(VerbsError::invalid("change a path", why.to_owned()));
+        }
+        Ok(Some(path))
     }
 
     /// The alternate path that a connected queue pair has once `attr` is set. Where packets of its path go by a ring to a
