@@ -222,7 +222,8 @@ impl Qp {
 
     /// Whether each packet of a message is a WRITE of its own, with its own address. Packets of one size leave in one
     /// system call (`UDP_SEGMENT`), which a FIRST with its address and MIDDLEs without do not. To the peer's
-    /// program it is the same: a WRITE without immediate shows nowhere that it ended.
+    /// program it is the same: a WRITE without immediate shows nowhere that it ended. Only one that is refused because it leaves
+    /// the region has written what lies before that.
     #[inline]
     fn goes_in_equal_packets(&self, wqe: &SendWqe) -> bool {
         !self.lossless && wqe.kind == TxKind::Write && self.qp_type.is_reliable()
