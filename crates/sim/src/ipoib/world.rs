@@ -31,7 +31,7 @@ enum Event {
     Move,
     Flush,
     Wish,
-    Answer { host: usize, epoch: u32, question: Question, errno: Option<i32> },
+    Answer { host: usize, asked: u32, question: Question, errno: Option<i32> },
     Forget,
 }
 
@@ -43,8 +43,6 @@ struct Host {
     waiting: BTreeMap<IpAddr, Time>,
     /// Questions to administration that are not answered.
     open: Vec<Question>,
-    /// Raised when all of them are void.
-    epoch: u32,
     /// Wishes that were not answered yet, and those that were granted: in which group, as what.
     wishes: BTreeMap<u32, JoinState>,
     members: BTreeMap<u32, (Gid, JoinState)>,
@@ -132,6 +130,8 @@ pub(super) struct World {
     /// When an address was given to a host or taken from one.
     moved: BTreeMap<IpAddr, Time>,
     groups: Groups,
+    /// How often administration has forgotten all.
+    forgotten: u32,
     /// Whether administration does what it is asked, and says so.
     is_kind: bool,
     next_member: u32,
@@ -159,7 +159,6 @@ impl World {
             wake: None,
             waiting: BTreeMap::new(),
             open: Vec::new(),
-            epoch: 0,
             wishes: BTreeMap::new(),
             members: BTreeMap::new(),
         };
@@ -190,6 +189,7 @@ impl World {
             owners,
             moved: BTreeMap::new(),
             groups: Groups::default(),
+            forgotten: 0,
             is_kind,
             next_member: 0,
             stats: IpoibStats { seeds: 1, ..IpoibStats::default() },
@@ -276,8 +276,8 @@ impl World {
                 self.neighbours(any, |machine, _, out| machine.flush(out))
             }
             Event::Wish => self.wish(any),
-            Event::Answer { host, epoch, question, errno } => {
-                self.answer(host, epoch, &question, errno)
+            Event::Answer { host, asked, question, errno } => {
+                self.answer(host, asked, &question, errno)
             }
             Event::Forget => self.forget(),
         }
@@ -434,30 +434,29 @@ impl World {
         let other = self.hosts[host].open.iter().find(|open| open.record.mgid == mgid);
         ensure!(mgid.is_zero() || other.is_none(), "two questions about {mgid} at a time");
         self.hosts[host].open.push(question);
-        let epoch = self.hosts[host].epoch;
+        let asked = self.forgotten;
         let IpoibScenario { refuses, silent, think, .. } = self.scenario;
         let Fate { is_done_unheard, errno, after } =
             Manner { refuses, silent, think }.draw(&mut self.rng);
         if is_done_unheard {
             self.groups.answer(host, &question);
         }
-        self.agenda.after(after, Event::Answer { host, epoch, question, errno });
+        self.agenda.after(after, Event::Answer { host, asked, question, errno });
         Ok(())
     }
 
     fn answer(
         &mut self,
         host: usize,
-        epoch: u32,
+        asked: u32,
         question: &Question,
         errno: Option<i32>,
     ) -> Checked {
-        // Administration has forgotten the question, too.
-        if epoch != self.hosts[host].epoch {
-            return Ok(());
-        }
+        // Of what was asked before administration forgot, some was done before and some comes, or is repeated, after that.
+        let is_forgotten = asked != self.forgotten && self.rng.random_bool(0.5);
         self.hosts[host].open.retain(|open| open.number != question.number);
         let answer = match errno {
+            None if is_forgotten => Ok(self.groups.record(question)),
             None => Ok(self.groups.answer(host, question)),
             Some(errno) => Err(errno),
         };
@@ -549,9 +548,8 @@ impl World {
     fn forget(&mut self) -> Checked {
         self.trace(|| "administration forgets".to_owned());
         self.groups.forget();
+        self.forgotten += 1;
         for host in 0..self.hosts.len() {
-            self.hosts[host].open.clear();
-            self.hosts[host].epoch += 1;
             self.memberships(host, |machine, wanted| machine.lose_all(wanted))?;
             let Host { members, .. } = &self.hosts[host];
             ensure!(members.is_empty(), "members of host {host} are not told");
