@@ -155,7 +155,8 @@ fn a_region_that_was_dropped_is_out_of_reach() {
             assert_eq!(error.cause().to_string(), flushed.to_string());
         }
         assert!(!left.send(b"lost").and_then(|()| left.close()).unwrap_err().is_disconnected());
-        assert_eq!(right.recv().unwrap(), None);
+        // Which the other end is told later than it has broken.
+        while right.recv().map_or(true, |message| message.is_some()) {}
     });
 }
 

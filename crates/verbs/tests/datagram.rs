@@ -272,6 +272,28 @@ fn socket_of_an_address_that_is_gone_is_closed() {
 }
 
 #[test]
+fn connection_keeps_the_socket_of_an_address_that_is_gone_and_closes_it() {
+    let lab = Lab::new(false);
+    let node = |ip| Node::new(&lab, ip, QpType::Rc, 64);
+    let (a, b) = (node("127.77.201.57"), node("127.77.201.58"));
+    a.connect(&b);
+    b.connect(&a);
+    a.control.readdress(&[None]);
+    a.device.sync_control();
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        to.recv(1, 0, 8);
+        from.send(2, SendOp::Send, 0, 8);
+        assert_eq!((to.wait().status, from.wait().status), (WcStatus::Success, WcStatus::Success));
+    }
+    drop(b);
+    let Node { device, control, qp, .. } = a;
+    drop(qp);
+    lab.reopen("127.77.201.57");
+    control.readdress(&[Some("127.77.201.57")]);
+    device.sync_control();
+}
+
+#[test]
 fn an_unreliable_connection_carries_sends_and_writes() {
     for same_host in [false, true] {
         let (a, b) = pair(QpType::Uc, same_host, 65536);

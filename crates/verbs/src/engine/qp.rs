@@ -13,7 +13,7 @@ use rdmux_wire::Qpn;
 use super::drive::Bound;
 use super::machine::Machine;
 use super::timers::Armed;
-use super::wire::Path;
+use super::wire::{AnyWire, Path};
 use super::wire::short::SentFrom;
 use crate::engine::device::{Device, PORT};
 use crate::engine::xrc::place::TargetEnds;
@@ -218,6 +218,11 @@ impl QpCore {
     /// Replaces the path by which it goes on when it migrates. Returns the one that was.
     pub(crate) fn set_alternate(&self, path: Option<Box<Path>>) -> Option<Box<Path>> {
         std::mem::replace(&mut *self.alternate.lock(), path)
+    }
+
+    /// The wire of packets of that path.
+    pub(crate) fn alternate_wire(&self) -> Option<AnyWire> {
+        self.alternate.lock().as_ref()?.wire()
     }
 
     /// It is at another port from now on.

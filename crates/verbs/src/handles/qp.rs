@@ -231,6 +231,7 @@ impl Qp {
             }
             device.drain();
             device.remove_qp(&self.core);
+            device.engine().close_left_wires(device);
             device.events().withdraw(|e| e.is_about_qp(&self.core.identity));
         });
     }

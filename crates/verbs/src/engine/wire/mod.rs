@@ -22,6 +22,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rdmux_link::ib::RouteGuard;
@@ -55,9 +56,10 @@ use crate::objects::port::{GidEntry, Port};
 pub(crate) struct Wires {
     /// Those of our addresses.
     of_addresses: Mutex<HashMap<Place, AnyWire>>,
-    /// The ports and slots of datagram queue pairs, which hear every address. Locked while wires are opened, and while the
-    /// tables of GIDs change by which they are.
-    everywhere: Mutex<BTreeSet<(u8, u16)>>,
+    /// Locked while wires are opened, and while the tables of GIDs change by which they are.
+    opening: Mutex<Opening>,
+    /// Whether there are wires that were [left](Opening::left).
+    has_left: AtomicBool,
     shared_buffers: SharedBuffers,
     lender: Lender,
     pub(super) neighbours: Neighbours,
@@ -66,6 +68,15 @@ pub(crate) struct Wires {
     ended: Mutex<Vec<Ended>>,
     /// Streams that were left unread, and are to be read again.
     resumed: Mutex<Vec<Resumed>>,
+}
+
+/// What decides which wires are open.
+#[derive(Default)]
+struct Opening {
+    /// The ports and slots of datagram queue pairs, which hear every address.
+    everywhere: BTreeSet<(u8, u16)>,
+    /// Wires of addresses that are gone, by which connected queue pairs still send and receive: the address may come back.
+    left: Vec<AnyWire>,
 }
 
 /// Which wire: that of a slot at an address of a port.
@@ -327,6 +338,16 @@ impl Path {
         route.send(device, av, frame, gathered, loans)
     }
 
+    /// The wire of packets to its one peer.
+    pub(crate) fn wire(&self) -> Option<AnyWire> {
+        let Self::Peer(route, _) = self else { return None };
+        Some(match route {
+            Route::Udp(wire, _) => AnyWire::Udp(wire.clone()),
+            Route::Ib(wire) => AnyWire::Ib(wire.clone()),
+            Route::Other(wire) => AnyWire::Other(wire.clone()),
+        })
+    }
+
     /// Sends what was gathered.
     #[inline]
     pub(crate) fn flush(&mut self, device: &Device, gathered: &mut Gathered) {
@@ -365,6 +386,15 @@ fn port_of(ports: &[Port], number: u8) -> Option<&Port> {
 fn no_such_index(place: Place) -> VerbsError {
     let why = format!("the GID table has no index {}", place.gid_index);
     VerbsError::invalid("find a path", why)
+}
+
+/// Datagram queue pairs find their ways anew.
+fn forget_routes(device: &Device) {
+    for core in device.qps().read().iter() {
+        if let Path::Datagram(last) = &mut core.state.lock().path {
+            *last = None;
+        }
+    }
 }
 
 /// The P_Key that a queue pair sends with.
@@ -552,13 +582,13 @@ impl Engine {
         slot: u16,
     ) -> Result<(), VerbsError> {
         loop {
-            let mut everywhere = self.wires.everywhere.lock();
+            let mut opening = self.wires.opening.lock();
             let gids = device.gids(port);
-            let heard = self.hear_rows(device, (port, &gids), slot, &HashMap::new());
+            let heard = self.hear_rows(device, (port, &gids), slot);
             if heard.is_ok() {
-                everywhere.insert((port, slot));
+                opening.everywhere.insert((port, slot));
             }
-            drop(everywhere);
+            drop(opening);
             // The service says that an address is gone before it refuses to attach it; and what it has told besides is known
             // when the first packet leaves.
             self.control_events(device);
@@ -568,13 +598,12 @@ impl Engine {
         }
     }
 
-    /// Opens what is missing of the wires of a slot at the addresses of a port. Those of `stale` are missing, too.
+    /// Opens what is missing of the wires of a slot at the addresses of a port.
     fn hear_rows(
         &self,
         device: &Device,
         (port, gids): (u8, &[GidEntry]),
         slot: u16,
-        stale: &HashMap<Place, AnyWire>,
     ) -> Result<(), VerbsError> {
         // An InfiniBand port has one wire, whatever its GIDs.
         let one = device.kind().row().link_layer == LinkLayer::InfiniBand;
@@ -582,7 +611,7 @@ impl Engine {
         let rows = rows.filter(|(_, entry)| one || !entry.gid.is_zero());
         let heard = rows.map(|(gid_index, entry)| {
             let place = Place { port, gid_index, slot };
-            let wire = match self.open_wire(place).filter(|_| !stale.contains_key(&place)) {
+            let wire = match self.open_wire(place) {
                 Some(wire) => wire,
                 None => self.add_wire(device, place, entry)?,
             };
@@ -599,49 +628,66 @@ impl Engine {
         device: &Arc<Device>,
         ports: &[Port],
     ) -> impl Sized + use<'a> {
-        let everywhere = self.wires.everywhere.lock();
-        let stale = self.stale_wires(device, ports);
-        for &(number, slot) in &*everywhere {
+        let mut opening = self.wires.opening.lock();
+        let stale = self.take_stale(device, ports);
+        for &(number, slot) in &opening.everywhere {
             let Some(gids) = port_of(ports, number).map(Port::gids) else { continue };
-            if let Err(error) = self.hear_rows(device, (number, gids), slot, &stale) {
+            if let Err(error) = self.hear_rows(device, (number, gids), slot) {
                 // The address may be gone again, which the service says next.
                 crate::throttled!(warn, %error, "datagrams to a new address are not heard");
             }
         }
         if !stale.is_empty() {
-            self.close_stale(device, &stale);
+            forget_routes(device);
+            opening.left.extend(stale);
         }
-        everywhere
+        self.close_left(device, &mut opening);
+        opening
     }
 
-    /// Wires of addresses whose rows will be empty, or others'.
-    fn stale_wires(&self, device: &Device, ports: &[Port]) -> HashMap<Place, AnyWire> {
+    /// The wires of addresses whose rows will be empty, or others'. No new path leads by them.
+    fn take_stale(&self, device: &Device, ports: &[Port]) -> Vec<AnyWire> {
         if device.kind().row().link_layer == LinkLayer::InfiniBand {
-            return HashMap::new();
+            return Vec::new();
         }
         let is_stale = |place: &Place| {
             let gids = port_of(ports, place.port).map_or(&[][..], Port::gids);
             let new = gids.get(usize::from(place.gid_index)).map(|entry| entry.gid);
             new != device.gid(place.port, place.gid_index).map(|entry| entry.gid)
         };
-        let wires = self.wires.of_addresses.lock();
-        wires.iter().filter(|(at, _)| is_stale(at)).map(|(at, wire)| (*at, wire.clone())).collect()
+        let mut wires = self.wires.of_addresses.lock();
+        wires.extract_if(|place, _| is_stale(place)).map(|(_, wire)| wire).collect()
     }
 
-    /// Nobody sends by these wires from now on but who is connected, and nothing is received from them. An address that comes
-    /// back can be served only if nobody has its port.
-    fn close_stale(&self, device: &Arc<Device>, stale: &HashMap<Place, AnyWire>) {
-        let mut wires = self.wires.of_addresses.lock();
-        wires.retain(|at, wire| !stale.get(at).is_some_and(|old| old.is(wire)));
-        let is_open = |old: &&AnyWire| wires.values().any(|wire| wire.is(old));
-        let closed: Vec<_> = stale.values().filter(|old| !is_open(old)).collect();
-        drop(wires);
+    /// A queue pair is no more: a wire that was left to it alone is closed.
+    pub(crate) fn close_left_wires(&self, device: &Device) {
+        if self.wires.has_left.load(Ordering::Acquire) {
+            self.close_left(device, &mut self.wires.opening.lock());
+        }
+    }
+
+    /// Closes wires of addresses that are gone, but for those of connected queue pairs. An address that comes back can be
+    /// served again only if nobody has its port.
+    fn close_left(&self, device: &Device, opening: &mut Opening) {
+        if opening.left.is_empty() {
+            return;
+        }
+        let mut used = Vec::new();
         for core in device.qps().read().iter() {
-            if let Path::Datagram(last) = &mut core.state.lock().path {
-                *last = None;
+            used.extend(core.state.lock().path.wire());
+            used.extend(core.alternate_wire());
+        }
+        let open: Vec<_> = self.wires.of_addresses.lock().values().cloned().collect();
+        for wire in std::mem::take(&mut opening.left) {
+            if open.iter().any(|open| open.is(&wire)) {
+                // A driver may have one for several addresses.
+            } else if used.iter().any(|used| used.is(&wire)) {
+                opening.left.push(wire);
+            } else {
+                self.unlisten(&wire);
             }
         }
-        closed.into_iter().for_each(|wire| self.unlisten(wire));
+        self.wires.has_left.store(!opening.left.is_empty(), Ordering::Release);
     }
 
     /// The way along `av` from a port, by a wire that is opened if need be.
@@ -658,7 +704,7 @@ impl Engine {
         }
         // The address may be new.
         self.control_events(device);
-        let everywhere = self.wires.everywhere.lock();
+        let opening = self.wires.opening.lock();
         let wire = match self.open_wire(place) {
             Some(wire) => wire,
             None => match device.gid(port, place.gid_index) {
@@ -666,7 +712,7 @@ impl Engine {
                 None => return Err(no_such_index(place)),
             },
         };
-        drop(everywhere);
+        drop(opening);
         // What the service has told besides is known when the first packet leaves.
         self.control_events(device);
         wire.route(av)
@@ -688,7 +734,7 @@ impl Engine {
         self.wires.of_addresses.lock().get(&place).cloned()
     }
 
-    /// Opens a wire, which is listened to from now on. The caller has [`Wires::everywhere`] locked.
+    /// Opens a wire, which is listened to from now on. The caller has [`Wires::opening`] locked.
     fn add_wire(
         &self,
         device: &Device,
