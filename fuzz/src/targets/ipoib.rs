@@ -157,7 +157,6 @@ pub fn ipoib_memberships(data: &[u8]) {
                 machine.handle_answer(question, answer, &mut sa);
             }
             7 if a == 0 => {
-                sa.open.clear();
                 machine.lose_all(&mut sa);
             }
             _ => {
