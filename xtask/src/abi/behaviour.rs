@@ -250,6 +250,10 @@ impl Host {
             if name == Self::OLD {
                 up.env("RDMUX_CONFIG", &old);
             }
+            if [Self::SMALL, Self::OLD, Self::TWO_ADDRESSES].contains(&name) {
+                // On a fabric that there is not, or they might have all adapters of the others' before these attach.
+                up.args(["--fabric", "absent"]);
+            }
             if name == Self::MANAGED {
                 up.args(["--fabric", Subnet::Managed.fabric()]);
             }
