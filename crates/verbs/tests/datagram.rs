@@ -294,6 +294,21 @@ fn connection_keeps_the_socket_of_an_address_that_is_gone_and_closes_it() {
 }
 
 #[test]
+fn socket_of_an_address_that_is_gone_is_closed_after_the_service() {
+    let lab = Lab::new(false);
+    let node = |ip| Node::new(&lab, ip, QpType::Rc, 64);
+    let (a, b) = (node("127.77.201.59"), node("127.77.201.60"));
+    a.connect(&b);
+    a.control.readdress(&[None]);
+    a.device.sync_control();
+    a.control.die();
+    a.device.sync_control();
+    // The next service has its port, though the queue pair is still there.
+    lab.reopen_when_free("127.77.201.59");
+    assert_eq!(a.qp.state(), QpState::Err);
+}
+
+#[test]
 fn an_unreliable_connection_carries_sends_and_writes() {
     for same_host in [false, true] {
         let (a, b) = pair(QpType::Uc, same_host, 65536);

@@ -185,6 +185,16 @@ impl Lab {
         self.host(&mut hosts, ip);
     }
 
+    /// The same, once nobody has its port.
+    pub fn reopen_when_free(&self, ip: &str) {
+        let address = ip.parse().unwrap();
+        self.hosts.lock().unwrap().remove(&address);
+        while UdpGroup::open(address, &self.options()).is_err() {
+            std::thread::yield_now();
+        }
+        self.reopen(ip);
+    }
+
     fn host<'a>(&self, hosts: &'a mut BTreeMap<IpAddr, Host>, ip: IpAddr) -> &'a mut Host {
         hosts.entry(ip).or_insert_with(|| Host {
             group: UdpGroup::open(ip, &self.options()).unwrap(),

@@ -22,7 +22,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rdmux_link::ib::RouteGuard;
@@ -56,10 +55,11 @@ use crate::objects::port::{GidEntry, Port};
 pub(crate) struct Wires {
     /// Those of our addresses.
     of_addresses: Mutex<HashMap<Place, AnyWire>>,
-    /// Locked while wires are opened, and while the tables of GIDs change by which they are.
-    opening: Mutex<Opening>,
-    /// Whether there are wires that were [left](Opening::left).
-    has_left: AtomicBool,
+    /// The ports and slots of datagram queue pairs, which hear every address. Locked while wires are opened, and while the
+    /// tables of GIDs change by which they are.
+    everywhere: Mutex<BTreeSet<(u8, u16)>>,
+    /// Wires of addresses that are gone, by which connected queue pairs still send and receive: the address may come back.
+    left: Mutex<Vec<AnyWire>>,
     shared_buffers: SharedBuffers,
     lender: Lender,
     pub(super) neighbours: Neighbours,
@@ -68,15 +68,6 @@ pub(crate) struct Wires {
     ended: Mutex<Vec<Ended>>,
     /// Streams that were left unread, and are to be read again.
     resumed: Mutex<Vec<Resumed>>,
-}
-
-/// What decides which wires are open.
-#[derive(Default)]
-struct Opening {
-    /// The ports and slots of datagram queue pairs, which hear every address.
-    everywhere: BTreeSet<(u8, u16)>,
-    /// Wires of addresses that are gone, by which connected queue pairs still send and receive: the address may come back.
-    left: Vec<AnyWire>,
 }
 
 /// Which wire: that of a slot at an address of a port.
@@ -582,13 +573,13 @@ impl Engine {
         slot: u16,
     ) -> Result<(), VerbsError> {
         loop {
-            let mut opening = self.wires.opening.lock();
+            let mut everywhere = self.wires.everywhere.lock();
             let gids = device.gids(port);
             let heard = self.hear_rows(device, (port, &gids), slot);
             if heard.is_ok() {
-                opening.everywhere.insert((port, slot));
+                everywhere.insert((port, slot));
             }
-            drop(opening);
+            drop(everywhere);
             // The service says that an address is gone before it refuses to attach it; and what it has told besides is known
             // when the first packet leaves.
             self.control_events(device);
@@ -628,9 +619,9 @@ impl Engine {
         device: &Arc<Device>,
         ports: &[Port],
     ) -> impl Sized + use<'a> {
-        let mut opening = self.wires.opening.lock();
+        let everywhere = self.wires.everywhere.lock();
         let stale = self.take_stale(device, ports);
-        for &(number, slot) in &opening.everywhere {
+        for &(number, slot) in &*everywhere {
             let Some(gids) = port_of(ports, number).map(Port::gids) else { continue };
             if let Err(error) = self.hear_rows(device, (number, gids), slot) {
                 // The address may be gone again, which the service says next.
@@ -639,10 +630,10 @@ impl Engine {
         }
         if !stale.is_empty() {
             forget_routes(device);
-            opening.left.extend(stale);
+            self.wires.left.lock().extend(stale);
         }
-        self.close_left(device, &mut opening);
-        opening
+        self.close_left_wires(device);
+        everywhere
     }
 
     /// The wires of addresses whose rows will be empty, or others'. No new path leads by them.
@@ -659,17 +650,10 @@ impl Engine {
         wires.extract_if(|place, _| is_stale(place)).map(|(_, wire)| wire).collect()
     }
 
-    /// A queue pair is no more: a wire that was left to it alone is closed.
+    /// Closes wires of addresses that are gone, but for those of connected queue pairs; also when one of these is no more. An
+    /// address that comes back can be served again only if nobody has its port.
     pub(crate) fn close_left_wires(&self, device: &Device) {
-        if self.wires.has_left.load(Ordering::Acquire) {
-            self.close_left(device, &mut self.wires.opening.lock());
-        }
-    }
-
-    /// Closes wires of addresses that are gone, but for those of connected queue pairs. An address that comes back can be
-    /// served again only if nobody has its port.
-    fn close_left(&self, device: &Device, opening: &mut Opening) {
-        if opening.left.is_empty() {
+        if self.wires.left.lock().is_empty() {
             return;
         }
         let mut used = Vec::new();
@@ -678,16 +662,11 @@ impl Engine {
             used.extend(core.alternate_wire());
         }
         let open: Vec<_> = self.wires.of_addresses.lock().values().cloned().collect();
-        for wire in std::mem::take(&mut opening.left) {
-            if open.iter().any(|open| open.is(&wire)) {
-                // A driver may have one for several addresses.
-            } else if used.iter().any(|used| used.is(&wire)) {
-                opening.left.push(wire);
-            } else {
-                self.unlisten(&wire);
-            }
-        }
-        self.wires.has_left.store(!opening.left.is_empty(), Ordering::Release);
+        let is_in = |all: &[AnyWire], wire: &AnyWire| all.iter().any(|other| other.is(wire));
+        let unused: Vec<_> =
+            self.wires.left.lock().extract_if(.., |wire| !is_in(&used, wire)).collect();
+        // A driver may have one for several addresses.
+        unused.iter().filter(|wire| !is_in(&open, wire)).for_each(|wire| self.unlisten(wire));
     }
 
     /// The way along `av` from a port, by a wire that is opened if need be.
@@ -704,7 +683,7 @@ impl Engine {
         }
         // The address may be new.
         self.control_events(device);
-        let opening = self.wires.opening.lock();
+        let everywhere = self.wires.everywhere.lock();
         let wire = match self.open_wire(place) {
             Some(wire) => wire,
             None => match device.gid(port, place.gid_index) {
@@ -712,7 +691,7 @@ impl Engine {
                 None => return Err(no_such_index(place)),
             },
         };
-        drop(opening);
+        drop(everywhere);
         // What the service has told besides is known when the first packet leaves.
         self.control_events(device);
         wire.route(av)
@@ -734,7 +713,7 @@ impl Engine {
         self.wires.of_addresses.lock().get(&place).cloned()
     }
 
-    /// Opens a wire, which is listened to from now on. The caller has [`Wires::opening`] locked.
+    /// Opens a wire, which is listened to from now on. The caller has [`Wires::everywhere`] locked.
     fn add_wire(
         &self,
         device: &Device,
@@ -776,6 +755,7 @@ impl Engine {
     /// After the service is gone: the next one wants the ports that our wires are bound to.
     pub(super) fn close_wires(&self) {
         self.wires.of_addresses.lock().clear();
+        self.wires.left.lock().clear();
         self.deafen();
     }
 }
