@@ -175,6 +175,33 @@ fn a_group_is_joined_for_the_first_member_and_left_after_the_last() {
 }
 
 #[test]
+fn a_process_hears_a_group_once_on_each_interface() {
+    let host = Host::with_two_addresses();
+    let mut addresses = host.options.addresses.clone().unwrap();
+    addresses.sort();
+    let pid = std::process::id().to_be_bytes();
+    let group = Ipv4Addr::new(239, 79, pid[2], pid[3]);
+    let client = host.client();
+    let channel = EventChannel::open(&client).unwrap();
+    let qpn = |n| Qpn::new(u32::from(client.info().slot.slot) << SLOT_SHIFT | n);
+    let join = |at: usize| {
+        let id = client.create_id(&channel, PortSpace::Udp, QpType::Ud, 0).unwrap();
+        client.bind_addr(id, std::net::SocketAddr::from((addresses[at], 0))).unwrap();
+        client.join_multicast(id, GroupWish::address(group, JoinFlags::FullMember), 1).unwrap();
+        assert_eq!(next_cm_event(&channel).kind, EventKind::MulticastJoin);
+    };
+    // The second id has the lower address, which comes first.
+    join(1);
+    let hears = client.attach_multicast(1, qpn(1), group.into()).unwrap();
+    join(0);
+    let again = client.attach_multicast(1, qpn(2), group.into()).unwrap();
+    assert!(hears.is_some() && again.is_none());
+    // The socket is both queue pairs'.
+    client.detach_multicast(1, qpn(1), group.into()).unwrap();
+    assert!(client.attach_multicast(1, qpn(3), group.into()).unwrap().is_none());
+}
+
+#[test]
 fn a_process_is_in_as_many_groups_as_the_device_says_and_no_more() {
     let host = Host::start_with(|options| options.config.limits.max_mcast_grp = Some(2));
     let pid = std::process::id().to_be_bytes();

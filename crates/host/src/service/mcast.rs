@@ -108,6 +108,14 @@ impl Groups {
         self.0.get(&(group, local)).is_some_and(|entry| entry.processes.contains_key(&client))
     }
 
+    /// The address of an interface on which a process hears a group. All addresses of an interface hear the same.
+    fn heard_at(&self, client: ClientId, group: IpAddr, interface: u32) -> Option<IpAddr> {
+        let hears =
+            |entry: &Group| entry.interface == interface && entry.processes.contains_key(&client);
+        let mut groups = self.0.iter().filter(|((g, _), _)| *g == group);
+        groups.find(|(_, entry)| hears(entry)).map(|(&(_, local), _)| local)
+    }
+
     /// Whether the ids of a group on an address have joined it.
     fn is_joined(&self, group: IpAddr, local: IpAddr) -> bool {
         self.0.get(&(group, local)).is_some_and(|entry| entry.ids.is_some())
@@ -251,7 +259,8 @@ impl Core {
     }
 
     /// Attaches a queue pair to a group: on the address where an id of its process joined the group,
-    /// else on the one by which the kernel would send to it.
+    /// else on the one by which the kernel would send to it. Where its process hears the group on that interface already, by
+    /// that: by two sockets it would hear everything twice.
     pub(super) fn attach_multicast(
         &mut self,
         client: ClientId,
@@ -270,6 +279,8 @@ impl Core {
             let why = format!("this host has no address of the family of {group}");
             Failure::new(libc::EADDRNOTAVAIL, why)
         })?;
+        let heard = self.groups.heard_at(client, group, row.interface.index);
+        let row = heard.and_then(|local| self.addresses.find(local)).unwrap_or(row);
         let most = self.most_groups(client);
         if !self.groups.may_hear(client, group, row.ip, most) {
             return Err(too_many_groups(most));
