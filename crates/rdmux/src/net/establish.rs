@@ -15,7 +15,7 @@ use crate::wait::Deadline;
 use crate::{Cq, QpType};
 
 /// One-sided operations that may be outstanding besides messages.
-const ONE_SIDED: u32 = 16;
+pub(super) const ONE_SIDED: u32 = 16;
 
 /// An address that nothing else is known of.
 pub(super) fn by_ip(to: SocketAddr) -> Answer {

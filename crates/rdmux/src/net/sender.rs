@@ -25,6 +25,8 @@ pub struct Sender {
     slot: usize,
     slots: usize,
     free: Vec<usize>,
+    /// Work requests whose completions have not been taken. The completion queue has room for no more of them than the send queue.
+    under_way: usize,
     /// The number of the last one-sided operation.
     one_sided: u64,
     core: Option<Arc<Core>>,
@@ -37,7 +39,8 @@ impl Sender {
         let buffer = pd.alloc(result_at(slot, slots) + 8, Access::LOCAL_WRITE)?;
         let free = (0..slots).rev().collect();
         let (qp, cq) = (qp.clone(), qp.send_cq().clone());
-        Ok(Self { qp, cq, pd, buffer, slot, slots, free, one_sided: ONE_SIDED, core: None })
+        let (under_way, one_sided, core) = (0, ONE_SIDED, None);
+        Ok(Self { qp, cq, pd, buffer, slot, slots, free, under_way, one_sided, core })
     }
     pub(super) fn set_core(&mut self, core: &Arc<Core>) {
         self.core = Some(core.clone());
@@ -120,10 +123,18 @@ impl Sender {
     }
 
     /// Posts a request. False if the queue is full, as with one-sided operations whose futures were dropped.
-    fn post(&self, wr: &SendWr<'_>) -> Result<bool> {
+    fn post(&mut self, wr: &SendWr<'_>) -> Result<bool> {
+        // Some may have completed since completions were taken, so that the send queue has room, but the completion queue has not.
+        if self.under_way == self.slots + super::establish::ONE_SIDED as usize {
+            return Ok(false);
+        }
         match self.qp.post_send(wr) {
             Err(error) if matches!(error.cause(), Cause::Full(_)) => Ok(false),
-            posted => posted.map(|()| true),
+            posted => {
+                posted?;
+                self.under_way += 1;
+                Ok(true)
+            }
         }
     }
 
@@ -135,7 +146,6 @@ impl Sender {
 
     async fn one_sided<S: Style>(&mut self, wr_id: u64, wr: SendWr<'_>) -> Result<()> {
         let wr = wr.signaled();
-        // The completion queue has room for this one only without those of operations that nobody waits for.
         self.take_completed()?;
         while !self.post(&wr)? {
             self.wait::<S>().await?;
@@ -187,6 +197,7 @@ impl Sender {
 
     /// Frees what a completion frees.
     fn completed(&mut self, done: Completion) -> Result<Completion> {
+        self.under_way = self.under_way.saturating_sub(1);
         if done.wr_id & ONE_SIDED == 0 {
             self.free.push(usize::try_from(done.wr_id).unwrap_or(0));
         }
