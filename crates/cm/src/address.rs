@@ -11,8 +11,8 @@ use crate::ports::PortSpace;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Addr {
-    /// An IP address and a port.
-    Ip(SocketAddr),
+    /// An IP address and a port. Of IPv6 flow label and scope are kept: a link-local address means nothing without its interface.
+    Ip(#[cfg_attr(feature = "serde", serde(with = "whole"))] SocketAddr),
     /// A GID and a service ID.
     Ib(IbAddr),
 }
@@ -34,6 +34,31 @@ pub struct IbAddr {
     pub sid_mask: u64,
     /// The scope of the GID, which is kept and means nothing here.
     pub scope_id: u64,
+}
+
+/// A socket's address with all that it has; serde leaves out an IPv6 address's flow label and scope.
+#[cfg(feature = "serde")]
+mod whole {
+    use core::net::SocketAddr;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(addr: &SocketAddr, to: S) -> Result<S::Ok, S::Error> {
+        let (flowinfo, scope_id) = match addr {
+            SocketAddr::V4(_) => (0, 0),
+            SocketAddr::V6(v6) => (v6.flowinfo(), v6.scope_id()),
+        };
+        (addr, flowinfo, scope_id).serialize(to)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<SocketAddr, D::Error> {
+        let (mut addr, flowinfo, scope_id) = <(SocketAddr, u32, u32)>::deserialize(from)?;
+        if let SocketAddr::V6(v6) = &mut addr {
+            v6.set_flowinfo(flowinfo);
+            v6.set_scope_id(scope_id);
+        }
+        Ok(addr)
+    }
 }
 
 impl IbAddr {

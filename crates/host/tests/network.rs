@@ -7,10 +7,9 @@
 
 mod common;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Instant;
 
@@ -24,6 +23,7 @@ use rdmux_testing::qp::steps;
 use rdmux_testing::{TempDir, temp_dir};
 use rdmux_transport::attr::{QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::control::{Control, ControlEvent, DeviceKind};
+use rdmux_verbs::port::GidEntry;
 use rdmux_verbs::{Cq, Device, Pd, Qp, QpInit};
 use rdmux_wire::{Mtu, Qpn};
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
@@ -238,6 +238,70 @@ fn both_loopback_addresses_work_and_no_address_is_lost_when_others_come_and_go()
         next_event(&host.client).unwrap();
         assert_eq!(host.addresses(), ["10.77.0.2", "::1", "10.77.0.1"]);
     });
+}
+
+#[test]
+fn an_address_is_found_on_another_interface_and_with_another_mtu() {
+    alone(|| {
+        ip("link add d0 type veth peer name d1");
+        for link in ["d0", "d1"] {
+            ip(&format!("link set {link} addrgenmode none"));
+            ip(&format!("link set {link} up"));
+        }
+        ip("addr add 10.77.0.1/24 dev d0");
+        let host = Default::start();
+        // It has no moment without the address.
+        ip("addr add 10.77.0.1/24 dev d1");
+        ip("addr del 10.77.0.1/24 dev d0");
+        let told = |is: &dyn Fn(&GidEntry) -> bool| loop {
+            let event = next_event(&host.client).unwrap();
+            let ControlEvent::Ports { ports, .. } = event else { panic!("{event:?}") };
+            if is(&ports[0].gids()[0]) {
+                break;
+            }
+        };
+        told(&|entry| entry.interface == "d1");
+        ip("link set d1 mtu 9000");
+        told(&|entry| entry.mtu == Mtu::M4096);
+    });
+}
+
+#[test]
+fn an_address_is_found_while_links_change_all_the_time() {
+    alone(|| {
+        ip("link add d0 type veth peer name d1");
+        ip("link set d0 addrgenmode none");
+        let host = Default::start();
+        ip("addr add 10.77.0.1/24 dev lo");
+        let deadline = Instant::now() + 20 * SECOND;
+        for state in ["up", "down"].into_iter().cycle() {
+            ip(&format!("link set d0 {state}"));
+            if host.client.poll_event().unwrap().is_some() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "it is not found");
+        }
+    });
+}
+
+#[test]
+fn a_link_local_destination_is_named_with_its_interface() {
+    on_a_wire(
+        || {
+            ip("addr add fe80::1/64 dev v0 nodad");
+            ip("link set v0 up");
+            ip("neigh replace fe80::2 lladdr 02:00:00:00:00:02 dev v0");
+            let host = Default::start();
+            let device = Device::open(host.client.clone()).unwrap();
+            let gids = device.gids(1);
+            let own = gids.iter().find(|entry| entry.gid.ip().to_string() == "fe80::1").unwrap();
+            let to = SocketAddrV6::new("fe80::2".parse().unwrap(), 7000, 0, own.interface_index);
+            let id = host.id(PortSpace::Tcp);
+            host.client.resolve_addr(id, None, SocketAddr::from(to), 10 * SECOND).unwrap();
+            assert_eq!(host.expect(EventKind::AddrResolved).status, 0);
+        },
+        || ip("link set v1 up"),
+    );
 }
 
 #[test]

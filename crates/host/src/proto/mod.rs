@@ -36,4 +36,4 @@ pub const EVENTS: usize = 4 * 1024;
 pub const MAX_EVENTS_MESSAGE: usize = 2 * EVENTS;
 
 /// The version of everything here. Both sides must have the same.
-pub const VERSION: u32 = 24;
+pub const VERSION: u32 = 25;

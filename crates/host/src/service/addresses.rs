@@ -48,6 +48,10 @@ pub(super) struct Changes {
     pub(super) added: Vec<u8>,
     /// Rows whose address is gone.
     pub(super) removed: Vec<Row>,
+    /// An address is on another interface now, or in a network of another size.
+    pub(super) moved: bool,
+    /// Packets on an address may be of another size now.
+    pub(super) resized: bool,
     /// An address that somebody else holds the port of; the others are served.
     pub(super) refused: Option<HostError>,
 }
@@ -76,13 +80,15 @@ impl Addresses {
         };
         let mut changes = Changes::default();
         for row in &mut self.rows {
-            let gone = |r: &mut Row| !wanted.iter().any(|w| w.ip == r.ip);
+            let gone = |r: &mut Row| !wanted.iter().any(|w| r.may_stay(w));
             changes.removed.extend(row.take_if(gone));
         }
         for address in wanted {
             let interface = interfaces.iter().find(|i| i.index == address.interface);
             let Some(interface) = interface.filter(|i| i.is_up()) else { continue };
-            if self.find(address.ip).is_some() {
+            let known = self.rows.iter_mut().flatten().find(|row| row.ip == address.ip);
+            if let Some(row) = known {
+                row.follow(address, interface, &mut changes);
                 continue;
             }
             match self.open(address, interface) {
@@ -186,6 +192,24 @@ impl Addresses {
 }
 
 impl Row {
+    /// Whether the row, with its sockets, can have the address as it is now. Those of a link-local one are bound to its interface.
+    fn may_stay(&self, now: &InterfaceAddress) -> bool {
+        self.ip == now.ip && (scope_id(now) == 0 || self.interface.index == now.interface)
+    }
+
+    /// Takes note of how its address is now.
+    fn follow(&mut self, now: InterfaceAddress, interface: &Interface, changes: &mut Changes) {
+        let is_moved = (self.interface.index, &self.interface.name, self.prefix)
+            != (interface.index, &interface.name, now.prefix);
+        let mtu = path_mtu(interface.mtu);
+        changes.moved |= is_moved;
+        changes.resized |= self.entry.mtu != mtu;
+        self.interface = interface.clone();
+        self.prefix = now.prefix;
+        self.entry.interface.clone_from(&interface.name);
+        (self.entry.interface_index, self.entry.mtu) = (interface.index, mtu);
+    }
+
     /// Whether other machines may have the same address: those of loopback, of links, and of bridges to what runs on the
     /// machine.
     pub(super) fn is_of_machine(&self) -> bool {

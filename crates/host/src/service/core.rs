@@ -174,7 +174,8 @@ impl Core {
     /// # Errors
     /// [`HostError::PortInUse`] for an address that somebody else holds; the others are served.
     pub(super) fn scan_addresses(&mut self) -> Result<(), HostError> {
-        let Changes { added, removed, refused } = self.addresses.scan(&mut self.netlink)?;
+        let changes = self.addresses.scan(&mut self.netlink)?;
+        let Changes { added, removed, moved, resized, refused } = changes;
         for row in &removed {
             tracing::info!("{} is gone from {}", row.ip, row.interface.name);
             self.poller.remove(row.roce.qp1.as_fd());
@@ -186,11 +187,13 @@ impl Core {
                 .add(row.roce.qp1.as_fd(), Token::Qp1(index), Interest::Read)
                 .map_err(|e| HostError::io("watch a socket", e))?;
         }
-        if !added.is_empty() || !removed.is_empty() {
+        let is_other_table = moved || !added.is_empty() || !removed.is_empty();
+        if is_other_table || resized {
             self.follow_ports();
             self.follow_addresses();
+            let events = is_other_table.then_some((1, PortEvent::GidChange));
             for &kind in kind::all() {
-                self.notify_ports_of(kind, vec![(1, PortEvent::GidChange)]);
+                self.notify_ports_of(kind, events.into_iter().collect());
             }
             self.refresh_view();
             self.drain_outbox();

@@ -84,8 +84,9 @@ impl Service {
         let io = |what: &'static str| move |e: std::io::Error| HostError::io(what, e);
         let dir = options.dir.host(&options.host)?;
         let lock = lock::take(&dir, options.lock_wait)?;
-        let core = open_core(&options, dir.socket().exists())?;
+        // Before addresses are looked at: what changes meanwhile is looked at again.
         let monitor = AddressMonitor::open().map_err(io("open a netlink socket"))?;
+        let core = open_core(&options, dir.socket().exists())?;
         let stop = Doorbell::new().map_err(io("make an eventfd"))?;
         core.poller
             .add(&stop, Token::Stop, Interest::Read)
@@ -168,7 +169,8 @@ impl Service {
             Token::Stop => self.core.stopping = true,
             Token::Monitor => {
                 self.monitor.drain();
-                self.rescan = Some(Instant::now() + RESCAN_DELAY);
+                // However much follows, it is not put off.
+                self.rescan.get_or_insert(Instant::now() + RESCAN_DELAY);
             }
             Token::Rpc(id) => self.core.serve(id, &mut self.buf),
             Token::Pid(id) => self.core.doom(id, Gone::Died),

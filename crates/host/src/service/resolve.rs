@@ -150,9 +150,13 @@ impl Core {
         let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
         let bind = self.addresses.find(any).map_or(SocketAddr::new(any, 0), |row| row.peer(any, 0));
         let socket = UdpSocket::bind(bind).map_err(errno)?;
-        let port = if dst.port() == 0 { DISCARD } else { dst.port() };
+        // As it was named: a link-local address with its interface.
+        let mut to = dst;
+        if to.port() == 0 {
+            to.set_port(DISCARD);
+        }
         // A loopback source cannot leave the machine: the kernel says EINVAL.
-        socket.connect(SocketAddr::new(dst.ip(), port)).map_err(|e| match errno(e) {
+        socket.connect(to).map_err(|e| match errno(e) {
             libc::EINVAL => libc::ENETUNREACH,
             other => other,
         })?;

@@ -20,6 +20,7 @@ mod udp;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use rdmux_link::wire::PacketWire;
 use rdmux_link::{Destination, Frame, IbWire, LinkError, UdpPort, Wire};
 use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::env::{AccessFault, LinkCaps, TxError};
-use rdmux_wire::{Lid, Pkey, Psn, Qpn};
+use rdmux_wire::{Gid, Lid, Pkey, Psn, Qpn};
 
 /// How records name a path; and what the kernel needs to know before there is a wire.
 pub(crate) use rdmux_link::ring::{RingPath, prepare};
@@ -369,6 +370,12 @@ fn place_of(device: &Device, slot: u16, port: u8, av: &AddressVector) -> Place {
     Place { port, gid_index, slot }
 }
 
+/// What the socket of an entry of a table of GIDs is bound to: an address, and if that is link-local its interface.
+fn bound_to(entry: &GidEntry) -> (Gid, u32) {
+    let is_of_link = matches!(entry.gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
+    (entry.gid, if is_of_link { entry.interface_index } else { 0 })
+}
+
 /// The port with this number.
 fn port_of(ports: &[Port], number: u8) -> Option<&Port> {
     ports.get(usize::from(number).checked_sub(1)?)
@@ -643,8 +650,8 @@ impl Engine {
         }
         let is_stale = |place: &Place| {
             let gids = port_of(ports, place.port).map_or(&[][..], Port::gids);
-            let new = gids.get(usize::from(place.gid_index)).map(|entry| entry.gid);
-            new != device.gid(place.port, place.gid_index).map(|entry| entry.gid)
+            let new = gids.get(usize::from(place.gid_index)).map(bound_to);
+            new != device.gid(place.port, place.gid_index).as_ref().map(bound_to)
         };
         let mut wires = self.wires.of_addresses.lock();
         wires.extract_if(|place, _| is_stale(place)).map(|(_, wire)| wire).collect()
