@@ -169,8 +169,8 @@ impl Qp {
         matches!(self.phase, Phase::HalfClosed { .. })
     }
 
-    /// The program has disconnected, all that it had posted is sent, and it has no receive for what still comes. To reset
-    /// the stream for that could take from the peer what it has not read yet.
+    /// The program has disconnected, all that it had posted is sent, and what still comes finds no receive, or asks for an answer that
+    /// cannot be sent any more. To reset the stream for that could take from the peer what it has not read yet.
     pub(super) fn drop_the_rest<E: Env>(&mut self, now: Time, env: &mut E) {
         self.phase = Phase::Lingering { until: now.after(CLOSING_TIME) };
         self.enter_error(env);

@@ -190,7 +190,9 @@ impl Qp {
                     self.check_drained(now, env);
                     return used;
                 }
-                Err(Fault::NoReceive) if self.is_half_closed() => self.drop_the_rest(now, env),
+                Err(Fault::NoReceive | Fault::Unasked) if self.is_half_closed() => {
+                    self.drop_the_rest(now, env);
+                }
                 Err(fault) => self.fail(now, fault, fault.has_segment(), env),
             }
         }

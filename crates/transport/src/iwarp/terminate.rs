@@ -1,5 +1,6 @@
 //! Faults: telling the peer, and hearing of them from the peer (RFC 5040, section 7).
 
+use rdmux_wire::iwarp::ddp::{Header, Model, Untagged};
 use rdmux_wire::iwarp::rdmap::{Opcode, ReadRequest};
 use rdmux_wire::iwarp::terminate::Terminate;
 
@@ -10,6 +11,11 @@ use crate::iwarp::qp::Qp;
 use crate::optable::TxKind;
 use crate::time::Time;
 use crate::wr::WcStatus;
+
+/// The untagged queue of requests for READs and atomics (RFC 5040, section 4.1).
+const REQUESTS: u32 = 1;
+/// What is answered.
+const QUERIES: [TxKind; 3] = [TxKind::Read, TxKind::FetchAdd, TxKind::CmpSwap];
 
 impl Qp {
     /// Ends everything as the table says: a Terminate for the peer, completions, an event, ERR.
@@ -67,19 +73,19 @@ impl Qp {
         terminate
     }
 
-    /// The peer tells a fault. The oldest READ or atomic is what it is about, if there is one; everything else
+    /// The peer tells a fault. The READ or atomic that it is about fails, if it is about one; everything else
     /// is flushed, and the stream ends.
     pub(super) fn finish_terminate<E: StreamEnv>(&mut self, now: Time, small: &[u8], env: &mut E) {
-        let (status, event) = Terminate::parse(small).map_or_else(
-            |_| (WcStatus::WrFlushErr, crate::env::QpEvent::Fatal),
+        let (index, (status, event)) = Terminate::parse(small).map_or_else(
+            |_| (None, (WcStatus::WrFlushErr, crate::env::QpEvent::Fatal)),
             |terminate| {
                 let of_start_up = self.is_of_start_up();
                 let terminate = if of_start_up { terminate } else { terminate.on_open_stream() };
-                fault::told(terminate.fault)
+                (self.blamed(&terminate), fault::told(terminate.fault))
             },
         );
-        if self.is_asking() {
-            self.complete_head(status, env);
+        if let Some(index) = index {
+            self.fail_in_order(index, status, env);
         }
         env.event(event);
         self.phase = Phase::Lingering { until: now.after(TERMINATE_TIME) };
@@ -92,8 +98,29 @@ impl Qp {
         !self.params.initiator && self.params.rtr.is_none() && self.rx.is_first
     }
 
+    /// The READ or atomic that a Terminate is about: the one whose request it shows, the oldest if it shows nothing that can be read, and
+    /// none if it shows something else. The peer may have dropped answers to those before it.
+    fn blamed(&self, terminate: &Terminate<'_>) -> Option<u32> {
+        let Ok(header) = Header::parse(terminate.ddp_header) else {
+            return self.is_asking().then_some(self.sq.head);
+        };
+        let Model::Untagged(Untagged { qn: REQUESTS, msn, .. }) = header.model else {
+            return None;
+        };
+        let oldest = self.tx.query_msn.wrapping_sub(self.tx.queries);
+        let place = msn.wrapping_sub(oldest);
+        if place >= self.tx.queries {
+            return None;
+        }
+        // The READ that is the ready-to-receive frame is no work request.
+        let place = place.checked_sub(u32::from(self.tx.rtr_read))?;
+        let (head, tail) = (self.sq.head, self.sq.tail);
+        let posted = (0..tail.wrapping_sub(head)).map(|n| head.wrapping_add(n));
+        posted.filter(|index| QUERIES.contains(&self.sq.get(*index).kind)).nth(place as usize)
+    }
+
     /// Whether the oldest send work request waits for a response.
     fn is_asking(&self) -> bool {
-        [TxKind::Read, TxKind::FetchAdd, TxKind::CmpSwap].into_iter().any(|kind| self.awaits(kind))
+        QUERIES.into_iter().any(|kind| self.awaits(kind))
     }
 }

@@ -346,7 +346,12 @@ impl Qp {
     }
 
     /// The oldest entries up to this one end: those before it flushed.
-    fn fail_in_order<E: StreamEnv>(&mut self, index: u32, status: WcStatus, env: &mut E) {
+    pub(super) fn fail_in_order<E: StreamEnv>(
+        &mut self,
+        index: u32,
+        status: WcStatus,
+        env: &mut E,
+    ) {
         while self.sq.head != index {
             self.complete_head(WcStatus::WrFlushErr, env);
         }

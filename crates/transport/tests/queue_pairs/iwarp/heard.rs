@@ -68,6 +68,31 @@ fn a_terminate_is_the_end_of_the_oldest_read() {
     }
 }
 
+#[test]
+fn a_terminate_is_the_end_of_what_it_shows() {
+    let request = |msn| {
+        let model = Untagged { last: true, invalidate: Stag(0), qn: 1, msn, mo: 0 };
+        Header::new(Opcode::ReadRequest, Model::Untagged(model))
+    };
+    let write = Header::new(Opcode::Write, Model::Tagged(Tagged { last: true, stag: STAG, to: 0 }));
+    let (failed, flushed) = (WcStatus::RemAccessErr, WcStatus::WrFlushErr);
+    for (shown, ends) in [
+        (request(1), [failed, flushed]),
+        (request(2), [flushed, failed]),
+        (request(3), [flushed, flushed]),
+        (request(0), [flushed, flushed]),
+        (write, [flushed, flushed]),
+    ] {
+        let mut message = [0; Terminate::MAX_LEN];
+        let header = shown.to_buf();
+        let len = Terminate::new(Fault::RdmapStag).of(46, &header).emit(&mut message);
+        let mut end = asking();
+        end.feed(Time(1), &terminate(&message[..len]));
+        assert_eq!(end.done(Side::Send), [(1, ends[0]), (2, ends[1])], "{shown:?}");
+        assert_eq!(end.events(), [QpEvent::AccessErr]);
+    }
+}
+
 /// As the kernel's siw lays the bits out.
 #[test]
 fn a_terminate_of_the_kernels_driver_is_understood() {
