@@ -141,6 +141,60 @@ static void exits_while_threads_work(void)
 	}
 }
 
+static struct fixture at_exit;
+
+/* Everything of a queue pair, late: a thread has nothing of its own left. */
+static void works_with_a_queue_pair(void *unused)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp *pair[2];
+
+	(void)unused;
+	connected_pair(&at_exit, pair);
+	exchange(&at_exit, pair);
+	for (int i = 0; i < 2; i++) {
+		EQUAL(ibv_modify_qp(pair[i], &attr, IBV_QP_STATE), 0);
+		EQUAL(ibv_destroy_qp(pair[i]), 0);
+	}
+}
+
+static void works_at_exit(void)
+{
+	works_with_a_queue_pair(NULL);
+	_exit(0);
+}
+
+static void *sets_a_key(void *key)
+{
+	struct ibv_qp *pair[2];
+
+	connected_pair(&at_exit, pair);
+	exchange(&at_exit, pair);
+	EQUAL(pthread_setspecific(*(pthread_key_t *)key, key), 0);
+	return NULL;
+}
+
+/* Destructors of C++ and functions of atexit(3) run when those of Rust have; so do those of thread-specific data. */
+static void ends_with_work_in_destructors(void)
+{
+	pthread_t thread;
+	pthread_key_t key;
+	struct ibv_qp *pair[2];
+	int child = check_fork();
+
+	if (child == 0) {
+		EQUAL(atexit(works_at_exit), 0);
+		open_fixture(&at_exit);
+		connected_pair(&at_exit, pair);
+		exchange(&at_exit, pair);
+		EQUAL(pthread_key_create(&key, works_with_a_queue_pair), 0);
+		EQUAL(pthread_create(&thread, NULL, sets_a_key, &key), 0);
+		EQUAL(pthread_join(thread, NULL), 0);
+		exit(1);
+	}
+	check_child(child);
+}
+
 /* Killed at whatever it is doing. */
 static void killed_at_any_time(void)
 {
@@ -178,6 +232,7 @@ static const struct test tests[] = {
 	TEST(crashed),
 	TEST(killed_while_its_child_lives),
 	TEST(exits_while_threads_work),
+	TEST(ends_with_work_in_destructors),
 	TEST(killed_at_any_time),
 };
 

@@ -477,6 +477,51 @@ static void connect_once(struct sockaddr *address, uint16_t *port)
 	rdma_destroy_event_channel(there);
 }
 
+static void *polls(void *argument)
+{
+	struct fixture *f = argument;
+	struct ibv_wc wc;
+
+	for (;;) {
+		for (int i = 0; i < 1000; i++)
+			EQUAL(ibv_poll_cq(f->cq, 1, &wc), 0);
+		pthread_testcancel();
+	}
+}
+
+static void *computes(void *stop)
+{
+	while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED))
+		;
+	return NULL;
+}
+
+/* Polling is no cancellation point, also where others want the processor, so that it rests. */
+static void cancelled_while_it_polls(void)
+{
+	struct fixture f;
+	pthread_t poller, others[8];
+	void *result;
+	int stop = 0;
+
+	open_fixture(&f);
+	for (int i = 0; i < 8; i++)
+		EQUAL(pthread_create(&others[i], NULL, computes, &stop), 0);
+	for (int i = 0; i < 8; i++) {
+		EQUAL(pthread_create(&poller, NULL, polls, &f), 0);
+		/* Until it has met the others. */
+		for (int j = 0; j < 100; j++)
+			sched_yield();
+		EQUAL(pthread_cancel(poller), 0);
+		EQUAL(pthread_join(poller, &result), 0);
+		CHECK(result == PTHREAD_CANCELED);
+	}
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < 8; i++)
+		EQUAL(pthread_join(others[i], NULL), 0);
+	close_fixture(&f);
+}
+
 static void *connect_often(void *argument)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET };
@@ -503,6 +548,7 @@ static const struct test tests[] = {
 	TEST(one_queue_pair_for_all),
 	TEST(threads_come_and_go),
 	TEST(cancelled_while_they_wait),
+	TEST(cancelled_while_it_polls),
 	TEST(a_channel_goes_while_it_waits),
 	TEST(a_channel_goes_before_it_waits),
 	TEST(a_channel_goes_while_events_are_taken),

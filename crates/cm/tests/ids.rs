@@ -470,6 +470,8 @@ fn a_lost_address_and_a_lost_device() {
     host.cm.set_addresses(now, vec![other_device], &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::DeviceRemoval, 0)]);
     assert_eq!(host.cm.query(active).unwrap().state, IdState::DeviceRemoval);
+    // As with a connection that is over already.
+    assert_eq!(host.cm.disconnect(now, active, &mut host.out), Ok(()));
     net.run_until_idle();
     assert_eq!(net.hosts[0].kinds(), [(EventKind::Disconnected, 0)]);
     net.end();

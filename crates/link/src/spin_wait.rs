@@ -16,6 +16,8 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{Timespec, nanosleep};
+
 use crate::sys;
 
 /// How long. Longer than an answer of the host service takes, and too short to be seen in the
@@ -50,7 +52,9 @@ const BUSY: Duration = Duration::from_millis(20);
 
 /// Lets other threads have the processor: yields, or sleeps for a moment where another thread computes.
 pub fn yield_or_sleep() {
-    yield_or(|| std::thread::sleep(SLEEP));
+    // By a system call of its own: the C library's sleep is a cancellation point, and polling is none.
+    let time = Timespec { tv_sec: 0, tv_nsec: SLEEP.subsec_nanos().into() };
+    yield_or(|| drop(nanosleep(&time)));
 }
 
 /// As [`yield_or_sleep`], for who has a better way to sleep for a moment.

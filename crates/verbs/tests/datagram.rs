@@ -146,6 +146,18 @@ fn a_group_is_heard_by_its_members_and_left_by_them() {
     assert!(b.qp.detach_multicast(group).is_err());
 }
 
+#[test]
+fn a_group_can_be_left_when_the_service_is_gone() {
+    let node = ready(&Lab::new(false), "127.77.201.7");
+    let group = Gid::from(std::net::Ipv4Addr::new(239, 77, 201, 2));
+    node.qp.attach_multicast(group).unwrap();
+    assert!(node.qp.is_attached());
+    node.control.die();
+    node.device.get_async_event().unwrap();
+    node.qp.detach_multicast(group).unwrap();
+    assert!(!node.qp.is_attached());
+}
+
 /// Sends a datagram from a row of `a`'s GID table to `b`. Returns the address that it came from.
 fn source_of(a: &Node, b: &Node, sgid_index: u8) -> std::net::Ipv4Addr {
     b.recv(1, 0, 48);

@@ -132,7 +132,7 @@ pub(super) fn resolve_route(id: &Id, timeout_ms: c_int) -> Result<()> {
     complete(id)
 }
 
-/// Milliseconds; what is negative is as little as possible.
+/// Milliseconds. The kernel's driver takes them as an unsigned number: what is negative is more than a program will wait.
 fn timeout(ms: c_int) -> Duration {
-    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+    Duration::from_millis(ms.cast_unsigned().into())
 }

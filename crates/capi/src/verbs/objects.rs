@@ -20,7 +20,7 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -305,8 +305,6 @@ pub(crate) struct Qp {
     pub(crate) opened: Arc<Opened>,
     /// Its context is the address of this object; its `qpn()` is `qp_num`.
     pub(crate) end: End,
-    /// The multicast groups that it is attached to.
-    pub(crate) groups: AtomicUsize,
     /// State of the extended interface.
     pub(crate) ext: QpExt,
     /// Its domain, completion queues and shared receive queue.

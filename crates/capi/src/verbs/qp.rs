@@ -4,7 +4,6 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdmux_transport::attr::{AttrMask, QpAttr, QpCaps, QpType};
 use rdmux_verbs::{self as verbs, VerbsError};
@@ -89,7 +88,6 @@ pub(crate) unsafe fn create(pd: &Pd, init: &mut ibv_qp_init_attr) -> Result<Box<
         public: UnsafeCell::new(public),
         opened,
         end: End::Own(qp),
-        groups: AtomicUsize::new(0),
         ext: QpExt::default(),
         needs: [
             Some(pd.core.users.add()),
@@ -268,7 +266,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(ptr: *mut ibv_qp) -> c_int {
         if !qp.opened.is_ours() {
             return Ok(());
         }
-        if qp.groups.load(Ordering::Acquire) != 0 {
+        if matches!(&qp.end, End::Own(qp) if qp.is_attached()) {
             return Err(Errno(libc::EBUSY));
         }
         // Events that the program has name the object until they are acknowledged.
@@ -305,13 +303,9 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(
         let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
         qp.opened.check_infiniband()?;
         match qp.own()?.attach_multicast(gid) {
-            Err(VerbsError::Attached(_)) => {}
-            attached => {
-                attached?;
-                qp.groups.fetch_add(1, Ordering::AcqRel);
-            }
+            Err(VerbsError::Attached(_)) => Ok(()),
+            attached => Ok(attached?),
         }
-        Ok(())
     })
 }
 
@@ -326,9 +320,7 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
         // SAFETY: the caller's promise.
         let (qp, gid) = unsafe { (Qp::get(qp)?, group(gid)?) };
         qp.opened.check_infiniband()?;
-        qp.own()?.detach_multicast(gid)?;
-        qp.groups.fetch_sub(1, Ordering::AcqRel);
-        Ok(())
+        Ok(qp.own()?.detach_multicast(gid)?)
     })
 }
 

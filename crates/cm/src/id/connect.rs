@@ -326,7 +326,7 @@ impl Manager {
                 ended.map_err(|_| self.wrong_state(id, command))
             }
             (Link::Stream(stream), _) => self.disconnect_stream(id, stream, sink),
-            (Link::None, IdState::Connect | IdState::Disconnect) => Ok(()),
+            (Link::None, IdState::Connect | IdState::Disconnect | IdState::DeviceRemoval) => Ok(()),
             _ => Err(self.wrong_state(id, command)),
         }
     }

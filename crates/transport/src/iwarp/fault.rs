@@ -200,7 +200,7 @@ const fn invalidate(fault: AccessFault) -> Told {
     }
 }
 
-/// How the oldest READ or atomic ends, and what the program hears, when the peer tells a fault. A Write or
+/// How the READ or atomic that it is about ends, and what the program hears, when the peer tells a fault. A Write or
 /// a Send is complete when the stream has taken it, so none is left to be blamed.
 pub(super) const fn told(fault: Told) -> (WcStatus, QpEvent) {
     match fault.numbers() {

@@ -26,7 +26,12 @@ thread_local! {
 
 /// Allocates what the calling thread will need, so that it is not missing later.
 pub(crate) fn prepare_thread() {
-    SCRATCH.with(|_| ());
+    has_scratch();
+}
+
+/// Whether the thread has it still. At its end, and at the process's, it is gone before all destructors and atexit(3) functions have run.
+fn has_scratch() -> bool {
+    SCRATCH.try_with(|_| ()).is_ok()
 }
 
 /// How many packets a queue pair may send before others get their turn.
@@ -89,11 +94,12 @@ impl<'a> Bound<'a> {
             let env = QpEnv::near(self.device, self.core, path, objects, &mut bounce);
             return run(machine, env, f);
         }
-        SCRATCH.with_borrow_mut(|(gathered, bounce, stage)| {
+        let with = |(gathered, bounce, stage): &mut (Gathered, Bounce, Stage)| {
             let Driven { machine, path, .. } = &mut *self.driven;
             let env = QpEnv::new(self.device, self.core, path, gathered, bounce, stage);
             run(machine, env, f)
-        })
+        };
+        if has_scratch() { SCRATCH.with_borrow_mut(with) } else { with(&mut Default::default()) }
     }
 
     /// The time, as exactly as this queue pair's timers need it: to look at the clock takes as long as to send a

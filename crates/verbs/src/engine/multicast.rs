@@ -14,7 +14,7 @@ use super::receive::count;
 use super::wire::AnyWire;
 use crate::engine::device::{Device, PORT};
 use crate::engine::qp::QpCore;
-use crate::objects::control::Limits;
+use crate::objects::control::{ControlError, Limits};
 use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
 use crate::objects::quota;
@@ -139,8 +139,11 @@ impl Engine {
         let _changing = self.groups().changing.lock();
         let port = self.groups().port_of(qp, mgid).unwrap_or(qp.port());
         self.leave(qp, (port, mgid));
-        device.control().detach_multicast(port, qp.qpn, mgid)?;
-        Ok(())
+        match device.control().detach_multicast(port, qp.qpn, mgid) {
+            // Where the service is gone, so is the membership.
+            Ok(()) | Err(ControlError::Gone) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// The queue pair is no member any more; wires go with the last for which they are.

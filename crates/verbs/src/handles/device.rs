@@ -35,7 +35,8 @@ impl Device {
             hw_ver,
             limits: info.limits,
             phys_port_cnt: u8::try_from(info.ports.len()).unwrap_or(u8::MAX),
-            max_pkeys: self.port(PORT, |port| port.attr.pkey_tbl_len).unwrap_or(0),
+            // As the service told it at first: it does not change, and a child of fork(2) may ask, too.
+            max_pkeys: info.ports.first().map_or(0, |port| port.attr.pkey_tbl_len),
             local_ca_ack_delay: info.kind.row().ack_delay,
         }
     }

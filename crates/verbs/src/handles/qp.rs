@@ -194,6 +194,11 @@ impl Qp {
         Ok(())
     }
 
+    /// Whether it is attached to a multicast group.
+    pub fn is_attached(&self) -> bool {
+        !self.groups.lock().is_empty()
+    }
+
     /// Detaches from a multicast group.
     ///
     /// # Errors

@@ -145,8 +145,14 @@ impl Srq {
     pub fn ack_async_event(&self) {
         self.core.unacked().ack(1);
     }
-    /// Withdraws events not yet taken and waits until those taken are acknowledged.
+    /// Withdraws events not yet taken and waits until those taken are acknowledged. None can come any more.
     pub fn quiesce(&self) {
+        if let Some(domain) = &self.in_domain {
+            let device = self.device();
+            device.xrc().remove_srq(domain.srqn);
+            // A round that has found the queue before is through.
+            device.engine().inbound(|_| ());
+        }
         self.device().events().withdraw(|e| e.is_about_srq(&self.core));
         self.core.unacked().wait();
     }

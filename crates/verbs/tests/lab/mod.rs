@@ -373,6 +373,9 @@ impl Control for LabControl {
     fn detach_multicast(&self, _: u8, qpn: Qpn, mgid: Gid) -> Result<(), ControlError> {
         let first = self.at_detach.lock().unwrap().take();
         first.into_iter().for_each(|first| first());
+        if *self.inbox.gone.lock().unwrap() {
+            return Err(ControlError::Gone);
+        }
         self.groups.lock().unwrap().retain(|(group, _), joined| {
             if *group == mgid {
                 joined.members.retain(|member| *member != qpn);

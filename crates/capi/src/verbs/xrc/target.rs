@@ -5,7 +5,6 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use rdmux_transport::attr::QpState;
 use rdmux_verbs::{self as verbs, Target};
@@ -47,7 +46,6 @@ unsafe fn handle(
         public: UnsafeCell::new(public),
         opened,
         end: End::Target(target),
-        groups: AtomicUsize::new(0),
         ext: QpExt::default(),
         // The domain knows who uses it.
         needs: [const { None }; 4],

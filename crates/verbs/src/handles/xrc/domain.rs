@@ -8,6 +8,7 @@ use rdmux_transport::attr::{AttrMask, QpAttr, QpState, QpType};
 use rdmux_wire::Qpn;
 
 use crate::engine::device::Device;
+use crate::objects::control::ControlError;
 use crate::objects::error::VerbsError;
 use crate::objects::xrc::ask::unexpected;
 use crate::objects::xrc::opening::{Opening, Registration};
@@ -167,7 +168,11 @@ impl Xrcd {
     /// EINVAL as for [`register`](Self::register), and for a process that is not registered.
     pub fn unregister(&self, qpn: Qpn) -> Result<(), VerbsError> {
         let request = XrcRequest::LetGo { domain: self.id(), qpn, hold: Hold::Registration };
-        self.ask(&request, "unregister from an XRC receive queue pair")?;
+        match self.ask(&request, "unregister from an XRC receive queue pair") {
+            // Where the service is gone, so is the target.
+            Ok(_) | Err(VerbsError::Control(ControlError::Gone)) => {}
+            Err(e) => return Err(e),
+        }
         self.device.xrc().unregistered(qpn);
         self.device.events().withdraw(|e| e.is_about_xrc_qp(qpn));
         Ok(())
