@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::UdpSocket;
 use std::process::Stdio;
 
 use common::Net;
@@ -78,6 +79,26 @@ fn address_that_the_machine_does_not_have_is_refused_and_not_kept() {
     let said = net.fails(&["host", "up", "one", "--addr", "198.51.100.77"], 1);
     assert!(said.contains("does not have the address 198.51.100.77"), "{said}");
     net.ok(&["host", "up", "one"]);
+}
+
+#[test]
+fn host_that_does_not_start_at_an_address_keeps_the_one_it_had() {
+    let net = Net::new().hosts(&["one"]);
+    net.ok(&["host", "down", "one"]);
+    let registry = || fs::read_to_string(net.path().join("registry")).unwrap();
+    let before = registry();
+    let taken = net.address(2);
+    let _holder = UdpSocket::bind((&*taken, 4791)).unwrap();
+    for name in ["one", "two"] {
+        let said = net.fails(&["host", "up", name, "--addr", &taken], 1);
+        assert!(said.contains("in use"), "{said}");
+        assert_eq!(registry(), before);
+    }
+    for address in ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255"] {
+        let said = net.fails(&["host", "up", "two", "--addr", address], 1);
+        assert!(said.contains("cannot be a host's"), "{said}");
+        assert_eq!(registry(), before);
+    }
 }
 
 #[test]

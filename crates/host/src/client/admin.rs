@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::connect::{ConnectOptions, TIMEOUT, connect_running, connect_socket};
 use super::rpc::Session;
 use crate::error::HostError;
-use crate::names::{DeviceChoice, HostName, Registry, RuntimeDir};
+use crate::names::{DeviceChoice, HostName, Registry, RegistryEntry, RuntimeDir};
 use crate::proto::{ClientKind, Request, Response, Status, socket};
 use crate::view::namespace::Namespaces;
 
@@ -31,27 +31,55 @@ const END: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// the host's address.
 ///
 /// # Errors
-/// [`HostError::AddressTaken`], [`HostError::Start`] and others.
+/// [`HostError::AddressTaken`], [`HostError::Start`] and others. The host has the address then that it had before.
 pub fn up(
     options: &ConnectOptions,
     host: &HostName,
     address: Option<IpAddr>,
 ) -> Result<Status, HostError> {
-    if let Some(address) = address {
-        // What nobody could be reached at is not kept.
-        if let Err(e) = UdpSocket::bind((address, 0)) {
-            let why = format!("this machine does not have the address {address}: {e}");
-            return Err(HostError::Start { host: host.clone(), why });
-        }
-        Registry::open(&options.dir)?.assign(host, address)?;
-    }
-    options.greet(host, |socket| {
+    let before = match address {
+        Some(address) => Some(assign(options, host, address)?),
+        None => None,
+    };
+    let status = options.greet(host, |socket| {
         let session = tool(host, socket)?;
         match session.call(&Request::Stay, || "let the service stay".to_owned())? {
             Response::Done => ask_status(&session),
             other => Err(session.unexpected(&other)),
         }
-    })
+    });
+    if let (Err(_), Some(address), Some(before)) = (&status, address, before)
+        && let Err(e) = Registry::open(&options.dir).and_then(|mut r| r.undo(host, address, before))
+    {
+        tracing::warn!("host {host} keeps the address {address}: {e}");
+    }
+    status
+}
+
+/// Has the registry keep an address that a host can have. Returns what it had for the host before.
+fn assign(
+    options: &ConnectOptions,
+    host: &HostName,
+    address: IpAddr,
+) -> Result<Option<RegistryEntry>, HostError> {
+    let refused = |why| HostError::Start { host: host.clone(), why };
+    let kind = match address {
+        ip if ip.is_unspecified() => Some("stands for all addresses"),
+        ip if ip.is_multicast() => Some("is a multicast address"),
+        IpAddr::V4(ip) if ip.is_broadcast() => Some("is the broadcast address"),
+        _ => None,
+    };
+    if let Some(kind) = kind {
+        return Err(refused(format!("{address} {kind}, and cannot be a host's")));
+    }
+    // What nobody could be reached at is not kept.
+    if let Err(e) = UdpSocket::bind((address, 0)) {
+        return Err(refused(format!("this machine does not have the address {address}: {e}")));
+    }
+    let mut registry = Registry::open(&options.dir)?;
+    let before = registry.get(host).cloned();
+    registry.assign(host, address)?;
+    Ok(before)
 }
 
 /// Ends a host's service. Its clients' devices fail. One of another version, which does not understand us, is ended by

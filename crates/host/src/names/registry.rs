@@ -176,6 +176,29 @@ impl Registry {
         self.set(RegistryEntry { name: name.clone(), address, assigned: false })
     }
 
+    /// Gives a host back what it had before `address` was assigned to it, unless it has another address by now. An address
+    /// that another host has by now is not given back.
+    ///
+    /// # Errors
+    /// [`HostError::Io`] when the file cannot be written. The registry stays as it was then.
+    pub(crate) fn undo(
+        &mut self,
+        name: &HostName,
+        address: IpAddr,
+        before: Option<RegistryEntry>,
+    ) -> Result<(), HostError> {
+        let mut entries = self.entries.clone();
+        let is_assigned = |e: &RegistryEntry| e.name == *name && e.address == address;
+        let Some(at) = entries.iter().position(is_assigned) else { return Ok(()) };
+        entries.remove(at);
+        if let Some(before) = before
+            && entries.iter().all(|e| e.address != before.address)
+        {
+            entries.insert(at, before);
+        }
+        self.write(entries)
+    }
+
     fn set(&mut self, new: RegistryEntry) -> Result<(), HostError> {
         let mut entries = self.entries.clone();
         let other = |e: &RegistryEntry| e.address == new.address && e.name != new.name;
@@ -196,6 +219,11 @@ impl Registry {
                 None => entries.push(new),
             }
         }
+        self.write(entries)
+    }
+
+    /// Replaces the file, and the names that programs in a view find.
+    fn write(&mut self, entries: Vec<RegistryEntry>) -> Result<(), HostError> {
         let text: String = entries.iter().map(|e| format!("{e}\n")).collect();
         let path = self.dir.registry_path();
         replace(&path, text.as_bytes()).map_err(|e| {
