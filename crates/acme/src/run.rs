@@ -7,7 +7,7 @@ use crate::parallel;
 use crate::range::expand;
 use crate::resolve::{How, Task, resolve};
 use crate::screen::Screen;
-use crate::services::{self, Service, Unreachable};
+use crate::services::{Service, Unreachable};
 use crate::session::Session;
 use crate::{endpoints, generate, perf};
 
@@ -36,8 +36,8 @@ fn all(options: &Options, screen: &mut Screen<'_>) -> io::Result<i32> {
 /// The status is that of the last service, as it always was.
 fn ask_services(options: &Options, screen: &mut Screen<'_>) -> io::Result<i32> {
     let services = match &options.services {
-        None => match services::places(options.host.as_deref()) {
-            Ok(places) => vec![Service::of_host(&places)],
+        None => match Service::of_host(options.host.as_deref()) {
+            Ok(service) => vec![service],
             Err(e) => {
                 screen.failed(&format!("{e:#}"))?;
                 return Ok(FAILED);

@@ -55,10 +55,22 @@ impl Service {
         Self { name: word.to_owned(), place }
     }
 
-    /// The service of a host; that of the system if the host has none and the system has one.
-    pub(crate) fn of_host(places: &Places) -> Self {
-        let all = [places.clone(), Places::of_system()];
-        let there = all.iter().find(|places| is_there(places)).unwrap_or(places);
+    /// The service of the host of this name. Without a name that of the host that the environment names, or the system's if
+    /// that host has none and the system has one: in a view it is a host's, and need not be the one that is named.
+    ///
+    /// # Errors
+    /// As those of [`places`].
+    pub(crate) fn of_host(host: Option<&str>) -> Result<Self> {
+        let own = places(host)?;
+        let is_named = host.is_some_and(|name| !name.is_empty());
+        let system = (!is_named).then(Places::of_system);
+        Ok(Self::of_places(&own, system.as_ref()))
+    }
+
+    /// The service of these files; that of the system if there is none, and the system has one.
+    fn of_places(own: &Places, system: Option<&Places>) -> Self {
+        let all = [Some(own), system];
+        let there = all.into_iter().flatten().find(|places| is_there(places)).unwrap_or(own);
         match there.address_of_tools() {
             Address::Unix(path) => {
                 Self { name: path.display().to_string(), place: Place::Unix(path) }
@@ -155,6 +167,17 @@ mod tests {
         assert!(
             matches!(Service::of_word("node1").place, Place::Tcp { host, .. } if host == "node1")
         );
+    }
+
+    #[test]
+    fn host_without_a_service_has_the_system_s_only_if_it_may() {
+        let dir = rdmux_testing::temp_dir();
+        let [own, system] = ["own", "system"].map(|name| Places::new(dir.path().join(name), ""));
+        std::fs::create_dir(system.runtime()).unwrap();
+        std::fs::write(system.socket(), "").unwrap();
+        let socket = |service: Service| PathBuf::from(service.name());
+        assert_eq!(socket(Service::of_places(&own, Some(&system))), system.socket());
+        assert_eq!(socket(Service::of_places(&own, None)), own.socket());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use rdmux_wire::acm::client::Query;
 
-use crate::services::{self, Service};
+use crate::services::Service;
 use crate::session::{Reply, Session};
 
 /// The words that are commands, as the first of the command line.
@@ -54,10 +54,10 @@ struct Common {
 impl Common {
     /// The service.
     fn found(&self) -> Result<Service> {
-        Ok(match &self.service {
-            Some(word) => Service::of_word(word),
-            None => Service::of_host(&services::places(self.host.as_deref())?),
-        })
+        match &self.service {
+            Some(word) => Ok(Service::of_word(word)),
+            None => Service::of_host(self.host.as_deref()),
+        }
     }
 
     /// The service, to be asked.
