@@ -457,3 +457,15 @@ fn the_doctor_tells_what_is_wrong() {
     let said = text(&said.stdout);
     assert!(said.contains("FAIL  service") && said.contains("in use"), "{said}");
 }
+
+#[test]
+fn the_doctor_tells_which_foreign_program_has_the_port() {
+    let net = Net::new();
+    let registry = format!("one {} assigned\n", net.address(1));
+    std::fs::write(net.path().join("registry"), registry).unwrap();
+    let _holder = std::net::UdpSocket::bind((&*net.address(1), 4791)).unwrap();
+    let said = net.run(&["--host", "one", "doctor"]);
+    let said = text(&said.stdout);
+    let own = format!("(process {}) has the port: end it", std::process::id());
+    assert!(said.contains(&own) && !said.contains("a host of"), "{said}");
+}

@@ -102,7 +102,7 @@ pub enum HostError {
         owner: String,
     },
     /// Somebody else holds UDP port 4791 on an address.
-    #[error("UDP port {port} on {address} is in use{}: `rdmux doctor` tells what to do", holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default())]
+    #[error("UDP port {port} on {address} is in use{}{}", holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default(), Self::ASK_DOCTOR)]
     PortInUse {
         /// The address.
         address: IpAddr,
@@ -157,6 +157,9 @@ pub enum HostError {
 }
 
 impl HostError {
+    /// How the text of [`PortInUse`](Self::PortInUse) ends.
+    pub const ASK_DOCTOR: &str = ": `rdmux doctor` tells what to do";
+
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), source: source.into() }
     }

@@ -56,6 +56,8 @@ fn service(options: &ConnectOptions, host: &HostName, error: Option<&HostError>)
     if let Some(e) = error {
         let e = e.to_string();
         let advice = surroundings::service_advice(host, &e);
+        // What this command tells.
+        let e = e.strip_suffix(HostError::ASK_DOCTOR).unwrap_or(&e);
         let check = Check::fail(name, e);
         return match advice {
             Some(advice) => check.advice(advice),

@@ -61,6 +61,8 @@ struct Trouble<'a> {
     uid: u32,
     /// Who has the UDP port.
     holder: Option<Holder>,
+    /// Whether that is known to be a program that does not use rdmux.
+    foreign: bool,
     /// Whether the kernel's RoCE driver is loaded.
     rxe: bool,
 }
@@ -72,19 +74,42 @@ pub(super) fn service_advice(host: &HostName, error: &str) -> Option<String> {
     }
     let config = Config::of_environment().unwrap_or_default();
     let holder = || holder_of(IpAddr::V4(Ipv4Addr::LOCALHOST), config.service.port);
-    let named = error.split_whitespace().find_map(|word| word.parse::<IpAddr>().ok());
+    let named = error
+        .split_whitespace()
+        .find_map(|word| word.trim_end_matches([',', ':']).parse::<IpAddr>().ok());
     let holder = named.map_or_else(holder, |address| holder_of(address, config.service.port));
     let rxe = Path::new("/sys/module/rdma_rxe").exists();
-    Some(port_advice(&Trouble { host, uid: rustix::process::geteuid().as_raw(), holder, rxe }))
+    let maps =
+        holder.as_ref().and_then(|h| fs::read_to_string(format!("/proc/{}/maps", h.pid?)).ok());
+    let foreign = maps.is_some_and(|maps| !is_of_rdmux(&maps));
+    let uid = rustix::process::geteuid().as_raw();
+    Some(port_advice(&Trouble { host, uid, holder, foreign, rxe }))
+}
+
+/// Whether a process is `rdmux`, or has a device of it open, by what it maps (proc_pid_maps(5)).
+fn is_of_rdmux(maps: &str) -> bool {
+    let path = |line: &str| line.split_ascii_whitespace().nth(5).map(str::to_owned);
+    let name = |path: String| path.rsplit('/').next().map(str::to_owned);
+    let is_ours = |name: String| {
+        ["rdmux", "librdmux", "memfd:rdmux"].iter().any(|start| name.starts_with(start))
+    };
+    maps.lines().filter_map(path).filter_map(name).any(is_ours)
 }
 
 fn port_advice(trouble: &Trouble<'_>) -> String {
-    let Trouble { host, uid, holder, rxe } = trouble;
+    let Trouble { host, uid, holder, foreign, rxe } = trouble;
     // A socket of the kernel's belongs to root and to no process.
     if *rxe && holder.as_ref().is_none_or(|h| h.uid == 0 && h.pid.is_none()) {
         return "the kernel's rdma_rxe is loaded and holds the port on all addresses: remove it \
                 (`rmmod rdma_rxe`), or set another port in the configuration file (`port = 4792` in [service] of ~/.config/rdmux/config.toml)"
             .to_owned();
+    }
+    if let (true, Some(Holder { pid: Some(pid), command, .. })) = (foreign, holder) {
+        let program = command.as_deref().unwrap_or("a program");
+        return format!(
+            "{program} (process {pid}) has the port: end it, or set `port` in [service] of the configuration \
+             file (~/.config/rdmux/config.toml)"
+        );
     }
     let whose = match holder {
         Some(holder) if holder.uid == *uid => {
@@ -149,7 +174,7 @@ mod tests {
             command: None,
         };
         let advice = |host: &HostName, holder: Option<Holder>, rxe| {
-            port_advice(&Trouble { host, uid: 1000, holder, rxe })
+            port_advice(&Trouble { host, uid: 1000, holder, foreign: false, rxe })
         };
         let other = advice(&default, Some(holder(7, Some("bob"), None)), false);
         assert!(other.contains("user bob") && other.contains("--host NAME"), "{other}");
@@ -161,6 +186,35 @@ mod tests {
         assert!(virtual_host.contains("host up one --addr"), "{virtual_host}");
         for kernel in [Some(holder(0, Some("root"), None)), None] {
             assert!(advice(&default, kernel, true).contains("rmmod rdma_rxe"));
+        }
+    }
+
+    #[test]
+    fn a_port_of_a_foreign_program_is_told_with_the_program() {
+        let holder = Holder {
+            addr: SocketAddr::from(([127, 0, 0, 1], 4791)),
+            uid: 1000,
+            user: None,
+            pid: Some(3),
+            command: Some("python3".to_owned()),
+        };
+        for host in [HostName::default(), HostName::new("one").unwrap()] {
+            let holder = Some(holder.clone());
+            let said =
+                port_advice(&Trouble { host: &host, uid: 1000, holder, rxe: false, foreign: true });
+            assert!(said.starts_with("python3 (process 3) has the port: end it"), "{said}");
+            assert!(said.contains("`port` in [service]"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_process_with_the_library_or_memory_of_rdmux_is_no_foreign_program() {
+        let line = |path: &str| format!("7f00-7f01 rw-s 00000000 00:01 5   {path}\n");
+        for path in ["/usr/bin/rdmux", "/opt/x/librdmux_capi.so", "/memfd:rdmux-qps (deleted)"] {
+            assert!(is_of_rdmux(&line(path)), "{path}");
+        }
+        for path in ["/usr/bin/python3", "/home/u/rdmux/python3", "[heap]", ""] {
+            assert!(!is_of_rdmux(&line(path)), "{path}");
         }
     }
 
