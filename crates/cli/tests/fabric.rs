@@ -288,3 +288,33 @@ fn topology_of_several_files_is_read_beside_the_first() {
     assert!(shown.contains("\"a#h\"[1]") && shown.contains("\"b#h\"[1]"), "{shown}");
     net.ok(&["fabric", "down"]);
 }
+
+#[test]
+fn fabric_that_does_not_start_stays_as_it_was() {
+    let net = Net::new();
+    let kept = || {
+        let read = |name: &str| std::fs::read(net.path().join("fabrics/f").join(name)).ok();
+        ["options", "topology", "hosts", "secret"].map(read)
+    };
+    let secret = net.path().join("secret");
+    std::fs::write(&secret, "a secret of another machine").unwrap();
+    // A port where nobody listens, and an address that nobody has here.
+    let join = format!("{}:1", net.address(9));
+    let join = ["--join", &join, "--secret", secret.to_str().unwrap()];
+    let listen = ["--listen", "198.51.100.77:0", "--shape", "switch:3"];
+    let fails = |args: &[&str]| {
+        let before = kept();
+        let said = net.fails(&[&["fabric", "up", "--fabric", "f"], args].concat(), 1);
+        assert_eq!(said.matches("cannot start fabric").count(), 1, "{said}");
+        assert_eq!(kept(), before, "{args:?}");
+    };
+    fails(&join);
+    fails(&listen);
+    assert_eq!(kept(), [const { None }; 4]);
+    net.ok(&["fabric", "up", "--fabric", "f", "--no-sm", "--shape", "two"]);
+    net.ok(&["fabric", "down", "--fabric", "f"]);
+    fails(&join);
+    fails(&listen);
+    let said = net.ok(&["fabric", "up", "--fabric", "f"]);
+    assert!(said.contains("2 adapters"), "{said}");
+}

@@ -1,8 +1,11 @@
 //! What commands do with fabrics: start, end, look, change.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
+use rdmux_runtime::file::replace;
 use rdmux_runtime::{socket, wait_for_end};
 use rdmux_subnet::{Fault, Topology};
 use rdmux_wire::Guid;
@@ -30,40 +33,80 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Keeps this for a fabric that is not up. Returns the lock of who starts it.
+    /// Keeps this for a fabric that is not up.
     ///
     /// # Errors
     /// [`FabricError::AlreadyUp`], and those of writing.
-    pub fn keep(
-        &self,
-        options: &ConnectOptions,
-        fabric: &FabricName,
-    ) -> Result<Option<File>, FabricError> {
+    pub fn keep(&self, options: &ConnectOptions, fabric: &FabricName) -> Result<Kept, FabricError> {
         let dir = options.dir(fabric)?;
         let lock = dir.lock_start()?;
         if connect_socket(&dir, TIMEOUT)?.is_some() {
             return Err(FabricError::AlreadyUp { fabric: fabric.clone() });
         }
-        if let Some(secret) = &self.secret {
-            bridge::keep_secret(&dir, secret)?;
+        let kept = Kept::new(&dir, lock);
+        let secret = self.secret.as_ref().map_or(Ok(()), |it| bridge::keep_secret(&dir, it));
+        match secret.and_then(|()| self.setup.keep(&dir, self.topology.as_ref())) {
+            Ok(()) => Ok(kept),
+            Err(e) => {
+                kept.undo();
+                Err(e)
+            }
         }
-        self.setup.keep(&dir, self.topology.as_ref())?;
-        Ok(lock)
+    }
+}
+
+/// A plan that is kept, and the files that there were before. Nobody else starts the fabric as long as this lives.
+#[derive(Debug)]
+pub struct Kept {
+    /// Without text: there was no such file. One that could not be read is not here.
+    before: Vec<(PathBuf, Option<Vec<u8>>)>,
+    _lock: Option<File>,
+}
+
+impl Kept {
+    fn new(dir: &FabricDir, lock: Option<File>) -> Self {
+        let read = |path: PathBuf| match std::fs::read(&path) {
+            Ok(text) => Some((path, Some(text))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Some((path, None)),
+            Err(_) => None,
+        };
+        let files = [dir.options(), dir.topology(), dir.hosts(), dir.secret()];
+        Self { before: files.into_iter().filter_map(read).collect(), _lock: lock }
+    }
+
+    /// Brings back what there was before, for a fabric that did not start.
+    pub fn undo(self) {
+        for (path, before) in self.before {
+            let undone = match before {
+                Some(text) => replace(&path, &text),
+                None => match std::fs::remove_file(&path) {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+                    removed => removed,
+                },
+            };
+            if let Err(e) = undone {
+                tracing::warn!("{} is not as it was before: {e}", path.display());
+            }
+        }
     }
 }
 
 /// Brings a fabric up, lets it stay, and returns its status: as the plan says, otherwise as it was the last time.
 ///
 /// # Errors
-/// [`FabricError::AlreadyUp`] when it is up and there is a plan; [`FabricError::Start`] and others.
+/// [`FabricError::AlreadyUp`] when it is up and there is a plan; [`FabricError::Start`] and others. A plan by which it did
+/// not start is forgotten.
 pub fn up(
     options: &ConnectOptions,
     fabric: &FabricName,
     plan: Option<&Plan>,
 ) -> Result<Status, FabricError> {
     if let Some(plan) = plan {
-        let _lock = plan.keep(options, fabric)?;
-        options.start_locked(&options.dir(fabric)?)?;
+        let kept = plan.keep(options, fabric)?;
+        if let Err(e) = options.start_locked(&options.dir(fabric)?) {
+            kept.undo();
+            return Err(e);
+        }
     }
     options.greet(fabric, |socket| ask_at(fabric, socket, &AdminRequest::Stay, "let it stay"))
 }

@@ -192,7 +192,11 @@ pub fn serve(
         return Ok(());
     }
     start::raise_descriptor_limit();
-    let say_why = |e: &FabricError| start::say(&format!("error: {e}"));
+    let say_why = |e: &FabricError| match e {
+        // Who starts it says the rest.
+        FabricError::Start { why, .. } => start::say(&format!("error: {why}")),
+        e => start::say(&format!("error: {e}")),
+    };
     let mut options = ServerOptions::new(fabric.clone(), user.clone());
     options.config = config;
     options.idle_exit = on_demand.then_some(ServerOptions::IDLE_EXIT);
