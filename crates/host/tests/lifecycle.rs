@@ -252,3 +252,12 @@ fn a_lock_that_is_kept_without_listening_is_told_with_its_process() {
     assert!(is_ours, "{error}");
     assert!(error.to_string().contains("rdmux host down --force a"), "{error}");
 }
+
+#[test]
+fn addresses_of_the_configuration_that_the_machine_lacks_are_told_with_their_key() {
+    let (_dir, mut options) = registered("default", "");
+    options.config.addresses = Some(vec!["198.51.100.77".parse().unwrap()]);
+    let text = Service::new(options).unwrap_err().to_string();
+    assert!(text.contains("`addresses`") && text.contains("198.51.100.77"), "{text}");
+    assert!(!text.contains("--addr"), "{text}");
+}

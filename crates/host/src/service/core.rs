@@ -157,8 +157,7 @@ impl Core {
         if core.addresses.rows().next().is_none() {
             return Err(HostError::Start {
                 host: core.options.host.clone(),
-                why: "this machine has none of its addresses; `rdmux host up NAME --addr ADDRESS` gives it another"
-                    .to_owned(),
+                why: core.options.no_address(),
             });
         }
         Ok(core)

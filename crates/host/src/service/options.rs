@@ -71,6 +71,22 @@ impl ServiceOptions {
         Ok(fabrics)
     }
 
+    /// Why the service does not start where the machine has none of its addresses, and what to do.
+    pub(super) fn no_address(&self) -> String {
+        match &self.config.addresses {
+            Some(addresses) if self.addresses.is_none() && self.host.is_default() => {
+                let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                let addresses = addresses.join(" ");
+                format!(
+                    "this machine has none of the `addresses` that the configuration file gives the default host \
+                     ({addresses}): change or remove that line"
+                )
+            }
+            _ => "this machine has none of its addresses; `rdmux host up NAME --addr ADDRESS` gives it another"
+                .to_owned(),
+        }
+    }
+
     /// The GUID of the host's node, kept from now on.
     pub(super) fn node_guid(&self) -> Result<Guid, HostError> {
         let configured = self.config.node_guid.filter(|_| self.host.is_default());
