@@ -210,6 +210,14 @@ fn down(global: &Global, args: &Down) -> Result<ExitCode> {
         match end(&dir, &name) {
             Ok(()) if acm => say!("host {name} is down, and its ACM service"),
             Ok(()) => say!("host {name} is down"),
+            Err(HostError::NotUp { .. }) if acm => {
+                say!("host {name} was not up; its ACM service ended");
+            }
+            // Who ends it does not want to start it.
+            Err(HostError::NotUp { .. }) => {
+                eprintln!("rdmux: host \"{name}\" is not up");
+                code = ExitCode::FAILURE;
+            }
             // The others can end all the same.
             Err(e) => code = complain(&e),
         }

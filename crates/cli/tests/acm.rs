@@ -16,6 +16,7 @@ use common::acm::{LONG, QUICK, Service, command, configure, fabric, name, places
 use rdmux_acm_client::{Client, Places, Target};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::{MAX_ENDPOINT_ADDRESSES, Paths};
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
@@ -401,4 +402,20 @@ fn clients_that_misbehave_cost_nobody_anything() {
     half.write_all(&entries(1)[40..]).unwrap();
     half.read_exact(&mut header).unwrap();
     assert!(a.counted("clients_dropped_malformed") >= 1);
+}
+
+#[test]
+fn service_that_hangs_is_ended_by_force_when_its_host_is_not_up() {
+    let net = fabric();
+    let a = Service::start(&net, "a", QUICK);
+    a.signal(Signal::STOP);
+    let status = net.ok(&["host", "status", "a", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let pid = Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap();
+    let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let mut ended = [PollFd::new(&process, PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut ended, None), Ok(1));
+    let said = net.ok(&["host", "down", "--force", "a"]);
+    assert!(said.contains("its ACM service ended"), "{said}");
 }

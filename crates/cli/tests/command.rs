@@ -102,6 +102,13 @@ fn host_that_does_not_start_at_an_address_keeps_the_one_it_had() {
 }
 
 #[test]
+fn host_that_was_never_up_is_not_to_be_started_to_end_it() {
+    let net = Net::new();
+    let said = net.fails(&["host", "down", "nosuch"], 1);
+    assert_eq!(said, "rdmux: host \"nosuch\" is not up\n");
+}
+
+#[test]
 fn service_that_does_not_start_says_why_once() {
     let net = Net::new();
     fs::write(net.path().join("registry"), "one 198.51.100.77\n").unwrap();

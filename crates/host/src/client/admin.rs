@@ -158,11 +158,13 @@ pub fn end_acm(dir: &RuntimeDir, host: &HostName, by_force: bool) -> Result<bool
     let file = dir.host(host)?.acm().pid();
     let Some(pid) = holder_of(&file) else { return Ok(false) };
     let fail = |e: Errno| {
-        let pid = pid.as_raw_nonzero();
-        HostError::io(
-            format!("end the ACM service of host {host}, process {pid}"),
-            io::Error::from(e),
-        )
+        let what = format!("end the ACM service of host {host}, process {}", pid.as_raw_nonzero());
+        let hangs = e == Errno::TIMEDOUT && !by_force;
+        let hint = || {
+            let why = format!("it does not end; `rdmux host down --force {host}` kills it");
+            io::Error::new(io::ErrorKind::TimedOut, why)
+        };
+        HostError::io(what, if hangs { hint() } else { e.into() })
     };
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;
     // Only now is it certain that the number is not another process's.
