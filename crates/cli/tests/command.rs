@@ -102,6 +102,17 @@ fn host_that_does_not_start_at_an_address_keeps_the_one_it_had() {
 }
 
 #[test]
+fn port_in_use_is_told_with_what_to_do() {
+    let net = Net::new().hosts(&["one"]);
+    let (mut server, port) = net.server(&["--host", "one", "ping", "-s", "-p", "0"]);
+    let said = net.fails(&["--host", "one", "ping", "-s", "-p", &port], 1);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(said.contains("choose another port") && !said.contains("must be one of"), "{said}");
+    assert_eq!(said.matches("cannot bind").count(), 1, "{said}");
+}
+
+#[test]
 fn host_that_was_never_up_is_not_to_be_started_to_end_it() {
     let net = Net::new();
     let said = net.fails(&["host", "down", "nosuch"], 1);

@@ -83,7 +83,7 @@ impl std::error::Error for Error {}
 pub enum Cause {
     /// The host service cannot be reached or started, or it refused; the error says why and what to
     /// do.
-    #[error("{0}")]
+    #[error("{}", host_error(.0))]
     Host(HostError),
     /// A fabric cannot be reached, or it refused; the error says why and what to do.
     #[error("{0}")]
@@ -148,9 +148,9 @@ impl Cause {
         Some(match self {
             Self::Gone => "open the device again, which starts a new one",
             Self::Host(_) | Self::Os(_) => match self.kind() {
-                io::ErrorKind::AddrInUse => {
-                    "choose another port, or see who has it with `rdmux host status`"
-                }
+                io::ErrorKind::AddrInUse => IN_USE,
+                // The errno of rdma_cm says no more.
+                io::ErrorKind::AddrNotAvailable if self.is_port_in_use() => IN_USE,
                 io::ErrorKind::AddrNotAvailable => {
                     "the address must be one of this host's (`rdmux devices`), and its port not be in use on a \
                      wildcard (`rdmux host status`)"
@@ -172,6 +172,11 @@ impl Cause {
         })
     }
 
+    /// Whether the service refused a port that another id has, on all addresses or on one of them.
+    fn is_port_in_use(&self) -> bool {
+        matches!(self, Self::Host(HostError::Refused { why, .. }) if why.contains("in use in this port space"))
+    }
+
     /// The kind that the standard library has for it.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
@@ -188,6 +193,17 @@ impl Cause {
             Self::Resources(_) | Self::Full(_) => io::ErrorKind::OutOfMemory,
             Self::Completion(_) => io::ErrorKind::Other,
         }
+    }
+}
+
+/// What to do about a port that is in use.
+const IN_USE: &str = "choose another port, or see who has it with `rdmux host status`";
+
+/// The text of an error of the host's: what was asked is told with the object already.
+fn host_error(e: &HostError) -> String {
+    match e {
+        HostError::Refused { why, .. } => why.clone(),
+        e => e.to_string(),
     }
 }
 
