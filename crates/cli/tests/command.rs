@@ -21,6 +21,7 @@ fn a_command_line_without_sense_exits_with_2() {
     net.fails(&["no-such-command"], 2);
     net.fails(&["ping", "-c"], 2);
     net.fails(&["ping", "-s", "-S", "5"], 2);
+    net.fails(&["cmtest", "-c", "16385"], 2);
     net.fails(&["host", "up", "Not A Name"], 2);
 }
 

@@ -88,8 +88,8 @@ pub enum Cause {
     /// A fabric cannot be reached, or it refused; the error says why and what to do.
     #[error("{0}")]
     Fabric(FabricError),
-    /// The host service is gone, and the device with it.
-    #[error("the host service is gone")]
+    /// The host service is gone, or has closed this process's connection, and the device is gone with it.
+    #[error("the host service is gone, or has closed this process's connection")]
     Gone,
     /// A limit of the device, or somebody who still uses the object, stands against it.
     #[error("{0}")]
@@ -146,7 +146,10 @@ impl Cause {
     /// What the caller can do about it, where there is something.
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
-            Self::Gone => "open the device again, which starts a new one",
+            Self::Gone => {
+                "open the device again, which starts a new service if need be; a process that leaves more than 16384 \
+                 messages of events unread is dropped, and the service's log says so"
+            }
             Self::Host(_) | Self::Os(_) => match self.kind() {
                 io::ErrorKind::AddrInUse => IN_USE,
                 // The errno of rdma_cm says no more.
@@ -384,6 +387,13 @@ mod tests {
             "queue pair 0x001002: cannot post a send: its queue is full (16 entries); \
              poll completions first, or create it larger"
         );
+    }
+
+    #[test]
+    fn lost_service_is_told_with_the_events_that_may_be_the_reason() {
+        let text = Error::new("device", "read events", Cause::Gone).to_string();
+        assert!(text.contains("closed this process's connection"), "{text}");
+        assert!(text.contains("16384") && text.contains("log"), "{text}");
     }
 
     #[test]

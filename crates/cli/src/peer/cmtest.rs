@@ -27,8 +27,8 @@ pub(crate) struct CmtestArgs {
     /// The address to bind
     #[arg(short, long, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Connections
-    #[arg(short, long, default_value_t = 1)]
+    /// Connections; 16384 at most, of each of which an event may be unread
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=16384))]
     connections: u32,
     /// Messages in each direction of each connection
     #[arg(short = 'C', long, default_value_t = 10)]
