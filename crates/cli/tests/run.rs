@@ -431,6 +431,24 @@ fn an_empty_name_of_a_view_redirects_nothing() {
 }
 
 #[test]
+fn variables_that_no_device_can_be_opened_with_are_told_before_the_program_runs() {
+    let net = Net::new().hosts(&["one"]);
+    for (variable, value) in [
+        ("RDMUX_LOSS", "abc"),
+        ("RDMUX_PATIENCE", "long"),
+        ("RDMUX_CROSS_MEMORY", "of"),
+        ("RDMUX_HOST_RINGS", "no"),
+        ("RDMUX_PEER_TO_PEER", "yes"),
+    ] {
+        let mut run = net.command(&["--host", "one", "run", "--", "true"]);
+        let output = run.env(variable, value).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{variable}: {said}");
+        assert!(said.contains(&format!("{variable}=\"{value}\" is n")), "{said}");
+    }
+}
+
+#[test]
 fn the_doctor_tells_what_is_wrong() {
     let net = Net::new().hosts(&["one"]);
     let all: Value = serde_json::from_str(&net.ok(&["--host", "one", "doctor", "--json"])).unwrap();

@@ -23,6 +23,7 @@ mod lab;
 mod objects;
 
 pub use engine::capture::Capture;
+pub use engine::check_environment;
 pub use handles::channel::CompChannel;
 pub use handles::cq::{Cq, CqInit};
 pub use handles::device::Device;

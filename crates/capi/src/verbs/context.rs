@@ -21,10 +21,16 @@ use crate::boundary::{Errno, Result, code, pointer};
 /// ENODEV and others when there is no service and none can be started.
 pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
     crate::log::start();
-    let client = devices::connect_options()?.connect_or_start(device.host(), device.kind())?;
+    let (name, host) = (device.kind().row().device_name, device.host());
+    let tell = |error: &dyn std::fmt::Display| {
+        tracing::warn!("{name} of host {host} cannot be opened: {error}");
+    };
+    let client = devices::connect_options()
+        .and_then(|options| options.connect_or_start(host, device.kind()))
+        .inspect_err(|e| tell(e))?;
     let cmd_fd = rustix::fs::memfd_create("rdmux-uverbs", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(|e| Errno(e.raw_os_error()))?;
-    let engine = verbs::Device::open(client.clone())?;
+    let engine = verbs::Device::open(client.clone()).inspect_err(|e| tell(e))?;
     let opened = Arc::new(Opened::new(engine, client, cmd_fd));
     process::lists().add(&opened);
     process::drain_at_exit();

@@ -110,6 +110,7 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> ExitCode {
 
 fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()> {
     let devices = args.device.choice()?;
+    check_environment()?;
     let host = global.host_name()?;
     let options = connect_options()?;
     let library = library::find()?;
@@ -130,6 +131,12 @@ fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()>
     command.env_remove(view::VARIABLE);
     command.envs(variables.iter());
     Ok(())
+}
+
+/// Whether the program can open a device with these variables of the environment: it might not say why it cannot.
+fn check_environment() -> Result<()> {
+    rdmux_verbs::check_environment().map_err(anyhow::Error::msg)?;
+    rdmux_host::client::check_environment().map_err(anyhow::Error::msg)
 }
 
 /// How to reach and start services: this program is one, whatever it is called.

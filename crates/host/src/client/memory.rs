@@ -33,6 +33,21 @@ pub(crate) fn has_host_rings() -> bool {
 }
 
 fn is_on(variable: &str) -> bool {
+    of_environment(variable).unwrap_or_else(|why| {
+        tracing::warn!("{why}: taken as off");
+        false
+    })
+}
+
+/// Whether both variables make sense.
+///
+/// # Errors
+/// Which does not, and what it may be.
+pub(super) fn check_environment() -> Result<(), String> {
+    [VARIABLE, HOST_RINGS].into_iter().try_for_each(|variable| of_environment(variable).map(drop))
+}
+
+fn of_environment(variable: &str) -> Result<bool, String> {
     parse(variable, std::env::var(variable).ok().as_deref())
 }
 
@@ -42,14 +57,11 @@ fn must_be_let_in(scope: &str) -> bool {
     scope.trim() == "1"
 }
 
-fn parse(variable: &str, value: Option<&str>) -> bool {
+fn parse(variable: &str, value: Option<&str>) -> Result<bool, String> {
     match value {
-        None | Some("" | "on" | "1") => true,
-        Some("off" | "0") => false,
-        Some(other) => {
-            tracing::warn!("{variable}={other:?} is neither on nor off: taken as off");
-            false
-        }
+        None | Some("" | "on" | "1") => Ok(true),
+        Some("off" | "0") => Ok(false),
+        Some(other) => Err(format!("{variable}={other:?} is neither on nor off")),
     }
 }
 
@@ -66,7 +78,9 @@ mod tests {
     #[test]
     fn who_mistypes_off_is_not_let_down() {
         let parse = |value| parse(VARIABLE, value);
-        assert!(parse(None) && parse(Some("on")) && parse(Some("")));
-        assert!(!parse(Some("off")) && !parse(Some("Off")) && !parse(Some("0")));
+        assert!([None, Some("on"), Some("")].into_iter().all(|value| parse(value) == Ok(true)));
+        assert!(parse(Some("off")) == Ok(false) && parse(Some("0")) == Ok(false));
+        // As which it counts.
+        assert!(parse(Some("Off")).unwrap_err().contains("neither on nor off"));
     }
 }

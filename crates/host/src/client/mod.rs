@@ -18,3 +18,13 @@ pub use cm::EventChannel;
 pub(crate) use connect::connect_socket;
 pub use connect::{ConnectOptions, Hold};
 pub use control::{HostClient, MadEvent};
+
+/// Whether what a process's side reads of the environment makes sense: `$RDMUX_CROSS_MEMORY`, `$RDMUX_HOST_RINGS` and
+/// `$RDMUX_PEER_TO_PEER`.
+///
+/// # Errors
+/// Which variable does not, and what it may be.
+pub fn check_environment() -> Result<(), String> {
+    memory::check_environment()?;
+    crate::names::peer_to_peer::of_environment().map(drop).map_err(|e| e.to_string())
+}

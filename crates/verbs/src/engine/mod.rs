@@ -657,6 +657,15 @@ fn flush_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) 
     owed.drain(..count);
 }
 
+/// Whether what a device reads of the environment makes sense: `$RDMUX_LOSS` and `$RDMUX_PATIENCE`.
+///
+/// # Errors
+/// Which variable does not, and what it may be.
+pub fn check_environment() -> Result<(), String> {
+    loss::Loss::of_environment().map_err(|e| e.to_string())?;
+    SpinTime::of_environment().map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -33,13 +33,19 @@ pub(crate) struct SpinTime {
 impl SpinTime {
     /// With what the environment of the process says.
     pub(crate) fn new() -> Self {
-        Self::of(match std::env::var(VARIABLE) {
-            Ok(text) => parse(&text).unwrap_or_else(|| {
-                tracing::warn!("{VARIABLE}={text:?} is no number of microseconds; {USUAL:?} it is");
-                USUAL
-            }),
-            Err(_) => USUAL,
-        })
+        Self::of(Self::of_environment().unwrap_or_else(|why| {
+            tracing::warn!("{why}; {USUAL:?} it is");
+            USUAL
+        }))
+    }
+
+    /// What the environment says.
+    ///
+    /// # Errors
+    /// When it is no number of microseconds.
+    pub(crate) fn of_environment() -> Result<Duration, String> {
+        let Ok(text) = std::env::var(VARIABLE) else { return Ok(USUAL) };
+        parse(&text).ok_or_else(|| format!("{VARIABLE}={text:?} is no number of microseconds"))
     }
 
     fn of(usual: Duration) -> Self {
