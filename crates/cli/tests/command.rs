@@ -253,3 +253,16 @@ fn the_demo_passes_and_leaves_nothing_behind() {
     assert_eq!(json(&net.ok(&["host", "status", "--json"])), Value::Array(Vec::new()));
     assert_eq!(json(&net.ok(&["fabric", "status", "--json"])), Value::Array(Vec::new()));
 }
+
+#[test]
+fn there_is_one_demo_at_a_time_and_it_ends_hosts_that_one_before_left() {
+    let net = Net::new().hosts(&["demo-a", "demo-b"]);
+    let demo = ["demo", "--only", "no such row"];
+    let lock = fs::File::create(net.path().join("demo.lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(net.fails(&demo, 1).contains("another demo is running"));
+    assert_eq!(json(&net.ok(&["host", "status", "--json"])).as_array().unwrap().len(), 2);
+    drop(lock);
+    assert!(net.fails(&demo, 1).contains("no row has that"));
+    assert_eq!(json(&net.ok(&["host", "status", "--json"])), Value::Array(Vec::new()));
+}

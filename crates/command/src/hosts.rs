@@ -9,7 +9,7 @@ use rdmux_host::client::admin;
 use rdmux_host::proto::Status;
 use rdmux_host::{ConnectOptions, HostName};
 
-/// Hosts that are up. Those that this started end when it is dropped.
+/// Hosts that are up. Those that this started, or was to end, end when it is dropped.
 pub struct Hosts {
     options: ConnectOptions,
     names: Vec<HostName>,
@@ -30,6 +30,13 @@ impl Hosts {
             }
             this.names.push(name);
         }
+        Ok(this)
+    }
+
+    /// Starts those that are not up, and ends all of them, as nobody else uses hosts of these names.
+    pub fn up_to_end(names: &[&str]) -> Result<Self> {
+        let mut this = Self::up(names)?;
+        this.started.clone_from(&this.names);
         Ok(this)
     }
 

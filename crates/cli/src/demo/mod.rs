@@ -12,17 +12,20 @@ mod side;
 mod stage;
 mod xrc;
 
+use std::fs::{File, TryLockError};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rdmux::{Context, DeviceChoice};
 use rdmux_fabric::proto::Status;
+use rdmux_host::RuntimeDir;
+use rdmux_runtime::file::open_private;
 use serde::Serialize;
 
 use self::rows::Row;
@@ -114,6 +117,7 @@ const SETTLING: Duration = Duration::from_millis(100);
 
 /// Runs `rdmux demo`.
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
+    let _lock = alone()?;
     let progress = progress()?;
     let mut outcomes = play(args, &progress)?;
     let (rows, managed) = manage(args, &progress);
@@ -132,6 +136,20 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     }
     let failed = outcomes.iter().filter(|o| !o.passed).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The lock that a demo has until it ends: hosts and fabrics of a demo have fixed names.
+fn alone() -> Result<File> {
+    let dir = RuntimeDir::of_environment()?;
+    let path = dir.path().join("demo.lock");
+    let lock =
+        open_private(&path, false).with_context(|| format!("cannot open {}", path.display()))?;
+    let locked = lock.try_lock();
+    if let Err(TryLockError::WouldBlock) = locked {
+        bail!("another demo is running: wait until it ends");
+    }
+    locked.with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(lock)
 }
 
 /// The other side of the demo.
@@ -156,7 +174,8 @@ fn play(args: &DemoArgs, progress: &ProgressBar) -> Result<Vec<Outcome>> {
     ];
     progress.inc_length(parts.iter().map(|(_, rows)| rows.len() as u64).sum());
     progress.set_message("starting two hosts");
-    let hosts = Rc::new(Hosts::up(&HOSTS)?);
+    // The lock says that no other demo uses them: who has left them up was killed.
+    let hosts = Rc::new(Hosts::up_to_end(&HOSTS)?);
     let mut outcomes = Vec::new();
     for (link, rows) in parts.into_iter().filter(|(_, rows)| !rows.is_empty()) {
         let (hosts, names) = match link {
