@@ -79,7 +79,7 @@ struct GidRow {
 pub(crate) fn run(global: &Global, args: &DevicesArgs) -> Result<ExitCode> {
     let choice = args.device.choice_or_all()?;
     let open = |row: &DeviceRow| describe(&global.builder().device(row.kind).open()?, row);
-    let rows = run::connect_options()?.devices(&global.host_name()?)?;
+    let rows = run::devices_of(&run::connect_options()?, &global.host_name()?)?;
     let seen = rows.iter().filter(|row| choice.sees(row));
     let devices = seen.map(open).collect::<Result<Vec<_>>>()?;
     if args.json {

@@ -30,6 +30,12 @@ fn what_fails_exits_with_1_and_says_what_to_do() {
     let net = Net::new();
     assert!(net.fails(&["host", "status", "nosuch"], 1).contains("rdmux host up nosuch"));
     assert!(net.fails(&["--host", "nosuch", "capture"], 1).contains("rdmux host up nosuch"));
+    // What looks on makes no host.
+    assert!(net.fails(&["--host", "nosuch", "devices"], 1).contains("rdmux host up nosuch"));
+    let doctor = net.run(&["--host", "nosuch", "doctor"]);
+    assert!(String::from_utf8_lossy(&doctor.stdout).contains("rdmux host up nosuch"));
+    let registry = fs::read_to_string(net.path().join("registry")).unwrap_or_default();
+    assert!(!registry.contains("nosuch"), "{registry}");
     assert!(net.fails(&["--host", "Not A Name", "devices"], 1).contains("is not a host name"));
 }
 

@@ -27,7 +27,7 @@ pub(super) fn all(host: &HostName) -> Vec<Check> {
         Ok(options) => options,
         Err(e) => return vec![Check::fail("settings", text(&e))],
     };
-    let started = options.devices(host);
+    let started = run::devices_of(&options, host);
     let mut all = vec![
         surroundings::network(&options),
         loopback(),

@@ -16,7 +16,8 @@ use anyhow::Result;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use rdmux_command::library;
-use rdmux_host::{ConnectOptions, DeviceChoice, Registry};
+use rdmux_host::client::admin;
+use rdmux_host::{ConnectOptions, DeviceChoice, DeviceRow, HostError, HostName, Registry};
 use rdmux_verbs::kind::{self, KindRow};
 
 use self::variables::Variables;
@@ -137,6 +138,18 @@ fn prepare(global: &Global, args: &RunArgs, command: &mut Command) -> Result<()>
 fn check_environment() -> Result<()> {
     rdmux_verbs::check_environment().map_err(anyhow::Error::msg)?;
     rdmux_host::client::check_environment().map_err(anyhow::Error::msg)
+}
+
+/// What devices a host has, for commands that look on: they start a host that there has been, and make no new one.
+pub(crate) fn devices_of(
+    options: &ConnectOptions,
+    host: &HostName,
+) -> Result<Vec<DeviceRow>, HostError> {
+    if !host.is_default() && Registry::look_up(&options.dir, host.as_str()).is_none() {
+        // One may be up all the same, as part of a program.
+        admin::status(&options.dir, host)?;
+    }
+    options.devices(host)
 }
 
 /// How to reach and start services: this program is one, whatever it is called.
