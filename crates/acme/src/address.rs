@@ -72,7 +72,7 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// Finds out how a word of an unspecified format is meant: a number that fits is a LID, an IP address or what the
+    /// Finds out how a word of an unspecified format is meant: a number is a LID, an IP address or what the
     /// system resolves to one is that, all else is a name.
     pub(crate) fn new(word: &str, format: Format) -> Self {
         let (shown, format) = match format {
@@ -143,7 +143,8 @@ pub(crate) fn source(word: &str, format: Format) -> Result<Address, String> {
 }
 
 fn guess(word: &str) -> (String, Format) {
-    if lid(word).is_some() {
+    // One that is too large for a LID is told so: the system would read it as an IPv4 address.
+    if lid(word).is_some() || word.bytes().all(|b| b.is_ascii_digit()) {
         return (word.to_owned(), Format::Lid);
     }
     let ip = word.parse().ok().or_else(|| lookup(word).next());
@@ -282,5 +283,13 @@ mod tests {
         ] {
             assert_eq!(text(ip), expected);
         }
+    }
+
+    #[test]
+    fn number_that_is_no_lid_is_refused_and_not_an_ip_address() {
+        for word in ["65536", "99999999"] {
+            assert!(question(word, Format::Unspecified, None).unwrap_err().contains(word));
+        }
+        assert_eq!(Destination::new("99999999", Format::Ip).format, Format::Ip);
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct Options {
     pub(crate) json: bool,
     /// `--host`
     pub(crate) host: Option<String>,
+    /// The first word that is no option, nor belongs to one. It is ignored where there is something to do.
+    pub(crate) stray: Option<String>,
 }
 
 /// What the command line says.
@@ -117,7 +119,7 @@ fn options(mut parser: Parser) -> Result<Parsed, lexopt::Error> {
             Arg::Long("host") => o.host = Some(text(parser.value()?)?),
             Arg::Short('h') | Arg::Long("help") => return Ok(Parsed::Help),
             Arg::Long("version") => return Ok(Parsed::Version),
-            Arg::Value(_) => {}
+            Arg::Value(word) => o.stray = o.stray.or_else(|| word.into_string().ok()),
             _ => return Err(arg.unexpected()),
         }
     }
@@ -169,7 +171,9 @@ fn contradiction(o: &Options) -> Option<Option<String>> {
             Some(Some("-s needs a destination (-d)".to_owned()))
         }
         None if by_source => Some(Some("-P s needs a source (-s)".to_owned())),
-        _ if !query && !generate => Some(None),
+        _ if !query && !generate => Some(o.stray.as_ref().map(|word| {
+            format!("\"{word}\" is no command (watch, flush, top); a destination is -d {word}")
+        })),
         _ => None,
     }
 }
@@ -251,6 +255,12 @@ mod tests {
             assert!(matches!(parse(words(line)), Parsed::Usage(_)), "{line}");
         }
         assert_eq!(parse([]), Parsed::Usage(None));
+        for word in ["wtach", "b"] {
+            let said = parse(words(word));
+            let names =
+                |why: &str| why.contains(word) && why.contains("-d") && why.contains("watch");
+            assert!(matches!(&said, Parsed::Usage(Some(why)) if names(why)), "{said:?}");
+        }
         assert_eq!(parse(words("-e --help")), Parsed::Help);
     }
 }

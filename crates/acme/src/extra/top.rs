@@ -26,7 +26,7 @@ pub(super) struct TopArgs {
 }
 
 /// An entry, as it is shown.
-#[derive(Debug, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 struct Row {
     destination: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,9 +74,8 @@ pub(super) fn run(args: &TopArgs, out: &mut dyn Write) -> Result<()> {
     );
     let (now, mut rows) = (now(), Vec::new());
     shared.each(|key, entry| rows.push(Row::new(key, entry, now)));
+    rank(&mut rows);
     let total = rows.len();
-    // What was confirmed last is at the top; by name, what was loaded for ever.
-    rows.sort_by(|a, b| (b.seconds, &a.destination).cmp(&(a.seconds, &b.destination)));
     rows.truncate(if args.all { usize::MAX } else { args.count });
     if args.common.json {
         let document = serde_json::json!({ "service": name, "entries": total, "top": rows });
@@ -86,6 +85,17 @@ pub(super) fn run(args: &TopArgs, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "{name}: {total} entries")?;
     print(out, &rows)?;
     Ok(())
+}
+
+/// What was confirmed last is at the top; by name, what was loaded for ever. A path that is shared for its source and for
+/// whoever names none is one.
+fn rank(rows: &mut Vec<Row>) {
+    rows.sort_by(|a, b| {
+        let (a, b) =
+            ((b.seconds, &a.destination, &a.source), (a.seconds, &b.destination, &b.source));
+        a.cmp(&b)
+    });
+    rows.dedup();
 }
 
 fn print(out: &mut dyn Write, rows: &[Row]) -> std::io::Result<()> {
@@ -111,4 +121,26 @@ fn print(out: &mut dyn Write, rows: &[Row]) -> std::io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_with_and_without_a_source_is_one_row() {
+        let row = |destination: &str, seconds| Row {
+            destination: destination.to_owned(),
+            source: Some("10.0.0.1".to_owned()),
+            dgid: "fe80::1".to_owned(),
+            dlid: 1,
+            sl: 0,
+            mtu: 5,
+            rate: 16,
+            seconds,
+        };
+        let mut rows = vec![row("b", None), row("a", Some(7)), row("b", None), row("b", Some(9))];
+        rank(&mut rows);
+        assert_eq!(rows, [row("b", Some(9)), row("a", Some(7)), row("b", None)]);
+    }
 }

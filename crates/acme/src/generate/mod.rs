@@ -120,7 +120,14 @@ impl Target {
 /// A service that reads it meanwhile sees the old file or the new one. A symbolic link of that name is replaced, not followed.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
+    // Its errors name the temporary file, and have their number in the text only.
+    let plain = |e: io::Error| {
+        let text = e.to_string();
+        let number = text.split_once("(os error ").and_then(|(_, rest)| rest.split(')').next());
+        let number = number.and_then(|number| number.parse().ok());
+        number.map_or(e, io::Error::from_raw_os_error)
+    };
+    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(plain)?;
     file.write_all(text.as_bytes())?;
     file.as_file().set_permissions(fs::Permissions::from_mode(MODE))?;
     file.persist(path).map_err(|e| e.error)?;
@@ -152,6 +159,13 @@ mod tests {
         assert_eq!(mode(&path), 0o644);
         assert_eq!(mode(&folder) & 0o500, 0o500);
         assert_eq!(fs::read_to_string(&path).unwrap(), "# what\na b 1 default\n");
+    }
+
+    #[test]
+    fn folder_that_is_not_there_is_told_without_the_name_of_a_temporary_file() {
+        let dir = rdmux_testing::temp_dir();
+        let e = replace(&dir.path().join("missing/x"), "").unwrap_err();
+        assert_eq!(crate::errno::text(&e), "No such file or directory");
     }
 
     #[test]
