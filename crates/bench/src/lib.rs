@@ -93,7 +93,11 @@ impl BenchArgs {
     fn chosen<T: ValueEnum + PartialEq>(&self) -> Result<Vec<T>> {
         let chosen = |value: &&T| self.only.is_empty() || self.only.contains(&name(*value));
         if let Some(unknown) = self.only.iter().find(|o| !list::<T>().contains(o)) {
-            bail!("nothing is called {unknown:?}: choose from {}", list::<T>().join(", "));
+            let list = list::<T>().join(", ");
+            if !self.peers && self::list::<peers::Row>().contains(unknown) {
+                bail!("{unknown:?} needs --peers; without it choose from {list}");
+            }
+            bail!("nothing is called {unknown:?}: choose from {list}");
         }
         Ok(T::value_variants().iter().filter(chosen).cloned().collect())
     }

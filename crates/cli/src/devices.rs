@@ -8,6 +8,7 @@ use rdmux::Context;
 use rdmux_host::DeviceRow;
 use rdmux_verbs::kind::{GidKind, LinkLayer};
 use rdmux_verbs::port::{GidEntry, PortAttr};
+use rdmux_verbs::wire::Gid;
 use serde::Serialize;
 
 use crate::Global;
@@ -206,7 +207,9 @@ fn print(d: &Device) -> Result<()> {
         }
         let mut report =
             Report::new(&["INDEX", "GID", "ADDRESS", "TYPE", "INTERFACE", "MTU"]).right(&[0, 5]);
-        for g in &p.gids {
+        // Most of an InfiniBand port's are empty.
+        let empty = Gid::ZERO.to_string();
+        for g in p.gids.iter().filter(|row| row.gid != empty) {
             report.row([
                 g.index.to_string(),
                 g.gid.clone(),

@@ -19,7 +19,8 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 use rdmux_bench as bench;
 use rdmux_command::output::text;
 use tracing_subscriber::EnvFilter;
@@ -140,7 +141,7 @@ enum Part {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|e| refuse(e));
     // An ACM service has a log of its own.
     if !matches!(cli.command, Command::Part(Part::Acm { .. })) {
         log(cli.global.verbose);
@@ -153,6 +154,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says why a command line makes no sense, or what it asks for, and ends.
+fn refuse(mut e: clap::Error) -> ! {
+    // There are hidden ones among them.
+    if let Some(ContextValue::Strings(names)) = e.get(ContextKind::ValidSubcommand) {
+        let cli = Cli::command();
+        let is_shown = |name: &&String| cli.find_subcommand(name).is_none_or(|c| !c.is_hide_set());
+        let shown = names.iter().filter(is_shown).cloned().collect();
+        e.insert(ContextKind::ValidSubcommand, ContextValue::Strings(shown));
+    }
+    e.exit()
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -212,7 +225,6 @@ fn is_closed_pipe(e: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {

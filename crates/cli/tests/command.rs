@@ -18,6 +18,8 @@ fn json(text: &str) -> Value {
 fn a_command_line_without_sense_exits_with_2() {
     let net = Net::new();
     net.fails(&[], 2);
+    let said = net.fails(&["-v"], 2);
+    assert!(said.contains("doctor") && !said.contains("soak"), "{said}");
     net.fails(&["no-such-command"], 2);
     net.fails(&["ping", "-c"], 2);
     net.fails(&["ping", "-s", "-S", "5"], 2);
@@ -58,7 +60,8 @@ fn a_bench_without_its_peer_fails_and_names_the_package() {
     assert!(said.contains("rdmux: c is missing: ib_send_lat is missing"), "{said}");
     assert!(said.contains("install the Debian package perftest"), "{said}");
     assert!(net.fails(&["bench", "--peers", "--only", "poll"], 1).contains("choose from send-lat"));
-    assert!(net.fails(&["bench", "--only", "udp-bw"], 1).contains("choose from bandwidth"));
+    let said = net.fails(&["bench", "--only", "udp-bw"], 1);
+    assert!(said.contains("needs --peers") && said.contains("choose from bandwidth"), "{said}");
 }
 
 #[test]
