@@ -36,17 +36,22 @@ impl Fabric {
         Self { listener: Listener::open(&dir, lock).unwrap(), others: Vec::new() }
     }
 
-    /// The host's next connection for an adapter, after its greeting.
+    /// The host's next connection, after its greeting, and what it is for.
+    fn next(&mut self) -> (Role, OwnedFd) {
+        wait_readable(&self.listener);
+        let socket = self.listener.accept().unwrap().unwrap();
+        wait_readable(&socket);
+        let mut buf = vec![0; MAX_MESSAGE];
+        let greeting = socket::recv_bytes(socket.as_fd(), &mut buf, &mut Vec::new()).unwrap();
+        (socket::decode::<Greeting>(greeting).unwrap().role, socket)
+    }
+
+    /// The host's next connection for an adapter.
     fn accept(&mut self) -> OwnedFd {
         loop {
-            wait_readable(&self.listener);
-            let socket = self.listener.accept().unwrap().unwrap();
-            wait_readable(&socket);
-            let mut buf = vec![0; MAX_MESSAGE];
-            let greeting = socket::recv_bytes(socket.as_fd(), &mut buf, &mut Vec::new()).unwrap();
-            match socket::decode::<Greeting>(greeting).unwrap().role {
-                Role::Attach { .. } => return socket,
-                _ => self.others.push(socket),
+            match self.next() {
+                (Role::Attach { .. }, socket) => return socket,
+                (_, socket) => self.others.push(socket),
             }
         }
     }
@@ -200,6 +205,17 @@ fn processes_are_told_of_a_port_that_changes_and_of_a_fabric_that_goes() {
         panic!("no ports")
     };
     assert_eq!(port(&ports), (PortState::Init, Lid(0)));
+}
+
+#[test]
+fn a_host_asks_again_for_the_management_interface_that_it_does_not_get() {
+    let host = Host::start();
+    let mut fabric = Fabric::of(&host);
+    let socket = fabric.accept();
+    welcome(&socket, Ok(described()));
+    for _ in 0..3 {
+        while !matches!(fabric.next(), (Role::OpenFile(_), _)) {}
+    }
 }
 
 #[test]

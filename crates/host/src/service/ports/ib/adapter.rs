@@ -31,9 +31,9 @@ use crate::service::poller::{Interest, Token};
 /// How long a fabric may take to answer. Clients wait as long, so it is short; a fabric takes some milliseconds.
 const ANSWER: Duration = Duration::from_secs(1);
 /// When to look for a fabric again, at first; then twice as long each time.
-const FIRST_RETRY: Duration = Duration::from_millis(50);
+pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// The longest time between two looks.
-const LAST_RETRY: Duration = Duration::from_secs(2);
+pub(super) const LAST_RETRY: Duration = Duration::from_secs(2);
 /// How long no update is read after others: each may cost a message to every process, and files of the view.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Updates that are taken before others have their turn.

@@ -1,10 +1,11 @@
 //! Questions to subnet administration, from QP1 of the adapter's ports: for each of them the service's own agent of the class, on a management
 //! interface of the fabric as programs have (`ib_sa` is that in the kernel).
 //!
-//! The interface is opened once the adapter is ours, without waiting. The fabric's user MAD device sends a question again and
+//! The interface is opened once the adapter is ours, without waiting, and again later where that failed or it has gone. The fabric's user MAD device sends a question again and
 //! says when nobody has answered; a fabric that says nothing at all is given up here.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 use rdmux_cm::{IdHandle, PathQuery, Time};
@@ -19,6 +20,7 @@ use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass, status};
 use rdmux_wire::rmpp::Rmpp;
 use rdmux_wire::sa::{CLASS_VERSION, McMemberRecord, PathRecord, SaMad};
 
+use super::adapter::{FIRST_RETRY, LAST_RETRY};
 use super::adapters::PortAt;
 use crate::service::core::Core;
 use crate::service::counters::Count;
@@ -58,6 +60,9 @@ pub(in crate::service) struct SaClient {
     /// The questions that are not answered, by the lower half of their transaction IDs.
     open: BTreeMap<u32, Open>,
     last_tid: u32,
+    /// When it is opened again, and how often that was in vain.
+    retry: Option<Time>,
+    failures: u32,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +91,15 @@ struct Open {
 impl SaClient {
     /// When there is something to do.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.open.values().map(|open| open.again.unwrap_or(open.until.after(GRACE))).min()
+        let question = |open: &Open| open.again.unwrap_or(open.until.after(GRACE));
+        self.open.values().map(question).chain(self.retry).min()
+    }
+
+    /// It is opened again later.
+    fn open_later(&mut self, now: Time) {
+        let pause = FIRST_RETRY * (1 << self.failures.min(8));
+        self.retry = Some(now.after(pause.min(LAST_RETRY)));
+        self.failures = self.failures.saturating_add(1);
     }
 
     /// Nobody wants this path any more.
@@ -100,9 +113,14 @@ impl SaClient {
         self.open.remove(&number_of(tid))
     }
 
-    /// Sends what was not sent. Returns whether there is still somebody to send it to.
-    fn send(&mut self, now: Time, sm: (Lid, u8)) -> Result<(), FabricError> {
-        let State::Ready { file, agent } = &self.state else { return Ok(()) };
+    /// Sends what was not sent, if there is somebody to send it to.
+    fn send(&mut self, now: Time, sm: Option<(Lid, u8)>) -> Result<(), FabricError> {
+        let (State::Ready { file, agent }, Some(sm)) = (&self.state, sm) else {
+            // It is not looked all the time whether there is somebody again.
+            let due = self.open.values_mut().filter(|open| open.again.is_some_and(|at| at <= now));
+            due.for_each(|open| open.again = Some(now.after(BUSY_PAUSE)));
+            return Ok(());
+        };
         for open in self.open.values_mut() {
             if open.sent || open.again.is_some_and(|at| at > now) {
                 continue;
@@ -136,21 +154,37 @@ impl Core {
         let begun = dir.map(|dir| dir.map(|dir| begin(&dir, &port)));
         match begun.and_then(|begun| begun.transpose().map(Option::flatten)) {
             Ok(Some(opening)) => self.await_sa(at, opening),
-            Ok(None) => {}
-            Err(e) => throttled!(warn, "subnet administration cannot be asked: {e}"),
+            // Others ask it just now.
+            Ok(None) => self.open_sa_later(at),
+            Err(e) => self.sa_has_failed(at, &e),
         }
     }
 
     fn await_sa(&mut self, at: PortAt, opening: OpeningFile) {
         match self.poller.add(&opening, Token::Sa(at.number()), Interest::Read) {
             Ok(()) => self.adapter[at].sa.state = State::Opening(opening),
-            Err(e) => throttled!(warn, "a fabric cannot be watched: {e}"),
+            Err(e) => self.sa_has_failed(at, &e),
         }
+    }
+
+    fn sa_has_failed(&mut self, at: PortAt, why: &dyn Display) {
+        throttled!(warn, "subnet administration cannot be asked: {why}");
+        self.open_sa_later(at);
+    }
+
+    fn open_sa_later(&mut self, at: PortAt) {
+        let now = self.now();
+        self.adapter[at].sa.open_later(now);
     }
 
     /// The fabric is gone, or its port is another one: what was asked has no answer.
     pub(super) fn close_sa(&mut self, at: PortAt) {
         self.adapter[at].sa.partial = Partial::default();
+        (self.adapter[at].sa.retry, self.adapter[at].sa.failures) = (None, 0);
+        self.end_sa(at);
+    }
+
+    fn end_sa(&mut self, at: PortAt) {
         match std::mem::take(&mut self.adapter[at].sa.state) {
             State::Closed => {}
             State::Opening(opening) => self.poller.remove(&opening),
@@ -170,7 +204,7 @@ impl Core {
                 match opening.poll() {
                     Ok(Progress::Pending(opening)) => self.await_sa(at, opening),
                     Ok(Progress::Done((file, agent))) => self.sa_is_open(at, file, agent),
-                    Err(e) => throttled!(warn, "subnet administration cannot be asked: {e}"),
+                    Err(e) => self.sa_has_failed(at, &e),
                 }
             }
             State::Ready { file, agent } => {
@@ -183,7 +217,7 @@ impl Core {
 
     fn sa_is_open(&mut self, at: PortAt, file: MadFile, agent: u32) {
         if let Err(e) = self.poller.add(&file, Token::Sa(at.number()), Interest::Read) {
-            return throttled!(warn, "a fabric cannot be watched: {e}");
+            return self.sa_has_failed(at, &e);
         }
         self.adapter[at].sa.state = State::Ready { file, agent };
         self.send_questions(at);
@@ -231,7 +265,7 @@ impl Core {
     }
 
     fn send_questions(&mut self, at: PortAt) {
-        let Some(sm) = self.manager_of_port(at) else { return };
+        let sm = self.manager_of_port(at);
         let now = self.now();
         if let Err(e) = self.adapter[at].sa.send(now, sm) {
             // Its socket says the same, and the attachment's.
@@ -250,8 +284,9 @@ impl Core {
                 Ok(Some(mad)) => self.process_sa(at, &mad),
                 Ok(None) => return,
                 Err(e) => {
-                    tracing::debug!("the management interface is gone: {e}");
-                    return self.close_sa(at);
+                    self.adapter[at].sa.partial = Partial::default();
+                    self.end_sa(at);
+                    return self.sa_has_failed(at, &e);
                 }
             }
         }
@@ -269,6 +304,7 @@ impl Core {
             return self.answered(at, open.subject, Err(libc::ETIMEDOUT));
         }
         self.counts.add(Count::SaAnswers);
+        self.adapter[at].sa.failures = 0;
         if header.status == status::BUSY && self.now() < open.until {
             (open.sent, open.again) = (false, Some(self.now().after(BUSY_PAUSE)));
             self.adapter[at].sa.open.insert(number_of(header.tid), open);
@@ -300,9 +336,12 @@ impl Core {
         }
     }
 
-    /// Gives up what the fabric says nothing of, and asks those again who were busy.
+    /// Gives up what the fabric says nothing of, asks those again who were busy, and opens what could not be opened before.
     pub(super) fn poll_sa(&mut self, at: PortAt) {
         let now = self.now();
+        if self.adapter[at].sa.retry.take_if(|due| *due <= now).is_some() {
+            self.open_sa(at);
+        }
         let is_over = |open: &Open| open.until.after(GRACE) <= now;
         let over: Vec<u32> = self.adapter[at]
             .sa
