@@ -66,7 +66,8 @@ fn role() {
     let dir = RuntimeDir::at(std::env::var(DIR).unwrap()).unwrap();
     let host = HostName::new("test").unwrap();
     match role.as_str() {
-        "parent" => be_parent(&dir, &host),
+        "parent" => be_parent(&dir, &host, ClientKind::Device(DeviceKind::default())),
+        "holder" => be_parent(&dir, &host, ClientKind::Tool),
         "listener" => be_listener(&dir, &host),
         "service" => be_service(dir, host),
         other => panic!("{other}"),
@@ -75,17 +76,16 @@ fn role() {
 
 /// Greets, has a child that holds the sockets, and waits to be killed.
 #[expect(clippy::zombie_processes, reason = "it is killed before its child")]
-fn be_parent(dir: &RuntimeDir, host: &HostName) {
+fn be_parent(dir: &RuntimeDir, host: &HostName, kind: ClientKind) {
     let rpc = raw(&dir.host(host).unwrap().socket());
-    let hello =
-        Request::Hello { version: VERSION, kind: ClientKind::Device(DeviceKind::default()) };
+    let hello = Request::Hello { version: VERSION, kind };
     socket::send(rpc.as_fd(), &hello, &[], &mut Vec::new()).unwrap();
     let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
     socket::recv_bytes(rpc.as_fd(), &mut buf, &mut fds).unwrap();
     let child = Command::new("sleep")
         .arg("1000")
         .stdin(rpc.try_clone().unwrap())
-        .stdout(fds.remove(0))
+        .stdout(fds.drain(..).next().map_or_else(Stdio::null, Stdio::from))
         .spawn()
         .unwrap();
     println!("SAYS {}", child.id());
@@ -181,6 +181,19 @@ fn a_killed_process_is_noticed_while_its_child_holds_its_sockets() {
     let pid = rustix::process::Pid::from_raw(grandchild.parse().unwrap()).unwrap();
     // It lived until now.
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn what_only_holds_the_service_is_there_while_a_child_has_its_socket() {
+    let host = Host::start();
+    let mut parent = start(&host, "holder");
+    let grandchild = parent.hear();
+    parent.kill();
+    // The second question comes after the service has seen that the process is dead.
+    let died = [(); 2].map(|()| host.counter("service_clients_died"));
+    let pid = rustix::process::Pid::from_raw(grandchild.parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(died, [0, 0]);
 }
 
 #[test]

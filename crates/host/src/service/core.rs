@@ -245,6 +245,17 @@ impl Core {
         }
     }
 
+    /// A client's process has ended. One that only holds or asks something is as long as somebody has its socket: who opens a management
+    /// interface and goes on as a daemon is a child (`umad_open_port(3)`, `daemon(3)`).
+    pub(super) fn process_died(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if client.kind != Some(ClientKind::Tool) {
+            self.doom(id, Gone::Died);
+        } else if let Some(pidfd) = client.pidfd.take() {
+            self.poller.remove(&pidfd);
+        }
+    }
+
     /// Whether a client is marked as gone.
     pub(super) fn is_doomed(&self, id: ClientId) -> bool {
         self.doomed.iter().any(|&(d, _)| d == id)
