@@ -112,6 +112,15 @@ fn a_third_host_cannot_end_a_connection() {
     net.deliver(&stranger, &rej(RejOf::Req));
     net.deliver(&stranger, &rej(RejOf::NoMessage));
     assert!(net.hosts[0].events().is_empty());
+    // A request that names the peer's queue pair is refused, and says nothing of the peer.
+    let mut req = CmMad::parse(&mads[0]).unwrap();
+    let Message::Req(fields) = &mut req.message else { panic!() };
+    fields.local_comm_id ^= 1;
+    net.deliver(&stranger, &req.to_bytes());
+    let (path, answer) = net.hosts[0].out.mads.pop_back().unwrap();
+    let Message::Rej(refusal) = CmMad::parse(&answer).unwrap().message else { panic!("a DREQ") };
+    assert_eq!((refusal.reason, path.remote()), (RejReason::STALE_CONN, stranger.local));
+    assert!(net.hosts[0].events().is_empty());
     // The two DREQs for connections that do not exist were answered.
     net.run_until_idle();
     assert_eq!(net.log.iter().filter(|&&m| m == "DREP").count(), 2);

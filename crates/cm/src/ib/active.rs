@@ -107,7 +107,7 @@ impl Cm {
             self.counters.stale += 1;
             let ids = (local_id, rep.local_comm_id);
             self.refuse_message(path, tid, ids, RejOf::Rep, RejReason::STALE_CONN, &[], sink);
-            self.disconnect_stale(now, rep.local_ca_guid, rep.local_qpn, sink);
+            self.disconnect_stale(now, path, (rep.local_ca_guid, rep.local_qpn), sink);
             return None;
         }
         self.answered(local_id);

@@ -50,16 +50,19 @@ impl Cm {
         self.timers.set(&mut c.deadline, Timer::Conn(conn), at);
     }
 
-    /// A peer uses a queue pair for something new: the old connection is over.
+    /// A peer uses a queue pair for something new: the old connection is over, if it is that peer's. Whoever else says so may
+    /// have made the numbers up.
     pub(super) fn disconnect_stale(
         &mut self,
         now: Time,
-        guid: Guid,
-        qpn: Qpn,
+        path: &MadPath,
+        names: (Guid, Qpn),
         sink: &mut impl Sink,
     ) {
-        if let Some(&old) = self.by_remote_qpn.get(&(guid, qpn))
-            && self.state(old) == Some(State::Established)
+        if let Some(&old) = self.by_remote_qpn.get(&names)
+            && let Some(c) = self.conns.get(&old)
+            && c.state() == State::Established
+            && c.is_from(path)
         {
             let _established = self.disconnect(now, old, (&[], &[]), sink);
         }

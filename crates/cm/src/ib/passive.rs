@@ -54,7 +54,7 @@ impl Cm {
                 &[],
                 sink,
             );
-            self.disconnect_stale(now, guid, req.local_qpn, sink);
+            self.disconnect_stale(now, path, (guid, req.local_qpn), sink);
             return None;
         }
         let local_id = self.new_local_id();
