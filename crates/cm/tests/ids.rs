@@ -478,6 +478,37 @@ fn a_lost_address_and_a_lost_device() {
 }
 
 #[test]
+fn groups_of_a_lost_address_are_left_at_the_network() {
+    let mut net = Net::new(1);
+    let now = net.now;
+    let host = &mut net.hosts[0];
+    let id = host.cm.create_id(CLIENT, PortSpace::Udp, QpType::Ud, 5).unwrap();
+    host.cm.bind(id, sock("10.0.0.1:0"), false).unwrap();
+    for context in [1, 2, 3] {
+        let group: IpAddr = Ipv4Addr::new(239, 1, 2, u8::try_from(context).unwrap()).into();
+        let wish = GroupWish::address(group, JoinFlags::FullMember);
+        host.cm.join(now, id, wish, context, &mut host.out).unwrap();
+    }
+    let [joined, lost, open] = host.out.joins[..] else { panic!() };
+    let record = joined.1.over_ip(64, Mtu::M1024);
+    host.cm.handle_joined(now, id, joined.1, record, &mut host.out);
+    host.cm.handle_joined(now, id, lost.1, Err(105), &mut host.out);
+    let told = [(EventKind::MulticastJoin, 0), (EventKind::MulticastError, -105)];
+    assert_eq!(host.kinds(), told);
+    let elsewhere = local_address(IpAddr::from([10, 0, 9, 9]), 1);
+    host.cm.set_addresses(now, vec![elsewhere], &mut host.out);
+    let reset = (EventKind::MulticastError, -102);
+    assert_eq!(host.kinds(), [reset, reset, (EventKind::AddrChange, 0)]);
+    assert_eq!(host.out.leaves, [joined, open], "not the one that the network has taken back");
+    host.cm.handle_joined(now, id, open.1, record, &mut host.out);
+    host.cm.leave(now, id, 1, &mut host.out).unwrap();
+    net.destroy(0, id);
+    assert_eq!(net.hosts[0].kinds(), [], "a late answer says nothing");
+    assert_eq!(net.hosts[0].out.leaves.len(), 2, "each is left once");
+    net.end();
+}
+
+#[test]
 fn limits_are_errors_that_say_what() {
     let config = Config { max_ids_per_channel: 2, ..Config::default() };
     let mut net = Net::with(2, config);

@@ -127,6 +127,12 @@ impl Default {
         event
     }
 
+    /// The addresses changed.
+    fn moved(&self) {
+        let event = next_event(&self.client).unwrap();
+        assert!(matches!(event, ControlEvent::Ports { .. }), "{event:?}");
+    }
+
     fn listen(&self, at: SocketAddr) {
         let id = self.id(PortSpace::Tcp);
         self.client.bind_addr(id, at).unwrap();
@@ -394,6 +400,43 @@ fn an_ipv6_group_is_told_by_mld_until_it_is_left() {
                     thread::yield_now();
                 }
             }
+        },
+        || ip("link set v1 up"),
+    );
+}
+
+#[test]
+fn a_group_is_left_with_the_address_on_which_it_was_joined() {
+    on_a_wire(
+        || {
+            ip("addr add 10.77.0.1/24 dev v0");
+            ip("addr add 10.77.1.1/24 dev v0");
+            ip("link set v0 up");
+            let host = Default::start();
+            let group: IpAddr = "239.1.2.3".parse().unwrap();
+            let join = |local: &str| {
+                let id = host.id(PortSpace::Udp);
+                host.client.bind_addr(id, SocketAddr::new(local.parse().unwrap(), 0)).unwrap();
+                let wish = GroupWish::address(group, JoinFlags::FullMember);
+                host.client.join_multicast(id, wish, 0).unwrap();
+                host.expect(EventKind::MulticastJoin);
+                id
+            };
+            let old = join("10.77.0.1");
+            ip("addr del 10.77.0.1/24 dev v0");
+            host.moved();
+            assert_eq!(host.expect(EventKind::MulticastError).status, -libc::ENETRESET);
+            host.expect(EventKind::AddrChange);
+            assert_eq!(host.status().groups, []);
+            // The process goes on by another address, and still has the old id.
+            join("10.77.1.1");
+            let qpn = Qpn::new(u32::from(host.client.info().slot.slot) << 12);
+            host.client.attach_multicast(1, qpn, group.into()).unwrap().unwrap();
+            let groups = host.status().groups;
+            assert_eq!((groups.len(), groups[0].members), (1, 2));
+            assert_eq!(groups[0].local.to_string(), "10.77.1.1");
+            host.client.leave_multicast(old, 0).unwrap();
+            assert_eq!(host.status().groups, groups);
         },
         || ip("link set v1 up"),
     );

@@ -200,13 +200,14 @@ impl Manager {
         group.record.ok_or(CmError::NoGroup { id, errno: group.lost.unwrap_or(errno::ENOTCONN) })
     }
 
-    /// The network lost the groups of an id.
+    /// The address of an id is gone, and its groups with it. Nobody else tells the network.
     pub(super) fn lose_groups(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {
         let Some(found) = self.ids.get(&id) else { return };
-        let joined = found.groups.iter().filter(|(_, g)| g.record.is_some());
+        let wanted = found.groups.iter().filter(|(_, g)| g.lost.is_none());
         let query = |(&context, g): (&u64, &Group)| found.join_query(context, g.wish);
-        let lost: Vec<JoinQuery> = joined.filter_map(query).collect();
+        let lost: Vec<JoinQuery> = wanted.filter_map(query).collect();
         for query in lost {
+            sink.leave_multicast(id, query);
             self.handle_joined(now, id, query, Err(errno::ENETRESET), sink);
         }
     }
