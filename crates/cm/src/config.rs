@@ -28,7 +28,7 @@ pub struct Config {
     /// The delay of our acknowledgements, which REP tells the peer; code, 15 is 134 ms.
     pub ack_delay: u8,
     /// How long a closed connection's number is kept out of use, instead of the time that
-    /// follows from the path's ACK timeout (2.1 s by default).
+    /// follows from the path's ACK timeout (2.1 s by default, 16.4 s at most).
     pub timewait: Option<Duration>,
     /// What a sender must wait at least when we have no receive posted, unless the program sets it. A peer that sends again
     /// fewer than seven times waits longer, so that its retries last for 50 ms.
@@ -115,6 +115,9 @@ impl Config {
         AckTimeout::new(sum.min(31))
     }
 }
+
+/// The longest time that something is kept for because a peer says so; code, 22 is 16.4 s. Linux sends 20.
+pub(crate) const LONGEST_CODE: u8 = 22;
 
 /// The time of a timeout code as the CM rounds it: 2^(code - 8) ms, at least 1 ms.
 pub(crate) fn code_to_duration(code: u8) -> Duration {

@@ -48,4 +48,6 @@ pub struct Counters {
     pub floods: u64,
     /// Answers to lookups that were not kept for repetitions, because there are too many.
     pub sidr_forgotten: u64,
+    /// Connections that were over and were forgotten before their TIMEWAIT was, because there are too many.
+    pub timewait_forgotten: u64,
 }

@@ -7,10 +7,11 @@ use proptest::prelude::*;
 use rdmux_cm::{EventKind, IdHandle, MadPath, Time};
 use rdmux_transport::attr::QpType;
 use rdmux_wire::cm::{
-    AprStatus, CmMad, Drep, Dreq, Lap, Message, Path, Rej, RejOf, RejReason, Rep, Rtu,
+    AprStatus, CmMad, Drep, Dreq, Lap, Message, Path, Rej, RejOf, RejReason, Rep, Req, Rtu,
 };
-use rdmux_wire::{Gid, Guid, Mtu, Psn, Qkey, Qpn};
+use rdmux_wire::{AckTimeout, Gid, Guid, Mtu, Psn, Qkey, Qpn};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// A datagram to host 0 that says that it comes from `from`.
 fn path_from(net: &Net, from: IpAddr) -> MadPath {
@@ -129,6 +130,89 @@ fn a_third_host_cannot_end_a_connection() {
     assert!(net.hosts[0].events().is_empty(), "an answer to nothing");
     net.deliver(&peer, &dreq(ours, theirs, 0x22));
     assert_eq!(net.hosts[0].event(EventKind::Disconnected).id, passive, "the right one counts");
+    net.end();
+}
+
+/// A request of host 1 to a listener of host 0, with the longest times that its fields can say.
+fn request_with_longest_times(net: &mut Net) -> Req {
+    net.listener(0, QpType::Rc);
+    net.connecting(1, 0, QpType::Rc);
+    let Message::Req(mut req) = net.sent(1).1.message else { panic!() };
+    req.local_cm_response_timeout = 31;
+    req.primary.ack_timeout = AckTimeout::new(31);
+    req
+}
+
+/// The request is accepted, and the connection comes up. Gives the id of host 0, and its communication id.
+fn comes_up(net: &mut Net, req: Req) -> (IdHandle, u32) {
+    let local_comm_id = req.local_comm_id;
+    net.say(1, 0, 1, req);
+    let (now, host) = (net.now, &mut net.hosts[0]);
+    let passive = host.event(EventKind::ConnectRequest).id;
+    host.cm.accept(now, passive, &param(0x22), &mut host.out).unwrap();
+    let Message::Rep(rep) = net.sent(0).1.message else { panic!() };
+    let remote_comm_id = rep.local_comm_id;
+    net.say(1, 0, 1, Rtu { local_comm_id, remote_comm_id, private_data: [0; 224] });
+    net.hosts[0].event(EventKind::Established);
+    (passive, remote_comm_id)
+}
+
+/// The peer ends such a connection, and the program agrees.
+fn goes_down(net: &mut Net, passive: IdHandle, (ours, theirs): (u32, u32)) {
+    let (remote_qpn, private_data) = (Qpn::new(0x22), [0; 220]);
+    let dreq = Dreq { local_comm_id: theirs, remote_comm_id: ours, remote_qpn, private_data };
+    net.say(1, 0, 2, dreq);
+    let (now, host) = (net.now, &mut net.hosts[0]);
+    host.event(EventKind::Disconnected);
+    host.cm.disconnect(now, passive, &mut host.out).unwrap();
+    assert_eq!(net.sent(0).1.message.name(), "DREP");
+}
+
+#[test]
+fn a_peer_does_not_choose_how_long_the_end_of_a_connection_is_kept() {
+    let mut net = Net::new(2);
+    let req = request_with_longest_times(&mut net);
+    let (passive, ours) = comes_up(&mut net, req);
+    goes_down(&mut net, passive, (ours, req.local_comm_id));
+    let ends = net.hosts[0].cm.poll_timeout().unwrap();
+    assert!(ends <= net.now.after(Duration::from_secs(17)), "{ends:?}");
+    net.end();
+}
+
+#[test]
+fn a_peer_does_not_choose_how_long_its_answer_is_awaited() {
+    let mut net = Net::new(2);
+    let req = request_with_longest_times(&mut net);
+    let (passive, _) = comes_up(&mut net, req);
+    net.filter = Box::new(|_| false);
+    net.destroy(0, passive);
+    assert!(net.hosts[0].cm.says_goodbye());
+    net.pass(16 * Duration::from_secs(17));
+    assert!(!net.hosts[0].cm.says_goodbye(), "the peer is gone");
+    net.end();
+}
+
+#[test]
+fn connections_that_are_over_are_bounded_and_counted() {
+    const MOST: usize = 1 << 15;
+    let mut net = Net::new(2);
+    let mut req = request_with_longest_times(&mut net);
+    let mut first = None;
+    for local_comm_id in 1..=u32::try_from(MOST + 2).unwrap() {
+        req.local_comm_id = local_comm_id;
+        let (passive, ours) = comes_up(&mut net, req);
+        goes_down(&mut net, passive, (ours, local_comm_id));
+        if first.is_some() {
+            net.destroy(0, passive);
+        } else {
+            first = Some(passive);
+        }
+    }
+    let (now, host) = (net.now, &mut net.hosts[0]);
+    host.cm.handle_timeout(now, &mut host.out);
+    let exit = host.event(EventKind::TimewaitExit);
+    assert_eq!(Some(exit.id), first, "the oldest is forgotten");
+    assert_eq!((host.cm.connections(), host.cm.counters().timewait_forgotten), (MOST, 2));
     net.end();
 }
 

@@ -9,9 +9,12 @@ use super::conn::Lapping;
 use super::state::State;
 use super::timers::Timer;
 use super::{Cm, ConnEvent, Upcall, format};
-use crate::config::code_to_duration;
+use crate::config::{LONGEST_CODE, code_to_duration};
 use crate::path::MadPath;
 use crate::sink::Sink;
+
+/// How many connections are kept in TIMEWAIT: peers decide how many there are.
+const MOST_TIMEWAIT: usize = 1 << 15;
 
 impl Cm {
     /// Ends a connection: sends DREQ with these private data, or answers the peer's with the others. What is over already stays so.
@@ -165,11 +168,28 @@ impl Cm {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.go(State::TimeWait);
         (c.out, c.mra, c.rtu, c.lap) = (None, None, None, Lapping::None);
-        let wait = configured.unwrap_or_else(|| code_to_duration(c.ack_timeout));
+        let wait = configured.unwrap_or_else(|| code_to_duration(c.ack_timeout.min(LONGEST_CODE)));
         self.timers.set(&mut c.deadline, Timer::Conn(conn), now.after(wait));
         let key = (c.remote_guid, c.remote_qpn);
         if self.by_remote_qpn.get(&key) == Some(&conn) {
             self.by_remote_qpn.remove(&key);
+        }
+        self.timewait.push_back(conn);
+        self.bound_timewait(now);
+    }
+
+    /// If there are too many connections in TIMEWAIT, that of the oldest ends now.
+    fn bound_timewait(&mut self, now: Time) {
+        while let Some(&oldest) = self.timewait.front() {
+            let waits = self.conns.get_mut(&oldest).filter(|c| c.state() == State::TimeWait);
+            if waits.is_some() && self.timewait.len() <= MOST_TIMEWAIT {
+                break;
+            }
+            self.timewait.pop_front();
+            if let Some(c) = waits {
+                self.counters.timewait_forgotten += 1;
+                self.timers.set(&mut c.deadline, Timer::Conn(oldest), now);
+            }
         }
     }
 

@@ -37,7 +37,7 @@ mod timers;
 pub(crate) mod transport;
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 
 use rdmux_transport::Time;
 use rdmux_wire::cm::{Apr, Lap, Rej, Rep, Req, SidrRep, SidrReq};
@@ -114,6 +114,8 @@ pub(crate) struct Cm {
     by_remote_qpn: BTreeMap<(Guid, Qpn), u32>,
     sidr_clients: BTreeMap<u32, SidrClient>,
     sidr_servers: BTreeMap<SidrKey, SidrServer>,
+    /// Connections in TIMEWAIT, the oldest first. Some may be over by now.
+    timewait: VecDeque<u32>,
     timers: Timers<Timer>,
 }
 
@@ -128,6 +130,7 @@ impl Cm {
             by_remote_qpn: BTreeMap::new(),
             sidr_clients: BTreeMap::new(),
             sidr_servers: BTreeMap::new(),
+            timewait: VecDeque::new(),
             timers: Timers::new(),
         }
     }

@@ -9,7 +9,7 @@ use rdmux_wire::{Guid, Psn};
 use super::conn::{Conn, NewConn};
 use super::state::State;
 use super::{Cm, ConnEvent, Upcall, format};
-use crate::config::code_to_duration;
+use crate::config::{LONGEST_CODE, code_to_duration};
 use crate::fields::{Failover, Fields};
 use crate::params::ConnParam;
 use crate::path::MadPath;
@@ -67,7 +67,9 @@ impl Cm {
             tid,
             path: path.reply(self.config.hop_limit),
             max_retries: req.max_cm_retries.min(15),
-            interval: interval.unwrap_or_else(|| code_to_duration(req.local_cm_response_timeout)),
+            interval: interval.unwrap_or_else(|| {
+                code_to_duration(req.local_cm_response_timeout.min(LONGEST_CODE))
+            }),
             ack_timeout: req.primary.ack_timeout.code(),
             service_timeout: self.config.mra_service_timeout,
             response_timeout: self.config.cm_response_timeout,

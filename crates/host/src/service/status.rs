@@ -141,6 +141,7 @@ impl Core {
             ("cm_refused_laps", c.laps_refused),
             ("cm_drop_floods", c.floods),
             ("cm_sidr_forgotten", c.sidr_forgotten),
+            ("cm_timewait_forgotten", c.timewait_forgotten),
             ("iw_frames_sent", iw.frames_sent),
             ("iw_frames_received", iw.frames_received),
             ("iw_established", iw.established),
