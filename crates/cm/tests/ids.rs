@@ -465,7 +465,11 @@ fn a_lost_address_and_a_lost_device() {
     let elsewhere = local_address(IpAddr::from([10, 0, 9, 9]), 2);
     host.cm.set_addresses(now, vec![elsewhere.clone()], &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::AddrChange, 0)]);
+    host.cm.set_addresses(now, vec![elsewhere.clone()], &mut host.out);
+    assert_eq!(host.kinds(), [], "it was told");
     host.cm.set_addresses(now, vec![local_address(ip, 2)], &mut host.out);
+    host.cm.set_addresses(now, vec![elsewhere.clone()], &mut host.out);
+    assert_eq!(host.kinds(), [(EventKind::AddrChange, 0)], "the address was back");
     let other_device = LocalAddress { device: 1, ..elsewhere };
     host.cm.set_addresses(now, vec![other_device], &mut host.out);
     assert_eq!(host.kinds(), [(EventKind::DeviceRemoval, 0)]);

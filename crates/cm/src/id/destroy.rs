@@ -83,10 +83,10 @@ impl Manager {
 
     /// The addresses that ids can have now. Ids with an address that is no longer among them
     /// get DEVICE_REMOVAL, if the whole device is gone, which ends their connections; otherwise
-    /// ADDR_CHANGE, and their connections stay.
+    /// ADDR_CHANGE, once until the address is back, and their connections stay.
     pub fn set_addresses(&mut self, now: Time, addrs: Vec<LocalAddress>, sink: &mut impl Sink) {
         self.addresses = addrs;
-        let lost = self.ids.iter().filter_map(|(&id, i)| {
+        let lost = self.ids.iter_mut().filter_map(|(&id, i)| {
             let device = i.device.as_ref()?;
             let has = |a: &LocalAddress| a.ip == device.ip && a.device == device.device;
             let is_gid = |port: &DevicePort| {
@@ -96,10 +96,10 @@ impl Manager {
                     && port.gid_index(device.gid).is_some()
             };
             let is_there = self.addresses.iter().any(has) || self.device_ports.iter().any(is_gid);
-            if i.state() == IdState::DeviceRemoval || is_there {
-                return None;
-            }
-            Some((id, !self.addresses.iter().any(|a| a.device == device.device)))
+            let removed = !self.addresses.iter().any(|a| a.device == device.device);
+            let was_told = core::mem::replace(&mut i.is_lost, !is_there);
+            let is_news = !is_there && (removed || !was_told);
+            (is_news && i.state() != IdState::DeviceRemoval).then_some((id, removed))
         });
         for (id, removed) in lost.collect::<Vec<(IdHandle, bool)>>() {
             self.lose_groups(now, id, sink);

@@ -191,6 +191,8 @@ pub(super) struct Id {
     /// What it holds of the names of services: a request's is its listener's.
     pub(super) owns: Owns,
     pub(super) device: Option<LocalAddress>,
+    /// Whether the program was told that the address is gone, which it still is.
+    pub(super) is_lost: bool,
     pub(super) route: Option<Route>,
     /// Of an id that connects: what its route is made of, before its options.
     pub(super) path: Option<Path>,
@@ -252,6 +254,7 @@ impl Id {
             peer: None,
             owns: Owns::Nothing,
             device: None,
+            is_lost: false,
             route: None,
             path: None,
             alternate: None,
