@@ -887,6 +887,20 @@ fn peers_of_a_link_local_address_are_those_of_its_listener() {
 }
 
 #[test]
+fn a_listener_whose_device_is_gone_listens_no_more() {
+    let mut world = World::new(Config::default());
+    let listener = world.listener(1);
+    let now = world.now;
+    let Host { cm, out, ip, .. } = &mut world.hosts[SERVER_HOST];
+    cm.set_addresses(now, vec![net::local_address(*ip, 1)], out);
+    assert_eq!(out.events.pop_front().unwrap().1.kind, EventKind::DeviceRemoval);
+    assert_eq!(out.streams, [StreamWish::Unlisten(listener)]);
+    let _events = cm.destroy(now, listener, out).unwrap();
+    assert_eq!(out.streams.len(), 1, "once");
+    world.end();
+}
+
+#[test]
 fn end_of_an_earlier_stream_of_a_queue_pair_is_ignored() {
     let mut world = World::new(Config::default());
     world.listener(1);

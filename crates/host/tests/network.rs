@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -82,6 +82,15 @@ fn on_a_wire(test: impl FnOnce() + Send + 'static, other: impl FnOnce() + Send +
     });
 }
 
+/// A process of the default host, with a device of this kind.
+fn process(dir: &RuntimeDir, kind: DeviceKind) -> (Arc<HostClient>, EventChannel) {
+    let config = Config::default();
+    let options = ConnectOptions { dir: dir.clone(), config, embedded: true, program: None };
+    let client = options.connect(&HostName::default(), kind).unwrap();
+    let channel = EventChannel::open(&client).unwrap();
+    (client, channel)
+}
+
 /// The default host of a namespace.
 struct Default {
     _service: ServiceHandle,
@@ -96,15 +105,8 @@ impl Default {
         let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("run")).unwrap();
         let host = HostName::default();
-        let service = Service::spawn(ServiceOptions::new(host.clone(), dir.clone())).unwrap();
-        let options = ConnectOptions {
-            dir: dir.clone(),
-            config: Config::default(),
-            embedded: true,
-            program: None,
-        };
-        let client = options.connect(&host, DeviceKind::default()).unwrap();
-        let channel = EventChannel::open(&client).unwrap();
+        let service = Service::spawn(ServiceOptions::new(host, dir.clone())).unwrap();
+        let (client, channel) = process(&dir, DeviceKind::default());
         Self { _service: service, client, channel, dir, _tmp: tmp }
     }
 
@@ -440,4 +442,32 @@ fn a_group_is_left_with_the_address_on_which_it_was_joined() {
         },
         || ip("link set v1 up"),
     );
+}
+
+#[test]
+fn an_iwarp_listener_has_its_address_again_when_that_is_back() {
+    alone(|| {
+        ip("addr add 10.77.0.1/24 dev lo");
+        let host = Default::start();
+        let (client, channel) = process(&host.dir, DeviceKind::Iwarp);
+        let id = client.create_id(&channel, PortSpace::Tcp, QpType::Rc, 0).unwrap();
+        client.bind_addr(id, at("10.77.0.1")).unwrap();
+        client.listen(id, 8).unwrap();
+        TcpStream::connect(at("10.77.0.1")).unwrap();
+        ip("addr del 10.77.0.1/24 dev lo");
+        host.moved();
+        assert_eq!(next_cm_event(&channel).kind, EventKind::AddrChange);
+        for other in ["10.77.0.2/24", "10.77.0.1/24"] {
+            ip(&format!("addr add {other} dev lo"));
+            host.moved();
+        }
+        TcpStream::connect(at("10.77.0.1")).unwrap();
+        client.destroy_id(id).unwrap();
+        ip("addr del 10.77.0.1/24 dev lo");
+        host.moved();
+        ip("addr add 10.77.0.1/24 dev lo");
+        host.moved();
+        let refused = TcpStream::connect(at("10.77.0.1")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED), "nobody listens any more");
+    });
 }

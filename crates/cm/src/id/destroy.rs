@@ -53,11 +53,16 @@ impl Manager {
             leave_at_network(id, &gone, context, &left, sink);
         }
         if gone.state() == IdState::Listen && gone.may_have_streams() {
-            sink.stream(StreamWish::Unlisten(id));
-            self.iw.check_queue();
+            self.unlisten(id, sink);
         }
         self.unlink(now, gone.link, sink);
         Ok(gone.events)
+    }
+
+    /// An id that streams come for listens no more.
+    fn unlisten(&mut self, id: IdHandle, sink: &mut impl Sink) {
+        sink.stream(StreamWish::Unlisten(id));
+        self.iw.check_queue();
     }
 
     /// Nobody wants the connection or lookup any more.
@@ -119,9 +124,13 @@ impl Manager {
     fn device_removed(&mut self, now: Time, id: IdHandle, sink: &mut impl Sink) {
         self.cancel_path(id, sink);
         let Some(found) = self.ids.get_mut(&id) else { return };
+        let listened = found.state() == IdState::Listen && found.may_have_streams();
         found.go(IdState::DeviceRemoval);
         let link = core::mem::replace(&mut found.link, Link::None);
         self.timers.clear(&mut found.deadline, id);
+        if listened {
+            self.unlisten(id, sink);
+        }
         self.unlink(now, link, sink);
         self.emit(id, EventBody::new(EventKind::DeviceRemoval), sink);
     }

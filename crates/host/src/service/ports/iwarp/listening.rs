@@ -28,8 +28,8 @@ const ACCEPTS: usize = 64;
 #[derive(Debug)]
 pub(in crate::service) struct AllListening {
     sockets: BTreeMap<u64, Listening>,
-    /// Listeners on wildcards, which follow the host's addresses.
-    wildcards: BTreeMap<IdHandle, StreamListener>,
+    /// All listeners: their sockets follow the host's addresses.
+    listeners: BTreeMap<IdHandle, StreamListener>,
     last: u64,
     /// A descriptor to give up when there is none left to accept with.
     reserve: Option<File>,
@@ -55,7 +55,7 @@ impl AllListening {
     pub(in crate::service) fn new() -> Self {
         Self {
             sockets: BTreeMap::new(),
-            wildcards: BTreeMap::new(),
+            listeners: BTreeMap::new(),
             last: 0,
             reserve: open_reserve(),
         }
@@ -140,9 +140,7 @@ impl Core {
 
     /// Opens sockets where there are none yet.
     fn open_listening(&mut self, id: IdHandle, wanted: &StreamListener) -> io::Result<()> {
-        if wanted.local.ip().is_unspecified() {
-            self.streams.listening.wildcards.insert(id, *wanted);
-        }
+        self.streams.listening.listeners.insert(id, *wanted);
         let client = self.client_of(id);
         for at in self.listening_addresses(wanted) {
             let share = || self.stream_share(Some(id));
@@ -208,16 +206,20 @@ impl Core {
             .map(|(&number, _)| number)
             .collect();
         gone.into_iter().for_each(|number| self.close_listening(number));
-        for (id, wanted) in self.streams.listening.wildcards.clone() {
+        for (id, wanted) in self.streams.listening.listeners.clone() {
+            let local = wanted.local.ip();
+            if !local.is_unspecified() && self.addresses.find(local).is_none() {
+                continue;
+            }
             if let Err(e) = self.open_listening(id, &wanted) {
-                throttled!(warn, "{id} does not listen for iWARP at all new addresses: {e}");
+                throttled!(warn, "{id} does not listen for iWARP at all its addresses: {e}");
             }
         }
     }
 
     /// Nobody listens any more; but perhaps somebody will at once, and until then peers wait.
     pub(in crate::service) fn unlisten(&mut self, id: IdHandle) {
-        self.streams.listening.wildcards.remove(&id);
+        self.streams.listening.listeners.remove(&id);
         let until = self.now().after(LISTEN_GRACE);
         for l in self.streams.listening.sockets.values_mut().filter(|l| l.owner == Some(id)) {
             (l.owner, l.until) = (None, Some(until));
@@ -239,7 +241,7 @@ impl Core {
 
     /// The id could not listen.
     fn unlisten_now(&mut self, id: IdHandle) {
-        self.streams.listening.wildcards.remove(&id);
+        self.streams.listening.listeners.remove(&id);
         let of = |(_, l): &(&u64, &Listening)| l.owner == Some(id);
         let numbers: Vec<u64> =
             self.streams.listening.sockets.iter().filter(of).map(|(&n, _)| n).collect();
