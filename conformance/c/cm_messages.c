@@ -795,6 +795,27 @@ static void calls_in_the_wrong_state_are_refused(void)
 	end_it(p);
 }
 
+/* Then there is nothing to send, which is no error: the queue pair is in the error state. */
+static void a_connection_may_be_ended_before_it_is_up(void)
+{
+	struct pair *p = routed(-1);
+	struct rdma_conn_param param = { .qp_num = 0x1234 };
+
+	SETS(rdma_disconnect(p->id[0]), EINVAL); /* there is no connection */
+	EQUAL(rdma_connect(p->id[0], &param), 0);
+	EQUAL(rdma_disconnect(p->id[0]), 0);
+	EQUAL(rdma_ack_cm_event(request(p)), 0);
+	EQUAL(rdma_disconnect(p->id[1]), 0);
+	param.qp_num = 0x4321;
+	EQUAL(rdma_accept(p->id[1], &param), 0);
+	EQUAL(rdma_disconnect(p->id[1]), 0);
+	expect(p, 0, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+	EQUAL(rdma_disconnect(p->id[0]), 0);
+	EQUAL(rdma_establish(p->id[0]), 0);
+	expect(p, 1, RDMA_CM_EVENT_ESTABLISHED, 0);
+	end_it(p);
+}
+
 static void events_without_a_message_say_so(void)
 {
 	struct pair *p = routed(-1);
@@ -827,6 +848,7 @@ static const struct test tests[] = {
 	TEST(the_answer_to_a_lookup_has_the_qkey_of_the_option),
 	TEST(options_out_of_range_are_refused),
 	TEST(calls_in_the_wrong_state_are_refused),
+	TEST(a_connection_may_be_ended_before_it_is_up),
 	TEST(events_without_a_message_say_so),
 };
 

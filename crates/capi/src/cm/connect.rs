@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use rdmux_cm::{ConnParam, Ece};
+use rdmux_cm::{ConnParam, Ece, IdState};
 use rdmux_wire::Qpn;
 
 use super::event::set_event;
@@ -278,7 +278,7 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 }
 
 /// Ends a connection, or agrees to its end; an own queue pair goes to the error state (rdma_disconnect(3)).
-/// DISCONNECTED follows. With iWARP the queue pair sends first what was posted before.
+/// DISCONNECTED follows, unless the connection is not up yet. With iWARP the queue pair sends first what was posted before.
 ///
 /// # Safety
 /// `id` is an id of this library that outlives the call.
@@ -296,11 +296,22 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         let client = id.process.client()?;
         if !id.has_streams() && id.goes(Phase::Connected, Phase::Connected) {
             client.disconnect_soon(id.handle)?;
-        } else {
-            client.disconnect(id.handle)?;
+        } else if let Err(error) = client.disconnect(id.handle) {
+            // There is nothing to send before the connection is up, which on Linux is no error.
+            return if !id.has_streams() && has_connection(id) {
+                Ok(())
+            } else {
+                Err(error.into())
+            };
         }
         complete(id)
     })
+}
+
+/// Whether an id connects, was asked to, or did.
+fn has_connection(id: &Id) -> bool {
+    let info = id.process.client().and_then(|client| Ok(client.query_id(id.handle)?));
+    info.is_ok_and(|info| matches!(info.state, IdState::Connect | IdState::Disconnect))
 }
 
 /// An event of the queue pair that the connection manager should know: with IBV_EVENT_COMM_EST the connection is established
