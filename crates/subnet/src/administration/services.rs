@@ -119,8 +119,13 @@ pub(super) fn register(
 ) -> Result<(), Status> {
     let mut record: ServiceRecord = request.record()?;
     let mask = Mask::from_bits_retain(request.mask());
+    let all = !mask.contains(Mask::SERVICE_PKEY);
+    if all {
+        // What the mask leaves out means nothing.
+        record.service_pkey = Pkey(0);
+    }
     let pkey = record.service_pkey;
-    let owns = !mask.contains(Mask::SERVICE_PKEY) || has_partition(&request.requester.pkeys, pkey);
+    let owns = all || has_partition(&request.requester.pkeys, pkey);
     if !mask.contains(Mask::SERVICE_ID | Mask::SERVICE_GID) || !owns {
         return Err(status::SA_REQUEST_INVALID);
     }
@@ -144,7 +149,6 @@ pub(super) fn register(
     let ends = (record.service_lease != FOR_EVER).then(|| cx.now.after(lease));
     services.insert(key, Service { record, ends, port });
     let shown = if request.trusted { record.service_key } else { [0; 16] };
-    let all = !mask.contains(Mask::SERVICE_PKEY);
     let service_pkey = if all { Pkey::DEFAULT } else { pkey };
     table.push(&ServiceRecord { service_pkey, service_key: shown, ..record })
 }
@@ -159,13 +163,17 @@ pub(super) fn unregister(
     let record: ServiceRecord = request.record()?;
     let pkey = record.service_pkey;
     let sees = pkey == Pkey(0) || has_partition(&request.requester.pkeys, pkey);
-    if request.has(Mask::SERVICE_PKEY.bits()) && !sees {
+    let named = request.has(Mask::SERVICE_PKEY.bits());
+    if named && !sees {
         return Err(status::SA_REQUEST_INVALID);
     }
-    let key = (record.service_id, record.service_gid, pkey);
     let services = &mut state.services;
+    let key_in = |pkey| (record.service_id, record.service_gid, pkey);
+    // Programs send back the record that they were shown, also with a mask without the P_Key.
+    let known = sees && services.by_key.contains_key(&key_in(pkey));
+    let key = key_in(if named || known { pkey } else { Pkey(0) });
     let service = services.by_key.get(&key).ok_or(status::SA_NO_RECORDS)?;
-    if !service.is_shown(&record.service_key) || !sees {
+    if !service.is_shown(&record.service_key) {
         return Err(status::SA_REQUEST_INVALID);
     }
     let answer = service.record(cx.now, request.trusted);

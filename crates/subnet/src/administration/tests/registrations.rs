@@ -121,6 +121,21 @@ fn services_of_other_partitions_are_not_shown() {
 }
 
 #[test]
+fn service_is_in_no_partition_if_the_mask_has_none() {
+    let mut net = Net::new("switch:2", 0);
+    let foreign = ServiceRecord { service_pkey: Pkey(0x8001), ..service(1) };
+    assert_eq!(set(&mut net, NEEDED, &foreign), 0);
+    let all = net.table(SERVICE, 0, &service(0));
+    assert_eq!(all.iter().map(|record| record.service_pkey).collect::<Vec<_>>(), [Pkey(0)]);
+    let delete = |net: &mut Net| net.ask(Method::DELETE, SERVICE, NEEDED.bits(), &foreign).status;
+    assert_eq!(delete(&mut net), 0, "nor is the P_Key of the record looked at");
+    // One that is in a partition is still found by the record, which is what it was shown as.
+    let own = ServiceRecord { service_pkey: Pkey::DEFAULT, ..service(1) };
+    assert_eq!(set(&mut net, NEEDED | ServiceRecordMask::SERVICE_PKEY, &own), 0);
+    assert_eq!(net.ask(Method::DELETE, SERVICE, NEEDED.bits(), &own).status, 0);
+}
+
+#[test]
 fn one_port_registers_so_many_services() {
     let mut net = Net::new("switch:2", 0);
     net.administration.config.services_of_port = 2;
