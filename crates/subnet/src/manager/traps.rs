@@ -1,4 +1,5 @@
-//! Traps: the master represses each, acts on some, and tells administration of all but those of ports that babble.
+//! Traps: the master represses each, acts on some, and tells administration of those that ports raise of their own node, but for
+//! ports that babble.
 
 use alloc::boxed::Box;
 
@@ -36,7 +37,6 @@ impl Manager {
         if self.is_babble(now, sender, &notice, out) {
             return;
         }
-        // What a LID says that nobody has is told on, but nothing is done about it.
         let known = self.model.by_lid(notice.issuer_lid);
         match notice.trap().filter(|_| known.is_some()) {
             Some(Trap::Local(change)) if is_name_only(&change) => {
@@ -53,7 +53,11 @@ impl Manager {
             }
             _ => {}
         }
-        out.event(Event::Trap(notice));
+        // Nobody speaks for others, or for administration.
+        let is_own = sender.is_some_and(|sender| known.is_some_and(|at| at.node == sender.node));
+        if is_own && !notice.trap().is_some_and(|trap| is_of_administration(&trap)) {
+            out.event(Event::Trap(notice));
+        }
     }
 
     fn read_name_again(&mut self, now: Time, sender: Option<PortRef>, change: &LocalChange) {
@@ -65,6 +69,17 @@ impl Manager {
             self.queue.push_back(Request { port, what: What::Description });
         }
     }
+}
+
+/// Whether administration tells of this by itself, and no port does.
+const fn is_of_administration(trap: &Trap) -> bool {
+    matches!(
+        trap,
+        Trap::GidInService(_)
+            | Trap::GidOutOfService(_)
+            | Trap::GroupCreated(_)
+            | Trap::GroupDeleted(_)
+    )
 }
 
 /// Whether only the node description has changed.

@@ -7,8 +7,8 @@ use rdmux_subnet::umad::UserAddress;
 use rdmux_subnet::{Fault, NodeId, PortId};
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::{
-    LinkError, LinkStateChange, LocalChange, LocalChangeFlags, NodeInfo, Notice, PortState,
-    Producer, SystemImageGuidChange, Trap,
+    BadMkey, LinkError, LinkStateChange, LocalChange, LocalChangeFlags, NodeInfo, Notice,
+    PortState, Producer, SystemImageGuidChange, Trap,
 };
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid};
@@ -100,6 +100,38 @@ fn a_port_tells_the_system_guid_of_its_own_node_only() {
     assert!(!tell(&mut net, liar, switch));
     for own in [victim, switch] {
         assert!(tell(&mut net, own, own), "{own}");
+    }
+}
+
+#[test]
+fn nobody_tells_of_others_ports_or_of_what_administration_tells() {
+    let mut net = Net::up("switch:4", config());
+    net.pass(Duration::from_secs(30));
+    let lid = |net: &Net, at| net.subnet.port(at).expect("a port").lid();
+    let [switch, victim, liar] = [port(0, 0), port(2, 1), port(3, 1)].map(|at| lid(&net, at));
+    let tell = |net: &mut Net, from: Lid, notice: Notice| {
+        net.out.events.clear();
+        let mut smp = Smp::lid_routed(Method::TRAP, Notice::ATTR_ID, 0);
+        smp.set_attribute(&notice.into());
+        let from = UserAddress::smi(from);
+        net.with(0, |manager, now, out| manager.handle_mad(now, &from, &smp.to_bytes(), out));
+        traps(net)
+    };
+    let mkey =
+        |of| Notice::new(&Trap::Mkey(BadMkey { lid: of, ..BadMkey::default() }), Producer::CA, of);
+    let nobody = Lid(0xbfff);
+    for (from, of) in [(liar, victim), (liar, switch), (switch, victim), (nobody, victim)] {
+        assert_eq!(tell(&mut net, from, mkey(of)), [0; 0], "{from} of {of}");
+    }
+    assert_eq!(tell(&mut net, nobody, mkey(nobody)), [0; 0]);
+    for own in [victim, switch] {
+        assert_eq!(tell(&mut net, own, mkey(own)), [256]);
+    }
+    for number in 64..=67 {
+        let notice = Notice { trap_number: number, ..mkey(liar) };
+        assert_eq!(tell(&mut net, liar, notice), [0; 0], "{number}");
+        // A vendor's number means something else.
+        assert_eq!(tell(&mut net, liar, Notice { is_generic: false, ..notice }), [number]);
     }
 }
 
