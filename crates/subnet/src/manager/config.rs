@@ -57,7 +57,8 @@ pub struct Config {
     pub routing: RoutingEngine,
     /// LID mask control, 0 to 7: each port of an adapter gets 2^lmc LIDs.
     pub lmc: u8,
-    /// LIDs that ports had before and get again, by port GUID.
+    /// LIDs that ports had before and get again, by port GUID. They count until another manager is the master: after that ports
+    /// keep the LIDs that they have.
     pub lids: BTreeMap<Guid, Lid>,
     /// The subnet prefix.
     pub prefix: u64,

@@ -150,6 +150,8 @@ impl Manager {
     fn stand_by(&mut self, now: Time, master: Option<Rival>, out: &mut impl ManagerSink) {
         (self.heavy_due, self.light_due) = (None, None);
         self.misses = 0;
+        // Another manager gives LIDs now: those that ports have then are right.
+        self.lids.clear();
         self.master = master;
         self.poll_due = Some(now.after(self.config.poll_interval));
         self.become_state(SmState::STANDBY, out);
@@ -308,6 +310,8 @@ impl Manager {
             Some(Command::Discover) => self.discover_again(now, out),
             Some(Command::BecomeMaster) => {
                 self.abandon();
+                // Those of the configuration are older, too.
+                self.lids.clear();
                 if let Some(master) = self.master.take() {
                     self.rivals = Vec::from([master]);
                     let port = PortRef { node: 0, port: 0 };

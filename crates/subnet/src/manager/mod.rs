@@ -209,7 +209,7 @@ impl Manager {
         &self.config
     }
 
-    /// Who has which LID or had it last: what [`Config::lids`] takes.
+    /// Who has which LID or had it last: what [`Config::lids`] takes. A manager that stands by knows none.
     pub fn lids(&self) -> &BTreeMap<Guid, Lid> {
         &self.lids
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rdmux_subnet::manager::{Config, Event, Manager};
 use rdmux_subnet::rmpp::Mad;
+use rdmux_subnet::umad::UserAddress;
 use rdmux_subnet::{PortEvent, Time};
 use rdmux_wire::mad::{MadHeader, Method};
 use rdmux_wire::sm::{GuidInfo, SmInfo, SmState};
@@ -99,6 +100,70 @@ fn a_standby_takes_over_from_a_dead_master_with_the_lids_that_ports_have() {
     let asked = net.inbox.events.iter().filter(|(_, e)| *e == PortEvent::ClientReregister);
     assert_eq!(asked.count(), net.ends().len(), "all programs are asked to register again");
     net.assert_configured();
+}
+
+/// Another master has given two ports each other's LIDs meanwhile.
+#[test]
+fn a_master_that_was_a_standby_leaves_ports_the_lids_that_another_master_gave() {
+    for is_killed in [false, true] {
+        let mut net = Net::up("switch:4", with_priority(1));
+        net.pass(MINUTE);
+        let of = |net: &Net, at| net.subnet.port(at).expect("a port").lid();
+        let all = |net: &Net| net.subnet.ports().map(|view| view.lid()).collect::<Vec<_>>();
+        let (one, two) = (port(3, 1), port(4, 1));
+        let (first, second) = (of(&net, one), of(&net, two));
+        let guid = |at| net.subnet.port(at).expect("a port").guid();
+        let lids = BTreeMap::from([(guid(one), second), (guid(two), first)]);
+        // The first one does not run while the other one starts.
+        net.dead[0] = true;
+        net.start(port(2, 1), Config { lids, ..with_priority(9) });
+        net.pass(MINUTE);
+        net.dead[0] = false;
+        net.pass(MINUTE);
+        assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
+        assert_eq!([of(&net, one), of(&net, two)], [second, first]);
+        let given = all(&net);
+        match is_killed {
+            true => net.kill(1),
+            false => net.with(1, |manager, now, out| manager.leave(now, out)),
+        }
+        net.pass(MINUTE);
+        assert_eq!(net.state(0), SmState::MASTER);
+        assert_eq!(all(&net), given, "{is_killed}");
+        net.assert_configured();
+        net.assert_routed();
+    }
+}
+
+#[test]
+fn a_manager_that_is_handed_a_subnet_while_it_discovers_leaves_ports_their_lids() {
+    let mut net = Net::up("switch:4", with_priority(1));
+    net.pass(MINUTE);
+    let all = |net: &Net| net.subnet.ports().map(|view| view.lid()).collect::<Vec<_>>();
+    let given = all(&net);
+    let view = |at| net.subnet.port(at).expect("a port");
+    let (one, two) = (view(port(3, 1)), view(port(4, 1)));
+    let lids = BTreeMap::from([(one.guid(), two.lid()), (two.guid(), one.lid())]);
+    let mut smp = Smp::lid_routed(Method::SET, SmInfo::ATTR_ID, SmInfo::HANDOVER);
+    smp.set_attribute(&SmInfo { state: SmState::MASTER, ..SmInfo::default() }.into());
+    let from = UserAddress::smi(view(port(0, 0)).lid());
+    net.dead[0] = true;
+    let answers = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&answers);
+    net.meddler = Box::new(move |_, way, _| {
+        counted.set(counted.get() + u32::from(way == Way::ToManager));
+        true
+    });
+    let at = port(2, 1);
+    net.managers.push((at, Manager::new(Config { lids, ..with_priority(9) }, net.now)));
+    net.dead.push(false);
+    net.subnet.set_attached(at, true);
+    net.settle_until(|| answers.get() >= 4);
+    assert_eq!(net.state(1), SmState::DISCOVERING);
+    net.with(1, |manager, now, out| manager.handle_mad(now, &from, &smp.to_bytes(), out));
+    net.pass(MINUTE);
+    assert_eq!(net.state(1), SmState::MASTER);
+    assert_eq!(all(&net), given);
 }
 
 #[test]
