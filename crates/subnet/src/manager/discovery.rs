@@ -213,6 +213,7 @@ impl Manager {
     pub(super) fn adopt(&mut self) -> (Vec<Guid>, Vec<Guid>) {
         let mut old = core::mem::replace(&mut self.model, core::mem::take(&mut self.found));
         self.model.replaces(&old);
+        self.graph_is_old = true;
         let mut old_dirty = core::mem::take(&mut self.dirty);
         let (mut appeared, mut gone) = (Vec::new(), Vec::new());
         let mut all_known = true;

@@ -104,6 +104,8 @@ pub struct Manager {
     pauses: Pauses,
     /// The switches and cables for which the tables in the model were computed.
     graph: Graph,
+    /// The model is newer than the graph: its nodes may have other indices.
+    graph_is_old: bool,
     job: Option<Box<Routing>>,
     /// Who had which LID last.
     lids: BTreeMap<Guid, Lid>,
@@ -166,6 +168,7 @@ impl Manager {
             babble: Babble::default(),
             pauses: Pauses::default(),
             graph: Graph::default(),
+            graph_is_old: false,
             job: None,
             lids: config.lids.clone(),
             pkeys: Box::new(DefaultPartition),

@@ -82,7 +82,8 @@ impl Manager {
 
     /// Whether groups have changed, and nothing else is to be done first.
     pub(super) fn has_group_work(&self) -> bool {
-        self.phase == Phase::Idle && self.is_up() && !self.changed_groups.is_empty()
+        let may_begin = self.phase == Phase::Idle && self.is_up() && !self.graph_is_old;
+        may_begin && !self.changed_groups.is_empty()
     }
 
     /// Computes the groups that have changed, and begins to tell the switches.

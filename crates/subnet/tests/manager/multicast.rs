@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rdmux_subnet::manager::Config;
 use rdmux_subnet::{NodeId, PortId};
+use rdmux_wire::mad::Method;
+use rdmux_wire::sm::SmInfo;
+use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid};
 
-use crate::net::{Net, config};
+use crate::net::{Net, Way, config};
 
 const MLID: Lid = Lid(0xc003);
 
@@ -131,6 +135,37 @@ fn a_group_that_exists_before_the_first_sweep_is_there_after_it() {
     net.subnet.set_attached(at, true);
     net.settle();
     assert_reached(&net, MLID, &ends);
+}
+
+/// After the handover the manager knows the nodes that the sweep has found, and no routes between them.
+#[test]
+fn groups_wait_for_a_sweep_after_a_better_manager_did_not_take_over() {
+    let mut net = Net::up("torus:3x1x1", Config { priority: 1, ..config() });
+    net.pass(Duration::from_secs(60));
+    net.meddler = Box::new(|_, way, mad| {
+        let smp = Smp::parse(mad).expect("an SMP");
+        let is_set = smp.header.method == Method::SET && smp.header.attr_id == SmInfo::ATTR_ID;
+        way == Way::ToManager || !is_set
+    });
+    // Nodes are found in another order by the sweep that finds the other manager.
+    let first = NodeId(0);
+    let is_trunk = |at: &PortId| net.subnet.peer(*at).is_some_and(|far| net.is_switch(far.node));
+    let cable = (1..=6).map(|n| PortId::new(first, n)).find(is_trunk).expect("a cable");
+    net.subnet.set_cable(net.now, cable, false, &mut net.inbox).expect("a cable");
+    let members: Vec<_> = net.ends().into_iter().filter(|end| end.number != 0).collect();
+    let other = *members.last().expect("an adapter");
+    net.start(other, Config { priority: 5, ..config() });
+    while net.managers[0].1.status().sweeping {
+        net.pass(Duration::from_millis(100));
+    }
+    assert_eq!(net.managers[0].1.model().end_ports().count(), net.ends().len());
+    net.sets = 0;
+    let all = guids(&net, &members);
+    net.with(0, |manager, _, _| manager.set_group(MLID, all));
+    assert_eq!(net.sets, 0);
+    net.kill(1);
+    net.pass(Duration::from_secs(60));
+    assert_reached(&net, MLID, &members);
 }
 
 #[test]

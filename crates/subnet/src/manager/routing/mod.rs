@@ -144,6 +144,7 @@ impl Manager {
         };
         let same = graph.is_same(&self.graph) && (0..graph.len()).all(|switch| has_routes(&switch));
         self.graph = graph;
+        self.graph_is_old = false;
         if !same {
             self.changed = true;
             self.trees.forget();
