@@ -86,6 +86,7 @@ impl Machine {
                     let is_cached = own.is_none();
                     return Ok(Some(Resolved { endpoint, path, source: chosen, is_cached }));
                 }
+                Lookup::Nobody if request.no_delay => return Err(Failure::NoData),
                 Lookup::Nobody => return Err(Failure::TimedOut),
                 Lookup::Nothing => {}
             }

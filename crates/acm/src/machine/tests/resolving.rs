@@ -182,6 +182,19 @@ fn request_that_does_not_wait_leaves_the_search_running() {
 }
 
 #[test]
+fn request_that_does_not_wait_has_no_data_where_nobody_has_the_address() {
+    let mut net = Net::new(1, &acm());
+    let dest = Dest::Address(name(9));
+    assert_eq!(net.resolve(0, name(9)), Some(Err(Failure::TimedOut)));
+    let request = Request { source: None, dest, no_delay: true, timeout: None };
+    let id = net.request(0, &request);
+    assert_eq!(net.answer(0, id), Some(Err(Failure::NoData)));
+    // Who waits is told at once that nobody has it.
+    let id = net.request(0, &Request { no_delay: false, ..request });
+    assert_eq!(net.answer(0, id), Some(Err(Failure::TimedOut)));
+}
+
+#[test]
 fn query_asks_each_time_and_forgets_what_it_contradicts() {
     let mut net = Net::new(3, &acm());
     net.resolve(0, name(1)).unwrap().unwrap();
