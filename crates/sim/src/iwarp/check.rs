@@ -74,7 +74,9 @@ impl World {
         }
         self.ends[id].failed = true;
         let flushed = wc.status == WcStatus::WrFlushErr;
-        ensure!(!failed || flushed, "end {id}: {:x} ended {:?} late", wc.wr_id, wc.status);
+        let blamed = self.ends[id].blamed;
+        ensure!(!blamed || flushed, "end {id}: {:x} ended {:?} late", wc.wr_id, wc.status);
+        self.ends[id].blamed |= !flushed;
         let local = wc.status == WcStatus::LocProtErr;
         ensure!(!local || record.poisoned, "end {id}: {:x} has its memory", wc.wr_id);
         Ok(())

@@ -37,6 +37,8 @@ pub(super) struct End {
     /// Whether something allows this end to see errors, and whether a send has failed.
     pub(super) doomed: bool,
     pub(super) failed: bool,
+    /// Whether one has failed for a reason of its own: the rest is flushed, before it and behind it.
+    pub(super) blamed: bool,
     /// Whether its program has disconnected, and what it had posted must be carried out all the same.
     pub(super) left: bool,
     /// Whether it was told that the stream ended, and has closed it.

@@ -554,6 +554,7 @@ fn new_end(scenario: &IwScenario, id: usize) -> End {
         posted: 0,
         doomed: false,
         failed: false,
+        blamed: false,
         left: false,
         told: false,
         closed: false,
