@@ -185,7 +185,9 @@ fn request_that_does_not_wait_leaves_the_search_running() {
 fn request_that_does_not_wait_has_no_data_where_nobody_has_the_address() {
     let mut net = Net::new(1, &acm());
     let dest = Dest::Address(name(9));
-    assert_eq!(net.resolve(0, name(9)), Some(Err(Failure::TimedOut)));
+    let id = net.ask(0, dest);
+    net.pass(Duration::from_millis(3600));
+    assert_eq!(net.answer(0, id), Some(Err(Failure::TimedOut)));
     let request = Request { source: None, dest, no_delay: true, timeout: None };
     let id = net.request(0, &request);
     assert_eq!(net.answer(0, id), Some(Err(Failure::NoData)));
