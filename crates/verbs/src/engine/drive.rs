@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread::LocalKey;
 use std::time::Duration;
 
 use rdmux_link::guarded;
@@ -19,19 +20,23 @@ use crate::engine::xrc::place::Stage;
 use crate::objects::brief::{MutexGuard, YieldToWaiters};
 use crate::objects::srq::SrqCore;
 
+/// What a thread gathers packets in. A queue pair's packets are sent before its lock is let go.
+type Scratch = RefCell<(Gathered, Bounce, Stage)>;
+
 thread_local! {
-    /// What a thread gathers packets in. A queue pair's packets are sent before its lock is let go.
-    static SCRATCH: RefCell<(Gathered, Bounce, Stage)> = RefCell::default();
+    static SCRATCH: Scratch = RefCell::default();
+    /// In its place at the end of a thread and of the process: it is gone before all destructors and atexit(3) functions have run.
+    static LATE: Scratch = RefCell::default();
 }
 
 /// Allocates what the calling thread will need, so that it is not missing later.
 pub(crate) fn prepare_thread() {
-    has_scratch();
+    scratch();
 }
 
-/// Whether the thread has it still. At its end, and at the process's, it is gone before all destructors and atexit(3) functions have run.
-fn has_scratch() -> bool {
-    SCRATCH.try_with(|_| ()).is_ok()
+/// The one that there is.
+fn scratch() -> &'static LocalKey<Scratch> {
+    if SCRATCH.try_with(|_| ()).is_ok() { &SCRATCH } else { &LATE }
 }
 
 /// How many packets a queue pair may send before others get their turn.
@@ -94,12 +99,11 @@ impl<'a> Bound<'a> {
             let env = QpEnv::near(self.device, self.core, path, objects, &mut bounce);
             return run(machine, env, f);
         }
-        let with = |(gathered, bounce, stage): &mut (Gathered, Bounce, Stage)| {
+        scratch().with_borrow_mut(|(gathered, bounce, stage)| {
             let Driven { machine, path, .. } = &mut *self.driven;
             let env = QpEnv::new(self.device, self.core, path, gathered, bounce, stage);
             run(machine, env, f)
-        };
-        if has_scratch() { SCRATCH.with_borrow_mut(with) } else { with(&mut Default::default()) }
+        })
     }
 
     /// The time, as exactly as this queue pair's timers need it: to look at the clock takes as long as to send a
