@@ -87,8 +87,8 @@ pub(super) fn run(args: &TopArgs, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// What was confirmed last is at the top; by name, what was loaded for ever. A path that is shared for its source and for
-/// whoever names none is one.
+/// What was confirmed last is at the top; by name, what was loaded for ever. A path that is shared both with its source and
+/// without one is one row.
 fn rank(rows: &mut Vec<Row>) {
     rows.sort_by(|a, b| {
         let (a, b) =

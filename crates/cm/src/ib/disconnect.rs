@@ -53,7 +53,7 @@ impl Cm {
         self.timers.set(&mut c.deadline, Timer::Conn(conn), at);
     }
 
-    /// A peer uses a queue pair for something new: the old connection is over, if it is that peer's. Whoever else says so may
+    /// A peer uses a queue pair for something new: the old connection is over, if it is that peer's. Another host may
     /// have made the numbers up.
     pub(super) fn disconnect_stale(
         &mut self,

@@ -60,7 +60,7 @@ pub(in crate::service) struct SaClient {
     /// The questions that are not answered, by the lower half of their transaction IDs.
     open: BTreeMap<u32, Open>,
     last_tid: u32,
-    /// When it is opened again, and how often that was in vain.
+    /// When it is opened again, and how many attempts have failed in a row.
     retry: Option<Time>,
     failures: u32,
 }
