@@ -555,6 +555,40 @@ static void unsupported(void)
 	close_fixture(&f);
 }
 
+/* Device memory stays as long as a region of it, whichever handle goes first. */
+static void device_memory_of_an_import(void)
+{
+	struct ibv_alloc_dm_attr attr = { .length = 4096 };
+	struct ibv_device_attr_ex limits;
+	struct ibv_context *import;
+	struct ibv_dm *dm, *other;
+	struct fixture f;
+	struct ibv_mr *mr;
+	int copy;
+
+	open_fixture(&f);
+	EQUAL(ibv_query_device_ex(f.device, NULL, &limits), 0);
+	CHECK((copy = dup(f.device->cmd_fd)) >= 0);
+	CHECK((import = ibv_import_device(copy)) != NULL);
+	CHECK((dm = ibv_alloc_dm(f.device, &attr)) != NULL);
+	CHECK((other = ibv_import_dm(import, dm->handle)) != NULL);
+	EQUAL(ibv_free_dm(dm), 0);
+	CHECK((mr = ibv_reg_dm_mr(f.pd, other, 0, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED)) != NULL);
+	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, f.memory, 64, 0), IBV_REREG_MR_ERR_INPUT);
+	EQUAL(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE),
+	      IBV_REREG_MR_ERR_INPUT);
+	ibv_unimport_dm(other);
+	/* The context has not got it back. */
+	attr.length = limits.max_dm_size;
+	CHECK(ibv_alloc_dm(f.device, &attr) == NULL);
+	EQUAL(errno, ENOMEM);
+	EQUAL(ibv_dereg_mr(mr), 0);
+	CHECK((dm = ibv_alloc_dm(f.device, &attr)) != NULL);
+	EQUAL(ibv_free_dm(dm), 0);
+	EQUAL(ibv_close_device(import), 0);
+	close_fixture(&f);
+}
+
 static void imports(void)
 {
 	struct ibv_parent_domain_init_attr parent = { 0 };
@@ -678,6 +712,7 @@ static const struct test tests[] = {
 	TEST(multicast),
 	TEST(null_pointers),
 	TEST(unsupported),
+	TEST(device_memory_of_an_import),
 	TEST(imports),
 	TEST(imports_of_every_device),
 	TEST(names),

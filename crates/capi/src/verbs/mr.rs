@@ -189,8 +189,11 @@ unsafe fn reregister(
     if flags == 0 || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
         return Err(input(Errno::EINVAL));
     }
-    // Rights that would not be given, and a region that is imported, whose domain is not the program's to change.
-    if (rights != 0 && !has(IBV_REREG_MR_CHANGE_ACCESS)) || mr.pd.lock().is_none() {
+    // Rights that would not be given, a region that is imported, whose domain is not the program's to change, and one of device memory.
+    if mr.ext.is_of_dm()
+        || (rights != 0 && !has(IBV_REREG_MR_CHANGE_ACCESS))
+        || mr.pd.lock().is_none()
+    {
         return Err(input(Errno::EINVAL));
     }
     let mut change = MrChange::default();

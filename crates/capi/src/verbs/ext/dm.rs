@@ -113,9 +113,9 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
         }
         let start = memory.core.range(dm_offset, length)?;
         let init = verbs::MrInit::own(start, length, access);
-        // SAFETY: the memory cannot be freed while the region counts as its user.
+        // SAFETY: the memory stays as long as the region has a reference to it.
         let region = unsafe { verbs::Mr::register(&domain.core.pd, init)? };
-        let ext = MrExt::of(memory.core.users().add());
+        let ext = MrExt::of(&memory.core);
         Ok(mr::publish(pd, domain, region, ext))
     })
 }

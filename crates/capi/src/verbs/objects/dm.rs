@@ -127,7 +127,7 @@ impl DmCore {
 
 impl Drop for DmCore {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and no region of it is left: each keeps it from being freed.
+        // SAFETY: allocated with this layout, and no region of it is left: each has a reference.
         unsafe { alloc::dealloc(self.bytes.as_ptr(), self.layout) }
         self.dms.used.fetch_sub(self.length, Ordering::AcqRel);
         if self.dms.generation.is_current() {
@@ -139,13 +139,18 @@ impl Drop for DmCore {
 /// What a memory region is made of beyond memory of the program.
 #[derive(Debug, Default)]
 pub(crate) struct MrExt {
-    /// The device memory.
-    _dm: Option<Use>,
+    /// The device memory, which stays as long as its last region: an import can go before.
+    dm: Option<(Use, Arc<DmCore>)>,
 }
 
 impl MrExt {
     /// Of a region of device memory, which is used by it.
-    pub(crate) fn of(dm: Use) -> Self {
-        Self { _dm: Some(dm) }
+    pub(crate) fn of(dm: &Arc<DmCore>) -> Self {
+        Self { dm: Some((dm.users.add(), dm.clone())) }
+    }
+
+    /// Whether the region is of device memory.
+    pub(crate) fn is_of_dm(&self) -> bool {
+        self.dm.is_some()
     }
 }
