@@ -54,9 +54,13 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
 fn read_line(path: &Path, buf: &mut [u8]) -> Result<c_int, Errno> {
     let errno = |e: std::io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO));
     let mut length = File::open(path).and_then(|mut file| file.read(buf)).map_err(errno)?;
-    if length > 0 && (buf[length - 1] == b'\n' || length == buf.len()) {
+    if length > 0 && buf[length - 1] == b'\n' {
         length -= 1;
         buf[length] = 0;
+    }
+    // A value that is cut off would be taken for another one.
+    if length == buf.len() {
+        return Err(Errno(libc::EOVERFLOW));
     }
     c_int::try_from(length).map_err(|_| Errno::EINVAL)
 }
@@ -81,7 +85,8 @@ mod tests {
             (n, buf)
         };
         assert_eq!(read(8), (2, b"4X\0\0\0\0\0\0".to_vec()));
-        assert_eq!(read(2), (1, b"4\0".to_vec()));
+        assert_eq!(read(3), (2, b"4X\0".to_vec()));
+        assert_eq!(read(2).0, -1, "no room for the line and its end");
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read(8).0, -1);
     }
