@@ -631,6 +631,25 @@ static void ports_that_are_wrong(void)
 	EQUAL(completion(d).status, IBV_WC_LOC_QP_OP_ERR);
 }
 
+/* An address handle of another device, whose ports and GIDs are others. */
+static void address_handle_of_another_device(void)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1 };
+	struct device *d = opened();
+	struct ibv_qp *qp = datagrams(d, 1, 0);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr.ud = { .remote_qpn = qp->qp_num } }, *bad;
+	struct ibv_context *roce = NULL;
+	struct ibv_device **list;
+
+	EQUAL(setenv("RDMUX_DEVICE", "roce", 1), 0);
+	CHECK((list = ibv_get_device_list(NULL)) && list[0]);
+	CHECK((roce = ibv_open_device(list[0])) != NULL);
+	EQUAL(ibv_query_gid(roce, 1, 0, &attr.grh.dgid), 0);
+	CHECK((wr.wr.ud.ah = ibv_create_ah(ibv_alloc_pd(roce), &attr)) != NULL);
+	EQUAL(ibv_post_send(qp, &wr, &bad), EINVAL);
+	CHECK(bad == &wr);
+}
+
 static void events_of_the_second_port(void)
 {
 	enum { STATE = 32, PHYSICAL_STATE = 33, REREGISTER_AND_TIMEOUT = 51, DOWN = 1 };
@@ -681,6 +700,7 @@ static const struct test tests[] = {
 	TEST(two_ports),
 	TEST(connected_from_port_to_port),
 	TEST(ports_that_are_wrong),
+	TEST(address_handle_of_another_device),
 	TEST(events_of_the_second_port),
 };
 

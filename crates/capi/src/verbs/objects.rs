@@ -344,3 +344,17 @@ pub(crate) struct Ah {
     pub(crate) pd: Use,
 }
 object!(Ah: ibv_ah);
+
+impl Ah {
+    /// The address handle, for a queue pair of what was opened.
+    ///
+    /// # Errors
+    /// EINVAL if it is another device's, where its GID index and port mean something else.
+    pub(crate) fn of_device(&self, opened: &Arc<Opened>) -> Result<&Self> {
+        let is_same = |a: &Opened, b: &Opened| {
+            a.client.info().kind == b.client.info().kind && a.client.host() == b.client.host()
+        };
+        let fits = Arc::ptr_eq(&self.opened, opened) || is_same(&self.opened, opened);
+        if fits { Ok(self) } else { Err(Errno::EINVAL) }
+    }
+}

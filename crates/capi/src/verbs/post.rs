@@ -34,12 +34,13 @@ pub(crate) unsafe extern "C" fn post_send(
     let mut next = first;
     let result = answer(|| {
         // SAFETY: the caller's promise.
-        let qp = unsafe { Qp::get(qp)?.own()? };
+        let object = unsafe { Qp::get(qp)? };
+        let qp = object.own()?;
         let (init, mut posting) = (qp.init(), qp.posting());
         // SAFETY: a chain that ends with NULL.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: the caller's promise for each request.
-            unsafe { with_send_wr(wr, init, |wr| Ok(posting.send(&wr)?))? };
+            unsafe { with_send_wr(wr, object, init, |wr| Ok(posting.send(&wr)?))? };
             next = wr.next;
         }
         Ok(())
@@ -76,11 +77,12 @@ unsafe fn tell_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
 /// `wr` is as `ibv_post_send(3)` wants it: what it points to is there.
 unsafe fn with_send_wr(
     wr: &ibv_send_wr,
+    qp: &Qp,
     init: &QpInit,
     post: impl FnOnce(SendWr<'_>) -> Result<()>,
 ) -> Result<()> {
     // SAFETY: the caller's promise.
-    let (op, dest) = unsafe { (operation(wr)?, destination(wr, init.qp_type)?) };
+    let (op, dest) = unsafe { (operation(wr)?, destination(wr, qp, init.qp_type)?) };
     let srqn = match init.qp_type {
         // SAFETY: a request to an XRC queue pair names a shared receive queue.
         QpType::XrcSend => unsafe { wr.qp_type.xrc.remote_srqn },
@@ -160,14 +162,14 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
 ///
 /// # Safety
 /// As for [`operation`].
-unsafe fn destination(wr: &ibv_send_wr, qp_type: QpType) -> Result<Option<UdDest>> {
+unsafe fn destination(wr: &ibv_send_wr, qp: &Qp, qp_type: QpType) -> Result<Option<UdDest>> {
     if qp_type != QpType::Ud {
         return Ok(None);
     }
     // SAFETY: a request to a datagram queue pair names an address handle, or NULL.
     unsafe {
         let ud = &wr.wr.ud;
-        let ah = Ah::get(ud.ah)?;
+        let ah = Ah::get(ud.ah)?.of_device(&qp.opened)?;
         Ok(Some(UdDest { av: ah.av, qpn: Qpn::new(ud.remote_qpn), qkey: Qkey(ud.remote_qkey) }))
     }
 }

@@ -163,8 +163,10 @@ unsafe extern "C" fn wr_set_ud_addr(
 ) {
     // SAFETY: between `ibv_wr_start` and `ibv_wr_complete`.
     let (_, batch) = unsafe { building(qp) };
+    // SAFETY: one of ours.
+    let opened = unsafe { &(*qp.cast::<Qp>()).opened };
     // SAFETY: NULL or one of ours.
-    match unsafe { Ah::get(ah) } {
+    match unsafe { Ah::get(ah) }.and_then(|ah| ah.of_device(opened)) {
         Ok(ah) => {
             let dest = UdDest { av: ah.av, qpn: Qpn::new(remote_qpn), qkey: Qkey(remote_qkey) };
             batch.change(|request| request.dest = Some(dest));
