@@ -193,6 +193,16 @@ impl TxRow {
         matches!(self.travel, Travel::Read | Travel::Atomic)
     }
 
+    /// How many bytes a response brings back, to a gather list of `len`.
+    #[inline]
+    pub(crate) const fn bytes_back(&self, len: u32) -> u32 {
+        match self.travel {
+            Travel::Read => len,
+            Travel::Atomic => 8,
+            Travel::Message | Travel::Local => 0,
+        }
+    }
+
     const fn travels(wc: WcOpcode, packets: Packets) -> Self {
         let only = packets.of(true, true);
         let travel = match only.kind() {

@@ -426,7 +426,7 @@ impl Qp {
             || wqe.has(crate::wr::SendFlags::SIGNALED)
             || status != WcStatus::Success;
         if loud {
-            let byte_len = if row.wants_response() { wqe.len } else { 0 };
+            let byte_len = row.bytes_back(wqe.len);
             let completion = Completion { byte_len, ..self.completion(wqe.wr_id, status, row.wc) };
             self.sq.head = self.sq.head.wrapping_add(1);
             env.complete(Side::Send, completion);

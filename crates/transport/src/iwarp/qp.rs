@@ -204,7 +204,7 @@ impl Qp {
         let row = wqe.kind.row();
         let loud =
             self.init.sq_sig_all || wqe.has(SendFlags::SIGNALED) || status != WcStatus::Success;
-        let byte_len = if row.wants_response() { wqe.len } else { 0 };
+        let byte_len = row.bytes_back(wqe.len);
         let wr_id = wqe.wr_id;
         self.sq.head = self.sq.head.wrapping_add(1);
         if loud {

@@ -54,6 +54,18 @@ fn what_can_be_copied_is_no_packet_and_no_psn() {
 }
 
 #[test]
+fn read_where_none_may_be_outstanding_fails_as_by_packets() {
+    let mut p = Pair::down(QpType::Rc, false);
+    p.a.w.link = BY_REFERENCE;
+    p.a.up(&QpAttr { max_rd_atomic: 0, ..attributes(1, 2) });
+    p.a.w.by_reference.peer = Some(vec![0; MEMORY]);
+    p.a.send(1, read(FAR), 0, 100);
+    p.a.poll(p.now);
+    assert_eq!(p.a.w.statuses(), [(1, WcStatus::LocQpOpErr)]);
+    assert!(p.a.w.by_reference.copies.is_empty());
+}
+
+#[test]
 fn nothing_overtakes_what_was_posted_before() {
     let mut p = pair();
     p.b.recv(7, 0, 64);

@@ -206,6 +206,15 @@ fn atomics_return_what_was_there() {
 }
 
 #[test]
+fn atomic_brings_eight_bytes_back_to_a_longer_list() {
+    let mut p = Pair::new(QpType::Rc);
+    p.a.send(1, SendOp::FetchAdd { remote_addr: 8, rkey: Rkey(KEY), add: 2 }, 0, 16);
+    p.run();
+    let completion = p.a.w.take_completion();
+    assert_eq!((completion.status, completion.byte_len), (OK, 8));
+}
+
+#[test]
 fn no_more_reads_are_outstanding_than_agreed() {
     let mut p = Pair::with(QpType::Rc, |a| (a.max_rd_atomic, a.max_dest_rd_atomic) = (2, 2));
     for i in 0..5 {

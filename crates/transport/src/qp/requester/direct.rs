@@ -45,7 +45,8 @@ impl Qp {
         let wqe = self.sq.get(index);
         let write = match wqe.kind {
             TxKind::Write => true,
-            TxKind::Read => false,
+            // Without a READ at a time none is allowed: the long way says so.
+            TxKind::Read if self.attr.max_rd_atomic > 0 => false,
             _ => return None,
         };
         if self.sq.head != index {

@@ -38,11 +38,14 @@ pub(crate) fn show(device: &Device, core: &QpCore, path: &Path, attr: &QpAttr) {
     if let (Some(board), Some(_), Ends::Own(objects)) =
         (device.reaches().board(), reach_of(core, path), &core.ends)
     {
+        // A queue pair that answers no READ says so to the packet of one.
+        let refused =
+            if attr.max_dest_rd_atomic == 0 { Access::REMOTE_READ } else { Access::empty() };
         board.show_qp(&QpRow {
             qpn: core.qpn.get(),
             dest_qpn: attr.dest_qpn.get(),
             pd: objects.pd.0,
-            access: attr.access.bits(),
+            access: attr.access.difference(refused).bits(),
             pkey: device.pkey(core.port(), attr.pkey_index).unwrap_or(Pkey::DEFAULT).0,
         });
     }
