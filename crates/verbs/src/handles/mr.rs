@@ -129,11 +129,16 @@ impl Mr {
         let region = Region::new(init.clone(), pd.id());
         let mirror = self.device.xrc().mirror(&self.device);
         let replaced = self.device.regions().write().replace(self.key, region);
-        replaced.map_err(|still| VerbsError::still_bound(WHAT, still.0))?;
+        let before = replaced.map_err(|still| VerbsError::still_bound(WHAT, still.0))?;
         self.device.reaches().wait_for_copies();
-        mirror.add(self.key)?;
+        let mirrored = mirror.add(self.key);
+        if let (Err(_), Some(before)) = (&mirrored, before) {
+            // No window was bound meanwhile, or it stays as the program was not told.
+            let _ = self.device.regions().write().replace(self.key, before);
+        }
         drop(mirror);
         self.device.engine().forget_memory();
+        mirrored?;
         (self.init, self.pd) = (init, pd);
         Ok(())
     }

@@ -323,15 +323,19 @@ impl Regions {
         Some(index << 8 | u32::from(slot.generation))
     }
 
-    /// Puts another region in place of one, unless windows are bound to it. The key stays.
-    pub(crate) fn replace(&mut self, key: u32, by: Region) -> Result<(), StillBound> {
+    /// Puts another region in place of one, which it returns, unless windows are bound to it. The key stays.
+    pub(crate) fn replace(&mut self, key: u32, by: Region) -> Result<Option<Region>, StillBound> {
         match self.windows_of(key) {
             0 => {}
             n => return Err(StillBound(n)),
         }
-        self.slots[(key >> 8) as usize].entry = Some(Entry::Region(self.number(by)));
+        let by = self.number(by);
+        let before = self.slots[(key >> 8) as usize].entry.replace(Entry::Region(by));
         self.publish(key);
-        Ok(())
+        Ok(match before {
+            Some(Entry::Region(before)) => Some(before),
+            _ => None,
+        })
     }
 
     fn number(&mut self, mut region: Region) -> Region {

@@ -199,7 +199,7 @@ fn type_2_is_invalidated_before_it_is_bound_anew() {
 fn a_region_stays_while_windows_are_bound_to_it() {
     let (mut r, lkey, key) = window(MwType::Two);
     r.bind(QP, &bind(key, lkey, 16, READ)).unwrap();
-    assert_eq!(r.replace(lkey, Region::new(init(READ), PdId(1))), Err(StillBound(1)));
+    assert_eq!(r.replace(lkey, Region::new(init(READ), PdId(1))).map(drop), Err(StillBound(1)));
     r.unbind_qp(OTHER_QP.qpn);
     assert_eq!(r.windows_of(lkey), 1);
     r.unbind_qp(QP.qpn);
