@@ -36,8 +36,10 @@ const PAUSES: [Duration; 4] = [
     Duration::from_millis(800),
     Duration::from_millis(1600),
 ];
-/// The most addresses that are known or asked for. Beyond it what is known is forgotten, the oldest first.
+/// The most addresses that are known and not asked for. Beyond it the oldest is forgotten.
 pub const MAX_KNOWN: usize = 4096;
+/// The most addresses that are asked for at a time. Beyond it nobody is found.
+pub const MAX_ASKED: usize = 65536;
 
 /// What the driver does for the machine.
 pub trait Link {
@@ -92,6 +94,8 @@ pub struct Counters {
 #[derive(Debug, Default)]
 pub struct Neighbours {
     entries: BTreeMap<IpAddr, Entry>,
+    /// How many of these are asked for.
+    asked: usize,
     timers: Timers<IpAddr>,
     counters: Counters,
 }
@@ -126,20 +130,28 @@ impl Neighbours {
         (from, own): (IpAddr, LinkAddress),
         link: &mut impl Link,
     ) -> Option<LinkAddress> {
-        if !self.entries.contains_key(&ip) {
-            self.make_room();
+        let before = self.entries.get(&ip);
+        let found = before.and_then(|entry| entry.found);
+        let is_fresh = found.is_some_and(|found| now.after(LIFE / 2) < found.until);
+        let is_asked_for = before.is_some_and(|entry| entry.asking.is_some());
+        if is_fresh || is_asked_for {
+            return found.map(|found| found.link);
+        }
+        if self.asked >= MAX_ASKED {
+            if found.is_none() {
+                self.counters.failed += 1;
+                link.resolved(ip, None);
+            }
+            return found.map(|found| found.link);
         }
         let entry = self.entries.entry(ip).or_insert(Entry {
             found: None,
             asking: None,
             deadline: Deadline::default(),
         });
-        let found = entry.found;
-        let is_fresh = found.is_some_and(|found| now.after(LIFE / 2) < found.until);
-        if entry.asking.is_none() && !is_fresh {
-            entry.asking = Some((from, own, 0));
-            self.ask(now, ip, link);
-        }
+        entry.asking = Some((from, own, 0));
+        self.asked += 1;
+        self.ask(now, ip, link);
         found.map(|found| found.link)
     }
 
@@ -248,9 +260,6 @@ impl Neighbours {
             self.counters.malformed += u64::from(found.qpn != source.qpn);
             return;
         }
-        if !self.entries.contains_key(&ip) {
-            self.make_room();
-        }
         self.know(now, ip, found, link);
     }
 
@@ -266,10 +275,12 @@ impl Neighbours {
         }
         entry.found = Some(Found { link: found, until });
         let was_asked_for = entry.asking.take().is_some();
+        self.asked -= usize::from(was_asked_for);
         self.timers.set(&mut entry.deadline, ip, until);
         if was_asked_for {
             link.resolved(ip, Some(found));
         }
+        self.make_room();
     }
 
     /// Sends the next question, or gives up.
@@ -289,13 +300,14 @@ impl Neighbours {
     /// Nobody has the address, or nobody has it any more.
     fn give_up(&mut self, now: Time, ip: IpAddr, link: &mut impl Link) {
         let Some(entry) = self.entries.get_mut(&ip) else { return };
-        entry.asking = None;
+        self.asked -= usize::from(entry.asking.take().is_some());
         self.counters.failed += 1;
         match entry.found.filter(|found| now < found.until) {
             Some(found) => self.timers.set(&mut entry.deadline, ip, found.until),
             None => self.forget(ip),
         }
         link.resolved(ip, None);
+        self.make_room();
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do.
@@ -320,17 +332,13 @@ impl Neighbours {
     pub fn forget(&mut self, ip: IpAddr) {
         if let Some(mut entry) = self.entries.remove(&ip) {
             self.timers.clear(&mut entry.deadline, ip);
+            self.asked -= usize::from(entry.asking.is_some());
         }
     }
 
-    /// Forgets every address. Who waits for one is told that nobody has it.
-    pub fn flush(&mut self, link: &mut impl Link) {
-        self.timers = Timers::new();
-        for (ip, entry) in core::mem::take(&mut self.entries) {
-            if entry.asking.is_some() {
-                link.resolved(ip, None);
-            }
-        }
+    /// Forgets every address, and what was asked for: who waits for one asks anew ([`resolve`](Self::resolve)).
+    pub fn forget_all(&mut self) {
+        *self = Self { counters: self.counters, ..Self::default() };
     }
 
     /// What is known, for a list.
@@ -353,13 +361,11 @@ impl Neighbours {
         self.counters
     }
 
-    /// Forgets the address whose time is over next, if there are too many. One that is being asked for is asked for again by
-    /// whoever wants it.
+    /// Forgets the address whose time is over next, if too many are known. Those that are asked for stay: each is awaited.
     fn make_room(&mut self) {
-        while self.entries.len() >= MAX_KNOWN {
-            let oldest = self.entries.iter().filter(|(_, entry)| entry.asking.is_none());
-            let oldest = oldest.min_by_key(|(_, entry)| entry.deadline.at()).map(|(ip, _)| *ip);
-            match oldest.or_else(|| self.entries.keys().next().copied()) {
+        while self.entries.len() - self.asked > MAX_KNOWN {
+            let known = self.entries.iter().filter(|(_, entry)| entry.asking.is_none());
+            match known.min_by_key(|(_, entry)| entry.deadline.at()).map(|(ip, _)| *ip) {
                 Some(ip) => self.forget(ip),
                 None => return,
             }

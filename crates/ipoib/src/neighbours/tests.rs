@@ -220,11 +220,42 @@ fn known_addresses_are_bounded_and_the_oldest_is_forgotten() {
 }
 
 #[test]
-fn flush_tells_who_waits() {
+fn addresses_that_are_asked_for_are_not_forgotten_for_others() {
+    let mut a = host("10.0.0.1", 1);
+    let b = host("10.1.0.0", 2);
+    let address = |n: usize| {
+        let [.., first, second, third] = u32::try_from(n).unwrap().to_be_bytes();
+        IpAddr::from([10, 1 + first, second, third])
+    };
+    for n in 0..MAX_ASKED {
+        resolve(&mut a, at(0), address(n));
+    }
+    assert_eq!((a.0.len(), a.1.resolved.len()), (MAX_ASKED, 0));
+    resolve(&mut a, at(0), address(MAX_ASKED));
+    assert_eq!(a.1.resolved, [(address(MAX_ASKED), None)]);
+    // The lowest one is found all the same, and makes place for another question.
+    let answer = Arp {
+        operation: Operation::Reply,
+        sender: b.1.link,
+        sender_ip: "10.1.0.0".parse().unwrap(),
+        target: a.1.link,
+        target_ip: "10.0.0.1".parse().unwrap(),
+    };
+    let bytes = Resolution::Arp(answer).to_bytes();
+    a.0.handle(at(1), &source(&b.1, true), bytes.as_slice(), &mut a.1).unwrap();
+    assert_eq!(a.1.resolved[1..], [(address(0), Some(b.1.link))]);
+    resolve(&mut a, at(1), address(MAX_ASKED));
+    assert_eq!((a.0.len(), a.1.resolved.len()), (MAX_ASKED + 1, 2));
+}
+
+#[test]
+fn all_is_forgotten_at_once_and_asked_for_anew() {
     let mut a = host("10.0.0.1", 1);
     let nobody = "10.0.0.9".parse().unwrap();
     resolve(&mut a, at(0), nobody);
-    a.0.flush(&mut a.1);
-    assert_eq!(a.1.resolved, [(nobody, None)]);
-    assert_eq!(a.0.poll_timeout(), None);
+    a.0.forget_all();
+    assert!(a.1.resolved.is_empty() && a.0.is_empty() && a.0.poll_timeout().is_none());
+    let asked = a.0.counters().asked;
+    resolve(&mut a, at(0), nobody);
+    assert_eq!(a.0.counters().asked, asked + 1);
 }

@@ -273,7 +273,7 @@ impl World {
             }
             Event::Flush => {
                 self.trace(|| format!("host {any} forgets what it knows"));
-                self.neighbours(any, |machine, _, out| machine.flush(out))
+                self.forget_all(any)
             }
             Event::Wish => self.wish(any),
             Event::Answer { host, asked, question, errno } => {
@@ -355,6 +355,21 @@ impl World {
         Ok(())
     }
 
+    /// A host forgets what it knows, and asks again for what it waits for.
+    fn forget_all(&mut self, host: usize) -> Checked {
+        let [v4, v6] = own_addresses(host);
+        let since = self.agenda.now();
+        self.hosts[host].waiting.values_mut().for_each(|waits| *waits = since);
+        let waiting: Vec<IpAddr> = self.hosts[host].waiting.keys().copied().collect();
+        self.neighbours(host, |machine, now, out| {
+            machine.forget_all();
+            for ip in waiting {
+                let from = if ip.is_ipv4() { v4 } else { v6 };
+                machine.resolve(now, ip, (from, link(host)), out);
+            }
+        })
+    }
+
     /// A host is told where an address is, or that nobody has it.
     fn resolved(&mut self, host: usize, ip: IpAddr, found: Option<LinkAddress>) -> Checked {
         let now = self.agenda.now();
@@ -370,7 +385,7 @@ impl World {
             None => {
                 self.stats.failed += 1;
                 let is_there = self.owners.get(&ip).is_some_and(|owners| owners.is_settled(since));
-                let is_sure = self.scenario.loss == 0.0 && self.scenario.flushes == 0;
+                let is_sure = self.scenario.loss == 0.0;
                 let stayed = self.moved.get(&ip).is_none_or(|moved| *moved < since);
                 ensure!(
                     !(is_there && is_sure && stayed),

@@ -330,15 +330,10 @@ impl Core {
                 interface.pause = FIRST_RETRY;
                 self.follow_broadcast(at);
                 self.follow_ports();
-                let all: Vec<(IdHandle, Pending)> =
-                    self.adapter[at].interface.pending.iter().map(|(&id, p)| (id, *p)).collect();
-                for (id, pending) in all {
-                    self.look_for(at, id, &pending);
-                }
+                self.look_for_all(at);
             }
             Err(errno) => {
-                // Lost, as a member or before there was an answer: it is asked for again at once. Who waits is told nevertheless, or
-                // a manager that makes its ports register again and again would have them wait for ever.
+                // Lost, as a member or before there was an answer: it is asked for again at once.
                 let is_lost = interface.broadcast.take().is_some() || errno == libc::ENETRESET;
                 self.follow_broadcast(at);
                 let interface = &mut self.adapter[at].interface;
@@ -363,9 +358,19 @@ impl Core {
         self.follow_broadcast(at);
     }
 
-    /// Other ports have these addresses now, or this one has others: nothing is known any more.
+    /// Other ports have these addresses now, or this one has others: nothing is known any more. Lookups that are under way go on, as
+    /// far as the interface is up; otherwise once it is up again.
     pub(super) fn forget_neighbours(&mut self, at: PortAt) {
-        self.with_neighbours(at, |neighbours, out, _| neighbours.flush(out));
+        self.adapter[at].interface.neighbours.forget_all();
+        self.look_for_all(at);
+    }
+
+    fn look_for_all(&mut self, at: PortAt) {
+        let pending = &self.adapter[at].interface.pending;
+        let all: Vec<(IdHandle, Pending)> = pending.iter().map(|(&id, p)| (id, *p)).collect();
+        for (id, pending) in all {
+            self.look_for(at, id, &pending);
+        }
     }
 
     /// Does what is due.
