@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 /// the old text or the new one, also after a crash. The caller holds a lock that no other writer of this file holds.
 ///
 /// # Errors
-/// Those of open(2), write(2), fsync(2) and rename(2). The old file is as it was then.
+/// Those of open(2), write(2), fsync(2) and rename(2). The old file is as it was then, unless it was the directory that could not
+/// be written to the disk: the new one is in place then, and may not be after a crash.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, bytes, true)?;
     // Until then a crash of the machine may bring the old name back.

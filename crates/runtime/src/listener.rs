@@ -39,7 +39,11 @@ impl Acceptor {
     pub fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&self.socket, flags) {
-            Ok(socket) => Ok(Some(socket)),
+            Ok(socket) => {
+                // Somebody else may have taken its descriptor when it was given up.
+                self.reserve = self.reserve.take().or_else(open_reserve);
+                Ok(Some(socket))
+            }
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(e @ (Errno::MFILE | Errno::NFILE)) => {
                 self.reserve = None;
@@ -144,6 +148,16 @@ mod tests {
     use super::*;
     use crate::UserDir;
     use crate::connect::connect;
+
+    #[test]
+    fn descriptor_in_reserve_that_another_took_comes_back_with_the_next_client() {
+        let tmp = temp_dir();
+        let path = tmp.path().join("sock");
+        let mut acceptor = Acceptor::new(listen_at(&path, SocketType::STREAM, 0o600).unwrap());
+        acceptor.reserve = None;
+        let _client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        assert!(acceptor.accept().unwrap().is_some() && acceptor.reserve.is_some());
+    }
 
     #[test]
     fn socket_has_its_name_when_clients_can_connect_and_not_before() {

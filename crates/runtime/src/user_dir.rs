@@ -172,10 +172,14 @@ fn usual_bases(xdg: Option<PathBuf>) -> Vec<PathBuf> {
     xdg.into_iter().chain(run).chain([tmp.into()]).collect()
 }
 
-/// Whether this is the part of a user's directory for a network namespace.
+/// Whether this is the part of a user's directory for a network namespace, as [`usual_bases`] are called and the part in
+/// one: what `RDMUX_RUNTIME_DIR` names otherwise is in a directory of somebody else's.
 fn is_part(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default();
-    name.as_encoded_bytes().starts_with(NetworkNamespace::DIRECTORY.as_bytes())
+    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+    let is_base = |base: String| base == "rdmux" || base.starts_with("rdmux-");
+    let inode =
+        name(path).and_then(|n| n.strip_prefix(NetworkNamespace::DIRECTORY)?.parse::<u64>().ok());
+    inode.is_some() && path.parent().and_then(name).is_some_and(is_base)
 }
 
 /// Whether this is a directory of this user's (and not of a user from whom this one was switched to).
@@ -275,6 +279,23 @@ mod tests {
         assert_eq!(unknown.path(), base);
         let e = UserDir::first_of(&[file], Some(namespace)).unwrap_err().to_string();
         assert!(e.contains("not a directory"), "{e}");
+    }
+
+    #[test]
+    fn directory_that_is_not_rdmux_s_keeps_its_mode() {
+        let tmp = temp_dir();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        for (name, opened) in
+            [("rdmux/netns-7", 0o711), ("rdmux/netns-blue", 0o700), ("x/netns-7", 0o700)]
+        {
+            let dir = UserDir::at(tmp.path().join(name)).unwrap();
+            let base = dir.path().parent().unwrap().to_owned();
+            fs::set_permissions(&base, fs::Permissions::from_mode(0o700)).unwrap();
+            let service = dir.service("hosts", "a").unwrap();
+            fs::write(service.socket(), "").unwrap();
+            dir.open_to_others(&service).unwrap();
+            assert_eq!((mode(&base), mode(dir.path())), (opened, 0o711), "{name}");
+        }
     }
 
     #[test]

@@ -248,7 +248,7 @@ mod tests {
     fn a_host_that_is_up_in_another_network_namespace_keeps_its_guid_to_itself() {
         let tmp = temp_dir();
         let [here, there] =
-            ["netns-1", "netns-2"].map(|d| RuntimeDir::at(tmp.path().join(d)).unwrap());
+            ["rdmux/netns-1", "rdmux/netns-2"].map(|d| RuntimeDir::at(tmp.path().join(d)).unwrap());
         of(&there, "default", Some("1234:5678:9abc:def0"), &[]).unwrap();
         let up = there.host(&name("default")).unwrap().lock_service().unwrap();
         let e = of(&here, "default", Some("1234:5678:9abc:def0"), &[]).unwrap_err().to_string();
