@@ -6,6 +6,7 @@
 use core::fmt;
 
 use super::ddp::Header;
+use super::rdmap::ReadRequest;
 use crate::WireError;
 use crate::bytes::{get16, put16};
 
@@ -163,7 +164,7 @@ impl<'a> Terminate<'a> {
     /// The length without headers, in bytes.
     pub const CONTROL_LEN: usize = 4;
     /// The longest, in bytes.
-    pub const MAX_LEN: usize = Self::CONTROL_LEN + 2 + Header::MAX_LEN + 28;
+    pub const MAX_LEN: usize = Self::CONTROL_LEN + 2 + Header::MAX_LEN + ReadRequest::LEN;
 
     /// One that tells the fault alone.
     pub const fn new(fault: Fault) -> Self {
@@ -199,7 +200,7 @@ impl<'a> Terminate<'a> {
             (terminate.ddp_header, rest) = rest.split_at(Header::len_of(*first).min(rest.len()));
         }
         if bits & RDMAP_HEADER != 0 {
-            terminate.rdmap_header = rest;
+            terminate.rdmap_header = &rest[..rest.len().min(ReadRequest::LEN)];
         }
         Ok(terminate)
     }
