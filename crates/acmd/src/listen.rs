@@ -332,6 +332,16 @@ mod tests {
     }
 
     #[test]
+    fn unit_of_systemd_has_the_socket_and_the_links_that_clients_look_for() {
+        let unit = include_str!("../systemd/ib_acm.socket");
+        let value = |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let [own, system] = [Places::new("/run/ib_acm", "/etc/rdma"), Places::of_system()];
+        assert_eq!(Path::new(value("ListenStream=")), own.socket());
+        let links: Vec<_> = value("Symlinks=").split(' ').map(PathBuf::from).collect();
+        assert_eq!(links, [own.socket_link(), system.socket(), system.socket_link()]);
+    }
+
+    #[test]
     fn user_is_found_by_the_exact_addresses_of_a_socket_that_a_process_has() {
         const HEAD: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
         if cfg!(target_endian = "big") {

@@ -54,13 +54,13 @@ pub(crate) struct Up {
     /// The host's name: 1 to 63 of a-z, 0-9 and '-'
     #[arg(value_name = "NAME", required_unless_present = "host")]
     name: Option<HostName>,
-    /// Its address, fixed from now on
+    /// Its address, kept with the others of hosts in the runtime directory; otherwise one that no other host has
     #[arg(long, value_name = "ADDRESS")]
     addr: Option<IpAddr>,
     /// The GUID of its node, which it keeps; one is drawn if it has none
     #[arg(long, value_name = "GUID")]
     guid: Option<NodeGuid>,
-    /// The fabric that its InfiniBand adapter is on, fixed from now on
+    /// The fabric that its InfiniBand adapter is on, kept in the runtime directory
     ///
     /// Given twice it is the fabric of each of two ports: two names, or the same one for an adapter that has both ports
     /// on one fabric. Without it the adapter is on the fabric which RDMUX_FABRIC or the configuration file names when the

@@ -63,8 +63,8 @@ impl ContextBuilder {
         self.host = Some(name.into());
         self
     }
-    /// The device of this kind. Without it the first that `$RDMUX_DEVICE` names (`roce`, `iw` or
-    /// `all`), or RoCE.
+    /// The device of this kind. Without it the first that `$RDMUX_DEVICE` names (`roce`, `iw`,
+    /// `ib` or `all`), or RoCE.
     pub fn device(mut self, kind: DeviceKind) -> Self {
         self.kind = Some(kind);
         self

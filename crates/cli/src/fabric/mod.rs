@@ -1,6 +1,7 @@
 //! `rdmux fabric`: InfiniBand subnets in software.
 
 mod dot;
+mod dropped;
 mod layers;
 mod manager;
 mod route;
@@ -32,6 +33,9 @@ pub(crate) enum FabricCommand {
     /// It comes up with the nodes of a file or a shape, or with those that it had the last time, and then with the same
     /// LIDs; one that never was has the shape switch:8. Hosts take the adapter that they had before, else the one with their name, else
     /// the first free one, else they are plugged to a free port of a switch.
+    ///
+    /// Options are kept as a whole in the runtime directory: without any the fabric comes up with those of the last time, and
+    /// with some those that are not given are as usual again; only nodes and cables stay.
     Up(Up),
     /// End a fabric: all ports go down
     Down(Down),
@@ -400,13 +404,22 @@ fn up(args: &Up) -> Result<()> {
     let fabric = &args.which.name(&options);
     let dir = options.dir(fabric)?;
     let plan = args.plan(&dir)?;
+    let before = Setup::load(&dir).unwrap_or_default();
+    let tell_what_ends = || {
+        let ends = plan.as_ref().map_or(Vec::new(), |plan| dropped::dropped(&before, &plan.setup));
+        if !ends.is_empty() {
+            eprintln!("rdmux: not given again, and so as usual from now on: {}", ends.join(", "));
+        }
+    };
     if args.foreground {
         if let Some(plan) = &plan {
             drop(plan.keep(&options, fabric)?);
+            tell_what_ends();
         }
         return Ok(server::serve(&options.user, fabric, options.config, false)?);
     }
     let status = admin::up(&options, fabric, plan.as_ref())?;
+    tell_what_ends();
     if status.pid == std::process::id() {
         bail!(
             "fabric {fabric} would end with this command: name the program `rdmux`, or set RDMUX_DAEMON to it"

@@ -43,7 +43,9 @@ const NOT_FOUND: u8 = 127;
     that name these directories, Python, mpirun and the like, scripts that name them, and any program with \
     such an argument, or one that is the name of a virtual host. A mount namespace of a user without privilege comes with a user namespace, in which \
     programs like sudo and ping have no special rights, and groups other than the user's own have no name: \
-    `none` is for those. A process with capabilities that it would lose stays where it is, unless it looks."
+    `none` is for those. A process with capabilities that it would lose stays where it is, unless it looks.\n\n\
+    In the namespace, files that programs make in /run and /var/log themselves, such as opensm.log, are in the host's \
+    folder below the runtime directory (acm/ and view/log/; `rdmux doctor` shows the directory), and /etc/rdma is the host's."
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]

@@ -266,6 +266,7 @@ mod tests {
         assert_eq!((&config.service.users, config.fabric.users.len()), (&vec![1000], 1));
         assert_eq!(iw::Config::from(&config.iwarp), iw::Config::default());
         assert_eq!((config.cm, config.limits.max_mcast_grp.is_some()), (CmConfig::default(), true));
+        assert_eq!(config.limits.of(DeviceKind::Roce), Limits::of(DeviceKind::Roce));
     }
 
     #[test]

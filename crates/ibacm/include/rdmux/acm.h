@@ -64,6 +64,7 @@ struct acm_ep_config_data {
 /*
  * Calls that wait, by the names of 2009. Each returns 0, or -1 with errno set:
  * ENOTCONN before ib_acm_connect(); ECONNREFUSED if there is no service,
+ * EHOSTUNREACH if its host has no address that is known,
  * EACCES if a stranger listens there, ECONNRESET if it closes the connection,
  * ETIMEDOUT, EPROTO if its answer is none; what the service says otherwise:
  * ENOMEM, EINVAL, ENODATA, ENOTCONN, ETIMEDOUT, EADDRNOTAVAIL.
@@ -71,7 +72,7 @@ struct acm_ep_config_data {
 
 /* The service of all following calls of the process: the path of a socket that
  * begins with '/', or a host by name or address, where it listens on TCP (port
- * 6125, or the one in /run/ibacm.port); NULL or "" for the service that is
+ * 6125, or the one in /run/ibacm-tcp.port); NULL or "" for the service that is
  * usual: in the directory $RDMUX_ACM_DIR, else of the virtual host, else the
  * one in /run. Fails if nobody listens there. */
 int ib_acm_connect(char *dest_svc);

@@ -34,32 +34,35 @@ impl Settings {
     /// What the environment says. A value that makes no sense is told of in the log, and the default is used.
     pub fn of_environment() -> Self {
         let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let usage = var("RDMA_CM_USE_IB_ACM");
-        let timeout = var("RDMUX_ACM_TIMEOUT");
-        let known = Self::parse(usage.as_deref(), timeout.as_deref());
-        known.inspect_err(|why| tracing::warn!("{why}")).unwrap_or_default()
+        let usage = parse_usage(var("RDMA_CM_USE_IB_ACM").as_deref());
+        let timeout = parse_timeout(var("RDMUX_ACM_TIMEOUT").as_deref());
+        for why in [usage.as_ref().err(), timeout.as_ref().err()].into_iter().flatten() {
+            tracing::warn!("{why}");
+        }
+        Self { usage: usage.unwrap_or_default(), timeout: timeout.unwrap_or(Self::TIMEOUT) }
     }
+}
 
-    fn parse(usage: Option<&OsStr>, timeout: Option<&OsStr>) -> Result<Self, String> {
-        let usage = match usage.map(OsStr::as_encoded_bytes) {
-            None => Use::IfThere,
-            Some(b"0") => Use::Never,
-            Some(b"1") => Use::Always,
-            Some(_) => {
-                let usage = usage.unwrap_or_default();
-                return Err(format!("RDMA_CM_USE_IB_ACM={usage:?} is neither 0 nor 1"));
-            }
-        };
-        let Some(timeout) = timeout else { return Ok(Self { usage, ..Self::default() }) };
-        let millis = timeout.to_str().and_then(|text| text.parse::<u32>().ok());
-        match millis.filter(|millis| *millis <= Self::MAX_TIMEOUT) {
-            Some(millis) => Ok(Self { usage, timeout: Duration::from_millis(millis.into()) }),
-            None => {
-                let most = Self::MAX_TIMEOUT;
-                Err(format!(
-                    "RDMUX_ACM_TIMEOUT={timeout:?} is no number of milliseconds up to {most}"
-                ))
-            }
+fn parse_usage(text: Option<&OsStr>) -> Result<Use, String> {
+    match text.map(OsStr::as_encoded_bytes) {
+        None => Ok(Use::IfThere),
+        Some(b"0") => Ok(Use::Never),
+        Some(b"1") => Ok(Use::Always),
+        Some(_) => {
+            let text = text.unwrap_or_default();
+            Err(format!("RDMA_CM_USE_IB_ACM={text:?} is neither 0 nor 1"))
+        }
+    }
+}
+
+fn parse_timeout(text: Option<&OsStr>) -> Result<Duration, String> {
+    let Some(text) = text else { return Ok(Settings::TIMEOUT) };
+    let millis = text.to_str().and_then(|text| text.parse::<u32>().ok());
+    match millis.filter(|millis| *millis <= Settings::MAX_TIMEOUT) {
+        Some(millis) => Ok(Duration::from_millis(millis.into())),
+        None => {
+            let most = Settings::MAX_TIMEOUT;
+            Err(format!("RDMUX_ACM_TIMEOUT={text:?} is no number of milliseconds up to {most}"))
         }
     }
 }
@@ -74,24 +77,28 @@ impl Default for Settings {
 mod tests {
     use super::*;
 
-    fn of(usage: Option<&str>, timeout: Option<&str>) -> Result<Settings, String> {
-        Settings::parse(usage.map(OsStr::new), timeout.map(OsStr::new))
+    fn usage(text: &str) -> Result<Use, String> {
+        parse_usage(Some(OsStr::new(text)))
+    }
+
+    fn timeout(text: &str) -> Result<Duration, String> {
+        parse_timeout(Some(OsStr::new(text)))
     }
 
     #[test]
     fn service_that_is_there_is_asked_unless_told_otherwise() {
-        assert_eq!(of(None, None), Ok(Settings::default()));
-        assert_eq!(of(Some("0"), None).unwrap().usage, Use::Never);
-        let always = of(Some("1"), Some("20")).unwrap();
-        assert_eq!((always.usage, always.timeout), (Use::Always, Duration::from_millis(20)));
-        assert_eq!(of(None, Some("0")).unwrap().timeout, Duration::ZERO);
+        let usual = Settings::default();
+        assert_eq!((parse_usage(None), parse_timeout(None)), (Ok(usual.usage), Ok(usual.timeout)));
+        assert_eq!((usage("0"), usage("1")), (Ok(Use::Never), Ok(Use::Always)));
+        assert_eq!(timeout("20"), Ok(Duration::from_millis(20)));
+        assert_eq!(timeout("0"), Ok(Duration::ZERO));
     }
 
     #[test]
     fn values_that_make_no_sense_are_named() {
-        assert!(of(Some("yes"), None).unwrap_err().contains("\"yes\" is neither"));
-        for timeout in ["-1", "1s", "60001", "4294967296"] {
-            assert!(of(None, Some(timeout)).unwrap_err().contains(timeout), "{timeout}");
+        assert!(usage("yes").unwrap_err().contains("\"yes\" is neither"));
+        for text in ["-1", "1s", "60001", "4294967296"] {
+            assert!(timeout(text).unwrap_err().contains(text), "{text}");
         }
     }
 }
