@@ -3,7 +3,7 @@
 //! - [`Places`]: where the service's files are, for it and for its clients; [`Target`]: which service is meant
 //! - [`Client`]: blocking calls with a deadline, from any number of threads
 //! - [`Requests`]: any number of requests at a time, and a descriptor that tells when one is answered
-//! - [`Shared`]: what the service has cached, read from shared memory without a message; [`Offer`] is the service's side of that
+//! - [`Shared`]: what the service has cached, read from shared memory without a message; [`Offer`] is the service's side of that, and [`Users`] says whom it serves
 //!
 //! # What a service can do to a client
 //!
@@ -26,6 +26,7 @@ mod requests;
 mod shared;
 mod socket;
 mod target;
+mod users;
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ pub use reply::{Endpoint, Reply};
 pub use requests::{RequestId, Requests};
 pub use shared::{Offer, Shared};
 pub use target::Target;
+pub use users::Users;
 
 use std::time::Duration;
 

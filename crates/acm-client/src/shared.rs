@@ -1,7 +1,7 @@
 //! The service's cache in shared memory: how clients come to it, and how the service hands it out.
 //!
-//! The service listens at [`Places::paths`](crate::Places::paths). Who connects gets the descriptor of the table, which can only be read, in a message of one
-//! byte. A file would do the same, but could be cut short while it is mapped.
+//! The service listens at [`Places::paths`](crate::Places::paths). Who connects and may use the service gets the descriptor of the table, which can only be read,
+//! in a message of one byte; others get nothing. A file would do the same, but could be cut short while it is mapped.
 
 use std::fs;
 use std::io;
@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,8 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 
-use crate::Error;
 use crate::socket::{check_peer, left, wait};
+use crate::{Error, Users};
 
 /// How long a service may take to hand the cache out.
 const WAIT: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 250 });
@@ -125,58 +126,90 @@ fn fetch(path: &Path) -> Result<PathCache, Error> {
 #[derive(Debug)]
 pub struct Offer {
     path: PathBuf,
-    listener: Arc<OwnedFd>,
+    shared: Arc<Handout>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// What the thread that hands the cache out has.
+#[derive(Debug)]
+struct Handout {
+    listener: OwnedFd,
+    /// The table.
+    fd: OwnedFd,
+    /// Who may have it.
+    users: RwLock<Users>,
+    /// How many connections were refused.
+    refused: AtomicU64,
+}
+
 impl Offer {
-    /// Listens at a path ([`Places::paths`](crate::Places::paths)), in place of a socket that a service left there. `mode` says who may connect, as
-    /// the permissions of a file do.
+    /// Listens at a path ([`Places::paths`](crate::Places::paths)), in place of a socket that a service left there, and gives the cache to these users, by
+    /// the kernel's word for who they are (`SO_PEERCRED`, unix(7)).
     ///
     /// # Errors
     /// Those of [`listen_at`] and pthread_create(3).
-    pub fn start(path: impl Into<PathBuf>, table: &PathTable, mode: u32) -> io::Result<Self> {
+    pub fn start(path: impl Into<PathBuf>, table: &PathTable, users: Users) -> io::Result<Self> {
         let path = path.into();
-        let (socket, fd) =
-            (listen_at(&path, SocketType::SEQPACKET, mode)?, table.fd().try_clone()?);
+        let (listener, fd) = (
+            listen_at(&path, SocketType::SEQPACKET, users.socket_mode())?,
+            table.fd().try_clone()?,
+        );
         // Its thread has nothing else to do.
-        rustix::io::ioctl_fionbio(&socket, false)?;
-        let listener = Arc::new(socket);
-        let theirs = listener.clone();
-        let serve = move || while serve(&theirs, &fd) {};
+        rustix::io::ioctl_fionbio(&listener, false)?;
+        let (users, refused) = (RwLock::new(users), AtomicU64::new(0));
+        let shared = Arc::new(Handout { listener, fd, users, refused });
+        let theirs = shared.clone();
+        let serve = move || while theirs.serve() {};
         let thread = std::thread::Builder::new().name("acm-paths".into()).spawn(serve)?;
-        Ok(Self { path, listener, thread: Some(thread) })
+        Ok(Self { path, shared, thread: Some(thread) })
     }
-}
 
-impl Offer {
-    /// Changes who may connect. A client that has the cache keeps it.
+    /// Changes who gets the cache. A client that has it keeps it.
     ///
     /// # Errors
-    /// Those of chmod(2).
-    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+    /// Those of chmod(2), by which others can connect or cannot; who is served has changed all the same.
+    pub fn set_users(&self, users: Users) -> io::Result<()> {
+        let mode = users.socket_mode();
+        *self.shared.users.write() = users;
         fs::set_permissions(&self.path, fs::Permissions::from_mode(mode))
+    }
+
+    /// How many connections were closed because their users may not have the cache.
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(Ordering::Relaxed)
     }
 }
 
-/// Serves one client, whom it does not wait for. Returns whether there may be another.
-fn serve(listener: &OwnedFd, fd: &OwnedFd) -> bool {
-    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-        // A client that is gone already has not missed anything.
-        Ok(client) => drop(send_bytes(client.as_fd(), &[0], &[fd.as_fd()])),
-        Err(Errno::INTR | Errno::CONNABORTED) => {}
-        // It stays readable, but there may be descriptors again later.
-        Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-            std::thread::sleep(WAIT);
+impl Handout {
+    /// Serves one client, whom it does not wait for. Returns whether there may be another.
+    fn serve(&self) -> bool {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(&self.listener, flags) {
+            Ok(client) => self.give(&client),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            // It stays readable, but there may be descriptors again later.
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                std::thread::sleep(WAIT);
+            }
+            Err(_) => return false,
         }
-        Err(_) => return false,
+        true
     }
-    true
+
+    /// Gives a client the table, if it may have it. One that is gone already has not missed anything.
+    fn give(&self, client: &OwnedFd) {
+        let peer = rdmux_link::peer_credentials(client);
+        if peer.is_ok_and(|peer| self.users.read().may(peer.uid)) {
+            let _ = send_bytes(client.as_fd(), &[0], &[self.fd.as_fd()]);
+        } else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.shared.listener, Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -20,7 +20,7 @@ use rdmux_wire::{Lid, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType};
 
-use crate::{Client, Error, Offer, Places, Reply, Requests, Target};
+use crate::{Client, Error, Offer, Places, Reply, Requests, Target, Users};
 
 /// Long enough for all that answers.
 const LONG: Duration = Duration::from_secs(60);
@@ -418,7 +418,7 @@ fn offered(places: &Places) -> (PathTable, Offer) {
     let expiry = now + 60_000_000_000;
     let entry = Entry { path: paths(1).paths[0], source: None, expiry };
     table.put(&Key { source: None, dest: node(1) }, &entry, now);
-    let offer = Offer::start(places.paths(), &table, 0o600).unwrap();
+    let offer = Offer::start(places.paths(), &table, Users::NONE).unwrap();
     (table, offer)
 }
 
@@ -447,6 +447,43 @@ fn shared_cache_answers_without_a_message() {
     drop((table, offer));
     assert!(matches!(client.resolve(None, node(1), LONG), Err(Error::NoService(_))));
     assert!(!places.paths().exists());
+}
+
+/// Whether another user gets the cache, in a thread that is that user's.
+fn is_given_to(uid: u32, places: &Places) -> bool {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
+            client(places).shared().unwrap().is_there()
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn shared_cache_is_given_to_the_users_who_may_use_the_service_only() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("only root can be another user: not run");
+    }
+    const LET_IN: u32 = 4001;
+    const NOT: u32 = 4002;
+    let (dir, places) = places();
+    let passable = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(dir.path(), passable).unwrap();
+    let (_table, offer) = offered(&places);
+    let given = || [LET_IN, NOT].map(|uid| is_given_to(uid, &places));
+    assert_eq!(given(), [false, false]);
+    offer.set_users(Users::Of([LET_IN].into())).unwrap();
+    assert_eq!((given(), offer.refused()), ([true, false], 1));
+    offer.set_users(Users::All).unwrap();
+    assert_eq!(given(), [true, true]);
+    offer.set_users(Users::NONE).unwrap();
+    assert_eq!((given(), offer.refused()), ([false, false], 1));
+    // The mode is a hint only.
+    let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(places.paths(), anybody).unwrap();
+    assert_eq!((given(), offer.refused()), ([false, false], 3));
+    assert!(client(&places).shared().unwrap().is_there());
 }
 
 #[test]

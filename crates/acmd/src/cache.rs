@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use rdmux_acm::{EndpointId, Time};
-use rdmux_acm_client::{Offer, Places};
+use rdmux_acm_client::{Offer, Places, Users};
 use rdmux_link::acm::{Entry, Key, PathTable};
 use rdmux_wire::acm::Address;
 use rdmux_wire::acm::client::{PathData, PathFlags};
@@ -42,9 +42,9 @@ struct Shared {
 }
 
 impl Cache {
-    /// Makes the table and the socket that hands it out, with this mode. Without them programs ask by messages.
-    pub(crate) fn open(places: &Places, mode: u32) -> Self {
-        let shared = Shared::open(places, mode).inspect_err(|e| {
+    /// Makes the table and the socket that hands it out to these users. Without them programs ask by messages.
+    pub(crate) fn open(places: &Places, users: Users) -> Self {
+        let shared = Shared::open(places, users).inspect_err(|e| {
             tracing::warn!("no cache in shared memory at {}: {e}", places.paths().display());
         });
         let now = Instant::now();
@@ -58,11 +58,16 @@ impl Cache {
         this
     }
 
-    /// Changes the mode of the socket.
-    pub(crate) fn set_mode(&self, mode: u32) {
-        if let Some(Err(e)) = self.shared.as_ref().map(|shared| shared.offer.set_mode(mode)) {
-            tracing::warn!("who may have the cache in shared memory stays as it was: {e}");
+    /// Changes who may have the cache.
+    pub(crate) fn set_users(&self, users: Users) {
+        if let Some(Err(e)) = self.shared.as_ref().map(|shared| shared.offer.set_users(users)) {
+            tracing::warn!("the mode of the socket of the cache in shared memory stays: {e}");
         }
+    }
+
+    /// How many connections for the cache were refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |shared| shared.offer.refused())
     }
 
     /// When the lease is to be renewed.
@@ -182,11 +187,11 @@ fn keys(
 }
 
 impl Shared {
-    fn open(places: &Places, mode: u32) -> io::Result<Self> {
+    fn open(places: &Places, users: Users) -> io::Result<Self> {
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
         let table = PathTable::create(SLOTS, u64::from_ne_bytes(seed))?;
-        let offer = Offer::start(places.paths(), &table, mode)?;
+        let offer = Offer::start(places.paths(), &table, users)?;
         Ok(Self { table, offer })
     }
 }
@@ -211,7 +216,7 @@ mod tests {
     fn world() -> (tempfile::TempDir, Cache, Reader) {
         let dir = temp_dir();
         let places = Places::new(dir.path(), "/nowhere");
-        let cache = Cache::open(&places, 0o600);
+        let cache = Cache::open(&places, Users::NONE);
         (dir, cache, Reader::new(places.paths()))
     }
 

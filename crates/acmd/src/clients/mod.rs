@@ -7,12 +7,13 @@ mod client;
 mod direct;
 mod table;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rdmux_acm::{ClientId, RequestId, Time};
+use rdmux_acm_client::Users;
 use rdmux_runtime::closing::Closer;
 use rdmux_wire::acm::client::{Refusal, Reply, Request};
 use rdmux_wire::sa::PathRecord;
@@ -58,15 +59,6 @@ pub(crate) struct Access {
     pub(crate) users: Users,
     /// Whether those may of whom the kernel knows no user: hosts of the network.
     pub(crate) unknown: bool,
-}
-
-/// Users of this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Users {
-    /// These.
-    Of(BTreeSet<u32>),
-    /// All.
-    All,
 }
 
 /// What happened to clients.
@@ -191,15 +183,7 @@ impl Clients {
     /// Whether such a client may connect.
     fn may(&self, peer: Peer) -> bool {
         match peer {
-            Peer::User(uid) => {
-                let own = rustix::process::geteuid().as_raw();
-                uid == own
-                    || uid == 0
-                    || match &self.access.users {
-                        Users::Of(users) => users.contains(&uid),
-                        Users::All => true,
-                    }
-            }
+            Peer::User(uid) => self.access.users.may(uid),
             Peer::Address(_) => self.access.unknown,
         }
     }

@@ -14,7 +14,7 @@ use super::*;
 const SMALL: Limits =
     Limits { clients: 3, of_peer: 2, requests: 2, unread: 64, stall: Duration::from_secs(9) };
 
-const OWNER: Access = Access { users: Users::Of(BTreeSet::new()), unknown: false };
+const OWNER: Access = Access { users: Users::NONE, unknown: false };
 
 struct World {
     clients: Clients,

@@ -111,9 +111,9 @@ impl Service {
         watched.map_err(AcmdError::of("watch a thread"))?;
         let users = setup.connect.config.service.users.clone();
         let options = &config.options;
-        let clients = Clients::new(reload::limits(options), reload::access(options, &users));
-        let mode = reload::publish(&setup.sources, options).socket_mode();
-        let cache = Cache::open(&setup.sources.places, mode);
+        let access = reload::access(options, &users);
+        let cache = Cache::open(&setup.sources.places, access.users.clone());
+        let clients = Clients::new(reload::limits(options), access);
         let now = Instant::now();
         let mut this = Self {
             resolver: Resolver::new(Machine::new(config.options.machine.clone(), seed())),

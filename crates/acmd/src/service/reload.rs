@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rdmux_acm::{EndpointId, Known};
+use rdmux_acm_client::Users;
 use rdmux_acm_files::options::{Options, ServerMode, SocketAccess};
 use rdmux_acm_files::routes::DumpedPort;
 use rdmux_wire::acm::Address;
@@ -11,7 +12,7 @@ use rdmux_wire::{Gid, Lid};
 
 use super::{Service, time};
 use crate::AcmdError;
-use crate::clients::{Access, Limits, Users};
+use crate::clients::{Access, Limits};
 use crate::config::{Loaded, Sources};
 use crate::listen::{Listener, Publish, forget_port};
 use crate::poller::{Interest, Token};
@@ -37,16 +38,15 @@ impl Service {
             (server_mode, server_port, socket_access, acme_plus_kernel_only)
         };
         let has_other_sockets = sockets(&old) != sockets(new);
-        self.driver.clients.set_limits(limits(new), access(new, &self.users));
+        let access = access(new, &self.users);
+        self.driver.cache.set_users(access.users.clone());
+        self.driver.clients.set_limits(limits(new), access);
         if old.machine != new.machine {
             tracing::info!("options have changed");
             self.resolver.change().set_options(time(), new.machine.clone(), &mut self.driver);
         }
-        if has_other_sockets {
-            self.driver.cache.set_mode(self.publish().socket_mode());
-            if let Err(e) = self.listen(false) {
-                tracing::error!("{e}");
-            }
+        if has_other_sockets && let Err(e) = self.listen(false) {
+            tracing::error!("{e}");
         }
         self.loaded_for.clear();
         self.refresh();

@@ -21,7 +21,7 @@ impl Service {
         let ours = [
             ("clients", number(self.driver.clients.len())),
             ("clients_accepted", clients.accepted),
-            ("clients_not_allowed", clients.not_allowed),
+            ("clients_not_allowed", clients.not_allowed + self.driver.cache.refused()),
             ("clients_too_many", clients.too_many),
             ("clients_dropped_unread", clients.stalled),
             ("clients_dropped_malformed", clients.malformed),

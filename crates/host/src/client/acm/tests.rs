@@ -233,7 +233,7 @@ fn after_its_deadline_a_question_is_not_put() {
 
 #[test]
 fn what_is_in_shared_memory_needs_no_question() {
-    use rdmux_acm_client::Offer;
+    use rdmux_acm_client::{Offer, Users};
     use rdmux_link::acm::{Entry, Key, PathTable, now};
     use rdmux_wire::acm::client::{PathData, PathFlags};
     let folder = temp_dir();
@@ -245,7 +245,7 @@ fn what_is_in_shared_memory_needs_no_question() {
     let path = PathData { flags: PathFlags::RESOLVED, path: record() };
     table.put(&key, &Entry { path, source: None, expiry: now + hour }, now);
     let places = Places::new(folder.path(), "/nowhere");
-    let _offer = Offer::start(places.paths(), &table, 0o600).unwrap();
+    let _offer = Offer::start(places.paths(), &table, Users::NONE).unwrap();
     for timeout in [LONG, Duration::ZERO] {
         let acm = asks(&folder, timeout);
         assert_eq!(find(&acm).unwrap().record, record());
