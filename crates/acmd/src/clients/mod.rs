@@ -30,8 +30,10 @@ use crate::resolver::Resolver;
 pub(crate) struct Limits {
     /// Clients.
     pub(crate) clients: usize,
-    /// Clients of one user, or of one address.
+    /// Clients of one user, or of one address. The owner and root may have all.
     pub(crate) of_peer: usize,
+    /// Clients of all of these together.
+    pub(crate) of_others: usize,
     /// Requests of a client that are not answered.
     pub(crate) requests: usize,
     /// Bytes of answers that a client has not read, before nothing more is read from it.
@@ -40,12 +42,14 @@ pub(crate) struct Limits {
     pub(crate) stall: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// For so many clients, of which each may have so many requests that are not answered. The shares are those of [`rdmux_runtime::shares`].
+    pub(crate) fn of(clients: usize, requests: usize) -> Self {
         Self {
-            clients: 8192,
-            of_peer: 4096,
-            requests: 256,
+            clients,
+            of_peer: clients.div_ceil(2),
+            of_others: clients - clients / 4,
+            requests,
             unread: 64 << 10,
             stall: Duration::from_secs(30),
         }
@@ -138,9 +142,7 @@ impl Clients {
 
     /// Whether a client is the service's owner, or root.
     pub(crate) fn is_owner(&self, id: ClientId) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        let peer = self.all.get(id).map(Client::peer);
-        peer == Some(Peer::User(own)) || peer == Some(Peer::User(0))
+        self.all.get(id).is_some_and(|client| owns(client.peer()))
     }
 
     /// Takes a connection, or turns it away: none then.
@@ -150,7 +152,18 @@ impl Clients {
         kind: Kind,
         poller: &Poller,
     ) -> Option<ClientId> {
-        let Ok((peer, process)) = peer_of(&socket, kind) else { return None };
+        let (peer, process) = peer_of(&socket, kind).ok()?;
+        self.admit_peer(socket, peer, process, poller)
+    }
+
+    /// The same for a connection of this peer, whose process the kernel may know.
+    fn admit_peer(
+        &mut self,
+        socket: OwnedFd,
+        peer: Peer,
+        process: Option<i32>,
+        poller: &Poller,
+    ) -> Option<ClientId> {
         let socket = self.closer.socket(peer.user(), socket);
         if !self.may(peer) {
             self.counters.not_allowed += 1;
@@ -158,9 +171,7 @@ impl Clients {
             return None;
         }
         let count = self.of_peer.get(&peer).copied().unwrap_or(0);
-        let has_room = self.all.len() < self.limits.clients
-            && count < self.limits.of_peer
-            && !self.closer.is_full(peer.user());
+        let has_room = self.has_room(peer) && !self.closer.is_full(peer.user());
         let Some(id) = self.all.next().filter(|_| has_room) else {
             self.counters.too_many += 1;
             tracing::info!(
@@ -186,6 +197,15 @@ impl Clients {
             Peer::User(uid) => self.access.users.may(uid),
             Peer::Address(_) => self.access.unknown,
         }
+    }
+
+    /// Whether one more client of this peer is not too many.
+    fn has_room(&self, peer: Peer) -> bool {
+        let others = || self.of_peer.iter().filter(|(peer, _)| !owns(**peer)).map(|(_, n)| n);
+        let count = self.of_peer.get(&peer).copied().unwrap_or(0);
+        self.all.len() < self.limits.clients
+            && (owns(peer)
+                || count < self.limits.of_peer && others().sum::<usize>() < self.limits.of_others)
     }
 
     /// Waits until a source of the poller or a client has something, or until the timeout.
@@ -327,6 +347,11 @@ impl Clients {
         self.counters.stalled += u64::try_from(all.len()).unwrap_or(0);
         all
     }
+}
+
+/// Whether a peer is the service's owner, or root.
+fn owns(peer: Peer) -> bool {
+    peer == Peer::User(0) || peer == Peer::User(rustix::process::geteuid().as_raw())
 }
 
 #[cfg(test)]

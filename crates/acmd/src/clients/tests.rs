@@ -11,8 +11,14 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use super::direct::OFTEN;
 use super::*;
 
-const SMALL: Limits =
-    Limits { clients: 3, of_peer: 2, requests: 2, unread: 64, stall: Duration::from_secs(9) };
+const SMALL: Limits = Limits {
+    clients: 5,
+    of_peer: 2,
+    of_others: 3,
+    requests: 2,
+    unread: 64,
+    stall: Duration::from_secs(9),
+};
 
 const OWNER: Access = Access { users: Users::NONE, unknown: false };
 
@@ -32,6 +38,13 @@ impl World {
         let (far, near) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         (far, self.clients.admit(near.into(), Kind::Unix, &self.poller))
+    }
+
+    /// Somebody else connects.
+    fn admit(&mut self, peer: Peer) -> (UnixStream, Option<ClientId>) {
+        let (far, near) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        (far, self.clients.admit_peer(near.into(), peer, None, &self.poller))
     }
 
     /// Whose socket has something, and whether that is the end.
@@ -129,20 +142,42 @@ fn others_are_served_while_the_close_of_a_descriptor_that_a_client_passed_blocks
 }
 
 #[test]
-fn one_client_too_many_of_a_user_is_turned_away_and_one_that_left_counts_no_more() {
+fn one_client_too_many_is_turned_away_and_one_that_left_counts_no_more() {
     let mut world = World::new();
-    let (_far, first) = world.connect();
-    let (_far2, second) = world.connect();
-    assert!(first.is_some() && second.is_some());
-    let (mut third, refused) = world.connect();
+    // The owner may have all places.
+    let mut all: Vec<_> = (0..SMALL.clients).map(|_| world.connect()).collect();
+    assert!(all.iter().all(|(_, id)| id.is_some()));
+    let (mut far, refused) = world.connect();
     assert!(refused.is_none());
-    assert_eq!(third.read(&mut [0]).unwrap(), 0, "its connection is closed");
+    assert_eq!(far.read(&mut [0]).unwrap(), 0, "its connection is closed");
+    let (_far, first) = all.remove(0);
     assert!(world.clients.remove(first.unwrap(), &world.poller));
     assert!(world.connect().1.is_some());
     assert_eq!(
         world.clients.counters(),
-        Counters { accepted: 3, too_many: 1, ..Counters::default() }
+        Counters { accepted: 6, too_many: 1, ..Counters::default() }
     );
+}
+
+/// As users, and as hosts of the network, which the kernel knows no user of.
+#[test]
+fn users_other_than_the_owner_have_shares_and_leave_room_for_others() {
+    let mut world = World::new();
+    world.clients.set_limits(SMALL, Access { users: Users::All, unknown: true });
+    let (one, two) = (Peer::User(4001), Peer::Address(Ipv4Addr::new(10, 0, 0, 1).into()));
+    let [(_far, first), (_far2, second), (mut far3, third)] = [one; 3].map(|p| world.admit(p));
+    assert!(first.is_some() && second.is_some() && third.is_none());
+    assert_eq!(far3.read(&mut [0]).unwrap(), 0, "its connection is closed");
+    let [(_far4, other), (_far5, refused)] = [two; 2].map(|peer| world.admit(peer));
+    assert!(other.is_some() && refused.is_none(), "all others together have their share");
+    let owner = Peer::User(rustix::process::geteuid().as_raw());
+    let [(_far6, own), (_far7, root)] = [owner, Peer::User(0)].map(|peer| world.admit(peer));
+    assert!(own.is_some() && root.is_some());
+    for id in [root, first] {
+        assert!(world.clients.remove(id.unwrap(), &world.poller));
+    }
+    assert!(world.admit(two).1.is_some(), "the place of one that left");
+    assert_eq!(world.clients.counters().too_many, 2);
 }
 
 #[test]

@@ -175,13 +175,17 @@ impl Service {
     }
 }
 
-/// How much clients may have.
+/// How much clients may have, as far as there are descriptors for them.
 pub(super) fn limits(options: &Options) -> Limits {
-    Limits {
-        clients: options.max_clients,
-        requests: options.machine.max_requests_per_client,
-        ..Limits::default()
-    }
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let descriptors = descriptors.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    limits_with(options, descriptors)
+}
+
+/// The same for a process that may have so many descriptors. A quarter of them is for all else that it does.
+fn limits_with(options: &Options, descriptors: usize) -> Limits {
+    let most = (descriptors - descriptors.div_ceil(4)).max(1);
+    Limits::of(options.max_clients.min(most), options.machine.max_requests_per_client)
 }
 
 /// What is published for clients.
@@ -202,4 +206,24 @@ pub(super) fn access(options: &Options, users: &[u32]) -> Access {
 /// The port at the near end of a path as OpenSM's dump names it, once it has a LID.
 fn dumped(end: &PathRecord) -> Option<DumpedPort> {
     (end.slid != Lid::NONE).then_some(DumpedPort { guid: end.sgid.guid(), base_lid: end.slid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_may_have_half_of_the_clients_by_default_and_as_descriptors_allow() {
+        let limits = |clients, descriptors| {
+            let options = Options { max_clients: clients, ..Options::default() };
+            let limits = limits_with(&options, descriptors);
+            (limits.clients, limits.of_peer, limits.of_others)
+        };
+        let default = Options::default().max_clients;
+        assert_eq!(limits(default, 1 << 20), (default, default.div_ceil(2), default - default / 4));
+        assert_eq!(limits(1 << 16, 1024), (768, 384, 576));
+        assert_eq!(limits(7, usize::MAX), (7, 4, 6));
+        assert_eq!(limits(1, 1024), (1, 1, 1));
+        assert_eq!(limits(1, 0), (1, 1, 1));
+    }
 }
