@@ -2,22 +2,19 @@
 
 use std::process::{Command, Stdio};
 
-use rdmux_acm_client::Places;
-use rdmux_host::HostName;
-
-use crate::{AcmdError, Args, make_folder};
+use crate::{AcmdError, Args, Setup};
 
 /// Starts the service in the background and waits until clients can connect. Until it has its own log, it writes to the default one.
 ///
 /// # Errors
 /// What the service says.
-pub(crate) fn start(args: &Args, host: &HostName, places: &Places) -> Result<(), AcmdError> {
-    make_folder(places.runtime())?;
-    let path = places.log();
+pub(crate) fn start(args: &Args, setup: &Setup) -> Result<(), AcmdError> {
+    setup.make_folder()?;
+    let path = setup.sources.places.log();
     let log = crate::log::open(&path).map_err(AcmdError::of_file("open the log", &path))?;
     let program = std::env::current_exe().map_err(AcmdError::of("find this program's own file"))?;
     let mut command = Command::new(program);
-    command.args(["-D", "--on-demand", "--host", host.as_str()]);
+    command.args(["-D", "--on-demand", "--host", setup.host.name().as_str()]);
     for (option, file) in [("-A", &args.addresses), ("-O", &args.options)] {
         if let Some(file) = file {
             let file = std::path::absolute(file).map_err(AcmdError::of_file("find", file))?;

@@ -38,6 +38,7 @@ mod watch;
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, Permissions};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -115,7 +116,7 @@ fn run(args: &Args) -> Result<(), AcmdError> {
         return check(&setup);
     }
     if args.goes_to_background() {
-        return background::start(args, setup.host.name(), &setup.sources.places);
+        return background::start(args, &setup);
     }
     serve(args, setup)
 }
@@ -164,7 +165,7 @@ fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
     raise_descriptor_limit();
     let log = Log::begin();
     let (config, problems) = setup.sources.read();
-    make_folder(setup.sources.places.runtime())?;
+    setup.make_folder()?;
     let _lock = Lock::take(&config.lock)?;
     log.follow(&config.log, config.options.log_level);
     tracing::info!("host {}, process {}", setup.host.name(), std::process::id());
@@ -182,16 +183,61 @@ fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
     service.run()
 }
 
-/// Makes the folder of the socket, which only the owner may write. In a view it is `/run`, so that others may look into it; those
-/// that it lies in are the owner's.
-fn make_folder(path: &Path) -> Result<(), AcmdError> {
-    let mode = 0o755;
-    let made = DirBuilder::new().recursive(true).mode(mode).create(path);
-    made.map_err(AcmdError::of_file("make", path))?;
-    // One of the machine's is the administrator's.
-    if path.starts_with("/run") && path.components().count() == 2 {
-        return Ok(());
+impl Setup {
+    /// Makes the folder of the socket, unless it is there.
+    fn make_folder(&self) -> Result<(), AcmdError> {
+        let path = self.sources.places.runtime();
+        let is_own = path == self.host.acm().runtime();
+        make_folder(path, is_own).map_err(AcmdError::of_file("make", path))
     }
-    let set = std::fs::set_permissions(path, Permissions::from_mode(mode));
-    set.map_err(AcmdError::of_file("set the mode of", path))
+}
+
+/// Makes a folder that only the owner may write. In a view it is `/run`, so that others may look into it; those that it lies in are the
+/// owner's. One that is there stays as it is, unless it is the host's own, which a view may have made for its user alone.
+fn make_folder(path: &Path, is_own: bool) -> io::Result<()> {
+    let mode = 0o755;
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(mode).create(parent)?;
+    }
+    match DirBuilder::new().mode(mode).create(path) {
+        // Whatever the umask took.
+        Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(mode)),
+        Err(e) if e.kind() != ErrorKind::AlreadyExists || !path.is_dir() => Err(e),
+        Err(_) if is_own => std::fs::set_permissions(path, Permissions::from_mode(mode)),
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_testing::temp_dir;
+
+    use super::*;
+
+    #[test]
+    fn folder_that_is_made_has_a_mode_and_one_that_is_there_keeps_its_own_unless_it_is_the_host_s()
+    {
+        let dir = temp_dir();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let path = dir.path().join("hosts/a");
+        make_folder(&path, false).unwrap();
+        assert_eq!(mode(&path), 0o755);
+        for theirs in [0o700, 0o2770, 0o1777] {
+            std::fs::set_permissions(&path, Permissions::from_mode(theirs)).unwrap();
+            make_folder(&path, false).unwrap();
+            assert_eq!(mode(&path), theirs);
+        }
+        make_folder(&path, true).unwrap();
+        assert_eq!(mode(&path), 0o755);
+    }
+
+    #[test]
+    fn file_in_place_of_the_folder_is_an_error() {
+        let dir = temp_dir();
+        let path = dir.path().join("a");
+        std::fs::write(&path, "").unwrap();
+        for is_own in [false, true] {
+            assert_eq!(make_folder(&path, is_own).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        }
+    }
 }
