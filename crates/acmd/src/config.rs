@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use rdmux_acm_files::{Problem, Report, Severity};
 use rdmux_host::HostName;
 
 use crate::log::Target;
+use crate::watch::Files;
 use crate::{Args, mads};
 
 /// What the files say.
@@ -142,16 +143,33 @@ impl Sources {
         self.addresses.clone().unwrap_or_else(|| self.places.addresses())
     }
 
-    /// The files of which a change matters. Those of both names, as either may appear.
-    pub(crate) fn files(&self, config: &Config) -> Vec<PathBuf> {
+    /// As [`read`](Self::read), and watches the files of which a change matters, also those that are to be loaded: each from before it is read.
+    /// Without what watches them if that cannot be.
+    pub(crate) fn read_watched(&self) -> (Config, Report, Option<Files>) {
+        self.watched(|| self.read())
+    }
+
+    fn watched(&self, read: impl FnOnce() -> (Config, Report)) -> (Config, Report, Option<Files>) {
+        let unseen = |e: &io::Error| {
+            tracing::warn!("changes of files go unseen: {e}; send SIGHUP");
+        };
+        let mut files = Files::new().inspect_err(unseen).ok();
+        let mut watch = |path: &Path| files.iter_mut().for_each(|files| files.add(path));
+        self.files().iter().for_each(|path| watch(path));
+        let (config, report) = read();
+        config.routes.iter().chain(&config.hosts).for_each(|path| watch(path));
+        (config, report, files)
+    }
+
+    /// The files with options and addresses. Those of both names, as either may appear.
+    fn files(&self) -> Vec<PathBuf> {
         let named = |path: &Option<PathBuf>, names: [&str; 2]| match path {
             Some(path) => vec![path.clone()],
             None => names.map(|name| self.places.config().join(name)).to_vec(),
         };
-        let mut all = named(&self.options, ["ibacm_opts.cfg", "acm_opts.cfg"]);
-        all.extend(named(&self.addresses, ["ibacm_addr.cfg", "acm_addr.cfg"]));
-        all.extend(config.routes.iter().chain(&config.hosts).cloned());
-        all
+        let options = named(&self.options, ["ibacm_opts.cfg", "acm_opts.cfg"]);
+        let addresses = named(&self.addresses, ["ibacm_addr.cfg", "acm_addr.cfg"]);
+        [options, addresses].concat()
     }
 
     /// Where a file of the machine's service is for this host: options files are written for one service of the machine, and each
@@ -277,6 +295,26 @@ mod tests {
         assert_eq!(config.options.machine.retries, 7);
         let (_, report) = config.load(&[]);
         assert_eq!(report.errors(), 1, "the hosts file does not exist: {report}");
+    }
+
+    #[test]
+    fn file_that_is_written_after_it_was_read_is_seen() {
+        let world = world();
+        let (options, hosts) =
+            (world.dir.path().join("ibacm_opts.cfg"), world.dir.path().join("ibacm_hosts.data"));
+        fs::write(&options, "addr_preload acm_hosts\n").unwrap();
+        let (_, _, files) = world.sources.watched(|| {
+            let read = world.sources.read();
+            fs::write(&options, "addr_preload acm_hosts\nretries 7\n").unwrap();
+            read
+        });
+        assert!(files.unwrap().take());
+        let (config, _, files) = world.sources.read_watched();
+        let files = files.unwrap();
+        assert!(config.options.machine.retries == 7 && !files.take());
+        // One that is to be loaded, and was not there.
+        fs::write(&hosts, "").unwrap();
+        assert!(files.take());
     }
 
     #[test]

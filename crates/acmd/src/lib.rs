@@ -164,7 +164,7 @@ fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     raise_descriptor_limit();
     let log = Log::begin();
-    let (config, problems) = setup.sources.read();
+    let (config, problems, files) = setup.sources.read_watched();
     setup.make_folder()?;
     let _lock = Lock::take(&config.lock)?;
     log.follow(&config.log, config.options.log_level);
@@ -172,7 +172,7 @@ fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
     for problem in problems.problems() {
         tracing::warn!("{problem}");
     }
-    let service = Service::new(setup, log, config)?;
+    let service = Service::new(setup, log, config, files)?;
     if args.systemd {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     }

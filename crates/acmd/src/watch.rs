@@ -1,14 +1,15 @@
 //! What changes beside clients and devices: signals, the files of the configuration, and the machine's addresses.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::inotify;
+use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
+use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -69,31 +70,98 @@ fn came(pipe: &UnixStream) -> bool {
     some
 }
 
-/// Tells when one of some files is written, replaced, made or removed. The folders are watched, for editors replace files.
+/// What is to be seen in a folder with files.
+const IN_FOLDER: WatchFlags = WatchFlags::CLOSE_WRITE
+    .union(WatchFlags::MOVED_TO)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::DELETE);
+/// What is to be seen in one above a folder that is not there.
+const ABOVE: WatchFlags = WatchFlags::CREATE.union(WatchFlags::MOVED_TO);
+/// What is to be seen of both: that they are gone. A folder may be both.
+const OF_BOTH: WatchFlags = WatchFlags::DELETE_SELF
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::ONLYDIR)
+    .union(WatchFlags::MASK_ADD);
+
+/// Tells when one of some files is written, replaced, made or removed. The folders are watched, for editors replace files. Of a folder that
+/// is not there, the nearest one above it that is there is watched: when more of the way to the file is there, that counts as a change, and
+/// whoever reads the files then watches them anew.
 #[derive(Debug)]
 pub(crate) struct Files {
     socket: OwnedFd,
-    names: BTreeMap<i32, Vec<OsString>>,
+    /// What is looked for in each folder that is watched.
+    wanted: BTreeMap<i32, Wanted>,
+}
+
+/// What is looked for in a folder.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// The names of files.
+    files: Vec<OsString>,
+    /// Those of folders that were not there.
+    folders: Vec<OsString>,
+}
+
+impl Wanted {
+    /// Whether what has happened in the folder, or to it, may have changed a file.
+    fn is_of(&self, event: &inotify::Event<'_>) -> bool {
+        let gone = ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED;
+        let is_in = |names: &[OsString]| {
+            let name = event.file_name().map(CStr::to_bytes);
+            name.is_some_and(|name| names.iter().any(|n| n.as_encoded_bytes() == name))
+        };
+        // Who makes a file writes it, too.
+        let is_made = event.events().contains(ReadFlags::CREATE);
+        event.events().intersects(gone) || is_in(&self.folders) || !is_made && is_in(&self.files)
+    }
 }
 
 impl Files {
-    /// Watches these files. What cannot be watched is left out.
-    pub(crate) fn watch<'p>(files: impl IntoIterator<Item = &'p Path>) -> io::Result<Self> {
+    /// Watches nothing yet.
+    pub(crate) fn new() -> io::Result<Self> {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-        let socket = inotify::init(flags)?;
-        let mut names: BTreeMap<i32, Vec<OsString>> = BTreeMap::new();
-        for file in files {
-            let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { continue };
-            let events = inotify::WatchFlags::CLOSE_WRITE
-                | inotify::WatchFlags::MOVED_TO
-                | inotify::WatchFlags::MOVED_FROM
-                | inotify::WatchFlags::DELETE;
-            match inotify::add_watch(&socket, folder, events) {
-                Ok(watch) => names.entry(watch).or_default().push(name.to_owned()),
-                Err(e) => tracing::debug!("changes of {} go unseen: {e}", file.display()),
+        Ok(Self { socket: inotify::init(flags)?, wanted: BTreeMap::new() })
+    }
+
+    /// Watches a file, too. What cannot be watched is left out.
+    pub(crate) fn add(&mut self, file: &Path) {
+        if let Err(e) = self.watch(file) {
+            tracing::debug!("changes of {} go unseen: {e}", file.display());
+        }
+    }
+
+    fn watch(&mut self, file: &Path) -> io::Result<()> {
+        let file = std::path::absolute(file)?;
+        let step = |path: &'_ Path| Some((path.parent()?.to_owned(), path.file_name()?.to_owned()));
+        let way: Vec<(PathBuf, OsString)> = file.ancestors().filter_map(step).collect();
+        let mut nearest = 0;
+        while nearest < way.len() && !self.watch_step(nearest == 0, &way[nearest])? {
+            nearest += 1;
+        }
+        // What has come to be before the one above it was watched.
+        for at in (0..nearest).rev() {
+            if !self.watch_step(at == 0, &way[at])? {
+                break;
             }
         }
-        Ok(Self { socket, names })
+        Ok(())
+    }
+
+    /// Watches a folder for the file or the next folder on the way to it. False if it is not there.
+    fn watch_step(
+        &mut self,
+        is_last: bool,
+        (folder, name): &(PathBuf, OsString),
+    ) -> io::Result<bool> {
+        let events = if is_last { IN_FOLDER } else { ABOVE };
+        let watch = match inotify::add_watch(&self.socket, folder, events | OF_BOTH) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            watch => watch?,
+        };
+        let wanted = self.wanted.entry(watch).or_default();
+        let names = if is_last { &mut wanted.files } else { &mut wanted.folders };
+        names.push(name.clone());
+        Ok(true)
     }
 
     /// Takes what happened; whether one of the files may have changed.
@@ -102,14 +170,9 @@ impl Files {
         let mut reader = inotify::Reader::new(&self.socket, &mut buffer);
         let mut changed = false;
         while let Ok(event) = reader.next() {
-            let overflow = event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW);
-            let named = event.file_name().is_some_and(|name| {
-                let names = self.names.get(&event.wd());
-                names.is_some_and(|names| {
-                    names.iter().any(|n| n.as_encoded_bytes() == name.to_bytes())
-                })
-            });
-            changed |= overflow || named;
+            let wanted = self.wanted.get(&event.wd());
+            changed |= event.events().contains(ReadFlags::QUEUE_OVERFLOW)
+                || wanted.is_some_and(|wanted| wanted.is_of(&event));
         }
         changed
     }
@@ -163,7 +226,7 @@ mod tests {
     fn files_that_are_written_replaced_or_removed_are_seen_and_others_are_not() {
         let dir = temp_dir();
         let file = dir.path().join("ibacm_opts.cfg");
-        let files = Files::watch([file.as_path()]).unwrap();
+        let files = watch(&file);
         fs::write(dir.path().join("other"), "").unwrap();
         assert!(!files.take());
         fs::write(&file, "").unwrap();
@@ -172,6 +235,63 @@ mod tests {
         assert!(files.take());
         fs::remove_file(&file).unwrap();
         assert!(files.take() && !files.take());
+    }
+
+    fn watch(file: &Path) -> Files {
+        let mut files = Files::new().unwrap();
+        files.add(file);
+        files
+    }
+
+    #[test]
+    fn file_whose_folder_is_made_later_is_seen() {
+        let dir = temp_dir();
+        let folder = dir.path().join("rdma/of/host");
+        let file = folder.join("ibacm_opts.cfg");
+        let files = watch(&file);
+        fs::create_dir(dir.path().join("other")).unwrap();
+        fs::write(dir.path().join("ibacm_opts.cfg"), "").unwrap();
+        assert!(!files.take());
+        fs::create_dir(dir.path().join("rdma")).unwrap();
+        assert!(files.take());
+        // The folder comes from elsewhere, in place of a file.
+        let files = watch(&file);
+        fs::write(dir.path().join("rdma/of"), "").unwrap();
+        fs::create_dir(dir.path().join("other/host")).unwrap();
+        assert!(files.take() && !files.take());
+        let files = watch(&file);
+        fs::remove_file(dir.path().join("rdma/of")).unwrap();
+        fs::rename(dir.path().join("other"), dir.path().join("rdma/of")).unwrap();
+        assert!(files.take() && !files.take());
+        let files = watch(&file);
+        fs::write(&file, "").unwrap();
+        assert!(files.take() && !files.take());
+        // It goes, and comes again.
+        fs::remove_file(&file).unwrap();
+        let files = watch(&file);
+        fs::remove_dir(&folder).unwrap();
+        assert!(files.take() && !files.take());
+        let files = watch(&file);
+        fs::create_dir(&folder).unwrap();
+        assert!(files.take());
+        let files = watch(&file);
+        fs::rename(&folder, dir.path().join("away")).unwrap();
+        assert!(files.take());
+    }
+
+    #[test]
+    fn folder_with_a_file_and_above_another_one_is_watched_for_both() {
+        let dir = temp_dir();
+        let [one, two] = ["a.cfg", "b/a.cfg"].map(|file| dir.path().join(file));
+        for order in [[&one, &two], [&two, &one]] {
+            let mut files = Files::new().unwrap();
+            order.iter().for_each(|file| files.add(file));
+            fs::write(&one, "").unwrap();
+            assert!(files.take());
+            fs::create_dir(dir.path().join("b")).unwrap();
+            assert!(files.take());
+            fs::remove_dir(dir.path().join("b")).unwrap();
+        }
     }
 
     #[test]

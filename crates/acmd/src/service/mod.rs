@@ -87,11 +87,16 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Makes the sockets and tells the machine of what is there.
+    /// Makes the sockets and tells the machine of what is there. `files` watches the files since before they were read.
     ///
     /// # Errors
     /// [`AcmdError`] when nothing can be listened at.
-    pub(crate) fn new(setup: Setup, log: Log, config: Config) -> Result<Self, AcmdError> {
+    pub(crate) fn new(
+        setup: Setup,
+        log: Log,
+        config: Config,
+        files: Option<Files>,
+    ) -> Result<Self, AcmdError> {
         let poller = Poller::new().map_err(AcmdError::of("make an epoll instance"))?;
         let signals = Signals::new().map_err(AcmdError::of("handle signals"))?;
         for source in signals.sources() {
@@ -146,8 +151,8 @@ impl Service {
             ends: false,
         };
         this.driver.wait = this.config.wait();
+        this.watch_files(files);
         this.refresh();
-        this.watch_files();
         this.listen(setup.is_of_systemd)?;
         Ok(this)
     }

@@ -21,7 +21,8 @@ use crate::watch::Files;
 impl Service {
     /// Reads the files of the configuration again. What they no longer say is undone, what they say still stays as it is.
     pub(super) fn read_files(&mut self) {
-        let (config, problems) = self.sources.read();
+        let (config, problems, files) = self.sources.read_watched();
+        self.watch_files(files);
         for problem in problems.problems() {
             tracing::warn!("{problem}");
         }
@@ -50,24 +51,19 @@ impl Service {
         }
         self.loaded_for.clear();
         self.refresh();
-        self.watch_files();
         self.settle(std::time::Instant::now());
     }
 
-    /// Watches the files that were read. Some folders may not have been there before.
-    pub(super) fn watch_files(&mut self) {
-        if let Some(files) = self.files.take() {
-            self.poller.remove(&files);
+    /// Waits for what watches the files from now on.
+    pub(super) fn watch_files(&mut self, files: Option<Files>) {
+        if let Some(old) = std::mem::replace(&mut self.files, files) {
+            self.poller.remove(&old);
         }
-        let paths = self.sources.files(&self.config);
-        let watched = Files::watch(paths.iter().map(std::path::PathBuf::as_path));
-        let watched = watched.and_then(|files| {
-            self.poller.add(&files, Token::Files, Interest::Read)?;
-            Ok(files)
-        });
-        self.files = watched
-            .inspect_err(|e| tracing::warn!("changes of files go unseen: {e}; send SIGHUP"))
-            .ok();
+        if let Some(files) = &self.files
+            && let Err(e) = self.poller.add(files, Token::Files, Interest::Read)
+        {
+            tracing::warn!("changes of files go unseen: {e}; send SIGHUP");
+        }
     }
 
     fn publish(&self) -> Publish {
