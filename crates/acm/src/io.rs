@@ -66,7 +66,8 @@ pub trait Io {
     );
 
     /// Asks what the operating system knows of an address, for an endpoint whose port is none of InfiniBand;
-    /// [`Machine::handle_system`](crate::Machine::handle_system) has the answer, once, at a later time.
+    /// [`Machine::handle_system`](crate::Machine::handle_system) has the answer, once, at a later time, unless it is not
+    /// [wanted](crate::Machine::is_wanted) any more.
     fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address);
 
     /// Answers a client's request, once.

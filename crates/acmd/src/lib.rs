@@ -12,7 +12,7 @@
 //!
 //! In reading order: `args` and `config` are what it is told, `lock`, `log` and `listen` what it has in the file system; `clients` are
 //! sockets with bounds, `devices` the ports as they are now, `queue` and `mads` how they are used, `cache` what programs read without
-//! asking, `system` what the operating system knows; `driver` does what the machine
+//! asking, `names` and `system` what the operating system knows; `driver` does what the machine
 //! wants, `resolver` keeps what it has answered, and `service` is the loop around all.
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,7 @@ mod listen;
 mod lock;
 mod log;
 mod mads;
+mod names;
 mod poller;
 mod queue;
 mod resolver;

@@ -234,7 +234,12 @@ fn run(data: &[u8]) -> usize {
                 let id = io.system.remove(usize::from(a) % io.system.len());
                 let gid = Ipv4Addr::new(10, 0, 0, b).into();
                 let known = System { gid, source: Gid::ZERO, mtu: Mtu::M1024, hop_limit: c };
-                machine.handle_system(now, id, (c & 7 != 0).then_some(&known), &mut io);
+                let is_asked_by = machine.client_of(id);
+                let is_wanted = c & 8 == 0 || machine.is_wanted(now, id);
+                assert!(is_wanted || is_asked_by.is_none(), "a client waits");
+                if is_wanted {
+                    machine.handle_system(now, id, (c & 7 != 0).then_some(&known), &mut io);
+                }
             }
             13..=15 => {
                 let mut bytes = datagram(&io, a, b, c);

@@ -9,7 +9,7 @@ use rdmux_wire::{Gid, Qpn};
 use super::search::{NONE, Purpose, Search, Stage, What};
 use super::{Machine, Timer, place};
 use crate::cache::{By, Hashed, Holder, Way};
-use crate::{EndpointId, Failure, Io, Port, QuestionId, Resolved};
+use crate::{ClientId, EndpointId, Failure, Io, Port, QuestionId, Resolved};
 
 impl Machine {
     /// The search for an address, which begins if there is none. None if the endpoint has no address to ask by.
@@ -300,6 +300,25 @@ impl Machine {
                 self.finish(now, at, Err(Failure::TimedOut), io);
             }
         }
+    }
+
+    /// The client that waits for the answer to a question of [`Io::ask_system`], one of them if several do; none if the answer is wanted for
+    /// another reason, or by nobody.
+    pub fn client_of(&self, question: QuestionId) -> Option<ClientId> {
+        let search = self.searches.get(self.search_of(question.0)? as usize)?;
+        self.requests.get(search.first as usize).map(|open| open.client)
+    }
+
+    /// Whether the answer to a question of [`Io::ask_system`] is still wanted. Once it is not, the driver need not ask: the question is over, and
+    /// who wants to know the same later has it asked anew.
+    pub fn is_wanted(&mut self, now: Time, question: QuestionId) -> bool {
+        let Some(at) = self.search_of(question.0) else { return false };
+        let search = self.searches.get(at as usize);
+        let is_over = search.is_some_and(|s| s.stage == Stage::System && !s.is_wanted(now));
+        if is_over {
+            self.drop_search(at);
+        }
+        !is_over
     }
 
     /// The operating system has answered [`Io::ask_system`]; with nothing if it does not know the address.

@@ -10,6 +10,7 @@ use rdmux_wire::acm::Address;
 use super::{DATAGRAMS, Service, time};
 use crate::driver::Later;
 use crate::mads;
+use crate::names::Question;
 use crate::queue::{Arrived, Queue};
 use crate::system::{ip_of, system_of};
 
@@ -150,9 +151,11 @@ impl Service {
     fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address) {
         if let Address::Name(name) = address
             && let Some(name) = name.as_str()
-            && self.names.ask(endpoint, question, name)
         {
-            return;
+            let client = self.resolver.get().client_of(question);
+            if self.names.ask(Question { endpoint, question, client, name: name.to_owned() }) {
+                return;
+            }
         }
         let addresses: Vec<_> = ip_of(address).into_iter().collect();
         self.tell_system(endpoint, question, &addresses);
@@ -172,7 +175,9 @@ impl Service {
 
     /// Names were looked up.
     pub(super) fn handle_names(&mut self) {
-        for found in self.names.take() {
+        let (now, resolver) = (time(), &mut self.resolver);
+        let found = self.names.take(|question| resolver.change().is_wanted(now, question));
+        for found in found {
             self.tell_system(found.endpoint, found.question, &found.addresses);
         }
     }

@@ -25,9 +25,9 @@ use crate::devices::{At, Devices, Seen};
 use crate::driver::Driver;
 use crate::listen::Listener;
 use crate::log::Log;
+use crate::names::Names;
 use crate::poller::{Interest, Poller, Ready, Token};
 use crate::resolver::Resolver;
-use crate::system::Names;
 use crate::watch::{Addresses, Files, Signals};
 use crate::{AcmdError, Setup};
 

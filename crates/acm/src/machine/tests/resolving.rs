@@ -322,19 +322,63 @@ fn host_that_a_file_names_while_it_is_asked_for_is_the_one_of_the_file() {
     }
 }
 
+/// A host whose port is of this kind.
+fn ip_port(kind: PortKind, own: Gid) -> Net {
+    let mut net = Net::new(0, &acm());
+    net.add(0, acm());
+    net.run();
+    net.with(0, |machine, now, io| {
+        machine.remove_port(now, PORT, io);
+        let port = Port { kind, gids: [own].into(), lid: Lid::NONE, ..port(0) };
+        machine.set_port(now, PORT, port, io);
+        machine.set_endpoint(now, EP, Endpoint { qpn: Qpn::new(0), ..endpoint(0) }, io);
+    });
+    net
+}
+
+#[test]
+fn question_to_the_operating_system_is_wanted_while_a_client_waits_for_the_answer() {
+    let mut net = ip_port(PortKind::Roce, Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1)));
+    let asked = |net: &mut Net| net.hosts[0].io.system.pop_front().map(|(question, _)| question);
+    let is_wanted = |net: &mut Net, question| net.with(0, |m, now, _| m.is_wanted(now, question));
+    let [one, two] = [(); 2].map(|()| net.ask(0, Dest::Address(name(1))));
+    let question = asked(&mut net).unwrap();
+    assert_eq!((asked(&mut net), net.hosts[0].machine.client_of(question)), (None, Some(CLIENT)));
+    net.pass(Duration::from_millis(1));
+    net.hosts[0].machine.cancel(CLIENT, one);
+    assert!(is_wanted(&mut net, question));
+    net.hosts[0].machine.cancel(CLIENT, two);
+    assert_eq!(net.hosts[0].machine.client_of(question), None);
+    // Until somebody has looked, the next one who asks waits for the same answer.
+    let three = net.ask(0, Dest::Address(name(1)));
+    assert!(asked(&mut net).is_none() && is_wanted(&mut net, question));
+    net.hosts[0].machine.remove_client(CLIENT);
+    assert!(!is_wanted(&mut net, question) && !is_wanted(&mut net, question));
+    let four = net.ask(0, Dest::Address(name(1)));
+    let again = asked(&mut net).unwrap();
+    assert!(again != question && is_wanted(&mut net, again));
+    // What comes for the old one is for nobody, and says nothing of the name.
+    net.with(0, |machine, now, io| machine.handle_system(now, question, None, io));
+    assert!(is_wanted(&mut net, again) && net.answer(0, four).is_none());
+    assert_eq!((net.answer(0, one), net.answer(0, three)), (None, None));
+    // A client that does not wait wants it for as long as others would wait.
+    net.hosts[0].machine.remove_client(CLIENT);
+    net.pass(Duration::from_millis(1));
+    let dest = Dest::Address(name(2));
+    net.request(0, &Request { source: None, dest, no_delay: true, timeout: None });
+    let question = asked(&mut net).unwrap();
+    assert!(is_wanted(&mut net, question) && !is_wanted(&mut net, again));
+    assert_eq!(net.hosts[0].machine.client_of(question), None);
+    net.pass(Duration::from_secs(3600));
+    assert!(!is_wanted(&mut net, question));
+    assert_eq!(net.hosts[0].machine.open(), (0, 0));
+}
+
 #[test]
 fn ip_ports_ask_the_operating_system() {
     for kind in [PortKind::Roce, PortKind::Iwarp] {
-        let mut net = Net::new(0, &acm());
-        net.add(0, acm());
-        net.run();
         let own: Gid = Gid::from(core::net::Ipv4Addr::new(10, 0, 0, 1));
-        net.with(0, |machine, now, io| {
-            machine.remove_port(now, PORT, io);
-            let roce = Port { kind, gids: [own].into(), lid: Lid::NONE, ..port(0) };
-            machine.set_port(now, PORT, roce, io);
-            machine.set_endpoint(now, EP, Endpoint { qpn: Qpn::new(0), ..endpoint(0) }, io);
-        });
+        let mut net = ip_port(kind, own);
         let id = net.ask(0, Dest::Address(name(1)));
         let (question, address) = net.hosts[0].io.system.pop_front().unwrap();
         assert_eq!(address, name(1));

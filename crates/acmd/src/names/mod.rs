@@ -1,0 +1,347 @@
+//! Names that are looked up for devices that go by IP addresses: among virtual hosts, then by the operating system, which may take long.
+
+mod line;
+
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::{io, thread};
+
+use rdmux_acm::{ClientId, EndpointId, QuestionId};
+use rdmux_host::{Registry, RuntimeDir};
+
+use self::line::{Line, WAITING};
+
+/// A name to look up.
+#[derive(Debug)]
+pub(crate) struct Question {
+    /// Who asks.
+    pub(crate) endpoint: EndpointId,
+    /// What is asked.
+    pub(crate) question: QuestionId,
+    /// The client that has caused it; none if no client waits.
+    pub(crate) client: Option<ClientId>,
+    /// The name.
+    pub(crate) name: String,
+}
+
+impl Question {
+    fn found(&self, addresses: Vec<IpAddr>) -> Found {
+        let Self { endpoint, question, .. } = *self;
+        Found { endpoint, question, addresses }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Who asked.
+    pub(crate) endpoint: EndpointId,
+    /// What was asked.
+    pub(crate) question: QuestionId,
+    /// The addresses.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// What threads say.
+enum Word {
+    /// A virtual host has the name.
+    Host(Found),
+    /// None has it.
+    NoHost(Question),
+    /// The operating system has answered, for this client.
+    System(Option<ClientId>, Found),
+}
+
+/// Tells the service what was found.
+#[derive(Clone)]
+struct Teller {
+    words: SyncSender<Word>,
+    waker: Arc<UnixStream>,
+}
+
+impl Teller {
+    /// Whether the service is there.
+    fn tell(&self, word: Word) -> bool {
+        let told = self.words.send(word).is_ok();
+        // If it is full, it wakes all the same.
+        let _ = io::Write::write(&mut &*self.waker, &[1]);
+        told
+    }
+}
+
+/// Asks the operating system for the addresses of a name.
+type LookUp = Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
+
+/// Looks names up in threads: one knows virtual hosts, and each lookup by the operating system has one of its own.
+pub(crate) struct Names {
+    questions: SyncSender<Question>,
+    words: Receiver<Word>,
+    wake: UnixStream,
+    teller: Teller,
+    others: LookUp,
+    line: Line,
+}
+
+impl Names {
+    /// Starts the thread that knows virtual hosts, which are found in this directory.
+    pub(crate) fn start(dir: RuntimeDir) -> io::Result<Self> {
+        let host = move |name: &str| Registry::look_up(&dir, name);
+        let others = |name: &str| {
+            let found = (name, 0).to_socket_addrs();
+            found.map(|all| all.map(|address| address.ip()).collect()).unwrap_or_default()
+        };
+        Self::by(host, others)
+    }
+
+    /// Looks for hosts, and for other names.
+    fn by(
+        host: impl Fn(&str) -> Option<IpAddr> + Send + 'static,
+        others: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let (questions, asked) = sync_channel::<Question>(WAITING);
+        let (tell, words) = sync_channel(WAITING);
+        let (wake, waker) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        waker.set_nonblocking(true)?;
+        let teller = Teller { words: tell, waker: waker.into() };
+        let hosts = teller.clone();
+        thread::Builder::new().name("names".to_owned()).spawn(move || {
+            for question in asked {
+                let word = match host(&question.name) {
+                    Some(ip) => Word::Host(question.found(vec![ip])),
+                    None => Word::NoHost(question),
+                };
+                if !hosts.tell(word) {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { questions, words, wake, teller, others: Arc::new(others), line: Line::default() })
+    }
+
+    /// Asks. False when too many wait.
+    pub(crate) fn ask(&self, question: Question) -> bool {
+        !matches!(self.questions.try_send(question), Err(TrySendError::Full(_)))
+    }
+
+    /// Takes answers, and asks the operating system for what is next, but not for what is not wanted any more. What there is no room for is not
+    /// found.
+    pub(crate) fn take(&mut self, mut is_wanted: impl FnMut(QuestionId) -> bool) -> Vec<Found> {
+        let mut buffer = [0; 64];
+        while matches!(io::Read::read(&mut &self.wake, &mut buffer), Ok(n) if n > 0) {}
+        let mut all = Vec::new();
+        for word in self.words.try_iter() {
+            match word {
+                Word::Host(found) => all.push(found),
+                Word::NoHost(question) => {
+                    let refused = self.line.push(question, &mut is_wanted);
+                    all.extend(refused.map(|refused| refused.found(Vec::new())));
+                }
+                Word::System(client, found) => {
+                    self.line.done(client);
+                    all.push(found);
+                }
+            }
+        }
+        while let Some(question) = self.line.next(&mut is_wanted) {
+            all.extend(self.look_up(question));
+        }
+        all
+    }
+
+    /// Asks the operating system. An answer at once if there can be no thread for that.
+    fn look_up(&mut self, question: Question) -> Option<Found> {
+        let (client, nothing) = (question.client, question.found(Vec::new()));
+        let (teller, others) = (self.teller.clone(), self.others.clone());
+        let look = move || {
+            let found = question.found(others(&question.name));
+            teller.tell(Word::System(client, found));
+        };
+        match thread::Builder::new().name("names-slow".to_owned()).spawn(look) {
+            Ok(_) => None,
+            Err(e) => {
+                tracing::warn!("a name cannot be looked up: {e}");
+                self.line.done(client);
+                Some(nothing)
+            }
+        }
+    }
+}
+
+impl AsFd for Names {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::{Condvar, Mutex};
+
+    use super::line::CLIENT_LOOKUPS;
+    use super::*;
+
+    /// A name server that answers for a name when it is told to.
+    #[derive(Default)]
+    struct Server {
+        names: Mutex<State>,
+        changed: Condvar,
+    }
+
+    #[derive(Default)]
+    struct State {
+        /// Those that it was asked for.
+        asked: Vec<String>,
+        /// Those for which it answers.
+        answered: BTreeSet<String>,
+    }
+
+    const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 5));
+
+    impl Server {
+        fn look_up(&self, name: &str) -> Vec<IpAddr> {
+            let mut names = self.names.lock().unwrap();
+            names.asked.push(name.to_owned());
+            let is_waiting = |names: &mut State| !names.answered.contains(name);
+            drop(self.changed.wait_while(names, is_waiting).unwrap());
+            vec![IP]
+        }
+
+        fn answer(&self, name: &str) {
+            self.names.lock().unwrap().answered.insert(name.to_owned());
+            self.changed.notify_all();
+        }
+
+        /// The names that it was asked for, sorted.
+        fn asked(&self) -> Vec<String> {
+            let mut asked = self.names.lock().unwrap().asked.clone();
+            asked.sort();
+            asked
+        }
+    }
+
+    /// Names of which only `host` is a host's.
+    struct World {
+        names: Names,
+        server: Arc<Server>,
+        /// Those that are not wanted.
+        unwanted: BTreeSet<u64>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let server = Arc::new(Server::default());
+            let theirs = server.clone();
+            let host = |name: &str| (name == "host").then_some(IP);
+            let names = Names::by(host, move |name| theirs.look_up(name)).unwrap();
+            Self { names, server, unwanted: BTreeSet::new() }
+        }
+
+        /// A client asks for a name, which is passed on then if it is no host's. What is found meanwhile.
+        fn ask(&mut self, client: u32, number: u64, name: &str) -> Vec<(u64, Vec<IpAddr>)> {
+            assert!(self.names.ask(question(client, number, name)));
+            // Hosts are looked for one after the other.
+            assert!(self.names.ask(question(client, MARK, "host")));
+            let mut all = Vec::new();
+            loop {
+                all.extend(self.take());
+                if let Some(at) = all.iter().position(|(number, _)| *number == MARK) {
+                    all.remove(at);
+                    return all;
+                }
+                thread::yield_now();
+            }
+        }
+
+        fn take(&mut self) -> Vec<(u64, Vec<IpAddr>)> {
+            let found = self.names.take(|question| !self.unwanted.contains(&question.0));
+            found.into_iter().map(|found| (found.question.0, found.addresses)).collect()
+        }
+
+        /// The numbers of what is found, until it is so many.
+        fn found(&mut self, count: usize) -> BTreeSet<u64> {
+            let mut all = BTreeSet::new();
+            while all.len() < count {
+                for (number, addresses) in self.take() {
+                    assert_eq!(addresses, [IP]);
+                    assert!(all.insert(number));
+                }
+                thread::yield_now();
+            }
+            all
+        }
+    }
+
+    const MARK: u64 = u64::MAX;
+
+    fn question(client: u32, number: u64, name: &str) -> Question {
+        let (endpoint, question) = (EndpointId(1), QuestionId(number));
+        Question { endpoint, question, client: Some(ClientId(client)), name: name.to_owned() }
+    }
+
+    #[test]
+    fn names_are_looked_up_in_a_thread() {
+        let dir = rdmux_testing::temp_dir();
+        let mut names = Names::start(RuntimeDir::at(dir.path()).unwrap()).unwrap();
+        assert!(names.ask(question(1, 2, "127.0.0.5")));
+        let found = loop {
+            if let Some(found) = names.take(|_| true).pop() {
+                break found;
+            }
+            thread::yield_now();
+        };
+        assert_eq!((found.endpoint, found.question), (EndpointId(1), QuestionId(2)));
+        assert_eq!(found.addresses, [IP]);
+    }
+
+    /// As with a name server that does not answer.
+    #[test]
+    fn names_that_take_long_hold_up_no_host_and_some_are_not_found() {
+        let mut world = World::new();
+        let most = u64::try_from(WAITING + CLIENT_LOOKUPS).unwrap();
+        for number in 0..most {
+            assert_eq!(world.ask(1, number, "slow"), []);
+        }
+        assert_eq!(world.ask(1, most, "slow"), [(most, vec![])]);
+        assert_eq!(world.ask(1, 1000, "host"), [(1000, vec![IP])]);
+        world.server.answer("slow");
+        assert_eq!(world.found(WAITING + CLIENT_LOOKUPS), (0..most).collect());
+    }
+
+    #[test]
+    fn names_that_are_not_wanted_any_more_are_not_looked_up() {
+        let mut world = World::new();
+        for number in 0..4 {
+            assert_eq!(world.ask(1, number, "slow"), []);
+        }
+        for (number, name) in [(4, "one"), (5, "two"), (6, "three")] {
+            assert_eq!(world.ask(1, number, name), []);
+        }
+        world.unwanted = [2, 3, 4, 5].into();
+        ["slow", "three"].iter().for_each(|name| world.server.answer(name));
+        assert_eq!(world.found(3), [0, 1, 6].into());
+        assert_eq!(world.server.asked(), ["slow", "slow", "three"]);
+    }
+
+    #[test]
+    fn names_of_one_client_hold_up_no_other() {
+        let mut world = World::new();
+        for number in 0..100 {
+            assert_eq!(world.ask(1, number, "slow"), []);
+        }
+        world.server.answer("quick");
+        let mut found: BTreeSet<u64> = world.ask(2, 100, "quick").iter().map(|(n, _)| *n).collect();
+        if found.is_empty() {
+            found = world.found(1);
+        }
+        assert_eq!(found, [100].into());
+        let slow = world.server.asked().iter().filter(|name| *name == "slow").count();
+        assert!(slow <= CLIENT_LOOKUPS, "{slow}");
+        world.server.answer("slow");
+        assert_eq!(world.found(100).len(), 100);
+    }
+}
