@@ -1,7 +1,8 @@
 //! What an endpoint knows of addresses: 44 bytes each, beside about 7 of the table by which they are found.
 //!
-//! Entries lie one behind the other. A hand goes round them and looks for those to forget when there is no room: the expired, then those
-//! that no program has asked for since it last came by. What strangers make known displaces only what no program asked for.
+//! Entries lie one behind the other, those from files first. A hand goes round the others and looks for those to forget when there is no
+//! room: the expired, then those that no program has asked for since it last came by. What strangers make known displaces only what no
+//! program asked for.
 
 mod key;
 mod paths;
@@ -23,6 +24,9 @@ pub(crate) type Ticks = u32;
 /// The end of what does not expire.
 pub(crate) const FOREVER: Ticks = Ticks::MAX;
 
+/// A number that no entry has.
+const NO_ENTRY: usize = u32::MAX as usize;
+
 /// Room for so many entries is kept when there are few.
 const KEPT: usize = 64;
 
@@ -34,8 +38,6 @@ mod flag {
     pub(super) const USED: u8 = 1;
     /// Nobody has the address.
     pub(super) const NEGATIVE: u8 = 2;
-    /// From a file.
-    pub(super) const LOADED: u8 = 4;
     /// Programs read it from a cache of the driver's.
     pub(super) const PUBLISHED: u8 = 8;
     /// What they read ends before the entry does.
@@ -101,12 +103,15 @@ pub(crate) enum By {
 #[derive(Debug)]
 pub(crate) struct Cache {
     entries: Vec<Entry>,
+    /// So many of them are from files, and are not forgotten to make room. They are the first ones.
+    loaded: usize,
     index: HashTable<u32>,
     names: Names,
     paths: Paths,
     seed: [u8; 16],
     /// The subnet prefix of those whose paths are not known.
     pub(crate) prefix: u64,
+    /// Where the hand is, counted from the first entry that it looks at.
     hand: usize,
     pub(crate) max: usize,
 }
@@ -115,6 +120,7 @@ impl Cache {
     pub(crate) fn new(seed: [u8; 16], max: usize) -> Self {
         Self {
             entries: Vec::new(),
+            loaded: 0,
             index: HashTable::new(),
             names: Names::default(),
             paths: Paths::default(),
@@ -194,11 +200,18 @@ impl Cache {
     }
 
     pub(crate) fn is_loaded(&self, at: usize) -> bool {
-        self.has(at, flag::LOADED)
+        at < self.loaded
     }
 
-    pub(crate) fn set_loaded(&mut self, at: usize) {
-        self.set(at, flag::LOADED, true);
+    /// An entry is from a file from now on. Returns where it is then: the first one that is not from a file comes in its place.
+    pub(crate) fn set_loaded(&mut self, at: usize) -> usize {
+        if self.is_loaded(at) {
+            return at;
+        }
+        let to = self.loaded;
+        self.swap(at, to);
+        self.loaded += 1;
+        to
     }
 
     pub(crate) fn is_published(&self, at: usize) -> bool {
@@ -317,18 +330,20 @@ impl Cache {
         Some(at as usize)
     }
 
-    /// Forgets an address. The last entry comes in its place.
-    pub(crate) fn remove(&mut self, at: usize) {
+    /// Forgets an address. The last entry comes in its place; in that of one from a file the last from a file, and the last entry in that one's.
+    pub(crate) fn remove(&mut self, mut at: usize) {
+        if self.is_loaded(at) {
+            self.loaded -= 1;
+            self.swap(at, self.loaded);
+            at = self.loaded;
+        }
         self.set_way(at, &Way::None, 0);
         self.unlink(at);
         let key = self.entries[at].key;
         key.free(&mut self.names);
         let last = self.entries.len() - 1;
         if at != last {
-            let hash = self.entries[last].key.hash(&self.names, &self.seed);
-            if let Some(moved) = self.index.find_mut(hash, |i| *i as usize == last) {
-                *moved = u32::try_from(at).unwrap_or(u32::MAX);
-            }
+            self.renumber(self.hash(last), last, at);
         }
         self.entries.swap_remove(at);
         let capacity = self.entries.capacity();
@@ -337,9 +352,31 @@ impl Cache {
         }
     }
 
+    fn swap(&mut self, a: usize, b: usize) {
+        if a == b {
+            return;
+        }
+        let (first, second) = (self.hash(a), self.hash(b));
+        // By a number that no entry has: their hashes may lead to both.
+        self.renumber(first, a, NO_ENTRY);
+        self.renumber(second, b, a);
+        self.renumber(first, NO_ENTRY, b);
+        self.entries.swap(a, b);
+    }
+
+    fn hash(&self, at: usize) -> u64 {
+        self.entries[at].key.hash(&self.names, &self.seed)
+    }
+
+    /// What the index has for an entry of this hash is another number.
+    fn renumber(&mut self, hash: u64, from: usize, to: usize) {
+        if let Some(number) = self.index.find_mut(hash, |number| *number as usize == from) {
+            *number = u32::try_from(to).unwrap_or(u32::MAX);
+        }
+    }
+
     fn unlink(&mut self, at: usize) {
-        let hash = self.entries[at].key.hash(&self.names, &self.seed);
-        if let Ok(entry) = self.index.find_entry(hash, |i| *i as usize == at) {
+        if let Ok(entry) = self.index.find_entry(self.hash(at), |i| *i as usize == at) {
             entry.remove();
         }
     }
@@ -370,16 +407,17 @@ impl Cache {
         if self.entries.len() < self.max {
             return Ok(None);
         }
+        let others = self.entries.len() - self.loaded;
         let looks = match by {
-            By::Stranger => STRANGERS_LOOKS.min(self.entries.len()),
-            By::Us => self.entries.len() * 2,
+            By::Stranger => STRANGERS_LOOKS.min(others),
+            By::Us => others * 2,
         };
         for _ in 0..looks {
-            self.hand = (self.hand + 1) % self.entries.len();
-            let entry = &mut self.entries[self.hand];
-            let is_used = entry.flags & flag::USED != 0;
-            if entry.until <= now || (!is_used && entry.flags & flag::LOADED == 0) {
-                return Ok(Some(self.hand));
+            self.hand = (self.hand + 1) % others;
+            let at = self.loaded + self.hand;
+            let entry = &mut self.entries[at];
+            if entry.until <= now || entry.flags & flag::USED == 0 {
+                return Ok(Some(at));
             }
             if by == By::Us {
                 entry.flags &= !flag::USED;

@@ -136,6 +136,60 @@ fn nothing_of_a_full_cache_of_used_entries_goes_for_a_stranger() {
 }
 
 #[test]
+fn loaded_entries_are_not_looked_at_for_room() {
+    let mut cache = cache(1000);
+    for n in 0..1000 {
+        let at = cache.put(&cache.hashed(&name(n)), &holder(1), FOREVER).unwrap();
+        if n != 500 {
+            cache.set_loaded(at);
+        }
+    }
+    // Of more than strangers have looks for, the one that may go is found by the first, also time after time.
+    for n in 2000..2010 {
+        let at = cache.victim(By::Stranger, 1).unwrap().unwrap();
+        assert!(!cache.is_loaded(at));
+        cache.remove(at);
+        cache.put(&cache.hashed(&name(n)), &holder(1), 10).unwrap();
+    }
+    let last = cache.victim(By::Us, 1).unwrap().unwrap();
+    assert_eq!(cache.address(last), name(2009));
+    cache.set_loaded(last);
+    assert_eq!([By::Us, By::Stranger].map(|by| cache.victim(by, 1)), [Err(()), Err(())]);
+}
+
+#[test]
+fn entries_are_found_and_loaded_whatever_moves() {
+    let mut cache = cache(40);
+    let mut loaded = alloc::collections::BTreeMap::new();
+    let mut dice = 1_u32;
+    for _ in 0..5000 {
+        dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let n = (dice >> 16) as usize % 60;
+        match (cache.find(&cache.hashed(&name(n))), dice >> 28) {
+            (Some(at), 0..6) => {
+                cache.remove(at);
+                loaded.remove(&n);
+            }
+            (Some(at), 6..10) => {
+                let at = cache.set_loaded(at);
+                assert_eq!(cache.address(at), name(n));
+                loaded.insert(n, true);
+            }
+            (None, _) if cache.put(&cache.hashed(&name(n)), &holder(n as u64), 10).is_some() => {
+                loaded.insert(n, false);
+            }
+            _ => {}
+        }
+        assert_eq!(cache.len(), loaded.len());
+        for (n, is_loaded) in &loaded {
+            let at = cache.find(&cache.hashed(&name(*n))).unwrap();
+            assert_eq!((cache.address(at), cache.is_loaded(at)), (name(*n), *is_loaded));
+            assert_eq!(cache.holder(at), holder(*n as u64));
+        }
+    }
+}
+
+#[test]
 fn bytes_of_65536_peers() {
     let mut cache = cache(1 << 17);
     for n in 0..65_536_u32 {

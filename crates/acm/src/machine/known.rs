@@ -364,7 +364,7 @@ impl Machine {
         let holder = Holder { gid: known.gid, lid, qpn: Qpn::new(0), group: None };
         let Some(at) = state.cache.put(&hashed, &holder, FOREVER) else { return };
         state.cache.set_way(at, &path.map_or(Way::None, Way::Path), FOREVER);
-        state.cache.set_loaded(at);
+        let at = state.cache.set_loaded(at);
         if state.cache.is_published(at) {
             state.cache.set_published(at, false);
             io.withdraw(endpoint, &address);
