@@ -52,7 +52,7 @@ impl Client {
     pub fn connect(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = Instant::now().checked_add(timeout).ok_or(Error::TimedOut(timeout))?;
         let kept = self.kept();
-        let (_, socket) = connect_within(&self.targets, deadline, timeout)?;
+        let socket = connect_within(&self.targets, deadline, timeout)?;
         kept.into_iter().chain([Connection::new(socket)]).for_each(|c| self.keep(c));
         Ok(())
     }
@@ -188,7 +188,7 @@ impl Client {
                 answer => return answer,
             }
         }
-        let (_, socket) = connect_within(&self.targets, deadline, timeout)?;
+        let socket = connect_within(&self.targets, deadline, timeout)?;
         self.ask_by(Connection::new(socket), &request, tid, (deadline, timeout))
     }
 

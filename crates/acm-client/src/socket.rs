@@ -32,8 +32,12 @@ pub(crate) fn connect(targets: &[Target], from: usize) -> Result<(usize, Connect
             other => return other.map(|connecting| (i, connecting)),
         }
     }
+    Err(no_service(targets))
+}
+
+fn no_service(targets: &[Target]) -> Error {
     let all: Vec<_> = targets.iter().map(ToString::to_string).collect();
-    Err(Error::NoService(all.join(" or ")))
+    Error::NoService(all.join(" or "))
 }
 
 /// Whether connecting failed because nobody listens there, or this host has no way there.
@@ -81,21 +85,44 @@ pub(crate) fn connect_within(
     targets: &[Target],
     deadline: Instant,
     timeout: Duration,
-) -> Result<(usize, OwnedFd), Error> {
-    let mut from = 0;
+) -> Result<OwnedFd, Error> {
+    for target in targets {
+        match reach(|| target.address(), deadline, timeout) {
+            Err(error) if is_absent(&error) => {}
+            other => return other,
+        }
+    }
+    Err(no_service(targets))
+}
+
+/// Connects to an address, which is asked for again if the service is busy.
+fn reach(
+    address: impl Fn() -> Address,
+    deadline: Instant,
+    timeout: Duration,
+) -> Result<OwnedFd, Error> {
     loop {
-        let (i, connecting) = connect(targets, from)?;
+        let connecting = connect_to(&address())?;
         let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
         match connecting {
-            Connecting::Done(socket) => return Ok((i, socket)),
-            Connecting::Wait(socket) => match wait_connected(&socket, deadline, timeout) {
-                Ok(()) => return Ok((i, socket)),
-                Err(error) if is_absent(&error) => from = i + 1,
-                Err(error) => return Err(error),
-            },
+            Connecting::Done(socket) => return Ok(socket),
+            Connecting::Wait(socket) => {
+                return wait_connected(&socket, deadline, timeout).map(|()| socket);
+            }
             // Nothing tells when there is room.
             Connecting::Busy => std::thread::sleep(left.min(BUSY)),
         }
+    }
+}
+
+impl Address {
+    /// Whether somebody listens there who may be asked, which takes no longer than `timeout`, also if the service does not accept anybody.
+    ///
+    /// # Errors
+    /// [`Error::System`] with the errno of connect(2), [`Error::Untrusted`], and [`Error::TimedOut`].
+    pub fn reach(&self, timeout: Duration) -> Result<(), Error> {
+        let deadline = Instant::now().checked_add(timeout).ok_or(Error::TimedOut(timeout))?;
+        reach(|| self.clone(), deadline, timeout).map(drop)
     }
 }
 

@@ -2,12 +2,22 @@
 
 use std::io;
 
+use rdmux_acm_client::Error;
+
 /// The text of an error, without the number that the standard library puts behind it.
 pub(crate) fn text(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {
         Some(end) if error.raw_os_error().is_some() => text[..end].to_owned(),
         _ => text,
+    }
+}
+
+/// The text of why a service cannot be asked: that of the errno, unless it says too little.
+pub(crate) fn of(error: &Error) -> String {
+    match error {
+        Error::Protocol(_) | Error::Untrusted { .. } => error.to_string(),
+        _ => text(&io::Error::from_raw_os_error(error.errno())),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,8 +14,8 @@ use crate::errno;
 /// The TCP port of services, unless a file tells another.
 const PORT: u16 = 6125;
 
-/// How long a TCP connection may take to come about.
-const CONNECT: Duration = Duration::from_secs(10);
+/// How long a connection may take to come about.
+pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
 /// What `ib_acme` returns when there is no better number.
 const FAILED: i32 = -1;
@@ -87,20 +86,18 @@ impl Service {
         &self.name
     }
 
-    /// Where it is, after a look whether somebody listens there.
+    /// Where it is, after a look whether somebody listens there, for so long at most at each of its addresses.
     ///
     /// # Errors
     /// What to print, and to return.
-    pub(crate) fn reach(&self) -> Result<Address, Unreachable> {
+    pub(crate) fn reach(&self, within: Duration) -> Result<Address, Unreachable> {
         match &self.place {
-            Place::Unix(path) => match UnixStream::connect(path) {
-                Ok(_) => Ok(Address::Unix(path.clone())),
-                Err(e) => Err(Unreachable {
-                    why: errno::text(&e),
-                    status: e.raw_os_error().unwrap_or(FAILED),
-                }),
-            },
-            Place::Tcp { host, port } => reach_tcp(host, *port).map(Address::Tcp),
+            Place::Unix(path) => {
+                let address = Address::Unix(path.clone());
+                let failed = |e| Unreachable { why: errno::of(&e), status: e.errno() };
+                address.reach(within).map_err(failed).map(|()| address)
+            }
+            Place::Tcp { host, port } => reach_tcp(host, *port, within).map(Address::Tcp),
         }
     }
 
@@ -113,7 +110,7 @@ impl Service {
     }
 }
 
-fn reach_tcp(host: &str, port: u16) -> Result<SocketAddr, Unreachable> {
+fn reach_tcp(host: &str, port: u16, within: Duration) -> Result<SocketAddr, Unreachable> {
     let found = dns_lookup::getaddrinfo(Some(host), None, None).map_err(|e| {
         let status = e.error_num();
         Unreachable { why: errno::text(&e.into()), status }
@@ -121,7 +118,7 @@ fn reach_tcp(host: &str, port: u16) -> Result<SocketAddr, Unreachable> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for info in found.flatten() {
         let at = SocketAddr::new(info.sockaddr.ip(), port);
-        match TcpStream::connect_timeout(&at, CONNECT) {
+        match TcpStream::connect_timeout(&at, within) {
             Ok(_) => return Ok(at),
             Err(e) => last = e,
         }
@@ -157,6 +154,11 @@ pub(crate) fn places(host: Option<&str>) -> Result<Places> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use rdmux_runtime::listen_at;
+    use rustix::net::SocketType;
+
     use super::*;
 
     #[test]
@@ -182,8 +184,32 @@ mod tests {
 
     #[test]
     fn missing_socket_is_an_errno_and_missing_host_a_code_of_getaddrinfo() {
-        let Unreachable { why, status } = Service::of_word("/nowhere/x.sock").reach().unwrap_err();
+        let Unreachable { why, status } =
+            Service::of_word("/nowhere/x.sock").reach(CONNECT).unwrap_err();
         assert_eq!((why.as_str(), status), ("No such file or directory", 2));
-        assert!(Service::of_word("no such host").reach().unwrap_err().status < 0);
+        assert!(Service::of_word("no such host").reach(CONNECT).unwrap_err().status < 0);
+    }
+
+    #[test]
+    fn socket_with_a_long_path_is_reached() {
+        let dir = rdmux_testing::temp_dir();
+        let folder = dir.path().join("x".repeat(120));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("svc");
+        let _listener = listen_at(&path, SocketType::STREAM, 0o600).unwrap();
+        let service = Service::of_word(path.to_str().unwrap());
+        assert_eq!(service.reach(CONNECT), Ok(Address::Unix(path)));
+    }
+
+    #[test]
+    fn service_whose_backlog_is_full_is_not_waited_for_without_end() {
+        let dir = rdmux_testing::temp_dir();
+        let path = dir.path().join("svc");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let service = Service::of_word(path.to_str().unwrap());
+        let _waits = UnixStream::connect(&path).unwrap();
+        let Unreachable { why, status } = service.reach(Duration::from_millis(1)).unwrap_err();
+        assert_eq!((why.as_str(), status), ("Connection timed out", 110));
     }
 }

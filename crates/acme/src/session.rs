@@ -1,7 +1,6 @@
 //! A service that is asked: one question at a time, each with a deadline.
 
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use rdmux_acm_client::{Client, Error, Target};
@@ -9,7 +8,7 @@ use rdmux_wire::acm::Name;
 use rdmux_wire::acm::client::{Query, Status};
 
 use crate::errno;
-use crate::services::{Service, Unreachable};
+use crate::services::{CONNECT, Service, Unreachable};
 
 pub(crate) use rdmux_acm_client::Reply;
 
@@ -31,13 +30,9 @@ impl Failure {
     }
 }
 
-/// As strerror(3) has it, unless that says too little.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            error @ (Error::Protocol(_) | Error::Untrusted { .. }) => error.fmt(f),
-            error => f.write_str(&errno::text(&io::Error::from_raw_os_error(error.errno()))),
-        }
+        f.write_str(&errno::of(&self.0))
     }
 }
 
@@ -54,7 +49,7 @@ impl Session {
     /// # Errors
     /// When nobody does.
     pub(crate) fn open(service: &Service) -> Result<Self, Unreachable> {
-        let address = service.reach()?;
+        let address = service.reach(CONNECT)?;
         let client = Client::new([Target::At(address)]);
         Ok(Self { name: service.name().to_owned(), client })
     }
