@@ -1,7 +1,8 @@
 //! `-e`: the endpoints of a service.
 //!
 //! The protocol asks for one endpoint of one port, and has no word for "how many": endpoints are counted for each port
-//! number, and the first answer tells how many ports there are.
+//! number, and each answer tells how many ports its device has. Port 0 stands for all ports, so that the endpoints of all
+//! devices tell how many port numbers there are to ask for.
 
 use std::io;
 
@@ -28,11 +29,13 @@ pub(crate) struct Endpoint {
 /// # Errors
 /// When the output cannot be written.
 pub(crate) fn list(session: &Session, wanted: u8, screen: &mut Screen<'_>) -> io::Result<()> {
-    // Before anything is known, a device may have as many ports as a byte can say.
-    let mut ports = u8::MAX;
+    let ports = match ports(session) {
+        Ok(ports) => ports,
+        Err(why) => return screen.failed(&format!("{}: {why}", session.name())),
+    };
     let mut has_any = false;
     for index in if wanted == 0 { 1..=u8::MAX } else { wanted..=wanted } {
-        match of_index(session, index, &mut ports) {
+        match of_index(session, index, ports) {
             Ok(endpoints) if endpoints.is_empty() => break,
             Ok(endpoints) => {
                 has_any = true;
@@ -48,31 +51,39 @@ pub(crate) fn list(session: &Session, wanted: u8, screen: &mut Screen<'_>) -> io
     Ok(())
 }
 
+/// The most ports that a device with an endpoint has; as many as a byte can say if no endpoint tells.
+fn ports(session: &Session) -> Result<u8, String> {
+    let mut most = None;
+    for index in 1..=u8::MAX {
+        let Some(Described { info, .. }) = ask(session, index, 0)? else { break };
+        most = most.max(Some(info.phys_port_cnt.max(info.port_num)));
+    }
+    Ok(most.unwrap_or(u8::MAX))
+}
+
 /// The endpoints that have an index, of all ports.
-fn of_index(session: &Session, index: u8, ports: &mut u8) -> Result<Vec<Endpoint>, String> {
+fn of_index(session: &Session, index: u8, ports: u8) -> Result<Vec<Endpoint>, String> {
     let mut found = Vec::new();
-    let mut port = 1;
-    let mut last = *ports;
-    while port <= last {
-        match session.ask(Query::Endpoint { index, port }) {
-            Ok(Reply::Endpoint(Described { info, addresses })) => {
-                last = info.phys_port_cnt;
-                *ports = last;
-                found.push(Endpoint {
-                    guid: format!("{:#018x}", info.dev_guid.0),
-                    port: info.port_num,
-                    pkey: format!("{:#06x}", info.pkey.0),
-                    index,
-                    provider: shown(info.prov_name.as_bytes()),
-                    addresses: addresses.iter().map(|text| shown(text.as_bytes())).collect(),
-                });
-            }
-            Ok(_) => return Err("the answer is none about an endpoint".to_owned()),
-            Err(failure) if failure.status().is_some() => {}
-            Err(failure) => return Err(failure.to_string()),
-        }
-        let Some(next) = port.checked_add(1) else { break };
-        port = next;
+    for port in 1..=ports {
+        let Some(Described { info, addresses }) = ask(session, index, port)? else { continue };
+        found.push(Endpoint {
+            guid: format!("{:#018x}", info.dev_guid.0),
+            port: info.port_num,
+            pkey: format!("{:#06x}", info.pkey.0),
+            index,
+            provider: shown(info.prov_name.as_bytes()),
+            addresses: addresses.iter().map(|text| shown(text.as_bytes())).collect(),
+        });
     }
     Ok(found)
+}
+
+/// Asks for an endpoint of a port; none if there is none.
+fn ask(session: &Session, index: u8, port: u8) -> Result<Option<Described>, String> {
+    match session.ask(Query::Endpoint { index, port }) {
+        Ok(Reply::Endpoint(endpoint)) => Ok(Some(endpoint)),
+        Ok(_) => Err("the answer is none about an endpoint".to_owned()),
+        Err(failure) if failure.status().is_some() => Ok(None),
+        Err(failure) => Err(failure.to_string()),
+    }
 }

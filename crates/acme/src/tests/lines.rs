@@ -4,11 +4,11 @@ use std::net::Ipv4Addr;
 
 use rdmux_wire::Lid;
 use rdmux_wire::acm::Address;
-use rdmux_wire::acm::client::{Query, Status, Subject};
+use rdmux_wire::acm::client::{Answer, Endpoint, EndpointInfo, Query, Status, Subject};
 use rdmux_wire::sa::PathRecord;
 
 use super::run;
-use super::service::{Scripted, path};
+use super::service::{Scripted, bytes, failed, path};
 
 const PATH: &str = "\
 Path information
@@ -186,6 +186,25 @@ fn endpoints_of_all_ports() {
         assert_eq!(run(&service, &format!("-S SVC {line}")), (0, format!("{said}{OK}")), "{line}");
     }
     assert_eq!(run(&Scripted::failing(Status::INVALID), "-S SVC -e"), (0, OK.to_owned()));
+}
+
+/// The first device has one port, the second has two, of which only the second one has an endpoint.
+#[test]
+fn endpoints_of_a_device_with_more_ports_than_the_first_are_listed() {
+    let service = Scripted::new(|request| {
+        let (port, count) = match request.query {
+            Query::Endpoint { index: 1, port: 0 | 1 } => (1, 1),
+            Query::Endpoint { index: 2, port: 0 } | Query::Endpoint { index: 1, port: 2 } => (2, 2),
+            _ => return Some(failed(request, Status::INVALID)),
+        };
+        let info = EndpointInfo { port_num: port, phys_port_cnt: count, ..EndpointInfo::default() };
+        Some(bytes(request, Answer::Endpoint(Endpoint { info, fields: &[] })))
+    });
+    for line in ["-S SVC -e", "-S SVC -e 1"] {
+        let (_, said) = run(&service, line);
+        let ports: Vec<_> = said.lines().filter_map(|row| row.split(',').nth(2)).collect();
+        assert_eq!(ports, ["port", "1", "2"], "{said}");
+    }
 }
 
 #[test]
