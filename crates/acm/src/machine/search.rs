@@ -54,7 +54,12 @@ impl Search {
 
     /// Whether somebody wants to know, or it serves another purpose.
     pub(super) fn is_wanted(&self, now: Time) -> bool {
-        self.first != NONE || self.keep_until > now || self.purpose != Purpose::Resolve
+        self.is_waited_for(now) || self.purpose != Purpose::Resolve
+    }
+
+    /// Whether somebody wants to know.
+    pub(super) fn is_waited_for(&self, now: Time) -> bool {
+        self.first != NONE || self.keep_until > now
     }
 }
 

@@ -120,7 +120,7 @@ impl Machine {
         }
     }
 
-    /// A search that administration has answered begins again, of which nothing is known any more.
+    /// A search begins again at the group: nothing that is known of its address helps.
     pub(super) fn ask_anew(&mut self, now: Time, at: u32, io: &mut impl Io) {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         (search.holder, search.tries) = (None, 0);
@@ -172,7 +172,7 @@ impl Machine {
         let What::Address(address) = search.what else { return };
         let address = Hashed::again(&address, search.hash);
         let (endpoint, purpose) = (search.endpoint, search.purpose);
-        let is_wanted = search.first != NONE || search.keep_until > now;
+        let is_wanted = search.is_waited_for(now);
         let path = self.path_to(now, endpoint, &address).or_else(|| {
             // When there was no room to remember it.
             let state = self.endpoints.get(&endpoint).filter(|_| self.by_groups())?;
@@ -287,13 +287,21 @@ impl Machine {
     /// Nobody has answered for the last time.
     pub(super) fn give_up(&mut self, now: Time, at: u32, io: &mut impl Io) {
         let Some(search) = self.searches.get(at as usize) else { return };
-        let (endpoint, purpose) = (search.endpoint, search.purpose);
+        let (endpoint, purpose, stage) = (search.endpoint, search.purpose, search.stage);
+        let is_waited_for = search.is_waited_for(now);
         let What::Address(address) = search.what else { return };
         let address = Hashed::again(&address, search.hash);
         self.count(endpoint, |c| c.timeouts += 1);
         match purpose {
             // Its holder does not answer any more: is the other one there at all?
             Purpose::Claim(_) => self.ask_route(now, at, io),
+            // Who has come to wait for it did not ask for what was known: the group may know another holder.
+            Purpose::Refresh if is_waited_for && stage != Stage::Asked => {
+                if let Some(search) = self.searches.get_mut(at as usize) {
+                    search.purpose = Purpose::Resolve;
+                }
+                self.ask_anew(now, at, io);
+            }
             Purpose::Refresh => self.finish(now, at, Err(Failure::TimedOut), io),
             Purpose::Resolve => {
                 self.remember_nobody(now, endpoint, &address, io);

@@ -1,7 +1,7 @@
 use core::time::Duration;
 
 use super::net::*;
-use crate::{ClientId, Dest, Failure, Options, Request, RequestId};
+use crate::{ClientId, Dest, Endpoint, Failure, Forget, Options, Request, RequestId};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -96,6 +96,29 @@ fn what_programs_use_is_confirmed_before_it_expires() {
     }
     let after = net.hosts[0].machine.counters(None);
     assert!(after.sent_checks > 2 && after.refreshed >= counters.refreshed + after.sent_checks);
+}
+
+/// The address is another host's, and who had it does not answer. Who asks meanwhile, when it is no longer known, gets the answer of the group.
+#[test]
+fn request_that_comes_while_a_silent_holder_is_asked_goes_on_by_the_group() {
+    let mut net = Net::new(3, &Options { address_timeout: 40 * SECOND, ..acm() });
+    net.resolve(0, name(1)).unwrap().unwrap();
+    (net.hosts[1].is_cut_off, net.hosts[2].is_cut_off) = (true, true);
+    let both = Endpoint { addresses: [name(1), name(2)].into(), ..endpoint(2) };
+    net.with(2, |machine, now, io| machine.set_endpoint(now, EP, both, io));
+    net.pass(25 * SECOND);
+    net.hosts[2].is_cut_off = false;
+    net.ask(0, Dest::Address(name(100)));
+    let checks = |net: &Net| net.hosts[0].machine.counters(None).sent_checks;
+    while checks(&net) == 0 {
+        net.pass(SECOND / 2);
+        net.resolve(0, name(1)).unwrap().unwrap();
+    }
+    net.with(0, |machine, now, io| machine.forget(now, Forget::Address(name(1)), io));
+    let id = net.ask(0, Dest::Address(name(1)));
+    net.pass(30 * SECOND);
+    assert_eq!(net.answer(0, id).unwrap().map(|found| found.path.dgid), Ok(gid(2)));
+    assert_eq!(net.hosts[0].machine.open(), (0, 0));
 }
 
 #[test]
