@@ -23,17 +23,27 @@ const RENEW: Duration = Duration::from_secs(4);
 /// How many of an endpoint's addresses are keys as sources.
 const SOURCES: usize = 4;
 
-/// Addresses of endpoints.
+/// All addresses of endpoints, since the service chooses among all.
 type Sources = BTreeMap<EndpointId, Vec<Address>>;
 
 /// The cache, and the socket that hands it out.
 pub(crate) struct Cache {
     shared: Option<Shared>,
-    /// The addresses of endpoints that clients name as sources.
     sources: Sources,
-    /// Those of them that are not up.
+    /// The endpoints that are not up.
     down: BTreeSet<EndpointId>,
+    /// The sources in the keys of each endpoint; none if they are to be found anew.
+    keys: Option<BTreeMap<EndpointId, Keys>>,
     renew: Instant,
+}
+
+/// The sources by which the paths of an endpoint are found.
+#[derive(Debug, Default)]
+struct Keys {
+    /// Those that clients name.
+    named: Vec<Address>,
+    /// Those that the service chooses where no other is possible: one of IPv4, and one of IPv6, at most.
+    only: Vec<IpAddr>,
 }
 
 struct Shared {
@@ -52,6 +62,7 @@ impl Cache {
             shared: shared.ok(),
             sources: Sources::new(),
             down: BTreeSet::new(),
+            keys: None,
             renew: now,
         };
         this.renew(now);
@@ -90,13 +101,10 @@ impl Cache {
     /// for a source that is another endpoint's now, or without one where there was no choice.
     #[must_use]
     pub(crate) fn set_endpoint(&mut self, id: EndpointId, addresses: &[Address]) -> bool {
-        let is_name = |address: &&Address| matches!(address, Address::Name(_));
-        let ips = addresses.iter().filter(|address| !is_name(address));
-        let all = ips.chain(addresses.iter().filter(is_name));
-        let sources: Vec<Address> = all.take(SOURCES).copied().collect();
-        let is_other = self.sources.get(&id) != Some(&sources);
+        let is_other = self.sources.get(&id).is_none_or(|sources| sources != addresses);
         if is_other {
-            self.sources.insert(id, sources);
+            self.sources.insert(id, addresses.to_vec());
+            self.keys = None;
             self.flush();
         }
         is_other
@@ -109,6 +117,7 @@ impl Cache {
             return false;
         }
         self.down = down;
+        self.keys = None;
         let mut all = BTreeSet::new();
         let is_shared = !self.sources.values().flatten().all(|source| all.insert(source));
         if is_shared {
@@ -122,6 +131,7 @@ impl Cache {
     pub(crate) fn forget(&mut self, id: EndpointId) -> bool {
         let was_there = self.sources.remove(&id).is_some();
         if was_there {
+            self.keys = None;
             self.flush();
         }
         was_there
@@ -143,7 +153,8 @@ impl Cache {
         until: Time,
     ) {
         let Some(shared) = &mut self.shared else { return };
-        for (key, source) in keys((&self.sources, &self.down), id, dest) {
+        let keys = self.keys.get_or_insert_with(|| keys(&self.sources, &self.down));
+        for (key, source) in keys.get(&id).into_iter().flat_map(|keys| keys.of(dest)) {
             let path = PathData { flags: PathFlags::RESOLVED, path: *path };
             let entry = Entry { path, source, expiry: until.0 };
             shared.table.put(&key, &entry, now());
@@ -153,37 +164,60 @@ impl Cache {
     /// Withdraws a path.
     pub(crate) fn withdraw(&mut self, id: EndpointId, dest: &Address) {
         let Some(shared) = &mut self.shared else { return };
-        for (key, _) in keys((&self.sources, &self.down), id, dest) {
+        let keys = self.keys.get_or_insert_with(|| keys(&self.sources, &self.down));
+        for (key, _) in keys.get(&id).into_iter().flat_map(|keys| keys.of(dest)) {
             shared.table.remove(&key);
         }
     }
 }
 
-/// The keys by which a path is found, and the source that each chooses: with each of the endpoint's addresses as the source, unless
-/// the service would choose another endpoint that has it, too; and without one for an IP address, if there is only one endpoint that
-/// the service could choose.
-fn keys(
-    (all, down): (&Sources, &BTreeSet<EndpointId>),
-    id: EndpointId,
-    dest: &Address,
-) -> impl Iterator<Item = (Key, Option<IpAddr>)> {
-    let sources = all.get(&id).map(Vec::as_slice).unwrap_or_default();
-    let chosen = |address: &Address| match (address, dest) {
-        (Address::Ip4(ip), Address::Ip4(_)) => Some(IpAddr::from(*ip)),
-        (Address::Ip6(ip), Address::Ip6(_)) => Some(IpAddr::from(*ip)),
+/// The sources in the keys of each endpoint: some of its addresses, unless the service would choose another endpoint that has one, too, first
+/// those that are no names; and of each kind the only IP address that the service could choose.
+fn keys(all: &Sources, down: &BTreeSet<EndpointId>) -> BTreeMap<EndpointId, Keys> {
+    let rank = |id: &EndpointId| (down.contains(id), *id);
+    let mut chosen = BTreeMap::new();
+    for (id, addresses) in all {
+        for address in addresses {
+            let best = chosen.entry(address).or_insert_with(|| rank(id));
+            *best = rank(id).min(*best);
+        }
+    }
+    let only = |is_kind: fn(&IpAddr) -> bool| {
+        let mut ips = all.values().flatten().filter_map(ip_of).filter(is_kind);
+        ips.next().filter(|_| ips.next().is_none())
+    };
+    let only: Vec<IpAddr> =
+        [only(IpAddr::is_ipv4), only(IpAddr::is_ipv6)].into_iter().flatten().collect();
+    let of_endpoint = |(id, addresses): (&EndpointId, &Vec<Address>)| {
+        let is_name = |address: &&Address| matches!(address, Address::Name(_));
+        let ips = addresses.iter().filter(|address| !is_name(address));
+        let sources = ips.chain(addresses.iter().filter(is_name)).take(SOURCES);
+        let is_chosen = |source: &&Address| chosen.get(source) == Some(&rank(id));
+        let is_own = |ip: &&IpAddr| addresses.contains(&Address::from(**ip));
+        let named = sources.filter(is_chosen).copied().collect();
+        (*id, Keys { named, only: only.iter().filter(is_own).copied().collect() })
+    };
+    all.iter().map(of_endpoint).collect()
+}
+
+fn ip_of(address: &Address) -> Option<IpAddr> {
+    match address {
+        Address::Ip4(ip) => Some((*ip).into()),
+        Address::Ip6(ip) => Some((*ip).into()),
         _ => None,
-    };
-    let mut choices = all.values().flatten().filter_map(chosen);
-    let only = choices.next().filter(|_| choices.next().is_none());
-    let only = only.filter(|only| sources.contains(&Address::from(*only)));
-    let before =
-        move |other: &EndpointId| (down.contains(other), *other) < (down.contains(&id), id);
-    let is_chosen = move |source: &&Address| {
-        !all.iter().any(|(other, has)| before(other) && has.contains(source))
-    };
-    let named = sources.iter().filter(is_chosen).map(|source| (Some(*source), None));
-    let all = named.chain(only.map(|only| (None, Some(only))));
-    all.map(|(source, chosen)| (Key { source, dest: *dest }, chosen))
+    }
+}
+
+impl Keys {
+    /// The keys by which a path is found, and the source that each chooses: without a source for an IP address only.
+    fn of(&self, dest: &Address) -> impl Iterator<Item = (Key, Option<IpAddr>)> {
+        let dest = *dest;
+        let is_alike =
+            move |ip: &&IpAddr| ip_of(&dest).is_some_and(|dest| dest.is_ipv4() == ip.is_ipv4());
+        let named = self.named.iter().map(|source| (Some(*source), None));
+        let all = named.chain(self.only.iter().filter(is_alike).map(|only| (None, Some(*only))));
+        all.map(move |(source, chosen)| (Key { source, dest }, chosen))
+    }
 }
 
 impl Shared {
@@ -274,6 +308,27 @@ mod tests {
         cache.publish(ib, &ip(2), &path(8), Time::NEVER);
         assert!(!cache.set_down([ib].into()), "known paths stay");
         assert_eq!(dlid(), Some(8));
+    }
+
+    /// Those of which no source is a key count, too, where the service chooses.
+    #[test]
+    fn source_is_chosen_among_all_addresses() {
+        let (_dir, mut cache, reader) = world();
+        let (many, one) = (EndpointId(0), EndpointId(9));
+        let ip6 = |last| Address::Ip6([0xfd, 0, 0, 0, 0, 0, 0, last].into());
+        let addresses = [ip6(1), ip6(2), ip6(3), ip6(4), ip(1)];
+        assert!(cache.set_endpoint(many, &addresses));
+        assert!(cache.set_endpoint(one, &[ip(3)]));
+        cache.publish(one, &ip(2), &path(7), Time::NEVER);
+        assert!(reader.get(Some(&ip(3)), &ip(2)).is_some());
+        assert!(reader.get(None, &ip(2)).is_none(), "there are two choices");
+        assert!(cache.set_endpoint(one, &[ip(1)]));
+        cache.publish(one, &ip(2), &path(7), Time::NEVER);
+        assert!(reader.get(Some(&ip(1)), &ip(2)).is_none(), "the first endpoint has it, too");
+        assert!(cache.set_endpoint(many, &addresses[..4]));
+        cache.publish(one, &ip(2), &path(7), Time::NEVER);
+        assert!(reader.get(Some(&ip(1)), &ip(2)).is_some());
+        assert!(reader.get(None, &ip(2)).is_some());
     }
 
     #[test]
