@@ -74,6 +74,37 @@ fn host_for_which_no_adapter_is_free_is_plugged_to_a_switch() {
     assert_eq!((new.description.as_str(), shown.links.len()), ("c", 2));
 }
 
+#[test]
+fn host_whose_adapter_another_has_got_is_plugged_to_a_free_port() {
+    let fabric = Fabric::up("switch:2");
+    let _held: Vec<_> = (1..=2).map(|n| attach(&fabric, "h", n).unwrap()).collect();
+    let shown = || admin::show(&fabric.options, &fabric.name).unwrap();
+    let adapters: Vec<_> = shown().nodes.into_iter().filter(|n| !n.is_switch).collect();
+    let free_a_port = |adapter: usize| {
+        let end: End = adapters[adapter].id.parse().unwrap();
+        admin::unplug(&fabric.options, &fabric.name, &end).unwrap();
+    };
+    let leave = |(attachment, _): (Attachment, Guid)| {
+        let attached = || admin::status(&fabric.options, &fabric.name).unwrap().attached.len();
+        let before = attached();
+        drop(attachment);
+        while attached() == before {
+            std::thread::yield_now();
+        }
+    };
+    free_a_port(0);
+    leave(attach(&fabric, "c", 0xc).unwrap());
+    let (_other, guid) = attach(&fabric, "d", 0xd).unwrap();
+    assert_eq!(guid, Guid(0xc));
+    let full = attach(&fabric, "c", 0xc).unwrap_err();
+    assert!(full.to_string().contains("no port of a switch is free"), "{full}");
+    free_a_port(1);
+    let (again, guid) = attach(&fabric, "c", 0xc).unwrap();
+    assert!(shown().nodes.iter().filter(|n| n.guid == guid).count() == 1 && guid != Guid(0xc));
+    leave((again, guid));
+    assert_eq!(attach(&fabric, "c", 0xc).unwrap().1, guid, "the same again");
+}
+
 fn attach_port(
     fabric: &Fabric,
     host: &str,

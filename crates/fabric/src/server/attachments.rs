@@ -125,13 +125,29 @@ impl Core {
         if let Some(node) = self.free_adapter(host, guid, wanted) {
             return Ok(node);
         }
-        if self.nodes.by_guid(guid).is_some() {
-            let why = format!(
-                "another node has the GUID {guid}: `rdmux host up {host} --guid GUID` gives this host another one"
-            );
-            return Err(Failure::new(libc::EEXIST, why));
+        if self.nodes.by_guid(guid).is_none() {
+            return self.new_adapter(host, guid, guid, wanted);
         }
-        self.new_adapter(host, guid, wanted)
+        // The one that was made for the host before, which another host has, or which has too few ports.
+        if self.store.is_made(guid) && wanted.is_all_here() {
+            return self.new_adapter(host, guid, self.free_guid(guid, wanted.of), wanted);
+        }
+        let why = format!(
+            "another node has the GUID {guid}: `rdmux host up {host} --guid GUID` gives this host another one"
+        );
+        Err(Failure::new(libc::EEXIST, why))
+    }
+
+    /// A GUID that no node has, and whose next ones, for so many ports, no port has: in steps that leave room for the ports of others.
+    fn free_guid(&self, near: Guid, ports: u8) -> Guid {
+        const STEP: u64 = 1 << 16;
+        let is_free = |guid: &Guid| {
+            (0..=ports)
+                .all(|port| self.nodes.by_guid(Guid(guid.0.wrapping_add(port.into()))).is_none())
+        };
+        let steps = std::iter::successors(Some(near), |guid| Some(Guid(guid.0.wrapping_add(STEP))));
+        // There are more of them than nodes.
+        steps.skip(1).find(is_free).unwrap_or(near)
     }
 
     /// The ports that hosts with this GUID have, with the names of the hosts.
@@ -219,14 +235,15 @@ impl Core {
         free.chain(unused(false)).chain(unused(true))
     }
 
-    /// Plugs a new adapter in.
+    /// Plugs a new adapter in, with a GUID that is the host's if no other node has that one.
     fn new_adapter(
         &mut self,
         host: &str,
+        host_guid: Guid,
         guid: Guid,
         wanted: &HostPort,
     ) -> Result<NodeId, Failure> {
-        let places: Vec<_> = self.places(guid).take(wanted.here.len()).collect();
+        let places: Vec<_> = self.places(host_guid).take(wanted.here.len()).collect();
         if places.len() < wanted.here.len() {
             let why = "all adapters are taken, and no port of a switch is free: `rdmux fabric up` with a larger shape \
                        gives it more";
