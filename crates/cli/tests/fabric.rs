@@ -307,6 +307,8 @@ fn fabric_that_does_not_start_stays_as_it_was() {
         let said = net.fails(&[&["fabric", "up", "--fabric", "f"], args].concat(), 1);
         assert_eq!(said.matches("cannot start fabric").count(), 1, "{said}");
         assert_eq!(kept(), before, "{args:?}");
+        net.fails(&[&["fabric", "up", "--fabric", "f", "--foreground"], args].concat(), 1);
+        assert_eq!(kept(), before, "in the foreground, {args:?}");
     };
     fails(&join);
     fails(&listen);

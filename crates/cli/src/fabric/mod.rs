@@ -334,7 +334,7 @@ pub(crate) fn run(command: &FabricCommand) -> Result<ExitCode> {
         }
         FabricCommand::Serve(Serve { name, on_demand }) => {
             let options = options()?;
-            server::serve(&options.user, name, options.config, *on_demand)?;
+            server::serve(&options.user, name, options.config, *on_demand, || {})?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -412,11 +412,16 @@ fn up(args: &Up) -> Result<()> {
         }
     };
     if args.foreground {
-        if let Some(plan) = &plan {
-            drop(plan.keep(&options, fabric)?);
+        let keep = |plan: &Plan| plan.keep(&options, fabric);
+        let mut kept = plan.as_ref().map(keep).transpose()?;
+        let served = server::serve(&options.user, fabric, options.config.clone(), false, || {
+            drop(kept.take());
             tell_what_ends();
+        });
+        if let (Err(_), Some(kept)) = (&served, kept) {
+            kept.undo();
         }
-        return Ok(server::serve(&options.user, fabric, options.config, false)?);
+        return Ok(served?);
     }
     let status = admin::up(&options, fabric, plan.as_ref())?;
     tell_what_ends();

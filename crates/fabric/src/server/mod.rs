@@ -178,7 +178,7 @@ impl Server {
 }
 
 /// Runs a fabric, or the bridge to one, in this process until it ends; `on_demand` ends it some seconds after the last
-/// client. Says "ready" on standard output once clients can connect, or "error: " and why they cannot.
+/// client. Says "ready" on standard output once clients can connect, before which `started` is called, or "error: " and why they cannot.
 ///
 /// # Errors
 /// Those of [`Server::new`] and [`Server::run`].
@@ -187,6 +187,7 @@ pub fn serve(
     fabric: &FabricName,
     config: Config,
     on_demand: bool,
+    started: impl FnOnce(),
 ) -> Result<(), FabricError> {
     if start::apart() {
         return Ok(());
@@ -206,10 +207,12 @@ pub fn serve(
     let dir = FabricDir::open(user, fabric)?;
     if let Some(join) = Setup::load(&dir).inspect_err(say_why)?.join {
         let client = bridge::Client::open(join, &dir, options).inspect_err(say_why)?;
+        started();
         start::say("ready");
         return client.run();
     }
     let server = Server::new(options).inspect_err(say_why)?;
+    started();
     start::say("ready");
     server.run()
 }
