@@ -33,7 +33,12 @@ fn options_want_the_right_size_state_and_name() {
         fails(rdma_set_option(id, 99, 0, null_mut(), 0), libc::ENOSYS);
         fails(rdma_set_option(id, 0, 0, null_mut(), 1), libc::EINVAL);
         ok(rdma_bind_addr(id, Addr::new(ip(), 0).ptr()));
+        ok(set(id, RDMA_OPTION_ID_REUSEADDR, 1_i32, 4));
+        fails(set(id, RDMA_OPTION_ID_REUSEADDR, 0_i32, 4), libc::EINVAL);
+        ok(set(id, RDMA_OPTION_ID_AFONLY, 1_i32, 4));
+        ok(rdma_listen(id, 1));
         fails(set(id, RDMA_OPTION_ID_REUSEADDR, 1_i32, 4), libc::EINVAL);
+        fails(set(id, RDMA_OPTION_ID_AFONLY, 1_i32, 4), libc::EINVAL);
         ok(rdma_destroy_id(id));
     }
 }

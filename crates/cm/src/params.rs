@@ -323,9 +323,9 @@ impl Negotiated {
 pub enum IdOption {
     /// Type of service of everything that the connection sends. Before `connect`.
     Tos(u8),
-    /// Whether the address may be bound while other ids that also say so have it. Before `bind`.
+    /// Whether the address may be bound while other ids that also say so have it. Before `bind`; later, but not of a listener, only to allow it.
     ReuseAddr(bool),
-    /// Whether an IPv6 wildcard listener refuses IPv4. Before `bind`.
+    /// Whether an IPv6 wildcard listener refuses IPv4. Before `listen`, and before the id resolves an address.
     AfOnly(bool),
     /// ACK timeout code of the queue pair, 0 (none) to 31. Before `connect`; RC, and XRC's sending
     /// end.

@@ -159,6 +159,20 @@ impl PortTable {
         }
     }
 
+    /// Whether others that say so, too, may have the id's port from now on.
+    pub(crate) fn set_reuse(&mut self, port: u16, id: IdHandle, reuse: bool) {
+        if let Some(claim) = self.claim_of(port, id) {
+            claim.reuse = reuse;
+        }
+    }
+
+    /// Whether the id leaves the port to others of IPv4 from now on, if it is at the IPv6 wildcard.
+    pub(crate) fn set_af_only(&mut self, port: u16, id: IdHandle, only: bool) {
+        if let Some(claim) = self.claim_of(port, id) {
+            claim.af_only = only;
+        }
+    }
+
     /// The id wants to listen: now its claim is exclusive, whatever it said of reuse.
     pub(crate) fn listen(&mut self, port: u16, id: IdHandle) -> Result<(), PortError> {
         let claims = self.ports.get(&port).map_or(&[][..], Vec::as_slice);

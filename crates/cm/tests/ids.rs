@@ -81,6 +81,39 @@ fn reuse_and_family_options() {
     net.end();
 }
 
+/// As in Linux (`rdma_set_reuseaddr`, `rdma_set_afonly`): they count for the port that the id has.
+#[test]
+fn reuse_and_family_options_of_bound_ids() {
+    let mut net = Net::new(1);
+    let cm = &mut net.hosts[0].cm;
+    let addr = sock("10.0.0.1:7174");
+    let [first, second] = [tcp(cm), tcp(cm)];
+    cm.bind(first, addr, false).unwrap();
+    cm.set_option(second, IdOption::ReuseAddr(true)).unwrap();
+    assert_eq!(cm.bind(second, addr, false).unwrap_err().errno(), 98);
+    cm.set_option(first, IdOption::ReuseAddr(true)).unwrap();
+    assert_eq!(cm.set_option(first, IdOption::ReuseAddr(false)).unwrap_err().errno(), 22);
+    cm.bind(second, addr, false).unwrap();
+    net.end();
+
+    let mut net = Net::new(1);
+    let cm = &mut net.hosts[0].cm;
+    let [v4, v6] = [tcp(cm), tcp(cm)];
+    cm.bind(v6, sock("[::]:7174"), false).unwrap();
+    assert_eq!(cm.bind(v4, sock("0.0.0.0:7174"), false).unwrap_err().errno(), 99);
+    cm.set_option(v6, IdOption::AfOnly(true)).unwrap();
+    cm.bind(v4, sock("0.0.0.0:7174"), false).unwrap();
+    cm.set_option(v6, IdOption::AfOnly(false)).unwrap();
+    assert_eq!(cm.listen(v6, 1).unwrap_err().errno(), 99, "the other has the port");
+    cm.set_option(v6, IdOption::AfOnly(true)).unwrap();
+    cm.listen(v6, 1).unwrap();
+    cm.listen(v4, 1).unwrap();
+    for option in [IdOption::ReuseAddr(true), IdOption::ReuseAddr(false), IdOption::AfOnly(true)] {
+        assert_eq!(cm.set_option(v6, option).unwrap_err().errno(), 22, "{option:?}");
+    }
+    net.end();
+}
+
 #[test]
 fn an_ipv6_wildcard_listens_for_ipv4_too() {
     for (only, answer) in [(None, EventKind::ConnectResponse), (Some(true), EventKind::Rejected)] {

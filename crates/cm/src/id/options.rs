@@ -3,7 +3,7 @@
 use rdmux_transport::attr::QpType;
 
 use super::Manager;
-use super::entry::{IdState, Link};
+use super::entry::{IdState, Link, Owns};
 use crate::error::{CmError, Command};
 use crate::fields::CmOption;
 use crate::ib::state::State;
@@ -28,11 +28,28 @@ impl Manager {
         let not_now = Err(CmError::State { id, command, state });
         match option {
             IdOption::Tos(tos) => found.options.tos = Some(tos),
-            IdOption::ReuseAddr(_) | IdOption::AfOnly(_) if state != IdState::Idle => {
+            // As in Linux: who has shared its address may not take that back, and a listener shares with nobody.
+            IdOption::ReuseAddr(reuse)
+                if state != IdState::Idle && (!reuse || state == IdState::Listen) =>
+            {
                 return not_now;
             }
-            IdOption::ReuseAddr(reuse) => found.options.reuse_addr = reuse,
-            IdOption::AfOnly(only) => found.options.af_only = Some(only),
+            IdOption::AfOnly(_) if !matches!(state, IdState::Idle | IdState::AddrBound) => {
+                return not_now;
+            }
+            IdOption::ReuseAddr(reuse) => {
+                found.options.reuse_addr = reuse;
+                if let Owns::Port(ps, port) = found.owns {
+                    self.port_table(ps).set_reuse(port, id, reuse);
+                }
+            }
+            IdOption::AfOnly(only) => {
+                found.options.af_only = Some(only);
+                let is_ip = found.local.is_some_and(|local| local.socket().is_some());
+                if let (Owns::Port(ps, port), true) = (found.owns, is_ip) {
+                    self.port_table(ps).set_af_only(port, id, only);
+                }
+            }
             IdOption::AckTimeout(_) if !matches!(found.qp_type, QpType::Rc | QpType::XrcSend) => {
                 return invalid("only RC and the sending end of XRC have an ACK timeout");
             }
