@@ -15,7 +15,7 @@ use super::Encap;
 use super::outlet::{Name, Outlet};
 use super::state::room;
 use crate::guarded::Unmapped;
-use crate::udp::{Loan, SLOT_SHIFT};
+use crate::udp::{Borrower, Loan, SLOT_SHIFT};
 use crate::wire::{Flushed, Frame, Payload};
 
 /// The most datagrams of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
@@ -163,6 +163,12 @@ impl Batch {
     /// Bytes of all datagrams.
     pub(super) fn bytes(&self) -> usize {
         self.used
+    }
+
+    /// The socket that all of it goes to. None while nothing is gathered.
+    pub(super) fn borrower(&self) -> Option<Borrower> {
+        let (_, Shape { to, steer, .. }) = *self.packets.first()?;
+        Some(Borrower { addr: to, slot: steer >> SLOT_SHIFT })
     }
 
     /// Whether a packet can be added without a flush.

@@ -269,8 +269,8 @@ fn packets_that_are_sent_zero_copy_arrive_whole() {
     let pool = Arc::new(pool);
     for round in 0..20 {
         let sent = long(&a, 100 * round);
-        let mut loan = pool.take().unwrap();
         let tx = &mut *a.tx.borrow_mut();
+        let mut loan = pool.take(a.wire.borrower(tx).unwrap()).unwrap();
         assert!(a.wire.lends() && a.wire.bytes(tx) > 15 * 4096);
         let (lent, flushed) = a.wire.flush_lent(tx, &mut loan);
         assert!(lent);
@@ -281,8 +281,9 @@ fn packets_that_are_sent_zero_copy_arrive_whole() {
     }
     // One packet is not worth it.
     a.send(&local(0x20), &Sent::new(1, 4096)).unwrap();
-    let mut loan = pool.take().unwrap();
-    assert!(!a.wire.flush_lent(&mut a.tx.borrow_mut(), &mut loan).0);
+    let tx = &mut *a.tx.borrow_mut();
+    let mut loan = pool.take(a.wire.borrower(tx).unwrap()).unwrap();
+    assert!(!a.wire.flush_lent(tx, &mut loan).0);
     assert_eq!(b.expect(1).len(), 1);
     assert_eq!((a.dropped(), b.dropped()), (vec![], vec![]));
 }

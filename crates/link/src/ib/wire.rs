@@ -17,7 +17,7 @@ use super::receiver::{Admitted, Came, Owner, Receiver};
 use super::sender::{Exit, Refused, RouteHeaders};
 use super::{IbDrop, Outlet, Routes, Sender};
 use crate::udp::control::ControlBuf;
-use crate::udp::{Loan, SLOT_SHIFT, UdpPort};
+use crate::udp::{Borrower, Loan, SLOT_SHIFT, UdpPort};
 use crate::wire::{
     Arrival, Arrivals, Flushed, Frame, Gathering, LinkCaps, LinkError, Payload, TxFail, Wire,
 };
@@ -234,6 +234,10 @@ impl Gathering for IbWire {
 
     fn lends(&self) -> bool {
         self.port.lends()
+    }
+
+    fn borrower(&self, tx: &Sender) -> Option<Borrower> {
+        tx.batch.borrower()
     }
 
     fn flush_lent(&self, tx: &mut Sender, loan: &mut Loan) -> (bool, Result<Flushed, TxFail>) {

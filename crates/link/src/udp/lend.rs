@@ -7,11 +7,12 @@
 //!
 //! A page that is sent zero-copy must stay as it is until the receiver has read it. The kernel does not say when that is, but the
 //! transport does: what was acknowledged was read. Pages of which nobody knows are exchanged for others
-//! ([`Loan`]'s drop).
+//! ([`Loan`]'s drop). A receiver may lie, and find in its socket later what the pages then hold: so they are lent again as
+//! they are to the same socket only ([`Borrower`]), and exchanged before they are lent to another.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -39,8 +40,25 @@ const PIPE: usize = 16 * 4096;
 pub struct LendingPool {
     memory: PrivateMapping,
     /// What is not lent; the one that was given back first is the next to be lent.
-    free: Mutex<VecDeque<usize>>,
+    free: Mutex<VecDeque<Free>>,
     way: Way,
+}
+
+/// Whom memory is lent to: a socket. No other process receives what is sent there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Borrower {
+    /// The address that is sent to.
+    pub addr: SocketAddr,
+    /// The slot, which tells the sockets of an address apart: the destination QPN above [`super::SLOT_SHIFT`].
+    pub slot: u32,
+}
+
+/// Memory that is not lent.
+#[derive(Debug)]
+struct Free {
+    index: usize,
+    /// Who had its pages, and says that it has read them.
+    last: Option<Borrower>,
 }
 
 /// How memory is filled. Through the caches is better for who reads it, if the two processors are near each other: then it
@@ -104,16 +122,25 @@ impl LendingPool {
 
     fn with(loans: usize) -> io::Result<Self> {
         let memory = PrivateMapping::new(loans * SIZE)?;
-        Ok(Self { memory, free: Mutex::new((0..loans).collect()), way: Way::new() })
+        let free = (0..loans).map(|index| Free { index, last: None }).collect();
+        Ok(Self { memory, free: Mutex::new(free), way: Way::new() })
     }
 
-    /// Memory for one message, if there is some.
-    pub fn take(self: &Arc<Self>) -> Option<Loan> {
-        let index = self.free().pop_front()?;
-        Some(Loan { pool: self.clone(), index, read: false })
+    /// Memory for one message to a socket, if there is some: if possible with pages that nobody else has had.
+    pub fn take(self: &Arc<Self>, to: Borrower) -> Option<Loan> {
+        let mut free = self.free();
+        let own = free.iter().position(|free| free.last.is_none_or(|last| last == to));
+        let Free { index, .. } = free.remove(own.unwrap_or(0))?;
+        drop(free);
+        let loan = Loan { pool: self.clone(), to, index, read: false };
+        // Dropped, it gets other pages, or is not lent again.
+        if own.is_none() && self.memory.renew(index * SIZE, SIZE).is_err() {
+            return None;
+        }
+        Some(loan)
     }
 
-    fn free(&self) -> std::sync::MutexGuard<'_, VecDeque<usize>> {
+    fn free(&self) -> std::sync::MutexGuard<'_, VecDeque<Free>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,12 +149,13 @@ impl LendingPool {
 #[derive(Debug)]
 pub struct Loan {
     pool: Arc<LendingPool>,
+    to: Borrower,
     index: usize,
     read: bool,
 }
 
 impl Loan {
-    /// The kernel has it no more: the receiver has read it.
+    /// The kernel has it no more: the receiver has read it, or says so.
     pub fn give_back(mut self) {
         self.read = true;
     }
@@ -153,9 +181,11 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
+        let Self { index, .. } = *self;
+        let last = self.read.then_some(self.to);
         // What has no other pages is not lent again.
-        if self.read || self.pool.memory.renew(self.index * SIZE, SIZE).is_ok() {
-            self.pool.free().push_back(self.index);
+        if self.read || self.pool.memory.renew(index * SIZE, SIZE).is_ok() {
+            self.pool.free().push_back(Free { index, last });
         }
     }
 }
@@ -217,24 +247,35 @@ pub(super) fn uncork(fd: impl AsFd) -> io::Result<()> {
     sys::set_int(fd, libc::SOL_UDP, libc::UDP_CORK, 0)
 }
 
+/// A socket on loopback.
+fn socket() -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Has the kernel cut a message into datagrams of so many bytes.
+fn cut(segment: u16) -> ControlBuf {
+    let mut control = ControlBuf::new();
+    control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+    control
+}
+
 /// Whether what is sent zero-copy arrives, cut into segments: kernels before 6.5 have another way, and not every sandbox has any.
 fn works() -> io::Result<bool> {
     /// More than one page, and segments that no page boundary falls between.
     const SEGMENT: u16 = 1000;
     const LEN: usize = 8_500;
-    let socket = || {
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
-        socket.bind(&SockAddr::from(std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0))))?;
-        socket.set_nonblocking(true)?;
-        io::Result::Ok(socket)
-    };
     let (from, to) = (socket()?, socket()?);
     sys::set_int(&to, libc::SOL_UDP, libc::UDP_GRO, 1)?;
     let sent: Vec<u8> = (0..=250).cycle().take(LEN).collect();
-    let mut loan = Arc::new(LendingPool::with(1)?).take().ok_or(io::ErrorKind::OutOfMemory)?;
-    let mut control = ControlBuf::new();
-    control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &SEGMENT.to_ne_bytes());
-    if send(&from, &mut None, &to.local_addr()?, &control, &sent, &mut loan).is_err() {
+    let name = to.local_addr()?;
+    let addr = name.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+    let borrower = Borrower { addr, slot: 0 };
+    let mut loan =
+        Arc::new(LendingPool::with(1)?).take(borrower).ok_or(io::ErrorKind::OutOfMemory)?;
+    if send(&from, &mut None, &name, &cut(SEGMENT), &sent, &mut loan).is_err() {
         return Ok(false);
     }
     let mut came = Vec::new();
@@ -254,16 +295,57 @@ fn works() -> io::Result<bool> {
 mod tests {
     use super::*;
 
+    fn borrower(slot: u32) -> Borrower {
+        Borrower { addr: (Ipv4Addr::LOCALHOST, 4791).into(), slot }
+    }
+
     #[test]
     fn what_is_given_back_is_lent_again() {
         let pool = Arc::new(LendingPool::with(2).unwrap());
-        let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
-        assert!(pool.take().is_none());
+        let take = || pool.take(borrower(1));
+        let (first, second) = (take().unwrap(), take().unwrap());
+        assert!(take().is_none());
         let index = second.index;
         second.give_back();
         first.give_back();
-        assert_eq!(pool.take().unwrap().index, index, "the first that came back");
+        assert_eq!(take().unwrap().index, index, "the first that came back");
         assert_eq!(Arc::strong_count(&pool), 1);
+    }
+
+    #[test]
+    fn each_gets_what_it_had_before_while_there_is_some() {
+        let pool = Arc::new(LendingPool::with(3).unwrap());
+        let [a, b] = [1, 2].map(borrower);
+        let had = [a, b].map(|to| {
+            let loan = pool.take(to).unwrap();
+            let index = loan.index;
+            loan.give_back();
+            index
+        });
+        assert_ne!(had[0], had[1], "nobody has had the second");
+        let third = pool.take(b).unwrap();
+        assert!(!had.contains(&third.index), "nobody has had it, and it was free before");
+        assert_eq!([b, a].map(|to| pool.take(to).unwrap().index), [had[1], had[0]]);
+        third.give_back();
+    }
+
+    /// It has acknowledged what it has not read: that is its own loss.
+    #[test]
+    fn who_says_it_has_read_what_it_has_not_sees_nothing_of_others() {
+        let (from, liar) = (socket().unwrap(), socket().unwrap());
+        let name = liar.local_addr().unwrap();
+        let pool = Arc::new(LendingPool::with(1).unwrap());
+        let to_liar = Borrower { addr: name.as_socket().unwrap(), slot: 0 };
+        let mut loan = pool.take(to_liar).unwrap();
+        sys::set_int(&liar, libc::SOL_UDP, libc::UDP_GRO, 1).unwrap();
+        send(&from, &mut None, &name, &cut(1000), &[7; 30_000], &mut loan).unwrap();
+        loan.give_back();
+        pool.take(borrower(1)).unwrap().fill(&[9; SIZE]);
+        let mut came = vec![0; SIZE];
+        poll(&mut [PollFd::new(&liar, PollFlags::IN)], None).unwrap();
+        let n = rustix::net::recv(&liar, &mut came[..], RecvFlags::DONTWAIT).unwrap().0;
+        assert_eq!(n, 30_000);
+        assert!(came[..n].iter().all(|b| *b == 7), "the pages that it was lent are its own");
     }
 
     #[test]
@@ -287,12 +369,12 @@ mod tests {
     #[test]
     fn pages_of_which_nobody_knows_are_exchanged() {
         let pool = Arc::new(LendingPool::with(1).unwrap());
-        let mut loan = pool.take().unwrap();
+        let mut loan = pool.take(borrower(1)).unwrap();
         loan.fill(&[7; SIZE]);
         let pipe = Pipe::new().unwrap();
         assert_eq!(loan.lend(&pipe.write, PIPE).unwrap(), PIPE);
         drop(loan);
-        pool.take().unwrap().fill(&[9; SIZE]);
+        pool.take(borrower(1)).unwrap().fill(&[9; SIZE]);
         let mut there = vec![0; PIPE];
         let mut len = 0;
         while len < PIPE {

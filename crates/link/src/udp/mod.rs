@@ -33,7 +33,7 @@ mod steer;
 pub use checksum::IcrcCheck;
 pub use group::{GroupOptions, OpenError, UdpGroup};
 pub use holder::{Holder, holder_of};
-pub use lend::{LendingPool, Loan};
+pub use lend::{Borrower, LendingPool, Loan};
 pub use mcast::McastSocket;
 pub use offload::Offload;
 pub use port::{Destination, UdpPort};

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockAddr;
 
 use super::control::ControlBuf;
-use super::lend::{self, Loan, Pipe};
+use super::lend::{self, Borrower, Loan, Pipe};
 use super::rx::RxBatch;
 use super::tx::{PushError, TxBatch};
 use crate::sys;
@@ -226,6 +226,10 @@ impl Gathering for UdpPort {
 
     fn lends(&self) -> bool {
         self.lends()
+    }
+
+    fn borrower(&self, tx: &TxBatch) -> Option<Borrower> {
+        tx.borrower()
     }
 
     fn flush_lent(&self, tx: &mut TxBatch, loan: &mut Loan) -> (bool, Result<Flushed, TxFail>) {

@@ -23,7 +23,7 @@ use socket2::SockAddr;
 
 use super::checksum;
 use super::control::ControlBuf;
-use super::lend::Loan;
+use super::lend::{Borrower, Loan};
 use super::port::{Destination, UdpPort};
 use super::steer::SLOT_SHIFT;
 use crate::guarded::Unmapped;
@@ -246,6 +246,13 @@ impl TxBatch {
                 (true, self.flush(port))
             }
         }
+    }
+
+    /// The socket that all of it goes to. None while nothing waits.
+    pub fn borrower(&self) -> Option<Borrower> {
+        self.packets.first()?;
+        let addr = self.to.as_ref()?.destination.addr;
+        Some(Borrower { addr, slot: self.slot })
     }
 
     /// How many bytes wait, ICRCs included.

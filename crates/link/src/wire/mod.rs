@@ -22,7 +22,7 @@ pub use rdmux_transport::env::LinkCaps;
 pub use self::arrival::{Arrival, Arrivals, Ends, IbRoute, Trailer};
 pub use self::frame::{Frame, Payload, Piece};
 use crate::guarded::Unmapped;
-use crate::udp::Loan;
+use crate::udp::{Borrower, Loan};
 
 /// What carries packets, records or a stream of bytes between processes, in both directions.
 ///
@@ -90,7 +90,10 @@ pub trait Gathering: Wire {
     /// Whether the kernel may be lent memory.
     fn lends(&self) -> bool;
 
-    /// As [`flush`](Wire::flush), but lends the kernel memory if it takes it. Returns whether the kernel may have it.
+    /// Whom memory for what is gathered is lent to. None if nothing is.
+    fn borrower(&self, tx: &Self::Tx) -> Option<Borrower>;
+
+    /// As [`flush`](Wire::flush), but lends the kernel memory if it takes it. It is lent to [`borrower`](Self::borrower). Returns whether the kernel may have it.
     ///
     /// # Errors
     ///

@@ -131,7 +131,7 @@ fn what_is_lent_arrives_as_if_copied() {
     for mark in 0..100 {
         let packets = 2 + mark % 14;
         fill_long(&mut batch, &tx, &to, packets, mark);
-        let mut loan = pool.take().unwrap();
+        let mut loan = pool.take(batch.borrower().unwrap()).unwrap();
         let (lent, flushed) = batch.flush_lent(&tx, &mut loan);
         let bytes = usize::from(packets) * (12 + 4096 + 4);
         assert_eq!(flushed.unwrap(), Flushed { packets: packets.into(), bytes });
@@ -144,10 +144,13 @@ fn what_is_lent_arrives_as_if_copied() {
 #[test]
 fn where_nothing_is_taken_all_is_copied() {
     let (rx, tx, to, _groups) = ports(11);
-    let mut loan = Arc::new(LendingPool::new(1).unwrap()).take().unwrap();
     let (mut batch, mut came) = (TxBatch::new(), RxBatch::new(2));
     tx.loan_refused(&io::ErrorKind::Unsupported.into());
+    assert_eq!(batch.borrower(), None);
     fill_long(&mut batch, &tx, &to, 15, 1);
+    let borrower = batch.borrower().unwrap();
+    assert_eq!(borrower.addr, to.addr);
+    let mut loan = Arc::new(LendingPool::new(1).unwrap()).take(borrower).unwrap();
     let (lent, flushed) = batch.flush_lent(&tx, &mut loan);
     assert_eq!((lent, flushed.unwrap().packets), (false, 15));
     expect_long(&rx, &mut came, 15, 1);

@@ -80,7 +80,8 @@ fn flush<W: Gathering>(device: &Device, wire: &W, tx: &mut W::Tx, loans: Option<
     }
     let lent = loans.and_then(|loans| {
         let loan = if wire.lends() {
-            loans.borrow(&device.engine().wires.lender, wire.bytes(tx))
+            let to = wire.borrower(tx)?;
+            loans.borrow(&device.engine().wires.lender, to, wire.bytes(tx))
         } else {
             None
         };

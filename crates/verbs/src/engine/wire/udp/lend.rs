@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use rdmux_link::udp::{LendingPool, Loan};
+use rdmux_link::udp::{Borrower, LendingPool, Loan};
 use rdmux_wire::{Bth, Psn};
 
 /// Messages that a process may have lent at a time; less than that is in flight to a socket.
@@ -16,7 +16,7 @@ const LEAST: usize = 24 << 10;
 pub(crate) struct Lender(OnceLock<Option<Arc<LendingPool>>>);
 
 impl Lender {
-    fn take(&self) -> Option<Loan> {
+    fn take(&self, to: Borrower) -> Option<Loan> {
         let pool = self.0.get_or_init(|| match LendingPool::new(LOANS) {
             Ok(pool) => Some(Arc::new(pool)),
             Err(error) => {
@@ -24,7 +24,7 @@ impl Lender {
                 None
             }
         });
-        pool.as_ref()?.take()
+        pool.as_ref()?.take(to)
     }
 }
 
@@ -66,10 +66,10 @@ impl Loans {
         new
     }
 
-    /// A loan for what is gathered, which is so many bytes, if that is worth one.
-    pub(crate) fn borrow(&self, lender: &Lender, bytes: usize) -> Option<Loan> {
+    /// A loan to a socket for what is gathered for it, which is so many bytes, if that is worth one.
+    pub(crate) fn borrow(&self, lender: &Lender, to: Borrower, bytes: usize) -> Option<Loan> {
         let worth = self.fresh && bytes >= LEAST;
-        worth.then(|| lender.take()).flatten()
+        worth.then(|| lender.take(to)).flatten()
     }
 
     /// The kernel has a loan, with what was gathered.
@@ -79,7 +79,8 @@ impl Loans {
         }
     }
 
-    /// Takes back what the peer has read. Without acknowledgements nobody knows, and the kernel keeps what it has.
+    /// Takes back what the peer has read, or says that it has: if it has not, that is its own loss. Without acknowledgements
+    /// nobody knows, and the kernel keeps what it has.
     #[inline]
     pub(crate) fn recycle(&mut self, unacknowledged: impl FnOnce() -> Option<Psn>) {
         if self.out.is_empty() {
@@ -131,10 +132,11 @@ mod tests {
     #[test]
     fn taken_back_when_the_last_is_acknowledged() {
         let lender = Lender::default();
+        let to = Borrower { addr: ([127, 0, 0, 1], 4791).into(), slot: 1 };
         let mut loans = Loans::default();
         for psn in [0xff_ffff, 3] {
             loans.newest = Some(Psn::new(psn));
-            loans.lent(lender.take().unwrap());
+            loans.lent(lender.take(to).unwrap());
         }
         let mut left = |una| {
             loans.recycle(|| una);
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(left(Some(Psn::new(0))), 1);
         assert_eq!(left(Some(Psn::new(3))), 1);
         assert_eq!(left(None), 0, "the queue pair has failed");
-        let all: Vec<_> = std::iter::from_fn(|| lender.take()).collect();
+        let all: Vec<_> = std::iter::from_fn(|| lender.take(to)).collect();
         assert_eq!(all.len(), LOANS);
     }
 }
