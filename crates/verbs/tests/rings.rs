@@ -5,10 +5,11 @@ mod lab;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use lab::Lab;
+use lab::{Lab, Node};
 use rdmux_link::Producer;
-use rdmux_verbs::control::{Control, RingPeer};
+use rdmux_verbs::control::{Control, ControlEvent, RingPeer};
 use rdmux_verbs::counters::Counter;
+use rdmux_verbs::transport::attr::QpType;
 
 /// Where a record is in the file behind a ring that has not wrapped.
 fn offset(position: u64) -> u64 {
@@ -38,4 +39,21 @@ fn what_a_ring_took_before_its_peer_broke_it_is_counted() {
     victim.drain();
     assert_eq!(counts.count(Counter::RingRxPackets), RECORDS);
     assert_eq!(counts.count(Counter::RingRxBytes), RECORDS * 10);
+}
+
+/// Nobody says a second time that it is gone: a ring that were opened then would be found by who connects to the next process
+/// that has the slot.
+#[test]
+fn a_process_that_is_gone_when_its_rings_are_there_has_none() {
+    let lab = Lab::new(true);
+    let [node, peer] = [(); 2].map(|()| Node::new(&lab, "127.77.207.2", QpType::Rc, 64));
+    let (device, control) = (node.device.clone(), node.control.clone());
+    let (slot, peer_control) = (peer.control_slot(), peer.control.clone());
+    node.control.at_rings(move || {
+        peer_control.leave();
+        control.tell(ControlEvent::PeerGone { slot });
+        device.sync_control();
+    });
+    node.connect(&peer);
+    assert!(!node.qp.is_same_host(), "there is no ring to it");
 }

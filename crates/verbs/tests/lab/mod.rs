@@ -69,6 +69,8 @@ pub struct LabControl {
     groups: Mutex<BTreeMap<(Gid, IpAddr), JoinedGroup>>,
     /// What is to be done before a queue pair is detached.
     at_detach: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// What is to be done when rings are made and the process that asked for them does not have them yet.
+    at_rings: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     inbox: Arc<Inbox>,
     counters: SharedMem,
     ended: Mutex<Vec<Qpn>>,
@@ -169,6 +171,7 @@ impl Lab {
             joined_on: Mutex::new(ip),
             groups: Mutex::default(),
             at_detach: Mutex::default(),
+            at_rings: Mutex::default(),
             inbox,
             counters,
             ended,
@@ -263,6 +266,55 @@ impl LabControl {
         *self.at_detach.lock().unwrap() = Some(Box::new(f));
     }
 
+    /// What is to be done when rings are made next, before the device has them.
+    pub fn at_rings(&self, f: impl FnOnce() + Send + 'static) {
+        *self.at_rings.lock().unwrap() = Some(Box::new(f));
+    }
+
+    /// The process has ended; the others of its host are not told yet.
+    pub fn leave(&self) {
+        let mut hosts = self.lab.hosts.lock().unwrap();
+        hosts.get_mut(&self.ip()).unwrap().members.remove(&self.info.slot.slot);
+    }
+
+    fn make_rings(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError> {
+        if !self.lab.rings || peer.host.is_some() {
+            return Ok(None);
+        }
+        let peer = peer.slot;
+        let hosts = self.lab.hosts.lock().unwrap();
+        let Some(other) = hosts[&self.ip()].members.get(&peer).cloned() else { return Ok(None) };
+        let (near, far) = RingPair::create(DEFAULT_CAPACITY).unwrap();
+        let (our_bell, their_bell) = PeerBell::pair().unwrap();
+        let end = |fds: rdmux_link::RingFds, bell: PeerBell| RingEnd {
+            tx: fds.tx,
+            rx: fds.rx,
+            bell,
+            known_as: 0,
+            reach: None,
+        };
+        let theirs = end(far, their_bell);
+        let own = self.info.slot.slot;
+        // They may have asked meanwhile: the rings of the first to ask are the ones.
+        let mut made = self.inbox.rings.lock().unwrap();
+        if let Some(first) = made.remove(&peer) {
+            return Ok(Some((peer, first)));
+        }
+        other.rings.lock().unwrap().insert(
+            own,
+            RingEnd {
+                tx: theirs.tx.try_clone().unwrap(),
+                rx: theirs.rx.try_clone().unwrap(),
+                bell: PeerBell::from_fd(theirs.bell.duplicate().unwrap()).unwrap(),
+                known_as: 0,
+                reach: None,
+            },
+        );
+        other.events.lock().unwrap().push_back(ControlEvent::Ring { peer: own, end: theirs });
+        other.notify.ring().unwrap();
+        Ok(Some((peer, end(near, our_bell))))
+    }
+
     fn follow_rows(&self, known: &mut Vec<Option<IpAddr>>, rows: Vec<Option<IpAddr>>) {
         let entries = rows.iter().copied().map(entry).collect();
         let ports = vec![Port::over_ip(self.info.kind, Guid(1), entries)];
@@ -314,41 +366,10 @@ impl Control for LabControl {
         Ok(SlotGrant { slot, first_index: 0 })
     }
     fn connect_ring(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError> {
-        if !self.lab.rings || peer.host.is_some() {
-            return Ok(None);
-        }
-        let peer = peer.slot;
-        let hosts = self.lab.hosts.lock().unwrap();
-        let Some(other) = hosts[&self.ip()].members.get(&peer).cloned() else { return Ok(None) };
-        let (near, far) = RingPair::create(DEFAULT_CAPACITY).unwrap();
-        let (our_bell, their_bell) = PeerBell::pair().unwrap();
-        let end = |fds: rdmux_link::RingFds, bell: PeerBell| RingEnd {
-            tx: fds.tx,
-            rx: fds.rx,
-            bell,
-            known_as: 0,
-            reach: None,
-        };
-        let theirs = end(far, their_bell);
-        let own = self.info.slot.slot;
-        // They may have asked meanwhile: the rings of the first to ask are the ones.
-        let mut made = self.inbox.rings.lock().unwrap();
-        if let Some(first) = made.remove(&peer) {
-            return Ok(Some((peer, first)));
-        }
-        other.rings.lock().unwrap().insert(
-            own,
-            RingEnd {
-                tx: theirs.tx.try_clone().unwrap(),
-                rx: theirs.rx.try_clone().unwrap(),
-                bell: PeerBell::from_fd(theirs.bell.duplicate().unwrap()).unwrap(),
-                known_as: 0,
-                reach: None,
-            },
-        );
-        other.events.lock().unwrap().push_back(ControlEvent::Ring { peer: own, end: theirs });
-        other.notify.ring().unwrap();
-        Ok(Some((peer, end(near, our_bell))))
+        let rings = self.make_rings(peer);
+        let first = self.at_rings.lock().unwrap().take();
+        first.into_iter().for_each(|first| first());
+        rings
     }
     fn board(&self) -> Option<&Arc<Board>> {
         self.board.as_ref()

@@ -302,6 +302,27 @@ pub(crate) struct Neighbours {
     rings: RwLock<Vec<(u16, Arc<Neighbour>)>>,
     /// By which number a process of another host is known.
     remote: RwLock<HashMap<RingPeer, u16>>,
+    departures: parking_lot::Mutex<Departures>,
+}
+
+/// Processes that have gone, counted. An answer of the service about rings to one may be older.
+#[derive(Debug, Default)]
+struct Departures {
+    count: u64,
+    /// Which of them the last process was that had a number.
+    last: HashMap<u16, u64>,
+}
+
+impl Departures {
+    fn note(&mut self, number: u16) {
+        self.count += 1;
+        self.last.insert(number, self.count);
+    }
+
+    /// Whether the process that had a number has gone since so many had.
+    fn has_gone_since(&self, count: u64, number: u16) -> bool {
+        self.last.get(&number).is_some_and(|last| *last > count)
+    }
 }
 
 impl Neighbours {
@@ -325,9 +346,7 @@ impl Neighbours {
             let wire = Ring::to_ourselves();
             return Ok(self.open(device, slot, (&ring, &ring), wire, |_| None));
         }
-        let asked = device.control().connect_ring(RingPeer::here(slot))?;
-        let Some((slot, end)) = asked else { return Ok(None) };
-        Ok(self.open_to_process(device, slot, end))
+        self.ask(device, RingPeer::here(slot))
     }
 
     /// The ring to the process that has `slot` of the host that takes packets at an address, if the two may share memory.
@@ -342,12 +361,30 @@ impl Neighbours {
         if let Some(ring) = known.and_then(|number| self.find(number)) {
             return Ok(Some(ring));
         }
-        let Some((number, end)) = device.control().connect_ring(peer)? else { return Ok(None) };
-        let ring = self.open_to_process(device, number, end);
-        if ring.is_some() {
-            self.remote.write().insert(peer, number);
+        self.ask(device, peer)
+    }
+
+    /// Asks the service for the ring to a process.
+    fn ask(
+        &self,
+        device: &Arc<Device>,
+        peer: RingPeer,
+    ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
+        loop {
+            let before = self.departures.lock().count;
+            let Some((number, end)) = device.control().connect_ring(peer)? else { return Ok(None) };
+            // Another thread may have been told meanwhile that the process is gone, and nobody is told that twice. From here on
+            // none is: what is opened now is there to be taken away.
+            let told = device.engine().told.lock();
+            if !self.departures.lock().has_gone_since(before, number) {
+                let ring = self.open_to_process(device, number, end);
+                if ring.is_some() && peer.host.is_some() {
+                    self.remote.write().insert(peer, number);
+                }
+                return Ok(ring);
+            }
+            drop(told);
         }
-        Ok(ring)
     }
 
     /// Takes our end of rings that a peer asked for.
@@ -357,6 +394,7 @@ impl Neighbours {
 
     /// Drops the rings to a process that is gone.
     pub(crate) fn remove(&self, device: &Device, slot: u16) {
+        self.departures.lock().note(slot);
         self.tell(device);
         self.remote.write().retain(|_, number| *number != slot);
         self.rings.write().retain(|(s, ring)| {
