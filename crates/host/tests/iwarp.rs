@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use rdmux_verbs::control::{Control, ControlEvent, DeviceKind, SLOT_SHIFT};
 use rdmux_wire::Qpn;
 use rdmux_wire::iwarp::mpa::{Enhanced, Flags, Kind, Startup};
 use rustix::net::{AddressFamily, SocketType};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A process with an iWARP device, and a channel.
 struct Process {
@@ -242,6 +244,35 @@ fn end_of_an_earlier_stream_is_not_taken_for_the_next_streams() {
     for (process, id) in [(&a, server), (&b, client)] {
         process.client.destroy_id(id).unwrap();
     }
+}
+
+/// In a process of its own, whose limit of descriptors is no other test's.
+#[test]
+fn a_stream_for_which_no_descriptor_is_left_ends_its_connection() {
+    const ALONE: &str = "RDMUX_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "a_stream_for_which_no_descriptor_is_left_ends_its_connection";
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        let ended = test.args(["--exact", name, "--nocapture"]).env(ALONE, "").status().unwrap();
+        assert!(ended.success());
+        return;
+    }
+    let (here, there) = (Host::start(), Host::start());
+    let (a, b) = (Process::on(&here), Process::on(&there));
+    let (_, port) = a.listen(&here);
+    b.connecting(here.at(port), &b.param(7, b""));
+    let request = a.expect(EventKind::ConnectRequest);
+    a.client.accept(request.id, &a.param(9, b"")).unwrap();
+    b.expect(EventKind::Established);
+    a.expect(EventKind::Established);
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+    let event = b.client.poll_event();
+    setrlimit(Resource::Nofile, limit).unwrap();
+    assert!(matches!(event, Ok(None)), "{event:?}");
+    b.expect(EventKind::Disconnected);
+    let (mut stream, _) = a.stream(9);
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "nobody has the other end");
 }
 
 /// Peers that connect and say nothing.

@@ -145,6 +145,19 @@ pub fn recv_bytes<'b>(
     recv(socket, buf, RecvFlags::empty(), |fd| fds.push(fd))
 }
 
+/// As [`recv_bytes`], but says whether descriptors were cut off instead of [`MessageError::FdsCut`].
+///
+/// # Errors
+/// As [`recv_bytes`].
+pub fn recv_bytes_with_cut<'b>(
+    socket: BorrowedFd<'_>,
+    buf: &'b mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> Result<(&'b [u8], bool), MessageError> {
+    fds.clear();
+    recv_with_cut(socket, buf, RecvFlags::empty(), |fd| fds.push(fd))
+}
+
 /// As [`recv_bytes`], but never blocks: [`MessageError::WouldBlock`] when nothing is there.
 ///
 /// # Errors
@@ -203,8 +216,21 @@ fn recv<'b>(
     socket: BorrowedFd<'_>,
     buf: &'b mut [u8],
     flags: RecvFlags,
-    mut keep: impl FnMut(OwnedFd),
+    keep: impl FnMut(OwnedFd),
 ) -> Result<&'b [u8], MessageError> {
+    match recv_with_cut(socket, buf, flags, keep)? {
+        (bytes, false) => Ok(bytes),
+        (_, true) => Err(MessageError::FdsCut),
+    }
+}
+
+/// Receives a message, and says whether descriptors were cut off.
+fn recv_with_cut<'b>(
+    socket: BorrowedFd<'_>,
+    buf: &'b mut [u8],
+    flags: RecvFlags,
+    mut keep: impl FnMut(OwnedFd),
+) -> Result<(&'b [u8], bool), MessageError> {
     let mut count = 0;
     let (len, told) = receive(socket, &mut *buf, flags, |fd| {
         count += 1;
@@ -213,14 +239,12 @@ fn recv<'b>(
     if told.contains(ReturnFlags::TRUNC) {
         return Err(MessageError::TooLong);
     }
-    if told.contains(ReturnFlags::CTRUNC) || count > MAX_FDS {
-        return Err(MessageError::FdsCut);
-    }
+    let cut = told.contains(ReturnFlags::CTRUNC) || count > MAX_FDS;
     // A packet of no bytes cannot be told from the end of the stream; none of our messages is empty.
-    if len == 0 {
+    if len == 0 && !cut {
         return Err(MessageError::Closed);
     }
-    Ok(&buf[..len])
+    Ok((&buf[..len], cut))
 }
 
 /// Receives bytes, and each descriptor that came with them; how many bytes, and what the kernel says of them.

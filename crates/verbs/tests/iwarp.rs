@@ -299,6 +299,7 @@ fn program_that_disconnects_does_not_wait_for_a_message_without_receive() {
     b.control.tell(ControlEvent::CloseStream { qpn: b.qp.qpn(), number: NUMBER + 1 });
     b.device.sync_control();
     assert_eq!(b.qp.state(), QpState::Rts, "that is another stream");
+    assert_eq!(b.control.ended_streams(), [(b.qp.qpn(), NUMBER + 1)], "which it does not have");
     b.control.tell(ControlEvent::CloseStream { qpn: b.qp.qpn(), number: NUMBER });
     b.device.sync_control();
     for node in [&b, &a] {

@@ -552,16 +552,19 @@ impl Control for HostClient {
         let mut inbox = self.inbox.lock();
         loop {
             let mut fds = Vec::new();
-            let notify = socket::recv_bytes(self.notify.as_fd(), &mut inbox.buf, &mut fds)
-                .and_then(socket::decode);
+            let notify = socket::recv_bytes_with_cut(self.notify.as_fd(), &mut inbox.buf, &mut fds)
+                .and_then(|(bytes, cut)| Ok((socket::decode(bytes)?, cut)));
             let notify = match notify {
-                Ok(notify) => notify,
-                Err(MessageError::WouldBlock) => return Ok(None),
+                Ok((notify, false)) => notify,
                 // One peer or one capture goes without; the rest of the device goes on.
-                Err(MessageError::FdsCut) => {
+                Ok((notify, true)) => {
                     throttled!(warn, "no descriptor is left for what the host service hands over");
+                    if let Notify::Stream { qpn, number, .. } = notify {
+                        self.stream_ended(qpn, number);
+                    }
                     continue;
                 }
+                Err(MessageError::WouldBlock) => return Ok(None),
                 Err(_) => {
                     self.session.set_gone();
                     return Err(ControlError::Gone);

@@ -73,7 +73,7 @@ pub struct LabControl {
     at_rings: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     inbox: Arc<Inbox>,
     counters: SharedMem,
-    ended: Mutex<Vec<Qpn>>,
+    ended: Mutex<Vec<(Qpn, u64)>>,
     wire: Mutex<Option<Arc<PacketWire>>>,
     board: Option<Arc<Board>>,
 }
@@ -324,6 +324,12 @@ impl LabControl {
 
     /// The queue pairs whose streams have come to their end.
     pub fn ended(&self) -> Vec<Qpn> {
+        let ended = self.ended_streams().into_iter();
+        ended.filter_map(|(qpn, number)| (number == NUMBER).then_some(qpn)).collect()
+    }
+
+    /// The streams of which the device says that they have come to their end.
+    pub fn ended_streams(&self) -> Vec<(Qpn, u64)> {
         self.ended.lock().unwrap().clone()
     }
 
@@ -408,8 +414,8 @@ impl Control for LabControl {
         });
         Ok(())
     }
-    fn stream_ended(&self, qpn: Qpn, _: u64) {
-        self.ended.lock().unwrap().push(qpn);
+    fn stream_ended(&self, qpn: Qpn, number: u64) {
+        self.ended.lock().unwrap().push((qpn, number));
     }
     fn stray(&self, _: std::net::SocketAddr, _: IpAddr, _: &[u8]) {}
     fn counters(&self) -> &SharedMem {

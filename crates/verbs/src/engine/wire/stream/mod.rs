@@ -206,8 +206,10 @@ impl Engine {
 
     /// The program disconnects.
     pub(super) fn close_stream(&self, device: &Arc<Device>, qpn: Qpn, number: u64) {
+        let mut found = false;
         with_qp(device, &device.qps().read(), qpn, |bound| {
-            if bound.driven().path.stream().is_none_or(|stream| stream.number != number) {
+            found = bound.driven().path.stream().is_some_and(|stream| stream.number == number);
+            if !found {
                 return;
             }
             let now = device.now();
@@ -218,6 +220,10 @@ impl Engine {
             });
             bound.transmit();
         });
+        if !found {
+            // It has ended, or could not be taken. The service may be told twice.
+            device.control().stream_ended(qpn, number);
+        }
     }
 
     /// A stream is of no more use. It is closed with the round, and the service told.
