@@ -5,11 +5,13 @@ mod lab;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use lab::{Lab, Node};
+use lab::{Lab, Node, caps};
 use rdmux_link::Producer;
+use rdmux_verbs::Pd;
 use rdmux_verbs::control::{Control, ControlEvent, RingPeer};
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::transport::attr::QpType;
+use rdmux_verbs::transport::attr::{QpCaps, QpType};
+use rdmux_verbs::transport::wr::{Completion, SendOp, WcStatus};
 
 /// Where a record is in the file behind a ring that has not wrapped.
 fn offset(position: u64) -> u64 {
@@ -56,4 +58,30 @@ fn a_process_that_is_gone_when_its_rings_are_there_has_none() {
     });
     node.connect(&peer);
     assert!(!node.qp.is_same_host(), "there is no ring to it");
+}
+
+/// More than the rounds take together that end with the news of its death.
+#[test]
+fn all_that_a_process_has_sent_before_its_end_counts() {
+    const SENDS: u32 = 5_000;
+    let lab = Lab::new(true);
+    let [from, to] = ["127.77.207.3"; 2].map(|ip| {
+        let (device, control) = lab.driven_process(ip);
+        let pd = Pd::new(&device);
+        let caps = QpCaps { max_send_wr: SENDS, max_recv_wr: SENDS, ..caps() };
+        Node::with_caps((device, control), &pd, (QpType::Rc, caps), 64, None)
+    });
+    from.connect(&to);
+    to.connect(&from);
+    (0..u64::from(SENDS)).for_each(|n| to.recv(n, 0, 8));
+    (0..u64::from(SENDS)).for_each(|n| from.send(n, SendOp::Send, 0, 8));
+    from.device.drain();
+    assert_eq!(from.control.count(Counter::RingTxPackets), u64::from(SENDS));
+    from.control.leave();
+    to.control.tell(ControlEvent::PeerGone { slot: from.control_slot() });
+    to.device.drive();
+    let mut came = vec![Completion::EMPTY; SENDS as usize];
+    assert_eq!(to.cq.poll(&mut came), came.len());
+    let received = came.iter().filter(|done| done.status == WcStatus::Success).count();
+    assert_eq!(received, came.len());
 }

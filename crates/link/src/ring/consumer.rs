@@ -89,6 +89,11 @@ impl Consumer {
         Record { consumer: self, head }
     }
 
+    /// How many records can wait in the ring at a time.
+    pub fn max_records(&self) -> usize {
+        self.ring.capacity / stride(0)
+    }
+
     /// Whether there is nothing to pop. A cheap look for a polling loop.
     pub fn is_empty(&self) -> bool {
         !self.broken && self.state() == 0

@@ -578,6 +578,7 @@ impl Engine {
     /// sent and acknowledged before its end counts.
     fn peer_gone(&self, device: &Arc<Device>, slot: u16) {
         self.drain(device);
+        self.take_rest(device, slot);
         let gone = self.wires.neighbours.find(slot);
         let table = device.qps().read();
         for core in table.iter() {
@@ -595,6 +596,16 @@ impl Engine {
         }
         drop(table);
         self.wires.neighbours.remove(device, slot);
+    }
+
+    /// Takes in what a process has sent that is gone, however much that is.
+    fn take_rest(&self, device: &Arc<Device>, slot: u16) {
+        let mut round = self.round.lock();
+        let now = device.now();
+        let Round { inbound, owed, .. } = &mut *round;
+        inbound.receive_rest(device, slot, now, owed);
+        device.xrc().flush(device);
+        self.flush_acks(device, &mut round, now);
     }
 
     /// The service is gone: all queue pairs are flushed, and the program is told.

@@ -473,13 +473,26 @@ impl Node {
         bytes: usize,
         srq: Option<Srq>,
     ) -> Self {
-        let cq = Cq::new(&device, 512, None, 0).unwrap();
+        Self::with_caps((device, control), &pd, (qp_type, caps()), bytes, srq)
+    }
+
+    /// As [`on`](Self::on), with queues of other lengths.
+    pub fn with_caps(
+        (device, control): (Arc<Device>, Arc<LabControl>),
+        pd: &Pd,
+        (qp_type, caps): (QpType, QpCaps),
+        bytes: usize,
+        srq: Option<Srq>,
+    ) -> Self {
+        let cqe = 4 * (caps.max_send_wr + caps.max_recv_wr);
+        let cq = Cq::new(&device, cqe, None, 0).unwrap();
+        let pd = pd.clone();
         let init = QpInit {
             qp_type,
             send_cq: cq.clone(),
             recv_cq: cq.clone(),
             srq,
-            caps: caps(),
+            caps,
             sq_sig_all: false,
             context: 0,
         };

@@ -78,6 +78,17 @@ impl Inbound {
         self.near.receive(device, now, owed)
     }
 
+    /// Takes what is left of what a process has sent that is gone.
+    pub(in crate::engine) fn receive_rest(
+        &mut self,
+        device: &Arc<Device>,
+        slot: u16,
+        now: Time,
+        owed: &mut Vec<Qpn>,
+    ) {
+        self.near.receive_rest(device, slot, now, owed);
+    }
+
     /// The queue pairs that received last.
     #[inline]
     pub(in crate::engine) fn recent(&mut self) -> &mut RecentQps {

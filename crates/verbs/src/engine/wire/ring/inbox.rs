@@ -86,6 +86,25 @@ impl Inbox {
         received
     }
 
+    /// Takes what is left in the ring of a process that is gone. It may be there nevertheless and go on: no more is taken than a ring
+    /// holds.
+    pub(in crate::engine::wire) fn receive_rest(
+        &mut self,
+        device: &Arc<Device>,
+        peer: u16,
+        now: Time,
+        owed: &mut Vec<Qpn>,
+    ) {
+        let Self { ends, private, qps } = self;
+        let Some(end) = ends.iter_mut().find(|end| end.peer == peer) else { return };
+        let mut here = Here { device, private, qps, now, owed };
+        for _ in 0..end.rx.max_records().div_ceil(TURNS) {
+            if end.receive(&mut here) == 0 || end.broken {
+                return;
+            }
+        }
+    }
+
     /// Brings the counters up to date.
     pub(crate) fn tell(&mut self, device: &Device) {
         self.ends.iter_mut().for_each(|end| end.taken.tell(device));
