@@ -136,6 +136,46 @@ fn timers_run_when_they_are_due() {
     assert_eq!(failed.status, WcStatus::RetryExcErr);
 }
 
+/// The answers of others lie before its own in the socket, at which nothing has come for some time.
+#[test]
+fn no_timer_runs_before_what_has_come_is_taken_in() {
+    let lab = Lab::new(false);
+    let [senders, receivers] = ["127.77.206.9", "127.77.206.10"].map(|ip| {
+        let (device, control) = lab.driven_process(ip);
+        let node = || {
+            let pd = Pd::new(&device);
+            Node::on(device.clone(), control.clone(), pd, QpType::Rc, 64, None)
+        };
+        [(); 4].map(|()| node())
+    });
+    for (from, to) in senders.iter().zip(&receivers) {
+        let attr = connected_to(to.gid(), to.qp.qpn(), &from.qp.query());
+        // Eight microseconds.
+        let attr = QpAttr { timeout: AckTimeout::new(1), ..attr };
+        for (state, mask) in steps(QpType::Rc, QpState::Rts) {
+            from.qp.modify(&QpAttr { state, ..attr }, mask).unwrap();
+        }
+        to.connect(from);
+        to.recv(1, 0, 8);
+    }
+    let device = &senders[0].device;
+    let sent = || senders[0].control.count(Counter::TxPackets);
+    device.drive();
+    for (from, to) in senders.iter().zip(&receivers) {
+        from.send(2, SendOp::Send, 0, 8);
+        while to.cq.poll(&mut [Completion::EMPTY]) == 0 {
+            to.device.drive();
+        }
+    }
+    assert_eq!(sent(), 4);
+    device.drive();
+    for from in &senders {
+        let mut done = [Completion::EMPTY];
+        assert_eq!((from.cq.poll(&mut done), done[0].status), (1, WcStatus::Success));
+    }
+    assert_eq!(sent(), 4, "nothing was sent again");
+}
+
 /// A queue pair with a stream, that stream once more, and its other end, which holds little.
 fn with_raw_peer(ip: &str) -> (Loop, TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

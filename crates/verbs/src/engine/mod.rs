@@ -304,7 +304,10 @@ impl Engine {
             let mut round = self.round.lock();
             // What comes meanwhile wakes who drives the device, while the thread that does it usually looks once more.
             let only_more = self.driven && turn > 0;
-            if self.run_round_of(device, &mut round, device.now(), only_more) == 0 {
+            // What has come on InfiniBand may be parts of packets.
+            if self.run_round_of(device, &mut round, device.now(), only_more) == 0
+                && !round.inbound.may_have_more()
+            {
                 break;
             }
         }
@@ -378,7 +381,8 @@ impl Engine {
         let table = Table::of(device);
         received += self.receive_streams(device, &table, &mut round.inbound);
         round.looked = now;
-        if round.backlog.is_taken_in(received, wire::inbound::MOST) {
+        let more = received >= wire::inbound::MOST || round.inbound.may_have_more();
+        if round.backlog.is_taken_in(more) {
             self.run_timers(device, &table, now);
         }
         device.xrc().flush(device);

@@ -92,20 +92,20 @@ impl Armed {
 /// than a round takes, and the answer that a timer waits for may be the last of it.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    /// Rounds in a row that took as much as a round takes.
-    full: u32,
+    /// Rounds in a row that may have left something.
+    left: u32,
 }
 
 impl Backlog {
     /// So many rounds put timers off at most: a peer that never stops sending must not stop them.
     const MOST: u32 = 64;
 
-    /// After a round that took in so many of at most `most` messages: whether timers may run.
+    /// After a round, beyond which there may be more: whether timers may run.
     #[inline]
-    pub(crate) fn is_taken_in(&mut self, received: usize, most: usize) -> bool {
-        let more = received >= most && self.full < Self::MOST;
-        self.full = if more { self.full + 1 } else { 0 };
-        !more
+    pub(crate) fn is_taken_in(&mut self, may_have_more: bool) -> bool {
+        let wait = may_have_more && self.left < Self::MOST;
+        self.left = if wait { self.left + 1 } else { 0 };
+        !wait
     }
 }
 
@@ -116,12 +116,12 @@ mod tests {
     #[test]
     fn timers_wait_for_what_has_arrived_but_not_for_ever() {
         let mut backlog = Backlog::default();
-        assert!(backlog.is_taken_in(0, 8) && backlog.is_taken_in(7, 8));
-        assert!(!backlog.is_taken_in(8, 8), "there may be more");
-        assert!(backlog.is_taken_in(3, 8));
-        let put_off = (0..1000).take_while(|_| !backlog.is_taken_in(8, 8)).count();
+        assert!(backlog.is_taken_in(false) && backlog.is_taken_in(false));
+        assert!(!backlog.is_taken_in(true), "there may be more");
+        assert!(backlog.is_taken_in(false));
+        let put_off = (0..1000).take_while(|_| !backlog.is_taken_in(true)).count();
         assert_eq!(put_off, 64);
-        assert!(!backlog.is_taken_in(8, 8));
+        assert!(!backlog.is_taken_in(true));
     }
 
     /// The peer has no receive: each request is to be answered at L, and is refused until S, again and again.

@@ -67,6 +67,13 @@ impl Inbound {
         self.wires.len()
     }
 
+    /// Whether a socket may hold more than the last round took from it. Drivers' wires do not say.
+    #[inline]
+    pub(in crate::engine) fn may_have_more(&self) -> bool {
+        let says = |wire: &&AnyWire| !matches!(wire, AnyWire::Other(_));
+        self.wires.iter().filter(says).any(AnyWire::may_have_more)
+    }
+
     /// Takes what neighbours have sent. Returns how many records that were.
     #[inline]
     pub(crate) fn receive_near(
