@@ -3,14 +3,16 @@
 mod lab;
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 use lab::{Lab, Node, caps};
 use rdmux_link::Producer;
+use rdmux_testing::qp::{connected_to, steps};
 use rdmux_verbs::Pd;
 use rdmux_verbs::control::{Control, ControlEvent, RingPeer};
 use rdmux_verbs::counters::Counter;
-use rdmux_verbs::transport::attr::{QpCaps, QpType};
+use rdmux_verbs::transport::attr::{QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::transport::wr::{Completion, SendOp, WcStatus};
 
 /// Where a record is in the file behind a ring that has not wrapped.
@@ -51,7 +53,7 @@ fn a_process_that_is_gone_when_its_rings_are_there_has_none() {
     let [node, peer] = [(); 2].map(|()| Node::new(&lab, "127.77.207.2", QpType::Rc, 64));
     let (device, control) = (node.device.clone(), node.control.clone());
     let (slot, peer_control) = (peer.control_slot(), peer.control.clone());
-    node.control.at_rings(move || {
+    node.control.at_rings(move |_| {
         peer_control.leave();
         control.tell(ControlEvent::PeerGone { slot });
         device.sync_control();
@@ -84,4 +86,27 @@ fn all_that_a_process_has_sent_before_its_end_counts() {
     assert_eq!(to.cq.poll(&mut came), came.len());
     let received = came.iter().filter(|done| done.status == WcStatus::Success).count();
     assert_eq!(received, came.len());
+}
+
+/// The peer has its end, and would send by the ring what is awaited by the network.
+#[test]
+fn who_cannot_map_its_rings_is_told_and_may_try_again() {
+    let lab = Lab::new(true);
+    let [node, peer] = [(); 2].map(|()| Node::new(&lab, "127.77.207.4", QpType::Rc, 64));
+    node.control.at_rings(|end| {
+        // As it is, it can only be mapped to read.
+        let path = format!("/proc/self/fd/{}", end.tx.as_raw_fd());
+        end.tx = File::open(path).unwrap().into();
+    });
+    let attr = connected_to(peer.gid(), peer.qp.qpn(), &node.qp.query());
+    let modify = |last| {
+        let (state, mask) = steps(QpType::Rc, last).last().unwrap();
+        node.qp.modify(&QpAttr { state, ..attr }, mask)
+    };
+    modify(QpState::Init).unwrap();
+    let refused = modify(QpState::Rtr).unwrap_err();
+    assert_eq!(refused.errno(), libc::EACCES, "{refused}");
+    assert_eq!(node.qp.state(), QpState::Init);
+    modify(QpState::Rtr).unwrap();
+    assert!(node.qp.is_same_host());
 }

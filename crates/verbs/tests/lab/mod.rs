@@ -57,6 +57,9 @@ struct JoinedGroup {
     members: Vec<Qpn>,
 }
 
+/// What is done with rings before the process that asked for them has them.
+type AtRings = Box<dyn FnOnce(&mut RingEnd) + Send>;
+
 pub struct LabControl {
     lab: Arc<Lab>,
     info: HostInfo,
@@ -70,7 +73,7 @@ pub struct LabControl {
     /// What is to be done before a queue pair is detached.
     at_detach: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// What is to be done when rings are made and the process that asked for them does not have them yet.
-    at_rings: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    at_rings: Mutex<Option<AtRings>>,
     inbox: Arc<Inbox>,
     counters: SharedMem,
     ended: Mutex<Vec<(Qpn, u64)>>,
@@ -266,8 +269,8 @@ impl LabControl {
         *self.at_detach.lock().unwrap() = Some(Box::new(f));
     }
 
-    /// What is to be done when rings are made next, before the device has them.
-    pub fn at_rings(&self, f: impl FnOnce() + Send + 'static) {
+    /// What is to be done with rings that are made next, before the device has them.
+    pub fn at_rings(&self, f: impl FnOnce(&mut RingEnd) + Send + 'static) {
         *self.at_rings.lock().unwrap() = Some(Box::new(f));
     }
 
@@ -372,10 +375,12 @@ impl Control for LabControl {
         Ok(SlotGrant { slot, first_index: 0 })
     }
     fn connect_ring(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError> {
-        let rings = self.make_rings(peer);
-        let first = self.at_rings.lock().unwrap().take();
-        first.into_iter().for_each(|first| first());
-        rings
+        let mut rings = self.make_rings(peer)?;
+        if let Some((_, end)) = &mut rings {
+            let first = self.at_rings.lock().unwrap().take();
+            first.into_iter().for_each(|first| first(end));
+        }
+        Ok(rings)
     }
     fn board(&self) -> Option<&Arc<Board>> {
         self.board.as_ref()

@@ -11,6 +11,7 @@ pub(crate) mod named;
 pub(crate) mod short;
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -344,7 +345,7 @@ impl Neighbours {
             let ring = ring::create(LOOP_CAPACITY);
             let ring = ring.map_err(VerbsError::os("make a ring to ourselves"))?;
             let wire = Ring::to_ourselves();
-            return Ok(self.open(device, slot, (&ring, &ring), wire, |_| None));
+            return self.open(device, slot, (&ring, &ring), wire, |_| None);
         }
         self.ask(device, RingPeer::here(slot))
     }
@@ -377,7 +378,7 @@ impl Neighbours {
             // none is: what is opened now is there to be taken away.
             let told = device.engine().told.lock();
             if !self.departures.lock().has_gone_since(before, number) {
-                let ring = self.open_to_process(device, number, end);
+                let ring = self.open_to_process(device, number, end)?;
                 if ring.is_some() && peer.host.is_some() {
                     self.remote.write().insert(peer, number);
                 }
@@ -389,7 +390,10 @@ impl Neighbours {
 
     /// Takes our end of rings that a peer asked for.
     pub(crate) fn add(&self, device: &Arc<Device>, slot: u16, end: RingEnd) {
-        self.open_to_process(device, slot, end);
+        // If we connect to it we ask for the rings ourselves, and tell the program.
+        if let Err(error) = self.open_to_process(device, slot, end) {
+            crate::throttled!(warn, slot, %error, "the rings to a process are not used yet");
+        }
     }
 
     /// Drops the rings to a process that is gone.
@@ -421,12 +425,19 @@ impl Neighbours {
         self.rings.read().iter().find(|(s, _)| *s == slot).map(|(_, r)| r.clone())
     }
 
-    fn open_to_process(&self, device: &Device, slot: u16, end: RingEnd) -> Option<Arc<Neighbour>> {
+    fn open_to_process(
+        &self,
+        device: &Device,
+        slot: u16,
+        end: RingEnd,
+    ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
         let RingEnd { tx, rx, bell, known_as, reach } = end;
         let reach = |device: &Device| device.reaches().add((slot, known_as), reach);
         self.open(device, slot, (&tx, &rx), Ring::to_process(bell), reach)
     }
 
+    /// Our end of rings. None if they are no rings. What this process cannot do with those that are is an error: its peer has opened its
+    /// end, and sends by no other way.
     fn open(
         &self,
         device: &Device,
@@ -434,26 +445,25 @@ impl Neighbours {
         (tx, rx): (&OwnedFd, &OwnedFd),
         wire: Ring,
         reach: impl FnOnce(&Device) -> Option<Arc<Reach>>,
-    ) -> Option<Arc<Neighbour>> {
+    ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
         let mapped = Producer::map(tx).and_then(|tx| Ok((tx, Consumer::map(rx)?)));
         let (tx, rx) = match mapped {
             Ok(both) => both,
-            Err(error) => {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 crate::throttled!(warn, slot, %error, "cannot map the rings to a process");
                 count(device, Counter::RingCorrupt);
-                return None;
+                return Ok(None);
             }
+            Err(error) => return Err(VerbsError::os("map the rings to a process")(error)),
         };
         let mut ends = self.rings.write();
         // Both may have asked; the second answer names the same rings.
         if let Some((_, first)) = ends.iter().find(|(s, _)| *s == slot) {
-            return Some(first.clone());
+            return Ok(Some(first.clone()));
         }
-        if let Some(bell) = wire.bell()
-            && let Err(error) = device.engine().waiter.listen_to(bell)
-        {
-            crate::throttled!(warn, slot, %error, "cannot be woken by a process");
-            return None;
+        if let Some(bell) = wire.bell() {
+            let heard = device.engine().waiter.listen_to(bell);
+            heard.map_err(VerbsError::os("be woken by a process"))?;
         }
         let tx = Mutex::new(Tx { ring: tx, packets: 0, bytes: 0 });
         let reach = reach(device);
@@ -463,7 +473,7 @@ impl Neighbours {
         device.engine().inbound(|inbound| inbound.near.add(slot, rx, ring.clone()));
         // A background thread that sleeps already does not attend to this one yet.
         device.engine().wake_sleeper();
-        Some(ring)
+        Ok(Some(ring))
     }
 }
 
