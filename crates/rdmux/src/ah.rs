@@ -53,6 +53,17 @@ impl Ah {
         ah.0.traffic_class = traffic_class;
         Some(ah)
     }
+    /// Where a received datagram was sent to, from the same bytes. None if they are no IP header.
+    pub(crate) fn destination(grh: &[u8; 40]) -> Option<Gid> {
+        match grh[0] >> 4 {
+            6 => Some(Gid(*grh[24..].first_chunk()?)),
+            _ if grh[20] >> 4 == 4 => {
+                let destination: [u8; 4] = *grh[36..].first_chunk()?;
+                Some(Gid::from(std::net::Ipv4Addr::from(destination)))
+            }
+            _ => None,
+        }
+    }
     /// The way back to the sender of a received datagram: by its completion where packets have LIDs, otherwise as
     /// [`reply_to`](Self::reply_to).
     pub fn reply_to_completion(done: &Completion, grh: &[u8; 40], sgid_index: u8) -> Option<Self> {

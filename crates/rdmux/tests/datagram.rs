@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
-use common::{on, over_every_link};
+use common::{on, over_every_link, over_roce};
 use rdmux::cm::{GroupWish, JoinFlags, JoinState, McMemberRecord, McMemberRecordMask};
-use rdmux::{Cause, Context, Datagram, Gid, Qkey};
+use rdmux::{Ah, Cause, Context, Datagram, Gid, Peer, Qkey};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -29,6 +30,55 @@ fn a_peer_is_found_by_address_and_answers_to_the_sender() {
             assert_eq!(left.recv_timeout(TIMEOUT).unwrap().0, b"answer");
         }
     });
+}
+
+#[test]
+fn a_datagram_that_has_no_way_does_not_end_the_endpoint() {
+    over_roce(|a, b| {
+        let (mut left, mut right) = (endpoint(a), endpoint(b));
+        let peer = left.resolve(right.local_addr()).unwrap();
+        // From an IPv4 address to an IPv6 one.
+        let nowhere = Peer { ah: Ah::to_ip(Ipv6Addr::LOCALHOST.into(), 0), ..peer };
+        for _ in 0..2 {
+            let error = left.send_to(&nowhere, b"lost").unwrap_err();
+            assert!(matches!(error.cause(), Cause::Completion(_)), "{error}");
+            left.send_to(&peer, b"hello").unwrap();
+            assert_eq!(right.recv_timeout(TIMEOUT).unwrap().0, b"hello");
+        }
+    });
+}
+
+/// A host with an address of each family, and a UDP port of its own; none where the machine has no IPv6.
+fn host_of_both_families() -> Option<Context> {
+    let [high, low, ..] = std::process::id().wrapping_mul(0x9e37_79b1).to_be_bytes();
+    // Somebody else may take the port before the host does.
+    (0..8).find_map(|n| {
+        let free = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).ok()?.local_addr().unwrap().port();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let addresses = format!("addresses = ['127.{}.{high}.{low}', '::1']\n", 140 + n);
+        fs::write(&file, format!("{addresses}[service]\nport = {free}\n")).unwrap();
+        Context::builder().embedded().config(file.path()).open().ok()
+    })
+}
+
+#[test]
+fn a_peer_that_sends_by_the_other_family_is_answered_by_it() {
+    let Some(host) = host_of_both_families() else {
+        eprintln!("this machine has no IPv6");
+        return;
+    };
+    let (mut left, mut right) = (endpoint(&host), endpoint(&host));
+    let peer = left.resolve(right.local_addr()).unwrap();
+    assert!(peer.ah.ip().is_ipv4());
+    let ip = IpAddr::from(Ipv6Addr::LOCALHOST);
+    let by_ipv6 = Peer { ah: Ah::to_ip(ip, host.gid_index(ip).unwrap()), ..peer };
+    for peer in [by_ipv6, peer] {
+        left.send_to(&peer, b"hello").unwrap();
+        let (_, from) = right.recv_timeout(TIMEOUT).unwrap();
+        assert_eq!(from.ah.ip(), peer.ah.ip());
+        right.send_to(&from, b"answer").unwrap();
+        assert_eq!(left.recv_timeout(TIMEOUT).unwrap().0, b"answer");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdmux_cm::{ConnParam, EventKind, GroupAddr, GroupWish, JoinFlags, PortSpace, UdParam};
+use rdmux_verbs::device::PORT;
 use rdmux_wire::sa::McMemberRecord;
 use rdmux_wire::{Qkey, Qpn};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -16,7 +17,10 @@ use crate::cm::{Event, EventChannel, Id};
 use crate::error::{Attempt, Cause, Error, Result};
 use crate::style::{Blocking, Style, block_on};
 use crate::wait::{Deadline, wait_any};
-use crate::{Access, Ah, Completion, Context, Cq, EMPTY, Mr, Qp, QpType, SendWr, ok};
+use crate::{
+    Access, Ah, AttrMask, Completion, Context, Cq, EMPTY, Mr, Qp, QpAttr, QpState, QpType, SendWr,
+    ok,
+};
 
 /// The network header in front of each received datagram.
 const GRH: usize = 40;
@@ -263,7 +267,7 @@ impl Datagram {
     /// Sends a datagram. Returns when it is on its way.
     ///
     /// # Errors
-    /// [`Cause::TooLong`].
+    /// [`Cause::TooLong`], or [`Cause::Completion`] when there is no way from here to the peer; others are sent to as before.
     pub fn send_to(&mut self, peer: &Peer, message: &[u8]) -> Result<()> {
         if message.len() > self.max_len() {
             let cause = Cause::TooLong { len: message.len(), max: self.max_len() };
@@ -275,7 +279,12 @@ impl Datagram {
         let wr = SendWr::send(0).sges(&piece).signaled().to(&peer.ah, peer.qpn, peer.qkey);
         self.qp.post_send(&wr)?;
         // A datagram completes when it has left, for nobody answers it.
-        self.send_cq.wait_one(None).map(drop)
+        let sent = self.send_cq.wait_one(None);
+        if sent.is_err() && self.qp.state() == QpState::Sqe {
+            let attr = QpAttr { state: QpState::Rts, ..self.qp.attr() };
+            self.qp.modify(&attr, AttrMask::STATE)?;
+        }
+        sent.map(drop)
     }
 
     /// Waits for a datagram; returns it and who sent it.
@@ -311,6 +320,13 @@ impl Datagram {
         }
     }
 
+    /// Where in our GID table the destination of a received datagram is, from which it is answered; of a group's, where the
+    /// endpoint's own address is.
+    fn sgid_index_for(&self, grh: &[u8; GRH]) -> u8 {
+        let to = Ah::destination(grh).and_then(|to| self.context.device().gid_index(PORT, to));
+        to.unwrap_or(self.sgid_index)
+    }
+
     /// Copies a datagram out and posts its slot again. None when its header makes no sense.
     fn take(&self, done: Completion) -> Result<Option<(Vec<u8>, Peer)>> {
         let done = ok(done)?;
@@ -321,7 +337,7 @@ impl Datagram {
         let message = self.buffer.to_vec(at + GRH..at + len);
         self.post(slot)?;
         let peer = |ah| Peer { ah, qpn: done.src_qp, qkey: Qkey::RDMA_UDP };
-        let ah = Ah::reply_to_completion(&done, &grh, self.sgid_index);
+        let ah = Ah::reply_to_completion(&done, &grh, self.sgid_index_for(&grh));
         Ok(ah.map(|ah| (message, peer(ah))))
     }
 }
