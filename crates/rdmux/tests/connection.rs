@@ -5,7 +5,8 @@ mod common;
 use std::thread;
 
 use common::{on, over_every_link};
-use rdmux::{Access, Cause, Connection, Context, Options, RemoteMr};
+use rdmux::cm::{ConnParam, Event, EventChannel, EventKind, Id, PortSpace};
+use rdmux::{Access, Cause, Connection, Context, Options, QpType, RemoteMr, SendWr};
 
 /// A connection from `a` to `b`: both ends.
 fn pair(
@@ -192,6 +193,45 @@ fn both_halves_work_in_their_own_threads() {
                 right.send(&message).unwrap();
             }
         });
+    });
+}
+
+#[test]
+fn a_write_with_immediate_is_no_message() {
+    over_every_link(|a, b| {
+        let next = |channel: &EventChannel, kind| -> Event {
+            channel.next(None).unwrap().unwrap().expect(kind, "go on").unwrap()
+        };
+        let channel = EventChannel::new(b).unwrap();
+        let listening = Id::new(&channel, PortSpace::Tcp).unwrap();
+        let at = listening.bind(std::net::SocketAddr::new(b.address().unwrap(), 0)).unwrap();
+        listening.listen(1).unwrap();
+        let (cq, pd) = (b.cq(16).unwrap(), b.pd());
+        let qp = pd.qp(QpType::Rc).cq(&cq).max_inline(64).build().unwrap();
+        let (mut connection, _passive) = thread::scope(|scope| {
+            let options = on(a).message_size(64).depth(2);
+            let connecting = scope.spawn(move || options.connect(at.socket().unwrap()).unwrap());
+            let id = next(&channel, EventKind::ConnectRequest).take_id().unwrap();
+            id.attach_qp(&qp).unwrap();
+            let param = ConnParam { retry_count: 7, rnr_retry_count: 7, ..ConnParam::default() };
+            id.accept(&param).unwrap();
+            drop(next(&channel, EventKind::Established));
+            (connecting.join().unwrap(), id)
+        });
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let theirs = connection.pd().alloc(4096, access).unwrap();
+        let ours = pd.register(vec![7; 4096], Access::LOCAL_WRITE).unwrap();
+        // More than there are receives, and longer than those.
+        for n in 0..5 {
+            let write = SendWr::write(n, theirs.remote()).imm([9; 4]);
+            qp.post_send(&write.sges(&[ours.slice(..)]).signaled()).unwrap();
+            qp.post_send(&SendWr::send(n).inline(&[b"message"]).signaled()).unwrap();
+            assert_eq!(connection.recv().unwrap().unwrap(), b"message");
+            for _ in 0..2 {
+                cq.wait_one(None).unwrap();
+            }
+        }
+        assert_eq!(theirs.to_vec(..), [7; 4096]);
     });
 }
 

@@ -55,7 +55,8 @@ impl Connection {
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         self.sender.send(message)
     }
-    /// Waits for a message. None when the peer has closed the connection.
+    /// Waits for a message. None when the peer has closed the connection. What a peer WRITEs with immediate is no message: its
+    /// immediate data are dropped.
     ///
     /// # Errors
     /// When the connection broke.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdmux_transport::wr::{Completion, WcStatus};
+use rdmux_transport::wr::{Completion, WcOpcode, WcStatus};
 
 use super::Options;
 use super::connection::Core;
@@ -107,6 +107,17 @@ impl Receiver {
         }
     }
 
+    /// Slot and length of what came: of a WRITE with immediate the length is not that of the slot's bytes.
+    fn message(&self, done: Completion) -> Result<(usize, usize)> {
+        let done = ok(done)?;
+        let (slot, len) = (usize::try_from(done.wr_id).unwrap_or(0), done.byte_len as usize);
+        if len > self.slot && done.opcode != WcOpcode::RecvRdmaWithImm {
+            let why = format!("{len} bytes came to a receive of {}", self.slot);
+            return Err(Error::new(self.qp.to_string(), "receive", Cause::Invalid(why)));
+        }
+        Ok((slot, len))
+    }
+
     /// The slot and length of the next message; it stays the next one until
     /// [`done_with`](Self::done_with).
     async fn next<S: Style>(&mut self) -> Result<Option<(usize, usize)>> {
@@ -119,7 +130,13 @@ impl Receiver {
                 if one[0].status == WcStatus::WrFlushErr {
                     return self.flushed(one[0]).map(|()| None);
                 }
-                self.waiting = Some(message(one[0])?);
+                let (slot, len) = self.message(one[0])?;
+                if one[0].opcode == WcOpcode::RecvRdmaWithImm {
+                    // It has used up the receive and left the slot alone.
+                    self.post(slot)?;
+                    continue;
+                }
+                self.waiting = Some((slot, len));
                 break;
             }
             let Some(core) = core else { return Ok(None) };
@@ -132,10 +149,4 @@ impl Receiver {
         }
         Ok(self.waiting)
     }
-}
-
-/// Slot and length of a message received.
-fn message(done: Completion) -> Result<(usize, usize)> {
-    let done = ok(done)?;
-    Ok((usize::try_from(done.wr_id).unwrap_or(0), done.byte_len as usize))
 }
