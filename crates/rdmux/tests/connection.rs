@@ -197,6 +197,33 @@ fn both_halves_work_in_their_own_threads() {
 }
 
 #[test]
+fn a_half_that_is_dropped_takes_nothing_from_the_other() {
+    over_every_link(|a, b| {
+        let (left, mut right) = pair(a, b, on);
+        let (mut sender, mut receiver) = left.split();
+        sender.send(&[7; 65536]).unwrap();
+        drop(sender);
+        assert_eq!(right.recv().unwrap().unwrap(), vec![7; 65536]);
+        right.send(b"answer").unwrap();
+        assert_eq!(receiver.recv().unwrap().unwrap(), b"answer");
+        drop(receiver);
+        assert_eq!(right.recv().unwrap(), None);
+
+        let (left, mut right) = pair(a, b, on);
+        let (mut sender, receiver) = left.split();
+        drop(receiver);
+        right.send(&[8; 65536]).unwrap();
+        for n in 0..50 {
+            sender.send(&[n]).unwrap();
+            assert_eq!(right.recv().unwrap().unwrap(), [n]);
+        }
+        sender.flush().unwrap();
+        drop(sender);
+        assert_eq!(right.recv().unwrap(), None);
+    });
+}
+
+#[test]
 fn a_write_with_immediate_is_no_message() {
     over_every_link(|a, b| {
         let next = |channel: &EventChannel, kind| -> Event {

@@ -10,7 +10,7 @@ use rdmux_cm::EventKind;
 use super::{Options, Receiver, Sender};
 use crate::cm::{EventChannel, Id};
 use crate::error::Result;
-use crate::{Context, Pd, Qp, RemoteMr, Sge};
+use crate::{Context, Mr, Pd, Qp, RemoteMr, Sge};
 
 /// A connection to another program: reliable messages, each whole and in order, and reads, writes
 /// and atomics on memory that the peer told us of.
@@ -109,7 +109,9 @@ impl Connection {
         self.sender.flush()?;
         self.core.close()
     }
-    /// Two halves that may be used by two threads.
+    /// Two halves that may be used by two threads. The connection ends when both are dropped. Of one that is dropped alone, what
+    /// it has sent goes on its way; for what the peer sends, and nobody takes, there is room for as many messages as
+    /// [`Options::depth`] says, and then the peer waits (over iWARP the connection ends).
     pub fn split(self) -> (Sender, Receiver) {
         (self.sender, self.receiver)
     }
@@ -183,6 +185,8 @@ impl Connection {
 
 /// What both halves share.
 pub(super) struct Core {
+    /// Those of both halves, each of which the queue pair uses as long as the other one is there. Before `id`, as all regions.
+    _buffers: [Mr; 2],
     id: Id,
     pub(super) channel: EventChannel,
     private_data: Vec<u8>,
@@ -191,8 +195,15 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(id: Id, channel: EventChannel, private_data: Vec<u8>, qp: &Qp) -> Self {
-        Self { id, channel, private_data, qp: qp.clone(), closed: AtomicBool::new(false) }
+    pub(super) fn new(
+        id: Id,
+        channel: EventChannel,
+        private_data: Vec<u8>,
+        (sender, receiver): (&Sender, &Receiver),
+    ) -> Self {
+        let _buffers = [sender.buffer().clone(), receiver.buffer().clone()];
+        let (qp, closed) = (sender.qp().clone(), AtomicBool::new(false));
+        Self { _buffers, id, channel, private_data, qp, closed }
     }
 
     /// Looks for the news that the connection is over. Then the queue pair's work is flushed, which

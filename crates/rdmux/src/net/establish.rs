@@ -106,7 +106,8 @@ impl Halves {
 
     /// The peer is there.
     pub(super) fn join(self) -> Connection {
-        let core = Core::new(self.id, self.channel, self.private_data, self.sender.qp());
+        let halves = (&self.sender, &self.receiver);
+        let core = Core::new(self.id, self.channel, self.private_data, halves);
         Connection::new(core, self.sender, self.receiver)
     }
 

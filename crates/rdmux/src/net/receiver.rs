@@ -34,6 +34,9 @@ impl Receiver {
         (0..slots).try_for_each(|slot| this.post(slot))?;
         Ok(this)
     }
+    pub(super) fn buffer(&self) -> &Mr {
+        &self.buffer
+    }
     pub(super) fn set_core(&mut self, core: &Arc<Core>) {
         self.core = Some(core.clone());
     }

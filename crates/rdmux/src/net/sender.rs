@@ -42,6 +42,9 @@ impl Sender {
         let (under_way, one_sided, core) = (0, ONE_SIDED, None);
         Ok(Self { qp, cq, pd, buffer, slot, slots, free, under_way, one_sided, core })
     }
+    pub(super) fn buffer(&self) -> &Mr {
+        &self.buffer
+    }
     pub(super) fn set_core(&mut self, core: &Arc<Core>) {
         self.core = Some(core.clone());
     }
