@@ -50,7 +50,8 @@
 //!   outlive the region. Every access by the device looks the key up in the table of regions and
 //!   checks range, rights and protection domain, *each time*. A region that was dropped, or a
 //!   number that was invented, gives an error completion on one side or the other, never a use of
-//!   freed memory.
+//!   freed memory. What a process of this host copies by itself ends before memory is freed; if it is stopped in the middle
+//!   and does not go on, the memory is not freed.
 //! - [`Pd::register_raw`] registers memory that somebody else owns. It is `unsafe`: the caller
 //!   promises what `Mr` otherwise guarantees.
 //! - Objects keep alive what they need: a queue pair its completion queues and domain, all of them

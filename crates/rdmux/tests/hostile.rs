@@ -409,15 +409,29 @@ fn stalled() {
     let mut honest = Honest::beside(&first);
     let end = End::on(first.context.clone());
     let mut peer = forger(&end);
-    let (near, more) = (end.pd.alloc(4096, ALL).unwrap(), end.pd.alloc(4096, ALL).unwrap());
+    let near = vec![7; 4096];
+    let bytes_at = near.as_ptr();
+    let near = end.pd.register(near, ALL).unwrap();
+    let (more, before) = (end.pd.alloc(1 << 20, ALL).unwrap(), end.pd.alloc(1 << 20, ALL).unwrap());
+    let [more_at, before_at] = [&more, &before].map(Mr::addr);
+    let is_there = |at| {
+        let memory = File::open("/proc/self/mem").unwrap();
+        memory.read_exact_at(&mut [0; 4096], at).is_ok()
+    };
+    drop(before);
+    assert!(!is_there(before_at), "what nobody copies to is given back");
     peer.ask("enter");
     stop(&peer.child);
     std::thread::scope(|scope| {
         scope.spawn(|| honest.check());
-        near.into_vec().unwrap();
+        // What the copy may still change is nobody else's, for ever: the bytes come as a copy.
+        let bytes = near.into_vec().unwrap();
+        assert_eq!(bytes, [7; 4096]);
+        assert_ne!(bytes.as_ptr(), bytes_at);
     });
     // It is not waited for once more, and nothing is taken of it.
-    more.into_vec().unwrap();
+    drop(more);
+    assert!(is_there(more_at));
     let far = RemoteMr { rkey: Rkey(0x100), addr: 0, len: 8 };
     end.qp.post_send(&SendWr::read(1, far).signaled()).unwrap();
     end.done(1, WcStatus::RetryExcErr);

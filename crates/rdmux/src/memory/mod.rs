@@ -67,7 +67,8 @@ impl Pd {
     ///
     /// # Safety
     /// The range is readable and writable until the region is dropped, and until then nobody makes
-    /// a Rust reference to it: peers and the device read and write it at any time.
+    /// a Rust reference to it: peers and the device read and write it at any time. If processes of this host may be stopped in the
+    /// middle of a copy (SIGSTOP), that is so for ever, or copies between processes are off (`RDMUX_CROSS_MEMORY=off`).
     #[expect(unsafe_code, reason = "the promise is the caller's")]
     pub unsafe fn register_raw(
         &self,
@@ -82,11 +83,11 @@ impl Pd {
     #[expect(unsafe_code, reason = "the promise about the bytes is kept by `Shared`")]
     fn register_shared(&self, bytes: Shared, access: Access) -> Result<Mr> {
         let init = verbs::MrInit::own(bytes.as_ptr(), bytes.len(), access);
-        // SAFETY: `bytes` stays until after the region is dropped (the order of `Region`'s fields),
+        // SAFETY: `bytes` stays until the region says that nobody uses it any more, or for ever (`Region::deregister`),
         // is writable, and no Rust reference covers it.
         let registered = unsafe { verbs::Mr::register(&self.verbs, init) };
         let region = registered.on(format_args!("{} bytes of memory", bytes.len()), "register")?;
-        Ok(Mr(Arc::new(Region { region, bytes })))
+        Ok(Mr(Arc::new(Region { region: Some(region), bytes })))
     }
 }
 
@@ -104,7 +105,8 @@ impl fmt::Debug for Pd {
 ///
 /// A clone is the same region. When the last one goes, the region is deregistered first and
 /// its memory freed then; work that still names it completes with an error, on this side or
-/// the peer's.
+/// the peer's. If a process of this host was stopped (SIGSTOP) in the middle of a copy from or to the device's memory, that is waited
+/// for three seconds; if it has not gone on then, its copy may still come, and the memory is not freed but leaked.
 ///
 /// ```
 /// # use rdmux::{Access, Context, RemoteMr};
@@ -121,10 +123,30 @@ impl fmt::Debug for Pd {
 #[derive(Clone)]
 pub struct Mr(Arc<Region>);
 
-/// Fields drop in order: first the registration, then the bytes.
+/// First the registration goes, then the bytes.
 struct Region {
-    region: verbs::Mr,
+    /// None once it is deregistered.
+    region: Option<verbs::Mr>,
     bytes: Shared,
+}
+
+impl Region {
+    fn verbs(&self) -> &verbs::Mr {
+        self.region.as_ref().expect("it is there until the last clone goes")
+    }
+
+    /// Takes the bytes back, unless a peer may still copy from or to them: then they are nobody's.
+    fn deregister(&mut self) {
+        if self.region.take().is_some_and(|region| !region.withdraw()) {
+            self.bytes.leak();
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.deregister();
+    }
 }
 
 impl Mr {
@@ -135,15 +157,15 @@ impl Mr {
     }
     /// The key for gather and scatter lists.
     pub fn lkey(&self) -> Lkey {
-        self.0.region.lkey()
+        self.0.verbs().lkey()
     }
     /// The key that peers need.
     pub fn rkey(&self) -> Rkey {
-        self.0.region.rkey()
+        self.0.verbs().rkey()
     }
     /// Where the region begins, as work requests name it.
     pub fn addr(&self) -> u64 {
-        self.0.region.range().start
+        self.0.verbs().range().start
     }
     /// What a peer needs to reach all of it.
     pub fn remote(&self) -> RemoteMr {
@@ -206,7 +228,7 @@ impl Mr {
     pub fn reregister(&mut self, access: Access) -> Result<()> {
         const ASKED: &str = "change the rights";
         let object = format!("{self:?}");
-        let Some(Region { region, bytes: _ }) = Arc::get_mut(&mut self.0) else {
+        let Some(Region { region: Some(region), .. }) = Arc::get_mut(&mut self.0) else {
             return Err(Error::new(object, ASKED, Cause::Invalid("clones of it exist".to_owned())));
         };
         let change = verbs::MrChange { access: Some(access), ..Default::default() };
@@ -214,14 +236,14 @@ impl Mr {
         unsafe { region.reregister(change) }.on(object, ASKED)
     }
     /// Deregisters the memory and gives it back as a vector: the one that was
-    /// [registered](Pd::register), or a copy of other memory.
+    /// [registered](Pd::register), or a copy of other memory, and of memory that a stopped process may still copy from or to.
     ///
     /// # Errors
     /// Gives the region back if clones of it exist.
     pub fn into_vec(self) -> std::result::Result<Vec<u8>, Self> {
-        let Region { region, bytes } = Arc::try_unwrap(self.0).map_err(Self)?;
-        drop(region);
-        Ok(bytes.into_vec())
+        let mut region = Arc::try_unwrap(self.0).map_err(Self)?;
+        region.deregister();
+        Ok(region.bytes.take_vec())
     }
 
     /// Start and length of a range.

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! A [`Shared`] owns `len` bytes at `start` until it is dropped and never hands out a reference to
-//! them. Peers and other threads may write them while we read. So bytes are copied by
+//! A [`Shared`] owns `len` bytes at `start` until it is dropped, or for ever if they are leaked
+//! ([`Shared::leak`]), and never hands out a reference to them. Peers and other threads may write them while we read. So bytes are copied by
 //! [`guarded`], as the engine copies them: by routines in assembly, or by the operating system. A copy may hold a mixture
 //! of old and new. The only accesses of the language's own are atomic ones of eight aligned bytes
 //! ([`Shared::atomic`]); those never overlap in part.
@@ -33,8 +33,8 @@ enum Owner {
     Mapping,
     /// A `Vec<u8>` of this capacity, given to us and to be given back.
     Vec { capacity: usize },
-    /// The caller, who promised that they outlive us.
-    Caller,
+    /// Not us: the caller, who promised that they outlive us, or nobody, since others may use them for ever.
+    Other,
 }
 
 /// Bytes that are ours to free but that others may write.
@@ -78,15 +78,22 @@ impl Shared {
     /// `start .. start + len` is readable and writable until this is dropped, and nobody reads or
     /// writes it through a Rust reference meanwhile.
     pub(crate) unsafe fn borrowed(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len, owner: Owner::Caller }
+        Self { start, len, owner: Owner::Other }
     }
 
-    /// Gives the vector back; other memory is copied into one.
-    pub(crate) fn into_vec(self) -> Vec<u8> {
+    /// Others may use the bytes for ever: they are never freed.
+    pub(crate) fn leak(&mut self) {
+        self.owner = Owner::Other;
+    }
+
+    /// Gives the vector back, if it is ours to give; other memory is copied into one. No bytes are
+    /// left here then.
+    pub(crate) fn take_vec(&mut self) -> Vec<u8> {
         if let Owner::Vec { capacity } = self.owner {
-            let this = ManuallyDrop::new(self);
-            // SAFETY: pointer, length and capacity are those of the vector that `from_vec` forgot.
-            return unsafe { Vec::from_raw_parts(this.start.as_ptr(), this.len, capacity) };
+            let (start, len) = (std::mem::replace(&mut self.start, NonNull::dangling()), self.len);
+            (self.len, self.owner) = (0, Owner::Other);
+            // SAFETY: pointer, length and capacity are those of the vector that `from_vec` forgot, and are forgotten here.
+            return unsafe { Vec::from_raw_parts(start.as_ptr(), len, capacity) };
         }
         let mut copy = vec![0; self.len];
         self.read(0, &mut copy);
@@ -158,7 +165,7 @@ impl Drop for Shared {
             Owner::Vec { capacity } => unsafe {
                 drop(Vec::from_raw_parts(self.start.as_ptr(), self.len, capacity));
             },
-            Owner::Caller => {}
+            Owner::Other => {}
         }
     }
 }
@@ -212,8 +219,23 @@ mod tests {
     fn a_vector_comes_back_as_it_went() {
         let v = vec![1, 2, 3];
         let p = v.as_ptr();
-        let back = Shared::from_vec(v).into_vec();
+        let back = Shared::from_vec(v).take_vec();
         assert_eq!((back.as_ptr(), &back[..]), (p, &[1, 2, 3][..]));
+    }
+
+    #[test]
+    fn a_vector_that_others_use_for_ever_comes_back_as_a_copy() {
+        let v = vec![1, 2, 3];
+        let p = v.as_ptr();
+        let mut m = Shared::from_vec(v);
+        m.leak();
+        let copy = m.take_vec();
+        assert_eq!(copy, [1, 2, 3]);
+        assert_ne!(copy.as_ptr(), p);
+        m.write(0, b"one");
+        drop(m);
+        // SAFETY: leaked above, so that it is still there, and freed here once.
+        drop(unsafe { Vec::from_raw_parts(p.cast_mut(), 3, 3) });
     }
 
     #[test]

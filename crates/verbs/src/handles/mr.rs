@@ -30,7 +30,7 @@ pub struct MrChange {
 }
 
 /// A memory region (`ibv_reg_mr(3)`). Deregistered when dropped: work that still names its key then
-/// completes with a protection error, and no access happens any more.
+/// completes with a protection error, and no access happens any more but that of [`withdraw`](Self::withdraw).
 #[derive(Debug)]
 pub struct Mr {
     device: Arc<Device>,
@@ -54,8 +54,8 @@ impl Mr {
     ///
     /// # Safety
     ///
-    /// Until the region is dropped, peers and the engine may read and write the range at any time,
-    /// as the rights say: the program must not hold references that this breaks (`&[u8]` to bytes
+    /// Until the region is dropped, and after that if [`withdraw`](Self::withdraw) would say so, peers and the engine may read and
+    /// write the range at any time, as the rights say: the program must not hold references that this breaks (`&[u8]` to bytes
     /// that peers may write, `&mut [u8]` to bytes that they may read), nor let the addresses become
     /// memory of other use.
     #[expect(unsafe_code, reason = "the promise about the memory is the caller's")]
@@ -168,6 +168,28 @@ impl Mr {
         Ok(())
     }
 
+    /// Deregisters as dropping it does. True if no access happens any more. False if a process of this host was stopped (SIGSTOP) in
+    /// the middle of a copy from or to this device's memory, and did not end it within three seconds: if it goes on, that copy
+    /// may still come, and the memory must not become memory of other use.
+    #[must_use = "memory that is still used must not be freed"]
+    pub fn withdraw(mut self) -> bool {
+        self.remove()
+    }
+
+    /// True if no access happens any more.
+    fn remove(&mut self) -> bool {
+        let mirror = self.device.xrc().mirror(&self.device);
+        if !self.registered || !self.device.regions().write().remove(self.key) {
+            return true;
+        }
+        self.registered = false;
+        let ended = self.device.reaches().wait_for_copies();
+        mirror.remove(self.key);
+        drop(mirror);
+        self.device.engine().forget_memory();
+        ended
+    }
+
     /// The key that names this region in gather and scatter lists.
     pub fn lkey(&self) -> Lkey {
         Lkey(self.key)
@@ -192,13 +214,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        let mirror = self.device.xrc().mirror(&self.device);
-        if self.registered && self.device.regions().write().remove(self.key) {
-            self.device.reaches().wait_for_copies();
-            mirror.remove(self.key);
-            drop(mirror);
-            self.device.engine().forget_memory();
-        }
+        self.remove();
         Counters(self.device.counters()).sub(Counter::MrsOpen, 1);
     }
 }

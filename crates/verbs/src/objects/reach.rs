@@ -43,14 +43,16 @@ pub(crate) struct Reach {
     refused: AtomicBool,
     /// It stopped in the middle of a copy: what it wants is not heard any more.
     stuck: AtomicBool,
+    /// The service has said that it is gone. Only its connection may be.
+    left: AtomicBool,
 }
 
 impl Reach {
     fn open(slot: u16, own: u16, fds: ReachFds) -> std::io::Result<Self> {
         let memory = ProcessMemory::of_pidfd(fds.pidfd).map_err(std::io::Error::other)?;
         let board = PeerBoard::map(&fds.board)?;
-        let (refused, stuck) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { slot, own, board, memory, refused, stuck })
+        let [refused, stuck, left] = [const { AtomicBool::new(false) }; 3];
+        Ok(Self { slot, own, board, memory, refused, stuck, left })
     }
 
     /// Its memory.
@@ -106,12 +108,19 @@ impl Reach {
         }
     }
 
-    /// Waits until nothing of ours that was published before, and is not any more, is used by the peer.
-    pub(crate) fn wait_for_copies(&self) {
-        if self.is_stuck() {
-            return;
-        }
-        if self.board.wait_for_copies(self.own, TIMEOUT, || self.memory.is_gone()).is_err() {
+    /// Whether the peer lives and is in the middle of a copy from or to our memory.
+    fn is_in_a_copy(&self) -> bool {
+        let gone = || self.memory.is_gone();
+        self.board.wait_for_copies(self.own, Duration::ZERO, gone).is_err()
+    }
+
+    /// Waits until nothing of ours that was published before, and is not any more, is used by the peer. False if it may still be:
+    /// who has waited in vain once is not waited for again.
+    pub(crate) fn wait_for_copies(&self) -> bool {
+        let was_stuck = self.is_stuck();
+        let timeout = if was_stuck { Duration::ZERO } else { TIMEOUT };
+        let ended = self.board.wait_for_copies(self.own, timeout, || self.memory.is_gone()).is_ok();
+        if !ended && !was_stuck {
             self.stuck.store(true, Ordering::Relaxed);
             self.refused.store(true, Ordering::Relaxed);
             crate::throttled!(
@@ -121,6 +130,7 @@ impl Reach {
                 self.memory.pid()
             );
         }
+        ended
     }
 }
 
@@ -151,9 +161,14 @@ impl Reaches {
         Some(reach)
     }
 
-    /// A process is gone.
+    /// A process is gone, or its connection to the service is: one that stopped in the middle of a copy stays until it is gone.
     pub(crate) fn remove(&self, slot: u16) {
-        self.peers.write().retain(|reach| reach.slot != slot);
+        self.peers.write().retain(|reach| {
+            if reach.slot == slot {
+                reach.left.store(true, Ordering::Relaxed);
+            }
+            !reach.left.load(Ordering::Relaxed) || reach.is_in_a_copy()
+        });
     }
 
     /// Tells the peer that a copy begins. Look at its board only now.
@@ -161,9 +176,12 @@ impl Reaches {
         self.board()?.enter(reach.slot)
     }
 
-    /// Waits until no peer uses a region that was published before, and is not any more, or not as it was.
-    pub(crate) fn wait_for_copies(&self) {
+    /// Waits until no peer uses a region that was published before, and is not any more, or not as it was. False if one that stopped
+    /// in the middle of a copy may still do so: it is not said from or to which region that is.
+    pub(crate) fn wait_for_copies(&self) -> bool {
         let peers = self.peers.read();
-        peers.iter().for_each(|reach| reach.wait_for_copies());
+        // Also those behind one that has stopped.
+        let stopped = peers.iter().filter(|reach| !reach.wait_for_copies()).count();
+        stopped == 0
     }
 }
