@@ -13,7 +13,7 @@ use rdmux::cm::{
     ServiceId,
 };
 use rdmux::umad::Fabric;
-use rdmux::{Access, Context, Gid, Mr, Qp, QpType, SendWr, WcStatus, Xrcd};
+use rdmux::{Access, Cause, Context, Gid, Mr, Options, Qp, QpType, SendWr, WcStatus, Xrcd};
 
 const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_2b0a);
 const PORT: u16 = 7199;
@@ -213,6 +213,33 @@ fn ids_at_the_second_port_are_in_groups_of_its_subnet() {
         for end in &ends {
             end.id.leave_multicast(group).unwrap();
         }
+    });
+}
+
+#[test]
+fn datagrams_are_at_the_port_to_which_their_address_leads() {
+    with_hosts(|a, b| {
+        let bind = |context| {
+            let at = SocketAddr::new(Context::address(context).unwrap(), 0);
+            Options::new().context(context).datagram(at).unwrap()
+        };
+        let at_first = [bind(a), bind(b)];
+        for context in [a, b] {
+            disable(context, 1);
+        }
+        let (mut left, mut right) = (bind(a), bind(b));
+        let peer = left.resolve(right.local_addr()).unwrap();
+        assert_eq!((peer.ah.vector().port_num, peer.ah.vector().dgid), (2, gid(b, 2)));
+        left.send_to(&peer, b"by this port").unwrap();
+        let (message, from) = right.recv_timeout(TIMEOUT).unwrap();
+        assert_eq!((&message[..], from.ah.vector().port_num), (&b"by this port"[..], 2));
+        right.send_to(&from, b"and back").unwrap();
+        assert_eq!(left.recv_timeout(TIMEOUT).unwrap().0, b"and back");
+        // Those that were bound before are at ports that lead nowhere now.
+        let error = at_first[0].resolve(right.local_addr()).unwrap_err();
+        assert!(error.to_string().contains("port 2"), "{error}");
+        let error = left.resolve(at_first[1].local_addr()).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Rejected { .. }), "{error}");
     });
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rdmux_cm::{ConnParam, EventKind, GroupAddr, GroupWish, JoinFlags, PortSpace, UdParam};
+use rdmux_cm::{ConnParam, EventKind, GroupAddr, GroupWish, JoinFlags, PortSpace, Route, UdParam};
 use rdmux_verbs::device::PORT;
 use rdmux_wire::sa::McMemberRecord;
 use rdmux_wire::{Qkey, Qpn};
@@ -18,8 +18,8 @@ use crate::error::{Attempt, Cause, Error, Result};
 use crate::style::{Blocking, Style, block_on};
 use crate::wait::{Deadline, wait_any};
 use crate::{
-    Access, Ah, AttrMask, Completion, Context, Cq, EMPTY, Mr, Qp, QpAttr, QpState, QpType, SendWr,
-    ok,
+    Access, Ah, AttrMask, Completion, Context, Cq, EMPTY, Mr, PortState, Qp, QpAttr, QpState,
+    QpType, SendWr, ok,
 };
 
 /// The network header in front of each received datagram.
@@ -31,6 +31,9 @@ const GRH: usize = 40;
 /// Peers are named by [`Peer`]: found by [`resolve`](Self::resolve), joined by
 /// [`join`](Self::join), or taken from a datagram received. A thread of its own answers those who
 /// resolve this endpoint.
+///
+/// On a device with several ports it is at the one to which its address leads when it is made, and reaches and answers those that
+/// are found by that port.
 ///
 /// ```
 /// # fn main() -> rdmux::Result<()> {
@@ -53,6 +56,7 @@ pub struct Datagram {
     slot: usize,
     /// Receive slots come first, then one slot to send from.
     slots: usize,
+    /// That of its own address, at the queue pair's port.
     sgid_index: u8,
     options: Options,
     context: Context,
@@ -98,11 +102,8 @@ impl Datagram {
         let channel = EventChannel::new(&context)?;
         let id = Id::new(&channel, PortSpace::Udp)?;
         let local = id.bind(at)?.socket().unwrap_or(at);
-        // Where GIDs are no addresses the first one is the port's.
-        let is_gid = context.gids().iter().any(|entry| entry.gid == local.ip().into());
-        let sgid_index = if is_gid { context.gid_index(local.ip())? } else { 0 };
-
-        let mtu = context.query_port()?.active_mtu.bytes() as usize;
+        let (port, sgid_index) = place_of(&context, local);
+        let mtu = context.query_port_number(port)?.active_mtu.bytes() as usize;
         let (slot, slots) = (GRH + mtu, options.depth as usize);
         let pd = context.pd();
         let buffer = pd.alloc(slot * (slots + 1), Access::LOCAL_WRITE)?;
@@ -114,6 +115,7 @@ impl Datagram {
             .max_recv_wr(options.depth)
             .max_send_wr(1)
             .max_inline(0)
+            .port(port)
             .build()?;
         qp.activate(Qkey::RDMA_UDP)?;
         id.listen(0)?;
@@ -167,7 +169,8 @@ impl Datagram {
     /// Finds the peer that receives at an address, by asking its host.
     ///
     /// # Errors
-    /// When nobody receives there, or its host does not answer.
+    /// When nobody receives there, its host does not answer, or the way to it is by another port of the device than that at which
+    /// this endpoint is.
     pub fn resolve(&self, to: SocketAddr) -> Result<Peer> {
         block_on(self.resolve_in::<Blocking>(to))
     }
@@ -177,13 +180,28 @@ impl Datagram {
         let deadline = Deadline::after(Some(timeout));
         let channel = EventChannel::new(&self.context)?;
         let id = Id::new(&channel, PortSpace::Udp)?;
-        id.resolve_addr(None, to, timeout)?;
+        let own = self.local.ip();
+        let is_like_it = !own.is_unspecified() && own.is_ipv4() == to.is_ipv4();
+        id.resolve_addr(is_like_it.then(|| SocketAddr::new(own, 0).into()), to, timeout)?;
         next::<S>(&channel, deadline, EventKind::AddrResolved, to).await?;
         id.resolve_route(deadline.left().unwrap_or(Duration::MAX))?;
         next::<S>(&channel, deadline, EventKind::RouteResolved, to).await?;
         id.connect(&ConnParam { qp_num: self.qp.qpn(), ..ConnParam::default() })?;
         let event = next::<S>(&channel, deadline, EventKind::Established, to).await?;
-        peer_of(&event, to)
+        self.peer_of(&event, to)
+    }
+
+    /// The peer that an event tells of, if it is reached by the queue pair's port.
+    fn peer_of(&self, event: &Event, to: SocketAddr) -> Result<Peer> {
+        let wrong =
+            |why| Error::new(format!("datagrams to {to}"), "find the way", Cause::Invalid(why));
+        let unknown = || wrong("the answer does not say where it is".to_owned());
+        let peer = event.ud().map(Peer::from).ok_or_else(unknown)?;
+        let (port, own) = (peer.ah.vector().port_num, self.qp.port());
+        if port != own {
+            return Err(wrong(format!("the way is by port {port}, and {self} are at port {own}")));
+        }
+        Ok(peer)
     }
 
     /// Joins a multicast group: what is sent to it is received here from now on, and the peer
@@ -213,7 +231,7 @@ impl Datagram {
         id.bind(SocketAddr::new(source, 0))?;
         id.join(wish)?;
         let event = next::<S>(&channel, deadline, EventKind::MulticastJoin, to).await?;
-        let peer = peer_of(&event, to)?;
+        let peer = self.peer_of(&event, to)?;
         drop(event);
         let (mgid, hears) = (peer.ah.vector().dgid, wish.hears());
         if hears {
@@ -323,7 +341,8 @@ impl Datagram {
     /// Where in our GID table the destination of a received datagram is, from which it is answered; of a group's, where the
     /// endpoint's own address is.
     fn sgid_index_for(&self, grh: &[u8; GRH]) -> u8 {
-        let to = Ah::destination(grh).and_then(|to| self.context.device().gid_index(PORT, to));
+        let to =
+            Ah::destination(grh).and_then(|to| self.context.device().gid_index(self.qp.port(), to));
         to.unwrap_or(self.sgid_index)
     }
 
@@ -338,7 +357,7 @@ impl Datagram {
         self.post(slot)?;
         let peer = |ah| Peer { ah, qpn: done.src_qp, qkey: Qkey::RDMA_UDP };
         let ah = Ah::reply_to_completion(&done, &grh, self.sgid_index_for(&grh));
-        Ok(ah.map(|ah| (message, peer(ah))))
+        Ok(ah.map(|ah| (message, peer(ah.port(self.qp.port())))))
     }
 }
 
@@ -387,10 +406,20 @@ async fn next<S: Style>(
     event.ok_or_else(late)?.expect(kind, "find the way")
 }
 
-fn peer_of(event: &Event, to: SocketAddr) -> Result<Peer> {
-    event.ud().map(Peer::from).ok_or_else(|| {
-        let cause = Cause::Invalid("the answer does not say where it is".to_owned());
-        Error::new(format!("datagrams to {to}"), "find the way", cause)
+/// The port to which an address of ours leads, and its index there. Where GIDs are no addresses that is the first port that is active, and
+/// the first index, which is the port's own.
+fn place_of(context: &Context, local: SocketAddr) -> (u8, u8) {
+    let ports = || 1..=context.num_ports();
+    let index = |port| {
+        let gids = context.gids_of_port(port);
+        gids.iter().position(|entry| entry.gid == local.ip().into())
+    };
+    let by_gid = ports().find_map(|port| Some((port, u8::try_from(index(port)?).ok()?)));
+    by_gid.unwrap_or_else(|| {
+        let is_active = |port: &u8| {
+            context.query_port_number(*port).is_ok_and(|attr| attr.state == PortState::Active)
+        };
+        (ports().find(is_active).unwrap_or(PORT), 0)
     })
 }
 
@@ -439,7 +468,13 @@ fn answer(channel: &EventChannel, qp: &Qp, until: &OwnedFd) -> Result<()> {
         while let Some(mut event) = channel.try_next()? {
             if let Some(id) = event.take_id() {
                 let param = ConnParam { qp_num: qp.qpn(), ..ConnParam::default() };
-                if let Err(error) = id.accept(&param) {
+                // Who asks by another port would send by it.
+                let is_elsewhere = |route: Route| route.av.port_num != qp.port();
+                let answered = match id.route() {
+                    Some(route) if is_elsewhere(route) => id.reject(&[]),
+                    _ => id.accept(&param),
+                };
+                if let Err(error) = answered {
                     tracing::debug!(%qp, %error, "a peer got no answer");
                 }
             }
