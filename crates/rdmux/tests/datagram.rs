@@ -5,9 +5,10 @@ mod common;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::thread;
 use std::time::Duration;
 
-use common::{on, over_every_link, over_roce};
+use common::{infiniband, lose_groups, on, over_every_link, over_roce};
 use rdmux::cm::{GroupWish, JoinFlags, JoinState, McMemberRecord, McMemberRecordMask};
 use rdmux::{Ah, Cause, Context, Datagram, Gid, Peer, Qkey};
 
@@ -159,5 +160,47 @@ fn groups_by_record_are_sent_to_by_address() {
         assert!(error.to_string().contains("join_state"), "{error}");
         left.leave(Gid::from(group)).unwrap();
         left.send_to_group(Gid::from(group), b"gone").unwrap_err();
+    });
+}
+
+#[test]
+fn a_group_that_was_lost_can_be_joined_again() {
+    let [a, b] = infiniband();
+    let group = Ipv4Addr::new(239, 79, 1, 2);
+    let (mut left, mut right) = (endpoint(&a), endpoint(&b));
+    right.join(group).unwrap();
+    lose_groups(&b);
+    while right.group(group).is_ok() {
+        thread::yield_now();
+    }
+    right.join(group).unwrap();
+    right.group(group).unwrap();
+    left.join_as(GroupWish::address(group, JoinFlags::SendOnlyFullMember)).unwrap();
+    // The switches may learn of the group after the members have.
+    let got = loop {
+        left.send_to_group(group, b"all").unwrap();
+        if let Ok((message, _)) = right.recv_timeout(Duration::from_millis(1)) {
+            break message;
+        }
+    };
+    assert_eq!(got, b"all");
+    right.leave(group).unwrap();
+    right.leave(group).unwrap_err();
+}
+
+#[test]
+fn a_group_that_is_joined_twice_is_heard_until_it_is_left_twice() {
+    let [high, low, ..] = std::process::id().to_be_bytes()[2..] else { unreachable!() };
+    let group = IpAddr::from([239, 80, high, low]);
+    over_every_link(|a, b| {
+        let (mut left, mut right) = (endpoint(a), endpoint(b));
+        right.join(group).unwrap();
+        right.join(group).unwrap();
+        left.join(group).unwrap();
+        right.leave(group).unwrap();
+        left.send_to_group(group, b"all").unwrap();
+        assert_eq!(right.recv_timeout(TIMEOUT).unwrap().0, b"all");
+        right.leave(group).unwrap();
+        right.leave(group).unwrap_err();
     });
 }

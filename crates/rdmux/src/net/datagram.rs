@@ -9,7 +9,7 @@ use std::time::Duration;
 use rdmux_cm::{ConnParam, EventKind, GroupAddr, GroupWish, JoinFlags, PortSpace, Route, UdParam};
 use rdmux_verbs::device::PORT;
 use rdmux_wire::sa::McMemberRecord;
-use rdmux_wire::{Qkey, Qpn};
+use rdmux_wire::{Gid, Qkey, Qpn};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::Options;
@@ -75,7 +75,7 @@ struct Member {
 
 impl Member {
     fn is_called(&self, name: GroupAddr) -> bool {
-        self.name == name || name == self.peer.ah.vector().dgid.into()
+        self.name == name || name == self.peer.mgid().into()
     }
 }
 
@@ -88,6 +88,13 @@ pub struct Peer {
     pub qpn: Qpn,
     /// The key that it wants to see.
     pub qkey: Qkey,
+}
+
+impl Peer {
+    /// The GID of a group.
+    fn mgid(&self) -> Gid {
+        self.ah.vector().dgid
+    }
 }
 
 impl From<&UdParam> for Peer {
@@ -205,7 +212,7 @@ impl Datagram {
     }
 
     /// Joins a multicast group: what is sent to it is received here from now on, and the peer
-    /// returned is all its members.
+    /// returned is all its members. One that was joined twice is to be left twice; one that was lost can be joined again.
     ///
     /// # Errors
     /// When the address is no group, or the network refuses.
@@ -233,13 +240,41 @@ impl Datagram {
         let event = next::<S>(&channel, deadline, EventKind::MulticastJoin, to).await?;
         let peer = self.peer_of(&event, to)?;
         drop(event);
-        let (mgid, hears) = (peer.ah.vector().dgid, wish.hears());
-        if hears {
+        let (mgid, hears) = (peer.mgid(), wish.hears());
+        let name = if wish.group().is_new() { mgid.into() } else { wish.group() };
+        self.forget_lost(name, mgid)?;
+        if hears && !self.hears(mgid) {
             self.qp.attach_multicast(mgid)?;
         }
-        let name = if wish.group().is_new() { mgid.into() } else { wish.group() };
         self.groups.push(Member { name, hears, peer, id });
         Ok(peer)
+    }
+
+    /// Whether a member of ours hears a group: the queue pair is attached to it once for all of them.
+    fn hears(&self, mgid: Gid) -> bool {
+        self.groups.iter().any(|member| member.hears && member.peer.mgid() == mgid)
+    }
+
+    /// Forgets the members of a group that have lost it.
+    fn forget_lost(&mut self, name: GroupAddr, mgid: Gid) -> Result<()> {
+        let is_lost = |member: &Member| {
+            let is_it = member.is_called(name) || member.is_called(mgid.into());
+            is_it && member.id.group(member.name).is_err()
+        };
+        while let Some(at) = self.groups.iter().position(is_lost) {
+            self.forget(at)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a member out of the list; the queue pair goes on hearing the group only for others.
+    fn forget(&mut self, at: usize) -> Result<Member> {
+        let member = self.groups.remove(at);
+        let mgid = member.peer.mgid();
+        if member.hears && !self.hears(mgid) {
+            self.qp.detach_multicast(mgid)?;
+        }
+        Ok(member)
     }
 
     fn member(&self, group: GroupAddr, asked: &'static str) -> Result<usize> {
@@ -252,7 +287,7 @@ impl Datagram {
     /// A group as the network has it.
     ///
     /// # Errors
-    /// When it was not joined, or was lost.
+    /// When it was not joined, or was lost, with the address or the link by which it was joined: then it can be joined again.
     pub fn group(&self, group: impl Into<GroupAddr>) -> Result<McMemberRecord> {
         let group = group.into().canonical();
         let at = self.member(group, "query a group")?;
@@ -275,10 +310,7 @@ impl Datagram {
     /// When it was not joined.
     pub fn leave(&mut self, group: impl Into<GroupAddr>) -> Result<()> {
         let at = self.member(group.into().canonical(), "leave a group")?;
-        let Member { name, hears, peer, id } = self.groups.swap_remove(at);
-        if hears {
-            self.qp.detach_multicast(peer.ah.vector().dgid)?;
-        }
+        let Member { name, id, .. } = self.forget(at)?;
         id.leave_multicast(name)
     }
 

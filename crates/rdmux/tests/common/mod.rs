@@ -62,6 +62,22 @@ pub(crate) fn with_two_ports(fabrics: [&Fabric; 2], host: &str) -> Context {
     context
 }
 
+/// Asks the first port of a device on InfiniBand to register again, as a subnet manager does that has lost its groups: the port has lost
+/// them, too.
+pub(crate) fn lose_groups(context: &Context) {
+    let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
+    let mut client = Port::open(context, 1).unwrap().client(&agent).unwrap();
+    let smp = |method| Smp::directed(method, PortInfo::ATTR_ID, 1, &[]);
+    let answer = client.ask_smp(&Address::directed(), &smp(Method::GET)).unwrap();
+    let Some(Attribute::PortInfo(mut info)) = answer.attribute() else { panic!("{answer:?}") };
+    info.client_reregister = true;
+    (info.port_state, info.port_physical_state) =
+        (sm::PortState::NO_CHANGE, sm::PhysState::NO_CHANGE);
+    let mut set = smp(Method::SET);
+    set.set_attribute(&Attribute::PortInfo(info));
+    client.ask_smp(&Address::directed(), &set).unwrap();
+}
+
 /// Disables a port's link, as `ibportstate -D 0 PORT disable` does, and waits until the device knows: packets from a port to itself
 /// pass until then.
 pub(crate) fn disable(context: &Context, number: u8) {
