@@ -46,7 +46,7 @@ pub(crate) fn wait_any(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result
 /// Something with a descriptor, and how to wait for it in either style. Any number of threads and tasks may.
 pub(crate) struct Waiter<F: AsFd> {
     #[cfg(feature = "tokio")]
-    registered: std::sync::Mutex<Option<Registered>>,
+    registered: std::sync::Mutex<Last>,
     /// How often a task has cleared what the runtime knows of the descriptor.
     #[cfg(feature = "tokio")]
     clears: std::sync::atomic::AtomicUsize,
@@ -68,10 +68,15 @@ pub(crate) struct Look<'a, F: AsFd> {
 #[cfg(feature = "tokio")]
 type Registered = std::sync::Arc<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>;
 
-/// Fails outside a runtime, where tokio would panic.
+/// That of the runtime which has waited last, and the runtime. Tasks of others that still wait have theirs.
 #[cfg(feature = "tokio")]
-pub(crate) fn in_runtime() -> io::Result<()> {
-    tokio::runtime::Handle::try_current().map(drop).map_err(io::Error::other)
+type Last = Option<(tokio::runtime::Id, Registered)>;
+
+/// The current runtime. Fails outside of one, where tokio would panic.
+#[cfg(feature = "tokio")]
+pub(crate) fn in_runtime() -> io::Result<tokio::runtime::Id> {
+    let current = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+    Ok(current.id())
 }
 
 impl<F: AsFd> Waiter<F> {
@@ -102,17 +107,19 @@ impl<F: AsFd> Waiter<F> {
     #[cfg(feature = "tokio")]
     #[expect(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
     fn registered(&self) -> io::Result<Registered> {
+        let current = in_runtime()?;
         let mut registered = self.registered.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(there) = &*registered {
+        if let Some((_, there)) = registered.as_ref().filter(|(runtime, _)| *runtime == current) {
             return Ok(there.clone());
         }
-        in_runtime()?;
         let fd = self.source.as_fd().try_clone_to_owned()?;
         let interest = tokio::io::Interest::READABLE;
         // SAFETY: an `OwnedFd` gives the same open descriptor as long as it lives, and it lives in
         // what is returned.
         let new = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, interest) }?;
-        Ok(registered.insert(std::sync::Arc::new(new)).clone())
+        let new = std::sync::Arc::new(new);
+        *registered = Some((current, new.clone()));
+        Ok(new)
     }
 }
 
@@ -127,8 +134,7 @@ impl<F: AsFd> Look<'_, F> {
         wait_any(&[self.source().as_fd()], deadline)
     }
 
-    /// Waits until it may have become readable since the look began. The first use binds it to the current
-    /// runtime. Look at the source again afterwards.
+    /// Waits until it may have become readable since the look began, on the current runtime. Look at the source again afterwards.
     #[cfg(feature = "tokio")]
     pub(crate) async fn ready(self) -> io::Result<()> {
         use std::sync::atomic::Ordering;
@@ -209,5 +215,28 @@ mod tests {
             b.write_all(&[2]).unwrap();
             next.await.unwrap();
         });
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn a_runtime_waits_for_what_another_one_has_waited_for() {
+        let (a, mut b) = UnixStream::pair().unwrap();
+        b.write_all(&[1]).unwrap();
+        let waiter = Waiter::new(a);
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let wait_on = |runtime: &tokio::runtime::Runtime| {
+            runtime.block_on(async {
+                let longest = Duration::from_secs(10);
+                let ready = tokio::time::timeout(longest, waiter.look().ready());
+                ready.await.expect("a byte is there").unwrap();
+            });
+        };
+        let (first, second) = (runtime(), runtime());
+        wait_on(&first);
+        // The first one is idle: nobody asks the operating system for it.
+        wait_on(&second);
+        drop(second);
+        wait_on(&first);
     }
 }
