@@ -4,6 +4,9 @@
 //! Those of files larger than 2 GiB (`open64`), with a check of the compiler's (`__open_2`) and of C
 //! libraries before 2.33 (`__xstat`) are functions of their own. What the C library calls within itself
 //! (the `opendir` of its `scandir`) does not come by here, so the outer function does.
+//!
+//! A thread may be cancelled in the real function (pthread_cancel(3)), which then unwinds through ours: they are `C-unwind`, and where
+//! they call it they have nothing to drop.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -32,7 +35,7 @@ macro_rules! resolve {
 macro_rules! replace {
     ($room:ident::$put:ident; fn $name:ident($($before:ident: $b:ty),*; $($after:ident: $a:ty),*) -> $result:ty) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name($($before: $b,)* path: *const c_char, $($after: $a),*) -> $result {
+        unsafe extern "C-unwind" fn $name($($before: $b,)* path: *const c_char, $($after: $a),*) -> $result {
             static NEXT: Next = Next::new(name(concat!(stringify!($name), "\0")));
             let next = NEXT.address();
             if next.is_null() {
@@ -46,7 +49,7 @@ macro_rules! replace {
             let next = unsafe {
                 std::mem::transmute::<
                     *mut c_void,
-                    unsafe extern "C" fn($($b,)* *const c_char, $($a),*) -> $result,
+                    unsafe extern "C-unwind" fn($($b,)* *const c_char, $($a),*) -> $result,
                 >(next)
             };
             // SAFETY: the caller's promises hold for the same arguments, and the path is a string.
@@ -70,7 +73,7 @@ type Opaque = *mut c_void;
 macro_rules! redirect_open {
     ($(fn $name:ident($($before:ident: $b:ty),*; path, flags; $($after:ident: $a:ty),*);)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name(
+        unsafe extern "C-unwind" fn $name(
             $($before: $b,)* path: *const c_char, flags: c_int, $($after: $a),*
         ) -> c_int {
             static NEXT: Next = Next::new(name(concat!(stringify!($name), "\0")));
@@ -85,7 +88,7 @@ macro_rules! redirect_open {
             let next = unsafe {
                 std::mem::transmute::<
                     *mut c_void,
-                    unsafe extern "C" fn($($b,)* *const c_char, c_int, $($a),*) -> c_int,
+                    unsafe extern "C-unwind" fn($($b,)* *const c_char, c_int, $($a),*) -> c_int,
                 >(next)
             };
             // SAFETY: the caller's promises hold for the same arguments, and the path is a string.
@@ -175,7 +178,7 @@ redirect! {
 macro_rules! redirect_socket {
     ($(fn $name:ident;)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name(
+        unsafe extern "C-unwind" fn $name(
             fd: c_int, address: *const libc::sockaddr, len: libc::socklen_t,
         ) -> c_int {
             static NEXT: Next = Next::new(name(concat!(stringify!($name), "\0")));
@@ -187,7 +190,7 @@ macro_rules! redirect_socket {
             let next = unsafe {
                 std::mem::transmute::<
                     *mut c_void,
-                    unsafe extern "C" fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int,
+                    unsafe extern "C-unwind" fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int,
                 >(next)
             };
             // SAFETY: an address as the function's manual page wants it.
@@ -226,7 +229,7 @@ resolve! {
 
 /// Who wants no name to be looked up asks whether it is an address.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn getaddrinfo(
+unsafe extern "C-unwind" fn getaddrinfo(
     name: *const c_char,
     service: *const c_char,
     hints: *const libc::addrinfo,
@@ -250,7 +253,7 @@ unsafe extern "C" fn getaddrinfo(
     let next = unsafe {
         std::mem::transmute::<
             *mut c_void,
-            unsafe extern "C" fn(
+            unsafe extern "C-unwind" fn(
                 *const c_char,
                 *const c_char,
                 *const libc::addrinfo,
@@ -260,4 +263,83 @@ unsafe extern "C" fn getaddrinfo(
     };
     // SAFETY: the caller's promises hold for the same arguments, and the name is a string.
     unsafe { next(name, service, hints, result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd as _, OwnedFd};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    unsafe extern "C" {
+        fn pthread_create(
+            thread: *mut libc::pthread_t,
+            attr: *const libc::pthread_attr_t,
+            start: unsafe extern "C-unwind" fn(Opaque) -> Opaque,
+            argument: Opaque,
+        ) -> c_int;
+        fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    }
+
+    /// What pthread_join(3) finds of a thread that was cancelled.
+    const PTHREAD_CANCELED: Opaque = std::ptr::without_provenance_mut(usize::MAX);
+
+    /// Connects a socket to an address, both of which are in what `argument` points to.
+    unsafe extern "C-unwind" fn connect_to(argument: Opaque) -> Opaque {
+        // SAFETY: the test keeps it until the thread is joined.
+        let (fd, address) = unsafe { *argument.cast::<(c_int, libc::sockaddr_un)>() };
+        // SAFETY: an address of a Unix socket.
+        unsafe { connect(fd, std::ptr::from_ref(&address).cast(), SOCKET_LEN) };
+        std::ptr::null_mut()
+    }
+
+    fn socket(flags: c_int) -> OwnedFd {
+        use std::os::fd::FromRawFd as _;
+        // SAFETY: no memory is involved.
+        let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | flags, 0) };
+        assert!(fd >= 0);
+        // SAFETY: a descriptor that was just opened.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+
+    #[test]
+    fn a_thread_may_be_cancelled_in_a_function_of_ours() {
+        let dir = rdmux_testing::temp_dir();
+        let path = dir.path().join("full");
+        let listener = UnixListener::bind(&path).unwrap();
+        // SAFETY: a descriptor of this test.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        // SAFETY: all zero is a value of it.
+        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        address.sun_family = libc::AF_UNIX.try_into().unwrap();
+        let bytes = path.to_str().unwrap().bytes();
+        for (to, byte) in address.sun_path.iter_mut().zip(bytes) {
+            *to = byte.cast_signed();
+        }
+        // Until the next one would wait.
+        let mut waiting = Vec::new();
+        loop {
+            let client = socket(libc::SOCK_NONBLOCK);
+            // SAFETY: an address of a Unix socket.
+            let connected = unsafe {
+                connect(client.as_raw_fd(), std::ptr::from_ref(&address).cast(), SOCKET_LEN)
+            };
+            if connected != 0 {
+                break;
+            }
+            waiting.push(client);
+        }
+        let client = socket(0);
+        let mut argument = (client.as_raw_fd(), address);
+        let (mut thread, mut result) = (0, std::ptr::null_mut());
+        // SAFETY: the argument lives until the thread is joined, and the thread has no values to drop where it is cancelled.
+        unsafe {
+            let argument = std::ptr::from_mut(&mut argument).cast();
+            assert_eq!(pthread_create(&raw mut thread, std::ptr::null(), connect_to, argument), 0);
+            assert_eq!(pthread_cancel(thread), 0);
+            assert_eq!(libc::pthread_join(thread, &raw mut result), 0);
+        }
+        assert_eq!(result, PTHREAD_CANCELED);
+    }
 }
