@@ -4,7 +4,7 @@ mod common;
 
 use std::thread;
 
-use common::{on, over_every_link};
+use common::{host, on, over_every_link};
 use rdmux::cm::{ConnParam, Event, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Access, Cause, Connection, Context, Options, QpType, RemoteMr, SendWr};
 
@@ -260,6 +260,26 @@ fn a_write_with_immediate_is_no_message() {
         }
         assert_eq!(theirs.to_vec(..), [7; 4096]);
     });
+}
+
+#[test]
+fn sizes_that_no_memory_holds_are_errors_at_once() {
+    let host = host();
+    let at = (host.address().unwrap(), 0).into();
+    let too_large = [
+        on(&host).message_size(usize::MAX),
+        on(&host).message_size(usize::MAX / 16),
+        on(&host).message_size(1 << 32).depth(1),
+        on(&host).depth(u32::MAX),
+    ];
+    for options in too_large {
+        let error = options.clone().bind(at).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
+        let error = options.connect(at).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
+    }
+    let error = on(&host).depth(u32::MAX).datagram(at).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
 }
 
 #[test]

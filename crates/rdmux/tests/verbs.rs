@@ -179,3 +179,13 @@ fn a_queue_pair_without_a_completion_queue_is_not_made() {
     let error = context.pd().qp(QpType::Rc).cq(&cq).max_sge(1000).build().unwrap_err();
     assert!(error.to_string().contains("at most"), "{error}");
 }
+
+#[test]
+fn memory_that_there_is_not_is_an_error() {
+    let pd = host().pd();
+    for len in [1 << 60, isize::MAX as usize, usize::MAX] {
+        let error = pd.alloc(len, Access::LOCAL_WRITE).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Resources(_)), "{error}");
+        assert!(error.to_string().contains(&len.to_string()), "{error}");
+    }
+}

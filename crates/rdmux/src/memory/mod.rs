@@ -46,9 +46,13 @@ impl Pd {
     /// Registers `len` zeroed, page-aligned bytes that the region owns.
     ///
     /// # Errors
-    /// When the device has no further region to give.
+    /// When there is not so much memory, or the device has no further region to give.
     pub fn alloc(&self, len: usize, access: Access) -> Result<Mr> {
-        self.register_shared(Shared::zeroed(len), access)
+        let bytes = Shared::zeroed(len).ok_or_else(|| {
+            let cause = Cause::Resources("there is not so much".to_owned());
+            Error::new(format!("{len} bytes of memory"), "allocate", cause)
+        })?;
+        self.register_shared(bytes, access)
     }
 
     /// Registers a vector, without a copy. The region owns it until

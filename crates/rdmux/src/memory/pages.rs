@@ -10,7 +10,7 @@
 
 #![expect(unsafe_code, reason = "bytes without a reference to them")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -51,18 +51,17 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Page-aligned zeroes.
-    pub(crate) fn zeroed(len: usize) -> Self {
+    /// Page-aligned zeroes. None if there is not so much memory.
+    pub(crate) fn zeroed(len: usize) -> Option<Self> {
         if len >= MAPPING_FROM
             && let Some(start) = map(len)
         {
-            return Self { start, len, owner: Owner::Mapping };
+            return Some(Self { start, len, owner: Owner::Mapping });
         }
-        let layout = Layout::from_size_align(len.max(1), PAGE).expect("a length below isize::MAX");
+        let layout = Layout::from_size_align(len.max(1), PAGE).ok()?;
         // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })
-            .unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, len, owner: Owner::Heap(layout) }
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { start, len, owner: Owner::Heap(layout) })
     }
 
     /// Takes over a vector, without a copy.
@@ -187,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_offset_and_length_copies_exactly_its_bytes() {
-        let m = Shared::zeroed(64);
+        let m = Shared::zeroed(64).unwrap();
         for at in 0..24 {
             for len in 0..=32_u8 {
                 m.write(0, &[0xee; 64]);
@@ -207,12 +206,19 @@ mod tests {
 
     #[test]
     fn large_memory_is_zeroed_aligned_and_writable_to_its_end() {
-        let m = Shared::zeroed(MAPPING_FROM + 3);
+        let m = Shared::zeroed(MAPPING_FROM + 3).unwrap();
         assert!((m.as_ptr() as usize).is_multiple_of(PAGE));
         m.write(MAPPING_FROM, b"end");
         let mut tail = [1; 5];
         m.read(MAPPING_FROM - 2, &mut tail);
         assert_eq!(&tail, b"\0\0end");
+    }
+
+    #[test]
+    fn memory_that_there_is_not_is_none() {
+        for len in [1 << 60, isize::MAX as usize, usize::MAX] {
+            assert!(Shared::zeroed(len).is_none(), "{len} bytes");
+        }
     }
 
     #[test]
@@ -253,12 +259,12 @@ mod tests {
     #[test]
     #[should_panic(expected = "leave a region of 8")]
     fn a_range_that_leaves_is_refused() {
-        Shared::zeroed(8).read(1, &mut [0; 8]);
+        Shared::zeroed(8).unwrap().read(1, &mut [0; 8]);
     }
 
     #[test]
     #[should_panic(expected = "not aligned")]
     fn an_unaligned_atomic_is_refused() {
-        Shared::zeroed(16).atomic(1);
+        Shared::zeroed(16).unwrap().atomic(1);
     }
 }

@@ -106,6 +106,7 @@ impl From<&UdParam> for Peer {
 impl Datagram {
     pub(super) fn new(options: Options, at: SocketAddr) -> Result<Self> {
         let context = options.open_context()?;
+        options.check_depth(&context, 0)?;
         let channel = EventChannel::new(&context)?;
         let id = Id::new(&channel, PortSpace::Udp)?;
         let local = id.bind(at)?.socket().unwrap_or(at);

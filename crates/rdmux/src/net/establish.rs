@@ -25,6 +25,7 @@ pub(super) fn by_ip(to: SocketAddr) -> Answer {
 /// The active side, from the address to the connection. Where paths are known nothing is resolved.
 pub(super) async fn connect<S: Style>(options: Options, to: Answer) -> Result<Connection> {
     let context = options.open_context()?;
+    options.check(&context)?;
     let deadline = Deadline::after(Some(options.timeout));
     let channel = EventChannel::new(&context)?;
     let dst = to.dst.ok_or(Cause::Invalid("an answer without a destination".to_owned()));

@@ -27,6 +27,7 @@ pub struct Listener {
 impl Listener {
     pub(super) fn new(options: Options, at: SocketAddr) -> Result<Self> {
         let context = options.open_context()?;
+        options.check(&context)?;
         let channel = EventChannel::new(&context)?;
         let id = Id::new(&channel, PortSpace::Tcp)?;
         let local = id.bind(at)?.socket().unwrap_or(at);

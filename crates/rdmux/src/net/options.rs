@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use rdmux_cm::ConnParam;
 
+use super::establish::ONE_SIDED;
 use super::{Connection, Datagram, Listener};
 use crate::Context;
-use crate::error::Result;
+use crate::error::{Cause, Error, Result};
 use crate::resolver::Answer;
 use crate::style::{Blocking, block_on};
 
@@ -47,12 +48,13 @@ impl Options {
         self.context = Some(context.clone());
         self
     }
-    /// The longest message, in bytes.
+    /// The longest message, in bytes; below 4 GiB. There is memory for [`depth`](Self::depth) of them in each direction.
     pub fn message_size(mut self, bytes: usize) -> Self {
         self.message_size = bytes;
         self
     }
-    /// How many messages may be under way in each direction; at least one.
+    /// How many messages may be under way in each direction; at least one, and for connections 16 less than the
+    /// device has room for in a queue ([`Limits`](crate::Limits)).
     pub fn depth(mut self, messages: u32) -> Self {
         self.depth = messages.max(1);
         self
@@ -77,7 +79,7 @@ impl Options {
     /// Connects to a [`Listener`], or to any program that exchanges messages by SEND.
     ///
     /// # Errors
-    /// When nobody listens there, or the time has passed.
+    /// When nobody listens there, or the time has passed; [`Cause::Invalid`] for a depth or a size of messages that cannot be.
     pub fn connect(self, to: SocketAddr) -> Result<Connection> {
         block_on(super::establish::connect::<Blocking>(self, super::establish::by_ip(to)))
     }
@@ -108,20 +110,44 @@ impl Options {
     /// Listens for connections on an address of this host. Port 0 takes a free one.
     ///
     /// # Errors
-    /// When the address is in use or none of this host's.
+    /// When the address is in use or none of this host's; [`Cause::Invalid`] for a depth or a size of messages that cannot be.
     pub fn bind(self, at: SocketAddr) -> Result<Listener> {
         Listener::new(self, at)
     }
     /// Receives datagrams at an address of this host. Port 0 takes a free one.
     ///
     /// # Errors
-    /// When the address is in use or none of this host's.
+    /// When the address is in use or none of this host's; [`Cause::Invalid`] for a depth that cannot be.
     pub fn datagram(self, at: SocketAddr) -> Result<Datagram> {
         Datagram::new(self, at)
     }
 
     pub(super) fn open_context(&self) -> Result<Context> {
         self.context.clone().map_or_else(Context::open, Ok)
+    }
+
+    /// Says what of a connection's sizes is beyond the device or the address space, before anything is made of them.
+    pub(super) fn check(&self, context: &Context) -> Result<()> {
+        self.check_depth(context, ONE_SIDED)?;
+        // Behind the messages there are some bytes more.
+        let bytes = self.message_size.checked_mul(self.depth as usize);
+        let is_possible = bytes.is_some_and(|bytes| bytes <= isize::MAX as usize - 4096);
+        if !is_possible || u32::try_from(self.message_size).is_err() {
+            let (size, depth) = (self.message_size, self.depth);
+            return Err(impossible(format!("{depth} messages of {size} bytes each")));
+        }
+        Ok(())
+    }
+
+    /// The same of a depth, of queues that have room for so many besides.
+    pub(super) fn check_depth(&self, context: &Context, besides: u32) -> Result<()> {
+        let limits = context.limits();
+        let most = limits.max_qp_wr.min(limits.max_cqe).saturating_sub(besides);
+        if self.depth > most {
+            let why = format!("a depth of {} messages, where the device allows {most}", self.depth);
+            return Err(impossible(why));
+        }
+        Ok(())
     }
 
     /// What is said to the peer: as many READs and atomics as the device does, all retries.
@@ -136,4 +162,8 @@ impl Options {
             ..ConnParam::default()
         }
     }
+}
+
+fn impossible(why: String) -> Error {
+    Error::new("options", "be followed", Cause::Invalid(why))
 }
