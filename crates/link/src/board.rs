@@ -325,6 +325,19 @@ impl PeerBoard {
         (self.map.load(at, Ordering::Relaxed) == first).then_some(words)
     }
 
+    /// Whether the peer is in the middle of a copy from or to the memory of `slot`'s process. Waits for none.
+    pub fn is_copying(&self, slot: u16) -> bool {
+        fence(Ordering::SeqCst);
+        self.hazards().any(|hazard| is_of(self.map.load(hazard, Ordering::SeqCst), slot))
+    }
+
+    /// Where the hazards are that it has used so far.
+    fn hazards(&self) -> impl Iterator<Item = usize> {
+        let used = self.map.load(at::USED_HAZARDS, Ordering::SeqCst);
+        let used = usize::try_from(used).unwrap_or(HAZARDS).min(HAZARDS);
+        (0..used).map(|hazard| at::HAZARDS + hazard * LINE)
+    }
+
     /// Waits until the peer's copies from or to the memory of `slot`'s process that were in flight when
     /// this was called are over, as they mostly are. Call it after rows were taken back. Looks now and
     /// then whether the peer is `gone`: then nothing of it is in flight.
@@ -339,13 +352,11 @@ impl PeerBoard {
         gone: impl Fn() -> bool,
     ) -> Result<(), Stuck> {
         fence(Ordering::SeqCst);
-        let used = self.map.load(at::USED_HAZARDS, Ordering::SeqCst);
-        let used = usize::try_from(used).unwrap_or(HAZARDS).min(HAZARDS);
         let mut since = None;
-        for hazard in 0..used {
-            let look = || self.map.load(at::HAZARDS + hazard * LINE, Ordering::SeqCst);
+        for hazard in self.hazards() {
+            let look = || self.map.load(hazard, Ordering::SeqCst);
             let seen = look();
-            if seen & BUSY == 0 || seen & 0xffff != u64::from(slot) {
+            if !is_of(seen, slot) {
                 continue;
             }
             let mut turn = 0_u32;
@@ -364,6 +375,11 @@ impl PeerBoard {
         }
         Ok(())
     }
+}
+
+/// Whether a hazard says that a copy from or to the memory of `slot`'s process is under way.
+fn is_of(hazard: u64, slot: u16) -> bool {
+    hazard & BUSY != 0 && hazard & 0xffff == u64::from(slot)
 }
 
 /// Spins for a moment, then yields, then sleeps. Whether it is time to ask what else may be.

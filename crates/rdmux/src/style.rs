@@ -25,6 +25,9 @@ pub(crate) trait Style {
 
     /// Waits until a descriptor may have become readable, or the time has passed.
     async fn one<A: AsFd>(a: Look<'_, A>, deadline: Deadline) -> io::Result<()>;
+
+    /// Lets others run: for loops that a peer can keep from waiting.
+    async fn give_way();
 }
 
 /// The calling thread sleeps.
@@ -41,6 +44,7 @@ impl Style for Blocking {
     async fn one<A: AsFd>(a: Look<'_, A>, deadline: Deadline) -> io::Result<()> {
         a.wait(deadline)
     }
+    async fn give_way() {}
 }
 
 /// Runs a future of [`Blocking`] style.
@@ -71,6 +75,9 @@ impl Style for Tokio {
     }
     async fn one<A: AsFd>(a: Look<'_, A>, deadline: Deadline) -> io::Result<()> {
         until(deadline, a.ready()).await
+    }
+    async fn give_way() {
+        tokio::task::yield_now().await;
     }
 }
 

@@ -269,7 +269,7 @@ fn sizes_that_no_memory_holds_are_errors_at_once() {
     let too_large = [
         on(&host).message_size(usize::MAX),
         on(&host).message_size(usize::MAX / 16),
-        on(&host).message_size(1 << 32).depth(1),
+        on(&host).message_size((1 << 31) + 1).depth(1),
         on(&host).depth(u32::MAX),
     ];
     for options in too_large {

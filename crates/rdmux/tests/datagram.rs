@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{infiniband, lose_groups, on, over_every_link, over_roce};
 use rdmux::cm::{GroupWish, JoinFlags, JoinState, McMemberRecord, McMemberRecordMask};
@@ -170,14 +170,18 @@ fn a_group_that_was_lost_can_be_joined_again() {
     let (mut left, mut right) = (endpoint(&a), endpoint(&b));
     right.join(group).unwrap();
     lose_groups(&b);
+    let until = Instant::now() + TIMEOUT;
     while right.group(group).is_ok() {
+        assert!(Instant::now() < until, "the group is not lost");
         thread::yield_now();
     }
     right.join(group).unwrap();
     right.group(group).unwrap();
     left.join_as(GroupWish::address(group, JoinFlags::SendOnlyFullMember)).unwrap();
     // The switches may learn of the group after the members have.
+    let until = Instant::now() + TIMEOUT;
     let got = loop {
+        assert!(Instant::now() < until, "nothing comes");
         left.send_to_group(group, b"all").unwrap();
         if let Ok((message, _)) = right.recv_timeout(Duration::from_millis(1)) {
             break message;

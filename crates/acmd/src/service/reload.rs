@@ -21,6 +21,8 @@ use crate::watch::Files;
 impl Service {
     /// Reads the files of the configuration again. What they no longer say is undone, what they say still stays as it is.
     pub(super) fn read_files(&mut self) {
+        // First what watched them until now: a user may have few of these (max_user_instances, inotify(7)).
+        self.watch_files(None);
         let (config, problems, files) = self.sources.read_watched();
         self.watch_files(files);
         for problem in problems.problems() {

@@ -79,7 +79,10 @@ pub(crate) unsafe fn destroy(ptr: *mut ibv_mr) -> Result<()> {
         return Ok(());
     }
     // Imports may still hold it, but it ends now.
-    mr.core.mr.lock().deregister()?;
+    let is_over = mr.core.mr.lock().deregister()?;
+    if !is_over {
+        mr.ext.keep();
+    }
     // SAFETY: the caller is the last to use it.
     let handle = unsafe { (*ptr).handle };
     mr.opened.mrs.lock().remove(&handle);

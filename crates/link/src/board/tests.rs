@@ -124,11 +124,13 @@ fn a_hazard_that_is_never_cleared_is_waited_for_until_the_timeout() {
     let (own, peer) = pair();
     let hazard = own.enter(5).unwrap();
     let timeout = Duration::ZERO;
+    assert!(peer.is_copying(5) && !peer.is_copying(6));
     assert_eq!(peer.wait_for_copies(5, timeout, || false), Err(Stuck));
     assert_eq!(peer.wait_for_copies(5, Duration::MAX, || true), Ok(()), "the dead copy nothing");
     assert_eq!(peer.wait_for_copies(6, timeout, || false), Ok(()), "it is another's memory");
     drop(hazard);
     assert_eq!(peer.wait_for_copies(5, timeout, || false), Ok(()));
+    assert!(!peer.is_copying(5));
 }
 
 #[test]

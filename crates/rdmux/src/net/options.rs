@@ -48,7 +48,7 @@ impl Options {
         self.context = Some(context.clone());
         self
     }
-    /// The longest message, in bytes; below 4 GiB. There is memory for [`depth`](Self::depth) of them in each direction.
+    /// The longest message, in bytes; at most 2 GiB. There is memory for [`depth`](Self::depth) of them in each direction.
     pub fn message_size(mut self, bytes: usize) -> Self {
         self.message_size = bytes;
         self
@@ -132,7 +132,7 @@ impl Options {
         // Behind the messages there are some bytes more.
         let bytes = self.message_size.checked_mul(self.depth as usize);
         let is_possible = bytes.is_some_and(|bytes| bytes <= isize::MAX as usize - 4096);
-        if !is_possible || u32::try_from(self.message_size).is_err() {
+        if !is_possible || self.message_size > rdmux_transport::MAX_MESSAGE as usize {
             let (size, depth) = (self.message_size, self.depth);
             return Err(impossible(format!("{depth} messages of {size} bytes each")));
         }

@@ -137,6 +137,7 @@ impl Receiver {
                 if one[0].opcode == WcOpcode::RecvRdmaWithImm {
                     // It has used up the receive and left the slot alone.
                     self.post(slot)?;
+                    S::give_way().await;
                     continue;
                 }
                 self.waiting = Some((slot, len));

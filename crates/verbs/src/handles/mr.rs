@@ -135,6 +135,7 @@ impl Mr {
         if let (Err(_), Some(before)) = (&mirrored, before) {
             // No window was bound meanwhile, or it stays as the program was not told.
             let _ = self.device.regions().write().replace(self.key, before);
+            self.device.reaches().wait_for_copies();
         }
         drop(mirror);
         self.device.engine().forget_memory();
@@ -144,14 +145,15 @@ impl Mr {
     }
 
     /// Deregisters now, unless memory windows are bound to the region (`ibv_dereg_mr(3)`): its keys
-    /// name nothing from then on. Dropping it does so in any case; such windows then open nothing.
+    /// name nothing from then on. Dropping it does so in any case; such windows then open nothing. True if no access happens any
+    /// more; false as for [`withdraw`](Self::withdraw).
     ///
     /// # Errors
     ///
     /// EBUSY; the region stays as it was.
-    pub fn deregister(&mut self) -> Result<(), VerbsError> {
+    pub fn deregister(&mut self) -> Result<bool, VerbsError> {
         if !self.registered {
-            return Ok(());
+            return Ok(true);
         }
         let mirror = self.device.xrc().mirror(&self.device);
         let mut regions = self.device.regions().write();
@@ -161,11 +163,11 @@ impl Mr {
         }
         drop(regions);
         self.registered = false;
-        self.device.reaches().wait_for_copies();
+        let ended = self.device.reaches().wait_for_copies();
         mirror.remove(self.key);
         drop(mirror);
         self.device.engine().forget_memory();
-        Ok(())
+        Ok(ended)
     }
 
     /// Deregisters as dropping it does. True if no access happens any more. False if a process of this host was stopped (SIGSTOP) in

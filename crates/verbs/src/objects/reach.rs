@@ -110,17 +110,17 @@ impl Reach {
 
     /// Whether the peer lives and is in the middle of a copy from or to our memory.
     fn is_in_a_copy(&self) -> bool {
-        let gone = || self.memory.is_gone();
-        self.board.wait_for_copies(self.own, Duration::ZERO, gone).is_err()
+        self.board.is_copying(self.own) && !self.memory.is_gone()
     }
 
     /// Waits until nothing of ours that was published before, and is not any more, is used by the peer. False if it may still be:
     /// who has waited in vain once is not waited for again.
     pub(crate) fn wait_for_copies(&self) -> bool {
-        let was_stuck = self.is_stuck();
-        let timeout = if was_stuck { Duration::ZERO } else { TIMEOUT };
-        let ended = self.board.wait_for_copies(self.own, timeout, || self.memory.is_gone()).is_ok();
-        if !ended && !was_stuck {
+        if self.is_stuck() {
+            return !self.is_in_a_copy();
+        }
+        let ended = self.board.wait_for_copies(self.own, TIMEOUT, || self.memory.is_gone()).is_ok();
+        if !ended {
             self.stuck.store(true, Ordering::Relaxed);
             self.refused.store(true, Ordering::Relaxed);
             crate::throttled!(

@@ -3,7 +3,7 @@
 use std::alloc::{self, Layout};
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -52,6 +52,8 @@ pub(crate) struct DmCore {
     users: Users,
     dms: Arc<Dms>,
     handle: u32,
+    /// Whether the memory is never given back, since a process that was stopped in a copy may still write to it.
+    kept: AtomicBool,
 }
 
 // SAFETY: the memory is reached by raw copies only, as memory that a device shares is.
@@ -87,7 +89,8 @@ impl DmCore {
             return Err(Errno::ENOMEM);
         };
         let (users, handle) = (Users::default(), next_handle());
-        let core = Arc::new(Self { bytes, layout, length, users, dms: dms.clone(), handle });
+        let (dms_of, kept) = (dms.clone(), AtomicBool::new(false));
+        let core = Arc::new(Self { bytes, layout, length, users, dms: dms_of, handle, kept });
         // What a child of a fork allocates nobody imports, and the table may be locked there for ever.
         if dms.generation.is_current() {
             dms.by_handle.lock().insert(handle, Arc::downgrade(&core));
@@ -127,8 +130,10 @@ impl DmCore {
 
 impl Drop for DmCore {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and no region of it is left: each has a reference.
-        unsafe { alloc::dealloc(self.bytes.as_ptr(), self.layout) }
+        if !*self.kept.get_mut() {
+            // SAFETY: allocated with this layout, no region of it is left, since each has a reference, and each has ended.
+            unsafe { alloc::dealloc(self.bytes.as_ptr(), self.layout) }
+        }
         self.dms.used.fetch_sub(self.length, Ordering::AcqRel);
         if self.dms.generation.is_current() {
             self.dms.by_handle.lock().remove(&self.handle);
@@ -147,6 +152,13 @@ impl MrExt {
     /// Of a region of device memory, which is used by it.
     pub(crate) fn of(dm: &Arc<DmCore>) -> Self {
         Self { dm: Some((dm.users.add(), dm.clone())) }
+    }
+
+    /// The region has ended, but not every copy from or to it: device memory is not given back then.
+    pub(crate) fn keep(&self) {
+        if let Some((_, dm)) = &self.dm {
+            dm.kept.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether the region is of device memory.
