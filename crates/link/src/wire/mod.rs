@@ -93,7 +93,8 @@ pub trait Gathering: Wire {
     /// Whom memory for what is gathered is lent to. None if nothing is.
     fn borrower(&self, tx: &Self::Tx) -> Option<Borrower>;
 
-    /// As [`flush`](Wire::flush), but lends the kernel memory if it takes it. It is lent to [`borrower`](Self::borrower). Returns whether the kernel may have it.
+    /// As [`flush`](Wire::flush), but lends the kernel memory, taken for the [`borrower`](Self::borrower), if it takes it. Returns
+    /// whether the kernel may have it.
     ///
     /// # Errors
     ///

@@ -86,8 +86,8 @@ impl Inbox {
         received
     }
 
-    /// Takes what is left in the ring of a process that is gone. It may be there nevertheless and go on: no more is taken than a ring
-    /// holds.
+    /// Takes from all rings until that of a process that is gone is empty. It may be there nevertheless and go on: no more is taken
+    /// than a ring holds.
     pub(in crate::engine::wire) fn receive_rest(
         &mut self,
         device: &Arc<Device>,
@@ -95,13 +95,12 @@ impl Inbox {
         now: Time,
         owed: &mut Vec<Qpn>,
     ) {
-        let Self { ends, private, qps } = self;
-        let Some(end) = ends.iter_mut().find(|end| end.peer == peer) else { return };
-        let mut here = Here { device, private, qps, now, owed };
-        for _ in 0..end.rx.max_records().div_ceil(TURNS) {
-            if end.receive(&mut here) == 0 || end.broken {
+        let records = self.ends.iter().find(|end| end.peer == peer).map(|end| end.rx.max_records());
+        for _ in 0..records.unwrap_or(0).div_ceil(TURNS) {
+            if self.ends.iter().all(|end| end.peer != peer || end.rx.is_empty()) {
                 return;
             }
+            self.receive(device, now, owed);
         }
     }
 
