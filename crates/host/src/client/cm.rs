@@ -125,8 +125,12 @@ impl EventChannel {
         let (event, more) = match self.batch.lock().next(self.socket.as_fd(), is_wanted) {
             Ok(Some(next)) => next,
             Ok(None) | Err(MessageError::WouldBlock) => return Ok(None),
-            Err(MessageError::Decode(e)) => {
-                let why = format!("an event that is {e}");
+            // What comes behind it is read as ever.
+            Err(e @ (MessageError::Decode(_) | MessageError::TooLong)) => {
+                let why = match e {
+                    MessageError::Decode(e) => format!("an event that is {e}"),
+                    _ => format!("events of more than {MAX_EVENTS_MESSAGE} bytes in a message"),
+                };
                 return Err(HostError::Protocol { host: self.client.host().clone(), why });
             }
             Err(_) => return Err(session.set_gone()),
@@ -153,8 +157,11 @@ impl Batch {
     ) -> Result<Option<(Event, bool)>, MessageError> {
         if self.rest.is_empty() {
             self.buf.resize(MAX_EVENTS_MESSAGE, 0);
-            let len = socket::peek_bytes(socket, &mut self.buf)?.len();
-            self.rest = 0..len;
+            let peeked = socket::peek_bytes(socket, &mut self.buf).map(<[u8]>::len);
+            if let Err(MessageError::TooLong) = peeked {
+                socket::discard(socket);
+            }
+            self.rest = 0..peeked?;
         }
         let decoded = socket::decode_first::<Event>(&self.buf[self.rest.clone()]);
         let (event, more) = match decoded {
@@ -182,11 +189,14 @@ impl Batch {
             socket::discard(socket);
         }
         self.buf.resize(MAX_EVENTS_MESSAGE, 0);
-        while let Ok(events) = socket::peek_bytes(socket, &mut self.buf) {
-            put_back(events)?;
+        loop {
+            match socket::peek_bytes(socket, &mut self.buf) {
+                Ok(events) => put_back(events)?,
+                Err(MessageError::TooLong) => {}
+                Err(_) => return Ok(()),
+            }
             socket::discard(socket);
         }
-        Ok(())
     }
 }
 
@@ -689,5 +699,35 @@ mod tests {
         socket::send_bytes(service.as_fd(), b"third", &[]).unwrap();
         assert_eq!(drain(&mut batch, program, false), (vec![], false));
         assert_eq!(drain(&mut batch, program, true), (vec![b"third".to_vec()], true));
+    }
+
+    fn event(context: u64) -> Event {
+        Event {
+            id: IdHandle(1),
+            context,
+            listen_id: None,
+            kind: EventKind::User,
+            status: 0,
+            param: rdmux_cm::EventParam::None,
+            route: None,
+            negotiated: None,
+            mad: None,
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_lost_alone() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let too_long = [0; MAX_EVENTS_MESSAGE + 1];
+        socket::send_bytes(theirs.as_fd(), &too_long, &[]).unwrap();
+        socket::send(theirs.as_fd(), &event(7), &[], &mut Vec::new()).unwrap();
+        let mut batch = Batch::default();
+        let first = batch.next(ours.as_fd(), |_| true);
+        assert!(matches!(first, Err(MessageError::TooLong)), "{first:?}");
+        assert_eq!(batch.next(ours.as_fd(), |_| true).unwrap(), Some((event(7), false)));
+
+        socket::send_bytes(theirs.as_fd(), &too_long, &[]).unwrap();
+        socket::send_bytes(theirs.as_fd(), b"last", &[]).unwrap();
+        assert_eq!(drain(&mut batch, ours.as_fd(), true), (vec![b"last".to_vec()], true));
     }
 }

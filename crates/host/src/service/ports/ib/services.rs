@@ -10,8 +10,8 @@ use super::sa::{Subject, question};
 use crate::names::ServiceKey;
 use crate::service::core::Core;
 
-/// How many an event tells of at most.
-const MAX_FOUND: usize = 256;
+/// How many an event tells of at most: so many fit into [`MAX_EVENTS_MESSAGE`](crate::proto::MAX_EVENTS_MESSAGE).
+const MAX_FOUND: usize = 128;
 
 impl Core {
     /// Asks for the services of an ID or a name. The id is bound to a port of ours on a subnet.
@@ -57,4 +57,33 @@ impl Core {
 
 fn address_of(record: &ServiceRecord) -> IbAddr {
     IbAddr { pkey: record.service_pkey, ..IbAddr::new(record.service_gid, record.service_id) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_cm::{Event, EventKind, EventParam};
+    use rdmux_wire::{Gid, Pkey};
+
+    use super::*;
+    use crate::proto::MAX_EVENTS_MESSAGE;
+
+    #[test]
+    fn the_longest_event_is_one_that_processes_take() {
+        let (pkey, sid) = (Pkey(u16::MAX), rdmux_wire::ServiceId(u64::MAX));
+        let (flowinfo, sid_mask, scope_id) = (u32::MAX, u64::MAX, u64::MAX);
+        let widest = IbAddr { gid: Gid([0xff; 16]), pkey, flowinfo, sid, sid_mask, scope_id };
+        let event = Event {
+            id: IdHandle(u64::MAX),
+            context: u64::MAX,
+            listen_id: None,
+            kind: EventKind::AddrinfoResolved,
+            status: 0,
+            param: EventParam::Services(vec![widest; MAX_FOUND]),
+            route: None,
+            negotiated: None,
+            mad: Some(vec![0xff; 256]),
+        };
+        let len = postcard::to_stdvec(&event).unwrap().len();
+        assert!(len <= MAX_EVENTS_MESSAGE, "{len}");
+    }
 }
