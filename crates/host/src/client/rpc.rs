@@ -115,7 +115,9 @@ impl Session {
         self.check()?;
         let mut buffers = self.buffers.lock();
         let Buffers { tx, rx, fds: received } = &mut *buffers;
-        self.send(request, fds, tx).map_err(|e| self.broken(&e))?;
+        if let Err(e) = self.send(request, fds, tx) {
+            return Err(self.unsent(&e, what));
+        }
         spin_wait::look(|| socket::is_readable(self.socket.as_fd()));
         let bytes = socket::recv_bytes(self.socket.as_fd(), rx, received);
         if let Err(MessageError::FdsCut) = bytes {
@@ -132,13 +134,11 @@ impl Session {
         }
     }
 
-    /// Tells, without an answer. What is too long for a message is dropped.
+    /// Tells, without an answer.
     pub(crate) fn tell(&self, request: &Request) -> Result<(), HostError> {
         self.check()?;
-        match self.send(request, &[], &mut self.buffers.lock().tx) {
-            Err(MessageError::TooLong) | Ok(()) => Ok(()),
-            Err(e) => Err(self.broken(&e)),
-        }
+        let sent = self.send(request, &[], &mut self.buffers.lock().tx);
+        sent.map_err(|e| self.unsent(&e, || "tell the service".to_owned()))
     }
 
     /// Tells together with the next request, which the caller knows to come soon. For short ones.
@@ -159,7 +159,7 @@ impl Session {
         self.send_waiting(&mut buffers.tx)
     }
 
-    /// Sends a request behind those that wait.
+    /// Sends a request behind those that wait. Of one that is too long nothing is sent.
     fn send(
         &self,
         request: &Request,
@@ -196,9 +196,24 @@ impl Session {
         Ok(())
     }
 
-    /// After any of these, requests and replies can no longer be told apart.
+    /// A request was not sent.
+    fn unsent(&self, error: &MessageError, what: impl FnOnce() -> String) -> HostError {
+        match error {
+            MessageError::TooLong => {
+                HostError::Refused { what: what(), why: error.to_string(), errno: libc::EMSGSIZE }
+            }
+            other => self.broken(other),
+        }
+    }
+
+    /// After any of these, requests and replies can no longer be told apart. The service learns that its client has left. It
+    /// takes back what this process had, and closes its other sockets, which wakes the threads that wait there.
     fn broken(&self, error: &MessageError) -> HostError {
         let gone = self.set_gone();
+        if self.is_ours() {
+            // Where it is closed already, the service knows.
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
         match error {
             MessageError::Closed | MessageError::Io(_) => gone,
             // The socket's timeout.
@@ -212,5 +227,109 @@ impl Session {
             }
             other => HostError::Protocol { host: self.host.clone(), why: other.to_string() },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdmux_verbs::control::{Control as _, ControlError, DeviceKind};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::client::{ConnectOptions, EventChannel};
+    use crate::names::{Config, RuntimeDir};
+    use crate::service::{Service, ServiceOptions};
+
+    /// A session, and the service's end of its socket.
+    fn session() -> (Session, OwnedFd) {
+        let (ours, theirs) = socket::pair().unwrap();
+        let buffers = Buffers { tx: Vec::new(), rx: vec![0; MAX_MESSAGE], fds: Vec::new() };
+        let session = Session {
+            host: HostName::default(),
+            socket: ours,
+            buffers: Mutex::new(buffers),
+            gone: AtomicBool::new(false),
+            owner: rustix::process::getpid(),
+        };
+        (session, theirs)
+    }
+
+    /// What the service received: the requests of one message.
+    fn received(service: &OwnedFd) -> Result<Vec<Request>, MessageError> {
+        let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+        let mut bytes = socket::try_recv_bytes(service.as_fd(), &mut buf, &mut fds)?;
+        let mut requests = Vec::new();
+        while !bytes.is_empty() {
+            let (request, rest) = socket::decode_first(bytes)?;
+            requests.push(request);
+            bytes = rest;
+        }
+        Ok(requests)
+    }
+
+    #[test]
+    fn a_request_that_is_too_long_is_refused_and_the_session_goes_on() {
+        let (session, service) = session();
+        let too_long = Request::PutBack { events: vec![0; MAX_MESSAGE] };
+        session.tell_with_next(&Request::NewSlot).unwrap();
+        for told in [
+            session.call(&too_long, || "put events back".to_owned()).map(|_| ()),
+            session.tell(&too_long),
+        ] {
+            let error = told.unwrap_err();
+            assert!(matches!(error, HostError::Refused { .. }), "{error}");
+            assert_eq!(error.errno(), libc::EMSGSIZE);
+        }
+        assert!(!session.is_gone());
+        assert_eq!(received(&service).unwrap(), [Request::NewSlot]);
+        let reply: Reply = Ok(Response::Done);
+        socket::send(service.as_fd(), &reply, &[], &mut Vec::new()).unwrap();
+        let answer = session.call(&Request::Stay, || "have it stay".to_owned());
+        assert_eq!(answer.unwrap(), Response::Done);
+        assert_eq!(received(&service).unwrap(), [Request::Stay]);
+    }
+
+    #[test]
+    fn a_service_that_does_not_answer_learns_that_its_client_has_left() {
+        let (session, service) = session();
+        socket::set_nonblocking(&session.socket, true).unwrap();
+        let error = session.call(&Request::Stay, || "have it stay".to_owned()).unwrap_err();
+        assert!(matches!(error, HostError::Unresponsive { .. }), "{error}");
+        assert!(session.is_gone());
+        assert_eq!(received(&service).unwrap(), [Request::Stay]);
+        let end = received(&service);
+        assert!(matches!(end, Err(MessageError::Closed)), "{end:?}");
+    }
+
+    #[test]
+    fn a_service_whose_answer_is_none_learns_that_its_client_has_left() {
+        let (session, service) = session();
+        socket::send_bytes(service.as_fd(), &[0xff; 8], &[]).unwrap();
+        let error = session.call(&Request::Stay, || "have it stay".to_owned()).unwrap_err();
+        assert!(matches!(error, HostError::Protocol { .. }), "{error}");
+        assert_eq!(received(&service).unwrap(), [Request::Stay]);
+        let end = received(&service);
+        assert!(matches!(end, Err(MessageError::Closed)), "{end:?}");
+    }
+
+    #[test]
+    fn who_waits_for_events_wakes_when_the_service_does_not_answer() {
+        let dir = rdmux_testing::temp_dir();
+        let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
+        std::fs::write(runtime.path().join("registry"), "").unwrap();
+        let host = HostName::new("test").unwrap();
+        let _service = Service::spawn(ServiceOptions::new(host.clone(), runtime.clone())).unwrap();
+        let config = Config::default();
+        let options = ConnectOptions { dir: runtime, config, embedded: true, program: None };
+        let client = options.connect(&host, DeviceKind::default()).unwrap();
+        let channel = EventChannel::open(&client).unwrap();
+        client.session.broken(&MessageError::WouldBlock);
+        let (patience, channel_fd) = (Timespec { tv_sec: 20, tv_nsec: 0 }, channel.as_fd());
+        for socket in [channel_fd, client.notify_fd()] {
+            let ready = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&patience));
+            assert_eq!(ready, Ok(1), "it waits");
+        }
+        assert!(matches!(channel.get_event(), Err(HostError::ServiceGone { .. })));
+        assert!(matches!(client.poll_event(), Err(ControlError::Gone)));
     }
 }
