@@ -476,7 +476,12 @@ impl Core {
         let (Some(slot), Some(peer)) = (first_slot(id), first_slot(owner)) else {
             return no_ring;
         };
-        let cost = if self.rings.has(slot, peer) { 0 } else { END_DESCRIPTORS };
+        let is_known = self.rings.has(slot, peer);
+        if !is_known && self.has_unread(owner) {
+            // The descriptors of its end would wait with what it does not read.
+            return no_ring;
+        }
+        let cost = if is_known { 0 } else { END_DESCRIPTORS };
         let shares = [id, owner].map(|id| self.descriptors_for(id, cost));
         let [Ok(one), Ok(other)] = shares else {
             // They reach each other without.
@@ -498,6 +503,12 @@ impl Core {
             self.notify(owner, &Notify::Ring { peer: slot, known_as: peer }, theirs);
         }
         Ok((Response::Ring { peer, known_as: slot }, ours))
+    }
+
+    /// Whether notifications wait for a client to read what is in its socket.
+    fn has_unread(&self, id: ClientId) -> bool {
+        let device = self.clients.get(id).and_then(|client| client.device.as_ref());
+        device.is_some_and(|device| device.notify.is_waiting())
     }
 
     /// The descriptors by which `who` reaches the memory of `of`: all, or none.

@@ -255,4 +255,26 @@ mod tests {
         assert_eq!(refused.errno, libc::ENOMEM);
         assert!(refused.why.contains("user 4001 has 5 of 8"), "{}", refused.why);
     }
+
+    #[test]
+    fn processes_that_do_not_read_what_they_are_told_get_no_more_rings() {
+        let (mut core, _dir) = testing::core();
+        let [mut one, two] = [GREEDY, OTHER].map(|user| Process::greeted(&mut core, user));
+        let notify = two.fds[0].as_fd();
+        let is_waiting = |core: &Core| {
+            core.clients.get(two.id).unwrap().device.as_ref().unwrap().notify.is_waiting()
+        };
+        while !is_waiting(&core) {
+            core.notify(two.id, &crate::proto::Notify::PeerGone { slot: 0 }, Vec::new());
+        }
+        let peer = core.clients.get(two.id).unwrap().slots[0];
+        let request = Request::ConnectRing { host: None, peer };
+        assert_eq!(one.ask(&mut core, &request), Ok(Response::NoRing));
+        assert_eq!(core.rings.len(), 0);
+        let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
+        while socket::try_recv_bytes(notify, &mut buf, &mut fds).is_ok() {
+            core.flush_notify(two.id);
+        }
+        assert!(matches!(one.ask(&mut core, &request), Ok(Response::Ring { .. })));
+    }
 }
