@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdmux_cm::iw::StreamId;
 use rdmux_link::SharedMem;
@@ -33,6 +33,10 @@ use crate::proto::{
 
 /// Messages that are taken from one client before others have their turn.
 const MAX_ROW: usize = 64;
+/// Requests that are served for one client before others have their turn, but for those of a message, which is served whole.
+const MAX_REQUESTS: u64 = 256;
+/// How long a client is served before others have their turn, but for the message that is served then.
+const TURN: Duration = Duration::from_millis(1);
 /// Slots of one process.
 const MAX_SLOTS: usize = 64;
 
@@ -73,10 +77,15 @@ pub(super) fn failure(e: &io::Error) -> Failure {
 }
 
 impl Core {
-    /// Takes messages from a client, and answers those that want it.
+    /// Takes messages from a client, and answers those that want it, until its turn is over: what else it has sent waits.
     pub(super) fn serve(&mut self, id: ClientId, buf: &mut [u8]) {
+        let (began, before) = (Instant::now(), self.counts.get(Count::Requests));
         for _ in 0..MAX_ROW {
             if !self.serve_next(id, buf) {
+                return;
+            }
+            let served = self.counts.get(Count::Requests) - before;
+            if served >= MAX_REQUESTS || began.elapsed() >= TURN {
                 return;
             }
         }

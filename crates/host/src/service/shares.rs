@@ -58,6 +58,7 @@ mod tests {
     use rdmux_verbs::control::DeviceKind;
 
     use super::super::clients::Gone;
+    use super::super::counters::Count;
     use super::super::slots::Slots;
     use super::super::testing;
     use super::*;
@@ -276,5 +277,22 @@ mod tests {
             core.flush_notify(two.id);
         }
         assert!(matches!(one.ask(&mut core, &request), Ok(Response::Ring { .. })));
+    }
+
+    #[test]
+    fn a_turn_ends_after_many_requests_however_few_messages_they_come_in() {
+        let (mut core, _dir) = testing::core();
+        let process = Process::greeted(&mut core, OTHER);
+        let take = Request::CmSoon(CmRequest::Take { id: IdHandle(1) });
+        let many = postcard::to_stdvec(&take).unwrap().repeat(1000);
+        for _ in 0..2 {
+            socket::send_bytes(process.socket.as_fd(), &many, &[]).unwrap();
+        }
+        let before = core.counts.get(Count::Requests);
+        let mut turn = || {
+            core.serve(process.id, &mut vec![0; MAX_MESSAGE]);
+            core.counts.get(Count::Requests) - before
+        };
+        assert_eq!([turn(), turn()], [1000, 2000]);
     }
 }
