@@ -185,7 +185,8 @@ impl Core {
         let share = share.map_err(|e| no_descriptors(libc::EMFILE, &e))?;
         let ids = self.shares.ids.none(self.user_of(client));
         let id = ChannelId(self.next_channel);
-        let opened = Outgoing::pair(MAX_EVENTS, self.keeper(client)).and_then(|(out, theirs)| {
+        let pair = Outgoing::pair(MAX_EVENTS, self.waiting_of(client), self.keeper(client));
+        let opened = pair.and_then(|(out, theirs)| {
             self.poller.add(&out, Token::Channel(id), Interest::Read)?;
             Ok((out, theirs))
         });

@@ -377,7 +377,8 @@ impl Core {
 
     /// Makes the notify socket of a client that greets; returns its end.
     pub(super) fn open_notify(&mut self, id: ClientId) -> std::io::Result<(Outgoing, OwnedFd)> {
-        let (ours, theirs) = Outgoing::pair(MAX_NOTIFICATIONS, self.keeper(id))?;
+        let (ours, theirs) =
+            Outgoing::pair(MAX_NOTIFICATIONS, self.waiting_of(id), self.keeper(id))?;
         self.poller.add(&ours, Token::Notify(id), Interest::Read)?;
         Ok((ours, theirs))
     }

@@ -3,9 +3,13 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rdmux_runtime::Share;
 use rdmux_runtime::closing::Foreign;
 
 use crate::proto::socket::{self, MessageError};
+
+/// The most bytes that wait for one process to read them.
+const MAX_WAITING: usize = 1024 * 1024;
 
 /// The process did not read for too long, or closed its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,20 +25,26 @@ pub(super) enum Lost {
 pub(super) struct Outgoing {
     socket: Foreign,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// The bytes of those messages, as its user's.
+    bytes: Share,
+    /// How many messages may wait.
     limit: usize,
     /// Whether everything waits.
     held: bool,
 }
 
 impl Outgoing {
-    /// Makes a pair; returns our end, as `keep` keeps it, and theirs. At most `limit` messages wait.
+    /// Makes a pair; returns our end, as `keep` keeps it, and theirs. At most `limit` messages wait, of [`MAX_WAITING`] bytes
+    /// together, and no more than the share of `bytes` lets its user have, which is none yet.
     pub(super) fn pair(
         limit: usize,
+        bytes: Share,
         keep: impl FnOnce(OwnedFd) -> Foreign,
     ) -> std::io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socket::pair()?;
         socket::set_nonblocking(&ours, true)?;
-        Ok((Self { socket: keep(ours), waiting: VecDeque::new(), limit, held: false }, theirs))
+        let (socket, waiting) = (keep(ours), VecDeque::new());
+        Ok((Self { socket, waiting, bytes, limit, held: false }, theirs))
     }
 
     /// Sends a message, or lets it wait.
@@ -42,7 +52,8 @@ impl Outgoing {
         if self.is_free() && self.try_send(bytes, &fds)? {
             return Ok(());
         }
-        if self.waiting.len() >= self.limit {
+        let is_full = self.bytes.count() + bytes.len() > MAX_WAITING;
+        if self.waiting.len() >= self.limit || is_full || self.bytes.take(bytes.len()).is_err() {
             return Err(Lost::Slow);
         }
         self.waiting.push_back((bytes.to_vec(), fds));
@@ -63,6 +74,7 @@ impl Outgoing {
                 self.waiting.push_front((bytes, fds));
                 break;
             }
+            self.bytes.set(self.bytes.count() - bytes.len());
         }
         Ok(())
     }
@@ -79,6 +91,7 @@ impl Outgoing {
     /// Takes back what waits, without its descriptors. The next message is sent again.
     pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
         self.held = false;
+        self.bytes.set(0);
         std::mem::take(&mut self.waiting).into_iter().map(|(bytes, _)| bytes)
     }
 
@@ -111,11 +124,17 @@ impl AsFd for Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rdmux_runtime::Shares;
     use rdmux_runtime::closing::Closer;
+
+    fn pair(limit: usize) -> (Outgoing, OwnedFd) {
+        let bytes = Shares::new(usize::MAX).none(1);
+        Outgoing::pair(limit, bytes, |fd| Closer::default().socket(0, fd)).unwrap()
+    }
 
     #[test]
     fn what_does_not_fit_waits_in_order_and_not_for_ever() {
-        let (mut out, theirs) = Outgoing::pair(3, |fd| Closer::default().socket(0, fd)).unwrap();
+        let (mut out, theirs) = pair(3);
         let message = |n: u32| [&n.to_ne_bytes()[..], &[0; 8192]].concat();
         let mut sent = 0;
         let lost = loop {
@@ -136,5 +155,29 @@ mod tests {
         assert!(!out.is_waiting());
         drop(theirs);
         assert_eq!(out.send(b"x", Vec::new()), Err(Lost::Closed));
+    }
+
+    #[test]
+    fn what_waits_has_a_limit_in_bytes() {
+        let (mut out, theirs) = pair(usize::MAX);
+        let message = [0; 8192];
+        let fill = |out: &mut Outgoing| {
+            let fits = 4 * MAX_WAITING / message.len();
+            (0..fits).find_map(|_| out.send(&message, Vec::new()).err())
+        };
+        assert_eq!(fill(&mut out), Some(Lost::Slow));
+        assert_eq!(out.waiting.len(), MAX_WAITING / message.len());
+        // What is sent counts no longer, and neither does what is taken back.
+        let (mut buf, mut fds) = (vec![0; 16384], Vec::new());
+        while out.is_waiting() {
+            socket::recv_bytes(theirs.as_fd(), &mut buf, &mut fds).unwrap();
+            out.flush().unwrap();
+        }
+        assert_eq!(fill(&mut out), Some(Lost::Slow));
+        assert_eq!(out.waiting.len(), MAX_WAITING / message.len());
+        out.hold();
+        assert_eq!(out.take_waiting().count(), MAX_WAITING / message.len());
+        assert_eq!(fill(&mut out), Some(Lost::Slow));
+        assert_eq!(out.waiting.len(), MAX_WAITING / message.len());
     }
 }

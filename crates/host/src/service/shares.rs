@@ -7,6 +7,9 @@ use super::core::Core;
 use super::ports::ib::MAX_MEMBERS;
 use crate::proto::Failure;
 
+/// The bytes that wait for processes to read them, of events and of notifications.
+const MAX_WAITING: usize = 256 * 1024 * 1024;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct HostShares {
@@ -16,6 +19,8 @@ pub(super) struct HostShares {
     pub(super) ids: Shares,
     /// Queue pairs in groups of InfiniBand.
     pub(super) members: Shares,
+    /// Bytes of messages that wait for processes to read what is in their sockets.
+    pub(super) waiting: Shares,
 }
 
 impl HostShares {
@@ -24,6 +29,7 @@ impl HostShares {
             descriptors: Shares::of_descriptors(),
             ids: Shares::new(cm.ephemeral_ports.len()),
             members: Shares::new(MAX_MEMBERS),
+            waiting: Shares::new(MAX_WAITING),
         }
     }
 }
@@ -36,6 +42,11 @@ impl Core {
         count: usize,
     ) -> Result<Share, Exceeded> {
         self.shares.descriptors.take(self.user_of(client), count)
+    }
+
+    /// What waits for a client: nothing yet.
+    pub(super) fn waiting_of(&self, client: ClientId) -> Share {
+        self.shares.waiting.none(self.user_of(client))
     }
 
     /// Whose a client is. Who is gone is nobody, whose share is like another's.
@@ -277,6 +288,48 @@ mod tests {
             core.flush_notify(two.id);
         }
         assert!(matches!(one.ask(&mut core, &request), Ok(Response::Ring { .. })));
+    }
+
+    #[test]
+    fn processes_of_one_user_that_do_not_read_leave_memory_for_others() {
+        let (mut core, _dir) = testing::core();
+        let bytes = 64 * 1024;
+        core.shares.waiting = Shares::new(bytes);
+        let event = |id| rdmux_cm::Event {
+            id,
+            context: 0,
+            listen_id: None,
+            kind: rdmux_cm::EventKind::User,
+            status: 0,
+            param: rdmux_cm::EventParam::None,
+            route: None,
+            negotiated: None,
+            mad: Some(vec![0; 256]),
+        };
+        let fill = |core: &mut Core, user| {
+            let mut process = Process::greeted(core, user);
+            let channel = process.open_channel(core).unwrap();
+            let is_waiting = |core: &Core| core.channels[&channel].out.is_waiting();
+            let wanted = 4 * bytes / 256;
+            let mut waits = 0;
+            while waits < wanted && !core.is_doomed(process.id) {
+                core.put_event(channel, &event(IdHandle(1)));
+                core.flush_events();
+                waits += usize::from(is_waiting(core));
+            }
+            (waits, process)
+        };
+        let (first, one) = fill(&mut core, GREEDY);
+        assert!((1..=bytes / 2 / 256 + 1).contains(&first), "{first}");
+        let (second, two) = fill(&mut core, GREEDY);
+        assert_eq!(second, 0, "its user may have no more");
+        let (third, other) = fill(&mut core, OTHER);
+        assert!((bytes / 8 / 256..=bytes / 4 / 256 + 1).contains(&third), "{third}");
+        assert_eq!(fill(&mut core, owner()).0, 4 * bytes / 256);
+        // What waited for processes that are gone counts no longer.
+        drop((one, two, other));
+        core.bury();
+        assert_eq!(fill(&mut core, GREEDY).0, first);
     }
 
     #[test]
