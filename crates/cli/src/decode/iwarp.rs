@@ -101,6 +101,14 @@ impl Mpa {
         matches!(self.directions[from].state, State::Lost)
     }
 
+    /// Nothing comes any more, and what is not complete will not be.
+    pub(super) fn end(&mut self) {
+        for direction in &mut self.directions {
+            direction.broken |= direction.startup.is_none();
+            direction.state = State::Lost;
+        }
+    }
+
     /// Takes the next part of a direction, and adds to `units` what is complete with it.
     pub(super) fn take(&mut self, from: usize, piece: &Piece, units: &mut Vec<Unit>) {
         let rest = match (&mut self.directions[from].state, piece) {

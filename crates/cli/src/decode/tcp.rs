@@ -16,6 +16,8 @@ mod tests;
 
 /// How many connections that are not iWARP, or not yet, are known at a time, at most.
 const MAX_OTHERS: usize = 65_536;
+/// When so many are iWARP, those that were silent the longest are forgotten.
+const MAX_IWARP: usize = 131_072;
 
 /// A segment as captured.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +64,8 @@ pub(super) struct Streams {
     iwarp: usize,
     /// How many segments there were.
     segments: u64,
+    /// What connections of iWARP held when they ended or were forgotten, in bytes.
+    left_over: u64,
 }
 
 /// The two directions of a connection: from the end whose address is less, and to it.
@@ -108,37 +112,62 @@ impl Streams {
         let connection = self.connections.entry(key).or_default();
         connection.last = self.segments;
         let what = connection.take(from, *segment);
-        if connection.ended == [true; 2] && !connection.is_iwarp() {
-            self.connections.remove(&key);
+        if connection.ended == [true; 2] {
+            if connection.is_iwarp() {
+                self.left_over += connection.end();
+            } else {
+                self.connections.remove(&key);
+            }
         }
         Dissection { what, ..dissection }
     }
 
-    /// Forgets the half of the connections that are not iWARP that were silent the longest, if there are too many.
+    /// Forgets the half of the connections of a kind, iWARP or not, that were silent the longest, if there are too many.
     fn make_room(&mut self) {
         if self.connections.len() < self.iwarp + MAX_OTHERS {
             return;
         }
-        let others = self.connections.values().filter(|connection| !connection.is_iwarp());
-        let mut last: Vec<u64> = others.map(|connection| connection.last).collect();
-        self.iwarp = self.connections.len() - last.len();
-        if last.len() >= MAX_OTHERS {
-            let (_, &mut middle, _) = last.select_nth_unstable(MAX_OTHERS / 2);
-            self.connections
-                .retain(|_, connection| connection.is_iwarp() || connection.last > middle);
+        for (iwarp, max) in [(false, MAX_OTHERS), (true, MAX_IWARP)] {
+            let of_kind = self.connections.values().filter(|c| c.is_iwarp() == iwarp);
+            let mut last: Vec<u64> = of_kind.map(|connection| connection.last).collect();
+            if last.len() >= max {
+                let (_, &mut middle, _) = last.select_nth_unstable(max / 2);
+                let forgotten = self.connections.extract_if(|_, connection| {
+                    connection.is_iwarp() == iwarp && connection.last <= middle
+                });
+                let held: u64 = forgotten.map(|(_, connection)| connection.left_over()).sum();
+                self.left_over += held;
+            }
         }
+        self.iwarp = self.connections.values().filter(|c| c.is_iwarp()).count();
     }
 
     /// Bytes of iWARP that were not decoded at the end, since others before them were not captured.
     pub(super) fn left_over(&self) -> u64 {
-        let connections = self.connections.values().filter(|connection| connection.is_iwarp());
-        connections.flat_map(|connection| &connection.halves).map(Reassembly::held).sum()
+        let held: u64 = self.connections.values().map(Connection::left_over).sum();
+        self.left_over + held
     }
 }
 
 impl Connection {
     fn is_iwarp(&self) -> bool {
         matches!(self.content, Content::Iwarp(_))
+    }
+
+    /// Bytes of iWARP that wait for what is missing.
+    fn left_over(&self) -> u64 {
+        if self.is_iwarp() { self.halves.iter().map(Reassembly::held).sum() } else { 0 }
+    }
+
+    /// Both directions of iWARP have ended: nothing is waited for, and nothing kept but what tells late segments from new ones.
+    /// Returns what was waiting, in bytes.
+    fn end(&mut self) -> u64 {
+        let left_over = self.left_over();
+        self.halves.iter_mut().for_each(Reassembly::discard);
+        if let Content::Iwarp(mpa) = &mut self.content {
+            mpa.end();
+        }
+        left_over
     }
 
     /// It is not iWARP, or not to be followed.
@@ -221,7 +250,7 @@ impl Connection {
     fn begin(&mut self, from: usize, tcp: &Tcp) {
         let first = tcp.seq.wrapping_add(1);
         let again = self.halves[from].first() == Some(first);
-        if !again && !tcp.flags.has(Flags::ACK) {
+        if !again && (!tcp.flags.has(Flags::ACK) || self.ended == [true; 2]) {
             *self = Self::default();
         }
         if !again {

@@ -1,5 +1,7 @@
 //! The frames of one direction.
 
+use std::mem;
+
 use rdmux_wire::WireError;
 use rdmux_wire::iwarp::fpdu::{self, Framing};
 use rdmux_wire::iwarp::markers;
@@ -7,13 +9,23 @@ use rdmux_wire::iwarp::markers;
 use super::super::tcp::reassembly::Piece;
 use super::unit::{Check, FrameUnit, Unit};
 
+/// Bytes that were not captured. They take no memory: a length field may say anything.
+#[derive(Debug)]
+struct Gap {
+    /// How many captured bytes of the frame are before it.
+    at: usize,
+    len: usize,
+}
+
 /// A direction behind its start-up frame.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    /// The bytes of a frame that is not complete.
+    /// What was captured of a frame that is not complete.
     buffer: Vec<u8>,
-    /// How many of them are before the first that was not captured.
-    captured: Option<usize>,
+    /// What of it was not captured.
+    gaps: Vec<Gap>,
+    /// How many bytes those are.
+    missing: usize,
     /// Where it begins, behind the start-up frame.
     position: u64,
     framing: Framing,
@@ -45,41 +57,75 @@ impl Frames {
             Piece::Bytes(bytes) => self.buffer.extend_from_slice(bytes),
             Piece::Missing(missing) => {
                 let need = self.framing.need(self.position, &self.buffer);
-                let end = (self.buffer.len() as u64).saturating_add(*missing);
+                let len = usize::try_from(*missing).unwrap_or(usize::MAX);
+                let end = (self.buffer.len() + self.missing).saturating_add(len);
                 // Behind the frame's end, or in its length, it takes the next frame's place with it.
-                if self.captured.is_none() {
-                    self.captured = Some(self.buffer.len());
-                }
-                if end > need as u64 || need < fpdu::frame_len(0) {
+                if end > need || need < fpdu::frame_len(0) {
                     units.push(Unit::Lost);
                     return false;
                 }
-                self.buffer.resize(usize::try_from(end).unwrap_or(need), 0);
+                let at = self.buffer.len();
+                match self.gaps.last_mut() {
+                    Some(gap) if gap.at == at => gap.len += len,
+                    _ => self.gaps.push(Gap { at, len }),
+                }
+                self.missing += len;
             }
         }
+        let mut buffer = mem::take(&mut self.buffer);
+        let mut at = 0;
         loop {
-            let need = self.framing.need(self.position, &self.buffer);
-            if self.buffer.len() < need {
+            let rest = &buffer[at..];
+            let need = self.framing.need(self.position, rest);
+            let in_frame = |len: &usize| self.gaps.last().is_none_or(|gap| gap.at <= *len);
+            let Some(len) = need.checked_sub(self.missing).filter(in_frame) else {
+                // The frame became shorter, as the peer's start-up frame came only now.
+                units.push(Unit::Lost);
+                return false;
+            };
+            let Some(captured) = rest.get(..len) else {
+                buffer.drain(..at);
+                self.buffer = buffer;
                 return true;
-            }
-            let unit = self.frame(need);
+            };
+            let unit = self.frame(captured, need);
             let broken = matches!(&unit, Unit::Broken(_))
                 || matches!(&unit, Unit::Frame(unit) if unit.header.is_err());
             units.push(unit);
             if broken {
                 return false;
             }
-            self.buffer.drain(..need);
-            self.captured = None;
+            at += len;
+            self.gaps.clear();
+            self.missing = 0;
             self.position += need as u64;
         }
     }
 
-    /// The frame that the buffer begins with.
-    fn frame(&self, len: usize) -> Unit {
-        let frame = &self.buffer[..len];
+    /// How much memory a frame takes that is not complete, in bytes.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.buffer.capacity() + self.gaps.capacity() * size_of::<Gap>()
+    }
+
+    /// A frame of so many bytes, of which these were captured.
+    fn frame(&self, captured: &[u8], len: usize) -> Unit {
+        let mut filled = Vec::new();
+        let frame = if self.gaps.is_empty() {
+            captured
+        } else {
+            let mut from = 0;
+            for Gap { at, len } in &self.gaps {
+                filled.extend_from_slice(&captured[from..*at]);
+                filled.resize(filled.len() + len, 0);
+                from = *at;
+            }
+            filled.extend_from_slice(&captured[from..]);
+            &filled
+        };
+        let first_gap = self.gaps.first().map(|gap| gap.at);
         let check = match self.framing.parse(self.position, frame) {
-            _ if self.captured.is_some() || !self.known => Check::Unchecked,
+            _ if first_gap.is_some() || !self.known => Check::Unchecked,
             Ok(_) if !self.framing.crc => Check::None,
             Ok(_) => Check::Right,
             Err(WireError::Crc { found, right }) => Check::Wrong { found, right },
@@ -89,17 +135,17 @@ impl Frames {
         let fpdu = match unchecked.parse(self.position, frame) {
             Ok(Some(fpdu)) => fpdu,
             Ok(None) => return Unit::Lost,
-            Err(_) if self.captured.is_some() => return Unit::Cut(len),
+            Err(_) if first_gap.is_some() => return Unit::Cut(len),
             Err(error) => return Unit::Broken(error),
         };
         // What was captured of the ULPDU; a marker may be among its headers.
         let before = fpdu::LENGTH_LEN + if self.framing.markers { markers::LEN } else { 0 };
-        let captured = self.captured.map_or(len, |captured| captured.saturating_sub(before));
+        let captured = first_gap.map_or(len, |at| at.saturating_sub(before));
         let starting = self.initiator && self.position == 0;
         let rtr = starting && self.peer_to_peer;
         match FrameUnit::parse(&fpdu, captured, check, rtr, starting) {
             Ok(unit) => Unit::Frame(Box::new(unit)),
-            Err(_) if self.captured.is_some() => Unit::Cut(len),
+            Err(_) if first_gap.is_some() => Unit::Cut(len),
             Err(error) => Unit::Broken(error),
         }
     }

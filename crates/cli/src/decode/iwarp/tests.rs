@@ -381,6 +381,45 @@ fn frames_that_were_cut() {
     }
 }
 
+/// A frame whose length alone was captured takes the memory of that, whatever it says.
+#[test]
+fn what_was_not_captured_takes_no_memory() {
+    let framing = Framing { crc: false, markers: false };
+    let tagged = Model::Tagged(Tagged { last: true, stag: Stag(9), to: 0 });
+    let header = Header::new(Opcode::Write, tagged).to_buf();
+    let mut frame = vec![0; framing.frame_len(0, header.len() + 60_000)];
+    framing.emit(0, &[&header, &[0; 60_000]], &mut frame);
+    let (mut frames, mut units) = (Frames::default(), Vec::new());
+    frames.agreed(framing, true, true, false);
+    assert!(frames.take(&Piece::Bytes(frame[..40].to_vec()), &mut units));
+    assert!(frames.take(&Piece::Missing(50_000), &mut units));
+    assert!(units.is_empty() && frames.memory() < 1000, "{}", frames.memory());
+    assert!(frames.take(&Piece::Bytes(frame[50_040..50_050].to_vec()), &mut units));
+    let rest = u64::try_from(frame.len() - 50_050).unwrap();
+    assert!(frames.take(&Piece::Missing(rest), &mut units));
+    let [Unit::Frame(unit)] = &units[..] else { panic!("{units:?}") };
+    assert_eq!(unit.check, Check::Unchecked);
+    assert!(unit.to_string().contains("WRITE") && unit.to_string().contains("60000"), "{unit}");
+}
+
+/// The reply that asks for markers may be captured behind the frames that have them.
+#[test]
+fn what_was_agreed_on_too_late_is_survived() {
+    for markers in [false, true] {
+        let (mut frames, mut units) = (Frames::default(), Vec::new());
+        frames.agreed(Framing { crc: false, markers: !markers }, true, true, false);
+        assert!(frames.take(&Piece::Bytes([200; 12].to_vec()), &mut units));
+        assert!(frames.take(&Piece::Missing(1000), &mut units));
+        assert!(frames.take(&Piece::Bytes([0; 8].to_vec()), &mut units));
+        frames.agreed(Framing { crc: false, markers }, true, true, false);
+        for _ in 0..100 {
+            if !frames.take(&Piece::Bytes([0; 1000].to_vec()), &mut units) {
+                break;
+            }
+        }
+    }
+}
+
 /// What is missing may be more than the rest of the start-up frame, or all that counts of it.
 #[test]
 fn start_up_frames_that_were_cut_early_are_still_of_iwarp() {

@@ -64,6 +64,11 @@ impl Reassembly {
         *self = Self { first: self.first, ..Self::default() };
     }
 
+    /// What waits is not waited for any more.
+    pub(super) fn discard(&mut self) {
+        (self.held, self.held_bytes) = (BTreeMap::new(), 0);
+    }
+
     /// Takes a segment: `bytes`, and `missing` more that were not captured.
     pub(super) fn take(
         &mut self,

@@ -66,6 +66,50 @@ fn connections_that_are_iwarp_do_not_take_the_room_of_others() {
 }
 
 #[test]
+fn connections_that_are_iwarp_are_forgotten_when_there_are_too_many() {
+    let mut streams = Streams::default();
+    let count = u32::try_from(MAX_IWARP + MAX_OTHERS).unwrap() + 10;
+    for n in 0..count {
+        follow(&mut streams, (client(n), SERVER), SYN, 0, b"");
+        follow(&mut streams, (client(n), SERVER), ACK, 1, &MPA[..10]);
+        follow(&mut streams, (client(n), SERVER), ACK, 100, b"early");
+        assert!(streams.connections.len() <= MAX_IWARP + MAX_OTHERS);
+    }
+    assert_eq!(streams.left_over(), 5 * u64::from(count), "what was forgotten counts");
+    assert!(
+        follow(&mut streams, (client(count - 1), SERVER), ACK, 11, &MPA[10..]),
+        "the last stays"
+    );
+}
+
+#[test]
+fn connections_of_iwarp_that_end_hold_nothing() {
+    let there = (client(1), SERVER);
+    let back = (SERVER, client(1));
+    for reset in [false, true] {
+        let mut streams = Streams::default();
+        follow(&mut streams, there, SYN, 0, b"");
+        follow(&mut streams, there, ACK, 1, MPA);
+        follow(&mut streams, there, ACK, 1000, &[0; 500]);
+        if !reset {
+            follow(&mut streams, there, FIN_ACK, 1500, b"");
+        }
+        let flags = if reset { RST } else { FIN_ACK };
+        follow(&mut streams, back, flags, 1, b"");
+        let held = |streams: &Streams| -> u64 {
+            streams.connections.values().map(Connection::left_over).sum()
+        };
+        assert_eq!((held(&streams), streams.left_over()), (0, 500));
+        assert!(follow(&mut streams, there, ACK, 1, MPA), "a segment that comes again is known");
+        assert!(follow(&mut streams, there, ACK, 2000, &[0; 500]));
+        assert_eq!((held(&streams), streams.left_over()), (0, 1000));
+        // Another connection of the same addresses, whose first SYN was not captured.
+        follow(&mut streams, back, SYN | ACK, 5000, b"");
+        assert!(!follow(&mut streams, back, ACK, 5001, b"HTTP/1.1 200 OK"));
+    }
+}
+
+#[test]
 fn connections_that_end_are_forgotten() {
     let mut streams = Streams::default();
     let there = (client(1), SERVER);
