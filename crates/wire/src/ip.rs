@@ -205,8 +205,9 @@ impl Ipv6 {
 pub struct Ipv6Payload<'a> {
     /// The protocol.
     pub protocol: u8,
-    /// Whether a fragment header with a remainder was among them: `bytes` are then a part of it.
-    pub fragment: bool,
+    /// Where `bytes` belong in the packet that was fragmented, in bytes, if a fragment header was among them that makes them
+    /// a part of one (RFC 8200, section 4.5).
+    pub fragment: Option<u16>,
     /// What follows.
     pub bytes: &'a [u8],
 }
@@ -224,11 +225,13 @@ pub fn skip_ipv6_extensions(
     const FRAGMENT: u8 = 44;
     const DESTINATION: u8 = 60;
     const WHAT: &str = "IPv6 extension header";
-    let mut fragment = false;
+    let mut fragment = None;
     while matches!(next_header, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION) {
         let b = head::<8>(bytes, WHAT)?;
         let len = if next_header == FRAGMENT {
-            fragment |= get16(b, 2) & !6 != 0; // offset or more; 2 bits are reserved
+            // The offset in units of 8 bytes, 2 bits that are reserved, and whether more follow.
+            let field = get16(b, 2);
+            fragment = (field & !6 != 0).then_some(field & !7);
             8
         } else {
             8 + 8 * usize::from(b[1])
@@ -236,7 +239,7 @@ pub fn skip_ipv6_extensions(
         next_header = b[0];
         let short = WireError::Short { what: WHAT, need: len, have: bytes.len() };
         bytes = bytes.get(len..).ok_or(short)?;
-        if fragment {
+        if fragment.is_some() {
             break; // what follows a later fragment is no header
         }
     }
@@ -295,10 +298,15 @@ mod tests {
         let mut b = [0; 26];
         (b[0], b[1], b[16]) = (60, 1, UDP);
         let found = skip_ipv6_extensions(0, &b).unwrap();
-        assert_eq!((found.protocol, found.fragment, found.bytes.len()), (UDP, false, 2));
+        assert_eq!((found.protocol, found.fragment, found.bytes.len()), (UDP, None, 2));
         assert!(skip_ipv6_extensions(0, &b[..20]).is_err());
-        // A first fragment.
-        let b = [UDP, 0, 0, 1, 0, 0, 0, 0];
-        assert!(skip_ipv6_extensions(44, &b).unwrap().fragment);
+        // A first fragment, a later one, the last, and a whole packet (RFC 6946).
+        for (field, fragment) in
+            [(1_u16, Some(0)), (0x0599, Some(0x598)), (0xfff8, Some(0xfff8)), (6, None)]
+        {
+            let [high, low] = field.to_be_bytes();
+            let b = [UDP, 0, high, low, 0, 0, 0, 0];
+            assert_eq!(skip_ipv6_extensions(44, &b).unwrap().fragment, fragment);
+        }
     }
 }

@@ -191,8 +191,8 @@ fn ipv6(packet: &[u8], missing: usize) -> Result<Dissection<'_>, WireError> {
     let rest = &packet[Ipv6::LEN..];
     let found = ip::skip_ipv6_extensions(header.next_header, rest)?;
     let extensions = rest.len() - found.bytes.len();
-    let what = if found.fragment {
-        What::Fragment { protocol: found.protocol, offset: 0 }
+    let what = if let Some(offset) = found.fragment {
+        What::Fragment { protocol: found.protocol, offset: offset.into() }
     } else {
         let len = usize::from(header.payload_len).saturating_sub(extensions);
         let payload = Payload::new(found.bytes, len, missing, "IPv6 payload length");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rdmux_wire::cm::CmMad;
+use rdmux_wire::cm::{CmMad, Message};
 use rdmux_wire::layout::Visit;
 use rdmux_wire::mad::{MadHeader, Method, MgmtClass};
 use rdmux_wire::pm::{self, PmMad};
@@ -23,15 +23,21 @@ pub(super) enum Mad<'a> {
     Sa(SaMad<'a>),
     /// Of performance management.
     Pm(PmMad),
-    /// Of another class; the RMPP header if the class has it and it says something.
+    /// Of another class, or of the connection manager's and no message; the RMPP header if the class has it and it says something.
     Other(MadHeader, Option<Rmpp>),
+}
+
+/// Whether a datagram of the connection manager's class is a message. Others get or set an attribute, as ClassPortInfo, or have
+/// one that is not known.
+fn is_message(header: &MadHeader) -> bool {
+    header.method == Method::SEND && Message::is_known(header.attr_id)
 }
 
 impl<'a> Mad<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let header = MadHeader::parse(bytes)?;
         match header.mgmt_class {
-            MgmtClass::COMM => CmMad::parse(bytes).map(Self::Cm),
+            MgmtClass::COMM if is_message(&header) => CmMad::parse(bytes).map(Self::Cm),
             MgmtClass::SUBN_LID | MgmtClass::SUBN_DIRECTED => Smp::parse(bytes).map(Self::Smp),
             MgmtClass::SUBN_ADM => SaMad::parse(bytes).map(Self::Sa),
             MgmtClass::PERF => PmMad::parse(bytes).map(Self::Pm),

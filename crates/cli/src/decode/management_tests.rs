@@ -10,6 +10,7 @@ use rdmux_wire::sm::{CapabilityMask, LocalChange, Notice, PortInfo, PortState, P
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{
     Bth, Deth, Gid, Grh, HeaderBuf, Lid, Mkey, Opcode, Packet, Psn, Qkey, Qpn, RmppFlags, RmppType,
+    cm,
 };
 
 use super::file::Frame;
@@ -207,6 +208,25 @@ fn counters_are_shown_by_name() {
         line.contains("ClassPortInfo base_version 0 ") && line.contains(" resp_time_value 18 "),
         "{line}"
     );
+}
+
+/// What is of the connection manager's class and no message is not wrong.
+#[test]
+fn datagrams_of_the_connection_managers_class_need_not_be_messages() {
+    for (method, attr_id) in [
+        (Method::GET, ClassPortInfo::ATTR_ID),
+        (Method::GET_RESP, ClassPortInfo::ATTR_ID),
+        (Method::SEND, 0x7777),
+    ] {
+        let mut mad = [0; 256];
+        let header = MadHeader::new(MgmtClass::COMM, cm::CLASS_VERSION, method);
+        MadHeader { attr_id, ..header }.emit(&mut mad);
+        let bytes = ib(&mad, Qpn::QP1, None);
+        let line = line_of(&frame(INFINIBAND, &bytes));
+        let end = format!("{method} attr {attr_id:#06x} tid 0x0000000000000000");
+        assert!(line.ends_with(&end), "{line}");
+        assert!(summary_of(&frame(INFINIBAND, &bytes)).all_right(), "{line}");
+    }
 }
 
 /// The same datagrams in a RoCE packet.

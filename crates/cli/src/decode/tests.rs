@@ -242,6 +242,20 @@ fn fragments_are_named() {
     assert_eq!(summary_of(&frame(RAW, &first)).fragments, 1);
     let what = dissect(&frame(RAW, &first)).what.to_string();
     assert_eq!(what, "IP fragment of UDP at 0");
+    let mut later = first;
+    later[7] = 2;
+    let what = dissect(&frame(RAW, &later)).what.to_string();
+    assert_eq!(what, "IP fragment of UDP at 16");
+
+    const FRAGMENT: u8 = 44;
+    for (field, at) in [(1_u16, 0), (0x0598, 0x598)] {
+        let [high, low] = field.to_be_bytes();
+        let mut packet = ipv6(&[0; 64]);
+        packet[6] = FRAGMENT;
+        packet.splice(40..40, [ip::UDP, 0, high, low, 0, 0, 0, 1]);
+        let what = dissect(&frame(RAW, &packet)).what.to_string();
+        assert_eq!(what, format!("IP fragment of UDP at {at}"));
+    }
 }
 
 // ---- RDMA

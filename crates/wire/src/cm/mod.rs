@@ -128,6 +128,11 @@ macro_rules! messages {
         }
 
         impl Message {
+            /// Whether an attribute ID stands for a message.
+            pub fn is_known(attr_id: u16) -> bool {
+                [$($attr_id),*].contains(&attr_id)
+            }
+
             /// Reads the body of a MAD with this attribute ID.
             ///
             /// # Errors
