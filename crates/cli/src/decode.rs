@@ -1,20 +1,25 @@
 //! `rdmux decode`: what the frames of a capture say, and whether their checksums are right: RoCE and InfiniBand packet
 //! by packet, iWARP along the TCP streams.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use rdmux_link::capture::FrameKind;
+use rustix::fs::{FileType, fstat};
 use serde::Serialize;
 
 use file::{CaptureFile, FileError, Frame};
 use line::{JsonLine, Line};
 use summary::Summary;
 use tcp::Streams;
+
+use crate::interrupt::on_interrupt;
 
 mod file;
 mod frame;
@@ -38,7 +43,8 @@ mod tests;
     lacks a part of, are reported, not failed."
 )]
 pub(crate) struct DecodeArgs {
-    /// Captures in pcap or pcapng format; - is the standard input
+    /// Captures in pcap or pcapng format; - is the standard input, whose frames are shown as they come. If it is a pipe,
+    /// Ctrl-C is left to who writes into it, and another Ctrl-C ends this, too
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one JSON object per line: a frame's, or at the end of a file its summary
@@ -52,10 +58,15 @@ pub(crate) struct DecodeArgs {
 /// Prints a line per frame and a summary per file.
 ///
 /// # Errors
-/// When the output cannot be written. What is wrong with a file goes to standard error.
+/// When the output cannot be written, or Ctrl-C not be handled. What is wrong with a file goes to standard error.
 pub(crate) fn run(args: &DecodeArgs) -> anyhow::Result<ExitCode> {
+    if args.files.iter().any(|path| path == STDIN) && is_pipe() {
+        // The end of the pipe follows, and with it the rest of the frames and the summary.
+        on_interrupt(|| {})?;
+    }
+    let out = RefCell::new(BufWriter::new(io::stdout().lock()));
     let mut printer = Printer {
-        out: BufWriter::new(io::stdout().lock()),
+        out: Shared(&out),
         json: args.json,
         quiet: args.quiet,
         headings: args.files.len() > 1 && !args.json && !args.quiet,
@@ -83,14 +94,53 @@ pub(crate) fn live_line(
     Line { number, time, relative, dissection: &dissection }.to_string()
 }
 
-fn decode_all(args: &DecodeArgs, printer: &mut Printer<impl Write>) -> io::Result<ExitCode> {
+/// The name of the standard input.
+const STDIN: &str = "-";
+
+/// Whether the standard input is a pipe.
+fn is_pipe() -> bool {
+    fstat(io::stdin().as_fd())
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+}
+
+/// An output that the input writes out, too.
+struct Shared<'a, W>(&'a RefCell<W>);
+
+impl<W: Write> Write for Shared<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.borrow_mut().flush()
+    }
+}
+
+/// An input that may let wait: what was printed is written out before.
+struct Live<'a, R, W> {
+    input: R,
+    out: Shared<'a, W>,
+}
+
+impl<R: Read, W: Write> Read for Live<'_, R, W> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.out.flush()?;
+        self.input.read(buffer)
+    }
+}
+
+fn decode_all(
+    args: &DecodeArgs,
+    printer: &mut Printer<Shared<'_, impl Write>>,
+) -> io::Result<ExitCode> {
     let mut total = Summary::default();
     let mut unreadable = false;
     for path in &args.files {
         let name = path.display().to_string();
         printer.heading(&name)?;
-        let (summary, error) = if name == "-" {
-            decode(io::stdin().lock(), &name, printer)?
+        let (summary, error) = if name == STDIN {
+            let input = Live { input: io::stdin().lock(), out: Shared(printer.out.0) };
+            decode(input, &name, printer)?
         } else {
             match File::open(path) {
                 Ok(file) => decode(file, &name, printer)?,

@@ -9,6 +9,7 @@ mod doctor;
 mod env;
 mod fabric;
 mod host;
+mod interrupt;
 mod pcapng;
 mod peer;
 mod ping;

@@ -3,15 +3,22 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::UdpSocket;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Stdio};
 
 use common::Net;
 use serde_json::Value;
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
+}
+
+/// Interrupts a command, as Ctrl-C does.
+fn interrupt(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
 
 #[test]
@@ -274,4 +281,40 @@ fn there_is_one_demo_at_a_time_and_it_ends_hosts_that_one_before_left() {
     drop(lock);
     assert!(net.fails(&demo, 1).contains("no row has that"));
     assert_eq!(json(&net.ok(&["host", "status", "--json"])), Value::Array(Vec::new()));
+}
+
+/// Two frames of a capture: up to the end of the first, and the second.
+fn two_frames() -> [Vec<u8>; 2] {
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures");
+    let bytes = fs::read(captures.join("siw_rping.pcap")).unwrap();
+    let end = |at: usize| {
+        let len = bytes[at + 8..].first_chunk().copied().map(u32::from_le_bytes).unwrap();
+        at + 16 + usize::try_from(len).unwrap()
+    };
+    let (first, second) = (end(24), end(end(24)));
+    [bytes[..first].to_vec(), bytes[first..second].to_vec()]
+}
+
+#[test]
+fn frames_from_a_pipe_are_shown_as_they_come_until_its_end() {
+    let net = Net::new();
+    let mut command = net.command(&["decode", "-"]);
+    let mut decode = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut pipe, out) = (decode.stdin.take().unwrap(), decode.stdout.take().unwrap());
+    let mut out = BufReader::new(out);
+    let [first, second] = two_frames();
+    // The line of a frame does not wait for the end of the one behind it.
+    pipe.write_all(&first).unwrap();
+    pipe.write_all(&second[..20]).unwrap();
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.contains("[SYN]"), "{line}");
+    // A terminal interrupts who writes into the pipe, too, whose end is still to be read.
+    interrupt(&decode);
+    pipe.write_all(&second[20..]).unwrap();
+    drop(pipe);
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("[SYN, ACK]") && rest.contains("2 frames"), "{rest}");
+    assert!(decode.wait().unwrap().success());
 }

@@ -356,7 +356,10 @@ fn status() {
     ] {
         let files: Vec<PathBuf> = files.into_iter().cloned().collect();
         let args = DecodeArgs { files, json: false, quiet: true };
-        assert_eq!(decode_all(&args, &mut quiet()).unwrap(), expected, "{args:?}");
+        let Printer { out, json, quiet, headings } = quiet();
+        let out = RefCell::new(out);
+        let mut printer = Printer { out: Shared(&out), json, quiet, headings };
+        assert_eq!(decode_all(&args, &mut printer).unwrap(), expected, "{args:?}");
     }
 }
 
