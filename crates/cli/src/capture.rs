@@ -19,6 +19,7 @@ use rdmux_host::{HostName, RuntimeDir};
 use rdmux_link::capture::FrameHeader;
 use rustix::event::{PollFd, PollFlags, poll};
 
+use crate::interrupt::on_interrupt;
 use crate::pcapng::{Direction, Writer};
 use crate::{Global, decode, fabric};
 
@@ -49,14 +50,16 @@ pub(crate) struct CaptureArgs {
 pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
     let (dir, host) = (RuntimeDir::of_environment()?, global.host_name()?);
     let before = admin::status(&dir, &host)?;
+    // It may wait for a reader, as a FIFO does, and Ctrl-C ends that as long as nobody handles it.
+    let output = args.write.as_deref().map(open).transpose()?;
     let mut capture = Sources::open(&dir, &host, &before)?;
-    let interrupted = end_on_interrupt(&capture.host)?;
+    let interrupted = &*end_on_interrupt(&capture.host)?;
 
     eprintln!("capturing host {host}; Ctrl-C ends");
-    let frames = match &args.write {
-        Some(path) => {
-            let mut writer = Writer::new(open(path)?, &before.host)?;
-            let frames = copy(&mut capture, args, |_, header, frame| {
+    let frames = match output {
+        Some(output) => {
+            let mut writer = Writer::new(output, &before.host)?;
+            let frames = copy(&mut capture, args, interrupted, |_, header, frame| {
                 let way = if header.sent { Direction::Out } else { Direction::In };
                 let time = Duration::from_nanos(header.time);
                 Ok(writer.frame(time, way, header.kind, frame)?)
@@ -64,7 +67,7 @@ pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
             writer.finish()?;
             frames
         }
-        None => show(&mut capture, args)?,
+        None => show(&mut capture, args, interrupted)?,
     };
     eprintln!("{frames} frames");
     if let Ok(after) = admin::status(&dir, &host) {
@@ -90,10 +93,10 @@ fn open(path: &Path) -> Result<Box<dyn Write>> {
 }
 
 /// Prints a line for each frame.
-fn show(capture: &mut Sources, args: &CaptureArgs) -> Result<u64> {
+fn show(capture: &mut Sources, args: &CaptureArgs, interrupted: &AtomicBool) -> Result<u64> {
     let mut out = io::stdout().lock();
     let mut start = None;
-    copy(capture, args, |number, header, frame| {
+    copy(capture, args, interrupted, |number, header, frame| {
         let time = Duration::from_nanos(header.time);
         let line = decode::live_line(number, time, *start.get_or_insert(time), header.kind, frame);
         let way = match (header.sent, header.memory) {
@@ -169,15 +172,16 @@ impl Sources {
     }
 }
 
-/// Hands on frames, numbered from 1, until the stream or the count ends; how many they were.
+/// Hands on frames, numbered from 1, until the stream or the count ends, or it is interrupted; how many they were.
 fn copy(
     capture: &mut Sources,
     args: &CaptureArgs,
+    interrupted: &AtomicBool,
     mut each: impl FnMut(u64, FrameHeader, &[u8]) -> Result<()>,
 ) -> Result<u64> {
     let mut buffer = vec![0; MAX_FRAME];
     let mut frames = 0;
-    while args.count != Some(frames) {
+    while args.count != Some(frames) && !interrupted.load(Ordering::Relaxed) {
         let Some(message) = capture.next_frame(&mut buffer)? else { break };
         let Some((header, frame)) = FrameHeader::parse(message) else { continue };
         if header.memory && args.wire_only {
@@ -189,16 +193,15 @@ fn copy(
     Ok(frames)
 }
 
-/// Ctrl-C closes the stream of frames, which ends the copying.
+/// Ctrl-C closes the stream of frames, which ends the copying. Another one ends the process, whose output may be waiting for its reader.
 fn end_on_interrupt(capture: &Capture) -> Result<Arc<AtomicBool>> {
     use std::os::fd::AsFd as _;
     let interrupted = Arc::new(AtomicBool::new(false));
     let (flag, stream) = (interrupted.clone(), capture.as_fd().try_clone_to_owned()?);
-    ctrlc::set_handler(move || {
+    on_interrupt(move || {
         flag.store(true, Ordering::Relaxed);
         // It fails only if the other side closed it first, which ends the copying too.
         let _ = rustix::net::shutdown(&stream, rustix::net::Shutdown::Both);
-    })
-    .context("cannot handle Ctrl-C")?;
+    })?;
     Ok(interrupted)
 }

@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::UdpSocket;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -317,4 +318,48 @@ fn frames_from_a_pipe_are_shown_as_they_come_until_its_end() {
     out.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("[SYN, ACK]") && rest.contains("2 frames"), "{rest}");
     assert!(decode.wait().unwrap().success());
+}
+
+/// Waits until a process is blocked in a system call, by its number on x86-64 and elsewhere.
+fn wait_until_in(child: &Child, [x86_64, generic]: [&str; 2]) {
+    let call = if cfg!(target_arch = "x86_64") { x86_64 } else { generic };
+    let at = format!("/proc/{}/syscall", child.id());
+    while !fs::read_to_string(&at).is_ok_and(|text| text.split(' ').next() == Some(call)) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn capture_can_be_interrupted_while_its_output_waits() {
+    let net = Net::new().hosts(&["one"]);
+    let fifo = net.path().join("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let args = ["--host", "one", "capture", "-w", fifo.to_str().unwrap()];
+    let mut capture = net.command(&args).spawn().unwrap();
+    const OPENAT: [&str; 2] = ["257", "56"];
+    wait_until_in(&capture, OPENAT);
+    interrupt(&capture);
+    assert_eq!(capture.wait().unwrap().signal(), Some(2));
+
+    // Nobody reads what is written: the first one does not reach who waits for that.
+    let mut command = net.command(&args);
+    let mut capture = command.stderr(Stdio::piped()).spawn().unwrap();
+    let _reader = fs::File::open(&fifo).unwrap();
+    let mut said = BufReader::new(capture.stderr.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    let (mut server, port) = net.server(&["--host", "one", "ping", "-s", "-p", "0"]);
+    let to = net.address(1);
+    let ping = ["--host", "one", "ping", "-c", "-a", &to, "-p", &port, "-C", "9", "-S", "60000"];
+    net.ok(&ping);
+    assert!(server.wait().unwrap().success());
+    const WRITE: [&str; 2] = ["1", "64"];
+    wait_until_in(&capture, WRITE);
+    let status = loop {
+        if let Some(status) = capture.try_wait().unwrap() {
+            break status;
+        }
+        interrupt(&capture);
+    };
+    assert_eq!(status.code(), Some(130));
 }
