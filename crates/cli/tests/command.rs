@@ -363,3 +363,43 @@ fn capture_can_be_interrupted_while_its_output_waits() {
     };
     assert_eq!(status.code(), Some(130));
 }
+
+#[test]
+fn ping_without_a_count_goes_on_until_it_is_interrupted() {
+    let net = Net::new().hosts(&["one"]);
+    let to = net.address(1);
+    for json_too in [false, true] {
+        let (mut server, port) = net.server(&["--host", "one", "ping", "-s", "-p", "0", "-d"]);
+        let mut args = vec!["--host", "one", "ping", "-c", "-a", &to, "-p", &port];
+        args.extend(json_too.then_some("--json"));
+        let mut client = net.command(&args).stdout(Stdio::piped()).spawn().unwrap();
+        // It is under way when the server has shown data.
+        let mut served = BufReader::new(server.stdout.take().unwrap()).lines();
+        assert!(served.any(|line| line.unwrap().contains("ping data")));
+        let served = std::thread::spawn(move || served.last().unwrap().unwrap());
+        interrupt(&client);
+        let mut text = String::new();
+        client.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(client.wait().unwrap().success(), "{text}");
+        let pings = if json_too {
+            json(&text)["pings"].to_string()
+        } else {
+            let last = text.lines().last().unwrap();
+            assert!(last.contains("round trip min/avg/max"), "{text}");
+            last.split(' ').next().unwrap().to_owned()
+        };
+        let last = served.join().unwrap();
+        assert!(last.ends_with(&format!("disconnected after {pings} pings")), "{last}; {text}");
+        assert!(server.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn ping_prints_nothing_beside_json() {
+    let net = Net::new().hosts(&["one"]);
+    let (mut server, port) = net.server(&["--host", "one", "ping", "-s", "-p", "0"]);
+    let to = net.address(1);
+    let args = ["--host", "one", "ping", "-c", "-a", &to, "-p", &port, "-C", "2", "-v", "--json"];
+    assert_eq!(json(&net.ok(&args))["pings"], 2);
+    assert!(server.wait().unwrap().success());
+}

@@ -1,5 +1,7 @@
 //! The client: offers its memory, and times how long the server takes to read and write it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -12,6 +14,7 @@ use serde::Serialize;
 use super::PingArgs;
 use super::endpoint::Endpoint;
 use super::exchange;
+use crate::interrupt::on_interrupt;
 
 /// What was measured, in microseconds.
 #[derive(Serialize)]
@@ -25,7 +28,25 @@ struct Summary {
     max_us: f64,
 }
 
-/// Pings the server.
+/// The round trips so far. There may be billions.
+#[derive(Default)]
+struct Times {
+    pings: u32,
+    min: Option<Duration>,
+    max: Duration,
+    total: Duration,
+}
+
+impl Times {
+    fn add(&mut self, time: Duration) {
+        self.pings += 1;
+        self.min = Some(self.min.map_or(time, |min| min.min(time)));
+        self.max = self.max.max(time);
+        self.total += time;
+    }
+}
+
+/// Pings the server, until Ctrl-C if there is no count.
 pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {
     let server = cmutil::address(args.addr.as_deref().unwrap_or_default(), args.port)?;
     let source = args.source.as_deref().map(|s| cmutil::address(s, 0)).transpose()?;
@@ -44,12 +65,18 @@ pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {
     summarise(server.to_string(), args, &times)
 }
 
-/// All pings; the round trip of each.
-fn pings(endpoint: &mut Endpoint, args: &PingArgs) -> Result<Vec<Duration>> {
+/// All pings, or those until Ctrl-C; their round trips.
+fn pings(endpoint: &mut Endpoint, args: &PingArgs) -> Result<Times> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = interrupted.clone();
+    on_interrupt(move || flag.store(true, Ordering::Relaxed))?;
     let size = args.size as usize;
     let (source, sink) = (endpoint.buffer(size)?, endpoint.buffer(size)?);
-    let mut times = Vec::new();
+    let mut times = Times::default();
     for ping in 0..args.count.unwrap_or(u32::MAX) {
+        if interrupted.load(Ordering::Relaxed) {
+            break;
+        }
         let data = exchange::data(ping, size);
         source.write(0, &data);
         let start = Instant::now();
@@ -65,29 +92,28 @@ fn pings(endpoint: &mut Endpoint, args: &PingArgs) -> Result<Vec<Duration>> {
             let at = back.iter().zip(&data).position(|(a, b)| a != b).unwrap_or(0);
             bail!("ping {ping}: the data that came back differ from byte {at} on");
         }
-        if args.data {
+        if args.data && !args.json {
             say!("ping data: {}", String::from_utf8_lossy(&back[..exchange::echo_len(&back) - 1]));
         }
         if !args.quiet && !args.json {
             say!("{size} bytes: ping {ping}: {}", output::time(time));
         }
-        times.push(time);
+        times.add(time);
     }
     Ok(times)
 }
 
-fn summarise(server: String, args: &PingArgs, times: &[Duration]) -> Result<()> {
+fn summarise(server: String, args: &PingArgs, times: &Times) -> Result<()> {
     let us = |d: Duration| d.as_secs_f64() * 1e6;
-    let total: Duration = times.iter().sum();
-    let pings = u32::try_from(times.len())?;
+    let &Times { pings, min, max, total } = times;
     let summary = Summary {
         server,
         size: args.size,
         pings,
         verified: args.verify,
-        min_us: us(times.iter().min().copied().unwrap_or_default()),
+        min_us: us(min.unwrap_or_default()),
         avg_us: us(total.checked_div(pings).unwrap_or_default()),
-        max_us: us(times.iter().max().copied().unwrap_or_default()),
+        max_us: us(max),
     };
     if args.json {
         return output::json(&summary);
