@@ -29,6 +29,7 @@ use clap::{Args, ValueEnum};
 use rdmux::Context;
 
 use self::stats::Figure;
+use rdmux_command::hosts;
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
@@ -119,6 +120,7 @@ fn names() -> String {
 
 /// Runs `rdmux bench`.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let _lock = hosts::alone("bench")?;
     if args.peers {
         return peers::run(args);
     }

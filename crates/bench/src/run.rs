@@ -98,7 +98,7 @@ impl Bench {
         progress.set_style(ProgressStyle::with_template("{spinner} {msg}")?);
         progress.enable_steady_tick(Duration::from_millis(200));
         progress.set_message("starting two hosts");
-        let hosts = Hosts::up(&["bench-a", "bench-b"])?;
+        let hosts = Hosts::up_to_end(&["bench-a", "bench-b"])?;
         Ok(Self {
             context: Context::builder().host("bench-a").open()?,
             remote: part("bench-b")?,

@@ -403,3 +403,16 @@ fn ping_prints_nothing_beside_json() {
     assert_eq!(json(&net.ok(&args))["pings"], 2);
     assert!(server.wait().unwrap().success());
 }
+
+#[test]
+fn there_is_one_bench_at_a_time_and_it_ends_hosts_that_one_before_left() {
+    let net = Net::new().hosts(&["bench-a", "bench-b"]);
+    let bench = ["bench", "--only", "poll", "--rounds", "1", "--json"];
+    let lock = fs::File::create(net.path().join("bench.lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(net.fails(&bench, 1).contains("another bench is running"));
+    assert_eq!(json(&net.ok(&["host", "status", "--json"])).as_array().unwrap().len(), 2);
+    drop(lock);
+    net.ok(&bench);
+    assert_eq!(json(&net.ok(&["host", "status", "--json"])), Value::Array(Vec::new()));
+}

@@ -1,13 +1,15 @@
 //! Virtual hosts for the time of a command.
 
+use std::fs::{File, TryLockError};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rdmux_host::client::admin;
 use rdmux_host::proto::Status;
-use rdmux_host::{ConnectOptions, HostName};
+use rdmux_host::{ConnectOptions, HostName, RuntimeDir};
+use rdmux_runtime::file::open_private;
 
 /// Hosts that are up. Those that this started, or was to end, end when it is dropped.
 pub struct Hosts {
@@ -78,6 +80,24 @@ impl Hosts {
         let row = status.gids.first();
         Ok(row.with_context(|| format!("host {} has no address", self.names[n]))?.gid.ip())
     }
+}
+
+/// The lock that a command has until the file is dropped, as its hosts have fixed names: another one of the same kind would
+/// end them. `command` is its name.
+///
+/// # Errors
+/// When another such command is running, or the lock file cannot be made.
+pub fn alone(command: &str) -> Result<File> {
+    let dir = RuntimeDir::of_environment()?;
+    let path = dir.path().join(format!("{command}.lock"));
+    let lock =
+        open_private(&path, false).with_context(|| format!("cannot open {}", path.display()))?;
+    let locked = lock.try_lock();
+    if let Err(TryLockError::WouldBlock) = locked {
+        bail!("another {command} is running: wait until it ends");
+    }
+    locked.with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(lock)
 }
 
 impl Drop for Hosts {

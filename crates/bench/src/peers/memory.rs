@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_millis(500);
 /// memory, and share a completion queue; rings that the processes share count once; what the kernel holds
 /// for their sockets does not count.
 pub(super) fn measure(row: Row) -> Result<Figure> {
-    let hosts = Hosts::up(&[HOST])?;
+    let hosts = Hosts::up_to_end(&[HOST])?;
     let (mut client, mut server) = (run::part(HOST)?, run::part(HOST)?);
     let ask = Ask::CmAccept { at: hosts.address(0)?, count: u32::try_from(CONNECTIONS)? };
     let to = run::listening(&mut server, &ask)?;

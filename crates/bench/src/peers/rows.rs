@@ -69,7 +69,7 @@ impl Bench {
             progress.set_draw_target(ProgressDrawTarget::hidden());
         }
         progress.set_style(ProgressStyle::with_template("{spinner} {msg}")?);
-        Ok(Self { rounds, progress, hosts: Hosts::up(&HOSTS)?, taken: RefCell::default() })
+        Ok(Self { rounds, progress, hosts: Hosts::up_to_end(&HOSTS)?, taken: RefCell::default() })
     }
 
     /// Says what happens now.

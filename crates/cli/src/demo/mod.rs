@@ -12,20 +12,17 @@ mod side;
 mod stage;
 mod xrc;
 
-use std::fs::{File, TryLockError};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rdmux::{Context, DeviceChoice};
 use rdmux_fabric::proto::Status;
-use rdmux_host::RuntimeDir;
-use rdmux_runtime::file::open_private;
 use serde::Serialize;
 
 use self::rows::Row;
@@ -33,7 +30,7 @@ use self::stage::{Done, HOSTS, Link, Stage};
 use crate::Global;
 use crate::fabric::status;
 use rdmux_command::child::Child;
-use rdmux_command::hosts::Hosts;
+use rdmux_command::hosts::{self, Hosts};
 use rdmux_command::output::{self, Report};
 use rdmux_command::say;
 
@@ -117,7 +114,7 @@ const SETTLING: Duration = Duration::from_millis(100);
 
 /// Runs `rdmux demo`.
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
-    let _lock = alone()?;
+    let _lock = hosts::alone("demo")?;
     let progress = progress()?;
     let mut outcomes = play(args, &progress)?;
     let (rows, managed) = manage(args, &progress);
@@ -136,20 +133,6 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     }
     let failed = outcomes.iter().filter(|o| !o.passed).count();
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// The lock that a demo has until it ends: hosts and fabrics of a demo have fixed names.
-fn alone() -> Result<File> {
-    let dir = RuntimeDir::of_environment()?;
-    let path = dir.path().join("demo.lock");
-    let lock =
-        open_private(&path, false).with_context(|| format!("cannot open {}", path.display()))?;
-    let locked = lock.try_lock();
-    if let Err(TryLockError::WouldBlock) = locked {
-        bail!("another demo is running: wait until it ends");
-    }
-    locked.with_context(|| format!("cannot lock {}", path.display()))?;
-    Ok(lock)
 }
 
 /// The other side of the demo.
