@@ -2,9 +2,9 @@
 //! `Documentation/ABI/stable/sysfs-class-infiniband` describes it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rdmux_acm_client::Places;
@@ -56,7 +56,7 @@ pub(crate) fn write(root: &Path, facts: &Facts<'_>) -> io::Result<()> {
     for (below, entry) in &entries {
         let path = root.join(below);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
+            directories(parent)?;
         }
         match entry {
             Entry::Text(text) => put(root, below, text)?,
@@ -293,14 +293,35 @@ fn put(root: &Path, below: &Path, text: &str) -> io::Result<()> {
         return Ok(());
     }
     if below.parent().is_some_and(|dir| COUNTERS.iter().any(|name| dir.ends_with(name))) {
-        let mut file: File =
-            OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        let mut file = match OpenOptions::new().write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => create(&path)?,
+            file => file?,
+        };
         file.write_all(text.as_bytes())?;
         return file.set_len(text.len() as u64);
     }
     let new = root.join(".new");
-    fs::write(&new, text)?;
+    create(&new)?.write_all(text.as_bytes())?;
     fs::rename(new, path)
+}
+
+/// Makes an empty file that all may read, whatever the umask of who started the service.
+fn create(path: &Path) -> io::Result<File> {
+    let file = File::create(path)?;
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    Ok(file)
+}
+
+/// Makes a directory that all may look into, and those above it, unless they are there.
+fn directories(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = dir.parent() {
+        directories(above)?;
+    }
+    fs::create_dir(dir)?;
+    fs::set_permissions(dir, Permissions::from_mode(0o755))
 }
 
 /// The directories of counters.
@@ -380,6 +401,10 @@ mod tests {
     }
 
     fn show_devices(dir: &TempDir, devices: &[DeviceRow], counters: &[(&str, u64)]) {
+        show_at(dir.path(), devices, counters);
+    }
+
+    fn show_at(root: &Path, devices: &[DeviceRow], counters: &[(&str, u64)]) {
         let mut counted = PerKind::new(|_| Vec::new());
         counted[devices[0].kind] = counters.iter().map(|&(name, n)| (name.to_owned(), n)).collect();
         let etc_hosts = Path::new("/run/rdmux/etc-hosts");
@@ -388,7 +413,7 @@ mod tests {
         let issm = |port| other.path().join(format!("issm{port}"));
         let acm = &Places::new("/nowhere/acm", "/nowhere/config");
         let facts = Facts { host: "a", devices, counters: &counted, etc_hosts, acm, issm: &issm };
-        write(dir.path(), &facts).unwrap();
+        write(root, &facts).unwrap();
     }
 
     #[test]
@@ -430,6 +455,41 @@ mod tests {
         assert_eq!(read("../dev1/device/infiniband_verbs/uverbs1/ibdev"), "dev1\n");
         let names = fs::read_link(dir.path().join("etc/hosts")).unwrap();
         assert_eq!(names, Path::new("/run/rdmux/etc-hosts"));
+    }
+
+    /// The tree of root's service is for all users, whoever started it.
+    #[test]
+    fn everybody_can_read_the_files_whatever_the_umask_is() {
+        const INNER: &str = "RDMUX_TEST_UMASK";
+        let dir = temp_dir();
+        if std::env::var_os(INNER).is_none() {
+            // The umask is all threads', so that a process of its own has another one.
+            let test = "view::tree::tests::everybody_can_read_the_files_whatever_the_umask_is";
+            let mut inner = std::process::Command::new("sh");
+            inner.args(["-c", r#"umask 077; exec "$0" --exact "$1""#]).env(INNER, "");
+            let output = inner.arg(std::env::current_exe().unwrap()).arg(test).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let root = dir.path().join("view");
+        for pings in [1, 2] {
+            show_at(&root, &devices(&[address([10, 0, 0, 1], "eth0")]), &[("tx_bytes", pings)]);
+            let mut found = vec![root.clone()];
+            let mut files = 0;
+            while let Some(path) = found.pop() {
+                let metadata = fs::symlink_metadata(&path).unwrap();
+                let mode = metadata.mode() & 0o777;
+                if metadata.is_dir() {
+                    assert_eq!(mode, 0o755, "{}", path.display());
+                    found.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                } else if metadata.is_file() {
+                    assert_eq!(mode, 0o644, "{}", path.display());
+                    files += 1;
+                }
+            }
+            assert!(files > 50, "{files}");
+        }
     }
 
     #[test]
