@@ -21,9 +21,9 @@
 //! The libraries lie in a folder of their own, where the loader does not look by itself: the system's
 //! stay what other programs get.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -48,6 +48,10 @@ const ACM: &str = "libibacm.so.1";
 const ACM_LINK: &str = "libibacm.so";
 const LIB: &str = "lib/rdmux";
 const LIST: &str = "lib/rdmux/installed";
+/// The mode of programs, shared objects and folders.
+const PROGRAM_MODE: u32 = 0o755;
+/// The mode of what is read.
+const FILE_MODE: u32 = 0o644;
 
 /// Where to, or back.
 #[derive(clap::Args)]
@@ -103,7 +107,6 @@ impl Place {
         }
         let capi = sh::root().join("crates/capi");
         let ibacm = sh::root().join("crates/ibacm");
-        let mut list = Vec::new();
         let files = [
             (built.join("rdmux"), "bin/rdmux".to_owned()),
             (built.join("ib_acme"), "bin/ib_acme".to_owned()),
@@ -118,31 +121,40 @@ impl Place {
             (capi.join("include/rdmux/cm.h"), "include/rdmux/cm.h".to_owned()),
             (capi.join("include/rdmux/multicast.h"), "include/rdmux/multicast.h".to_owned()),
         ];
-        for (from, to) in files {
-            let path = self.fresh(&to)?;
-            fs::copy(&from, &path).with_context(|| format!("copying {}", from.display()))?;
-            list.push(to);
+        let links = LINKS.map(|name| (format!("{LIB}/{name}"), OBJECT)).into_iter();
+        let links: Vec<_> = links
+            .chain([(format!("{LIB}/{ACM_LINK}"), ACM), ("bin/ibacm".to_owned(), "ib_acm")])
+            .collect();
+        let templates = [(&capi, "rdmux.pc"), (&ibacm, "ibacm.pc")];
+        let templates = templates.map(|(folder, name)| {
+            (folder.join(format!("{name}.in")), format!("lib/pkgconfig/{name}"))
+        });
+        // Before the first of them, so that what fails in the middle can be undone.
+        let mut list: Vec<&str> = files.iter().chain(&templates).map(|(_, to)| &**to).collect();
+        list.extend(links.iter().map(|(to, _)| &**to));
+        list.push(LIST);
+        self.write(LIST, &(list.join("\n") + "\n"))?;
+        for (from, to) in &files {
+            let path = self.fresh(to)?;
+            fs::copy(from, &path).with_context(|| format!("copying {}", from.display()))?;
+            let mode = if to.starts_with("include/") { FILE_MODE } else { PROGRAM_MODE };
+            set_mode(&path, mode)?;
         }
-        for (name, object) in LINKS.map(|name| (name, OBJECT)).into_iter().chain([(ACM_LINK, ACM)])
-        {
-            let to = format!("{LIB}/{name}");
-            symlink(object, self.fresh(&to)?).with_context(|| to.clone())?;
-            list.push(to);
+        for (to, object) in &links {
+            symlink(object, self.fresh(to)?).with_context(|| to.clone())?;
         }
-        for (folder, name) in [(&capi, "rdmux.pc"), (&ibacm, "ibacm.pc")] {
-            let template = fs::read_to_string(folder.join(format!("{name}.in")))?;
-            let text = filled(&template, &self.prefix)?;
-            let to = format!("lib/pkgconfig/{name}");
-            fs::write(self.fresh(&to)?, text).with_context(|| to.clone())?;
-            list.push(to);
+        for (template, to) in &templates {
+            self.write(to, &filled(&fs::read_to_string(template)?, &self.prefix)?)?;
         }
-        let to = "bin/ibacm".to_owned();
-        symlink("ib_acm", self.fresh(&to)?).with_context(|| to.clone())?;
-        list.push(to);
-        list.push(LIST.to_owned());
-        fs::write(self.root.join(LIST), list.join("\n") + "\n").context(LIST)?;
         println!("{} files below {}", list.len(), self.root.display());
         Ok(())
+    }
+
+    /// Makes a file of text.
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.fresh(file)?;
+        fs::write(&path, text).with_context(|| file.to_owned())?;
+        set_mode(&path, FILE_MODE)
     }
 
     /// The path of a file that is to be made anew, in a folder that is there. A file that programs have
@@ -150,7 +162,7 @@ impl Place {
     fn fresh(&self, file: &str) -> Result<PathBuf> {
         let path = self.root.join(file);
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+            make_folders(folder)?;
         }
         gone(fs::remove_file(&path)).with_context(|| path.display().to_string())?;
         Ok(path)
@@ -173,6 +185,24 @@ impl Place {
         println!("{} files removed from {}", files.lines().count(), self.root.display());
         Ok(())
     }
+}
+
+/// Makes a folder and those above it that are not there.
+fn make_folders(folder: &Path) -> Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = folder.parent() {
+        make_folders(above)?;
+    }
+    fs::create_dir(folder).with_context(|| folder.display().to_string())?;
+    set_mode(folder, PROGRAM_MODE)
+}
+
+/// What is installed is for all users, whatever the umask of who installs it.
+fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    let set = fs::set_permissions(path, Permissions::from_mode(mode));
+    set.with_context(|| path.display().to_string())
 }
 
 /// What is not there need not be removed.
@@ -256,6 +286,67 @@ fn try_out(place: &Place, built: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A folder of the test's own, and in it what cargo would have built.
+    fn work(name: &str) -> (PathBuf, PathBuf) {
+        let work = sh::target_dir().join(format!("install.test.{name}.{}", std::process::id()));
+        let built = work.join("built");
+        fs::create_dir_all(built.join("deps")).unwrap();
+        let objects = [OBJECT, "librdmux_view.so", "librdmux_ibacm.so"];
+        for file in ["rdmux", "ib_acme", "ib_acm"] {
+            fs::write(built.join(file), file).unwrap();
+        }
+        for file in objects {
+            fs::write(built.join("deps").join(file), file).unwrap();
+        }
+        (work, built)
+    }
+
+    #[test]
+    fn what_is_installed_is_for_all_whatever_the_umask_is() {
+        const INNER: &str = "RDMUX_TEST_UMASK";
+        if std::env::var_os(INNER).is_none() {
+            // The umask is all threads', so that a process of its own has another one.
+            let test = "install::tests::what_is_installed_is_for_all_whatever_the_umask_is";
+            let mut inner = std::process::Command::new("sh");
+            inner.args(["-c", r#"umask 077; exec "$0" --exact "$1""#]).env(INNER, "");
+            let output = inner.arg(std::env::current_exe().unwrap()).arg(test).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let (work, built) = work("umask");
+        let root = work.join("root");
+        let place = Place { prefix: "/usr".into(), root: root.clone() };
+        place.install(&built).unwrap();
+        let mut found = vec![root.clone()];
+        while let Some(path) = found.pop() {
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let below = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+            let mode = metadata.permissions().mode() & 0o777;
+            if metadata.is_dir() {
+                found.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                assert_eq!(mode, 0o755, "{below}");
+            } else if metadata.is_file() {
+                let program = below.starts_with("bin/") || below.contains(".so");
+                assert_eq!(mode, if program { 0o755 } else { 0o644 }, "{below}");
+            }
+        }
+        place.uninstall().unwrap();
+        fs::remove_dir_all(work).unwrap();
+    }
+
+    #[test]
+    fn an_installation_that_fails_can_be_undone() {
+        let (work, built) = work("fails");
+        let place = Place { prefix: "/usr".into(), root: work.join("root") };
+        fs::remove_file(built.join("deps/librdmux_ibacm.so")).unwrap();
+        place.install(&built).unwrap_err();
+        assert!(place.root.join("bin/rdmux").exists());
+        place.uninstall().unwrap();
+        assert!(!place.root.join("bin/rdmux").exists() && !place.root.join(LIB).exists());
+        fs::remove_dir_all(work).unwrap();
+    }
 
     #[test]
     fn a_package_is_written_elsewhere_than_it_is_used() {
