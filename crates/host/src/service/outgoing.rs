@@ -9,7 +9,7 @@ use rdmux_runtime::closing::Foreign;
 use crate::proto::socket::{self, MessageError};
 
 /// The most bytes that wait for one process to read them.
-const MAX_WAITING: usize = 1024 * 1024;
+const MAX_WAITING: usize = 8 << 20;
 
 /// The process did not read for too long, or closed its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
