@@ -129,24 +129,29 @@ impl Place {
         let templates = templates.map(|(folder, name)| {
             (folder.join(format!("{name}.in")), format!("lib/pkgconfig/{name}"))
         });
-        // Before the first of them, so that what fails in the middle can be undone.
-        let mut list: Vec<&str> = files.iter().chain(&templates).map(|(_, to)| &**to).collect();
-        list.extend(links.iter().map(|(to, _)| &**to));
-        list.push(LIST);
-        self.write(LIST, &(list.join("\n") + "\n"))?;
+        // Each is listed before it is made, so that what fails in the middle can be undone, and nothing else is.
+        let mut list = Vec::new();
+        let mut begin = |to: &str| {
+            list.push(to.to_owned());
+            self.write(LIST, &format!("{}\n{LIST}\n", list.join("\n")))
+        };
         for (from, to) in &files {
+            begin(to)?;
             let path = self.fresh(to)?;
             fs::copy(from, &path).with_context(|| format!("copying {}", from.display()))?;
             let mode = if to.starts_with("include/") { FILE_MODE } else { PROGRAM_MODE };
             set_mode(&path, mode)?;
         }
         for (to, object) in &links {
+            begin(to)?;
             symlink(object, self.fresh(to)?).with_context(|| to.clone())?;
         }
         for (template, to) in &templates {
+            begin(to)?;
             self.write(to, &filled(&fs::read_to_string(template)?, &self.prefix)?)?;
         }
-        println!("{} files below {}", list.len(), self.root.display());
+        let files = list.len() + 1;
+        println!("{files} files below {}", self.root.display());
         Ok(())
     }
 

@@ -50,9 +50,10 @@ pub(crate) struct CaptureArgs {
 pub(crate) fn run(global: &Global, args: &CaptureArgs) -> Result<ExitCode> {
     let (dir, host) = (RuntimeDir::of_environment()?, global.host_name()?);
     let before = admin::status(&dir, &host)?;
+    // A capture that is refused leaves the file as it is.
+    let mut capture = Sources::open(&dir, &host, &before)?;
     // It may wait for a reader, as a FIFO does, and Ctrl-C ends that as long as nobody handles it.
     let output = args.write.as_deref().map(open).transpose()?;
-    let mut capture = Sources::open(&dir, &host, &before)?;
     let interrupted = &*end_on_interrupt(&capture.host)?;
 
     eprintln!("capturing host {host}; Ctrl-C ends");
@@ -172,7 +173,8 @@ impl Sources {
     }
 }
 
-/// Hands on frames, numbered from 1, until the stream or the count ends, or it is interrupted; how many they were.
+/// Hands on frames, numbered from 1, until the stream or the count ends; how many they were. Once it is interrupted the host's stream
+/// ends behind what was captured, and fabrics are left alone.
 fn copy(
     capture: &mut Sources,
     args: &CaptureArgs,
@@ -181,7 +183,10 @@ fn copy(
 ) -> Result<u64> {
     let mut buffer = vec![0; MAX_FRAME];
     let mut frames = 0;
-    while args.count != Some(frames) && !interrupted.load(Ordering::Relaxed) {
+    while args.count != Some(frames) {
+        if interrupted.load(Ordering::Relaxed) {
+            capture.fabrics.clear();
+        }
         let Some(message) = capture.next_frame(&mut buffer)? else { break };
         let Some((header, frame)) = FrameHeader::parse(message) else { continue };
         if header.memory && args.wire_only {

@@ -60,19 +60,33 @@ pub(super) fn run(context: &Context, args: &PingArgs) -> Result<()> {
         .with_context(|| format!("no server at {server}"))?;
     tracing::info!(host = endpoint.context().host(), %server, "connected");
 
-    let times = pings(&mut endpoint, args)?;
-    endpoint.disconnect()?;
-    summarise(server.to_string(), args, &times)
-}
-
-/// All pings, or those until Ctrl-C; their round trips.
-fn pings(endpoint: &mut Endpoint, args: &PingArgs) -> Result<Times> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
     on_interrupt(move || flag.store(true, Ordering::Relaxed))?;
+    let mut times = Times::default();
+    let ended = pings(&mut endpoint, args, &interrupted, &mut times);
+    let ended = ended.and_then(|()| endpoint.disconnect());
+    if !interrupted.load(Ordering::Relaxed) {
+        ended?;
+    }
+    summarise(server.to_string(), args, &times)?;
+    match args.count {
+        Some(count) if times.pings < count => {
+            bail!("interrupted after {} of {count} pings", times.pings)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All pings, or those until Ctrl-C; adds their round trips.
+fn pings(
+    endpoint: &mut Endpoint,
+    args: &PingArgs,
+    interrupted: &AtomicBool,
+    times: &mut Times,
+) -> Result<()> {
     let size = args.size as usize;
     let (source, sink) = (endpoint.buffer(size)?, endpoint.buffer(size)?);
-    let mut times = Times::default();
     for ping in 0..args.count.unwrap_or(u32::MAX) {
         if interrupted.load(Ordering::Relaxed) {
             break;
@@ -100,7 +114,7 @@ fn pings(endpoint: &mut Endpoint, args: &PingArgs) -> Result<Times> {
         }
         times.add(time);
     }
-    Ok(times)
+    Ok(())
 }
 
 fn summarise(server: String, args: &PingArgs, times: &Times) -> Result<()> {

@@ -173,7 +173,10 @@ impl Service {
                 self.rescan.get_or_insert(Instant::now() + RESCAN_DELAY);
             }
             Token::Rpc(id) => self.core.serve(id, &mut self.buf),
-            Token::Pid(id) => self.core.process_died(id),
+            Token::Pid(id) => {
+                self.core.serve_rest(id, &mut self.buf);
+                self.core.process_died(id);
+            }
             Token::Notify(id) if event.writable && !event.readable => self.core.flush_notify(id),
             // Nobody writes there: the other end is closed.
             Token::Notify(id) => self.core.doom(id, Gone::Closed),

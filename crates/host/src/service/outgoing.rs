@@ -100,6 +100,11 @@ impl Outgoing {
         !self.held && !self.waiting.is_empty()
     }
 
+    /// How many descriptors wait with the messages.
+    pub(super) fn waiting_descriptors(&self) -> usize {
+        self.waiting.iter().map(|(_, fds)| fds.len()).sum()
+    }
+
     fn try_send(&self, bytes: &[u8], fds: &[OwnedFd]) -> Result<bool, Lost> {
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         match socket::send_bytes(self.socket.as_fd(), bytes, &fds) {

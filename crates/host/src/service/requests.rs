@@ -37,6 +37,8 @@ const MAX_ROW: usize = 64;
 const MAX_REQUESTS: u64 = 256;
 /// How long a client is served before others have their turn, but for the message that is served then.
 const TURN: Duration = Duration::from_millis(1);
+/// Descriptors that wait for a process to read its notifications; with more it is given no further ring.
+pub(super) const MAX_UNREAD_DESCRIPTORS: usize = 64;
 /// Slots of one process.
 const MAX_SLOTS: usize = 64;
 
@@ -77,6 +79,15 @@ pub(super) fn failure(e: &io::Error) -> Failure {
 }
 
 impl Core {
+    /// Takes what a process has sent before its end, such as the answers to its last connection requests; a bounded number of messages.
+    pub(super) fn serve_rest(&mut self, id: ClientId, buf: &mut [u8]) {
+        for _ in 0..MAX_ROW {
+            if !self.serve_next(id, buf) {
+                return;
+            }
+        }
+    }
+
     /// Takes messages from a client, and answers those that want it, until its turn is over: what else it has sent waits.
     pub(super) fn serve(&mut self, id: ClientId, buf: &mut [u8]) {
         let (began, before) = (Instant::now(), self.counts.get(Count::Requests));
@@ -486,8 +497,8 @@ impl Core {
             return no_ring;
         };
         let is_known = self.rings.has(slot, peer);
-        if !is_known && self.has_unread(owner) {
-            // The descriptors of its end would wait with what it does not read.
+        if !is_known && self.unread_descriptors(owner) >= MAX_UNREAD_DESCRIPTORS {
+            // The descriptors of its end would wait with those.
             return no_ring;
         }
         let cost = if is_known { 0 } else { END_DESCRIPTORS };
@@ -514,10 +525,10 @@ impl Core {
         Ok((Response::Ring { peer, known_as: slot }, ours))
     }
 
-    /// Whether notifications wait for a client to read what is in its socket.
-    fn has_unread(&self, id: ClientId) -> bool {
+    /// How many descriptors wait for a client to read what is in its socket.
+    fn unread_descriptors(&self, id: ClientId) -> usize {
         let device = self.clients.get(id).and_then(|client| client.device.as_ref());
-        device.is_some_and(|device| device.notify.is_waiting())
+        device.map_or(0, |device| device.notify.waiting_descriptors())
     }
 
     /// The descriptors by which `who` reaches the memory of `of`: all, or none.

@@ -62,6 +62,7 @@ pub(super) fn no_descriptors(errno: i32, e: &Exceeded) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::fd::{AsFd, OwnedFd};
 
     use rdmux_cm::{ChannelId, IdHandle, PortSpace};
@@ -70,6 +71,7 @@ mod tests {
 
     use super::super::clients::Gone;
     use super::super::counters::Count;
+    use super::super::requests::MAX_UNREAD_DESCRIPTORS;
     use super::super::slots::Slots;
     use super::super::testing;
     use super::*;
@@ -273,11 +275,12 @@ mod tests {
         let (mut core, _dir) = testing::core();
         let [mut one, two] = [GREEDY, OTHER].map(|user| Process::greeted(&mut core, user));
         let notify = two.fds[0].as_fd();
-        let is_waiting = |core: &Core| {
-            core.clients.get(two.id).unwrap().device.as_ref().unwrap().notify.is_waiting()
+        let waiting = |core: &Core| {
+            core.clients.get(two.id).unwrap().device.as_ref().unwrap().notify.waiting_descriptors()
         };
-        while !is_waiting(&core) {
-            core.notify(two.id, &crate::proto::Notify::PeerGone { slot: 0 }, Vec::new());
+        while waiting(&core) < MAX_UNREAD_DESCRIPTORS {
+            let fds = vec![File::open("/dev/null").unwrap().into()];
+            core.notify(two.id, &crate::proto::Notify::PeerGone { slot: 0 }, fds);
         }
         let peer = core.clients.get(two.id).unwrap().slots[0];
         let request = Request::ConnectRing { host: None, peer };
