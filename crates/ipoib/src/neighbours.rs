@@ -131,7 +131,7 @@ impl Neighbours {
         link: &mut impl Link,
     ) -> Option<LinkAddress> {
         let before = self.entries.get(&ip);
-        let found = before.and_then(|entry| entry.found);
+        let found = before.and_then(|entry| entry.found).filter(|found| now < found.until);
         let is_fresh = found.is_some_and(|found| now.after(LIFE / 2) < found.until);
         let is_asked_for = before.is_some_and(|entry| entry.asking.is_some());
         if is_fresh || is_asked_for {

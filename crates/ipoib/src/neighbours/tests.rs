@@ -91,6 +91,17 @@ fn question_is_repeated_and_given_up_after_three_seconds() {
 }
 
 #[test]
+fn address_is_not_used_beyond_its_life_while_it_is_being_confirmed() {
+    let (mut a, mut b) = (host("10.0.0.1", 1), host("10.0.0.2", 2));
+    resolve(&mut a, at(0), b.1.ip);
+    carry(&mut a.1, &mut b, at(0));
+    carry(&mut b.1, &mut a, at(0));
+    assert_eq!(resolve(&mut a, at(58_000), b.1.ip), Some(b.1.link));
+    a.0.handle_timeout(at(60_500), &mut a.1);
+    assert_eq!(resolve(&mut a, at(60_500), b.1.ip), None);
+}
+
+#[test]
 fn address_in_the_second_half_of_its_life_is_confirmed_beside_its_use() {
     let (mut a, mut b) = (host("10.0.0.1", 1), host("10.0.0.2", 2));
     resolve(&mut a, at(0), b.1.ip);

@@ -384,7 +384,10 @@ impl World {
             }
             None => {
                 self.stats.failed += 1;
-                let is_there = self.owners.get(&ip).is_some_and(|owners| owners.is_settled(since));
+                // An address that the host itself has got meanwhile it asks others for in vain.
+                let is_elsewhere =
+                    |owners: &Owners| owners.is_settled(since) && owners.now() != Some(host);
+                let is_there = self.owners.get(&ip).is_some_and(is_elsewhere);
                 let is_sure = self.scenario.loss == 0.0;
                 let stayed = self.moved.get(&ip).is_none_or(|moved| *moved < since);
                 ensure!(
