@@ -90,7 +90,7 @@ pub trait Gathering: Wire {
     /// Whether the kernel may be lent memory.
     fn lends(&self) -> bool;
 
-    /// Whom memory for what is gathered is lent to. None if nothing is.
+    /// The socket that memory for what is gathered is lent to. None if no memory is lent.
     fn borrower(&self, tx: &Self::Tx) -> Option<Borrower>;
 
     /// As [`flush`](Wire::flush), but lends the kernel memory, taken for the [`borrower`](Self::borrower), if it takes it. Returns

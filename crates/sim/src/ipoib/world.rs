@@ -384,7 +384,7 @@ impl World {
             }
             None => {
                 self.stats.failed += 1;
-                // An address that the host itself has got meanwhile it asks others for in vain.
+                // If the host has got the address itself meanwhile, nobody answers it.
                 let is_elsewhere =
                     |owners: &Owners| owners.is_settled(since) && owners.now() != Some(host);
                 let is_there = self.owners.get(&ip).is_some_and(is_elsewhere);

@@ -114,7 +114,7 @@ impl Reach {
     }
 
     /// Waits until nothing of ours that was published before, and is not any more, is used by the peer. False if it may still be:
-    /// who has waited in vain once is not waited for again.
+    /// a peer for which this has waited in vain once is not waited for again.
     pub(crate) fn wait_for_copies(&self) -> bool {
         if self.is_stuck() {
             return !self.is_in_a_copy();
