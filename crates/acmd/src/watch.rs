@@ -84,8 +84,8 @@ const OF_BOTH: WatchFlags = WatchFlags::DELETE_SELF
     .union(WatchFlags::MASK_ADD);
 
 /// Tells when one of some files is written, replaced, made or removed. The folders are watched, for editors replace files. Of a folder that
-/// is not there, the nearest one above it that is there is watched: when more of the way to the file is there, that counts as a change, and
-/// whoever reads the files then watches them anew.
+/// is not there, the nearest one above it that is there is watched: when more of the way to the file is there, that counts as a change, after
+/// which the files are read and watched anew.
 #[derive(Debug)]
 pub(crate) struct Files {
     socket: OwnedFd,

@@ -146,7 +146,7 @@ mod tests {
         }
         let all: Vec<_> = std::iter::from_fn(|| next(&mut line)).collect();
         assert_eq!(all, [(1, 0), (2, 10), (3, 11), (1, 1), (2, 12)]);
-        // Who comes again and again is before nobody who waits.
+        // A client that asks again does not pass clients that wait.
         line.done(Some(ClientId(3)));
         line.done(Some(ClientId(1)));
         push(&mut line, 3, 13);

@@ -81,11 +81,7 @@ pub(super) fn failure(e: &io::Error) -> Failure {
 impl Core {
     /// Takes what a process has sent before its end, such as the answers to its last connection requests; a bounded number of messages.
     pub(super) fn serve_rest(&mut self, id: ClientId, buf: &mut [u8]) {
-        for _ in 0..MAX_ROW {
-            if !self.serve_next(id, buf) {
-                return;
-            }
-        }
+        let _ = (0..MAX_ROW).all(|_| self.serve_next(id, buf));
     }
 
     /// Takes messages from a client, and answers those that want it, until its turn is over: what else it has sent waits.

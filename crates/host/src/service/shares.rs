@@ -336,6 +336,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_process_has_sent_before_its_end_is_served() {
+        let (mut core, _dir) = testing::core();
+        let process = Process::greeted(&mut core, OTHER);
+        let take = Request::CmSoon(CmRequest::Take { id: IdHandle(1) });
+        let many = postcard::to_stdvec(&take).unwrap().repeat(1000);
+        for _ in 0..3 {
+            socket::send_bytes(process.socket.as_fd(), &many, &[]).unwrap();
+        }
+        let before = core.counts.get(Count::Requests);
+        core.serve_rest(process.id, &mut vec![0; MAX_MESSAGE]);
+        assert_eq!(core.counts.get(Count::Requests) - before, 3000);
+    }
+
+    #[test]
     fn a_turn_ends_after_many_requests_however_few_messages_they_come_in() {
         let (mut core, _dir) = testing::core();
         let process = Process::greeted(&mut core, OTHER);

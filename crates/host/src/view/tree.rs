@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(names, Path::new("/run/rdmux/etc-hosts"));
     }
 
-    /// The tree of root's service is for all users, whoever started it.
+    /// All users can read the tree of a service of root, with any umask.
     #[test]
     fn everybody_can_read_the_files_whatever_the_umask_is() {
         const INNER: &str = "RDMUX_TEST_UMASK";

@@ -44,7 +44,7 @@ pub struct LendingPool {
     way: Way,
 }
 
-/// The socket that memory is lent to. No other process receives what is sent there.
+/// The destination socket of a zero-copy buffer. No other process receives what is sent there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Borrower {
     /// The address that is sent to.

@@ -90,7 +90,7 @@ pub trait Gathering: Wire {
     /// Whether the kernel may be lent memory.
     fn lends(&self) -> bool;
 
-    /// The socket that memory for what is gathered is lent to. None if no memory is lent.
+    /// The destination socket of the packets that are gathered. None if there are none.
     fn borrower(&self, tx: &Self::Tx) -> Option<Borrower>;
 
     /// As [`flush`](Wire::flush), but lends the kernel memory, taken for the [`borrower`](Self::borrower), if it takes it. Returns

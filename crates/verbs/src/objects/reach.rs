@@ -113,8 +113,8 @@ impl Reach {
         self.board.is_copying(self.own) && !self.memory.is_gone()
     }
 
-    /// Waits until nothing of ours that was published before, and is not any more, is used by the peer. False if it may still be:
-    /// a peer for which this has waited in vain once is not waited for again.
+    /// Waits until nothing of ours that was published before, and is not any more, is used by the peer. False if it may still be,
+    /// after a timeout. After the first timeout for a peer this does not wait for it any more.
     pub(crate) fn wait_for_copies(&self) -> bool {
         if self.is_stuck() {
             return !self.is_in_a_copy();
