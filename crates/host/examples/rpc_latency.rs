@@ -1,4 +1,4 @@
-//! How long a request to the service takes: `cargo run --release -p rdmux-host --example rpc_latency`.
+//! Measures the latency of a request: `cargo run --release -p rdmux-host --example rpc_latency`.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What can go wrong between a process, its host service and the file system.
+//! Errors between a process, its host service and the file system.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,23 +15,23 @@ pub enum HostError {
     /// The service is gone. Everything that it held for this process is gone with it.
     #[error("the service of host \"{host}\" is gone; open the device again to start a new one")]
     ServiceGone {
-        /// Which host's.
+        /// The host's name.
         host: HostName,
     },
     /// The service was asked and said no.
     #[error("cannot {what}: {why}")]
     Refused {
-        /// What was asked.
+        /// The request that was refused.
         what: String,
-        /// The service's words.
+        /// The service's reason.
         why: String,
-        /// The errno that the C interface gives.
+        /// The errno of the C interface.
         errno: i32,
     },
     /// No service runs for this host.
     #[error("host \"{host}\" is not up: start it with `rdmux host up {host}`")]
     NotUp {
-        /// Which host.
+        /// The host's name.
         host: HostName,
     },
     /// A service runs for this host already.
@@ -39,35 +39,35 @@ pub enum HostError {
         "host \"{host}\" is up already: another service holds its lock; `rdmux host down {host}` ends it"
     )]
     AlreadyUp {
-        /// Which host.
+        /// The host's name.
         host: HostName,
     },
-    /// The service lives in another network namespace than this process: on another machine, as far as addresses go.
+    /// The service lives in another network namespace than this process: as far as addresses go, on another machine.
     #[error(
         "the service of host \"{host}\" lives in another network namespace ({theirs}) than this process ({ours}), which has not its addresses: RDMUX_RUNTIME_DIR leads both to one directory; unset it, or give each namespace a directory of its own"
     )]
     OtherNetwork {
-        /// Which host.
+        /// The host's name.
         host: String,
         /// This process's.
         ours: NetworkNamespace,
         /// The service's.
         theirs: NetworkNamespace,
     },
-    /// A service is there, but does not answer: it was stopped, or hangs.
+    /// A service exists but does not answer: it was stopped, or hangs.
     #[error("the service of host \"{host}\"{} does not answer: {why}; `rdmux host down --force {host}` ends it", process(*pid))]
     Unresponsive {
-        /// Which host's.
+        /// The host's name.
         host: HostName,
-        /// Its process, as far as the kernel tells.
+        /// Its process, if the kernel tells.
         pid: Option<Pid>,
-        /// What shows that.
+        /// What shows that it does not answer.
         why: String,
     },
     /// The service could not be started.
     #[error("cannot start the service of host \"{host}\": {why}")]
     Start {
-        /// Which host.
+        /// The host's name.
         host: HostName,
         /// What happened, and what to do.
         why: String,
@@ -78,9 +78,9 @@ pub enum HostError {
     /// The configuration file is wrong.
     #[error("{}: {why}", path.display())]
     Config {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What, and where.
+        /// What is wrong, and where.
         why: String,
     },
     /// Another virtual host has this address.
@@ -101,17 +101,17 @@ pub enum HostError {
         /// Its host.
         owner: String,
     },
-    /// Somebody else holds UDP port 4791 on an address.
+    /// Another socket is bound to UDP port 4791 of an address.
     #[error("UDP port {port} on {address} is in use{}{}", holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default(), Self::ASK_DOCTOR)]
     PortInUse {
         /// The address.
         address: IpAddr,
         /// The port.
         port: u16,
-        /// The user and process, as far as the kernel tells.
+        /// The user and process, if the kernel tells.
         holder: Option<String>,
     },
-    /// Somebody else holds UDP port 4791 on the address that was assigned to a host.
+    /// Another socket is bound to UDP port 4791 of the address that was assigned to a host.
     #[error(
         "UDP port {port} on {address}, which is assigned to host \"{host}\", is in use{}: end that program, or assign another address with `rdmux host up {host} --addr ADDRESS`",
         holder.as_ref().map(|h| format!(" by {h}")).unwrap_or_default()
@@ -123,7 +123,7 @@ pub enum HostError {
         address: IpAddr,
         /// The port.
         port: u16,
-        /// The user and process, as far as the kernel tells.
+        /// The user and process, if the kernel tells.
         holder: Option<String>,
     },
     /// Service and client are of different versions.
@@ -131,40 +131,40 @@ pub enum HostError {
         "the service of host \"{host}\" speaks protocol {theirs}, this program {ours}: end it with `rdmux host down {host}`, or use programs of one version"
     )]
     Version {
-        /// Which host.
+        /// The host's name.
         host: HostName,
         /// This side's.
         ours: u32,
         /// The other side's.
         theirs: u32,
     },
-    /// The service said something that it may not say.
+    /// The service sent something that the protocol does not allow.
     #[error("the service of host \"{host}\" broke the protocol: {why}")]
     Protocol {
-        /// Which host.
+        /// The host's name.
         host: HostName,
-        /// What.
+        /// The violation.
         why: String,
     },
-    /// The operating system said no.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl HostError {
-    /// How the text of [`PortInUse`](Self::PortInUse) ends.
+    /// The end of the text of [`PortInUse`](Self::PortInUse).
     pub const ASK_DOCTOR: &str = ": `rdmux doctor` tells what to do";
 
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), source: source.into() }
     }
 
-    /// The errno that stands for this error in the C interface.
+    /// Returns the errno for this error in the C interface.
     pub fn errno(&self) -> i32 {
         match self {
             Self::ServiceGone { .. } => libc::EIO,

@@ -1,16 +1,16 @@
-//! The host service: what the kernel would own.
+//! The host service, which takes the kernel's part.
 //!
-//! One service runs for each (virtual) host. It owns what must be unique or must outlive a process:
-//! addresses and the sockets of UDP port 4791, QP number slots, the general services interface
-//! (QP1), all connection manager ids and their events, multicast membership, and the rings between
-//! processes. Processes ask it over a Unix socket.
+//! One service runs for each (virtual) host. It owns everything that must be unique or must outlive
+//! a process: addresses and the sockets of UDP port 4791, QP number slots, the general services
+//! interface (QP1), all connection manager ids and their events, multicast membership, and the
+//! rings between processes. Processes send it requests over a Unix socket.
 //!
 //! - [`names`]: host names, runtime directory, address registry, configuration
-//! - [`proto`]: what service and processes say to each other
+//! - [`proto`]: the protocol between service and processes
 //! - [`service`]: the service, a single-threaded event loop
-//! - [`client`]: a process's side; starts the service on demand
-//! - [`resolver`]: names to what a connection needs
-//! - [`view`]: what programs find under `/sys` and `/dev`
+//! - [`client`]: the client side; starts the service on demand
+//! - [`resolver`]: resolves names to what a connection needs
+//! - [`view`]: the files that programs find under `/sys` and `/dev`
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,5 +1,5 @@
-//! Connections between hosts, through their services: the connection manager from end to end, with
-//! real datagrams on UDP port 4791. What the manager does in detail is tested with it.
+//! Connections between hosts through their services: the connection manager end to end, with real
+//! datagrams on UDP port 4791. Its details are tested in its own crate.
 
 mod common;
 
@@ -42,7 +42,7 @@ impl Process {
         event
     }
 
-    /// Listens on an ephemeral port; returns the id and the port.
+    /// Listens on an ephemeral port. Returns the id and the port.
     fn listen(&self, host: &Host, space: PortSpace) -> (IdHandle, u16) {
         let answering = if space == PortSpace::Ib { QpType::XrcRecv } else { asking(space) };
         let id = self.id_of(space, answering, 1);
@@ -51,7 +51,7 @@ impl Process {
         (id, bound.port())
     }
 
-    /// An id whose address and route are resolved.
+    /// Returns an id whose address and route are resolved.
     fn resolved(&self, host: &Host, port: u16, space: PortSpace) -> IdHandle {
         let id = self.id(space, 2);
         self.client.resolve_addr(id, None, host.at(port), SECOND).unwrap();
@@ -62,7 +62,7 @@ impl Process {
     }
 }
 
-/// What these tests ask for in a port space.
+/// Returns the queue pair type that these tests use in a port space.
 fn asking(space: PortSpace) -> QpType {
     match space {
         PortSpace::Tcp => QpType::Rc,
@@ -75,12 +75,12 @@ fn param(qpn: u32, data: &[u8]) -> ConnParam {
     ConnParam { qp_num: Qpn::new(qpn), private_data: data.to_vec(), ..ConnParam::default() }
 }
 
-/// Connects two processes; returns their ids, the passive one first.
+/// Connects two processes. Returns their ids, the passive one first.
 fn connect(a: (&Host, &Process), b: &Process) -> (IdHandle, IdHandle) {
     connect_as(a, b, 0x1234)
 }
 
-/// Connects `qpn` to the number after it. A peer refuses numbers that it still has a connection to.
+/// Connects `qpn` to the next number. A peer refuses numbers that it still has a connection to.
 fn connect_as(a: (&Host, &Process), b: &Process, qpn: u32) -> (IdHandle, IdHandle) {
     let (listener, port) = a.1.listen(a.0, PortSpace::Tcp);
     let id = b.resolved(a.0, port, PortSpace::Tcp);
@@ -181,11 +181,11 @@ fn the_peer_of_a_process_that_goes_is_disconnected() {
     assert!(here.status().ids.is_empty());
 }
 
-/// A DREQ or its answer may be lost: the last program's goodbye is repeated before its service ends.
+/// A DREQ or DREP may be lost: the last program's DREQ is retransmitted before its service ends.
 #[test]
 fn a_service_ends_when_the_peers_know() {
     let (here, first) = Host::start_on_demand(Duration::ZERO);
-    // Which tells the other side how soon it may ask again: after 256 ms.
+    // This sets the retransmission interval that the other side uses: 256 ms.
     let there = Host::start_with(|o| o.config.cm.response_timeout = 16);
     let (a, b) = (Process::on(&here), Process::on(&there));
     drop(first);
@@ -193,13 +193,13 @@ fn a_service_ends_when_the_peers_know() {
     let before = there.counter("cm_duplicates");
     drop(a);
     b.expect(EventKind::Disconnected);
-    // As long as this program does not answer, the DREQ comes again.
+    // While this program does not answer, the DREQ is retransmitted.
     until("a second DREQ", || there.counter("cm_duplicates") > before);
     b.client.disconnect(active).unwrap();
     until("the end", || here.service.as_ref().unwrap().is_finished());
 }
 
-/// Waits for something that does not tell by itself.
+/// Polls until a condition holds that no event reports.
 fn until(what: &str, there: impl Fn() -> bool) {
     let deadline = Instant::now() + 20 * SECOND;
     while !there() {
@@ -216,7 +216,7 @@ fn the_ids_of_a_channel_go_with_it() {
     let Process { client, channel } = a;
     drop(channel);
     b.expect(EventKind::Disconnected);
-    // The process lives on, and can have another channel.
+    // The process lives on, and can open another channel.
     let again = Process { channel: EventChannel::open(&client).unwrap(), client };
     connect_as((&here, &again), &b, 0x2468);
 }
@@ -235,8 +235,8 @@ fn datagram_peers_find_each_other() {
     assert_eq!(ud.av.dgid.ip(), here.ip);
 }
 
-/// The receiving end tells its queue pair in a field of its own, and numbers of shared receive queues in
-/// private data.
+/// The receiving end passes its queue pair number in a field of the message, and numbers of shared
+/// receive queues in private data.
 #[test]
 fn the_two_ends_of_xrc_connect() {
     let (here, there) = (Host::start(), Host::start());

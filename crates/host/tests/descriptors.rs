@@ -1,8 +1,8 @@
-//! What the service does with descriptors of which a client decides what they are: the last close(2) of one may wait for
-//! whom the client likes, and the service waits for nobody.
+//! What the service does with descriptors that a client chooses: the last close(2) of one may block for as long as the
+//! client likes, but the service must not.
 //!
-//! The service is a process of its own, this test program again: it is stopped while a descriptor is on its way and the
-//! client closes its own, so that the service's is the last.
+//! The service runs in a process of its own, this test program again. It is stopped while a descriptor is in flight and
+//! the client closes its own copy, so that the service's is the last.
 
 mod common;
 
@@ -30,7 +30,7 @@ use serde::de::DeserializeOwned;
 
 const SERVICE: &str = "RDMUX_TEST_SERVICE";
 
-/// Not a test, but the service of the others.
+/// The service of the other tests. Not a test itself.
 #[test]
 fn service() {
     if std::env::var_os(SERVICE).is_none() {
@@ -53,7 +53,7 @@ struct Service {
 
 impl Service {
     fn start() -> Self {
-        // A process that another test starts would have copies of our descriptors until it executes its program.
+        // A process that another test starts has copies of our descriptors until it calls exec.
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
         let folder = temp_dir();
@@ -71,7 +71,7 @@ impl Service {
         Self { child, dir, _folder: folder, _turn: turn }
     }
 
-    /// Lets the service take what `pass` sends it of a descriptor when we have closed ours.
+    /// Makes the service receive the descriptor that `pass` sends after we have closed our copy.
     fn is_passed(&self, fd: OwnedFd, pass: impl FnOnce(BorrowedFd<'_>)) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).unwrap();
@@ -86,7 +86,7 @@ impl Service {
         raw(&self.dir.host(&HostName::new("test").unwrap()).unwrap().socket())
     }
 
-    /// Asks it for something. How many clients with a device it has.
+    /// Checks that the service answers. Returns how many clients with a device it has.
     fn answers(&self, what: &str) -> usize {
         let status = admin::status(&self.dir, &HostName::new("test").unwrap());
         status.unwrap_or_else(|e| panic!("{what}: {e}")).clients.len()
@@ -123,14 +123,14 @@ fn ask(socket: &OwnedFd, request: &Request) -> (Response, Vec<OwnedFd>) {
     (reply.unwrap(), fds)
 }
 
-/// A client that has greeted, and what it got.
+/// Returns the socket of a client that has greeted, and the descriptors that it got.
 fn greeted(service: &Service, hello: &Request) -> (OwnedFd, Vec<OwnedFd>) {
     let socket = service.raw();
     let (_, fds) = ask(&socket, hello);
     (socket, fds)
 }
 
-/// How a client passes a descriptor, with its socket and what it got when it greeted.
+/// Passes a descriptor, given a client's socket and the descriptors of its greeting.
 type Pass<'a> = &'a dyn Fn(&OwnedFd, &[OwnedFd], BorrowedFd<'_>);
 
 #[test]
@@ -149,7 +149,7 @@ fn the_service_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks
         ("too many in a message", None, &|socket, _, fd| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            // This one comes last, where there might be no room for it.
+            // The descriptor is the last one, where there might be no room for it.
             let other = std::fs::File::open("/dev/null").unwrap();
             let mut fds = [other.as_fd(); 100];
             fds[99] = fd;

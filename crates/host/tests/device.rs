@@ -1,4 +1,5 @@
-//! What a device gets from its service: sockets, rings, groups, notifications, counters.
+//! The resources that a device gets from its service: sockets, rings, groups, notifications,
+//! counters.
 
 mod common;
 
@@ -18,7 +19,7 @@ fn inode(fd: impl AsFd) -> u64 {
     rustix::fs::fstat(fd).unwrap().st_ino
 }
 
-/// A datagram whose destination QPN is `qpn`.
+/// Returns a datagram whose destination QPN is `qpn`.
 fn packet(qpn: u32, tag: u8) -> Vec<u8> {
     let mut bytes = vec![tag; 32];
     bytes[4..8].copy_from_slice(&qpn.to_be_bytes());
@@ -58,7 +59,7 @@ fn a_packet_without_owner_is_counted_and_a_stray_one_passed_on() {
     let host = Host::start();
     let (a, b) = (host.client(), host.client());
     let bytes = packet(u32::from(a.info().slot.slot) << SLOT_SHIFT, 1);
-    // Nobody has attached the slot's socket yet, so this one comes to the service's.
+    // The slot's socket is not attached yet, so this datagram arrives at the service's.
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     sender.send_to(&bytes, host.at(4791)).unwrap();
     match next_event(&a).unwrap() {
@@ -89,7 +90,7 @@ fn both_ends_get_the_same_rings_whichever_asks() {
     assert_eq!((inode(&end.tx), inode(&end.rx)), (inode(&ours.rx), inode(&ours.tx)));
     ours.bell.ring().unwrap();
     assert!(end.bell.clear().unwrap() && !ours.bell.clear().unwrap());
-    // Asked again, by the other side, for another slot of the first: the same rings.
+    // The other side asks, for another slot of the first: it gets the same rings.
     let more = a.new_slot().unwrap();
     let (peer, again) = b.connect_ring(RingPeer::here(more.slot)).unwrap().unwrap();
     assert_eq!((peer, inode(&again.tx)), (of_a, inode(&end.tx)));
@@ -134,7 +135,8 @@ fn counters_outlive_their_process_and_gauges_do_not() {
     assert_eq!(host.counter("qps_open"), 0);
 }
 
-/// Whether the kernel has joined a group (`/proc/net/igmp` has addresses in the machine's order).
+/// Returns whether the kernel has joined a group (`/proc/net/igmp` has addresses in the machine's
+/// byte order).
 fn joined(group: Ipv4Addr) -> bool {
     let hex = format!("{:08X}", u32::from_ne_bytes(group.octets()));
     std::fs::read_to_string("/proc/net/igmp").unwrap().contains(&hex)
@@ -155,7 +157,7 @@ fn a_group_is_joined_for_the_first_member_and_left_after_the_last() {
     assert!(joined(group));
     assert_eq!(host.status().groups[0].members, 3);
 
-    // Everybody who is attached hears a datagram to the group.
+    // All attached processes receive a datagram to the group.
     let from = a.attach_address(0, a.info().slot.slot).unwrap();
     let to = std::net::SocketAddr::from((group, 4791));
     let bytes = packet(0xff_ffff, 7);
@@ -166,7 +168,7 @@ fn a_group_is_joined_for_the_first_member_and_left_after_the_last() {
     assert!(a.detach_multicast(1, qpn(&a, 1), mgid).is_err());
     drop(b);
     assert!(matches!(next_event(&a).unwrap(), ControlEvent::PeerGone { .. }));
-    // Processes that still hold the sockets do not keep the group.
+    // The group is left, although processes still hold the sockets.
     assert!(joined(group));
     a.detach_multicast(1, qpn(&a, 2), mgid).unwrap();
     assert!(!joined(group));
@@ -196,7 +198,7 @@ fn a_process_hears_a_group_once_on_each_interface() {
     join(0);
     let again = client.attach_multicast(1, qpn(2), group.into()).unwrap();
     assert!(hears.is_some() && again.is_none());
-    // The socket is both queue pairs'.
+    // Both queue pairs share the socket.
     client.detach_multicast(1, qpn(1), group.into()).unwrap();
     assert!(client.attach_multicast(1, qpn(3), group.into()).unwrap().is_none());
 }
@@ -255,7 +257,7 @@ fn ids_of_a_process_have_as_many_groups_joined_as_the_device_says() {
     let [first, second, other] = [0, 0, 1].map(id);
     assert_eq!([join(0, first, 0), join(0, second, 1)], [joined; 2]);
     assert_eq!(join(0, second, 2), refused);
-    // One that is joined already, and another process.
+    // A group that is joined already, and another process.
     assert_eq!([join(0, second, 0), join(1, other, 2)], [joined; 2]);
     a.destroy_id(second).unwrap();
     let third = id(0);

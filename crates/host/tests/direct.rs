@@ -1,4 +1,4 @@
-//! What goes straight from one process's memory into another's, and what does not.
+//! Which messages are copied directly from one process's memory into another's, and which are not.
 #![expect(unsafe_code, reason = "memory is registered")]
 
 mod common;
@@ -16,10 +16,10 @@ use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::{Cq, Device, Mr, MrInit, Pd, Qp, QpInit};
 use rdmux_wire::{Lkey, Qpn};
 
-/// Long enough to be fetched.
+/// Long enough to be copied directly.
 const LEN: u32 = 64 << 10;
 
-/// A process's device, a queue pair and memory.
+/// A process's device, with a queue pair and memory.
 struct Process {
     qp: Qp,
     cq: Cq,
@@ -34,7 +34,7 @@ impl Process {
         let (pd, cq) = (Pd::new(&device), Cq::new(&device, 16, None, 0).unwrap());
         let memory = vec![0_u8; LEN as usize].leak();
         let init = MrInit::own(memory.as_mut_ptr(), memory.len(), Access::LOCAL_WRITE);
-        // SAFETY: the memory is leaked, and reached through the region only.
+        // SAFETY: the memory is leaked, and accessed only through the region.
         let mr = unsafe { Mr::register(&pd, init).unwrap() };
         let caps = QpCaps {
             max_send_wr: 4,
@@ -56,7 +56,7 @@ impl Process {
         Self { qp, cq, mr, pd, device }
     }
 
-    /// To a queue pair of another process of the host.
+    /// Connects to a queue pair of another process of the host.
     fn connect(&self, dest_qpn: Qpn) {
         let dgid = self.device.gid(1, 0).unwrap().gid;
         connect_qp(&self.qp, &connected_to(dgid, dest_qpn, &self.qp.query()));
@@ -84,7 +84,7 @@ impl Process {
 const DIR: &str = "RDMUX_TEST_DIRECT_DIR";
 const RECEIVES: &str = "RDMUX_TEST_DIRECT_RECEIVES";
 
-/// Not a test, but what the processes of the other do: one sends two messages, and one receives them, the second one
+/// The processes of the other test, not a test itself: one sends two messages, and one receives them, the second one
 /// into no memory.
 #[test]
 fn role() {
@@ -114,12 +114,12 @@ fn role() {
             process.succeeds();
         }
     }
-    // As long as the other may want something.
+    // Stays while the other may still need it.
     println!("SAYS done");
     heard.next();
 }
 
-/// A process in that role.
+/// A process in one of these roles.
 struct Actor {
     child: Child,
     said: Lines<BufReader<ChildStdout>>,

@@ -1,5 +1,5 @@
-//! Events on their way from the service to a process: asked for without waiting, moved between
-//! channels, written by the process itself.
+//! Events between the service and a process: received without waiting, moved between channels,
+//! written by the process itself.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn events_that_nobody_has_read_move_with_their_id() {
     let (old, new) = (EventChannel::open(&client).unwrap(), EventChannel::open(&client).unwrap());
     let id = |context| client.create_id(&old, PortSpace::Tcp, QpType::Rc, context).unwrap();
     let (stays, moves) = (id(1), id(2));
-    // More than the socket holds, so that some wait in the service.
+    // More than the socket holds, so that some are queued in the service.
     let many = 2000;
     for n in 0..many {
         for id in [stays, moves] {
@@ -96,7 +96,7 @@ fn a_listener_takes_its_requests_along() {
     assert_eq!(old.try_get_event().unwrap(), None);
     let request = next_cm_event(&new);
     assert_eq!((request.kind, request.listen_id), (EventKind::ConnectRequest, Some(listener)));
-    // The request's own events come where the request came.
+    // The events of a request arrive on the request's channel.
     drop(old);
     client.reject(request.id, 28, b"no").unwrap();
     assert_eq!(next_cm_event(&active).kind, EventKind::Rejected);
@@ -112,14 +112,14 @@ fn events_of_one_message_are_taken_one_by_one() {
     for n in 0..4 {
         client.write_event(id, EventKind::User, 0, n).unwrap();
     }
-    // They go to the other channel all at once.
+    // They all go to the other channel at once.
     client.migrate_id(id, &first, &second).unwrap();
     let arg = |channel| match next_cm_event(channel).param {
         EventParam::Arg(n) => n,
         other => panic!("{other:?}"),
     };
     assert_eq!((arg(&second), arg(&second)), (0, 1));
-    // What was taken stays so, and the descriptor tells of the others.
+    // Events that were taken stay with the old channel, and the descriptor reports the others.
     client.migrate_id(id, &second, &third).unwrap();
     assert_eq!(second.try_get_event().unwrap(), None);
     client.write_event(id, EventKind::User, 0, 4).unwrap();
@@ -156,7 +156,7 @@ fn what_nobody_waits_for_is_done_or_told() {
     client.establish_soon(id).unwrap();
     let established = next();
     assert_eq!((established.id, established.kind), (request.id, EventKind::Established));
-    // The connection is over, and the peer said so: nothing more is told of what comes late.
+    // The connection is over, and the peer said so: late commands cause no more events.
     client.destroy_id_soon(id).unwrap();
     assert_eq!((next().kind, client.destroy_id(id).is_err()), (EventKind::Disconnected, true));
     client.resolve_route_soon(request.id, SECOND).unwrap();

@@ -1,4 +1,5 @@
-//! A host and its fabric, which is another process: whatever that says or does not say, the host goes on.
+//! A host and its fabric, which is another process: the host goes on, whatever the fabric sends or fails
+//! to send.
 
 mod common;
 
@@ -17,15 +18,15 @@ use rdmux_verbs::kind;
 use rdmux_verbs::port::{Port, PortEvent, PortState};
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
-/// The kind of device that is on a fabric.
+/// Returns the kind of device that is on a fabric.
 fn ib() -> DeviceKind {
     kind::all().iter().copied().find(|kind| kind.is_on_fabric()).unwrap()
 }
 
-/// A fabric that says what a test has it say.
+/// A fabric that the test plays.
 struct Fabric {
     listener: Listener,
-    /// Connections for something else than an adapter, which are not answered.
+    /// Connections for other purposes than an adapter, which are not answered.
     others: Vec<OwnedFd>,
 }
 
@@ -36,7 +37,7 @@ impl Fabric {
         Self { listener: Listener::open(&dir, lock).unwrap(), others: Vec::new() }
     }
 
-    /// The host's next connection, after its greeting, and what it is for.
+    /// Returns the host's next connection after its greeting, and its role.
     fn next(&mut self) -> (Role, OwnedFd) {
         wait_readable(&self.listener);
         let socket = self.listener.accept().unwrap().unwrap();
@@ -46,7 +47,7 @@ impl Fabric {
         (socket::decode::<Greeting>(greeting).unwrap().role, socket)
     }
 
-    /// The host's next connection for an adapter.
+    /// Returns the host's next connection for an adapter.
     fn accept(&mut self) -> OwnedFd {
         loop {
             match self.next() {
@@ -99,7 +100,7 @@ fn happens(socket: &OwnedFd, events: &[Said], port: PortFacts) {
     socket::send(socket.as_fd(), &update, &[], &mut Vec::new()).unwrap();
 }
 
-/// The host's InfiniBand device, as a command is told.
+/// Returns the host's InfiniBand device, as a command sees it.
 fn device(host: &Host) -> DeviceRow {
     let rows = host.connect_options().devices(&host.options.host).unwrap();
     rows.into_iter().find(|row| row.kind == ib()).unwrap()
@@ -109,7 +110,8 @@ fn refusal() -> Reply<Described> {
     Err(Failure::new(libc::EPERM, "no"))
 }
 
-/// A host whose fabric answers the first greeting so, refuses the next, and ends: what the host counted.
+/// Starts a host whose fabric gives this answer to the first greeting, refuses the next, and ends.
+/// Returns the host's counters.
 fn counted(answer: impl FnOnce(&OwnedFd)) -> (u64, u64, u64) {
     let host = Host::start();
     let mut fabric = Fabric::of(&host);
@@ -181,7 +183,7 @@ fn processes_are_told_of_a_port_that_changes_and_of_a_fabric_that_goes() {
     let port = |ports: &[Port]| (ports[0].attr.state, ports[0].attr.lid);
     assert_eq!(port(&client.info().ports), (PortState::Init, Lid(0)));
 
-    // Counters alone are not told.
+    // Processes are not told of counters alone.
     let counters = vec![("port_xmit_data".to_owned(), 5)];
     update(&socket, PortFacts { counters: counters.clone(), ..facts() });
     while device(&host).ports[0].managed.as_ref().unwrap().counters != counters {
@@ -199,7 +201,7 @@ fn processes_are_told_of_a_port_that_changes_and_of_a_fabric_that_goes() {
     };
     assert_eq!(port(&ports), (PortState::Down, Lid(7)));
 
-    // Its cable is back when the fabric is.
+    // The link is up again when the fabric is.
     welcome(&fabric.accept(), Ok(described()));
     let ControlEvent::Ports { ports, .. } = next_event(&client).unwrap() else {
         panic!("no ports")
@@ -235,7 +237,7 @@ fn processes_are_told_what_happens_to_a_port() {
     let active = PortFacts { lid: Lid(7), state: 4, ..facts() };
     happens(&socket, &[Said::LidChange, Said::SmChange, Said::Active], active.clone());
     assert_eq!(told(), [PortEvent::LidChange, PortEvent::SmChange, PortEvent::Active]);
-    // A manager that asks for registrations changes nothing.
+    // A manager's request to register again changes nothing in the port.
     happens(&socket, &[Said::ClientReregister], active.clone());
     assert_eq!(told(), [PortEvent::ClientReregister]);
     happens(&socket, &[Said::PkeyChange, Said::GidChange, Said::Error], facts());
@@ -243,7 +245,7 @@ fn processes_are_told_what_happens_to_a_port() {
     happens(&socket, &[Said::Active], active.clone());
     assert_eq!(told(), [PortEvent::Active]);
 
-    // The port is down when the fabric is gone, and what is another when it is back has changed.
+    // The port is down while the fabric is gone. Changes meanwhile are reported when it is back.
     update(&socket, PortFacts { max_mtu: 9, ..facts() });
     assert_eq!(told(), [PortEvent::Error]);
     let port = PortFacts { sm_lid: Lid(3), pkeys: vec![Pkey(0x8001)], ..active };
@@ -271,7 +273,7 @@ fn a_fabric_that_never_stops_keeps_nobody_from_the_host() {
         wait_writable(&socket);
         update(&socket, PortFacts { lid, ..facts() });
     }
-    // The last word counts, and the process that was told of others before is still there.
+    // The last update counts, and the process that was told of earlier ones is still connected.
     loop {
         let ControlEvent::Ports { ports, .. } = next_event(&client).unwrap() else {
             panic!("no ports")

@@ -1,4 +1,4 @@
-//! A service that other hosts' services offer rings to, or who says that he is one.
+//! A service to which other hosts' services, or impostors, offer rings.
 
 mod common;
 
@@ -18,13 +18,13 @@ use rdmux_link::ring::DEFAULT_CAPACITY;
 use rdmux_link::{PeerBell, RingPair};
 use rdmux_verbs::control::{Control, ControlEvent, DeviceKind, DriverWire, RingEnd, RingPeer};
 
-/// Where a host that does not exist takes packets.
+/// The address of a host that does not exist.
 const ELSEWHERE: &str = "127.79.0.9:9";
-/// Says where the socket is, and the address of its host, to a process of another user.
+/// The variables that pass the socket, and the address of its host, to a process of another user.
 const SOCKET: &str = "RDMUX_TEST_SOCKET";
 const ENDPOINT: &str = "RDMUX_TEST_ENDPOINT";
 
-/// A process with an InfiniBand device, and where its host takes packets.
+/// Returns a process with an InfiniBand device, and the address where its host receives packets.
 fn process(host: &Host) -> (Arc<HostClient>, SocketAddr) {
     let client = host.connect_options().connect(&host.options.host, DeviceKind::Ib).unwrap();
     let slot = client.info().slot.slot;
@@ -32,7 +32,7 @@ fn process(host: &Host) -> (Arc<HostClient>, SocketAddr) {
     (client, wire.port().local_addr())
 }
 
-/// Who offers.
+/// The offering side.
 struct Offerer {
     socket: OwnedFd,
 }
@@ -60,7 +60,7 @@ impl Offerer {
         (socket::decode::<Reply>(bytes).unwrap().unwrap(), fds.len())
     }
 
-    /// Offers rings as an honest service does.
+    /// Offers rings as a correct service does.
     fn offer(&self, offer: RingOffer) -> (Response, PeerBell) {
         let (_, theirs) = RingPair::create(DEFAULT_CAPACITY).unwrap();
         let (ours, bell) = PeerBell::pair().unwrap();
@@ -77,7 +77,7 @@ fn offer(to: SocketAddr, peer: u16) -> RingOffer {
     RingOffer { from, to, process: 77, slot: 3, peer, number: 2100 }
 }
 
-/// What a process says of the pair that it was told of.
+/// Waits until a process is told of a pair.
 fn told(client: &HostClient) -> (u16, RingEnd) {
     loop {
         if let ControlEvent::Ring { peer, end } = next_event(client).unwrap() {
@@ -111,10 +111,11 @@ fn the_process_has_the_rings_once_the_offerer_commits_and_until_its_end() {
     assert!(end.reach.is_none(), "the offerer has passed no board");
     end.bell.ring().unwrap();
     assert!(bell.wait(Some(common::TIMEOUT)).unwrap());
-    // The process asks, too, and has the same; at another slot of the other process it is another question.
+    // The process asks, too, and gets the same pair. Another slot of the other process is another request.
     let asked = RingPeer { host: Some(ELSEWHERE.parse().unwrap()), slot: 3 };
     assert_eq!(client.connect_ring(asked).unwrap().unwrap().0, number);
-    // Again, by another connection: it has them already. Another process of that slot gets none while they last.
+    // Offered again by another connection: the process has the rings already. Another process of that slot gets
+    // none while they last.
     let again = Offerer::to(&host);
     assert_eq!(again.offer(offer(endpoint, slot)).0, Response::RingKnown { peer: slot });
     let other = RingOffer { process: 78, ..offer(endpoint, slot) };
@@ -155,7 +156,7 @@ fn offers_that_do_not_fit_are_refused() {
     ] {
         assert_eq!(offerer.offer(wrong).0, Response::NoRing, "{wrong:?}");
     }
-    // What comes with it are no rings.
+    // The descriptors are not those of rings.
     let pipe = std::io::pipe().unwrap();
     let (_, theirs) = RingPair::create(DEFAULT_CAPACITY).unwrap();
     let (rings, other) = ([theirs.tx.as_fd(), theirs.rx.as_fd()], pipe.0.as_fd());
@@ -168,7 +169,7 @@ fn offers_that_do_not_fit_are_refused() {
         offerer.send(&Request::OfferRing(offer), fds);
         assert_eq!(offerer.reply().0, Response::NoRing, "{at}");
     }
-    // A process that was told that there are none is not given any later.
+    // A process that was told that there are no rings does not get any later.
     let asked = RingPeer { host: Some(ELSEWHERE.parse().unwrap()), slot: 3 };
     assert!(client.connect_ring(asked).unwrap().is_none(), "there is no such host");
     assert_eq!(offerer.offer(offer(endpoint, slot)).0, Response::NoRing);
@@ -208,7 +209,7 @@ fn an_offerer_that_does_not_commit_is_given_up() {
     assert_eq!(host.status().rings, 0);
 }
 
-/// Not a test, but what another user's process does.
+/// The process of another user. Not a test itself.
 #[test]
 fn role_of_another_user() {
     let Some(path) = std::env::var_os(SOCKET) else { return };

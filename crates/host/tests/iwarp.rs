@@ -1,5 +1,5 @@
-//! Connections of iWARP between hosts, through their services, over real TCP. There is no queue pair
-//! here: the tests take the streams as a device would, and look at what comes through them.
+//! Connections of iWARP between hosts through their services, over real TCP. There are no queue pairs:
+//! the tests take the streams as a device would, and check what arrives through them.
 
 mod common;
 
@@ -29,7 +29,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 struct Process {
     client: Arc<HostClient>,
     channel: EventChannel,
-    /// The numbers of the streams that came.
+    /// The numbers of the streams that were received.
     streams: RefCell<BTreeMap<Qpn, u64>>,
 }
 
@@ -88,7 +88,7 @@ impl Process {
         }
     }
 
-    /// ESTABLISHED, and the stream, which came before.
+    /// Waits for ESTABLISHED. Returns it with the stream, which arrives before it.
     fn established(&self, index: u32) -> (Event, TcpStream, StreamParams) {
         let event = self.expect(EventKind::Established);
         let (stream, params) = self.stream(index);
@@ -106,12 +106,12 @@ impl Process {
         }
     }
 
-    /// The number of the last stream of a queue pair of anybody's.
+    /// Returns the number of the last stream of a queue pair, of any process.
     fn number(&self, qpn: Qpn) -> u64 {
         self.streams.borrow()[&qpn]
     }
 
-    /// The stream of a queue pair ended.
+    /// Reports the end of a queue pair's stream.
     fn ended(&self, index: u32) {
         let qpn = self.qpn(index);
         self.client.stream_ended(qpn, self.number(qpn));
@@ -132,7 +132,7 @@ fn conn(event: &Event) -> &ConnParam {
     }
 }
 
-/// A connection: the passive id, stream and parameters, then the active ones.
+/// One end of a connection: id, stream and parameters.
 type Side = (IdHandle, TcpStream, StreamParams);
 
 fn connect(a: (&Host, &Process), b: &Process, peer_to_peer: bool) -> (Side, Side) {
@@ -206,12 +206,12 @@ fn the_end_of_a_stream_is_told_by_who_has_it() {
     drop(active);
     b.ended(7);
     b.expect(EventKind::Disconnected);
-    // The peer's device sees the end of the stream, and says so.
+    // The peer's device sees the end of the stream, and reports it.
     a.ended(9);
     a.expect(EventKind::Disconnected);
     b.client.disconnect(client).unwrap();
     a.client.disconnect(server).unwrap();
-    // What is not one's own is none of one's business.
+    // A process cannot end another process's stream.
     let _streams = connect((&here, &a), &b, true);
     b.client.stream_ended(a.qpn(9), a.number(a.qpn(9)));
     b.ended(7);
@@ -232,7 +232,7 @@ fn end_of_an_earlier_stream_is_not_taken_for_the_next_streams() {
     let (_, (again, ..)) = connect((&here, &a), &b, true);
     assert_ne!(b.number(b.qpn(7)), earlier);
     b.client.stream_ended(b.qpn(7), earlier);
-    // It is still up: a program that disconnects has its stream closed.
+    // It is still up: when the program disconnects, its stream is closed.
     b.client.disconnect(again).unwrap();
     match next_event(&b.client).unwrap() {
         ControlEvent::CloseStream { qpn, number } => {
@@ -246,7 +246,7 @@ fn end_of_an_earlier_stream_is_not_taken_for_the_next_streams() {
     }
 }
 
-/// In a process of its own, whose limit of descriptors is no other test's.
+/// Runs in a process of its own, so that its limit of descriptors affects no other test.
 #[test]
 fn a_stream_for_which_no_descriptor_is_left_ends_its_connection() {
     const ALONE: &str = "RDMUX_TEST_ALONE";
@@ -275,7 +275,7 @@ fn a_stream_for_which_no_descriptor_is_left_ends_its_connection() {
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "nobody has the other end");
 }
 
-/// Peers that connect and say nothing.
+/// Makes peers that connect and send nothing.
 fn silent_peers(to: SocketAddr, count: usize) -> Vec<TcpStream> {
     (0..count).map(|_| TcpStream::connect(to).unwrap()).collect()
 }
@@ -294,7 +294,7 @@ fn silent_peers_of_one_listener_delay_no_others() {
         b.established(index);
         a.established(index);
     }
-    // Nobody waited until the silent ones had had their time.
+    // The silent peers were closed before their timeout.
     assert_eq!(here.counter("iw_drop_silent"), 0);
     assert!(here.counter("iw_drop_shed") >= 320 - 256, "{}", here.counter("iw_drop_shed"));
     assert!(here.counter("iw_streams_pending") <= 256);
@@ -322,7 +322,7 @@ fn refusal_is_read_by_a_peer_that_said_too_much() {
     let reply = startup(&mut peer);
     let reply = Startup::parse(&reply).unwrap();
     assert_eq!((reply.flags.has(Flags::REJECT), reply.private_data), (true, &b"not today"[..]));
-    // What it said too much is read, so the stream ends and is not reset.
+    // The excess bytes are read, so the stream ends without a reset.
     peer.write_all(&[0x55; 1000]).unwrap();
     assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
 }
@@ -331,7 +331,7 @@ fn refusal_is_read_by_a_peer_that_said_too_much() {
 fn any_port_is_one_that_tcp_has_free() {
     let here = Host::start();
     let a = Process::on(&here);
-    // Of so many random ports some would be among so many that are taken.
+    // So many are taken that some of so many random ports would be among them.
     let held: Vec<TcpListener> = (0..500).map(|_| TcpListener::bind(here.at(0)).unwrap()).collect();
     let taken: Vec<u16> = held.iter().map(|l| l.local_addr().unwrap().port()).collect();
     for _ in 0..500 {
@@ -356,7 +356,7 @@ fn a_refusal_carries_private_data_and_an_empty_port_refuses() {
         (-libc::ECONNREFUSED, &b"not today"[..])
     );
     a.client.destroy_id(listener).unwrap();
-    // A port that nobody listened to.
+    // A port without a listener.
     let (_held, silent) = silent(&here);
     b.connecting(silent, &b.param(2, b""));
     assert_eq!(b.expect(EventKind::Rejected).status, -libc::ECONNREFUSED);
@@ -372,7 +372,7 @@ fn two_hundred_connections_and_none_is_lost() {
         b.client.connect_id(id, &b.param(index, b"")).unwrap();
     }
     for index in 1..=200 {
-        // The passive program is ready before it hears of the connection.
+        // The passive program is ready before it is told of the connection.
         let event = loop {
             let event = next_cm_event(&a.channel);
             if event.kind == EventKind::ConnectRequest {
@@ -394,7 +394,7 @@ fn two_hundred_connections_and_none_is_lost() {
     assert_eq!(there.counter("iw_established"), 200);
 }
 
-/// A port that nobody listens on, as long as the socket is there that has it.
+/// Returns a port without a listener, for as long as its socket exists.
 fn silent(host: &Host) -> (OwnedFd, SocketAddr) {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&socket, &host.at(0)).unwrap();
@@ -402,14 +402,14 @@ fn silent(host: &Host) -> (OwnedFd, SocketAddr) {
     (socket, at)
 }
 
-/// A responder that the test plays.
+/// Returns a listener for a responder that the test plays.
 fn scripted(host: &Host) -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind(host.at(0)).unwrap();
     let at = listener.local_addr().unwrap();
     (listener, at)
 }
 
-/// The next frame of start-up.
+/// Reads the next startup frame.
 fn startup(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Ok(need) = Startup::need(&bytes)
@@ -458,7 +458,7 @@ fn a_peer_that_resets_revision_two_is_asked_with_revision_one() {
     assert_eq!(there.counter("iw_fallbacks"), 1);
 }
 
-/// Where the reset is there by the time that the reply is read, the first frame cannot be sent any more.
+/// If the reset has arrived by the time that the reply is read, the first frame can no longer be sent.
 #[test]
 fn a_peer_that_resets_behind_its_reply_leaves_the_end_to_the_queue_pair() {
     let (here, there) = (Host::start(), Host::start());
@@ -497,7 +497,7 @@ fn peers_that_say_nothing_or_nonsense_are_dropped() {
     let (_, port) = a.listen(&hasty);
     let silent = TcpStream::connect(hasty.at(port)).unwrap();
     let mut half = TcpStream::connect(hasty.at(port)).unwrap();
-    // Where the machine is slow it is dropped before that.
+    // On a slow machine it is dropped before that.
     match half.write_all(b"MPA ID Req") {
         Ok(()) => dropped(half),
         Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset),
@@ -555,13 +555,13 @@ fn a_wildcard_listens_without_iwarp_where_tcp_has_the_port_in_use() {
     let other = TcpListener::bind(here.at(0)).unwrap();
     let port = other.local_addr().unwrap().port();
     let any = SocketAddr::from(([0, 0, 0, 0], port));
-    // An id of iWARP alone cannot.
+    // An id of iWARP alone cannot listen there.
     let only = a.id();
     a.client.bind_addr(only, any).unwrap();
     let error = a.client.listen(only, 1).unwrap_err();
     assert_eq!(error.errno(), libc::EADDRINUSE, "{error}");
     a.client.destroy_id(only).unwrap();
-    // One of all devices can, and RoCE hears its peers.
+    // An id of all devices can, and RoCE receives its peers' requests.
     let all = a.client.create_id_on(&a.channel, PortSpace::Tcp, QpType::Rc, None, 0).unwrap();
     a.client.bind_addr(all, any).unwrap();
     a.client.listen(all, 1).unwrap();
@@ -600,7 +600,7 @@ fn a_queue_pair_must_be_ones_own_and_of_iwarp() {
     let param = ConnParam { qp_num: roce, ..a.param(1, b"") };
     let error = a.client.connect_id(id, &param).unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL, "{error}");
-    // A device's connection that closes ends the streams of its queue pairs.
+    // When a device's connection closes, the streams of its queue pairs end.
     a.client.connect_id(id, &a.param(1, b"")).unwrap();
     let request = a.expect(EventKind::ConnectRequest);
     let own = here.connect_options().connect(&here.options.host, DeviceKind::Iwarp).unwrap();
@@ -641,12 +641,12 @@ fn the_option_and_the_configuration_decide_who_sends_first() {
         let (mut peer, _) = listener.accept().unwrap();
         let request = startup(&mut peer);
         assert_eq!(Startup::parse(&request).unwrap().enhanced.unwrap().peer_to_peer, expected);
-        // Who closes is asked again.
+        // A peer that closes would be asked again.
         peers.push(peer);
     }
 }
 
-/// A host on ::1, of which there may be several, for each has a UDP port of its own.
+/// Makes a host on ::1. There may be several, because each has a UDP port of its own.
 fn on_localhost() -> Host {
     let ip: IpAddr = Ipv6Addr::LOCALHOST.into();
     let dir = temp_dir();

@@ -1,4 +1,4 @@
-//! How services start, end, and start anew.
+//! How services start, end and restart.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn clients_of_a_service_that_ends_fail_and_a_new_one_starts_clean() {
         host.connect_options().connect(&host.options.host, DeviceKind::default()).unwrap_err();
     assert!(matches!(error, HostError::NotUp { .. }), "{error}");
 
-    // What a killed service leaves behind is in nobody's way.
+    // What a killed service leaves behind does not stop the next one.
     std::fs::write(host.host_dir().socket(), "stale").unwrap();
     host.service = Some(Service::spawn(host.options.clone()).unwrap());
     assert_eq!(host.status().clients.len(), 0);
@@ -58,7 +58,7 @@ fn the_node_guid_of_a_host_outlives_its_service_and_its_queue_pair_numbers_do_no
     let mut host = Host::start();
     let life = |host: &Host| {
         let guid = host.client().info().node_guid;
-        // Eight slots that nobody had before.
+        // Eight slots that were never used before.
         let clients: Vec<_> = (0..8).map(|_| host.client()).collect();
         (guid, clients.iter().map(|c| c.info().slot).collect::<Vec<_>>())
     };
@@ -176,7 +176,7 @@ fn a_program_that_cannot_be_run_is_named() {
     assert!(error.to_string().contains("nowhere"), "{error}");
 }
 
-/// A host of a runtime directory whose registry has this text.
+/// Returns a host of a runtime directory whose registry has this text.
 fn registered(name: &str, text: &str) -> (TempDir, ServiceOptions) {
     let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
@@ -194,7 +194,7 @@ fn a_drawn_address_that_another_directory_uses_is_exchanged_for_a_free_one() {
     let (_dir, first) = registered("a", "");
     let _first = Service::spawn(first.clone()).unwrap();
     let taken = address_of(&first);
-    // What two directories record that begin at the same address.
+    // The registries of two directories that start at the same address.
     let (_dir, second) = registered("b", &format!("c 127.77.99.99\nb {taken}\n"));
     let service = Service::spawn(second.clone()).unwrap();
     let address = address_of(&second);
@@ -209,14 +209,14 @@ fn a_drawn_address_that_another_directory_uses_is_exchanged_for_a_free_one() {
 #[test]
 fn a_host_without_an_address_gets_one_that_nobody_uses() {
     let (_dir, first) = registered("a", "");
-    // All of the block that this directory begins with but two.
+    // All but two addresses of the block where this directory starts.
     let runtime = first.dir.clone();
     let free: Vec<_> = rdmux_host::Registry::open(&runtime).unwrap().free().take(254).collect();
     let _first = Service::spawn(first.clone()).unwrap();
     let taken = address_of(&first);
     let others = free.iter().map(ToString::to_string).filter(|a| *a != taken);
     let text: String = others.skip(1).zip(1..).map(|(a, n)| format!("h{n} {a}\n")).collect();
-    // The same directory, as the hash of another path would have it.
+    // The same directory stands for one whose path has the same hash.
     std::fs::write(runtime.path().join("registry"), text).unwrap();
     let mut second = first.clone();
     second.host = HostName::new("second").unwrap();

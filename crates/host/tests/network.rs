@@ -1,9 +1,9 @@
-//! Hosts on real network devices: the default host, with whatever addresses the machine has, in a
-//! network namespace of each test's own.
+//! Hosts on real network devices: the default host, with the machine's addresses, in a network namespace for each
+//! test.
 //!
-//! Needs the privilege to make namespaces, and `ip` of iproute2. Without, each test says that it was
-//! skipped. Each runs in a thread of its own, because a namespace belongs to a thread; threads that
-//! it starts are in the same one.
+//! Needs the privilege to make namespaces, and `ip` of iproute2. Without these, each test says that it was
+//! skipped. Each runs in a thread of its own, because a namespace belongs to a thread; threads that it starts are
+//! in the same one.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn new_namespace() -> Result<(), String> {
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| format!("no namespace: {e}"))
 }
 
-/// Runs `ip` with words, in this thread's namespace.
+/// Runs `ip` with these words, in this thread's namespace.
 fn run_ip(words: &str) -> Result<(), String> {
     let out = Command::new("ip").args(words.split(' ')).output();
     let out = out.map_err(|e| format!("cannot run ip: {e}"))?;
@@ -48,7 +48,7 @@ fn ip(words: &str) {
     run_ip(words).unwrap();
 }
 
-/// Runs `test` in a namespace that has the loopback interface.
+/// Runs `test` in a namespace with the loopback interface.
 fn alone(test: impl FnOnce() + Send + 'static) {
     let outcome = thread::spawn(|| match new_namespace().and_then(|()| run_ip("link set lo up")) {
         Ok(()) => test(),
@@ -57,7 +57,7 @@ fn alone(test: impl FnOnce() + Send + 'static) {
     outcome.join().unwrap();
 }
 
-/// Runs `test` in a namespace with v0, whose other end v1 is in another one, where `other` runs. Both
+/// Runs `test` in a namespace with v0, and `other` in another one with v1, the other end of the veth pair. Both
 /// have the loopback interface.
 fn on_a_wire(test: impl FnOnce() + Send + 'static, other: impl FnOnce() + Send + 'static) {
     alone(move || {
@@ -69,7 +69,7 @@ fn on_a_wire(test: impl FnOnce() + Send + 'static, other: impl FnOnce() + Send +
             go.recv().unwrap();
             ip("link set lo up");
             other();
-            // The wire goes with the namespace of either end.
+            // The veth pair is removed with the namespace of either end.
             let _ = go.recv();
         });
         let far_thread = hear.recv().unwrap();
@@ -82,7 +82,7 @@ fn on_a_wire(test: impl FnOnce() + Send + 'static, other: impl FnOnce() + Send +
     });
 }
 
-/// A process of the default host, with a device of this kind.
+/// Returns a process of the default host, with a device of this kind.
 fn process(dir: &RuntimeDir, kind: DeviceKind) -> (Arc<HostClient>, EventChannel) {
     let config = Config::default();
     let options = ConnectOptions { dir: dir.clone(), config, embedded: true, program: None };
@@ -129,7 +129,7 @@ impl Default {
         event
     }
 
-    /// The addresses changed.
+    /// Waits until the process is told that the addresses changed.
     fn moved(&self) {
         let event = next_event(&self.client).unwrap();
         assert!(matches!(event, ControlEvent::Ports { .. }), "{event:?}");
@@ -148,7 +148,7 @@ impl Default {
         self.expect(EventKind::Established);
     }
 
-    /// Connects; returns the path MTU.
+    /// Connects. Returns the path MTU.
     fn connect(&self, to: SocketAddr, qpn: u32) -> Mtu {
         let id = self.id(PortSpace::Tcp);
         self.client.resolve_addr(id, None, to, 10 * SECOND).unwrap();
@@ -208,11 +208,11 @@ fn a_neighbour_that_is_not_there_is_an_error_when_the_system_says_so() {
             let id = host.id(PortSpace::Tcp);
             host.client.resolve_addr(id, None, at("10.77.0.9"), 3600 * SECOND).unwrap();
             assert_eq!(host.expect(EventKind::AddrError).status, -libc::EHOSTUNREACH);
-            // And when the kernel takes longer than the program would wait.
+            // The same if the kernel takes longer than the program's timeout.
             std::fs::write("/proc/sys/net/ipv4/neigh/v0/retrans_time_ms", "100000").unwrap();
             host.client.resolve_addr(id, None, at("10.77.0.8"), SECOND / 20).unwrap();
             assert_eq!(host.expect(EventKind::AddrError).status, -libc::ETIMEDOUT);
-            // The id may ask again.
+            // The id may resolve again.
             ip("neigh replace 10.77.0.8 lladdr 02:00:00:00:00:08 dev v0");
             host.client.resolve_addr(id, None, at("10.77.0.8"), 3600 * SECOND).unwrap();
             assert_eq!(host.expect(EventKind::AddrResolved).status, 0);
@@ -258,7 +258,7 @@ fn an_address_is_found_on_another_interface_and_with_another_mtu() {
         }
         ip("addr add 10.77.0.1/24 dev d0");
         let host = Default::start();
-        // It has no moment without the address.
+        // The address is never missing in between.
         ip("addr add 10.77.0.1/24 dev d1");
         ip("addr del 10.77.0.1/24 dev d0");
         let told = |is: &dyn Fn(&GidEntry) -> bool| loop {
@@ -395,7 +395,7 @@ fn an_ipv6_group_is_told_by_mld_until_it_is_left() {
                 let record = host.client.group(id, 5).unwrap();
                 assert_eq!((record.mgid.ip(), record.scope), (group, 0xe));
                 host.client.leave_multicast(id, 5).unwrap();
-                // A process that another test starts has the service's socket, too, until it executes its program.
+                // A process that another test starts has the service's socket, too, until it calls exec.
                 let deadline = Instant::now() + 20 * SECOND;
                 while is_told() {
                     assert!(Instant::now() < deadline, "{group} is still told");
@@ -430,7 +430,7 @@ fn a_group_is_left_with_the_address_on_which_it_was_joined() {
             assert_eq!(host.expect(EventKind::MulticastError).status, -libc::ENETRESET);
             host.expect(EventKind::AddrChange);
             assert_eq!(host.status().groups, []);
-            // The process goes on by another address, and still has the old id.
+            // The process goes on with another address, and still has the old id.
             join("10.77.1.1");
             let qpn = Qpn::new(u32::from(host.client.info().slot.slot) << 12);
             host.client.attach_multicast(1, qpn, group.into()).unwrap().unwrap();

@@ -1,7 +1,8 @@
-//! A service and its clients in two PID namespaces, one of which the kernel does not show the other's processes: they work
-//! together, and do without what takes a process's number.
+//! A service and its clients in two PID namespaces, one of which cannot see the other's processes: they work together,
+//! without the features that need a process's PID.
 //!
-//! Needs `unshare` of util-linux, and the privilege to make namespaces. Without, each test says that it was skipped.
+//! Needs `unshare` of util-linux, and the privilege to make namespaces. Without these, each test says that it was
+//! skipped.
 
 mod common;
 
@@ -18,11 +19,11 @@ use rdmux_transport::attr::{QpCaps, QpType};
 use rdmux_verbs::control::DeviceKind;
 use rdmux_verbs::{Cq, Device, Pd, Qp, QpInit, Xrcd, XrcdFlags};
 
-/// Which role the process inside has, and the folder of the host outside.
+/// The variables for the role of the process inside, and the folder of the host outside.
 const ROLE: &str = "RDMUX_TEST_ROLE";
 const DIR: &str = "RDMUX_TEST_DIR";
 
-/// This program in a role, which says something, and lives until it is waited for.
+/// This program in a role. It prints a line, and lives until it is waited for.
 struct Role {
     child: Child,
     lines: Box<dyn Iterator<Item = String>>,
@@ -48,7 +49,7 @@ impl Role {
     }
 }
 
-/// Not a test, but what the processes inside do.
+/// The processes inside. Not a test itself.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -68,7 +69,7 @@ fn role() {
     }
 }
 
-/// Does with a service what a client does, and ends it. Returns the numbers that it shows of its clients.
+/// Uses a service as a client does, and ends it. Returns the PIDs that it shows of its clients.
 fn use_and_end(dir: &Path) -> Vec<i32> {
     let dir = RuntimeDir::at(dir.join("run")).unwrap();
     let host = HostName::new("test").unwrap();
@@ -89,7 +90,7 @@ fn use_and_end(dir: &Path) -> Vec<i32> {
         };
         Qp::new(&Pd::new(device), init).unwrap()
     });
-    // Rings between two, and the hub.
+    // Rings between the two, and the hub.
     let gid = b.gid(1, 0).unwrap().gid;
     connect_qp(&qps[0], &connected_to(gid, qps[1].qpn(), &qps[0].query()));
     let private = XrcdFlags { create: true, exclusive: false };

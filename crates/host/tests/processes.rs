@@ -1,6 +1,6 @@
 //! Processes that are killed, also while a child of theirs holds their sockets.
 //!
-//! The process to kill is this test program again, told by its environment to be one.
+//! The process to kill is this test program again, in the role that its environment names.
 
 mod common;
 
@@ -31,7 +31,7 @@ struct Actor {
 }
 
 impl Actor {
-    /// Waits until it says something.
+    /// Waits until it prints a word.
     fn hear(&mut self) -> String {
         let mut lines = self.lines.by_ref().map_while(Result::ok);
         let said = lines.find_map(|l| l.split_once("SAYS ").map(|(_, word)| word.to_owned()));
@@ -59,7 +59,7 @@ fn start(host: &Host, role: &str) -> Actor {
     Actor { child, lines }
 }
 
-/// Not a test, but what the processes of the others do.
+/// The processes of the other tests. Not a test itself.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -74,7 +74,7 @@ fn role() {
     }
 }
 
-/// Greets, has a child that holds the sockets, and waits to be killed.
+/// Greets, forks a child that holds the sockets, and waits to be killed.
 #[expect(clippy::zombie_processes, reason = "it is killed before its child")]
 fn be_parent(dir: &RuntimeDir, host: &HostName, kind: ClientKind) {
     let rpc = raw(&dir.host(host).unwrap().socket());
@@ -113,7 +113,7 @@ fn be_listener(dir: &RuntimeDir, host: &HostName) {
     }
 }
 
-/// Is the service of a host, at the address that it is told.
+/// Runs the service of a host, at the given address.
 fn be_service(dir: RuntimeDir, host: HostName) {
     let mut options = ServiceOptions::new(host, dir);
     options.addresses = Some(vec![std::env::var(ADDRESS).unwrap().parse().unwrap()]);
@@ -122,8 +122,8 @@ fn be_service(dir: RuntimeDir, host: HostName) {
     service.run().unwrap();
 }
 
-/// Tries until the address is free: the service before has ended, but a process that another test starts just now has copies of
-/// its sockets until it executes its program, and a client has one until it is told.
+/// Retries until the address is free. The previous service has ended, but a process that another test has just started has
+/// copies of its sockets until it calls exec, and a client has one until it is told.
 fn once_free<T>(start: impl Fn() -> Result<T, HostError>) -> T {
     let deadline = Instant::now() + 30 * SECOND;
     loop {
@@ -150,7 +150,7 @@ fn a_killed_service_fails_its_clients_and_the_next_one_starts_clean() {
     assert!(matches!(next_event(&b), Ok(ControlEvent::Ring { .. })));
     let socket = a.attach_address(0, a.info().slot.slot).unwrap();
     service.kill();
-    // The next one comes before the clients have let go of the first one's sockets.
+    // The next service starts before the clients have closed the first one's sockets.
     let options = host.options.clone();
     let next = std::thread::spawn(move || once_free(|| Service::spawn(options.clone())));
     assert!(matches!(next_event(&b), Err(ControlError::Gone)));
@@ -179,7 +179,7 @@ fn a_killed_process_is_noticed_while_its_child_holds_its_sockets() {
     assert_eq!(host.counter("service_clients_died"), 1);
     assert_eq!(host.status().clients.len(), 1);
     let pid = rustix::process::Pid::from_raw(grandchild.parse().unwrap()).unwrap();
-    // It lived until now.
+    // It was alive until now.
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
@@ -189,7 +189,7 @@ fn what_only_holds_the_service_is_there_while_a_child_has_its_socket() {
     let mut parent = start(&host, "holder");
     let grandchild = parent.hear();
     parent.kill();
-    // The second question comes after the service has seen that the process is dead.
+    // The second query comes after the service has seen that the process is dead.
     let died = [(); 2].map(|()| host.counter("service_clients_died"));
     let pid = rustix::process::Pid::from_raw(grandchild.parse().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

@@ -1,5 +1,5 @@
-//! What the service does with clients that do not keep to the protocol: it drops those, and nobody
-//! else notices.
+//! Clients that break the protocol: the service disconnects them, and other clients are not
+//! affected.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn greeted(host: &Host) -> OwnedFd {
     socket
 }
 
-/// Something that a client must not do.
+/// A violation of the protocol by a client.
 type Breach<'a> = &'a dyn Fn(&OwnedFd);
 
 #[test]
@@ -80,7 +80,7 @@ fn a_client_that_breaks_the_protocol_is_dropped_and_no_other() {
     wait_closed(&socket);
     let socket = host.raw();
     send(&socket, &hello_device(), &[]);
-    // Who closes one of these has left, which is no breach.
+    // A client that closes one of these has left, which is no violation.
     let (welcome, _fds) = reply_with_fds(&socket);
     welcome.unwrap();
     let waits = CmRequest::Query { id: rdmux_cm::IdHandle(1) };
@@ -102,7 +102,7 @@ fn every_truncation_of_a_greeting_is_survived() {
     drop(greeted(&host));
 }
 
-/// Marsaglia's xorshift: the same bytes each time.
+/// Marsaglia's xorshift: the same sequence each time.
 fn next_random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -113,7 +113,7 @@ fn next_random(state: &mut u64) -> u64 {
 /// Numbers of requests that have a reply: [`Request`]'s first ones.
 const ASKED: [u8; 9] = [1, 3, 4, 5, 9, 10, 12, 13, CM];
 const CM: u8 = 15;
-/// The number of the one of [`CmRequest`] that has none.
+/// The number of the [`CmRequest`] without a reply.
 const TAKE: u8 = 28;
 
 #[test]
@@ -136,11 +136,11 @@ fn random_requests_are_survived() {
         let (welcome, _fds) = reply_with_fds(&socket);
         welcome.unwrap();
         loop {
-            // The first byte says which request it is; small numbers are likely to be fields.
+            // The first byte selects the request; small numbers are likely to be valid fields.
             let len = next_random(&mut state) % 40 + 1;
             let small = |s: &mut u64| (next_random(s) % 24).to_le_bytes()[0];
             let mut bytes: Vec<u8> = (0..len).map(|_| small(&mut state)).collect();
-            // Neither the end of the service nor a request without reply.
+            // Excludes ending the service and requests without a reply.
             if !ASKED.contains(&bytes[0]) {
                 bytes[0] = CM;
             }
@@ -169,7 +169,7 @@ fn another_version_is_told_ours() {
         Ok(Response::Welcome(welcome)) => assert_eq!(welcome.version, VERSION),
         other => panic!("{other:?}"),
     }
-    // It has not been let in.
+    // The client was not accepted.
     send(&socket, &Request::Status, &[]);
     wait_closed(&socket);
 }
@@ -252,7 +252,8 @@ fn a_held_channel_gets_nothing_until_an_id_is_migrated() {
     tell(2);
     let first = read(&end).unwrap();
     assert_eq!(read(&end), None, "the second is held back");
-    // Garbage behind an event is lost, and so is what is no event; too much is refused.
+    // Garbage after an event is discarded, and so is a message without an event; too much is
+    // refused.
     assert_eq!(refused(&Request::Cm(CmRequest::Migrate { id, channel: stranger })), libc::ENOENT);
     let second = read(&end).unwrap();
     assert_ne!(first, second);

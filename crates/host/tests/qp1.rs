@@ -1,4 +1,4 @@
-//! What comes to QP1: datagrams for registered agents, and garbage, which is counted by reason.
+//! Datagrams to QP1: for registered agents, and invalid ones, which are counted by reason.
 
 mod common;
 
@@ -52,7 +52,7 @@ fn agents_of_two_hosts_talk_to_each_other() {
     let response = next_mad(&asker);
     assert_eq!((response.agent, response.errno), (asks, 0));
     assert_eq!(response.mad[12..16], 7u32.to_be_bytes());
-    // A response that nobody waits for any more.
+    // A response that nothing waits for any more.
     server.send_mad(serves, request.from, &answer, 0, 0).unwrap();
     assert_eq!(eventually(&there, "service_drop_mad_stale", 1), 1);
 }
@@ -70,7 +70,7 @@ fn an_agent_hears_that_nobody_answered() {
     assert_eq!(eventually(&host, "service_drop_mad_no_agent", 3), 3);
 }
 
-/// Waits until a counter is at least so high: datagrams take their time.
+/// Waits until a counter has at least this value, because datagrams take time to arrive.
 fn eventually(host: &Host, name: &str, least: u64) -> u64 {
     let deadline = std::time::Instant::now() + 20 * common::SECOND;
     loop {
@@ -82,7 +82,7 @@ fn eventually(host: &Host, name: &str, least: u64) -> u64 {
     }
 }
 
-/// A management datagram to QP1 as it goes on the wire.
+/// A management datagram to QP1 as sent on the wire.
 struct Wire {
     from: UdpSocket,
     opcode: Opcode,
@@ -94,7 +94,7 @@ struct Wire {
 }
 
 impl Wire {
-    /// A good one, of a class that nobody serves.
+    /// Makes a valid one, of a class without an agent.
     fn new() -> Self {
         Self {
             from: UdpSocket::bind("127.0.0.1:0").unwrap(),
@@ -160,7 +160,8 @@ fn garbage_is_counted_by_reason_and_disturbs_nobody() {
         assert_eq!(eventually(&host, reason, before + 1), before + 1, "{reason}");
     }
     let from = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // Of IPv4's checksum 16 bits remain: one that is right by chance is dropped for something else.
+    // 16 bits of IPv4's checksum remain: if it is right by chance, the datagram is dropped for
+    // another reason.
     let drops = || {
         let counters = host.status().service_counters;
         let dropped = counters.iter().filter(|(name, _)| name.starts_with("service_drop_"));
@@ -169,7 +170,7 @@ fn garbage_is_counted_by_reason_and_disturbs_nobody() {
     let before = drops();
     let total = host.counter("service_rx_packets");
     for len in 1..=300u16 {
-        // To QP1, or too short to say to whom.
+        // To QP1, or too short to have a destination.
         let mut bytes = vec![0; usize::from(len)];
         if let Some(last) = bytes.get_mut(7) {
             *last = 1;
@@ -178,7 +179,7 @@ fn garbage_is_counted_by_reason_and_disturbs_nobody() {
     }
     eventually(&host, "service_rx_packets", total + 300);
     assert_eq!(drops() - before, 300);
-    // An empty datagram is a question whether anybody is here.
+    // An empty datagram probes whether the host is up.
     from.send_to(&[], host.at(4791)).unwrap();
     assert!(bystander.new_slot().is_ok());
     drop(host.client());

@@ -1,4 +1,4 @@
-//! Processes of other users than the host's owner: which of them may come, and what they may not do.
+//! Processes of users other than the host's owner: which may use the host, and what they may not do.
 
 mod common;
 
@@ -12,25 +12,25 @@ use rdmux_verbs::control::{Control, DeviceKind};
 use rdmux_verbs::{Cq, Device, Pd, Qp, QpInit, VerbsError};
 use rdmux_wire::Qkey;
 
-/// Users that need no account.
+/// Users, which need no account.
 const LET_IN: u32 = 4001;
 const ALSO: u32 = 4003;
 const NOT: u32 = 4002;
 
-/// A host that lets two other users in; none if nobody here can be another user.
+/// Starts a host that two other users may use. None if this process cannot change its user.
 fn host() -> Option<Host> {
     if !rustix::process::geteuid().is_root() {
         println!("only root can be another user: not run");
         return None;
     }
     let host = Host::start_with(|options| options.config.service.users = vec![LET_IN, ALSO]);
-    // The folder of the test is this user's own.
+    // The test's folder is accessible only to this user.
     let passable = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     std::fs::set_permissions(host.dir.path(), passable).unwrap();
     Some(host)
 }
 
-/// Does something as another user, in a thread of its own.
+/// Acts as another user, in a thread of its own.
 fn as_user<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
@@ -64,7 +64,7 @@ fn users_that_the_configuration_names_may_open_devices_and_others_may_not() {
     host.status();
 }
 
-/// A datagram queue pair of a process's device, taken to INIT with this key.
+/// Takes a datagram queue pair of a process's device to INIT with this Q_Key.
 fn take_key(client: Arc<HostClient>, qkey: Qkey) -> Result<Qkey, VerbsError> {
     let device = Device::open(client).unwrap();
     let (pd, cq) = (Pd::new(&device), Cq::new(&device, 4, None, 0).unwrap());
@@ -119,7 +119,7 @@ fn a_user_that_takes_all_the_slots_it_gets_keeps_no_other_from_one() {
     assert!(refused.to_string().contains(&format!("user {LET_IN} has")), "{refused}");
     connect(&host, ALSO, DeviceKind::Roce).unwrap().new_slot().unwrap();
     host.client().new_slot().unwrap();
-    // Slots that are given back are had again.
+    // Slots that are released can be had again.
     greedy.pop();
     connect(&host, LET_IN, DeviceKind::Roce).unwrap();
 }

@@ -1,5 +1,5 @@
-//! XRC receive queue pairs that belong to no process: the requirements X1 to X9, through the service and the hub in
-//! it. X8 (numbers) is also tested where numbers are made.
+//! XRC receive queue pairs, which belong to no process: the requirements X1 to X9, through the service and its hub.
+//! X8 (numbers) is also tested where numbers are assigned.
 #![expect(unsafe_code, reason = "memory is registered")]
 
 mod common;
@@ -28,7 +28,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 const BYTES: usize = 256 << 10;
 
-/// A process's device, memory and completion queue.
+/// A process's device, with memory and a completion queue.
 struct Process {
     mr: Mr,
     memory: *mut u8,
@@ -74,7 +74,7 @@ impl Process {
         Sge { addr: self.addr(at), length, lkey: self.mr.lkey() }
     }
 
-    /// Polls until a completion comes.
+    /// Polls until there is a completion.
     fn wait(&self) -> Completion {
         let mut out = [Completion::EMPTY];
         while self.cq.poll(&mut out) == 0 {
@@ -97,7 +97,7 @@ impl Process {
         Srq::for_xrc(&self.pd, domain, &self.cq, attr, 0).unwrap()
     }
 
-    /// A queue pair that sends by XRC.
+    /// Makes a queue pair that sends by XRC.
     fn sender(&self) -> Qp {
         let caps =
             QpCaps { max_send_wr: 64, max_send_sge: 4, max_inline_data: 64, ..QpCaps::default() };
@@ -119,7 +119,7 @@ fn connect(qp: &Qp, dgid: Gid, target: Qpn) {
     connect_qp(qp, &connected_to(dgid, target, &qp.query()));
 }
 
-/// The proposal's alloc: a target in RTR, for which the domain's process is registered.
+/// The proposal's alloc: makes a target in RTR, for which the domain's process is registered.
 fn alloc(domain: &Xrcd, sender: &Qp, of: &Process) -> Qpn {
     domain.alloc_registered(&connected_to(of.gid(), sender.qpn(), &sender.query())).unwrap()
 }
@@ -135,7 +135,7 @@ fn errno<T>(result: Result<T, VerbsError>) -> i32 {
 
 /// A sender and two receivers of one domain, on one host or on two.
 struct Scene {
-    // The order in which they go.
+    // Dropped in this order.
     qp: Qp,
     srqs: [Srq; 2],
     domains: [Xrcd; 2],
@@ -167,7 +167,7 @@ impl Scene {
         Self { qp, srqs, domains, receivers, sender, there, _here: here }
     }
 
-    /// Steps 3 to 6: the first receiver allocates, the second registers, the sender connects.
+    /// Does steps 3 to 6: the first receiver allocates, the second registers, the sender connects.
     fn connected(self) -> (Self, Qpn) {
         let target = alloc(&self.domains[0], &self.qp, &self.sender);
         self.domains[1].register(target).unwrap();
@@ -180,7 +180,7 @@ impl Scene {
         self.srqs[i].post_recv(&RecvWr { wr_id, sges: &sges }).unwrap();
     }
 
-    /// Sends `len` bytes to a receiver, and checks that they come.
+    /// Sends `len` bytes to a receiver, and checks that they arrive.
     fn deliver(&self, i: usize, len: usize) {
         let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + i).to_le_bytes()[0]).collect();
         self.sender.write(0, &bytes);
@@ -204,7 +204,7 @@ fn x1_alloc_creates_takes_to_rtr_and_registers() {
     let [row] = &status.xrc_targets[..] else { panic!("{:?}", status.xrc_targets) };
     assert_eq!((row.qpn, row.holders.len()), (target.get(), 1));
     assert!(row.holders[0].registered);
-    // What does not come to RTR leaves nothing.
+    // A target that does not reach RTR leaves nothing behind.
     let wrong = QpAttr { av: AddressVector { port_num: 7, ..attr.av }, ..attr };
     assert!(scene.domains[0].alloc_registered(&wrong).is_err());
     assert_eq!(scene.there.status().xrc_targets.len(), 1);
@@ -216,14 +216,14 @@ fn x2_it_outlives_its_creator() {
     scene.deliver(0, 100);
     let Scene { qp, srqs, domains, receivers, sender, there, _here } = scene;
     let ([srq, kept_srq], [domain, _kept_domain], [creator, kept]) = (srqs, domains, receivers);
-    // Its whole process goes, with everything it had.
+    // The whole process ends, with everything it had.
     drop((srq, domain, creator));
     for wr_id in 0..3 {
         kept_srq.post_recv(&RecvWr { wr_id, sges: &[kept.sge(0, 64)] }).unwrap();
         post(&qp, number(&kept_srq), SendOp::Send, &[sender.sge(0, 8)]);
         assert_eq!((kept.wait().wr_id, sender.wait().status), (wr_id, WcStatus::Success));
     }
-    // The service learns of its end by its socket.
+    // The socket tells the service that the process has ended.
     while there.status().xrc_targets[0].holders.len() != 1 {
         std::thread::yield_now();
     }
@@ -262,7 +262,7 @@ fn x4_unknown_numbers_others_and_other_domains_are_einval() {
 #[test]
 fn x5_the_last_one_destroys_and_the_sender_learns_it() {
     let (scene, target) = Scene::on_two_hosts().connected();
-    // One that gives up soon, of the same target.
+    // A sender to the same target that gives up soon.
     let hasty = scene.sender.sender();
     let attr = connected_to(scene.receivers[0].gid(), target, &hasty.query());
     connect_qp(&hasty, &QpAttr { timeout: AckTimeout::new(8), retry_cnt: 1, ..attr });
@@ -291,7 +291,7 @@ fn x5_who_posted_the_receive_of_a_message_that_is_cut_off_has_it_back() {
         };
         post_recv(1).unwrap();
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new pages, of which nobody holds references.
+        // SAFETY: new pages, to which there are no references.
         let (base, mr) = unsafe {
             let base = mmap_anonymous(ptr::null_mut(), LENGTH, access, MapFlags::PRIVATE).unwrap();
             let mr = Mr::register(&scene.sender.pd, MrInit::own(base.cast(), LENGTH, ALL)).unwrap();
@@ -311,14 +311,14 @@ fn x5_who_posted_the_receive_of_a_message_that_is_cut_off_has_it_back() {
         assert_eq!((flushed.status, flushed.wr_id), (WcStatus::WrFlushErr, 1));
         post_recv(2).unwrap();
         drop(mr);
-        // SAFETY: what is left of the mapping.
+        // SAFETY: the rest of the mapping.
         unsafe { munmap(base, LENGTH / 2).unwrap() };
     }
 }
 
 const ROLE: &str = "RDMUX_TEST_XRC_DIR";
 
-/// Not a test, but what the processes of X6 do: so many steps of a receiver, and then wait to be killed.
+/// The processes of X6, not a test itself: they do so many steps of a receiver, and wait to be killed.
 #[test]
 fn role() {
     let Ok(dir) = std::env::var(ROLE) else { return };
@@ -359,7 +359,7 @@ fn number(srq: &Srq) -> u32 {
     srq.number().unwrap()
 }
 
-/// A process in that role, after so many steps, and the number of its queue.
+/// Starts a process in that role, which has done so many steps. Returns it with the number of its queue.
 fn receiver(scene: &Scene, target: Qpn, steps: u32) -> (Child, u32) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "role", "--nocapture", "--test-threads=1"])
@@ -388,7 +388,7 @@ fn x6_sudden_death_unregisters() {
     assert_eq!(scene.there.status().xrc_targets[0].holders.len(), 4);
     scene.domains[0].unregister(target).unwrap();
     children.into_iter().for_each(kill);
-    // The service hears of each death by itself.
+    // The service notices each death by itself.
     while !scene.there.status().xrc_targets.is_empty() {
         std::thread::yield_now();
     }
@@ -424,7 +424,7 @@ fn data_for_one_who_is_killed_harm_nobody_else() {
     connect(&other, scene.receivers[0].gid(), second);
     for _ in 0..3 {
         let (child, srqn) = receiver(&scene, target, 5);
-        // Its one receive takes a message, and then it dies.
+        // Its only receive takes a message, and then it dies.
         post(&scene.qp, srqn, SendOp::Send, &[scene.sender.sge(0, 8)]);
         assert_eq!(scene.sender.wait().status, WcStatus::Success);
         kill(child);
@@ -434,7 +434,7 @@ fn data_for_one_who_is_killed_harm_nobody_else() {
         assert_eq!(scene.receivers[1].wait().qpn, second);
         assert_eq!(scene.sender.wait().status, WcStatus::Success);
     }
-    // What is for the dead itself is refused, and its connection ends; the other goes on.
+    // A message for the dead process is refused, and its connection ends; the other continues.
     let (child, srqn) = receiver(&scene, target, 5);
     kill(child);
     while scene.there.status().xrc_domains[0].srqs != 2 {
@@ -447,7 +447,7 @@ fn data_for_one_who_is_killed_harm_nobody_else() {
     assert_eq!(scene.receivers[1].wait().status, WcStatus::Success);
 }
 
-/// The target lives in the hub, and three processes hear by it, of which one is another process of the machine's.
+/// The target is in the hub, and three processes receive by it, one of them another process of the same host.
 #[test]
 fn a_target_of_several_processes_migrates_and_all_go_on_hearing() {
     let hosts = [Host::with_two_addresses(), Host::with_two_addresses()];
@@ -470,7 +470,7 @@ fn a_target_of_several_processes_migrates_and_all_go_on_hearing() {
     handle.modify(&QpAttr { timeout: AckTimeout::new(18), ..receives }, to_rts | mask).unwrap();
     let is = |attr: QpAttr, state: MigState| attr.path_mig_state == state as u8;
     while !is(scene.qp.query(), MigState::Armed) || !is(handle.query().unwrap(), MigState::Armed) {
-        // Each packet says whether its sender is ready.
+        // Each packet carries the sender's migration state.
         scene.deliver(0, 100);
     }
 
@@ -481,7 +481,7 @@ fn a_target_of_several_processes_migrates_and_all_go_on_hearing() {
     scene.deliver(1, 3000);
     post(&scene.qp, srqn, SendOp::Send, &[scene.sender.sge(0, 8)]);
     assert_eq!(scene.sender.wait().status, WcStatus::Success, "the other process has it");
-    // The other holders are told the new path.
+    // The other holders are told of the new path.
     let told = scene.domains[1].query(target).unwrap();
     assert!(is(told, MigState::Migrated), "{told:?}");
     assert_eq!((told.av.dgid, told.av.sgid_index), (second(&scene.sender), 1));
@@ -515,7 +515,7 @@ fn x7_events_that_nobody_took_go_with_the_registration() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let (scene, target) = Scene::on_one_host().connected();
     scene.deliver(0, 10);
-    // The first packet is an event.
+    // The first packet causes an event.
     let device = &scene.receivers[0].device;
     let fd = device.async_fd();
     let readable = |timeout| poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout) == Ok(1);
@@ -536,9 +536,9 @@ fn x8_numbers_have_their_top_bit_and_do_not_come_back_soon() {
     }
 }
 
-/// The proposal's steps: 1 the receivers open a domain, 2 and make queues; 3 the sender makes its queue pair; 4 one
-/// receiver allocates the target; 5 the others register; 6 the sender connects; 7 all send and receive; 8 each
-/// unregisters; 9 the last one's call destroys.
+/// The steps of the proposal: 1 the receivers open a domain, 2 and make queues; 3 the sender makes its queue pair;
+/// 4 one receiver allocates the target; 5 the others register; 6 the sender connects; 7 all send and receive; 8
+/// each unregisters; 9 the last one's call destroys the target.
 #[test]
 fn x9_one_connection_serves_two_receivers() {
     for scene in [Scene::on_one_host(), Scene::on_two_hosts()] {
@@ -573,7 +573,7 @@ fn everything_else(scene: &Scene) {
         post(qp, srqn, SendOp::Write { remote_addr, rkey }, &[sender.sge(0, bytes.len())]);
         assert_eq!(sender.wait().status, WcStatus::Success);
         sender.write(0, &[0; 70_000]);
-        // A READ sees what was written before it.
+        // A READ returns what was written before it.
         post(qp, srqn, SendOp::Read { remote_addr, rkey }, &[sender.sge(0, bytes.len())]);
         assert_eq!(sender.wait().status, WcStatus::Success);
         assert_eq!(sender.read(0, bytes.len()), bytes);
@@ -608,7 +608,7 @@ fn a_wrong_queue_or_key_ends_the_connection_and_nothing_else() {
     post(&scene.qp, number(&foreign), SendOp::Send, &[scene.sender.sge(0, 8)]);
     assert_eq!(scene.sender.wait().status, WcStatus::RemInvReqErr);
     assert_eq!(scene.domains[0].query(target).unwrap().state, QpState::Err);
-    // A key of the one process opens nothing through the queue of the other.
+    // A process's R_Key is invalid through another process's queue.
     let (scene, _) = Scene::on_one_host().connected();
     let [a, b] = &scene.receivers;
     let unknown = a.mr.rkey().0 + 0x4000;
@@ -648,7 +648,7 @@ fn devices_of_two_kinds_share_no_domain_and_no_target() {
     drop(roce);
     let left = host.status().xrc_targets;
     assert_eq!((left.len(), left[0].device.as_str()), (1, names[1]));
-    // A device that has reliable connections only is refused.
+    // A device without XRC, which has reliable connections only, is refused.
     let iwarp = Process::with(host.client_of(DeviceKind::Iwarp));
     let private = Xrcd::open(&iwarp.device, None, XrcdFlags { create: true, exclusive: false });
     assert_eq!(errno(private), libc::EOPNOTSUPP);

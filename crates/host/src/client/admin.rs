@@ -1,4 +1,4 @@
-//! What commands do with hosts: start, end, look, listen in.
+//! Administration of hosts: start, stop, status, views, captures.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,20 +18,20 @@ use crate::names::{DeviceChoice, HostName, Registry, RegistryEntry, RuntimeDir};
 use crate::proto::{ClientKind, Request, Response, Status, socket};
 use crate::view::namespace::Namespaces;
 
-/// The most bytes of a status that are believed.
+/// The largest status that is accepted, in bytes.
 const MAX_STATUS: u64 = 256 << 20;
-/// How long a service may take to answer what can be done without.
+/// How long a service may take to answer an optional request.
 const GLANCE: Duration = Duration::from_millis(500);
-/// How long a service is asked to end before it is killed, if that is wanted.
+/// How long to wait for an orderly end before the service is killed, if force is asked for.
 const BEFORE_FORCE: Duration = Duration::from_secs(2);
-/// How long a process may take to end.
+/// How long a process may take to exit.
 const END: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// Starts a host's service if it does not run, lets it stay, and returns its status. `address` fixes
-/// the host's address.
+/// Starts a host's service if it does not run, makes it stay, and returns its status. `address` assigns the host's
+/// address.
 ///
 /// # Errors
-/// [`HostError::AddressTaken`], [`HostError::Start`] and others. The host has the address then that it had before.
+/// [`HostError::AddressTaken`], [`HostError::Start`] and others. The host then keeps the address that it had before.
 pub fn up(
     options: &ConnectOptions,
     host: &HostName,
@@ -56,7 +56,7 @@ pub fn up(
     status
 }
 
-/// Has the registry keep an address that a host can have. Returns what it had for the host before.
+/// Records an address for a host in the registry, if the host can have it. Returns the host's entry before that.
 fn assign(
     options: &ConnectOptions,
     host: &HostName,
@@ -72,7 +72,7 @@ fn assign(
     if let Some(kind) = kind {
         return Err(refused(format!("{address} {kind}, and cannot be a host's")));
     }
-    // What nobody could be reached at is not kept.
+    // An address that this machine does not have is not recorded.
     if let Err(e) = UdpSocket::bind((address, 0)) {
         return Err(refused(format!("this machine does not have the address {address}: {e}")));
     }
@@ -82,8 +82,8 @@ fn assign(
     Ok(before)
 }
 
-/// Ends a host's service. Its clients' devices fail. One of another version, which does not understand us, is ended by
-/// a signal.
+/// Ends a host's service. Its clients' devices fail. A service of another version, which does not understand the
+/// request, is ended by a signal.
 ///
 /// # Errors
 /// [`HostError::NotUp`]; [`HostError::Unresponsive`].
@@ -91,16 +91,16 @@ pub fn down(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError> {
     down_within(dir, host, TIMEOUT)
 }
 
-/// As [`down`], and kills the process of a service that does not answer. If that service is a thread of a program, it is
-/// the program that is killed.
+/// Like [`down`], but kills the process of a service that does not answer. If that service is a thread of a program, the
+/// program is killed.
 ///
 /// # Errors
-/// [`HostError::NotUp`]; [`HostError::Unresponsive`] when the process cannot be told or killed.
+/// [`HostError::NotUp`]; [`HostError::Unresponsive`] when the process cannot be found or killed.
 pub fn down_by_force(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError> {
     let host_dir = dir.host(host)?;
     let (pid, why) = match down_within(dir, host, BEFORE_FORCE) {
         Err(HostError::Unresponsive { pid, why, .. }) => (pid, why),
-        // It may have closed its socket, and hang since.
+        // It may have closed its socket, and then hung.
         Err(HostError::NotUp { .. }) if host_dir.lock_service()?.is_none() => {
             (host_dir.service_lock_holder(), "it does not listen".to_owned())
         }
@@ -112,11 +112,11 @@ pub fn down_by_force(dir: &RuntimeDir, host: &HostName) -> Result<(), HostError>
     };
     let fail = |e: Errno| unresponsive(format!("{why}, and it cannot be killed: {e}"));
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;
-    // Only now is it certain that the number is not another process's.
+    // Only now is it certain that the PID was not reused.
     if host_dir.service_lock_holder() != Some(pid) {
         return Err(unresponsive(format!("{why}, and its process does not hold the host's lock")));
     }
-    // Its socket stays, which tells the next service that clients may still be closing theirs.
+    // Its socket file stays, which tells the next service that clients may still be closing their connections.
     signal_and_wait(&process, Signal::KILL).map_err(fail)
 }
 
@@ -150,7 +150,8 @@ fn down_within(dir: &RuntimeDir, host: &HostName, timeout: Duration) -> Result<(
     }
 }
 
-/// Ends a host's ACM service, which would have the host's service started again; `by_force`: kills it. Whether there was one.
+/// Ends a host's ACM service, which would start the host's service again. `by_force` kills it. Returns whether one was
+/// running.
 ///
 /// # Errors
 /// When its process cannot be ended.
@@ -167,7 +168,7 @@ pub fn end_acm(dir: &RuntimeDir, host: &HostName, by_force: bool) -> Result<bool
         HostError::io(what, if hangs { hint() } else { e.into() })
     };
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(fail)?;
-    // Only now is it certain that the number is not another process's.
+    // Only now is it certain that the PID was not reused.
     if holder_of(&file) != Some(pid) {
         return Ok(false);
     }
@@ -175,7 +176,7 @@ pub fn end_acm(dir: &RuntimeDir, host: &HostName, by_force: bool) -> Result<bool
     Ok(true)
 }
 
-/// The state of a host's service.
+/// Returns the state of a host's service.
 ///
 /// # Errors
 /// [`HostError::NotUp`]; [`HostError::Unresponsive`].
@@ -183,7 +184,7 @@ pub fn status(dir: &RuntimeDir, host: &HostName) -> Result<Status, HostError> {
     status_within(dir, host, TIMEOUT)
 }
 
-/// As [`status`], of a service that has so long to answer.
+/// Like [`status`], with the time that the service has to answer.
 ///
 /// # Errors
 /// As [`status`].
@@ -195,8 +196,8 @@ pub fn status_within(
     ask_status(&tool(host, connect_running(&dir.host(host)?, timeout)?)?)
 }
 
-/// The states of all services that run, by the names of their hosts. They are asked at the same time, and each has so
-/// long to answer.
+/// Returns the states of all running services, by host name. All are asked at the same time, and each has this time to
+/// answer.
 ///
 /// # Errors
 /// [`HostError::Directory`].
@@ -221,13 +222,13 @@ pub fn status_of_all(
     Ok(answers.collect())
 }
 
-/// Has the service write the files of the view of these devices ([`HostDir::view`](crate::HostDir::view)), and brings the
-/// names of hosts up to date. Returns the namespaces that the service holds for this user, if any.
+/// Makes the service write the view's files for these devices ([`HostDir::view`](crate::HostDir::view)), and updates the
+/// names of hosts. Returns the namespaces that the service holds for this user, if any.
 ///
 /// # Errors
 /// [`HostError::NotUp`]; [`HostError::Refused`] when the files cannot be written.
 pub fn view(dir: &RuntimeDir, host: &HostName, devices: DeviceChoice) -> Result<Held, HostError> {
-    // The machine's own file may have changed.
+    // The machine's own `/etc/hosts` may have changed.
     if let Err(e) = Registry::open(dir).and_then(|registry| registry.show_names()) {
         tracing::warn!("names of hosts may be missing: {e}");
     }
@@ -242,8 +243,8 @@ pub fn view(dir: &RuntimeDir, host: &HostName, devices: DeviceChoice) -> Result<
     }
 }
 
-/// The user namespace that the service of any other host holds for the views of this user. One that does not answer at once
-/// is not asked.
+/// Returns the user namespace that another host's service holds for this user's views. A service that does not answer at
+/// once is skipped.
 pub fn user_namespace_of_others(dir: &RuntimeDir, host: &HostName) -> Option<OwnedFd> {
     let others = dir.hosts().ok()?.into_iter().filter(|other| other != host);
     let ask = |other: HostName| -> Option<OwnedFd> {
@@ -261,11 +262,11 @@ pub fn user_namespace_of_others(dir: &RuntimeDir, host: &HostName) -> Option<Own
 pub struct Held {
     /// The user namespace of all of them.
     pub user: Option<OwnedFd>,
-    /// The mount namespace in which the files of the view are in place.
+    /// The mount namespace in which the view's files are mounted.
     pub mounts: Option<OwnedFd>,
 }
 
-/// Has the service hold the namespaces of a view for this user.
+/// Makes the service hold a view's namespaces for this user.
 ///
 /// # Errors
 /// [`HostError::NotUp`].
@@ -284,7 +285,7 @@ pub fn hold_view(
     }
 }
 
-/// The hosts whose services run.
+/// Lists the hosts whose services run.
 ///
 /// # Errors
 /// [`HostError::Directory`].
@@ -300,8 +301,8 @@ pub fn running(dir: &RuntimeDir) -> Result<Vec<HostName>, HostError> {
     Ok(hosts)
 }
 
-/// Copies of a host's traffic, both directions, until it is dropped. Each message of the socket is
-/// one frame, as [`rdmux_link::capture::FrameHeader`] says.
+/// A capture of a host's traffic in both directions, until it is dropped. Each message of the socket is one frame, in
+/// the format of [`rdmux_link::capture::FrameHeader`].
 #[derive(Debug)]
 pub struct Capture {
     _session: Session,
@@ -309,10 +310,10 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts to listen in.
+    /// Starts a capture.
     ///
     /// # Errors
-    /// [`HostError::NotUp`]; [`HostError::Refused`] with `EBUSY` when somebody else does already.
+    /// [`HostError::NotUp`]; [`HostError::Refused`] with `EBUSY` when another capture runs already.
     pub fn start(dir: &RuntimeDir, host: &HostName) -> Result<Self, HostError> {
         let session = tool(host, connect_running(&dir.host(host)?, TIMEOUT)?)?;
         let what = || "capture traffic".to_owned();
@@ -324,7 +325,7 @@ impl Capture {
         }
     }
 
-    /// The next frame, waited for; `None` when the service ended.
+    /// Waits for the next frame. `None` when the service ended.
     ///
     /// # Errors
     /// Those of recvmsg(2).
@@ -343,12 +344,12 @@ impl AsFd for Capture {
     }
 }
 
-/// Asks a process to end (SIGTERM), and waits for that, for some seconds at most.
+/// Sends a process SIGTERM, and waits some seconds at most for its exit.
 fn terminate(pid: Pid) -> rustix::io::Result<()> {
     signal_and_wait(&pidfd_open(pid, PidfdFlags::empty())?, Signal::TERM)
 }
 
-/// Sends a process a signal and waits until it has ended, for some seconds at most.
+/// Sends a process a signal, and waits some seconds at most for its exit.
 fn signal_and_wait(process: &OwnedFd, signal: Signal) -> rustix::io::Result<()> {
     pidfd_send_signal(process, signal)?;
     match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&END))? {

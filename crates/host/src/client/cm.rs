@@ -1,10 +1,9 @@
-//! The connection manager's commands, as a process gives them (rdma_cm(7)).
+//! The client's commands for the connection manager (rdma_cm(7)).
 //!
-//! Results come as events. A method whose name ends in `_soon` does not wait for the service: it is for what cannot fail
-//! but when the id's state changes meanwhile. If it fails all the same, an event says so. The ids here are numbers;
-//! the layer that wraps them in objects keeps the books:
-//! [`destroy_id`](HostClient::destroy_id) says how many events the id ever had, and the object must
-//! not go before as many were acknowledged.
+//! Results arrive as events. A method whose name ends in `_soon` does not wait for the service. It is for commands that
+//! can only fail if the id's state changes meanwhile; an event then reports the failure. Ids are plain numbers here. The
+//! layer that wraps them in objects counts events: [`destroy_id`](HostClient::destroy_id) returns how many events the id
+//! ever had, and the object must not be freed before as many were acknowledged.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -27,13 +26,13 @@ use crate::proto::cm::group_record;
 use crate::proto::socket::{self, MessageError};
 use crate::proto::{CmReply, CmRequest, MAX_EVENTS_MESSAGE, Request, Response};
 
-/// How many numbers for ids a process has in stock.
+/// How many id numbers a process reserves at a time.
 const RESERVED: u32 = 256;
 
-/// Where events come (`rdma_event_channel`; rdma_create_event_channel(3)).
+/// A channel on which events arrive (`rdma_event_channel`; rdma_create_event_channel(3)).
 ///
-/// Its descriptor polls readable while there is an event, and may be set not to block with
-/// fcntl(2). Dropping it destroys the ids that are still on it.
+/// Its descriptor polls readable while an event waits, and may be made non-blocking with fcntl(2). Dropping the channel
+/// destroys the ids that are still on it.
 #[derive(Debug)]
 pub struct EventChannel {
     client: Arc<HostClient>,
@@ -42,17 +41,17 @@ pub struct EventChannel {
     batch: Mutex<Batch>,
 }
 
-/// The events of the message that is the next in the socket. It stays there until its last event is taken, so that the
-/// descriptor polls readable that long.
+/// The events of the next message in the socket. The message stays in the socket until its last event is taken, so that
+/// the descriptor polls readable until then.
 #[derive(Debug, Default)]
 struct Batch {
     buf: Vec<u8>,
-    /// The bytes of `buf` that are events not yet taken.
+    /// The range of `buf` that holds events not yet taken.
     rest: std::ops::Range<usize>,
 }
 
 impl EventChannel {
-    /// Opens a channel. It blocks.
+    /// Opens a channel. Its descriptor blocks.
     ///
     /// # Errors
     /// [`HostError::Refused`] when the service has no descriptor left; [`HostError::ServiceGone`].
@@ -69,17 +68,17 @@ impl EventChannel {
         }
     }
 
-    /// Its name towards the service.
+    /// Returns the channel's id at the service.
     pub fn id(&self) -> ChannelId {
         self.id
     }
 
-    /// Whose channel it is.
+    /// Returns the client that the channel belongs to.
     pub fn client(&self) -> &Arc<HostClient> {
         &self.client
     }
 
-    /// Sets whether [`get_event`](Self::get_event) waits.
+    /// Sets whether [`get_event`](Self::get_event) returns at once when there is no event.
     ///
     /// # Errors
     /// None that occur.
@@ -88,10 +87,10 @@ impl EventChannel {
             .map_err(|e| HostError::io("change an event channel", e))
     }
 
-    /// The next event. Waits for it if the descriptor blocks, else gives `None` when there is none.
+    /// Returns the next event. If there is none, waits if the descriptor blocks, else returns `None`.
     ///
     /// # Errors
-    /// [`HostError::ServiceGone`], also to those who wait when it goes.
+    /// [`HostError::ServiceGone`], also for callers that are waiting when the service ends.
     pub fn get_event(&self) -> Result<Option<Event>, HostError> {
         loop {
             if let Some(event) = self.try_get_event()? {
@@ -105,7 +104,7 @@ impl EventChannel {
         }
     }
 
-    /// The next event if there is one. Never waits, whether the descriptor blocks or not.
+    /// Returns the next event if there is one. Never waits, even if the descriptor blocks.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -113,7 +112,8 @@ impl EventChannel {
         self.try_get_event_if(|_| true)
     }
 
-    /// The next event if it is one that is wanted; another one stays. `is_wanted` takes no other event. Never waits.
+    /// Returns the next event if `is_wanted` accepts it; otherwise it stays. `is_wanted` must take no other event.
+    /// Never waits.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -125,7 +125,7 @@ impl EventChannel {
         let (event, more) = match self.batch.lock().next(self.socket.as_fd(), is_wanted) {
             Ok(Some(next)) => next,
             Ok(None) | Err(MessageError::WouldBlock) => return Ok(None),
-            // What comes behind it is read as ever.
+            // The messages after it are read as usual.
             Err(e @ (MessageError::Decode(_) | MessageError::TooLong)) => {
                 let why = match e {
                     MessageError::Decode(e) => format!("an event that is {e}"),
@@ -137,7 +137,7 @@ impl EventChannel {
         };
         self.client.judge_path(&event);
         if event.kind == EventKind::ConnectRequest {
-            // The request no longer counts to the listener's backlog.
+            // The request no longer counts towards the listener's backlog.
             let take = Request::CmSoon(CmRequest::Take { id: event.id });
             session.tell_with_next(&take)?;
         }
@@ -149,7 +149,7 @@ impl EventChannel {
 }
 
 impl Batch {
-    /// The next event, if it is wanted, and whether others came with it.
+    /// Returns the next event if it is wanted, and whether more events of its message are left.
     fn next(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -176,8 +176,8 @@ impl Batch {
         event.map(|event| Some((event, more > 0)))
     }
 
-    /// Gives all that was not taken to `put_back`, some encoded events at a time, and leaves the socket empty. What
-    /// `put_back` refuses stays.
+    /// Passes all events that were not taken to `put_back`, encoded, a few at a time, and empties the socket. Events
+    /// that `put_back` refuses stay.
     fn drain(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -206,11 +206,10 @@ impl AsFd for EventChannel {
     }
 }
 
-/// Errors of all these: [`HostError::Refused`] with rdma_cm's errno, and
-/// [`HostError::ServiceGone`]. What each does is said at the method of
-/// [`rdmux_cm::Manager`] of the same name.
+/// Errors of all these: [`HostError::Refused`] with rdma_cm's errno, and [`HostError::ServiceGone`]. Each command is
+/// described at the method of [`rdmux_cm::Manager`] of the same name.
 impl HostClient {
-    /// A new id (rdma_create_id(3)). `context` comes back with each of its events.
+    /// Creates an id (rdma_create_id(3)). `context` is returned with each of its events.
     ///
     /// # Errors
     /// See above.
@@ -224,9 +223,8 @@ impl HostClient {
         self.create_id_on(channel, space, qp_type, Some(self.info().kind), context)
     }
 
-    /// A new id for the device of one kind, or for all. `$RDMUX_PEER_TO_PEER`, 0 or 1, is its
-    /// [`IdOption::PeerToPeer`] until another is set. [`create_id`](Self::create_id) makes those for
-    /// the kind of this connection's device.
+    /// Creates an id for the device of one kind, or for all. `$RDMUX_PEER_TO_PEER`, 0 or 1, sets its initial
+    /// [`IdOption::PeerToPeer`]. [`create_id`](Self::create_id) creates ids for the kind of this connection's device.
     ///
     /// # Errors
     /// See above.
@@ -254,7 +252,7 @@ impl HostClient {
         let id = if fits && is_own {
             self.use_reserved(|id| self.cm_soon(request(Some(id))))?
         } else {
-            // The service says why not.
+            // The service gives the reason of the failure.
             match self.cm(request(None), || "create an id".to_owned())? {
                 Response::Cm(CmReply::Id(id)) => id,
                 other => return Err(self.session.unexpected(&other)),
@@ -266,7 +264,7 @@ impl HostClient {
         Ok(id)
     }
 
-    /// Has `create` send a number for a new id. They are sent in order.
+    /// Makes `create` send a reserved number for a new id. The numbers are sent in order.
     fn use_reserved(
         &self,
         create: impl FnOnce(IdHandle) -> Result<(), HostError>,
@@ -286,8 +284,7 @@ impl HostClient {
         create(id).map(|()| id)
     }
 
-    /// Ends an id (rdma_destroy_id(3)). Gives the number of events that were ever put into its
-    /// channels for it.
+    /// Destroys an id (rdma_destroy_id(3)). Returns the number of events that were ever put into its channels for it.
     ///
     /// # Errors
     /// See above.
@@ -296,8 +293,8 @@ impl HostClient {
         self.cm_events(CmRequest::Destroy { id }, || format!("destroy {id}"))
     }
 
-    /// As [`destroy_id`](Self::destroy_id), without waiting for the service, and without the number of events. The port
-    /// is free for this process's next request, but for other processes a moment later.
+    /// Like [`destroy_id`](Self::destroy_id), without waiting for the service, and without the number of events. The
+    /// port is free for this process's next request, but for other processes only a moment later.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -306,7 +303,7 @@ impl HostClient {
         self.cm_soon(CmRequest::Destroy { id })
     }
 
-    /// Gives an id an address (rdma_bind_addr(3)); returns it with its port.
+    /// Binds an id to an address (rdma_bind_addr(3)). Returns the address with its port.
     ///
     /// # Errors
     /// See above; `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
@@ -314,7 +311,8 @@ impl HostClient {
         self.bind_addr_at(id, addr).map(|(addr, _)| addr)
     }
 
-    /// As [`bind_addr`](Self::bind_addr); with it comes, unless the address is a wildcard, at which device and port it is.
+    /// Like [`bind_addr`](Self::bind_addr). Also returns the device and port that have the address, unless it is a
+    /// wildcard.
     ///
     /// # Errors
     /// See above.
@@ -327,7 +325,7 @@ impl HostClient {
         self.cm_bound(CmRequest::Bind { id, addr }, || format!("bind {id} to {addr}"))
     }
 
-    /// Takes connection requests (rdma_listen(3)); returns the id's address with its port.
+    /// Listens for connection requests (rdma_listen(3)). Returns the id's address with its port.
     ///
     /// # Errors
     /// See above.
@@ -337,7 +335,7 @@ impl HostClient {
         bound.map(|(addr, _)| addr)
     }
 
-    /// Finds the local address for `dst` (rdma_resolve_addr(3)).
+    /// Resolves the local address and device for `dst` (rdma_resolve_addr(3)).
     ///
     /// # Errors
     /// See above.
@@ -354,8 +352,8 @@ impl HostClient {
         })
     }
 
-    /// As [`resolve_addr`](Self::resolve_addr), of an id that is new, to what is no wildcard. When no port is left,
-    /// ADDR_ERROR says so.
+    /// Like [`resolve_addr`](Self::resolve_addr), for a new id and a `dst` that is no wildcard. ADDR_ERROR reports that
+    /// no port is left.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -369,7 +367,7 @@ impl HostClient {
         self.cm_soon(CmRequest::ResolveAddr { id, src: None, dst, timeout })
     }
 
-    /// Finds the path (rdma_resolve_route(3)).
+    /// Resolves the path (rdma_resolve_route(3)).
     ///
     /// # Errors
     /// See above.
@@ -379,7 +377,7 @@ impl HostClient {
         })
     }
 
-    /// As [`resolve_route`](Self::resolve_route), of an id that has told ADDR_RESOLVED.
+    /// Like [`resolve_route`](Self::resolve_route), for an id that has reported ADDR_RESOLVED.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -397,7 +395,7 @@ impl HostClient {
     }
 
     /// Supplies addresses and path records in place of [`resolve_addr`](Self::resolve_addr) and
-    /// [`resolve_route`](Self::resolve_route). ROUTE_RESOLVED follows; what is wrong is said at once.
+    /// [`resolve_route`](Self::resolve_route). ROUTE_RESOLVED follows; errors are returned at once.
     ///
     /// # Errors
     /// See above.
@@ -423,7 +421,8 @@ impl HostClient {
         self.cm_done(CmRequest::Connect { id, param }, || format!("connect {id}"))
     }
 
-    /// As [`connect_id`](Self::connect_id), of an id that has told ROUTE_RESOLVED, with parameters that the device can do.
+    /// Like [`connect_id`](Self::connect_id), for an id that has reported ROUTE_RESOLVED, with parameters that the device
+    /// supports.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -440,7 +439,7 @@ impl HostClient {
         self.cm_done(CmRequest::Accept { id, param }, || format!("accept {id}"))
     }
 
-    /// As [`accept`](Self::accept), of a request that is not answered yet, with parameters that the device can do.
+    /// Like [`accept`](Self::accept), for a request that is not answered yet, with parameters that the device supports.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -448,7 +447,7 @@ impl HostClient {
         self.cm_soon(CmRequest::Accept { id, param })
     }
 
-    /// Refuses a request (rdma_reject(3)); `reason` is REJ's, 28 from a program (IBTA table 108).
+    /// Rejects a request (rdma_reject(3)). `reason` is REJ's, 28 for a program's rejection (IBTA table 108).
     ///
     /// # Errors
     /// See above.
@@ -457,7 +456,7 @@ impl HostClient {
         self.cm_done(CmRequest::Reject { id, reason, private_data }, || format!("reject {id}"))
     }
 
-    /// After CONNECT_RESPONSE, with the queue pair in RTS: tells the peer (rdma_establish(3)).
+    /// Completes a connection (rdma_establish(3)): after CONNECT_RESPONSE, with the queue pair in RTS, tells the peer.
     ///
     /// # Errors
     /// See above.
@@ -465,7 +464,7 @@ impl HostClient {
         self.cm_done(CmRequest::Establish { id }, || format!("establish {id}"))
     }
 
-    /// As [`establish`](Self::establish), of an id that has told CONNECT_RESPONSE.
+    /// Like [`establish`](Self::establish), for an id that has reported CONNECT_RESPONSE.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -473,7 +472,7 @@ impl HostClient {
         self.cm_soon(CmRequest::Establish { id })
     }
 
-    /// As [`disconnect`](Self::disconnect), of an id that was connected.
+    /// Like [`disconnect`](Self::disconnect), for an id that was connected.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -489,7 +488,7 @@ impl HostClient {
         self.cm_done(CmRequest::Disconnect { id }, || format!("disconnect {id}"))
     }
 
-    /// The queue pair saw data before the connection was established (rdma_notify(3)).
+    /// Reports that the queue pair received data before the connection was established (rdma_notify(3)).
     ///
     /// # Errors
     /// See above.
@@ -497,8 +496,8 @@ impl HostClient {
         self.cm_done(CmRequest::Notify { id }, || format!("notify {id}"))
     }
 
-    /// Moves an id from one channel to another (rdma_migrate_id(3)), and the events that nobody has
-    /// read. Gives the number of events that the id ever had.
+    /// Moves an id, with its unread events, from one channel to another (rdma_migrate_id(3)). Returns the number of
+    /// events that the id ever had.
     ///
     /// # Errors
     /// See above.
@@ -509,14 +508,14 @@ impl HostClient {
         to: &EventChannel,
     ) -> Result<u32, HostError> {
         let _one_at_a_time = self.migrating.lock();
-        // Nobody takes events meanwhile.
+        // No events are taken meanwhile.
         let mut batch = from.batch.lock();
         let what = || format!("migrate {id}");
         self.done(&Request::HoldChannel { channel: from.id }, what)?;
         let put_back = batch.drain(from.socket.as_fd(), |events| {
             self.done(&Request::PutBack { events: events.to_vec() }, what)
         });
-        // Also after a failure: the channel is held no longer then.
+        // Also after a failure: it releases the channel.
         let request = Request::Cm(CmRequest::Migrate { id, channel: to.id });
         let reply = self.session.call(&request, what)?;
         put_back?;
@@ -526,10 +525,10 @@ impl HostClient {
         }
     }
 
-    /// Puts an event of the program's own into the id's channel (rdma_write_cm_event(3)).
+    /// Puts an event of the program into the id's channel (rdma_write_cm_event(3)).
     ///
     /// # Errors
-    /// See above; `EINVAL` for a kind that is not the program's to tell.
+    /// See above; `EINVAL` for a kind that programs may not send.
     pub fn write_event(
         &self,
         id: IdHandle,
@@ -542,7 +541,7 @@ impl HostClient {
         })
     }
 
-    /// Asks subnet administration for services of an ID or a name, by the port that the id is bound to. An event
+    /// Queries subnet administration for services by ID or name, from the port that the id is bound to. An event
     /// AddrinfoResolved with [`EventParam::Services`](rdmux_cm::EventParam::Services), or AddrinfoError, follows.
     ///
     /// # Errors
@@ -565,7 +564,7 @@ impl HostClient {
         self.cm_done(CmRequest::SetOption { id, option }, || format!("set {option:?} on {id}"))
     }
 
-    /// What is known of an id: addresses, path, state.
+    /// Returns an id's addresses, path and state.
     ///
     /// # Errors
     /// See above.
@@ -576,10 +575,10 @@ impl HostClient {
         }
     }
 
-    /// Joins a multicast group (rdma_join_multicast(3)). The event comes with `context`, by which the id knows the group.
+    /// Joins a multicast group (rdma_join_multicast(3)). The event carries `context`, which names the group at this id.
     ///
     /// # Errors
-    /// See above; `EINVAL` with the name of the field that makes no sense.
+    /// See above; `EINVAL` with the name of the invalid field.
     pub fn join_multicast(
         &self,
         id: IdHandle,
@@ -588,7 +587,7 @@ impl HostClient {
     ) -> Result<(), HostError> {
         let group = wish.group();
         let what = || format!("join {group} with {id}");
-        // Fields that are too large would not travel.
+        // Fields that are too large cannot be encoded.
         wish.check().map_err(|fault| HostError::Refused {
             what: what(),
             why: fault.to_string(),
@@ -597,7 +596,8 @@ impl HostClient {
         self.cm_done(CmRequest::Join { id, wish: wish.into(), context }, what)
     }
 
-    /// Leaves the group that was joined with `context` (rdma_leave_multicast(3)). Gives the number of events that the group had.
+    /// Leaves the group that was joined with `context` (rdma_leave_multicast(3)). Returns the number of events that the group
+    /// had.
     ///
     /// # Errors
     /// See above.
@@ -605,11 +605,11 @@ impl HostClient {
         self.cm_events(CmRequest::Leave { id, context }, || format!("leave a group with {id}"))
     }
 
-    /// The group that was joined with `context`, as the network has it: its MCMemberRecord.
+    /// Returns the MCMemberRecord of the group that was joined with `context`, as subnet administration has it.
     ///
     /// # Errors
-    /// See above; `EADDRNOTAVAIL` when the id has not joined it, `ENOTCONN` until the network has answered, and afterwards
-    /// what the event MULTICAST_ERROR has told.
+    /// See above; `EADDRNOTAVAIL` when the id has not joined it, `ENOTCONN` until subnet administration has answered, and
+    /// afterwards the error that the event MULTICAST_ERROR reported.
     pub fn group(&self, id: IdHandle, context: u64) -> Result<McMemberRecord, HostError> {
         match self.cm(CmRequest::Group { id, context }, || format!("query a group of {id}"))? {
             Response::Cm(CmReply::Group(record)) => Ok(group_record(&record)),
@@ -656,7 +656,7 @@ impl HostClient {
     }
 }
 
-/// Path records as they travel.
+/// Encodes path records for a request.
 pub(super) fn on_the_way(records: &[PathData]) -> Vec<(u32, Vec<u8>)> {
     records.iter().map(|data| (data.flags, data.record.to_bytes().to_vec())).collect()
 }
@@ -668,7 +668,7 @@ mod tests {
     use super::*;
     use crate::proto::socket;
 
-    /// What `put_back` was given, if it takes anything.
+    /// Drains a batch. Returns what `put_back` was given, if it accepts anything.
     fn drain(batch: &mut Batch, socket: BorrowedFd<'_>, takes: bool) -> (Vec<Vec<u8>>, bool) {
         let mut taken = Vec::new();
         let drained = batch.drain(socket, |events| {
@@ -688,7 +688,7 @@ mod tests {
         let mut batch = Batch::default();
         socket::send_bytes(service.as_fd(), b"first", &[]).unwrap();
         socket::send_bytes(service.as_fd(), b"second", &[]).unwrap();
-        // As when an event before it has been taken from the first message.
+        // As after an earlier event of the first message was taken.
         batch.buf = b"..first".to_vec();
         batch.rest = 2..7;
         assert_eq!(drain(&mut batch, program, false), (vec![], false));

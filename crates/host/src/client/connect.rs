@@ -1,4 +1,4 @@
-//! Finding a host's service, and starting it when there is none.
+//! Connects to a host's service, and starts it if none is running.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -17,37 +17,35 @@ use crate::names::{Config, HostDir, HostName, NetworkNamespace, RuntimeDir};
 use crate::proto::{ClientKind, DeviceRow};
 use crate::service::{Service, ServiceHandle, ServiceOptions};
 
-/// How long a service may take to answer before it counts as gone.
+/// How long a service may take to answer before it counts as unresponsive.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a service may end between our connecting and our greeting it.
+/// How many times a service may end between connect and greeting.
 const ATTEMPTS: usize = 10;
 
 /// How to reach a host's service.
 ///
-/// The service is looked for at `<runtime dir>/hosts/<name>/sock`. If none listens there, one is
-/// started: the program that `$RDMUX_DAEMON` names, else [`program`](Self::program), else this program
-/// if it is `rdmux`, else the `rdmux` next to it, else the one in `$PATH`, as `rdmux host serve NAME
-/// --on-demand`. If there is none, or `$RDMUX_EMBEDDED` is 1, the service runs in a thread of this
-/// process; others find it there too.
+/// The service listens at `<runtime dir>/hosts/<name>/sock`. If none does, one is started as
+/// `rdmux host serve NAME --on-demand`. The program is that of `$RDMUX_DAEMON`, else [`program`](Self::program),
+/// else this program if it is `rdmux`, else the `rdmux` next to it, else the one in `$PATH`. If there is none, or
+/// `$RDMUX_EMBEDDED` is 1, the service runs in a thread of this process, where other processes reach it, too.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Where the user's hosts live.
+    /// The runtime directory of the user's hosts.
     pub dir: RuntimeDir,
-    /// For a service in this process.
+    /// The configuration of a service in this process.
     pub config: Config,
     /// Whether to run the service in this process rather than start a program.
     pub embedded: bool,
-    /// The `rdmux` that belongs to the caller, where that is a library of some other program.
+    /// The caller's `rdmux`, if the caller is a library in some other program.
     pub program: Option<PathBuf>,
 }
 
-/// A service that was started on demand does not end as long as this lives: for what uses the host without asking its
-/// service again.
+/// Keeps a service that was started on demand running, for programs that use the host without further requests.
 #[derive(Debug)]
 pub struct Hold(#[expect(dead_code, reason = "the service sees when it is closed")] Session);
 
 impl ConnectOptions {
-    /// What the environment says.
+    /// Reads the options from the environment.
     ///
     /// # Errors
     /// Those of [`RuntimeDir::of_environment`] and [`Config::of_environment`].
@@ -60,7 +58,7 @@ impl ConnectOptions {
         })
     }
 
-    /// Connects, for a device of this kind, and starts the service if need be.
+    /// Connects for a device of this kind. Starts the service if need be.
     ///
     /// # Errors
     /// [`HostError::Start`], and those of the connection.
@@ -73,7 +71,7 @@ impl ConnectOptions {
         self.with_acm(client)
     }
 
-    /// From now on the connection asks ACM for paths, as the environment says.
+    /// Makes the connection query ACM for paths, as set in the environment.
     fn with_acm(&self, client: Arc<HostClient>) -> Result<Arc<HostClient>, HostError> {
         let host = self.dir.host(client.host())?;
         let starter = || Starter::new(self.program.clone(), self.dir.clone(), host.clone());
@@ -82,8 +80,8 @@ impl ConnectOptions {
         Ok(client)
     }
 
-    /// Asks a host's service, which is started if need be, what devices it has. Cheaper than to
-    /// connect: nothing is set up.
+    /// Asks a host's service, which is started if need be, which devices it has. Cheaper than connecting: nothing is
+    /// set up.
     ///
     /// # Errors
     /// As [`connect_or_start`](Self::connect_or_start).
@@ -91,7 +89,7 @@ impl ConnectOptions {
         self.hold(host).map(|(_, devices)| devices)
     }
 
-    /// As [`devices`](Self::devices), and has the service stay.
+    /// Like [`devices`](Self::devices), and keeps the service running.
     ///
     /// # Errors
     /// As [`connect_or_start`](Self::connect_or_start).
@@ -103,8 +101,8 @@ impl ConnectOptions {
         })
     }
 
-    /// Connects to the service, which is started if need be, and has `open` greet it. A service that ends meanwhile is
-    /// followed by another.
+    /// Connects to the service, which is started if need be, and calls `open` to greet it. Starts another if the
+    /// service ends meanwhile.
     pub(super) fn greet<T>(
         &self,
         host: &HostName,
@@ -117,7 +115,7 @@ impl ConnectOptions {
                 None => self.start(&dir)?,
             };
             match socket.map(&open) {
-                // It ended, idle, just as we came.
+                // An idle service ended while we connected.
                 None | Some(Err(HostError::ServiceGone { .. })) => {}
                 Some(other) => return other,
             }
@@ -126,7 +124,7 @@ impl ConnectOptions {
         Err(HostError::Start { host: host.clone(), why })
     }
 
-    /// Connects, for a device of this kind, to a service that runs.
+    /// Connects for a device of this kind to a running service.
     ///
     /// # Errors
     /// [`HostError::NotUp`], and those of the connection.
@@ -135,7 +133,7 @@ impl ConnectOptions {
         self.with_acm(HostClient::open(host, socket, kind)?)
     }
 
-    /// Starts the service, unless another process was faster, and connects to it. None if it ended at once.
+    /// Starts the service, unless another process has, and connects to it. None if it ended at once.
     fn start(&self, dir: &HostDir) -> Result<Option<OwnedFd>, HostError> {
         let _lock = dir.lock_start()?;
         if let Some(socket) = connect_socket(dir, TIMEOUT)? {
@@ -146,7 +144,7 @@ impl ConnectOptions {
             None => self.embed(dir.name()),
         };
         match (connect_socket(dir, TIMEOUT)?, started) {
-            // If ours could not be, somebody started it without the lock.
+            // If we could not start one, another process started it without the lock.
             (Some(socket), _) => Ok(Some(socket)),
             (None, started) => started.map(|()| None),
         }
@@ -157,15 +155,15 @@ impl ConnectOptions {
         options.config = self.config.clone();
         options.idle_exit = self.config.service.idle_exit();
         options.lock_wait = ServiceOptions::ENDING;
-        // The thread lives as long as anybody uses it.
+        // The thread lives as long as the service has clients.
         Service::spawn(options).map(ServiceHandle::detach)
     }
 }
 
-/// A socket connected to the service, or none if there is no service. What is asked by it may take `timeout`.
+/// Returns a socket connected to the service, or none if there is no service. Requests on it may take `timeout`.
 ///
 /// # Errors
-/// [`HostError::Unresponsive`] when so many wait for the service that nobody can be added, all that time.
+/// [`HostError::Unresponsive`] when the service's backlog stays full for all that time.
 pub(crate) fn connect_socket(
     dir: &HostDir,
     timeout: Duration,
@@ -180,7 +178,7 @@ pub(crate) fn connect_socket(
     })
 }
 
-/// A socket connected to the service, which must run.
+/// Returns a socket connected to the service, which must be running.
 pub(super) fn connect_running(dir: &HostDir, timeout: Duration) -> Result<OwnedFd, HostError> {
     connect_socket(dir, timeout)?.ok_or_else(|| HostError::NotUp { host: dir.name().clone() })
 }

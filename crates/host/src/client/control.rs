@@ -1,4 +1,4 @@
-//! The connection of a process that has a device.
+//! The connection of a process with a device to its host's service.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ use crate::names::{HostName, NetworkNamespace};
 use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
 use crate::proto::{AgentRequest, ClientKind, MadAddress, Notify, Request, Response, Welcome};
 
-/// A management datagram for an agent of this process, or the end of waiting for one.
+/// A management datagram for an agent of this process, or the timeout of one that it sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadEvent {
     /// The agent.
@@ -44,10 +44,10 @@ pub struct MadEvent {
     pub mad: Vec<u8>,
 }
 
-/// The most management datagrams that wait in a process to be taken.
+/// Maximum number of management datagrams queued in a process.
 const MAX_MADS: usize = 1024;
 
-/// The service's page of counters, if the service reads it as this process writes it. Else a page that nobody reads: no
+/// Returns the service's page of counters if both sides use the same layout. Else a private page, because a missing
 /// counter is better than a wrong one.
 fn page_to_count_in(page: SharedMem, host: &HostName) -> io::Result<SharedMem> {
     let (theirs, ours) = (counters::schema_of(&page), counters::SCHEMA);
@@ -62,7 +62,7 @@ fn page_to_count_in(page: SharedMem, host: &HostName) -> io::Result<SharedMem> {
 /// A process's connection to its host service. All calls are thread-safe and wait for the
 /// service's answer, which takes some microseconds; none is made on the data path.
 ///
-/// Dropping it gives everything back that the service holds for this process.
+/// Dropping it releases everything that the service holds for this process.
 #[derive(Debug)]
 pub struct HostClient {
     pub(super) session: Session,
@@ -71,18 +71,18 @@ pub struct HostClient {
     board: Option<Arc<Board>>,
     counters: SharedMem,
     notify: OwnedFd,
-    /// Which ways packets of InfiniBand ports take, by the port.
+    /// How packets of InfiniBand ports are routed, by port.
     routes: Vec<Arc<Routes>>,
-    /// Whether processes of other hosts are reached by rings where that can be.
+    /// Whether processes of other hosts are reached by rings where possible.
     host_rings: bool,
-    /// Whether it is the hub of its kind of device.
+    /// Whether this is the hub of its kind of device.
     is_hub: bool,
     pub(super) hub: HubSession,
-    /// Numbers for new ids.
+    /// Reserved numbers for new ids.
     pub(super) reserved: Mutex<std::ops::Range<u64>>,
     /// Locked while an id migrates: the service holds one channel of a process at a time.
     pub(super) migrating: Mutex<()>,
-    /// How ACM is asked, if it is.
+    /// How ACM is queried, if it is.
     pub(super) acm: OnceLock<Arc<Acm>>,
     inbox: Mutex<Inbox>,
 }
@@ -112,7 +112,7 @@ impl HostClient {
         Self::greet(host, socket, kind, false)
     }
 
-    /// The same for the hub of a kind of device.
+    /// Greets the service as the hub of a kind of device.
     pub(crate) fn open_hub(
         host: &HostName,
         socket: OwnedFd,
@@ -181,32 +181,32 @@ impl HostClient {
         Ok(client)
     }
 
-    /// Whose service it is.
+    /// Returns the name of the service's host.
     pub fn host(&self) -> &HostName {
         self.session.host()
     }
 
-    /// The UDP port of this host: 4791 unless configured otherwise.
+    /// Returns the UDP port of this host: 4791 unless configured otherwise.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Whether the service was found to be gone. It does not come back for this connection.
+    /// Returns whether the service was found to be gone. This connection does not recover.
     pub fn is_gone(&self) -> bool {
         self.session.is_gone()
     }
 
-    /// Gives a block of QP numbers back; `next_index` is the index after the last number used.
+    /// Releases a block of QP numbers. `next_index` is the index after the last number used.
     ///
     /// # Errors
-    /// [`HostError::Refused`] for a slot of others.
+    /// [`HostError::Refused`] for another process's slot.
     pub fn release_slot(&self, slot: u16, next_index: u16) -> Result<(), HostError> {
         let request = Request::ReleaseSlot { slot, next_index };
         self.done(&request, || format!("give back slot {slot}"))
     }
 
     /// Registers an agent for management datagrams to QP0 or QP1 of a port of the device: bit n of `methods` is method n.
-    /// Datagrams come by [`take_mad`](Self::take_mad).
+    /// [`take_mad`](Self::take_mad) returns the datagrams.
     ///
     /// # Errors
     /// [`HostError::Refused`] with `EBUSY` when another agent has one of the methods.
@@ -226,21 +226,21 @@ impl HostClient {
         }
     }
 
-    /// Takes a registration back.
+    /// Unregisters an agent.
     ///
     /// # Errors
-    /// [`HostError::Refused`] for an agent of others.
+    /// [`HostError::Refused`] for another process's agent.
     pub fn unregister_agent(&self, agent: u32) -> Result<(), HostError> {
         let request = Request::Agent(AgentRequest::Unregister { agent });
         self.done(&request, || format!("unregister agent {agent}"))
     }
 
-    /// Sends a management datagram. With a timeout a response is awaited, after it the datagram is
-    /// sent again `retries` times, and the response or its absence comes by
-    /// [`take_mad`](Self::take_mad). The upper half of the transaction ID is the service's.
+    /// Sends a management datagram. With a timeout, a response is expected: the datagram is sent again up to `retries`
+    /// times, and [`take_mad`](Self::take_mad) returns the response or its absence. The service sets the upper half of
+    /// the transaction ID.
     ///
     /// # Errors
-    /// [`HostError::Refused`] for an agent of others, or what is not a datagram.
+    /// [`HostError::Refused`] for another process's agent, or an invalid datagram.
     pub fn send_mad(
         &self,
         agent: u32,
@@ -254,8 +254,7 @@ impl HostClient {
         self.done(&request, || format!("send a datagram of agent {agent}"))
     }
 
-    /// The next management datagram. They are put aside by
-    /// [`poll_event`](Control::poll_event), which the device calls.
+    /// Returns the next management datagram. The device calls [`poll_event`](Control::poll_event), which queues them.
     pub fn take_mad(&self) -> Option<MadEvent> {
         self.inbox.lock().mads.pop_front()
     }
@@ -271,7 +270,7 @@ impl HostClient {
         }
     }
 
-    /// A request whose answer has one descriptor, or none.
+    /// Sends a request whose reply has at most one descriptor.
     pub(super) fn descriptor(
         &self,
         request: &Request,
@@ -283,7 +282,7 @@ impl HostClient {
         }
     }
 
-    /// Turns a notification into the device's event. Datagrams of agents are put aside: `None`.
+    /// Turns a notification into the device's event. Datagrams for agents are queued: `None`.
     fn event(
         &self,
         inbox: &mut Inbox,
@@ -320,7 +319,7 @@ impl HostClient {
         }))
     }
 
-    /// Packets of a port take the ways of this table from now on, and are counted in these rows.
+    /// Routes packets of a port by this table from now on, and counts them in these rows.
     fn follow_table(&self, port: u8, fds: &[OwnedFd]) {
         let Some(routes) = self.routes_of(port) else { return };
         let view = fds.first().map(RouteView::map).transpose();
@@ -367,7 +366,7 @@ impl HostClient {
     }
 }
 
-/// What packets of InfiniBand ports are sent by, before there are tables. What is dropped is counted in the page of counters.
+/// Returns the initial routes of InfiniBand ports, before there are tables. Drops are counted in the page of counters.
 fn routes_of(ports: &[Port], page: &SharedMem) -> io::Result<Vec<Arc<Routes>>> {
     let routes = |(number, port): (u8, &Port)| {
         let page = SharedMem::map(page.duplicate()?, PAGE_COUNTERS)?;
@@ -378,13 +377,13 @@ fn routes_of(ports: &[Port], page: &SharedMem) -> io::Result<Vec<Arc<Routes>>> {
     (1..).zip(ports).map(routes).collect()
 }
 
-/// The port has these GIDs from now on.
+/// Sets the port's GIDs.
 fn follow_gids(routes: &Routes, port: &Port) {
     let gids: Vec<Gid> = port.gids().iter().map(|entry| entry.gid).collect();
     routes.set_gids(&gids);
 }
 
-/// What the device of a kind is told; none if the host has no such device.
+/// Returns the information for a device of this kind. None if the host has no such device.
 fn host_info(welcome: Welcome, kind: DeviceKind) -> Option<HostInfo> {
     let device = welcome.devices.into_iter().find(|row| row.kind == kind)?;
     Some(HostInfo {
@@ -400,7 +399,7 @@ fn host_info(welcome: Welcome, kind: DeviceKind) -> Option<HostInfo> {
     })
 }
 
-/// The device's view of an error.
+/// Converts an error to the device's.
 pub(super) fn control_error(error: HostError) -> ControlError {
     match error {
         HostError::Refused { what, why, errno } => ControlError::Refused { what, why, errno },
@@ -536,7 +535,7 @@ impl Control for HostClient {
     }
 
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]) {
-        // A datagram may be lost, and the device learns from the notify socket that the service is.
+        // A datagram may be lost. The device learns from the notify socket that the service is gone.
         let _ = self.session.tell(&Request::Stray { src, dst, bytes: bytes.to_vec() });
     }
 
@@ -556,7 +555,7 @@ impl Control for HostClient {
                 .and_then(|(bytes, cut)| Ok((socket::decode(bytes)?, cut)));
             let notify = match notify {
                 Ok((notify, false)) => notify,
-                // One peer or one capture goes without; the rest of the device goes on.
+                // One peer or one capture fails; the rest of the device goes on.
                 Ok((notify, true)) => {
                     throttled!(warn, "no descriptor is left for what the host service hands over");
                     if let Notify::Stream { qpn, number, .. } = notify {

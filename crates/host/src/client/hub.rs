@@ -14,7 +14,7 @@ use crate::error::HostError;
 use crate::proto::socket::{self, MAX_MESSAGE};
 use crate::proto::{HubReply, HubRequest, HubResponse, Request};
 
-/// The socket to the hub, once it was asked for.
+/// The socket to the hub, once it was requested.
 #[derive(Debug)]
 pub(super) struct HubSession {
     inner: Mutex<Option<Inner>>,
@@ -29,13 +29,13 @@ struct Inner {
     rx: Vec<u8>,
 }
 
-/// Lets the service reach this process's memory where the kernel restricts that to debuggers (Yama, `ptrace(2)`):
-/// the hub copies large messages to where they belong, and READs from there.
+/// Lets the service access this process's memory where the kernel restricts that to debuggers (Yama,
+/// `ptrace(2)`): the hub copies large messages to their destination, and READs from this memory.
 fn allow_copies(socket: &OwnedFd) {
     use rustix::process::{PTracer, getpid, set_ptracer};
     let service = rdmux_link::peer_credentials(socket).ok().and_then(|service| service.pid);
     if let Some(service) = service.filter(|service| *service != getpid()) {
-        // Where there is no such restriction there is no such call.
+        // Without Yama the call fails, and nothing is restricted.
         let _ = set_ptracer(PTracer::ProcessID(service));
     }
 }
@@ -47,7 +47,7 @@ impl HubSession {
 }
 
 impl HostClient {
-    /// Asks the hub, to which a connection is made when it is first asked.
+    /// Sends the hub a request. Connects to it at the first one.
     fn call_hub(
         &self,
         request: &HubRequest,
@@ -79,7 +79,7 @@ impl HostClient {
                 why: failure.why,
                 errno: failure.errno,
             }),
-            // The hub goes only with the service.
+            // The hub ends only with the service.
             Err(_) => Err(ControlError::Gone),
         }
     }
@@ -103,7 +103,7 @@ impl HostClient {
         }
     }
 
-    /// The hub has the service tell processes of an event.
+    /// Makes the service report an event to processes. Called by the hub.
     pub(crate) fn tell_target_event(&self, event: TargetEvent) -> Result<(), HostError> {
         let TargetEvent { qpn, event, holders } = event;
         let holders = holders.into_iter().map(|MemberId(id)| id).collect();

@@ -1,21 +1,21 @@
-//! How near other processes of the same user may come to this one, and this one to them. Two environment variables say so, each
+//! How closely this process and other processes of the same user may share memory. Two environment variables control it, each
 //! `on`, which is the default, or `off`:
 //!
-//! - `$RDMUX_CROSS_MEMORY`: they may reach each other's memory. With it off everything between the processes of a host goes
-//!   through rings, by value
-//! - `$RDMUX_HOST_RINGS`: on InfiniBand they have rings also where they are on different hosts. With it off these are reached
-//!   over UDP, as hosts of others are
+//! - `$RDMUX_CROSS_MEMORY`: they may access each other's memory. If off, everything between the processes of a host is copied
+//!   through rings
+//! - `$RDMUX_HOST_RINGS`: on InfiniBand, processes on different hosts use rings, too. If off, they use UDP, as with other
+//!   users' hosts
 
-/// Whether memory may be reached.
+/// The variable for access to memory.
 pub const VARIABLE: &str = "RDMUX_CROSS_MEMORY";
-/// Whether there are rings between hosts.
+/// The variable for rings between hosts.
 const HOST_RINGS: &str = "RDMUX_HOST_RINGS";
-/// Who may trace whom, where the kernel has Yama (`ptrace(2)`).
+/// Yama's setting of which processes may trace which (`ptrace(2)`).
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// Whether they may. Allows it, where it has to be: where Yama lets a process be reached by its parents only
-/// (`ptrace_scope` 1), other processes of its user are let in, too. So they are where there is no Yama. A child does
-/// not inherit that, so nothing is remembered.
+/// Returns whether other processes may access this one's memory. Allows it if needed: where Yama restricts access to
+/// parents (`ptrace_scope` 1), other processes of the same user are let in, as without Yama. A child does not inherit
+/// that, so nothing is cached.
 pub(crate) fn is_shared() -> bool {
     let shared = is_on(VARIABLE);
     if shared
@@ -27,7 +27,7 @@ pub(crate) fn is_shared() -> bool {
     shared
 }
 
-/// Whether there may be rings to processes of other hosts.
+/// Returns whether rings to processes of other hosts are allowed.
 pub(crate) fn has_host_rings() -> bool {
     is_on(HOST_RINGS)
 }
@@ -39,10 +39,10 @@ fn is_on(variable: &str) -> bool {
     })
 }
 
-/// Whether both variables make sense.
+/// Checks that both variables have valid values.
 ///
 /// # Errors
-/// Which does not, and what it may be.
+/// The invalid variable, and its valid values.
 pub(super) fn check_environment() -> Result<(), String> {
     [VARIABLE, HOST_RINGS].into_iter().try_for_each(|variable| of_environment(variable).map(drop))
 }
@@ -51,8 +51,8 @@ fn of_environment(variable: &str) -> Result<bool, String> {
     parse(variable, std::env::var(variable).ok().as_deref())
 }
 
-/// Whether others reach this process only if it lets them. What the kernel's other scopes refuse (2: to all but the
-/// administrator; 3: to all) no process can allow, and what they are is found out by trying.
+/// Returns whether other processes can access this one only if it lets them. What the kernel's other scopes refuse (2:
+/// all but the administrator; 3: all) no process can allow; an attempt finds that out.
 fn must_be_let_in(scope: &str) -> bool {
     scope.trim() == "1"
 }
@@ -80,7 +80,7 @@ mod tests {
         let parse = |value| parse(VARIABLE, value);
         assert!([None, Some("on"), Some("")].into_iter().all(|value| parse(value) == Ok(true)));
         assert!(parse(Some("off")) == Ok(false) && parse(Some("0")) == Ok(false));
-        // As which it counts.
+        // Invalid values count as off.
         assert!(parse(Some("Off")).unwrap_err().contains("neither on nor off"));
     }
 }

@@ -1,6 +1,8 @@
-//! The commands for what InfiniBand's connection manager can say beyond a connection: MRA, REJ with everything, LAP, APR.
+//! Commands for messages of InfiniBand's connection manager beyond connect and disconnect: MRA, REJ with every field,
+//! LAP, APR.
 //!
-//! Errors as those of the other commands. What each does is said at the method of [`rdmux_cm::Manager`] of the same name.
+//! Errors are those of the other commands. Each command is described at the method of [`rdmux_cm::Manager`] of the same
+//! name.
 
 use rdmux_cm::{Courtesy, IdHandle, PathData, Refusal};
 
@@ -10,7 +12,7 @@ use crate::error::HostError;
 use crate::proto::CmRequest;
 
 impl HostClient {
-    /// Refuses a request for any reason, with additional information.
+    /// Rejects a request for any reason, with additional information.
     ///
     /// # Errors
     /// See above.
@@ -18,7 +20,7 @@ impl HostClient {
         self.cm_done(CmRequest::RejectWith { id, refusal }, || format!("reject {id}"))
     }
 
-    /// Asks for time before a request, a response or an alternate path is answered (MRA).
+    /// Asks the peer for more time to answer a request, a response or an alternate path (MRA).
     ///
     /// # Errors
     /// See above.
@@ -33,7 +35,7 @@ impl HostClient {
         self.cm_done(request, || format!("ask the peer of {id} for time"))
     }
 
-    /// Asks the peer to be ready for another path (LAP).
+    /// Proposes an alternate path to the peer (LAP).
     ///
     /// # Errors
     /// See above.
@@ -48,7 +50,7 @@ impl HostClient {
         self.cm_done(request, || format!("load an alternate path of {id}"))
     }
 
-    /// Answers the peer's wish for another path (APR).
+    /// Answers the peer's proposal of an alternate path (APR).
     ///
     /// # Errors
     /// See above.
@@ -72,7 +74,7 @@ impl HostClient {
         self.cm_done(request, || format!("set private data of {id}"))
     }
 
-    /// Says that the queue pair has migrated.
+    /// Reports that the queue pair has migrated.
     ///
     /// # Errors
     /// See above.

@@ -1,4 +1,4 @@
-//! Requests and replies on one socket: one for one, or requests without replies.
+//! Requests and replies on one socket: either one reply for each request, or requests without replies.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::names::HostName;
 use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
 use crate::proto::{ClientKind, Reply, Request, Response, VERSION, Welcome};
 
-/// The most bytes of requests that wait for the next one.
+/// Maximum number of bytes of requests that are held back until the next one.
 const WITH_NEXT: usize = 1024;
 
 /// A connection to a service, after the greeting.
@@ -23,13 +23,13 @@ pub(crate) struct Session {
     socket: OwnedFd,
     buffers: Mutex<Buffers>,
     gone: AtomicBool,
-    /// Who connected: a forked child shares the socket, but must not speak on it.
+    /// The process that connected: a forked child shares the socket, but must not use it.
     owner: Pid,
 }
 
 #[derive(Debug)]
 struct Buffers {
-    /// Requests that wait for the next one, to go with it.
+    /// Requests that are held back and sent with the next one.
     tx: Vec<u8>,
     rx: Vec<u8>,
     fds: Vec<OwnedFd>,
@@ -75,17 +75,17 @@ impl Session {
         }
     }
 
-    /// Whose service it is.
+    /// Returns the name of the service's host.
     pub(crate) fn host(&self) -> &HostName {
         &self.host
     }
 
-    /// Whether the service was found to be gone.
+    /// Returns whether the service was found to be gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Whether this process has connected, and not its parent.
+    /// Returns whether this process connected, rather than its parent.
     pub(crate) fn is_ours(&self) -> bool {
         rustix::process::getpid() == self.owner
     }
@@ -96,7 +96,7 @@ impl Session {
         HostError::ServiceGone { host: self.host.clone() }
     }
 
-    /// Asks, and waits for the answer. `what` is for the error: what was tried.
+    /// Sends a request and waits for the reply. `what` says for the error what was tried.
     pub(crate) fn call(
         &self,
         request: &Request,
@@ -105,7 +105,7 @@ impl Session {
         self.call_with_fds(request, &[], what).map(|(response, _)| response)
     }
 
-    /// As [`call`](Self::call), with descriptors both ways.
+    /// Like [`call`](Self::call), with descriptors in both directions.
     pub(crate) fn call_with_fds(
         &self,
         request: &Request,
@@ -121,7 +121,7 @@ impl Session {
         spin_wait::look(|| socket::is_readable(self.socket.as_fd()));
         let bytes = socket::recv_bytes(self.socket.as_fd(), rx, received);
         if let Err(MessageError::FdsCut) = bytes {
-            // The answer came, but not all that came with it: the next request is answered as ever.
+            // The reply arrived, but not all of its descriptors. Later requests are unaffected.
             received.clear();
             return Err(HostError::io(what(), rustix::io::Errno::MFILE));
         }
@@ -134,14 +134,14 @@ impl Session {
         }
     }
 
-    /// Tells, without an answer.
+    /// Sends a request that has no reply.
     pub(crate) fn tell(&self, request: &Request) -> Result<(), HostError> {
         self.check()?;
         let sent = self.send(request, &[], &mut self.buffers.lock().tx);
         sent.map_err(|e| self.unsent(&e, || "tell the service".to_owned()))
     }
 
-    /// Tells together with the next request, which the caller knows to come soon. For short ones.
+    /// Queues a request to be sent with the next one, which the caller knows to follow soon. For short requests.
     pub(crate) fn tell_with_next(&self, request: &Request) -> Result<(), HostError> {
         self.check()?;
         let mut buffers = self.buffers.lock();
@@ -149,7 +149,7 @@ impl Session {
         if buffers.tx.len() > WITH_NEXT { self.send_waiting(&mut buffers.tx) } else { Ok(()) }
     }
 
-    /// Sends what waits for the next request.
+    /// Sends the requests that are held back.
     pub(crate) fn flush(&self) -> Result<(), HostError> {
         let mut buffers = self.buffers.lock();
         if buffers.tx.is_empty() {
@@ -159,7 +159,7 @@ impl Session {
         self.send_waiting(&mut buffers.tx)
     }
 
-    /// Sends a request behind those that wait. Of one that is too long nothing is sent.
+    /// Sends a request after those that are held back. Nothing of a request that is too long is sent.
     fn send(
         &self,
         request: &Request,
@@ -183,7 +183,7 @@ impl Session {
         sent.map_err(|e| self.broken(&e))
     }
 
-    /// An answer that does not belong to the request.
+    /// Makes the error for a reply that does not fit the request.
     pub(crate) fn unexpected(&self, response: &Response) -> HostError {
         let why = format!("an answer that does not belong to the question: {response:?}");
         HostError::Protocol { host: self.host.clone(), why }
@@ -196,7 +196,7 @@ impl Session {
         Ok(())
     }
 
-    /// A request was not sent.
+    /// Makes the error for a request that was not sent.
     fn unsent(&self, error: &MessageError, what: impl FnOnce() -> String) -> HostError {
         match error {
             MessageError::TooLong => {
@@ -206,12 +206,12 @@ impl Session {
         }
     }
 
-    /// After any of these, requests and replies can no longer be told apart. The service learns that its client has left. It
-    /// takes back what this process had, and closes its other sockets, which wakes the threads that wait there.
+    /// Ends the session: after any of these errors, requests and replies can no longer be matched. The service sees that its
+    /// client left, releases what this process had, and closes its other sockets, which wakes the threads that wait on them.
     fn broken(&self, error: &MessageError) -> HostError {
         let gone = self.set_gone();
         if self.is_ours() {
-            // Where it is closed already, the service knows.
+            // If it is closed already, the service knows.
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
         match error {
@@ -240,7 +240,7 @@ mod tests {
     use crate::names::{Config, RuntimeDir};
     use crate::service::{Service, ServiceOptions};
 
-    /// A session, and the service's end of its socket.
+    /// Returns a session, and the service's end of its socket.
     fn session() -> (Session, OwnedFd) {
         let (ours, theirs) = socket::pair().unwrap();
         let buffers = Buffers { tx: Vec::new(), rx: vec![0; MAX_MESSAGE], fds: Vec::new() };
@@ -254,7 +254,7 @@ mod tests {
         (session, theirs)
     }
 
-    /// What the service received: the requests of one message.
+    /// Returns the requests of one message that the service received.
     fn received(service: &OwnedFd) -> Result<Vec<Request>, MessageError> {
         let (mut buf, mut fds) = (vec![0; MAX_MESSAGE], Vec::new());
         let mut bytes = socket::try_recv_bytes(service.as_fd(), &mut buf, &mut fds)?;

@@ -1,6 +1,6 @@
 //! The configuration file: TOML, every key optional, unknown keys refused.
 //!
-//! docs/configuration.md has all of it.
+//! docs/configuration.md documents all keys.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -15,45 +15,45 @@ use serde::{Deserialize, Deserializer};
 use super::NodeGuid;
 use crate::error::HostError;
 
-/// What the configuration file holds.
+/// The contents of the configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Addresses of the default host; those of the machine's interfaces if absent.
+    /// Addresses of the default host. If absent, those of the machine's interfaces.
     pub addresses: Option<Vec<IpAddr>>,
-    /// GUID of the default host's node; one that was drawn if absent.
+    /// GUID of the default host's node. If absent, one is drawn.
     pub node_guid: Option<NodeGuid>,
-    /// How services run.
+    /// Settings of services.
     pub service: ServiceConfig,
     /// Limits of the device.
     pub limits: LimitsConfig,
     /// The connection manager's timers.
     pub cm: CmConfig,
-    /// Connections of iWARP.
+    /// Settings of iWARP connections.
     pub iwarp: IwarpConfig,
-    /// Fabrics.
+    /// Settings of fabrics.
     pub fabric: rdmux_fabric::Config,
 }
 
-/// The directory of the user's configuration: `$XDG_CONFIG_HOME`, else `~/.config`; none without a home.
+/// Returns the directory of the user's configuration: `$XDG_CONFIG_HOME`, else `~/.config`. None without a home.
 pub(super) fn config_home() -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     var("XDG_CONFIG_HOME").or_else(|| var("HOME").map(|h| h.join(".config")))
 }
 
-/// How services run.
+/// Settings of services.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServiceConfig {
-    /// The time after the last client until a service started on demand ends; 0 is never. In the file it is
+    /// How long after its last client a service started on demand ends; 0 is never. In the file it is
     /// `idle_exit_seconds`.
     #[serde(rename = "idle_exit_seconds", deserialize_with = "seconds")]
     pub idle_exit: Duration,
-    /// The UDP port. Peers outside expect 4791.
+    /// The UDP port. Other machines expect 4791.
     pub port: u16,
-    /// Users, beside the owner and root, whose programs may open the devices of hosts. They find a host where
-    /// `RDMUX_RUNTIME_DIR` leads to the owner's directory, which is root's. If there are none, the file system says who comes
-    /// to the socket: the owner and root, unless its permissions are changed.
+    /// Users besides the owner and root whose programs may open the devices of hosts. They find a host if their
+    /// `RDMUX_RUNTIME_DIR` names the owner's directory, which must be root's. If there are none, the file system controls
+    /// access to the socket: the owner and root, unless its permissions are changed.
     pub users: Vec<u32>,
 }
 
@@ -64,13 +64,13 @@ impl Default for ServiceConfig {
 }
 
 impl ServiceConfig {
-    /// The time after the last client until the service ends, if it ever does.
+    /// Returns how long after its last client the service ends, if it ever does.
     pub fn idle_exit(&self) -> Option<Duration> {
         (!self.idle_exit.is_zero()).then_some(self.idle_exit)
     }
 }
 
-/// A time as a number of seconds.
+/// Deserializes a time from a number of seconds.
 fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(D::Error::custom)
 }
@@ -81,7 +81,7 @@ fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
 pub struct CmConfig {
     /// CM response timeout, as the 5-bit code of REQ: 4.096 us * 2^code.
     pub response_timeout: u8,
-    /// How often a REQ, REP or DREQ is sent again, 0 to 15.
+    /// Number of retransmissions of a REQ, REP or DREQ, 0 to 15.
     pub max_retries: u8,
 }
 
@@ -91,39 +91,38 @@ impl Default for CmConfig {
     }
 }
 
-/// Connections of iWARP. The fields are those of [`rdmux_cm::iw::Config`].
+/// Settings of iWARP connections. The fields are those of [`rdmux_cm::iw::Config`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IwarpConfig {
-    /// Whether connections that we ask for are peer-to-peer.
+    /// Whether connections that we initiate are peer-to-peer.
     pub peer_to_peer: bool,
-    /// Whether we ask for CRCs.
+    /// Whether we request CRCs.
     pub crc: bool,
-    /// What we do about markers.
+    /// How we use markers.
     pub markers: MarkersConfig,
-    /// The revision of MPA that we send: 1 or 2.
+    /// The MPA revision that we send: 1 or 2.
     pub revision: u8,
-    /// How long a peer that connected may take until its request is there; milliseconds.
+    /// How long a peer that connected may take to send its request; milliseconds.
     pub request_timeout_ms: u32,
-    /// How long a peer that we connect to may take until its reply is there; milliseconds.
+    /// How long a peer that we connect to may take to send its reply; milliseconds.
     pub reply_timeout_ms: u32,
-    /// How long a peer that we accepted may take until its ready-to-receive frame is there;
-    /// milliseconds.
+    /// How long a peer that we accepted may take to send its ready-to-receive frame; milliseconds.
     pub rtr_timeout_ms: u32,
-    /// How long a message for which no receive is posted waits for one, before the connection ends; milliseconds.
+    /// How long a message waits for a receive to be posted before the connection ends; milliseconds.
     pub receive_wait_ms: u32,
 }
 
-/// As [`rdmux_cm::iw::Markers`].
+/// How markers are used, as in [`rdmux_cm::iw::Markers`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MarkersConfig {
-    /// Peers that want them are refused.
+    /// Peers that request them are refused.
     Refuse,
-    /// They get them.
+    /// Peers that request them get them.
     #[default]
     Give,
-    /// And so do we.
+    /// As `Give`, and we request them, too.
     Ask,
 }
 
@@ -166,14 +165,14 @@ impl From<&IwarpConfig> for iw::Config {
 
 macro_rules! limits {
     ($($name:ident: $int:ty,)*) => {
-        /// Limits of the device; an absent one is the default.
+        /// Limits of the device. An absent one has the default value.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct LimitsConfig {
             $(#[doc = concat!("As in [`Limits::", stringify!($name), "`].")] pub $name: Option<$int>,)*
         }
         impl LimitsConfig {
-            /// What a kind of device is to have.
+            /// Returns the limits of a kind of device.
             pub fn of(&self, kind: DeviceKind) -> Limits {
                 let default = Limits::of(kind);
                 Limits { $($name: self.$name.unwrap_or(default.$name),)* }.possible_for(kind)
@@ -188,11 +187,11 @@ limits! {
 }
 
 impl Config {
-    /// The configuration of this user: the file `$RDMUX_CONFIG` names, else
-    /// `~/.config/rdmux/config.toml`, else `/etc/rdmux/config.toml`, else the defaults.
+    /// Loads the configuration of this user: the file that `$RDMUX_CONFIG` names, else `~/.config/rdmux/config.toml`,
+    /// else `/etc/rdmux/config.toml`, else the defaults.
     ///
     /// # Errors
-    /// [`HostError::Config`] when a file is there but wrong, or `$RDMUX_CONFIG` is not there.
+    /// [`HostError::Config`] when a file exists but is wrong, or the file of `$RDMUX_CONFIG` does not exist.
     pub fn of_environment() -> Result<Self, HostError> {
         let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         if let Some(path) = var("RDMUX_CONFIG") {
@@ -253,14 +252,14 @@ mod tests {
         assert_eq!(config.limits.of(DeviceKind::default()), Limits::default());
     }
 
-    /// The document's file has every table, and no key that is unknown.
+    /// The document's file has every table, and no unknown key.
     #[test]
     fn document_s_file_can_be_read() {
         let document = include_str!("../../../../docs/configuration.md");
         let file = document.split("```toml").nth(1).unwrap().split("```").next().unwrap();
         let config = Config::parse(file).unwrap();
         assert_eq!((config.addresses, config.node_guid), (None, None), "of some other machine");
-        // With what depends on the machine.
+        // Includes the lines that depend on the machine.
         let config = Config::parse(&file.replace("\n# ", "\n")).unwrap();
         assert!(config.addresses.is_some() && config.node_guid.is_some());
         assert_eq!((&config.service.users, config.fabric.users.len()), (&vec![1000], 1));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::proto::DeviceRow;
 
-/// The devices that a process sees, by `$RDMUX_DEVICE`: the word of a kind, as `roce`, which is the default, or `all`.
+/// The devices that a process sees, from `$RDMUX_DEVICE`: the word of a kind, such as `roce`, the default, or `all`.
 /// With `all` an address resolves to the first of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeviceChoice {
@@ -28,25 +28,25 @@ pub struct InvalidDeviceChoice(String);
 /// The word for all devices.
 const ALL: &str = "all";
 
-/// All words, for a message.
+/// Lists all words, for a message.
 fn words() -> String {
     let words: Vec<&str> = kind::rows().iter().map(|row| row.word).collect();
     format!("{} or {ALL}", words.join(", "))
 }
 
 impl DeviceChoice {
-    /// The variable of the environment that chooses.
+    /// The environment variable of the choice.
     pub const VARIABLE: &'static str = "RDMUX_DEVICE";
 
-    /// Every choice, [`All`](Self::All) last.
+    /// Returns every choice, [`All`](Self::All) last.
     pub fn every() -> impl Iterator<Item = Self> {
         kind::rows().iter().map(|row| Self::Only(row.kind)).chain([Self::All])
     }
 
-    /// What this process's environment says.
+    /// Reads this process's choice from the environment.
     ///
     /// # Errors
-    /// [`InvalidDeviceChoice`] for what the variable holds.
+    /// [`InvalidDeviceChoice`] for an invalid value of the variable.
     pub fn of_environment() -> Result<Self, InvalidDeviceChoice> {
         match std::env::var_os(Self::VARIABLE) {
             Some(word) if !word.is_empty() => word.to_string_lossy().parse(),
@@ -54,7 +54,7 @@ impl DeviceChoice {
         }
     }
 
-    /// The kinds that are seen, in the order in which they are listed.
+    /// Returns the kinds that are seen, in the order in which they are listed.
     pub fn kinds(self) -> &'static [DeviceKind] {
         match self {
             Self::Only(kind) => slice::from_ref(&kind.row().kind),
@@ -62,8 +62,8 @@ impl DeviceChoice {
         }
     }
 
-    /// Whether a device of a host is seen. Among all there is none on a fabric while the host is on none: one that wants it
-    /// says so.
+    /// Returns whether a device of a host is seen. With `All`, the device on a fabric is hidden while the host is on no
+    /// fabric; a program that wants it must name it.
     pub fn sees(self, device: &DeviceRow) -> bool {
         match self {
             Self::Only(kind) => device.kind == kind,
@@ -71,7 +71,7 @@ impl DeviceChoice {
         }
     }
 
-    /// The word for it, as in the variable.
+    /// Returns the choice's word, as in the variable.
     pub fn word(self) -> &'static str {
         match self {
             Self::Only(kind) => kind.row().word,

@@ -1,12 +1,12 @@
-//! The file that programs in a view find as `/etc/hosts` (hosts(5)): the machine's own text, then a line for each
+//! The file that is mounted over `/etc/hosts` (hosts(5)) in a view: the machine's own text, then a line for each
 //! virtual host.
 //!
-//! Views have it mounted over `/etc/hosts`, and a mount stays with the file that was there. So the file is written in
-//! place, and arranged so that a change is small: each virtual host has a record of [`RECORD`] bytes, a power of two,
-//! which never lies in two pages of the page cache, and a new host is a record more at the end. A reader finds a host
-//! or does not find it yet, but no half of a name.
+//! A mount keeps referring to the file that was there when it was made. So the file is written in place, and laid out
+//! so that changes are small: each virtual host has a record of [`RECORD`] bytes, a power of two, which never crosses a
+//! page of the page cache, and a new host is one more record at the end. A reader finds a host or does not find it yet,
+//! but never half a name.
 //!
-//! glibc answers with all lines that have a name. Inside a view a virtual host alone has its name, so the name is
+//! glibc answers with all lines that have a name. Inside a view the name must lead to the virtual host alone, so it is
 //! blanked out where the machine's text has it, too.
 
 use std::collections::HashSet;
@@ -19,17 +19,17 @@ use super::{HostName, RegistryEntry};
 
 /// The machine's file.
 const MACHINE: &str = "/etc/hosts";
-/// The most bytes of it that are taken.
+/// Maximum number of its bytes that are copied.
 const MAX_MACHINE: u64 = 1 << 20;
-/// The most bytes of our own file that are read: the machine's, and a record for each address.
+/// Maximum number of bytes read of the view's file: the machine's text, and a record for each address.
 const MAX_BYTES: u64 = 32 << 20;
-/// How long the record of a host is, with its newline: more than the longest name and address.
+/// The length of a host's record, with its newline: more than the longest name and address.
 const RECORD: usize = 128;
-/// The record before those of hosts; `rdmux_preload::names` has the same.
+/// The text of the record before the hosts' records. `rdmux_preload::names` has the same.
 const MARKER: &str = "# Virtual hosts of rdmux";
 
-/// Whether a host is found by its name: not by one that means something else everywhere, `localhost` or what
-/// inet_aton(3) takes for an address, and not the default host, which has the machine's names.
+/// Returns whether a host is found by its name. Excluded are names that mean something else everywhere (`localhost`,
+/// and what inet_aton(3) takes for an address), and the default host, which has the machine's names.
 pub(super) fn has_name(host: &HostName) -> bool {
     let name = host.as_str();
     let is_hex = |digits: &str| digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -38,7 +38,7 @@ pub(super) fn has_name(host: &HostName) -> bool {
     !host.is_default() && name != "localhost" && !is_number
 }
 
-/// Brings the file at `path` up to date. The caller holds the lock of the registry.
+/// Updates the file at `path`. The caller holds the lock of the registry.
 ///
 /// # Errors
 /// Those of open(2), read(2) and write(2).
@@ -51,13 +51,13 @@ fn update_from(machine: &Path, path: &Path, entries: &[RegistryEntry]) -> io::Re
     options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
     let file = options.open(path)?;
     if file.metadata()?.mode() & 0o777 != 0o644 {
-        // In a view of root's, programs of other users read it, too.
+        // In a view of root's, other users' programs read it, too.
         file.set_permissions(Permissions::from_mode(0o644))?;
     }
     let mut old = Vec::new();
     (&file).take(MAX_BYTES).read_to_end(&mut old)?;
     let own = if is_same(machine, &file)? {
-        // This process is in a view, and sees no other.
+        // This process is in a view, where `/etc/hosts` is this very file.
         let end = last_marker(&old).unwrap_or(old.len());
         old[..end].to_vec()
     } else {
@@ -66,13 +66,13 @@ fn update_from(machine: &Path, path: &Path, entries: &[RegistryEntry]) -> io::Re
     rewrite(&file, &old, &compose(&own, entries))
 }
 
-/// Whether a path leads to this file.
+/// Returns whether a path leads to this file.
 fn is_same(path: &Path, file: &File) -> io::Result<bool> {
     let own = file.metadata()?;
     Ok(fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == (own.dev(), own.ino())))
 }
 
-/// The machine's text; nothing where it has none.
+/// Reads the machine's text. Empty if there is no file.
 fn read_machine(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     match File::open(path) {
@@ -87,7 +87,7 @@ fn read_machine(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The whole file.
+/// Composes the whole file.
 fn compose(machine: &[u8], entries: &[RegistryEntry]) -> Vec<u8> {
     let shown: Vec<_> = entries.iter().filter(|e| has_name(&e.name)).collect();
     let names = shown.iter().map(|e| e.name.as_str()).collect();
@@ -111,7 +111,8 @@ fn push_record(text: &mut Vec<u8>, line: &str) {
     text.push(b'\n');
 }
 
-/// The machine's lines with these names blanked out, as long as they were. One that has no other name becomes a comment.
+/// Returns the machine's lines with these names blanked out, and their lengths unchanged. A line with no other name
+/// becomes a comment.
 fn without(machine: &[u8], names: &HashSet<&str>) -> Vec<u8> {
     let mut text = machine.to_vec();
     for line in text.split_mut(|&b| b == b'\n') {
@@ -121,7 +122,7 @@ fn without(machine: &[u8], names: &HashSet<&str>) -> Vec<u8> {
     text
 }
 
-/// The same for the part of a line before a comment.
+/// Blanks out names in the part of a line before a comment.
 fn blank_names(line: &mut [u8], names: &HashSet<&str>) {
     let is_ours = |word: &[u8]| {
         std::str::from_utf8(word).is_ok_and(|word| names.contains(&*word.to_ascii_lowercase()))
@@ -142,14 +143,14 @@ fn blank_names(line: &mut [u8], names: &HashSet<&str>) {
     }
 }
 
-/// Where the last record is that is the marker.
+/// Finds the last record that is the marker.
 fn last_marker(text: &[u8]) -> Option<usize> {
     let mut records = text.chunks_exact(RECORD);
     let last = records.rposition(|record| record.trim_ascii_end() == MARKER.as_bytes())?;
     Some(last * RECORD)
 }
 
-/// Writes what differs, in one system call. If that fails, the file is as long as it was.
+/// Writes the differing part, in one system call. If that fails, the file keeps its length.
 fn rewrite(file: &File, old: &[u8], new: &[u8]) -> io::Result<()> {
     let same = |(a, b): (&u8, &u8)| a == b;
     let start = old.iter().zip(new).take_while(|&pair| same(pair)).count();
@@ -160,7 +161,7 @@ fn rewrite(file: &File, old: &[u8], new: &[u8]) -> io::Result<()> {
         new.len()
     };
     file.write_all_at(&new[start..end], start as u64).inspect_err(|_| {
-        // What was there before is what can be had.
+        // Restoring the old length is all that can be done.
         let _ = file.set_len(old.len() as u64);
     })?;
     if new.len() < old.len() { file.set_len(new.len() as u64) } else { Ok(()) }
@@ -176,7 +177,7 @@ mod tests {
         RegistryEntry { name, address, assigned: false }
     }
 
-    /// The lines of a text, without what fills them up.
+    /// Returns the lines of a text, without their padding.
     fn lines(text: &[u8]) -> Vec<String> {
         let text = String::from_utf8(text.to_vec()).unwrap();
         text.lines().map(|l| l.trim_end().to_owned()).filter(|l| !l.is_empty()).collect()
@@ -231,12 +232,12 @@ mod tests {
         assert_eq!(open.metadata().unwrap().mode() & 0o777, 0o644);
         let two = update(&[entry("a", "127.77.0.1"), entry("c", "127.77.0.2")]);
         assert_eq!(two[..one.len()], one);
-        // The same place in the file, whatever the name is.
+        // The record is at the same place in the file, whatever the name is.
         let other = update(&[entry("a", "127.77.0.1"), entry("b", "127.77.0.2")]);
         assert_eq!(other.len(), two.len());
         let expected = ["127.0.0.1 localhost", "#0.0.0.1", MARKER, "127.77.0.1 a", "127.77.0.2 b"];
         assert_eq!(lines(&other), expected);
-        // The machine's name is back when nobody else has it, and the file is shorter.
+        // The machine's name is back when no virtual host has it, and the file is shorter.
         let expected = ["127.0.0.1 localhost", "10.0.0.1 b", MARKER];
         assert_eq!(lines(&update(&[])), expected);
         assert_eq!(lines(&fs::read(&path).unwrap()), expected);
@@ -249,7 +250,7 @@ mod tests {
     fn in_a_view_the_part_before_the_last_marker_is_the_machines() {
         let dir = temp_dir();
         let (machine, path) = (dir.path().join("machine"), dir.path().join("etc-hosts"));
-        // The machine is itself a view of another user's.
+        // The machine's file is itself a view of another user.
         fs::write(&machine, compose(b"127.0.0.1 localhost\n", &[entry("x", "127.77.9.9")]))
             .unwrap();
         update_from(&machine, &path, &[entry("a", "127.77.0.1")]).unwrap();

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use rdmux_runtime::name::{self, is_label};
 
-/// The name of a host: a DNS label, lower case (RFC 1123). It is also the name of a directory, so
-/// nothing else may be in it.
+/// The name of a host: a DNS label in lower case (RFC 1123). It is also the name of a directory, so
+/// it holds nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostName(String);
 
@@ -23,10 +23,10 @@ impl HostName {
     /// The name of the host that owns the machine's own addresses.
     pub const DEFAULT: &'static str = "default";
 
-    /// Takes a name.
+    /// Checks a name.
     ///
     /// # Errors
-    /// [`InvalidHostName`], which says what a name is.
+    /// [`InvalidHostName`], which says what a valid name is.
     pub fn new(name: &str) -> Result<Self, InvalidHostName> {
         if is_label(name) {
             Ok(Self(name.to_owned()))
@@ -35,10 +35,10 @@ impl HostName {
         }
     }
 
-    /// The host that this process is on: `$RDMUX_HOST`, or the default one.
+    /// Returns the host that this process is on: `$RDMUX_HOST`, or the default one.
     ///
     /// # Errors
-    /// [`InvalidHostName`] for what the variable holds.
+    /// [`InvalidHostName`] for an invalid value of the variable.
     pub fn of_environment() -> Result<Self, InvalidHostName> {
         match std::env::var("RDMUX_HOST") {
             Ok(name) if !name.is_empty() => Self::new(&name),
@@ -46,12 +46,12 @@ impl HostName {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is the host that owns the machine's own addresses.
+    /// Returns whether this is the host that owns the machine's own addresses.
     pub fn is_default(&self) -> bool {
         self.0 == Self::DEFAULT
     }

@@ -1,4 +1,4 @@
-//! Names of hosts, where their sockets lie, which addresses they own, and the configuration.
+//! Hosts' names, addresses and directories, and the configuration.
 
 mod config;
 mod device_choice;

@@ -1,8 +1,8 @@
 //! The GUID of a host's node: drawn once, and kept in the host's directory.
 //!
-//! An adapter has its GUID from its maker. Nothing of this machine could stand for that: a container's machine-id is missing or
-//! the image's, and so is any file that lasts. So it is random, and lives as long as the runtime directory, which no image
-//! contains.
+//! An adapter has its GUID from its maker. Nothing on this machine can replace that: in a container the machine-id, like any
+//! lasting file, is missing or the image's. So the GUID is random, and lives as long as the runtime directory, which is in no
+//! image.
 
 use std::fmt;
 use std::fs::File;
@@ -18,14 +18,14 @@ use serde::Deserialize;
 use super::{HostDir, HostName, RuntimeDir};
 use crate::error::HostError;
 
-/// An EUI-64's bit that says that no maker gave it out (IEEE 802, the universal/local bit).
+/// The bit of an EUI-64 that says that no manufacturer assigned it (IEEE 802, the universal/local bit).
 const LOCALLY_ADMINISTERED: u64 = 0x02 << 56;
-/// More than the file is long.
+/// Longer than any such file.
 const MAX_FILE: u64 = 64;
-/// What tells the devices of a node apart.
+/// The bits that distinguish the devices of a node.
 const DEVICE: u64 = 3;
 
-/// The GUID of a host's node. The first device has it, the second one the one beside it.
+/// The GUID of a host's node. The first device has it, the second one the adjacent GUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct NodeGuid(u64);
@@ -36,25 +36,26 @@ pub struct NodeGuid(u64);
 pub struct InvalidNodeGuid(String);
 
 impl NodeGuid {
-    /// The GUID.
+    /// Returns the GUID.
     pub fn guid(self) -> Guid {
         Guid(self.0)
     }
 
-    /// One of 54 random bits.
+    /// Makes a GUID from 54 random bits.
     fn drawn(random: u64) -> Self {
         Self(random & !(0xff << 56) & !DEVICE | LOCALLY_ADMINISTERED)
     }
 
-    /// Whether two nodes would have a device's GUID in common.
+    /// Returns whether two nodes would share a device's GUID.
     fn overlaps(self, other: Self) -> bool {
         self.0 | DEVICE == other.0 | DEVICE
     }
 
-    /// Has a host keep this GUID. A service that runs has another until it is started anew.
+    /// Assigns this GUID to a host. A running service keeps the old one until it is restarted.
     ///
     /// # Errors
-    /// [`HostError::GuidTaken`] when another host of this user has it; [`HostError::Directory`] when it cannot be kept.
+    /// [`HostError::GuidTaken`] when another host of this user has it; [`HostError::Directory`] when it cannot be
+    /// stored.
     pub fn assign(self, dir: &RuntimeDir, host: &HostName) -> Result<(), HostError> {
         let path = dir.host(host)?.guid();
         let _lock = dir.lock_hosts()?;
@@ -69,11 +70,11 @@ impl NodeGuid {
         }
     }
 
-    /// The GUID of a host from now on: the one that is wished for, else the one that is kept, else a new one. What cannot be
-    /// kept, as on a full disk, is used all the same.
+    /// Returns the GUID of a host that starts: the configured one, else the stored one, else a new one. One that cannot be
+    /// stored, for example on a full disk, is used all the same.
     ///
     /// # Errors
-    /// [`HostError::GuidTaken`] for a wish that another host of this user has; what `random` fails with.
+    /// [`HostError::GuidTaken`] if another host of this user has the configured one; errors of `random`.
     pub(crate) fn of_host(
         dir: &RuntimeDir,
         host: &HostName,
@@ -102,7 +103,7 @@ impl NodeGuid {
     }
 }
 
-/// The GUID that is kept for a host, if there is one that makes sense.
+/// Reads the GUID that is stored for a host, if it is a valid one.
 fn read(host: &HostDir) -> Option<NodeGuid> {
     let path = host.guid();
     let mut text = Vec::new();
@@ -122,7 +123,8 @@ fn read(host: &HostDir) -> Option<NodeGuid> {
     }
 }
 
-/// The other host of this user and network namespace, or a host that is up in another one of the user's, that has a GUID.
+/// Returns the host that has a GUID already: another one of this user and network namespace, or one that is up in another
+/// of the user's namespaces.
 fn owner(dir: &RuntimeDir, host: &HostName, guid: NodeGuid) -> Result<Option<String>, HostError> {
     for other in dir.hosts()?.into_iter().filter(|other| other != host) {
         if read(&dir.host(&other)?).is_some_and(|kept| kept.overlaps(guid)) {
@@ -132,7 +134,7 @@ fn owner(dir: &RuntimeDir, host: &HostName, guid: NodeGuid) -> Result<Option<Str
     for elsewhere in dir.other_namespaces() {
         for other in elsewhere.hosts().unwrap_or_default() {
             let Ok(theirs) = elsewhere.host(&other) else { continue };
-            // What is left of a namespace that is gone does not count.
+            // Directories of namespaces that are gone do not count.
             let is_up = || theirs.lock_service().is_ok_and(|lock| lock.is_none());
             if read(&theirs).is_some_and(|kept| kept.overlaps(guid)) && is_up() {
                 return Ok(Some(format!("host \"{other}\" of {}", elsewhere.path().display())));
@@ -178,7 +180,7 @@ mod tests {
     fn name(s: &str) -> HostName {
         HostName::new(s).unwrap()
     }
-    /// What a host gets when the draws come out like this.
+    /// Returns the GUID that a host gets if the random numbers are these.
     fn of(
         dir: &RuntimeDir,
         host: &str,
@@ -229,7 +231,7 @@ mod tests {
             assert_eq!(of(&dir, "a", None, &[4]).unwrap(), "0x0200000000000004", "{damaged:?}");
             assert_eq!(fs::read_to_string(&file).unwrap(), "0x0200000000000004\n");
         }
-        // What a service that was killed has left of another write.
+        // A service that was killed left a partial write.
         fs::write(file.with_extension("new"), "half").unwrap();
         assert_eq!(of(&dir, "a", Some("1234:5678:9abc:def0"), &[]).unwrap(), "0x123456789abcdef0");
     }
@@ -239,7 +241,7 @@ mod tests {
         let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let host = dir.host(&name("a")).unwrap();
-        // In the way of the new file, and not to be removed as one.
+        // A directory blocks the new file, and cannot be removed as a file.
         fs::create_dir_all(host.guid().with_extension("new")).unwrap();
         assert_eq!(of(&dir, "a", None, &[4]).unwrap(), "0x0200000000000004");
     }

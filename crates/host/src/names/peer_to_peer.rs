@@ -1,17 +1,17 @@
-//! Peer-to-peer mode of iWARP (RFC 6581) as the environment has it.
+//! The environment variable for peer-to-peer mode of iWARP (RFC 6581).
 
 use std::ffi::OsStr;
 
-/// The variable of the environment.
+/// The variable's name.
 const VARIABLE: &str = "RDMUX_PEER_TO_PEER";
 
-/// A value of the variable that is neither.
+/// A value of the variable that is neither 0 nor 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("RDMUX_PEER_TO_PEER={0:?} is neither 0 nor 1")]
 pub(crate) struct Neither(String);
 
-/// The mode that this process's ids have if the program says nothing; none leaves it to the host's
-/// configuration.
+/// Returns the mode of this process's ids if the program does not set it. None leaves it to the
+/// host's configuration.
 pub(crate) fn of_environment() -> Result<Option<bool>, Neither> {
     std::env::var_os(VARIABLE).as_deref().map_or(Ok(None), parse)
 }

@@ -1,15 +1,15 @@
-//! Which loopback address a virtual host has, and which names lead to it.
+//! The registry of virtual hosts: which loopback address each has, and which names lead to it.
 //!
-//! A file of lines `name address`, in order of creation; `assigned` behind it says that the user chose the address.
-//! Each change replaces the file ([`replace`]), so the lock is on another one, `registry.lock`. A line that cannot
-//! be read is skipped with a warning, and is gone after the next change.
+//! It is a file of lines `name address`, in order of creation. A trailing `assigned` says that the user chose the
+//! address. Each change replaces the file ([`replace`]), so the lock is on another one, `registry.lock`. An unreadable
+//! line is skipped with a warning, and is gone after the next change.
 //!
-//! Every address of 127.77.0.0/16 may be bound without privilege. Users start at different places in it, and so do
-//! runtime directories other than the usual one. Two that meet all the same see it when the port is in use: the
-//! service then takes the next address, unless the user assigned the one that is in use.
+//! Any address of 127.77.0.0/16 may be bound without privilege. Users start at different places in it, and so do
+//! runtime directories other than the usual one. If two collide all the same, the port is in use: the service then
+//! takes the next address, unless the user assigned the one in use.
 //!
-//! A host that is down keeps its address, until [`KEPT`] hosts have one that nobody chose: from then on a new host takes
-//! over the address of the one that has been down the longest, which is forgotten.
+//! A host that is down keeps its address until [`KEPT`] hosts have one that no user chose. From then on a new host takes
+//! over the address of the host that has been down the longest, and that host is forgotten.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -33,13 +33,13 @@ const BLOCKS: usize = 256;
 const PER_BLOCK: usize = 254;
 /// Addresses in all.
 const CAPACITY: usize = BLOCKS * PER_BLOCK;
-/// The most bytes of the file that are read: more than all addresses take, with the longest names.
+/// Maximum number of bytes of the file that are read: more than all addresses take with the longest names.
 const MAX_BYTES: u64 = 16 << 20;
-/// How many hosts have an address that nobody chose before one of them is forgotten.
+/// How many hosts have an address that no user chose before one of them is forgotten.
 const KEPT: usize = PER_BLOCK;
-/// How many hosts that are down a new one may choose from.
+/// How many addresses of hosts that are down a new host may choose from.
 const FORGOTTEN: usize = 16;
-/// Behind an address that the user chose.
+/// The word after an address that the user chose.
 const ASSIGNED: &str = "assigned";
 
 /// The virtual hosts of a user, and their addresses.
@@ -47,9 +47,9 @@ const ASSIGNED: &str = "assigned";
 pub struct Registry {
     dir: RuntimeDir,
     entries: Vec<RegistryEntry>,
-    /// The block of 256 addresses to begin with.
+    /// The block of 256 addresses where the search starts.
     start: usize,
-    /// Locked until this is dropped.
+    /// The lock, held until this is dropped.
     _lock: File,
 }
 
@@ -60,7 +60,7 @@ pub struct RegistryEntry {
     pub name: HostName,
     /// Its address.
     pub address: IpAddr,
-    /// Whether the user chose it. Any other may be exchanged for the next free one.
+    /// Whether the user chose it. Other addresses may be exchanged for the next free one.
     pub assigned: bool,
 }
 
@@ -92,7 +92,7 @@ impl Registry {
         Ok(Self { dir: dir.clone(), entries, start, _lock: lock })
     }
 
-    /// The address of the virtual host that this name means, if there is one; upper case is the same as lower. Takes no lock.
+    /// Returns the address of the virtual host of this name, if there is one. Case is ignored. Takes no lock.
     pub fn look_up(dir: &RuntimeDir, name: &str) -> Option<IpAddr> {
         let name = HostName::new(&name.to_ascii_lowercase()).ok().filter(etc_hosts::has_name)?;
         let text = fs::File::open(dir.registry_path()).and_then(read).ok()?;
@@ -100,14 +100,14 @@ impl Registry {
         entries.into_iter().find(|e| e.name == name).map(|e| e.address)
     }
 
-    /// The virtual host that has this address, if there is one. Takes no lock.
+    /// Returns the virtual host that has this address, if there is one. Takes no lock.
     pub fn name_of(dir: &RuntimeDir, address: IpAddr) -> Option<HostName> {
         let text = fs::File::open(dir.registry_path()).and_then(read).ok()?;
         let (entries, _) = parse(&text);
         entries.into_iter().find(|e| e.address == address).map(|e| e.name)
     }
 
-    /// Brings the file up to date that programs in a view find as `/etc/hosts`.
+    /// Updates the file that programs in a view find as `/etc/hosts`.
     ///
     /// # Errors
     /// [`HostError::Io`].
@@ -117,58 +117,59 @@ impl Registry {
             .map_err(|e| HostError::io(format!("write {}", path.display()), e))
     }
 
-    /// All hosts, in order of creation.
+    /// Returns all hosts, in order of creation.
     pub fn entries(&self) -> &[RegistryEntry] {
         &self.entries
     }
 
-    /// The entry of a host, if it has one.
+    /// Returns the entry of a host, if it has one.
     pub fn get(&self, name: &HostName) -> Option<&RegistryEntry> {
         self.entries.iter().find(|e| e.name == *name)
     }
 
-    /// The addresses that no host has, in the order in which they are given out.
+    /// Returns the addresses that no host has, in the order in which they are assigned.
     pub fn free(&self) -> impl Iterator<Item = IpAddr> {
         let taken: HashSet<_> = self.entries.iter().map(|e| e.address).collect();
         (0..CAPACITY).map(|n| nth_address(self.start, n)).filter(move |a| !taken.contains(a))
     }
 
-    /// The addresses that may be recorded for a host that has none, the best first. Those of hosts that are down come
-    /// first when there are many.
+    /// Returns the addresses that may be recorded for a host without one, best first. If there are many hosts, the
+    /// addresses of hosts that are down are first.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = IpAddr> {
         self.forgettable().take(FORGOTTEN).chain(self.free())
     }
 
-    /// Addresses of hosts that can be forgotten, beginning with the one that has been down the longest.
+    /// Returns the addresses of hosts that can be forgotten, longest down first.
     fn forgettable(&self) -> impl Iterator<Item = IpAddr> {
         let mut drawn: Vec<_> = self.entries.iter().filter(|e| !e.assigned).collect();
         if drawn.len() < KEPT {
             drawn.clear();
         }
-        // A service makes and removes its socket there, when it starts and when it ends.
+        // A service creates and removes its socket there when it starts and ends, which sets the time.
         let changed = |name| fs::metadata(self.dir.host_path(name)).and_then(|m| m.modified()).ok();
         drawn.sort_by_cached_key(|e| changed(&e.name));
         drawn.into_iter().filter(|e| self.is_down(&e.name)).map(|e| e.address)
     }
 
-    /// Whether a host has no service. One that starts takes its lock before it reads the registry, and so finds out
-    /// that it was forgotten.
+    /// Returns whether a host has no service. A service that starts takes its lock before it reads the registry, and so
+    /// finds out that it was forgotten.
     fn is_down(&self, name: &HostName) -> bool {
-        // A host that never had a service has no lock, and is to get none here: that is a change.
+        // A host that never had a service has no lock, and must not get one here, which would change its directory.
         !self.dir.host_path(name).join("lock").exists()
             || self.dir.host(name).is_ok_and(|dir| matches!(dir.lock_service(), Ok(Some(_))))
     }
 
-    /// Fixes the address of a host, as the user wants it.
+    /// Assigns an address to a host, as the user wants it.
     ///
     /// # Errors
     /// [`HostError::AddressTaken`] when another host has it; [`HostError::Io`] when the file cannot be written. The
-    /// registry stays as it was then.
+    /// registry then stays as it was.
     pub fn assign(&mut self, name: &HostName, address: IpAddr) -> Result<(), HostError> {
         self.set(RegistryEntry { name: name.clone(), address, assigned: true })
     }
 
-    /// Records an address that nobody chose, one of [`free`](Self::free) or of a host that is down, which is forgotten.
+    /// Records an address that no user chose: one of [`free`](Self::free), or of a host that is down, which is
+    /// forgotten.
     ///
     /// # Errors
     /// As [`assign`](Self::assign).
@@ -176,11 +177,11 @@ impl Registry {
         self.set(RegistryEntry { name: name.clone(), address, assigned: false })
     }
 
-    /// Gives a host back what it had before `address` was assigned to it, unless it has another address by now. An address
-    /// that another host has by now is not given back.
+    /// Restores a host's entry from before `address` was assigned to it, unless the host has another address by now. An
+    /// address that another host has by now is not restored.
     ///
     /// # Errors
-    /// [`HostError::Io`] when the file cannot be written. The registry stays as it was then.
+    /// [`HostError::Io`] when the file cannot be written. The registry then stays as it was.
     pub(crate) fn undo(
         &mut self,
         name: &HostName,
@@ -208,7 +209,7 @@ impl Registry {
                 let owner = owner.name.clone();
                 return Err(HostError::AddressTaken { address: new.address, owner });
             }
-            // In its place, so that the other lines stay where they are.
+            // It replaces that entry, so that the other lines stay where they are.
             entries.retain(|e| e.name != new.name);
             if let Some(entry) = entries.iter_mut().find(|e| e.address == new.address) {
                 *entry = new;
@@ -222,7 +223,7 @@ impl Registry {
         self.write(entries)
     }
 
-    /// Replaces the file, and the names that programs in a view find.
+    /// Replaces the file, and updates the names that programs in a view find.
     fn write(&mut self, entries: Vec<RegistryEntry>) -> Result<(), HostError> {
         let text: String = entries.iter().map(|e| format!("{e}\n")).collect();
         let path = self.dir.registry_path();
@@ -244,20 +245,20 @@ impl fmt::Display for RegistryEntry {
     }
 }
 
-/// The `n`th address that is given out. Users start at the block of their number: consecutive ones
-/// apart, and root, and an only user of a container, at 127.77.0.1.
+/// Returns the `n`th address in the order of assignment. Users start at the block of their number: consecutive users
+/// differ, and root, or a container's only user, starts at 127.77.0.1.
 fn nth_address(start: usize, n: usize) -> IpAddr {
     let block = (start + n / PER_BLOCK) % BLOCKS;
     #[expect(clippy::cast_possible_truncation, reason = "both are less than 256")]
     Ipv4Addr::new(127, 77, block as u8, (n % PER_BLOCK + 1) as u8).into()
 }
 
-/// Whether this is one of the addresses that are given out.
+/// Returns whether this is one of the addresses that the registry assigns.
 fn is_given_out(address: IpAddr) -> bool {
     matches!(address, IpAddr::V4(ip) if ip.octets()[..2] == [127, 77])
 }
 
-/// Where a runtime directory of the user's choice starts: the same each time (FNV-1a).
+/// Returns the first block of a runtime directory that the user chose: the same each time (FNV-1a).
 fn start_of(path: &Path) -> usize {
     let hash =
         path.as_os_str().as_encoded_bytes().iter().fold(0x811c_9dc5_u32, |hash, &byte| {
@@ -266,14 +267,14 @@ fn start_of(path: &Path) -> usize {
     hash as usize % BLOCKS
 }
 
-/// What is in the file.
+/// Reads the file.
 fn read(file: File) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// The entries of a file, and the numbers of the lines that are none, with the reason.
+/// Parses a file: its entries, and the numbers of invalid lines with the reason.
 fn parse(text: &[u8]) -> (Vec<RegistryEntry>, Vec<(usize, &'static str)>) {
     let (mut entries, mut damaged) = (Vec::<RegistryEntry>::new(), Vec::new());
     let (mut names, mut addresses) = (HashSet::new(), HashSet::new());
@@ -298,8 +299,8 @@ fn parse(text: &[u8]) -> (Vec<RegistryEntry>, Vec<(usize, &'static str)>) {
     (entries, damaged)
 }
 
-/// An address without a word behind it was chosen by the user if it is none that is given out: so files of earlier
-/// versions are read, which do not tell.
+/// Parses a line. An address without `assigned` counts as the user's choice if the registry does not assign such
+/// addresses, as in files of earlier versions, which lack the word.
 fn parse_line(line: &str) -> Option<RegistryEntry> {
     let mut words = line.split_ascii_whitespace();
     let name = HostName::new(words.next()?).ok()?;
@@ -421,7 +422,7 @@ mod tests {
         let tmp = temp_dir();
         let dir = RuntimeDir::at(tmp.path().join("r")).unwrap();
         let mut r = Registry::open_at(&dir, 0).unwrap();
-        // As a service that runs has it.
+        // Held as by a running service.
         let up = dir.host(&name("up")).unwrap().lock_service().unwrap();
         let its = draw_any(&mut r, "up");
         r.assign(&name("chosen"), ip("127.77.0.2")).unwrap();
@@ -442,14 +443,14 @@ mod tests {
         drop(up);
     }
 
-    /// Records the best address for a host that is down by now.
+    /// Records the best address for a host, which is down afterwards.
     fn draw_any(r: &mut Registry, host: &str) -> String {
         let address = r.candidates().next().unwrap();
         r.record(&name(host), address).unwrap();
         address.to_string()
     }
 
-    /// Has a host be down since then.
+    /// Makes a host look down since that time.
     fn touch(dir: &RuntimeDir, host: &str, seconds: u64) {
         let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
         let path = dir.host(&name(host)).unwrap().path().to_owned();
@@ -474,7 +475,7 @@ mod tests {
         touch(&dir, "host-9", 2);
         assert_eq!(draw_any(&mut r, "new"), nth_address(0, 9).to_string());
         assert_eq!((r.get(&name("host-9")), r.entries()[9].name.as_str()), (None, "new"));
-        // Whichever command assigns it: a host that is up keeps its address.
+        // Whichever command assigns it, a host that is up keeps its address.
         let e = r.record(&name("newer"), nth_address(0, 7)).unwrap_err();
         assert!(e.to_string().contains("host-7"), "{e}");
         drop(up);

@@ -1,18 +1,18 @@
-//! Where a user's hosts live in the file system.
+//! The directories of a user's hosts.
 //!
 //! A runtime directory belongs to one network namespace: the usual one has a part for each ([`UserDir`]).
 //!
 //! ```text
-//! <runtime dir>/registry            names and addresses of virtual hosts; registry.lock is locked meanwhile
-//! <runtime dir>/etc-hosts           what programs in a view find as /etc/hosts
-//! <runtime dir>/views.lock          locked by the process that makes a user namespace for views
-//! <runtime dir>/hosts/<name>/       a service's directory ([`ServiceDir`]), and in it
+//! <runtime dir>/registry            names and addresses of virtual hosts; registry.lock is its lock
+//! <runtime dir>/etc-hosts           the file that programs in a view find as /etc/hosts
+//! <runtime dir>/views.lock          lock of the process that makes a user namespace for views
+//! <runtime dir>/hosts/<name>/       a service's directory ([`ServiceDir`]), with these additions:
 //!                            guid   the GUID of the host's node
 //!                            fabric the fabric that the host was given by `rdmux host up --fabric`
-//!                            mount  locked by the process that makes the namespace of the view
+//!                            mount  lock of the process that makes the namespace of the view
 //!                            view/  what programs find under /sys/class and /dev, by the devices that they see
-//!                            acm/   what the host's ACM service has below /run ([`Places`])
-//!                            lib/   links to the C libraries, by the names that programs ask for
+//!                            acm/   the /run files of the host's ACM service ([`Places`])
+//!                            lib/   links to the C libraries, by the names that programs load
 //! ```
 
 use std::fs::File;
@@ -32,9 +32,9 @@ use super::config::config_home;
 use super::{DeviceChoice, HostName};
 use crate::error::HostError;
 
-/// More than a file is long that holds a name.
+/// Longer than any file that holds a name.
 const MAX_FILE: u64 = 256;
-/// The folder of hosts.
+/// The directory of hosts.
 const HOSTS: &str = "hosts";
 
 /// A user's runtime directory.
@@ -42,20 +42,20 @@ const HOSTS: &str = "hosts";
 pub struct RuntimeDir(UserDir);
 
 impl RuntimeDir {
-    /// The directory of this user and network namespace, as [`UserDir::of_environment`] has it.
+    /// Returns the directory of this user and network namespace, as [`UserDir::of_environment`] finds it.
     ///
     /// # Errors
-    /// [`HostError::Directory`] when it cannot be made or is not safe to use.
+    /// [`HostError::Directory`] when it cannot be created or is not safe to use.
     pub fn of_environment() -> Result<Self, HostError> {
         Ok(Self(UserDir::of_environment()?))
     }
 
-    /// Whether this is where the user's hosts live unless told otherwise.
+    /// Returns whether this is the default location of the user's hosts.
     pub(super) fn is_usual(&self) -> bool {
         self.0.is_usual()
     }
 
-    /// A directory of the caller's choice, made if it does not exist.
+    /// Returns a directory of the caller's choice, which is created if it does not exist.
     ///
     /// # Errors
     /// As [`of_environment`](Self::of_environment).
@@ -63,32 +63,32 @@ impl RuntimeDir {
         Ok(Self(UserDir::at(path)?))
     }
 
-    /// The path.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// The same directory, for services of all kinds.
+    /// Returns the same directory, for services of all kinds.
     pub fn user_dir(&self) -> &UserDir {
         &self.0
     }
 
-    /// The file of names and addresses.
+    /// Returns the path of the registry's file.
     pub(crate) fn registry_path(&self) -> PathBuf {
         self.path().join("registry")
     }
 
-    /// The file that programs in a view find as `/etc/hosts`.
+    /// Returns the path of the file that programs in a view find as `/etc/hosts`.
     pub(crate) fn etc_hosts(&self) -> PathBuf {
         self.path().join("etc-hosts")
     }
 
-    /// Where the directory of a host is, if there is one.
+    /// Returns the path of a host's directory, which need not exist.
     pub(super) fn host_path(&self, name: &HostName) -> PathBuf {
         self.0.folder(HOSTS).join(name.as_str())
     }
 
-    /// The directory of a host, made if it does not exist.
+    /// Returns the directory of a host, which is created if it does not exist.
     ///
     /// # Errors
     /// As [`of_environment`](Self::of_environment).
@@ -96,18 +96,18 @@ impl RuntimeDir {
         Ok(HostDir { name: name.clone(), dir: self.0.service(HOSTS, name.as_str())? })
     }
 
-    /// Those of this user's other network namespaces, if this is the part for one.
+    /// Returns the directories of this user's other network namespaces, if this is a namespace's part.
     pub(super) fn other_namespaces(&self) -> Vec<Self> {
         self.0.other_namespaces().into_iter().map(Self).collect()
     }
 
-    /// Waits for the lock that a process holds while it gives a host something that no other host may have.
+    /// Waits for the lock that a process holds while it assigns a host something that must be unique.
     pub(super) fn lock_hosts(&self) -> Result<File, HostError> {
         Ok(self.0.lock_folder(HOSTS)?)
     }
 
-    /// Tries for the lock that a process holds which makes a user namespace for views, for two seconds at most: who does
-    /// without makes one more.
+    /// Tries for two seconds at most to get the lock of the process that makes a user namespace for views. Without it, a
+    /// caller makes one namespace more.
     ///
     /// # Errors
     /// [`HostError::Directory`] when the lock cannot be used.
@@ -127,7 +127,7 @@ impl RuntimeDir {
         Ok(None)
     }
 
-    /// The names of all hosts that ever had a service here.
+    /// Lists all hosts that ever had a service here.
     ///
     /// # Errors
     /// [`HostError::Directory`] when the directory cannot be read.
@@ -137,7 +137,7 @@ impl RuntimeDir {
     }
 }
 
-/// The directory of one host: that of its service, and what else a host has.
+/// The directory of one host: its service's, with more files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDir {
     name: HostName,
@@ -145,30 +145,31 @@ pub struct HostDir {
 }
 
 impl HostDir {
-    /// Whose it is.
+    /// Returns the host's name.
     pub fn name(&self) -> &HostName {
         &self.name
     }
-    /// Where the tree lies that stands for `/sys/class/infiniband` and the like, for programs that see these devices.
+    /// Returns the directory of the tree that replaces `/sys/class/infiniband` and the like for programs that see these
+    /// devices.
     pub fn view(&self, devices: DeviceChoice) -> PathBuf {
         self.path().join("view").join(devices.word())
     }
-    /// Where the files of the host's ACM service are. The configuration of a user without a home is the machine's.
+    /// Returns the places of the host's ACM service's files. A user without a home uses the machine's configuration.
     pub fn acm(&self) -> Places {
         let home = config_home().unwrap_or_else(|| "/etc".into());
         Places::of_host(self.path(), &home, self.name.as_str())
     }
-    /// The FIFO that the `issmN` of a port is a link to in each tree.
+    /// Returns the path of the FIFO that a port's `issmN` links to in each tree.
     pub(crate) fn issm(&self, port: u8) -> PathBuf {
         self.path().join(format!("issm{}", port.saturating_sub(1)))
     }
-    /// The file that keeps the GUID of the host's node.
+    /// Returns the path of the file that holds the GUID of the host's node.
     pub(crate) fn guid(&self) -> PathBuf {
         self.path().join("guid")
     }
 
-    /// The fabrics that the ports of the host's adapter were given to be on, in the order of the ports; none if they were
-    /// not.
+    /// Returns the fabrics assigned to the ports of the host's adapter, in the order of the ports. Empty if none were
+    /// assigned.
     pub fn fabrics(&self) -> Vec<FabricName> {
         let path = self.fabric_path();
         let mut text = String::new();
@@ -188,10 +189,11 @@ impl HostDir {
         }
     }
 
-    /// Has the ports of the host's adapter be on these fabrics. A service that runs has others until it is started anew.
+    /// Assigns these fabrics to the ports of the host's adapter. A running service keeps the old ones until it is
+    /// restarted.
     ///
     /// # Errors
-    /// [`HostError::Directory`] when it cannot be kept.
+    /// [`HostError::Directory`] when they cannot be stored.
     pub fn set_fabrics(&self, fabrics: &[FabricName]) -> Result<(), HostError> {
         let path = self.fabric_path();
         let lines: String = fabrics.iter().map(|fabric| format!("{fabric}\n")).collect();
@@ -203,7 +205,7 @@ impl HostDir {
         self.path().join("fabric")
     }
 
-    /// Waits for the lock that a process holds which makes the namespace of a view.
+    /// Waits for the lock of the process that makes the namespace of a view.
     ///
     /// # Errors
     /// [`HostError::Directory`] when the lock cannot be used.

@@ -1,14 +1,14 @@
-//! How a service of a subnet is known.
+//! The key by which a service of a subnet is looked up.
 
 use std::fmt;
 
 use rdmux_wire::ServiceId;
 use serde::{Deserialize, Serialize};
 
-/// The longest name that is not cut, in bytes: a record has 64, of which the last is zero.
+/// The longest name, in bytes: a record has 64, and the last is zero.
 const MAX_NAME: usize = 63;
 
-/// A service ID, or the name that a service has at subnet administration (IBTA 15.2.5.14).
+/// A service ID, or a service's name at subnet administration (IBTA 15.2.5.14).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServiceKey {
     /// The ID.
@@ -18,7 +18,7 @@ pub enum ServiceKey {
 }
 
 impl ServiceKey {
-    /// From text: a number is an ID, as strtoull(3) reads it, and anything else a name. What is too long for one is cut.
+    /// Parses a key: a number, as strtoull(3) reads it, is an ID; any other text is a name, truncated if it is too long.
     pub fn parse(text: &str) -> Self {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
         let number = match digits {

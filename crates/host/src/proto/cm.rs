@@ -1,4 +1,4 @@
-//! Commands of the connection manager: one for each of rdma_cm's, and their answers.
+//! Commands of the connection manager, one for each of rdma_cm's functions, and their replies.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::names::ServiceKey;
 #[expect(missing_docs, reason = "the client's methods say what the fields are")]
 pub enum CmRequest {
     CreateId {
-        /// One of the reserved numbers; none lets the service choose.
+        /// One of the reserved numbers. With none, the service chooses.
         id: Option<IdHandle>,
         channel: ChannelId,
         space: PortSpace,
         qp_type: QpType,
-        /// The only kind of device that it may have, if only one.
+        /// The only kind of device that the id may use, if it is restricted.
         only: Option<DeviceKind>,
         context: u64,
     },
@@ -51,7 +51,7 @@ pub enum CmRequest {
     },
     SetPaths {
         id: IdHandle,
-        /// Flags and 64 bytes of a path record each.
+        /// Flags and 64 bytes for each path record.
         records: Vec<(u32, Vec<u8>)>,
     },
     ResolveAlong {
@@ -96,7 +96,7 @@ pub enum CmRequest {
         of: Courtesy,
         private_data: Vec<u8>,
     },
-    /// The queue pair has migrated.
+    /// Reports that the queue pair has migrated.
     Migrated {
         id: IdHandle,
     },
@@ -109,7 +109,7 @@ pub enum CmRequest {
     Notify {
         id: IdHandle,
     },
-    /// Moves the id from the channel that is held ([`Request::HoldChannel`](super::Request::HoldChannel)), which is released. Each
+    /// Moves the id away from the held channel ([`Request::HoldChannel`](super::Request::HoldChannel)), which is released. Each
     /// event that was put back or waits there goes to its id's channel, whether the id could be moved or not.
     Migrate {
         id: IdHandle,
@@ -129,39 +129,39 @@ pub enum CmRequest {
     },
     Leave {
         id: IdHandle,
-        /// What it was joined with.
+        /// The context of the join.
         context: u64,
     },
-    /// The group that was joined with a context, as the network has it.
+    /// Queries the group that was joined with a context, as subnet administration has it.
     Group {
         id: IdHandle,
         context: u64,
     },
-    /// An event of the program's own.
+    /// Puts an event of the program into the channel.
     WriteEvent {
         id: IdHandle,
         kind: EventKind,
         status: i32,
         arg: u64,
     },
-    /// Services of subnet administration are looked for; an event tells which there are.
+    /// Looks up services at subnet administration; an event reports them.
     ResolveService {
         id: IdHandle,
         service: ServiceKey,
         timeout: Duration,
     },
-    /// The process has read the CONNECT_REQUEST that brought the id.
+    /// Reports that the process has read the CONNECT_REQUEST that brought the id.
     Take {
         id: IdHandle,
     },
-    /// So many numbers for ids, to be used with `CreateId`; what is left of earlier ones is void.
+    /// Reserves this many id numbers for `CreateId`. Unused earlier ones become void.
     Reserve {
         count: u32,
     },
 }
 
 impl CmRequest {
-    /// Whether it may be sent without awaiting a reply.
+    /// Returns whether the command may be sent without waiting for a reply.
     pub fn may_be_soon(&self) -> bool {
         match self {
             Self::CreateId { id, .. } => id.is_some(),
@@ -178,7 +178,7 @@ impl CmRequest {
     }
 }
 
-/// A [`GroupWish`] as it travels.
+/// A [`GroupWish`] as encoded in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wish {
     /// By address.
@@ -192,9 +192,9 @@ pub enum Wish {
     },
     /// By record.
     Record {
-        /// An MCMemberRecord. Of another length it is all zeros, which no id can use.
+        /// An MCMemberRecord. One of another length decodes as all zeros, which no id can use.
         record: Vec<u8>,
-        /// The components that count.
+        /// The components that are set.
         mask: u64,
     },
 }
@@ -222,19 +222,19 @@ impl From<Wish> for GroupWish {
     }
 }
 
-/// An MCMemberRecord that has travelled; of another length all zeros.
+/// Decodes an MCMemberRecord. All zeros if the length is wrong.
 pub(crate) fn group_record(bytes: &[u8]) -> McMemberRecord {
     bytes.try_into().map(McMemberRecord::from_bytes).unwrap_or_default()
 }
 
-/// An answer that is more than "done".
+/// A reply that is more than "done".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CmReply {
     /// A new id.
     Id(IdHandle),
     /// The first of the reserved numbers.
     Reserved(IdHandle),
-    /// The address that the id now has, and the device of it with its port, unless it is a wildcard.
+    /// The id's address, and its device and port, unless the address is a wildcard.
     Bound(Addr, Option<Box<LocalAddress>>),
     /// How many events of the id were put into its channel.
     Events(u32),

@@ -1,27 +1,27 @@
-//! Requests to the hub, on a socket of their own.
+//! Requests to the hub, on their own socket.
 
 use rdmux_verbs::xrc::{XrcReply, XrcRequest};
 use serde::{Deserialize, Serialize};
 
 use super::request::Failure;
 
-/// What a process asks the hub. Each has one [`HubReply`].
+/// A process's request to the hub. Each has one [`HubReply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HubRequest {
-    /// Its slot: the name of its ring.
+    /// Asks for the hub's slot, which names its ring.
     Slot,
-    /// About XRC. A descriptor comes along where the request says so.
+    /// A request about XRC objects. It carries a descriptor if the request says so.
     Xrc(XrcRequest),
 }
 
-/// The hub's answer.
+/// The hub's reply.
 pub type HubReply = Result<HubResponse, Failure>;
 
-/// The hub's answer to what it did.
+/// The reply to a request that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HubResponse {
-    /// Its slot.
+    /// The hub's slot.
     Slot(u16),
-    /// About XRC.
+    /// The reply about XRC objects.
     Xrc(XrcReply),
 }

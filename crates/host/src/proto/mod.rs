@@ -1,17 +1,17 @@
-//! What processes and their host service say to each other.
+//! The protocol between processes and their host service.
 //!
-//! Four kinds of `SOCK_SEQPACKET` socket. A message is one value in postcard's encoding; of requests and of events it is
-//! one or more, one after the other, and only the last request may have a reply:
+//! There are four kinds of `SOCK_SEQPACKET` socket. A message is one value in postcard's encoding. A message of requests
+//! or events holds one or more, in order, and only the last request may have a reply:
 //!
 //! | socket | how a process gets it | direction |
 //! |---|---|---|
-//! | rpc | connects to the service's path; so does another host's service | [`Request`], then [`Reply`] |
+//! | rpc | connects to the service's path; another host's service does, too | [`Request`], then [`Reply`] |
 //! | notify | descriptor in the reply to [`Request::Hello`] | [`Notify`] to the process |
 //! | event channel | descriptor in the reply to [`Request::OpenChannel`] | [`rdmux_cm::Event`] to the process |
 //! | hub | descriptor in the reply to [`Request::OpenHub`] | [`HubRequest`], then [`HubReply`] |
 //!
-//! A message that does not decode, a request out of place or a descriptor too many closes that
-//! client, and nobody else notices.
+//! A message that does not decode, a request out of place or an excess descriptor closes that client's connection.
+//! Other clients are not affected.
 
 pub(crate) mod cm;
 mod hub;
@@ -30,9 +30,9 @@ pub use status::{
     TargetStatus,
 };
 
-/// The most bytes of events in one message, but that one event may be longer; and the most of a message of them.
+/// Maximum number of bytes of events in one message, unless a single event is longer.
 pub const EVENTS: usize = 4 * 1024;
-/// See [`EVENTS`].
+/// Maximum length of a message of events in bytes.
 pub const MAX_EVENTS_MESSAGE: usize = 2 * EVENTS;
 
 /// The version of everything here. Both sides must have the same.

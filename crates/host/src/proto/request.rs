@@ -18,29 +18,29 @@ use rdmux_cm::ChannelId;
 /// What a client is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClientKind {
-    /// A process with a device of this kind: gets a slot, counters and notifications. Passes its
-    /// board along, if others of its user may reach its memory.
+    /// A process with a device of this kind, which gets a slot, counters and notifications. It passes its board if
+    /// other processes of its user may access its memory.
     Device(DeviceKind),
-    /// A command that asks or tells something.
+    /// A client without a device, such as a command.
     Tool,
     /// The service of another host, which offers rings between processes of the two.
     Host,
 }
 
-/// What a process asks. Every request but [`Stray`](Self::Stray), [`Violation`](Self::Violation), [`CmSoon`](Self::CmSoon),
+/// A client's request. All but [`Stray`](Self::Stray), [`Violation`](Self::Violation), [`CmSoon`](Self::CmSoon),
 /// [`NoHostRings`](Self::NoHostRings), [`CommitRing`](Self::CommitRing), [`TargetEvent`](Self::TargetEvent) and
-/// [`StreamEnded`](Self::StreamEnded) has one [`Reply`].
+/// [`StreamEnded`](Self::StreamEnded) have one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// The first request; no other is heard before it. The version comes first in every version.
+    /// The greeting, which must be the first request. The version is its first field in every version.
     Hello {
         /// [`VERSION`](super::VERSION).
         version: u32,
-        /// What for.
+        /// The kind of client.
         kind: ClientKind,
     },
-    /// The socket of a slot on an address: one descriptor in the reply. On InfiniBand it is that of the port, and
-    /// [`Notify::Routes`] tells by which table packets leave.
+    /// Asks for the socket of a slot on an address: one descriptor in the reply. On InfiniBand it is the port's socket,
+    /// and [`Notify::Routes`] brings the table by which packets are routed.
     AttachAddress {
         /// The port.
         port: u8,
@@ -49,40 +49,41 @@ pub enum Request {
         /// A slot of the caller's.
         slot: u16,
     },
-    /// Tells of a packet with a key that does not fit, which was counted in the rows of [`Notify::Routes`].
+    /// Reports a packet with a key that does not match, which was counted in the rows of [`Notify::Routes`].
     Violation {
         /// The port that noticed it.
         port: u8,
         /// The packet.
         violation: rdmux_fabric::proto::Violation,
     },
-    /// A further block of QP numbers.
+    /// Asks for a further block of QP numbers.
     NewSlot,
-    /// Gives a block of QP numbers back.
+    /// Releases a block of QP numbers.
     ReleaseSlot {
         /// A slot of the caller's.
         slot: u16,
         /// The index after the last number used.
         next_index: u16,
     },
-    /// Rings to the process of a slot: [`Response::Ring`] with three descriptors (what
-    /// we fill, what we empty, our end of what the two wake each other with), and with two more (the peer's board, its pidfd) if
-    /// the two may reach each other's memory; or [`Response::NoRing`].
+    /// Asks for rings to the process of a slot. The reply is [`Response::NoRing`], or [`Response::Ring`] with three descriptors:
+    /// the ring that the caller fills, the ring that it empties, and its end of the socket pair for wakeups. If the two may
+    /// access each other's memory, two more follow: the peer's board and pidfd.
     ConnectRing {
-        /// Where the host of the other process takes packets, if it is another host than ours.
+        /// The address where the other process's host receives packets, if it is another host.
         host: Option<SocketAddr>,
         /// A slot of the other process.
         peer: u16,
     },
-    /// This process is to have no rings to other hosts. No reply. Before anybody can know of a slot of its.
+    /// Says that this process uses no rings to other hosts. No reply. Sent before any process can know one of its
+    /// slots.
     NoHostRings,
-    /// Of another host's service: rings between two processes. With three descriptors as those of [`ConnectRing`](Self::ConnectRing),
-    /// for the process of the host that is asked, and with two more if the memory of the other process may be reached. The
-    /// answer is [`Response::RingTaken`], [`Response::RingKnown`] or [`Response::NoRing`].
+    /// Offers rings between two processes, from another host's service. It has three descriptors, as for
+    /// [`ConnectRing`](Self::ConnectRing), for the process of the receiving host, and two more if the other process's memory may be
+    /// accessed. The reply is [`Response::RingTaken`], [`Response::RingKnown`] or [`Response::NoRing`].
     OfferRing(RingOffer),
-    /// Behind [`Response::RingTaken`]: both processes have the rings now, until the connection is closed. No reply.
+    /// Follows [`Response::RingTaken`]: both processes now have the rings, until the connection is closed. No reply.
     CommitRing,
-    /// Joins a group at a port for a queue pair; one descriptor in the reply the first time.
+    /// Joins a group at a port for a queue pair. The first time, the reply has one descriptor.
     AttachMulticast {
         /// The port.
         port: u8,
@@ -100,7 +101,7 @@ pub enum Request {
         /// The group.
         mgid: Gid,
     },
-    /// A datagram that the caller received but that belongs to another process. No reply.
+    /// Passes on a datagram that the caller received but that belongs to another process. No reply.
     Stray {
         /// Its source.
         src: SocketAddr,
@@ -109,87 +110,88 @@ pub enum Request {
         /// The UDP payload.
         bytes: Vec<u8>,
     },
-    /// A new event channel: its socket in the reply.
+    /// Opens an event channel. The reply has its socket.
     OpenChannel,
-    /// Nothing more is sent to the channel until a [`CmRequest::Migrate`]: what the process finds in its socket then is all. A
-    /// process holds one channel at a time.
+    /// Holds a channel: the service sends nothing more to it until a [`CmRequest::Migrate`], so the process can drain its
+    /// socket. A process holds one channel at a time.
     HoldChannel {
         /// The channel from which an id is to be moved.
         channel: ChannelId,
     },
-    /// Events of the channel that is held, which the process has not read. In pieces, the oldest first.
+    /// Returns unread events of the held channel, in several requests, oldest first.
     PutBack {
-        /// Encoded as they came.
+        /// The events as they were received.
         events: Vec<u8>,
     },
     /// A command of the connection manager.
     Cm(CmRequest),
-    /// Management datagrams of the caller's own.
+    /// Sends or receives the caller's own management datagrams.
     Agent(AgentRequest),
-    /// Everything that there is to know: [`Response::Status`], and a memfd that holds a
-    /// [`Status`](super::Status).
+    /// Asks for the full status: [`Response::Status`], and a memfd that holds a [`Status`](super::Status).
     Status,
-    /// Copies of all traffic: the socket to read them from in the reply. Until it is closed.
+    /// Starts a capture of all traffic. The reply has the socket to read it from. It ends when the socket is closed.
     Capture,
-    /// The service shall stay when nobody is left.
+    /// Makes the service stay when it has no clients.
     Stay,
     /// Ends the service.
     Shutdown,
-    /// The files of a view, written and up to date when the reply comes. With it come as descriptors the user namespace that
-    /// the service holds for the views of the caller's user, if it does, and the mount namespace of this view, if it does.
+    /// Writes and updates the files of a view before the reply. The reply's descriptors are the user namespace that the
+    /// service holds for the views of the caller's user, and the mount namespace of this view, each if there is one.
     View {
-        /// Which devices are seen.
+        /// The devices that the view shows.
         devices: DeviceChoice,
     },
-    /// The user namespace that the service holds for the views of the caller's user, if it does, as a descriptor in the reply.
+    /// Asks for the user namespace that the service holds for the views of the caller's user. The reply has it as a
+    /// descriptor, if there is one.
     UserNamespace,
-    /// A socket to the hub, where XRC's objects are, in the reply.
+    /// Asks for a socket to the hub, which owns the XRC objects.
     OpenHub,
-    /// Of the hub itself: something happened to an XRC target. No reply.
+    /// Reports an event of an XRC target, from the hub. No reply.
     TargetEvent {
         /// The target.
         qpn: Qpn,
-        /// What.
+        /// The event.
         event: QpEvent,
         /// The clients that hold it.
         holders: Vec<u64>,
     },
-    /// This stream of a queue pair of the caller's has come to its end. No reply.
+    /// Reports that a stream of one of the caller's queue pairs has ended. No reply.
     StreamEnded {
         /// The queue pair.
         qpn: Qpn,
         /// The stream's number, from [`Notify::Stream`].
         number: u64,
     },
-    /// Takes the descriptors of a view's user and mount namespace, to be held for the caller's user.
+    /// Passes the descriptors of a view's user and mount namespaces, which the service holds for the caller's user.
     HoldView {
-        /// Which devices are seen.
+        /// The devices that the view shows.
         devices: DeviceChoice,
     },
-    /// A command that cannot fail but when the id's state changes meanwhile: no reply. A failure that no event has told
-    /// becomes one. Only of those of which [`CmRequest::may_be_soon`] says so.
+    /// Sends a command that can only fail if the id's state changes meanwhile: no reply. A failure becomes an event,
+    /// unless an event has reported it already. Only for commands for which [`CmRequest::may_be_soon`] is true.
     CmSoon(CmRequest),
 }
 
-/// Rings between a process of the offering service's host and one of the host that is asked.
+/// An offer of rings between a process of the offering service's host (the former) and one of the receiving host (the
+/// latter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingOffer {
-    /// Where the former host takes packets, and the latter.
+    /// The address where the former host receives packets.
     pub from: SocketAddr,
-    /// See above.
+    /// The address where the latter host receives packets.
     pub to: SocketAddr,
-    /// Who the former process is: no other has or had this number.
+    /// The number of the former process. It is never reused.
     pub process: u64,
     /// Its first slot.
     pub slot: u16,
     /// A slot of the latter process.
     pub peer: u16,
-    /// By which number the former process knows the latter.
+    /// The number by which the former process knows the latter.
     pub number: u16,
 }
 
-/// Management datagrams of a process: it registers as an agent for a class, and then sends and
-/// receives (IBTA 13.4).
+/// Requests about a process's management datagrams: it registers as an agent for a class, and then sends and receives
+/// (IBTA 13.4).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentRequest {
     /// Registers; [`Response::Agent`] has the number.
@@ -202,24 +204,24 @@ pub enum AgentRequest {
         class: u8,
         /// Class version.
         class_version: u8,
-        /// Which unsolicited methods it takes: bit n is method n. With 0 it only sends.
+        /// The unsolicited methods that it receives: bit n is method n. With 0 it only sends.
         methods: u128,
     },
-    /// Takes a registration back.
+    /// Unregisters an agent.
     Unregister {
         /// The agent.
         agent: u32,
     },
-    /// Sends a datagram. With a timeout a response is awaited, matched by the low half of the
-    /// transaction ID, and [`Notify::Mad`] tells of it, or of its absence.
+    /// Sends a datagram. With a timeout, a response is expected, matched by the low half of the transaction ID, and
+    /// [`Notify::Mad`] brings it or reports its absence.
     Send {
         /// The agent.
         agent: u32,
-        /// Where to.
+        /// The destination.
         to: MadAddress,
-        /// 0 awaits no response.
+        /// 0 expects no response.
         timeout_ms: u32,
-        /// How often to send again.
+        /// The number of retries.
         retries: u8,
         /// 256 bytes.
         mad: Vec<u8>,
@@ -229,7 +231,7 @@ pub enum AgentRequest {
 /// A peer of management datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MadAddress {
-    /// Our GID.
+    /// The local GID.
     pub local: Gid,
     /// The peer's.
     pub remote: Gid,
@@ -242,28 +244,28 @@ pub struct MadAddress {
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// For the C interface.
+    /// The errno of the C interface.
     pub errno: i32,
-    /// For a reader.
+    /// The reason as text.
     pub why: String,
 }
 
 impl Failure {
-    /// A refusal.
+    /// Makes a refusal.
     pub fn new(errno: i32, why: impl Into<String>) -> Self {
         Self { errno, why: why.into() }
     }
 }
 
-/// The answer to a [`Request`].
+/// The reply to a [`Request`].
 pub type Reply = Result<Response, Failure>;
 
-/// The answer to a [`Request`] that was done.
+/// The reply to a [`Request`] that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
-    /// It was done.
+    /// Done.
     Done,
-    /// To Hello.
+    /// The reply to `Hello`.
     Welcome(Box<Welcome>),
     /// A block of QP numbers.
     Slot {
@@ -274,16 +276,17 @@ pub enum Response {
     },
     /// Rings to a process.
     Ring {
-        /// By which number it is known: its first slot, or one that no slot has if it is on another host.
+        /// The peer's number: its first slot, or a number that no slot has if it is on another host.
         peer: u16,
-        /// By which number it knows the caller.
+        /// The number by which the peer knows the caller.
         known_as: u16,
     },
-    /// The rings are taken. With two descriptors, a board and a pidfd, if the memory of the process may be reached.
+    /// The offered rings were taken. Two descriptors, a board and a pidfd, follow if the memory of the process may be
+    /// accessed.
     RingTaken {
         /// The first slot of the process.
         peer: u16,
-        /// By which number it knows the other one.
+        /// The number by which it knows the other process.
         number: u16,
     },
     /// The process has rings to the other one already.
@@ -291,44 +294,44 @@ pub enum Response {
         /// Its first slot.
         peer: u16,
     },
-    /// These two use the network.
+    /// These two processes use the network.
     NoRing,
     /// An event channel.
     Channel(ChannelId),
-    /// Of the connection manager.
+    /// The reply to a connection manager command.
     Cm(CmReply),
     /// An agent's number.
     Agent(u32),
-    /// The status is in the descriptor: so many bytes.
+    /// The status is in the descriptor, with this length in bytes.
     Status(u64),
 }
 
-/// Who the service is. For a device, the notify socket and the counter page come along.
+/// The service's greeting. For a device, the notify socket and the counter page are attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// [`VERSION`](super::VERSION) of the service.
     pub version: u32,
     /// The host's name.
     pub host: String,
-    /// The network namespace that the service lives in, if the kernel tells.
+    /// The service's network namespace, if the kernel tells.
     pub network: Option<NetworkNamespace>,
     /// The host's devices.
     pub devices: Vec<DeviceRow>,
     /// The first slot; 0 for a tool.
     pub slot: u16,
-    /// The index to count from in it.
+    /// The index where numbers start in it.
     pub first_index: u16,
     /// The UDP port that the service and its processes use.
     pub port: u16,
     /// The device's limits.
     pub limits: Limits,
-    /// Whether the process is the owner's, or root's.
+    /// Whether the process runs as the owner or root.
     pub privileged: bool,
 }
 
 impl Welcome {
-    /// Whether the host is one that a process in a network namespace can be on. What the kernel does not tell is taken to
-    /// be right.
+    /// Checks that the host can be used from this network namespace. If the kernel does not tell the namespaces, they are
+    /// taken to match.
     pub(crate) fn check_network(&self, own: Option<NetworkNamespace>) -> Result<(), HostError> {
         match (self.network, own) {
             (Some(theirs), Some(ours)) if theirs != ours => {
@@ -348,28 +351,28 @@ pub struct DeviceRow {
     pub name: String,
     /// GUID of its node.
     pub node_guid: Guid,
-    /// Of a device on a fabric: the adapter that it is, if it ever was on one since the service started.
+    /// For a device on a fabric: its adapter, if it was ever on a fabric since the service started.
     pub adapter: Option<Adapter>,
     /// Its ports, in the order of their numbers.
     pub ports: Vec<Port>,
 }
 
-/// What the service tells a process of its own accord.
+/// The service's unsolicited messages to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notify {
-    /// Another process asked for rings to us: as [`Response::Ring`].
+    /// Another process asked for rings to this one; as [`Response::Ring`].
     Ring {
-        /// By which number it is known.
+        /// The number of the other process.
         peer: u16,
-        /// By which number it knows us.
+        /// The number by which it knows this one.
         known_as: u16,
     },
-    /// A slot's process is gone, or one of another host.
+    /// A peer process is gone.
     PeerGone {
-        /// The slot, or the number by which it is known.
+        /// Its slot or, on another host, its number.
         slot: u16,
     },
-    /// A datagram of ours that arrived elsewhere.
+    /// A datagram for this process that another one received.
     Stray {
         /// Its source.
         src: SocketAddr,
@@ -378,54 +381,54 @@ pub enum Notify {
         /// The UDP payload.
         bytes: Vec<u8>,
     },
-    /// The ports of the device changed: addresses came or went, or a subnet manager did something to one.
+    /// The ports of the device changed: addresses were added or removed, or a subnet manager changed a port.
     Ports {
-        /// How they are.
+        /// Their new state.
         ports: Vec<Port>,
-        /// What happened, in this order, each with the number of its port.
+        /// The events in order, each with its port's number.
         events: Vec<(u8, PortEvent)>,
     },
-    /// With two descriptors: the table of ways of an InfiniBand port from now on ([`rdmux_link::routes`]), and the rows that this process counts
-    /// in what it sends by it ([`rdmux_link::rows`]). Without: there is none.
+    /// A port's routes changed. Two descriptors: the InfiniBand port's new route table ([`rdmux_link::routes`]), and the rows in which this
+    /// process counts what it sends by it ([`rdmux_link::rows`]). No descriptors: there is no table.
     Routes {
         /// The port.
         port: u8,
     },
-    /// Something happened to an XRC target that we hold.
+    /// An event of an XRC target that this process holds.
     Target {
         /// The target.
         qpn: Qpn,
-        /// What.
+        /// The event.
         event: QpEvent,
     },
-    /// With a descriptor: a connection of iWARP is made, and this TCP socket is the queue pair's. It
-    /// comes before the event that tells the program.
+    /// An iWARP connection was made. The descriptor is its TCP socket, for the queue pair. It precedes the event for
+    /// the program.
     Stream {
-        /// A queue pair of ours.
+        /// A queue pair of this process.
         qpn: Qpn,
-        /// The stream's number, which no other has or will have.
+        /// The stream's number, which is never reused.
         number: u64,
-        /// What the two ends agreed on.
+        /// The parameters that the two ends agreed on.
         params: StreamParams,
-        /// How long a message may wait for a receive; zero is not at all.
+        /// How long a message may wait for a receive to be posted; zero is not at all.
         receive_wait: Duration,
     },
-    /// The program disconnects: the stream is to be ended in order.
+    /// The program disconnects: the stream must be closed in order.
     CloseStream {
-        /// A queue pair of ours.
+        /// A queue pair of this process.
         qpn: Qpn,
         /// The stream's number.
         number: u64,
     },
-    /// With a descriptor: copies of all traffic are wanted there. Without: no longer.
+    /// Starts a capture: copies of all traffic go to the descriptor. Without a descriptor, it ends.
     Capture,
-    /// A management datagram for one of our agents.
+    /// A management datagram for an agent of this process.
     Mad {
         /// The agent.
         agent: u32,
         /// The peer.
         from: MadAddress,
-        /// 0, or the errno of a send that got no response: then the datagram is the one sent.
+        /// 0, or the errno of a send that got no response. The datagram is then the one that was sent.
         errno: i32,
         /// 256 bytes.
         mad: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What `rdmux host status` shows.
+//! The data of `rdmux host status`.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ pub struct Status {
     pub pid: u32,
     /// Milliseconds since it started.
     pub uptime_ms: u64,
-    /// Whether it is a thread of a process that uses it.
+    /// Whether it runs as a thread of a client process.
     pub embedded: bool,
     /// GUID of its node.
     pub node_guid: Guid,
@@ -23,7 +23,7 @@ pub struct Status {
     pub gids: Vec<GidEntry>,
     /// The UDP port.
     pub port: u16,
-    /// The host on its fabric.
+    /// The state of its ports' fabrics.
     pub fabrics: Vec<FabricStatus>,
     /// Processes, in order of arrival.
     pub clients: Vec<ClientStatus>,
@@ -35,20 +35,20 @@ pub struct Status {
     pub xrc_domains: Vec<DomainStatus>,
     /// XRC receive queue pairs, which belong to no process.
     pub xrc_targets: Vec<TargetStatus>,
-    /// Of all devices, those of dead processes included: name and value, zero or not.
+    /// Counters of all devices, including those of dead processes: name and value, even if zero.
     pub device_counters: Vec<(String, u64)>,
-    /// Of the service: management datagrams, clients, protocol errors.
+    /// Counters of the service: management datagrams, clients, protocol errors.
     pub service_counters: Vec<(String, u64)>,
-    /// Of the connection manager.
+    /// Counters of the connection manager.
     pub cm_counters: Vec<(String, u64)>,
-    /// Slots in use, but for the service's own.
+    /// Slots in use, not counting the service's own.
     pub slots: u32,
     /// Ring pairs between processes.
     pub rings: u32,
 }
 
 impl Status {
-    /// A counter by its name, wherever it is.
+    /// Returns a counter by its name, in any of the lists.
     pub fn counter(&self, name: &str) -> Option<u64> {
         [&self.device_counters, &self.service_counters, &self.cm_counters]
             .into_iter()
@@ -58,36 +58,36 @@ impl Status {
     }
 }
 
-/// What a host has of its fabric.
+/// The state of a host's port on a fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricStatus {
-    /// The number of the port that is on it.
+    /// The number of the port on the fabric.
     pub port: u8,
     /// The fabric's name.
     pub name: String,
-    /// GUID of the adapter's node, if the fabric has given one.
+    /// GUID of the adapter's node, if the fabric has assigned one.
     pub node_guid: Option<Guid>,
-    /// The LID of its port; 0 for none.
+    /// The LID of the port; 0 for none.
     pub lid: u16,
-    /// How many low bits of the LID are path bits.
+    /// The number of path bits in the LID.
     pub lmc: u8,
     /// The LID of the subnet manager; 0 for none.
     pub sm_lid: u16,
     /// The service level to it.
     pub sm_sl: u8,
-    /// The partitions that its port is in.
+    /// The partitions of the port.
     pub pkeys: Vec<Pkey>,
-    /// The GIDs of its port.
+    /// The GIDs of the port.
     pub gids: Vec<Gid>,
-    /// The state of its port.
+    /// The state of the port.
     pub state: String,
-    /// Whether a subnet manager of this host has the port.
+    /// Whether a subnet manager of this host holds the port.
     pub is_sm: bool,
-    /// Why there is no adapter, if the fabric is up.
+    /// Why there is no adapter although the fabric is up.
     pub why: Option<String>,
 }
 
-/// A process.
+/// A client process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientStatus {
     /// Its number; 0 if the kernel does not show it to the service.
@@ -104,7 +104,7 @@ pub struct ClientStatus {
     pub channels: u32,
     /// Its ids.
     pub ids: u32,
-    /// Milliseconds since it came.
+    /// Milliseconds since it connected.
     pub uptime_ms: u64,
 }
 
@@ -128,13 +128,13 @@ pub struct IdStatus {
 /// An XRC domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainStatus {
-    /// The device that it is of, by name.
+    /// The name of its device.
     pub device: String,
-    /// Its number, of those of the device.
+    /// Its number, unique in the device.
     pub id: u64,
     /// Device and inode of its file; none if it is private.
     pub file: Option<(u64, u64)>,
-    /// The processes that opened it, once for each opening.
+    /// The PIDs of the processes that opened it, one entry for each opening.
     pub pids: Vec<i32>,
     /// Its shared receive queues.
     pub srqs: u64,
@@ -143,19 +143,19 @@ pub struct DomainStatus {
 /// An XRC receive queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetStatus {
-    /// The device that it is of, by name.
+    /// The name of its device.
     pub device: String,
     /// Its number.
     pub qpn: u32,
     /// The number of its domain.
     pub domain: u64,
-    /// Its state; "busy" if it was at work all the while that was waited for it.
+    /// Its state; "busy" if it was in use for as long as the service waited for it.
     pub state: String,
     /// The sender's queue pair; 0 if it is busy.
     pub dest_qpn: u32,
-    /// Bytes of memory that it takes; 0 if it is busy.
+    /// Memory that it uses, in bytes; 0 if it is busy.
     pub bytes: u64,
-    /// Who holds it.
+    /// The processes that hold it.
     pub holders: Vec<HolderStatus>,
 }
 

@@ -1,7 +1,7 @@
-//! What ACM knows: paths to IP addresses and to names, without a neighbour and subnet administration being asked.
+//! Resolution by ACM: paths to IP addresses and names, without neighbour discovery or a query to subnet administration.
 //!
-//! An answer that comes too late, or is none, changes nothing: then addresses and paths are found as without ACM. All questions
-//! of one lookup take [`Settings::timeout`](crate::client::acm::Settings::timeout) together.
+//! If ACM answers too late or has no answer, addresses and paths are resolved as without it. All queries of one lookup together
+//! take at most [`Settings::timeout`](crate::client::acm::Settings::timeout).
 
 use std::time::Instant;
 
@@ -11,15 +11,15 @@ use super::{Answer, Hints, ResolveError, Resolver, gid};
 use crate::client::acm::Question;
 
 impl Resolver {
-    /// The path to an address from another one, or from any, if ACM knows it. Nobody else is asked.
+    /// Returns the path to an address from another one, or from any, if ACM knows it. No other source is queried.
     pub fn known_path(&self, src: Option<Addr>, dst: Addr, hints: &Hints) -> Option<PathData> {
         let acm = self.client.acm()?;
         let question = Question::of_addresses(src, dst).cached(is_short(hints));
         acm.find(&question, acm.deadline())
     }
 
-    /// Answers with IP addresses, with the paths that ACM knows. It is asked for the first address, which connections use; of
-    /// others there is what it has in shared memory.
+    /// Adds the paths that ACM knows to answers with IP addresses. ACM is queried for the first address, which connections
+    /// use; the others get only what is in its shared-memory cache.
     pub(super) fn with_known_paths(&self, hints: &Hints, mut found: Vec<Answer>) -> Vec<Answer> {
         let Some(acm) = self.client.acm().filter(|_| !hints.no_route) else { return found };
         let mut deadline = acm.deadline();
@@ -34,10 +34,10 @@ impl Resolver {
         found
     }
 
-    /// The native address of an endpoint that ACM knows by a name, and the path there.
+    /// Returns the native address of an endpoint that ACM knows by name, and the path to it.
     ///
     /// # Errors
-    /// When the service is none.
+    /// When the service is invalid.
     pub(super) fn by_name(
         &self,
         name: &str,
@@ -66,7 +66,7 @@ impl Resolver {
     }
 }
 
-/// Whether nothing is to take long, as Linux's connection manager has it.
+/// Returns whether the lookup must be short, by the rule of Linux's connection manager.
 fn is_short(hints: &Hints) -> bool {
     hints.no_route || hints.numeric_host
 }

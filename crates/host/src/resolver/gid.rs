@@ -1,4 +1,4 @@
-//! InfiniBand's own addresses from text: a GID, and a service by its port.
+//! Parses InfiniBand's native addresses: a GID, and a service by its port.
 
 use std::net::IpAddr;
 
@@ -8,11 +8,12 @@ use rdmux_wire::{Gid, Pkey, ServiceId};
 
 use super::{Answer, Hints, ResolveError, ip};
 
-/// Which bits of a service ID say the port space, and which the port (`RDMA_IB_IP_PS_MASK`, `RDMA_IB_IP_PORT_MASK`).
+/// The bits of a service ID with the port space, and those with the port (`RDMA_IB_IP_PS_MASK`,
+/// `RDMA_IB_IP_PORT_MASK`).
 const SPACE_MASK: u64 = !PORT_MASK;
 const PORT_MASK: u64 = 0xffff;
 
-/// The address of a GID as text: as IPv6 addresses are written, or of RoCE an IPv4 address. A listener may do without.
+/// Parses a GID: in the form of an IPv6 address or, for RoCE, an IPv4 address. A listener may leave it out.
 pub(super) fn answer(
     node: Option<&str>,
     service: Option<&str>,
@@ -42,8 +43,8 @@ pub(super) fn answer(
     })
 }
 
-/// The address of a service at a GID, in the partition of the port's first key. In [`PortSpace::Ib`] a service may be a whole
-/// service ID, as `0x` and hexadecimal digits.
+/// Returns the address of a service at a GID, in the partition of the port's first P_Key. In [`PortSpace::Ib`] a service may
+/// be a whole service ID, as `0x` and hexadecimal digits.
 pub(super) fn service_at(
     gid: Gid,
     space: PortSpace,
@@ -56,13 +57,13 @@ pub(super) fn service_at(
     Ok(port_at(gid, space, ip::port(service, hints)?))
 }
 
-/// The address of a port, or with 0 of a port space, at a GID.
+/// Returns the address of a port at a GID; with port 0, that of the whole port space.
 pub(super) fn port_at(gid: Gid, space: PortSpace, port: u16) -> IbAddr {
     let sid_mask = if port == 0 { SPACE_MASK } else { u64::MAX };
     IbAddr { sid_mask, ..IbAddr::new(gid, ServiceId::from_port(space.code(), port)) }
 }
 
-/// A service ID that is given as such.
+/// Parses a service that is given as a whole service ID.
 pub(super) fn sid_of(space: Option<PortSpace>, service: &str) -> Option<ServiceId> {
     if space != Some(PortSpace::Ib) {
         return None;

@@ -1,4 +1,4 @@
-//! IP addresses of names: the C library's getaddrinfo(3), which gets the address of a virtual host for its name.
+//! Resolves names to IP addresses with the C library's getaddrinfo(3), which finds virtual hosts by their names.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use rdmux_transport::attr::QpType;
 use super::{Answer, Family, Hints, ResolveError};
 use crate::names::{Registry, RuntimeDir};
 
-/// The addresses of a node and a service, in the C library's order.
+/// Returns the addresses of a node and a service, in the C library's order.
 pub(super) fn answers(
     dir: Option<&RuntimeDir>,
     node: Option<&str>,
@@ -25,7 +25,7 @@ pub(super) fn answers(
     Ok(found.iter().map(|found| answer(found, &asked)).collect())
 }
 
-/// The port of a service.
+/// Returns the port of a service.
 pub(super) fn port(service: Option<&str>, hints: &Hints) -> Result<u16, ResolveError> {
     if service.is_none() {
         return Ok(0);
@@ -46,12 +46,12 @@ fn look_up(
         (None, None) => "nothing".to_owned(),
     };
     let failed = |error: LookupError| {
-        // What the C library was not even asked for.
+        // The error code is 0 if the C library was not called.
         let code = Some(error.error_num()).filter(|code| *code != 0).unwrap_or(libc::EAI_NONAME);
         ResolveError::Lookup { what: what(), code, source: error.into() }
     };
     let found = dns_lookup::getaddrinfo(node, service, hints).map_err(failed)?;
-    // Others than IP addresses are none of ours.
+    // Addresses other than IP addresses are skipped.
     let found: Vec<AddrInfo> = found.filter_map(Result::ok).collect();
     if found.is_empty() {
         return Err(failed(LookupError::new(libc::EAI_NONAME)));
@@ -59,7 +59,7 @@ fn look_up(
     Ok(found)
 }
 
-/// The hints as getaddrinfo(3) takes them.
+/// Converts the hints to those of getaddrinfo(3).
 fn for_c(is_without_node: bool, hints: &Hints) -> AddrInfoHints {
     let mut flags = 0;
     if hints.passive {
@@ -73,7 +73,7 @@ fn for_c(is_without_node: bool, hints: &Hints) -> AddrInfoHints {
         Some(Family::Ipv6) => libc::AF_INET6,
         Some(Family::Other(family)) => family,
         // The first answer is 0.0.0.0 in any case. Sorting it before `::` takes the C library longer than a
-        // client needs to connect, and clients that shook hands with this program do.
+        // client needs to connect, and some clients connect right after a handshake with this program.
         None | Some(Family::Ib) if is_without_node && hints.passive => libc::AF_INET,
         None | Some(Family::Ib) => libc::AF_UNSPEC,
     };

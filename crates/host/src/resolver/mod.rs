@@ -1,7 +1,7 @@
-//! Names to what a connection needs: addresses, and where the device has them, paths.
+//! Resolves names to what a connection needs: addresses and, for devices with native addresses, paths.
 //!
-//! A layer of its own: it makes no connection, and a connection needs nothing of it but values. What it finds is plugged into
-//! `resolve_addr`, `resolve_along` or `rdma_create_ep(3)` as it is.
+//! It is a layer of its own: it makes no connection, and connections take only its values. The answers can be passed
+//! unchanged to `resolve_addr`, `resolve_along` or `rdma_create_ep(3)`.
 //!
 //! | file | finds |
 //! |---|---|
@@ -9,10 +9,10 @@
 //! | `gid` | the address of a GID that is given as text |
 //! | `acm` | the paths that ACM knows to IP addresses and names |
 //! | `native` | the GID behind an IP address, and the path to it |
-//! | `services` | the services that subnet administration knows by a name |
+//! | `services` | the services that subnet administration knows by name |
 //!
-//! An answer with a GID comes before the one with an IP address that it was found by. Where no GID is found (iWARP, a peer that
-//! does not answer) there is only the latter: then the connection says what is wrong.
+//! An answer with a GID precedes the answer with the IP address from which it was resolved. If no GID is found (iWARP, a peer
+//! that does not answer), there is only the latter, and connecting reports the error.
 
 mod acm;
 mod gid;
@@ -33,17 +33,17 @@ use crate::client::HostClient;
 use crate::error::HostError;
 use crate::names::RuntimeDir;
 
-/// Finds names for one host, over its service.
+/// Resolves names for one host, through its service.
 #[derive(Clone, Debug)]
 pub struct Resolver {
     client: Arc<HostClient>,
-    /// The only kind of device that connections are to have, if only one.
+    /// The only kind of device that connections may use, if restricted.
     only: Option<DeviceKind>,
-    /// Where the names of virtual hosts are.
+    /// The directory with the names of virtual hosts.
     dir: Option<RuntimeDir>,
 }
 
-/// What is wanted (`hints` of rdma_getaddrinfo(3)).
+/// Constraints of a lookup (`hints` of rdma_getaddrinfo(3)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     /// For a listener (`RAI_PASSIVE`).
@@ -52,21 +52,21 @@ pub struct Hints {
     pub numeric_host: bool,
     /// No path is wanted (`RAI_NOROUTE`).
     pub no_route: bool,
-    /// InfiniBand's own addresses, where the device has them (`RDMUX_RAI_NATIVE`). In [`PortSpace::Ib`] listeners have these, too,
-    /// and a device without them has an answer of [`PortSpace::Tcp`].
+    /// Native InfiniBand addresses are wanted if the device has them (`RDMUX_RAI_NATIVE`). In [`PortSpace::Ib`] listeners get
+    /// these, too, and a device without them gets an answer in [`PortSpace::Tcp`].
     pub native: bool,
-    /// Of which family (`RAI_FAMILY`); none is any.
+    /// The address family (`RAI_FAMILY`); none is any.
     pub family: Option<Family>,
-    /// In which port space; none is that of `qp_type`, and of connections if that is none either.
+    /// The port space; none is that of `qp_type`, or of connections if that is none, too.
     pub port_space: Option<PortSpace>,
-    /// For which transport; none is that of the port space, and RC if that has several.
+    /// The transport; none is that of the port space, or RC if that has several.
     pub qp_type: Option<QpType>,
-    /// From where.
+    /// The source address.
     pub src: Option<Addr>,
 }
 
 impl Hints {
-    /// Whether answers are to have InfiniBand's own addresses.
+    /// Returns whether answers must have native InfiniBand addresses.
     fn is_native(&self) -> bool {
         self.native || self.family == Some(Family::Ib) || self.port_space == Some(PortSpace::Ib)
     }
@@ -79,13 +79,13 @@ pub enum Family {
     Ipv4,
     /// IPv6.
     Ipv6,
-    /// InfiniBand's own.
+    /// Native InfiniBand addresses.
     Ib,
-    /// One by its number, which nobody here knows.
+    /// An unsupported family, by its number.
     Other(i32),
 }
 
-/// What was found: all that goes into a connection (`rdma_addrinfo`).
+/// A result of a lookup, with everything that a connection needs (`rdma_addrinfo`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Whether it is for a listener, which has `src` only.
@@ -94,16 +94,16 @@ pub struct Answer {
     pub port_space: Option<PortSpace>,
     /// The transport; none likewise.
     pub qp_type: Option<QpType>,
-    /// Our address, if it is known.
+    /// The local address, if known.
     pub src: Option<Addr>,
-    /// The peer's.
+    /// The peer's address.
     pub dst: Option<Addr>,
-    /// The paths to it; none if it is not of InfiniBand's own and ACM knows none, or was not to have any.
+    /// The paths to the peer. Empty if the address is not native and ACM knows no path, or none was wanted.
     pub paths: Vec<PathData>,
-    /// Whether ACM has told the paths. It may not have heard of a change yet: where the paths cannot be used, others are found by
-    /// the addresses.
+    /// Whether the paths are from ACM. ACM may not have learned of a change yet: if the paths cannot be used, others are resolved
+    /// from the addresses.
     pub by_acm: bool,
-    /// What goes before the program's private data, so that a listener with an IP address understands them.
+    /// The header before the program's private data, for listeners with an IP address.
     pub connect: Vec<u8>,
 }
 
@@ -113,32 +113,32 @@ pub enum ResolveError {
     /// The name service has nothing, or fails (getaddrinfo(3)).
     #[error("cannot find {what}: {source}")]
     Lookup {
-        /// What was asked for.
+        /// The name that was looked up.
         what: String,
-        /// Its error: one of `EAI_*`.
+        /// The error code: one of `EAI_*`.
         code: i32,
-        /// The same in words.
+        /// The error as text.
         source: io::Error,
     },
-    /// It is no address of the family that was asked for.
+    /// The text is not an address of the requested family.
     #[error("{text:?} is no GID: IPv6 and IPv4 addresses are")]
     NoGid {
-        /// What was given.
+        /// The text.
         text: String,
     },
     /// Subnet administration knows no such service.
     #[error("no service {what} is registered at subnet administration")]
     NoService {
-        /// What was asked for.
+        /// The service that was looked up.
         what: String,
     },
-    /// The host's service.
+    /// The request to the host's service failed.
     #[error(transparent)]
     Host(#[from] HostError),
 }
 
 impl ResolveError {
-    /// The error of getaddrinfo(3), if it is one.
+    /// Returns the error of getaddrinfo(3), if it is one.
     pub fn eai(&self) -> Option<i32> {
         match self {
             Self::Lookup { code, .. } if *code != libc::EAI_SYSTEM => Some(*code),
@@ -147,7 +147,7 @@ impl ResolveError {
         }
     }
 
-    /// The error number.
+    /// Returns the errno.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Lookup { code: libc::EAI_SYSTEM, source, .. } => {
@@ -163,25 +163,26 @@ impl ResolveError {
 }
 
 impl Resolver {
-    /// One for connections of this process, over the device of one kind only, or over any that the process sees.
+    /// Makes a resolver for this process's connections, for the device of one kind, or for any that the process sees.
     pub fn new(client: Arc<HostClient>, only: Option<DeviceKind>) -> Self {
         Self { client, only, dir: RuntimeDir::of_environment().ok() }
     }
 
-    /// The same, with the names of virtual hosts from this directory instead of the usual one.
+    /// Takes the names of virtual hosts from this directory instead of the usual one.
     pub fn names_of(self, dir: RuntimeDir) -> Self {
         Self { dir: Some(dir), ..self }
     }
 
-    /// Finds a node and a service, one of which may be left out, as for getaddrinfo(3). The best answer is the first; there is
-    /// one. Without hints answers are IP addresses for connections.
+    /// Resolves a node and a service, one of which may be left out, as for getaddrinfo(3). There is at least one answer, and the
+    /// best is first. Without hints, answers are IP addresses for connections.
     ///
-    /// It takes as long as the name service does, and where a path is wanted, up to 2 s for the neighbour and 2 s for the path.
-    /// ACM is asked before them, for half a second at most (see [`Settings`](crate::client::acm::Settings)); a path that it knows
-    /// also comes with an IP address. It is asked for a native address of a name, too, that the name service does not know.
+    /// It takes as long as the name service does and, if a path is wanted, up to 2 s for the neighbour and 2 s for the path. ACM
+    /// is queried before them, for half a second at most (see [`Settings`](crate::client::acm::Settings)). Answers with an IP
+    /// address get a path that ACM knows, too. ACM is also queried for the native address of a name that the name service does
+    /// not know.
     ///
     /// # Errors
-    /// [`ResolveError`]. That a peer has no GID, or does not answer, is none.
+    /// [`ResolveError`]. A peer without a GID, or one that does not answer, is not an error.
     pub fn resolve(
         &self,
         node: Option<&str>,
@@ -193,7 +194,7 @@ impl Resolver {
         if by_gid {
             return gid::answer(node, service, &wanted).map(|answer| vec![answer]);
         }
-        // An IP address has no service but a port.
+        // With an IP address a service must be a port.
         let port = service.filter(|service| gid::sid_of(wanted.port_space, service).is_none());
         let found = match (node, port, service) {
             (None, None, Some(_)) => Vec::new(),
@@ -215,7 +216,7 @@ impl Resolver {
         })
     }
 
-    /// What is known of a name that has no IP address, if it is to have a native one.
+    /// Resolves a name that has no IP address, if native addresses are wanted.
     fn without_ip(
         &self,
         node: Option<&str>,
@@ -228,7 +229,7 @@ impl Resolver {
         Some(vec![found.ok()??])
     }
 
-    /// The native address of an IP address and the path there, and the IP address behind it.
+    /// Returns the native address for an IP address with the path to it, and then the IP address itself.
     pub fn resolve_addr(&self, dst: SocketAddr, hints: &Hints) -> Vec<Answer> {
         let by_ip = Answer {
             port_space: Some(hints.port_space.unwrap_or(match hints.qp_type {

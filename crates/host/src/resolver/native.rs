@@ -1,4 +1,4 @@
-//! The GID behind an IP address, and the path to it.
+//! Resolves the GID behind an IP address, and the path to it.
 
 use rdmux_cm::{Addr, IbAddr, PathData, PortSpace, Route};
 use rdmux_transport::attr::QpType;
@@ -11,7 +11,7 @@ use super::probe::Probe;
 use super::{Answer, Hints, ResolveError, Resolver, gid};
 
 impl Resolver {
-    /// IP addresses, with the native address of the first that has one before them.
+    /// Puts the native address of the first IP address that has one before the IP addresses.
     pub(super) fn with_native(
         &self,
         service: Option<&str>,
@@ -28,7 +28,7 @@ impl Resolver {
         best.flatten().into_iter().chain(behind(service, hints, found)).collect()
     }
 
-    /// The native address of an IP address; none if it is one of a device that has none.
+    /// Returns the native address for an IP address. None if its device has none.
     fn native(
         &self,
         service: Option<&str>,
@@ -78,7 +78,7 @@ impl Resolver {
     }
 }
 
-/// For a listener in InfiniBand's port space: every GID, and every IP address behind it.
+/// Returns a listener's addresses in InfiniBand's port space: every GID, and every IP address behind it.
 pub(super) fn passive(
     service: Option<&str>,
     hints: &Hints,
@@ -92,8 +92,8 @@ pub(super) fn passive(
     Ok([first].into_iter().chain(behind(service, hints, found)).collect())
 }
 
-/// The IP addresses behind a native one: for devices that have no other, which are in no port space of InfiniBand's. There are none
-/// of a service that has no port.
+/// Returns the IP addresses behind a native one, for devices without native addresses, which are in none of InfiniBand's port
+/// spaces. Empty for a service that has no port.
 fn behind(
     service: Option<&str>,
     hints: &Hints,
@@ -114,14 +114,15 @@ fn behind(
     })
 }
 
-/// What tells a listener with an IP address who connects (IBTA annex A11): our port is none in particular.
+/// Returns the private data header that tells a listener with an IP address which peer connects (IBTA annex A11). It
+/// leaves the source port open.
 fn header(near: &Route) -> Vec<u8> {
     let (Addr::Ip(src), Addr::Ip(dst)) = (near.src, near.dst) else { return Vec::new() };
     let pair = IpPair::new(src.ip().to_canonical(), dst.ip().to_canonical());
     pair.map_or(Vec::new(), |addrs| IpHeader { src_port: 0, addrs }.to_bytes().to_vec())
 }
 
-/// The path as subnet administration would tell it.
+/// Returns the path as a path record of subnet administration.
 fn record_of(route: &Route) -> PathData {
     let av = &route.av;
     let record = PathRecord {

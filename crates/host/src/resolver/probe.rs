@@ -1,4 +1,4 @@
-//! An id that finds a way and is never connected: the connection manager looks for neighbours and paths for all that ask.
+//! An id that resolves addresses and paths and never connects: the connection manager resolves for all ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::ResolveError;
 use crate::client::{EventChannel, HostClient};
 use crate::error::HostError;
 
-/// How long an address, a path and a list of services may take each, as in rdma_create_ep(3).
+/// How long resolving an address, a path and a list of services may take each, as in rdma_create_ep(3).
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// See the module. Its channel is its own, so that it is gone with it.
+/// See the module. It has a channel of its own, which is destroyed with it.
 pub(super) struct Probe {
     client: Arc<HostClient>,
     channel: EventChannel,
@@ -33,14 +33,14 @@ impl Probe {
         Ok(Self { client: Arc::clone(client), channel, id })
     }
 
-    /// The device and the address that lead to a peer, and its GID.
+    /// Resolves the device and local address that lead to a peer, and the peer's GID.
     pub(super) fn address(&self, src: Option<Addr>, dst: Addr) -> Result<Route, ResolveError> {
         self.client.resolve_addr(self.id, src, dst, TIMEOUT)?;
         self.route(EventKind::AddrResolved)
     }
 
-    /// The device and the address that a path begins at, and the path as the connection manager takes it. Nobody is asked. After an error it
-    /// is as before.
+    /// Resolves the device and local address where a given path begins, and the path in the connection manager's form. No query is sent. An
+    /// error leaves the id as it was.
     pub(super) fn along(
         &self,
         src: Option<Addr>,
@@ -51,7 +51,7 @@ impl Probe {
         self.route(EventKind::RouteResolved)
     }
 
-    /// The path to it.
+    /// Resolves the path to the peer.
     pub(super) fn path(&self) -> Result<Route, ResolveError> {
         self.client.resolve_route(self.id, TIMEOUT)?;
         self.route(EventKind::RouteResolved)
@@ -63,7 +63,7 @@ impl Probe {
         event.route.map(|route| *route).ok_or_else(without)
     }
 
-    /// The next event, which is to be of this kind.
+    /// Waits for the next event, which must be of this kind.
     pub(super) fn event(&self, kind: EventKind) -> Result<Event, ResolveError> {
         match self.channel.get_event()? {
             Some(event) if event.kind == kind && event.status == 0 => Ok(event),

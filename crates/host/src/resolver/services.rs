@@ -1,4 +1,4 @@
-//! Services that subnet administration knows (ServiceRecord, IBTA 15.2.5.14).
+//! Looks up services at subnet administration (ServiceRecord, IBTA 15.2.5.14).
 
 use rdmux_cm::{Addr, EventKind, EventParam, IbAddr, PortSpace};
 use rdmux_transport::attr::QpType;
@@ -9,11 +9,12 @@ use super::{Answer, ResolveError, Resolver, gid};
 use crate::names::ServiceKey;
 
 impl Resolver {
-    /// The services of a name or ID that subnet administration knows, asked from a port of InfiniBand's by its GID (`RAI_SA`).
-    /// They are in [`PortSpace::Ib`], without paths.
+    /// Returns the services of a name or ID that subnet administration knows, queried from the InfiniBand port with this GID
+    /// (`RAI_SA`). They are in [`PortSpace::Ib`], without paths.
     ///
     /// # Errors
-    /// [`ResolveError::NoService`] if there is none; when the GID is no port's, or nobody answers within 2 s.
+    /// [`ResolveError::NoService`] if there is none; other errors when no port has the GID, or there is no answer
+    /// within 2 s.
     pub fn services(&self, from: Gid, service: &ServiceKey) -> Result<Vec<Answer>, ResolveError> {
         let probe = Probe::new(&self.client, PortSpace::Ib, QpType::Rc, self.only)?;
         self.client.bind_addr(probe.id(), IbAddr::of_port(from))?;
@@ -26,7 +27,7 @@ impl Resolver {
     }
 }
 
-/// A service that was found from a port.
+/// Returns the answer for a service that was found from a port.
 fn at(from: Gid, to: IbAddr) -> Answer {
     let src = IbAddr { pkey: to.pkey, ..gid::port_at(from, PortSpace::Ib, 0) };
     Answer {

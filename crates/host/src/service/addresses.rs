@@ -1,4 +1,4 @@
-//! The host's addresses, by the index that GIDs have.
+//! The host's addresses, indexed like its GIDs.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 
@@ -14,17 +14,17 @@ use super::netlink::{Interface, InterfaceAddress, Netlink};
 use super::ports::roce::Sockets;
 use crate::error::HostError;
 
-/// Bytes of a packet that are not payload, at most, as Linux counts them for RoCE: the path MTU is
-/// what the interface has beyond (`iboe_get_mtu`).
+/// The most bytes of a packet that are not payload, as Linux counts them for RoCE: the path MTU must fit into the rest
+/// of the interface's MTU (`iboe_get_mtu`).
 const OVERHEAD: u32 = 96;
 /// A GID index has eight bits.
 const MAX_GIDS: usize = 256;
 
-/// The addresses of a host. An address that goes leaves its row empty, so that the others keep their
-/// index; the row is used again.
+/// The addresses of a host. An address that is removed leaves its row empty, so that the others keep their index. The
+/// row is used again.
 #[derive(Debug)]
 pub(super) struct Addresses {
-    /// What the caller fixed, or else whatever the machine has.
+    /// The addresses that the caller fixed. None takes the machine's.
     fixed: Option<Vec<IpAddr>>,
     port: u16,
     rows: Vec<Option<Row>>,
@@ -36,23 +36,23 @@ pub(super) struct Row {
     pub(super) ip: IpAddr,
     pub(super) interface: Interface,
     pub(super) prefix: u8,
-    /// RoCE's sockets on it.
+    /// RoCE's sockets on the address.
     pub(super) roce: Sockets,
     pub(super) entry: GidEntry,
 }
 
-/// What a scan changed.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// GID indices that have an address now.
+    /// GID indices that have got an address.
     pub(super) added: Vec<u8>,
-    /// Rows whose address is gone.
+    /// Rows whose address was removed.
     pub(super) removed: Vec<Row>,
-    /// An address is on another interface now, or in a network of another size.
+    /// Whether an address is on another interface now, or its prefix length changed.
     pub(super) moved: bool,
-    /// Packets on an address may be of another size now.
+    /// Whether the largest packet of an address changed.
     pub(super) resized: bool,
-    /// An address that somebody else holds the port of; the others are served.
+    /// The error of an address whose port is in use by another program. The others are served.
     pub(super) refused: Option<HostError>,
 }
 
@@ -61,10 +61,10 @@ impl Addresses {
         Self { fixed, port, rows: Vec::new() }
     }
 
-    /// Brings the table up to date with what the machine has.
+    /// Updates the table to the machine's addresses.
     ///
     /// # Errors
-    /// When the machine cannot be asked.
+    /// When the kernel cannot be queried.
     pub(super) fn scan(&mut self, netlink: &mut Netlink) -> Result<Changes, HostError> {
         let fail = |e| HostError::io("list the machine's addresses", e);
         let interfaces = netlink.interfaces().map_err(fail)?;
@@ -99,8 +99,7 @@ impl Addresses {
         Ok(changes)
     }
 
-    /// Opens the port on an address and gives it a row. `None` when there is none left, or the
-    /// address cannot be used.
+    /// Opens the port on an address and gives it a row. `None` when no row is free, or the address cannot be used.
     fn open(
         &mut self,
         address: InterfaceAddress,
@@ -139,33 +138,33 @@ impl Addresses {
         Ok(Some(index))
     }
 
-    /// The row of a GID index.
+    /// Returns the row of a GID index.
     pub(super) fn row(&self, index: u8) -> Option<&Row> {
         self.rows.get(usize::from(index))?.as_ref()
     }
 
-    /// The same, to change it.
+    /// Returns the row of a GID index, to change it.
     pub(super) fn row_mut(&mut self, index: u8) -> Option<&mut Row> {
         self.rows.get_mut(usize::from(index))?.as_mut()
     }
 
-    /// The row of an address.
+    /// Returns the row of an address.
     pub(super) fn find(&self, ip: IpAddr) -> Option<&Row> {
         self.rows().map(|(_, row)| row).find(|row| row.ip == ip)
     }
 
-    /// All rows that hold an address, with their index.
+    /// Returns all rows that hold an address, with their index.
     pub(super) fn rows(&self) -> impl Iterator<Item = (u8, &Row)> {
         (0u8..=u8::MAX).zip(&self.rows).filter_map(|(i, row)| Some((i, row.as_ref()?)))
     }
 
-    /// The addresses as GIDs; an empty row is a GID of zeros.
+    /// Returns the addresses as GIDs. An empty row is an all-zero GID.
     pub(super) fn gids(&self) -> Vec<GidEntry> {
         let entry = |row: &Row| row.entry.clone();
         self.rows.iter().map(|r| r.as_ref().map_or_else(GidEntry::empty, entry)).collect()
     }
 
-    /// The addresses as the connection manager knows those of a device.
+    /// Returns the addresses in the connection manager's form, as those of a device.
     pub(super) fn for_cm(&self, kind: DeviceKind, node_guid: Guid) -> Vec<LocalAddress> {
         let device = (kind as u32, kind.transport_type());
         let address = |(sgid_index, row): (u8, &Row)| LocalAddress {
@@ -175,15 +174,15 @@ impl Addresses {
         self.rows().map(address).collect()
     }
 
-    /// Drops what waits in a slot's sockets, before another process gets it.
+    /// Drops the datagrams queued in a slot's sockets, before another process gets the slot.
     pub(super) fn recycle(&self, slot: u16) {
         for (_, row) in self.rows() {
             row.roce.recycle(slot);
         }
     }
 
-    /// Whether this is a virtual host: all it has are loopback addresses of its own, which the
-    /// system would not choose as a source.
+    /// Returns whether this is a virtual host: it has only loopback addresses of its own, which the kernel would not
+    /// choose as a source.
     pub(super) fn is_virtual(&self) -> bool {
         self.rows().all(|(_, row)| {
             matches!(row.ip, IpAddr::V4(ip) if ip.is_loopback() && ip != Ipv4Addr::LOCALHOST)
@@ -192,12 +191,13 @@ impl Addresses {
 }
 
 impl Row {
-    /// Whether the row, with its sockets, can have the address as it is now. Those of a link-local one are bound to its interface.
+    /// Returns whether the row, with its sockets, can keep the address in its present state. Sockets of a link-local address are
+    /// bound to its interface.
     fn may_stay(&self, now: &InterfaceAddress) -> bool {
         self.ip == now.ip && (scope_id(now) == 0 || self.interface.index == now.interface)
     }
 
-    /// Takes note of how its address is now.
+    /// Updates the row to the present state of its address.
     fn follow(&mut self, now: InterfaceAddress, interface: &Interface, changes: &mut Changes) {
         let is_moved = (self.interface.index, &self.interface.name, self.prefix)
             != (interface.index, &interface.name, now.prefix);
@@ -210,8 +210,8 @@ impl Row {
         (self.entry.interface_index, self.entry.mtu) = (interface.index, mtu);
     }
 
-    /// Whether other machines may have the same address: those of loopback, of links, and of bridges to what runs on the
-    /// machine.
+    /// Returns whether other machines may have the same address: loopback and link-local addresses, and those of bridges
+    /// to this machine's containers.
     pub(super) fn is_of_machine(&self) -> bool {
         let is_of_link = match self.ip {
             IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
@@ -220,7 +220,7 @@ impl Row {
         is_of_link || self.interface.is_bridge
     }
 
-    /// A peer's address as a socket of this row must name it.
+    /// Returns a peer's address in the form that a socket of this row needs.
     pub(super) fn peer(&self, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => {
@@ -231,7 +231,7 @@ impl Row {
     }
 }
 
-/// The largest path MTU over an interface.
+/// Returns the largest path MTU over an interface.
 fn path_mtu(interface_mtu: u32) -> Mtu {
     Mtu::at_most(interface_mtu.saturating_sub(OVERHEAD)).unwrap_or(Mtu::M256)
 }
@@ -243,7 +243,7 @@ fn scope_id(address: &InterfaceAddress) -> u32 {
     }
 }
 
-/// Where a fixed address is: on an interface that has it, or that has the whole loopback net.
+/// Finds the interface of a fixed address: one that has it, or that has the whole loopback network.
 fn locate(ip: IpAddr, present: &[InterfaceAddress]) -> Option<InterfaceAddress> {
     let exact = present.iter().find(|a| a.ip == ip);
     let covering =
@@ -251,9 +251,9 @@ fn locate(ip: IpAddr, present: &[InterfaceAddress]) -> Option<InterfaceAddress> 
     exact.or_else(covering).map(|a| InterfaceAddress { ip, ..*a })
 }
 
-/// The addresses of the default host, the most useful first, for programs that take GID index 0:
-/// IPv4 by which other machines reach us, then 127.0.0.1, global IPv6, ::1, and link-local IPv6.
-/// Other loopback addresses are for virtual hosts.
+/// Returns the addresses of the default host, most useful first, for programs that take GID index 0: IPv4 addresses
+/// that other machines can reach, then 127.0.0.1, global IPv6, ::1, and link-local IPv6. Other loopback addresses are
+/// for virtual hosts.
 fn preferred(
     present: &[InterfaceAddress],
     is_loopback: impl Fn(&InterfaceAddress) -> bool,

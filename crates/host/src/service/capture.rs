@@ -1,4 +1,4 @@
-//! Copies of traffic for `rdmux capture`: one socket, on which every process and the service write.
+//! Copies of traffic for `rdmux capture`: one socket, to which every process and the service write.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -7,10 +7,10 @@ use super::core::Core;
 use super::requests::failure;
 use crate::proto::{Failure, Notify, socket};
 
-/// Bytes that the capture socket is asked to hold.
+/// The requested size of the capture socket's buffer, in bytes.
 const BUFFER: usize = 8 << 20;
 
-/// Who captures, if anybody.
+/// The running capture, if any.
 #[derive(Debug, Default)]
 pub(super) struct Capture {
     reader: Option<ClientId>,
@@ -19,14 +19,14 @@ pub(super) struct Capture {
 }
 
 impl Core {
-    /// Starts to capture for a client; returns what it reads from.
+    /// Starts a capture for a client. Returns the socket that it reads from.
     pub(super) fn start_capture(&mut self, client: ClientId) -> Result<OwnedFd, Failure> {
         if self.capture.reader.is_some() {
             return Err(Failure::new(libc::EBUSY, "somebody else captures already"));
         }
         let open = || -> std::io::Result<_> {
             let (theirs, ours) = socket::pair()?;
-            // As much as the kernel allows; a burst beyond is counted and lost.
+            // As much as the kernel allows. Frames of a larger burst are dropped and counted.
             let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&ours, BUFFER)
                 .or_else(|_| rustix::net::sockopt::set_socket_send_buffer_size(&ours, BUFFER));
             Ok((theirs, ours.try_clone()?, ours))
@@ -41,12 +41,12 @@ impl Core {
         Ok(theirs)
     }
 
-    /// Whether anybody captures.
+    /// Returns whether a capture is running.
     pub(super) fn is_captured(&self) -> bool {
         self.capture.writer.is_some()
     }
 
-    /// Tells a process where frames go now, if anybody captures.
+    /// Tells a process where to send frames, if a capture is running.
     pub(super) fn tell_capture(&mut self, id: ClientId) {
         if !self.is_device(id) {
             return;
@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// Ends the capture if this client had started it.
+    /// Ends the capture if this client started it.
     pub(super) fn capture_client_gone(&mut self, client: ClientId) {
         if self.capture.reader == Some(client) {
             self.capture.tap.set(None);

@@ -19,18 +19,18 @@ use super::counters::Count;
 use super::outgoing::Outgoing;
 use crate::proto::ClientKind;
 
-/// A client of this service; never used again.
+/// The id of a client of this service, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ClientId(pub(super) u64);
 
-/// Why a client is no more.
+/// Why a client is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
     /// It closed its socket.
     Closed,
-    /// Its process ended, whatever descriptors its children keep open.
+    /// Its process ended, even if its children keep descriptors open.
     Died,
-    /// It did not read what it was sent.
+    /// It did not read its messages.
     Slow,
     /// It broke the protocol.
     Broke(String),
@@ -47,47 +47,47 @@ impl Gone {
     }
 }
 
-/// How the kernel names a user whom it has no number for in this user namespace (`user_namespaces(7)`): two of them
-/// need not be the same.
+/// The uid that the kernel shows for users that have none in this user namespace (`user_namespaces(7)`). Two of them
+/// need not be the same user.
 pub(super) const NOBODY: u32 = 65_534;
 
-/// Another process, as the service sees it.
+/// A client process, as the service sees it.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) rpc: Foreign,
-    /// Readable when the process ended. None if the kernel does not show it to us.
+    /// Readable when the process has ended. None if the kernel does not show the process to us.
     pub(super) pidfd: Option<OwnedFd>,
-    /// 0 if the kernel does not show it to us.
+    /// 0 if the kernel does not show the process to us.
     pub(super) pid: i32,
     pub(super) uid: u32,
     pub(super) comm: String,
     pub(super) since: Instant,
-    /// None before it greeted.
+    /// None until it has greeted.
     pub(super) kind: Option<ClientKind>,
     pub(super) device: Option<DeviceSide>,
     /// Whether it may have rings to processes of other hosts.
     pub(super) host_rings: bool,
     pub(super) slots: Vec<u16>,
     pub(super) channels: Vec<ChannelId>,
-    /// Numbers for ids that it may still use.
+    /// Reserved id numbers that it may still use.
     pub(super) reserved: std::ops::Range<u64>,
-    /// The socket and the pidfd.
+    /// The share for the socket and the pidfd.
     _share: Share,
 }
 
-/// What a client with a device has.
+/// The state of a client with a device.
 #[derive(Debug)]
 pub(super) struct DeviceSide {
     pub(super) notify: Outgoing,
-    /// What it publishes, if it lets others of its user reach its memory.
+    /// Its board, if it lets other processes of its user access its memory.
     pub(super) board: Option<OwnedFd>,
     pub(super) counters: SharedMem,
-    /// All three.
+    /// The share for these three descriptors.
     pub(super) _share: Share,
 }
 
 impl Client {
-    /// Looks at who connected. The socket must not block.
+    /// Makes the client for a connection, from its credentials. The socket must not block.
     pub(super) fn accept(rpc: OwnedFd, closer: &Closer, descriptors: &Shares) -> io::Result<Self> {
         let peer = rdmux_link::peer_credentials(&rpc)?;
         let uid = peer.uid;
@@ -116,8 +116,8 @@ impl Client {
         })
     }
 
-    /// What it takes to reach the memory of this process: its board and a pidfd. None for processes of
-    /// another user, of which one or the other does not want it, or that we cannot name.
+    /// Returns what is needed to access this process's memory: its board and a pidfd. None if the processes are of
+    /// different users, if either does not allow it, or if the kernel does not name one to us.
     pub(super) fn reach_for(&self, other: &Self) -> Option<(&OwnedFd, &OwnedFd)> {
         other.device.as_ref()?.board.as_ref()?;
         other.pidfd.as_ref()?;
@@ -126,14 +126,14 @@ impl Client {
         same.then_some((board, self.pidfd.as_ref()?))
     }
 
-    /// Whether it is the same process, as far as the kernel tells: of two that it does not show us, whether both are of
-    /// one user.
+    /// Returns whether it may be the same process, as far as the kernel tells. Two that it does not show to us may be
+    /// if they are of one user.
     pub(super) fn may_be(&self, other: &Self) -> bool {
         let same_user = self.uid == other.uid && self.uid != NOBODY;
         self.pid == other.pid && (self.pid != 0 || same_user)
     }
 
-    /// The kind of its device, if it has one.
+    /// Returns the kind of its device, if it has one.
     pub(super) fn device_kind(&self) -> Option<DeviceKind> {
         match self.kind? {
             ClientKind::Device(kind) => Some(kind),
@@ -141,14 +141,14 @@ impl Client {
         }
     }
 
-    /// The value of one of its counters.
+    /// Returns the value of one of its counters.
     pub(super) fn counter(&self, counter: Counter) -> u64 {
         let device = self.device.as_ref();
         let word = device.and_then(|d| d.counters.words().get(counter as usize));
         word.map_or(0, |w| w.load(Ordering::Relaxed))
     }
 
-    /// Closes our side, also towards children that share the other.
+    /// Shuts down our sockets, also towards children that share the client's ends.
     pub(super) fn close(&self) {
         let shut = |fd| rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
         let _ = shut(self.rpc.as_fd());
@@ -158,7 +158,7 @@ impl Client {
     }
 }
 
-/// A descriptor of the process that connected; of ourselves none, since who asks us lives.
+/// Returns a pidfd of the process that connected. None for this process itself, which is alive.
 fn pidfd(pid: Pid) -> Option<OwnedFd> {
     if pid == rustix::process::getpid() {
         return None;
@@ -168,7 +168,7 @@ fn pidfd(pid: Pid) -> Option<OwnedFd> {
         .ok()
 }
 
-/// All clients, and what the dead ones counted.
+/// All clients, and the counters of dead ones.
 #[derive(Debug)]
 pub(super) struct Clients {
     all: BTreeMap<ClientId, Client>,
@@ -188,7 +188,7 @@ impl Clients {
         id
     }
 
-    /// Takes a client out, and remembers what it counted.
+    /// Removes a client, and keeps its counters.
     pub(super) fn remove(&mut self, id: ClientId) -> Option<Client> {
         let client = self.all.remove(&id)?;
         let past = &mut self.past[client.device_kind().unwrap_or_default()];
@@ -215,12 +215,12 @@ impl Clients {
         self.all.keys().copied().collect()
     }
 
-    /// Whether nobody is here who has greeted, save our own.
+    /// Returns whether no client has greeted, apart from the service's own.
     pub(super) fn is_idle(&self, is_own: impl Fn(ClientId) -> bool) -> bool {
         self.all.iter().all(|(id, c)| c.kind.is_none() || is_own(*id))
     }
 
-    /// What all devices counted, those of dead processes included.
+    /// Returns the counters of all devices, including those of dead processes.
     pub(super) fn counters(&self) -> Vec<(String, u64)> {
         let mut all = self.counters_of(DeviceKind::default());
         for row in kind::rows().iter().filter(|row| row.kind != DeviceKind::default()) {
@@ -231,7 +231,7 @@ impl Clients {
         all
     }
 
-    /// What the devices of a kind counted, those of dead processes included.
+    /// Returns the counters of a kind's devices, including those of dead processes.
     pub(super) fn counters_of(&self, kind: DeviceKind) -> Vec<(String, u64)> {
         let past = &self.past[kind];
         let here = || self.all.values().filter(|c| c.device_kind() == Some(kind));

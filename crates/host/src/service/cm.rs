@@ -1,4 +1,4 @@
-//! The connection manager in the service: commands in, events and datagrams out.
+//! The service's side of the connection manager: commands in, events and datagrams out.
 
 use std::os::fd::OwnedFd;
 
@@ -23,24 +23,24 @@ use crate::names::Config;
 use crate::proto::socket;
 use crate::proto::{CmReply, CmRequest, Failure, Response};
 
-/// Events that wait in a channel that nobody reads.
+/// Maximum number of events that wait in a channel whose process does not read.
 const MAX_EVENTS: usize = 16 * 1024;
-/// Bytes of events that a process may put back: more than a socket holds.
+/// Maximum number of bytes of events that a process may put back: more than a socket holds.
 const MAX_PUT_BACK: usize = 1024 * 1024;
-/// Event channels of one process.
+/// Maximum number of event channels of one process.
 const MAX_CHANNELS: usize = 4096;
-/// Numbers for ids that a process has in stock.
+/// Maximum number of reserved id numbers of one process.
 const MAX_RESERVED: u32 = 4096;
 
-/// What the machine asked for, in order. It cannot be called back from within its own calls, so the
-/// service does it right after.
+/// The actions that the connection manager requested, in order. It cannot be called from within its own calls, so the
+/// service runs them right after.
 #[derive(Debug, Default)]
 pub(super) struct Outbox(std::collections::VecDeque<Action>);
 
 #[derive(Debug)]
 enum Action {
     Mad(MadPath, Box<[u8; 256]>),
-    /// A datagram of ours to ourselves.
+    /// A datagram from this host to itself.
     Deliver(PortId, MadPath, Box<[u8; 256]>),
     Event(ChannelId, Event),
     Resolve(IdHandle, RouteQuery),
@@ -52,7 +52,8 @@ enum Action {
 }
 
 impl Outbox {
-    /// A datagram that this host sends to itself: it comes as if from the network, when what was asked for before is done.
+    /// Queues a datagram that this host sends to itself. It arrives, as if from the network, after earlier actions are
+    /// done.
     pub(super) fn deliver(&mut self, port: PortId, path: &MadPath, mad: &[u8; 256]) {
         self.0.push_back(Action::Deliver(port, *path, Box::new(*mad)));
     }
@@ -85,12 +86,12 @@ impl Sink for Outbox {
     }
 }
 
-/// A kind of device as ids know it.
+/// Returns a kind of device in the form that ids use.
 fn only_device(kind: DeviceKind) -> OnlyDevice {
     OnlyDevice { device: kind as u32, transport: kind.transport_type() }
 }
 
-/// The machine's configuration.
+/// Returns the connection manager's configuration.
 pub(super) fn config(config: &Config) -> rdmux_cm::Config {
     let mut cm = rdmux_cm::Config {
         cm_response_timeout: config.cm.response_timeout,
@@ -103,7 +104,7 @@ pub(super) fn config(config: &Config) -> rdmux_cm::Config {
     cm
 }
 
-/// Whether the kernel lets everybody bind ports below 1024 (`net.ipv4.ip_unprivileged_port_start`).
+/// Returns whether the kernel lets all users bind ports below 1024 (`net.ipv4.ip_unprivileged_port_start`).
 pub(super) fn any_port_for_everybody() -> bool {
     std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")
         .ok()
@@ -112,7 +113,7 @@ pub(super) fn any_port_for_everybody() -> bool {
 }
 
 impl Core {
-    /// Does what the connection manager asked for, and what it asks for in turn.
+    /// Runs the actions that the connection manager requested, and those that it requests in turn.
     pub(super) fn drain_outbox(&mut self) {
         while let Some(action) = self.outbox.0.pop_front() {
             match action {
@@ -141,7 +142,7 @@ impl Core {
         }
     }
 
-    /// A port has the answer to a path query.
+    /// Handles a port's answer to a path query.
     pub(super) fn path_found(&mut self, id: IdHandle, query: &PathQuery, path: Result<Path, i32>) {
         let now = self.now();
         self.manager.handle_path(now, id, query.attempt, path, &mut self.outbox);
@@ -160,7 +161,7 @@ impl Core {
         }
     }
 
-    /// A port has joined a group for an id, or has not, or has lost it.
+    /// Handles the result of a port's join for an id, or the loss of the membership.
     pub(super) fn group_joined(
         &mut self,
         id: IdHandle,
@@ -171,7 +172,7 @@ impl Core {
         self.manager.handle_joined(now, id, query, group, &mut self.outbox);
     }
 
-    /// Opens an event channel; returns its name and the process's end.
+    /// Opens an event channel. Returns its id and the process's end.
     pub(super) fn open_channel(
         &mut self,
         client: ClientId,
@@ -201,7 +202,7 @@ impl Core {
         Ok((id, theirs))
     }
 
-    /// A channel was closed by its process.
+    /// Handles a channel that its process closed.
     pub(super) fn channel_closed(&mut self, id: ChannelId) {
         let owner = self.channels.get(&id).map(|c| c.owner);
         self.remove_channel(id);
@@ -211,7 +212,7 @@ impl Core {
         self.drain_outbox();
     }
 
-    /// A command.
+    /// Handles a command.
     pub(super) fn handle_cm(
         &mut self,
         client: ClientId,
@@ -226,7 +227,8 @@ impl Core {
         reply
     }
 
-    /// A command whose caller does not wait: if it fails, an event says so, unless one has already.
+    /// Handles a command whose caller does not wait. A failure becomes an event, unless an event has reported it
+    /// already.
     pub(super) fn handle_cm_soon(&mut self, client: ClientId, request: CmRequest) {
         let (what, created) = (about(&request), created(&request));
         let done = self.try_command(client, request);
@@ -246,15 +248,15 @@ impl Core {
         self.drain_outbox();
     }
 
-    /// The process will take what nobody has read from its end of the channel, and put it back. The service itself must not
-    /// receive from a socket that the process has: a thread of the process could hold it for ever (a receive into memory
-    /// whose page faults the process serves).
+    /// Holds a channel, so that the process can take the unread events from its end and put them back. The service itself
+    /// must not receive from a socket that the process has: a thread of the process could block it for ever (by a receive
+    /// into memory whose page faults the process serves).
     pub(super) fn hold_channel(
         &mut self,
         client: ClientId,
         id: ChannelId,
     ) -> Result<Response, Failure> {
-        // What is sent already, the process finds in its socket.
+        // The process finds in its socket what is already sent.
         self.flush_events();
         if let Some(held) = self.held_channel(client).filter(|&held| held != id) {
             let why = format!("event channel {} of the process is held, wait for it", held.0);
@@ -271,7 +273,7 @@ impl Core {
         Ok(Response::Done)
     }
 
-    /// The channel of a process that is held; there is one at most.
+    /// Returns the held channel of a process; there is at most one.
     fn held_channel(&self, client: ClientId) -> Option<ChannelId> {
         let held = |id: &&ChannelId| self.channels.get(id).is_some_and(|c| c.put_back.is_some());
         self.clients.get(client)?.channels.iter().find(held).copied()
@@ -295,8 +297,8 @@ impl Core {
         Ok(Response::Done)
     }
 
-    /// Puts each event of the channel that is held into the channel that its id has now. Only we write there, so the order
-    /// stays. The channel is held no longer.
+    /// Moves each event of the held channel into its id's present channel, and releases the held one. Only the service
+    /// writes to channels, so the order is kept.
     fn move_events(&mut self, client: ClientId) {
         self.flush_events();
         let Some(id) = self.held_channel(client) else { return };
@@ -322,7 +324,7 @@ impl Core {
         self.channels.get(&channel).is_some_and(|c: &Channel| c.owner == client)
     }
 
-    /// A process commands its own ids, on its own channels.
+    /// Checks that a process commands only its own ids, on its own channels.
     fn check_owner(&self, client: ClientId, request: &CmRequest) -> Result<(), Failure> {
         let no =
             |what: String| Err(Failure::new(libc::ENOENT, format!("there is no {what} of yours")));
@@ -341,7 +343,7 @@ impl Core {
         }
     }
 
-    /// A user that has more ids than its share makes no others, and accepts no requests.
+    /// Checks that the user has not used up its share of ids, before one is created or a request is accepted.
     fn check_ids(&self, request: &CmRequest) -> Result<(), Failure> {
         let (channel, more) = match *request {
             CmRequest::CreateId { channel, .. } => (Some(channel), 1),
@@ -355,7 +357,7 @@ impl Core {
         })
     }
 
-    /// Counts the ids in a channel as its user's.
+    /// Charges the ids of a channel to its user.
     pub(super) fn count_ids(&mut self, id: ChannelId) {
         if let Some(channel) = self.channels.get_mut(&id) {
             channel.ids.set(self.manager.ids_in(id));
@@ -377,7 +379,7 @@ impl Core {
         done.map_err(|e| Failure::new(e.errno(), e.to_string()))
     }
 
-    /// Gives a client numbers for new ids.
+    /// Reserves id numbers for a client.
     fn reserve(&mut self, client: ClientId, count: u32) -> Response {
         let count = count.min(MAX_RESERVED);
         let IdHandle(first) = self.manager.reserve_ids(count);
@@ -387,7 +389,7 @@ impl Core {
         Response::Cm(CmReply::Reserved(IdHandle(first)))
     }
 
-    /// Takes one of these numbers; each is used once, and in order.
+    /// Uses one of the reserved numbers. Each is used once, in order.
     fn use_reserved(&mut self, client: ClientId, id: IdHandle) -> Result<(), CmError> {
         let reserved = self.clients.get_mut(client).map(|c| &mut c.reserved);
         match reserved.filter(|reserved| reserved.contains(&id.0)) {
@@ -495,13 +497,13 @@ impl Core {
     }
 }
 
-/// Path records as a process sent them. One of another length is all zeros, which no id can use.
+/// Decodes path records. One of a wrong length is all zeros, which no id can use.
 fn path_data(records: &[(u32, Vec<u8>)]) -> Vec<PathData> {
     let record = |bytes: &[u8]| bytes.try_into().map(PathRecord::from_bytes).unwrap_or_default();
     records.iter().map(|(flags, bytes)| PathData { flags: *flags, record: record(bytes) }).collect()
 }
 
-/// What follows the first event of a message, one after the other, as far as it makes sense.
+/// Decodes the events of a message, up to the first that is malformed.
 fn events_of(mut message: &[u8]) -> impl Iterator<Item = Event> + '_ {
     std::iter::from_fn(move || {
         let (event, rest) = socket::decode_first(message).ok()?;
@@ -510,7 +512,7 @@ fn events_of(mut message: &[u8]) -> impl Iterator<Item = Event> + '_ {
     })
 }
 
-/// What an event can tell of a command that failed: its id, and which it was.
+/// Returns the id of a failed command and which command it was, for an event.
 fn about(request: &CmRequest) -> Option<(IdHandle, Command)> {
     match *request {
         CmRequest::ResolveAddr { id, .. } => Some((id, Command::ResolveAddr)),
@@ -522,7 +524,7 @@ fn about(request: &CmRequest) -> Option<(IdHandle, Command)> {
     }
 }
 
-/// The event that tells of an id that cannot be made, and where it goes.
+/// Returns the event that reports that an id cannot be created, and its channel.
 fn created(request: &CmRequest) -> Option<(ChannelId, Event)> {
     let CmRequest::CreateId { id: Some(id), channel, context, .. } = *request else { return None };
     let event = Event {
@@ -539,7 +541,7 @@ fn created(request: &CmRequest) -> Option<(ChannelId, Event)> {
     Some((channel, event))
 }
 
-/// The id that a command is about.
+/// Returns the id of a command.
 fn request_id(request: &CmRequest) -> Option<IdHandle> {
     use CmRequest as R;
     match *request {

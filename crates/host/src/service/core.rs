@@ -1,4 +1,4 @@
-//! Everything that a running service has, and what happens when a client comes or goes.
+//! The state of a running service, and what happens when a client connects or leaves.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -42,9 +42,9 @@ use crate::error::HostError;
 use crate::names::NetworkNamespace;
 use crate::proto::{ClientKind, EVENTS, Notify, socket};
 
-/// Notifications that wait for a process to read them.
+/// Maximum number of notifications that wait for a process to read them.
 const MAX_NOTIFICATIONS: usize = 4096;
-/// Messages that the service takes from QP1 in one system call.
+/// Messages that the service receives from QP1 in one system call.
 const RX_MESSAGES: usize = 16;
 
 /// The state of a service.
@@ -53,7 +53,7 @@ pub(super) struct Core {
     pub(super) options: ServiceOptions,
     pub(super) started: Instant,
     pub(super) node_guid: Guid,
-    /// Where all of this is.
+    /// The network namespace of the service.
     pub(super) network: Option<NetworkNamespace>,
     pub(super) poller: Poller,
     pub(super) netlink: Netlink,
@@ -81,11 +81,11 @@ pub(super) struct Core {
     pub(super) hubs: PerKind<Option<HubThread>>,
     pub(super) counts: Counts,
     pub(super) tx: TxBatch,
-    /// Taken while it is in use.
+    /// None while it is in use.
     pub(super) rx: Option<RxBatch>,
-    /// Where messages are encoded.
+    /// The buffer in which messages are encoded.
     pub(super) scratch: Vec<u8>,
-    /// Clients to be removed once nobody holds anything of theirs.
+    /// Clients that are removed once nothing refers to them.
     pub(super) doomed: Vec<(ClientId, Gone)>,
     pub(super) stopping: bool,
     pub(super) any_port: bool,
@@ -98,16 +98,16 @@ pub(super) struct Channel {
     pub(super) out: Outgoing,
     /// Events that were not sent yet.
     pub(super) batch: Vec<u8>,
-    /// While it is held: the events that its process put back.
+    /// Events that its process put back, while the channel is held.
     pub(super) put_back: Option<Vec<u8>>,
-    /// The service's end.
+    /// The share for the service's end.
     pub(super) _share: Share,
-    /// The ids in it.
+    /// The share for its ids.
     pub(super) ids: Share,
 }
 
 impl Core {
-    /// A service on the addresses that its options or the machine give.
+    /// Makes a service on the addresses of its options or of the machine.
     pub(super) fn new(
         options: ServiceOptions,
         poller: Poller,
@@ -163,15 +163,15 @@ impl Core {
         Ok(core)
     }
 
-    /// Now, on the service's clock.
+    /// Returns the present time on the service's clock.
     pub(super) fn now(&self) -> Time {
         Time::ZERO.after(self.started.elapsed())
     }
 
-    /// Looks which addresses the machine has now, and tells everybody if that changed.
+    /// Rescans the machine's addresses, and notifies processes and the connection manager of changes.
     ///
     /// # Errors
-    /// [`HostError::PortInUse`] for an address that somebody else holds; the others are served.
+    /// [`HostError::PortInUse`] for an address that another program uses; the others are served.
     pub(super) fn scan_addresses(&mut self) -> Result<(), HostError> {
         let changes = self.addresses.scan(&mut self.netlink)?;
         let Changes { added, removed, moved, resized, refused } = changes;
@@ -200,7 +200,7 @@ impl Core {
         refused.map_or(Ok(()), Err)
     }
 
-    /// The connection manager learns how addresses and ports are now.
+    /// Passes the present addresses and ports to the connection manager.
     pub(super) fn follow_ports(&mut self) {
         let now = self.now();
         let ports = kind::all().iter().flat_map(|kind| ports::of(*kind).device_ports(self, *kind));
@@ -211,7 +211,7 @@ impl Core {
         self.manager.set_addresses(now, addresses, &mut self.outbox);
     }
 
-    /// Tells each process that has a device of this kind how its ports are now, and what happened, with the number of the port.
+    /// Notifies each process with a device of this kind of the ports' present state and of events, each with its port's number.
     pub(super) fn notify_ports_of(&mut self, kind: DeviceKind, events: Vec<(u8, PortEvent)>) {
         let ports = Notify::Ports { ports: self.ports_of(kind), events };
         for id in self.clients.ids() {
@@ -221,7 +221,7 @@ impl Core {
         }
     }
 
-    /// Takes a new connection.
+    /// Adds a client for a new connection.
     pub(super) fn add_client(&mut self, rpc: OwnedFd) -> std::io::Result<ClientId> {
         let id = self.clients.add(Client::accept(rpc, &self.closer, &self.shares.descriptors)?);
         self.counts.add(Count::ClientsCame);
@@ -238,15 +238,15 @@ impl Core {
         Ok(id)
     }
 
-    /// Marks a client as gone; it is removed when the current event is dealt with.
+    /// Marks a client as gone. It is removed after the current event.
     pub(super) fn doom(&mut self, id: ClientId, why: Gone) {
         if self.clients.get(id).is_some() && !self.is_doomed(id) {
             self.doomed.push((id, why));
         }
     }
 
-    /// A client's process has ended. One that only holds or asks something is as long as somebody has its socket: who opens a management
-    /// interface and goes on as a daemon is a child (`umad_open_port(3)`, `daemon(3)`).
+    /// Handles the end of a client's process. A tool stays as long as a process has its socket: a program that opens a management
+    /// interface and then becomes a daemon continues as a child (`umad_open_port(3)`, `daemon(3)`).
     pub(super) fn process_died(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if client.kind != Some(ClientKind::Tool) {
@@ -256,19 +256,19 @@ impl Core {
         }
     }
 
-    /// Whether a client is marked as gone.
+    /// Returns whether a client is marked as gone.
     pub(super) fn is_doomed(&self, id: ClientId) -> bool {
         self.doomed.iter().any(|&(d, _)| d == id)
     }
 
-    /// Removes those who are gone. Telling their peers may show that others are gone too.
+    /// Removes the clients that are marked as gone. Notifying their peers may mark more.
     pub(super) fn bury(&mut self) {
         while let Some((id, why)) = self.doomed.pop() {
             self.remove_client(id, &why);
         }
     }
 
-    /// Takes everything back that a client had, and tells its peers.
+    /// Releases everything that a client had, and tells its peers.
     fn remove_client(&mut self, id: ClientId, why: &Gone) {
         let Some(client) = self.clients.remove(id) else { return };
         self.counts.add(why.count());
@@ -302,7 +302,7 @@ impl Core {
         }
     }
 
-    /// Takes a slot back, and tells all processes that its owner is gone.
+    /// Releases a slot, and tells all processes that its owner is gone.
     pub(super) fn remove_slot(&mut self, slot: u16, next_index: Option<u16>) {
         self.rings.slot_gone(slot);
         self.host_rings_slot_gone(slot);
@@ -314,7 +314,7 @@ impl Core {
         self.notify_all(&Notify::PeerGone { slot });
     }
 
-    /// Ends an event channel and its ids.
+    /// Removes an event channel and its ids.
     pub(super) fn remove_channel(&mut self, id: ChannelId) {
         let Some(channel) = self.channels.remove(&id) else { return };
         self.poller.remove(&channel.out);
@@ -323,7 +323,7 @@ impl Core {
         self.manager.channel_gone(now, id, &mut self.outbox);
     }
 
-    /// Tells a process.
+    /// Sends a process a notification.
     pub(super) fn notify(&mut self, id: ClientId, notify: &Notify, fds: Vec<OwnedFd>) {
         let Some(device) = self.clients.get_mut(id).and_then(|c| c.device.as_mut()) else { return };
         let Some(bytes) = encode(notify, &mut self.scratch) else { return };
@@ -336,7 +336,7 @@ impl Core {
         self.lost(id, sent);
     }
 
-    /// Tells a process what it can do without. Returns whether it was told.
+    /// Sends a process a notification that may be lost. Returns whether it was sent.
     pub(super) fn offer(&mut self, id: ClientId, notify: &Notify) -> bool {
         let Some(device) = self.clients.get_mut(id).and_then(|c| c.device.as_mut()) else {
             return false;
@@ -345,14 +345,14 @@ impl Core {
         device.notify.offer(bytes).unwrap_or(false)
     }
 
-    /// Tells all processes with devices.
+    /// Sends a notification to all processes with devices.
     pub(super) fn notify_all(&mut self, notify: &Notify) {
         for id in self.clients.ids() {
             self.notify(id, notify, Vec::new());
         }
     }
 
-    /// Goes on with what waited for a process to read.
+    /// Continues to send notifications that waited for a process to read.
     pub(super) fn flush_notify(&mut self, id: ClientId) {
         let Some(device) = self.clients.get_mut(id).and_then(|c| c.device.as_mut()) else { return };
         let flushed = device.notify.flush();
@@ -369,13 +369,13 @@ impl Core {
         }
     }
 
-    /// How to keep our end of a socket whose other end a client gets.
+    /// Returns how to keep the service's end of a socket whose other end a client gets.
     pub(super) fn keeper(&self, id: ClientId) -> impl FnOnce(OwnedFd) -> Foreign + use<> {
         let (closer, uid) = (self.closer.clone(), self.clients.get(id).map_or(0, |c| c.uid));
         move |fd| closer.socket(uid, fd)
     }
 
-    /// Makes the notify socket of a client that greets; returns its end.
+    /// Makes the notify socket of a client that greets. Returns the client's end, too.
     pub(super) fn open_notify(&mut self, id: ClientId) -> std::io::Result<(Outgoing, OwnedFd)> {
         let (ours, theirs) =
             Outgoing::pair(MAX_NOTIFICATIONS, self.waiting_of(id), self.keeper(id))?;
@@ -383,7 +383,7 @@ impl Core {
         Ok((ours, theirs))
     }
 
-    /// The first of the times at which something is due.
+    /// Returns the earliest deadline.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let due = [
             self.manager.poll_timeout(),
@@ -399,7 +399,7 @@ impl Core {
         due.into_iter().flatten().min()
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub(super) fn handle_timeout(&mut self) {
         let now = self.now();
         if self.manager.poll_timeout().is_some_and(|due| due <= now) {
@@ -418,7 +418,7 @@ impl Core {
         self.bury();
     }
 
-    /// Disconnects everybody, before the service ends.
+    /// Closes all clients' connections, before the service ends.
     pub(super) fn shut_down(&mut self) {
         let channels: Vec<_> = self.channels.keys().copied().collect();
         channels.into_iter().for_each(|c| self.remove_channel(c));
@@ -426,26 +426,26 @@ impl Core {
         self.clients.iter().for_each(|(_, client)| client.close());
     }
 
-    /// How long nobody has to be here until the service ends. It stays for connections whose peers do
-    /// not know yet that they are over, for a lost DREQ is sent again by nobody else.
+    /// Returns how long the service must be idle before it ends. It stays while peers of closed connections do not know
+    /// yet that they are closed, because nothing else retransmits a lost DREQ.
     pub(super) fn idle_exit(&self) -> Option<Duration> {
         let done = self.is_alone() && !self.manager.says_goodbye();
         self.options.idle_exit.filter(|_| done)
     }
 
-    /// Whether nobody uses the host.
+    /// Returns whether the host has no users.
     pub(super) fn is_alone(&self) -> bool {
         self.clients.is_idle(|id| self.is_hub(id))
     }
 
-    /// Whether a process has a device.
+    /// Returns whether a client is a process with a device.
     pub(super) fn is_device(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| matches!(c.kind, Some(ClientKind::Device(_))))
     }
 }
 
 impl Core {
-    /// Puts an event into a channel. It leaves with others, by [`flush_events`](Self::flush_events).
+    /// Puts an event into a channel. [`flush_events`](Self::flush_events) sends it together with others.
     pub(super) fn put_event(&mut self, id: ChannelId, event: &rdmux_cm::Event) {
         if event.listen_id.is_some() {
             self.count_ids(id);
@@ -489,20 +489,20 @@ impl Core {
                 let owner = channel.owner;
                 self.doom(owner, Gone::Slow);
             }
-            // The channel's end is noticed when its socket says so.
+            // The socket reports the end of the channel.
             Ok(()) | Err(Lost::Closed) => {}
         }
     }
 
-    /// Goes on with events that waited for a process to read.
+    /// Continues to send events that waited for a process to read.
     pub(super) fn flush_channel(&mut self, id: ChannelId) {
         let Some(channel) = self.channels.get_mut(&id) else { return };
-        // As above: the end is noticed by the socket.
+        // As above: the socket reports the end.
         let _ = channel.out.flush();
         self.watch_channel(id);
     }
 
-    /// Watches a channel's socket for what it is waiting for now.
+    /// Updates what a channel's socket is polled for.
     pub(super) fn watch_channel(&mut self, id: ChannelId) {
         if let Some(channel) = self.channels.get(&id) {
             self.poller.change(&channel.out, Token::Channel(id), interest(&channel.out));
@@ -510,12 +510,12 @@ impl Core {
     }
 }
 
-/// What a socket must be watched for. Reading is for its end: nobody speaks to us there.
+/// Returns what a socket is polled for. It is read only to detect its end: the process sends nothing there.
 fn interest(out: &Outgoing) -> Interest {
     if out.is_waiting() { Interest::ReadWrite } else { Interest::Read }
 }
 
-/// Encodes what we made ourselves, which cannot fail but for want of memory.
+/// Encodes a value of our own, which can only fail for lack of memory.
 pub(super) fn encode<'s, T: Serialize>(value: &T, scratch: &'s mut Vec<u8>) -> Option<&'s [u8]> {
     scratch.clear();
     postcard::to_io(value, &mut *scratch)

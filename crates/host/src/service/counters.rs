@@ -1,8 +1,8 @@
-//! What the service itself counts.
+//! The service's own counters.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident => $text:literal,)*) => {
-        /// What is counted. The name is the reason.
+        /// What is counted. The name says the reason.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub(super) enum Count { $($(#[doc = $doc])* $name,)* }
@@ -12,45 +12,45 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Datagrams that came to the service's sockets.
+    /// Datagrams received on the service's sockets.
     RxPackets => "service_rx_packets",
-    /// Management datagrams that went out.
+    /// Management datagrams sent.
     TxMads => "service_tx_mads",
-    /// Management datagrams for QP0 or QP1.
+    /// Management datagrams received for QP0 or QP1.
     RxMads => "service_rx_mads",
-    /// A datagram that the socket or the kernel did not take.
+    /// Datagrams that the socket or the kernel did not accept.
     TxErrors => "service_tx_errors",
-    /// Wrong invariant checksum.
+    /// Dropped: wrong invariant checksum.
     DropIcrc => "service_drop_icrc",
-    /// Not a packet.
+    /// Dropped: not a packet.
     DropMalformed => "service_drop_malformed",
-    /// Not a datagram with DETH, to QP0 or QP1.
+    /// Dropped: not a datagram with DETH, to QP0 or QP1.
     DropOpcode => "service_drop_opcode",
-    /// Wrong partition.
+    /// Dropped: wrong partition.
     DropPkey => "service_drop_pkey",
-    /// Not the Q_Key of QP1.
+    /// Dropped: not the Q_Key of QP1.
     DropQkey => "service_drop_qkey",
-    /// Not 256 bytes.
+    /// Dropped: not 256 bytes.
     DropMadLength => "service_drop_mad_length",
-    /// Not base version 1.
+    /// Dropped: not base version 1.
     DropMadVersion => "service_drop_mad_version",
-    /// No agent for the class, its version or the method.
+    /// Dropped: no agent for the class, its version or the method.
     DropMadClass => "service_drop_mad_no_agent",
-    /// A response to nothing.
+    /// Dropped: a response that matches no request.
     DropMadStale => "service_drop_mad_stale",
-    /// For QP0, where it is nobody's.
+    /// Dropped: for QP0, which has no agent.
     DropQp0 => "service_drop_qp0",
-    /// For a queue pair number of nobody.
+    /// Dropped: for a queue pair number without an owner.
     DropNoQp => "service_drop_no_qp",
-    /// Passed on to the process that it was for.
+    /// Datagrams passed on to the process that owns the queue pair.
     Strays => "service_strays_passed_on",
-    /// Did not fit a process's socket any more.
+    /// Datagrams dropped because the process's socket was full.
     StraysLost => "service_strays_lost",
-    /// Questions of other hosts on which devices somebody listens.
+    /// Queries from other hosts for the devices with a listener that were answered.
     KindsAnswered => "service_listening_devices_told",
     /// Management datagrams whose response timed out.
     MadTimeouts => "service_mad_timeouts",
-    /// Clients that came.
+    /// Clients that connected.
     ClientsCame => "service_clients_came",
     /// Clients that closed their socket.
     ClientsClosed => "service_clients_closed",
@@ -58,31 +58,31 @@ counters! {
     ClientsDied => "service_clients_died",
     /// Clients that broke the protocol.
     ClientsBroke => "service_clients_broke_protocol",
-    /// Clients that did not read what they were sent.
+    /// Clients that did not read their messages.
     ClientsSlow => "service_clients_too_slow",
-    /// Connections that the service had no descriptor for.
+    /// Connections refused for lack of a descriptor.
     ClientsRefused => "service_clients_refused",
-    /// Requests.
+    /// Requests handled.
     Requests => "service_requests",
     /// Requests that were refused.
     Refusals => "service_requests_refused",
-    /// Adapters that a fabric gave.
+    /// Adapters that a fabric assigned.
     FabricAttached => "service_fabric_attached",
-    /// Greetings to which a fabric gave no adapter.
+    /// Greetings that a fabric refused.
     FabricRefused => "service_fabric_refused",
     /// Greetings that a fabric did not answer in time.
     FabricSilent => "service_fabric_silent",
-    /// Connections on which a fabric said what makes no sense.
+    /// Connections on which a fabric broke the protocol.
     FabricBroke => "service_fabric_broke_protocol",
-    /// Answers of subnet administration.
+    /// Responses of subnet administration.
     SaAnswers => "service_sa_answers",
-    /// Questions that subnet administration did not answer.
+    /// Queries that subnet administration did not answer.
     SaTimeouts => "service_sa_timeouts",
-    /// The broadcast group could not be joined.
+    /// Failed joins of the broadcast group.
     BroadcastRefused => "service_broadcast_group_refused",
-    /// ARP packets and neighbour discovery messages that went out on InfiniBand.
+    /// ARP packets and neighbour discovery messages sent on InfiniBand.
     TxResolutions => "service_tx_address_resolutions",
-    /// Those that came.
+    /// ARP packets and neighbour discovery messages received on InfiniBand.
     RxResolutions => "service_rx_address_resolutions",
 }
 

@@ -6,9 +6,9 @@ use super::{Service, ServiceOptions};
 use crate::error::HostError;
 use crate::names::{Config, HostName, RuntimeDir};
 
-/// Runs a host's service in this process until it ends; `on_demand` ends it some seconds after the
-/// last client. Says "ready" on standard output once clients can connect, or "error: " and why they
-/// cannot.
+/// Runs a host's service in this process until it ends. `on_demand` ends it some seconds after the
+/// last client. Prints "ready" on standard output once clients can connect, or "error: " and the
+/// reason.
 ///
 /// # Errors
 /// Those of [`Service::new`] and [`Service::run`].
@@ -18,7 +18,7 @@ pub fn serve(host: &HostName, on_demand: bool) -> Result<(), HostError> {
     }
     raise_descriptor_limit();
     let service = open(host, on_demand).inspect_err(|e| match e {
-        // Who starts it says the rest.
+        // The process that started it adds the rest.
         HostError::Start { why, .. } => say(&format!("error: {why}")),
         e => say(&format!("error: {e}")),
     })?;

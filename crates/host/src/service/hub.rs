@@ -1,7 +1,9 @@
-//! The hub as a part of the service: a thread that asks its own service as any process does, so that it can wait
-//! for it while the service goes on. Each kind of device that has XRC has one, with a device of that kind.
+//! The hub in the service: a thread that sends requests to its own service like any process, so that it can wait
+//! for a reply while the service continues. Each kind of device that has XRC has one, with a device of that
+//! kind.
 //!
-//! The service tells the thread who comes and goes ([`Order`]); processes ask it on sockets of their own.
+//! The service tells the thread which processes connect and leave ([`Order`]). Processes send it requests on
+//! sockets of their own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,39 +30,39 @@ use crate::names::HostName;
 use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
 use crate::proto::{Failure, HubReply, HubRequest, HubResponse, Notify};
 
-/// What the service tells the thread.
+/// A message of the service to the thread.
 #[derive(Debug)]
 enum Order {
-    /// A process, and how it asks.
+    /// A process connected, with the session for its requests.
     Join(ClientId, Identity, Session),
-    /// A process is gone.
+    /// A process left.
     Leave(ClientId),
 }
 
-/// How a process asks.
+/// A process's session with the hub.
 #[derive(Debug)]
 struct Session {
     socket: Foreign,
     /// The process's user.
     user: u32,
-    /// The socket and a pidfd.
+    /// The share for the socket and a pidfd.
     _share: Share,
 }
 
-/// The service's end of the thread.
+/// The service's handle of the thread.
 #[derive(Debug)]
 pub(super) struct HubThread {
     /// The thread as a client of the service.
     client: ClientId,
     orders: Sender<Order>,
     bell: Doorbell,
-    /// Set once the thread has it.
+    /// Set once the thread has opened the hub.
     hub: Arc<OnceLock<Arc<Hub>>>,
 }
 
 impl HubThread {
     fn order(&self, order: Order) {
-        // It ends only when the service does.
+        // The thread ends only when the service does.
         let _ = self.orders.send(order);
         let _ = self.bell.ring();
     }
@@ -73,14 +75,14 @@ impl HubThread {
 
 impl Drop for HubThread {
     fn drop(&mut self) {
-        // The thread sees that nobody gives orders any more.
+        // The thread sees that no more orders will follow.
         self.orders = channel().0;
         let _ = self.bell.ring();
     }
 }
 
 impl Core {
-    /// A socket on which a process may ask the hub of its kind of device, which is started if need be.
+    /// Returns a socket for requests to the hub of the process's kind of device, which is started if need be.
     pub(super) fn open_hub(&mut self, id: ClientId) -> Result<OwnedFd, Failure> {
         let kind = self.clients.get(id).and_then(Client::device_kind).unwrap_or_default();
         if !kind.row().services.include(QpType::XrcRecv) {
@@ -134,29 +136,30 @@ impl Core {
         Ok(HubThread { client, orders, bell, hub })
     }
 
-    /// All hubs that there are, with the kinds of their devices.
+    /// Returns all running hubs, with the kinds of their devices.
     pub(super) fn hubs(&self) -> impl Iterator<Item = (DeviceKind, &HubThread)> {
         self.hubs.iter().filter_map(|(kind, hub)| Some((kind, hub.as_ref()?)))
     }
 
-    /// Whether a client is a hub.
+    /// Returns whether a client is a hub.
     pub(super) fn is_hub(&self, id: ClientId) -> bool {
         self.hubs().any(|(_, thread)| thread.client == id)
     }
 
-    /// The first slot of the hub of a kind of device.
+    /// Returns the first slot of the hub of a kind of device.
     pub(super) fn hub_slot(&self, kind: DeviceKind) -> Option<u16> {
         let client = self.clients.get(self.hubs[kind].as_ref()?.client)?;
         client.slots.first().copied()
     }
 
-    /// How many slots the hubs have.
+    /// Returns how many slots the hubs have.
     pub(super) fn hub_slots(&self) -> usize {
         let clients = self.hubs().filter_map(|(_, thread)| self.clients.get(thread.client));
         clients.map(|client| client.slots.len()).sum()
     }
 
-    /// The client that has a queue pair number on devices of a kind: those of XRC targets are the hub's.
+    /// Returns the client that owns a queue pair number on devices of a kind. Those of XRC targets are the
+    /// hub's.
     pub(super) fn owner_of(&self, kind: DeviceKind, qpn: rdmux_wire::Qpn) -> Option<ClientId> {
         if rdmux_verbs::control::is_target(qpn) {
             return self.hubs[kind].as_ref().map(|thread| thread.client);
@@ -174,7 +177,7 @@ impl Core {
         }
     }
 
-    /// Something happened to a target: who holds it is told.
+    /// Notifies the processes that hold an XRC target of its event.
     pub(super) fn tell_target_event(&mut self, event: &TargetEvent) {
         let notify = Notify::Target { qpn: event.qpn, event: event.event };
         for &MemberId(id) in &event.holders {
@@ -183,7 +186,7 @@ impl Core {
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 #[derive(Debug)]
 struct Thread {
     poller: Poller,
@@ -239,7 +242,7 @@ impl Thread {
         }
     }
 
-    /// Follows the service's orders. False when there will be no more.
+    /// Handles the service's orders. Returns whether more may follow.
     fn take_orders(&mut self, hub: &Hub) -> bool {
         use std::sync::mpsc::TryRecvError;
         loop {
@@ -264,13 +267,13 @@ impl Thread {
     fn leave(&mut self, hub: &Hub, id: ClientId) {
         if let Some(Session { socket, .. }) = self.sessions.remove(&id) {
             self.poller.remove(&socket);
-            // A child of the process may have it, too.
+            // A child of the process may have the socket, too.
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         }
         hub.leave(MemberId(id.0));
     }
 
-    /// Takes one request and answers it.
+    /// Receives one request and answers it.
     fn serve(&mut self, hub: &Hub, id: ClientId, slot: u16) {
         let Some(Session { socket, user, .. }) = self.sessions.get(&id) else { return };
         let mut fds = Vec::new();
@@ -295,7 +298,7 @@ impl Thread {
     }
 }
 
-/// Why it was not done, without what was asked: the process says that.
+/// Returns why a request failed, without its name, which the process adds.
 fn reason(error: &rdmux_verbs::VerbsError) -> String {
     use rdmux_verbs::VerbsError as E;
     use rdmux_verbs::control::ControlError;

@@ -1,10 +1,10 @@
-//! Which of its devices an id of several uses: one whose kind the destination listens on.
+//! Chooses the device of an id that may use several: one whose kind the destination listens on.
 //!
-//! The address alone does not tell: all devices of a host have the same addresses. Of our own host the connection manager knows who
-//! listens where. Another host's service is asked by a datagram of a vendor's class to QP1 over RoCE, which every host has; a
-//! host that is none of ours refuses the class or says nothing, and then the first kind is taken, as without the question.
+//! The address alone does not tell, because all devices of a host have the same addresses. For this host the connection manager
+//! knows the listeners. Another host's service is asked by a datagram of a vendor class to QP1 over RoCE, which every host has. A
+//! host without rdmux refuses the class or does not answer; then the first kind is used, as without the query.
 //!
-//! The question and its answer (MAD class 0x4f, version 1, attribute 0x0010; offsets from the begin of the datagram):
+//! The query and its answer (MAD class 0x4f, version 1, attribute 0x0010; offsets from the start of the datagram):
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //! | 40 | 2 | port space |
 //! | 42 | 2 | port |
 //! | 44 | 16 | address, as a GID |
-//! | 60 | 4 | of the answer: a bit for each kind, from the lowest |
+//! | 60 | 4 | in the answer: a bit for each kind, from the lowest |
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -29,19 +29,19 @@ use super::core::Core;
 use super::counters::Count;
 use super::ports;
 
-/// The class: a vendor's with an OUI, which is a locally administered one (IEEE 802c).
+/// The class: a vendor class with an OUI, which is locally administered (IEEE 802c).
 const CLASS: MgmtClass = MgmtClass(0x4f);
 const CLASS_VERSION: u8 = 1;
 const OUI: [u8; 3] = [0x02, 0x72, 0x64];
 const ATTR_ID: u16 = 0x0010;
 
-/// How often the question is asked, and how long an answer may take each time.
+/// How often the query is sent, and how long an answer may take each time.
 const TRIES: u8 = 3;
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a host that says nothing is not asked again, and how many such hosts are remembered.
+/// How long a host that did not answer is not asked again, and how many such hosts are remembered.
 const SILENCE: Duration = Duration::from_secs(10);
 const MAX_SILENT: usize = 1024;
-/// Questions that may be open.
+/// Maximum number of outstanding queries.
 const MAX_OPEN: usize = 4096;
 
 mod field {
@@ -52,11 +52,11 @@ mod field {
     pub(super) const KINDS: usize = 60;
 }
 
-/// A question or an answer.
+/// A query or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listening {
     tid: u64,
-    /// Whether it is an answer, and of the other host's service: not a refusal of the class.
+    /// Whether it is an answer of the other host's service, rather than a refusal of the class.
     is_answer: bool,
     space: PortSpace,
     at: SocketAddr,
@@ -64,7 +64,7 @@ struct Listening {
 }
 
 impl Listening {
-    /// None if it is something else.
+    /// Parses a datagram. None if it is something else.
     fn parse(mad: &[u8]) -> Option<Self> {
         let mad: &[u8; MAD_LEN] = mad.try_into().ok()?;
         let header = MadHeader::parse(mad).ok()?;
@@ -106,11 +106,11 @@ impl Listening {
     }
 }
 
-/// The questions that are open.
+/// The outstanding queries.
 #[derive(Debug, Default)]
 pub(super) struct Kinds {
     open: BTreeMap<u64, Open>,
-    /// Hosts that have said nothing, and until when they are not asked.
+    /// Hosts that did not answer, and until when they are not asked.
     silent: BTreeMap<IpAddr, Time>,
     last_tid: u64,
 }
@@ -125,19 +125,19 @@ struct Open {
 }
 
 impl Kinds {
-    /// An id looks for nobody any more.
+    /// Forgets the queries of an id that stopped resolving.
     pub(super) fn forget(&mut self, id: IdHandle) {
         self.open.retain(|_, open| open.id != id);
     }
 
-    /// When a question is to be asked again, or given up.
+    /// Returns when a query must be sent again or given up.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.open.values().map(|open| open.next).min()
     }
 }
 
 impl Core {
-    /// Looks for a device for an id that may have several, now or when its peer's host has said where it listens.
+    /// Chooses a device for an id that may have several, now or after the peer's host has said where it listens.
     pub(super) fn choose_kind(&mut self, id: IdHandle, query: &RouteQuery) {
         let dst = query.dst;
         if self.candidates(query).nth(1).is_none() || dst.ip().is_multicast() {
@@ -162,7 +162,7 @@ impl Core {
         }
     }
 
-    /// The kinds by which an id could reach a peer, in their order.
+    /// Returns the kinds by which an id could reach a peer, in their order.
     fn candidates(&self, query: &RouteQuery) -> impl Iterator<Item = DeviceKind> + use<> {
         let has_link = self.adapter.has_link();
         let may_stream = query.may_stream;
@@ -174,7 +174,7 @@ impl Core {
         all.map(|row| row.kind).filter(fits)
     }
 
-    /// Looks for a peer over the first candidate of these kinds; over the first of all if there is none.
+    /// Resolves a peer over the first candidate among these kinds, or over the first of all if there is none.
     fn find_peer_by(&mut self, id: IdHandle, query: &RouteQuery, kinds: u32) {
         let listens = |kind: &DeviceKind| kinds >> *kind as u32 & 1 != 0;
         let chosen = self.candidates(query).find(listens);
@@ -182,7 +182,7 @@ impl Core {
         ports::of(kind).find_peer(self, id, kind, query);
     }
 
-    /// Asks a host, once more.
+    /// Sends a query once more.
     fn ask_again(&mut self, tid: u64) {
         let now = self.now();
         let Some(open) = self.kinds.open.get_mut(&tid) else { return };
@@ -202,7 +202,7 @@ impl Core {
         ports::of(DeviceKind::Roce).send_mad(self, &path, Qkey::QP1, &question.to_bytes());
     }
 
-    /// Asks those again that have not answered.
+    /// Repeats the queries that were not answered.
     pub(super) fn poll_kinds(&mut self, now: Time) {
         let due = self.kinds.open.iter().filter(|(_, open)| open.next <= now);
         let due: Vec<u64> = due.map(|(&tid, _)| tid).collect();
@@ -211,7 +211,8 @@ impl Core {
         }
     }
 
-    /// Takes a datagram to QP1, if it is a question of this protocol, an answer, or a refusal of it.
+    /// Handles a datagram to QP1 if it is a query of this protocol, an answer, or a refusal. Returns whether it was
+    /// one.
     pub(super) fn process_kinds(&mut self, path: &MadPath, mad: &[u8]) -> bool {
         let Ok(header) = MadHeader::parse(mad) else { return false };
         if header.mgmt_class != CLASS {
@@ -229,7 +230,7 @@ impl Core {
                 ports::of(DeviceKind::Roce).send_mad(self, &back, Qkey::QP1, &answer.to_bytes());
                 true
             }
-            // One of whatever class that a program asked for may have the same number, but not our TID.
+            // A response to a program's request of the same class may have the same number, but not our TID.
             _ if header.method.is_response() => {
                 let open = self.kinds.open.get(&header.tid).copied().filter(is_from);
                 let Some(open) = open else { return message.is_some() };
@@ -243,7 +244,7 @@ impl Core {
     }
 }
 
-/// A bit for each device.
+/// Makes the bit mask of these devices.
 fn bits(devices: Vec<u32>) -> u32 {
     devices.into_iter().filter(|device| *device < 32).fold(0, |bits, device| bits | 1 << device)
 }

@@ -1,4 +1,4 @@
-//! The lock that says whose service a host's is, where the service before may still be ending.
+//! The lock that makes a host's service unique, also while the previous service is still ending.
 
 use std::fs::File;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -8,14 +8,14 @@ use crate::client::connect_socket;
 use crate::error::HostError;
 use crate::names::HostDir;
 
-/// While waiting for the lock, how often to look whether its holder listens by now.
+/// While waiting for the lock, how often to check whether its holder listens by now.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Takes the lock of a host's service. One that is ending has it until everything of it is gone, with its socket closed
-/// already: its end is waited for, at most `wait`.
+/// Takes the lock of a host's service. A service that is ending closes its socket first and keeps the lock until
+/// everything of it is gone: this waits for it, at most `wait`.
 ///
 /// # Errors
-/// [`HostError::AlreadyUp`] when another service listens; [`HostError::Unresponsive`] when it does not and keeps the
+/// [`HostError::AlreadyUp`] when another service listens; [`HostError::Unresponsive`] when it does not, but keeps the
 /// lock.
 pub(super) fn take(dir: &HostDir, wait: Duration) -> Result<File, HostError> {
     if let Some(lock) = dir.lock_service()? {
@@ -24,7 +24,7 @@ pub(super) fn take(dir: &HostDir, wait: Duration) -> Result<File, HostError> {
     let host = || dir.name().clone();
     let start = Instant::now();
     let (taken, lock) = channel();
-    // flock(2) knows no timeout. If this one is late, the lock goes with the message that nobody takes.
+    // flock(2) has no timeout. If this one is late, the lock is released with the message that no one receives.
     let mut waiter = Some(move |dir: HostDir| drop(taken.send(dir.wait_service_lock())));
     loop {
         if connect_socket(dir, LOOK)?.is_some() || wait.is_zero() {

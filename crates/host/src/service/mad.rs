@@ -1,5 +1,5 @@
-//! The dispatcher of management datagrams (IBTA 13.4, 16): who gets a datagram to QP0 or QP1, and
-//! who waits for which response.
+//! The dispatcher of management datagrams (IBTA 13.4, 16): which agent gets a datagram to QP0 or
+//! QP1, and which request a response answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::proto::{Failure, MadAddress};
 
 /// Class version of communication management.
 const CM_CLASS_VERSION: u8 = 2;
-/// The agents that one client may have.
+/// Maximum number of agents of one client.
 const MAX_AGENTS: usize = 64;
-/// The requests of one agent that may await a response.
+/// Maximum number of requests of one agent that wait for a response.
 const MAX_WAITING: usize = 1024;
 
-/// Who takes datagrams.
+/// The owner of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// The connection manager, in the service itself.
+    /// The connection manager in the service itself.
     Cm,
-    /// A process.
+    /// A client process.
     Client(ClientId),
 }
 
@@ -42,7 +42,7 @@ pub(super) struct AgentKey {
     pub(super) class_version: u8,
 }
 
-/// A registration. Its number is the upper half of the transaction IDs of its requests.
+/// A registered agent. Its number is the upper half of the transaction IDs of its requests.
 #[derive(Debug)]
 struct Agent {
     owner: Owner,
@@ -51,7 +51,7 @@ struct Agent {
     methods: u128,
 }
 
-/// A request that awaits its response.
+/// A request that waits for its response.
 #[derive(Debug)]
 struct Waiting {
     agent: u32,
@@ -62,12 +62,12 @@ struct Waiting {
     retries: u8,
 }
 
-/// What is to be done when time has passed.
+/// The action for a request that timed out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// Send it again.
     Retry { port: PortId, to: MadAddress, mad: Box<[u8; MAD_LEN]> },
-    /// Tell the client that nobody answered.
+    /// Tell the client that there was no response.
     Expired { agent: u32, client: ClientId, to: MadAddress, mad: Box<[u8; MAD_LEN]> },
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Agents {
 }
 
 impl Agents {
-    /// The connection manager is the first agent of each port.
+    /// Makes the table. The connection manager is the first agent of each port.
     pub(super) fn new() -> Self {
         let cm = |port| {
             let (class, class_version) = (MgmtClass::COMM, CM_CLASS_VERSION);
@@ -120,7 +120,7 @@ impl Agents {
         Ok(number)
     }
 
-    /// Takes a registration back, and forgets what it waits for.
+    /// Unregisters an agent, and forgets its requests.
     pub(super) fn unregister(&mut self, client: ClientId, agent: u32) -> Result<(), Failure> {
         self.owned(client, agent)?;
         self.agents.remove(&agent);
@@ -128,14 +128,14 @@ impl Agents {
         Ok(())
     }
 
-    /// Takes all registrations of a client back.
+    /// Unregisters all agents of a client.
     pub(super) fn client_gone(&mut self, client: ClientId) {
         self.agents.retain(|_, a| a.owner != Owner::Client(client));
         self.waiting.retain(|_, w| self.agents.contains_key(&w.agent));
     }
 
-    /// Prepares a client's datagram to be sent: puts the agent's number into the transaction ID, and
-    /// remembers to await the response if there is a timeout.
+    /// Prepares a client's datagram for sending: puts the agent's number into the transaction ID
+    /// and, if there is a timeout, records that a response is expected.
     pub(super) fn send(
         &mut self,
         now: Time,
@@ -165,7 +165,7 @@ impl Agents {
         Ok((port, mad))
     }
 
-    /// Whose a datagram is that came to `qpn` of a port: the agent's number and owner.
+    /// Returns the number and owner of the agent for a datagram that arrived at `qpn` of a port.
     pub(super) fn dispatch(
         &mut self,
         port: PortId,
@@ -190,12 +190,12 @@ impl Agents {
         agent.map(|(&n, a)| (n, a.owner)).ok_or(Count::DropMadClass)
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) is due.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.waiting.values().map(|w| w.due).min()
     }
 
-    /// The requests whose time is up.
+    /// Returns the requests that timed out.
     pub(super) fn handle_timeout(&mut self, now: Time) -> Vec<Due> {
         let mut all = Vec::new();
         let agents = &self.agents;

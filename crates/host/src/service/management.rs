@@ -1,4 +1,4 @@
-//! Management datagrams in the service: from ports to the agents that take them, and from agents to ports.
+//! Passes management datagrams between the service's ports and the agents.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,8 +16,8 @@ use super::ports::{self, PortId};
 use crate::proto::{MadAddress, Notify};
 
 impl Core {
-    /// A datagram for a queue pair of a kind of device that arrived at a socket that is not its owner's: the kernel merges
-    /// packets of several owners, and a socket may have been bound after the packet came.
+    /// Handles a datagram for a queue pair of a kind of device that arrived at a socket other than its owner's: the kernel
+    /// merges packets of several owners, and a socket may have been bound after the packet arrived.
     pub(super) fn process_stray(
         &mut self,
         (kind, qpn): (DeviceKind, Qpn),
@@ -33,7 +33,7 @@ impl Core {
         self.counts.add(if told { Count::Strays } else { Count::StraysLost });
     }
 
-    /// Gives a management datagram that came to QP1 of a port to the agent that takes it.
+    /// Passes a management datagram that arrived at QP1 of a port to its agent.
     pub(super) fn process_mad(
         &mut self,
         port: PortId,
@@ -64,14 +64,14 @@ impl Core {
         Ok(())
     }
 
-    /// A management datagram of this host's arrives on this host.
+    /// Delivers a management datagram that this host sent to itself.
     pub(super) fn deliver_mad(&mut self, port: PortId, path: &MadPath, mad: &[u8; MAD_LEN]) {
         if let Err(reason) = self.process_mad(port, path, mad) {
             self.counts.add(reason);
         }
     }
 
-    /// Tells a client of a datagram, or of one that got no response.
+    /// Notifies a client of a datagram, or of one that got no response.
     fn notify_mad(
         &mut self,
         client: ClientId,
@@ -88,7 +88,7 @@ impl Core {
         }
     }
 
-    /// Sends again what got no response, or tells that none came.
+    /// Sends datagrams again that got no response, or reports that there was none.
     pub(super) fn resend_mads(&mut self, now: Time) {
         for due in self.agents.handle_timeout(now) {
             match due {

@@ -1,9 +1,8 @@
-//! Multicast: which groups this host has joined at the network, for whom.
+//! Multicast groups that this host has joined on the network, and their members.
 //!
-//! A group is joined on an address for every connection manager id that joined it, and for every
-//! process whose queue pairs are attached. The kernel counts memberships by socket; there is one for
-//! all ids of a group and one for each process, and a socket is left explicitly, because the process
-//! (or a child of it) may still have a duplicate.
+//! A group is joined on an address for every connection manager id that joined it, and for every process whose queue
+//! pairs are attached. The kernel counts memberships by socket. There is one socket for all ids of a group and one for
+//! each process. A socket leaves explicitly, because the process (or a child of it) may still have a duplicate.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,10 +25,10 @@ use super::requests::failure;
 use super::shares::no_descriptors;
 use crate::proto::{Failure, GroupStatus};
 
-/// Who is a member of a group.
+/// A member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Member {
-    /// An id that joined, and by what context it knows the group.
+    /// An id that joined, and the context of its join.
     Id(IdHandle, u64),
     /// A queue pair that was attached.
     Qp(ClientId, Qpn),
@@ -40,9 +39,9 @@ pub(super) enum Member {
 struct Group {
     interface: u32,
     members: BTreeSet<Member>,
-    /// The membership of the ids: a socket that hears nothing, and the process for whose id it was made.
+    /// The membership for the ids: a socket that receives nothing, and the process for whose id it was made.
     ids: Option<(Socket, ClientId, Share)>,
-    /// What processes hear the group by.
+    /// The sockets on which processes receive the group.
     processes: BTreeMap<ClientId, (McastSocket, Share)>,
 }
 
@@ -51,7 +50,7 @@ struct Group {
 pub(super) struct Groups(BTreeMap<(IpAddr, IpAddr), Group>);
 
 impl Groups {
-    /// Joins for an id of a process. A new socket is of this share.
+    /// Joins for an id of a process. A new socket is charged to this share.
     fn join_id(
         &mut self,
         (client, share): (ClientId, Share),
@@ -70,7 +69,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Joins for a queue pair. Returns the socket that hears the group if its process has none yet; it is of this share.
+    /// Joins for a queue pair. Returns the socket that receives the group, if its process has none yet. It is charged to
+    /// this share.
     fn join_qp(
         &mut self,
         (client, share): (ClientId, Share),
@@ -103,12 +103,13 @@ impl Groups {
         })
     }
 
-    /// Whether a process hears a group on an address.
+    /// Returns whether a process receives a group on an address.
     fn hears(&self, client: ClientId, group: IpAddr, local: IpAddr) -> bool {
         self.0.get(&(group, local)).is_some_and(|entry| entry.processes.contains_key(&client))
     }
 
-    /// The address of an interface on which a process hears a group. All addresses of an interface hear the same.
+    /// Returns the address of an interface on which a process receives a group. All addresses of an interface receive
+    /// the same.
     fn heard_at(&self, client: ClientId, group: IpAddr, interface: u32) -> Option<IpAddr> {
         let hears =
             |entry: &Group| entry.interface == interface && entry.processes.contains_key(&client);
@@ -116,26 +117,27 @@ impl Groups {
         groups.find(|(_, entry)| hears(entry)).map(|(&(_, local), _)| local)
     }
 
-    /// Whether the ids of a group on an address have joined it.
+    /// Returns whether the ids of a group on an address have joined it.
     fn is_joined(&self, group: IpAddr, local: IpAddr) -> bool {
         self.0.get(&(group, local)).is_some_and(|entry| entry.ids.is_some())
     }
 
-    /// Whether a process hears a group on an address, or may hear another: each is a socket of the service's.
+    /// Returns whether a process receives a group on an address, or may receive another: each needs a socket of the
+    /// service.
     fn may_hear(&self, client: ClientId, group: IpAddr, local: IpAddr, most: u32) -> bool {
         let hears = |entry: &&Group| entry.processes.contains_key(&client);
         let count = || self.0.values().filter(hears).count();
         self.hears(client, group, local) || count() < most as usize
     }
 
-    /// Whether the ids of a process may join a group: it is joined, or the process may have another joined.
+    /// Returns whether a process's ids may join a group: it is joined already, or the process may have one more joined.
     fn may_join(&self, client: ClientId, group: IpAddr, local: IpAddr, most: u32) -> bool {
         let is_its = |entry: &&Group| entry.ids.as_ref().is_some_and(|(_, of, _)| *of == client);
         let count = || self.0.values().filter(is_its).count();
         self.is_joined(group, local) || count() < most as usize
     }
 
-    /// Takes a membership back. The network is told when it was the last.
+    /// Removes a member. The group is left on the network with the last one.
     fn leave(&mut self, member: Member, group: IpAddr, local: IpAddr) {
         if let Some(entry) = self.0.get_mut(&(group, local)) {
             entry.members.remove(&member);
@@ -144,7 +146,7 @@ impl Groups {
         self.drop_empty();
     }
 
-    /// Takes a queue pair's membership back, wherever it is. Returns whether there was one.
+    /// Removes a queue pair from a group, on whichever address. Returns whether it was a member.
     fn leave_qp(&mut self, client: ClientId, qpn: Qpn, group: IpAddr) -> bool {
         let mut was = false;
         for (&(g, local), entry) in &mut self.0 {
@@ -157,7 +159,7 @@ impl Groups {
         was
     }
 
-    /// Takes everything back that a process's queue pairs were members of.
+    /// Removes all memberships of a process's queue pairs.
     pub(super) fn client_gone(&mut self, client: ClientId) {
         for (&(group, local), entry) in &mut self.0 {
             entry.members.retain(|m| !matches!(m, Member::Qp(c, _) if *c == client));
@@ -166,12 +168,12 @@ impl Groups {
         self.drop_empty();
     }
 
-    /// Groups that nobody is a member of, also one that could not be joined.
+    /// Drops groups without members, such as one that could not be joined.
     fn drop_empty(&mut self) {
         self.0.retain(|_, entry| !entry.members.is_empty());
     }
 
-    /// The address on which one of these ids joined a group.
+    /// Returns the address on which one of these ids joined a group.
     fn local_of(&self, group: IpAddr, is_mine: impl Fn(IdHandle) -> bool) -> Option<IpAddr> {
         let mine = |m: &Member| matches!(m, Member::Id(id, _) if is_mine(*id));
         let mut groups = self.0.iter().filter(|((g, _), _)| *g == group);
@@ -189,7 +191,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Leaves with the sockets that no member needs any more.
+    /// Leaves the group with the sockets that no member needs any more.
     fn drop_unused(&mut self, group: IpAddr, local: IpAddr) {
         if !self.members.iter().any(|m| matches!(m, Member::Id(..))) {
             self.ids = None;
@@ -215,13 +217,13 @@ fn join(socket: &Socket, group: IpAddr, local: IpAddr, interface: u32) -> io::Re
     }
 }
 
-/// A process wants to be in more groups than that.
+/// Makes the error for a process that wants to be in more groups than allowed.
 pub(super) fn too_many_groups(most: u32) -> Failure {
     Failure::new(libc::ENOMEM, format!("the process is in {most} groups already (`max_mcast_grp`)"))
 }
 
 impl Core {
-    /// Joins a group for an id at the IP network, unless it only sends.
+    /// Joins a group on the IP network for an id, unless it only sends.
     pub(super) fn join_for_id_over_ip(&mut self, id: IdHandle, query: JoinQuery) {
         let joined = if query.wish.hears() { self.join_group(id, &query) } else { Ok(()) };
         let mtu = self.addresses.find(query.local).map_or(Mtu::M1024, |row| row.entry.mtu);
@@ -230,7 +232,7 @@ impl Core {
         self.group_joined(id, query, group);
     }
 
-    /// Takes that back.
+    /// Leaves a group on the IP network for an id.
     pub(super) fn leave_for_id_over_ip(&mut self, id: IdHandle, query: &JoinQuery) {
         let member = Member::Id(id, query.context);
         self.groups.leave(member, query.wish.group().ip(), query.local);
@@ -258,9 +260,9 @@ impl Core {
         joined.map_err(|e| failure(&e))
     }
 
-    /// Attaches a queue pair to a group: on the address where an id of its process joined the group,
-    /// else on the one by which the kernel would send to it. Where its process hears the group on that interface already, by
-    /// that: by two sockets it would hear everything twice.
+    /// Attaches a queue pair to a group: on the address where an id of its process joined the group, else on the one from
+    /// which the kernel would send to it. If the process receives the group on that interface already, its existing socket
+    /// is used, because two would receive everything twice.
     pub(super) fn attach_multicast(
         &mut self,
         client: ClientId,
@@ -294,7 +296,7 @@ impl Core {
         joined.map_err(|e| Failure::new(e.errno(), e.to_string()))
     }
 
-    /// How many groups the queue pairs of a process may be attached to.
+    /// Returns how many groups the queue pairs of a process may be attached to.
     pub(super) fn most_groups(&self, client: ClientId) -> u32 {
         let kind = self.clients.get(client).and_then(Client::device_kind).unwrap_or_default();
         self.options.config.limits.of(kind).max_mcast_grp
@@ -314,7 +316,7 @@ impl Core {
         Err(Failure::new(libc::EINVAL, why))
     }
 
-    /// The address by which the kernel sends to a group, if it is ours, else the first of the family.
+    /// Returns the address from which the kernel sends to a group, if it is the host's, else the first of the family.
     fn default_local(&self, group: IpAddr) -> Option<IpAddr> {
         let any: IpAddr = match group {
             IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),

@@ -1,10 +1,10 @@
 //! The service: a single-threaded event loop.
 //!
-//! In reading order: [`Service`] (here) waits and says who has something; `core` holds everything
-//! and knows what happens when clients come and go; `requests` is what clients ask; `clients`,
-//! `slots`, `addresses`, `rings`, `host_rings` and `mcast` are what the service owns, and `shares` how its users share it; `ports` is what a kind
-//! of device is here; `hub` is where XRC lives; `management` and `mad` are management datagrams, `kinds` chooses among devices, `cm` and `resolve` the connection
-//! manager's surroundings; `status` and `capture` look on; `view` is for programs that look for the device in the file system.
+//! In reading order: [`Service`] (here) waits for events and dispatches them; `core` holds the state and handles clients that connect and
+//! leave; `requests` handles clients' requests; `clients`, `slots`, `addresses`, `rings`, `host_rings` and `mcast` are the resources of the
+//! service, and `shares` limits each user's part of them; `ports` has what differs between kinds of devices; `hub` is for XRC; `management`
+//! and `mad` handle management datagrams, `kinds` chooses among devices, `cm` and `resolve` connect the connection manager; `status` and
+//! `capture` are for observation; `view` is for programs that look for the device in the file system.
 
 mod addresses;
 mod capture;
@@ -55,11 +55,11 @@ use self::ports::ib::PortAt;
 use crate::error::HostError;
 use crate::proto::MAX_MESSAGE;
 
-/// After a change of the machine's addresses, how long the service waits for more of them.
+/// How long the service waits for further changes of the machine's addresses after one.
 const RESCAN_DELAY: Duration = Duration::from_millis(100);
 
-/// How long a service that was started on demand waits for its first client at the least: who started it is on its
-/// way, and may be slow.
+/// The least time that a service started on demand waits for its first client, which started it and may be slow to
+/// connect.
 const FIRST_CLIENT: Duration = Duration::from_secs(5);
 
 /// A host's service.
@@ -70,7 +70,7 @@ pub struct Service {
     monitor: AddressMonitor,
     stop: Doorbell,
     buf: Vec<u8>,
-    /// When to look at the machine's addresses again.
+    /// When to scan the machine's addresses again.
     rescan: Option<Instant>,
     idle_since: Option<Instant>,
 }
@@ -84,7 +84,7 @@ impl Service {
         let io = |what: &'static str| move |e: std::io::Error| HostError::io(what, e);
         let dir = options.dir.host(&options.host)?;
         let lock = lock::take(&dir, options.lock_wait)?;
-        // Before addresses are looked at: what changes meanwhile is looked at again.
+        // Opened before the addresses are scanned, so that changes meanwhile lead to another scan.
         let monitor = AddressMonitor::open().map_err(io("open a netlink socket"))?;
         let core = open_core(&options, dir.socket().exists())?;
         let stop = Doorbell::new().map_err(io("make an eventfd"))?;
@@ -112,7 +112,7 @@ impl Service {
         })
     }
 
-    /// Runs a service in a thread, which is ready when this returns. It takes no signals.
+    /// Runs a service in a thread, which is ready when this returns. The thread blocks signals.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -120,7 +120,7 @@ impl Service {
         Self::new(options)?.start()
     }
 
-    /// As [`spawn`](Self::spawn), with a service that clients may have connected to already.
+    /// Like [`spawn`](Self::spawn), for a service that clients may have connected to already.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -134,7 +134,7 @@ impl Service {
         Ok(ServiceHandle::new(stop, thread))
     }
 
-    /// Serves until it is told to end, or nobody is left.
+    /// Serves until it is told to end, or no clients are left.
     ///
     /// # Errors
     /// When the event loop itself fails.
@@ -169,7 +169,7 @@ impl Service {
             Token::Stop => self.core.stopping = true,
             Token::Monitor => {
                 self.monitor.drain();
-                // However much follows, it is not put off.
+                // The first change sets the time: later ones do not put it off.
                 self.rescan.get_or_insert(Instant::now() + RESCAN_DELAY);
             }
             Token::Rpc(id) => self.core.serve(id, &mut self.buf),
@@ -178,7 +178,7 @@ impl Service {
                 self.core.process_died(id);
             }
             Token::Notify(id) if event.writable && !event.readable => self.core.flush_notify(id),
-            // Nobody writes there: the other end is closed.
+            // The process writes nothing there: the other end is closed.
             Token::Notify(id) => self.core.doom(id, Gone::Closed),
             Token::Channel(id) if event.writable && !event.readable => self.core.flush_channel(id),
             Token::Channel(id) => self.core.channel_closed(id),
@@ -195,12 +195,12 @@ impl Service {
             Token::IssmFile(view, port) => {
                 self.at_port(port, |core, at| core.issm_closed(view, at));
             }
-            // Of the hub's own poller.
+            // Only the hub's own poller has this.
             Token::Events => {}
         }
     }
 
-    /// Something has happened at a port of the adapter.
+    /// Handles an event of a port of the adapter.
     fn at_port(&mut self, port: u8, handle: impl FnOnce(&mut Core, PortAt)) {
         if let Some(at) = self.core.adapter.at(port) {
             handle(&mut self.core, at);
@@ -240,7 +240,7 @@ impl Service {
         };
     }
 
-    /// How long to wait at most.
+    /// Returns how long to wait at most.
     fn timeout(&self) -> Option<Duration> {
         let due = self.core.poll_timeout().map(|due| due.since(self.core.now()));
         let from_now = |at: Instant| at.saturating_duration_since(Instant::now());
@@ -249,7 +249,7 @@ impl Service {
         [due, rescan, idle].into_iter().flatten().min()
     }
 
-    /// When the service ends if nobody comes.
+    /// Returns when the service ends if no client connects.
     fn idle_end(&self) -> Option<Instant> {
         let idle = self.core.idle_exit()?;
         let nobody_came = self.core.counts.get(Count::ClientsCame) == 0;
@@ -260,7 +260,7 @@ impl Service {
         self.idle_end().is_some_and(|end| end <= Instant::now())
     }
 
-    /// Stops listening, unless a client just came. A later client starts a new service.
+    /// Stops listening, unless a client has just connected. A later client starts a new service.
     fn leave(&mut self) -> bool {
         self.accept();
         let alone = self.core.clients.iter().all(|(id, _)| self.core.is_hub(id));
@@ -271,7 +271,7 @@ impl Service {
     }
 }
 
-/// Random bytes that nobody can guess, from the kernel (`getrandom(2)`: it needs no file, which a chroot may lack).
+/// Returns unpredictable random bytes from the kernel (`getrandom(2)`: it needs no file, which a chroot may lack).
 fn random_bytes<const N: usize>() -> Result<[u8; N], HostError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|e| HostError::io("ask the kernel for random bytes", e))?;

@@ -1,6 +1,6 @@
-//! Interfaces, addresses and neighbours, as the kernel tells them by rtnetlink(7).
+//! Interfaces, addresses and neighbours from the kernel, by rtnetlink(7).
 //!
-//! The kernel answers within the call that asks, so none of this waits.
+//! The kernel answers within the call that asks, so nothing here waits.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use self::narrow::{AF_INET, AF_INET6, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
 
-/// Constants that are ints in C, as wide as they are in a message.
+/// Constants that are ints in C, in the width that they have in a message.
 #[expect(clippy::cast_possible_truncation, reason = "small numbers")]
 mod narrow {
     pub(super) const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
@@ -32,7 +32,7 @@ mod narrow {
 
 /// Duplicate address detection failed, or is not done.
 const IFA_F_UNUSABLE: u32 = IFA_F_DADFAILED | IFA_F_TENTATIVE;
-/// The groups that tell of interfaces and addresses.
+/// The multicast groups for changes of interfaces and addresses.
 const ADDRESS_GROUPS: u32 = (RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR).cast_unsigned();
 
 /// The header of a netlink message.
@@ -45,7 +45,7 @@ pub(super) struct Interface {
     pub(super) name: String,
     pub(super) mtu: u32,
     pub(super) flags: u32,
-    /// Whether it is a bridge: those to containers have the same address on many machines.
+    /// Whether it is a bridge: bridges to containers have the same address on many machines.
     pub(super) is_bridge: bool,
 }
 
@@ -60,7 +60,7 @@ impl Interface {
     pub(super) fn is_loopback(&self) -> bool {
         self.flags & Self::LOOPBACK != 0
     }
-    /// Whether neighbours need no resolution.
+    /// Returns whether neighbours need no resolution.
     pub(super) fn has_no_neighbours(&self) -> bool {
         self.flags & (Self::NO_ARP | Self::LOOPBACK) != 0
     }
@@ -75,7 +75,7 @@ pub(super) struct InterfaceAddress {
 }
 
 impl InterfaceAddress {
-    /// Whether `ip` is in the same subnet.
+    /// Returns whether `ip` is in the same subnet.
     pub(super) fn is_on_link(&self, ip: IpAddr) -> bool {
         let shared = |a: &[u8], b: &[u8]| {
             let bits = a.iter().zip(b).map(|(a, b)| (a ^ b).leading_zeros());
@@ -90,18 +90,18 @@ impl InterfaceAddress {
     }
 }
 
-/// What the kernel knows of a neighbour.
+/// The kernel's state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Neighbour {
-    /// Its hardware address is known, or none is needed.
+    /// Its hardware address is known, or not needed.
     Known,
     /// It does not answer.
     Failed,
-    /// Asked, or nothing known.
+    /// Being resolved, or unknown.
     Asking,
 }
 
-/// A conversation with the kernel.
+/// A netlink socket for queries.
 #[derive(Debug)]
 pub(super) struct Netlink {
     socket: OwnedFd,
@@ -113,12 +113,12 @@ impl Netlink {
         let flags = SocketFlags::CLOEXEC;
         let socket =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        // It answers at once; this is for a kernel that does not.
+        // The kernel answers at once; the timeout is for one that does not.
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
         Ok(Self { socket, buf: vec![0; 64 * 1024] })
     }
 
-    /// All interfaces.
+    /// Returns all interfaces.
     pub(super) fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
         let mut all = Vec::new();
         self.ask(RTM_GETLINK, NLM_F_DUMP, &[0; 16], |kind, body| {
@@ -131,7 +131,7 @@ impl Netlink {
         Ok(all)
     }
 
-    /// All usable addresses, in the kernel's order.
+    /// Returns all usable addresses, in the kernel's order.
     pub(super) fn addresses(&mut self) -> io::Result<Vec<InterfaceAddress>> {
         let mut all = Vec::new();
         self.ask(RTM_GETADDR, NLM_F_DUMP, &[0; 8], |kind, body| {
@@ -144,7 +144,7 @@ impl Netlink {
         Ok(all)
     }
 
-    /// What is known of a neighbour.
+    /// Returns the state of a neighbour.
     pub(super) fn neighbour(&mut self, interface: u32, ip: IpAddr) -> io::Result<Neighbour> {
         let (family, octets) = family_and_octets(ip);
         let mut body = vec![0; 12];
@@ -198,7 +198,7 @@ impl Netlink {
     }
 }
 
-/// Tells when addresses or interfaces changed: readable then.
+/// A netlink socket that becomes readable when addresses or interfaces change.
 #[derive(Debug)]
 pub(super) struct AddressMonitor(OwnedFd);
 
@@ -211,7 +211,7 @@ impl AddressMonitor {
         Ok(Self(socket))
     }
 
-    /// Takes what was said: it is only a hint to look again.
+    /// Discards the messages: they only mean that a rescan is needed.
     pub(super) fn drain(&self) {
         let mut buf = [0; 4096];
         while rustix::net::recv(&self.0, &mut buf[..], RecvFlags::TRUNC).is_ok() {}
@@ -224,7 +224,7 @@ impl AsFd for AddressMonitor {
     }
 }
 
-/// The messages of a datagram: type and body. Ends at the first that is malformed.
+/// Returns the messages of a datagram: type and body. Ends at the first that is malformed.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = u32_at(bytes, 0)? as usize;
@@ -235,7 +235,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The attributes after a body of fixed size: type and data.
+/// Returns the attributes after a body of fixed size: type and data.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(bytes, 0)?);
@@ -272,8 +272,8 @@ fn parse_interface(body: &[u8]) -> Option<Interface> {
     Some(interface)
 }
 
-/// IFA_LOCAL is ours; without it (IPv6) IFA_ADDRESS is. On a point-to-point link both are there, and
-/// IFA_ADDRESS is the peer's.
+/// Parses an address. IFA_LOCAL is the interface's own; if it is absent (IPv6), IFA_ADDRESS is. A
+/// point-to-point link has both, and IFA_ADDRESS is the peer's.
 fn parse_address(body: &[u8]) -> Option<InterfaceAddress> {
     let (prefix, flags, interface) = (*body.get(1)?, *body.get(2)?, u32_at(body, 4)?);
     if u32::from(flags) & IFA_F_UNUSABLE != 0 {

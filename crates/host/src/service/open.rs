@@ -1,4 +1,4 @@
-//! Which addresses a service gets, and how it gets them.
+//! Chooses the addresses of a service and opens them.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use crate::names::{Registry, RegistryEntry};
 
 /// How long clients of a killed service may take to close its sockets.
 const LET_GO: Duration = Duration::from_secs(2);
-/// How many addresses are tried for a host that has none: a block of the registry.
+/// How many addresses are tried for a host without one: a block of the registry.
 const TRIES: usize = 256;
 
-/// Opens everything on the host's addresses: those of the options; for the default host those of the configuration or
-/// of the machine; for another one the registry's.
+/// Opens everything on the host's addresses: those of the options; else, for the default host, those of the
+/// configuration or the machine; for another host, the registry's.
 ///
 /// # Errors
-/// [`HostError::PortInUse`] and [`HostError::AssignedInUse`] when somebody else has the port there, and others.
+/// [`HostError::PortInUse`] and [`HostError::AssignedInUse`] when another program has the port there, and others.
 pub(super) fn open_core(options: &ServiceOptions, was_killed: bool) -> Result<Core, HostError> {
     let timeout = if was_killed { LET_GO } else { Duration::ZERO };
     match &options.addresses {
@@ -30,14 +30,14 @@ pub(super) fn open_core(options: &ServiceOptions, was_killed: bool) -> Result<Co
     }
 }
 
-/// Opens everything on the address that the registry has for the host. If it has none, or one that nobody assigned and
-/// that somebody else uses (another user's host, or one of another runtime directory), the next free one is recorded.
+/// Opens everything on the address that the registry has for the host. If it has none, or one that was not assigned
+/// and is in use (by another user's host, or one of another runtime directory), the next free one is recorded.
 fn open_registered(options: &ServiceOptions, timeout: Duration) -> Result<Core, HostError> {
     let entry = Registry::open(&options.dir)?.get(&options.host).cloned();
     let Some(RegistryEntry { address, assigned, .. }) = entry else {
         return open_on_next(options, None);
     };
-    // Processes of a service that ended may have its sockets for a moment; the host should keep its address.
+    // Processes of a service that ended may keep its sockets for a moment; the host should keep its address.
     let timeout = if assigned { timeout } else { LET_GO };
     match open_on(options, Some(vec![address]), timeout) {
         Err(HostError::PortInUse { address, port, holder }) if assigned => {
@@ -49,9 +49,9 @@ fn open_registered(options: &ServiceOptions, timeout: Duration) -> Result<Core, 
     }
 }
 
-/// Opens everything on the next address of the registry that nobody uses, and records it. The registry stays locked
-/// meanwhile, so that hosts that start at the same time get different ones. `before` is the address that the host had,
-/// and who uses it.
+/// Opens everything on the next free address of the registry, and records it. The registry stays locked meanwhile, so
+/// that hosts that start at the same time get different ones. `before` is the address that the host had, and the
+/// program that uses it.
 fn open_on_next(
     options: &ServiceOptions,
     before: Option<(IpAddr, Option<String>)>,
@@ -82,8 +82,8 @@ fn open_on_next(
     Err(in_use)
 }
 
-/// Opens everything on these addresses. If the service before was killed, its clients still hold sockets on them until
-/// they notice, which is soon: `timeout` is how long they may.
+/// Opens everything on these addresses. If the previous service was killed, its clients hold sockets on them until
+/// they notice, which is soon: `timeout` is how long they may take.
 fn open_on(
     options: &ServiceOptions,
     fixed: Option<Vec<IpAddr>>,

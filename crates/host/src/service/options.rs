@@ -1,4 +1,4 @@
-//! What a service is to be, and what holds one that runs in a thread.
+//! The options of a service, and the handle of one that runs in a thread.
 
 use std::net::IpAddr;
 use std::thread::JoinHandle;
@@ -12,35 +12,36 @@ use rdmux_wire::Guid;
 use crate::error::HostError;
 use crate::names::{Config, HostName, NodeGuid, RuntimeDir};
 
-/// What a service is to be.
+/// The options of a service.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
-    /// Whose service.
+    /// The host.
     pub host: HostName,
-    /// Where its socket goes.
+    /// The runtime directory with its socket.
     pub dir: RuntimeDir,
     /// Limits, timers, the port.
     pub config: Config,
     /// Its addresses. By default those of the configuration or of the machine for the default
     /// host, and the registry's for others.
     pub addresses: Option<Vec<IpAddr>>,
-    /// GUID of its node. By default that of the configuration for the default host, else one that is drawn once and kept.
+    /// GUID of its node. By default, that of the configuration for the default host, else one that is drawn once and
+    /// kept.
     pub node_guid: Option<NodeGuid>,
-    /// The fabrics that the ports of its InfiniBand adapter are on: one for each port, of which there are [`MAX_PORTS`] at most. By
-    /// default, if it is empty, those that the host was given ([`HostDir::set_fabrics`](crate::HostDir::set_fabrics)), else the one
-    /// that `$RDMUX_FABRIC` names, or else those of the configuration.
+    /// The fabrics of its InfiniBand adapter's ports: one for each port, [`MAX_PORTS`] at most. If empty, the default: those
+    /// assigned to the host ([`HostDir::set_fabrics`](crate::HostDir::set_fabrics)), else the one that `$RDMUX_FABRIC` names, else
+    /// those of the configuration.
     pub fabrics: Vec<FabricName>,
-    /// How long after the last client it ends; `None` stays.
+    /// How long after the last client it ends; `None` never ends it.
     pub idle_exit: Option<Duration>,
-    /// How long it waits for the end of the host's last service, which is ending. By default not at all.
+    /// How long it waits for the host's previous service, if that is still ending. By default not at all.
     pub lock_wait: Duration,
 }
 
 impl ServiceOptions {
-    /// How long a service that a program needs waits for the end of the one before it.
+    /// How long a service that a program needs waits for the previous one to end.
     pub(crate) const ENDING: Duration = Duration::from_secs(10);
 
-    /// A service with defaults, which stays.
+    /// Makes options with defaults, of a service that does not end by itself.
     pub fn new(host: HostName, dir: RuntimeDir) -> Self {
         Self {
             host,
@@ -54,7 +55,7 @@ impl ServiceOptions {
         }
     }
 
-    /// The fabrics that the ports of the host's adapter are on, when they are up.
+    /// Returns the fabrics of the ports of the host's adapter.
     pub(super) fn fabrics(&self) -> Result<Vec<FabricName>, HostError> {
         let start = |why| HostError::Start { host: self.host.clone(), why };
         let mut fabrics = self.fabrics.clone();
@@ -71,7 +72,7 @@ impl ServiceOptions {
         Ok(fabrics)
     }
 
-    /// Why the service does not start where the machine has none of its addresses, and what to do.
+    /// Says why the service does not start if the machine has none of its addresses, and what to do.
     pub(super) fn no_address(&self) -> String {
         match &self.config.addresses {
             Some(addresses) if self.addresses.is_none() && self.host.is_default() => {
@@ -87,7 +88,7 @@ impl ServiceOptions {
         }
     }
 
-    /// The GUID of the host's node, kept from now on.
+    /// Returns the GUID of the host's node, which is kept from now on.
     pub(super) fn node_guid(&self) -> Result<Guid, HostError> {
         let configured = self.config.node_guid.filter(|_| self.host.is_default());
         let random = || super::random_bytes().map(u64::from_ne_bytes);
@@ -108,10 +109,10 @@ impl ServiceHandle {
         Self { stop, thread: Some(thread) }
     }
 
-    /// Ends the service, and waits until it has.
+    /// Ends the service, and waits for it.
     ///
     /// # Errors
-    /// What the service ended with.
+    /// The error that the service ended with.
     pub fn stop(mut self) -> Result<(), HostError> {
         self.end()
     }
@@ -121,7 +122,7 @@ impl ServiceHandle {
         self.thread = None;
     }
 
-    /// Whether the service has ended.
+    /// Returns whether the service has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

@@ -1,4 +1,4 @@
-//! A socket to a process that may be slow: what does not fit waits, up to a limit.
+//! A socket to a process that may be slow: messages that do not fit are queued, up to a limit.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,34 +8,34 @@ use rdmux_runtime::closing::Foreign;
 
 use crate::proto::socket::{self, MessageError};
 
-/// The most bytes that wait for one process to read them.
+/// Maximum number of bytes queued for one process.
 const MAX_WAITING: usize = 8 << 20;
 
-/// The process did not read for too long, or closed its end.
+/// Why a process can get no more messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// More waits than may.
+    /// More is queued than allowed: the process did not read for too long.
     Slow,
-    /// Nobody will read it.
+    /// The process closed its end.
     Closed,
 }
 
-/// Our end of a socket on which only we speak.
+/// The service's end of a socket on which only the service sends.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     socket: Foreign,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    /// The bytes of those messages, as its user's.
+    /// The share for the bytes of those messages.
     bytes: Share,
-    /// How many messages may wait.
+    /// Maximum number of messages that may be queued.
     limit: usize,
-    /// Whether everything waits.
+    /// Whether all messages are held back.
     held: bool,
 }
 
 impl Outgoing {
-    /// Makes a pair; returns our end, as `keep` keeps it, and theirs. At most `limit` messages wait, of [`MAX_WAITING`] bytes
-    /// together, and no more than the share of `bytes` lets its user have, which is none yet.
+    /// Makes a pair of sockets. Returns our end, as kept by `keep`, and the other end. At most `limit` messages are queued,
+    /// of [`MAX_WAITING`] bytes together, and no more than the share `bytes`, which is empty at first, allows its user.
     pub(super) fn pair(
         limit: usize,
         bytes: Share,
@@ -47,7 +47,7 @@ impl Outgoing {
         Ok((Self { socket, waiting, bytes, limit, held: false }, theirs))
     }
 
-    /// Sends a message, or lets it wait.
+    /// Sends a message, or queues it.
     pub(super) fn send(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Lost> {
         if self.is_free() && self.try_send(bytes, &fds)? {
             return Ok(());
@@ -60,12 +60,12 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Sends a message that may be lost: only if it can go at once. Returns whether it did.
+    /// Sends a message that may be lost, only if that is possible at once. Returns whether it was sent.
     pub(super) fn offer(&mut self, bytes: &[u8]) -> Result<bool, Lost> {
         if self.is_free() { self.try_send(bytes, &[]) } else { Ok(false) }
     }
 
-    /// Sends what waits, as far as it goes.
+    /// Sends queued messages, as many as the socket takes.
     pub(super) fn flush(&mut self) -> Result<(), Lost> {
         while !self.held
             && let Some((bytes, fds)) = self.waiting.pop_front()
@@ -79,7 +79,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Nothing is sent until [`take_waiting`](Self::take_waiting).
+    /// Holds back all messages until [`take_waiting`](Self::take_waiting).
     pub(super) fn hold(&mut self) {
         self.held = true;
     }
@@ -88,19 +88,19 @@ impl Outgoing {
         !self.held && self.waiting.is_empty()
     }
 
-    /// Takes back what waits, without its descriptors. The next message is sent again.
+    /// Returns the queued messages, without their descriptors. Later messages are sent again.
     pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
         self.held = false;
         self.bytes.set(0);
         std::mem::take(&mut self.waiting).into_iter().map(|(bytes, _)| bytes)
     }
 
-    /// Whether something waits for the socket to be writable.
+    /// Returns whether messages wait for the socket to be writable.
     pub(super) fn is_waiting(&self) -> bool {
         !self.held && !self.waiting.is_empty()
     }
 
-    /// How many descriptors wait with the messages.
+    /// Returns how many descriptors are queued with the messages.
     pub(super) fn waiting_descriptors(&self) -> usize {
         self.waiting.iter().map(|(_, fds)| fds.len()).sum()
     }
@@ -172,7 +172,7 @@ mod tests {
         };
         assert_eq!(fill(&mut out), Some(Lost::Slow));
         assert_eq!(out.waiting.len(), MAX_WAITING / message.len());
-        // What is sent counts no longer, and neither does what is taken back.
+        // Messages that are sent or taken back no longer count.
         let (mut buf, mut fds) = (vec![0; 16384], Vec::new());
         while out.is_waiting() {
             socket::recv_bytes(theirs.as_fd(), &mut buf, &mut fds).unwrap();

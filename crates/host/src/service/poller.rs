@@ -1,4 +1,4 @@
-//! What the event loop waits for.
+//! The event sources of the service's event loop.
 
 use std::io;
 use std::time::Duration;
@@ -11,9 +11,9 @@ pub(super) use rdmux_runtime::poller::Interest;
 use super::clients::ClientId;
 use crate::names::DeviceChoice;
 
-/// All sources.
+/// The poller of all sources.
 pub(super) type Poller = rdmux_runtime::poller::Poller<Token>;
-/// A source that has something.
+/// A source that is ready.
 pub(super) type Ready = rdmux_runtime::poller::Ready<Token>;
 
 /// A source of events.
@@ -21,39 +21,39 @@ pub(super) type Ready = rdmux_runtime::poller::Ready<Token>;
 pub(super) enum Token {
     /// The listening socket.
     Listener,
-    /// Somebody wants the service to end.
+    /// A request to end the service.
     Stop,
     /// The kernel's addresses changed.
     Monitor,
     /// A client's requests.
     Rpc(ClientId),
-    /// A client's process ended.
+    /// The end of a client's process.
     Pid(ClientId),
-    /// A client's notifications.
+    /// A client's notify socket.
     Notify(ClientId),
     /// An event channel.
     Channel(ChannelId),
     /// The service's socket on an address, by GID index.
     Qp1(u8),
-    /// What happened to XRC targets.
+    /// Events of XRC targets.
     Events,
-    /// A connection of iWARP that no queue pair has yet.
+    /// An iWARP connection that no queue pair has yet.
     Stream(StreamId),
-    /// A listening socket of iWARP, by its number.
+    /// An iWARP listening socket, by its number.
     StreamListener(u64),
-    /// The fabric that has, or may give, this port of the host's adapter.
+    /// The fabric that has, or may assign, this port of the host's adapter.
     Fabric(u8),
-    /// The fabric, about the IsSM bit of this port.
+    /// The connection to the fabric about the IsSM bit of this port.
     IsSm(u8),
-    /// Somebody opened a file that subnet managers hold.
+    /// The opening of a file that subnet managers hold.
     Issm,
     /// The file of this view that a subnet manager of this port holds open.
     IssmFile(DeviceChoice, u8),
-    /// What tells that the fabric of this port may have come up.
+    /// The watch for this port's fabric to come up.
     Lookout(u8),
     /// The service's socket for data of this port.
     IbData(u8),
-    /// The management interface of this port, by which subnet administration is asked.
+    /// The management interface of this port, for queries to subnet administration.
     Sa(u8),
     /// A service that was offered rings, by the number of the pair.
     HostRing(u64),
@@ -116,7 +116,8 @@ impl rdmux_runtime::poller::Token for Token {
     }
 }
 
-/// Waits for something, or until the timeout, and looks for a moment before it sleeps: requests come in rows.
+/// Waits for a source to be ready, or for the timeout. Busy-polls briefly before it sleeps, because requests
+/// arrive in bursts.
 pub(super) fn wait(
     poller: &Poller,
     timeout: Option<Duration>,

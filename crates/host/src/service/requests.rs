@@ -1,4 +1,4 @@
-//! What clients ask.
+//! Handles clients' requests.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,32 +31,32 @@ use crate::proto::{
     Welcome,
 };
 
-/// Messages that are taken from one client before others have their turn.
+/// Messages that are read from one client before others get their turn.
 const MAX_ROW: usize = 64;
-/// Requests that are served for one client before others have their turn, but for those of a message, which is served whole.
+/// Requests that are served for one client before others get their turn. A message is always served whole.
 const MAX_REQUESTS: u64 = 256;
-/// How long a client is served before others have their turn, but for the message that is served then.
+/// How long a client is served before others get their turn. The current message is completed.
 const TURN: Duration = Duration::from_millis(1);
-/// Descriptors that wait for a process to read its notifications; with more it is given no further ring.
+/// Descriptors that may wait for a process to read its notifications. With more, it gets no further ring.
 pub(super) const MAX_UNREAD_DESCRIPTORS: usize = 64;
-/// Slots of one process.
+/// Maximum number of slots of one process.
 const MAX_SLOTS: usize = 64;
 
-/// What became of a request.
+/// The outcome of a request.
 enum Outcome {
-    /// This is the reply.
+    /// The reply, with its descriptors.
     Reply(Reply, Vec<OwnedFd>),
-    /// It is a greeting: the reply may come later.
+    /// A greeting: the reply may follow later.
     Greeting(Greeting),
-    /// The reply comes later.
+    /// The reply follows later.
     Later,
-    /// It has no reply.
+    /// There is no reply.
     Silent,
     /// The client broke the protocol.
     Break(String),
 }
 
-/// A reply, and descriptors that go with it.
+/// A reply and its descriptors.
 type Answer = Result<(Response, Vec<OwnedFd>), Failure>;
 
 impl From<Answer> for Outcome {
@@ -73,18 +73,18 @@ impl From<Reply> for Outcome {
     }
 }
 
-/// The kernel's refusal as ours.
+/// Converts an error of the kernel.
 pub(super) fn failure(e: &io::Error) -> Failure {
     Failure::new(e.raw_os_error().unwrap_or(libc::EIO), e.to_string())
 }
 
 impl Core {
-    /// Takes what a process has sent before its end, such as the answers to its last connection requests; a bounded number of messages.
+    /// Serves messages that a process sent before it ended, such as its last answers to connection requests. Bounded by [`MAX_ROW`].
     pub(super) fn serve_rest(&mut self, id: ClientId, buf: &mut [u8]) {
         let _ = (0..MAX_ROW).all(|_| self.serve_next(id, buf));
     }
 
-    /// Takes messages from a client, and answers those that want it, until its turn is over: what else it has sent waits.
+    /// Serves a client's messages, and sends the replies, until its turn is over. Further messages wait.
     pub(super) fn serve(&mut self, id: ClientId, buf: &mut [u8]) {
         let (began, before) = (Instant::now(), self.counts.get(Count::Requests));
         for _ in 0..MAX_ROW {
@@ -98,7 +98,7 @@ impl Core {
         }
     }
 
-    /// Takes one message. Whether there may be another.
+    /// Serves one message. Returns whether more may be waiting.
     pub(super) fn serve_next(&mut self, id: ClientId, buf: &mut [u8]) -> bool {
         let Some(client) = self.clients.get(id).filter(|_| !self.is_doomed(id)) else {
             return false;
@@ -118,7 +118,7 @@ impl Core {
         true
     }
 
-    /// Does what a message asks. Descriptors, and a reply, are the last request's.
+    /// Serves the requests of a message. Descriptors and the reply belong to the last one.
     fn serve_message(&mut self, id: ClientId, mut bytes: &[u8], mut fds: Vec<Foreign>) {
         while !bytes.is_empty() {
             let (request, rest) = match socket::decode_first::<Request>(bytes) {
@@ -146,14 +146,14 @@ impl Core {
         if reply.is_err() {
             self.counts.add(Count::Refusals);
         }
-        // What it did is told when it returns.
+        // Events of the request are sent before the reply.
         self.flush_events();
         let Some(client) = self.clients.get(id) else { return };
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         let Some(bytes) = encode(reply, &mut self.scratch) else { return };
         match socket::send_bytes(client.rpc.as_fd(), bytes, &fds) {
             Ok(()) => {}
-            // It asks without reading the answers.
+            // The client sends requests without reading the replies.
             Err(MessageError::WouldBlock) => self.doom(id, Gone::Slow),
             Err(MessageError::Closed) => self.doom(id, Gone::Closed),
             Err(e) => self.doom(id, Gone::Broke(format!("cannot be answered: {e}"))),
@@ -202,12 +202,12 @@ impl Core {
         }
     }
 
-    /// The reply to a greeting; or how it breaks the protocol.
+    /// Returns the reply to a greeting, or how it breaks the protocol.
     fn handle_hello(&mut self, greeting: Greeting) -> Result<Answer, &'static str> {
         let Greeting { client: id, version, kind, fds } = greeting;
         let default = DeviceKind::default();
         if version != VERSION {
-            // The version is where the other side finds it, whichever it speaks.
+            // The version is at the same place in every protocol version.
             return Ok(self.welcome(id, default, 0, 0).map(|welcome| (welcome, Vec::new())));
         }
         if let Err(failure) = self.permit(id) {
@@ -219,7 +219,7 @@ impl Core {
             (ClientKind::Tool | ClientKind::Host, None) => None,
             (ClientKind::Device(kind), None) => Some((kind, None)),
             (ClientKind::Device(kind), Some(board)) if n == 1 => {
-                // Others of its user are given it.
+                // Other processes of its user get the board.
                 let board = board.into_memfd().ok_or("a greeting without a board")?;
                 Some((kind, Some(board)))
             }
@@ -245,7 +245,7 @@ impl Core {
         Ok(greeted)
     }
 
-    /// Gives a process with a device what it needs.
+    /// Sets up a process with a device.
     fn add_device(
         &mut self,
         id: ClientId,
@@ -265,13 +265,14 @@ impl Core {
         Ok((self.welcome(id, kind, slot, first_index)?, vec![theirs, page]))
     }
 
-    /// Whether a client is the host's owner's, or root's.
+    /// Returns whether a client runs as the host's owner or as root.
     fn is_privileged(&self, id: ClientId) -> bool {
         let owner = rustix::process::geteuid().as_raw();
         self.clients.get(id).is_some_and(|client| [0, owner].contains(&client.uid))
     }
 
-    /// Whether a client's user may use the host. Where the configuration names none, whoever comes to the socket may.
+    /// Checks that a client's user may use the host. If the configuration names no users, every client that can connect
+    /// may.
     fn permit(&self, id: ClientId) -> Result<(), Failure> {
         let users = &self.options.config.service.users;
         let uid = self.clients.get(id).map_or(0, |client| client.uid);
@@ -284,7 +285,7 @@ impl Core {
         Err(Failure::new(libc::EPERM, why))
     }
 
-    /// Whether a client may do what is the owner's.
+    /// Checks that a client may do what is reserved to the owner.
     fn permit_owner(&self, id: ClientId, what: &str) -> Result<(), Failure> {
         if self.is_privileged(id) {
             return Ok(());
@@ -307,7 +308,7 @@ impl Core {
         })))
     }
 
-    /// The devices of this host.
+    /// Returns the devices of this host.
     pub(super) fn devices(&self) -> Vec<DeviceRow> {
         let device = |row: &KindRow| DeviceRow {
             kind: row.kind,
@@ -319,7 +320,7 @@ impl Core {
         kind::rows().iter().map(device).collect()
     }
 
-    /// The ports of the device of a kind.
+    /// Returns the ports of the device of a kind.
     pub(super) fn ports_of(&self, kind: DeviceKind) -> Vec<Port> {
         ports::of(kind).describe(self, kind)
     }
@@ -330,7 +331,7 @@ impl Core {
         if client.slots.len() >= MAX_SLOTS {
             return Err(full(format!("the process has {MAX_SLOTS} slots already")));
         }
-        // One on each address, and one at each port of the adapter.
+        // One socket on each address, and one at each port of the adapter.
         let sockets = self.addresses.rows().count() + self.adapter.iter().count();
         let grant = self.slots.take(id, client.uid, sockets).map_err(full)?;
         client.slots.push(grant.0);
@@ -339,7 +340,7 @@ impl Core {
         Ok(grant)
     }
 
-    /// What a command may ask.
+    /// Handles a request of a tool.
     fn handle_tool(&mut self, id: ClientId, request: Request) -> Outcome {
         match request {
             Request::Status => self.tell_status().into(),
@@ -366,7 +367,7 @@ impl Core {
         Ok(Response::Done)
     }
 
-    /// What a process with a device may ask.
+    /// Handles a request of a process with a device.
     fn handle_device(&mut self, id: ClientId, request: Request) -> Outcome {
         match request {
             Request::AttachAddress { port, gid_index, slot } => {
@@ -455,7 +456,7 @@ impl Core {
         Err(Failure::new(libc::EINVAL, why))
     }
 
-    /// The ports of the kind of device that a client has.
+    /// Returns the ports of a client's kind of device.
     fn port_of(&self, id: ClientId) -> &'static dyn ServicePort {
         ports::of(self.clients.get(id).and_then(Client::device_kind).unwrap_or_default())
     }
@@ -469,17 +470,17 @@ impl Core {
         Ok(())
     }
 
-    /// Rings to the process of a slot. Processes are known by their first slots. The other one gets
-    /// its ends by notification, the first time.
+    /// Returns rings to the process of a slot. Processes are known by their first slots. The other process gets its
+    /// ends in a notification, the first time.
     fn connect_ring(
         &mut self,
         id: ClientId,
         peer: u16,
     ) -> Result<(Response, Vec<OwnedFd>), Failure> {
         let no_ring = Ok((Response::NoRing, Vec::new()));
-        // Devices of two kinds have no link between them.
+        // Devices of different kinds are not linked.
         let kind = self.clients.get(id).and_then(Client::device_kind);
-        // What belongs to no process is the hub's.
+        // A slot that belongs to no process is the hub's.
         let hub_slot = || self.hub_slot(kind.unwrap_or_default());
         let peer = if peer == SERVICE_SLOT { hub_slot().unwrap_or(peer) } else { peer };
         let Some(owner) = self.slots.owner(peer).filter(|&owner| owner != id) else {
@@ -494,13 +495,13 @@ impl Core {
         };
         let is_known = self.rings.has(slot, peer);
         if !is_known && self.unread_descriptors(owner) >= MAX_UNREAD_DESCRIPTORS {
-            // The descriptors of its end would wait with those.
+            // The descriptors of its end would wait, too.
             return no_ring;
         }
         let cost = if is_known { 0 } else { END_DESCRIPTORS };
         let shares = [id, owner].map(|id| self.descriptors_for(id, cost));
         let [Ok(one), Ok(other)] = shares else {
-            // They reach each other without.
+            // Such processes need no ring.
             return no_ring;
         };
         let rings = || -> io::Result<_> {
@@ -521,13 +522,13 @@ impl Core {
         Ok((Response::Ring { peer, known_as: slot }, ours))
     }
 
-    /// How many descriptors wait for a client to read what is in its socket.
+    /// Returns how many descriptors wait for a client to read its socket.
     fn unread_descriptors(&self, id: ClientId) -> usize {
         let device = self.clients.get(id).and_then(|client| client.device.as_ref());
         device.map_or(0, |device| device.notify.waiting_descriptors())
     }
 
-    /// The descriptors by which `who` reaches the memory of `of`: all, or none.
+    /// Returns the descriptors by which `who` accesses the memory of `of`: all, or none.
     fn reach_of(&self, of: ClientId, who: ClientId) -> io::Result<Vec<OwnedFd>> {
         let both = self.clients.get(of).zip(self.clients.get(who));
         match both.and_then(|(of, who)| of.reach_for(who)) {

@@ -1,7 +1,7 @@
-//! The way to an address: which of ours it starts at, and whether anybody is there.
+//! Resolves an address: the local address that leads to it, and whether there is a neighbour.
 //!
-//! RoCE has no resolution of its own: the route is the kernel's, as a connected UDP socket tells it,
-//! and the neighbour is the kernel's ARP or neighbour discovery.
+//! RoCE has no resolution of its own: the route is the kernel's, found by connecting a UDP socket,
+//! and the neighbour is found by the kernel's ARP or neighbour discovery.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,13 +15,12 @@ use super::core::Core;
 use super::netlink::Neighbour;
 use super::ports;
 
-/// The port that nobody listens on, to which a datagram makes the kernel look for a neighbour
-/// (RFC 863).
+/// An unused port: a datagram to it makes the kernel resolve a neighbour (RFC 863).
 const DISCARD: u16 = 9;
-/// How often a neighbour that is being looked for is asked about: first, and at most.
+/// The first and the longest interval between checks of a neighbour that is being resolved.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(100);
-/// Lookups under way.
+/// Maximum number of outstanding lookups.
 const MAX_PENDING: usize = 65536;
 
 /// Lookups that wait for a neighbour.
@@ -39,23 +38,23 @@ struct Pending {
 }
 
 impl Resolver {
-    /// When a neighbour is to be asked about.
+    /// Returns when a neighbour must be checked.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.0.values().map(|p| p.next).min()
     }
 }
 
-/// What is known at once.
+/// The result of the first step.
 enum Step {
     Done(Resolved),
-    /// On this interface, with this answer if the neighbour is there.
+    /// The interface of the neighbour, and the answer if it resolves.
     Neighbour(u32, Resolved),
 }
 
 impl Core {
-    /// Answers the connection manager's question, now or later.
+    /// Answers a query of the connection manager, now or later.
     pub(super) fn resolve(&mut self, id: IdHandle, query: &RouteQuery) {
-        // An earlier question of the id is not to be answered any more.
+        // An earlier query of the id gets no answer any more.
         self.resolver.0.remove(&id);
         self.forget_peer(id);
         self.kinds.forget(id);
@@ -65,7 +64,7 @@ impl Core {
         }
     }
 
-    /// Finds a peer where the route is the kernel's, at once or when the neighbour answered.
+    /// Resolves a peer by the kernel's route, at once or when the neighbour is resolved.
     pub(super) fn find_peer_over_ip(&mut self, id: IdHandle, kind: DeviceKind, query: &RouteQuery) {
         match self.first_step(kind, query) {
             Ok(Step::Done(answer)) => self.resolved(id, Ok(answer)),
@@ -89,7 +88,7 @@ impl Core {
         }
     }
 
-    /// A peer is found, or is not: an errno.
+    /// Passes a resolved peer, or an errno, to the connection manager.
     pub(super) fn resolved(&mut self, id: IdHandle, answer: Result<Resolved, i32>) {
         let now = self.now();
         match answer {
@@ -125,14 +124,14 @@ impl Core {
         }
         .is_on_link(dst);
         if !on_link || row.interface.has_no_neighbours() {
-            // By way of a gateway: who is behind it shows when we connect.
+            // Behind a gateway: only connecting shows whether the peer is there.
             return Ok(Step::Done(answer));
         }
         poke(row.peer(src, 0), row.peer(dst, DISCARD));
         Ok(Step::Neighbour(row.interface.index, answer))
     }
 
-    /// The address that the kernel sends from.
+    /// Returns the address that the kernel sends from.
     pub(super) fn source(&self, query: &RouteQuery) -> Result<IpAddr, i32> {
         let dst = query.dst;
         let wanted = query.src_hint.or_else(|| {
@@ -150,12 +149,12 @@ impl Core {
         let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
         let bind = self.addresses.find(any).map_or(SocketAddr::new(any, 0), |row| row.peer(any, 0));
         let socket = UdpSocket::bind(bind).map_err(errno)?;
-        // As it was named: a link-local address with its interface.
+        // With its scope: a link-local address needs its interface.
         let mut to = dst;
         if to.port() == 0 {
             to.set_port(DISCARD);
         }
-        // A loopback source cannot leave the machine: the kernel says EINVAL.
+        // A loopback source cannot leave the machine: the kernel returns EINVAL.
         socket.connect(to).map_err(|e| match errno(e) {
             libc::EINVAL => libc::ENETUNREACH,
             other => other,
@@ -163,7 +162,7 @@ impl Core {
         socket.local_addr().map(|a| a.ip()).map_err(errno)
     }
 
-    /// Looks which neighbours answered.
+    /// Checks which neighbours are resolved.
     pub(super) fn poll_neighbours(&mut self, now: Time) {
         let due: Vec<IdHandle> =
             self.resolver.0.iter().filter(|(_, p)| p.next <= now).map(|(&id, _)| id).collect();
@@ -175,7 +174,7 @@ impl Core {
                 Ok(Neighbour::Failed) => Err(libc::EHOSTUNREACH),
                 Err(e) => Err(e.raw_os_error().unwrap_or(libc::EHOSTUNREACH)),
                 Ok(Neighbour::Asking) if now >= pending.until => {
-                    // The machine has given up already, and needs no answer.
+                    // The connection manager has given up already, and needs no answer.
                     self.resolver.0.remove(&id);
                     continue;
                 }
@@ -191,7 +190,8 @@ impl Core {
     }
 }
 
-/// Makes the kernel look for a neighbour. It may do so already, or know it: no error matters.
+/// Makes the kernel resolve a neighbour. It may be doing so already, or know it: errors do not
+/// matter.
 fn poke(src: SocketAddr, dst: SocketAddr) {
     let _ = UdpSocket::bind(src).and_then(|socket| socket.send_to(&[], dst));
 }

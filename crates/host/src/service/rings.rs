@@ -1,6 +1,6 @@
-//! Pairs of rings between processes of this host, which are known by their first slots, and what the processes wake each
-//! other with. The service makes them and hands them out; it never looks into them. No descriptor of a process goes to
-//! another, and each process has an end of its own: so none can make another's block.
+//! Pairs of rings between processes of this host, which are known by their first slots, and the socket pairs for their
+//! wakeups. The service makes them and hands them out; it never reads them. No process gets a descriptor of
+//! another, and each has an end of its own, so none can make another's block.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,22 +10,22 @@ use rdmux_link::ring::{DEFAULT_CAPACITY, RingFds};
 use rdmux_link::{PeerBell, RingPair};
 use rdmux_runtime::Share;
 
-/// Descriptors of the service for one side of a pair.
+/// Descriptors that the service uses for one side of a pair.
 pub(super) const END_DESCRIPTORS: usize = 3;
 
-/// All pairs, by their two slots, the smaller first. The descriptors stay here, so that a process that asks
-/// again gets the same ones.
+/// All pairs, by their two slots, the smaller first. The descriptors are kept, so that a process that asks again gets
+/// the same ones.
 #[derive(Debug, Default)]
 pub(super) struct Rings(HashMap<(u16, u16), Pair>);
 
 #[derive(Debug)]
 struct Pair {
     ends: [End; 2],
-    /// Of the two processes' users.
+    /// The shares of the two processes' users.
     _shares: [Share; 2],
 }
 
-/// What one side has.
+/// One side's descriptors.
 #[derive(Debug)]
 struct End {
     rings: RingFds,
@@ -33,12 +33,12 @@ struct End {
 }
 
 impl Rings {
-    /// Whether there is a pair.
+    /// Returns whether there is a pair.
     pub(super) fn has(&self, slot: u16, peer: u16) -> bool {
         self.0.contains_key(&key(slot, peer))
     }
 
-    /// One side's descriptors, and whether the pair is new: then it costs the shares.
+    /// Returns one side's descriptors, and whether the pair is new, which is charged to the shares.
     pub(super) fn connect(
         &mut self,
         slot: u16,
@@ -55,19 +55,20 @@ impl Rings {
         Ok((self.end_of(slot, peer)?, new))
     }
 
-    /// One side's descriptors of a pair: what it fills, what it empties, its end of the bell.
+    /// Returns one side's descriptors of a pair: the ring that it fills, the ring that it empties, and its end of the
+    /// bell.
     pub(super) fn end_of(&self, slot: u16, peer: u16) -> io::Result<[OwnedFd; END_DESCRIPTORS]> {
         let pair = self.0.get(&key(slot, peer)).ok_or(io::ErrorKind::NotFound)?;
         let End { rings, bell } = &pair.ends[usize::from(slot > peer)];
         Ok([rings.tx.try_clone()?, rings.rx.try_clone()?, bell.duplicate()?])
     }
 
-    /// Forgets all pairs of a slot. What its peers have mapped stays with them.
+    /// Removes all pairs of a slot. Mappings of its peers stay.
     pub(super) fn slot_gone(&mut self, slot: u16) {
         self.0.retain(|&(a, b), _| a != slot && b != slot);
     }
 
-    /// How many pairs there are.
+    /// Returns how many pairs there are.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

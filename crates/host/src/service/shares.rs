@@ -1,4 +1,5 @@
-//! What the users of a host share: how much of it one may have says [`rdmux_runtime::Shares`]. Slots count their own.
+//! The resources that the users of a host share. [`rdmux_runtime::Shares`] limits how much one user may have. Slots
+//! have their own shares.
 
 use rdmux_runtime::{Exceeded, Share, Shares};
 
@@ -7,7 +8,7 @@ use super::core::Core;
 use super::ports::ib::MAX_MEMBERS;
 use crate::proto::Failure;
 
-/// The bytes that wait for processes to read them, of events and of notifications.
+/// Maximum number of bytes of events and notifications that wait for processes to read them.
 const MAX_WAITING: usize = 256 * 1024 * 1024;
 
 /// See the module.
@@ -15,11 +16,11 @@ const MAX_WAITING: usize = 256 * 1024 * 1024;
 pub(super) struct HostShares {
     /// Descriptors of the service.
     pub(super) descriptors: Shares,
-    /// Connection manager ids: as many as there are ephemeral ports, of which each may take one.
+    /// Connection manager ids: as many as there are ephemeral ports, because each may use one.
     pub(super) ids: Shares,
     /// Queue pairs in groups of InfiniBand.
     pub(super) members: Shares,
-    /// Bytes of messages that wait for processes to read what is in their sockets.
+    /// Bytes of messages that wait for processes to read their sockets.
     pub(super) waiting: Shares,
 }
 
@@ -35,7 +36,7 @@ impl HostShares {
 }
 
 impl Core {
-    /// Descriptors of the service for a client.
+    /// Takes descriptors of the service from the share of a client's user.
     pub(super) fn descriptors_for(
         &self,
         client: ClientId,
@@ -44,18 +45,19 @@ impl Core {
         self.shares.descriptors.take(self.user_of(client), count)
     }
 
-    /// What waits for a client: nothing yet.
+    /// Makes the share for a client's unread messages, empty at first.
     pub(super) fn waiting_of(&self, client: ClientId) -> Share {
         self.shares.waiting.none(self.user_of(client))
     }
 
-    /// Whose a client is. Who is gone is nobody, whose share is like another's.
+    /// Returns the user of a client. A client that is gone counts as [`NOBODY`](super::clients::NOBODY), a user like
+    /// any other.
     pub(super) fn user_of(&self, client: ClientId) -> u32 {
         self.clients.get(client).map_or(super::clients::NOBODY, |client| client.uid)
     }
 }
 
-/// No more descriptors.
+/// Makes the error for a lack of descriptors.
 pub(super) fn no_descriptors(errno: i32, e: &Exceeded) -> Failure {
     Failure::new(errno, format!("no descriptor of the service is left for it: {e}"))
 }
@@ -82,11 +84,11 @@ mod tests {
     const GREEDY: u32 = 4001;
     const OTHER: u32 = 4002;
 
-    /// A process that has connected.
+    /// A connected process.
     struct Process {
         id: ClientId,
         socket: OwnedFd,
-        /// What came with replies.
+        /// The descriptors of replies.
         fds: Vec<OwnedFd>,
     }
 
@@ -166,7 +168,7 @@ mod tests {
         for user in [OTHER, owner()] {
             Process::greeted(&mut core, user).ask(&mut core, &Request::NewSlot).unwrap();
         }
-        // What it had stays its own when its processes end.
+        // Slots stay charged to the user when its processes end.
         greedy.drain(..).for_each(|process| process.end(&mut core));
         let again = Process::greeted(&mut core, GREEDY);
         assert!(core.clients.get(again.id).unwrap().slots[0] < 1024);
@@ -249,7 +251,7 @@ mod tests {
             one.create_id(&mut core, first).unwrap();
         }
         assert!(one.create_id(&mut core, first).is_err());
-        // Those that peers' requests make count, too, and then no other is accepted.
+        // Ids that peers' requests make count, too; at the limit no further request is accepted.
         let (space, qp_type) = (PortSpace::Tcp, QpType::Rc);
         let id = core.manager.create_id(first, space, qp_type, 0).unwrap();
         let event = rdmux_cm::Event {
@@ -329,7 +331,7 @@ mod tests {
         let (third, other) = fill(&mut core, OTHER);
         assert!((bytes / 8 / 256..=bytes / 4 / 256 + 1).contains(&third), "{third}");
         assert_eq!(fill(&mut core, owner()).0, 4 * bytes / 256);
-        // What waited for processes that are gone counts no longer.
+        // Unread messages of processes that are gone no longer count.
         drop((one, two, other));
         core.bury();
         assert_eq!(fill(&mut core, GREEDY).0, first);

@@ -1,11 +1,12 @@
 //! Slots: blocks of queue pair numbers, and the sockets that go with them.
 //!
-//! A number must not come back soon, or a late packet finds a stranger's queue pair. So a slot that
-//! is given back rests while others are given out, and counting goes on in it where it stopped. A service that was killed
-//! has kept nothing of that: counting in a slot begins at random, so that the next service does not repeat its numbers.
+//! A number must not be reused soon, or a late packet finds another process's queue pair. So a slot that is released
+//! rests while others are given out, and its numbers continue where they stopped. A service that was killed has lost that
+//! state. So the first index of a slot is random, and the next service does not repeat its numbers.
 //!
-//! A process may keep its slot's sockets when it has given the slot back, and read what comes there. So only processes of the same
-//! user, which could read each other's in any case, get the slot again. What belongs to a user counts as its share, in use or not.
+//! A process may keep its slot's sockets after it has released the slot, and read packets that arrive there. So only processes of
+//! the same user, which could read each other's in any case, get the slot again. A user's slots count towards its share, in use or
+//! not.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -16,21 +17,21 @@ use super::clients::ClientId;
 
 /// Slots that a queue pair number can name (bits 22..12).
 const SLOTS: u16 = 2048;
-/// Numbers of a slot.
+/// Queue pair numbers of a slot.
 const INDICES: u16 = 4096;
-/// How many slots of a user rest before the first of them is used again, as long as fresh ones are left. Each
+/// How many released slots of a user rest before the first of them is used again, as long as fresh ones are left. Each
 /// slot ever used costs a socket on each address.
 const RESTING: usize = 32;
-/// How far counting moves on when a process died, and did not say how far it was.
+/// How far the index of a slot advances when a process died without reporting its last one.
 const STRIDE: u16 = 1021;
 
-/// Which slots are whose.
+/// All slots and their owners.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// By slot; slot 0 is the service's.
+    /// By slot number; slot 0 is the service's.
     used: Vec<Slot>,
     resting: VecDeque<u16>,
-    /// Where counting begins in a slot: another place in each service.
+    /// The hash that determines the first index of a slot, different in each service.
     first: RandomState,
     shares: Shares,
     descriptors: Shares,
@@ -39,15 +40,15 @@ pub(super) struct Slots {
 #[derive(Debug, Default)]
 struct Slot {
     owner: Option<ClientId>,
-    /// Whose processes may have it.
+    /// The user whose processes may have it.
     user: u32,
     next_index: u16,
-    /// The slot, and the descriptors of its sockets.
+    /// The shares for the slot, and for its sockets' descriptors.
     _shares: Option<[Share; 2]>,
 }
 
 impl Slots {
-    /// All of them; their sockets are of these descriptors.
+    /// Makes the table. Sockets of slots are charged to these shares.
     pub(super) fn new(descriptors: Shares) -> Self {
         Self {
             used: vec![Slot::default()],
@@ -58,10 +59,11 @@ impl Slots {
         }
     }
 
-    /// A slot for a process of a user, and the index from which to count. A fresh one has so many sockets.
+    /// Takes a slot for a process of a user. Returns it with the first index to use. A fresh slot has this many
+    /// sockets.
     ///
     /// # Errors
-    /// Why there is none: all are in use or of other users, or the user has its share.
+    /// Why there is none: all are in use or other users', or the user's share is used up.
     pub(super) fn take(
         &mut self,
         owner: ClientId,
@@ -81,7 +83,7 @@ impl Slots {
         Ok((slot, entry.next_index))
     }
 
-    /// A slot that nobody had yet. The error says why not, if it is the user's share.
+    /// Adds a slot that was never used. The error gives the reason, if it is the user's share.
     fn add(&mut self, user: u32, sockets: usize) -> Result<u16, Option<String>> {
         let slot = u16::try_from(self.used.len()).ok().filter(|&slot| slot < SLOTS).ok_or(None)?;
         let share = self.shares.take(user, 1);
@@ -99,7 +101,7 @@ impl Slots {
         (self.first.hash_one(slot) % u64::from(INDICES)) as u16
     }
 
-    /// Takes a slot back. `next_index` is where to go on counting, if that is known.
+    /// Releases a slot. `next_index` is where numbers continue, if known.
     pub(super) fn give_back(&mut self, slot: u16, next_index: Option<u16>) {
         let Some(entry) = self.used.get_mut(usize::from(slot)) else { return };
         if entry.owner.take().is_some() {
@@ -108,12 +110,12 @@ impl Slots {
         }
     }
 
-    /// Whose a slot is.
+    /// Returns the owner of a slot.
     pub(super) fn owner(&self, slot: u16) -> Option<ClientId> {
         self.used.get(usize::from(slot))?.owner
     }
 
-    /// How many are in use.
+    /// Returns how many slots are in use.
     pub(super) fn in_use(&self) -> usize {
         self.used.iter().filter(|s| s.owner.is_some()).count()
     }
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
 
     const A: ClientId = ClientId(7);
-    /// A user whose slots are bounded.
+    /// A user whose slots are limited.
     const OTHER: u32 = 4001;
 
     fn slots() -> Slots {
@@ -178,7 +180,7 @@ mod tests {
         };
         let (one, next) = (indices(), indices());
         assert!(one.iter().chain(&next).all(|index| *index < INDICES), "{one:?} {next:?}");
-        // Of eight slots one may have the same by chance, but not all.
+        // One of eight slots may have the same index by chance, but not all.
         assert_ne!(one, next);
     }
 
@@ -213,7 +215,7 @@ mod tests {
         let has: Vec<u16> = (1..half).map(|_| take(&mut slots, OTHER).unwrap().0).collect();
         let why = take(&mut slots, OTHER).unwrap_err();
         assert!(why.contains("user 4001 has 1023 of 2047"), "{why}");
-        // Those that it has given back are still its own, and used again.
+        // Its released slots are still its own, and used again.
         has.iter().take(2).for_each(|slot| slots.give_back(*slot, None));
         let next = take(&mut slots, OTHER + 1).unwrap().0;
         assert!(!has.contains(&next));

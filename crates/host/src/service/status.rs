@@ -1,4 +1,4 @@
-//! What there is to know of a service.
+//! The status of a service.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use crate::proto::{
 };
 
 impl Core {
-    /// The status in a memfd, since it may be longer than a message.
+    /// Returns the status in a memfd, because it may be longer than a message.
     pub(super) fn tell_status(&self) -> Result<(Response, Vec<OwnedFd>), Failure> {
         let bytes = postcard::to_stdvec(&self.status())
             .map_err(|e| Failure::new(libc::ENOMEM, e.to_string()))?;
@@ -66,7 +66,8 @@ impl Core {
         }
     }
 
-    /// What all devices counted, and what the service itself dropped of what came for no process, or for all that hear a group.
+    /// Returns all devices' counters, including the service's own drops of packets for no process, or for all members of a
+    /// group.
     fn device_counters(&self) -> Vec<(String, u64)> {
         let mut all = self.clients.counters();
         let drops: Vec<_> = self.adapter.iter().map(|adapter| adapter.data.drops()).collect();

@@ -1,4 +1,4 @@
-//! What unit tests of the service share.
+//! Helpers of unit tests of the service.
 
 use std::net::Ipv4Addr;
 
@@ -11,7 +11,7 @@ use super::random_bytes;
 use crate::error::HostError;
 use crate::names::{HostName, RuntimeDir};
 
-/// The state of a service on a loopback address of its own, which no event loop drives.
+/// Makes the state of a service on a loopback address of its own, without an event loop.
 pub(super) fn core() -> (Core, TempDir) {
     let dir = temp_dir();
     let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();

@@ -1,4 +1,4 @@
-//! What the service keeps for programs that look for the device in the file system.
+//! The files and namespaces that the service keeps for programs that look for the device in the file system.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,16 +18,16 @@ use crate::names::DeviceChoice;
 use crate::proto::{DeviceRow, Failure, Reply, Response};
 use crate::view::tree::{self, Facts};
 
-/// How old the counters in the tree may be.
+/// The greatest age of the counters in the tree.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// The trees that somebody wanted, and the namespaces in which they are in place.
+/// The requested trees, and the namespaces in which they are mounted.
 #[derive(Debug, Default)]
 pub(super) struct Views {
     trees: BTreeMap<DeviceChoice, Tree>,
-    /// When to look whether the counters changed; never while nobody is here.
+    /// When to check whether the counters changed; never while there are no clients.
     due: Option<Time>,
-    /// By user. Open descriptors keep them alive without a process.
+    /// The namespaces by user. Open descriptors keep them alive without a process.
     namespaces: BTreeMap<u32, UserViews>,
 }
 
@@ -38,7 +38,7 @@ struct Tree {
     shown: Shown,
 }
 
-/// What a tree told last: all devices and their counters.
+/// The contents of a tree when it was last written: all devices and their counters.
 type Shown = (Vec<DeviceRow>, PerKind<Vec<(String, u64)>>);
 
 /// The namespaces of a user's views.
@@ -55,7 +55,7 @@ impl Views {
 }
 
 impl Core {
-    /// Writes the tree of these devices. The namespaces of the caller's user come along if there are any.
+    /// Writes the tree of these devices. The reply has the namespaces of the caller's user, if there are any.
     pub(super) fn tell_view(
         &mut self,
         id: ClientId,
@@ -77,7 +77,7 @@ impl Core {
         Ok((Response::Done, fds))
     }
 
-    /// The user namespace of the caller's user.
+    /// Returns the user namespace of the caller's user.
     pub(super) fn tell_user_namespace(
         &self,
         id: ClientId,
@@ -108,7 +108,7 @@ impl Core {
             Some(held) if is_same_file(&held.user, &user).map_err(|e| failure(&e))? => {
                 held.mounts.insert(devices, mounts);
             }
-            // Views in different user namespaces would keep processes from each other's memory.
+            // Processes in sibling user namespaces could not access each other's memory.
             _ => {
                 let held = UserViews { user, mounts: BTreeMap::from([(devices, mounts)]) };
                 self.views.namespaces.insert(uid, held);
@@ -117,7 +117,7 @@ impl Core {
         Ok(Response::Done)
     }
 
-    /// Sees to it that the trees are looked at again, if there are any: somebody came, who may count.
+    /// Schedules an update of the trees, if there are any, because a client may have counted.
     pub(super) fn watch_view(&mut self) {
         if self.views.trees.is_empty() {
             self.views.due = None;
@@ -127,8 +127,8 @@ impl Core {
         }
     }
 
-    /// Brings them up to date if it is time, and asks for counters that change by themselves. Once more when the last process is gone: what it
-    /// has counted stays to be seen.
+    /// Updates the trees if that is due, and requests counters that change by themselves. Once more after the last process is gone, so that
+    /// its counts are shown.
     pub(super) fn poll_view(&mut self) {
         let now = self.now();
         if self.views.due.take_if(|due| *due <= now).is_some() {
@@ -137,7 +137,7 @@ impl Core {
         }
     }
 
-    /// Brings the trees up to date that anybody wanted.
+    /// Updates the requested trees.
     pub(super) fn refresh_view(&mut self) {
         self.watch_view();
         let now = self.current_view();
@@ -186,7 +186,7 @@ impl Core {
     }
 }
 
-/// Whether two descriptors are of one file, as those of one namespace are.
+/// Returns whether two descriptors refer to the same file, as those of one namespace do.
 fn is_same_file(a: &OwnedFd, b: &OwnedFd) -> io::Result<bool> {
     let identity = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
     Ok(identity(a)? == identity(b)?)

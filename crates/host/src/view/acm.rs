@@ -1,7 +1,7 @@
-//! The files of the host's ACM service in a view: what it has below `/run`, in `/etc/rdma` and in `/var/log`.
+//! The files of the host's ACM service in a view: those in `/run`, `/etc/rdma` and `/var/log`.
 //!
-//! Programs make some of these files themselves: Debian's ibacm its socket, its lock and its log, its ib_acme the configuration. So the
-//! host's folders take the places of the machine's, and what else is there is mounted into them again.
+//! Programs create some of these files themselves: Debian's ibacm its socket, its lock and its log, and its ib_acme the configuration.
+//! So the host's folders replace the machine's, and the machine's other entries are mounted into them again.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
@@ -10,10 +10,10 @@ use std::path::Path;
 
 use rdmux_acm_client::Places;
 
-/// Where the system's directory is within the one that replaces it.
+/// The machine's directory within the one that replaces it.
 const SYSTEM: &str = ".system";
 
-/// Puts the host's files in place. What cannot be put there is the machine's: programs that want ACM are few.
+/// Mounts the host's files. If that fails, programs see the machine's, because few need ACM.
 pub(super) fn cover(tree: &Path, acm: &Places) {
     let parts = [
         ("/run", cover_run(acm)),
@@ -27,12 +27,12 @@ pub(super) fn cover(tree: &Path, acm: &Places) {
     }
 }
 
-/// `/run` is the service's folder, with the rest of `/run` in it: whatever makes `/run/ibacm.sock` makes it there.
+/// Replaces `/run` by the service's folder, with the rest of `/run` in it, so that `/run/ibacm.sock` is created there.
 fn cover_run(acm: &Places) -> io::Result<()> {
     let (run, stage) = (Path::new("/run"), acm.runtime());
     if fs::symlink_metadata(run)?.is_dir() {
         make_private(stage)?;
-        // Programs that become other users look into /run, too. The folders above it are the owner's.
+        // Programs that become other users look into /run, too. Only the owner can enter the folders above it.
         fs::set_permissions(stage, fs::Permissions::from_mode(0o755))?;
         rustix::mount::mount_bind(stage, stage)?;
         fill(stage, run, |name| name.as_encoded_bytes().starts_with(b"ibacm"))?;
@@ -50,7 +50,8 @@ fn cover_configuration(acm: &Places) -> io::Result<()> {
     Ok(())
 }
 
-/// The log is a file over a file. Where the machine has none, which is not to change by this, `/var/log` is a folder of the host's in which the log is a link.
+/// Mounts the log over the machine's log file. If there is none, none must be created, so `/var/log` becomes a folder of the host in which
+/// the log is a link.
 fn cover_log(tree: &Path, acm: &Places) -> io::Result<()> {
     let (log, ours) = (Places::of_system().log(), acm.log());
     let Some(folder) = log.parent().filter(|folder| folder.is_dir()) else { return Ok(()) };
@@ -69,8 +70,8 @@ fn cover_log(tree: &Path, acm: &Places) -> io::Result<()> {
     Ok(rustix::mount::mount_move(&stage, folder)?)
 }
 
-/// Shows what is in a system's directory in another one, which is a mount by now, but for what is left out: directories are mounted again
-/// under their names, links are copied, and files are links into [`SYSTEM`].
+/// Shows the entries of a machine's directory in another one, which is a mount by now, except those that are left out: directories are
+/// mounted again under their names, links are copied, and files are links into [`SYSTEM`].
 fn fill(stage: &Path, system: &Path, leave: impl Fn(&std::ffi::OsStr) -> bool) -> io::Result<()> {
     let all = stage.join(SYSTEM);
     make_private(&all)?;
@@ -84,7 +85,8 @@ fn fill(stage: &Path, system: &Path, leave: impl Fn(&std::ffi::OsStr) -> bool) -
         let (here, there) = (stage.join(&name), all.join(&name));
         if kind.is_dir() {
             make_private(&here)?;
-            // From the copy: the stage may lie below the directory that it replaces, and has mounts by now.
+            // Mounted from the copy, because the stage may lie below the directory that it replaces, and has mounts by
+            // now.
             rustix::mount::mount_bind_recursive(&there, &here)?;
         } else if kind.is_symlink() {
             link(&here, &fs::read_link(entry.path())?)?;
@@ -95,7 +97,7 @@ fn fill(stage: &Path, system: &Path, leave: impl Fn(&std::ffi::OsStr) -> bool) -
     Ok(())
 }
 
-/// Makes a link, in place of one that an earlier view has left.
+/// Makes a link, replacing one that an earlier view has left.
 fn link(path: &Path, to: &Path) -> io::Result<()> {
     match fs::read_link(path) {
         Ok(old) if old == to => return Ok(()),
@@ -103,7 +105,7 @@ fn link(path: &Path, to: &Path) -> io::Result<()> {
         Err(_) => {}
     }
     match symlink(to, path) {
-        // What the host has there itself is rather seen.
+        // The host's own file of that name takes precedence.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
     }
@@ -116,7 +118,7 @@ fn make_private(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Makes an empty file unless there is one; no link is followed.
+/// Creates an empty file unless it exists. Does not follow links.
 fn touch(path: &Path) -> io::Result<()> {
     let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();

@@ -1,27 +1,24 @@
-//! A mount namespace in which the tree of a view lies where programs look for it.
+//! A mount namespace in which the tree of a view is mounted where programs look for it.
 //!
-//! [`build`] turns the namespaces of a process into those of a view; [`own`] has the descriptors that
-//! the service then holds, which outlive the process; with them any process of the same user can
-//! [`join`].
+//! [`build`] turns the namespaces of a process into those of a view. [`own`] returns their descriptors, which the
+//! service then holds and which outlive the process. With them any process of the same user can [`join`].
 //!
-//! What is mounted, in an unprivileged user namespace too (user_namespaces(7), mount_namespaces(7)):
+//! The mounts, which an unprivileged user namespace allows, too (user_namespaces(7), mount_namespaces(7)):
 //!
-//! - each directory of the tree over the one at its path, where there is one already;
-//! - where sysfs has no such class, before that an overlay of the tree and `/sys/class`, which makes
-//!   the empty directories;
-//! - where `/dev` has no `infiniband`, a tmpfs over `/dev` with the system's `/dev` in `.system`: its
-//!   directories are mounted again under their names, so that terminals and shared memory have their
-//!   usual paths, devices are links into `.system`, and links are copied;
+//! - each directory of the tree over the one at its path, if that exists;
+//! - if sysfs has no such class, before that an overlay of the tree and `/sys/class`, which makes the empty directories;
+//! - if `/dev` has no `infiniband`, a tmpfs over `/dev` with the machine's `/dev` in `.system`: its directories are mounted again under
+//!   their names, so that terminals and shared memory have their usual paths, devices are links into `.system`, and links are copied;
 //! - the file of names over `/etc/hosts`, if the machine has that;
-//! - over `/run` the folder of the host's ACM service, with the system's `/run` in it in the same way as `/dev`; over `/etc/rdma`, if the machine
-//!   has that, the folder of its configuration; over `/var/log/ibacm.log` its log, or if the machine has no such file, over `/var/log` a folder of
-//!   the host's in which it is. Where that cannot be, programs see the machine's.
+//! - over `/run` the folder of the host's ACM service, with the machine's `/run` in it in the same way as `/dev`; over `/etc/rdma`, if the
+//!   machine has that, the folder of its configuration; over `/var/log/ibacm.log` its log or, if the machine has no such file, over
+//!   `/var/log` a folder of the host that has it. If that fails, programs see the machine's.
 //!
-//! Mounts that the system makes later still arrive. What appears in `/dev`, `/run` and such a `/var/log` themselves later does not; what a program
-//! makes in `/run` or such a `/var/log` itself is in the host's folder.
+//! Mounts that are made later on the machine still propagate. Later entries of `/dev`, `/run` and such a `/var/log` themselves do not
+//! appear. Files that a program creates in `/run` or such a `/var/log` itself are in the host's folder.
 //!
-//! A machine without `/etc/rdma` gets none. There would have to be another `/etc`, and what programs replace there, such as the files of users, would
-//! be lost with the view. The programs that look for `/etc/rdma` come in packages that make it.
+//! A machine without `/etc/rdma` gets none. That would need another `/etc`, and files that programs replace there, such as those of users,
+//! would be lost with the view. Programs that look for `/etc/rdma` are in packages that create it.
 
 use std::fs::{self, File};
 use std::io;
@@ -41,18 +38,18 @@ use crate::error::HostError;
 /// The namespaces of a view.
 #[derive(Debug)]
 pub struct Namespaces {
-    /// The user namespace: that of all views of the user and host.
+    /// The user namespace, shared by all views of the user.
     pub user: OwnedFd,
     /// The mount namespace.
     pub mounts: OwnedFd,
 }
 
-/// Turns the namespaces of this process, which must have one thread, into those of a view. A process that
-/// may mount needs no user namespace and gets none; others go into `user`, if there is one of another view, else into that
-/// which `shared` finds: processes of sibling user namespaces may not copy each other's memory.
+/// Turns the namespaces of this process, which must have one thread, into those of a view. A process that may mount needs
+/// no user namespace and gets none. Others enter `user`, the one of another view, if there is one, else the one that
+/// `shared` finds: processes of sibling user namespaces may not copy each other's memory.
 ///
 /// # Errors
-/// What the kernel refused. The process is of no use for anything else then.
+/// The kernel's error. The process must not be used for anything else then.
 pub fn build(
     tree: &Path,
     acm: &Places,
@@ -70,7 +67,7 @@ pub fn build(
     Ok(())
 }
 
-/// Leaves the namespaces of the others.
+/// Leaves the namespaces of other processes.
 fn isolate(user: Option<&OwnedFd>, shared: impl FnOnce() -> Option<OwnedFd>) -> io::Result<()> {
     if let Some(user) = user
         && !is_in("user", user)?
@@ -89,7 +86,7 @@ fn isolate(user: Option<&OwnedFd>, shared: impl FnOnce() -> Option<OwnedFd>) -> 
     }
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     leave(Leave::UserAndMounts)?;
-    // Everybody keeps the own id; a process without privilege must give up setgroups(2) first.
+    // The user keeps its id; a process without privilege must give up setgroups(2) first.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
@@ -98,7 +95,7 @@ fn isolate(user: Option<&OwnedFd>, shared: impl FnOnce() -> Option<OwnedFd>) -> 
 fn cover_classes(tree: &Path) -> Result<(), HostError> {
     let classes = || DIRECTORIES.iter().filter(|d| d.starts_with("/sys/"));
     if classes().any(|class| !Path::new(class).is_dir()) {
-        // Relative to the tree: nothing in its path is taken for a separator.
+        // Relative to the tree, so that nothing in its path is taken for a separator.
         std::env::set_current_dir(tree).map_err(|e| refused("enter the tree", e))?;
         let lower = c"lowerdir=sys/class:/sys/class";
         rustix::mount::mount("rdmux", "/sys/class", "overlay", MountFlags::empty(), lower)
@@ -113,7 +110,7 @@ fn cover_dev(tree: &Path) -> Result<(), HostError> {
     if real.is_dir() {
         return bind(&ours, real);
     }
-    // Beside the tree, which holds nothing but what the service writes.
+    // Beside the tree, which holds only what the service writes.
     let stage = tree.with_file_name("stage");
     let make = || -> io::Result<()> {
         fs::create_dir_all(&stage)?;
@@ -142,7 +139,7 @@ fn cover_dev(tree: &Path) -> Result<(), HostError> {
     rustix::mount::mount_move(&stage, "/dev").map_err(|e| refused("put another /dev in place", e))
 }
 
-/// A file without which programs can do: there may be none to cover, and none to cover it with.
+/// Mounts the file of names over `/etc/hosts`. Programs can do without it: either file may be missing.
 fn cover_hosts(tree: &Path) -> Result<(), HostError> {
     let (ours, real) = (within(tree, HOSTS), Path::new(HOSTS));
     if !ours.is_file() || !real.is_file() {
@@ -151,7 +148,7 @@ fn cover_hosts(tree: &Path) -> Result<(), HostError> {
     bind(&ours, real)
 }
 
-/// Where a directory of the system is in the tree.
+/// Returns the path in the tree of a directory of the machine.
 fn within(tree: &Path, directory: &str) -> std::path::PathBuf {
     tree.join(directory.trim_start_matches('/'))
 }
@@ -160,10 +157,10 @@ fn bind(from: &Path, to: &Path) -> Result<(), HostError> {
     rustix::mount::mount_bind(from, to).map_err(|e| refused(&format!("mount {}", to.display()), e))
 }
 
-/// The namespaces of this process.
+/// Returns the namespaces of this process.
 ///
 /// # Errors
-/// When `/proc` is not there.
+/// When `/proc` is not available.
 pub fn own() -> Result<Namespaces, HostError> {
     let open = |name: &str| {
         let path = format!("/proc/self/ns/{name}");
@@ -172,10 +169,11 @@ pub fn own() -> Result<Namespaces, HostError> {
     Ok(Namespaces { user: open("user")?, mounts: open("mnt")? })
 }
 
-/// Whether this process has capabilities that it would not have in a view, for that is in another user namespace.
+/// Returns whether this process has capabilities that it would lose in a view, because that is in another user
+/// namespace.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// When the kernel does not tell its capabilities.
 pub fn costs_capabilities(namespaces: &Namespaces) -> io::Result<bool> {
     let own = rustix::thread::capabilities(None)?.effective;
     Ok(!own.is_empty() && !is_in("user", &namespaces.user)?)
@@ -184,28 +182,27 @@ pub fn costs_capabilities(namespaces: &Namespaces) -> io::Result<bool> {
 /// Why a process could not join a view.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The process is where it was.
+    /// The process has not moved.
     #[error(transparent)]
     Stayed(HostError),
-    /// The process has moved, and is of no use for anything else: its root directory may be another one, and so may its
-    /// working directory.
+    /// The process has moved, and must not be used for anything else: its root and working directories may have
+    /// changed.
     #[error(transparent)]
     Moved(HostError),
 }
 
-/// Moves this process, which must have one thread, into the namespaces of a view. What it is in already is left as it is. It
-/// keeps its working directory: the one at its path in the view, or if there is none that it can reach, that of the system.
+/// Moves this process, which must have one thread, into the namespaces of a view. Those that it is in already are skipped.
+/// It keeps its working directory: the one at its path in the view or, if there is none that it can reach, the machine's.
 ///
 /// # Errors
-/// When the kernel refuses; when the process has another root directory than the view, which it cannot
-/// take along.
+/// When the kernel refuses; when the process has another root directory than the view, which it would lose.
 pub fn join(namespaces: &Namespaces) -> Result<(), JoinError> {
     let mut moved = false;
     enter(namespaces, &mut moved)
         .map_err(|e| if moved { JoinError::Moved(e) } else { JoinError::Stayed(e) })
 }
 
-/// Joins, and says whether the process has moved, also where it fails.
+/// Joins the namespaces. Sets `moved` once the process has moved, even if it then fails.
 fn enter(namespaces: &Namespaces, moved: &mut bool) -> Result<(), HostError> {
     let fail = |what: &str| {
         let what = what.to_owned();
@@ -242,7 +239,7 @@ fn enter(namespaces: &Namespaces, moved: &mut bool) -> Result<(), HostError> {
     rustix::process::fchdir(&directory).map_err(|e| refused("go back to the working directory", e))
 }
 
-/// Whether this process is in a namespace already: entering one's own user namespace is refused.
+/// Returns whether this process is in a namespace already: entering one's own user namespace is refused.
 fn is_in(name: &str, fd: &OwnedFd) -> io::Result<bool> {
     let own = fs::metadata(format!("/proc/self/ns/{name}"))?;
     let other = rustix::fs::fstat(fd)?;

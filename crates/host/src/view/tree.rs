@@ -1,5 +1,4 @@
-//! The tree of files that stands for the devices, as the kernel's
-//! `Documentation/ABI/stable/sysfs-class-infiniband` describes it.
+//! The tree of files for the devices, in the layout of the kernel's `Documentation/ABI/stable/sysfs-class-infiniband`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -18,25 +17,26 @@ use rustix::io::Errno;
 use super::uverbs;
 use crate::proto::DeviceRow;
 
-/// The FIFO that a subnet manager holds open on a managed port. Those of `umadN` and `issmN` are numbered as the ports are.
+/// Returns the path of the FIFO that a subnet manager holds open on a managed port. `umadN` and `issmN` are numbered like
+/// the ports.
 pub(crate) fn issm(port: u8) -> PathBuf {
     format!("dev/infiniband/issm{}", port.saturating_sub(1)).into()
 }
 
-/// What the files tell.
+/// The data of the files.
 #[derive(Clone)]
 pub(crate) struct Facts<'a> {
     /// The virtual host.
     pub(crate) host: &'a str,
     /// The devices.
     pub(crate) devices: Vec<&'a DeviceRow>,
-    /// What all devices of a kind counted, by [`Counter::name`].
+    /// The counters of all devices of a kind, by [`Counter::name`].
     pub(crate) counters: &'a PerKind<Vec<(String, u64)>>,
     /// The file of names and addresses.
     pub(crate) etc_hosts: &'a Path,
-    /// Where the files of the host's ACM service are.
+    /// The places of the host's ACM service's files.
     pub(crate) acm: &'a Places,
-    /// The FIFO that the `issmN` of a port is a link to in every tree of a host, so that all know of each other.
+    /// The FIFO to which a port's `issmN` links in every tree of a host, so that all trees share it.
     pub(crate) issm: &'a dyn Fn(u8) -> PathBuf,
 }
 
@@ -45,12 +45,12 @@ pub(crate) struct Facts<'a> {
 enum Entry {
     Text(String),
     Link(PathBuf),
-    /// The FIFO of this port, which is opened for as long as something is to last.
+    /// The FIFO of this port, which a subnet manager holds open.
     Fifo(u8),
 }
 
-/// Makes the files below `root` what the facts say: writes what changed, removes what is no more.
-/// A reader sees the old text of a file or the new one; of a counter it may be the new one with the old one's end behind its line.
+/// Updates the files below `root`: writes those that changed, removes those that no longer exist. A reader sees the old text of a
+/// file or the new one; of a counter it may see the new one followed by the old one's end after its line.
 pub(crate) fn write(root: &Path, facts: &Facts<'_>) -> io::Result<()> {
     let entries = entries(facts);
     for (below, entry) in &entries {
@@ -67,7 +67,7 @@ pub(crate) fn write(root: &Path, facts: &Facts<'_>) -> io::Result<()> {
     prune(root, Path::new(""), &entries)
 }
 
-/// All files, by their paths.
+/// Returns all files, by their paths.
 fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     let mut tree = Tree::default();
     for &device in &facts.devices {
@@ -87,9 +87,9 @@ fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     }
     tree.text("sys/class/infiniband_verbs/abi_version", "6");
     mads(&mut tree, &facts.devices);
-    // Another librdmacm than ours would take a write that succeeds for the kernel's answer; this one fails.
+    // A librdmacm other than ours would take a successful write for the kernel's answer; here it fails.
     tree.link("dev/infiniband/rdma_cm", "/dev/full");
-    // Kept up to date by each process that changes the registry.
+    // Updated by each process that changes the registry.
     tree.link("etc/hosts", facts.etc_hosts);
     // For programs whose paths are redirected.
     tree.link("run", facts.acm.runtime());
@@ -98,7 +98,7 @@ fn entries(facts: &Facts<'_>) -> BTreeMap<PathBuf, Entry> {
     tree.0
 }
 
-/// What speaks verbs to a device.
+/// Adds the files of a device's verbs interface.
 fn verbs(tree: &mut Tree, device: &DeviceRow) {
     let (name, uverbs) = (&device.name, uverbs(device.kind));
     let dir = format!("sys/class/infiniband_verbs/{uverbs}");
@@ -108,8 +108,8 @@ fn verbs(tree: &mut Tree, device: &DeviceRow) {
     character_device(tree, &uverbs);
 }
 
-/// What sends and receives management datagrams, and what a subnet manager holds open. Only ports of a managed subnet have
-/// these: on others the datagrams would go nowhere.
+/// Adds the files for management datagrams and subnet managers. Only ports of a managed subnet have these: on others the
+/// datagrams would have no destination.
 fn mads(tree: &mut Tree, devices: &[&DeviceRow]) {
     let dir = "sys/class/infiniband_mad";
     tree.text(format!("{dir}/abi_version"), "5");
@@ -129,8 +129,8 @@ fn mads(tree: &mut Tree, devices: &[&DeviceRow]) {
     }
 }
 
-/// One that anybody may read and write, which is what programs check. Nobody needs more of it: the
-/// libraries speak with the service.
+/// Adds a device that all users may read and write, which is what programs check. Nothing else is needed: the libraries
+/// use the service.
 fn character_device(tree: &mut Tree, name: &str) {
     tree.link(format!("dev/infiniband/{name}"), "/dev/null");
 }
@@ -155,7 +155,8 @@ fn node(tree: &mut Tree, dir: &str, facts: &Facts<'_>, device: &DeviceRow) {
     tree.text(format!("{dir}/board_id"), "rdmux");
 }
 
-/// The model of an adapter: those of Mellanox are known by their device ID in decimal, as their drivers write it.
+/// Returns the model of an adapter: those of Mellanox are known by their device ID in decimal, as their drivers write
+/// it.
 fn model(adapter: &Adapter) -> String {
     const MELLANOX: u32 = 0x02c9;
     match adapter.device_id {
@@ -164,14 +165,14 @@ fn model(adapter: &Adapter) -> String {
     }
 }
 
-/// The device below the device: for an adapter its PCI function.
+/// Adds the parent device: for an adapter its PCI function.
 fn parent(tree: &mut Tree, dir: &str, device: &DeviceRow) {
-    // Of an adapter, too: the host's addresses lead to its port, although no network interface is its own.
+    // For an adapter, too: the host's addresses lead to its port, although it has no network interface of its own.
     let addresses = device.ports.iter().flat_map(|port| &port.addresses);
     for GidEntry { interface, .. } in addresses.filter(|entry| !entry.gid.is_zero()) {
         tree.link(format!("{dir}/net/{interface}"), format!("/sys/class/net/{interface}"));
     }
-    // Relative ones, which lead to the right place wherever the tree is seen.
+    // Relative links, which work wherever the tree is mounted.
     let (name, uverbs) = (&device.name, uverbs(device.kind));
     tree.link(format!("{dir}/infiniband/{name}"), format!("../../../{name}"));
     tree.link(
@@ -182,7 +183,7 @@ fn parent(tree: &mut Tree, dir: &str, device: &DeviceRow) {
     tree.text(format!("{dir}/numa_node"), "-1");
 }
 
-/// What a port says of itself, and its P_Keys.
+/// Adds a port's attributes and its P_Keys.
 fn describe(tree: &mut Tree, dir: &str, port: &Port) {
     let attr = &port.attr;
     tree.text(format!("{dir}/state"), format!("{}: {}", attr.state as u8, attr.state.name()));
@@ -209,19 +210,19 @@ fn gids(tree: &mut Tree, dir: &str, port: &Port) {
     entries.resize(table, GidEntry::empty());
     for (index, entry) in entries.iter().enumerate() {
         tree.text(format!("{dir}/gids/{index}"), groups(&entry.gid.0));
-        // A row that lost its address stays, empty, and has no attributes.
+        // A row that lost its address stays, empty and without attributes.
         if !entry.gid.is_zero() {
             tree.text(format!("{dir}/gid_attrs/types/{index}"), entry.kind.sysfs());
         }
-        // On InfiniBand the GIDs are the port's, and no network interface's.
+        // On InfiniBand the GIDs belong to the port, and to no network interface.
         if !entry.gid.is_zero() && !entry.interface.is_empty() {
             tree.text(format!("{dir}/gid_attrs/ndevs/{index}"), &entry.interface);
         }
     }
 }
 
-/// The counters of a port, in the kernel's terms. Like an adapter's they count what crosses the wire;
-/// what went through rings is among our own ones in `hw_counters`.
+/// Adds the counters of a port, in the kernel's terms. Like an adapter's, they count what is sent on the wire; traffic
+/// through rings is among rdmux's own counters in `hw_counters`.
 fn counters(tree: &mut Tree, dir: &str, counters: &[(String, u64)]) {
     let of = |counter: Counter| {
         counters.iter().find(|(name, _)| name == counter.name()).map_or(0, |&(_, n)| n)
@@ -241,7 +242,7 @@ fn counters(tree: &mut Tree, dir: &str, counters: &[(String, u64)]) {
     for (name, value) in known {
         tree.text(format!("{dir}/counters/{name}"), value.to_string());
     }
-    // Of a cable and a link layer that are not there.
+    // Counters of a cable and a link layer, which do not exist here.
     for name in [
         "VL15_dropped",
         "excessive_buffer_overrun_errors",
@@ -259,16 +260,16 @@ fn counters(tree: &mut Tree, dir: &str, counters: &[(String, u64)]) {
     tree.values(&format!("{dir}/hw_counters"), counters);
 }
 
-/// The files as they are gathered.
+/// The files that are collected.
 #[derive(Default)]
 struct Tree(BTreeMap<PathBuf, Entry>);
 
 impl Tree {
-    /// A file of one line.
+    /// Adds a file of one line.
     fn text(&mut self, path: impl Into<PathBuf>, line: impl AsRef<str>) {
         self.0.insert(path.into(), Entry::Text(format!("{}\n", line.as_ref())));
     }
-    /// A directory with a file for each number.
+    /// Adds a directory with a file for each number.
     fn values(&mut self, dir: &str, values: &[(String, u64)]) {
         for (name, value) in values {
             self.text(format!("{dir}/{name}"), value.to_string());
@@ -279,14 +280,14 @@ impl Tree {
     }
 }
 
-/// A GUID or a GID as sysfs has them: groups of four hexadecimal digits.
+/// Formats a GUID or a GID as sysfs does: groups of four hexadecimal digits.
 fn groups(bytes: &[u8]) -> String {
     let pairs = bytes.chunks(2).map(|pair| pair.iter().map(|b| format!("{b:02x}")).collect());
     pairs.collect::<Vec<String>>().join(":")
 }
 
-/// Writes a file unless it has this text. Counters are written in place, since programs keep their files open and reread them; what
-/// a reader may see in between is cut short by a line's end. Others are replaced.
+/// Writes a file unless it has this text. Counters are written in place, because programs keep their files open and reread them;
+/// the end of line delimits what a reader sees in between. Other files are replaced.
 fn put(root: &Path, below: &Path, text: &str) -> io::Result<()> {
     let path = root.join(below);
     if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
@@ -305,14 +306,14 @@ fn put(root: &Path, below: &Path, text: &str) -> io::Result<()> {
     fs::rename(new, path)
 }
 
-/// Makes an empty file that all may read, whatever the umask of who started the service.
+/// Creates an empty file that all users may read, whatever the umask.
 fn create(path: &Path) -> io::Result<File> {
     let file = File::create(path)?;
     file.set_permissions(Permissions::from_mode(0o644))?;
     Ok(file)
 }
 
-/// Makes a directory that all may look into, and those above it, unless they are there.
+/// Creates a directory that all users may enter, and its parents, unless they exist.
 fn directories(dir: &Path) -> io::Result<()> {
     if dir.is_dir() {
         return Ok(());
@@ -336,7 +337,7 @@ fn link(path: &Path, to: &Path) -> io::Result<()> {
     symlink(to, path)
 }
 
-/// Makes a FIFO, which only its owner opens, by linking to the one at `of`, which is made if there is none.
+/// Makes a FIFO that only its owner can open, as a link to the one at `of`, which is created if it does not exist.
 fn fifo(path: &Path, of: &Path) -> io::Result<()> {
     let made = match rustix::fs::mknodat(CWD, of, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
         Err(Errno::EXIST) => fs::symlink_metadata(of)?,
@@ -350,7 +351,7 @@ fn fifo(path: &Path, of: &Path) -> io::Result<()> {
     fs::hard_link(of, path)
 }
 
-/// Removes files that are not among the entries, and directories that have none.
+/// Removes files that are not among the entries, and directories without any.
 fn prune(root: &Path, below: &Path, entries: &BTreeMap<PathBuf, Entry>) -> io::Result<()> {
     for found in fs::read_dir(root.join(below))? {
         let found = found?;
@@ -384,7 +385,7 @@ mod tests {
         GidEntry { gid, interface: interface.to_owned(), ..GidEntry::empty() }
     }
 
-    /// A host with a device of each kind.
+    /// Returns the devices of a host that has one of each kind.
     fn devices(addresses: &[GidEntry]) -> Vec<DeviceRow> {
         let device = |row: &KindRow| {
             let (kind, node_guid) = (row.kind, Guid(0x0211_2233_4455_6676 + row.kind as u64));
@@ -395,7 +396,7 @@ mod tests {
         kind::rows().iter().map(device).collect()
     }
 
-    /// Writes what such a host has, of which the first device counted this.
+    /// Writes the tree of such a host, with these counters of the first device.
     fn show(dir: &TempDir, addresses: &[GidEntry], counters: &[(&str, u64)]) {
         show_devices(dir, &devices(addresses), counters);
     }
@@ -448,7 +449,7 @@ mod tests {
         assert_eq!(read("ports/1/hw_counters/rx_drop_icrc"), "3\n");
         let null = fs::metadata(dir.path().join("dev/infiniband/uverbs0")).unwrap();
         assert!(null.file_type().is_char_device());
-        // The other device's.
+        // The other device's files.
         assert_eq!(read("../dev1/node_type"), "4: RNIC\n");
         assert_eq!(read("../dev1/ports/1/gids/0"), "0233:4455:6677:0000:0000:0000:0000:0000\n");
         assert_eq!(read("../dev1/ports/1/gid_attrs/types/0"), "IB/RoCE v1\n");
@@ -463,7 +464,7 @@ mod tests {
         const INNER: &str = "RDMUX_TEST_UMASK";
         let dir = temp_dir();
         if std::env::var_os(INNER).is_none() {
-            // The umask is all threads', so that a process of its own has another one.
+            // All threads share the umask, so another one needs a process of its own.
             let test = "view::tree::tests::everybody_can_read_the_files_whatever_the_umask_is";
             let mut inner = std::process::Command::new("sh");
             inner.args(["-c", r#"umask 077; exec "$0" --exact "$1""#]).env(INNER, "");
@@ -532,7 +533,7 @@ mod tests {
         assert!(!dir.path().join("dev/infiniband/issm0").exists());
     }
 
-    /// Files and links below a directory, by their paths in it.
+    /// Collects files and links below a directory, by their paths in it.
     fn all_files(dir: &Path, below: &Path, files: &mut BTreeMap<String, String>) {
         for found in fs::read_dir(dir.join(below)).unwrap() {
             let found = found.unwrap();
@@ -655,7 +656,7 @@ mod tests {
         assert!(!port.join("gids/16").exists());
         assert_eq!(fs::read_dir(net).unwrap().count(), 1);
 
-        // A row that lost its address.
+        // The row lost its address.
         let empty = GidEntry { gid: Gid::ZERO, ..two[1].clone() };
         show(&dir, &[two[0].clone(), empty], &[]);
         assert!(port.join("gids/1").exists() && !port.join("gid_attrs/types/1").exists());

@@ -1,4 +1,5 @@
-//! What the tests share: services in threads, each in a directory and on an address of its own.
+//! Shared helpers of the tests: services in threads, each in a directory and on an address of its
+//! own.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,12 +21,12 @@ use rdmux_verbs::control::{Control, ControlError, ControlEvent, DeviceKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Longer than anything here takes; only a failing test waits so long.
+/// Longer than anything here takes. Only a failing test waits that long.
 pub(crate) const TIMEOUT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A loopback address that probably nobody else uses now.
+/// Returns a loopback address that probably nothing else uses.
 pub(crate) fn loopback_address() -> IpAddr {
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
     let spread = (std::process::id().wrapping_mul(64).wrapping_add(n)).wrapping_mul(0x9e37_79b1);
@@ -46,14 +47,14 @@ impl Host {
         Self::start_with(|_| {})
     }
 
-    /// Starts a host with options of the test's choice.
+    /// Starts a host with options that the test changes.
     pub(crate) fn start_with(change: impl Fn(&mut ServiceOptions)) -> Self {
         let (host, service) = Self::new(change);
         Self { service: Some(service.start().unwrap()), ..host }
     }
 
-    /// Starts a host whose service ends so long after its last client. It does not end before the
-    /// client that comes with it, which has not greeted, leaves.
+    /// Starts a host whose service ends this long after its last client. It cannot end before the
+    /// returned client, which has not greeted, leaves.
     pub(crate) fn start_on_demand(idle: Duration) -> (Self, OwnedFd) {
         let (host, service) = Self::new(|o| o.idle_exit = Some(idle));
         let first = host.raw();
@@ -65,7 +66,7 @@ impl Host {
         Self::start_with(|options| options.addresses = Some(vec![Ipv4Addr::UNSPECIFIED.into(); 2]))
     }
 
-    /// Options that have addresses say how many.
+    /// Makes a service. If the options have addresses, their number is what counts.
     fn new(change: impl Fn(&mut ServiceOptions)) -> (Self, Service) {
         let dir = temp_dir();
         let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
@@ -109,7 +110,7 @@ impl Host {
         self.options.dir.host(&self.options.host).unwrap()
     }
 
-    /// A socket connected to the service, before any greeting.
+    /// Returns a socket connected to the service, before any greeting.
     pub(crate) fn raw(&self) -> OwnedFd {
         raw(&self.host_dir().socket())
     }
@@ -127,20 +128,20 @@ pub(crate) fn raw(path: &Path) -> OwnedFd {
     socket
 }
 
-/// Takes a queue pair from RESET to RTS, towards the peer that the attributes name.
+/// Takes a queue pair from RESET to RTS, connected to the peer that the attributes name.
 pub(crate) fn connect_qp(qp: &Qp, attr: &QpAttr) {
     for (state, mask) in rdmux_testing::qp::steps(qp.init().qp_type, QpState::Rts) {
         qp.modify(&QpAttr { state, ..*attr }, mask).unwrap();
     }
 }
 
-/// Waits until a descriptor has something to read.
+/// Waits until a descriptor is readable.
 pub(crate) fn wait_readable(fd: impl AsFd) {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     assert_eq!(poll(&mut fds, Some(&TIMEOUT)), Ok(1), "nothing came");
 }
 
-/// The next notification.
+/// Waits for the next notification.
 pub(crate) fn next_event(client: &HostClient) -> Result<ControlEvent, ControlError> {
     loop {
         wait_readable(client.notify_fd());
@@ -150,13 +151,13 @@ pub(crate) fn next_event(client: &HostClient) -> Result<ControlEvent, ControlErr
     }
 }
 
-/// The next event of a channel.
+/// Waits for the next event of a channel.
 pub(crate) fn next_cm_event(channel: &EventChannel) -> rdmux_cm::Event {
     wait_readable(channel);
     channel.get_event().unwrap().unwrap()
 }
 
-/// Waits until the other side of a socket closed it; what it says before is ignored.
+/// Waits until the other side closes a socket. Messages before that are ignored.
 pub(crate) fn wait_closed(fd: impl AsFd) {
     let (mut buf, mut fds) = (vec![0; socket::MAX_MESSAGE], Vec::new());
     loop {

@@ -1,27 +1,27 @@
-//! What the environment says of ACM.
+//! ACM settings from the environment.
 
 use std::ffi::OsStr;
 use std::time::Duration;
 
-/// Whether the connection manager asks ACM: `$RDMA_CM_USE_IB_ACM`.
+/// Whether the connection manager queries ACM: `$RDMA_CM_USE_IB_ACM`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Use {
     /// Never (`0`).
     Never,
-    /// If a service is there: the default.
+    /// If a service is running: the default.
     #[default]
     IfThere,
-    /// Always (`1`): where there is no service, one is started.
+    /// Always (`1`). A service is started if none is running.
     Always,
 }
 
-/// What a process has set.
+/// A process's ACM settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether ACM is asked.
+    /// Whether ACM is queried.
     pub usage: Use,
-    /// The longest that a resolution waits for ACM before it goes on without (`$RDMUX_ACM_TIMEOUT`, milliseconds). With zero only
-    /// what ACM has in shared memory is used.
+    /// The longest that a resolution waits for ACM before it goes on without (`$RDMUX_ACM_TIMEOUT`, milliseconds). With zero,
+    /// only ACM's shared-memory cache is used.
     pub timeout: Duration,
 }
 
@@ -31,7 +31,7 @@ impl Settings {
     /// The longest [`timeout`](Self::timeout) that can be set, in milliseconds.
     pub const MAX_TIMEOUT: u32 = 60_000;
 
-    /// What the environment says. A value that makes no sense is told of in the log, and the default is used.
+    /// Reads the settings from the environment. An invalid value is logged, and the default is used.
     pub fn of_environment() -> Self {
         let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let usage = parse_usage(var("RDMA_CM_USE_IB_ACM").as_deref());

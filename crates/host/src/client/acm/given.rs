@@ -1,4 +1,5 @@
-//! Paths of ACM's that ids have: one by which the peer is not reached is reported, so that the service forgets it.
+//! Ids with a path from ACM. If the peer is unreachable along it, the path is reported, so that the service
+//! invalidates it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,19 +9,19 @@ use rdmux_cm::{Event, EventKind, IdHandle};
 use rdmux_wire::acm::Address;
 use rdmux_wire::cm::RejReason;
 
-/// Ids that are remembered. Paths of those beyond are not reported.
+/// Maximum number of ids that are remembered. Failed paths of further ids are not reported.
 const MOST: usize = 64 * 1024;
 
-/// Which ids have a path of ACM's, and to whom.
+/// The ids that have a path from ACM, and the path's destination.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     to: Mutex<HashMap<IdHandle, Address>>,
-    /// Whether there may be any.
+    /// Whether the map may have entries.
     some: AtomicBool,
 }
 
 impl Given {
-    /// An id has a path from now on.
+    /// Records that an id has a path to this address.
     pub(super) fn insert(&self, id: IdHandle, to: Address) {
         let mut all = self.to.lock();
         if all.len() < MOST {
@@ -29,7 +30,7 @@ impl Given {
         }
     }
 
-    /// The id has no path any more, or it has done what it was for: to whom.
+    /// Forgets the id's path, because the path is gone or has served its purpose. Returns its destination.
     pub(super) fn remove(&self, id: IdHandle) -> Option<Address> {
         if !self.some.load(Ordering::Acquire) {
             return None;
@@ -40,7 +41,7 @@ impl Given {
         to
     }
 
-    /// To whom the path is that an event shows to be wrong.
+    /// Returns the destination of the path that an event shows to be wrong.
     pub(super) fn failed(&self, event: &Event) -> Option<Address> {
         match event.kind {
             EventKind::Unreachable | EventKind::Rejected => {
@@ -55,13 +56,13 @@ impl Given {
     }
 }
 
-/// Whether the failure is the path's: nobody answered, or the peer says that a field of it is wrong (IBTA table 108).
+/// Returns whether the path is at fault: nothing answered, or the peer rejects one of its fields (IBTA table 108).
 fn is_of_path(event: &Event) -> bool {
     let fields = RejReason::INVALID_GID.0..=RejReason::INVALID_PACKET_RATE.0;
     let is_field = |reason| fields.contains(&reason) || reason == RejReason::INVALID_MTU.0;
     match event.kind {
         EventKind::Rejected => u16::try_from(event.status).is_ok_and(is_field),
-        // A positive one is a datagram service's refusal.
+        // A positive status is a datagram service's refusal.
         _ => event.status < 0,
     }
 }

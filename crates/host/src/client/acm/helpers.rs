@@ -1,6 +1,6 @@
-//! Threads that wait for ACM on behalf of calls that do not wait.
+//! Threads that wait for ACM on behalf of non-blocking calls.
 //!
-//! There are none until there is something to do, at most [`MOST`] at a time, and each ends when nothing is left.
+//! None run until there is a job, at most [`MOST`] run at a time, and each exits when no jobs are left.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,14 +11,14 @@ use std::thread;
 use parking_lot::Mutex;
 use rdmux_verbs::signals;
 
-/// Threads at a time: as many requests are with the service.
+/// Maximum number of threads at a time, and so of requests outstanding at the service.
 const MOST: usize = 16;
-/// What may wait for them. Beyond that resolutions go on without ACM.
+/// Maximum number of jobs that may be queued. Further resolutions go on without ACM.
 const MAX_WAITING: usize = 64 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// See the module.
+/// The pool of threads. See the module.
 #[derive(Clone, Default)]
 pub(super) struct Helpers(Arc<Mutex<State>>);
 
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl Helpers {
-    /// Has a thread do this; what was given before begins before. False if there is no thread for it.
+    /// Queues a job for a thread. Jobs start in order. Returns whether there is a thread for it.
     pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.0.lock();
         if state.waiting.len() >= MAX_WAITING {
@@ -53,7 +53,7 @@ impl Helpers {
 
     fn work(&self) {
         while let Some(job) = self.next() {
-            // One that panics takes no thread away from the others.
+            // A job that panics must not end its thread, which other jobs need.
             let _ = panic::catch_unwind(AssertUnwindSafe(job));
         }
     }

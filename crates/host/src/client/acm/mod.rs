@@ -1,19 +1,19 @@
-//! A process asks ACM, the service of its host that knows paths (`ib_acm`), before the connection manager looks for a path
-//! without it.
+//! Queries of ACM (`ib_acm`), the host's service that knows paths, before the connection manager resolves a path without
+//! it.
 //!
 //! | file | is |
 //! |---|---|
 //! | `environment` | `RDMA_CM_USE_IB_ACM` and `RDMUX_ACM_TIMEOUT` |
-//! | `question` | what is asked, and whether the answer is one |
-//! | `given` | paths that were told, and turn out to be wrong |
-//! | `silence` | a service that does not answer is left alone |
-//! | `start` | the service is started on demand |
-//! | `helpers` | threads that wait on behalf of calls that do not |
-//! | `route` | the commands of the connection manager that ask |
+//! | `question` | what is asked, and whether the answer fits |
+//! | `given` | paths from ACM that turn out to be wrong |
+//! | `silence` | backoff from a service that does not answer |
+//! | `start` | starts the service on demand |
+//! | `helpers` | threads that wait on behalf of non-blocking calls |
+//! | `route` | the connection manager's commands that query ACM |
 //!
-//! The service is no part of the host's: if it hangs, dies, or says what cannot be, the path is looked for as without it, after
-//! [`Settings::timeout`] at the latest. No lock is held meanwhile: each question that waits has a connection of its own
-//! ([`Client`]). What the service has in shared memory needs no question.
+//! ACM is not part of the host service. If it hangs, dies or gives an impossible answer, the path is resolved without it, after
+//! [`Settings::timeout`] at the latest. No lock is held while a query waits: each has a connection of its own ([`Client`]).
+//! ACM's shared-memory cache is read without a query.
 
 mod environment;
 mod given;
@@ -40,10 +40,10 @@ pub(crate) use self::question::Question;
 use self::silence::Silence;
 pub(crate) use self::start::Starter;
 
-/// How long a service may take to start where nobody waits for it.
+/// How long a service may take to start if nothing waits for it.
 const STARTING: Duration = Duration::from_secs(30);
 
-/// How a process asks its host's service.
+/// A process's access to its host's ACM service.
 #[derive(Debug)]
 pub(crate) struct Acm {
     settings: Settings,
@@ -56,7 +56,8 @@ pub(crate) struct Acm {
 }
 
 impl Acm {
-    /// One that asks the service of these places, and starts one if there is a starter; none if ACM is not to be asked.
+    /// Makes access to the service at these places, which is started if there is a starter. None if ACM is not to be
+    /// queried.
     pub(crate) fn new(
         settings: Settings,
         places: Places,
@@ -78,12 +79,12 @@ impl Acm {
         }))
     }
 
-    /// Until when a question that begins now may take.
+    /// Returns the deadline of a query that begins now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.settings.timeout
     }
 
-    /// Whether it makes sense to ask.
+    /// Returns whether a query may get an answer.
     fn may_answer(&self) -> bool {
         !self.settings.timeout.is_zero()
             && !self.is_silent()
@@ -101,9 +102,9 @@ impl Acm {
         }
     }
 
-    /// The path that the service has in shared memory.
+    /// Returns the path from the service's shared-memory cache.
     fn cached(&self, question: &Question) -> Option<PathData> {
-        // To get at the memory of one that hangs takes a while, too.
+        // Mapping the memory of a service that hangs takes time, too.
         if self.is_silent() {
             return None;
         }
@@ -111,7 +112,7 @@ impl Acm {
         question.checked(paths.paths.first()?.path)
     }
 
-    /// The path that the service knows, or finds by the deadline.
+    /// Returns the path that the service knows, or finds by the deadline.
     pub(crate) fn find(&self, question: &Question, deadline: Instant) -> Option<PathData> {
         let cached = self.cached(question);
         if cached.is_some() || deadline <= Instant::now() || !self.may_answer() {
@@ -132,14 +133,14 @@ impl Acm {
             (Err(Error::NoService(place)), Some(starter)) => {
                 starter.start();
                 starter.wait(deadline);
-                // One that takes longer answers the next question.
+                // A service that takes longer answers the next question.
                 if deadline <= Instant::now() { Err(Error::NoService(place)) } else { ask() }
             }
             (answered, _) => answered,
         };
         match &answered {
             Ok(_) | Err(Error::Status(..)) => self.silence.lock().answered(),
-            // Of what waited for others there was too little time.
+            // Not counted if earlier queries of the lookup used up most of the time.
             Err(Error::TimedOut(_)) if begun.elapsed() >= self.settings.timeout / 2 => {
                 self.silence.lock().unanswered(Instant::now());
             }
@@ -151,12 +152,13 @@ impl Acm {
         })
     }
 
-    /// Where the service is started on demand: has it run as long as this process does, so that others find the host. Does not wait.
+    /// If the service is started on demand: keeps it running as long as this process, so that other hosts find this one. Does not
+    /// block.
     fn serve(self: &Arc<Self>) {
         let Some(starter) = self.starter.clone() else { return };
         let acm = Arc::clone(self);
         self.helpers.run(move || {
-            // The connection is kept, and a service that was started on demand stays while there is one.
+            // The connection is kept, because a service that was started on demand stays while it has one.
             let ask = || acm.client.statistics(acm.settings.timeout);
             let mut there = ask();
             if matches!(there, Err(Error::NoService(_))) {
@@ -168,7 +170,7 @@ impl Acm {
         });
     }
 
-    /// Has the service forget the path to this address, which does not lead there. Does not wait.
+    /// Makes the service invalidate the path to this address, which does not lead there. Does not block.
     fn report(self: &Arc<Self>, to: Address) {
         let acm = Arc::clone(self);
         let reports = self.may_answer()

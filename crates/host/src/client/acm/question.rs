@@ -1,4 +1,4 @@
-//! What ACM is asked, and whether its answer is one.
+//! A query to ACM, and the check of its answer.
 
 use std::net::IpAddr;
 
@@ -8,31 +8,31 @@ use rdmux_wire::acm::client::Query;
 use rdmux_wire::sa::PathRecord;
 use rdmux_wire::{Gid, Pkey};
 
-/// From where to where a path is wanted.
+/// A query for a path: its ends, and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
-    /// None leaves it to the service.
+    /// The source. None leaves the choice to the service.
     pub(crate) from: Option<Address>,
     pub(crate) to: Address,
-    /// Of which partition the path is to be, if both ends are GIDs. None is any.
+    /// The path's partition, if both ends are GIDs. None is any.
     pub(crate) pkey: Option<Pkey>,
-    /// Only what the service knows already is wanted.
+    /// Whether only a path that the service has cached is wanted.
     pub(crate) cached: bool,
-    /// What the connection manager knows of the path already.
+    /// The fields of the path that the connection manager knows already.
     known: Known,
 }
 
-/// What an answer must not contradict.
+/// The fields that an answer must not contradict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Known {
     sgid: Option<Gid>,
     dgid: Option<Gid>,
-    /// Of an id whose program has set its type of service.
+    /// The traffic class, if the program has set the id's type of service.
     tclass: Option<u8>,
 }
 
 impl Question {
-    /// The path of an id whose address is resolved. IP addresses are asked for as such, so that those answer who have heard of
+    /// Asks for the path of an id whose address is resolved. IP addresses are sent as such, for services that have learned
     /// them by multicast.
     pub(crate) fn of_route(route: &Route) -> Self {
         let known = Known {
@@ -53,7 +53,7 @@ impl Question {
         }
     }
 
-    /// The path to an address. What the source says that is of another family counts for nothing.
+    /// Asks for the path to an address. A source address of another family is ignored.
     pub(crate) fn of_addresses(src: Option<Addr>, dst: Addr) -> Self {
         match dst {
             Addr::Ip(dst) => {
@@ -72,7 +72,7 @@ impl Question {
         }
     }
 
-    /// The path to an IP address. A wildcard as its source is none.
+    /// Asks for the path to an IP address. A wildcard source is ignored.
     pub(crate) fn of_ip(src: Option<IpAddr>, dst: IpAddr) -> Self {
         let src = src.filter(|src| !src.is_unspecified());
         Self {
@@ -84,12 +84,12 @@ impl Question {
         }
     }
 
-    /// The path to an endpoint by its name; none if no endpoint can have it.
+    /// Asks for the path to an endpoint by its name. None if no endpoint can have that name.
     pub(crate) fn of_name(src: Option<IpAddr>, name: &str) -> Option<Self> {
         Some(Self { to: Address::name(name)?, ..Self::of_ip(src, [0; 4].into()) })
     }
 
-    /// How the service is asked for it.
+    /// Returns the query in the service's form.
     pub(super) fn query(&self) -> Query {
         let cached_only = self.cached;
         match (self.from, self.to, self.pkey) {
@@ -101,12 +101,12 @@ impl Question {
         }
     }
 
-    /// The same, with only what the service knows already being wanted, or else any path.
+    /// Restricts the question to cached paths, or lifts the restriction.
     pub(crate) fn cached(self, cached: bool) -> Self {
         Self { cached, ..self }
     }
 
-    /// What the service has answered, if it is a path as it was asked for.
+    /// Returns the service's answer if it is a path that fits the question.
     pub(crate) fn checked(&self, record: PathRecord) -> Option<PathData> {
         let known = &self.known;
         let is_or_unknown = |known: Option<Gid>, gid| known.is_none_or(|known| known == gid);

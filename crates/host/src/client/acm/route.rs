@@ -1,4 +1,4 @@
-//! Commands of the connection manager that ask ACM.
+//! The connection manager's commands that query ACM.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use crate::client::HostClient;
 use crate::error::HostError;
 
 impl HostClient {
-    /// From now on ACM is asked like this, unless it is already.
+    /// Sets how ACM is queried, unless it is set already.
     pub(crate) fn ask_acm(&self, acm: Option<Arc<Acm>>) {
         if let Some(acm) = acm {
-            // A second one has nothing to say.
+            // Later values are ignored.
             let _ = self.acm.set(acm);
         }
     }
 
-    /// How ACM is asked, if it is.
+    /// Returns how ACM is queried, if it is.
     pub(crate) fn acm(&self) -> Option<&Arc<Acm>> {
         self.acm.get()
     }
 
-    /// As [`resolve_route`](Self::resolve_route), of an id that has told ADDR_RESOLVED, with this route; ACM is asked first. The path that it
-    /// knows is the id's, as by [`set_paths`](Self::set_paths), and nobody else is asked; in every other case the path is looked for as
+    /// Like [`resolve_route`](Self::resolve_route), for an id with this route that has reported ADDR_RESOLVED; ACM is queried first. If ACM
+    /// knows a path, the id gets it, as from [`set_paths`](Self::set_paths), and nothing else is queried. Otherwise the path is resolved
     /// without ACM, for up to `timeout`, which begins after [`Settings::timeout`](super::Settings::timeout) at the latest.
     ///
-    /// It does not wait, but for the host's service.
+    /// Waits for the host's service, but not for ACM.
     ///
     /// # Errors
     /// [`HostError::ServiceGone`].
@@ -61,14 +61,14 @@ impl HostClient {
         if has_helper { Ok(()) } else { self.resolve_route_soon(id, timeout) }
     }
 
-    /// Somebody in this process listens: ACM is to know the host.
+    /// Starts ACM when this process listens, so that other hosts find this one.
     pub(in crate::client) fn be_found(&self) {
         if let Some(acm) = self.acm() {
             acm.serve();
         }
     }
 
-    /// What is told of an id shows whether its path is good, if ACM has told it.
+    /// Checks whether an event shows that a path from ACM is wrong, and reports that path.
     pub(in crate::client) fn judge_path(&self, event: &Event) {
         if let Some(acm) = self.acm()
             && let Some(to) = acm.given.failed(event)
@@ -77,14 +77,14 @@ impl HostClient {
         }
     }
 
-    /// The id is no more.
+    /// Forgets the path of an id that is destroyed.
     pub(in crate::client) fn forget_path(&self, id: IdHandle) {
         if let Some(acm) = self.acm() {
             acm.given.remove(id);
         }
     }
 
-    /// The id's path is this one, if it is good for the id.
+    /// Gives the id this path, if it fits. Otherwise resolves one.
     fn take_or_resolve(
         &self,
         id: IdHandle,

@@ -1,34 +1,34 @@
-//! A service that does not answer is left alone for a while, so that it costs each process a bounded time altogether.
+//! Backoff from a service that does not answer, which bounds the total time that it costs a process.
 
 use std::time::{Duration, Instant};
 
-/// So many requests in a row without an answer make a service silent.
+/// Unanswered requests in a row after which a service is backed off from.
 const SILENT: u32 = 2;
-/// How long it is then left alone at first; it doubles up to [`LONGEST`].
+/// The first backoff. It doubles up to [`LONGEST`].
 const SHORTEST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(80);
 
-/// How long a service has not answered.
+/// The state of the backoff.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     /// Requests in a row that were not answered in time.
     unanswered: u32,
-    /// When it may be asked again.
+    /// When the service may be queried again.
     until: Option<Instant>,
 }
 
 impl Silence {
-    /// Whether the service is to be left alone at `now`.
+    /// Returns whether the service must not be queried at `now`.
     pub(super) fn is_on(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// The service has answered, whatever it said.
+    /// Resets the backoff: the service answered, whatever the answer.
     pub(super) fn answered(&mut self) {
         *self = Self::default();
     }
 
-    /// A request had its time and got no answer.
+    /// Counts a request that timed out.
     pub(super) fn unanswered(&mut self, now: Instant) {
         self.unanswered = self.unanswered.saturating_add(1);
         if self.unanswered >= SILENT {

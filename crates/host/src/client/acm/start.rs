@@ -1,4 +1,4 @@
-//! A service that is started by the first process that wants it: the program `ib_acm`.
+//! Starts the ACM service, the program `ib_acm`, when the first process needs it.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use rustix::fs::FlockOperation;
 
 use crate::names::{HostDir, RuntimeDir};
 
-/// The program.
+/// The program's name.
 const PROGRAM: &str = "ib_acm";
-/// How long after a failure, or an end, no other is started by this process.
+/// How long this process does not start another service after one failed or exited.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// How a host's service is started.
@@ -40,7 +40,7 @@ impl Starter {
         Self { given, dir, host, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Has a thread run the program, unless one does, or has of late.
+    /// Runs the program in a thread, unless one is running or was started recently.
     pub(super) fn start(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let is_early = state.not_before.is_some_and(|then| Instant::now() < then);
@@ -64,14 +64,15 @@ impl Starter {
         self.changed.notify_all();
     }
 
-    /// Waits until the program that this process runs serves or has failed, but no longer than the deadline.
+    /// Waits until the program that this process started serves or has failed, but no longer than the
+    /// deadline.
     pub(super) fn wait(&self, deadline: Instant) {
         let mut state = self.state.lock();
         while state.is_starting && !self.changed.wait_until(&mut state, deadline).timed_out() {}
     }
 
     fn spawn(&self) -> Result<(), String> {
-        // A process that is faster than this one has it serve by the time the lock is free.
+        // By the time the lock is free, another process may have started the service.
         let lock = self.host.lock("acm-start", FlockOperation::LockExclusive);
         let _lock = lock.map_err(|e| e.to_string())?;
         if UnixStream::connect(self.host.acm().socket()).is_ok() {
@@ -84,7 +85,7 @@ impl Starter {
         start::spawn(&program, &arguments, self.dir.user_dir(), &self.host)
     }
 
-    /// The program beside `rdmux`, or in `$PATH`.
+    /// Finds the program beside `rdmux`, or in `$PATH`.
     fn program(&self) -> Option<PathBuf> {
         let beside = start::program(self.given.as_deref());
         let beside = beside.map(|rdmux| rdmux.with_file_name(PROGRAM));

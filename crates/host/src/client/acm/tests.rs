@@ -1,4 +1,4 @@
-//! A service that answers, hangs, dies, or says what is no answer: each costs a bounded time and harms no other question.
+//! ACM services that answer, hang, die or answer nonsense: each costs a bounded time and affects no other query.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use super::*;
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(30);
-/// For services that do not answer.
+/// Timeout for services that do not answer.
 const SHORT: Duration = Duration::from_millis(20);
 
 fn asks(folder: &TempDir, timeout: Duration) -> Arc<Acm> {
@@ -75,7 +75,7 @@ fn nobody_is_asked_where_no_service_is() {
     let acm = asks(&folder, LONG);
     assert!(!acm.may_answer());
     assert_eq!(find(&acm), None);
-    // One that has ended without removing its socket.
+    // A service that exited without removing its socket.
     drop(std::os::unix::net::UnixListener::bind(folder.path().join("ibacm.sock")).unwrap());
     assert_eq!(find(&acm), None);
     let never = Settings { usage: Use::Never, timeout: LONG };
@@ -87,7 +87,7 @@ fn service_that_does_not_answer_is_left_alone_after_two_questions() {
     let folder = temp_dir();
     let service = AcmService::start(folder.path(), |_| Step::Hang);
     let acm = asks(&folder, SHORT);
-    // Two, unless this thread is so late that a question is not even put.
+    // Two, unless this thread is so slow that a query is not even sent.
     let mut most = 0;
     while acm.may_answer() {
         assert_eq!(find(&acm), None);
@@ -125,7 +125,7 @@ fn answers_that_are_none_are_not_believed() {
         let service = AcmService::start(folder.path(), move |request| Step::Say(script(request)));
         let acm = asks(&folder, LONG);
         assert_eq!((find(&acm), find(&acm)), (None, None), "{what}");
-        // Where the next message begins is known of this one only.
+        // Only here is it known where the next message begins.
         let connections = if what == "counters" { 1 } else { 2 };
         assert_eq!(service.connections(), connections, "{what}");
     }
@@ -249,7 +249,7 @@ fn what_is_in_shared_memory_needs_no_question() {
     for timeout in [LONG, Duration::ZERO] {
         let acm = asks(&folder, timeout);
         assert_eq!(find(&acm).unwrap().record, record());
-        // Of other addresses there is nothing.
+        // Nothing is cached for other addresses.
         let other = Question::of_ip(None, [10, 0, 0, 3].into());
         assert_eq!(acm.cached(&other), None);
     }
@@ -295,8 +295,8 @@ fn service_is_started_on_demand_once_and_answers_when_it_is_there() {
     assert!(find(&acm).is_some());
 }
 
-/// Leaves in a directory what a service does that was killed: the number of a port where nobody listens, from which the socket keeps
-/// others.
+/// Leaves the files of a service that was killed: a port number at which nothing listens. The returned socket keeps others from that
+/// port.
 fn leave_port(folder: &Path) -> (PathBuf, OwnedFd) {
     use rustix::net::{AddressFamily, SocketType};
     std::fs::create_dir_all(folder).unwrap();
@@ -315,7 +315,7 @@ fn service_that_was_killed_and_left_its_port_is_started_again() {
     let (ran, acm) = (folder.path().join("ran"), folder.path().join("acm"));
     let (port, _socket) = leave_port(&acm);
     let _service = AcmService::start(&acm, answers);
-    // Only the program has clients come to the socket.
+    // Only the program makes the socket accept clients.
     let script = format!("rm {}\necho \"$@\" >> {}\necho ready", port.display(), ran.display());
     let settings = Settings { usage: Use::Always, timeout: LONG };
     let places = Places::new(&acm, "/nowhere");

@@ -1,13 +1,13 @@
-//! Rings between processes of two hosts of one user: ports of a subnet have no IP network between them that would have to be
+//! Rings between processes of two hosts of one user. Ports of a subnet have no IP network between them that would have to be
 //! imitated.
 //!
-//! `pairs` decides; here is what speaks with the other host's service. That is found by the address where its host takes
-//! packets, which the fabric's table tells, and by the registry of hosts. It must be the same user's, by the credentials of
-//! both ends of the socket. There is a connection for each pair, which lives as long as the pair: at its end the process at the
-//! other end is gone. Nothing here waits for the other service; a process that asks for rings waits for its own.
+//! `pairs` decides; this module talks to the other host's service. It finds that by the address where the host receives
+//! packets, from the fabric's table, and by the registry of hosts. It must be of the same user, by the credentials of both ends
+//! of the socket. Each pair has a connection, which lives as long as the pair: when it closes, the process at the other end is
+//! gone. Nothing here waits for the other service; a process that asks for rings waits for its own.
 //!
-//! The offerer makes the rings and what the two processes wake each other with; each service passes its end on to its process,
-//! and the boards and pidfds by which the two reach each other's memory, if both belong to the services' user and want it.
+//! The offerer makes the rings and the socket pair for wakeups. Each service passes its end on to its process, and also the
+//! boards and pidfds by which the two access each other's memory, if both belong to the services' user and allow it.
 
 mod pairs;
 
@@ -30,20 +30,20 @@ use crate::names::{HostName, Registry};
 use crate::proto::socket::{self, MAX_MESSAGE, MessageError};
 use crate::proto::{ClientKind, Notify, Reply, Request, Response, RingOffer, VERSION};
 
-/// Messages of another service that are taken before others have their turn.
+/// Messages that are read from another service before other sources get their turn.
 const MAX_ROW: usize = 8;
 
-/// Those of this host.
+/// The rings between processes of this host and of other hosts.
 #[derive(Debug)]
 pub(super) struct HostRings {
     pairs: Pairs<Link>,
-    /// What makes numbers of processes unlike those of other services.
+    /// A random offset that makes process numbers differ from those of other services.
     nonce: u64,
-    /// Offers that wait until ours to the same process is decided.
+    /// Offers that are held until our offer to the same process is decided.
     held: Vec<(PairId, ClientId, RingOffer, Vec<Foreign>)>,
 }
 
-/// What a pair is made of.
+/// The descriptors of a pair.
 #[derive(Debug)]
 struct Link {
     tx: OwnedFd,
@@ -51,11 +51,11 @@ struct Link {
     bell: Bell,
     reach: Option<Reach>,
     connection: Connection,
-    /// All of these, of the local process's user.
+    /// The share for all of these, charged to the local process's user.
     _share: Share,
 }
 
-/// Descriptors of the service for a pair.
+/// Descriptors that the service uses for a pair.
 const DESCRIPTORS: usize = 6;
 
 #[derive(Debug)]
@@ -73,9 +73,9 @@ struct Reach {
 
 #[derive(Debug)]
 enum Connection {
-    /// The one that our offer went by.
+    /// The connection that we made for our offer.
     Ours(OwnedFd),
-    /// That of a client, which is the other service.
+    /// The connection of a client, which is the other service.
     Theirs(ClientId),
 }
 
@@ -84,7 +84,7 @@ impl HostRings {
         Self { pairs: Pairs::default(), nonce, held: Vec::new() }
     }
 
-    /// How many pairs there are.
+    /// Returns how many pairs there are.
     pub(super) fn len(&self) -> usize {
         self.pairs.len()
     }
@@ -93,14 +93,14 @@ impl HostRings {
         self.pairs.poll_timeout()
     }
 
-    /// The number of a process that no other has.
+    /// Returns the number of a process, which is unique among all services.
     fn process(&self, id: ClientId) -> u64 {
         self.nonce.wrapping_add(id.0)
     }
 }
 
 impl Link {
-    /// What the local process gets.
+    /// Returns the descriptors for the local process.
     fn descriptors(&self) -> std::io::Result<Vec<OwnedFd>> {
         let bell = match &self.bell {
             Bell::Ours(bell) => bell.duplicate()?,
@@ -114,18 +114,18 @@ impl Link {
     }
 }
 
-/// What became of a question for rings.
+/// The answer to a request for rings.
 pub(super) enum Found {
-    /// This is the answer.
+    /// The response, with its descriptors.
     Now(Response, Vec<OwnedFd>),
-    /// It comes later.
+    /// The response follows later.
     Later,
 }
 
 const NO_RING: Found = Found::Now(Response::NoRing, Vec::new());
 
 impl Core {
-    /// A process asks for rings to the process that has a slot of the host that takes packets at an address.
+    /// Handles a process's request for rings to the process that has a slot of the host at this address.
     pub(super) fn find_host_ring(&mut self, id: ClientId, host: SocketAddr, slot: u16) -> Found {
         let Some(local) = self.may_have_host_rings(id) else { return NO_RING };
         let now = self.now();
@@ -144,14 +144,14 @@ impl Core {
         }
     }
 
-    /// The first slot of a process that may have rings to other hosts.
+    /// Returns the first slot of a process that may have rings to other hosts.
     fn may_have_host_rings(&self, id: ClientId) -> Option<u16> {
         let client = self.clients.get(id).filter(|client| client.host_rings)?;
         let on_fabric = client.device_kind().is_some_and(DeviceKind::is_on_fabric);
         client.slots.first().copied().filter(|_| on_fabric && client.device.is_some())
     }
 
-    /// The answer to who has a pair.
+    /// Returns the response with a pair's rings.
     fn ring_of(&self, id: PairId) -> Found {
         let Some(pair) = self.host_rings.pairs.get(id) else { return NO_RING };
         match pair.link.descriptors() {
@@ -166,7 +166,7 @@ impl Core {
         }
     }
 
-    /// Offers rings to another host's service. None if that cannot be.
+    /// Offers rings to another host's service. None if that is not possible.
     fn offer_ring(&mut self, id: ClientId, ends: Ends) -> Option<()> {
         let from = self.own_address().filter(|own| *own != ends.host)?;
         let share = self.descriptors_for(id, DESCRIPTORS).ok()?;
@@ -201,12 +201,13 @@ impl Core {
         Some(())
     }
 
-    /// Where this host takes packets, by which others know it: those of its first port.
+    /// Returns the address by which other hosts know this one: where its first port receives packets.
     fn own_address(&mut self) -> Option<SocketAddr> {
         self.open_data(PortAt::FIRST).map(|endpoint| endpoint.addr)
     }
 
-    /// A connection to the service of the host that takes packets at an address: of this user, in this runtime directory.
+    /// Connects to the service of the host that receives packets at an address, if it is of this user and in this runtime
+    /// directory.
     fn connect_to_host(&self, host: SocketAddr) -> Option<OwnedFd> {
         let name = if host.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST) {
             HostName::default()
@@ -221,8 +222,8 @@ impl Core {
         (peer.uid == rustix::process::geteuid().as_raw()).then_some(socket)
     }
 
-    /// What it takes to reach the memory of a process of this host, if it belongs to the service's user and wants it. None
-    /// if it cannot be passed on.
+    /// Returns what is needed to access the memory of a process of this host, if it belongs to the service's user and
+    /// allows it. None if it cannot be passed on.
     fn reach_of_own(&self, id: ClientId) -> Option<Option<[OwnedFd; 2]>> {
         let own = |client: &&Client| client.uid == rustix::process::geteuid().as_raw();
         let Some(client) = self.clients.get(id).filter(own) else { return Some(None) };
@@ -233,7 +234,7 @@ impl Core {
         }
     }
 
-    /// The service to which rings were offered has said something, or its end is closed.
+    /// Handles a message of the service to which rings were offered, or the end of the connection.
     pub(super) fn host_ring_event(&mut self, number: u64) {
         let id = PairId(number);
         let user = rustix::process::geteuid().as_raw();
@@ -267,7 +268,7 @@ impl Core {
         self.host_rings.pairs.get(id).map(|pair| &pair.link.connection)
     }
 
-    /// Our offer is taken: commits, and tells the process.
+    /// Handles an accepted offer of ours: commits, and tells the process.
     fn offer_taken(&mut self, id: PairId, peer: u16, number: u16, fds: Vec<Foreign>) {
         let Some(Connection::Ours(fd)) = self.connection_of(id) else { return };
         let reach = match reach_from(fds) {
@@ -284,20 +285,20 @@ impl Core {
         self.pair_is_up(id);
     }
 
-    /// Our offer was for a process that has rings to the local one.
+    /// Handles the answer that the process has rings to the local one already.
     fn offer_known(&mut self, id: PairId, peer: u16) {
         let Some((pair, other)) = self.host_rings.pairs.known(id, peer) else { return };
         let (local, waiting) = (pair.ends.local, pair.waiting);
         let up = other.filter(|id| self.host_rings.pairs.get(*id).is_some_and(Pair::is_up));
         self.close_pair(id, pair);
         match (other, up) {
-            // Who waited waits for that one.
+            // The requests wait for the existing pair.
             (Some(_), None) => {}
             (_, up) => self.answer_waiting(local, waiting, up),
         }
     }
 
-    /// Both processes of a pair may have it from now on: tells the local one.
+    /// Tells the local process of a pair that both processes may use now.
     fn pair_is_up(&mut self, id: PairId) {
         self.release_held(id);
         let Some(pair) = self.host_rings.pairs.get_mut(id) else { return };
@@ -311,7 +312,7 @@ impl Core {
         }
     }
 
-    /// Answers requests of a local process that wait.
+    /// Answers the waiting requests of a local process.
     fn answer_waiting(&mut self, local: u16, waiting: u32, pair: Option<PairId>) {
         let Some(owner) = self.slots.owner(local) else { return };
         for _ in 0..waiting {
@@ -321,14 +322,14 @@ impl Core {
         }
     }
 
-    /// The other end of a pair is gone: its process, or its service.
+    /// Handles the end of the other process of a pair, or of its service.
     fn host_ring_gone(&mut self, id: PairId) {
         if let Some((pair, was_up)) = self.host_rings.pairs.gone(id) {
             self.end_pair(id, pair, was_up);
         }
     }
 
-    /// A pair is no more: tells the local process, which may wait for it.
+    /// Closes a pair, and tells the local process, which may be waiting for it.
     fn end_pair(&mut self, id: PairId, pair: Pair<Link>, was_up: bool) {
         let (local, number, waiting) = (pair.ends.local, pair.number, pair.waiting);
         self.close_pair(id, pair);
@@ -342,7 +343,7 @@ impl Core {
         match pair.link.connection {
             Connection::Ours(fd) => {
                 self.poller.remove(&fd);
-                // Closing is not enough where a forked process has a duplicate.
+                // Closing is not enough if a forked process has a duplicate.
                 let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
             }
             Connection::Theirs(client) => self.doom(client, Gone::Closed),
@@ -350,7 +351,7 @@ impl Core {
         self.release_held(id);
     }
 
-    /// Answers offers that have waited for an offer of ours.
+    /// Answers offers that were held for an offer of ours.
     fn release_held(&mut self, id: PairId) {
         let held = self.host_rings.held.extract_if(.., |(pair, ..)| *pair == id);
         for (_, client, offer, fds) in held.collect::<Vec<_>>() {
@@ -360,7 +361,7 @@ impl Core {
         }
     }
 
-    /// Another host's service offers rings. None if the answer comes later.
+    /// Handles an offer of another host's service. None if the answer follows later.
     pub(super) fn take_offer(
         &mut self,
         client: ClientId,
@@ -411,7 +412,8 @@ impl Core {
         Some((response, reach))
     }
 
-    /// A pair of what another service has passed, and what it gets to reach our process's memory.
+    /// Makes a pair from the descriptors of another service. Also returns what that gets to access our process's
+    /// memory.
     fn link_of(
         &self,
         client: ClientId,
@@ -423,7 +425,7 @@ impl Core {
         let (tx, rx) = (fds.next()?.into_memfd()?, fds.next()?.into_memfd()?);
         let bell = Bell::Theirs(fds.next()?);
         let theirs = reach_from(fds.collect()).ok()?;
-        // Both or neither.
+        // Either both memories can be accessed or neither.
         let ours = if theirs.is_some() { self.reach_of_own(owner)? } else { None };
         let reach = theirs.filter(|_| ours.is_some());
         let connection = Connection::Theirs(client);
@@ -431,13 +433,13 @@ impl Core {
         Some((link, ours.into_iter().flatten().collect()))
     }
 
-    /// The pair that a client, which is another service, has offered.
+    /// Finds the pair that a client, which is another service, has offered.
     fn pair_of_client(&self, client: ClientId) -> Option<PairId> {
         let is_its = |pair: &Pair<Link>| matches!(pair.link.connection, Connection::Theirs(id) if id == client);
         self.host_rings.pairs.find(is_its)
     }
 
-    /// The other service commits to the rings that it has offered.
+    /// Handles the other service's commit to rings that it offered.
     pub(super) fn commit_ring(&mut self, client: ClientId) {
         if let Some(id) = self.pair_of_client(client)
             && self.host_rings.pairs.committed(id).is_some()
@@ -446,7 +448,7 @@ impl Core {
         }
     }
 
-    /// A client that may have been another service is gone.
+    /// Handles the end of a client that may have been another service.
     pub(super) fn offering_client_gone(&mut self, client: ClientId) {
         self.host_rings.held.retain(|(_, held, ..)| *held != client);
         if let Some(id) = self.pair_of_client(client) {
@@ -454,14 +456,14 @@ impl Core {
         }
     }
 
-    /// A slot of a local process is given back.
+    /// Handles the release of a local process's slot.
     pub(super) fn host_rings_slot_gone(&mut self, slot: u16) {
         for (id, pair) in self.host_rings.pairs.local_gone(slot) {
             self.close_pair(id, pair);
         }
     }
 
-    /// Gives up what no other service has answered in time.
+    /// Gives up pairs whose other service did not answer in time.
     pub(super) fn expire_host_rings(&mut self) {
         while let Some((id, _)) = self.host_rings.pairs.expired(self.now()) {
             if let Some(&Connection::Theirs(client)) = self.connection_of(id)
@@ -473,16 +475,16 @@ impl Core {
         }
     }
 
-    /// Whether the commit to a pair is here already. If not, it fails at the offerer from now on.
+    /// Returns whether the commit to a pair has arrived. If not, the offerer can no longer send it.
     fn is_committed_after_all(&mut self, id: PairId, client: ClientId) -> bool {
         if let Some(client) = self.clients.get(client) {
             let _ = rustix::net::shutdown(&client.rpc, rustix::net::Shutdown::Read);
         }
-        // An offerer says nothing else. What is behind it is the end that we have just made ourselves.
+        // An offerer sends nothing else. Only the end that we just made can follow it.
         self.serve_next(client, &mut vec![0; MAX_MESSAGE]);
         let is_up = self.host_rings.pairs.get(id).is_some_and(Pair::is_up);
         if is_up && let Some(there) = self.clients.get(client) {
-            // The offerer's end is reported whatever a socket is watched for.
+            // The kernel reports the offerer's end, whatever the socket is polled for.
             self.poller.change(&there.rpc, Token::Rpc(client), Interest::Nothing);
         }
         is_up
@@ -495,7 +497,7 @@ fn tell(fd: impl AsFd, request: &Request, passed: &[OwnedFd]) -> Result<(), Mess
     socket::send(fd.as_fd(), request, &passed, &mut Vec::new())
 }
 
-/// A board and a pidfd that another service has passed, or neither; an error for anything else.
+/// Returns the board and pidfd that another service passed, if any. Anything else is an error.
 fn reach_from(fds: Vec<Foreign>) -> Result<Option<Reach>, ()> {
     let n = fds.len();
     let mut fds = fds.into_iter();

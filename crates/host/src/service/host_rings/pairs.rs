@@ -1,9 +1,10 @@
-//! Which pairs of processes of two hosts have rings, without I/O.
+//! Decides which pairs of processes of two hosts have rings, without I/O.
 //!
-//! The two services of a pair must come to the same answer, whoever asks first, whatever is lost and whoever stops. So one
-//! of them *offers* rings, the other *takes* them, and the offerer *commits*: only then has either process rings. A commit
-//! either is in the other's queue or fails, which the kernel decides, so both know. An answer is for as long as the process
-//! lives that it was given to: who was told that there are no rings sends over UDP, and would not look into a ring.
+//! The two services of a pair must reach the same decision, whichever asks first and whatever is lost or hangs. So one of
+//! them *offers* rings, the other *takes* them, and the offerer *commits*: only then may either process use them. A commit
+//! is either in the other service's queue or fails, and the kernel tells which, so both know. A decision holds for the
+//! lifetime of the process that was told of it: one that was told that there are no rings sends over UDP, and would not
+//! look into a ring.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,34 +12,34 @@ use std::time::Duration;
 
 use rdmux_cm::Time;
 
-/// How long the other service may take for a step. A process waits for it, once for each peer at most.
+/// How long the other service may take for a step. A process waits for it at most once for each peer.
 const ANSWER: Duration = Duration::from_secs(1);
-/// For how long a service that has not answered is not asked again.
+/// How long a service that did not answer is not asked again.
 const SULK: Duration = Duration::from_secs(5);
-/// Numbers of processes of other hosts begin here: no slot is as high.
+/// The first number of processes of other hosts. No slot is as high.
 const FIRST_NUMBER: u16 = 2048;
-/// The most pairs of one process. Each holds some descriptors.
+/// Maximum number of pairs of one process. Each holds some descriptors.
 const MAX_PAIRS: usize = 1024;
-/// The most answers that are kept for one process, those for whole hosts included.
+/// Maximum number of decisions that are kept for one process, including those for whole hosts.
 const MAX_ANSWERS: usize = 4096;
 
-/// A pair.
+/// The id of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PairId(pub(crate) u64);
 
-/// A process of this host, by its first slot, and a slot of a process of another host.
+/// The ends of a pair: a process of this host, by its first slot, and a slot of a process of another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ends {
     pub(crate) local: u16,
-    /// Where the other host takes packets.
+    /// The address where the other host receives packets.
     pub(crate) host: SocketAddr,
     pub(crate) slot: u16,
 }
 
-/// How far a pair is.
+/// The state of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// This service has offered it.
+    /// This service has offered it, and waits for the answer.
     Offered { until: Time },
     /// This service has taken it, and waits for the commit.
     Taken { until: Time },
@@ -46,44 +47,45 @@ enum State {
     Up,
 }
 
-/// A pair, with what it is made of.
+/// A pair, with its link.
 #[derive(Debug)]
 pub(crate) struct Pair<L> {
     pub(crate) ends: Ends,
-    /// By which number the local process knows the other one, and is known to it.
+    /// The number by which the local process knows the other one.
     pub(crate) number: u16,
     pub(crate) known_as: u16,
-    /// Who the other process is, by a number that no other has.
+    /// The unique number of the other process.
     process: Option<u64>,
     state: State,
-    /// How many requests of the local process wait for the outcome.
+    /// How many requests of the local process wait for the decision.
     pub(crate) waiting: u32,
     pub(crate) link: L,
 }
 
-/// What there is to say to a process that asks.
+/// The answer to a process that asks for rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// It has rings.
     Up(PairId),
-    /// It is told when that is known.
+    /// It is told when that is decided.
     Wait(PairId),
-    /// There are none.
+    /// There will be none.
     No,
-    /// Nobody knows yet: an offer is to be made.
+    /// Nothing is decided: an offer must be made.
     New,
 }
 
-/// What there is to say to another service that offers.
+/// The answer to another service's offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offered {
     /// The processes have rings already.
     Known,
     /// There will be none.
     No,
-    /// Our own offer goes first: ask again when this is decided.
+    /// Our own offer goes first: ask again when it is decided.
     Hold(PairId),
-    /// It is taken. If there is one, this pair's offer of ours is withdrawn, and who waits for it waits for the new one.
+    /// The offer is taken. `instead`: this pair of ours is withdrawn, and requests that wait for it wait for the new
+    /// one.
     Take { instead: Option<PairId> },
 }
 
@@ -98,11 +100,11 @@ enum Answer {
 pub(crate) struct Pairs<L> {
     pairs: BTreeMap<PairId, Pair<L>>,
     answers: BTreeMap<Ends, Answer>,
-    /// Between these processes and hosts there is nothing new, since nobody knows what the other service thinks.
+    /// Processes and hosts between which no new pair is made, because the other service's decision is unknown.
     given_up: BTreeSet<(u16, SocketAddr)>,
-    /// For these processes there is nothing new at all: they have as many answers as are kept.
+    /// Processes with no new pairs at all, because they have the most decisions that are kept.
     full: BTreeSet<u16>,
-    /// Services that have not answered, and until when they are not asked.
+    /// Services that did not answer, and until when they are not asked.
     sulking: BTreeMap<SocketAddr, Time>,
     next_id: u64,
     next_number: u16,
@@ -135,12 +137,12 @@ impl<L> Pairs<L> {
         self.pairs.get_mut(&id)
     }
 
-    /// The pair of which this is so.
+    /// Finds a pair by a condition.
     pub(crate) fn find(&self, is_it: impl Fn(&Pair<L>) -> bool) -> Option<PairId> {
         self.pairs.iter().find(|(_, pair)| is_it(pair)).map(|(id, _)| *id)
     }
 
-    /// A local process asks for rings.
+    /// Handles a local process's request for rings.
     pub(crate) fn ask(&mut self, now: Time, ends: Ends) -> Asked {
         match self.answers.get(&ends) {
             Some(Answer::None) => return Asked::No,
@@ -158,8 +160,8 @@ impl<L> Pairs<L> {
         if self.may_be_new(ends, sulks) { Asked::New } else { Asked::No }
     }
 
-    /// Whether there may be a pair for which there is no answer yet. If not, there never may: so also if the other service
-    /// sulks now.
+    /// Returns whether a pair may be made where nothing is decided yet. If not, that is final, even if the only reason is
+    /// that the other service is backed off from now.
     fn may_be_new(&mut self, ends: Ends, sulks: bool) -> bool {
         let Ends { local, host, .. } = ends;
         if self.full.contains(&local) || self.given_up.contains(&(local, host)) {
@@ -180,7 +182,7 @@ impl<L> Pairs<L> {
         may
     }
 
-    /// An offer of ours is about to leave; the process that asked waits. Returns its number.
+    /// Records an offer that is about to be sent, and that a process waits for. Returns the pair and its number.
     pub(crate) fn offer(&mut self, now: Time, ends: Ends, link: L) -> Option<(PairId, u16)> {
         let until = now.after(ANSWER);
         let (id, number) = self.add(ends, State::Offered { until }, link)?;
@@ -190,8 +192,8 @@ impl<L> Pairs<L> {
         Some((id, number))
     }
 
-    /// Another service offers rings between a process of its host and one of ours. `process` is who the former is, `first`
-    /// whether our address is the lower one, so that of two offers that cross ours goes first.
+    /// Handles another service's offer of rings between a process of its host and one of ours. `process` is the number of
+    /// the former. `first` says that our address is the lower one, so that ours goes first if two offers cross.
     pub(crate) fn offered(&mut self, ends: Ends, process: u64, first: bool) -> Offered {
         if let Some(answer) = self.answers.get(&ends) {
             let &Answer::Pair(id) = answer else { return Offered::No };
@@ -206,7 +208,7 @@ impl<L> Pairs<L> {
                 Some(pair) if pair.process == Some(process) && pair.state == State::Up => {
                     Offered::Known
                 }
-                // An earlier process of that slot: the end of its pair has not been heard of yet.
+                // The slot's earlier process: the end of its pair was not reported yet.
                 _ => Offered::No,
             };
         }
@@ -241,7 +243,7 @@ impl<L> Pairs<L> {
 
     fn free_number(&mut self) -> Option<u16> {
         let taken: BTreeSet<_> = self.pairs.values().map(|pair| pair.number).collect();
-        // The one that was free the longest: a process may still remember who had it before.
+        // The number that was free the longest: a process may still remember its earlier owner.
         let next = |number: u16| number.checked_add(1).unwrap_or(FIRST_NUMBER);
         let first = self.next_number;
         let all = std::iter::successors(Some(first), |n| Some(next(*n)).filter(|n| *n != first));
@@ -250,8 +252,8 @@ impl<L> Pairs<L> {
         Some(number)
     }
 
-    /// Our offer is taken by a process whose first slot this is, which knows the local one by a number. Both have it from
-    /// now on; if the commit cannot leave, [`give_up`](Self::give_up) says so.
+    /// Records that our offer was taken, by a process with this first slot, which knows the local one by `known_as`. Both
+    /// have the rings from now on. If the commit cannot be sent, [`give_up`](Self::give_up) must be called.
     pub(crate) fn taken(&mut self, id: PairId, slot: u16, known_as: u16) -> Option<&mut Pair<L>> {
         let pair = self.pairs.get_mut(&id).filter(|p| matches!(p.state, State::Offered { .. }))?;
         self.answers.insert(Ends { slot, ..pair.ends }, Answer::Pair(id));
@@ -259,15 +261,16 @@ impl<L> Pairs<L> {
         Some(pair)
     }
 
-    /// The commit has come.
+    /// Records that the commit has arrived.
     pub(crate) fn committed(&mut self, id: PairId) -> Option<&mut Pair<L>> {
         let pair = self.pairs.get_mut(&id).filter(|p| matches!(p.state, State::Taken { .. }))?;
         pair.state = State::Up;
         Some(pair)
     }
 
-    /// Our offer was for a process with which there are rings already, whose first slot this is. Returns the pair that is
-    /// no more. Who waited for it waits for the other one, if that is not up yet, or has it; its number comes along.
+    /// Handles the answer that the local process has rings already to this process, whose first slot is given. Returns
+    /// the withdrawn pair, and the existing one's id. Requests that wait for the former wait for the latter, if that is
+    /// not up yet.
     pub(crate) fn known(&mut self, id: PairId, slot: u16) -> Option<(Pair<L>, Option<PairId>)> {
         let pair = self.withdraw(id)?;
         let other = match self.answers.get(&Ends { slot, ..pair.ends }) {
@@ -285,7 +288,7 @@ impl<L> Pairs<L> {
         Some((pair, Some(other)))
     }
 
-    /// The other service does not want a pair.
+    /// Records that the other service refused a pair.
     pub(crate) fn refused(&mut self, id: PairId) -> Option<Pair<L>> {
         let pair = self.pairs.remove(&id)?;
         self.forget(id);
@@ -293,12 +296,12 @@ impl<L> Pairs<L> {
         Some(pair)
     }
 
-    /// There are no rings between these, since none can be offered.
+    /// Records that there are no rings between these, because none can be offered.
     pub(crate) fn refuse(&mut self, ends: Ends) {
         self.answers.insert(ends, Answer::None);
     }
 
-    /// Nobody knows what the other service thinks of a pair that is not up: there will be none.
+    /// Gives up a pair that is not up, because the other service's decision is unknown.
     pub(crate) fn give_up(&mut self, id: PairId) -> Option<Pair<L>> {
         let pair = self.pairs.remove(&id)?;
         self.forget(id);
@@ -306,14 +309,14 @@ impl<L> Pairs<L> {
         Some(pair)
     }
 
-    /// Replaces an offer of ours by that of the other, which is taken: who waited for it waits on.
+    /// Withdraws our offer in favour of another pair. Its requests keep waiting.
     pub(crate) fn withdraw(&mut self, id: PairId) -> Option<Pair<L>> {
         let pair = self.pairs.remove(&id)?;
         self.forget(id);
         Some(pair)
     }
 
-    /// The process at the other end of a pair, or its service, is gone. Whether the pair was up.
+    /// Handles the end of the other process of a pair, or of its service. Returns the pair and whether it was up.
     pub(crate) fn gone(&mut self, id: PairId) -> Option<(Pair<L>, bool)> {
         if self.pairs.get(&id)?.state == State::Up {
             let pair = self.pairs.remove(&id)?;
@@ -323,7 +326,7 @@ impl<L> Pairs<L> {
         self.give_up(id).map(|pair| (pair, false))
     }
 
-    /// A local process is gone. Returns its pairs.
+    /// Handles the end of a local process. Returns its pairs.
     pub(crate) fn local_gone(&mut self, local: u16) -> Vec<(PairId, Pair<L>)> {
         self.answers.retain(|ends, _| ends.local != local);
         self.given_up.retain(|(l, _)| *l != local);
@@ -335,12 +338,12 @@ impl<L> Pairs<L> {
         self.answers.retain(|_, answer| !matches!(answer, Answer::Pair(other) if *other == id));
     }
 
-    /// When something is due.
+    /// Returns the earliest deadline.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.pairs.values().filter_map(Pair::until).min()
     }
 
-    /// A pair whose other service has not answered in time, and whether it is ours that was offered.
+    /// Returns a pair whose other service did not answer in time, and whether it is our offer.
     pub(crate) fn expired(&mut self, now: Time) -> Option<(PairId, bool)> {
         self.sulking.retain(|_, until| *until > now);
         let late = |(_, pair): &(&PairId, &Pair<L>)| pair.until().is_some_and(|until| until <= now);

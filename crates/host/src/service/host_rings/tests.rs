@@ -1,4 +1,4 @@
-//! An offer that is taken, and whose commit comes in time, late, or not at all.
+//! Offers that are taken and whose commit arrives in time, late, or not at all.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Taken {
         self.core.host_rings.pairs.get(self.pair).is_some_and(Pair::is_up)
     }
 
-    /// Whether the service is told that there is something of the offerer's.
+    /// Returns whether the service's poller reports a message of the offerer.
     fn is_ready(&self) -> bool {
         let mut ready = Vec::new();
         self.core.poller.wait(Some(Duration::ZERO), &mut ready).unwrap();

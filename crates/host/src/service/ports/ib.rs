@@ -1,13 +1,12 @@
-//! The ports of InfiniBand: those of an adapter that the host has on one fabric, or on two, of which the service knows what the
-//! fabric tells it.
+//! The ports of InfiniBand: those of a host's adapter on one fabric or two. What the service knows of them it learns from the fabric.
 //!
-//! `adapter` takes a port of the adapter and keeps it, `adapters` has all of them, `greetings` has the clients that wait until that is decided, `facts` reads what the
-//! fabric says, `lookout` hears of a fabric that comes up, `manager` follows who holds `issmN` open, `data` has the sockets by
-//! which queue pairs exchange packets.
+//! `adapter` attaches a port of the adapter and keeps it, `adapters` has all of them, `greetings` has the clients that wait until that is
+//! decided, `facts` parses the fabric's updates, `lookout` watches for a fabric that comes up, `manager` tracks which processes hold
+//! `issmN` open, `data` has the sockets by which queue pairs exchange packets.
 //!
-//! Connections, each port for itself: `gsi` has the connection manager's datagrams, `interface` finds the port that has an IP address, `peers` asks for
-//! the path there and `groups` for multicast groups, both by `sa`, which asks subnet administration. Datagrams of programs go
-//! to the fabric without the service.
+//! Each port connects on its own: `gsi` carries the connection manager's datagrams, `interface` finds the port that has an IP address,
+//! `peers` resolves paths and `groups` joins multicast groups, both through `sa`, which queries subnet administration. Programs' management
+//! datagrams go to the fabric without the service.
 
 mod adapter;
 mod adapters;
@@ -52,7 +51,7 @@ impl Ib {
 impl ServicePort for Ib {
     fn describe(&self, core: &Core, kind: DeviceKind) -> Vec<Port> {
         let mut ports = core.adapter.ports(kind, core.node_guid);
-        // The host's addresses lead to each of them; who asks the device for them asks the first.
+        // The host's addresses lead to each port. A query for the device's addresses uses the first.
         if let Some(first) = ports.first_mut() {
             first.addresses = core.addresses.gids();
         }
@@ -67,7 +66,7 @@ impl ServicePort for Ib {
         core.adapter.described().cloned()
     }
 
-    /// All of the host's: each leads to every port, and to one that is active first.
+    /// Returns all of the host's addresses: each leads to every port, active ones first.
     fn addresses(&self, core: &Core, kind: DeviceKind) -> Vec<LocalAddress> {
         let node_guid = self.node_guid(core, kind);
         let at_port = |at: PortAt| {
@@ -97,13 +96,13 @@ impl ServicePort for Ib {
         port::MAX_PORTS
     }
 
-    /// Those with a link first: who leaves it open by which port to connect goes by one of these.
+    /// Returns the ports, those with a link first: an id that leaves the port open uses one of these.
     fn device_ports(&self, core: &Core, _kind: DeviceKind) -> Vec<DevicePort> {
         let device_port = |at: PortAt| core.adapter[at].device_port(core.node_guid);
         core.adapter.preferred().into_iter().map(device_port).collect()
     }
 
-    /// As RoCE, whose queue pairs are the same.
+    /// Nothing to add to RoCE, whose queue pairs are the same.
     fn configure(&self, _config: &Config, _limits: &Limits, _cm: &mut rdmux_cm::Config) {}
 
     fn find_peer(&self, core: &mut Core, id: IdHandle, _kind: DeviceKind, query: &RouteQuery) {

@@ -1,6 +1,7 @@
-//! The port of iWARP: TCP connections, until queue pairs have them.
+//! The port of iWARP: TCP connections, until they are handed to queue pairs.
 //!
-//! `streams` has the connections, `listening` the sockets that accept them, `lingering` those that are over, `tcp` the system calls.
+//! `streams` has the connections, `listening` the sockets that accept them, `lingering` those that are closing, `tcp` the system
+//! calls.
 
 mod lingering;
 mod listening;
@@ -29,7 +30,7 @@ impl ServicePort for Iwarp {
         };
     }
 
-    /// TCP says whether anybody is there.
+    /// TCP itself tells whether a host answers.
     fn probe(&self, _core: &Core, _src: IpAddr, _dst: IpAddr) -> Result<(), i32> {
         Ok(())
     }

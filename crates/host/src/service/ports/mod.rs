@@ -1,8 +1,8 @@
-//! Ports: what a kind of device is in the service, one file for each kind.
+//! Ports: the part of the service that differs between kinds of devices, one file for each kind.
 //!
-//! The rest of the service asks [`of`] a kind for its [`ServicePort`] and does not know which kinds there are. The port of RoCE is
-//! UDP sockets on the host's addresses with QP1 behind them, that of iWARP TCP connections until queue pairs have them, that of
-//! InfiniBand an adapter on a fabric.
+//! The rest of the service gets a kind's [`ServicePort`] from [`of`] and does not know which kinds there are. RoCE's port is UDP
+//! sockets on the host's addresses with QP1 behind them, iWARP's is TCP connections until queue pairs get them, and InfiniBand's
+//! is an adapter on a fabric.
 
 pub(super) mod ib;
 pub(super) mod iwarp;
@@ -25,34 +25,34 @@ use super::counters::Count;
 use crate::names::Config;
 use crate::proto::Failure;
 
-/// What the service does for the ports of a kind of device. What is not said otherwise is as with ports that run over IP.
+/// The service's operations for the ports of a kind of device. The defaults are for ports that run over IP.
 pub(super) trait ServicePort: Sync {
-    /// What processes are told of the ports.
+    /// Returns the ports as processes see them.
     fn describe(&self, core: &Core, kind: DeviceKind) -> Vec<Port> {
         vec![Port::over_ip(kind, self.node_guid(core, kind), core.addresses.gids())]
     }
 
-    /// The GUID of the device's node: one each, told apart by the last digits.
+    /// Returns the GUID of the device's node. Those of different kinds differ in the last digits.
     fn node_guid(&self, core: &Core, kind: DeviceKind) -> Guid {
         Guid(core.node_guid.0 ^ kind as u64)
     }
 
-    /// The adapter that the device is, where that is known.
+    /// Returns the adapter of the device, if it is known.
     fn adapter(&self, _core: &Core) -> Option<Adapter> {
         None
     }
 
-    /// The most ports that such a device has.
+    /// Returns the most ports that such a device has.
     fn max_ports(&self) -> u8 {
         1
     }
 
-    /// The addresses by which the connection manager knows the ports.
+    /// Returns the addresses of the ports for the connection manager.
     fn addresses(&self, core: &Core, kind: DeviceKind) -> Vec<LocalAddress> {
         core.addresses.for_cm(kind, self.node_guid(core, kind))
     }
 
-    /// The ports as the connection manager knows them.
+    /// Returns the ports in the connection manager's form.
     fn device_ports(&self, core: &Core, kind: DeviceKind) -> Vec<DevicePort> {
         let gids = core.addresses.gids().iter().map(|entry| entry.gid).collect();
         vec![DevicePort {
@@ -69,21 +69,22 @@ pub(super) trait ServicePort: Sync {
         }]
     }
 
-    /// Sets what the connection manager's configuration says of connections over the ports.
+    /// Sets the connection manager's parameters for connections over the ports.
     fn configure(&self, config: &Config, limits: &Limits, cm: &mut rdmux_cm::Config);
 
-    /// Answers the connection manager's query of a path, now or later. Between IP addresses it follows from them.
+    /// Answers the connection manager's path query, now or later. Between IP addresses the path follows from them.
     fn find_path(&self, core: &mut Core, id: IdHandle, query: &PathQuery) {
         core.path_found(id, query, Ok(query.by_address));
     }
 
-    /// Nobody waits for the answer to a path query any more.
+    /// Cancels a path query.
     fn cancel_path(&self, _core: &mut Core, _id: IdHandle, _attempt: u32) {}
 
-    /// Finds out whether another host of this machine is up, which no neighbour discovery tells; else an errno.
+    /// Checks whether another host of this machine is up, which neighbour discovery cannot tell. If not, fails with an
+    /// errno.
     fn probe(&self, core: &Core, src: IpAddr, dst: IpAddr) -> Result<(), i32>;
 
-    /// The socket on which the queue pairs of a client's slot exchange packets at an address of a port.
+    /// Returns the socket on which the queue pairs of a client's slot exchange packets at an address of a port.
     fn socket(
         &self,
         _core: &mut Core,
@@ -93,7 +94,8 @@ pub(super) trait ServicePort: Sync {
         Err(Failure::new(libc::EOPNOTSUPP, "devices of this kind exchange no packets"))
     }
 
-    /// Lets a queue pair hear a group at a port. The socket that hears it, where there is one, is for the first of a process.
+    /// Attaches a queue pair to a group at a port. Returns the socket that receives it, if there is one, for a process's
+    /// first queue pair.
     fn attach_multicast(
         &self,
         core: &mut Core,
@@ -105,7 +107,7 @@ pub(super) trait ServicePort: Sync {
         core.attach_multicast(client, qpn, mgid)
     }
 
-    /// Takes that back.
+    /// Detaches a queue pair from a group.
     fn detach_multicast(
         &self,
         core: &mut Core,
@@ -117,7 +119,7 @@ pub(super) trait ServicePort: Sync {
         core.detach_multicast(client, qpn, mgid)
     }
 
-    /// Finds the peer of an id, by which of our addresses and GIDs it is reached, now or later.
+    /// Resolves the peer of an id, and the local address and GID from which it is reached, now or later.
     fn find_peer(&self, core: &mut Core, id: IdHandle, kind: DeviceKind, query: &RouteQuery) {
         core.find_peer_over_ip(id, kind, query);
     }
@@ -127,18 +129,18 @@ pub(super) trait ServicePort: Sync {
         core.join_for_id_over_ip(id, query);
     }
 
-    /// Takes that back.
+    /// Leaves a group for an id.
     fn leave_for_id(&self, core: &mut Core, id: IdHandle, query: &JoinQuery) {
         core.leave_for_id_over_ip(id, query);
     }
 
-    /// Sends a management datagram from QP1. What does not leave is lost, as on any network.
+    /// Sends a management datagram from QP1. A failure loses the datagram, as on any network.
     fn send_mad(&self, core: &mut Core, _path: &MadPath, _qkey: Qkey, _mad: &[u8; MAD_LEN]) {
         core.counts.add(Count::TxErrors);
     }
 }
 
-/// Which socket a client wants.
+/// The socket that a client asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SocketWanted {
     /// The port.
@@ -147,11 +149,11 @@ pub(super) struct SocketWanted {
     pub(super) gid_index: u8,
     /// A slot of the client's.
     pub(super) slot: u16,
-    /// Whether it also gets what is for XRC targets.
+    /// Whether it also receives packets for XRC targets.
     pub(super) targets: bool,
 }
 
-/// What the service does for the ports of a kind.
+/// Returns the operations for the ports of a kind.
 pub(super) fn of(kind: DeviceKind) -> &'static dyn ServicePort {
     match kind {
         DeviceKind::Roce => &roce::Roce,
@@ -173,12 +175,12 @@ pub(super) struct PortId {
 const ROCE: PortId = PortId { device: DeviceKind::Roce, number: 1 };
 
 impl PortId {
-    /// The ports whose QP1 is the service's, and open to programs.
+    /// Returns the ports whose QP1 is the service's, and open to programs.
     pub(super) fn with_qp1() -> impl Iterator<Item = Self> {
         Self::with_cm().filter(|port| port.device.has_qp1_of_host())
     }
 
-    /// The ports where the connection manager has datagrams: as many as a device may have.
+    /// Returns the ports where the connection manager has datagrams: as many as a device may have.
     pub(super) fn with_cm() -> impl Iterator<Item = Self> {
         let rows = kind::rows().iter().filter(|row| row.services.include(QpType::Ud));
         let numbers = |kind| 1..=of(kind).max_ports();

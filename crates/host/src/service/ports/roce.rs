@@ -21,7 +21,7 @@ use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::requests::failure;
 
-/// Rounds of receiving before others have their turn.
+/// Rounds of receiving before other sources get their turn.
 const MAX_ROUNDS: usize = 4;
 
 /// See the module.
@@ -33,7 +33,8 @@ impl ServicePort for Roce {
         cm.max_init_rd_atomic = limits.max_init_rd_atomic;
     }
 
-    /// Asks with an empty datagram, which a service ignores: the kernel refuses it at once if nobody has the port.
+    /// Sends an empty datagram, which a service ignores. The kernel refuses it at once if no socket is bound to the
+    /// port.
     fn probe(&self, core: &Core, src: IpAddr, dst: IpAddr) -> Result<(), i32> {
         let port = core.options.config.service.port;
         let refused = || -> io::Result<()> {
@@ -72,7 +73,7 @@ impl ServicePort for Roce {
 #[derive(Debug)]
 pub(in crate::service) struct Sockets {
     group: UdpGroup,
-    /// The service's own, on which QP1 lives.
+    /// The service's own socket, for QP1.
     pub(in crate::service) qp1: UdpPort,
 }
 
@@ -86,7 +87,7 @@ impl Sockets {
         let options = GroupOptions {
             port,
             scope_id,
-            // Processes with datagram queue pairs ask for it.
+            // Processes with datagram queue pairs enable it.
             header_info: false,
             ..Default::default()
         };
@@ -97,7 +98,7 @@ impl Sockets {
         Ok(Self { group, qp1 })
     }
 
-    /// A slot's socket; if so told, it also gets what is for XRC `targets`.
+    /// Returns a slot's socket. If `targets` is set, it also receives packets for XRC targets.
     fn socket(&mut self, slot: u16, targets: bool) -> io::Result<OwnedFd> {
         let socket = self.group.socket(slot)?;
         if targets {
@@ -106,7 +107,7 @@ impl Sockets {
         Ok(socket)
     }
 
-    /// Drops what waits in a slot's sockets, before another process gets it.
+    /// Drops the datagrams queued in a slot's sockets, before another process gets the slot.
     pub(in crate::service) fn recycle(&self, slot: u16) {
         self.group.recycle(slot);
     }
@@ -119,7 +120,7 @@ impl Core {
             let Some(mut rx) = self.rx.take() else { return };
             let got = match self.addresses.row(index) {
                 Some(row) => row.roce.qp1.receive(&mut rx).unwrap_or_else(|e| {
-                    // The errors of earlier packets come up here; the next call receives again.
+                    // Errors of earlier packets are reported here; the next call receives again.
                     tracing::debug!("receiving on {}: {e}", row.ip);
                     0
                 }),
@@ -140,8 +141,8 @@ impl Core {
 
     fn process_packet(&mut self, arrival: &Arrival<'_>) {
         if arrival.bytes.is_empty() {
-            // Another host of this machine asks whether anybody is here: that nobody objects is
-            // the answer.
+            // Another host of this machine probes whether this one is up. That the kernel does not refuse the datagram
+            // is the answer.
             return;
         }
         let Some(dest) = arrival.dest_qpn() else { return self.counts.add(Count::DropMalformed) };
@@ -220,7 +221,7 @@ impl Core {
     }
 }
 
-/// Whether the kernel knows that nobody is there, so that no answer will come.
+/// Returns whether the kernel knows that the destination is unreachable, so that no answer can arrive.
 fn is_unreachable(e: &std::io::Error) -> bool {
     matches!(
         e.raw_os_error(),
@@ -228,7 +229,7 @@ fn is_unreachable(e: &std::io::Error) -> bool {
     )
 }
 
-/// The headers of a datagram from QP1.
+/// Makes the headers of a datagram from QP1.
 fn header(dest_qpn: Qpn, qkey: Qkey) -> HeaderBuf {
     let bth = Bth { mig_req: true, ..Bth::new(Opcode::UD_SEND_ONLY, dest_qpn, Psn::default()) };
     HeaderBuf::new(&bth).deth(&Deth { qkey, src_qpn: Qpn::QP1 })

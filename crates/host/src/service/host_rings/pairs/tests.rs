@@ -1,4 +1,5 @@
-//! Two services that offer each other rings while any of them stops and any process comes and goes.
+//! Two services that offer each other rings, while either may hang and processes start and end at any
+//! time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +32,7 @@ fn a_pair_is_up_when_the_offerer_commits_and_not_before() {
     assert_eq!(b.committed(theirs).unwrap().waiting, 1);
     assert_eq!(b.ask(Time(0), to_a), Asked::Up(theirs));
     assert!(b.committed(theirs).is_none(), "once");
-    // At another slot of the same process.
+    // Another slot of the same process.
     let other = ends(3, 1, 6);
     assert_eq!(a.ask(Time(0), other), Asked::New);
     let (again, _) = a.offer(Time(0), other, ()).unwrap();
@@ -53,7 +54,7 @@ fn who_was_told_that_there_are_no_rings_is_told_so_ever_after() {
     assert_eq!(a.ask(Time(0), to_b), Asked::No);
     assert_eq!(a.offered(to_b, 1, false), Offered::No);
     assert_eq!(a.ask(Time(0), ends(3, 1, 6)), Asked::New, "that is another process");
-    // A service that does not answer: nobody knows of which processes it thinks what.
+    // A service that does not answer: what it has decided is unknown.
     let (id, _) = a.offer(Time(0), ends(3, 1, 6), ()).unwrap();
     assert_eq!(a.expired(Time::ZERO.after(999 * MS)), None);
     let late = Time::ZERO.after(1000 * MS);
@@ -63,14 +64,14 @@ fn who_was_told_that_there_are_no_rings_is_told_so_ever_after() {
         assert_eq!(a.ask(late, ends(3, 1, slot)), Asked::No);
         assert_eq!(a.offered(ends(3, 1, slot), 1, false), Offered::No);
     }
-    // It is not asked again for a while, and other hosts are.
+    // It is not asked again for a while; other hosts are.
     assert_eq!(a.ask(late, ends(4, 1, 7)), Asked::No);
     assert_eq!(a.ask(late, ends(4, 2, 7)), Asked::New);
     let later = late.after(5000 * MS);
     assert_eq!(a.expired(later), None);
     assert_eq!(a.ask(later, ends(4, 1, 7)), Asked::No, "it was told so");
     assert_eq!(a.ask(later, ends(5, 1, 7)), Asked::New);
-    // Another process in the same slot knows nothing of that.
+    // A new process in the same slot is not affected.
     assert!(a.local_gone(3).is_empty());
     assert_eq!(a.ask(later, to_b), Asked::New);
 }
@@ -154,7 +155,7 @@ fn what_is_kept_for_a_process_is_bounded_whatever_it_asks_for() {
     assert!(a.given_up.is_empty());
 }
 
-/// What goes over a connection.
+/// A message on a connection.
 #[derive(Clone, Copy, Debug)]
 enum Message {
     Offer { process: u64, slot: u16, peer: u16, number: u16 },
@@ -164,17 +165,17 @@ enum Message {
     Commit,
 }
 
-/// A connection; 0 is the end of who made it.
+/// A connection; end 0 is the side that made it.
 #[derive(Debug, Default)]
 struct Wire {
     maker: usize,
     queues: [VecDeque<Message>; 2],
     closed: [bool; 2],
-    /// This end takes nothing any more.
+    /// Whether an end accepts nothing more.
     deaf: [bool; 2],
 }
 
-/// A process has asked, and what it heard.
+/// The answer that a process has got to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     Nothing,
@@ -187,7 +188,8 @@ struct Service {
     pairs: Pairs<usize>,
     held: Vec<(PairId, usize, Message)>,
     stopped: bool,
-    /// By the first slot: who it is, how often it waits, and what it heard of the other host's processes.
+    /// The processes by first slot: number, count of waiting requests, and answers for the other host's
+    /// processes.
     processes: BTreeMap<u16, Process>,
 }
 
@@ -197,13 +199,13 @@ struct Process {
     heard: BTreeMap<u16, Heard>,
 }
 
-/// Two services, on connections that the kernel keeps.
+/// Two services, on connections that outlive them as kernel sockets do.
 struct World {
     services: [Service; 2],
     wires: Vec<Wire>,
     now: Time,
     next_process: u64,
-    /// Rings that were taken from a process because the other end is gone.
+    /// Rings that a process lost because the other end is gone.
     lost: usize,
 }
 
@@ -228,12 +230,12 @@ impl World {
         self.services[s].processes.insert(slot, process);
     }
 
-    /// The end of a service at a wire.
+    /// Returns which end of a wire a service has.
     fn end(&self, s: usize, wire: usize) -> usize {
         usize::from(self.wires[wire].maker != s)
     }
 
-    /// Sends, if the other end still takes anything.
+    /// Sends a message. Returns whether the other end still accepts any.
     fn send(&mut self, s: usize, wire: usize, message: Message) -> bool {
         let other = 1 - self.end(s, wire);
         let there = &mut self.wires[wire];
@@ -276,7 +278,7 @@ impl World {
         );
     }
 
-    /// Who waits for a pair hears of it.
+    /// Answers the requests that wait for a pair.
     fn answer(&mut self, s: usize, pair: &Pair<usize>, heard: Heard) {
         let Ends { local, slot, .. } = pair.ends;
         if self.services[s].processes.get(&local).is_some_and(|p| p.heard.contains_key(&slot)) {
@@ -294,7 +296,7 @@ impl World {
     fn gone(&mut self, s: usize, id: PairId) {
         let Some((pair, was_up)) = self.services[s].pairs.gone(id) else { return };
         if was_up {
-            // It is told, and asks anew when it connects anew.
+            // The process is told, and asks anew when it connects again.
             let process = self.services[s].processes.get_mut(&pair.ends.local).unwrap();
             process.heard.remove(&pair.ends.slot);
             self.lost += 1;
@@ -334,7 +336,7 @@ impl World {
         self.services[s].pairs.find(|pair| pair.link == wire)
     }
 
-    /// A service reads a message, or sees the end of a connection. Whether there was any.
+    /// Lets a service read a message, or see the end of a connection. Returns whether there was any.
     fn read(&mut self, s: usize, wire: usize) -> bool {
         let end = self.end(s, wire);
         let there = &mut self.wires[wire];
@@ -411,7 +413,7 @@ impl World {
             self.release(s, id);
         }
         self.start(s, slot);
-        // What the others think of the process that is gone is of no matter any more.
+        // What the other processes believe of the one that ended no longer matters.
         for process in self.services[1 - s].processes.values_mut() {
             process.heard.remove(&slot);
         }
@@ -439,7 +441,7 @@ impl World {
         }
     }
 
-    /// Lets everything come to an end.
+    /// Runs until nothing is left to do.
     fn settle(&mut self) {
         for _ in 0..4 {
             for s in [0, 1] {

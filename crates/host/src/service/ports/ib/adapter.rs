@@ -1,7 +1,8 @@
-//! A port of the host's adapter: taken when its fabric is up, kept while it lives, and asked for again when it is gone.
+//! A port of the host's adapter: attached when its fabric is up, kept while the fabric lives, and requested again
+//! afterwards.
 //!
-//! Nothing here waits for the fabric. What it says is read when it is there, some of it at a time; an answer to the greeting
-//! that does not come is given up.
+//! Nothing here waits for the fabric. Its messages are read when they arrive, a limited number at a time. A greeting that
+//! gets no answer in time is given up.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -30,48 +31,50 @@ use crate::service::poller::{Interest, Token};
 
 /// How long a fabric may take to answer. Clients wait as long, so it is short; a fabric takes some milliseconds.
 const ANSWER: Duration = Duration::from_secs(1);
-/// When to look for a fabric again, at first; then twice as long each time.
+/// The first interval between attempts to find a fabric. It doubles each time.
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(50);
-/// The longest time between two looks.
+/// The longest interval between attempts.
 pub(super) const LAST_RETRY: Duration = Duration::from_secs(2);
-/// How long no update is read after others: each may cost a message to every process, and files of the view.
+/// How long to wait after updates before more are read: each may cost a message to every process, and files of the
+/// view.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Updates that are taken before others have their turn.
+/// Updates that are read before other sources get their turn.
 const MAX_ROW: usize = 32;
 
 /// A port of the adapter, and the fabric that it is plugged into.
 #[derive(Debug)]
 pub(in crate::service) struct Adapter {
     fabric: FabricName,
-    /// Which port it is.
+    /// The port's number.
     pub(super) wanted: HostPort,
     state: State,
-    /// How long to wait after the next failure.
+    /// The interval after the next failure.
     retry: Duration,
-    /// Tells when a fabric may have come up, while there is none.
+    /// Watches for a fabric to come up, while there is none.
     pub(super) lookout: Option<Lookout>,
-    /// What it is, or was as long as the fabric was up.
+    /// What the fabric told of the port, now or when it was last up.
     known: Option<Known>,
-    /// Why there is none, to be told once.
+    /// Why there is no port. Reported once.
     refused: Option<String>,
     pub(super) manager: Manager,
-    /// Where the port's data arrives.
+    /// The sockets for the port's data.
     pub(in crate::service) data: Data,
     pub(in crate::service) sa: SaClient,
     pub(in crate::service) interface: Interface,
     pub(in crate::service) groups: Groups,
-    /// The fabric was told where that is. Until it has said so, which should be by then, others have no way to this host.
+    /// Deadline for the fabric to confirm the address where data arrives. Until it does, other hosts have no route to
+    /// this one.
     settles: Option<Time>,
 }
 
 #[derive(Debug)]
 enum State {
-    /// It is looked for again then. Before that a client's greeting has us look, if the fabric was not up, which costs
-    /// nothing to find out.
+    /// There is no fabric. It is looked for again at that time, or earlier when a client greets if the fabric was down,
+    /// because that costs nothing to find out.
     Away { until: Time, is_up: bool },
-    /// The fabric was asked, and should have answered by then.
+    /// The fabric was greeted, and must answer by that time.
     Asked { attaching: Attaching, until: Time },
-    /// It is ours. What the fabric says is read after the pause, if there is one.
+    /// The port is attached. The fabric's messages are read after the pause, if there is one.
     Held { attachment: Attachment, pause: Option<Time> },
 }
 
@@ -82,7 +85,7 @@ enum News {
     Port,
 }
 
-/// What the fabric said.
+/// What the fabric told of the port.
 #[derive(Debug)]
 struct Known {
     node_guid: Guid,
@@ -91,7 +94,7 @@ struct Known {
 }
 
 impl Adapter {
-    /// None yet; it is looked for at once.
+    /// Makes a port that is not attached. It is requested at once.
     pub(super) fn new(fabric: FabricName, wanted: HostPort) -> Self {
         Self {
             fabric,
@@ -110,28 +113,28 @@ impl Adapter {
         }
     }
 
-    /// The port, as processes are told of it; `host` is the GUID of the host's node.
+    /// Returns the port as processes see it. `host` is the GUID of the host's node.
     pub(super) fn port(&self, kind: DeviceKind, host: Guid) -> Port {
         let known = self.known.as_ref().map(|known| known.port.clone());
         known.unwrap_or_else(|| facts::unplugged(kind, own_guid(host), self.wanted.number))
     }
 
-    /// What is known of the port's attributes, if the adapter ever was on a fabric.
+    /// Returns the port's attributes, if the adapter ever was on a fabric.
     pub(in crate::service) fn attr(&self) -> Option<&PortAttr> {
         self.known.as_ref().map(|known| &known.port.attr)
     }
 
-    /// The state of its link.
+    /// Returns the state of its link.
     pub(super) fn state(&self) -> PortState {
         self.attr().map_or(PortState::Down, |attr| attr.state)
     }
 
-    /// The GID by which the port is known: the first of its table.
+    /// Returns the GID by which the port is known: the first of its table.
     pub(super) fn port_gid(&self, host: Guid) -> Gid {
         self.port(Ib::KIND, host).gids().first().map_or(Gid::ZERO, |entry| entry.gid)
     }
 
-    /// The port's tables.
+    /// Returns the port's tables.
     pub(super) fn device_port(&self, host: Guid) -> DevicePort {
         let port = self.port(Ib::KIND, host);
         DevicePort {
@@ -148,34 +151,34 @@ impl Adapter {
         }
     }
 
-    /// The GUID of its node, if it ever was on a fabric.
+    /// Returns the GUID of its node, if it ever was on a fabric.
     pub(super) fn known_guid(&self) -> Option<Guid> {
         self.known.as_ref().map(|known| known.node_guid)
     }
 
-    /// What the fabric told of it, if it ever was on one.
+    /// Returns the fabric's description of it, if it ever was on one.
     pub(super) fn described(&self) -> Option<&port::Adapter> {
         self.known.as_ref().map(|known| &known.adapter)
     }
 
-    /// Whether a fabric was asked, and has not answered yet; or does not know yet where data arrives.
+    /// Returns whether a greeting to the fabric is unanswered, or the fabric has not confirmed yet where data arrives.
     pub(super) fn is_asked_for(&self) -> bool {
         matches!(self.state, State::Asked { .. }) || self.settles.is_some()
     }
 
-    /// The name of its fabric.
+    /// Returns the name of its fabric.
     pub(super) fn fabric(&self) -> &FabricName {
         &self.fabric
     }
 
-    /// The port as the fabric knows it, while the adapter is ours.
+    /// Returns the port by which the fabric knows it, while it is attached.
     pub(super) fn held_port(&self) -> Option<PortRef> {
         let known = self.known.as_ref().filter(|_| matches!(self.state, State::Held { .. }))?;
         let port = known.port.managed.as_ref()?.port;
         Some(PortRef { node: NodeRef::Guid(known.node_guid), port })
     }
 
-    /// What there is to know of it.
+    /// Returns its status.
     pub(super) fn status(&self) -> FabricStatus {
         let held = self.known.as_ref().filter(|_| matches!(self.state, State::Held { .. }));
         let attr = held.map(|known| &known.port.attr);
@@ -210,21 +213,21 @@ impl Adapter {
         }
     }
 
-    /// Tells the fabric that a process is gone. If the fabric is gone, so is what was counted.
+    /// Tells the fabric that a process is gone. If the fabric is gone, its counts are gone, too.
     pub(super) fn process_gone(&mut self, process: u16) {
         if let State::Held { attachment, .. } = &mut self.state {
             let _ = attachment.process_gone(process);
         }
     }
 
-    /// Tells the fabric of a packet with a key that does not fit. One that cannot be told is gone.
+    /// Reports to the fabric a packet with a key that does not match. The report may be lost.
     pub(super) fn key_violation(&mut self, violation: &Violation) {
         if let State::Held { attachment, .. } = &mut self.state {
             let _ = attachment.violated(violation);
         }
     }
 
-    /// When there is something to do.
+    /// Returns when the next action is due.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let due = match &self.state {
             State::Away { until, .. } | State::Asked { until, .. } => Some(*until),
@@ -233,7 +236,7 @@ impl Adapter {
         [due, self.sa.poll_timeout(), self.interface.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// When the attachment has something to do.
+    /// Returns when the attachment's next action is due.
     fn attachment_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Away { until, .. } | State::Asked { until, .. } => Some(*until),
@@ -242,14 +245,14 @@ impl Adapter {
     }
 }
 
-/// The GUID that the node of an InfiniBand adapter gets: beside the host's other ones. The one after it is the port's, so it
-/// is even, that all are among the four that begin with the host's own.
+/// Returns the GUID of the node of an InfiniBand adapter, next to the host's other ones. The GUID after it is the port's, so
+/// it is even: all are among the four that begin with the host's own.
 pub(super) fn own_guid(host: Guid) -> Guid {
     Guid((host.0 ^ 2) & !1)
 }
 
 impl Core {
-    /// Looks for the fabric if it is time, or gives it up.
+    /// Looks for the fabric if that is due, or gives up a greeting that timed out.
     pub(in crate::service) fn poll_adapter(&mut self) {
         let now = self.now();
         if self.adapter.poll_timeout().is_none_or(|due| due > now) {
@@ -284,7 +287,7 @@ impl Core {
         }
     }
 
-    /// Somebody wants to know which devices there are: looks for the fabrics, if they may just have come up.
+    /// Looks for the fabrics that may have just come up, when a client asks for the devices.
     pub(super) fn look_for_fabrics(&mut self) {
         for at in self.adapter.every() {
             if matches!(self.adapter[at].state, State::Away { is_up: false, .. }) {
@@ -293,7 +296,7 @@ impl Core {
         }
     }
 
-    /// A fabric may have come up: looks for it, unless one is asked already, or has given an adapter.
+    /// Looks for a fabric that may have come up, unless it was greeted already or the port is attached.
     pub(super) fn look_for_new_fabric(&mut self, at: PortAt) {
         if matches!(self.adapter[at].state, State::Away { .. }) {
             self.adapter[at].retry = FIRST_RETRY;
@@ -330,8 +333,8 @@ impl Core {
         }
     }
 
-    /// The fabric has said something, or is gone. What is closed is taken from the poller first: where a forked process
-    /// has a duplicate, closing alone would leave it there.
+    /// Handles a message of the fabric, or its end. A closed socket is removed from the poller first: if a forked
+    /// process has a duplicate, closing alone would leave it there.
     pub(in crate::service) fn fabric_event(&mut self, at: PortAt) {
         let away = State::Away { until: self.now(), is_up: true };
         match std::mem::replace(&mut self.adapter[at].state, away) {
@@ -381,7 +384,7 @@ impl Core {
         self.answer_greetings();
     }
 
-    /// The fabric knows where data arrives: who waited for that goes on.
+    /// Ends the wait for the fabric to confirm the address where data arrives: waiting greetings are answered.
     fn settle(&mut self, at: PortAt) {
         if self.adapter[at].settles.take().is_some() {
             self.answer_greetings();
@@ -417,12 +420,12 @@ impl Core {
         };
         match news {
             Ok(news) => {
-                // It is not heard for a moment, so that one that never stops is heard no more often.
+                // Nothing is read for a moment, so that a fabric that sends without end costs no more.
                 self.poller.change(&attachment, Token::Fabric(at.number()), Interest::End);
                 let pause = Some(self.now().after(PAUSE));
                 self.adapter[at].state = State::Held { attachment, pause };
                 match news {
-                    // A manager that asks for registrations changes nothing.
+                    // A manager's request to register again changes nothing in the port.
                     _ if !events.is_empty() => self.tell_port(at, events),
                     News::Port => self.tell_port(at, Vec::new()),
                     News::Counters => self.refresh_view(),
@@ -439,8 +442,8 @@ impl Core {
         }
     }
 
-    /// Asks for the port's counters, which change without an update. One that cannot be asked is gone, which its socket
-    /// tells, or has enough to read.
+    /// Requests the port's counters, which change without an update. A request that cannot be sent means that the
+    /// fabric is gone, which its socket tells, or has enough to read.
     pub(in crate::service) fn ask_for_counters(&mut self) {
         for adapter in self.adapter.iter_mut() {
             if let State::Held { attachment, .. } = &mut adapter.state {
@@ -449,8 +452,8 @@ impl Core {
         }
     }
 
-    /// Tells the fabric where the port's data arrives, and waits for its answer before clients are told of the adapter. One that
-    /// cannot be told is gone, which its socket tells, or has given no route table.
+    /// Tells the fabric where the port's data arrives. Clients are told of the adapter after its answer. If it cannot be told,
+    /// it is gone, which its socket tells, or has assigned no route table.
     fn tell_endpoint(&mut self, at: PortAt) {
         let endpoint = self.open_data(at);
         let until = self.now().after(ANSWER);
@@ -487,7 +490,7 @@ impl Core {
         facts::port(Ib::KIND, self.adapter[at].fabric.as_str(), node, facts)
     }
 
-    /// The fabric gives no adapter. It is asked again, for that may change.
+    /// Handles a refusal by the fabric. It is asked again, because that may change.
     fn refuse_adapter(&mut self, at: PortAt, e: &FabricError) {
         let why = e.to_string();
         if self.adapter[at].refused.as_ref() != Some(&why) {
@@ -506,7 +509,7 @@ impl Core {
         self.adapter_gone(at, why);
     }
 
-    /// The fabric is of no use any more: the port is down.
+    /// Takes the port down after its fabric is lost.
     fn adapter_gone(&mut self, at: PortAt, why: &str) {
         throttled!(warn, "fabric {} is left: {why}", self.adapter[at].fabric);
         self.forget_fabric(at);
@@ -528,7 +531,7 @@ impl Core {
         self.answer_greetings();
     }
 
-    /// Closes what there is to the fabric, which the poller then forgets, and looks again later.
+    /// Closes the connections to the fabric, which the poller then forgets, and schedules another attempt.
     fn look_later(&mut self, at: PortAt, is_up: bool) {
         let adapter = &mut self.adapter[at];
         if !is_up {
@@ -550,7 +553,7 @@ impl Core {
 }
 
 impl Core {
-    /// What happens to a port ends its memberships, and what is known of others' addresses, as with Linux (`mcast_event_handler`,
+    /// Ends memberships and forgets other hosts' addresses after events of the port, as Linux does (`mcast_event_handler`,
     /// `ipoib_event`).
     fn react_to(&mut self, at: PortAt, events: &[PortEvent]) {
         use PortEvent as E;

@@ -1,4 +1,4 @@
-//! The ports of the host's adapter, each plugged into a fabric: as many as the host was given fabrics.
+//! The ports of the host's adapter, one for each fabric that the host was assigned.
 
 use std::ops::{Index, IndexMut};
 use std::os::fd::OwnedFd;
@@ -19,28 +19,28 @@ use crate::proto::{FabricStatus, GroupStatus};
 pub(in crate::service) struct Adapters {
     first: Adapter,
     others: Vec<Adapter>,
-    /// Clients that wait until it is decided whether the host has an adapter.
+    /// Clients whose greetings wait until it is decided whether the host has an adapter.
     pub(super) waiting: Vec<Greeting>,
-    /// Tells of opens of the files that subnet managers hold.
+    /// The inotify descriptor for opens of the files that subnet managers hold.
     pub(super) issm: Option<OwnedFd>,
 }
 
-/// Which of the ports.
+/// The index of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::service) struct PortAt(u8);
 
 impl PortAt {
-    /// The first.
+    /// The first port.
     pub(in crate::service) const FIRST: Self = Self(0);
 
-    /// Its number.
+    /// Returns the port's number.
     pub(in crate::service) fn number(self) -> u8 {
         self.0 + 1
     }
 }
 
 impl Adapters {
-    /// The first port is on the first of these fabrics, the second on the second. None is plugged in yet.
+    /// Makes one port for each of these fabrics, in order. None is attached yet.
     pub(in crate::service) fn new(fabrics: &[FabricName]) -> Self {
         let of = u8::try_from(fabrics.len()).unwrap_or(port::MAX_PORTS).min(port::MAX_PORTS);
         let mut all = (1..=of).zip(fabrics).map(|(number, fabric)| {
@@ -53,13 +53,13 @@ impl Adapters {
         Self { first, others: all.collect(), waiting: Vec::new(), issm: None }
     }
 
-    /// All of them.
+    /// Returns all ports.
     pub(in crate::service) fn every(&self) -> impl Iterator<Item = PortAt> + use<> {
         let last = u8::try_from(self.others.len()).unwrap_or(u8::MAX - 1);
         (0..=last).map(PortAt)
     }
 
-    /// The one with this number, if there is one.
+    /// Returns the port with this number, if there is one.
     pub(in crate::service) fn at(&self, number: u8) -> Option<PortAt> {
         self.every().find(|at| at.number() == number)
     }
@@ -71,37 +71,37 @@ impl Adapters {
         std::iter::once(&mut self.first).chain(&mut self.others)
     }
 
-    /// The ports, as processes are told of them; `host` is the GUID of the host's node.
+    /// Returns the ports as processes see them. `host` is the GUID of the host's node.
     pub(super) fn ports(&self, kind: DeviceKind, host: Guid) -> Vec<Port> {
         self.iter().map(|adapter| adapter.port(kind, host)).collect()
     }
 
-    /// The GUID of the node, which has all ports.
+    /// Returns the GUID of the node, which has all ports.
     pub(super) fn node_guid(&self, host: Guid) -> Guid {
         self.iter().find_map(Adapter::known_guid).unwrap_or(own_guid(host))
     }
 
-    /// What a fabric told of it, if it ever was on one.
+    /// Returns a fabric's description of the adapter, if it ever was on one.
     pub(super) fn described(&self) -> Option<&port::Adapter> {
         self.iter().find_map(Adapter::described)
     }
 
-    /// Whether a fabric was asked, and has not answered yet; or does not know yet where data arrives.
+    /// Returns whether a greeting to a fabric is unanswered, or a fabric has not confirmed yet where data arrives.
     pub(super) fn is_asked_for(&self) -> bool {
         self.iter().any(Adapter::is_asked_for)
     }
 
-    /// What there is to know of each.
+    /// Returns the status of each port.
     pub(in crate::service) fn status(&self) -> Vec<FabricStatus> {
         self.iter().map(Adapter::status).collect()
     }
 
-    /// Which groups ids are members of.
+    /// Returns the groups that ids are members of.
     pub(in crate::service) fn groups(&self) -> Vec<GroupStatus> {
         self.iter().flat_map(|adapter| adapter.groups.status()).collect()
     }
 
-    /// The ports in the order in which the host's IP addresses lead to them: those with a link that is active, then the others.
+    /// Returns the ports in the order in which the host's IP addresses lead to them: active ones, then the others.
     pub(super) fn preferred(&self) -> Vec<PortAt> {
         let (mut active, others): (Vec<_>, Vec<_>) =
             self.every().partition(|at| self[*at].state() == PortState::Active);
@@ -109,18 +109,18 @@ impl Adapters {
         active
     }
 
-    /// The port to which the host's addresses lead here.
+    /// Returns the port to which the host's addresses lead.
     pub(super) fn of_ip(&self) -> PortAt {
         self.preferred().first().copied().unwrap_or(PortAt::FIRST)
     }
 
-    /// Whether a port is active.
+    /// Returns whether a port is active.
     pub(in crate::service) fn has_link(&self) -> bool {
         self.iter().any(|adapter| adapter.state() == PortState::Active)
     }
 
-    /// The ports that look for other hosts' addresses and answer for this one's: of each fabric one, so that no two answers contradict each
-    /// other. It is the first with a link that is active, or else with one at all.
+    /// Returns the ports that resolve other hosts' addresses and answer for this one's: one for each fabric, so that no two answers
+    /// contradict each other. It is the first active one, or else the first with a link.
     pub(super) fn speakers(&self) -> Vec<PortAt> {
         let mut speakers = Vec::<PortAt>::new();
         for at in self.preferred() {
@@ -133,7 +133,7 @@ impl Adapters {
         speakers
     }
 
-    /// When there is something to do.
+    /// Returns when the next action is due.
     pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
         self.iter().filter_map(Adapter::poll_timeout).min()
     }

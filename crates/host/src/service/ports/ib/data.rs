@@ -1,8 +1,7 @@
-//! Where the data of the adapter's port arrives: sockets of the host's own, one for each process, which other hosts of the
-//! subnet send packets to. The service hands them out, with the table of ways that the fabric keeps ([`rdmux_link::routes`]), and
-//! touches no packet but those of multicast groups that come from other machines: each comes once for all processes of the host, and is passed on to
-//! those that are members. Hosts of this machine send one datagram to all of it where the machine has IP multicast ([`multicast`]),
-//! and each process has a socket that hears it.
+//! The data sockets of the adapter's port: the host has one for each process, to which other hosts of the subnet send packets. The service
+//! hands them out, with the fabric's route table ([`rdmux_link::routes`]). It handles no packets itself, except those of multicast groups
+//! from other machines: each arrives once for all processes of the host, and is passed on to the members. Hosts of this machine send one
+//! datagram to all of it if the machine has IP multicast ([`multicast`]), and each process has a socket that receives it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -37,9 +36,9 @@ use crate::service::poller::{Interest, Token};
 use crate::service::requests::failure;
 use crate::service::shares::no_descriptors;
 
-/// The most queue pairs of a host that may be attached to groups.
+/// Maximum number of queue pairs of a host that may be attached to groups.
 pub(in crate::service) const MAX_MEMBERS: usize = 1 << 16;
-/// Rounds of receiving before others have their turn.
+/// Rounds of receiving before other sources get their turn.
 const MAX_ROUNDS: usize = 4;
 
 /// See the module.
@@ -47,21 +46,21 @@ const MAX_ROUNDS: usize = 4;
 pub(in crate::service) struct Data {
     /// The sockets, once a process wants one.
     open: Option<Open>,
-    /// Whether hosts on other machines can be on the fabric, so that sockets take packets at all addresses.
+    /// Whether hosts on other machines can be on the fabric, so that the sockets are bound to the wildcard address.
     everywhere: bool,
-    /// The table of the fabric that the adapter is on.
+    /// The route table of the adapter's fabric.
     table: Option<OwnedFd>,
-    /// Who was told of it, and by which number the fabric knows the rows that it counts in.
+    /// The processes that were told of the table, with the number by which the fabric knows their rows.
     told: BTreeMap<ClientId, u16>,
-    /// Which queue pairs hear a group.
+    /// The queue pairs that receive a group.
     members: BTreeMap<Gid, Vec<Qpn>>,
-    /// By what the processes of these hear it if it comes by IP multicast.
+    /// The sockets by which processes receive groups over IP multicast.
     sockets: BTreeMap<(ClientId, Gid), (McastSocket, Share)>,
-    /// By what the service itself hears the broadcast group then.
+    /// The service's own socket for the broadcast group in that case.
     broadcast: Option<Broadcast>,
-    /// How many they are, each for itself.
+    /// The number of members in all groups.
     count: usize,
-    /// How many of them have numbers of a slot.
+    /// Each slot's share of members.
     shares: BTreeMap<u16, Share>,
     tx: Sender,
     arrivals: Arrivals,
@@ -70,10 +69,10 @@ pub(in crate::service) struct Data {
 #[derive(Debug)]
 struct Open {
     group: UdpGroup,
-    /// The socket that gets what is for no process.
+    /// The socket that receives packets for no process.
     own: Arc<IbWire>,
     routes: Arc<Routes>,
-    /// Whether all members of groups hear them by IP multicast.
+    /// Whether all members of groups receive them by IP multicast.
     multicast: bool,
 }
 
@@ -83,14 +82,14 @@ struct Broadcast {
     wire: Arc<IbWire>,
 }
 
-/// Where packets for the host go.
+/// The address where the host receives packets.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::service) struct Endpoint {
-    /// On this machine.
+    /// The address on this machine.
     pub(in crate::service) addr: SocketAddr,
-    /// Whether it takes them at all addresses.
+    /// Whether packets are received at all addresses.
     pub(super) everywhere: bool,
-    /// Whether it hears groups by IP multicast.
+    /// Whether groups are received by IP multicast.
     pub(super) multicast: bool,
 }
 
@@ -109,7 +108,7 @@ impl Open {
 }
 
 impl Data {
-    /// Takes the UDP port that the system has free at an address.
+    /// Takes a UDP port that is free at an address.
     fn open(&mut self, at: PortAt, ip: IpAddr) -> Result<&mut Open, OpenError> {
         let options = GroupOptions { port: 0, header_info: false, ..GroupOptions::default() };
         let mut group = UdpGroup::open(ip, &options)?;
@@ -117,7 +116,7 @@ impl Data {
         let own = group.socket(0).and_then(|fd| IbWire::new(fd, 0, routes.clone()));
         let what = "use a UDP socket";
         let own = own.map_err(|source| OpenError::Io { what, addr: ip, source })?;
-        // Who is a member already has no socket for them.
+        // Existing members have no socket for IP multicast.
         let hears = !ip.is_unspecified() && self.members.is_empty();
         let multicast = hears
             && multicast::probe(&own)
@@ -128,7 +127,8 @@ impl Data {
         Ok(self.open.insert(Open { group, own: Arc::new(own), routes, multicast }))
     }
 
-    /// Sends a packet of the service's own, at once. Whether it left, or was dropped where a switch would have dropped it.
+    /// Sends a packet of the service's own, at once. Returns whether it was sent, or dropped where a switch would have
+    /// dropped it.
     pub(super) fn send(&mut self, av: &AddressVector, frame: &Frame<'_>) -> bool {
         let Self { open: Some(open), tx, .. } = self else { return false };
         let sent = open.own.send(tx, av, frame).is_ok() && open.own.flush(tx).is_ok();
@@ -138,20 +138,20 @@ impl Data {
         sent
     }
 
-    /// How many packets the service's own wire has dropped, in the order of the reasons.
+    /// Returns how many packets the service's own wire has dropped, in the order of the reasons.
     pub(in crate::service) fn drops(&self) -> Vec<u64> {
         let routes = self.open.iter().map(|open| &open.routes);
         routes.flat_map(|routes| routes.counters().map(|(_, n)| n)).collect()
     }
 
-    /// Drops what waits in a slot's socket, before another process gets it.
+    /// Drops the packets queued in a slot's socket, before another process gets the slot.
     pub(in crate::service) fn recycle(&self, slot: u16) {
         if let Some(open) = &self.open {
             open.group.recycle(slot);
         }
     }
 
-    /// A slot of a process is gone.
+    /// Removes the memberships of a slot that was released.
     pub(in crate::service) fn slot_gone(&mut self, slot: u16) {
         self.members.retain(|_, qps| {
             qps.retain(|qpn| slot_of(*qpn) != slot);
@@ -161,14 +161,14 @@ impl Data {
         self.shares.remove(&slot);
     }
 
-    /// Whether a process, of which these are the slots, is in a group, or may be in another.
+    /// Returns whether the process with these slots is in a group, or may join one more.
     fn may_join(&self, slots: &[u16], mgid: Gid, most: u32) -> bool {
         let is_in = |qps: &Vec<Qpn>| qps.iter().any(|qpn| slots.contains(&slot_of(*qpn)));
         let count = || self.members.values().filter(|qps| is_in(qps)).count();
         self.members.get(&mgid).is_some_and(is_in) || count() < most as usize
     }
 
-    /// Joins; `none` is a share of members of the user whose queue pair it is.
+    /// Joins a queue pair to a group. `none` is an empty share of its user's members.
     fn join(&mut self, qpn: Qpn, mgid: Gid, none: Share) -> Result<(), Failure> {
         if self.count >= MAX_MEMBERS {
             let why = format!("{MAX_MEMBERS} queue pairs are members of groups already");
@@ -198,7 +198,7 @@ impl Data {
         true
     }
 
-    /// The socket by which a process hears a group, unless it has it already, or groups come as copies.
+    /// Returns the socket by which a process receives a group, unless it has it already, or groups arrive as copies.
     fn hear(
         &mut self,
         (client, share): (ClientId, Share),
@@ -215,13 +215,13 @@ impl Data {
         Ok(Some(fd))
     }
 
-    /// Whether a process needs a socket to hear a group.
+    /// Returns whether a process lacks a socket to receive a group.
     fn is_deaf(&self, client: ClientId, mgid: Gid) -> bool {
         let hears = self.open.as_ref().is_some_and(|open| open.multicast);
         hears && !self.sockets.contains_key(&(client, mgid))
     }
 
-    /// A process hears a group no more, or none at all. It, or a child of its, may still have the sockets.
+    /// Makes a process leave a group, or all of them. The process, or a child of it, may still have the sockets.
     fn deafen(&mut self, client: ClientId, mgid: Option<Gid>) {
         let is_left =
             |(of, group): &(ClientId, Gid)| *of == client && mgid.is_none_or(|mgid| mgid == *group);
@@ -232,7 +232,7 @@ impl Data {
         }
     }
 
-    /// The slots of the processes that hear a group, each once.
+    /// Returns the slots of the processes that receive a group, each once.
     fn slots_of(&self, mgid: Gid) -> Vec<u16> {
         let qps = self.members.get(&mgid).into_iter().flatten();
         let mut slots: Vec<u16> = qps.map(|qpn| slot_of(*qpn)).collect();
@@ -243,8 +243,8 @@ impl Data {
 }
 
 impl Adapter {
-    /// Rows that a process counts in, of which the fabric knows. None if there can be none: then the ports on the way do not count what it
-    /// sends.
+    /// Returns rows in which a process counts, and which the fabric knows. None if that failed: then the ports on the path do not count
+    /// what the process sends.
     fn new_rows(&mut self, process: u16) -> Option<OwnedFd> {
         let made = Rows::create().map_err(|error| error.to_string());
         let told = made.and_then(|rows| self.count_in(process, rows.as_fd()).map(|()| rows));
@@ -253,7 +253,7 @@ impl Adapter {
 }
 
 impl Core {
-    /// The socket of a client's slot. The client is told of the table of ways.
+    /// Returns the socket of a client's slot, and tells the client of the route table.
     pub(super) fn ib_socket(
         &mut self,
         client: ClientId,
@@ -261,7 +261,7 @@ impl Core {
         wanted: &SocketWanted,
     ) -> Result<OwnedFd, Failure> {
         let &SocketWanted { slot, targets, .. } = wanted;
-        // It may have been refused before, or there was no fabric yet.
+        // Earlier attempts may have failed, or there was no fabric yet.
         self.open_data(at);
         let open = self.adapter[at].data.open.as_mut();
         let socket = open.map_or_else(
@@ -272,7 +272,7 @@ impl Core {
         socket.map_err(|e| failure(&e))
     }
 
-    /// Tells a process by which table its packets leave, and where to count them, unless it knows.
+    /// Tells a process by which table its packets are routed, and where to count them, unless it knows already.
     pub(in crate::service) fn tell_table(&mut self, client: ClientId, at: PortAt) {
         if self.adapter[at].data.told.contains_key(&client) {
             return;
@@ -288,7 +288,7 @@ impl Core {
         self.notify(client, &Notify::Routes { port: at.number() }, fds);
     }
 
-    /// A process is gone: what it has counted is read for the last time.
+    /// Handles the end of a process: its counts are read for the last time.
     pub(in crate::service) fn ib_client_gone(&mut self, client: ClientId) {
         for adapter in self.adapter.iter_mut() {
             adapter.data.deafen(client, None);
@@ -298,7 +298,7 @@ impl Core {
         }
     }
 
-    /// A process has noticed a packet with a key that does not fit, at a port.
+    /// Handles a process's report of a packet with a key that does not match, at a port.
     pub(in crate::service) fn tell_violation(
         &mut self,
         client: ClientId,
@@ -311,12 +311,12 @@ impl Core {
         }
     }
 
-    /// Whether hosts on other machines can be on the fabric that the port is on. Sockets that processes have already stay where they are.
+    /// Sets whether hosts on other machines can be on the port's fabric. Sockets that processes have already stay as they are.
     pub(super) fn set_everywhere(&mut self, at: PortAt, everywhere: bool) {
         let data = &mut self.adapter[at].data;
         data.everywhere = everywhere;
         let is_other = data.open.as_ref().is_some_and(|open| open.is_everywhere() != everywhere);
-        // The first one is the service's own.
+        // The only socket is the service's own.
         if let Some(open) = data.open.take_if(|open| is_other && open.group.sockets() <= 1) {
             self.poller.remove(open.own.port());
             self.follow_broadcast(at);
@@ -326,8 +326,8 @@ impl Core {
         }
     }
 
-    /// Where packets for this host go. Opens the port's sockets first: at an address that only this machine
-    /// reaches, unless hosts on other machines may send. Without sockets the port has no data, and management goes on.
+    /// Returns where packets for this host go. Opens the port's sockets first: at an address that only this machine
+    /// reaches, unless hosts on other machines may send. Without sockets the port has no data, but management works.
     pub(in crate::service) fn open_data(&mut self, at: PortAt) -> Option<Endpoint> {
         if self.adapter[at].data.open.is_none()
             && let Err(error) = self.open_sockets(at)
@@ -357,7 +357,7 @@ impl Core {
         Ok(())
     }
 
-    /// Hears the broadcast group that the port is a member of now, if groups come by IP multicast.
+    /// Receives the port's present broadcast group, if groups arrive by IP multicast.
     pub(super) fn follow_broadcast(&mut self, at: PortAt) {
         let mgid = self.adapter[at].interface.broadcast().map(|group| group.mgid);
         let data = &mut self.adapter[at].data;
@@ -390,10 +390,10 @@ impl Core {
         }
     }
 
-    /// The fabric gives a table, or none any more: the processes take it over.
+    /// Sets the fabric's route table, or its absence, and passes it to the processes.
     pub(super) fn take_table(&mut self, at: PortAt, table: Option<OwnedFd>) {
         if table.is_none() && self.adapter[at].data.table.is_none() {
-            // As while a fabric refuses this host, which asks again and again.
+            // This happens repeatedly while a fabric refuses this host.
             return;
         }
         self.adapter[at].data.table = table;
@@ -406,7 +406,7 @@ impl Core {
         }
     }
 
-    /// The service's own socket lets in what the port does.
+    /// Applies the port's table to the service's own socket.
     fn follow_table(&mut self, at: PortAt) {
         let adapter = &mut self.adapter[at];
         if adapter.data.open.is_none() {
@@ -424,7 +424,7 @@ impl Core {
         }
     }
 
-    /// The port has these GIDs from now on.
+    /// Applies the port's GIDs to the service's own socket.
     pub(super) fn follow_gids(&mut self, at: PortAt) {
         if let Some(open) = &self.adapter[at].data.open {
             let port = self.adapter[at].port(Ib::KIND, self.node_guid);
@@ -433,8 +433,8 @@ impl Core {
         }
     }
 
-    /// A queue pair hears a group of the subnet. Who may be a member administration says. Returns the socket by which its process hears the
-    /// group, the first time.
+    /// Attaches a queue pair to a group of the subnet. Subnet administration decides who may be a member. Returns the socket by which the
+    /// process receives the group, the first time.
     pub(super) fn attach_ib_group(
         &mut self,
         at: PortAt,
@@ -460,7 +460,7 @@ impl Core {
         })
     }
 
-    /// It hears it no more.
+    /// Detaches a queue pair from a group.
     pub(super) fn detach_ib_group(
         &mut self,
         at: PortAt,
@@ -480,7 +480,7 @@ impl Core {
         Err(Failure::new(libc::EINVAL, why))
     }
 
-    /// Packets have come that are for no process, or for several.
+    /// Receives packets that are for no process, or for several.
     pub(in crate::service) fn receive_ib(&mut self, at: PortAt) {
         let data = &self.adapter[at].data;
         let own = data.open.iter().map(|open| (open.own.clone(), true));
@@ -489,7 +489,7 @@ impl Core {
         for (wire, is_copy) in wires {
             for _ in 0..MAX_ROUNDS {
                 let mut arrivals = std::mem::take(&mut self.adapter[at].data.arrivals);
-                // The errors of earlier packets come up here; the next call receives again.
+                // Errors of earlier packets are reported here; the next call receives again.
                 let got = wire.receive(&mut arrivals).unwrap_or(0);
                 for arrival in wire.intact(&arrivals, |_| true) {
                     self.counts.add(Count::RxPackets);
@@ -506,7 +506,8 @@ impl Core {
         self.drain_outbox();
     }
 
-    /// Takes a packet; one of a group is passed on if it is the host's copy, and not one that processes have heard themselves.
+    /// Handles a packet. One of a group is passed on if it is the host's copy, rather than one that processes have received
+    /// themselves.
     fn process_ib(
         &mut self,
         at: PortAt,
@@ -530,13 +531,13 @@ impl Core {
         }
     }
 
-    /// Gives a group's packet to each process that has members.
+    /// Passes a group's packet to each process that has members.
     fn pass_on(&mut self, at: PortAt, mgid: Gid, arrival: &Arrival<'_>) {
         let data = &mut self.adapter[at].data;
         let slots = data.slots_of(mgid);
         let Data { open: Some(open), tx, .. } = data else { return };
         for slot in slots {
-            // What a full socket does not take is lost, as any datagram may be.
+            // A packet for a full socket is lost, as any datagram may be.
             if open.own.pass_on(tx, arrival, slot).is_err() {
                 self.counts.add(Count::TxErrors);
             }

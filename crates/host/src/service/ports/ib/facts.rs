@@ -1,4 +1,5 @@
-//! What a fabric says of a port, as processes are told it. A fabric is another process: what makes no sense is refused.
+//! Converts a fabric's description of a port to the form for processes. A fabric is another process: impossible values
+//! are refused.
 
 use rdmux_fabric::proto::{Described, PortFacts};
 use rdmux_verbs::control::DeviceKind;
@@ -8,21 +9,22 @@ use rdmux_verbs::port::{
 };
 use rdmux_wire::{Gid, Guid, Mtu, Pkey};
 
-/// Entries of a GID table: GUIDCap has eight bits (IBTA 14.2.5.6). Each is a file of the view.
+/// Maximum number of entries of a GID table: GUIDCap has eight bits (IBTA 14.2.5.6). Each is a file of the view.
 const MAX_GIDS: usize = 255;
-/// Entries of a P_Key table. PartitionCap has sixteen bits; adapters have 128 and fewer. Each is a file of the view.
+/// Maximum number of entries of a P_Key table. PartitionCap has sixteen bits; adapters have 128 and fewer. Each is a
+/// file of the view.
 const MAX_PKEYS: usize = 1024;
-/// Counters, and the bytes of a name. Each is a file of the view.
+/// Maximum number of counters, and of bytes of a name. Each is a file of the view.
 const MAX_COUNTERS: usize = 64;
 /// The upper half of link-local GIDs (IBTA 4.1.1).
 const DEFAULT_PREFIX: u64 = 0xfe80 << 48;
 /// The most bytes of a NodeDescription (IBTA 14.2.5.2).
 const MAX_DESCRIPTION: usize = 64;
 
-/// Why a port is refused.
+/// The reason for refusing a port.
 type Nonsense = &'static str;
 
-/// The adapter that the fabric gives.
+/// Converts the adapter that the fabric describes.
 pub(super) fn adapter(described: &Described) -> Result<Adapter, Nonsense> {
     if described.node_guid == Guid(0) {
         return Err("an adapter without a GUID");
@@ -40,7 +42,7 @@ pub(super) fn adapter(described: &Described) -> Result<Adapter, Nonsense> {
     })
 }
 
-/// The port of an adapter on a fabric.
+/// Converts the port of an adapter on a fabric.
 pub(super) fn port(
     kind: DeviceKind,
     fabric: &str,
@@ -58,7 +60,7 @@ pub(super) fn port(
     Ok(Port { managed: Some(managed), ..described(kind, facts, &codes) })
 }
 
-/// A port of an adapter that was on no fabric yet: no cable is plugged in.
+/// Makes the port of an adapter that was never on a fabric: no cable is plugged in.
 pub(super) fn unplugged(kind: DeviceKind, node: Guid, number: u8) -> Port {
     let guid = Guid(node.0.wrapping_add(number.into()));
     let facts = PortFacts {
@@ -81,7 +83,7 @@ pub(super) fn unplugged(kind: DeviceKind, node: Guid, number: u8) -> Port {
     described(kind, &facts, &codes)
 }
 
-/// What a fabric gives as codes of the wire.
+/// The fields that a fabric gives as codes of the wire.
 struct Codes {
     state: PortState,
     phys_state: PhysState,
@@ -101,7 +103,7 @@ impl Codes {
     }
 }
 
-/// The tables of a port become files of the view, and the counters' names are those of files.
+/// Checks a port's tables, which become files of the view with the counters' names.
 fn check_tables(facts: &PortFacts) -> Result<(), Nonsense> {
     let is_letter = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let is_counter = |(name, _): &(String, u64)| {
@@ -162,8 +164,8 @@ fn described(kind: DeviceKind, facts: &PortFacts, codes: &Codes) -> Port {
     }
 }
 
-/// What becomes of a port when the fabric is gone: its cable is plugged into nothing. What it was told before stays. Whether
-/// that changed it.
+/// Takes a port down after its fabric is gone, as if its cable were unplugged. Everything else stays. Returns whether that
+/// changed the port.
 pub(super) fn take_down(port: &mut Port) -> bool {
     let down = (PortState::Down, PhysState::Polling);
     let is_new = (port.attr.state, port.attr.phys_state) != down;
@@ -171,7 +173,7 @@ pub(super) fn take_down(port: &mut Port) -> bool {
     is_new
 }
 
-/// Adds what the fabric says that happened to a port. What happens again counts as the later one.
+/// Adds a fabric's events of a port. A repeated event counts as the later one.
 pub(super) fn note(events: &mut Vec<PortEvent>, said: &[rdmux_fabric::proto::PortEvent]) {
     use rdmux_fabric::proto::PortEvent as Said;
     for event in said {
@@ -189,7 +191,7 @@ pub(super) fn note(events: &mut Vec<PortEvent>, said: &[rdmux_fabric::proto::Por
     }
 }
 
-/// What happened to a port of which nobody told, because the fabric was away.
+/// Returns the events that are implied by a port's changes while the fabric was away.
 pub(super) fn events_between(before: &Port, now: &Port) -> Vec<PortEvent> {
     let (old, new) = (&before.attr, &now.attr);
     let [was, is] = [old, new].map(|attr| attr.state == PortState::Active);

@@ -1,4 +1,4 @@
-//! Clients that greet while the service finds out whether it gets an adapter: they are told of it if that is decided soon.
+//! Greetings of clients that wait until the service knows whether it has an adapter, if that is decided soon.
 
 use rdmux_runtime::closing::Foreign;
 
@@ -6,7 +6,7 @@ use crate::proto::ClientKind;
 use crate::service::clients::{ClientId, Gone};
 use crate::service::core::Core;
 
-/// A greeting that waits.
+/// A waiting greeting.
 #[derive(Debug)]
 pub(in crate::service) struct Greeting {
     pub(in crate::service) client: ClientId,
@@ -16,10 +16,10 @@ pub(in crate::service) struct Greeting {
 }
 
 impl Core {
-    /// Answers a greeting, or keeps it while a fabric that was asked for an adapter may still answer.
+    /// Answers a greeting, or keeps it while a fabric that was greeted may still answer.
     pub(in crate::service) fn take_greeting(&mut self, greeting: Greeting) {
         self.look_for_fabrics();
-        // Another host's service does not ask for the adapter.
+        // Another host's service does not need the adapter.
         if !self.adapter.is_asked_for() || greeting.kind == ClientKind::Host {
             return self.answer_greeting(greeting);
         }
@@ -30,7 +30,7 @@ impl Core {
         self.adapter.waiting.push(greeting);
     }
 
-    /// Answers those that waited, once it is decided for all ports.
+    /// Answers the waiting greetings, once all ports are decided.
     pub(super) fn answer_greetings(&mut self) {
         if self.adapter.is_asked_for() {
             return;

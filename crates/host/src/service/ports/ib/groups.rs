@@ -1,6 +1,6 @@
-//! Groups that ids join on InfiniBand: subnet administration is asked for them, once for the port. A group that is named by its
-//! address has the parameters of the partition's broadcast group (RFC 4391 5, `cma_join_ib_multicast` in Linux); a record is
-//! handed on as it is.
+//! Multicast groups that ids join on InfiniBand. Subnet administration is asked for each once for the port. A group that is
+//! named by its address has the parameters of the partition's broadcast group (RFC 4391 5, `cma_join_ib_multicast` in Linux); a
+//! record is passed on unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,15 +19,15 @@ use super::sa::{Subject, question};
 use crate::proto::GroupStatus;
 use crate::service::core::Core;
 
-/// How long subnet administration may take for a group; three times as long for the end of a membership.
+/// How long subnet administration may take for a join; three times as long for a leave.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Who is a member of a group.
+/// A member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Member {
-    /// The interface, of its broadcast group.
+    /// The interface, a member of its broadcast group.
     Interface,
-    /// An id, of a group that it knows by this context.
+    /// An id, with the context of its join.
     Id(IdHandle, u64),
 }
 
@@ -35,14 +35,14 @@ pub(super) enum Member {
 #[derive(Debug, Default)]
 pub(in crate::service) struct Groups {
     memberships: Memberships<Member>,
-    /// What ids asked for.
+    /// The requests of ids.
     wishes: BTreeMap<Member, JoinQuery>,
-    /// Those of them that wait until the broadcast group is known.
+    /// The ids that wait until the broadcast group is known.
     waiting: BTreeSet<Member>,
 }
 
 impl Groups {
-    /// Which groups ids are members of.
+    /// Returns the groups that ids are members of.
     pub(in crate::service) fn status(&self) -> Vec<GroupStatus> {
         let mut members = BTreeMap::<(IpAddr, IpAddr), u32>::new();
         for query in self.wishes.values() {
@@ -53,7 +53,7 @@ impl Groups {
     }
 }
 
-/// What the machine wants done.
+/// The requests of the memberships' state machine.
 #[derive(Default)]
 struct Out {
     asks: Vec<(u64, Method, McMemberRecord, McMemberRecordMask)>,
@@ -87,12 +87,12 @@ impl Core {
         }
     }
 
-    /// Somebody wants to be a member of a group.
+    /// Makes a member join a group.
     pub(super) fn want_group(&mut self, at: PortAt, member: Member, join: Join) {
         self.with_memberships(at, |memberships, out| memberships.join(member, join, out));
     }
 
-    /// Subnet administration has answered.
+    /// Handles an answer of subnet administration.
     pub(super) fn group_answered(
         &mut self,
         at: PortAt,
@@ -104,13 +104,14 @@ impl Core {
         });
     }
 
-    /// The port has lost its groups: its link was down, its LID is another one, or the manager asks to register again.
+    /// Handles the loss of the port's groups: its link was down, its LID changed, or the manager asks to register
+    /// again.
     pub(super) fn lose_groups(&mut self, at: PortAt) {
         self.interface_lost(at);
         self.with_memberships(at, Memberships::lose_all);
     }
 
-    /// Whether the port is in groups of a partition that it is not in any more, or its interface in another one than its first.
+    /// Returns whether the port has groups of a partition that it has left, or its interface is not in its first partition.
     pub(super) fn has_left_partitions(&self, at: PortAt) -> bool {
         let port = self.adapter[at].device_port(self.node_guid);
         let is = |own: Pkey, pkey: Pkey| (own.0 ^ pkey.0) & 0x7fff == 0;
@@ -151,7 +152,7 @@ impl Core {
         };
         let is_joining = self.adapter[at].interface.is_joining();
         if join.is_none() && !is_joining {
-            // Linux has this errno, too, where the broadcast group is not known.
+            // Linux returns this errno, too, if the broadcast group is not known.
             return self.group_joined(id, query, Err(libc::EADDRNOTAVAIL));
         }
         let member = Member::Id(id, query.context);
@@ -159,12 +160,12 @@ impl Core {
         groups.wishes.insert(member, query);
         match join {
             Some(join) => self.want_group(at, member, join),
-            // A port that has just become active.
+            // The port has just become active.
             None => _ = groups.waiting.insert(member),
         }
     }
 
-    /// The broadcast group is known, or is not to be known: who waited for that goes on, or is told.
+    /// Continues or fails the waiting joins, once it is decided whether the broadcast group is known.
     pub(super) fn go_on_with_groups(&mut self, at: PortAt) {
         let groups = &mut self.adapter[at].groups;
         for member in std::mem::take(&mut groups.waiting) {
@@ -175,7 +176,7 @@ impl Core {
         }
     }
 
-    /// Takes that back.
+    /// Leaves a group for an id.
     pub(super) fn leave_ib_for_id(&mut self, id: IdHandle, query: &JoinQuery) {
         let Some(at) = self.adapter.at(query.port_num) else { return };
         let member = Member::Id(id, query.context);
@@ -225,7 +226,7 @@ impl Core {
     }
 }
 
-/// The GID of a group's address in the partition of the broadcast group.
+/// Returns the GID of a group's address in the partition of the broadcast group.
 fn mgid(ip: IpAddr, port_space: PortSpace, broadcast: &McMemberRecord) -> Gid {
     let signature = match port_space {
         PortSpace::Udp => group::Signature::Cm,

@@ -1,5 +1,5 @@
-//! QP1 of the adapter's ports, as far as connections are concerned: datagrams of the connection manager travel from host to host
-//! as data does, and come to the service's own socket.
+//! QP1 of the adapter's ports for connections: datagrams of the connection manager travel from host to host like data, and
+//! arrive at the service's own socket.
 
 use rdmux_cm::MadPath;
 use rdmux_link::wire::{Arrival, Frame, Payload};
@@ -13,16 +13,16 @@ use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::ports::PortId;
 
-/// A port as the dispatcher of management datagrams knows it.
+/// Returns the port in the form of the dispatcher of management datagrams.
 fn port_id(at: PortAt) -> PortId {
     PortId { device: Ib::KIND, number: at.number() }
 }
 
-/// A datagram that came to a queue pair of the service.
+/// A datagram that arrived at a queue pair of the service.
 pub(super) struct Datagram<'a> {
-    /// The way back to its sender; its GID is zero where packets do not show it.
+    /// The path back to its sender. Its GID is zero if the packet has none.
     pub(super) av: AddressVector,
-    /// Our GID that the sender meant; that of the port where packets do not show it.
+    /// The local GID that the sender addressed, or the port's GID if the packet has none.
     pub(super) local: Gid,
     pub(super) src_qpn: Qpn,
     pub(super) qkey: Qkey,
@@ -31,7 +31,7 @@ pub(super) struct Datagram<'a> {
 }
 
 impl Core {
-    /// Reads a datagram; the wire has checked its addresses and its partition.
+    /// Parses a datagram. The wire has checked its addresses and its partition.
     pub(super) fn datagram<'a>(
         &self,
         at: PortAt,
@@ -74,7 +74,7 @@ impl Core {
         Ok(Datagram { av, local, src_qpn, qkey, pkey_index, payload: packet.payload })
     }
 
-    /// A datagram came to QP1.
+    /// Handles a datagram to QP1.
     pub(super) fn process_gsi(&mut self, at: PortAt, arrival: &Arrival<'_>) -> Result<(), Count> {
         let datagram = self.datagram(at, arrival)?;
         if datagram.qkey != Qkey::QP1 {
@@ -98,7 +98,7 @@ impl Core {
         let port = self.adapter[at].device_port(self.node_guid);
         let own = rdmux_wire::Lid(path.av.dlid);
         if let Some(bits) = port.path_bits(own).filter(|_| path.remote_qpn == Qpn::QP1) {
-            // To ourselves: it comes from the LID that it left by, and not over any wire.
+            // To this host itself: it arrives from the LID that it was sent from, and does not pass over a wire.
             let back = AddressVector {
                 dlid: port.lid.0 | u16::from(path.av.src_path_bits),
                 dgid: path.local,
@@ -114,7 +114,7 @@ impl Core {
         self.counts.add(if sent { Count::TxMads } else { Count::TxErrors });
     }
 
-    /// Sends a datagram from a queue pair of the service, at once. What a switch or port would drop is counted by the wire.
+    /// Sends a datagram from a queue pair of the service, at once. The wire counts what a switch or port would drop.
     pub(super) fn send_datagram(
         &mut self,
         at: PortAt,

@@ -1,9 +1,10 @@
-//! Each port's IP interface, as far as connections need one: an address of the host's leads to the port, and those of other hosts
-//! are found by ARP and neighbour discovery on the broadcast group (RFC 4391), which this host answers for its own. Of several
-//! ports on one fabric one asks and answers; several fabrics are all asked, and the first answer counts.
+//! Each port's IP interface, as far as connections need one: the host's addresses lead to the port, and other hosts' addresses
+//! are resolved by ARP and neighbour discovery on the broadcast group (RFC 4391), which this host answers for its own. Of several
+//! ports on one fabric, one sends and answers queries. If there are several fabrics, all are queried, and the first answer
+//! counts.
 //!
-//! No network interface is made and no IP packet is sent. The interface is up while the port is a member of the broadcast group
-//! of its first partition, which subnet administration must know already.
+//! There is no network interface, and no IP packet is sent. The interface is up while the port is a member of the broadcast
+//! group of its first partition, which subnet administration must know already.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,12 +24,12 @@ use super::{Ib, gsi};
 use crate::service::core::Core;
 use crate::service::counters::Count;
 
-/// The interface's queue pair, one of those that are no process's.
+/// The interface's queue pair, one of those that belong to no process.
 pub(super) const INTERFACE: Qpn = Qpn::new(2);
-/// When to ask again to be a member of the broadcast group: at first, and at most.
+/// The first and the longest interval between attempts to join the broadcast group.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(16);
-/// Lookups under way.
+/// Maximum number of outstanding lookups.
 const MAX_PENDING: usize = 65536;
 
 /// See the module.
@@ -37,9 +38,9 @@ pub(in crate::service) struct Interface {
     neighbours: Neighbours,
     /// The broadcast group, while the port is a member.
     broadcast: Option<McMemberRecord>,
-    /// Whether administration has been asked for it, and has not answered.
+    /// Whether a join of it is outstanding at subnet administration.
     is_joining: bool,
-    /// When to ask again to be one.
+    /// When to try to join again.
     retry: Option<Time>,
     pause: Duration,
     /// Ids that wait for the interface to be up, or for an address.
@@ -67,37 +68,37 @@ impl Default for Interface {
 }
 
 impl Interface {
-    /// When there is something to do.
+    /// Returns when the next action is due.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let over = self.pending.values().map(|pending| pending.until).min();
         [self.neighbours.poll_timeout(), self.retry, over].into_iter().flatten().min()
     }
 
-    /// The broadcast group, which says how all other groups of the partition are.
+    /// Returns the broadcast group, whose parameters all other groups of the partition have.
     pub(super) fn broadcast(&self) -> Option<&McMemberRecord> {
         self.broadcast.as_ref()
     }
 
-    /// Whether administration will answer soon what the broadcast group is.
+    /// Returns whether subnet administration will soon answer about the broadcast group.
     pub(super) fn is_joining(&self) -> bool {
         self.is_joining
     }
 
-    /// Whether an id waits for an address, or for the interface.
+    /// Returns whether an id waits for an address, or for the interface.
     fn is_looking_for(&self, id: IdHandle) -> bool {
         self.pending.contains_key(&id)
     }
 
-    /// Whether a group's datagrams are for the interface.
+    /// Returns whether a group's datagrams are for the interface.
     pub(super) fn hears(&self, mgid: Gid) -> bool {
         self.broadcast.as_ref().is_some_and(|group| group.mgid == mgid)
     }
 }
 
-/// What the neighbours' machine wants done.
+/// The requests of the neighbours' state machine.
 struct Out<'a> {
     own: LinkAddress,
-    /// The addresses that it answers for, and whether other machines may have them, too.
+    /// The addresses that it answers for, and whether other machines may have the same ones.
     addresses: &'a [(IpAddr, bool)],
     sends: Vec<(Option<Source>, Resolution)>,
     resolved: Vec<(IpAddr, Option<LinkAddress>)>,
@@ -121,7 +122,7 @@ impl neighbours::Link for Out<'_> {
 }
 
 impl Core {
-    /// Has the neighbours' machine do something, and does what it wants.
+    /// Calls the neighbours' state machine, and carries out its requests.
     fn with_neighbours<R>(
         &mut self,
         at: PortAt,
@@ -161,7 +162,7 @@ impl Core {
         self.counts.add(if sent { Count::TxResolutions } else { Count::TxErrors });
     }
 
-    /// A datagram came to the interface's queue pair, or to the broadcast group.
+    /// Handles a datagram to the interface's queue pair, or to the broadcast group.
     pub(super) fn process_resolution(
         &mut self,
         at: PortAt,
@@ -173,7 +174,7 @@ impl Core {
             return Err(Count::DropQkey);
         }
         let gsi::Datagram { av, src_qpn: qpn, payload, .. } = datagram;
-        // The way back is by LID, whether or not a group's GRH came.
+        // Replies go by LID, whether or not a group's GRH was present.
         let av = AddressVector { is_global: false, ..av };
         let source = Source { av, qpn, is_near: arrival.src.ip().is_loopback() };
         self.counts.add(Count::RxResolutions);
@@ -183,7 +184,7 @@ impl Core {
         taken.map_err(|_| Count::DropMalformed)
     }
 
-    /// Finds the GID of an id's peer.
+    /// Resolves the GID of an id's peer.
     pub(super) fn find_ib_peer(&mut self, id: IdHandle, query: &RouteQuery) {
         let src = match self.source_of(query) {
             Ok(src) => src,
@@ -216,13 +217,13 @@ impl Core {
         }
     }
 
-    /// The address of ours that an id's packets come from.
+    /// Returns the local address that an id's packets are sent from.
     fn source_of(&self, query: &RouteQuery) -> Result<IpAddr, i32> {
         if query.src_hint.is_none() && self.addresses.find(query.dst.ip()).is_some() {
             return Ok(query.dst.ip());
         }
-        // A group's interface is that of the id's own address (`imr_interface`, ip(7)). The machine's routes are of its own
-        // interfaces, and those on loopback addresses have none to IPv6 groups.
+        // A group's interface is that of the id's own address (`imr_interface`, ip(7)). The machine's routes are for its
+        // own interfaces, and those on loopback addresses have none to IPv6 groups.
         let of_group = query
             .src_hint
             .filter(|src| query.dst.ip().is_multicast() && src.is_ipv4() == query.dst.is_ipv4());
@@ -230,7 +231,7 @@ impl Core {
         self.addresses.find(src).map(|_| src).ok_or(libc::EADDRNOTAVAIL)
     }
 
-    /// Goes on with a lookup, if the interface is up.
+    /// Continues a lookup, if the interface is up.
     fn look_for(&mut self, at: PortAt, id: IdHandle, pending: &Pending) {
         let Pending { query, src, .. } = *pending;
         let Some(broadcast) = self.adapter[at].interface.broadcast else { return };
@@ -249,7 +250,7 @@ impl Core {
         }
     }
 
-    /// Who looks for an address is told.
+    /// Gives the result to the ids that wait for an address.
     fn address_found(&mut self, at: PortAt, ip: IpAddr, found: Option<LinkAddress>) {
         let waits = |pending: &Pending| pending.query.dst.ip() == ip;
         let waiting: Vec<(IdHandle, Pending)> = self.adapter[at]
@@ -273,7 +274,7 @@ impl Core {
         }
     }
 
-    /// An id looks for nobody any more.
+    /// Ends an id's lookup.
     pub(in crate::service) fn forget_peer(&mut self, id: IdHandle) {
         for adapter in self.adapter.iter_mut() {
             adapter.interface.pending.remove(&id);
@@ -287,7 +288,7 @@ impl Core {
         self.resolved(id, Ok(answer));
     }
 
-    /// Joins the broadcast group, if the port is active and not a member; leaves it to the port's end otherwise.
+    /// Joins the broadcast group, if the port is active and not a member. Otherwise it is left when the port goes down.
     pub(in crate::service) fn follow_interface(&mut self, at: PortAt) {
         let now = self.now();
         let interface = &mut self.adapter[at].interface;
@@ -310,7 +311,7 @@ impl Core {
             | McMemberRecordMask::PORT_GID
             | McMemberRecordMask::PKEY
             | McMemberRecordMask::JOIN_STATE;
-        // Until there is an answer it is not asked again.
+        // Another attempt waits for the answer.
         let pause = self.adapter[at].interface.pause;
         let interface = &mut self.adapter[at].interface;
         interface.retry = Some(now.after(pause.max(super::groups::TIMEOUT)));
@@ -318,7 +319,7 @@ impl Core {
         self.want_group(at, Member::Interface, Join { record, mask });
     }
 
-    /// The broadcast group is joined, or is not, or was lost.
+    /// Handles the result of joining the broadcast group, or its loss.
     pub(super) fn broadcast_joined(&mut self, at: PortAt, group: Result<McMemberRecord, i32>) {
         let now = self.now();
         let interface = &mut self.adapter[at].interface;
@@ -333,7 +334,7 @@ impl Core {
                 self.look_for_all(at);
             }
             Err(errno) => {
-                // Lost, as a member or before there was an answer: it is asked for again at once.
+                // Lost while a member or before the answer: it is joined again at once.
                 let is_lost = interface.broadcast.take().is_some() || errno == libc::ENETRESET;
                 self.follow_broadcast(at);
                 let interface = &mut self.adapter[at].interface;
@@ -350,7 +351,7 @@ impl Core {
         self.go_on_with_groups(at);
     }
 
-    /// The port has lost its groups, with its link or its manager.
+    /// Handles the loss of the port's groups, with its link or its manager.
     pub(super) fn interface_lost(&mut self, at: PortAt) {
         let interface = &mut self.adapter[at].interface;
         (interface.broadcast, interface.retry) = (None, None);
@@ -358,8 +359,8 @@ impl Core {
         self.follow_broadcast(at);
     }
 
-    /// Other ports have these addresses now, or this one has others: nothing is known any more. Lookups that are under way go on, as
-    /// far as the interface is up; otherwise once it is up again.
+    /// Forgets all neighbours, because other ports have these addresses now, or this host has others. Outstanding lookups continue
+    /// if the interface is up, or when it is up again.
     pub(super) fn forget_neighbours(&mut self, at: PortAt) {
         self.adapter[at].interface.neighbours.forget_all();
         self.look_for_all(at);
@@ -373,7 +374,7 @@ impl Core {
         }
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub(super) fn poll_interface(&mut self, at: PortAt) {
         let now = self.now();
         self.with_neighbours(at, |neighbours, out, now| neighbours.handle_timeout(now, out));
@@ -385,18 +386,18 @@ impl Core {
         }
     }
 
-    /// The partition of the broadcast group, while it is joined.
+    /// Returns the partition of the broadcast group, while it is joined.
     pub(super) fn interface_pkey(&self, at: PortAt) -> Option<Pkey> {
         self.adapter[at].interface.broadcast.map(|group| group.pkey)
     }
 
-    /// The Q_Key of datagrams that use the interface's groups.
+    /// Returns the Q_Key of datagrams that use the interface's groups.
     pub(super) fn interface_qkey(&self, at: PortAt) -> Qkey {
         self.adapter[at].interface.broadcast.map_or(Qkey::RDMA_UDP, |group| group.qkey)
     }
 }
 
-/// How to reach a group.
+/// Returns the address vector of a group.
 fn to_group(at: PortAt, group: &McMemberRecord) -> AddressVector {
     let Lid(dlid) = group.mlid;
     AddressVector {

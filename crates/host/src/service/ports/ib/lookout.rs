@@ -1,6 +1,7 @@
-//! A fabric that comes up is found at once: inotify(7) tells when its socket appears, or a directory on the way to it.
+//! Detects at once that a fabric comes up: inotify(7) reports when its socket, or a directory on its path, appears.
 //!
-//! Where that cannot be had, as when the user has no inotify instance left, the fabric is found when it is looked for again.
+//! If that is not available, for example because the user has no inotify instance left, the fabric is found at the next
+//! periodic attempt.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,19 +18,19 @@ use super::adapters::PortAt;
 use crate::service::core::Core;
 use crate::service::poller::{Interest, Token};
 
-/// Events that are taken before others have their turn.
+/// Events that are read before other sources get their turn.
 const MAX_EVENTS: usize = 64;
 
-/// Watches the way to a fabric's socket. The descriptor is readable when something has happened there.
+/// A watch of the path to a fabric's socket. Its descriptor is readable after a change.
 #[derive(Debug)]
 pub(super) struct Lookout {
     inotify: OwnedFd,
-    /// Directories, each with what has to appear in it.
+    /// Directories, each with the entry that must appear in it.
     way: [(PathBuf, String); 3],
 }
 
 impl Lookout {
-    /// Watches nothing yet.
+    /// Makes an instance without watches.
     ///
     /// # Errors
     /// Those of inotify_init1(2).
@@ -39,7 +40,7 @@ impl Lookout {
         Ok(Self { inotify: inotify::init(flags)?, way })
     }
 
-    /// Watches those directories that exist.
+    /// Watches the directories that exist.
     ///
     /// # Errors
     /// Those of inotify_add_watch(2).
@@ -48,7 +49,7 @@ impl Lookout {
             | inotify::WatchFlags::MOVED_TO
             | inotify::WatchFlags::ONLYDIR;
         for (dir, _) in &self.way {
-            // One that is watched already stays so.
+            // A directory that is watched already stays watched.
             match inotify::add_watch(&self.inotify, dir, flags) {
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(e) => return Err(e.into()),
@@ -57,12 +58,12 @@ impl Lookout {
         Ok(())
     }
 
-    /// Whether a part of the way has appeared, as far as one call looks.
+    /// Returns whether a part of the path has appeared, among the events that one call reads.
     fn take(&self) -> bool {
         let mut buf = [MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(&self.inotify, &mut buf);
         let mut appeared = false;
-        // What is left wakes us again.
+        // Further events wake us again.
         for _ in 0..MAX_EVENTS {
             let Ok(event) = events.next() else { break };
             let name = event.file_name().map(|name| name.to_bytes());
@@ -79,7 +80,7 @@ impl AsFd for Lookout {
 }
 
 impl Core {
-    /// Has the service hear of a fabric that comes up. It is looked for after this, so that it is not missed.
+    /// Starts to watch for a fabric to come up. It must be looked for after this, so that it is not missed.
     pub(super) fn watch_for_fabric(&mut self, at: PortAt) {
         if self.adapter[at].lookout.is_none() {
             let user = self.options.dir.user_dir();
@@ -97,14 +98,14 @@ impl Core {
         }
     }
 
-    /// The fabric is there.
+    /// Ends the watch after the fabric was found.
     pub(super) fn end_lookout(&mut self, at: PortAt) {
         if let Some(lookout) = self.adapter[at].lookout.take() {
             self.poller.remove(&lookout);
         }
     }
 
-    /// Something has happened on the way to the fabric's socket.
+    /// Handles a change on the path to the fabric's socket.
     pub(in crate::service) fn lookout_event(&mut self, at: PortAt) {
         if self.adapter[at].lookout.as_ref().is_some_and(Lookout::take) {
             self.look_for_new_fabric(at);
@@ -128,7 +129,7 @@ mod tests {
         lookout.watch().unwrap();
         std::fs::create_dir(user.folder("hosts")).unwrap();
         assert!(!lookout.take());
-        // One directory after the other, as far as each is watched when the next one appears.
+        // One directory after the other, each after its parent is watched.
         let folder = user.folder("fabrics");
         for dir in [folder.clone(), folder.join(name.as_str())] {
             std::fs::create_dir(&dir).unwrap();

@@ -1,8 +1,9 @@
-//! A subnet manager holds `issmN` open: that sets the port's IsSM bit, and its last close clears it, however it comes about.
+//! Tracks subnet managers, which hold `issmN` open: that sets the port's IsSM bit, and the last close clears it, even if the
+//! process was killed.
 //!
-//! What a manager opens is a FIFO of the view, one in each tree. inotify(7) tells of opens. The service then opens the FIFO
-//! to write, which succeeds only if somebody has it open to read, and holds it: when the last reader is gone, poll(2)
-//! says so. Nothing is ever written.
+//! What a manager opens is a FIFO of the view, one in each tree. inotify(7) reports opens. The service then opens the FIFO
+//! for writing, which succeeds only if a process has it open for reading, and keeps it open: poll(2) reports when the last
+//! reader is gone. Nothing is ever written.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,13 +23,13 @@ use crate::service::core::Core;
 use crate::service::poller::{Interest, Token};
 use crate::view::tree;
 
-/// Opens of FIFOs that are taken before others have their turn.
+/// Opens of FIFOs that are read before other sources get their turn.
 const MAX_EVENTS: usize = 64;
 
-/// The managers that hold the port's `issmN` open, and what the fabric knows of them.
+/// The managers that hold the port's `issmN` open, and the state of its bit at the fabric.
 #[derive(Debug, Default)]
 pub(super) struct Manager {
-    /// FIFOs that somebody has open, by the trees that they are in.
+    /// The FIFOs that are open for reading, by their trees.
     open: BTreeMap<DeviceChoice, OwnedFd>,
     bit: Bit,
 }
@@ -37,26 +38,26 @@ pub(super) struct Manager {
 enum Bit {
     #[default]
     Clear,
-    /// Until the fabric says that it is, which it does when nobody else has set it.
+    /// Until the fabric confirms it, which it does when nothing else has set it.
     Asked(SettingIsSm),
     Set(IsSm),
 }
 
 impl Manager {
-    /// Whether a manager has the port.
+    /// Returns whether a manager holds the port.
     fn is_there(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Whether the fabric has set the port's bit.
+    /// Returns whether the fabric has set the port's bit.
     pub(super) fn has_bit(&self) -> bool {
         matches!(self.bit, Bit::Set(_))
     }
 }
 
 impl Core {
-    /// Looks who has the port's FIFOs open, and hears of those who open them from now on. FIFOs are made with the trees of
-    /// the view, and stay when the service ends.
+    /// Checks which of the port's FIFOs are open, and watches for opens from now on. FIFOs are made with the trees of the
+    /// view, and stay when the service ends.
     pub(in crate::service) fn watch_managers(&mut self) {
         let files = DeviceChoice::every()
             .flat_map(|choice| self.adapter.every().map(move |at| (choice, at)));
@@ -80,23 +81,23 @@ impl Core {
                 self.adapter.issm.insert(watch)
             }
         };
-        // A file that is watched already stays so.
+        // A file that is watched already stays watched.
         inotify::add_watch(watch, path, inotify::WatchFlags::OPEN)?;
         Ok(())
     }
 
-    /// The FIFO of a port in the tree of these devices.
+    /// Returns the FIFO of a port in the tree of these devices.
     fn issm_path(&self, choice: DeviceChoice, at: PortAt) -> Option<PathBuf> {
         let dir = self.options.dir.host(&self.options.host).ok()?;
         Some(dir.view(choice).join(tree::issm(at.number())))
     }
 
-    /// A FIFO was opened, perhaps by us.
+    /// Handles opens of FIFOs, which may be our own.
     pub(in crate::service) fn issm_opened(&mut self) {
         let Some(watch) = &self.adapter.issm else { return };
         let mut buf = [std::mem::MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(watch, &mut buf);
-        // What is left wakes us again, so that one who opens it all the time has only its share of ours.
+        // Further events wake us again, so that a process that keeps opening a FIFO gets only its share of our time.
         for _ in 0..MAX_EVENTS {
             if events.next().is_err() {
                 break;
@@ -105,7 +106,7 @@ impl Core {
         self.look_for_managers();
     }
 
-    /// A FIFO has no reader any more; another may just have come.
+    /// Handles the end of a FIFO's last reader. Another may have just opened it.
     pub(in crate::service) fn issm_closed(&mut self, tree: DeviceChoice, at: PortAt) {
         if let Some(fifo) = self.adapter[at].manager.open.remove(&tree) {
             self.poller.remove(&fifo);
@@ -140,7 +141,7 @@ impl Core {
         self.set_is_sm(at);
     }
 
-    /// Has the fabric know whether a manager has the port.
+    /// Tells the fabric whether a manager holds the port.
     pub(super) fn set_is_sm(&mut self, at: PortAt) {
         let wanted = self.adapter[at].manager.is_there();
         match &self.adapter[at].manager.bit {
@@ -159,7 +160,7 @@ impl Core {
         });
         match begun {
             Ok(Some(setting)) => self.await_is_sm(at, setting),
-            // It is asked again when the adapter is ours again.
+            // It is requested again when the port is attached again.
             Ok(None) => {}
             Err(e) => throttled!(warn, "{e}"),
         }
@@ -172,7 +173,7 @@ impl Core {
         }
     }
 
-    /// The fabric has set the bit, or is gone.
+    /// Handles the fabric's confirmation of the bit, or its end.
     pub(in crate::service) fn is_sm_event(&mut self, at: PortAt) {
         match std::mem::take(&mut self.adapter[at].manager.bit) {
             Bit::Clear => {}
@@ -184,7 +185,7 @@ impl Core {
                     Err(e) => throttled!(warn, "{e}"),
                 }
             }
-            // Nothing more is said there: it is the end.
+            // The fabric sends nothing more there, so this is the end.
             Bit::Set(is_sm) => self.poller.remove(&is_sm),
         }
     }
@@ -197,7 +198,7 @@ impl Core {
         self.adapter[at].manager.bit = Bit::Set(is_sm);
     }
 
-    /// Clears the bit, because no manager is there, or the adapter is not ours any more.
+    /// Clears the bit, because there is no manager, or the port is no longer attached.
     pub(super) fn clear_is_sm(&mut self, at: PortAt) {
         match std::mem::take(&mut self.adapter[at].manager.bit) {
             Bit::Clear => {}
@@ -207,7 +208,7 @@ impl Core {
     }
 }
 
-/// A FIFO, if there is one there that somebody has open to read.
+/// Opens a FIFO for writing, if it exists and a process has it open for reading.
 fn open_for_reader(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {

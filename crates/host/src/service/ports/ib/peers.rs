@@ -1,5 +1,5 @@
-//! The path to a peer: subnet administration is asked for a path record (IBTA 15.2.5.16), as Linux does for the connection
-//! manager.
+//! Resolves the path to a peer with a path record from subnet administration (IBTA 15.2.5.16), as Linux's connection
+//! manager does.
 
 use rdmux_cm::{IdHandle, Path, PathQuery};
 use rdmux_transport::attr::AddressVector;
@@ -12,7 +12,7 @@ use super::sa::{Subject, question};
 use crate::service::core::Core;
 
 impl Core {
-    /// Asks for the path between two ports' GIDs.
+    /// Queries the path between two ports' GIDs.
     pub(super) fn find_ib_path(&mut self, id: IdHandle, query: &PathQuery) {
         let by_address = &query.by_address;
         let Some(at) = self.adapter.at(by_address.av.port_num) else {
@@ -45,7 +45,7 @@ impl Core {
         self.ask_sa(at, Subject::Path(id, Box::new(*query)), &mad, query.timeout);
     }
 
-    /// Subnet administration has answered, or has not: an errno.
+    /// Handles an answer of subnet administration, or an errno.
     pub(super) fn path_answered(
         &mut self,
         at: PortAt,
@@ -57,7 +57,7 @@ impl Core {
         self.path_found(id, query, path);
     }
 
-    /// The path that a record describes. One that does not begin at our port is of no use.
+    /// Returns the path that a record describes. It must begin at the local port.
     fn path_of(&self, at: PortAt, record: &PathRecord) -> Result<Path, i32> {
         let port = self.adapter[at].device_port(self.node_guid);
         let senseless = || {
@@ -76,7 +76,7 @@ impl Core {
             slid: record.slid,
             back_lid: record.slid,
             av: AddressVector {
-                // In the subnet packets need none (IBTA 8.3).
+                // Packets within the subnet need no GRH (IBTA 8.3).
                 is_global: record.hop_limit > 1 || is_group(record.dgid),
                 dgid: record.dgid,
                 sgid_index,

@@ -1,8 +1,8 @@
-//! Questions to subnet administration, from QP1 of the adapter's ports: for each of them the service's own agent of the class, on a management
-//! interface of the fabric as programs have (`ib_sa` is that in the kernel).
+//! Queries to subnet administration, from QP1 of the adapter's ports. For each port the service has its own agent of the class, on a
+//! management interface of the fabric like those of programs (`ib_sa` does this in the kernel).
 //!
-//! The interface is opened once the adapter is ours, without waiting, and again later where that failed or it has gone. The fabric's user MAD device sends a question again and
-//! says when nobody has answered; a fabric that says nothing at all is given up here.
+//! The interface is opened, without waiting, once the port is attached, and again later if that failed or the interface is lost. The
+//! fabric's user MAD device repeats a query and reports timeouts. A query about which the fabric says nothing is given up here.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -26,26 +26,26 @@ use crate::service::core::Core;
 use crate::service::counters::Count;
 use crate::service::poller::{Interest, Token};
 
-/// A question is sent this often, in as many parts of its time: Linux does likewise.
+/// How often a query is sent, which divides its time into as many parts; as in Linux.
 const TRIES: u32 = 10;
-/// The shortest and the longest time for one of them.
+/// The shortest and the longest time for one try.
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(10);
-/// How long after its time a question is given up that the fabric says nothing of.
+/// How long after its deadline a query is given up if the fabric says nothing.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long to wait before a manager that is busy is asked again.
+/// How long to wait before a query is repeated after a manager was busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
-/// Questions that may be open.
+/// Maximum number of outstanding queries.
 const MAX_OPEN: usize = 65_536;
-/// Answers that are read before others have their turn.
+/// Answers that are read before other sources get their turn.
 const MAX_ROW: usize = 64;
 
-/// What a question is about: who gets the answer.
+/// The subject of a query, which determines the receiver of the answer.
 #[derive(Clone, Debug)]
 pub(super) enum Subject {
     /// A path for an id.
     Path(IdHandle, Box<PathQuery>),
-    /// A question of the port's memberships, by its number.
+    /// A query of the port's memberships, by its number.
     Group(u64),
     /// Services for an id.
     Services(IdHandle),
@@ -55,12 +55,12 @@ pub(super) enum Subject {
 #[derive(Debug, Default)]
 pub(in crate::service) struct SaClient {
     state: State,
-    /// An answer that has come in part.
+    /// An answer that has arrived in part.
     partial: Partial,
-    /// The questions that are not answered, by the lower half of their transaction IDs.
+    /// The outstanding queries, by the lower half of their transaction IDs.
     open: BTreeMap<u32, Open>,
     last_tid: u32,
-    /// When it is opened again, and how many attempts have failed in a row.
+    /// When the interface is opened again, and how many attempts have failed in a row.
     retry: Option<Time>,
     failures: u32,
 }
@@ -83,26 +83,26 @@ struct Open {
     /// The time for one try.
     slot: Duration,
     until: Time,
-    /// A manager was busy: the question is sent again then.
+    /// When the query is sent again, after a manager was busy.
     again: Option<Time>,
     sent: bool,
 }
 
 impl SaClient {
-    /// When there is something to do.
+    /// Returns when the next action is due.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let question = |open: &Open| open.again.unwrap_or(open.until.after(GRACE));
         self.open.values().map(question).chain(self.retry).min()
     }
 
-    /// It is opened again later.
+    /// Schedules another attempt to open the interface.
     fn open_later(&mut self, now: Time) {
         let pause = FIRST_RETRY * (1 << self.failures.min(8));
         self.retry = Some(now.after(pause.min(LAST_RETRY)));
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Nobody wants this path any more.
+    /// Cancels the query for a path.
     pub(super) fn cancel_path(&mut self, id: IdHandle, attempt: u32) {
         self.open.retain(|_, open| {
             !matches!(&open.subject, Subject::Path(of, query) if *of == id && query.attempt == attempt)
@@ -113,10 +113,10 @@ impl SaClient {
         self.open.remove(&number_of(tid))
     }
 
-    /// Sends what was not sent, if there is somebody to send it to.
+    /// Sends the queries that were not sent, if there is a manager.
     fn send(&mut self, now: Time, sm: Option<(Lid, u8)>) -> Result<(), FabricError> {
         let (State::Ready { file, agent }, Some(sm)) = (&self.state, sm) else {
-            // It is not looked all the time whether there is somebody again.
+            // Whether there is a manager is checked again only after a pause.
             let due = self.open.values_mut().filter(|open| open.again.is_some_and(|at| at <= now));
             due.for_each(|open| open.again = Some(now.after(BUSY_PAUSE)));
             return Ok(());
@@ -146,7 +146,7 @@ impl SaClient {
 }
 
 impl Core {
-    /// Opens the port's management interface, once the adapter is ours.
+    /// Opens the port's management interface, once the port is attached.
     pub(super) fn open_sa(&mut self, at: PortAt) {
         let Some(port) = self.adapter[at].held_port() else { return };
         let user = self.options.dir.user_dir();
@@ -154,7 +154,7 @@ impl Core {
         let begun = dir.map(|dir| dir.map(|dir| begin(&dir, &port)));
         match begun.and_then(|begun| begun.transpose().map(Option::flatten)) {
             Ok(Some(opening)) => self.await_sa(at, opening),
-            // Others ask it just now.
+            // The fabric is busy with others.
             Ok(None) => self.open_sa_later(at),
             Err(e) => self.sa_has_failed(at, &e),
         }
@@ -177,7 +177,7 @@ impl Core {
         self.adapter[at].sa.open_later(now);
     }
 
-    /// The fabric is gone, or its port is another one: what was asked has no answer.
+    /// Closes the interface, because the fabric is gone or its port is another one. Outstanding queries get no answer.
     pub(super) fn close_sa(&mut self, at: PortAt) {
         self.adapter[at].sa.partial = Partial::default();
         (self.adapter[at].sa.retry, self.adapter[at].sa.failures) = (None, 0);
@@ -195,7 +195,7 @@ impl Core {
         }
     }
 
-    /// The fabric has said something about the interface, or there is an answer.
+    /// Handles the fabric's reply about the interface, or an answer.
     pub(in crate::service) fn sa_event(&mut self, at: PortAt) {
         match std::mem::take(&mut self.adapter[at].sa.state) {
             State::Closed => {}
@@ -224,20 +224,20 @@ impl Core {
         self.follow_interface(at);
     }
 
-    /// Whether questions would get to a manager.
+    /// Returns whether queries would reach a manager.
     pub(super) fn has_sa(&self, at: PortAt) -> bool {
         matches!(self.adapter[at].sa.state, State::Ready { .. })
             && self.manager_of_port(at).is_some()
     }
 
-    /// The LID of the subnet manager and the service level to it, while the port is active.
+    /// Returns the LID of the subnet manager and the service level to it, while the port is active.
     fn manager_of_port(&self, at: PortAt) -> Option<(Lid, u8)> {
         let attr = self.adapter[at].attr()?;
         let is_managed = attr.state == PortState::Active && attr.sm_lid.0 != 0;
         is_managed.then_some((attr.sm_lid, attr.sm_sl))
     }
 
-    /// Asks, for at most this time. The answer may come at once.
+    /// Sends a query that may take at most this time. The answer may arrive at once.
     pub(super) fn ask_sa(
         &mut self,
         at: PortAt,
@@ -268,7 +268,7 @@ impl Core {
         let sm = self.manager_of_port(at);
         let now = self.now();
         if let Err(e) = self.adapter[at].sa.send(now, sm) {
-            // Its socket says the same, and the attachment's.
+            // The interface's socket, and the attachment's, report the same.
             tracing::debug!("subnet administration is not asked: {e}");
         }
     }
@@ -314,7 +314,7 @@ impl Core {
             SaMad::parse(&mad.data).map_err(|_| libc::EPROTO)
         } else {
             tracing::debug!("subnet administration refuses: status {:#06x}", header.status);
-            // Linux has this errno for whatever administration says.
+            // Linux returns this errno for every error of subnet administration.
             Err(libc::EINVAL)
         };
         self.answered(at, open.subject, answer);
@@ -336,7 +336,8 @@ impl Core {
         }
     }
 
-    /// Gives up what the fabric says nothing of, asks those again who were busy, and opens what could not be opened before.
+    /// Gives up queries that the fabric does not report on, repeats those that found a manager busy, and retries to open
+    /// interfaces.
     pub(super) fn poll_sa(&mut self, at: PortAt) {
         let now = self.now();
         if self.adapter[at].sa.retry.take_if(|due| *due <= now).is_some() {
@@ -360,16 +361,16 @@ impl Core {
     }
 }
 
-/// The number of a question: the upper half of its transaction ID is the agent's.
+/// Returns the number of a query: the upper half of its transaction ID is the agent's.
 fn number_of(tid: u64) -> u32 {
     let [.., a, b, c, d] = tid.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// The agent: it has no methods, so it gets nothing but answers.
+/// Starts to open the agent. It has no methods, so it receives only responses.
 fn begin(dir: &FabricDir, port: &PortRef) -> Result<Option<OpeningFile>, FabricError> {
     let class = MgmtClass::SUBN_ADM.0;
-    // Answers of several records come in several datagrams.
+    // A response with several records arrives in several datagrams.
     let rmpp_version = Rmpp::VERSION;
     let class_version = CLASS_VERSION;
     let registration =
@@ -377,7 +378,7 @@ fn begin(dir: &FabricDir, port: &PortRef) -> Result<Option<OpeningFile>, FabricE
     MadFile::begin(dir, port, registration)
 }
 
-/// A question for one record.
+/// Makes a query for one record.
 pub(super) fn question<'a>(method: Method, attr_id: u16, record: &'a [u8], mask: u64) -> SaMad<'a> {
     let mut mad = SaMad::new(method, attr_id, record);
     mad.sa.component_mask = mask;

@@ -1,4 +1,4 @@
-//! Services that subnet administration knows (ServiceRecord, IBTA 15.2.5.14), as Linux looks for them on behalf of ids.
+//! Queries subnet administration for services (ServiceRecord, IBTA 15.2.5.14), as Linux does on behalf of ids.
 
 use std::time::Duration;
 
@@ -10,11 +10,12 @@ use super::sa::{Subject, question};
 use crate::names::ServiceKey;
 use crate::service::core::Core;
 
-/// How many an event tells of at most: so many fit into [`MAX_EVENTS_MESSAGE`](crate::proto::MAX_EVENTS_MESSAGE).
+/// Maximum number of services in an event: as many as fit into
+/// [`MAX_EVENTS_MESSAGE`](crate::proto::MAX_EVENTS_MESSAGE).
 const MAX_FOUND: usize = 128;
 
 impl Core {
-    /// Asks for the services of an ID or a name. The id is bound to a port of ours on a subnet.
+    /// Queries the services of an ID or a name. The id must be bound to a local port on a subnet.
     pub(in crate::service) fn find_services(
         &mut self,
         id: IdHandle,
@@ -45,7 +46,7 @@ impl Core {
         Ok(())
     }
 
-    /// Subnet administration has answered, or has not: an errno.
+    /// Handles an answer of subnet administration, or an errno.
     pub(super) fn services_answered(&mut self, id: IdHandle, answer: Result<SaMad<'_>, i32>) {
         let answer = answer.map(|mad| {
             let records = mad.records::<ServiceRecord>().take(MAX_FOUND);

@@ -1,8 +1,8 @@
-//! Connections that are over for us, until their peers have read what we said last.
+//! Closing connections that wait until the peer has read our last message.
 //!
-//! A socket that is closed with bytes unread resets the connection, and a reset may take from the peer what it has not
-//! read yet: a refusal, or why there is no connection. So our half is ended, and what still comes is read and dropped
-//! until the peer has ended its half too; not for ever, and not without bound.
+//! A socket that is closed with unread bytes resets the connection, and the reset may discard bytes that the peer has
+//! not read yet, such as a refusal or the reason why there is no connection. So we shut down our direction, and read
+//! and discard input until the peer has shut down its own, within limits of time and bytes.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -17,12 +17,12 @@ use crate::service::poller::{Interest, Token};
 
 /// How long a peer may take.
 const TIME: Duration = Duration::from_secs(2);
-/// How much it may still say, in bytes.
+/// How many bytes it may still send.
 const BYTES: usize = 64 * 1024;
-/// How many connections may linger at a time. The oldest is closed for another.
+/// Maximum number of connections that may linger at a time. For another, the oldest is closed.
 const MOST: usize = 256;
 
-/// All of them.
+/// All lingering connections.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Lingering(BTreeMap<StreamId, LingeringStream>);
 
@@ -30,19 +30,19 @@ pub(in crate::service) struct Lingering(BTreeMap<StreamId, LingeringStream>);
 struct LingeringStream {
     socket: OwnedFd,
     until: Time,
-    /// Bytes that may still come.
+    /// Bytes that may still arrive.
     left: usize,
 }
 
 impl Lingering {
-    /// When the first has had its time.
+    /// Returns when the first one times out.
     pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
         self.0.values().map(|lingering| lingering.until).min()
     }
 }
 
 impl Core {
-    /// Ends a connection so that the peer can read what was sent.
+    /// Closes a connection so that the peer can read what was sent.
     pub(in crate::service) fn linger(&mut self, stream: StreamId) {
         let Some(socket) = self.forget_stream(stream) else { return };
         if rustix::net::shutdown(&socket, Shutdown::Write).is_err()
@@ -59,7 +59,7 @@ impl Core {
         self.streams.lingering.0.insert(stream, LingeringStream { socket, until, left: BYTES });
     }
 
-    /// Such a connection has something. Whether it is one.
+    /// Reads from a lingering connection. Returns whether the stream is one.
     pub(in crate::service) fn read_lingering(&mut self, stream: StreamId) -> bool {
         let Some(lingering) = self.streams.lingering.0.get_mut(&stream) else { return false };
         let mut buf = [0; 4096];
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Closes those that have had their time.
+    /// Closes those that have timed out.
     pub(in crate::service) fn close_all_lingering(&mut self, now: Time) {
         let due = |(&stream, lingering): (&StreamId, &LingeringStream)| {
             (lingering.until <= now).then_some(stream)
@@ -86,7 +86,7 @@ impl Core {
         streams.into_iter().for_each(|stream| self.close_lingering(stream));
     }
 
-    /// Closes one for its descriptor. Whether there was one.
+    /// Closes the oldest one to free its descriptor. Returns whether there was one.
     pub(in crate::service) fn close_oldest_lingering(&mut self) -> bool {
         let oldest = self.streams.lingering.0.first_key_value().map(|(&stream, _)| stream);
         oldest.inspect(|&stream| self.close_lingering(stream)).is_some()

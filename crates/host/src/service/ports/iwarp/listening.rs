@@ -1,7 +1,7 @@
 //! Listening sockets of iWARP.
 //!
-//! A wildcard is a socket on each of the host's addresses. A socket outlives its listener as long as the connection
-//! manager lets requests wait for a program that listens again, unless the program ends before.
+//! A wildcard has a socket on each of the host's addresses. A socket outlives its listener for as long as the
+//! connection manager lets requests wait for a program that listens again, unless the program ends earlier.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,17 +21,17 @@ use crate::service::clients::ClientId;
 use crate::service::core::Core;
 use crate::service::poller::{Interest, Token};
 
-/// Peers taken from a listening socket before others have their turn.
+/// Peers accepted from a listening socket before other sources get their turn.
 const ACCEPTS: usize = 64;
 
 /// All listening sockets.
 #[derive(Debug)]
 pub(in crate::service) struct AllListening {
     sockets: BTreeMap<u64, Listening>,
-    /// All listeners: their sockets follow the host's addresses.
+    /// All listeners. Their sockets follow the host's addresses.
     listeners: BTreeMap<IdHandle, StreamListener>,
     last: u64,
-    /// A descriptor to give up when there is none left to accept with.
+    /// A descriptor that is closed when there is none left to accept with.
     reserve: Option<File>,
 }
 
@@ -40,14 +40,14 @@ pub(in crate::service) struct AllListening {
 struct Listening {
     socket: OwnedFd,
     at: SocketAddr,
-    /// Nobody for a while after its listener went.
+    /// The listener. None for a while after it has ended.
     owner: Option<IdHandle>,
-    /// Whose listener it is, or was.
+    /// The client of the present or last listener.
     client: Option<ClientId>,
     until: Option<Time>,
-    /// Whether peers wait in the kernel's queue, for the listener's program is behind.
+    /// Whether peers wait in the kernel's queue because the listener's program is behind.
     paused: bool,
-    /// The socket, of its listener's user.
+    /// The share for the socket, charged to the listener's user.
     share: Option<Share>,
 }
 
@@ -61,13 +61,13 @@ impl AllListening {
         }
     }
 
-    /// When a socket that nobody has is to be closed.
+    /// Returns when a socket without a listener must be closed.
     pub(in crate::service) fn poll_timeout(&self) -> Option<Time> {
         self.sockets.values().filter_map(|l| l.until).min()
     }
 }
 
-/// Whether there are no descriptors left.
+/// Returns whether no descriptors are left.
 fn is_exhausted(error: &io::Error) -> bool {
     matches!(errno(error), libc::EMFILE | libc::ENFILE)
 }
@@ -77,7 +77,8 @@ fn open_reserve() -> Option<File> {
 }
 
 impl Core {
-    /// Gives an id an address. Any port is one that TCP has free too, if the id may listen for iWARP.
+    /// Binds an id to an address. If it asks for any port and may listen for iWARP, the port is one that is free in
+    /// TCP, too.
     ///
     /// # Errors
     /// Those of [`rdmux_cm::Manager::bind`].
@@ -102,11 +103,11 @@ impl Core {
         self.manager.bind_where(id, addr, privileged, free)
     }
 
-    /// Lets peers connect, by all transports that the id may have.
+    /// Lets peers connect, over all transports that the id may use.
     ///
     /// # Errors
-    /// Those of [`rdmux_cm::Manager::listen`]. A TCP port that is in use fails only ids that have
-    /// nothing else.
+    /// Those of [`rdmux_cm::Manager::listen`]. A TCP port that is in use is an error only for ids that have no
+    /// other transport.
     pub(in crate::service) fn listen(
         &mut self,
         id: IdHandle,
@@ -138,7 +139,7 @@ impl Core {
         listening
     }
 
-    /// Opens sockets where there are none yet.
+    /// Opens the listener's sockets that are missing.
     fn open_listening(&mut self, id: IdHandle, wanted: &StreamListener) -> io::Result<()> {
         self.streams.listening.listeners.insert(id, *wanted);
         let client = self.client_of(id);
@@ -147,7 +148,7 @@ impl Core {
             let there = self.streams.listening.sockets.iter().find(|(_, l)| l.at == at);
             match there.map(|(&number, l)| (number, l.owner)) {
                 Some((_, owner)) if owner == Some(id) => {}
-                // Its last listener is just gone.
+                // Its last listener has just ended.
                 Some((number, None)) => {
                     let share = share()?;
                     if let Some(l) = self.streams.listening.sockets.get_mut(&number) {
@@ -184,7 +185,8 @@ impl Core {
         Ok(())
     }
 
-    /// A wildcard is each of the host's addresses, for those of other hosts are none of ours.
+    /// Returns the addresses to listen on. For a wildcard these are the host's, because all others are other
+    /// hosts'.
     fn listening_addresses(&self, wanted: &StreamListener) -> Vec<SocketAddr> {
         let StreamListener { local, v6_only, .. } = *wanted;
         if !local.ip().is_unspecified() {
@@ -199,7 +201,7 @@ impl Core {
         rows.map(|ip| SocketAddr::new(ip, local.port())).collect()
     }
 
-    /// The host's addresses changed.
+    /// Follows a change of the host's addresses.
     pub(in crate::service) fn follow_addresses(&mut self) {
         let gone: Vec<u64> = (self.streams.listening.sockets.iter())
             .filter(|(_, l)| self.addresses.find(l.at.ip()).is_none())
@@ -217,7 +219,7 @@ impl Core {
         }
     }
 
-    /// Nobody listens any more; but perhaps somebody will at once, and until then peers wait.
+    /// Handles the end of a listener. Peers wait for a while, because a program may listen again at once.
     pub(in crate::service) fn unlisten(&mut self, id: IdHandle) {
         self.streams.listening.listeners.remove(&id);
         let until = self.now().after(LISTEN_GRACE);
@@ -226,7 +228,7 @@ impl Core {
         }
     }
 
-    /// A client is gone, and will not listen again.
+    /// Handles the end of a client, which will not listen again.
     pub(in crate::service) fn listening_client_gone(&mut self, client: ClientId) {
         let of = |(_, l): &(&u64, &Listening)| l.owner.is_none() && l.client == Some(client);
         let numbers: Vec<u64> =
@@ -239,7 +241,7 @@ impl Core {
         self.channels.get(&channel).map(|channel| channel.owner)
     }
 
-    /// The id could not listen.
+    /// Closes the sockets of an id that could not listen.
     fn unlisten_now(&mut self, id: IdHandle) {
         self.streams.listening.listeners.remove(&id);
         let of = |(_, l): &(&u64, &Listening)| l.owner == Some(id);
@@ -254,7 +256,7 @@ impl Core {
         }
     }
 
-    /// Closes what nobody listens on any more.
+    /// Closes sockets whose time without a listener is over.
     pub(in crate::service) fn close_unused(&mut self, now: Time) {
         let due = |(_, l): &(&u64, &Listening)| l.until.is_some_and(|until| until <= now);
         let numbers: Vec<u64> =
@@ -262,7 +264,7 @@ impl Core {
         numbers.into_iter().for_each(|number| self.close_listening(number));
     }
 
-    /// Peers connected.
+    /// Accepts peers.
     pub(in crate::service) fn accept_streams(&mut self, number: u64) {
         for _ in 0..ACCEPTS {
             let Some(at) = self.streams.listening.sockets.get(&number).map(|l| l.at) else {
@@ -276,11 +278,12 @@ impl Core {
             match tcp::accept(&listening.socket) {
                 Ok(Some((socket, local, remote))) => self.add_stream(socket, local, remote),
                 Ok(None) => break,
-                // Another peer's descriptor is as good as a new one.
+                // The descriptor of another peer was freed for this one.
                 Err(e) if is_exhausted(&e) && self.give_up_one() => {}
                 Err(e) => {
                     throttled!(warn, "a peer at {at} cannot be accepted: {e}");
-                    // With a descriptor more it can be turned away, so that it does not wait until its timeout.
+                    // With the reserved descriptor the peer is accepted and closed, so that it does not wait until
+                    // its timeout.
                     self.streams.listening.reserve = None;
                     if let Some(listening) = self.streams.listening.sockets.get(&number) {
                         drop(tcp::accept(&listening.socket));
@@ -294,7 +297,7 @@ impl Core {
         self.pause_listening();
     }
 
-    /// Lets a listener's peers wait in the kernel's queue while too many of its requests wait for its program.
+    /// Leaves a listener's peers in the kernel's queue while too many of its requests wait for its program.
     pub(in crate::service) fn pause_listening(&mut self) {
         for (&number, l) in &mut self.streams.listening.sockets {
             let paused = !self.manager.accepts_streams(l.at);

@@ -1,8 +1,8 @@
-//! TCP connections of iWARP, until a queue pair has them.
+//! TCP connections of iWARP, until a queue pair gets them.
 //!
-//! MPA's start-up is the connection manager's (`rdmux_cm::iw`); here are the sockets. Of a stream is
-//! read what the machine wants and not a byte more, for what follows belongs to the process that gets
-//! the socket. Listening is in `listening`.
+//! The connection manager handles MPA startup (`rdmux_cm::iw`); this module has the sockets. It reads from a stream
+//! exactly the bytes that the connection manager asks for, because what follows belongs to the process that gets the
+//! socket. Listening is in `listening`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,14 +29,14 @@ use crate::service::clients::ClientId;
 use crate::service::core::Core;
 use crate::service::poller::{Interest, Ready, Token};
 
-/// All sockets.
+/// All sockets of iWARP.
 #[derive(Debug)]
 pub(in crate::service) struct Streams {
     pub(in crate::service) listening: AllListening,
     streams: BTreeMap<StreamId, Stream>,
-    /// Those of which the machine may want something else than before.
+    /// Streams for which the connection manager may want other input than before.
     touched: Vec<StreamId>,
-    /// Those that are over for us, and whose peers may still have to read what we said.
+    /// Closing connections whose peers may not have read our last message.
     pub(in crate::service) lingering: Lingering,
 }
 
@@ -46,7 +46,7 @@ struct Stream {
     socket: OwnedFd,
     connecting: bool,
     interest: Interest,
-    /// The socket, of the user who connects.
+    /// The share for the socket, charged to the user who connects.
     _share: Option<Share>,
 }
 
@@ -56,19 +56,19 @@ impl Streams {
         Self { listening: AllListening::new(), streams, touched, lingering: Lingering::default() }
     }
 
-    /// How many connections wait for something.
+    /// Returns how many connections are pending.
     pub(in crate::service) fn len(&self) -> usize {
         self.streams.len()
     }
 }
 
-/// Its number.
+/// Returns the error's errno.
 pub(in crate::service) fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(libc::EIO)
 }
 
 impl Core {
-    /// Does what the connection manager wants of TCP.
+    /// Carries out a request of the connection manager to TCP.
     pub(in crate::service) fn do_stream(&mut self, wish: StreamWish) {
         match wish {
             StreamWish::Unlisten(id) => self.unlisten(id),
@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    /// A descriptor of an id's user, if there is one.
+    /// Takes a descriptor from the share of an id's user, if it has one.
     pub(super) fn stream_share(&self, id: Option<IdHandle>) -> io::Result<Option<Share>> {
         let client = id.and_then(|id| self.client_of(id));
         let share = client.map(|client| self.descriptors_for(client, 1)).transpose();
@@ -141,8 +141,7 @@ impl Core {
         self.poller.add(socket, Token::Stream(stream), interest)
     }
 
-    /// A few hundred bytes at most: a socket that does not take them at once is not one on which
-    /// nothing was sent before.
+    /// Sends at most a few hundred bytes. A socket that cannot take them at once had unsent data already.
     fn send_stream(&mut self, stream: StreamId, bytes: &[u8]) {
         let Some(found) = self.streams.streams.get(&stream) else { return };
         self.streams.touched.push(stream);
@@ -154,14 +153,14 @@ impl Core {
             Err(e) => e.raw_os_error(),
         };
         if self.manager.is_stream_up(stream) {
-            // It is about to be handed over. The queue pair finds what has come on it, and then this end.
+            // It is about to be handed over. The queue pair reads what has arrived, and then this end.
             let _ = rustix::net::shutdown(&found.socket, Shutdown::Both);
             return;
         }
         self.end_stream(stream, errno);
     }
 
-    /// The machine learns that a stream is over.
+    /// Tells the connection manager that a stream has ended.
     fn end_stream(&mut self, stream: StreamId, errno: i32) {
         if self.forget_stream(stream).is_some() {
             self.stream_ended(stream, errno);
@@ -179,7 +178,7 @@ impl Core {
         Some(found.socket)
     }
 
-    /// The client whose device has a queue pair, if that is one of iWARP.
+    /// Returns the client whose device has a queue pair, if that is one of iWARP.
     fn iwarp_owner(&self, qpn: Qpn) -> Option<ClientId> {
         let owner = self.slots.owner(slot_of(qpn))?;
         let kind = self.clients.get(owner)?.device_kind()?;
@@ -202,7 +201,7 @@ impl Core {
         self.manager.handle_qp_stream_ended(now, qpn, stream, &mut self.outbox);
     }
 
-    /// A process says that a stream of a queue pair of its ended.
+    /// Handles a process's report that a stream of its queue pair ended.
     pub(in crate::service) fn handle_qp_stream_ended(
         &mut self,
         client: ClientId,
@@ -215,8 +214,8 @@ impl Core {
         }
     }
 
-    /// Whether a connection of iWARP may be for this queue pair: it must be of an iWARP device of the
-    /// same process.
+    /// Checks that an iWARP connection may be for this queue pair: it must be of an iWARP device of the same
+    /// process.
     pub(in crate::service) fn check_stream_qp(
         &self,
         client: ClientId,
@@ -240,7 +239,7 @@ impl Core {
         }
     }
 
-    /// A connection has something.
+    /// Handles an event of a connection.
     pub(in crate::service) fn handle_stream(&mut self, stream: StreamId, ready: &Ready) {
         if self.read_lingering(stream) {
             return;
@@ -263,7 +262,7 @@ impl Core {
         self.watch_stream(stream);
     }
 
-    /// Takes in what has come of a frame, which is read in two parts, for the first says how long it is.
+    /// Reads what has arrived of a frame. It is read in two parts, because the first has the length.
     fn read_all(&mut self, stream: StreamId) {
         self.read_stream(stream);
         if self.manager.stream_wants(stream) != 0 {
@@ -271,7 +270,7 @@ impl Core {
         }
     }
 
-    /// What has come counts before a time that is over.
+    /// Reads from streams that are about to time out, because input that has arrived takes precedence.
     pub(in crate::service) fn read_due_streams(&mut self, now: Time) {
         for stream in self.manager.due_streams(now) {
             if self.streams.streams.get(&stream).is_some_and(|found| !found.connecting) {
@@ -286,7 +285,7 @@ impl Core {
         let mut buf = [0; 1024];
         let room = &mut buf[..wants.min(1024)];
         let end = match room.len() {
-            // Only the end is waited for; an event of before may have been for what is read by now.
+            // Only the end is waited for. An earlier event may have been for bytes that are read by now.
             0 if !tcp::is_over(&found.socket) => return,
             0 => tcp::connected(&found.socket).err().map_or(0, |e| errno(&e)),
             _ => match rustix::net::recv(&found.socket, room, RecvFlags::DONTWAIT) {
@@ -304,7 +303,7 @@ impl Core {
         self.end_stream(stream, end);
     }
 
-    /// Watches a connection for what the machine wants of it.
+    /// Polls a connection for what the connection manager wants of it.
     fn watch_stream(&mut self, stream: StreamId) {
         let wants = self.manager.stream_wants(stream);
         let Some(found) = self.streams.streams.get_mut(&stream) else { return };
@@ -319,7 +318,7 @@ impl Core {
         }
     }
 
-    /// Streams of whose state a command changed something.
+    /// Updates the polling of streams that a command has changed.
     pub(in crate::service) fn watch_streams(&mut self) {
         while let Some(stream) = self.streams.touched.pop() {
             self.watch_stream(stream);
@@ -327,14 +326,15 @@ impl Core {
         self.pause_listening();
     }
 
-    /// Resets what must make room for another peer of a listening socket, unless its request is there.
+    /// Resets connections to make room for another peer of a listening socket, unless their request has arrived.
     pub(in crate::service) fn make_room(&mut self, local: SocketAddr) {
         while let Some(stream) = self.manager.stream_to_shed(local) {
             self.shed(stream);
         }
     }
 
-    /// Gives up a descriptor of a peer whose connection lingers, or has not sent its request. Whether there was one.
+    /// Frees the descriptor of a peer whose connection lingers, or that has not sent its request. Returns whether
+    /// there was one.
     pub(in crate::service) fn give_up_one(&mut self) -> bool {
         if self.close_oldest_lingering() {
             return true;
@@ -350,7 +350,7 @@ impl Core {
         self.drain_outbox();
     }
 
-    /// A peer connected.
+    /// Adds the connection of a peer.
     pub(in crate::service) fn add_stream(
         &mut self,
         socket: OwnedFd,
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
     use crate::service::testing;
 
-    /// What the service is told first of sources of this kind.
+    /// Waits for the first event of a source of this kind.
     fn next<T>(core: &Core, of: impl Fn(Token) -> Option<T>) -> (T, Ready) {
         let mut ready = Vec::new();
         loop {
@@ -423,7 +423,7 @@ mod tests {
             _ => None,
         };
         let (stream, event) = next(&core, of_stream);
-        // Another peer connects, for which there is to be room.
+        // Another peer connects, and room is made for it.
         core.shed(stream);
         assert_eq!((core.manager.stream_wants(stream), core.streams.len()), (0, 1));
         core.handle_stream(stream, &event);

@@ -1,4 +1,4 @@
-//! TCP sockets as iWARP wants them: without delay, and never blocking.
+//! TCP sockets with iWARP's options: no delay, non-blocking.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, SocketType};
 
-/// Peers that wait in the kernel to be accepted.
+/// The backlog of listening sockets.
 const BACKLOG: i32 = 1024;
 
 fn open(like: SocketAddr) -> io::Result<OwnedFd> {
@@ -24,7 +24,7 @@ fn open(like: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A listening socket on an address.
+/// Makes a listening socket on an address.
 pub(super) fn listen(at: SocketAddr) -> io::Result<OwnedFd> {
     let socket = open(at)?;
     rustix::net::bind(&socket, &at)?;
@@ -32,9 +32,9 @@ pub(super) fn listen(at: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether nobody has a port of an address.
+/// Returns whether a port of an address is free.
 pub(super) fn is_free(at: SocketAddr) -> bool {
-    // Without a claim to reuse, so that nothing else may be bound there.
+    // Without SO_REUSEADDR, so that nothing else may be bound there.
     open(at)
         .and_then(|socket| {
             sockopt::set_socket_reuseaddr(&socket, false)?;
@@ -43,7 +43,7 @@ pub(super) fn is_free(at: SocketAddr) -> bool {
         .is_ok()
 }
 
-/// The next peer of a listening socket, with the connection's two addresses.
+/// Accepts the next peer of a listening socket. Returns it with the connection's two addresses.
 pub(super) fn accept(listening: &OwnedFd) -> io::Result<Option<(OwnedFd, SocketAddr, SocketAddr)>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = match rustix::net::accept_with(listening, flags) {
@@ -55,11 +55,11 @@ pub(super) fn accept(listening: &OwnedFd) -> io::Result<Option<(OwnedFd, SocketA
         sockopt::set_tcp_nodelay(&socket, true)?;
         Ok((address(rustix::net::getsockname(&socket)?)?, peer(&socket)?))
     };
-    // A peer that is gone already is no matter.
+    // A peer that is gone already is skipped.
     Ok(ends().ok().map(|(local, remote)| (socket, local, remote)))
 }
 
-/// Starts to connect. A port that TCP has in use otherwise is replaced by any.
+/// Starts to connect. If TCP uses the port otherwise, any port is taken.
 pub(super) fn connect(local: SocketAddr, remote: SocketAddr, tos: u8) -> io::Result<OwnedFd> {
     match try_connect(local, remote, tos) {
         Err(e)
@@ -89,14 +89,14 @@ fn try_connect(local: SocketAddr, remote: SocketAddr, tos: u8) -> io::Result<Own
     }
 }
 
-/// Whether a socket is connected, and from where.
+/// Returns the local address of a socket if it is connected.
 pub(super) fn connected(socket: &OwnedFd) -> io::Result<SocketAddr> {
     sockopt::socket_error(socket)??;
     peer(socket)?;
     address(rustix::net::getsockname(socket)?)
 }
 
-/// Whether the peer has ended its direction, or there is an error.
+/// Returns whether the peer has shut down its direction, or there is an error.
 pub(super) fn is_over(socket: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready != 0)
@@ -104,7 +104,7 @@ pub(super) fn is_over(socket: &OwnedFd) -> bool {
 
 /// Closes a socket so that the peer sees a reset.
 pub(super) fn reset(socket: OwnedFd) {
-    // If it cannot be had, the peer sees an end.
+    // If the option cannot be set, the peer sees an orderly end.
     let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
     drop(socket);
 }
