@@ -1,7 +1,7 @@
-//! What route tables cost: `cargo bench -p rdmux-fabric --bench route_tables [SHAPE ...]`.
+//! The cost of route tables: `cargo bench -p rdmux-fabric --bench route_tables [SHAPE ...]`.
 //!
-//! A subnet is brought up without hosts, then hosts attach that take packets. Measured are the time until its manager has swept it, memory, and how long a sweep takes
-//! after a switch was reset, with 0, 2 and 64 such hosts. The ratio is that to no hosts.
+//! A subnet is brought up without hosts, then hosts that receive packets attach. The benchmark measures the time until the manager has
+//! swept the subnet, memory, and the time of a sweep after a switch reset, with 0, 2 and 64 such hosts. The ratio is relative to no hosts.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use rdmux_subnet::topology::Shape;
 use rdmux_testing::temp_dir;
 use rdmux_wire::Guid;
 
-/// Sweeps of which the median counts.
+/// Number of sweeps, of which the median is reported.
 const ROUNDS: usize = 5;
 
 fn main() {
@@ -77,7 +77,7 @@ fn measure(shape: &str, hosts: u16) -> Figures {
         assert!(view.own().active);
     }
     let shown = admin::show(&options, &name).unwrap();
-    // One at the top.
+    // A switch of the top level.
     let switch = shown.nodes.iter().rfind(|node| node.is_switch).unwrap();
     let switch = format!("{:#x}", switch.guid.0).parse().unwrap();
     drop(shown);
@@ -97,7 +97,7 @@ fn measure(shape: &str, hosts: u16) -> Figures {
     Figures { up, memory, sweep: times[ROUNDS / 2] }
 }
 
-/// A host that takes packets.
+/// Attaches a host that receives packets.
 fn attach(options: &ConnectOptions, fabric: &FabricName, n: u16) -> (Attachment, SocketAddr) {
     let (mut attachment, _) =
         Attachment::open(options, fabric, &format!("h{n}"), Guid(n.into())).unwrap();
@@ -108,7 +108,7 @@ fn attach(options: &ConnectOptions, fabric: &FabricName, n: u16) -> (Attachment,
     (attachment, addr)
 }
 
-/// The proportional set size of this process.
+/// Returns the proportional set size of this process.
 fn memory() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();

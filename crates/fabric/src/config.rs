@@ -1,4 +1,4 @@
-//! What the configuration file says about fabrics, in its table `[fabric]`.
+//! The configuration file's table `[fabric]`.
 
 use serde::Deserialize;
 
@@ -15,24 +15,24 @@ use crate::{FabricName, InvalidFabricName};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The fabric that hosts are on and commands are about where neither an option nor `$RDMUX_FABRIC` names one.
+    /// The fabric of hosts and commands if neither an option nor `$RDMUX_FABRIC` names one.
     pub name: FabricName,
-    /// The fabrics that the ports of hosts are on, one for each port; if there are none, that of `name`, and hosts have one port.
-    /// `$RDMUX_FABRIC` counts more.
+    /// The fabrics of hosts' ports, one for each port. If empty, hosts have one port, on the fabric of `name`. `$RDMUX_FABRIC`
+    /// takes precedence.
     pub ports: Vec<FabricName>,
-    /// Users, beside the owner and root, whose hosts and programs may attach. They find the fabric where
-    /// `RDMUX_RUNTIME_DIR` leads to the owner's directory. They may not change the subnet.
+    /// Users besides the owner and root whose hosts and programs may attach. They find the fabric if their
+    /// `RDMUX_RUNTIME_DIR` names the owner's directory. They may not change the subnet.
     pub users: Vec<u32>,
-    /// Whether the ports of hosts have no IP interface: they join no broadcast group, and no connection by IP address goes over them. For those who
-    /// manage a subnet and want nobody's memberships in it.
+    /// Whether hosts' ports have no IP interface: they join no broadcast group, and carry no connections by IP address. For users who
+    /// manage a subnet and want no memberships in it.
     pub without_ip: bool,
 }
 
 impl Config {
-    /// The fabrics that the ports of hosts are on: the one that `$RDMUX_FABRIC` names, or else those of this configuration.
+    /// Returns the fabrics of hosts' ports: the one that `$RDMUX_FABRIC` names, or else those of this configuration.
     ///
     /// # Errors
-    /// [`InvalidFabricName`] for what the variable holds.
+    /// [`InvalidFabricName`] for an invalid value of the variable.
     pub fn of_hosts(&self) -> Result<Vec<FabricName>, InvalidFabricName> {
         if let Some(named) = FabricName::of_environment()? {
             return Ok(vec![named]);
@@ -40,10 +40,10 @@ impl Config {
         Ok(if self.ports.is_empty() { vec![self.name.clone()] } else { self.ports.clone() })
     }
 
-    /// The fabric that `$RDMUX_FABRIC` names, or else this configuration.
+    /// Returns the fabric that `$RDMUX_FABRIC` names, or else this configuration's.
     ///
     /// # Errors
-    /// [`InvalidFabricName`] for what the variable holds.
+    /// [`InvalidFabricName`] for an invalid value of the variable.
     pub fn chosen(&self) -> Result<FabricName, InvalidFabricName> {
         Ok(FabricName::of_environment()?.unwrap_or_else(|| self.name.clone()))
     }

@@ -1,11 +1,11 @@
-//! Where a user's fabrics live in the file system.
+//! The directories of a user's fabrics.
 //!
 //! ```text
-//! <runtime dir>/fabrics/<name>/        a service's directory (ServiceDir), and in it
+//! <runtime dir>/fabrics/<name>/        a service's directory (ServiceDir), with these additions:
 //!                             options  how it was brought up
-//!                             topology nodes and cables, as ibnetdiscover(8) writes them, with the LIDs of ports
-//!                             hosts    which host had which adapter, and which were made for hosts
-//!                             secret   what machines show that attach by TCP
+//!                             topology nodes and cables, in the format of ibnetdiscover(8), with the LIDs of ports
+//!                             hosts    which host had which adapter, and which adapters were made for hosts
+//!                             secret   the secret of machines that attach by TCP
 //! ```
 
 use std::ops::Deref;
@@ -15,7 +15,7 @@ use rdmux_runtime::{DirectoryError, ServiceDir, UserDir};
 
 use crate::FabricName;
 
-/// The folder of fabrics.
+/// The directory of fabrics.
 const FABRICS: &str = "fabrics";
 
 /// The directory of one fabric.
@@ -26,15 +26,15 @@ pub struct FabricDir {
 }
 
 impl FabricDir {
-    /// The directory of a fabric, made if it does not exist.
+    /// Returns the directory of a fabric, which is created if it does not exist.
     ///
     /// # Errors
-    /// [`DirectoryError`] when it cannot be made or is not safe to use.
+    /// [`DirectoryError`] when it cannot be created or is not safe to use.
     pub fn open(user: &UserDir, name: &FabricName) -> Result<Self, DirectoryError> {
         Ok(Self { name: name.clone(), dir: user.service(FABRICS, name.as_str())? })
     }
 
-    /// The directory of a fabric if there is one, for those who would not make it.
+    /// Returns the directory of a fabric, if it exists.
     ///
     /// # Errors
     /// [`DirectoryError`] when it is not safe to use.
@@ -43,8 +43,8 @@ impl FabricDir {
         is_there.then(|| Self::open(user, name)).transpose()
     }
 
-    /// Where the socket of a fabric will be that was never up: directories, of which the later may not exist, each with the
-    /// name in it of the next one, or of the socket.
+    /// Returns the path to the socket of a fabric that was never up: directories, of which the later ones may not exist,
+    /// each with the name in it of the next one, or of the socket.
     pub fn path_to_socket(user: &UserDir, name: &FabricName) -> [(PathBuf, String); 3] {
         let folder = user.folder(FABRICS);
         let dir = folder.join(name.as_str());
@@ -55,7 +55,7 @@ impl FabricDir {
         ]
     }
 
-    /// The names of all fabrics that ever were up here.
+    /// Lists all fabrics that ever were up here.
     ///
     /// # Errors
     /// [`DirectoryError`] when the directory cannot be read.
@@ -64,27 +64,27 @@ impl FabricDir {
         Ok(names.iter().filter_map(|name| FabricName::new(name).ok()).collect())
     }
 
-    /// Whose it is.
+    /// Returns the fabric's name.
     pub fn name(&self) -> &FabricName {
         &self.name
     }
 
-    /// The file that keeps how the fabric was brought up.
+    /// Returns the path of the file that says how the fabric was brought up.
     pub(crate) fn options(&self) -> PathBuf {
         self.path().join("options")
     }
 
-    /// The file that keeps nodes and cables.
+    /// Returns the path of the file of nodes and cables.
     pub(crate) fn topology(&self) -> PathBuf {
         self.path().join("topology")
     }
 
-    /// The file that keeps which host had which adapter.
+    /// Returns the path of the file that says which host had which adapter.
     pub(crate) fn hosts(&self) -> PathBuf {
         self.path().join("hosts")
     }
 
-    /// The file of the secret that other machines must know.
+    /// Returns the path of the secret that other machines must know.
     pub fn secret(&self) -> PathBuf {
         self.path().join("secret")
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between a fabric, its clients and the file system.
+//! Errors between a fabric, its clients and the file system.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,45 +16,45 @@ pub enum FabricError {
         "fabric \"{fabric}\" is gone; `rdmux fabric up --fabric {fabric}` brings it back with its LIDs"
     )]
     Gone {
-        /// Which.
+        /// The name of the fabric.
         fabric: FabricName,
     },
     /// The fabric was asked and said no.
     #[error("cannot {what}: {why}")]
     Refused {
-        /// What was asked.
+        /// The request that was refused.
         what: String,
-        /// The fabric's words.
+        /// The fabric's reason.
         why: String,
-        /// The errno that the C interface gives.
+        /// The errno of the C interface.
         errno: i32,
     },
     /// No fabric of this name is up.
     #[error("fabric \"{fabric}\" is not up: start it with `rdmux fabric up --fabric {fabric}`")]
     NotUp {
-        /// Which.
+        /// The name of the fabric.
         fabric: FabricName,
     },
     /// A fabric of this name is up already.
     #[error("fabric \"{fabric}\" is up already; `rdmux fabric down --fabric {fabric}` ends it")]
     AlreadyUp {
-        /// Which.
+        /// The name of the fabric.
         fabric: FabricName,
     },
-    /// A fabric is there, but does not answer: it was stopped, or hangs.
+    /// A fabric exists but does not answer: it was stopped, or hangs.
     #[error("fabric \"{fabric}\"{} does not answer: {why}; end that process", process(*pid))]
     Unresponsive {
-        /// Which.
+        /// The name of the fabric.
         fabric: FabricName,
-        /// Its process, as far as the system tells.
+        /// Its process, if the kernel tells.
         pid: Option<Pid>,
-        /// What shows that.
+        /// What shows that it does not answer.
         why: String,
     },
     /// The fabric could not be started.
     #[error("cannot start fabric \"{fabric}\": {why}")]
     Start {
-        /// Which.
+        /// The name of the fabric.
         fabric: FabricName,
         /// What happened, and what to do.
         why: String,
@@ -62,10 +62,10 @@ pub enum FabricError {
     /// A directory or file in it cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// A file says what makes no sense.
+    /// A file has invalid contents.
     #[error("{}: {why}", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// What is wrong, where, and what to do.
         why: String,
@@ -75,27 +75,27 @@ pub enum FabricError {
         "fabric \"{fabric}\" speaks protocol {theirs}, this program {ours}: end it with `rdmux fabric down --fabric {fabric}`, or use programs of one version"
     )]
     Version {
-        /// Which fabric.
+        /// The name of the fabric.
         fabric: FabricName,
         /// This side's.
         ours: u32,
         /// The other side's.
         theirs: u32,
     },
-    /// The fabric said something that it may not say.
+    /// The fabric sent something that the protocol does not allow.
     #[error("fabric \"{fabric}\" broke the protocol: {why}")]
     Protocol {
-        /// Which fabric.
+        /// The name of the fabric.
         fabric: FabricName,
-        /// What.
+        /// The violation.
         why: String,
     },
-    /// The operating system said no.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// The system's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -105,7 +105,7 @@ impl FabricError {
         Self::Io { what: what.into(), source: source.into() }
     }
 
-    /// The errno that stands for this error in the C interface.
+    /// Returns the errno for this error in the C interface.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Gone { .. } => libc::EIO,

@@ -1,14 +1,14 @@
-//! The fabric: the process that owns an InfiniBand subnet, as cables and switches would be owned by nobody's host.
+//! The fabric: the process that owns an InfiniBand subnet. Like cables and switches, the subnet belongs to no host.
 //!
-//! One fabric runs for each name. It holds every node of its subnet ([`rdmux_subnet`]), the agents of all ports and the
-//! programs' management datagrams ([`rdmux_subnet::umad`]). Hosts attach to its adapters, programs open the management
-//! interface of a port, and commands look at it and change it, all over a Unix socket.
+//! There is one fabric for each name. It holds every node of its subnet ([`rdmux_subnet`]), the agents of all ports and
+//! the programs' management datagrams ([`rdmux_subnet::umad`]). Hosts attach to its adapters, programs open the
+//! management interface of a port, and commands show and change it, all over a Unix socket.
 //!
-//! - [`proto`]: what is said on that socket
+//! - [`proto`]: the protocol on that socket
 //! - [`client`]: the side of hosts, programs and commands; starts the fabric on demand
-//! - [`routes`]: the ways that its forwarding tables make
+//! - [`routes`]: the routes given by its forwarding tables
 //! - [`server`]: the fabric, a single-threaded event loop
-//! - [`bridge`]: the same socket on another machine, by TCP
+//! - [`bridge`]: extends the socket to another machine, over TCP
 #![forbid(unsafe_code)]
 
 pub mod bridge;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use rdmux_runtime::name::is_label;
 use serde::Deserialize;
 
-/// The name of a fabric: a DNS label, lower case, as host names are.
+/// The name of a fabric: a DNS label in lower case, like host names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct FabricName(String);
@@ -19,15 +19,15 @@ pub struct FabricName(String);
 pub struct InvalidFabricName(String);
 
 impl FabricName {
-    /// The variable of the environment that names a process's fabric.
+    /// The environment variable that names a process's fabric.
     pub const VARIABLE: &'static str = "RDMUX_FABRIC";
-    /// The name of the fabric that is meant where none is named.
+    /// The name of the fabric if none is given.
     pub const DEFAULT: &'static str = "default";
 
-    /// Takes a name.
+    /// Checks a name.
     ///
     /// # Errors
-    /// [`InvalidFabricName`], which says what a name is.
+    /// [`InvalidFabricName`], which says what a valid name is.
     pub fn new(name: &str) -> Result<Self, InvalidFabricName> {
         if is_label(name) {
             Ok(Self(name.to_owned()))
@@ -36,16 +36,16 @@ impl FabricName {
         }
     }
 
-    /// The fabric that `$RDMUX_FABRIC` names, if it does.
+    /// Returns the fabric that `$RDMUX_FABRIC` names, if it is set.
     ///
     /// # Errors
-    /// [`InvalidFabricName`] for what the variable holds.
+    /// [`InvalidFabricName`] for an invalid value of the variable.
     pub fn of_environment() -> Result<Option<Self>, InvalidFabricName> {
         let set = std::env::var_os(Self::VARIABLE).filter(|name| !name.is_empty());
         set.map(|name| Self::new(&name.to_string_lossy())).transpose()
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,17 +1,17 @@
-//! The rows in which a process of a host counts what it sends ([`rdmux_link::rows`]), and what its user may have of them: each row that is read takes
-//! memory and time here, and each process a mapping.
+//! The rows in which a process of a host counts what it sends ([`rdmux_link::rows`]), and each user's share of them: reading a row costs
+//! memory and time, and each process needs a mapping.
 
 use rdmux_link::rows::{RowRead, RowReader};
 use rdmux_runtime::{Exceeded, Share, Shares};
 
-/// The most processes of a host that count, one for each slot of queue pair numbers and the host service.
+/// Maximum number of processes of a host that count, one for each slot of queue pair numbers and the host service.
 pub(crate) const MAX_PROCESSES: usize = 2048;
-/// The most rows of all processes, of which users have shares.
+/// Maximum number of rows of all processes, which users share.
 const ALL_ROWS: usize = 1 << 20;
-/// The rows that a process has at the least.
+/// Minimum number of rows of a process.
 const FEW: usize = 64;
 
-/// The rows of all processes, of which users have shares.
+/// Makes the shares of rows of all users.
 pub(crate) fn shares() -> Shares {
     Shares::new(ALL_ROWS)
 }
@@ -24,10 +24,10 @@ pub(crate) struct ProcessRows {
 }
 
 impl ProcessRows {
-    /// Those of a process of this user.
+    /// Maps the rows of a process of this user.
     ///
     /// # Errors
-    /// When the user has its share of processes or of rows.
+    /// When the user's share of processes or of rows is used up.
     pub(crate) fn new(rows: RowReader, shares: &Shares, uid: u32) -> Result<Self, Exceeded> {
         Ok(Self { rows, share: shares.take(uid, FEW)? })
     }
@@ -37,7 +37,7 @@ impl ProcessRows {
         self.rows.has_dropped()
     }
 
-    /// Shows each row as [`RowReader::read`] does. Rows beyond the share of the user are not read.
+    /// Reads each row as [`RowReader::read`] does. Rows beyond the user's share are not read.
     pub(crate) fn read(&mut self, show: impl FnMut(&RowRead)) {
         let share = &mut self.share;
         let within = |used: usize| {
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// A process of a user that has counted in so many rows.
+    /// Makes a process of a user that has counted in this many rows.
     fn process(shares: &Shares, uid: u32, rows: u64) -> Result<(ProcessRows, Tally), Exceeded> {
         let fd = Rows::create().unwrap();
         let mut tally = Tally::new(Arc::new(Rows::map(&fd).unwrap()));
@@ -89,7 +89,7 @@ mod tests {
             [(1, 200), (2, 100)].map(|(uid, rows)| process(&shares, uid, rows).unwrap());
         assert_eq!(packets(&mut large), 200);
         assert!(process(&shares, 1, 0).is_err(), "there are 56 left");
-        // Another user has its own, of which some are left.
+        // Another user has its own share, which is not used up.
         assert_eq!((packets(&mut other), packets(&mut other)), (100, 0));
         let mut owners = process(&shares, 1000, 4096).unwrap();
         assert_eq!(packets(&mut owners), 4096);

@@ -1,7 +1,7 @@
-//! Where packets go: the ways that the forwarding tables of a subnet make.
+//! The routes that the forwarding tables of a subnet give.
 //!
-//! The tables are read as the switches read them, LID by LID; nothing here asks a manager. So this says whether what a manager
-//! wrote brings every adapter to every other one.
+//! The tables are read as the switches read them, LID by LID; no manager is involved. So this shows whether the tables that a
+//! manager wrote connect every adapter to every other one.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,86 +14,87 @@ use crate::proto::{PortView, Snapshot, SwitchTables, Tables};
 /// Active (IBTA 14.2.5.6).
 const ACTIVE: u8 = 4;
 
-/// The ways through a subnet.
+/// The routes through a subnet.
 #[derive(Debug)]
 pub struct Routes<'a> {
     snapshot: &'a Snapshot,
-    /// By node: its tables, if it is a switch.
+    /// The tables of each node, if it is a switch.
     tables: Vec<Option<&'a SwitchTables>>,
-    /// The other ends of the cables that carry data, by node and port.
+    /// The peer ports of active links, by node and port.
     peers: HashMap<(u32, u8), (u32, u8)>,
-    /// Who has which LID.
+    /// The port that has each LID.
     owners: HashMap<Lid, (u32, u8)>,
 }
 
-/// A step: a node, and the ports by which a packet enters and leaves it. Port 0 is the node itself.
+/// A hop: a node, and the ports by which a packet enters and leaves it. Port 0 is the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hop {
     /// The index of the node in [`Snapshot::nodes`].
     pub node: u32,
-    /// Where the packet comes in.
+    /// The port where the packet enters.
     pub ingress: u8,
-    /// Where it leaves.
+    /// The port where it leaves.
     pub egress: u8,
 }
 
 /// Why a packet does not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lost {
-    /// Nobody has the LID.
+    /// No port has the LID.
     NoSuchLid,
-    /// The table of this switch has no port for it.
+    /// The table of this switch has no port for the LID.
     NoRoute(u32),
     /// The port of this node has no cable, or its link is not active.
     NoLink(u32, u8),
-    /// It arrives at this node, which has another LID.
+    /// It arrives at this node, which does not have the LID.
     WrongNode(u32),
-    /// It comes back to this switch.
+    /// It returns to this switch.
     Loop(u32),
 }
 
-/// What [`Routes::check`] finds.
+/// The result of [`Routes::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// Ports that send and receive: those of adapters, and port 0 of switches. Adapters' ports without a cable are none.
+    /// Number of ports that send and receive: those of adapters, and port 0 of switches. Adapters' ports without a cable
+    /// do not count.
     pub ports: usize,
-    /// Of them those without a LID. They are in no pair.
+    /// How many of them have no LID. These are in no pair.
     pub without_lid: usize,
-    /// LIDs that more than one port has.
+    /// Number of LIDs that more than one port has.
     pub duplicate_lids: usize,
-    /// Pairs of a port and a LID of another one.
+    /// Number of pairs of a port and a LID of another one.
     pub pairs: u64,
-    /// Of them those of which the first does not reach the second.
+    /// How many pairs have no route.
     pub lost: u64,
-    /// Of these those between two switches. Routing that only goes up and then down, as up/down and fat-tree routing, has no way
-    /// between two roots; only management datagrams would take it.
+    /// How many of these are between two switches. Routing that only goes up and then down, like up/down and fat-tree routing,
+    /// has no route between two roots; only management datagrams would use it.
     pub lost_between_switches: u64,
-    /// The most switches on a way.
+    /// Maximum number of switches on a route.
     pub switches_at_most: u32,
-    /// Examples of what does not arrive: node and port, the LID, and why.
+    /// Examples of lost packets: node and port, the LID, and the reason.
     pub examples: Vec<(u32, u8, Lid, Lost)>,
 }
 
 impl Check {
-    /// Whether every adapter reaches every other one and every switch, and every switch all adapters.
+    /// Returns whether every adapter reaches every other one and every switch, and every switch all adapters.
     pub fn is_whole(&self) -> bool {
         self.without_lid == 0 && self.duplicate_lids == 0 && self.lost == self.lost_between_switches
     }
 }
 
-/// How many examples are kept.
+/// Maximum number of examples that are kept.
 const EXAMPLES: usize = 8;
 
-/// What becomes of a packet at a node.
+/// The outcome for a packet at a node.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// It passes so many switches from here on, with this one.
+    /// It passes this many switches from here on, including this one.
     Arrives(u32),
     Lost(Lost),
 }
 
 impl<'a> Routes<'a> {
-    /// The ways of these tables, which belong to this snapshot.
+    /// Makes the routes of these tables, which belong to this snapshot.
     pub fn new(snapshot: &'a Snapshot, tables: &'a Tables) -> Self {
         let mut by_node = vec![None; snapshot.nodes.len()];
         for switch in &tables.switches {
@@ -115,7 +116,7 @@ impl<'a> Routes<'a> {
         routes
     }
 
-    /// The way from a port to a LID: the switches that a packet passes, and the node that it arrives at.
+    /// Returns the route from a port to a LID: the switches that a packet passes, and the node where it arrives.
     ///
     /// # Errors
     /// Why it does not arrive.
@@ -142,12 +143,12 @@ impl<'a> Routes<'a> {
         }
     }
 
-    /// Looks at the way from every port to every LID.
+    /// Checks the route from every port to every LID.
     pub fn check(&self) -> Check {
         let mut check = Check::default();
         let mut owned: HashMap<Lid, usize> = HashMap::new();
         let mut sources = Vec::new();
-        // A cable whose link is down counts.
+        // A cable whose link is down counts, too.
         let cabled: HashSet<_> = self.snapshot.links.iter().flat_map(|l| [l.a, l.b]).collect();
         for (end, port) in ends(self.snapshot) {
             let is_switch = self.table(end.0).is_some();
@@ -191,7 +192,7 @@ impl<'a> Routes<'a> {
         check
     }
 
-    /// What becomes of a packet at a node; `fates` are those that are known.
+    /// Returns the outcome for a packet at a node. `fates` are the known outcomes.
     fn fate(&self, from: u32, to: Lid, fates: &mut [Option<Fate>]) -> Fate {
         let mut passed = Vec::new();
         let mut at = from;
@@ -199,7 +200,7 @@ impl<'a> Routes<'a> {
             if let Some(known) = fates.get(at as usize).copied().flatten() {
                 break known;
             }
-            // A walk that comes here again before the end is known is in a loop.
+            // A walk that returns here before its end is known is in a loop.
             fates[at as usize] = Some(Fate::Lost(Lost::Loop(at)));
             passed.push(at);
             let next = self.step(at, to).and_then(|egress| match egress {
@@ -221,7 +222,7 @@ impl<'a> Routes<'a> {
         fate
     }
 
-    /// The port by which a node sends a packet on; none if it is for the node.
+    /// Returns the port by which a node forwards a packet; none if it is for the node.
     fn step(&self, node: u32, to: Lid) -> Result<Option<u8>, Lost> {
         let is_here = self.owners.get(&to).is_some_and(|(owner, _)| *owner == node);
         let Some(table) = self.table(node) else {
@@ -249,7 +250,7 @@ impl<'a> Routes<'a> {
     }
 }
 
-/// The ports that send and receive: those of adapters, and port 0 of switches.
+/// Returns the ports that send and receive: those of adapters, and port 0 of switches.
 fn ends(snapshot: &Snapshot) -> impl Iterator<Item = ((u32, u8), &PortView)> {
     (0..).zip(&snapshot.nodes).flat_map(|(index, node)| {
         let ports = node.ports.iter().filter(|port| (port.number == 0) == node.is_switch);
@@ -257,7 +258,7 @@ fn ends(snapshot: &Snapshot) -> impl Iterator<Item = ((u32, u8), &PortView)> {
     })
 }
 
-/// The LIDs of a port.
+/// Returns the LIDs of a port.
 fn lids(port: &PortView) -> impl Iterator<Item = Lid> + use<> {
     let count = if port.lid.0 == 0 { 0 } else { 1 << port.lmc.min(7) };
     (port.lid.0..).take(count).map(Lid)
@@ -276,7 +277,7 @@ impl fmt::Display for Lost {
 }
 
 impl Lost {
-    /// The node where it ends.
+    /// Returns the node where the route ends.
     pub const fn node(self) -> Option<u32> {
         match self {
             Self::NoSuchLid => None,
@@ -314,7 +315,8 @@ mod tests {
         }
     }
 
-    /// Adapters with the LIDs 1 and 4 to 7 on two switches with the LIDs 2 and 3; the cable between these is at both ports 2.
+    /// Makes adapters with the LIDs 1 and 4 to 7 on two switches with the LIDs 2 and 3. Port 2 of each switch connects to the
+    /// other.
     fn two_switches() -> (Snapshot, Tables) {
         let link = |a, b| LinkView { a, b, up: true, rate: String::new() };
         let snapshot = Snapshot {
@@ -353,7 +355,7 @@ mod tests {
         assert_eq!(routes.route((0, 1), Lid(9)), Err(Lost::NoSuchLid));
         let check = routes.check();
         assert!(check.is_whole(), "{check:?}");
-        // Seven LIDs, and of each all ports but its owner.
+        // Seven LIDs, each with all ports but its owner's.
         assert_eq!((check.ports, check.pairs, check.switches_at_most), (4, 21, 2));
     }
 
@@ -380,7 +382,7 @@ mod tests {
         let (snapshot, mut tables) = two_switches();
         tables.switches[0].linear[3] = 255;
         let check = Routes::new(&snapshot, &tables).check();
-        // The adapter at this switch does not reach the other switch either.
+        // The adapter at this switch does not reach the other switch, either.
         assert_eq!((check.lost, check.lost_between_switches), (2, 1));
         assert!(!check.is_whole());
         let (mut snapshot, _) = two_switches();

@@ -1,4 +1,4 @@
-//! Subnet administration of the fabric's own, asked as programs ask it.
+//! The fabric's own subnet administration, queried as by programs.
 
 mod common;
 
@@ -17,7 +17,7 @@ use rdmux_wire::sa::{
 use rdmux_wire::sm::{SmState, Vl};
 use rdmux_wire::{Gid, Guid, Lid, Pkey, Qkey};
 
-/// No records are found.
+/// Status: no records found.
 const NO_RECORDS: u16 = 0x0300;
 
 #[test]
@@ -115,7 +115,7 @@ fn alias_guids_are_set_at_their_port() {
             port: 1,
         },
     );
-    // The port answers to what was set before this question came.
+    // The port replies with what was set before this query arrived.
     loop {
         let info = program.get(&[], rdmux_wire::sm::GuidInfo::ATTR_ID, 0);
         let info = rdmux_wire::sm::GuidInfo::parse(&info.data[..]).unwrap();
@@ -171,7 +171,7 @@ fn a_member_that_only_sends_has_no_way_back() {
             asker.get(Method::SET, McMemberRecord::ATTR_ID, mask.bits(), &record.to_bytes());
         mlid = joined.mlid;
     }
-    // The switch has the ports of both full members sooner or later, and never the other one.
+    // The switch gets the ports of both full members eventually, and never the other one.
     loop {
         let tables = admin::tables(&fabric.options, &fabric.name).unwrap();
         let group = tables.switches[0].multicast.iter().find(|(known, _)| *known == mlid);

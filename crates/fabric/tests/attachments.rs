@@ -44,7 +44,7 @@ fn host_takes_the_adapter_that_has_its_name() {
     let (_held, got) = attach(&fabric, "y", last.guid.0).unwrap();
     assert_eq!(got, last.guid, "by its GUID");
     let status = || admin::status(&fabric.options, &fabric.name).unwrap();
-    // The fabric has noticed that the first host is gone when nobody but the second one is there.
+    // The fabric has noticed the end of the first host when only the second one is left.
     while status().attached.len() > 1 {
         std::thread::yield_now();
     }
@@ -126,7 +126,7 @@ fn host_with_two_ports_takes_the_places_of_adapters_with_one() {
         [one.0, two.0]
     };
     let held = both(&fabric);
-    // Two adapters are left, and those without a cable are no host's.
+    // Two adapters are left, and those without a cable are not assigned to hosts.
     let others = [0xb, 0xc].map(|n| attach(&fabric, "x", n).unwrap());
     let e = attach(&fabric, "x", 0xd).unwrap_err();
     assert_eq!(e.errno(), libc::ENODEV, "{e}");
@@ -183,7 +183,7 @@ fn hosts_that_come_once_leave_a_bounded_number_of_adapters() {
     fabric.stop();
     fabric.start();
     guids(3000).for_each(|guid| come(&fabric, guid));
-    // One that another has taken the place of is made again.
+    // An adapter that another has replaced is made again.
     come(&fabric, 1000 << 8);
     let after = shown(&fabric);
     assert_eq!(after.nodes.len(), nodes);
@@ -206,7 +206,7 @@ fn ports_that_cannot_be_are_refused() {
         let e = Attachment::open_port(&fabric.options, &fabric.name, "a", Guid(0x70), &port);
         assert_eq!(e.unwrap_err().errno(), libc::EINVAL, "{port:?}");
     }
-    // The GUID of another host's port.
+    // It would be the GUID of another host's port.
     let _first = attach_port(&fabric, "a", 0x70, (1, &[1, 2])).unwrap();
     let e = attach_port(&fabric, "b", 0x71, (1, &[1, 2])).unwrap_err();
     assert!(e.errno() == libc::EEXIST && e.to_string().contains("--guid"), "{e}");

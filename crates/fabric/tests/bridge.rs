@@ -23,7 +23,7 @@ use rdmux_wire::sm::LinearForwardingTable;
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid};
 
-/// A bridge in a thread, and the directory of its machine.
+/// A bridge in a thread, with the directory of its machine.
 struct Joined {
     options: ConnectOptions,
     running: Option<JoinHandle<Result<(), FabricError>>>,
@@ -57,7 +57,7 @@ fn join_for(fabric: &Fabric, idle_exit: Option<Duration>, config: Config) -> Joi
     Joined { options, running: Some(running) }
 }
 
-/// Where the fabric listens, and the directory of a machine that has its secret.
+/// Returns the address where the fabric listens, and the directory of a machine that has its secret.
 fn other_machine(fabric: &Fabric) -> (SocketAddr, UserDir) {
     let status = admin::status(&fabric.options, &fabric.name).unwrap();
     let here = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
@@ -103,11 +103,12 @@ fn clients_of_a_bridge_end_with_it_and_the_fabric_notices() {
     assert_eq!(host.refresh().unwrap_err().errno(), 5);
 }
 
-/// Where the fabric of a bridge in another process listens, and the directory of the bridge's machine.
+/// The variables with the address where the fabric listens, and the directory of the bridge's machine,
+/// for a bridge in another process.
 const AT: &str = "RDMUX_TEST_AT";
 const DIR: &str = "RDMUX_TEST_DIR";
 
-/// Not a test, but a bridge in a process of its own.
+/// A bridge in a process of its own. Not a test itself.
 #[test]
 fn role() {
     let (Ok(at), Ok(dir)) = (env::var(AT), env::var(DIR)) else { return };
@@ -140,7 +141,7 @@ fn a_bridge_in_a_pid_namespace_serves_hosts_outside_of_it() {
     assert!(bridge.wait().unwrap().success());
 }
 
-/// A fabric with a manager that listens, and a bridge to it.
+/// Makes a fabric with a manager that listens, and a bridge to it.
 fn managed() -> (Fabric, Joined) {
     let listen = Some("127.0.0.1:0".parse().unwrap());
     let manager = ManagerSetup { sweep_ms: Some(3_600_000), ..ManagerSetup::default() };
@@ -157,7 +158,7 @@ fn hosts_of_two_machines_exchange_packets_and_all_ports_count_them() {
     let mut near = Host::new(&fabric, "near", Guid(1), 1);
     let by = |name, guid| Host::by(&joined.options, &fabric.name, name, Guid(guid), 1);
     let (mut far, mut beside) = (by("far", 2), by("beside", 3));
-    // This machine is also the other one, by its loopback address.
+    // This machine plays the other one, too, by its loopback address.
     let machine = |host: &Host| SocketAddr::from(([127, 0, 0, 1], host.addr().port()));
     for (from, to) in [(&near, &far), (&far, &near), (&far, &beside), (&beside, &far)] {
         let peer = from.view.peer(from.view.way(to.lid()).unwrap().peer).unwrap();
@@ -179,12 +180,12 @@ fn hosts_of_two_machines_exchange_packets_and_all_ports_count_them() {
         let counter = |name: &str| facts.counters.iter().find(|(n, _)| n == name).unwrap().1;
         (counter("port_xmit_packets"), counter("port_rcv_packets"))
     };
-    // Datagrams of the manager, by which the ports came up, are the same for each host.
+    // The manager's datagrams, which brought the ports up, are the same for each host.
     let managed = |host: &mut Host, sent, came| {
         let since = std::time::Instant::now();
         loop {
             let (xmit, rcv) = counters(host);
-            // What other bridged hosts have sent is heard a little later.
+            // Packets of other bridged hosts are counted a little later.
             if rcv >= came && xmit >= sent && xmit - sent == rcv - came {
                 return xmit - sent;
             }
@@ -204,7 +205,7 @@ fn copies_of_route_tables_have_a_change_before_anybody_of_the_machine_hears_of_i
     let far = Host::by(&joined.options, &fabric.name, "far", Guid(2), 1);
     let shown = admin::show(&joined.options, &fabric.name).unwrap();
     let switch = shown.nodes.iter().find(|node| node.is_switch).unwrap();
-    // A manager on the other machine.
+    // A subnet manager on the other machine.
     let port = PortRef { node: NodeRef::Guid(switch.guid), port: 0 };
     let mut manager = common::Manager::open(&joined.options, &fabric.name, &port);
     let lid = near.lid();
@@ -236,7 +237,7 @@ fn copies_of_route_tables_have_a_change_before_anybody_of_the_machine_hears_of_i
     }
     admin::down(&joined.options, &fabric.name).unwrap();
     joined.ended();
-    // The table stays as it was last.
+    // The table keeps its last state.
     assert!(far.view.own().active);
 }
 
@@ -258,7 +259,7 @@ fn host_that_is_reached_by_its_own_machine_alone_is_no_peer_of_others() {
     joined.ended();
 }
 
-/// Says something to a fabric or a bridge, and returns what comes back.
+/// Sends messages to a fabric or a bridge. Returns the reply.
 fn say(options: &ConnectOptions, fabric: &Fabric, messages: &[Vec<u8>]) -> Vec<u8> {
     let dir = options.dir(&fabric.name).unwrap();
     let connected = rdmux_runtime::connect::connect(&dir, Duration::from_secs(10));
@@ -282,7 +283,7 @@ fn clients_do_not_speak_for_bridges() {
         let (_, reply): (u32, Reply<()>) = postcard::from_bytes(&answer).unwrap();
         assert_eq!(reply.unwrap_err().errno, libc::EPERM);
     }
-    // What only a bridge tells ends a host's connection.
+    // A request that only a bridge may send ends a host's connection.
     for options in [&fabric.options, &joined.options] {
         let row =
             RowEntry { route: 0, dlid: Lid(1), sl: 0, pkey: 0, payload: 0, packets: 9, words: 9 };
@@ -327,7 +328,7 @@ fn bridge_on_demand_ends_after_its_last_client() {
     }
 }
 
-/// A connection to a bridge by which nothing is said.
+/// Connects to a bridge without greeting it.
 fn say_nothing(joined: &Joined, fabric: &Fabric) -> OwnedFd {
     let dir = joined.options.dir(&fabric.name).unwrap();
     let connected = rdmux_runtime::connect::connect(&dir, Duration::from_secs(10));
@@ -354,7 +355,7 @@ fn client_that_says_nothing_does_not_keep_a_bridge() {
 fn client_that_says_nothing_is_closed() {
     let fabric = listening();
     let mut joined = join(&fabric, None);
-    // Who has greeted may say nothing for as long as it likes.
+    // A client that has greeted may be silent for as long as it likes.
     let host = attach(&joined, &fabric);
     is_closed(&say_nothing(&joined, &fabric));
     assert_eq!(admin::status(&joined.options, &fabric.name).unwrap().attached.len(), 1);
@@ -368,7 +369,7 @@ fn bridge_that_is_told_to_stay_outlives_its_clients() {
     let fabric = listening();
     let mut joined = join(&fabric, Some(Duration::ZERO));
     let host = attach(&joined, &fabric);
-    // The answer is the fabric's.
+    // The answer is that of the fabric.
     let status = admin::up(&joined.options, &fabric.name, None).unwrap();
     assert_eq!(status.attached.len(), 1);
     drop(host);
@@ -408,7 +409,7 @@ fn users_of_the_configuration_attach_by_a_bridge_and_may_not_command_nor_capture
     let (options, name) = (joined.options.clone(), fabric.name.clone());
     let shown = admin::show(&fabric.options, &fabric.name).unwrap();
     let switch = shown.nodes.iter().find(|node| node.is_switch).unwrap();
-    // Where a manager would be.
+    // A port where a subnet manager would run.
     let port = PortRef { node: NodeRef::Guid(switch.guid), port: 0 };
     let as_user = |uid: u32| {
         let (options, name, port) = (options.clone(), name.clone(), port.clone());

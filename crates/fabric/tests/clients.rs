@@ -1,4 +1,5 @@
-//! The side of clients: what they give back, and what they believe of who listens at a fabric's socket.
+//! The client side: what clients release, and their checks of a process that listens at a fabric's
+//! socket.
 
 mod common;
 
@@ -32,7 +33,7 @@ fn bit_and_adapter_are_given_back_also_where_a_forked_child_has_the_descriptor()
     let is_sm = set().unwrap();
     let forked = [attachment.as_fd(), is_sm.as_fd()].map(|fd| fd.try_clone_to_owned().unwrap());
     drop(is_sm);
-    // The fabric notices soon.
+    // The fabric notices that soon.
     while set().is_err() {
         thread::yield_now();
     }
@@ -46,7 +47,7 @@ fn bit_and_adapter_are_given_back_also_where_a_forked_child_has_the_descriptor()
 #[test]
 fn manager_that_waits_for_a_port_does_so_for_ever() {
     let fabric = Fabric::up("two");
-    // Its holder lets go before.
+    // The holder releases it first.
     let is_sm = IsSm::set(&fabric.options, &fabric.name, &port(), true).unwrap();
     assert_eq!(socket_timeout(&is_sm, Timeout::Recv).unwrap(), None);
 }
@@ -71,7 +72,7 @@ fn plan_is_for_a_fabric_that_is_not_up() {
 fn second_fabric_of_a_name_is_refused_at_once_while_the_first_serves() {
     let fabric = Fabric::up("two");
     let mut options = ServerOptions::new(fabric.name.clone(), fabric.options.user.clone());
-    // As long as one that is ending may take.
+    // Longer than a fabric that is ending may take.
     options.lock_wait = Duration::from_secs(3600);
     assert!(matches!(Server::new(options), Err(FabricError::AlreadyUp { .. })));
 }
@@ -85,7 +86,7 @@ fn fabric_on_demand_waits_for_its_first_client_and_ends_after_its_last() {
         options.idle_exit = Some(Duration::ZERO);
         let server = Server::new(options).unwrap();
         let running = thread::spawn(|| server.run());
-        // Who started it may be slow.
+        // The process that started it may be slow.
         thread::yield_now();
         assert!(!admin::status(&fabric.options, &fabric.name).unwrap().stays);
         running.join().unwrap().unwrap();
@@ -110,7 +111,7 @@ fn fabric_on_demand_is_started_once_for_all_who_come() {
     }
 }
 
-/// Somebody who listens at the socket of a fabric, and is none.
+/// A process that listens at a fabric's socket, but is no fabric.
 struct Impostor {
     listener: Listener,
     options: ConnectOptions,
@@ -128,7 +129,7 @@ impl Impostor {
         Self { listener, options, _tmp: tmp }
     }
 
-    /// What a client makes of these answers, one to each of its messages.
+    /// Returns the error of a client that gets these answers, one to each of its messages.
     fn tell(&mut self, answers: &[Vec<u8>]) -> FabricError {
         let options = self.options.clone();
         let asking = thread::spawn(move || admin::status(&options, &FabricName::default()));
@@ -152,7 +153,7 @@ impl Impostor {
 #[test]
 fn answers_that_no_fabric_gives_are_errors_that_say_so() {
     let mut impostor = Impostor::new();
-    // An answer is Ok, and what belongs to it.
+    // An answer is Ok, followed by its value.
     let welcome = || vec![u8::try_from(VERSION).unwrap(), 0];
     let e = impostor.tell(&[vec![99, 0]]);
     assert!(matches!(e, FabricError::Version { theirs: 99, ours: VERSION, .. }), "{e}");
@@ -168,7 +169,7 @@ fn answers_that_no_fabric_gives_are_errors_that_say_so() {
     };
     let e = impostor.tell(&[welcome(), length(u64::MAX)]);
     assert!(e.to_string().contains("too long"), "{e}");
-    // It ends in the midst of an answer, and before any.
+    // The connection ends in the middle of an answer, and before any.
     for answers in [&[welcome(), length(5)][..], &[welcome()], &[]] {
         let e = impostor.tell(answers);
         assert!(matches!(e, FabricError::Gone { .. }), "{e}");
@@ -187,7 +188,7 @@ fn down_waits_until_the_fabric_listens_no_more() {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // It closes the connection by which it is told to end, and takes its time for the rest.
+            // It closes the connection that carries the request to end, and takes longer for the rest.
             for _ in 0..2 {
                 while listener.accept().unwrap().is_none() {
                     thread::yield_now();

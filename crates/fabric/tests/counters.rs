@@ -1,4 +1,5 @@
-//! What ports count of the packets that hosts exchange: compared with the packets that were sent, whose ways `rdmux_fabric::routes` follows.
+//! The ports' counts of the packets that hosts exchange, compared with the packets that were sent, whose routes `rdmux_fabric::routes`
+//! computes.
 
 mod common;
 
@@ -21,7 +22,7 @@ use rdmux_wire::{Lid, Pkey, Qpn};
 /// A port: the index of its node in the snapshot, and its number.
 type At = (u32, u8);
 
-/// What a port counts.
+/// The counts of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     sent: u64,
@@ -43,13 +44,13 @@ impl AddAssign for Count {
     }
 }
 
-/// A subnet whose manager has nothing to do any more, and the agents of its nodes.
+/// A subnet whose manager has nothing left to do, and the agents of its nodes.
 struct Net {
     fabric: Fabric,
     shown: Snapshot,
     tables: Tables,
     agents: Vec<Counters>,
-    /// What the ports must have counted.
+    /// The counts that the ports must have.
     expected: BTreeMap<At, Count>,
 }
 
@@ -60,19 +61,19 @@ impl Net {
         let agents = shown.nodes.iter().map(|node| Counters::of(&fabric, node)).collect();
         let tables = admin::tables(&fabric.options, &fabric.name).unwrap();
         let net = Self { fabric, shown, tables, agents, expected: BTreeMap::new() };
-        // The manager sweeps once more, since the first sweep has changed ports.
+        // The manager sweeps once more, because the first sweep has changed ports.
         let look = || (up(&net.fabric).sweeps, net.counted());
         while look() != look() {}
         net
     }
 
-    /// The n-th adapter.
+    /// Returns the n-th adapter.
     fn adapter(&self, n: usize) -> (u32, &NodeView) {
         let all = (0..).zip(&self.shown.nodes).filter(|(_, node)| !node.is_switch);
         all.collect::<Vec<_>>()[n]
     }
 
-    /// A host on the n-th adapter.
+    /// Makes a host on the n-th adapter.
     fn host(&self, n: usize, processes: u16) -> Host {
         let guid = self.adapter(n).1.guid;
         let host = Host::new(&self.fabric, &format!("h{n}"), guid, processes);
@@ -80,7 +81,7 @@ impl Net {
         host
     }
 
-    /// The counters of all ports, as they are now, are those that are expected.
+    /// Makes the present counters of all ports the expected ones.
     fn take_as_expected(&mut self) {
         self.expected = self.counted();
     }
@@ -114,13 +115,13 @@ impl Net {
         }
     }
 
-    /// The other end of a cable.
+    /// Returns the other end of a cable.
     fn peer(&self, at: At) -> At {
         let ends = self.shown.links.iter().flat_map(|link| [(link.a, link.b), (link.b, link.a)]);
         ends.into_iter().find(|(a, _)| *a == at).unwrap().1
     }
 
-    /// Packets leave an adapter. Returns whether they arrive.
+    /// Adds packets that an adapter sends to the expected counts. Returns whether they arrive.
     fn expect(&mut self, from: At, burst: &Burst) -> bool {
         let mut crossed = |out: At, into: At| {
             let Burst { packets, .. } = *burst;
@@ -142,7 +143,7 @@ impl Net {
                 }
                 true
             }
-            // Where it is the first switch.
+            // They are lost at the first switch.
             Err(Lost::NoRoute(_) | Lost::NoSuchLid) => {
                 let into = peers[&out];
                 crossed(out, into);
@@ -153,7 +154,7 @@ impl Net {
         }
     }
 
-    /// The switch of an adapter sends what is for a LID out by another port.
+    /// Makes the switch of an adapter forward a LID to another port.
     fn reroute(&mut self, adapter: At, lid: Lid, port: u8) {
         let (leaf, _) = self.peer(adapter);
         let mut manager = self.fabric.manager(&self.shown.nodes[leaf as usize].id, 0);
@@ -173,7 +174,7 @@ impl Net {
     }
 }
 
-/// Numbers from a seed.
+/// A generator of numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -214,7 +215,7 @@ fn all_ports_of_a_fat_tree_count_what_was_sent_while_routes_change_and_processes
                 }
             }
             8 | 9 if leaves[from] != leaves[to] => {
-                // By another switch above, or nowhere.
+                // Rerouted to another switch above, or nowhere.
                 let lid = hosts[to].lid();
                 let up = [19, 20, 25, 30, 36, 255][random.below(6)];
                 net.reroute(ends[from], lid, up);
@@ -225,7 +226,7 @@ fn all_ports_of_a_fat_tree_count_what_was_sent_while_routes_change_and_processes
                 net.clear(at);
             }
             11 if random.below(4) == 0 => {
-                // The first one receives.
+                // The first process receives, so it is not killed.
                 hosts[from].kill(1);
                 slot += 1;
                 hosts[from].start(slot);
@@ -238,7 +239,7 @@ fn all_ports_of_a_fat_tree_count_what_was_sent_while_routes_change_and_processes
     }
     net.check();
     assert!(arrived > 5000 && lost > 300, "{arrived} {lost}");
-    // Hosts that are gone have sent what they have.
+    // The counts of hosts that are gone stay.
     let burst = Burst::to(&hosts[3], 7, 100);
     hosts[0].processes[1].send(&burst);
     if net.expect(ends[0], &burst) {
@@ -290,7 +291,7 @@ fn links_of_a_groups_tree_count_each_packet_once() {
     }
     net.check();
     assert_eq!(multicasts(&net, net.peer(ends[1])), (before.0 + 9, before.1));
-    // To a group that nobody is in, they come as far as the switch.
+    // Packets to a group without members arrive at the switch, and no further.
     hosts[3].processes[0].send(&Burst { dlid: Lid(0xc123), ..burst });
     *net.expected.entry(ends[3]).or_default() += sent;
     let into = net.peer(ends[3]);
@@ -314,7 +315,8 @@ fn packets_are_counted_by_the_ways_that_were_when_they_were_sent() {
     b.processes[0].expect(5);
     admin::link(&options, &name, false, &cable[0], &cable[1]).unwrap();
     a.processes[0].send(&burst);
-    // At the cable, or where they come in once the manager has taken the route away. Its own datagrams are not among these.
+    // They are lost at the cable, or at the switch where they enter once the manager has removed the route. Its own
+    // datagrams are not counted here.
     let into = net.peer(ends[0]);
     let lost = |net: &Net| {
         let [at_cable, at_entry] =
@@ -344,7 +346,7 @@ fn with_a_switchs_power_goes_what_was_sent_before() {
     b.processes[0].expect(50);
     let (options, name) = (&net.fabric.options, &net.fabric.name);
     admin::reset(options, name, &node.node).unwrap();
-    // The manager gives it its LID again.
+    // The manager assigns it its LID again.
     while !b.view.own().active || a.view.way(b.lid()).is_none() {
         std::thread::yield_now();
     }
@@ -365,7 +367,7 @@ fn longer_packets_than_a_port_takes_are_none_and_wrong_partitions_end_at_the_swi
     let [mut a, mut b] = [0, 1].map(|n| net.host(n, 1));
     let ends = [0, 1].map(|n| (net.adapter(n).0, 1));
     net.take_as_expected();
-    // A key that the receiver does not have is not let out to it.
+    // A packet with a P_Key that the receiver does not have is not sent.
     let burst = Burst { pkey: Pkey(0x8010), ..Burst::to(&b, 6, 40) };
     a.processes[0].send(&burst);
     assert_eq!(a.processes[0].dropped(), [("tx_pkey", 6)]);
@@ -381,7 +383,7 @@ fn longer_packets_than_a_port_takes_are_none_and_wrong_partitions_end_at_the_swi
     let of = net.agents[out.0 as usize].extended(out.1);
     assert_eq!((of.port_xmit_constraint_errors, of.port_rcv_constraint_errors), (6, 0));
     assert_eq!(net.agents[out.0 as usize].classic(out.1).port_xmit_constraint_errors, 6);
-    // The own port's counters are among what a host is told.
+    // A host's updates include its own port's counters.
     let facts = a.attachment.refresh().unwrap().port;
     let counter = |name: &str| facts.counters.iter().find(|(n, _)| n == name).unwrap().1;
     assert_eq!(counter("port_xmit_packets"), net.expected[&ends[0]].sent);
@@ -396,7 +398,7 @@ fn classic_counters_stay_at_their_largest_value_until_they_are_set() {
     let net = Net::new("two", Setup::default());
     let [mut a, b] = [0, 1].map(|n| net.host(n, 1));
     let ends = [0, 1].map(|n| (net.adapter(n).0, 1));
-    // A process says that it has sent more than can be sent here.
+    // A process claims to have sent more than is possible.
     let fd = Rows::create().unwrap();
     a.attachment.count_in(9, std::os::fd::AsFd::as_fd(&fd)).unwrap();
     let rows = std::sync::Arc::new(Rows::map(&fd).unwrap());

@@ -1,4 +1,4 @@
-//! What a fabric tells: of itself, of its nodes, of a host's port; and whom it tells no.
+//! What a fabric reports of itself, its nodes and a host's port, and which requests it refuses.
 
 mod common;
 
@@ -100,7 +100,7 @@ fn status_counts_nodes_links_active_ports_and_files() {
     assert_eq!((file.pid, &file.node, file.port), (std::process::id().cast_signed(), &id, 1));
     assert!(!file.comm.is_empty() && file.dropped == 0, "{file:?}");
     assert_eq!((counter(&fabric, "mads_sent"), counter(&fabric, "mads_received")), (4, 4));
-    // A manager's agent that is not there.
+    // An agent that the manager does not have.
     let mut lost = manager.request(&Smp::directed(Method::GET, 0x11, 0, &[]));
     lost.agent = 9;
     manager.file.send_mad(&lost).unwrap();
@@ -125,7 +125,7 @@ fn hosts_that_cannot_be_are_refused() {
         let e = attach(&fabric, host, guid).unwrap_err();
         assert_eq!(e.errno(), 22, "{host:?}: {e}");
     }
-    // Three adapters; a router is none, and no port of the switch is free.
+    // Three adapters; a router is not one, and no port of the switch is free.
     let held: Vec<_> = (1..=3).map(|n| attach(&fabric, "h", n).unwrap()).collect();
     let e = attach(&fabric, "h", 4).unwrap_err();
     assert!(e.errno() == 19 && e.to_string().contains("no port of a switch is free"), "{e}");
@@ -170,25 +170,25 @@ fn nodes_have_several_names_and_one_that_two_have_is_told() {
     assert!(unplug("0x777").unwrap_err().contains("no node has the GUID"));
     let e = unplug("H-1:3").unwrap_err();
     assert!(e.contains("has no port 3: it has 2"), "{e}");
-    // By the GUID of a port, and plugged again at the first port that is free.
+    // Named by the GUID of a port, and connected again to the first free port.
     assert_eq!(unplug("0x200002:2").unwrap(), "H-1[2] is unplugged from S-1[2]");
     assert!(unplug("H-1:2").unwrap_err().contains("has no cable"));
     let said = admin::plug(options, name, &end("H-1"), &end("S-1:2")).unwrap();
     assert_eq!(said, "H-1[2] is plugged to S-1[2]");
-    // Only the links between both: the switch has others.
+    // Only the links between the two: the switch has others.
     let said = admin::link(options, name, false, &end("S-1"), &end("H-1")).unwrap();
     assert_eq!(said, "S-1[1] - H-1[1] is down\nS-1[2] - H-1[2] is down");
     let e = admin::link(options, name, false, &end("H-1"), &end("H-2")).unwrap_err().to_string();
     assert!(e.contains("no cable connects"), "{e}");
     let up = admin::show(options, name).unwrap().links.iter().filter(|link| link.up).count();
     assert_eq!(up, 3);
-    // By the name of the host that is attached there.
+    // Named by the host that is attached there.
     let _held = attach(&fabric, "far", 1).unwrap();
     assert_eq!(unplug("far:1").unwrap(), "H-1[1] is unplugged from S-1[1]");
     let shown = admin::show(options, name).unwrap();
     assert_eq!(shown.nodes[1].host.as_deref(), Some("far"));
     assert!(shown.nodes.iter().skip(2).all(|node| node.host.is_none()));
-    // One host with two ports is one node; two hosts of this name are not.
+    // One host with two ports is one node; two hosts of this name are ambiguous.
     let both = HostPort { number: 2, of: 2, here: vec![1, 2] };
     let _second = Attachment::open_port(options, name, "far", Guid(1), &both).unwrap();
     assert_eq!(unplug("far:2").unwrap(), "H-1[2] is unplugged from S-1[2]");
@@ -265,7 +265,7 @@ fn host_is_told_what_its_adapter_and_port_are() {
 #[test]
 fn host_that_does_not_read_is_told_each_kind_of_event_once() {
     const CHANGES: u16 = 6000;
-    /// More than the fabric serves of a connection before it tells hosts.
+    /// More requests than the fabric serves on a connection before it sends hosts their updates.
     const TURN: u16 = 64;
     let fabric = mixed();
     let (mut held, _) = attach(&fabric, "a", 7).unwrap();
@@ -297,7 +297,7 @@ fn managers_that_wait_for_a_port_come_in_their_order() {
         let socket = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
         let greeting = Greeting::new(Role::IsSm { port: port.clone(), wait: true });
         socket::send(socket.as_fd(), &greeting, &[], &mut Vec::new()).unwrap();
-        // A later request is served later.
+        // By the time of a later answer, the earlier message was served.
         counter(&fabric, "mads_sent");
         socket
     })
@@ -332,7 +332,7 @@ fn message_that_is_too_long_is_a_breach_of_the_protocol() {
 }
 
 fn postcard_greeting() -> Vec<u8> {
-    // What a fabric that cut the message off would take for a greeting.
+    // A fabric that truncated the message would take it for a greeting.
     let (ours, theirs) = socket::pair().unwrap();
     socket::send(ours.as_fd(), &Greeting::new(Role::Admin), &[], &mut Vec::new()).unwrap();
     let mut buf = [0; 64];
@@ -345,7 +345,7 @@ fn question_about_a_file_is_answered_after_all_that_was_sent_before() {
     let id = admin::show(&fabric.options, &fabric.name).unwrap().nodes[0].id.clone();
     let mut manager = fabric.manager(&id, 1);
     for _ in 0..20 {
-        // Nobody answers: an adapter forwards nothing.
+        // There is no response, because an adapter forwards nothing.
         let smp = Smp::directed(Method::GET, 0x11, 0, &[1, 1]);
         let requests: Vec<_> = (0..100).map(|_| manager.request(&smp)).collect();
         for request in &requests {
@@ -391,7 +391,7 @@ fn file_s_datagrams_are_for_who_has_its_key_and_for_one() {
     let mads = greet(Role::Mads { file, key });
     assert_eq!(answer::<()>(&mads), Ok(()));
     assert_eq!(refused(Role::Mads { file, key }), 9, "it has its connection");
-    // The end of either is the end of both, and no breach of the protocol.
+    // The end of either connection ends both, and is no violation of the protocol.
     drop(mads);
     let mut buf = [0; 8];
     assert!(socket::recv_bytes(control.as_fd(), &mut buf, &mut Vec::new()).is_err());
@@ -420,7 +420,7 @@ fn command_that_does_not_read_its_answers_may_not_ask() {
     while ask().is_ok() {
         asked += 1;
         assert!(asked < 50_000, "the fabric takes all that is asked");
-        // The fabric serves what there is before it serves others.
+        // The fabric serves pending messages before it serves others.
         if asked % 100 == 0 {
             counter(&fabric, "mads_sent");
         }

@@ -1,4 +1,4 @@
-//! A stranger who floods a host: what it sends is dropped and counted by its reason at that host's port, and nothing else happens.
+//! A flood of invalid packets at a host: they are dropped and counted by reason at that host's port, without other effects.
 
 mod common;
 
@@ -15,10 +15,10 @@ use rdmux_link::ib::Encap;
 use rdmux_wire::lrh::Lrh;
 use rdmux_wire::{Bth, IbPacket, Lid, Opcode, Packet, Pkey, Psn, Qpn};
 
-/// After so many rounds of the flood the test has failed.
+/// The test fails after this many rounds of the flood.
 const MOST_ROUNDS: u32 = 1_000_000;
 
-/// A packet, LRH to ICRC.
+/// Makes a packet, LRH to ICRC.
 fn packet(lrh: Lrh, qpn: u32, pkey: Pkey) -> Vec<u8> {
     let bth = Bth { pkey, ..Bth::new(Opcode::UC_SEND_ONLY, Qpn::new(qpn), Psn::new(0)) };
     let packet = IbPacket { lrh, grh: None, packet: Packet::new(bth, &[7; 256]) };
@@ -34,7 +34,7 @@ fn datagram(packet: &[u8], number: u32) -> Vec<u8> {
     [&encap.to_bytes(), packet].concat()
 }
 
-/// Datagrams of every kind that is not to be let in, and the reason by which they are counted.
+/// Returns datagrams of every kind that must be dropped, with the reason by which they are counted.
 fn bad(slid: Lid, dlid: Lid) -> Vec<(&'static str, Vec<u8>)> {
     let lrh = Lrh { dlid, slid, ..Lrh::DEFAULT };
     let good = datagram(&packet(lrh, 0x1001, Pkey::DEFAULT), 0);
@@ -93,11 +93,11 @@ fn flood_is_dropped_and_counted_by_reason_while_others_are_heard() {
             while !done.load(Ordering::Relaxed) {
                 for (_, datagram) in &kinds {
                     let mut datagram = datagram.clone();
-                    // Parts of packets of which no two are the same.
+                    // Fragments of packets, no two of the same packet.
                     if datagram.len() > 12 && datagram[3] == 2 {
                         datagram[8..12].copy_from_slice(&sent.to_be_bytes());
                     }
-                    // A full socket loses some.
+                    // A full socket drops some.
                     let _ = socket.send_to(&datagram, to);
                 }
                 sent += 1;
@@ -105,7 +105,7 @@ fn flood_is_dropped_and_counted_by_reason_while_others_are_heard() {
             }
             sent
         });
-        // What others send comes, as far as the socket has room; so do datagrams of each kind.
+        // Packets of other hosts arrive as far as the socket has room, and so do datagrams of each kind.
         let burst = Burst::to(&b, 1, 32);
         let mut came = 0;
         let is_counted = |dropped: &[(&str, u64)]| {
@@ -123,7 +123,7 @@ fn flood_is_dropped_and_counted_by_reason_while_others_are_heard() {
         assert!(came >= 500, "{came} came beside {sent} rounds");
         sent
     });
-    // What is left of it in the socket.
+    // Drains the rest of the flood from the socket.
     a.processes[0].send(&Burst::to(&b, 1, 32));
     while b.processes[0].receive() > 0 {}
     let dropped = b.processes[0].dropped();
@@ -134,7 +134,7 @@ fn flood_is_dropped_and_counted_by_reason_while_others_are_heard() {
     }
     let named = |(name, _): &(&str, u64)| kinds.iter().any(|(reason, _)| reason == name);
     assert!(dropped.iter().all(named), "{dropped:?}");
-    // The port's own counters, and those of no other port.
+    // The port's own counters change, and no other port's.
     let counted = |name: &str| dropped.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
     let rcv_errors = counted("rx_icrc") + counted("rx_malformed") + counted("rx_version");
     for ((n, port), before) in ports().zip(before) {

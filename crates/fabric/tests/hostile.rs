@@ -1,4 +1,4 @@
-//! Clients that say anything, users that may not, and machines that do not know the secret.
+//! Clients that send garbage, users without permission, and machines that do not know the secret.
 
 mod common;
 
@@ -24,7 +24,7 @@ use rdmux_testing::lingering;
 use rdmux_wire::Guid;
 use std::time::Duration;
 
-/// Bytes that look like nothing in particular, from a seed.
+/// Returns pseudo-random bytes from a seed.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -71,7 +71,7 @@ fn clients_that_say_anything_are_closed_and_nobody_else_notices() {
     }
     let status = admin::status(&fabric.options, &fabric.name).unwrap();
     let broke = status.counters.iter().find(|(name, _)| name == "clients_broke").unwrap();
-    // Others may have left before the fabric read what they said, or seem to speak another version.
+    // Others may have left before the fabric read their message, or seem to be of another version.
     assert!(broke.1 >= 40, "{broke:?}");
 }
 
@@ -79,7 +79,7 @@ fn clients_that_say_anything_are_closed_and_nobody_else_notices() {
 fn fabric_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
     let port = PortRef { node: NodeRef::Guid(FIRST_GUID), port: 1 };
     let attach = Role::Attach { host: "x".into(), node_guid: Guid(9), port: HostPort::only() };
-    // What is said before the message with the descriptor.
+    // The message that precedes the one with the descriptor.
     let greeting = |role: Role| postcard::to_stdvec(&Greeting::new(role)).unwrap();
     let cases: [(&str, Vec<u8>); 6] = [
         ("with a greeting", Vec::new()),
@@ -94,7 +94,7 @@ fn fabric_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
         fabric.stop();
         let options = ServerOptions::new(fabric.name.clone(), fabric.options.user.clone());
         let server = Server::new(options).unwrap();
-        // It is connected to and does not serve yet, so that its descriptor is the last.
+        // It is connected, but not served yet, so that its descriptor is the last.
         let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
         let client = connect(&dir, Duration::from_secs(10)).unwrap().unwrap();
         let (fd, peer) = lingering();
@@ -119,13 +119,13 @@ fn fabric_answers_while_the_close_of_a_descriptor_that_it_was_passed_blocks() {
 
 #[test]
 fn fabric_answers_while_the_close_of_a_descriptor_that_came_with_a_datagram_blocks() {
-    // Sometimes the fabric has closed its descriptor before we have closed ours, which is the last then.
+    // Sometimes the fabric closes its descriptor before we close ours, which is then the last.
     for _ in 0..10 {
         pass_with_a_datagram();
     }
 }
 
-/// A connection that has greeted, and what the fabric says to that.
+/// Returns a connection that has greeted, and the fabric's answer.
 fn greeted(dir: &FabricDir, role: Role) -> (OwnedFd, Vec<u8>) {
     let socket = connect(dir, Duration::from_secs(10)).unwrap().unwrap();
     socket::send(socket.as_fd(), &Greeting::new(role), &[], &mut Vec::new()).unwrap();
@@ -179,7 +179,7 @@ fn managers_that_wait_and_cannot_be_told_are_closed_however_many_they_are() {
     })
     .take(most)
     .collect();
-    // All of them wait: what came first was served first.
+    // All of them are waiting: earlier connections were served first.
     admin::status(&fabric.options, &fabric.name).unwrap();
     drop(held);
     // Each would have the port before this one.
@@ -188,13 +188,13 @@ fn managers_that_wait_and_cannot_be_told_are_closed_however_many_they_are() {
     drop(waiting);
 }
 
-/// Returns when the fabric has closed a connection.
+/// Waits until the fabric has closed a connection.
 fn wait_for_the_end(socket: BorrowedFd<'_>) {
     let (mut buf, mut fds) = ([0; 4096], Vec::new());
     while socket::recv_bytes(socket, &mut buf, &mut fds).is_ok_and(|bytes| !bytes.is_empty()) {}
 }
 
-/// Does something as another user, in a thread of its own.
+/// Acts as another user, in a thread of its own.
 fn as_user<T: Send + 'static>(uid: u32, act: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = thread::spawn(move || {
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(uid)).unwrap();
@@ -221,7 +221,7 @@ fn other_users_are_refused_unless_the_configuration_lets_them_attach() {
     assert_eq!((status.adapters, refused.1), (2, 2));
 }
 
-/// A fabric that lets these users attach; None if we cannot be another user.
+/// Starts a fabric to which these users may attach. None if this process cannot change its user.
 fn fabric_for(users: &[u32], shape: &str) -> Option<Fabric> {
     if !rustix::process::geteuid().is_root() {
         println!("only root can be another user: not run");
@@ -302,7 +302,7 @@ fn users_have_shares_of_the_rows_that_processes_count_in() {
     assert_eq!(refused(&mut full), 1);
 }
 
-/// The two connections of a management interface that a user opens: that for questions, and that for datagrams.
+/// Opens a management interface as a user. Returns its two connections, for requests and for datagrams.
 fn open_as(fabric: &Fabric, uid: u32) -> [OwnedFd; 2] {
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
     as_user(uid, move || {
@@ -318,7 +318,7 @@ fn open_as(fabric: &Fabric, uid: u32) -> [OwnedFd; 2] {
 fn records_of_which_a_part_has_come_are_within_shares_of_users() {
     let Some(fabric) = fabric_for(&[4001, 4002], "two") else { return };
     const SHORT: usize = FIRST + 9;
-    // The first message of a request of so many bytes.
+    // Makes the first message of a request of this many bytes.
     let first = |length: usize| {
         let mut record = vec![0; FIRST];
         record[8..12].copy_from_slice(&60_000_u32.to_le_bytes());
@@ -329,13 +329,13 @@ fn records_of_which_a_part_has_come_are_within_shares_of_users() {
         for message in messages {
             socket::send_bytes(mads.as_fd(), message, &[]).unwrap();
         }
-        // Its answer comes behind what was sent before.
+        // The answer follows everything that was sent before.
         let question = FileRequest::Unregister { agent: 0 };
         socket::send(control.as_fd(), &question, &[], &mut Vec::new()).unwrap();
         socket::recv_bytes(control.as_fd(), &mut [0; 4096], &mut Vec::new()).unwrap();
     };
     let begin = |file, length| send(file, &[first(length)]);
-    // What has come back of a request that cannot be sent.
+    // Returns the status of a request that was returned because it cannot be sent.
     let status = |[_, mads]: &[OwnedFd; 2]| {
         let mut buf = [0; FIRST];
         let back = socket::try_recv_bytes(mads.as_fd(), &mut buf, &mut Vec::new()).unwrap();
@@ -391,7 +391,7 @@ fn host_of_another_machine_attaches_with_the_secret_and_not_without() {
     let dir = FabricDir::open(&fabric.options.user, &fabric.name).unwrap();
     let secret = std::fs::read(dir.secret()).unwrap();
 
-    // The other machine's directory.
+    // The directory of the other machine.
     let user = UserDir::at(fabric.tmp().join("other")).unwrap();
     let there = FabricDir::open(&user, &fabric.name).unwrap();
     let join = || {
@@ -417,7 +417,7 @@ fn host_of_another_machine_attaches_with_the_secret_and_not_without() {
     manager.get(&[1], 0x11, 0);
     assert_eq!(admin::status(&fabric.options, &fabric.name).unwrap().attached[0].host, "far");
 
-    // Down is for the bridge; the fabric stays.
+    // `down` ends the bridge; the fabric stays.
     admin::down(&options, &fabric.name).unwrap();
     running.join().unwrap().unwrap();
     assert!(matches!(admin::status(&options, &fabric.name), Err(FabricError::NotUp { .. })));

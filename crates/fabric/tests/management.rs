@@ -1,4 +1,4 @@
-//! Programs that manage a subnet: what an open management interface does.
+//! Programs that manage a subnet: the functions of an open management interface.
 
 mod common;
 
@@ -21,7 +21,7 @@ use rdmux_wire::{Guid, Lid};
 const NODE_INFO: u16 = 0x11;
 const PORT_INFO: u16 = 0x15;
 
-/// Gives a port a LID, without a change of states.
+/// Assigns a LID to a port, without changing its state.
 fn set_lid(manager: &mut common::Manager, route: &[u8], port: u8, lid: Lid) {
     let mut info = port_info(&manager.get(route, PORT_INFO, port.into()));
     (info.lid, info.sm_lid) = (lid, lid);
@@ -46,7 +46,7 @@ fn port_info(smp: &Smp) -> PortInfo {
     }
 }
 
-/// The name of the n-th node.
+/// Returns the name of the n-th node.
 fn id(fabric: &Fabric, n: usize) -> String {
     admin::show(&fabric.options, &fabric.name).unwrap().nodes[n].id.clone()
 }
@@ -152,7 +152,7 @@ fn program_that_does_not_read_delays_nobody_and_its_queue_is_bounded() {
     }
     let mut other = fabric.manager(&name, 1);
     assert_eq!(node_info(&other.get(&[], NODE_INFO, 0)).node_guid, FIRST_GUID);
-    // What was sent before a question is served before its answer.
+    // Datagrams that were sent before a request are handled before its answer.
     lazy.file.unregister(lazy.agent).unwrap();
     let status = admin::status(&fabric.options, &fabric.name).unwrap();
     let file = status.files.iter().find(|file| file.waiting.0 > 0).unwrap();
@@ -160,7 +160,7 @@ fn program_that_does_not_read_delays_nobody_and_its_queue_is_bounded() {
     assert!(file.dropped > 0, "{file:?}");
     let dropped = status.counters.iter().find(|(name, _)| name == "mads_dropped").unwrap().1;
     assert_eq!((dropped, file.waiting.1), (file.dropped, file.waiting.0 * (64 + 256)));
-    // What waits is not lost.
+    // Queued records are not lost.
     assert_eq!(lazy.file.recv_mad().unwrap().data.len(), 256);
 }
 
@@ -203,7 +203,7 @@ fn is_sm_is_set_as_long_as_somebody_holds_it() {
     }
 }
 
-/// What another manager, or the agent of its port, answers to the news that it is the master now.
+/// Returns the response of another manager, or of its port's agent, to a HANDOVER.
 fn hand_over(manager: &mut Manager) -> UserMad {
     let info = SmInfo { priority: 3, state: SmState::MASTER, ..SmInfo::default() };
     let mut smp = Smp::directed(Method::SET, SmInfo::ATTR_ID, SmInfo::HANDOVER, &[1]);
@@ -229,7 +229,7 @@ fn handover_reaches_a_manager_as_long_as_it_lives_and_else_the_agent() {
     let unsupported = (Method::GET_RESP, status::UNSUPPORTED_METHOD_ATTRIBUTE);
     assert_eq!(refused(&mut one), unsupported, "nobody has set IsSM");
 
-    // It may be discovering still: whatever it knows of the other one, it hears of it.
+    // It may still be discovering: it gets the message, whatever it knows of the other manager.
     let held = IsSm::set(&fabric.options, &fabric.name, &peer, false).unwrap();
     hand_over(&mut one);
     let heard = other.recv_mad().unwrap();
@@ -248,7 +248,7 @@ fn handover_reaches_a_manager_as_long_as_it_lives_and_else_the_agent() {
     assert_eq!(acknowledged.attribute(), smp.attribute());
 
     drop(held);
-    // The fabric notices soon that its process is gone.
+    // The fabric soon notices that the process is gone.
     while admin::show(&fabric.options, &fabric.name).unwrap().nodes[1].ports[0].is_sm {
         thread::yield_now();
     }
@@ -264,7 +264,7 @@ fn request_that_cannot_be_sent_comes_back_with_the_reason() {
     manager.file.send_mad(&request).unwrap();
     let back = manager.file.recv_mad().unwrap();
     assert_eq!((back.agent, back.status, back.data), (31, 5, request.data[..24].to_vec()));
-    // Of what no answer is waited for nothing comes back.
+    // Without an expected response, nothing is returned.
     request.timeout_ms = 0;
     manager.file.send_mad(&request).unwrap();
     request.data = vec![0; 64 << 20];
@@ -292,7 +292,7 @@ fn ports_that_programs_cannot_be_on_are_refused() {
     }
 }
 
-/// An adapter with two ports at the ports of a switch.
+/// An adapter with two ports, connected to a switch.
 const TWO_PORTS: &str = "\
 switchguid=0x100000
 Switch 2 \"S-1\" # \"sw\"
@@ -318,7 +318,7 @@ fn host_with_two_ports_has_an_adapter_with_two_and_is_told_of_each_by_itself() {
         let port = HostPort { number, of: 2, here: vec![1, 2] };
         Attachment::open_port(&fabric.options, &fabric.name, "a", host, &port)
     };
-    // In whatever order.
+    // The order does not matter.
     let (mut second, described) = open(2).unwrap();
     assert_eq!((described.node_guid, described.port.number), (Guid(0x20_0000), 2));
     assert_eq!(described.port.guid, Guid(0x20_0002));
@@ -335,7 +335,7 @@ fn host_with_two_ports_has_an_adapter_with_two_and_is_told_of_each_by_itself() {
     assert_eq!((told.port.number, told.port.lid), (2, Lid(0x33)));
     let told = first.refresh().unwrap();
     assert_eq!((told.events.len(), told.port.number, told.port.lid), (0, 1, Lid(0)));
-    // One is given back, the other stays.
+    // One port is released, the other stays.
     drop(second);
     while open(2).is_err() {
         std::thread::yield_now();

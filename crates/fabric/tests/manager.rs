@@ -1,4 +1,4 @@
-//! The subnet manager that a fabric has itself.
+//! The subnet manager embedded in a fabric.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn managed(shape: &str, manager: ManagerSetup) -> Fabric {
     Fabric::with(shape, Setup { manager, ..Setup::default() }, Config::default())
 }
 
-/// The manager, once what is wanted is so.
+/// Returns the manager's status, once a condition holds.
 fn until(fabric: &Fabric, wanted: impl Fn(&ManagerStatus) -> bool) -> ManagerStatus {
     loop {
         let status = admin::status(&fabric.options, &fabric.name).unwrap();
@@ -43,7 +43,7 @@ fn shown(fabric: &Fabric) -> Snapshot {
     admin::show(&fabric.options, &fabric.name).unwrap()
 }
 
-/// All ports with cables are active, and all routes are whole.
+/// Checks that all ports with cables are active, and all routes are complete.
 fn assert_configured(fabric: &Fabric) {
     let shown = shown(fabric);
     for link in &shown.links {
@@ -87,7 +87,7 @@ fn a_host_that_attaches_has_an_active_port_and_its_lid_survives_a_restart() {
     until(&fabric, is_up);
     let (_, after) = Attachment::open(&fabric.options, &fabric.name, "a", host).unwrap();
     assert_eq!((after.port.lid, after.port.state), (before.port.lid, 4));
-    // A further one, for which there is no adapter, is plugged to the switch and managed at once.
+    // Another host, for which there is no adapter, is connected to the switch and managed at once.
     let (mut third, _) = (1..=3)
         .map(|n| Attachment::open(&fabric.options, &fabric.name, "b", Guid(host.0 + n)).unwrap())
         .next_back()
@@ -142,7 +142,7 @@ impl Program {
         Self { manager, file, agents, started: Instant::now(), out: Out::default(), _is_sm }
     }
 
-    /// Works until something is so.
+    /// Runs until a condition holds.
     fn until(&mut self, is_so: impl Fn(&Manager) -> bool) {
         while !is_so(&self.manager) {
             let now = Time::ZERO.after(self.started.elapsed());
@@ -210,7 +210,7 @@ fn programs_use_the_managers_port_but_not_as_managers() {
 
 #[test]
 fn commands_are_answered_while_a_large_subnet_comes_up() {
-    // It is not up yet when the first command is answered, unless this thread came late: it has so many nodes that it works in slices.
+    // It is not up yet when the first command is answered, unless this thread is late: with so many nodes it works in slices.
     let early = |_| {
         let fabric = managed("fattree:1296", ManagerSetup::default());
         let status = admin::status(&fabric.options, &fabric.name).unwrap();

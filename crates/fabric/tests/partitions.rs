@@ -1,4 +1,4 @@
-//! Partitions of a file: tables at the ports, what programs are told, and what is kept.
+//! Partitions from a file: the ports' tables, what programs are told, and what is stored.
 
 mod common;
 
@@ -17,10 +17,10 @@ use rdmux_wire::sa::{
 use rdmux_wire::sm::{PkeyTable, PortInfo};
 use rdmux_wire::{Gid, Mtu, Pkey, Qkey};
 
-/// No records are found.
+/// Status: no records found.
 const NO_RECORDS: u16 = 0x0300;
 
-/// The first two of three adapters are in a partition; nobody else is.
+/// The first two of three adapters are in a partition; no other port is.
 const TEXT: &str = "# comment
 Default=0x7fff, ipoib: ALL, SELF=full;
 Storage=0x10, ipoib, rate=7, mtu=5, sl=3, Q_Key=0x1234: 0x0002000000100101=full,
@@ -77,7 +77,7 @@ fn paths_are_found_within_a_partition_only() {
     assert_eq!((there.pkey, there.sl), (Pkey(0x8010), 3));
     let back = path(limited, full, mask, 0).unwrap();
     assert_eq!((back.pkey, back.sl), (Pkey(0x0010), 3));
-    // Both are limited members of the only partition that they have in common.
+    // Both are limited members of the only partition that they share.
     assert_eq!(path(limited, other, mask, 0).unwrap_err(), NO_RECORDS);
     assert_eq!(path(full, other, mask | PathRecordMask::PKEY, 0x8010).unwrap_err(), NO_RECORDS);
 }
@@ -116,7 +116,7 @@ fn a_fabric_does_not_start_with_partitions_that_make_no_sense() {
     assert!(e.contains("p.conf: line 2, at `9`: "), "{e}");
 }
 
-/// Keys of a port's table, without what is behind the last of them.
+/// Returns the keys of a port's table, without trailing empty entries.
 fn keys(program: &mut common::Manager, hops: &[u8], modifier: u32) -> Vec<u16> {
     let table = PkeyTable::from_bytes(&program.get(hops, PkeyTable::ATTR_ID, modifier).data);
     let mut keys: Vec<u16> = table.pkeys.iter().map(|key| key.0).collect();
@@ -124,7 +124,7 @@ fn keys(program: &mut common::Manager, hops: &[u8], modifier: u32) -> Vec<u16> {
     keys
 }
 
-/// Waits until a port has a table.
+/// Waits until a port has this table.
 fn until_set(program: &mut common::Manager, hops: &[u8], expected: &[u16]) {
     while keys(program, hops, 0) != expected {
         std::thread::yield_now();
@@ -171,11 +171,11 @@ fn partitions_of_a_running_fabric_change_tables_groups_and_paths_and_are_kept() 
          Lab=0x20, ipoib: 0x0002000000100101=full; Storage=0x10: 0x0002000000100101;",
     );
     assert!(said.unwrap().starts_with("4 partitions of other.conf: "));
-    // The first adapter keeps a partition, of which it is a limited member now, and has two more behind it.
+    // The first adapter keeps a partition, of which it is now a limited member, and has two more after it.
     until_set(&mut program, &[1], &[0x7fff, 0x0010, 0x8005, 0x8020]);
     until_set(&mut program, &[2], &[0x7fff, 0, 0x8005]);
     until_set(&mut program, &[3], &[0x7fff, 0x8005]);
-    // The switch has the same ones, and the manager knows them, once the sweep has ended.
+    // The switch has the same ones, and the manager knows them once the sweep has ended.
     while up(&fabric).sweeps == before {
         std::thread::yield_now();
     }
@@ -185,7 +185,8 @@ fn partitions_of_a_running_fabric_change_tables_groups_and_paths_and_are_kept() 
     let (status, _, data) =
         askers[1].ask(Method::GET, PathRecord::ATTR_ID, mask.bits(), &path.to_bytes());
     assert_eq!((status, PathRecord::read(&data).unwrap().pkey), (0, Pkey(0x8005)));
-    // A group that has members stays, one that no partition has any more is gone, and its LID is that of a new one.
+    // A group with members stays. A group that no partition has any more is gone, and its LID is reused for a new
+    // one.
     assert_eq!(member(default, Method::DELETE), Ok(0), "it is a member still");
     assert_eq!(member(storage, Method::GET), Err(NO_RECORDS));
     assert_eq!(member(lab, Method::GET), Ok(0xc001));

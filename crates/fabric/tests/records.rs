@@ -1,4 +1,4 @@
-//! Datagrams of many messages between programs, and what a program that reads them sees.
+//! Datagrams of many messages between programs, as seen by the reading program.
 
 mod common;
 
@@ -16,7 +16,7 @@ use rdmux_wire::smp::Smp;
 use rdmux_wire::{Lid, Qkey, Qpn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// An agent of subnet administration with RMPP.
+/// The registration of an agent of subnet administration with RMPP.
 const SA: Registration = Registration {
     qpn: 1,
     class: 3,
@@ -30,10 +30,10 @@ const SA: Registration = Registration {
 const GET_TABLE: u8 = 0x12;
 /// The LID of the port.
 const LID: Lid = Lid(5);
-/// Bytes of the headers of a message of subnet administration.
+/// Length of the headers of a subnet administration message in bytes.
 const HEADERS: usize = 56;
 
-/// A program that sends long messages, and the one at the same port that gets them.
+/// A program that sends long messages, and one at the same port that receives them.
 struct Pair {
     manager: Manager,
     client: MadFile,
@@ -62,19 +62,19 @@ fn pair() -> Pair {
     Pair { manager, client: open(SA), server, _fabric: fabric }
 }
 
-/// A message of so many bytes.
+/// Makes a message of this many bytes.
 fn message(tid: u8, bytes: usize) -> UserMad {
     let mut data: Vec<u8> = (0..251).cycle().skip(tid.into()).take(bytes).collect();
     data[..36].fill(0);
     data[..4].copy_from_slice(&[1, 3, 2, GET_TABLE]);
     data[15] = tid;
-    // Of the RMPP header only that it is active counts.
+    // Only the Active flag of the RMPP header matters.
     data[26] = 1;
     let address = UserAddress { lid: LID, qpn: Qpn::QP1, qkey: Qkey::QP1, ..Default::default() };
     UserMad { agent: 0, status: 0, timeout_ms: 60_000, retries: 0, address, data }
 }
 
-/// Whether a record is the message, of which the last segment may be filled up.
+/// Returns whether a record is the message, whose last segment may be padded.
 fn is(data: &[u8], message: &UserMad) -> bool {
     data.get(HEADERS..message.data.len()) == message.data.get(HEADERS..)
         && data[8..16].ends_with(&message.data[12..16])
@@ -107,7 +107,7 @@ fn long_record_waits_for_room_and_its_descriptor_polls_until_it_is_read() {
     assert!(length >= HEADER + long.data.len());
     assert_eq!(short[16..20], u32::try_from(length).unwrap().to_le_bytes());
     assert_eq!(short[HEADER + HEADERS..], long.data[HEADERS..FIRST - HEADER]);
-    // It stays for every reader, with any room.
+    // It stays for every reader whose buffer is too small.
     for room in [FIRST, FIRST + 1, HEADER, 100, length - 1] {
         let mut buf = vec![0; room];
         assert_eq!(server.read(&mut buf).unwrap(), Received::TooLong(length), "{room}");
@@ -119,7 +119,7 @@ fn long_record_waits_for_room_and_its_descriptor_polls_until_it_is_read() {
     let mut whole = vec![0; length];
     assert_eq!(server.read(&mut whole).unwrap(), Received::Whole(length));
     assert!(is(&whole[HEADER..], &long));
-    // The next one is another one.
+    // The next record is another one.
     assert!(is(&server.recv_mad().unwrap().data, &next));
     assert_eq!(server.read(&mut short).unwrap(), Received::Nothing);
     assert!(!is_readable(server));
@@ -136,7 +136,7 @@ fn threads_that_read_and_send_at_the_same_time_get_whole_records() {
                 client.send_mad(&message(tid, 150_000)).unwrap();
             }
         });
-        // Short ones go in between.
+        // Short ones are sent in between.
         scope.spawn(|| {
             for _ in 0..3_000 {
                 let mut short = message(200, 256);

@@ -1,4 +1,5 @@
-//! The route tables of attached hosts: they say what the switches' tables say, and say it before anybody else hears of it.
+//! The route tables of attached hosts: they agree with the switches' tables, and change before any client learns of a
+//! change.
 
 mod common;
 
@@ -27,7 +28,7 @@ struct Host {
 }
 
 impl Host {
-    /// Attaches, without saying where it takes packets.
+    /// Attaches, without saying where it receives packets.
     fn silent(fabric: &Fabric, n: u16) -> Self {
         let (name, guid) = (format!("h{n}"), Guid(n.into()));
         let opened = Attachment::open(&fabric.options, &fabric.name, &name, guid);
@@ -43,7 +44,7 @@ impl Host {
         host
     }
 
-    /// Says where it takes packets, and waits for the answer.
+    /// Tells the fabric where it receives packets, and waits for the answer.
     fn says(&mut self, addr: SocketAddr) {
         self.attachment.set_endpoint(addr, false, false).unwrap();
         let first = self.attachment.refresh().unwrap();
@@ -76,7 +77,7 @@ impl Host {
         ways
     }
 
-    /// Its node, for commands.
+    /// Returns its node's name in commands.
     fn end(&self) -> End {
         format!("{:#x}", self.described.node_guid.0).parse().unwrap()
     }
@@ -164,7 +165,8 @@ fn link_that_goes_down_takes_its_ways_away_before_the_command_returns() {
     assert_eq!((a.view.way(lids[1]), b.view.way(lids[0])), (None, None));
     assert!(!b.view.own().active && a.view.own().active && a.way_to(c).is_some());
     admin::link(&fabric.options, &fabric.name, true, &b.end(), &switch).unwrap();
-    // The manager makes the port active again. Nobody has said so yet, so that of each table an entry may be there before the next one.
+    // The manager makes the port active again. Nothing has reported that yet, so one table may have an entry before another has its
+    // own.
     let is_back = |view: &RouteView, lid| view.way(lid).is_some_and(|way| way.back != 0);
     while !(b.view.own().active && is_back(&a.view, lids[1]) && is_back(&b.view, lids[0])) {
         std::thread::yield_now();
@@ -173,7 +175,8 @@ fn link_that_goes_down_takes_its_ways_away_before_the_command_returns() {
     assert_eq!((a.view.way(lids[1]), c.view.way(lids[1])), (None, None));
 }
 
-/// Three switches in a ring, an adapter on each of the first two: ports 1 and 2 of a switch go to the others, port 3 to the adapter.
+/// Makes three switches in a ring, with an adapter on each of the first two. Ports 1 and 2 of a switch connect to the others, port 3
+/// to the adapter.
 fn ring() -> Topology {
     let mut topology = Topology::default();
     for n in 0..3 {
@@ -198,7 +201,7 @@ fn route_that_a_manager_sets_is_in_the_tables_when_it_has_the_answer() {
     let fabric = Fabric::of(ring(), Setup::default(), Config::default());
     up(&fabric);
     let [a, b] = [1, 2].map(|n| Host::new(&fabric, n));
-    // Hosts get the first adapters that are free.
+    // Hosts get the first free adapters.
     assert_eq!([&a, &b].map(|host| host.described.node_guid.0 & 0xf00), [0, 0x100]);
     assert_eq!((a.way_to(&b).unwrap().hops, b.way_to(&a).unwrap().hops), (3, 3));
     let mut manager = fabric.manager("S0", 0);
@@ -214,7 +217,7 @@ fn route_that_a_manager_sets_is_in_the_tables_when_it_has_the_answer() {
         set(2);
         let (way, back) = (a.way_to(&b).unwrap(), b.way_to(&a).unwrap());
         assert_eq!((way.hops, way.back, back.hops, back.back), (4, 1, 3, 1));
-        // To the wrong adapter, or nowhere.
+        // Routed to the wrong adapter, or nowhere.
         for port in [3, 255] {
             set(port);
             assert_eq!((a.way_to(&b), b.way_to(&a).unwrap().back), (None, 0));
@@ -235,11 +238,11 @@ Storage=0x10: 0x0002000000100101=full, 0x0002000000100201;
     let hosts = [1, 2, 3].map(|n| Host::new(&fabric, n));
     let [full, limited, other] = &hosts;
     assert_eq!(full.view.own().pkeys[..3], [0x7fff, 0x8010, 0].map(Pkey));
-    // Of the default partition all are limited members.
+    // All are limited members of the default partition.
     assert_eq!(full.way_to(limited).unwrap().pkeys, 0b10);
     assert_eq!(limited.way_to(full).unwrap().pkeys, 0b10);
     assert_eq!((full.way_to(other), other.way_to(full)), (None, None));
-    // A third host becomes a full member at both sides of its cable.
+    // A third host becomes a full member at both ends of its cable.
     let mut manager = fabric.manager("S-0002000000100000", 0);
     let mut keys = PkeyTable::default();
     keys.pkeys[0] = Pkey(0xffff);
@@ -266,7 +269,7 @@ fn every_path_bit_has_its_way_and_its_way_back() {
         assert_eq!((way.hops, way.back), (2, 0b1111));
     }
     assert_eq!(a.view.way(Lid(b.lid().0 + 4)), None);
-    // The switch sends no more to the third LID of `b`.
+    // The switch no longer forwards the third LID of `b`.
     let third = b.view.own().lid_with(2);
     let mut manager = fabric.manager("S-0002000000100000", 0);
     let block = u32::from(third.0 / 64);
@@ -301,13 +304,13 @@ fn members_of_a_group_have_ways_to_each_other() {
         joined.mlid
     });
     let mlid = mlids[0];
-    // The manager sets the switch soon.
+    // The manager soon sets the switch.
     while a.group(mlid).is_empty() || b.group(mlid).is_empty() {
         std::thread::yield_now();
     }
     assert_eq!(a.group(mlid), [a.way_to(b).unwrap()]);
     assert_eq!(b.group(mlid), [b.way_to(a).unwrap()]);
-    // The table of a program is there at once: all three ports have another group.
+    // A table that a program sets is effective at once: all three ports have another group.
     let mut manager = fabric.manager("S-0002000000100000", 0);
     let other = Lid(0xc045);
     let mut set = |mask: u8| {
@@ -345,7 +348,7 @@ fn tables_of_a_fabric_that_is_gone_stay_as_they_were() {
         (a.way_to(&b), a.view.peer(way.peer), a.view.epoch()),
         (Some(way), Some(b.peer()), epoch)
     );
-    // The next one brings another table.
+    // The next fabric has another table.
     fabric.start();
     up(&fabric);
     let again = Host::new(&fabric, 1);

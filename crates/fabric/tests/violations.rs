@@ -1,4 +1,4 @@
-//! Packets with keys that do not fit: who counts them, and whom the subnet's manager is told of.
+//! Packets with keys that do not match: which port counts them, and what the subnet manager is told.
 
 mod common;
 
@@ -19,13 +19,13 @@ use rdmux_wire::sm::{BadKey, BadSwitchPkey, Notice, PhysState, PortInfo, PortSta
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Bth, IbPacket, Lid, Opcode, Packet, Pkey, Psn, Qpn};
 
-/// A subnet of three adapters, the third of which is told of what happens to the others and to the switch.
+/// A subnet of three adapters, the third of which gets the traps of the others and of the switch.
 struct Net {
     fabric: Fabric,
     hosts: [Host; 2],
     listener: MadFile,
     manager: Manager,
-    /// The ports of the switch that the adapters are at.
+    /// The switch ports to which the adapters are connected.
     at: [u8; 2],
     reports: Arc<Mutex<Vec<KeyViolation>>>,
 }
@@ -75,7 +75,7 @@ impl Net {
         Self { fabric, hosts, listener, manager, at, reports }
     }
 
-    /// The only report since the last time, as a host hands it to the fabric.
+    /// Returns the only report since the last call, in the form that a host sends to the fabric.
     fn report(&mut self, host: usize) -> Violation {
         let reports = std::mem::take(&mut *self.reports.lock().unwrap());
         let [report] = reports[..] else { panic!("{reports:?}") };
@@ -84,7 +84,7 @@ impl Net {
         violation
     }
 
-    /// The next trap, which is repressed by nobody.
+    /// Returns the next trap, which no manager represses.
     fn trap(&self) -> Trap {
         let data = self.listener.recv_mad().unwrap().data;
         let smp = Smp::parse(&data).unwrap();
@@ -99,7 +99,7 @@ impl Net {
     }
 }
 
-/// A datagram with a packet from one port to another.
+/// Makes a datagram with a packet from one port to another.
 fn forged(slid: Lid, dlid: Lid, pkey: Pkey) -> Vec<u8> {
     let bth = Bth { pkey, ..Bth::new(Opcode::UC_SEND_ONLY, Qpn::new(0x1001), Psn::new(0)) };
     let lrh = Lrh { sl: 3, dlid, slid, ..Lrh::DEFAULT };
@@ -136,7 +136,7 @@ fn packet_with_a_foreign_pkey_is_a_violation_of_its_receiver_and_trap_257() {
     assert_eq!(net.trap(), Trap::Pkey(expected));
     let facts = net.facts(1);
     assert_eq!((facts.pkey_violations, facts.qkey_violations), (50, 0));
-    // Also as managers and diagnostics see it, who may set it to zero.
+    // Managers and diagnostics see the same count, and may clear it.
     let route = [net.at[1]];
     let shown = |manager: &mut Manager| {
         let data = manager.get(&route, PortInfo::ATTR_ID, 0).data;
@@ -213,14 +213,14 @@ fn host_raises_no_traps_of_others() {
         violation(Violated::Pkey, own, other),
         violation(Violated::Qkey, own, other),
         violation(Violated::SwitchPkey, other, own),
-        // These pass.
+        // No switch drops these.
         KeyViolation { key: 0xffff, ..violation(Violated::SwitchPkey, own, other) },
         KeyViolation { key: 0x8123, ..violation(Violated::SwitchPkey, own, other) },
         violation(Violated::SwitchPkey, own, Lid(0x77)),
     ] {
         net.hosts[0].attachment.violated(&Violation::from(&false_one)).unwrap();
     }
-    // The first trap is that of the last one.
+    // The first trap is for the last, valid report.
     let good = violation(Violated::Pkey, other, own);
     net.hosts[0].attachment.violated(&Violation::from(&good)).unwrap();
     let Trap::Pkey(bad) = net.trap() else { panic!("another trap") };

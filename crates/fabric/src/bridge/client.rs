@@ -1,7 +1,7 @@
-//! The side of the other machine: a Unix socket like the fabric's own.
+//! The bridge's side on the other machine: a Unix socket like the fabric's own.
 //!
-//! A bridge lives as its fabric does. It ends some time after its last client, unless it was told to stay, and it ends with
-//! the fabric: for its clients that is the end of the fabric, and the next client starts the bridge anew.
+//! A bridge ends some time after its last client, unless it was told to stay, and it ends with the fabric. Its clients see
+//! that as the end of the fabric, and the next client starts the bridge anew.
 
 use std::fs::File;
 use std::io;
@@ -32,15 +32,15 @@ use crate::{FabricDir, FabricError};
 pub struct Client {
     listener: Listener,
     shared: Arc<Shared>,
-    /// The connection of route tables, whose end is the fabric's.
+    /// The connection for route tables. It ends with the fabric.
     watched: TcpStream,
-    /// How long it may have had no client, if it need not stay.
+    /// How long the bridge may be without clients if it need not stay.
     idle_exit: Option<Duration>,
-    /// Closes the sockets of clients that are not served, and what they sent.
+    /// Closes the sockets of refused clients, and descriptors that they sent.
     closer: Closer,
 }
 
-/// What the threads of a bridge share.
+/// State that the threads of a bridge share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) way: Way,
@@ -50,24 +50,24 @@ pub(super) struct Shared {
     clients: Clients,
 }
 
-/// The way to the other machine.
+/// How to connect to the other machine.
 #[derive(Debug)]
 pub(super) struct Way {
     to: SocketAddr,
     secret: Vec<u8>,
-    /// What the fabric knows this machine by.
+    /// The number that identifies this machine to the fabric.
     machine: [u8; 16],
     /// The number of the next connection.
     next: AtomicU64,
 }
 
 impl Client {
-    /// Takes the lock and the socket of a fabric in its directory. The other machine must answer, and know the secret that
-    /// is in the directory.
+    /// Takes the lock and the socket of a fabric in its directory. The other machine must answer, and know the secret in
+    /// the directory.
     ///
     /// # Errors
     /// [`FabricError::AlreadyUp`], [`FabricError::File`] without a secret, [`FabricError::Start`] when the other machine
-    /// does not answer as it must.
+    /// does not answer correctly.
     pub fn open(
         to: SocketAddr,
         dir: &FabricDir,
@@ -87,7 +87,7 @@ impl Client {
         }
         let state = State::new(options.idle_exit.is_none());
         let state = state.map_err(|e| FabricError::io("make an eventfd", e))?;
-        // The other side lets in no more.
+        // The other side accepts no more.
         let clients = Clients::new(super::server::MAX_CONNECTIONS);
         let users = options.config.users;
         let copies = Copies::default();
@@ -96,8 +96,8 @@ impl Client {
         Ok(Self { listener, shared, watched, idle_exit, closer })
     }
 
-    /// Serves until it is told to end, or nobody is left and it need not stay, or the fabric cannot be reached any more.
-    /// Then it ends the connections of its clients.
+    /// Serves until it is told to end, or has no clients and need not stay, or can no longer reach the fabric. Then it
+    /// ends its clients' connections.
     ///
     /// # Errors
     /// When it cannot wait for clients.
@@ -136,7 +136,7 @@ impl Client {
         Ok(())
     }
 
-    /// How long until it may end; none while it has clients or stays.
+    /// Returns how long until the bridge may end; none while it has clients or stays.
     fn left(&self) -> Option<Duration> {
         let Shared { state, clients, .. } = &*self.shared;
         let exit = self.idle_exit.filter(|_| !state.stays())?;
@@ -167,10 +167,10 @@ impl Client {
     }
 }
 
-/// Serves a client: reads its greeting, which may be for the bridge itself, then only carries.
+/// Serves a client: reads its greeting, which may be for the bridge itself, and then relays messages.
 fn carry(unix: OwnedFd, place: Place, shared: &Arc<Shared>) -> io::Result<()> {
     socket::set_nonblocking(&unix, false)?;
-    // Who says nothing goes.
+    // A client that does not greet is disconnected.
     sockopt::set_socket_timeout(&unix, sockopt::Timeout::Recv, Some(pump::HANDSHAKE))?;
     let mut buf = vec![0; MAX_MESSAGE];
     let greeting = socket::recv_bytes(unix.as_fd(), &mut buf, &mut Vec::new());
@@ -179,7 +179,7 @@ fn carry(unix: OwnedFd, place: Place, shared: &Arc<Shared>) -> io::Result<()> {
     let role = Greeting::decode(greeting).map(|greeting| greeting.role);
     let uid = rdmux_link::peer_credentials(&unix)?.uid;
     let owns = uid == 0 || uid == rustix::process::geteuid().as_raw();
-    // The fabric takes each of them for a client of the bridge's owner.
+    // The fabric would treat each of these as from the bridge's owner.
     let is_owners = matches!(role, Ok(Role::Admin | Role::Shutdown | Role::Capture(_)));
     if !owns && (is_owners || !shared.users.contains(&uid)) {
         return refuse(Failure::new(libc::EPERM, format!("the bridge is not user {uid}'s")));
@@ -218,7 +218,7 @@ fn carry(unix: OwnedFd, place: Place, shared: &Arc<Shared>) -> io::Result<()> {
     }
 }
 
-/// Hands a message of the fabric's to a client, once route tables are as they were when it was sent.
+/// Passes a message of the fabric to a client, after the route table updates that preceded it.
 fn in_turn(
     unix: &OwnedFd,
     frame: &[u8],
@@ -230,7 +230,8 @@ fn in_turn(
     socket::send_bytes(unix.as_fd(), message, fds).map_err(io::Error::other)
 }
 
-/// Carries for a host. The answer to its greeting comes with the copy of its route table, and what is about rows of its processes is for the bridge.
+/// Relays for a host. The answer to its greeting carries the copy of its route table, and the bridge itself handles requests about rows of
+/// the host's processes.
 fn attach(
     unix: OwnedFd,
     uid: u32,
@@ -278,7 +279,8 @@ fn attach(
     result
 }
 
-/// A command that is for the bridge, not for the fabric: to stay. The fabric is asked for what it answers to that.
+/// Handles a command that is for the bridge rather than the fabric: to stay. Returns the request for the fabric that
+/// has the same answer.
 fn for_bridge(request: &[u8], shared: &Shared) -> Option<Vec<u8>> {
     if !matches!(socket::decode(request), Ok(AdminRequest::Stay)) {
         return None;
@@ -293,7 +295,7 @@ fn answer(unix: &OwnedFd, reply: Reply<()>) -> io::Result<()> {
 }
 
 impl Way {
-    /// A connection to the fabric, and its number.
+    /// Connects to the fabric. Returns the connection and its number.
     fn connect(&self) -> Result<(TcpStream, u64), String> {
         let connection = self.next.fetch_add(1, Ordering::Relaxed);
         let preface = Preface { machine: self.machine, connection };
@@ -312,7 +314,7 @@ impl Way {
         Ok((connected, connection))
     }
 
-    /// The connection by which the fabric tells of route tables.
+    /// Opens the connection for route table updates.
     fn connect_tables(&self) -> Result<TcpStream, String> {
         let (tcp, _) = self.connect()?;
         let greet = || -> io::Result<(u32, Reply<()>)> {

@@ -1,4 +1,4 @@
-//! Who uses a bridge: so many, of whom users have shares, and all of them end with it.
+//! The clients of a bridge: limited in number, with a share for each user. They end with the bridge.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -18,12 +18,12 @@ pub(super) struct Clients {
 
 #[derive(Debug)]
 struct All {
-    /// By a number that is not used again.
+    /// The clients, by numbers that are not reused.
     clients: HashMap<Place, Client>,
     next: u64,
-    /// Whether anybody ever greeted.
+    /// Whether a client ever greeted.
     served: bool,
-    /// When the last one who had greeted has gone.
+    /// When the last client that had greeted left.
     left: Instant,
 }
 
@@ -34,12 +34,12 @@ struct Client {
     _share: Share,
 }
 
-/// One of the clients.
+/// The number of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place(u64);
 
 impl Clients {
-    /// At most so many.
+    /// Makes the table, for at most this many clients.
     pub(super) fn new(most: usize) -> Self {
         Self::of(most, Shares::new(most))
     }
@@ -49,7 +49,7 @@ impl Clients {
         Self { all: Mutex::new(all), most, shares }
     }
 
-    /// A client of this user has come; none if it is one too many, or there is no descriptor left.
+    /// Adds a client of this user. None if there are too many, or there is no descriptor left.
     pub(super) fn take(&self, uid: u32, socket: &OwnedFd) -> Option<Place> {
         let mut all = self.all.lock();
         if all.clients.len() >= self.most {
@@ -63,7 +63,7 @@ impl Clients {
         Some(place)
     }
 
-    /// A client has greeted, and may use the bridge.
+    /// Records that a client has greeted, and may use the bridge.
     pub(super) fn greeted(&self, place: Place) {
         let mut all = self.all.lock();
         all.served = true;
@@ -72,7 +72,8 @@ impl Clients {
         }
     }
 
-    /// A client has gone. Its socket: closing it may wait for what the client has sent and nobody received.
+    /// Removes a client. Returns its socket, because closing it may block on descriptors in unreceived
+    /// messages.
     #[must_use]
     pub(super) fn leave(&self, place: Place) -> Option<OwnedFd> {
         let mut all = self.all.lock();
@@ -83,19 +84,19 @@ impl Clients {
         Some(client.socket)
     }
 
-    /// Since when nobody is here who has greeted.
+    /// Returns since when there has been no client that has greeted.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let all = self.all.lock();
         let is_idle = all.clients.values().all(|client| !client.has_greeted);
         is_idle.then_some(all.left)
     }
 
-    /// Whether anybody ever greeted.
+    /// Returns whether a client ever greeted.
     pub(super) fn has_served(&self) -> bool {
         self.all.lock().served
     }
 
-    /// Ends all connections: each client sees the end of its own.
+    /// Shuts down all connections, which the clients see.
     pub(super) fn end(&self) {
         for client in self.all.lock().clients.values() {
             // It may have ended by itself.

@@ -1,8 +1,8 @@
-//! Copies of route tables, and rows of processes: for each host of this machine that has an adapter of the fabric by this bridge.
+//! Copies of route tables, and rows of processes, for each host of this machine that is attached through this bridge.
 //!
-//! No descriptor passes the network. So the fabric sends what changes of its tables, by a connection of their own, and each message that it sends
-//! by any other connection has a number: a client gets the message once the update with this number has been made. What processes of the
-//! hosts count the bridge reads, often, and tells the fabric.
+//! Descriptors cannot pass the network. So the fabric sends changes of its tables over a connection of their own, and numbers each message
+//! on other connections: a client gets the message once the update with this number was applied. The bridge reads the rows of the hosts'
+//! processes frequently, and reports them to the fabric.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
@@ -23,60 +23,61 @@ use super::pump;
 use crate::process_rows::{self, MAX_PROCESSES, ProcessRows};
 use crate::proto::{AttachmentRequest, RowEntry, TableUpdate};
 
-/// The most rows in a message.
+/// Maximum number of rows in a message.
 const MOST_ROWS: usize = 1024;
-/// The most ways in a message.
+/// Maximum number of routes in a message.
 const MOST_WAYS: usize = 4096;
 
-/// How a connection is written to that may take nothing now.
+/// Flags of a write that must not block.
 const AT_ONCE: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 /// The copies of all hosts.
 #[derive(Debug)]
 pub(super) struct Copies {
     all: Mutex<HashMap<u64, Arc<Copy>>>,
-    /// Of the rows that are read.
+    /// The shares of rows that are read.
     shares: Shares,
     made: Mutex<Made>,
     change: Condvar,
 }
 
-/// Which update was made last.
+/// The state of the updates.
 #[derive(Debug, Default)]
 struct Made {
     sequence: u64,
     ended: bool,
-    /// The copies that the parts of the next update have changed.
+    /// The copies changed by parts of an update that is not complete.
     parts: Vec<Arc<Copy>>,
-    /// A copy has changed, of which the fabric is to be told.
+    /// Whether a copy has changed and a report to the fabric is due.
     is_due: bool,
 }
 
-/// The copy of a host's route table, and what its processes count.
+/// The copy of a host's route table, and the rows of its processes.
 #[derive(Debug)]
 pub(super) struct Copy {
     table: Mutex<Table>,
     rows: Mutex<BTreeMap<u16, ProcessRows>>,
-    /// Whose host it is.
+    /// The user of the host.
     uid: u32,
     shares: Shares,
     out: Mutex<Outgoing>,
-    /// The table has changed since the fabric was told by which ways processes count. Of the last update, while that is locked.
+    /// Whether the table has changed since the last report of the routes by which processes count. Set under the lock of the
+    /// updates.
     has_changed: AtomicBool,
 }
 
-/// The way to the fabric, for one message at a time.
+/// The connection to the fabric, for one message at a time.
 #[derive(Debug)]
 struct Outgoing {
     tcp: TcpStream,
-    /// What is written before anything else.
+    /// Bytes that must be written first.
     waiting: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Table {
     table: RouteTable,
-    /// Ways of a group of which more follow.
+    /// Routes of a group that is not complete.
     ways: Vec<Way>,
 }
 
@@ -92,10 +93,11 @@ impl Copies {
         Self { all, shares, made, change }
     }
 
-    /// A copy for the host of a connection, which is this user's, before the fabric is told of it; and its descriptor.
+    /// Makes a copy for the host of a connection, which is this user's, before the fabric is told of it. Returns the
+    /// copy and its descriptor.
     ///
     /// # Errors
-    /// Those of memory and descriptors.
+    /// Errors of memory and descriptors.
     pub(super) fn open(
         &self,
         connection: u64,
@@ -114,15 +116,15 @@ impl Copies {
         Ok((copy, fd))
     }
 
-    /// The host is gone.
+    /// Removes the copy of a host that is gone.
     pub(super) fn close(&self, connection: u64) {
         self.all.lock().remove(&connection);
     }
 
-    /// Makes a part of an update, and waits for no host. What it says of hosts that are gone is of no use.
+    /// Applies a part of an update, without waiting for any host. Entries for hosts that are gone are ignored.
     ///
     /// # Errors
-    /// What is no update.
+    /// If the message is not an update.
     pub(super) fn update(&self, message: &[u8]) -> io::Result<()> {
         let TableUpdate { connection, entries, sequence } =
             socket::decode(message).map_err(io::Error::other)?;
@@ -142,7 +144,7 @@ impl Copies {
         let Some(sequence) = sequence else { return Ok(()) };
         made.sequence = sequence;
         for copy in std::mem::take(&mut made.parts) {
-            // Ways that were before are forgotten by the fabric once nobody counts by them.
+            // The fabric forgets earlier routes once no process counts by them.
             copy.has_changed.store(true, Ordering::Relaxed);
             made.is_due = true;
         }
@@ -151,7 +153,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Waits until an update has been made.
+    /// Waits until an update was applied.
     ///
     /// # Errors
     /// When there are no more updates.
@@ -166,16 +168,16 @@ impl Copies {
         Ok(())
     }
 
-    /// There are no more updates.
+    /// Marks the end of updates.
     pub(super) fn end(&self) {
         self.made.lock().ended = true;
         self.change.notify_all();
     }
 
-    /// Tells the fabric what all hosts have counted, now and then and after each update, until there is an end of it. Nothing is done while
-    /// nobody counts. A host whose connection takes nothing is told of later, and holds up no other.
+    /// Reports the counts of all hosts to the fabric, periodically and after each update, until the end of updates. Sleeps while there are
+    /// no hosts. A host whose connection is full is reported later, and does not delay the others.
     pub(super) fn report_until_end(&self) {
-        /// How often.
+        /// The interval.
         const OFTEN: Duration = Duration::from_millis(100);
         loop {
             {
@@ -194,14 +196,14 @@ impl Copies {
             }
             let all: Vec<_> = self.all.lock().values().cloned().collect();
             for copy in all {
-                // A connection that has ended is noticed where it is read.
+                // The end of a connection is noticed by its reader.
                 let _ = self.report_if_room(&copy);
             }
         }
     }
 
-    /// Tells the fabric what a host's processes have counted, and by which ways they still do, if they have counted anything, their table
-    /// has changed, or `anyway`. Waits until the connection takes it.
+    /// Reports a host's counts, and the routes by which its processes still count, if they have counted anything, their table has
+    /// changed, or `anyway` is set. Blocks until the connection takes it.
     ///
     /// # Errors
     /// Those of the connection.
@@ -211,7 +213,7 @@ impl Copies {
         out.write_waiting()
     }
 
-    /// The same without waiting. Nothing is read while the connection has not taken what was read before.
+    /// Like [`report`](Self::report), without blocking. Rows are not read until the previous report was sent.
     fn report_if_room(&self, copy: &Copy) -> io::Result<()> {
         let Some(mut out) = copy.out.try_lock() else { return Ok(()) };
         if out.write_what_fits()? {
@@ -221,9 +223,9 @@ impl Copies {
         Ok(())
     }
 
-    /// Nobody else reads rows in between, so that what is told later was counted later.
+    /// Reads the rows into a report. `out` is locked, so reports are sent in the order in which they were read.
     fn add_report(&self, copy: &Copy, out: &mut Outgoing, anyway: bool) -> io::Result<()> {
-        // What was made before the rows are read is seen by those who open rows.
+        // Processes that open rows after this see the updates up to `made`.
         let (made, has_changed) = {
             let made = self.made.lock();
             (made.sequence, copy.has_changed.swap(false, Ordering::Relaxed))
@@ -233,14 +235,14 @@ impl Copies {
 }
 
 impl Outgoing {
-    /// Writes what waits.
+    /// Writes the waiting bytes.
     fn write_waiting(&mut self) -> io::Result<()> {
         (&self.tcp).write_all(&self.waiting)?;
         self.waiting.clear();
         Ok(())
     }
 
-    /// Writes of that what the connection takes at once. Whether nothing is left.
+    /// Writes as many of the waiting bytes as the connection takes at once. Returns whether none are left.
     fn write_what_fits(&mut self) -> io::Result<bool> {
         while !self.waiting.is_empty() {
             match rustix::net::send(&self.tcp, &self.waiting, AT_ONCE) {
@@ -255,10 +257,10 @@ impl Outgoing {
 }
 
 impl Copy {
-    /// A process counts in these rows. They are not read if its user has its share.
+    /// Starts to read a process's rows, unless its user's share is used up.
     ///
     /// # Errors
-    /// What are no rows.
+    /// If the descriptor is not one of rows.
     pub(super) fn count_in(&self, process: u16, rows: &OwnedFd) -> io::Result<()> {
         let rows = RowReader::map(rows)?;
         let mut all = self.rows.lock();
@@ -273,12 +275,12 @@ impl Copy {
         Ok(())
     }
 
-    /// Whether rows of a process are read.
+    /// Returns whether rows of a process are read.
     pub(super) fn counts(&self, process: u16) -> bool {
         self.rows.lock().contains_key(&process)
     }
 
-    /// A process is gone. Report what it has counted before.
+    /// Stops to read a process's rows. Its counts must be reported before.
     pub(super) fn process_gone(&self, process: u16) {
         self.rows.lock().remove(&process);
     }
@@ -293,7 +295,7 @@ impl Copy {
         pump::write_frame(&mut &out.tcp, message, &mut Vec::new())
     }
 
-    /// Reads the rows, and adds what is to be told of them.
+    /// Reads the rows, and appends the report.
     fn report(&self, made: u64, anyway: bool, to: &mut Vec<u8>) -> io::Result<()> {
         let (mut rows, mut open) = (Vec::new(), BTreeSet::new());
         for reader in self.rows.lock().values_mut() {
@@ -311,7 +313,7 @@ impl Copy {
         for rows in rows.chunks(MOST_ROWS) {
             tell(&AttachmentRequest::Counted { rows: rows.to_vec() })?;
         }
-        // Of more the fabric does not hear, and forgets none of its ways.
+        // A longer list is not sent, so the fabric forgets none of the routes.
         if (anyway || !rows.is_empty()) && open.len() <= MOST_WAYS {
             tell(&AttachmentRequest::CountBy { made, ways: open.into_iter().collect() })?;
         }
@@ -331,7 +333,7 @@ mod tests {
     /// Longer than anything takes.
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Both ends of a connection to the fabric.
+    /// Returns both ends of a connection to the fabric.
     fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -340,20 +342,20 @@ mod tests {
         (ours, theirs)
     }
 
-    /// Makes an update that changes nothing of the table of a host.
+    /// Applies an update that changes nothing in a host's table.
     fn update(copies: &Copies, connection: u64, sequence: u64) {
         let update = TableUpdate { connection, entries: Vec::new(), sequence: Some(sequence) };
         copies.update(&postcard::to_stdvec(&update).unwrap()).unwrap();
         copies.wait_for(sequence).unwrap();
     }
 
-    /// Makes a part of an update that ends with another part.
+    /// Applies a part of an update that another part completes.
     fn update_in_part(copies: &Copies, connection: u64) {
         let update = TableUpdate { connection, entries: Vec::new(), sequence: None };
         copies.update(&postcard::to_stdvec(&update).unwrap()).unwrap();
     }
 
-    /// Reads which update the fabric is told of next.
+    /// Returns the number of the update in the next report to the fabric.
     fn told(fabric: &TcpStream) -> u64 {
         let mut buf = pump::buffer();
         let frame = pump::read_frame(&mut &*fabric, &mut buf).unwrap().unwrap();
@@ -384,7 +386,7 @@ mod tests {
         let report = || {
             hosts.each_ref().map(|(copy, theirs)| {
                 copies.report(copy, false).unwrap();
-                // Behind what is told, if anything is.
+                // Sent after the report, if there is one.
                 let end = AttachmentRequest::CountBy { made: u64::MAX, ways: Vec::new() };
                 copy.send(&postcard::to_stdvec(&end).unwrap()).unwrap();
                 let made = told(theirs);
@@ -438,7 +440,7 @@ mod tests {
             scope.spawn(move || copies.report_until_end());
             scope.spawn(move || {
                 update(copies, 1, 1);
-                // A report of the one, perhaps, and of the other in any case, more than once.
+                // Perhaps a report of the first, and in any case several of the other.
                 for sequence in 2..=4 {
                     update(copies, 2, sequence);
                     while told(&theirs) < sequence {}

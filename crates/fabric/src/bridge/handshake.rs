@@ -1,4 +1,4 @@
-//! Both sides show that they know the same secret, without saying it.
+//! A handshake in which both sides prove that they know the same secret, without revealing it.
 //!
 //! ```text
 //! listening side                                      connecting side
@@ -12,12 +12,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// What the listening side begins with.
+/// The first bytes that the listening side sends.
 const MAGIC: [u8; 8] = *b"rdmux-f\x02";
 const NONCE: usize = 32;
 const TAG: usize = 32;
 
-/// Of the side that listens. The stream has a timeout.
+/// Does the handshake on the listening side. The stream must have a timeout.
 ///
 /// # Errors
 /// `PermissionDenied` when the other side does not know the secret; those of the stream.
@@ -31,11 +31,11 @@ pub(super) fn accept(stream: &mut (impl Read + Write), secret: &[u8]) -> io::Res
     stream.write_all(&mac(secret, b"server", &ours, &theirs)?.finalize().into_bytes())
 }
 
-/// Of the side that connects. The stream has a timeout.
+/// Does the handshake on the connecting side. The stream must have a timeout.
 ///
 /// # Errors
-/// `PermissionDenied` when the other side does not know the secret, `InvalidData` when it is no fabric, or of another
-/// version; those of the stream.
+/// `PermissionDenied` when the other side does not know the secret, `InvalidData` when it is not a fabric, or of
+/// another version; those of the stream.
 pub(super) fn connect(stream: &mut (impl Read + Write), secret: &[u8]) -> io::Result<()> {
     let (mut magic, mut theirs, mut tag) = ([0; MAGIC.len()], [0; NONCE], [0; TAG]);
     stream.read_exact(&mut magic)?;
@@ -64,7 +64,7 @@ fn mac(secret: &[u8], who: &[u8], a: &[u8], b: &[u8]) -> io::Result<Hmac<Sha256>
     Ok(mac)
 }
 
-/// Compares in constant time.
+/// Verifies a tag in constant time.
 fn verify(secret: &[u8], who: &[u8], a: &[u8], b: &[u8], tag: &[u8]) -> io::Result<()> {
     mac(secret, who, a, b)?.verify_slice(tag).map_err(|_| denied())
 }
@@ -88,7 +88,7 @@ mod tests {
 
     fn shake(one: &'static [u8], other: &'static [u8]) -> [Result<(), ErrorKind>; 2] {
         let (mut a, mut b) = UnixStream::pair().unwrap();
-        // The stream goes with the thread, as it does where this fails.
+        // The stream is closed with the thread, as after a failure.
         let listening = thread::spawn(move || accept(&mut a, one).map_err(|e| e.kind()));
         let connecting = connect(&mut b, other).map_err(|e| e.kind());
         [listening.join().unwrap(), connecting]
@@ -109,7 +109,7 @@ mod tests {
             a.write_all(&[&MAGIC[..], &[7; NONCE]].concat())?;
             let mut said = [0; NONCE + TAG];
             a.read_exact(&mut said)?;
-            // Lets everybody in. The only tag of this exchange that it has seen is the client's own.
+            // Accepts any client. The only tag of this exchange that it has seen is the client's own.
             a.write_all(&said[NONCE..])
         });
         let connecting = connect(&mut b, SECRET).map_err(|e| e.kind());

@@ -1,8 +1,8 @@
-//! The machines from which hosts come by bridges, as the fabric's process knows them.
+//! The machines whose hosts attach through bridges, as known in the fabric's process.
 //!
-//! A bridge says with each connection which machine it is of: a number that it has drawn, and that nobody else knows. The thread that carries the
-//! connection tells the fabric's server by a message before the client's own ones ([`Via`]). The server believes that of its own process alone, so no
-//! client can say where it comes from.
+//! A bridge names its machine with each connection, by a random number that nothing else knows. The thread that relays the connection
+//! passes that to the fabric's server in a message before the client's own ones ([`Via`]). The server accepts it only from its own process,
+//! so no client can claim another origin.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,49 +13,49 @@ use parking_lot::Mutex;
 use rdmux_runtime::socket::{self, MessageError};
 use serde::{Deserialize, Serialize};
 
-/// The most machines.
+/// Maximum number of machines.
 const MOST: usize = super::server::MAX_CONNECTIONS;
 
 /// A machine on the other side of bridges.
 #[derive(Debug)]
 pub(crate) struct Machine {
     number: u64,
-    /// Its address, and that of this machine, as the two see each other.
+    /// The addresses of the two machines, as they see each other.
     far: IpAddr,
     near: IpAddr,
-    /// How many updates of its hosts' route tables were sent.
+    /// The number of the last update of its hosts' route tables that was sent.
     sequence: AtomicU64,
 }
 
 impl Machine {
-    /// Its address.
+    /// Returns its address.
     pub(crate) fn far(&self) -> IpAddr {
         self.far
     }
 
-    /// The address by which it reaches this machine.
+    /// Returns the address by which it reaches this machine.
     pub(crate) fn near(&self) -> IpAddr {
         self.near
     }
 
-    /// How many updates of route tables were sent to it. What is sent to it after this was read must not be seen there before these
-    /// updates are.
+    /// Returns the number of the last route table update that was sent to it. Messages sent after this was read must not be shown
+    /// there before that update.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// One more is sent.
+    /// Records that an update was sent.
     pub(crate) fn has_updates(&self, sequence: u64) {
         self.sequence.store(sequence, Ordering::Release);
     }
 
-    /// Whether it is the same one.
+    /// Returns whether both are the same machine.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.number == other.number
     }
 }
 
-/// All of them.
+/// All machines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machines(Arc<Mutex<All>>);
 
@@ -66,7 +66,7 @@ struct All {
 }
 
 impl Machines {
-    /// The machine that a connection comes from. None if there are too many.
+    /// Returns the machine of a connection. None if there are too many.
     pub(super) fn of(&self, id: [u8; 16], far: IpAddr, near: IpAddr) -> Option<Arc<Machine>> {
         let mut all = self.0.lock();
         if let Some(known) = all.known.get(&id).and_then(Weak::upgrade) {
@@ -84,14 +84,14 @@ impl Machines {
         Some(machine)
     }
 
-    /// One of no importance.
+    /// Returns some machine.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Arc<Machine> {
         let ip = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
         Arc::new(Machine { number: 1, far: ip, near: ip, sequence: AtomicU64::new(0) })
     }
 
-    /// The one with this number.
+    /// Returns the machine with this number.
     fn numbered(&self, number: u64) -> Option<Arc<Machine>> {
         let all = self.0.lock();
         let mut all = all.known.values().filter_map(Weak::upgrade);
@@ -99,23 +99,23 @@ impl Machines {
     }
 }
 
-/// What a bridge says before anything else of a connection.
+/// The first message of a bridge on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Preface {
-    /// The machine's number, which it has drawn.
+    /// The machine's random number.
     pub(super) machine: [u8; 16],
-    /// The connection's, of the machine.
+    /// The number of the connection, unique for the machine.
     pub(super) connection: u64,
 }
 
-/// Where a connection comes from, as the server is told.
+/// The origin of a connection, as told to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Via {
     machine: u64,
     connection: u64,
 }
 
-/// What a [`Via`] begins with. No greeting does: its version is not zero.
+/// The first byte of a [`Via`]. Greetings never start with it, because their version is not zero.
 const VIA: u8 = 0;
 
 impl Via {
@@ -129,7 +129,7 @@ impl Via {
         Ok(message)
     }
 
-    /// What a message says, if it is one: the machine and the number of the connection.
+    /// Decodes a message, if it is a [`Via`]. Returns the machine and the number of the connection.
     pub(crate) fn decode(message: &[u8], machines: &Machines) -> Option<(Arc<Machine>, u64)> {
         let via: Self = socket::decode(message.strip_prefix(&[VIA])?).ok()?;
         Some((machines.numbered(via.machine)?, via.connection))

@@ -1,13 +1,13 @@
-//! A fabric's socket on another machine, by TCP.
+//! Extends a fabric's socket to another machine, over TCP.
 //!
-//! The fabric [listens](Server), and a [`Client`] on another machine offers a Unix socket like the fabric's own. For each
-//! connection to that one it makes a TCP connection, and both sides carry messages from one to the other, as they are,
-//! each behind its length. So hosts, programs and commands know nothing of this. Descriptors do not pass: the bridge has copies of the hosts' route
-//! tables (`copies`), and the fabric's side tells its server from which machine a connection comes (`machines`).
+//! The fabric [listens](Server), and a [`Client`] on another machine offers a Unix socket like the fabric's own. It makes a TCP connection
+//! for each connection to that socket, and both sides relay the messages unchanged, each after its length. So hosts, programs and commands
+//! need not know of it. Descriptors cannot be passed: the bridge has copies of the hosts' route tables (`copies`), and the fabric's side
+//! tells its server the machine of each connection (`machines`).
 //!
-//! Both sides show that they know the same secret before anything else is said (`handshake`). Who knows it may do what
-//! the fabric's owner may. Messages are neither encrypted nor protected on their way: the network between the machines
-//! must be one that the subnet's cables could run through, or a tunnel.
+//! Both sides first prove that they know the same secret (`handshake`). Knowing it gives the rights of the fabric's
+//! owner. Messages are neither encrypted nor protected in transit: the network between the machines must be as trusted as the
+//! subnet's cables, or a tunnel.
 
 mod client;
 mod clients;

@@ -1,4 +1,4 @@
-//! Carries messages between a Unix socket and a TCP connection, in both directions.
+//! Relays messages between a Unix socket and a TCP connection, in both directions.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,14 +10,14 @@ use std::time::Duration;
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rustix::net::sockopt;
 
-/// After how long without a sign of the other machine it counts as gone.
+/// How long without a sign of life the other machine counts as gone.
 const GONE: Duration = Duration::from_secs(30);
-/// How long without traffic until it is asked for one.
+/// The idle time before a keep-alive probe.
 const QUIET: Duration = Duration::from_secs(10);
 /// How long a handshake may take.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// Sets a connection up whose other machine may vanish.
+/// Sets up a connection whose other machine may vanish.
 pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     tcp.set_read_timeout(Some(HANDSHAKE))?;
@@ -30,8 +30,8 @@ pub(super) fn prepare(tcp: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Carries messages until either side ends, then ends the other: those of the Unix socket by `outward`, with their descriptors, and those of the
-/// network by `inward`. Outward an empty message comes last, when the client is gone.
+/// Relays messages until either side ends, and then ends the other: `outward` gets those of the Unix socket, with their descriptors, and
+/// `inward` those of the network. When the client is gone, `outward` is called last with an empty message.
 ///
 /// # Errors
 /// When no thread can be started.
@@ -61,7 +61,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Hands a message to a client as it is.
+/// Passes a message to a client unchanged.
 pub(super) fn hand_over(unix: &OwnedFd, message: &[u8]) -> io::Result<()> {
     socket::send_bytes(unix.as_fd(), message, &[]).map_err(io::Error::other)
 }
@@ -105,15 +105,15 @@ fn from_tcp(
     Ok(())
 }
 
-/// Where a message fits, with its number.
+/// Makes a buffer for a message with its number.
 pub(super) fn buffer() -> Vec<u8> {
     vec![0; MAX_MESSAGE + NUMBER]
 }
 
-/// Bytes of a message's number.
+/// Length of a message's number in bytes.
 const NUMBER: usize = 8;
 
-/// Writes a message of the fabric's behind its length, and the number of the last update of route tables that was sent before it.
+/// Writes a message of the fabric after its length and the number of the last route table update that was sent before it.
 pub(super) fn write_numbered(
     to: &mut impl Write,
     sequence: u64,
@@ -131,7 +131,7 @@ pub(super) fn write_numbered(
     to.write_all(frame)
 }
 
-/// Such a message, and its number.
+/// Splits such a message from its number.
 pub(super) fn numbered(frame: &[u8]) -> io::Result<(u64, &[u8])> {
     match frame.split_first_chunk::<NUMBER>() {
         Some((number, message)) if !message.is_empty() => {
@@ -141,7 +141,7 @@ pub(super) fn numbered(frame: &[u8]) -> io::Result<(u64, &[u8])> {
     }
 }
 
-/// Writes a message behind its length, unless it is empty. `frame` is where it is put together.
+/// Writes a message after its length, unless it is empty. `frame` is a scratch buffer.
 pub(super) fn write_frame(
     to: &mut impl Write,
     message: &[u8],
@@ -157,7 +157,7 @@ pub(super) fn write_frame(
     to.write_all(frame)
 }
 
-/// Reads a message; none at the end of the stream.
+/// Reads a message. None at the end of the stream.
 pub(super) fn read_frame<'b>(
     from: &mut impl Read,
     buf: &'b mut [u8],
@@ -186,7 +186,7 @@ mod tests {
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         prepare(&tcp).unwrap();
         assert!(tcp.nodelay().unwrap() && sockopt::socket_keepalive(&tcp).unwrap());
-        // Silent, and with something on its way.
+        // Both while idle, and with data in flight.
         let probes = sockopt::tcp_keepcnt(&tcp).unwrap();
         let silent = sockopt::tcp_keepintvl(&tcp).unwrap() * probes;
         assert!(sockopt::tcp_keepidle(&tcp).unwrap() + silent <= GONE);

@@ -1,4 +1,4 @@
-//! The secret that both machines know.
+//! The secret that both machines share.
 
 use std::io::{self, Read};
 
@@ -6,14 +6,14 @@ use rdmux_runtime::file::{open_private, replace};
 
 use crate::{FabricDir, FabricError};
 
-/// Bytes of a secret that is drawn, before it is written in hexadecimal digits.
+/// Bytes of a generated secret, before it is encoded as hexadecimal digits.
 const DRAWN: usize = 32;
-/// The fewest bytes that a secret may have.
+/// Minimum length of a secret in bytes.
 const MIN: usize = 16;
-/// The most.
+/// Maximum length of a secret in bytes.
 const MAX: usize = 1024;
 
-/// The secret in a fabric's directory.
+/// Reads the secret in a fabric's directory.
 ///
 /// # Errors
 /// [`FabricError::File`] when there is none, or it is too short.
@@ -28,7 +28,7 @@ pub(super) fn read(dir: &FabricDir) -> Result<Vec<u8>, FabricError> {
     check(&secret).map_err(file)
 }
 
-/// The secret in a fabric's directory, which is drawn if there is none.
+/// Reads the secret in a fabric's directory, or generates one if there is none.
 ///
 /// # Errors
 /// As [`read`], and those of writing.
@@ -46,19 +46,19 @@ pub(super) fn read_or_draw(dir: &FabricDir) -> Result<Vec<u8>, FabricError> {
     read(dir)
 }
 
-/// Keeps a secret for the fabric of this directory: the copy of another machine's.
+/// Stores a copy of another machine's secret in a fabric's directory.
 ///
 /// # Errors
 /// [`FabricError::File`] when it is too short or too long; those of writing.
 pub fn keep(dir: &FabricDir, secret: &[u8]) -> Result<(), FabricError> {
     let path = dir.secret();
     check(secret).map_err(|why| FabricError::File { path: path.clone(), why })?;
-    // The mode is 0600 from the beginning.
+    // Created first, so that the mode is 0600 from the beginning.
     drop(open_private(&path, false));
     replace(&path, secret).map_err(|e| FabricError::io(format!("write {}", path.display()), e))
 }
 
-/// What counts of a secret: not the line's end, which an editor may add.
+/// Returns the significant bytes of a secret: without the end of line, which an editor may add.
 fn check(secret: &[u8]) -> Result<Vec<u8>, String> {
     let secret = secret.trim_ascii();
     if (MIN..=MAX).contains(&secret.len()) {

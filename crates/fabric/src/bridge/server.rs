@@ -1,4 +1,4 @@
-//! The side of the fabric: hosts of other machines come in.
+//! The fabric's side of bridges: hosts of other machines connect here.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,9 +16,9 @@ use super::{handshake, pump, secret};
 use crate::client::connect_socket;
 use crate::{FabricDir, FabricError};
 
-/// The most connections of other machines.
+/// Maximum number of connections from other machines.
 pub(super) const MAX_CONNECTIONS: usize = 1024;
-/// How long the fabric may take to accept one that shows up at its Unix socket.
+/// How long the fabric may take to accept a connection at its Unix socket.
 const ACCEPT: Duration = Duration::from_secs(10);
 
 /// Listens for other machines, until it is dropped.
@@ -30,10 +30,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, with the secret in the fabric's directory, which is drawn if there is none.
+    /// Listens, with the secret in the fabric's directory, which is generated if there is none.
     ///
     /// # Errors
-    /// [`FabricError::Io`] when the address cannot be had, [`FabricError::File`] for a bad secret.
+    /// [`FabricError::Io`] when it cannot listen at the address, [`FabricError::File`] for a bad secret.
     pub(crate) fn open(
         at: SocketAddr,
         dir: &FabricDir,
@@ -51,7 +51,7 @@ impl Server {
         Ok(Self { address, stop, thread: Some(thread.map_err(fail)?) })
     }
 
-    /// Where it listens.
+    /// Returns the address where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -67,7 +67,7 @@ impl Drop for Server {
     }
 }
 
-/// Accepts until told to stop. Each connection has threads of its own: they end with the fabric's sockets.
+/// Accepts until told to stop. Each connection has its own threads, which end with the fabric's sockets.
 fn listen(
     listener: &TcpListener,
     stop: &Doorbell,
@@ -89,7 +89,7 @@ fn listen(
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => {
                 tracing::debug!(%error, "a machine cannot be let in");
-                // For want of descriptors the socket would stay readable.
+                // Without descriptors the socket stays readable, so this would spin.
                 thread::sleep(Duration::from_millis(50));
                 continue;
             }
@@ -129,13 +129,13 @@ fn serve(
     pump::hand_over(&unix, &via)?;
     let mut frame = Vec::new();
     let outward = move |tcp: &TcpStream, message: &[u8], _| {
-        // What was sent after an update comes with its number.
+        // Messages carry the number of the update that preceded them.
         pump::write_numbered(&mut &*tcp, machine.sequence(), message, &mut frame)
     };
     pump::run(unix, tcp, outward, pump::hand_over)
 }
 
-/// One of the connections that may be.
+/// A claim to one of the allowed connections.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {

@@ -1,21 +1,21 @@
-//! What a bridge is told while it waits: to stay, to end, to look again.
+//! Requests to a waiting bridge: to stay, to end, to check its state.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdmux_link::Doorbell;
 
-/// What a bridge has been told, by any thread.
+/// The state of a bridge, which any thread may change.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Whether it stays when nobody is left.
+    /// Whether it stays when it has no clients.
     stays: AtomicBool,
     ending: AtomicBool,
     changed: Doorbell,
 }
 
 impl State {
-    /// Of a bridge that begins.
+    /// Makes the state of a bridge that starts.
     ///
     /// # Errors
     /// Those of eventfd(2).
@@ -42,14 +42,14 @@ impl State {
         self.has_changed();
     }
 
-    /// Has the bridge look at everything again.
+    /// Makes the bridge check its state again.
     pub(super) fn has_changed(&self) {
         if let Err(error) = self.changed.ring() {
             tracing::warn!(%error, "a bridge cannot be woken");
         }
     }
 
-    /// What is readable when something was told.
+    /// Returns the descriptor that is readable after a change.
     pub(super) fn changed(&self) -> &Doorbell {
         &self.changed
     }

@@ -1,4 +1,5 @@
-//! The connection by which the fabric says what changes of route tables. Its end is that of the fabric, also when no client uses the bridge.
+//! The connection by which the fabric reports changes of route tables. It ends with the fabric, which is noticed even if no client uses the
+//! bridge.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -8,17 +9,18 @@ use std::thread::{self, JoinHandle};
 use super::client::Shared;
 use super::pump;
 
-/// Reads until it is dropped.
+/// Reads updates until it is dropped.
 pub(super) struct Watch {
     tcp: TcpStream,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Makes the updates that come by a connection, in a thread: the bridge ends when it does. Another thread tells the fabric what hosts count.
+/// Applies the updates of a connection, in a thread. The bridge ends when the connection does. Another thread reports the hosts' counts to
+/// the fabric.
 ///
 /// # Errors
-/// When there is no thread or no descriptor.
+/// When there is no thread or no descriptor left.
 pub(super) fn start(shared: &Arc<Shared>, tcp: &TcpStream) -> io::Result<Watch> {
     tcp.set_read_timeout(None)?;
     let mut watch =
@@ -42,7 +44,7 @@ pub(super) fn start(shared: &Arc<Shared>, tcp: &TcpStream) -> io::Result<Watch> 
     Ok(watch)
 }
 
-/// Keep-alive segments tell when the fabric's machine is gone.
+/// Applies updates. TCP keep-alive detects that the fabric's machine is gone.
 fn update(tcp: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut buf = pump::buffer();
     while let Some(frame) = pump::read_frame(&mut &*tcp, &mut buf)? {

@@ -1,4 +1,4 @@
-//! What commands do with fabrics: start, end, look, change.
+//! Administration of fabrics: start, stop, show, change.
 
 use std::fs::File;
 use std::io;
@@ -18,22 +18,22 @@ use crate::proto::{AdminRequest, End, NodeRef, Role, Snapshot, Status, Tables};
 use crate::server::{PartitionsFile, Setup};
 use crate::{FabricDir, FabricError, FabricName, bridge};
 
-/// The most bytes of an answer that are believed.
+/// The largest answer that is accepted, in bytes.
 const MAX_ANSWER: u64 = 256 << 20;
 
-/// What a fabric is to be that is brought up.
+/// The configuration of a fabric to be brought up.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// How it is brought up.
     pub setup: Setup,
-    /// Its nodes and cables, if it is to begin anew: without LIDs.
+    /// Its nodes and cables, if it starts anew: without LIDs.
     pub topology: Option<Topology>,
     /// For a bridge: the secret of the other machine's fabric.
     pub secret: Option<Vec<u8>>,
 }
 
 impl Plan {
-    /// Keeps this for a fabric that is not up.
+    /// Stores the plan for a fabric that is not up.
     ///
     /// # Errors
     /// [`FabricError::AlreadyUp`], and those of writing.
@@ -55,10 +55,10 @@ impl Plan {
     }
 }
 
-/// A plan that is kept, and the files that there were before. Nobody else starts the fabric as long as this lives.
+/// A plan that was stored, and the earlier files. While this lives, no other process starts the fabric.
 #[derive(Debug)]
 pub struct Kept {
-    /// Without text: there was no such file. One that could not be read is not here.
+    /// The files and their texts; none if a file did not exist. Files that could not be read are missing.
     before: Vec<(PathBuf, Option<Vec<u8>>)>,
     _lock: Option<File>,
 }
@@ -74,7 +74,7 @@ impl Kept {
         Self { before: files.into_iter().filter_map(read).collect(), _lock: lock }
     }
 
-    /// Brings back what there was before, for a fabric that did not start.
+    /// Restores the earlier files, for a fabric that did not start.
     pub fn undo(self) {
         for (path, before) in self.before {
             let undone = match before {
@@ -91,11 +91,11 @@ impl Kept {
     }
 }
 
-/// Brings a fabric up, lets it stay, and returns its status: as the plan says, otherwise as it was the last time.
+/// Brings a fabric up, by the plan or else as it was the last time, and makes it stay. Returns its status.
 ///
 /// # Errors
-/// [`FabricError::AlreadyUp`] when it is up and there is a plan; [`FabricError::Start`] and others. A plan by which it did
-/// not start is forgotten.
+/// [`FabricError::AlreadyUp`] when it is up and there is a plan; [`FabricError::Start`] and others. A plan with which it
+/// did not start is discarded.
 pub fn up(
     options: &ConnectOptions,
     fabric: &FabricName,
@@ -111,7 +111,7 @@ pub fn up(
     options.greet(fabric, |socket| ask_at(fabric, socket, &AdminRequest::Stay, "let it stay"))
 }
 
-/// Ends a fabric, or the bridge to one, and waits until it listens no more: then it can be brought up again.
+/// Ends a fabric, or the bridge to one, and waits until it no longer listens: then it can be brought up again.
 ///
 /// # Errors
 /// [`FabricError::NotUp`] and those of the connection; [`FabricError::Unresponsive`] if it does not end.
@@ -135,7 +135,7 @@ pub fn down(options: &ConnectOptions, fabric: &FabricName) -> Result<(), FabricE
     }
 }
 
-/// How a fabric is.
+/// Returns the status of a fabric.
 ///
 /// # Errors
 /// [`FabricError::NotUp`] and those of the connection.
@@ -143,7 +143,7 @@ pub fn status(options: &ConnectOptions, fabric: &FabricName) -> Result<Status, F
     ask(options, fabric, &AdminRequest::Status, "tell its status")
 }
 
-/// The fabrics of this user that are up.
+/// Lists the fabrics of this user that are up.
 ///
 /// # Errors
 /// [`FabricError::Directory`].
@@ -157,7 +157,7 @@ pub fn running(options: &ConnectOptions) -> Result<Vec<FabricName>, FabricError>
     Ok(up)
 }
 
-/// All nodes and cables.
+/// Returns all nodes and cables.
 ///
 /// # Errors
 /// [`FabricError::NotUp`] and those of the connection.
@@ -165,7 +165,7 @@ pub fn show(options: &ConnectOptions, fabric: &FabricName) -> Result<Snapshot, F
     ask(options, fabric, &AdminRequest::Show, "show its nodes")
 }
 
-/// The topology as `ibnetdiscover(8)` writes it.
+/// Returns the topology in the format of `ibnetdiscover(8)`.
 ///
 /// # Errors
 /// [`FabricError::NotUp`] and those of the connection.
@@ -173,7 +173,7 @@ pub fn topology(options: &ConnectOptions, fabric: &FabricName) -> Result<String,
     ask(options, fabric, &AdminRequest::Topology, "write its topology")
 }
 
-/// The forwarding tables of all switches.
+/// Returns the forwarding tables of all switches.
 ///
 /// # Errors
 /// [`FabricError::NotUp`] and those of the connection.
@@ -181,7 +181,7 @@ pub fn tables(options: &ConnectOptions, fabric: &FabricName) -> Result<Tables, F
     ask(options, fabric, &AdminRequest::Tables, "show its forwarding tables")
 }
 
-/// Plugs a cable between two ports that are free; says which.
+/// Connects two free ports with a cable. Returns a message that says which.
 ///
 /// # Errors
 /// [`FabricError::Refused`], [`FabricError::NotUp`] and those of the connection.
@@ -195,7 +195,7 @@ pub fn plug(
     ask(options, fabric, &request, &format!("plug {a} to {b}"))
 }
 
-/// Pulls a cable out; says which.
+/// Removes a cable. Returns a message that says which.
 ///
 /// # Errors
 /// As [`plug`].
@@ -207,7 +207,7 @@ pub fn unplug(
     ask(options, fabric, &AdminRequest::Unplug(end.clone()), &format!("unplug {end}"))
 }
 
-/// Takes the links between two nodes down, or up again; says which.
+/// Takes the links between two nodes down, or up again. Returns a message that says which.
 ///
 /// # Errors
 /// As [`plug`].
@@ -223,7 +223,7 @@ pub fn link(
     ask(options, fabric, &request, &format!("take the link of {a} and {b} {way}"))
 }
 
-/// Resets a switch; says which.
+/// Resets a switch. Returns a message that says which.
 ///
 /// # Errors
 /// As [`plug`].
@@ -235,7 +235,7 @@ pub fn reset(
     ask(options, fabric, &AdminRequest::Reset(switch.clone()), &format!("reset {switch}"))
 }
 
-/// Has a port notice a fault of its link so many times in a row; says what came of it.
+/// Makes a port see this many link faults in a row. Returns a message about the result.
 ///
 /// # Errors
 /// As [`plug`].
@@ -250,7 +250,7 @@ pub fn fault(
     ask(options, fabric, &request, &format!("have {at} notice a fault"))
 }
 
-/// Changes the GUID of the system that a node is in; says which.
+/// Changes the GUID of a node's system. Returns a message that says which.
 ///
 /// # Errors
 /// As [`plug`].
@@ -264,11 +264,11 @@ pub fn set_system_guid(
     ask(options, fabric, &request, &format!("change the system GUID of {node}"))
 }
 
-/// Gives a fabric that is up other partitions, and keeps them with its options; says how many.
+/// Replaces the partitions of a running fabric, and stores them with its options. Returns a message with their number.
 ///
 /// # Errors
-/// As [`plug`]; [`FabricError::File`] when the file of options cannot be read, [`FabricError::Io`] when it cannot be written. The partitions
-/// that the fabric had are in force then.
+/// As [`plug`]; [`FabricError::File`] when the file of options cannot be read, [`FabricError::Io`] when it cannot be written. The earlier
+/// partitions then stay in force.
 pub fn set_partitions(
     options: &ConnectOptions,
     fabric: &FabricName,
@@ -305,7 +305,7 @@ fn ask<T: DeserializeOwned>(
     ask_at(fabric, options.connect(fabric)?, request, what)
 }
 
-/// Asks behind a socket: the answer is a length, and then messages of as many bytes.
+/// Sends a request on a socket: the answer is a length, and then messages of that many bytes in all.
 fn ask_at<T: DeserializeOwned>(
     fabric: &FabricName,
     socket: OwnedFd,

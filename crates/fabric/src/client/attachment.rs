@@ -1,4 +1,4 @@
-//! A host's hold on an adapter.
+//! A host's attachment to a port of an adapter.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use super::opening::{Opening, Progress};
 use crate::proto::{AttachmentRequest, Described, HostPort, PortUpdate, Role, Violation};
 use crate::{FabricDir, FabricError, FabricName};
 
-/// A port of an adapter that a host has. It is the host's as long as this lives, and not longer than the process.
+/// A port of an adapter that a host has attached. It is released when this is dropped, or the process ends.
 #[derive(Debug)]
 pub struct Attachment {
     link: Link,
@@ -19,9 +19,9 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Takes an adapter of a fabric, which is started if need be: the one that this host had before, else the one that has
-    /// its name or its GUID, else the first free one, else a new one at a free port of a switch. `node_guid` is the GUID of
-    /// the host's node, which a new adapter gets.
+    /// Attaches an adapter of a fabric, which is started if need be: the one that this host had before, else the one that
+    /// has its name or its GUID, else the first free one, else a new one at a free port of a switch. `node_guid` is the
+    /// GUID of the host's node, which a new adapter gets.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `EEXIST` when another host with this GUID is attached, with `ENODEV` when nothing is
@@ -35,7 +35,7 @@ impl Attachment {
         Self::open_port(options, fabric, host, node_guid, &HostPort::only())
     }
 
-    /// As [`open`](Self::open), for one of the ports of the host's adapter.
+    /// Like [`open`](Self::open), for one of the ports of the host's adapter.
     ///
     /// # Errors
     /// The same.
@@ -55,8 +55,8 @@ impl Attachment {
         })
     }
 
-    /// Begins to take a port of an adapter of a fabric that is up, as [`open_port`](Self::open_port) would; None if it is not up. Neither this
-    /// nor the attachment waits for the fabric.
+    /// Starts to attach a port of a fabric that is up, as [`open_port`](Self::open_port) would; None if it is not up. Neither this nor the
+    /// attachment waits for the fabric.
     ///
     /// # Errors
     /// Those of the connection.
@@ -76,20 +76,21 @@ impl Attachment {
         Self { link, routes: fds.into_iter().next() }
     }
 
-    /// The route table of the port, for [`rdmux_link::routes::RouteView::map`]: where packets with data go. It is empty until
-    /// [`set_endpoint`](Self::set_endpoint) has been answered, and stays as it was last when the fabric is gone. None where the fabric has no memory for it:
-    /// such a host is managed, but has no data.
+    /// Returns the route table of the port, for [`rdmux_link::routes::RouteView::map`], which says where packets with data are sent. It is
+    /// empty until [`set_endpoint`](Self::set_endpoint) was answered, and keeps its last state when the fabric is gone. None if the fabric
+    /// has no memory for it: such a host is managed, but has no data.
     pub fn routes(&self) -> Option<&OwnedFd> {
         self.routes.as_ref()
     }
 
-    /// Says where this host takes packets for the port, at a loopback address, and whether it does at all addresses of the machine, so that hosts of
-    /// other machines may send them; and whether it hears groups by the machine's IP multicast, which only who takes packets at no other address can. From the next update on, which answers this, its route table is kept, and
-    /// the tables of others have ways to it. It may be said again.
+    /// Tells the fabric the loopback address where this host receives packets for the port; whether it receives them at all addresses of
+    /// the machine, so that hosts of other machines may send them; and whether it receives groups by the machine's IP multicast, which is
+    /// only possible if it receives packets at no other address. From the next update on, which is the answer, its route table is kept up
+    /// to date, and other hosts' tables have routes to it. May be called again.
     ///
     /// # Errors
-    /// [`FabricError::Refused`] with `EOPNOTSUPP` where there is no table, and with `EINVAL` for what is no loopback address or for port 0;
-    /// [`FabricError::Gone`] and those of the connection.
+    /// [`FabricError::Refused`] with `EOPNOTSUPP` if there is no table, and with `EINVAL` if the address is not a loopback address or the
+    /// port is 0; [`FabricError::Gone`] and those of the connection.
     pub fn set_endpoint(
         &mut self,
         addr: SocketAddr,
@@ -112,7 +113,7 @@ impl Attachment {
         self.link.tell(&AttachmentRequest::Endpoint { addr, everywhere, multicast })
     }
 
-    /// The next change of the port, if there is one. The descriptor is readable when there is.
+    /// Returns the next change of the port, if there is one. The descriptor is readable when there is.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -120,8 +121,9 @@ impl Attachment {
         self.link.try_receive()
     }
 
-    /// Asks how the port is, and waits for the next update. If something happened meanwhile, it is in there; then another
-    /// update follows. One that was made by [`begin`](Self::begin) never waits: it [asks](Self::ask) and is polled.
+    /// Requests the state of the port, and waits for the next update. That update has any event that happened meanwhile;
+    /// another update then follows. An attachment that was made by [`begin`](Self::begin) never waits: it
+    /// [asks](Self::ask) and is polled.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -130,7 +132,7 @@ impl Attachment {
         self.link.receive()
     }
 
-    /// Asks how the port is. The answer comes with the updates.
+    /// Requests the state of the port. The answer arrives as an update.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -138,8 +140,9 @@ impl Attachment {
         self.link.tell(&AttachmentRequest::Refresh)
     }
 
-    /// Tells that a process of this host counts in these rows what it sends by port 1 ([`rdmux_link::rows::Rows::create`]), by the ways of the route
-    /// table. The process has a number of the host's; rows that it had before count no more. Tell this before the process sends.
+    /// Registers the rows ([`rdmux_link::rows::Rows::create`]) in which a process of this host counts what it sends through the port, by
+    /// the route table's routes. The number of the process is the host's choice; its earlier rows are no longer read. Must be called before
+    /// the process sends.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -147,7 +150,7 @@ impl Attachment {
         self.link.tell_with(&AttachmentRequest::Rows { process }, &[rows])
     }
 
-    /// Tells that a process is gone. What it has counted stays.
+    /// Reports that a process is gone. Its counts are kept.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -155,7 +158,7 @@ impl Attachment {
         self.link.tell(&AttachmentRequest::RowsGone { process })
     }
 
-    /// Tells of a packet with a key that does not fit, after rows have counted it.
+    /// Reports a packet with a key that does not match, after rows have counted it.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -163,7 +166,7 @@ impl Attachment {
         self.link.tell(&AttachmentRequest::Violation(*violation))
     }
 
-    /// Changes the description of the node, at most 64 bytes of it.
+    /// Changes the description of the node to at most 64 bytes of this.
     ///
     /// # Errors
     /// [`FabricError::Gone`] and those of the connection.
@@ -171,14 +174,14 @@ impl Attachment {
         self.link.tell(&AttachmentRequest::Describe(description.to_owned()))
     }
 
-    /// Which fabric it is on.
+    /// Returns the name of its fabric.
     pub fn fabric(&self) -> &FabricName {
         self.link.fabric()
     }
 }
 
 impl Drop for Attachment {
-    /// A forked child may have the descriptor, too: the adapter is given back all the same.
+    /// Releases the port, even if a forked child has the descriptor, too.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(self.link.as_fd(), rustix::net::Shutdown::Both);
     }
@@ -190,7 +193,7 @@ impl AsFd for Attachment {
     }
 }
 
-/// An attachment that is being made. The descriptor is readable when the fabric has answered.
+/// An attachment in progress. The descriptor is readable when the fabric has answered.
 #[derive(Debug)]
 pub struct Attaching {
     opening: Opening,
@@ -198,7 +201,7 @@ pub struct Attaching {
 }
 
 impl Attaching {
-    /// The attachment, if the fabric has answered.
+    /// Returns the attachment, if the fabric has answered.
     ///
     /// # Errors
     /// As [`Attachment::open`].

@@ -1,4 +1,4 @@
-//! Copies of the management datagrams of a port.
+//! Captures the management datagrams of a port.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -7,16 +7,17 @@ use super::link::Link;
 use crate::proto::{PortRef, Role};
 use crate::{FabricError, FabricName};
 
-/// All that a port sends and receives on QP0 and QP1, whoever sends or takes it: programs and the port's own agents.
+/// A capture of everything that a port sends and receives on QP0 and QP1, whether by programs or by the port's own
+/// agents.
 #[derive(Debug)]
 pub struct Capture(Link);
 
 impl Capture {
-    /// Begins to capture a port.
+    /// Starts to capture a port.
     ///
     /// # Errors
-    /// [`FabricError::Refused`] with `ENODEV` when there is no such port, with `EPERM` for others than the fabric's owner, root and the owner
-    /// of the host that has the port, and by a bridge for others than its owner and root; those of the connection.
+    /// [`FabricError::Refused`] with `ENODEV` when there is no such port, with `EPERM` unless the caller is the fabric's owner, root or the
+    /// owner of the host that has the port or, through a bridge, the bridge's owner or root; those of the connection.
     pub fn start(
         options: &ConnectOptions,
         fabric: &FabricName,
@@ -28,11 +29,11 @@ impl Capture {
         Ok(Self(link))
     }
 
-    /// The next frame, if it is there: a [`FrameHeader`](rdmux_link::capture::FrameHeader) and an InfiniBand packet. The descriptor is readable when
-    /// it is.
+    /// Returns the next frame, if there is one: a [`FrameHeader`](rdmux_link::capture::FrameHeader) and an InfiniBand packet. The
+    /// descriptor is readable when there is.
     ///
     /// # Errors
-    /// [`FabricError::Gone`], also when the host whose owner captures here has given the port back; those of the connection.
+    /// [`FabricError::Gone`], also when the host whose owner captures here has released the port; those of the connection.
     pub fn poll_frame(&mut self) -> Result<Option<&[u8]>, FabricError> {
         self.0.try_receive_bytes()
     }

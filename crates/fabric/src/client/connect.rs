@@ -1,4 +1,4 @@
-//! Finding a fabric, and starting it when there is none.
+//! Connects to a fabric, and starts it if none is running.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -10,30 +10,30 @@ use rdmux_runtime::{UserDir, start};
 use crate::server::{Server, ServerHandle, ServerOptions};
 use crate::{Config, FabricDir, FabricError, FabricName};
 
-/// How long a fabric may take to answer before it counts as gone.
+/// How long a fabric may take to answer before it counts as unresponsive.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a fabric may end between our connecting and our greeting it.
+/// How many times a fabric may end between connect and greeting.
 const ATTEMPTS: usize = 10;
 
 /// How to reach a fabric.
 ///
-/// It is looked for at `<runtime dir>/fabrics/<name>/sock`. If none listens there, one is started as
+/// The fabric listens at `<runtime dir>/fabrics/<name>/sock`. If none does, one is started as
 /// `rdmux fabric serve NAME --on-demand`, by the program that [`start::program`] finds. If there is none, or
-/// `$RDMUX_EMBEDDED` is 1, the fabric runs in a thread of this process; others find it there too.
+/// `$RDMUX_EMBEDDED` is 1, the fabric runs in a thread of this process, where other processes reach it, too.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Where the user's fabrics live.
+    /// The runtime directory of the user's fabrics.
     pub user: UserDir,
-    /// For a fabric in this process.
+    /// The configuration of a fabric in this process.
     pub config: Config,
     /// Whether to run the fabric in this process rather than start a program.
     pub embedded: bool,
-    /// The `rdmux` that belongs to the caller, where that is a library of some other program.
+    /// The caller's `rdmux`, if the caller is a library in some other program.
     pub program: Option<PathBuf>,
 }
 
 impl ConnectOptions {
-    /// What the environment says, with this configuration.
+    /// Reads the options from the environment, with this configuration.
     ///
     /// # Errors
     /// Those of [`UserDir::of_environment`].
@@ -46,7 +46,7 @@ impl ConnectOptions {
         })
     }
 
-    /// The directory of a fabric.
+    /// Returns the directory of a fabric.
     ///
     /// # Errors
     /// [`FabricError::Directory`].
@@ -54,8 +54,8 @@ impl ConnectOptions {
         Ok(FabricDir::open(&self.user, fabric)?)
     }
 
-    /// Connects to a fabric, which is started if need be, and has `open` greet it. One that ends meanwhile is followed
-    /// by another.
+    /// Connects to a fabric, which is started if need be, and calls `open` to greet it. Starts another if it ends
+    /// meanwhile.
     pub(super) fn greet<T>(
         &self,
         fabric: &FabricName,
@@ -68,7 +68,7 @@ impl ConnectOptions {
                 None => self.start(&dir)?,
             };
             match socket.map(&open) {
-                // It ended, idle, just as we came.
+                // An idle fabric ended while we connected.
                 None | Some(Err(FabricError::Gone { .. })) => {}
                 Some(other) => return other,
             }
@@ -77,13 +77,13 @@ impl ConnectOptions {
         Err(FabricError::Start { fabric: fabric.clone(), why })
     }
 
-    /// Connects to a fabric that runs.
+    /// Connects to a running fabric.
     pub(super) fn connect(&self, fabric: &FabricName) -> Result<OwnedFd, FabricError> {
         let dir = self.dir(fabric)?;
         connect_socket(&dir, TIMEOUT)?.ok_or_else(|| FabricError::NotUp { fabric: fabric.clone() })
     }
 
-    /// Starts the fabric, unless another process was faster, and connects to it. None if it ended at once.
+    /// Starts the fabric, unless another process has, and connects to it. None if it ended at once.
     fn start(&self, dir: &FabricDir) -> Result<Option<OwnedFd>, FabricError> {
         let _lock = dir.lock_start()?;
         if let Some(socket) = connect_socket(dir, TIMEOUT)? {
@@ -91,13 +91,13 @@ impl ConnectOptions {
         }
         let started = self.start_locked(dir);
         match (connect_socket(dir, TIMEOUT)?, started) {
-            // If ours could not be, somebody started it without the lock.
+            // If we could not start one, another process started it without the lock.
             (Some(socket), _) => Ok(Some(socket)),
             (None, started) => started.map(|()| None),
         }
     }
 
-    /// Starts the fabric. The caller has the lock for that.
+    /// Starts the fabric. The caller holds the lock for that.
     pub(super) fn start_locked(&self, dir: &FabricDir) -> Result<(), FabricError> {
         match start::program(self.program.as_deref()).filter(|_| !self.embedded) {
             Some(program) => {
@@ -110,14 +110,14 @@ impl ConnectOptions {
                 options.config = self.config.clone();
                 options.idle_exit = Some(ServerOptions::IDLE_EXIT);
                 options.lock_wait = ServerOptions::ENDING;
-                // The thread lives as long as anybody uses it.
+                // The thread lives as long as the fabric has clients.
                 Server::spawn(options).map(ServerHandle::detach)
             }
         }
     }
 }
 
-/// A socket connected to the fabric, or none if it is not up.
+/// Returns a socket connected to the fabric, or none if it is not up.
 pub(crate) fn connect_socket(
     dir: &FabricDir,
     timeout: Duration,

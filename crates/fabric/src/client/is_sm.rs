@@ -1,4 +1,4 @@
-//! A port's IsSM bit, which says that a manager runs there.
+//! A port's IsSM bit, which says that a subnet manager runs there.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,12 +8,12 @@ use super::opening::{Opening, Progress};
 use crate::proto::{PortRef, Role};
 use crate::{FabricDir, FabricError, FabricName};
 
-/// The bit is set as long as this lives, and not longer than the process.
+/// The bit, which is set until this is dropped, or the process ends.
 #[derive(Debug)]
 pub struct IsSm(OwnedFd);
 
 impl IsSm {
-    /// Sets a port's bit. If another process has set it, this waits for it to let go, or does not.
+    /// Sets a port's bit. If another process has set it and `wait` is given, waits until that process clears it.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `EAGAIN` when another process has set it and `wait` is not given, with `ENODEV` when
@@ -38,8 +38,8 @@ impl IsSm {
         Ok(Self(link.into_socket()))
     }
 
-    /// Begins to set a port's bit, on a fabric that is up; None if it is not up. The fabric answers when nobody else has
-    /// set it. Nothing here waits for that.
+    /// Starts to set a port's bit on a fabric that is up; None if it is not up. The fabric answers when no other process
+    /// has set it. Nothing here waits for that.
     ///
     /// # Errors
     /// Those of the connection.
@@ -50,20 +50,20 @@ impl IsSm {
 }
 
 impl Drop for IsSm {
-    /// A forked child may have the descriptor, too: the bit is cleared all the same.
+    /// Clears the bit, even if a forked child has the descriptor, too.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 }
 
 impl AsFd for IsSm {
-    /// Becomes readable when the fabric is gone.
+    /// Returns the descriptor that becomes readable when the fabric is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// A bit that is about to be set. The descriptor is readable when the fabric has answered.
+/// A bit that is being set. The descriptor is readable when the fabric has answered.
 #[derive(Debug)]
 pub struct SettingIsSm {
     opening: Opening,
@@ -71,7 +71,7 @@ pub struct SettingIsSm {
 }
 
 impl SettingIsSm {
-    /// The bit, if the fabric has answered.
+    /// Returns the bit, if the fabric has answered.
     ///
     /// # Errors
     /// As [`IsSm::set`].

@@ -11,10 +11,11 @@ use serde::de::DeserializeOwned;
 use crate::proto::{Greeting, Reply, Role, VERSION};
 use crate::{FabricError, FabricName};
 
-/// A connection, what the fabric answered, and the descriptors that came with it.
+/// A connection, the fabric's answer to the greeting, and the answer's descriptors.
 pub(super) type Opened<T> = (Link, T, Vec<OwnedFd>);
 
-/// A connection, with the buffers for its messages. The caller sees to it that one thread at a time asks.
+/// A connection, with the buffers for its messages. The caller must ensure that only one thread at a time
+/// uses it.
 #[derive(Debug)]
 pub(super) struct Link {
     fabric: FabricName,
@@ -24,7 +25,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Greets the fabric behind a socket. `what` is for the error: what was tried.
+    /// Greets the fabric behind a socket. `what` says for the error what was tried.
     ///
     /// # Errors
     /// [`FabricError::Refused`], [`FabricError::Version`] and those of the connection.
@@ -38,7 +39,7 @@ impl Link {
         Ok((link, value))
     }
 
-    /// The same, with the descriptors that came with the answer.
+    /// Like [`open`](Self::open), with the descriptors of the answer.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -55,7 +56,7 @@ impl Link {
         Ok((link, value, fds))
     }
 
-    /// Sends the greeting; [`welcomed`](Self::welcomed) reads what comes back.
+    /// Sends the greeting; [`welcomed`](Self::welcomed) parses the answer.
     ///
     /// # Errors
     /// Those of the connection.
@@ -70,7 +71,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Reads the answer to the greeting.
+    /// Parses the answer to the greeting.
     ///
     /// # Errors
     /// [`FabricError::Refused`], [`FabricError::Version`], [`FabricError::Protocol`].
@@ -88,7 +89,7 @@ impl Link {
         refused(reply, what)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
     /// [`FabricError::Refused`] and those of the connection.
@@ -101,7 +102,7 @@ impl Link {
         refused(self.receive()?, what)
     }
 
-    /// Tells, without an answer.
+    /// Sends a message that has no answer.
     ///
     /// # Errors
     /// Those of the connection.
@@ -109,7 +110,7 @@ impl Link {
         self.tell_with(request, &[])
     }
 
-    /// The same, with descriptors.
+    /// Like [`tell`](Self::tell), with descriptors.
     ///
     /// # Errors
     /// Those of the connection.
@@ -121,7 +122,7 @@ impl Link {
         socket::send(self.socket.as_fd(), request, fds, &mut self.tx).map_err(|e| self.broken(&e))
     }
 
-    /// The next message, waited for.
+    /// Waits for the next message.
     ///
     /// # Errors
     /// Those of the connection.
@@ -130,7 +131,7 @@ impl Link {
         decoded.map_err(|e| self.broken(&e))
     }
 
-    /// The bytes of the next message, waited for.
+    /// Waits for the bytes of the next message.
     ///
     /// # Errors
     /// Those of the connection.
@@ -149,7 +150,7 @@ impl Link {
         }
     }
 
-    /// The next message if it is there.
+    /// Returns the next message, if there is one.
     ///
     /// # Errors
     /// Those of the connection.
@@ -158,7 +159,7 @@ impl Link {
         decoded.map_err(|e| self.broken(&e))
     }
 
-    /// The bytes of the next message if it is there.
+    /// Returns the bytes of the next message, if there is one.
     ///
     /// # Errors
     /// Those of the connection.
@@ -166,7 +167,7 @@ impl Link {
         self.try_receive_with(&mut Vec::new())
     }
 
-    /// The same, with the descriptors that came with it.
+    /// Like [`try_receive_bytes`](Self::try_receive_bytes), with the message's descriptors.
     ///
     /// # Errors
     /// Those of the connection.
@@ -184,23 +185,23 @@ impl Link {
         }
     }
 
-    /// Which fabric this leads to.
+    /// Returns the name of the fabric.
     pub(super) fn fabric(&self) -> &FabricName {
         &self.fabric
     }
 
-    /// The socket alone.
+    /// Returns the socket alone.
     pub(super) fn into_socket(self) -> OwnedFd {
         self.socket
     }
 
-    /// After any of these, requests and replies can no longer be told apart.
+    /// Ends the connection: after any of these errors, requests and replies can no longer be matched.
     pub(super) fn broken(&self, error: &MessageError) -> FabricError {
         broken(&self.fabric, &self.socket, error)
     }
 }
 
-/// What it means that messages do not come or go.
+/// Converts an error of the connection.
 pub(super) fn broken(fabric: &FabricName, socket: &OwnedFd, error: &MessageError) -> FabricError {
     let fabric = fabric.clone();
     match error {

@@ -1,4 +1,4 @@
-//! A program's management interface of a port: what an open `/dev/infiniband/umadN` is.
+//! A program's management interface of a port: the equivalent of an open `/dev/infiniband/umadN`.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,35 +19,36 @@ use crate::proto::mad::{
 use crate::proto::{FileReply, FileRequest, PortRef, Role};
 use crate::{FabricError, FabricName};
 
-/// An open management interface. Its agents go with it, and with the process.
+/// An open management interface. Its agents end with it, and with the process.
 ///
-/// Datagrams are records ([`crate::proto::mad`]): a header as `struct ib_user_mad` has it, and the datagram.
+/// Datagrams are records ([`crate::proto::mad`]): a header in the layout of `struct ib_user_mad`, and the datagram.
 #[derive(Debug)]
 pub struct MadFile {
     fabric: FabricName,
     mads: OwnedFd,
     control: Mutex<Link>,
-    /// A record is read, or written, by one thread at a time: it may be several messages. The first of them was taken from
-    /// the socket if the reader had no room for the others, which stay there, so that the descriptor is readable.
+    /// The first message of a record that a reader has taken from the socket although the reader had no room for the rest.
+    /// The other messages stay in the socket, so that the descriptor is readable. The locks let one thread at a time read,
+    /// or write, because a record may be several messages.
     reading: Mutex<Option<[u8; FIRST]>>,
     writing: Mutex<()>,
 }
 
-/// What [`MadFile::read`] found.
+/// The result of [`MadFile::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A record of as many bytes, header included.
+    /// A whole record of this many bytes, including the header.
     Whole(usize),
-    /// A record of as many bytes, for which the buffer is too small. It stays; the buffer has what fits of its beginning.
+    /// A record of this many bytes, for which the buffer is too small. It stays; the buffer has the part that fits.
     TooLong(usize),
-    /// Nothing now.
+    /// There is no record now.
     Nothing,
 }
 
-/// A record of which only a part has come.
+/// A record that has arrived in part.
 #[derive(Debug, Default)]
 pub struct Partial {
-    /// As long as the record will be; empty if there is none.
+    /// As long as the record; empty if there is none.
     record: Vec<u8>,
     filled: usize,
 }
@@ -77,7 +78,7 @@ impl MadFile {
         Self { fabric, mads, control, reading: Mutex::new(None), writing: Mutex::new(()) }
     }
 
-    /// Registers an agent; its number.
+    /// Registers an agent. Returns its number.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with the errno of the kernel's device; those of the connection.
@@ -90,7 +91,7 @@ impl MadFile {
         }
     }
 
-    /// Ends an agent. What waits for it is dropped.
+    /// Unregisters an agent. Its queued datagrams are dropped.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `EINVAL` when there is none; those of the connection.
@@ -101,7 +102,7 @@ impl MadFile {
         }
     }
 
-    /// Whether a datagram could be sent now: [`send`](Self::send) does not tell.
+    /// Checks whether a datagram could be sent now, which [`send`](Self::send) does not report.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `EINVAL` when a request with the same transaction ID and class is outstanding, or
@@ -122,9 +123,9 @@ impl MadFile {
         self.control.lock().call(request, what)
     }
 
-    /// Sends a datagram. The header's length is filled in here. Waits while the fabric has more than it takes at once.
-    /// What the fabric cannot send is counted there; a request whose answer is waited for comes back at once, as one that
-    /// timed out does, with the error number in its status.
+    /// Sends a datagram. The header's length is filled in here. Blocks while the fabric's queue is full. The fabric
+    /// counts datagrams that it cannot send; such a request that expects a response is returned at once, like one that
+    /// timed out, with the error number in its status.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with `ENOMEM` for a datagram that is longer than any record ([`MAX_RECORD`]);
@@ -147,7 +148,7 @@ impl MadFile {
         rest.chunks(FRAGMENT).try_for_each(|part| self.send_message(&[IoSlice::new(part)]))
     }
 
-    /// Sends a datagram that is a value.
+    /// Sends a datagram given as a value.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -160,7 +161,7 @@ impl MadFile {
         }
     }
 
-    /// The next record as a value, waited for.
+    /// Waits for the next record, and decodes it.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -173,7 +174,7 @@ impl MadFile {
         }
     }
 
-    /// The next record as a value, if there is one. The rest of a long record is waited for.
+    /// Decodes the next record, if there is one. Waits for the rest of a long record.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -182,7 +183,7 @@ impl MadFile {
         loop {
             match self.read(&mut record)? {
                 Received::Nothing => return Ok(None),
-                // Another thread may read it meanwhile: then the next one is looked at.
+                // Another thread may read it meanwhile: then the next one is read.
                 Received::TooLong(length) => record.resize(length, 0),
                 Received::Whole(length) => {
                     let decoded = decode(&record[..length]).map_err(|e| self.protocol(e));
@@ -192,8 +193,8 @@ impl MadFile {
         }
     }
 
-    /// As [`try_recv_mad`](Self::try_recv_mad), for a caller that waits for nothing, with a file of [`begin`](Self::begin): of a long
-    /// record what is there is kept in `partial`, and the rest taken by a later call.
+    /// Like [`try_recv_mad`](Self::try_recv_mad), for a caller that must not block, with a file of [`begin`](Self::begin): the
+    /// part of a long record that has arrived is kept in `partial`, and a later call takes the rest.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -232,8 +233,8 @@ impl MadFile {
         sent.map(|_| ()).map_err(|e| self.broken(e))
     }
 
-    /// Reads the next record into a buffer, of [`HEADER`] bytes at least; does not wait for one. The rest of a long record
-    /// is waited for. One system call takes a record of at most [`FIRST`] bytes into a buffer of as many.
+    /// Reads the next record into a buffer of at least [`HEADER`] bytes, without waiting for one. The rest of a long
+    /// record is waited for. A record of at most [`FIRST`] bytes takes one system call if the buffer has that many.
     ///
     /// # Errors
     /// [`FabricError::Gone`] when the fabric is gone, and others of the connection.
@@ -273,8 +274,8 @@ impl MadFile {
         Ok(Received::Whole(length))
     }
 
-    /// As [`read`](Self::read), with a buffer that a first message may not fit into: that is looked at, and taken only if it
-    /// is the whole record.
+    /// Like [`read`](Self::read), for a buffer that a first message may not fit into: the message is peeked at, and taken
+    /// only if it is the whole record.
     fn read_small(&self, buf: &mut [u8]) -> Result<Received, FabricError> {
         let Some(got) = self.recv(buf, RecvFlags::DONTWAIT | RecvFlags::PEEK)? else {
             return Ok(Received::Nothing);
@@ -283,12 +284,12 @@ impl MadFile {
         if length > buf.len() {
             return Ok(Received::TooLong(length));
         }
-        // It is there already.
+        // The message is in the socket already.
         self.recv(&mut [0; 1], RecvFlags::empty())?;
         Ok(Received::Whole(length))
     }
 
-    /// Waits until there is something to read, or the fabric is gone.
+    /// Waits until there is a record to read, or the fabric is gone.
     ///
     /// # Errors
     /// Those of poll(2).
@@ -299,7 +300,8 @@ impl MadFile {
             .map_err(|e| FabricError::io("wait for a datagram", e))
     }
 
-    /// The next message, as far as it fits; its whole length. None if the call would block, or the socket's timeout has passed.
+    /// Receives the next message, as far as it fits. Returns its whole length, or None if the call would block or the socket's
+    /// timeout has expired.
     fn recv(&self, into: &mut [u8], flags: RecvFlags) -> Result<Option<usize>, FabricError> {
         let flags = flags | RecvFlags::TRUNC;
         match rustix::io::retry_on_intr(|| rustix::net::recv(&self.mads, &mut *into, flags)) {
@@ -320,13 +322,13 @@ impl MadFile {
 }
 
 impl AsFd for MadFile {
-    /// Readable when there is a record to read, or the fabric is gone.
+    /// Returns the descriptor, which is readable when there is a record to read, or the fabric is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.mads.as_fd()
     }
 }
 
-/// An answer to another question.
+/// Makes the error for an answer that does not fit the request.
 pub(super) fn unexpected(fabric: &FabricName, reply: &FileReply) -> FabricError {
     let why = format!("an answer that does not belong to the question: {reply:?}");
     FabricError::Protocol { fabric: fabric.clone(), why }

@@ -1,4 +1,4 @@
-//! The client's side: hosts that attach, programs that send datagrams, commands.
+//! The client side: hosts that attach, programs that send datagrams, commands.
 
 pub mod admin;
 mod attachment;

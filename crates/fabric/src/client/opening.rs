@@ -1,4 +1,4 @@
-//! A connection that is being made, for a caller that may not wait.
+//! A connection in progress, for a caller that must not block.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -9,17 +9,17 @@ use super::link::{Link, Opened};
 use crate::proto::Role;
 use crate::{FabricDir, FabricError, FabricName};
 
-/// What has become of a connection that is being made.
+/// The progress of a connection.
 #[derive(Debug)]
 pub enum Progress<T, P> {
     /// The fabric has answered.
     Done(T),
-    /// It has not yet: this is to be asked again.
+    /// It has not answered yet: poll this again.
     Pending(P),
 }
 
-/// The greeting is on its way, and the descriptor is readable when the fabric has answered, or is gone. Nothing here
-/// waits: how long the fabric may take is for the caller to say.
+/// A connection whose greeting was sent. The descriptor is readable when the fabric has answered, or is gone. Nothing
+/// here waits: timeouts are up to the caller.
 #[derive(Debug)]
 pub(super) struct Opening {
     link: Link,
@@ -45,7 +45,8 @@ impl Opening {
         Ok(greeted.transpose()?.map(|link| Self { link }))
     }
 
-    /// The connection and what the fabric answered, with descriptors if there are any, or this again if it has not. `what` is for the error: what was tried.
+    /// Returns the connection and the fabric's answer, with its descriptors, or `self` if there is no answer yet. `what` says for the error
+    /// what was tried.
     ///
     /// # Errors
     /// [`FabricError::Refused`], [`FabricError::Version`] and those of the connection.
@@ -61,7 +62,7 @@ impl Opening {
         Ok(Progress::Done((self.link, value, fds)))
     }
 
-    /// Which fabric this leads to.
+    /// Returns the name of the fabric.
     pub(super) fn fabric(&self) -> &FabricName {
         self.link.fabric()
     }

@@ -1,4 +1,4 @@
-//! A management interface with one agent that is being opened, for a caller that may not wait.
+//! Opens a management interface with one agent, for a caller that must not block.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,8 +11,7 @@ use super::opening::{Opening, Progress};
 use crate::proto::{FileReply, FileRequest, PortRef, Reply, Role};
 use crate::{FabricDir, FabricError};
 
-/// See the module. The descriptor is readable when the fabric has answered; it is another one after each
-/// [`poll`](Self::poll).
+/// See the module. The descriptor is readable when the fabric has answered. It changes with each [`poll`](Self::poll).
 #[derive(Debug)]
 pub struct OpeningFile {
     dir: FabricDir,
@@ -21,7 +20,7 @@ pub struct OpeningFile {
     step: Step,
 }
 
-/// What the fabric was asked for last.
+/// The outstanding request to the fabric.
 #[derive(Debug)]
 enum Step {
     File(Opening),
@@ -30,7 +29,7 @@ enum Step {
 }
 
 impl MadFile {
-    /// Begins to open the management interface of a port of a fabric that is up, with one agent; None if it is not up. Neither
+    /// Starts to open the management interface of a port of a fabric that is up, with one agent; None if it is not up. Neither
     /// this nor the file waits for the fabric: a datagram that cannot be sent at once is refused
     /// ([`FabricError::Unresponsive`]).
     ///
@@ -50,7 +49,7 @@ impl MadFile {
 }
 
 impl OpeningFile {
-    /// The file and the number of its agent, if the fabric has answered all that was asked.
+    /// Returns the file and the number of its agent, once the fabric has answered all requests.
     ///
     /// # Errors
     /// As [`MadFile::open`] and [`MadFile::register`].

@@ -1,4 +1,4 @@
-//! What commands ask of a fabric, and what they are told.
+//! Commands' requests to a fabric, and the answers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,20 @@ use rdmux_subnet::manager::RoutingEngine;
 use rdmux_wire::{Guid, Lid};
 use serde::{Deserialize, Serialize};
 
-/// A node, as a person names it.
+/// A node, as a user names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NodeRef {
-    /// By the GUID of the node or of a port.
+    /// The GUID of the node or of a port.
     Guid(Guid),
-    /// By the name that the topology file has for it, by the name of the host that is attached there, or by its
-    /// description, if no other node has the same.
+    /// Its name in the topology file, the name of the host that is attached there, or its description, if no
+    /// other node has the same.
     Name(String),
 }
 
 impl FromStr for NodeRef {
     type Err = std::convert::Infallible;
 
-    /// `0x` and 16 hexadecimal digits or fewer are a GUID.
+    /// Parses a node: `0x` and up to 16 hexadecimal digits are a GUID.
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let digits = s.strip_prefix("0x").filter(|d| d.len() <= 16);
         let guid = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -43,7 +43,7 @@ impl fmt::Display for NodeRef {
 pub struct End {
     /// The node.
     pub node: NodeRef,
-    /// The port; where that is left out, the only one that can be meant.
+    /// The port. If it is left out, the only one possible.
     pub port: Option<u8>,
 }
 
@@ -72,60 +72,60 @@ impl fmt::Display for End {
     }
 }
 
-/// What a command asks.
+/// A command's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminRequest {
-    /// To stay when nobody is left. Answer: [`Status`].
+    /// Stay when there are no clients. Answer: [`Status`].
     Stay,
-    /// How it is. Answer: [`Status`].
+    /// Return the status. Answer: [`Status`].
     Status,
-    /// All nodes and cables. Answer: [`Snapshot`].
+    /// Return all nodes and cables. Answer: [`Snapshot`].
     Show,
-    /// The topology as `ibnetdiscover(8)` writes it. Answer: text.
+    /// Return the topology in the format of `ibnetdiscover(8)`. Answer: text.
     Topology,
-    /// The forwarding tables of all switches. Answer: [`Tables`](super::Tables).
+    /// Return the forwarding tables of all switches. Answer: [`Tables`](super::Tables).
     Tables,
-    /// To plug a cable between two ports that are free. Answer: text.
+    /// Connect two free ports with a cable. Answer: text.
     Plug {
-        /// One end. Without a port: the first free one.
+        /// One end. Without a port, the first free one.
         a: End,
-        /// The other, with its port.
+        /// The other end, with its port.
         b: End,
     },
-    /// To pull a cable out. Answer: text.
+    /// Remove a cable. Answer: text.
     Unplug(End),
-    /// To take links down or up again that connect two nodes. Answer: text.
+    /// Take the links between two nodes down, or up again. Answer: text.
     Link {
-        /// Whether up.
+        /// Whether to take them up.
         up: bool,
         /// One end.
         a: End,
-        /// The other.
+        /// The other end.
         b: End,
     },
-    /// To reset a switch as its power button does. Answer: text.
+    /// Reset a switch, like a power cycle. Answer: text.
     Reset(NodeRef),
-    /// To have a port notice a fault of its link. Answer: text.
+    /// Make a port see a fault of its link. Answer: text.
     Fault {
         /// The port.
         at: End,
-        /// What happens to it.
+        /// The kind of fault.
         fault: Fault,
         /// How many times in a row.
         times: u32,
     },
-    /// To change the GUID of the system that a node is in. Answer: text.
+    /// Change the GUID of a node's system. Answer: text.
     SystemGuid {
         /// The node.
         node: NodeRef,
-        /// Its SystemImageGUID from now on.
+        /// Its new SystemImageGUID.
         guid: Guid,
     },
-    /// To take the partitions that its options have now. Answer: text.
+    /// Reload the partitions from the stored options. Answer: text.
     Partitions,
 }
 
-/// How a fabric is.
+/// The status of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Its name.
@@ -134,23 +134,23 @@ pub struct Status {
     pub pid: u32,
     /// Milliseconds since it came up.
     pub uptime_ms: u64,
-    /// Whether it stays when nobody is left.
+    /// Whether it stays when there are no clients.
     pub stays: bool,
-    /// Where it has its topology from.
+    /// The origin of its topology.
     pub source: String,
-    /// Whether adapters are simulated only, so that no host attaches.
+    /// Whether adapters are only simulated, so that no host attaches.
     pub simulated: bool,
-    /// Where it listens for other machines.
+    /// The address where it listens for other machines.
     pub listen: Option<String>,
-    /// Switches.
+    /// Number of switches.
     pub switches: u32,
-    /// Adapters.
+    /// Number of adapters.
     pub adapters: u32,
-    /// Cables.
+    /// Number of cables.
     pub links: u32,
-    /// Of them those that are not up.
+    /// Number of cables whose link is not up.
     pub links_down: u32,
-    /// Ports that are active.
+    /// Number of active ports.
     pub active_ports: u32,
     /// Hosts that are attached.
     pub attached: Vec<Attached>,
@@ -165,21 +165,21 @@ pub struct Status {
 /// The subnet manager that is part of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManagerStatus {
-    /// `discovering`, `standby`, `master` or `notactive`.
+    /// Its state: `discovering`, `standby`, `master` or `notactive`.
     pub state: String,
-    /// The GUID of its port; zero until that has answered.
+    /// The GUID of its port; zero until the port has answered.
     pub guid: Guid,
     /// Its priority.
     pub priority: u8,
-    /// The GUID of the master's port, as far as it is known.
+    /// The GUID of the master's port, if known.
     pub master: Option<Guid>,
-    /// How it finds routes.
+    /// Its routing engine.
     pub routing: RoutingEngine,
-    /// Whether it sweeps the subnet just now.
+    /// Whether it is sweeping the subnet now.
     pub sweeping: bool,
     /// Heavy sweeps as the master so far.
     pub sweeps: u64,
-    /// The file that its partitions are from; without one all ports are full members of the default partition.
+    /// The file of its partitions. Without one all ports are full members of the default partition.
     pub partitions: Option<String>,
     /// The last sweep.
     pub last: Option<SweepStatus>,
@@ -196,11 +196,11 @@ pub struct SweepStatus {
     pub nodes: u64,
     /// Switches among them.
     pub switches: u64,
-    /// How often it set something.
+    /// How many attributes it set.
     pub sets: u64,
     /// How many problems there were.
     pub problem_count: u64,
-    /// The first of them: where, and what.
+    /// The first problems: where, and what.
     pub problems: Vec<String>,
 }
 
@@ -209,13 +209,13 @@ pub struct SweepStatus {
 pub struct Attached {
     /// The host's name.
     pub host: String,
-    /// Its process; 0 if the kernel does not show it to the fabric.
+    /// The PID of its process; 0 if the kernel does not show it to the fabric.
     pub pid: i32,
     /// Its adapter's description.
     pub adapter: String,
     /// The adapter's node GUID.
     pub guid: Guid,
-    /// Which port of it the host has.
+    /// The number of its port.
     pub port: u8,
     /// The port's LID; 0 if it has none.
     pub lid: Lid,
@@ -224,17 +224,17 @@ pub struct Attached {
 /// A management interface that is open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStatus {
-    /// The process that opened it; 0 if the kernel does not show it to the fabric.
+    /// The PID of the process that opened it; 0 if the kernel does not show it to the fabric.
     pub pid: i32,
     /// The program's name.
     pub comm: String,
-    /// Description of the node.
+    /// The node's description.
     pub node: String,
     /// The port's number.
     pub port: u8,
     /// Records that wait to be read, and their bytes.
     pub waiting: (u64, u64),
-    /// Records that were dropped because too many wait.
+    /// Records that were dropped because the queue was full.
     pub dropped: u64,
 }
 
@@ -243,7 +243,7 @@ pub struct FileStatus {
 pub struct Snapshot {
     /// The fabric's name.
     pub fabric: String,
-    /// In the order of the topology.
+    /// The nodes, in the order of the topology.
     pub nodes: Vec<NodeView>,
     /// All cables, each once.
     pub links: Vec<LinkView>,
@@ -262,11 +262,11 @@ pub struct NodeView {
     pub guid: Guid,
     /// The host that is attached there.
     pub host: Option<String>,
-    /// Its ports; that of a switch begins with port 0.
+    /// Its ports. Those of a switch begin with port 0.
     pub ports: Vec<PortView>,
 }
 
-/// What to say of a name that two nodes have, each with its name in the topology and its GUID.
+/// Makes the message for a name that two nodes have, with each one's name in the topology and its GUID.
 pub fn ambiguous(name: &str, a: (&str, Guid), b: (&str, Guid)) -> String {
     let ((a, a_guid), (b, b_guid)) = (a, b);
     format!(
@@ -281,22 +281,22 @@ pub struct PortView {
     pub number: u8,
     /// Its GUID; that of a switch is the node's.
     pub guid: Guid,
-    /// Its LID; 0 if it has none, as external ports of switches.
+    /// Its LID; 0 if it has none, like external ports of switches.
     pub lid: Lid,
     /// Its LMC.
     pub lmc: u8,
     /// Its state (IBTA 14.2.5.6): 1 Down, 2 Init, 3 Armed, 4 Active.
     pub state: u8,
-    /// Whether a manager runs there.
+    /// Whether a subnet manager runs there.
     pub is_sm: bool,
 }
 
 /// A cable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkView {
-    /// Index of a node, and its port.
+    /// One end: the index of a node, and its port.
     pub a: (u32, u8),
-    /// The other.
+    /// The other end.
     pub b: (u32, u8),
     /// Whether the link is up.
     pub up: bool,

@@ -1,4 +1,4 @@
-//! What a host is told about a port of its adapter. A host with several has a connection for each.
+//! The messages about an attached port of an adapter. A host with several ports has a connection for each.
 
 use std::net::SocketAddr;
 
@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 
 use super::update::RowEntry;
 
-/// The most ports of an adapter that a host has, as many as libibumad knows (`UMAD_CA_MAX_PORTS`).
+/// Maximum number of ports of a host's adapter, as in libibumad (`UMAD_CA_MAX_PORTS`).
 pub const MAX_PORTS: u8 = 10;
 
-/// Which port of its adapter a host takes.
+/// The port of its adapter that a host attaches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPort {
     /// Its number, from 1.
     pub number: u8,
     /// How many ports the host's adapter has.
     pub of: u8,
-    /// The numbers of those that are on this fabric, this one among them. The others are on another fabric, which knows the same node, and
-    /// have no cable here.
+    /// The numbers of its ports that are on this fabric, including this one. The others are on another fabric, which has the same node,
+    /// and have no cable here.
     pub here: Vec<u8>,
 }
 
 impl HostPort {
-    /// That of an adapter with one port.
+    /// Returns the port of an adapter with one port.
     pub fn only() -> Self {
         Self { number: 1, of: 1, here: vec![1] }
     }
 
-    /// Whether there can be such an adapter.
+    /// Returns whether such an adapter is possible.
     pub fn is_sound(&self) -> bool {
         let all = 1..=self.of;
         let is_rising = self.here.windows(2).all(|pair| pair[0] < pair[1]);
@@ -40,59 +40,62 @@ impl HostPort {
             && self.here.iter().all(|number| all.contains(number))
     }
 
-    /// Whether all of the adapter's ports are on this fabric.
+    /// Returns whether all of the adapter's ports are on this fabric.
     pub fn is_all_here(&self) -> bool {
         self.here.len() == usize::from(self.of)
     }
 }
 
-/// What a host asks, or tells. What it asks is answered by a [`PortUpdate`] each.
+/// A host's request or report. Each request is answered by a [`PortUpdate`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AttachmentRequest {
-    /// How the port is now: its counters change without an event.
+    /// Requests the state of the port, because its counters change without an event.
     Refresh,
-    /// To change the node's description, as writing `node_desc` in sysfs does.
+    /// Changes the node's description, like a write to `node_desc` in sysfs.
     Describe(String),
-    /// Where the host takes packets for the port. From the answer on its route table is kept, and others' tables have ways to it.
+    /// Sets the address where the host receives packets for the port. From the answer on, its route table is kept up to date, and
+    /// others' tables have routes to it.
     Endpoint {
-        /// By which address hosts of the same machine send them: a loopback address.
+        /// The loopback address to which hosts of the same machine send.
         addr: SocketAddr,
-        /// Whether packets are taken at this UDP port at all addresses of the machine, so that hosts of other machines can send them.
+        /// Whether packets are received at this UDP port at all addresses of the machine, so that hosts of other machines can send
+        /// them.
         everywhere: bool,
-        /// Whether the host hears groups by the machine's IP multicast ([`rdmux_link::ib::multicast`]).
+        /// Whether the host receives groups by the machine's IP multicast ([`rdmux_link::ib::multicast`]).
         multicast: bool,
     },
-    /// Tells, with a descriptor: a process counts what it sends by the port in these rows ([`rdmux_link::rows`]), in place of those that it had.
+    /// Reports the rows in which a process counts what it sends through the port ([`rdmux_link::rows`]), with their descriptor. They
+    /// replace its earlier rows.
     Rows {
-        /// Which process: a number of the host's.
+        /// The number of the process, chosen by the host.
         process: u16,
     },
-    /// Tells: the process is gone. What it has counted stays.
+    /// Reports that a process is gone. Its counts are kept.
     RowsGone {
-        /// Which.
+        /// The number of the process.
         process: u16,
     },
-    /// Tells: a packet that came to the port, or was to leave by it, had a key that does not fit. What the rows have counted of it is read, and
-    /// the port that noticed raises a trap, as often as traps are.
+    /// Reports a packet received or to be sent by the port that had a key that does not match. The rows that counted it are read, and the
+    /// port that noticed it raises a trap, at the rate of traps.
     Violation(Violation),
-    /// Tells, of a bridge alone: what processes of the host have counted in their rows.
+    /// Reports what processes of the host have counted in their rows. Sent only by a bridge.
     Counted {
-        /// What was read.
+        /// The rows that were read.
         rows: Vec<RowEntry>,
     },
-    /// Tells, of a bridge alone: by which ways processes of the host still count.
+    /// Reports the routes by which processes of the host still count. Sent only by a bridge.
     CountBy {
-        /// The update of the route tables that was made before that was looked at.
+        /// The number of the route table update that was applied before the rows were read.
         made: u64,
-        /// The ways' names.
+        /// The ids of the routes.
         ways: Vec<u64>,
     },
 }
 
-/// A packet with a key that does not fit ([`rdmux_link::ib::KeyViolation`]).
+/// A packet with a key that does not match ([`rdmux_link::ib::KeyViolation`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// Which rule it broke.
+    /// The rule that it violates.
     pub kind: ViolationKind,
     /// Its source LID.
     pub slid: Lid,
@@ -102,22 +105,22 @@ pub struct Violation {
     pub sl: u8,
     /// The P_Key or Q_Key.
     pub key: u32,
-    /// The queue pair that sent it, 0 unless the packet says.
+    /// The queue pair that sent it; 0 if the packet does not say.
     pub src_qpn: u32,
-    /// The queue pair that it is for.
+    /// The destination queue pair.
     pub dst_qpn: u32,
     /// Source and destination GID, if it has a GRH.
     pub gids: Option<(Gid, Gid)>,
 }
 
-/// Which rule a packet broke.
+/// The rule that a packet violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ViolationKind {
-    /// It came with a P_Key that is none of the port's, or not that of its queue pair: trap 257.
+    /// A received packet has a P_Key that is not in the port's table, or not that of its queue pair: trap 257.
     Pkey,
-    /// It came with a Q_Key that is not that of its queue pair: trap 258.
+    /// A received packet has a Q_Key that is not that of its queue pair: trap 258.
     Qkey,
-    /// It was to leave, and a switch on the way does not let its partition pass: trap 259.
+    /// A packet to be sent is in a partition that a switch on the path does not let through: trap 259.
     SwitchPkey,
 }
 
@@ -134,12 +137,12 @@ impl From<&KeyViolation> for Violation {
     }
 }
 
-/// The adapter that a host has got.
+/// The adapter that a host has attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Described {
     /// Its node GUID: the host's own if the adapter is new.
     pub node_guid: Guid,
-    /// GUID of the system that it is in.
+    /// GUID of its system.
     pub system_guid: Guid,
     /// Its description.
     pub description: String,
@@ -149,29 +152,30 @@ pub struct Described {
     pub device_id: u16,
     /// Hardware revision.
     pub revision: u32,
-    /// Whether hosts on other machines can be on the fabric: then the host takes packets at all addresses of its machine.
+    /// Whether hosts on other machines can be on the fabric: then the host receives packets at all addresses of its
+    /// machine.
     pub is_joined: bool,
-    /// How the port is.
+    /// The state of the port.
     pub port: PortFacts,
 }
 
 /// A change of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortUpdate {
-    /// What happened to it, in this order, each kind at most once; nothing in the answer to a request.
+    /// What happened to it, in order, each kind at most once. Empty in the answer to a request.
     pub events: Vec<PortEvent>,
-    /// How it is now.
+    /// Its present state.
     pub port: PortFacts,
 }
 
 impl PortUpdate {
-    /// Whether it answers a request: nothing has happened of which it would tell.
+    /// Returns whether it answers a request, rather than reporting events.
     pub fn is_answer(&self) -> bool {
         self.events.is_empty()
     }
 }
 
-/// How a port is: what `ibv_query_port(3)` and the files under `/sys` tell.
+/// The state of a port: the data of `ibv_query_port(3)` and of the files under `/sys`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortFacts {
     /// The port's number.
@@ -180,9 +184,9 @@ pub struct PortFacts {
     pub guid: Guid,
     /// The upper half of its GIDs.
     pub gid_prefix: u64,
-    /// The LID; 0 as long as no manager has given it one.
+    /// The LID; 0 until a manager has assigned one.
     pub lid: Lid,
-    /// How many low bits of the LID are path bits.
+    /// The number of path bits in the LID.
     pub lmc: u8,
     /// The manager's LID.
     pub sm_lid: Lid,
@@ -196,11 +200,11 @@ pub struct PortFacts {
     pub capabilities: u32,
     /// Code of the largest MTU: 5 is 4096.
     pub max_mtu: u8,
-    /// Code of the MTU in force.
+    /// Code of the active MTU.
     pub active_mtu: u8,
     /// Code of the width: 2 is four lanes.
     pub active_width: u8,
-    /// Code of the speed as `ibv_query_port(3)` has it: 4 QDR, 16 FDR, 32 EDR, 64 HDR, 128 NDR.
+    /// Code of the speed, as in `ibv_query_port(3)`: 4 QDR, 16 FDR, 32 EDR, 64 HDR, 128 NDR.
     pub active_speed: u8,
     /// Code of the number of virtual lanes.
     pub max_vls: u8,
@@ -208,14 +212,14 @@ pub struct PortFacts {
     pub subnet_timeout: u8,
     /// InitTypeReply.
     pub init_type_reply: u8,
-    /// Violations of P_Keys.
+    /// Count of P_Key violations.
     pub pkey_violations: u16,
-    /// Violations of Q_Keys.
+    /// Count of Q_Key violations.
     pub qkey_violations: u16,
     /// The GID table; a GID of 0 is an empty entry.
     pub gids: Vec<Gid>,
     /// The P_Key table; a P_Key of 0 is an empty entry.
     pub pkeys: Vec<Pkey>,
-    /// Counters under the names of `/sys/class/infiniband/*/ports/*/counters`.
+    /// Counters, by their names in `/sys/class/infiniband/*/ports/*/counters`.
     pub counters: Vec<(String, u64)>,
 }

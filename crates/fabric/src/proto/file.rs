@@ -1,35 +1,35 @@
-//! What a program asks about an open management interface, beside its datagrams.
+//! A program's requests about an open management interface, other than datagrams.
 
 use rdmux_subnet::umad::{Registration, UserMad};
 use serde::{Deserialize, Serialize};
 
-/// What a program asks. Everything that it sent as a datagram before counts as sent.
+/// A program's request. Datagrams that it sent before are handled first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileRequest {
-    /// To be an agent (`umad_register2(3)`).
+    /// Registers an agent (`umad_register2(3)`).
     Register(Registration),
-    /// To be one no longer.
+    /// Unregisters an agent.
     Unregister {
         /// The agent's number.
         agent: u32,
     },
-    /// Whether this could be sent now: a request whose transaction ID and class are those of one that is outstanding
-    /// cannot. More than 256 bytes of the datagram are of no interest.
+    /// Checks whether this datagram could be sent now: not if its transaction ID and class are those of an
+    /// outstanding request. Only its first 256 bytes matter.
     Check(UserMad),
 }
 
-/// What the fabric answers.
+/// The fabric's reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileReply {
     /// The file is open. Its datagrams have a connection of their own.
     Opened {
         /// The number of the file.
         file: u64,
-        /// What shows that the other connection is of the same client.
+        /// A key that proves that the other connection is of the same client.
         key: [u8; 16],
     },
     /// The agent's number.
     Agent(u32),
-    /// It is done, or could be.
+    /// Done, or possible.
     Done,
 }

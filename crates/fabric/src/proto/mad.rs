@@ -1,11 +1,10 @@
 //! Management datagrams between a program and a fabric, with their addresses.
 //!
 //! A record is a header of [`HEADER`] bytes and the datagram. The header has the layout of `struct ib_user_mad`
-//! (`linux/include/uapi/rdma/ib_user_mad.h`), so the C library passes it on as it is; what that has in the byte order of
-//! the host is little-endian. A record of more than [`FIRST`] bytes is several messages, one after the other: the first
-//! one has `length` of the whole and the first [`FIRST`] bytes, the others nothing but more bytes, [`FRAGMENT`] each except
-//! for the last. So a reader with room for a datagram takes any first message at once, and keeps it where the whole record
-//! needs more room.
+//! (`linux/include/uapi/rdma/ib_user_mad.h`), so the C library passes it on unchanged; fields in host byte order are
+//! little-endian. A record of more than [`FIRST`] bytes is several consecutive messages: the first has the `length` of the
+//! whole and the first [`FIRST`] bytes, the others just more bytes, [`FRAGMENT`] each except the last. So a reader with
+//! room for a datagram can take any first message at once, and keep it if the whole record needs more room.
 
 use rdmux_runtime::Share;
 use rdmux_runtime::socket::MAX_MESSAGE;
@@ -13,33 +12,33 @@ use rdmux_subnet::umad::{UserAddress, UserGrh, UserMad};
 use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::{Gid, Lid, Qkey, Qpn};
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const HEADER: usize = 64;
-/// The most bytes of the first message of a record: a header and a datagram.
+/// Maximum length of the first message of a record in bytes: a header and a datagram.
 pub const FIRST: usize = HEADER + MAD_LEN;
-/// The most bytes of each message after it.
+/// Maximum length of each further message in bytes.
 pub const FRAGMENT: usize = MAX_MESSAGE / 2;
-/// The most bytes of a record.
+/// Maximum length of a record in bytes.
 pub const MAX_RECORD: usize = 64 << 20;
 
-/// Where the header has the whole length, header included.
+/// The field of the header with the whole length, including the header.
 const LENGTH: core::ops::Range<usize> = 16..20;
 
 /// Why a message is not part of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
-    /// There is no whole header.
+    /// The header is incomplete.
     #[error("a datagram without a whole header")]
     Short,
-    /// The length is less than the message has, or more than a record may.
+    /// The length is less than the message's, or more than a record may have.
     #[error("a record of {0} bytes")]
     Length(usize),
-    /// A part of a record that is several messages has another length than it must.
+    /// A message of a record has a wrong length.
     #[error("a fragment of {0} bytes")]
     Fragment(usize),
 }
 
-/// The length of the record whose first message begins like this, header included.
+/// Returns the length of the record whose first message begins with these bytes, including the header.
 ///
 /// # Errors
 /// [`BadRecord`].
@@ -53,7 +52,7 @@ pub fn record_length(first: &[u8]) -> Result<usize, BadRecord> {
     }
 }
 
-/// Writes a record into `record`, in place of what is there.
+/// Encodes a record into `record`, replacing its contents.
 pub fn encode(mad: &UserMad, record: &mut Vec<u8>) {
     let length = u32::try_from(HEADER + mad.data.len()).unwrap_or(u32::MAX);
     let (to, grh) = (&mad.address, mad.address.grh.unwrap_or_default());
@@ -74,7 +73,7 @@ pub fn encode(mad: &UserMad, record: &mut Vec<u8>) {
     record.extend_from_slice(&mad.data);
 }
 
-/// Reads a whole record.
+/// Decodes a whole record.
 ///
 /// # Errors
 /// [`BadRecord`].
@@ -86,7 +85,7 @@ pub fn decode(record: &[u8]) -> Result<UserMad, BadRecord> {
     decode_first(record)
 }
 
-/// Reads the first message of a record, with the data that it has.
+/// Decodes the first message of a record, with the data in it.
 ///
 /// # Errors
 /// [`BadRecord::Short`].
@@ -121,13 +120,13 @@ pub fn decode_first(first: &[u8]) -> Result<UserMad, BadRecord> {
     })
 }
 
-/// The messages of a record.
+/// Splits a record into messages.
 pub fn messages(record: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (first, rest) = record.split_at(record.len().min(FIRST));
     std::iter::once(first).chain(rest.chunks(FRAGMENT))
 }
 
-/// The length of the record whose first message has `bytes` bytes and begins like this.
+/// Returns the length of the record whose first message has `bytes` bytes and begins with `first`.
 ///
 /// # Errors
 /// [`BadRecord`].
@@ -136,43 +135,43 @@ pub fn begins(first: &[u8], bytes: usize) -> Result<usize, BadRecord> {
     if bytes == length.min(FIRST) { Ok(length) } else { Err(BadRecord::Fragment(bytes)) }
 }
 
-/// Puts records together from messages.
+/// Reassembles records from messages.
 #[derive(Debug)]
 pub struct Reassembly {
     partial: Option<Partial>,
-    /// The length of a record of which a part is kept.
+    /// The share for the length of a record that is kept in part.
     share: Share,
 }
 
-/// A record of which not all has come.
+/// An incomplete record.
 #[derive(Debug)]
 enum Partial {
-    /// What has come of it, and its length.
+    /// The bytes that have arrived, and its length.
     Kept(Vec<u8>, usize),
-    /// One that is not kept, and how much of it is to come.
+    /// A record that is skipped, and how many bytes of it are still to arrive.
     Skipped(usize),
 }
 
-/// What has come of a record.
+/// A record that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Came<'m> {
-    /// All of it.
+    /// The whole record.
     Whole(&'m [u8]),
-    /// The first message of one for which its user has no room. The others are skipped.
+    /// The first message of a record for which its user has no room. The others are skipped.
     Refused(&'m [u8]),
 }
 
 impl Reassembly {
-    /// Of records whose bytes are within a share as long as they are not whole.
+    /// Makes a reassembly whose incomplete records are charged to a share.
     pub fn new(share: Share) -> Self {
         Self { partial: None, share }
     }
 
-    /// Takes the next message. Calls `with` with a record when it is whole, with the message itself where that is all; or when there is no room
-    /// for it.
+    /// Handles the next message. Calls `with` with a record that is complete (with the message itself if that is all), or with the first
+    /// message of one that has no room.
     ///
     /// # Errors
-    /// [`BadRecord`]; the sender does not speak this protocol.
+    /// [`BadRecord`]: the sender does not follow this protocol.
     pub fn take<T>(
         &mut self,
         message: &[u8],
@@ -302,13 +301,13 @@ mod tests {
         let data = record[HEADER..FIRST].to_vec();
         assert_eq!(mad, UserMad { data, ..decode(&record).unwrap() });
         assert_eq!(all[3].take(first, whole), Ok(None), "another user's");
-        // What follows is its rest.
+        // The messages that follow are its rest.
         let (middle, last) = rest.split_at(FRAGMENT);
         assert_eq!(all[2].take(middle, whole), Ok(None));
         assert_eq!(all[2].take(last, whole), Ok(None));
         let short = &record[..HEADER + 4];
         assert_eq!(all[2].take(short, |_| ()), Err(BadRecord::Fragment(short.len())));
-        // One that is whole makes room, and so does one whose sender is gone.
+        // A complete record makes room, and so does one whose sender is gone.
         assert_eq!(all[0].take(middle, whole), Ok(None));
         assert_eq!(all[0].take(last, whole), Ok(Some(record.clone())));
         assert_eq!(all[2].take(first, whole), Ok(None));
@@ -317,7 +316,7 @@ mod tests {
         assert!(next.take(first, refused).unwrap().is_some());
         drop((second, third));
         assert_eq!(Reassembly::new(shares.none(1)).take(first, whole), Ok(None));
-        // A part that it must not have.
+        // A fragment where none is allowed.
         assert_eq!(next.take(&[1], |_| ()), Err(BadRecord::Fragment(1)));
     }
 

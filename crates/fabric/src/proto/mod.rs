@@ -1,10 +1,10 @@
-//! What clients and a fabric say to each other.
+//! The protocol between clients and a fabric.
 //!
-//! A client connects to the fabric's `SOCK_SEQPACKET` socket, once for each thing that it wants, and says in its first
-//! message what that is ([`Greeting`]). The fabric answers with a [`Reply`]. A message is one value in postcard's
-//! encoding, except for management datagrams, which have a fixed header ([`mad`]):
+//! A client connects to the fabric's `SOCK_SEQPACKET` socket, once for each purpose, which its first message names
+//! ([`Greeting`]). The fabric answers with a [`Reply`]. A message is one value in postcard's encoding, except for
+//! management datagrams, which have a fixed header ([`mad`]):
 //!
-//! | [`Role`] | the client then says | the fabric says |
+//! | [`Role`] | the client then sends | the fabric sends |
 //! |---|---|---|
 //! | `Attach` | [`AttachmentRequest`] | [`PortUpdate`], after each change of a port and each request |
 //! | `OpenFile` | [`FileRequest`] | a [`Reply`] to each |
@@ -12,12 +12,12 @@
 //! | `IsSm` | nothing | nothing: the bit is set as long as the connection lives |
 //! | `Tables` | nothing | [`TableUpdate`] |
 //! | `Capture` | nothing | frames: a [`FrameHeader`](rdmux_link::capture::FrameHeader) and an InfiniBand packet each |
-//! | `Admin` | [`AdminRequest`] | a [`Reply`] with a length to each, then messages of as many bytes |
+//! | `Admin` | [`AdminRequest`] | a [`Reply`] with a length to each, then messages of that many bytes |
 //! | `Shutdown` | nothing | nothing |
 //!
-//! A message that does not decode or that is out of place closes that connection, and nobody else notices. The answer to `Attach` comes
-//! with a descriptor, the route table of the host's port ([`rdmux_link::routes`]), and so does [`AttachmentRequest::Rows`]. No other message has one, and all
-//! but these go through a [bridge](crate::bridge) to another machine as they are.
+//! A message that does not decode or is out of place closes that connection; others are not affected. The answer to `Attach` has a
+//! descriptor, the route table of the host's port ([`rdmux_link::routes`]), and so has [`AttachmentRequest::Rows`]. No other message has
+//! one, and all but these pass through a [bridge](crate::bridge) to another machine unchanged.
 
 mod admin;
 mod attachment;
@@ -47,58 +47,58 @@ pub use update::{Entry, RowEntry, TableUpdate, WayEntry};
 /// The version of everything here. Both sides must have the same.
 pub const VERSION: u32 = 6;
 
-/// The most bytes of a name in a message.
+/// Maximum length of a name in a message in bytes.
 pub const MAX_NAME: usize = 64;
 
 /// The first message of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
-    /// [`VERSION`]. It comes first in every version.
+    /// [`VERSION`]. It is the first field in every version.
     pub version: u32,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub role: Role,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// A host takes a port of an adapter; it gives it back when the connection ends. Reply: [`Described`].
+    /// A host attaches a port of an adapter, and releases it when the connection ends. Reply: [`Described`].
     Attach {
         /// The host's name.
         host: String,
-        /// The GUID of the host's node: a new adapter gets it, and the host gets the adapter again that it had before.
+        /// The GUID of the host's node: a new adapter gets it, and by it the host gets its earlier adapter again.
         node_guid: Guid,
-        /// Which port of its adapter.
+        /// The port of its adapter.
         port: HostPort,
     },
     /// A program opens the management interface of a port. Reply: [`FileReply::Opened`].
     OpenFile(PortRef),
-    /// The connection for the datagrams of a file. Reply: nothing but that it is.
+    /// The connection for the datagrams of a file. Reply: empty.
     Mads {
-        /// Of [`FileReply::Opened`].
+        /// From [`FileReply::Opened`].
         file: u64,
-        /// Of [`FileReply::Opened`].
+        /// From [`FileReply::Opened`].
         key: [u8; 16],
     },
-    /// A manager: the port's IsSM bit is set as long as the connection lives. One at a time has it. Reply: nothing but
-    /// that it has, or `EAGAIN`.
+    /// A subnet manager sets the port's IsSM bit until the connection ends. Only one at a time has it. Reply: empty, or
+    /// `EAGAIN`.
     IsSm {
-        /// Which port.
+        /// The port.
         port: PortRef,
-        /// Whether to wait until the one who has it lets go.
+        /// Whether to wait until the present holder clears it.
         wait: bool,
     },
-    /// A bridge is told what changes of the route tables of its hosts ([`TableUpdate`]). Reply: nothing but that it is.
+    /// A bridge receives changes of its hosts' route tables ([`TableUpdate`]). Reply: empty.
     Tables,
-    /// A command looks or changes something. Reply: nothing but that it may.
+    /// A command shows or changes something. Reply: empty.
     Admin,
-    /// The fabric, or the bridge to it, ends. Reply: nothing but that it does.
+    /// The fabric, or the bridge to it, ends. Reply: empty.
     Shutdown,
-    /// Somebody captures the management datagrams of a port, both directions. Reply: nothing but that they come.
+    /// A program captures the management datagrams of a port, in both directions. Reply: empty.
     Capture(PortRef),
 }
 
-/// A port, as clients name it.
+/// A port, in a client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRef {
     /// Its node.
@@ -107,20 +107,20 @@ pub struct PortRef {
     pub port: u8,
 }
 
-/// What the fabric answers.
+/// The fabric's reply.
 pub type Reply<T> = Result<T, Failure>;
 
-/// Why the fabric did not do what it was asked.
+/// Why the fabric refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What it means for a program in C.
+    /// The errno of the C interface.
     pub errno: i32,
-    /// For people: what is wrong, and what to do.
+    /// The reason for users: what is wrong, and what to do.
     pub why: String,
 }
 
 impl Failure {
-    /// A failure.
+    /// Makes a failure.
     pub fn new(errno: i32, why: impl Into<String>) -> Self {
         Self { errno, why: why.into() }
     }
@@ -136,15 +136,15 @@ pub enum BadGreeting {
 }
 
 impl Greeting {
-    /// A greeting of this version.
+    /// Makes a greeting of this version.
     pub fn new(role: Role) -> Self {
         Self { version: VERSION, role }
     }
 
-    /// Reads a greeting.
+    /// Decodes a greeting.
     ///
     /// # Errors
-    /// [`BadGreeting::Version`] also where the rest cannot be read.
+    /// [`BadGreeting::Version`] also if the rest does not decode.
     pub fn decode(message: &[u8]) -> Result<Self, BadGreeting> {
         let (version, _) = socket::decode_first(message).map_err(BadGreeting::Malformed)?;
         if version != VERSION {

@@ -1,4 +1,4 @@
-//! What a bridge is told of its hosts' route tables, of which it keeps copies ([`rdmux_link::routes`]).
+//! Updates of route tables, sent to a bridge that keeps copies of its hosts' tables ([`rdmux_link::routes`]).
 
 use std::net::SocketAddr;
 
@@ -7,28 +7,28 @@ use rdmux_link::rows::Counted;
 use rdmux_wire::{Guid, Lid, Mtu, Pkey};
 use serde::{Deserialize, Serialize};
 
-/// What has changed of a table, in a message. The last one of an update has its number; what the fabric sends by other connections after that comes
-/// with this number or a later one, and is not shown to anybody before the update has been made.
+/// A part of an update, as one message. The last part has the update's number. What the fabric later sends on other connections carries
+/// this number or a later one, and is not shown to clients before the update was applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableUpdate {
-    /// The connection of the bridge whose host has the table.
+    /// The number of the bridge's connection whose host has the table.
     pub connection: u64,
-    /// What has changed.
+    /// The changes.
     pub entries: Vec<Entry>,
-    /// The number of the update, if it ends here.
+    /// The number of the update, if this is its last part.
     pub sequence: Option<u64>,
 }
 
 /// An entry of a route table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
-    /// How the port is.
+    /// The state of the host's own port.
     Own {
         /// Whether it is active.
         active: bool,
         /// Its base LID.
         lid: Lid,
-        /// How many bits of it are path bits.
+        /// The number of path bits in the LID.
         lmc: u8,
         /// Code of its MTU.
         mtu: u8,
@@ -36,41 +36,41 @@ pub enum Entry {
         gid_prefix: u64,
         /// Its GUID.
         port_guid: Guid,
-        /// Its P_Keys, up to the last that there is.
+        /// Its P_Keys, up to the last one.
         pkeys: Vec<Pkey>,
     },
-    /// Where another host takes packets.
+    /// The address where another host receives packets.
     Peer {
         /// Its number in the table.
         id: u16,
-        /// How that is known; none if it is gone.
+        /// The peer; none if it is gone.
         peer: Option<PeerEntry>,
     },
-    /// How packets come to a LID.
+    /// The route to a LID.
     Route {
         /// The LID.
         dlid: Lid,
-        /// By what they are counted.
+        /// The id under which packets are counted.
         id: u64,
-        /// The way, if they do.
+        /// The route; none if packets are not delivered.
         way: Option<WayEntry>,
     },
-    /// How packets come to the members of a group.
+    /// The routes to the members of a group.
     Group {
         /// Its LID.
         mlid: Lid,
-        /// By what they are counted.
+        /// The id under which packets are counted.
         id: u64,
-        /// Some of the ways.
+        /// Some of the routes.
         ways: Vec<WayEntry>,
         /// Whether more follow in the next entry.
         more: bool,
     },
-    /// The epoch rises.
+    /// Advances the table's epoch.
     Publish,
 }
 
-/// A [`Peer`].
+/// A [`Peer`], as encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerEntry {
     addr: SocketAddr,
@@ -80,13 +80,13 @@ pub struct PeerEntry {
 }
 
 impl From<&Peer> for PeerEntry {
-    /// That it hears groups by its own machine's multicast is not told: another machine is.
+    /// Whether it receives groups by its machine's IP multicast is left out, because that is another machine.
     fn from(&Peer { addr, port_guid, lid, lmc, multicast: _ }: &Peer) -> Self {
         Self { addr, port_guid, lid, lmc }
     }
 }
 
-/// A [`Way`].
+/// A [`Way`], as encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayEntry {
     peer: u16,
@@ -115,7 +115,7 @@ impl WayEntry {
 }
 
 impl Entry {
-    /// The most ways of a group in an entry.
+    /// Maximum number of routes of a group in an entry.
     pub(crate) const WAYS: usize = 512;
 
     pub(crate) fn own(port: &OwnPort) -> Self {
@@ -140,7 +140,7 @@ impl Entry {
         Self::Route { dlid, id: route.id.0, way: route.way.as_ref().map(WayEntry::from) }
     }
 
-    /// Those of a group, of which all but the last are followed by others.
+    /// Makes the entries of a group. All but the last say that more follow.
     pub(crate) fn group(mlid: Lid, id: RouteId, ways: &[Way]) -> Vec<Self> {
         let mut parts: Vec<Vec<WayEntry>> =
             ways.chunks(Self::WAYS).map(|part| part.iter().map(WayEntry::from).collect()).collect();
@@ -149,7 +149,7 @@ impl Entry {
         parts.into_iter().map(|ways| part(ways, true)).chain([part(last, false)]).collect()
     }
 
-    /// Bytes that it takes in a message, at most.
+    /// Returns the most bytes that it takes in a message.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Own { pkeys, .. } => 64 + 4 * pkeys.len(),
@@ -158,10 +158,10 @@ impl Entry {
         }
     }
 
-    /// Writes it into a copy. `ways` are those of a group of which more follow.
+    /// Applies the entry to a copy. `ways` collects the routes of a group until its last entry.
     ///
     /// # Errors
-    /// What makes no sense; then the copy has no such entry.
+    /// If the entry is invalid; then the copy has no such entry.
     pub(crate) fn write(
         &self,
         table: &mut RouteTable,
@@ -220,22 +220,22 @@ impl Entry {
     }
 }
 
-/// What a bridge has read of the rows of a host's processes ([`rdmux_link::rows::RowRead`]).
+/// A row of a host's process, as read by a bridge ([`rdmux_link::rows::RowRead`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowEntry {
-    /// Of which route; 0 where the table names none, and of what the port dropped itself.
+    /// The id of the route; 0 if the table has none, and for drops by the port itself.
     pub route: u64,
-    /// The destination LID; 0 of what the port dropped itself.
+    /// The destination LID; 0 for drops by the port itself.
     pub dlid: Lid,
-    /// The service level, or the number of the reason.
+    /// The service level, or the number of the drop reason.
     pub sl: u8,
     /// The index of the P_Key.
     pub pkey: u8,
-    /// Bytes of payload, of what is dropped because of them.
+    /// Bytes of payload, if packets are dropped because of their size.
     pub payload: u16,
-    /// How many packets.
+    /// Number of packets.
     pub packets: u64,
-    /// How many words of four bytes.
+    /// Number of words of four bytes.
     pub words: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What commands ask.
+//! Handles commands.
 
 use rdmux_runtime::socket::{self, MAX_MESSAGE};
 use rdmux_subnet::topology::{LinkRate, Speed, Width};
@@ -16,13 +16,13 @@ use crate::proto::{
     PortView, Reply, Snapshot, Status,
 };
 
-/// The cable that `plug` takes.
+/// The rate of a cable that `plug` adds.
 const CABLE: LinkRate = LinkRate { width: Width::X4, speed: Speed::Edr };
 /// Bytes of an answer in one message.
 const PART: usize = MAX_MESSAGE / 2;
 
 impl Core {
-    /// What a command asks.
+    /// Handles a command's request.
     pub(super) fn admin_request(&mut self, id: ConnectionId, message: &[u8]) -> Result<(), Ends> {
         let request = socket::decode(message);
         let answer = match request.map_err(|_| Ends::Broke("a request that makes no sense"))? {
@@ -58,7 +58,7 @@ impl Core {
         Ok(())
     }
 
-    /// A port that programs can be on.
+    /// Finds a port that programs can use.
     pub(super) fn find_port(&self, port: &PortRef) -> Result<PortId, Failure> {
         let node = self.find(&port.node)?;
         let named = self.nodes.get(node).filter(|named| named.has_programs_at(port.port));
@@ -69,7 +69,7 @@ impl Core {
         named.map(|_| PortId { node, number: port.port }).ok_or_else(why)
     }
 
-    /// A node: hosts go by their names, too.
+    /// Finds a node, also by the name of an attached host.
     fn find(&self, node: &NodeRef) -> Result<NodeId, Failure> {
         if let NodeRef::Name(name) = node {
             let is_it = |part: &Part| matches!(part, Part::Attachment { host, .. } if host == name);
@@ -77,7 +77,7 @@ impl Core {
             let held = self.attachments.iter().filter(|(_, id)| is_held(*id));
             let mut held = held.map(|(port, _)| port.node);
             if let Some(node) = held.next() {
-                // A host may have several ports of one.
+                // A host may have several ports of one node.
                 return match held.find(|other| *other != node) {
                     None => Ok(node),
                     Some(other) => {
@@ -91,7 +91,7 @@ impl Core {
         found.map_err(|why| Failure::new(libc::ENODEV, why))
     }
 
-    /// The ports of an end: the one that is named, or all.
+    /// Returns the ports of an end: the named one, or all.
     fn ports_of(&self, end: &End) -> Result<Vec<PortId>, Failure> {
         let node = self.find(&end.node)?;
         let most = self.nodes.get(node).map_or(0, |named| named.num_ports);
@@ -166,7 +166,7 @@ impl Core {
         let Some((id, true)) = name else {
             return Err(Failure::new(libc::EINVAL, format!("{switch} is not a switch")));
         };
-        // What it has counted until now is gone with its power.
+        // Its counts until now are lost with its power.
         self.read_counts();
         self.operate(|subnet, now, sink| subnet.reset_switch(now, node, sink))?;
         Ok(format!("{id} is reset"))
@@ -200,13 +200,13 @@ impl Core {
             subnet.set_system_guid(now, found, guid, sink);
             Ok(())
         })?;
-        // Hosts are told when they attach.
+        // Hosts are told of it when they attach.
         self.nodes.set_system_guid(found, guid);
         let id = self.nodes.get(found).map_or_else(String::new, |named| named.id.clone());
         Ok(format!("{id} is in the system {guid}"))
     }
 
-    /// Takes the partitions that its options have now; with an error those before are in force.
+    /// Applies the partitions of the stored options. After an error the earlier ones stay in force.
     fn partitions(&mut self) -> Result<String, Failure> {
         let wrong = |e: FabricError| Failure::new(libc::EINVAL, e.to_string());
         let setup = Setup::load(&self.dir).map_err(wrong)?.manager;
@@ -291,7 +291,7 @@ impl Core {
         }
     }
 
-    /// What the fabric counts, and what its agents do.
+    /// Returns the counters of the fabric, and those of its agents.
     fn counters(&self) -> Vec<(String, u64)> {
         let mut all = self.counts.all();
         let umad = self.world.umad().counters();

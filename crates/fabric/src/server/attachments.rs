@@ -1,4 +1,4 @@
-//! Hosts that have adapters: a connection for each port.
+//! Hosts that have attached adapters: a connection for each port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -20,41 +20,41 @@ use super::facts::facts;
 use super::nodes::Named;
 use crate::proto::{AttachmentRequest, Described, Failure, HostPort, PortFacts, PortUpdate};
 
-/// The cable by which a host is plugged to a free port.
+/// The rate of a cable that connects a host to a free port.
 const CABLE: LinkRate = LinkRate { width: Width::X4, speed: Speed::Edr };
 
-/// The most adapters with a number of ports that stay without cables after they were made for hosts that have gone: the next host gets one of
-/// these, with its own GUID.
+/// Maximum number of adapters with the same number of ports that are kept without cables after they were made for hosts
+/// that are gone. Beyond that a new host gets one of these, with its own GUID.
 const MOST_SPARE: usize = 64;
 
-/// Which connection has which port.
+/// The attached ports and their connections.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
     by_port: BTreeMap<PortId, ConnectionId>,
-    /// Those that have something to be told.
+    /// The connections with updates to be sent.
     pending: BTreeSet<ConnectionId>,
 }
 
 impl Attachments {
-    /// The connection that has a port.
+    /// Returns the connection that has attached a port.
     pub(super) fn holder(&self, port: PortId) -> Option<ConnectionId> {
         self.by_port.get(&port).copied()
     }
 
-    /// A connection that has a port of a node.
+    /// Returns a connection that has attached a port of a node.
     pub(super) fn holder_of_any(&self, node: NodeId) -> Option<ConnectionId> {
         let ports = PortId { node, number: 0 }..=PortId { node, number: u8::MAX };
         self.by_port.range(ports).next().map(|(_, &id)| id)
     }
 
-    /// All, in the order of the nodes and their ports.
+    /// Returns all attachments, in the order of the nodes and their ports.
     pub(super) fn iter(&self) -> impl Iterator<Item = (PortId, ConnectionId)> {
         self.by_port.iter().map(|(&port, &id)| (port, id))
     }
 }
 
 impl Core {
-    /// A host takes a port of an adapter.
+    /// Attaches a host to a port of an adapter.
     pub(super) fn attach(
         &mut self,
         id: ConnectionId,
@@ -86,7 +86,7 @@ impl Core {
         }
     }
 
-    /// A host gives a port of its adapter back.
+    /// Releases a port of a host's adapter.
     pub(super) fn detach(&mut self, id: ConnectionId, port: PortId) {
         self.attachments.by_port.remove(&port);
         self.attachments.pending.remove(&id);
@@ -95,7 +95,7 @@ impl Core {
         self.serve_port(port);
     }
 
-    /// The adapter that a host gets.
+    /// Chooses the adapter for a host.
     fn adapter_for(
         &mut self,
         host: &str,
@@ -128,7 +128,7 @@ impl Core {
         if self.nodes.by_guid(guid).is_none() {
             return self.new_adapter(host, guid, guid, wanted);
         }
-        // The one that was made for the host before, which another host has, or which has too few ports.
+        // The one that was made for the host is attached by another host, or has too few ports.
         if self.store.is_made(guid) && wanted.is_all_here() {
             return self.new_adapter(host, guid, self.free_guid(guid, wanted.of), wanted);
         }
@@ -138,7 +138,8 @@ impl Core {
         Err(Failure::new(libc::EEXIST, why))
     }
 
-    /// A GUID that no node has, and whose next ones, for so many ports, no port has: in steps that leave room for the ports of others.
+    /// Finds a GUID that no node has, and after which as many GUIDs as ports are free. The steps leave room for the ports of other
+    /// nodes.
     fn free_guid(&self, near: Guid, ports: u8) -> Guid {
         const STEP: u64 = 1 << 16;
         let is_free = |guid: &Guid| {
@@ -146,11 +147,11 @@ impl Core {
                 .all(|port| self.nodes.by_guid(Guid(guid.0.wrapping_add(port.into()))).is_none())
         };
         let steps = std::iter::successors(Some(near), |guid| Some(Guid(guid.0.wrapping_add(STEP))));
-        // There are more of them than nodes.
+        // There are more steps than nodes.
         steps.skip(1).find(is_free).unwrap_or(near)
     }
 
-    /// The ports that hosts with this GUID have, with the names of the hosts.
+    /// Returns the ports attached by hosts with this GUID, with the hosts' names.
     fn ports_of_host(&self, guid: Guid) -> Vec<(&str, PortId)> {
         let held = self.connections.iter().filter_map(|(_, c)| match &c.part {
             Part::Attachment { host, guid: g, port, .. } if *g == guid => {
@@ -161,7 +162,7 @@ impl Core {
         held.collect()
     }
 
-    /// The adapter of which the host has another port.
+    /// Checks that the adapter of which the host has another port has this one, too.
     fn with_port(&self, node: NodeId, wanted: &HostPort) -> Result<NodeId, Failure> {
         let ports = self.nodes.get(node).map_or(0, |named| named.num_ports);
         if wanted.number <= ports {
@@ -174,20 +175,20 @@ impl Core {
         Err(Failure::new(libc::EINVAL, why))
     }
 
-    /// Whether a host can have an adapter. One whose other ports are on another fabric must be the same node there, so it has the
-    /// host's own GUID.
+    /// Returns whether a host can have an adapter. If some of the host's ports are on another fabric, the adapter must be the
+    /// same node there, so it must have the host's own GUID.
     fn fits(named: &Named, guid: Guid, wanted: &HostPort) -> bool {
         named.num_ports >= wanted.of && (wanted.is_all_here() || named.guid == guid)
     }
 
-    /// Whether all ports are plugged in that are to be on this fabric.
+    /// Returns whether all ports that must be on this fabric have cables.
     fn is_plugged(&self, node: NodeId, wanted: &HostPort) -> bool {
         let subnet = self.world.subnet();
         wanted.here.iter().all(|&number| subnet.peer(PortId { node, number }).is_some())
     }
 
-    /// The adapter that the host had before, else the one that has its GUID or its name, else the first that is free, and
-    /// rather one that no other host had.
+    /// Finds the adapter that the host had before, else the one that has its GUID or its name, else the first that is
+    /// free, preferring those that no other host had.
     fn free_adapter(&self, host: &str, guid: Guid, wanted: &HostPort) -> Option<NodeId> {
         let free = || {
             self.nodes.iter().filter(|(node, named)| {
@@ -196,7 +197,7 @@ impl Core {
                     && Self::fits(named, guid, wanted)
             })
         };
-        // One that another host plugged itself in place of has no cable.
+        // An adapter whose cable another host's adapter took over has none.
         let plugged = || free().filter(|(node, _)| self.is_plugged(*node, wanted));
         let had = self.store.adapter_of(guid);
         let is_named = |node: NodeId, id: &str| {
@@ -211,8 +212,8 @@ impl Core {
             .map(|(node, _)| node)
     }
 
-    /// Where a new adapter is plugged in: at free ports of switches, and if there are too few, in place of adapters that no host
-    /// has.
+    /// Returns where new adapters can be connected: free ports of switches and, if there are too few, those of adapters that no
+    /// host has.
     fn places(&self, host: Guid) -> impl Iterator<Item = PortId> {
         let subnet = self.world.subnet();
         let switches = self.nodes.iter().filter(|(_, named)| named.is_switch());
@@ -235,7 +236,7 @@ impl Core {
         free.chain(unused(false)).chain(unused(true))
     }
 
-    /// Plugs a new adapter in, with a GUID that is the host's if no other node has that one.
+    /// Adds an adapter and connects it. It gets the host's GUID if no other node has that.
     fn new_adapter(
         &mut self,
         host: &str,
@@ -273,7 +274,7 @@ impl Core {
         plugged.map_err(|e| Failure::new(libc::ENODEV, e.to_string()))
     }
 
-    /// Adds an adapter that is made for a host, perhaps in the place of one whose host has gone.
+    /// Adds an adapter that is made for a host, perhaps replacing one whose host is gone.
     fn add_adapter(&mut self, node: &Node) -> NodeId {
         let spare = self.spare_adapter(node.num_ports);
         let now = self.now();
@@ -296,7 +297,7 @@ impl Core {
         added
     }
 
-    /// An adapter with so many ports that was made for a host and that nobody uses, if there are many.
+    /// Returns an unused adapter with this many ports that was made for a host, if there are many.
     fn spare_adapter(&self, ports: u8) -> Option<NodeId> {
         let (subnet, used) = (self.world.subnet(), self.used_nodes());
         let is_plugged =
@@ -311,7 +312,7 @@ impl Core {
         (spares.count() + 1 >= MOST_SPARE).then_some(spare)
     }
 
-    /// The nodes at whose ports anybody is.
+    /// Returns the nodes whose ports are in use.
     fn used_nodes(&self) -> BTreeSet<NodeId> {
         let ports = self.connections.iter().filter_map(|(_, connection)| match &connection.part {
             Part::Attachment { port, .. } | Part::IsSm { port, .. } | Part::Capture(port) => {
@@ -337,19 +338,19 @@ impl Core {
         })
     }
 
-    /// How a host's port is, with what happened to it.
+    /// Returns the state of a host's port, with its events.
     fn update(&self, port: PortId, events: Vec<PortEvent>) -> Option<PortUpdate> {
         Some(PortUpdate { events, port: self.facts(port)? })
     }
 
     fn facts(&self, port: PortId) -> Option<PortFacts> {
         let subnet = self.world.subnet();
-        // The whole table, as far as PartitionCap goes.
+        // The whole table, up to PartitionCap.
         let pkeys = (0..).map_while(|index| subnet.pkey(port, index)).collect();
         Some(facts(subnet.port(port)?, pkeys))
     }
 
-    /// What a host asks.
+    /// Handles a host's request.
     pub(super) fn attachment_request(
         &mut self,
         id: ConnectionId,
@@ -415,7 +416,7 @@ impl Core {
         }
     }
 
-    /// A process of a host counts what it sends.
+    /// Starts to read the rows of a host's process.
     fn open_rows(
         &mut self,
         id: ConnectionId,
@@ -437,12 +438,12 @@ impl Core {
         }
     }
 
-    /// Tells a host how its port is, soon.
+    /// Schedules an update for a host.
     pub(super) fn tell_host_soon(&mut self, id: ConnectionId) {
         self.attachments.pending.insert(id);
     }
 
-    /// Tells hosts what has happened to their ports. One that does not read is told when it does.
+    /// Sends hosts the events of their ports. A host that does not read gets them when it does.
     pub(super) fn tell_hosts(&mut self) {
         for (port, event) in self.world.take_events() {
             self.note(port, event);
@@ -463,7 +464,7 @@ impl Core {
         if let Some(Part::Attachment { pending, .. }) =
             self.connections.get_mut(id).map(|c| &mut c.part)
         {
-            // An event that comes again counts as the later one.
+            // A repeated event counts as the later one.
             pending.retain(|earlier| *earlier != event);
             pending.push(event);
             self.attachments.pending.insert(id);

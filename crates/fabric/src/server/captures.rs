@@ -1,4 +1,4 @@
-//! Copies of the management datagrams of ports, for capturing programs: those of programs and of the ports' own agents.
+//! Copies of the management datagrams of ports, for captures: those of programs and of the ports' own agents.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,16 +12,16 @@ use super::core::{Core, Ends, watch};
 use super::counters::Count;
 use crate::proto::{Failure, PortRef};
 
-/// The most bytes that wait for somebody to read them, beside what the socket holds.
+/// Maximum number of bytes that wait for a capturing program to read, besides those in its socket.
 const MAX_WAITING: usize = 16 << 20;
 
-/// The bytes of a datagram's packet: LRH, GRH, BTH, DETH, 256 bytes, ICRC and VCRC.
+/// Length of a datagram's packet in bytes: LRH, GRH, BTH, DETH, 256 bytes, ICRC and VCRC.
 const MAX_PACKET: usize = 8 + 40 + 12 + 8 + 256 + 4 + 2;
 
 /// The virtual lane of subnet management (IBTA 3.5.8.1).
 const MANAGEMENT_LANE: u8 = 15;
 
-/// Which ports are captured, by how many, and what was.
+/// The captured ports with their number of captures, and the frames that were captured.
 #[derive(Debug, Default)]
 pub(super) struct Captured {
     ports: BTreeMap<PortId, usize>,
@@ -29,7 +29,7 @@ pub(super) struct Captured {
 }
 
 impl Captured {
-    /// A datagram has left a port, or has come to it.
+    /// Captures a datagram that a port sent or received, if the port is captured.
     #[inline]
     pub(super) fn passed(&mut self, port: PortId, sent: bool, packet: &MadPacket) {
         if !self.ports.is_empty() && self.ports.contains_key(&port) {
@@ -51,7 +51,7 @@ impl Captured {
     }
 }
 
-/// A datagram as captures have it.
+/// Makes the frame of a datagram.
 fn frame(sent: bool, mad: &MadPacket) -> Vec<u8> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -70,8 +70,8 @@ fn frame(sent: bool, mad: &MadPacket) -> Vec<u8> {
 }
 
 impl Core {
-    /// Somebody captures a port from now on: the owner of the fabric, root, or the user whose host has it,
-    /// until that host gives it back.
+    /// Starts a capture of a port for a client: the owner of the fabric, root, or the user whose host has the port,
+    /// until that host releases it.
     pub(super) fn capture(&mut self, id: ConnectionId, port: &PortRef) -> Result<(), Ends> {
         let found = self.find_port(port).and_then(|at| {
             let may = self.connections.get(id).is_some_and(|c| self.may_capture(c.uid, at));
@@ -94,9 +94,9 @@ impl Core {
         uid == owner || uid == 0 || holder.is_some_and(|holder| holder.uid == uid)
     }
 
-    /// Ends the captures of a port by those who may not capture it now.
+    /// Ends the captures of a port by users who may no longer capture it.
     pub(super) fn end_captures_of_others(&mut self, port: PortId) {
-        // What they were still to see.
+        // They still get the frames that were captured before.
         self.pass_captured();
         let captures = |part: &Part| matches!(part, Part::Capture(at) if *at == port);
         let others = self.connections.iter().filter(|(_, c)| captures(&c.part));
@@ -106,12 +106,12 @@ impl Core {
         }
     }
 
-    /// One who captured a port is gone.
+    /// Records the end of a capture of a port.
     pub(super) fn end_capture(&mut self, port: PortId) {
         self.world.captured().end(port);
     }
 
-    /// Passes on what was captured.
+    /// Passes on the captured frames.
     #[inline]
     pub(super) fn pass_captured(&mut self) {
         if !self.world.captured().frames.is_empty() {
@@ -135,7 +135,7 @@ impl Core {
                     connection.out.push(frame);
                 }
             }
-            // The poller tells when a client has gone.
+            // The poller reports when a client is gone.
             let _ = connection.out.try_flush(&connection.socket);
             watch(&self.poller, id, connection);
             (0..dropped).for_each(|_| self.count(Count::CaptureDrops));

@@ -1,4 +1,4 @@
-//! Who is connected, and for what.
+//! The clients' connections and their purposes.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,53 +13,54 @@ use rdmux_wire::Guid;
 use super::host_table::Place;
 use super::outgoing::Outgoing;
 
-/// A connection; never used again. Smaller numbers are of the poller's other sources.
+/// The number of a connection, never reused. Smaller numbers are the poller's other sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ConnectionId(pub(super) u64);
 
-/// The first.
+/// The first number.
 const FIRST: u64 = 16;
 
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: Foreign,
-    /// 0 if the kernel does not show it to us.
+    /// 0 if the kernel does not show the process to us.
     pub(super) pid: i32,
     pub(super) uid: u32,
     pub(super) out: Outgoing,
     pub(super) part: Part,
-    /// Where it comes from, if that is another machine.
+    /// Its origin, if that is another machine.
     pub(super) place: Option<Place>,
-    /// What the poller watches it for: to read, to write.
+    /// Whether the poller watches it for reading, and for writing.
     pub(super) watched: (bool, bool),
-    /// Whether it is among those to which something is sent at the end of the turn.
+    /// Whether records are to be sent to it at the end of the turn.
     pub(super) due: bool,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug)]
 pub(super) enum Part {
     /// It has not greeted.
     New,
-    /// A host has this port. Its own GUID, and what happened to the port since the last update.
+    /// A host has attached this port. `guid` is the host's own, `pending` the events of the port
+    /// since the last update.
     Attachment { host: String, guid: Guid, port: PortId, pending: Vec<PortEvent> },
-    /// Questions about an open file.
+    /// Requests about an open file.
     Control(FileId),
     /// Datagrams of an open file.
     Mads(FileId),
-    /// A manager runs at this port, or waits for the one who does.
+    /// A subnet manager runs at this port, or waits for the present one to leave.
     IsSm { port: PortId, file: Option<FileId> },
-    /// A bridge is told of the route tables of its hosts.
+    /// A bridge receives changes of its hosts' route tables.
     Tables,
     /// A command.
     Admin,
-    /// Somebody captures the datagrams of this port.
+    /// Captures the datagrams of this port.
     Capture(PortId),
 }
 
 impl Connection {
-    /// Looks at who connected.
+    /// Makes a connection, with the client's credentials.
     pub(super) fn new(socket: OwnedFd, closer: &Closer) -> io::Result<Self> {
         let peer = rdmux_link::peer_credentials(&socket)?;
         Ok(Self {
@@ -74,32 +75,32 @@ impl Connection {
         })
     }
 
-    /// Whether it is of this process, whose bridge says where it comes from.
+    /// Returns whether it is from this process, whose bridge knows its origin.
     pub(super) fn is_own(&self) -> bool {
         u32::try_from(self.pid).is_ok_and(|pid| pid == std::process::id())
     }
 
-    /// Whether it may send: one that does not read its answers may not ask for more.
+    /// Returns whether requests are read: a client that does not read its answers may send no more.
     pub(super) fn may_ask(&self) -> bool {
         matches!(self.part, Part::Mads(_)) || self.out.is_empty()
     }
 
-    /// The name of its program, as far as the system tells.
+    /// Returns the name of its program, if the kernel tells.
     pub(super) fn comm(&self) -> String {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
         comm.trim().to_owned()
     }
 }
 
-/// The most connections.
+/// Maximum number of connections.
 const MAX_CONNECTIONS: usize = 16_384;
 
-/// All connections. Users have shares of what there can be.
+/// All connections. Each user has a share.
 #[derive(Debug)]
 pub(super) struct Connections {
     all: HashMap<ConnectionId, (Connection, Share)>,
     next: u64,
-    /// How many there can be: each has a descriptor.
+    /// The present limit of connections: each has a descriptor.
     most: usize,
     shares: Shares,
 }
@@ -116,12 +117,12 @@ impl Connections {
         Self { all: HashMap::new(), next: FIRST, most, shares }
     }
 
-    /// The number that the next one gets.
+    /// Returns the number of the next connection.
     pub(super) fn next_id(&self) -> ConnectionId {
         ConnectionId(self.next)
     }
 
-    /// What one more connection of a user is to be added with.
+    /// Reserves a user's share for one more connection.
     pub(super) fn room_for(&self, uid: u32) -> io::Result<Share> {
         if self.all.len() >= self.most {
             return Err(io::Error::other(format!("there are {} connections already", self.most)));
@@ -152,7 +153,7 @@ impl Connections {
         self.all.iter().map(|(&id, (connection, _))| (id, connection))
     }
 
-    /// Whether nobody is here who has greeted.
+    /// Returns whether no client has greeted.
     pub(super) fn is_idle(&self) -> bool {
         self.all.values().all(|(connection, _)| matches!(connection.part, Part::New))
     }

@@ -1,4 +1,4 @@
-//! Everything that the fabric holds, and what happens when clients come and go.
+//! The state of the fabric, and what happens when clients connect and leave.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ use crate::bridge::{Machines, Via};
 use crate::proto::{BadGreeting, Failure, Greeting, Reply, Role, VERSION};
 use crate::{FabricDir, FabricError, FabricName};
 
-/// Everything.
+/// The state of the fabric.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) dir: FabricDir,
@@ -44,17 +44,17 @@ pub(super) struct Core {
     pub(super) closer: Closer,
     pub(super) store: Store,
     pub(super) started: Instant,
-    /// Where it listens for other machines.
+    /// The address where it listens for other machines.
     pub(super) listens: Option<SocketAddr>,
-    /// Those that have come.
+    /// The machines whose hosts are connected.
     pub(super) machines: Machines,
-    /// Where messages are received, and datagrams; where records are put together.
+    /// Buffers for messages and datagrams, and for assembling records.
     pub(super) buf: Vec<u8>,
     pub(super) inbox: Inbox,
     pub(super) scratch: Vec<u8>,
     /// Connections of programs to which records are sent at the end of the turn.
     pub(super) due: Vec<ConnectionId>,
-    /// Whether it ends when nobody is left.
+    /// Whether it stays when it has no clients.
     pub(super) stays: bool,
     users: Vec<u32>,
     served: bool,
@@ -77,7 +77,7 @@ impl From<Lost> for Ends {
 }
 
 impl Core {
-    /// Brings the subnet up as the directory says.
+    /// Brings up the subnet that the directory describes.
     pub(super) fn open(
         dir: FabricDir,
         options: &ServerOptions,
@@ -130,12 +130,12 @@ impl Core {
         self.dir.name()
     }
 
-    /// The time of the subnet.
+    /// Returns the time of the subnet's clock.
     pub(super) fn now(&self) -> Time {
         Time::ZERO.after(self.started.elapsed())
     }
 
-    /// Says where it listens for other machines.
+    /// Sets the address where it listens for other machines.
     pub(super) fn listens_at(&mut self, at: Option<SocketAddr>) {
         self.listens = at;
     }
@@ -152,7 +152,7 @@ impl Core {
         self.stopping
     }
 
-    /// Whether nobody is here, and it need not stay.
+    /// Returns whether it has no clients, and need not stay.
     pub(super) fn is_idle(&self) -> bool {
         !self.stays && self.connections.is_idle()
     }
@@ -161,14 +161,14 @@ impl Core {
         self.served
     }
 
-    /// How long until something is due.
+    /// Returns how long until the next timer expires.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
         let now = self.now();
         let world = self.world.next_timeout().map(|due| due.since(now));
         world.into_iter().chain(self.store.due_in()).min()
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub(super) fn handle_time(&mut self) {
         let now = self.now();
         if self.world.next_timeout().is_some_and(|due| due <= now) {
@@ -187,7 +187,7 @@ impl Core {
         self.store.save(&self.dir, self.world.subnet());
     }
 
-    /// A process connected.
+    /// Adds a client for a new connection.
     pub(super) fn add_client(&mut self, socket: OwnedFd) {
         let id = self.connections.next_id();
         let watched = Connection::new(socket, &self.closer).and_then(|connection| {
@@ -206,11 +206,11 @@ impl Core {
         }
     }
 
-    /// A connection has something.
+    /// Handles an event of a connection.
     pub(super) fn handle(&mut self, id: ConnectionId, event: &Ready) {
         let result = if event.writable { self.flush(id) } else { Ok(()) };
         let result = result.and_then(|()| if event.readable { self.serve(id) } else { Ok(()) });
-        // Before it is watched for what it can do then.
+        // Sent first, because it changes what the connection is polled for.
         self.send_records();
         match result {
             Ok(()) => self.watch(id),
@@ -225,15 +225,15 @@ impl Core {
         Ok(connection.out.flush(&connection.socket)?)
     }
 
-    /// Watches a connection for what it can do now. One that does not read answers may not ask.
+    /// Updates what a connection is polled for. Requests are not read while answers wait.
     pub(super) fn watch(&mut self, id: ConnectionId) {
         if let Some(c) = self.connections.get_mut(id) {
             watch(&self.poller, id, c);
         }
     }
 
-    /// Turns a new client away if its user has passed too many descriptors that are still to be closed: more may come with its greeting,
-    /// which is not received.
+    /// Refuses a new client if its user has passed too many descriptors that are still to be closed. Its greeting, which may carry more,
+    /// is not received.
     pub(super) fn refuse_if_full(&mut self, id: ConnectionId, user: u32) -> Result<(), Ends> {
         if !self.closer.is_full(user) {
             return Ok(());
@@ -244,7 +244,7 @@ impl Core {
         Err(Ends::Closed)
     }
 
-    /// The first message of a client.
+    /// Handles the first message of a client.
     pub(super) fn greet(&mut self, id: ConnectionId, message: &[u8]) -> Result<(), Ends> {
         if self.is_placed(id, message) {
             return Ok(());
@@ -284,8 +284,8 @@ impl Core {
         }
     }
 
-    /// Whether a message says from which machine a connection comes. That is believed of the thread of this process that carries it, before the
-    /// client's own messages.
+    /// Handles a message that names the machine of a connection. It is accepted only from the thread of this process that relays the
+    /// connection, before the client's own messages. Returns whether it was one.
     fn is_placed(&mut self, id: ConnectionId, message: &[u8]) -> bool {
         let Some(c) = self.connections.get_mut(id) else { return false };
         if c.place.is_some() || !c.is_own() {
@@ -296,7 +296,7 @@ impl Core {
         c.place.is_some()
     }
 
-    /// A bridge is told of the route tables of its hosts from now on.
+    /// Makes a connection receive changes of its bridge's route tables.
     fn tell_tables(&mut self, id: ConnectionId) -> Result<(), Ends> {
         if self.connections.get(id).is_none_or(|c| c.place.is_none()) {
             let why = "only the bridges of other machines are told of route tables";
@@ -306,14 +306,14 @@ impl Core {
         self.welcome(id, Ok(()))
     }
 
-    /// Tells bridges what has changed of the route tables of their hosts.
+    /// Sends bridges the changes of their hosts' route tables.
     pub(super) fn tell_bridges(&mut self) {
         for (machine, updates) in self.published.take_updates() {
             let is_its = |c: &Connection| {
                 let place = c.place.as_ref().filter(|_| matches!(c.part, Part::Tables));
                 place.is_some_and(|place| place.machine.is(&machine))
             };
-            // Without one the bridge ends, and its hosts with it.
+            // If there is none, the bridge is ending, and its hosts with it.
             let its = self.connections.iter().find(|(_, c)| is_its(c)).map(|(id, _)| id);
             let Some((id, c)) = its.and_then(|id| Some((id, self.connections.get_mut(id)?))) else {
                 continue;
@@ -332,7 +332,7 @@ impl Core {
         }
     }
 
-    /// The owner and root may do everything, the configuration's users may attach.
+    /// Checks a client's rights: the owner and root may do everything, the configuration's users may attach.
     fn permit(&self, id: ConnectionId, role: &Role) -> Result<(), Failure> {
         let Some(c) = self.connections.get(id) else { return Ok(()) };
         let owner = rustix::process::geteuid().as_raw();
@@ -369,7 +369,7 @@ impl Core {
         self.send(id, &(VERSION, reply))
     }
 
-    /// The same, with a descriptor.
+    /// Answers a greeting, with a descriptor.
     pub(super) fn welcome_with<T: Serialize>(
         &mut self,
         id: ConnectionId,
@@ -379,7 +379,7 @@ impl Core {
         self.send_with(id, &(VERSION, reply), fd)
     }
 
-    /// Sends a message; what does not go now waits.
+    /// Sends a message, or queues it.
     pub(super) fn send(&mut self, id: ConnectionId, value: &impl Serialize) -> Result<(), Ends> {
         self.send_with(id, value, None)
     }
@@ -396,14 +396,14 @@ impl Core {
         Ok(c.out.send(&c.socket, &message, fd)?)
     }
 
-    /// Takes a connection out, and leaves what the client had by it.
+    /// Removes a connection without releasing what the client had by it.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
         let connection = self.connections.remove(id)?;
         self.poller.remove(&connection.socket);
         Some(connection)
     }
 
-    /// Ends a connection, and what the client had by it.
+    /// Closes a connection, and releases what the client had by it.
     pub(super) fn close(&mut self, id: ConnectionId, ends: Ends) {
         let Some(connection) = self.remove(id) else { return };
         if let Ends::Broke(why) = ends {
@@ -414,9 +414,9 @@ impl Core {
             Part::New | Part::Admin | Part::Tables => {}
             Part::Capture(port) => self.end_capture(port),
             Part::Attachment { port, .. } => self.detach(id, port),
-            // Either of them ends both.
+            // The end of either connection closes both.
             Part::Control(file) => {
-                // Whatever comes of it: what was sent before the end is sent.
+                // Everything that was sent before the end is still handled. Errors do not matter.
                 let _ = self.drain_mads(file);
                 self.close_file(file);
             }
@@ -430,7 +430,7 @@ impl Core {
     }
 }
 
-/// Watches a connection for what it can do now.
+/// Updates what a connection is polled for.
 pub(super) fn watch(poller: &Poller, id: ConnectionId, c: &mut Connection) {
     let wanted = (c.may_ask(), !c.out.is_empty());
     if wanted != c.watched {

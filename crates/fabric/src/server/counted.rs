@@ -1,8 +1,8 @@
-//! What hosts have counted of the packets that they send, brought to the ports that the packets came by.
+//! Adds the packets that hosts have counted to the counters of the ports on their routes.
 //!
-//! Each way in a host's route table has a name of its own, by which the host's processes count ([`rdmux_link::rows`]). The trail of a way
-//! is kept here under its name, until no process counts by it any more. What has been counted is read when somebody asks what ports have counted,
-//! before a port's counters are set, and when ways have changed.
+//! Each route in a host's table has an id, under which the host's processes count ([`rdmux_link::rows`]). The ports on a route are kept
+//! here under its id until no process counts under it any more. The rows are read when a client asks for ports' counters, before a port's
+//! counters are set, and when routes have changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use crate::bridge::Machine;
 use crate::process_rows::{self, MAX_PROCESSES, ProcessRows};
 use crate::proto::RowEntry;
 
-/// How long a way is kept after tables have it no more, at the least: a process may count by it of which the host has told, and the
-/// fabric has not heard yet.
+/// How long a route is kept at least after it was removed from tables, because a process may count by it whose rows the host has sent,
+/// but the fabric has not received yet.
 const KEPT: Duration = Duration::from_secs(2);
 
-/// The names of ways, and who counts by them.
+/// The ids of routes, and the rows of the processes that count by them.
 #[derive(Debug)]
 pub(super) struct Counts {
-    /// The last name.
+    /// The last id.
     last: u64,
     ways: HashMap<RouteId, Named>,
-    /// Names that tables do not have any more, by the port whose table had them, and since when.
+    /// Ids of routes that were removed from tables, by the port of the table.
     retired: BTreeMap<PortId, BTreeMap<RouteId, Retired>>,
-    /// The ports with names that were retired since their rows were read.
+    /// The ports with ids that were retired since their rows were read.
     changed: BTreeSet<PortId>,
-    /// The rows of processes, by the port of their host.
+    /// The rows of processes, by their host's port.
     rows: BTreeMap<PortId, BTreeMap<u16, ProcessRows>>,
     shares: Shares,
     /// Hosts of other machines, whose bridges read the rows.
@@ -43,9 +43,9 @@ pub(super) struct Counts {
 /// Why the rows of a process are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// The host has more processes than there can be.
+    /// The host has more processes than possible.
     TooMany,
-    /// The user has its share.
+    /// The user's share is used up.
     Exceeded(Exceeded),
 }
 
@@ -53,20 +53,20 @@ pub(super) enum Unread {
 #[derive(Debug)]
 struct Far {
     machine: Arc<Machine>,
-    /// The update of route tables after which its bridge looked at rows, and the ways by which processes counted then.
+    /// The route table update after which its bridge read the rows, and the routes by which processes counted then.
     made: u64,
     ways: BTreeSet<RouteId>,
 }
 
-/// When a way went out of use.
+/// A retired route.
 #[derive(Clone, Copy, Debug)]
 struct Retired {
     since: Instant,
-    /// The update of the route tables of another machine that takes it away.
+    /// The number of the route table update that removes it on another machine.
     update: u64,
 }
 
-/// A way with a name.
+/// A route with an id.
 #[derive(Debug)]
 struct Named {
     from: PortId,
@@ -92,7 +92,7 @@ impl Counts {
         }
     }
 
-    /// A name for a way from a port.
+    /// Assigns an id to a route from a port.
     pub(super) fn name(&mut self, from: PortId, trail: &Arc<Trail>) -> RouteId {
         self.last += 1;
         let id = RouteId(self.last);
@@ -100,8 +100,8 @@ impl Counts {
         id
     }
 
-    /// The table of the port does not have this way any more, once it is published. Packets that were counted by it are still brought to
-    /// its ports.
+    /// Retires a route, which the next publication removes from the port's table. Packets that were counted by it are still added to its
+    /// ports.
     pub(super) fn retire(&mut self, id: RouteId) {
         if let Some(way) = self.ways.get(&id) {
             let update = self.far.get(&way.from).map_or(0, |far| far.machine.sequence() + 1);
@@ -111,10 +111,10 @@ impl Counts {
         }
     }
 
-    /// A process of a port's host, which is this user's, counts in these rows from now on.
+    /// Starts to read the rows of a process of a port's host, which is this user's.
     ///
     /// # Errors
-    /// [`Unread`]; what the process has counted in other rows before has been read.
+    /// [`Unread`]; the process's earlier rows have been read to the end.
     pub(super) fn open(
         &mut self,
         subnet: &mut Subnet,
@@ -132,40 +132,40 @@ impl Counts {
         Ok(())
     }
 
-    /// The process is gone, or counts in other rows. What it has counted stays.
+    /// Stops to read a process's rows, because it is gone or has other rows. Its counts stay.
     pub(super) fn close(&mut self, subnet: &mut Subnet, port: PortId, process: u16) {
         let all = self.rows.get_mut(&port);
         let Some(mut rows) = all.and_then(|all| all.remove(&process)) else { return };
         rows.read(|row| apply(subnet, port, &self.ways, row));
     }
 
-    /// The host is gone with all its processes.
+    /// Removes a host with all its processes.
     pub(super) fn close_all(&mut self, subnet: &mut Subnet, port: PortId) {
         self.read_port(subnet, port);
         self.rows.remove(&port);
         self.far.remove(&port);
     }
 
-    /// The port is that of a host on another machine, whose bridge reads the rows.
+    /// Adds a port of a host on another machine, whose bridge reads the rows.
     pub(super) fn open_far(&mut self, port: PortId, machine: Arc<Machine>) {
         self.far.insert(port, Far { machine, made: 0, ways: BTreeSet::new() });
     }
 
-    /// What a bridge has read of a host's rows.
+    /// Adds the counts of a row that a bridge has read.
     pub(super) fn counted(&self, subnet: &mut Subnet, port: PortId, row: &RowEntry) {
         let &RowEntry { packets, words, .. } = row;
         let (packets, counted) = (packets.min(MAX_PACKETS), row.counted());
         apply(subnet, port, &self.ways, &RowRead { counted, packets, words, is_open: true });
     }
 
-    /// By which ways a host's processes still counted after an update, as its bridge says.
+    /// Records the routes by which a host's processes still counted after an update, as reported by its bridge.
     pub(super) fn counts_by(&mut self, port: PortId, made: u64, ways: Vec<u64>) {
         let Some(far) = self.far.get_mut(&port) else { return };
         (far.made, far.ways) = (made, ways.into_iter().map(RouteId).collect());
         self.forget(port, &BTreeSet::new());
     }
 
-    /// Brings what has been counted to the ports.
+    /// Reads all rows, and adds the counts to the ports.
     pub(super) fn read(&mut self, subnet: &mut Subnet) {
         let ports: Vec<_> = self.rows.keys().copied().collect();
         for port in ports {
@@ -173,7 +173,7 @@ impl Counts {
         }
     }
 
-    /// The same of those hosts that have dropped something themselves: what their ports tell of wrong keys.
+    /// Reads only the rows of hosts that have dropped packets themselves, for their ports' counters of key violations.
     pub(super) fn read_dropped(&mut self, subnet: &mut Subnet) {
         let dropped =
             |rows: &BTreeMap<u16, ProcessRows>| rows.values().any(ProcessRows::has_dropped);
@@ -184,7 +184,8 @@ impl Counts {
         }
     }
 
-    /// The same, where ways have changed, so that those by which nobody counts can be forgotten. The tables have been changed before.
+    /// Reads only the rows of ports whose routes have changed, so that retired routes can be forgotten. The tables must have been
+    /// changed before.
     pub(super) fn read_changed(&mut self, subnet: &mut Subnet) {
         for port in std::mem::take(&mut self.changed) {
             self.read_port(subnet, port);
@@ -205,7 +206,7 @@ impl Counts {
         self.forget(port, &in_use);
     }
 
-    /// Forgets retired ways by which nobody counts.
+    /// Forgets retired routes by which no process counts.
     fn forget(&mut self, port: PortId, in_use: &BTreeSet<RouteId>) {
         let Some(retired) = self.retired.get_mut(&port) else { return };
         let (ways, far) = (&mut self.ways, self.far.get(&port));
@@ -224,7 +225,7 @@ impl Counts {
     }
 }
 
-/// Has the ports count what a row says. A process may say anything of what it has sent itself.
+/// Adds a row's counts to the ports. A process may claim anything about its own packets.
 fn apply(subnet: &mut Subnet, port: PortId, ways: &HashMap<RouteId, Named>, row: &RowRead) {
     let &RowRead { counted, packets, words, .. } = row;
     if packets == 0 && words == 0 {
@@ -249,19 +250,19 @@ fn apply(subnet: &mut Subnet, port: PortId, ways: &HashMap<RouteId, Named>, row:
     }
 }
 
-/// Where packets to a LID go by the tables as they are. Tables have no name for LIDs that no host has.
+/// Returns the present route to a LID. Tables have no ids for LIDs that no host has.
 fn trail_now(subnet: &Subnet, from: PortId, dlid: Lid) -> Trail {
     let mut trail = Trail::default();
     if dlid.is_multicast() {
         subnet.group_ways_along(from, dlid, &mut trail);
     } else {
-        // Whether any arrive does not matter.
+        // It does not matter whether packets arrive.
         let _ = subnet.way_along(from, dlid, &mut trail);
     }
     trail
 }
 
-/// What the port of a host counts of packets that it drops itself. Of other reasons it has no counter, as adapters have none.
+/// Counts packets that a host's port dropped itself. There is no counter for other reasons, as in adapters.
 fn drop_here(subnet: &mut Subnet, port: PortId, why: IbDrop, packets: u64) {
     match why {
         IbDrop::TxInactive => subnet.count_loss(port, DropReason::NotActive, packets),
@@ -285,13 +286,13 @@ mod tests {
     use super::*;
     use crate::server::{DEFAULT_SHAPE, FIRST_GUID};
 
-    /// A process, and the side that reads its rows.
+    /// Returns a process, and the reader of its rows.
     fn process() -> (Tally, RowReader) {
         let fd = Rows::create().unwrap();
         (Tally::new(Arc::new(Rows::map(&fd).unwrap())), RowReader::map(&fd).unwrap())
     }
 
-    /// Two ports of a subnet.
+    /// Returns two ports of a subnet.
     fn ports() -> (Subnet, [PortId; 2]) {
         let topology = DEFAULT_SHAPE.topology(FIRST_GUID);
         let subnet = Subnet::new(&topology, rdmux_subnet::Config::default());
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!((unread(&counts), errors(&subnet)), (vec![1, 2], 0));
         counts.close(&mut subnet, port, 1);
         assert_eq!((unread(&counts), errors(&subnet)), (vec![2], 10));
-        // In other rows from now on.
+        // It uses other rows from now on.
         counts.open(&mut subnet, 0, (port, 2), process().1).unwrap();
         assert_eq!((unread(&counts), errors(&subnet)), (vec![], 30));
     }
@@ -348,7 +349,7 @@ mod tests {
         let second = (0..20).take_while(|_| open(counts, subnet, 2, other).is_ok()).count();
         assert_eq!(second, 4);
         open(counts, subnet, 1000, other).unwrap();
-        // In the place of those that it has.
+        // They replace the process's earlier rows.
         counts.open(subnet, 1, (port, 1), process().1).unwrap();
         assert!(open(counts, subnet, 1, port).is_err());
         counts.close(subnet, port, 1);

@@ -1,4 +1,4 @@
-//! What the fabric itself counts.
+//! The fabric's own counters.
 
 macro_rules! counts {
     ($($variant:ident $name:literal $doc:literal,)*) => {
@@ -36,7 +36,7 @@ impl Counts {
         *value = value.saturating_add(1);
     }
 
-    /// Names and values.
+    /// Returns names and values.
     pub(super) fn all(&self) -> Vec<(String, u64)> {
         NAMES.iter().zip(self.0).map(|(name, value)| ((*name).to_owned(), value)).collect()
     }

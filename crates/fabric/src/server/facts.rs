@@ -1,4 +1,4 @@
-//! What hosts are told of a port.
+//! Describes a port to its host.
 
 use rdmux_subnet::topology::Speed;
 use rdmux_subnet::{Counter, PortView};
@@ -6,7 +6,7 @@ use rdmux_wire::{Gid, Pkey};
 
 use crate::proto::PortFacts;
 
-/// Counters, under the names of sysfs.
+/// The counters, by their names in sysfs.
 const COUNTERS: &[(&str, Counter)] = &[
     ("symbol_error", Counter::SymbolError),
     ("link_error_recovery", Counter::LinkErrorRecovery),
@@ -29,7 +29,7 @@ const COUNTERS: &[(&str, Counter)] = &[
     ("multicast_rcv_packets", Counter::PortMulticastRcvPkts),
 ];
 
-/// How a port is, with its P_Key table.
+/// Returns the state of a port, with its P_Key table.
 pub(super) fn facts(port: PortView<'_>, pkeys: Vec<Pkey>) -> PortFacts {
     let (info, rate) = (port.info(), port.rate());
     let gids = (0..info.guid_cap).map(|index| port.gid(index).unwrap_or(Gid::ZERO));
@@ -59,7 +59,7 @@ pub(super) fn facts(port: PortView<'_>, pkeys: Vec<Pkey>) -> PortFacts {
     }
 }
 
-/// The code that `ibv_query_port(3)` has for a speed.
+/// Returns the code of a speed in `ibv_query_port(3)`.
 const fn speed(speed: Speed) -> u8 {
     match speed {
         Speed::Sdr => 1,

@@ -1,4 +1,4 @@
-//! Management interfaces that programs have opened, and managers.
+//! Management interfaces that programs have opened, and subnet managers.
 
 use std::collections::HashMap;
 
@@ -16,13 +16,13 @@ use super::world::{Reader, World};
 use crate::proto::mad::{self, Came, MAX_RECORD, Reassembly};
 use crate::proto::{Failure, FileReply, FileRequest, PortRef, Reply};
 
-/// The most bytes that wait for a program to read them, beside what its socket holds. A longer record waits if it is
-/// the only one.
+/// Maximum number of bytes that wait for a program to read, besides those in its socket. A single longer
+/// record may wait.
 const MAX_WAITING: usize = 16 << 20;
-/// From how many bytes on records are sent before the turn ends.
+/// Number of bytes from which records are sent before the turn ends.
 const MAX_TURN: usize = 64 << 10;
 
-/// The most bytes of records of which only a part has come, of which users have shares: one user may have two of the longest.
+/// Maximum number of bytes of incomplete records, which users share: one user may have two of the longest.
 const MAX_PARTIAL: usize = 4 * MAX_RECORD;
 
 /// A file that a program has opened.
@@ -34,7 +34,7 @@ pub(super) struct OpenFile {
     reassembly: Reassembly,
     /// The program's name.
     pub(super) comm: String,
-    /// Records that were dropped since too many wait.
+    /// Records that were dropped because too many wait.
     pub(super) dropped: u64,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct OpenFile {
 #[derive(Debug)]
 pub(super) struct Files {
     all: HashMap<FileId, OpenFile>,
-    /// Of bytes of records of which only a part has come.
+    /// The shares of bytes of incomplete records.
     shares: Shares,
 }
 
@@ -53,12 +53,12 @@ impl Default for Files {
 }
 
 impl Files {
-    /// The connection for datagrams of a file.
+    /// Returns the connection for datagrams of a file.
     pub(super) fn mads_of(&self, file: FileId) -> Option<ConnectionId> {
         self.all.get(&file)?.mads
     }
 
-    /// All, each with its connections for questions and for datagrams.
+    /// Returns all files, each with its connections for requests and for datagrams.
     pub(super) fn iter(
         &self,
     ) -> impl Iterator<Item = (FileId, &OpenFile, ConnectionId, Option<ConnectionId>)> {
@@ -66,13 +66,13 @@ impl Files {
     }
 }
 
-/// The programs, who read what agents have for them.
+/// The programs, as receivers of the agents' records.
 pub(super) struct Programs<'c> {
     connections: &'c mut Connections,
     files: &'c mut Files,
     counts: &'c mut Counts,
     due: &'c mut Vec<ConnectionId>,
-    /// Where a record is put together.
+    /// The buffer in which records are encoded.
     scratch: &'c mut Vec<u8>,
 }
 
@@ -98,7 +98,7 @@ impl Reader for Programs<'_> {
 }
 
 impl Core {
-    /// The subnet with its agents, and the programs that read.
+    /// Returns the subnet with its agents, and the programs that read.
     pub(super) fn world_and_programs(&mut self) -> (&mut World, Programs<'_>) {
         let programs = Programs {
             connections: &mut self.connections,
@@ -110,7 +110,7 @@ impl Core {
         (&mut self.world, programs)
     }
 
-    /// Sends programs what they can read, several records in one call, so that a program is woken once for all.
+    /// Sends programs their records, several in one call, so that a program is woken once for all.
     pub(super) fn send_records(&mut self) {
         self.publish();
         self.pass_captured();
@@ -118,14 +118,14 @@ impl Core {
         for id in due.drain(..) {
             let Some(connection) = self.connections.get_mut(id) else { continue };
             connection.due = false;
-            // The poller tells when a client has gone.
+            // The poller reports when a client is gone.
             let _ = connection.out.try_flush(&connection.socket);
             watch(&self.poller, id, connection);
         }
         self.due = due;
     }
 
-    /// A program opens the management interface of a port.
+    /// Opens the management interface of a port for a program.
     pub(super) fn open_file(&mut self, id: ConnectionId, port: &PortRef) -> Result<(), Ends> {
         let opened = self.find_port(port).and_then(|port| {
             let mut key = [0; 16];
@@ -148,7 +148,7 @@ impl Core {
         self.welcome(id, Ok(FileReply::Opened { file: file.0, key }))
     }
 
-    /// The connection for its datagrams.
+    /// Opens the connection for a file's datagrams.
     pub(super) fn open_mads(
         &mut self,
         id: ConnectionId,
@@ -166,7 +166,7 @@ impl Core {
         self.welcome(id, Ok(()))
     }
 
-    /// What a program asks about its file.
+    /// Handles a program's request about its file.
     pub(super) fn file_request(
         &mut self,
         id: ConnectionId,
@@ -175,7 +175,7 @@ impl Core {
     ) -> Result<(), Ends> {
         let request = rdmux_runtime::socket::decode(message);
         let request = request.map_err(|_| Ends::Broke("a request that makes no sense"))?;
-        // What the program could read before comes before the answer.
+        // Records that the program could read before precede the answer.
         self.send_records();
         let done = |result: Result<(), Errno>| result.map(|()| FileReply::Done);
         let result = match request {
@@ -187,7 +187,7 @@ impl Core {
         self.send(id, &reply)
     }
 
-    /// A part of what a program sends.
+    /// Handles a message of a program's record.
     pub(super) fn file_message(&mut self, file: FileId, message: &[u8]) -> Result<(), Ends> {
         let Some(open) = self.files.all.get_mut(&file) else { return Ok(()) };
         let came = open.reassembly.take(message, |came| match came {
@@ -214,7 +214,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sends what a program wants sent.
+    /// Sends a program's datagram.
     fn send_mad(&mut self, file: FileId, record: UserMad) -> Result<(), Errno> {
         match MadHeader::parse(&record.data) {
             Ok(header) if header.mgmt_class == MgmtClass::PERF => self.read_counts(),
@@ -222,7 +222,7 @@ impl Core {
                 if header.mgmt_class.is_subnet_management()
                     && header.attr_id == PortInfo::ATTR_ID =>
             {
-                // Managers ask for it more often than for anything else.
+                // Managers read this attribute more often than any other.
                 self.published.counts.read_dropped(self.world.subnet_mut());
             }
             _ => {}
@@ -232,7 +232,7 @@ impl Core {
         world.write(&mut programs, now, file, record)
     }
 
-    /// The program is gone, or has closed its file.
+    /// Closes the file of a program that closed it or is gone.
     pub(super) fn close_file(&mut self, file: FileId) {
         let Some(open) = self.files.all.remove(&file) else { return };
         let port = self.world.umad().port(file);
@@ -247,7 +247,7 @@ impl Core {
         }
     }
 
-    /// A manager comes to a port, or waits until it can.
+    /// Sets the IsSM bit of a port for a manager, which may wait for it.
     pub(super) fn set_is_sm(
         &mut self,
         id: ConnectionId,
@@ -277,7 +277,7 @@ impl Core {
         }
     }
 
-    /// A manager has left a port: the next one that waits, and can be told, comes to it.
+    /// Handles a manager's release of a port: the next waiting one that can be told gets it.
     pub(super) fn clear_is_sm(&mut self, port: PortId, file: FileId) {
         let waits = |part: &Part| matches!(part, Part::IsSm { port: p, file: None } if *p == port);
         let waiting = self.connections.iter().filter(|(_, c)| waits(&c.part)).map(|(id, _)| id);
@@ -292,7 +292,7 @@ impl Core {
             if self.welcome(next, Ok(())).is_ok() {
                 return;
             }
-            // `close` would come here again, one level deeper for each that cannot be told.
+            // `close` would recurse here for each manager that cannot be told.
             self.remove(next);
             self.close_is_sm(file);
         }
@@ -305,7 +305,8 @@ impl Core {
         world.close(&mut programs, now, file);
     }
 
-    /// The agents of a port answer for programs that are not there.
+    /// Tells the subnet whether a program or host uses a port, or else the port's agents answer by
+    /// themselves.
     pub(super) fn serve_port(&mut self, port: PortId) {
         let on_port = |part: &Part| match part {
             Part::Control(file) => self.world.umad().port(*file) == Some(port),

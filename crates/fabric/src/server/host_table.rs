@@ -1,4 +1,4 @@
-//! A host's route table: memory that the host maps, or for a host of another machine what its bridge is told of it.
+//! A host's route table: memory that the host maps or, for a host of another machine, updates for its bridge.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,23 +12,23 @@ use rdmux_wire::Lid;
 use crate::bridge::Machine;
 use crate::proto::{Entry, MAX_MESSAGE, TableUpdate};
 
-/// Where a host is that is not on this machine.
+/// The location of a host on another machine.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The machine.
     pub(super) machine: Arc<Machine>,
-    /// The bridge's connection for it.
+    /// The number of the bridge's connection for the host.
     pub(super) connection: u64,
 }
 
-/// The table of a host.
+/// A host's table.
 #[derive(Debug)]
 pub(super) struct Table {
     table: RouteTable,
     far: Option<Far>,
 }
 
-/// What the bridge of another machine is still to be told.
+/// Changes of which the bridge of another machine is still to be told.
 #[derive(Debug)]
 struct Far {
     place: Place,
@@ -37,10 +37,10 @@ struct Far {
 }
 
 impl Table {
-    /// A new one on the fabric with this number, and its descriptor for a host of this machine.
+    /// Makes a table on the fabric with this number. Returns it with its descriptor for a host of this machine.
     ///
     /// # Errors
-    /// Those of memory and descriptors.
+    /// Errors of memory and descriptors.
     pub(super) fn create(fabric: u64, place: Option<Place>) -> io::Result<(Self, Option<OwnedFd>)> {
         let table = RouteTable::of_fabric(fabric)?;
         let Some(place) = place else {
@@ -52,7 +52,7 @@ impl Table {
         Ok((Self { table, far: Some(far) }, None))
     }
 
-    /// Where its host is, if that is not this machine.
+    /// Returns the host's location, if it is on another machine.
     pub(super) fn place(&self) -> Option<&Place> {
         self.far.as_ref().map(|far| &far.place)
     }
@@ -94,7 +94,7 @@ impl Table {
         self.table.set_group_route(mlid, id, ways)
     }
 
-    /// What was changed is there.
+    /// Publishes the changes.
     pub(super) fn publish(&mut self) {
         self.table.publish();
         if let Some(far) = self.far.as_mut().filter(|far| !far.entries.is_empty()) {
@@ -102,7 +102,8 @@ impl Table {
         }
     }
 
-    /// What the bridge is to be told, in messages that fit, and of which host: without numbers.
+    /// Returns the updates for the bridge, in messages that fit, with the host's connection, but without update
+    /// numbers.
     pub(super) fn take_updates(&mut self) -> Vec<TableUpdate> {
         const MOST: usize = MAX_MESSAGE * 3 / 4;
         let Some(far) = self.far.as_mut().filter(|far| !far.entries.is_empty()) else {

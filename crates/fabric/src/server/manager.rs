@@ -1,8 +1,8 @@
-//! The subnet manager that the fabric has itself: a program on a port of the subnet, without a process of its own.
+//! The embedded subnet manager: a program on a port of the subnet, without a process of its own.
 //!
-//! It has a file and agents like any program's manager, so that requests of others find it and no other manager can be on its port. What it
-//! asks itself, hundreds of thousands of datagrams for a large subnet, goes from here to the subnet and back without the agents, which
-//! would keep each for its repetition: the manager does that for itself. It works a slice at a time, between which clients are served.
+//! It has a file and agents like any program's manager, so that requests of others reach it and no other manager can use its port. Its own
+//! requests, hundreds of thousands of datagrams for a large subnet, bypass the agents, which would keep each for retransmission: the
+//! manager does that itself. It works in slices, between which clients are served.
 
 use std::collections::VecDeque;
 
@@ -20,16 +20,16 @@ use rdmux_wire::{Lid, Qpn};
 use super::core::Core;
 use crate::proto::{ManagerStatus, SweepStatus};
 
-/// How many datagrams the manager sends before clients have their turn.
+/// Datagrams that the manager sends before clients get their turn.
 pub(super) const SLICE: usize = 256;
 
-/// The agents of the manager and of administration.
+/// The agents of the manager and of subnet administration.
 pub(super) const REGISTRATIONS: [Registration; 3] = [
     agent(MgmtClass::SUBN_LID, 1 << Method::GET.0 | 1 << Method::SET.0 | 1 << Method::TRAP.0),
     agent(MgmtClass::SUBN_DIRECTED, 1 << Method::GET.0 | 1 << Method::SET.0),
     Service::REGISTRATION,
 ];
-/// The number that the second of them has in the manager's file.
+/// The number of the second of them in the manager's file.
 const DIRECTED: u32 = 1;
 
 const fn agent(class: MgmtClass, methods: u128) -> Registration {
@@ -37,14 +37,14 @@ const fn agent(class: MgmtClass, methods: u128) -> Registration {
     Registration { qpn: 0, class, class_version, oui: [0; 3], methods, rmpp_version: 0, flags: 0 }
 }
 
-/// The manager, and what is on its way from it.
+/// The manager, and its queued output.
 #[derive(Debug)]
 pub(super) struct Managed {
     manager: Manager,
     service: Service,
     port: PortId,
     out: Out,
-    /// What administration knows already, for the log.
+    /// Events that administration has handled, for the log.
     events: Vec<Event>,
 }
 
@@ -65,7 +65,7 @@ impl ManagerSink for Out {
 }
 
 impl Managed {
-    /// On a port whose GUID the options have.
+    /// Makes a manager on a port, whose GUID is in the options.
     pub(super) fn new(port: PortId, config: Config, partitions: Partitions) -> Self {
         let tables = PartitionTables { partitions: partitions.clone(), manager: config.guid };
         let mut manager = Manager::new(config, Time::ZERO);
@@ -79,7 +79,7 @@ impl Managed {
         }
     }
 
-    /// Other partitions, whose tables a sweep sets.
+    /// Sets other partitions, whose tables the next sweep writes.
     pub(super) fn set_partitions(&mut self, now: Time, partitions: Partitions) {
         let manager = self.manager.config().guid;
         let tables = PartitionTables { partitions: partitions.clone(), manager };
@@ -99,7 +99,7 @@ impl Managed {
         std::mem::take(&mut self.events)
     }
 
-    /// When it has something to do; what waits to be sent is due at once.
+    /// Returns when the next action is due: at once if datagrams are queued.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         if !self.out.sent.is_empty() {
             return Some(Time::ZERO);
@@ -116,7 +116,7 @@ impl Managed {
         }
     }
 
-    /// What the manager has told is for administration, too.
+    /// Passes the manager's events to subnet administration.
     fn tell_administration(&mut self, now: Time) {
         while let Some(event) = self.out.events.pop_front() {
             self.service.handle_event(now, &mut self.manager, &event);
@@ -124,24 +124,25 @@ impl Managed {
         }
     }
 
-    /// What administration writes next to the manager's file.
+    /// Returns the next datagram that administration writes to the manager's file.
     pub(super) fn next_mad(&mut self) -> Option<UserMad> {
         self.service.next_mad()
     }
 
-    /// Something that [`Managed::next_mad`] gave was not sent.
+    /// Handles a failure to send a datagram from [`Managed::next_mad`].
     pub(super) fn handle_unsent(&mut self, mad: &UserMad) {
         self.service.handle_unsent(mad);
     }
 
-    /// The next datagram that it sends, and from where.
+    /// Returns the next datagram that it sends, and the port it is sent from.
     pub(super) fn next_packet(&mut self, subnet: &Subnet) -> Option<(PortId, MadPacket)> {
         let (to, mad) = self.out.sent.pop_front()?;
         let own = subnet.port(self.port).map_or(Lid::NONE, |view| view.lid());
         Some((self.port, MadPacket::smp(own, to.lid, to.sl, mad)))
     }
 
-    /// Whether a datagram is an answer to the manager: agents of programs have numbers from 1 in the upper half of transaction IDs.
+    /// Returns whether a datagram is an answer to the manager: agents of programs have numbers from 1 in the upper half of
+    /// transaction IDs.
     pub(super) fn is_answered_by(&self, port: PortId, packet: &MadPacket) -> bool {
         const METHOD: usize = 3;
         const TID: std::ops::Range<usize> = 8..12;
@@ -157,7 +158,7 @@ impl Managed {
         self.tell_administration(now);
     }
 
-    /// A trap, what another manager asks, or a question to administration.
+    /// Handles a trap, another manager's request, or a query to administration.
     pub(super) fn handle_request(&mut self, now: Time, request: &UserMad) {
         if Service::is_asked(request) {
             self.service.handle_mad(now, &mut self.manager, request);
@@ -169,7 +170,7 @@ impl Managed {
 }
 
 impl Core {
-    /// What the manager tells goes to the log; a subnet with other LIDs is written to the directory.
+    /// Logs an event of the manager. New LIDs are written to the directory.
     pub(super) fn note_manager_event(&mut self, event: &Event) {
         match event {
             Event::State(state) => tracing::info!("the subnet manager is {state} now"),
@@ -188,7 +189,7 @@ impl Core {
         }
     }
 
-    /// How the embedded manager is, if there is one.
+    /// Returns the status of the embedded manager, if there is one.
     pub(super) fn manager_status(&self) -> Option<ManagerStatus> {
         let manager = self.world.manager()?;
         let status = manager.status();

@@ -1,4 +1,4 @@
-//! How the subnet manager that is part of a fabric is set up.
+//! The configuration of a fabric's embedded subnet manager.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,49 +12,50 @@ use serde::{Deserialize, Serialize};
 use super::setup::read;
 use crate::FabricError;
 
-/// The subnet manager that is part of a fabric.
+/// The configuration of a fabric's embedded subnet manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ManagerSetup {
-    /// There is none: a program on some host manages the subnet, or nobody.
+    /// Whether there is none: a program on a host manages the subnet, or the subnet is not managed.
     pub off: bool,
-    /// 0 to 15: of several managers the one with the highest is the master.
+    /// The priority, 0 to 15: of several managers the one with the highest is the master.
     pub priority: u8,
-    /// How routes are found.
+    /// The routing engine.
     pub routing: RoutingEngine,
     /// LID mask control, 0 to 7.
     pub lmc: u8,
     /// Milliseconds between light sweeps; 10 s if absent.
     pub sweep_ms: Option<u64>,
-    /// Milliseconds between two questions of a standby to the master; 10 s if absent.
+    /// Milliseconds between a standby's polls of the master; 10 s if absent.
     pub poll_ms: Option<u64>,
-    /// The key that ports are given, and that is shown to them; 0 protects nothing.
+    /// The M_Key that ports are given, and that is presented to them; 0 protects nothing.
     #[serde(with = "hex")]
     pub m_key: Mkey,
-    /// What ports do about a wrong key, 0 to 3: see [`manager::Config::mkey_protect`].
+    /// How ports react to a wrong M_Key, 0 to 3: see [`manager::Config::mkey_protect`].
     pub m_key_protect: u8,
-    /// Seconds until a port to which nobody shows the right key is protected no more; 0 is never.
+    /// Seconds without a correct M_Key after which a port is no longer protected; 0 is never.
     pub m_key_lease: u16,
     /// The virtual lane of each service level, 0 to 15; none leaves that to the nodes.
     pub sl_to_vl: Option<[u8; 16]>,
     /// Whether ports that send traps of link errors without end are disabled: see [`manager::Config::disable_babbling`].
     pub babbling_port_policy: bool,
-    /// Who is in which partition; without it all ports are full members of the default partition.
+    /// The partitions and their members. Without it all ports are full members of the default partition.
     pub partitions: Option<PartitionsFile>,
 }
 
-/// OpenSM's partitions.conf as it was when it was read: changes of the file count when it is read again.
+/// OpenSM's partitions.conf, as it was when it was read. Later changes of the file have no effect until it is read
+/// again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionsFile {
     /// The name of the file, for messages.
     pub name: String,
-    /// What is in it.
+    /// The contents of the file.
     pub text: String,
 }
 
 impl PartitionsFile {
-    /// Reads a file that a person wrote.
+    /// Reads a file written by a user.
     ///
     /// # Errors
     /// [`FabricError::File`], which names the file, the line, the token and what is wrong there; [`FabricError::Io`].
@@ -65,7 +66,7 @@ impl PartitionsFile {
         file.parse().map(|_| file)
     }
 
-    /// The partitions.
+    /// Parses the partitions.
     ///
     /// # Errors
     /// [`FabricError::File`].
@@ -83,12 +84,12 @@ impl PartitionsFile {
 }
 
 impl ManagerSetup {
-    /// No manager in the fabric.
+    /// Returns the configuration of a fabric without a manager.
     pub fn off() -> Self {
         Self { off: true, ..Self::default() }
     }
 
-    /// The manager's options; none if there is no manager.
+    /// Returns the manager's options; none if there is no manager.
     pub(super) fn config(&self) -> Option<manager::Config> {
         let mut config = manager::Config {
             priority: self.priority.min(15),
@@ -110,13 +111,13 @@ impl ManagerSetup {
         (!self.off).then_some(config)
     }
 
-    /// The partitions of the subnet.
+    /// Returns the partitions of the subnet.
     pub(super) fn partitions(&self) -> Result<Partitions, FabricError> {
         self.partitions.as_ref().map_or_else(|| Ok(Partitions::default()), PartitionsFile::parse)
     }
 }
 
-/// A key as text: TOML's numbers have 63 bits.
+/// Encodes a key as text, because TOML's numbers have 63 bits.
 mod hex {
     use rdmux_wire::Mkey;
     use serde::de::Error as _;

@@ -1,9 +1,10 @@
 //! The fabric: a single-threaded event loop.
 //!
-//! In reading order: [`Server`] (here) waits and says who has something; `core` holds everything and knows what happens
-//! when clients come and go; `serving` receives what they send; `world` is the subnet and the programs' agents, and carries
-//! datagrams between them; `manager` is the subnet manager that the fabric has itself; `files`, `attachments` and `admin` are what clients
-//! ask; `published` are the route tables of hosts, `counted` is what they have sent; `violations` are packets with wrong keys; `captures` are copies of ports' datagrams; `setup` is what survives a restart.
+//! In reading order: [`Server`] (here) waits for events and dispatches them; `core` holds the state and handles clients that connect and
+//! leave; `serving` receives their messages; `world` is the subnet and the programs' agents, and carries datagrams between them; `manager`
+//! is the embedded subnet manager; `files`, `attachments` and `admin` handle requests; `published` has the hosts' route tables, `counted`
+//! the counts of what they sent; `violations` handles packets with wrong keys; `captures` copies ports' datagrams; `setup` is the state
+//! that survives a restart.
 
 mod admin;
 mod attachments;
@@ -47,8 +48,8 @@ use crate::bridge;
 use crate::client::connect_socket;
 use crate::{Config, FabricDir, FabricError, FabricName};
 
-/// How long a fabric that was started on demand waits for its first client at the least: who started it is on its way,
-/// and may be slow.
+/// The least time that a fabric started on demand waits for its first client, which started it and may be slow to
+/// connect.
 pub(crate) const FIRST_CLIENT: Duration = Duration::from_secs(5);
 
 /// A fabric.
@@ -63,7 +64,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the fabric's lock and its socket, and brings up what its directory says. Clients may connect from now on.
+    /// Takes the fabric's lock and its socket, and brings up the subnet of its directory. Clients may connect from now
+    /// on.
     ///
     /// # Errors
     /// [`FabricError::AlreadyUp`], [`FabricError::File`] for a damaged directory, and others.
@@ -107,12 +109,12 @@ impl Server {
         Ok(ServerHandle::new(stop, thread.map_err(|e| FabricError::io("start a thread", e))?))
     }
 
-    /// Where it listens for other machines.
+    /// Returns the address where it listens for other machines.
     pub fn remote_address(&self) -> Option<std::net::SocketAddr> {
         self.remote.as_ref().map(bridge::Server::address)
     }
 
-    /// Serves until it is told to end, or nobody is left.
+    /// Serves until it is told to end, or no clients are left.
     ///
     /// # Errors
     /// When the event loop itself fails.
@@ -154,7 +156,7 @@ impl Server {
         }
     }
 
-    /// How long until there is something to do without an event.
+    /// Returns how long until the next action that needs no event.
     fn timeout(&mut self) -> Option<Duration> {
         let due = self.core.next_timeout();
         let idle = self.idle_exit.filter(|_| self.core.is_idle()).map(|exit| {
@@ -177,8 +179,8 @@ impl Server {
     }
 }
 
-/// Runs a fabric, or the bridge to one, in this process until it ends; `on_demand` ends it some seconds after the last
-/// client. Says "ready" on standard output once clients can connect, before which `started` is called, or "error: " and why they cannot.
+/// Runs a fabric, or the bridge to one, in this process until it ends. `on_demand` ends it some seconds after the last client. Once
+/// clients can connect, calls `started` and then prints "ready" on standard output; otherwise prints "error: " and the reason.
 ///
 /// # Errors
 /// Those of [`Server::new`] and [`Server::run`].
@@ -194,7 +196,7 @@ pub fn serve(
     }
     start::raise_descriptor_limit();
     let say_why = |e: &FabricError| match e {
-        // Who starts it says the rest.
+        // The process that started it adds the rest.
         FabricError::Start { why, .. } => start::say(&format!("error: {why}")),
         e => start::say(&format!("error: {e}")),
     };
@@ -217,10 +219,10 @@ pub fn serve(
     server.run()
 }
 
-/// Takes the lock of a fabric. One that is ending has it until everything of it is gone, with its socket closed already:
-/// its end is waited for, at most `wait`.
+/// Takes the lock of a fabric. A fabric that is ending closes its socket first and keeps the lock until everything of it
+/// is gone: this waits for it, at most `wait`.
 pub(crate) fn take_lock(dir: &FabricDir, wait: Duration) -> Result<std::fs::File, FabricError> {
-    /// How often to look whether the holder listens by now.
+    /// How often to check whether the holder listens by now.
     const LOOK: Duration = Duration::from_millis(20);
     let start = Instant::now();
     loop {
@@ -230,7 +232,7 @@ pub(crate) fn take_lock(dir: &FabricDir, wait: Duration) -> Result<std::fs::File
         if connect_socket(dir, LOOK)?.is_some() || start.elapsed() >= wait {
             return Err(FabricError::AlreadyUp { fabric: dir.name().clone() });
         }
-        // flock(2) knows no timeout.
+        // flock(2) has no timeout.
         std::thread::sleep(LOOK);
     }
 }

@@ -1,4 +1,4 @@
-//! The nodes of the subnet by their names: what about them seldom changes.
+//! The nodes of the subnet, with the properties that seldom change.
 
 use std::collections::HashMap;
 
@@ -33,12 +33,12 @@ impl Named {
         self.kind == NodeKind::Switch
     }
 
-    /// Whether a host can have it.
+    /// Returns whether a host can attach it.
     pub(super) fn is_adapter(&self) -> bool {
         self.kind == NodeKind::Ca
     }
 
-    /// Its ports that programs can be on: those of an adapter, port 0 of a switch.
+    /// Returns whether programs can use a port of it: those of an adapter, port 0 of a switch.
     pub(super) fn has_programs_at(&self, port: u8) -> bool {
         if self.is_switch() { port == 0 } else { (1..=self.num_ports).contains(&port) }
     }
@@ -53,14 +53,14 @@ impl Nodes {
         nodes
     }
 
-    /// The next node of the subnet.
+    /// Adds the next node of the subnet.
     pub(super) fn add(&mut self, node: &Node) {
         let number = NodeId(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
         let named = self.named(number, node);
         self.all.push(named);
     }
 
-    /// Another node is in the place of one.
+    /// Replaces a node.
     pub(super) fn replace(&mut self, number: NodeId, node: &Node) {
         let Some(at) = usize::try_from(number.0).ok().filter(|at| *at < self.all.len()) else {
             return;
@@ -91,7 +91,7 @@ impl Nodes {
         self.all.get(usize::try_from(node.0).ok()?)
     }
 
-    /// Another system than it was in.
+    /// Sets the SystemImageGUID of a node.
     pub(super) fn set_system_guid(&mut self, node: NodeId, guid: Guid) {
         if let Some(named) = usize::try_from(node.0).ok().and_then(|at| self.all.get_mut(at)) {
             named.system_guid = guid;
@@ -102,25 +102,25 @@ impl Nodes {
         (0..).map(NodeId).zip(&self.all)
     }
 
-    /// The node that has this GUID, or has a port with it.
+    /// Returns the node with this GUID, or with a port that has it.
     pub(super) fn by_guid(&self, guid: Guid) -> Option<NodeId> {
         self.by_guid.get(&guid).copied()
     }
 
-    /// A name for messages.
+    /// Returns a port's name for messages.
     pub(super) fn name(&self, port: PortId) -> String {
         let id = self.get(port.node).map_or("?", |node| &node.id);
         format!("{id}[{}]", port.number)
     }
 
-    /// Two nodes have one name.
+    /// Makes the message for two nodes of one name.
     pub(super) fn several(&self, name: &str, a: NodeId, b: NodeId) -> String {
         let (a, b) = (self.get(a), self.get(b));
         let [a, b] = [a, b].map(|node| node.map(|n| (n.id.as_str(), n.guid)).unwrap_or_default());
         ambiguous(name, a, b)
     }
 
-    /// The node that a person means; or why it cannot be told.
+    /// Finds the node that a user names, or says why it cannot be told.
     pub(super) fn find(&self, subnet: &Subnet, node: &NodeRef) -> Result<NodeId, String> {
         let name = match node {
             NodeRef::Guid(guid) => {

@@ -1,4 +1,4 @@
-//! What a fabric is to be, and what holds one that runs in a thread.
+//! The options of a fabric, and the handle of one that runs in a thread.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -8,28 +8,29 @@ use rdmux_runtime::UserDir;
 
 use crate::{Config, FabricError, FabricName};
 
-/// What a fabric is to be. The rest is in its directory: see [`Setup`](super::Setup).
+/// The options of a fabric. The rest is in its directory: see [`Setup`](super::Setup).
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Its name.
     pub fabric: FabricName,
-    /// Where its directory is.
+    /// The runtime directory with its directory.
     pub user: UserDir,
-    /// Who may attach.
+    /// The configuration, with the users who may attach.
     pub config: Config,
-    /// How long after the last connection it ends; `None` stays.
+    /// How long after its last connection it ends; `None` never ends it.
     pub idle_exit: Option<Duration>,
-    /// How long it waits for the end of the last one of its name, which is ending. By default not at all.
+    /// How long it waits for the previous fabric of its name, if that is still ending. By default not at
+    /// all.
     pub lock_wait: Duration,
 }
 
 impl ServerOptions {
-    /// How long after the last connection a fabric ends that was started on demand.
+    /// How long after its last connection a fabric started on demand ends.
     pub const IDLE_EXIT: Duration = Duration::from_secs(5);
-    /// How long a fabric that a program needs waits for the end of the one before it.
+    /// How long a fabric that a program needs waits for the previous one to end.
     pub(crate) const ENDING: Duration = Duration::from_secs(10);
 
-    /// A fabric with defaults, which stays.
+    /// Makes options with defaults, of a fabric that does not end by itself.
     pub fn new(fabric: FabricName, user: UserDir) -> Self {
         Self { fabric, user, config: Config::default(), idle_exit: None, lock_wait: Duration::ZERO }
     }
@@ -47,10 +48,10 @@ impl ServerHandle {
         Self { stop, thread: Some(thread) }
     }
 
-    /// Ends the fabric, and waits until it has.
+    /// Ends the fabric, and waits for it.
     ///
     /// # Errors
-    /// What the fabric ended with.
+    /// The error that the fabric ended with.
     pub fn stop(mut self) -> Result<(), FabricError> {
         self.end()
     }

@@ -1,4 +1,4 @@
-//! What a client has not read yet: messages wait in its socket, and then here.
+//! Messages that a client has not read yet: they are queued in its socket, and then here.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -14,27 +14,27 @@ use rustix::net::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost;
 
-/// Messages that have not gone yet: the client's socket is full, or it is not their turn.
+/// Queued messages: the client's socket is full, or they are sent later in the turn.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     waiting: VecDeque<Message>,
     bytes: usize,
-    /// Whether the socket was full the last time. Then nothing is tried before it has room.
+    /// Whether the socket was full at the last attempt. Then the next one waits until it has room.
     full: bool,
 }
 
-/// A message, and what comes with it.
+/// A message and its descriptor.
 #[derive(Debug)]
 struct Message {
     bytes: Box<[u8]>,
     fd: Option<OwnedFd>,
 }
 
-/// The most messages that one call sends.
+/// Maximum number of messages that one call sends.
 const AT_ONCE: usize = 32;
 
 impl Outgoing {
-    /// Sends a message, or lets it wait behind the others.
+    /// Sends a message, or queues it after the others.
     pub(super) fn send(
         &mut self,
         socket: impl AsFd,
@@ -45,7 +45,7 @@ impl Outgoing {
         self.try_flush(socket)
     }
 
-    /// Lets a message wait.
+    /// Queues a message.
     pub(super) fn push(&mut self, message: &[u8]) {
         self.push_with(message, None);
     }
@@ -55,16 +55,16 @@ impl Outgoing {
         self.waiting.push_back(Message { bytes: message.into(), fd });
     }
 
-    /// Sends what waits, as far as it goes, unless the socket was full.
+    /// Sends queued messages, as many as the socket takes, unless it was full.
     pub(super) fn try_flush(&mut self, socket: impl AsFd) -> Result<(), Lost> {
         if self.full { Ok(()) } else { self.flush(socket) }
     }
 
-    /// Sends what waits, as far as it goes.
+    /// Sends queued messages, as many as the socket takes.
     pub(super) fn flush(&mut self, socket: impl AsFd) -> Result<(), Lost> {
         self.full = false;
         while !self.waiting.is_empty() && !self.full {
-            // What has a descriptor goes alone.
+            // A message with a descriptor is sent alone.
             let alone = self.waiting.iter().take(AT_ONCE).position(|message| message.fd.is_some());
             let tried = alone.map_or(self.waiting.len().min(AT_ONCE), |before| before.max(1));
             let went = try_send(&socket, self.waiting.range(..tried))?;
@@ -76,23 +76,23 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Bytes that wait here.
+    /// Returns how many bytes are queued here.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Messages that wait here.
+    /// Returns how many messages are queued here.
     pub(super) fn messages(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nothing waits here.
+    /// Returns whether no messages are queued here.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }
 
-/// How many of the messages went, from the first on.
+/// Sends messages. Returns how many were sent, from the first on.
 fn try_send<'m>(
     socket: &impl AsFd,
     mut messages: impl ExactSizeIterator<Item = &'m Message>,
@@ -103,7 +103,7 @@ fn try_send<'m>(
             let (bytes, fds) = ([IoSlice::new(bytes)], [fd.as_fd()]);
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            // There is room for one.
+            // There is room for one descriptor.
             control.push(SendAncillaryMessage::ScmRights(&fds));
             retry_on_intr(|| sendmsg(socket, &bytes, &mut control, flags)).map(|_| 1)
         }
@@ -123,7 +123,7 @@ fn try_send<'m>(
     }
 }
 
-/// Nothing beside the bytes.
+/// Control data of a message without descriptors.
 type Control = SendAncillaryBuffer<'static, 'static, 'static>;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What the event loop waits for: epoll(7), level-triggered, so that a connection that has more to say is asked again
-//! after the others had their turn.
+//! The event sources of the event loop, with epoll(7), level-triggered: a connection with more messages is reported
+//! again after the others had their turn.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use super::connection::ConnectionId;
 pub(super) enum Token {
     /// The listening socket.
     Listener,
-    /// Somebody wants the fabric to end.
+    /// A request to end the fabric.
     Stop,
     /// A connection.
     Connection(ConnectionId),
@@ -40,7 +40,7 @@ impl Token {
     }
 }
 
-/// A source that has something.
+/// A source that is ready.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     pub(super) token: Token,
@@ -48,11 +48,11 @@ pub(super) struct Ready {
     pub(super) writable: bool,
 }
 
-/// All sources.
+/// The poller of all sources.
 #[derive(Debug)]
 pub(super) struct Poller(OwnedFd);
 
-/// How many events one call takes.
+/// Events that one call returns.
 const AT_ONCE: usize = 64;
 
 impl Poller {
@@ -60,32 +60,32 @@ impl Poller {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
-    /// Watches for something to read, or the end.
+    /// Adds a source, to be polled for reading and its end.
     pub(super) fn add(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token.encode());
         Ok(epoll::add(&self.0, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// Watches for something to read, for room to write, or both. The end is told in any case.
+    /// Changes a source to be polled for reading, writing, or both. Its end is reported in any case.
     pub(super) fn change(&self, fd: impl AsFd, token: Token, read: bool, write: bool) {
         let data = epoll::EventData::new_u64(token.encode());
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, read);
         flags.set(epoll::EventFlags::OUT, write);
-        // Fails only for a descriptor that is not there.
+        // Fails only for a descriptor that was not added.
         let _ = epoll::modify(&self.0, fd, data, flags);
     }
 
-    /// Stops watching, before the descriptor is closed.
+    /// Removes a source, before its descriptor is closed.
     pub(super) fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.0, fd);
     }
 
-    /// Waits for something, or until the timeout.
+    /// Waits for a source to be ready, or for the timeout.
     pub(super) fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
         ready.clear();
         let mut looked = Ok(());
-        // Requests come in rows.
+        // Busy-polls first, because requests arrive in bursts.
         spin_wait::look(|| {
             looked = self.poll(Some(&Timespec::default()), ready);
             looked.is_err() || !ready.is_empty()
@@ -132,7 +132,7 @@ mod tests {
     const NOW: Option<Duration> = Some(Duration::ZERO);
     const ID: Token = Token::Connection(ConnectionId(16));
 
-    /// What is there: the source, whether it can be read, whether it has room.
+    /// Returns the ready sources: whether each is readable, and whether it is writable.
     fn ready(poller: &Poller) -> Vec<(Token, bool, bool)> {
         let mut ready = Vec::new();
         poller.wait(NOW, &mut ready).unwrap();
@@ -146,7 +146,7 @@ mod tests {
         poller.add(&ours, ID).unwrap();
         assert_eq!(ready(&poller), []);
         socket::send_bytes(theirs.as_fd(), b"x", &[]).unwrap();
-        // As long as it is not read.
+        // Reported until it is read.
         assert_eq!([(); 2].map(|()| ready(&poller)), [[(ID, true, false)]; 2]);
         poller.change(&ours, ID, false, true);
         assert_eq!(ready(&poller), [(ID, false, true)]);
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(ready(&poller), []);
         drop(theirs);
         assert_eq!(ready(&poller), [(ID, true, false)]);
-        // Another process may have it, too, so that closing is not enough.
+        // Another process may have a duplicate, so closing is not enough.
         let _duplicate = ours.try_clone().unwrap();
         poller.remove(&ours);
         drop(ours);

@@ -1,15 +1,15 @@
-//! The route tables of attached hosts ([`rdmux_link::routes`]): where each host's packets go, kept as the subnet is.
+//! The route tables of attached hosts ([`rdmux_link::routes`]), which follow the state of the subnet.
 //!
-//! A host gets the table of its port when it attaches, and says later where it takes packets. From then on its table has a way to each LID of
-//! every other such host, as the switches' tables lead there, and the others' tables have ways to it. Nothing is computed for
-//! those that do not say.
+//! A host gets the table of its port when it attaches, and later says where it receives packets. From then on its table has a route to each
+//! LID of every other such host, as given by the switches' tables, and the others' tables have routes to it. Nothing is computed for other
+//! hosts.
 //!
-//! Every walk through the subnet is kept with what its outcome depends on. [`Published::publish`] takes what the subnet says has changed,
-//! walks again what that concerns, and writes what is another way now. It is called before anything is sent to a client, so
-//! nobody hears of a change that the tables do not have.
+//! Every walk through the subnet is kept with the state that it depends on. [`Published::publish`] takes the subnet's changes, repeats
+//! the walks that they affect, and writes the routes that differ. It is called before anything is sent to a client, so no client learns
+//! of a change that is not in the tables yet.
 //!
-//! Each way has a name, by which the hosts' processes count what they send (`super::counted`). A way that is another one has another name, also
-//! where it ends is the same.
+//! Each route has an id, under which the hosts' processes count what they send (`super::counted`). A changed route gets another id, even if
+//! it has the same end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -28,32 +28,33 @@ use super::host_table::{Place, Table};
 use crate::bridge::Machine;
 use crate::proto::TableUpdate;
 
-/// A walk: from where, and to which LID. LID 0 is no walk: it stands for the sender's own port and its cable.
+/// A walk: the port where it starts, and the destination LID. LID 0 is no walk: it is for the sender's own port and its
+/// cable.
 type Key = (PortId, Lid);
 
 /// The route tables of all attached hosts.
 #[derive(Debug, Default)]
 pub struct Published {
-    /// Tells the fabrics of a machine apart where their hosts hear each other's groups.
+    /// A random number that distinguishes the fabrics of a machine, whose hosts receive each other's IP multicast.
     number: u64,
-    /// Of hosts that have not said where they take packets.
+    /// Tables of hosts that have not said where they receive packets.
     silent: BTreeMap<PortId, Table>,
-    /// Of those that have.
+    /// Hosts that have.
     hosts: BTreeMap<PortId, Host>,
-    /// The LIDs of these.
+    /// The LIDs of `hosts`.
     lids: BTreeSet<Lid>,
     walks: HashMap<Key, Walk>,
-    /// The walks that come by a node.
+    /// The walks that pass a node.
     by_node: HashMap<NodeId, HashSet<Key>>,
-    /// Numbers of peers that were in use and are free again; and those that will be once no table has them any more.
+    /// Numbers of peers that are free again; and those that will be once no table has them any more.
     free: Vec<PeerId>,
     leaving: Vec<PeerId>,
     used: u16,
-    /// Which state of the subnet the tables show.
+    /// The generation of the subnet that the tables show.
     generation: u64,
-    /// Hosts have come, gone, or moved.
+    /// Whether hosts have been added, removed or moved.
     hosts_changed: bool,
-    /// What the hosts' processes count.
+    /// The counts of the hosts' processes.
     pub(super) counts: Counts,
 }
 
@@ -61,16 +62,16 @@ pub struct Published {
 struct Host {
     table: Table,
     id: PeerId,
-    /// For hosts of the same machine, without its LIDs, which are in `own`.
+    /// The peer entry for hosts of the same machine, without its LIDs, which are in `own`.
     peer: Peer,
-    /// Whether hosts of other machines reach it, too.
+    /// Whether hosts of other machines can send to it, too.
     everywhere: bool,
     own: OwnPort,
 }
 
 impl Host {
-    /// What this host knows another one by. Where that takes packets: on the same machine at a loopback address, else at the machine's address as
-    /// the fabric sees it. So nobody has others send to a machine that it is not on.
+    /// Returns the entry for another host in this host's table. On the same machine the other's address is a loopback address, else its
+    /// machine's address as seen by the fabric. So no host can direct packets to a machine that it is not on.
     fn peer(&self, other: &Self) -> Option<Peer> {
         let known = Peer { lid: other.own.lid, lmc: other.own.lmc, ..other.peer };
         let [here, there] = [self, other].map(|host| host.table.place().map(|p| &p.machine));
@@ -85,7 +86,7 @@ impl Host {
     }
 }
 
-/// What a walk found, what that depends on, and its name.
+/// The result of a walk, the state that it depends on, and the route's id.
 #[derive(Debug, Default)]
 struct Walk {
     found: Vec<WayFound>,
@@ -94,7 +95,7 @@ struct Walk {
 }
 
 impl Published {
-    /// No hosts.
+    /// Makes the tables, without hosts.
     pub fn new() -> Self {
         let mut number = [0; 8];
         if let Err(error) = getrandom::fill(&mut number) {
@@ -103,8 +104,8 @@ impl Published {
         Self { number: u64::from_ne_bytes(number), ..Self::default() }
     }
 
-    /// A table for the port of a host that attaches, on this machine or at another place, where its bridge has a copy. Returns the descriptor
-    /// for a host of this machine; none if the system gives none, and then the host sends no data.
+    /// Makes the table for the port of a host that attaches, on this machine or at another place, where its bridge has a copy. Returns the
+    /// descriptor for a host of this machine; none if the kernel has no memory or descriptor for it, and then the host sends no data.
     pub fn open(&mut self, port: PortId, place: Option<Place>) -> Option<OwnedFd> {
         match Table::create(self.number, place.clone()) {
             Ok((table, fd)) => {
@@ -121,7 +122,7 @@ impl Published {
         }
     }
 
-    /// The host is gone.
+    /// Removes a host.
     pub fn close(&mut self, subnet: &mut Subnet, port: PortId) {
         self.counts.close_all(subnet, port);
         self.silent.remove(&port);
@@ -131,7 +132,7 @@ impl Published {
         }
     }
 
-    /// Where a host takes packets. A host without a table is not concerned.
+    /// Sets where a host receives packets. Does nothing for a host without a table.
     pub fn set_endpoint(&mut self, port: PortId, peer: Peer, everywhere: bool) {
         if let Some(host) = self.hosts.get_mut(&port) {
             (host.peer, host.everywhere) = (peer, everywhere);
@@ -156,7 +157,7 @@ impl Published {
         })
     }
 
-    /// Writes into the tables what has changed since the last call. Whether anything may have.
+    /// Writes the changes since the last call into the tables. Returns whether there may have been any.
     #[inline]
     pub fn publish(&mut self, subnet: &mut Subnet) -> bool {
         let idle = self.hosts.is_empty() || self.generation == subnet.generation();
@@ -167,7 +168,7 @@ impl Published {
         changed
     }
 
-    /// Whether nothing is kept: no host has said where it takes packets, and of those that had nothing is left.
+    /// Returns whether nothing is kept: no host receives packets, and nothing is left of earlier hosts.
     pub fn is_idle(&self) -> bool {
         let Self { hosts, lids, walks, by_node, leaving, .. } = self;
         hosts.is_empty()
@@ -192,7 +193,7 @@ impl Published {
         let mut dirty = BTreeSet::new();
         match changes {
             Some(changes) => self.concerned(&changes, &mut dirty),
-            // There are none before the first host, or too many.
+            // There is no list of changes before the first host, or when there are too many.
             None => {
                 subnet.keep_changes(true);
                 dirty.extend(self.walks.keys());
@@ -212,12 +213,12 @@ impl Published {
             }
             host.table.publish();
         }
-        // No table has them any more.
+        // No table has these numbers any more.
         self.free.append(&mut self.leaving);
         self.counts.read_changed(subnet);
     }
 
-    /// The walks that changes concern.
+    /// Collects the walks that changes affect.
     fn concerned(&self, changes: &[Change], dirty: &mut BTreeSet<Key>) {
         for &change in changes {
             let Some(there) = self.by_node.get(&change.node()) else { continue };
@@ -226,7 +227,7 @@ impl Published {
                 if walk.trail.depends_on(key.1, change) {
                     dirty.insert(*key);
                 }
-                // A group that had no port at the sender's switch before.
+                // The change may be to a group that had no port at the sender's switch before.
                 if let (Lid::NONE, Change::Multicast { block, .. }) = (key.1, change) {
                     const GROUPS: u16 = 32;
                     let first = Lid::FIRST_MULTICAST.0.saturating_add(block * GROUPS);
@@ -236,7 +237,7 @@ impl Published {
         }
     }
 
-    /// Hosts have come or gone.
+    /// Collects the walks that are affected when hosts were added or removed.
     fn look_at_hosts(&self, dirty: &mut BTreeSet<Key>) {
         dirty.extend(self.walks.keys().filter(|key| !self.hosts.contains_key(&key.0)));
         let new = self.hosts.keys().map(|port| (*port, Lid::NONE));
@@ -246,7 +247,7 @@ impl Published {
         }
     }
 
-    /// The hosts' own ports, and the LIDs to which others have ways.
+    /// Updates the hosts' own ports, and the LIDs to which others have routes.
     fn look_at_ports(&mut self, subnet: &Subnet, dirty: &mut BTreeSet<Key>) {
         let own = dirty.iter().filter(|key| key.1 == Lid::NONE);
         let changed: Vec<_> = own.map(|key| key.0).collect();
@@ -268,7 +269,7 @@ impl Published {
         self.lids = lids;
     }
 
-    /// Walks through the subnet, and keeps what is found.
+    /// Walks through the subnet, and keeps the result.
     fn walk(&mut self, subnet: &Subnet, key: Key) {
         let old = self.walks.remove(&key);
         for port in old.iter().flat_map(|old| old.trail.ports()) {
@@ -295,7 +296,7 @@ impl Published {
         self.walks.insert(key, Walk { found, trail, id });
     }
 
-    /// What a walk finds; nothing if it is not kept.
+    /// Returns the result of a walk; nothing if it is not kept.
     fn follow(&self, subnet: &Subnet, key: Key) -> Option<(Vec<WayFound>, Trail)> {
         let (from, lid) = key;
         if !self.hosts.contains_key(&from) {
@@ -315,12 +316,12 @@ impl Published {
         Some((found, trail))
     }
 
-    /// Whether the first switch of a sender has the group, so that others of its tree may have it later.
+    /// Returns whether the first switch of a sender has the group, so that other switches of its tree may get it later.
     fn is_group(&self, subnet: &Subnet, (from, mlid): Key) -> bool {
         subnet.peer(from).is_some_and(|peer| !subnet.routes(peer.node, mlid).is_empty())
     }
 
-    /// Writes the ways of walks, and of those that lead back to their senders; where hosts have come or gone all of them.
+    /// Writes the routes of walks, and those that lead back to their senders; all routes if hosts were added or removed.
     fn write(&mut self, walked: BTreeSet<Key>, hosts_changed: bool) {
         let mut concerned = walked.clone();
         if hosts_changed {
@@ -339,7 +340,7 @@ impl Published {
             }
         }
         for &(from, lid) in walked.iter().filter(|key| key.1.is_unicast()) {
-            // The other way round it comes back, or no longer.
+            // Whether the reverse route exists may have changed.
             let ends = self.hosts.iter().filter(|(_, host)| host.own.path_bits(lid).is_some());
             let back = self.hosts.get(&from).into_iter().flat_map(|host| lids(&host.own));
             let back: Vec<_> = back.collect();
@@ -361,7 +362,7 @@ impl Published {
         }
     }
 
-    /// What bridges are to be told, in order, with the numbers that the updates have.
+    /// Returns the updates for bridges, in order, with their numbers.
     pub(super) fn take_updates(&mut self) -> Vec<(Arc<Machine>, Vec<TableUpdate>)> {
         let mut all: Vec<(Arc<Machine>, Vec<TableUpdate>)> = Vec::new();
         for host in self.hosts.values_mut() {
@@ -380,13 +381,13 @@ impl Published {
         all
     }
 
-    /// Where a host's packets to a LID are dropped because of their P_Key, if a switch does that.
+    /// Returns the port of the switch that drops a host's packets to a LID because of their P_Key, if there is one.
     pub(super) fn enforcer(&self, from: PortId, dlid: Lid, packet: PacketKind) -> Option<PortId> {
         let (at, reason) = self.walks.get(&(from, dlid))?.trail.loss(packet)?;
         matches!(reason, DropReason::PkeyIn | DropReason::PkeyOut).then_some(at)
     }
 
-    /// A way to another host, if it is one.
+    /// Returns the route to another host.
     fn way(&self, from: PortId, found: &WayFound) -> Option<Way> {
         let (own, to) = (&self.hosts.get(&from)?.own, self.hosts.get(&found.to)?);
         let (mut back, mut answered) = (0, u128::MAX);
@@ -414,7 +415,7 @@ impl Published {
     }
 }
 
-/// By their index, the P_Keys of `own` that `to` takes, where one of its keys that take them passes on the way back.
+/// Returns the indices of those P_Keys of `own` that `to` accepts, if a matching key of `to` passes on the way back.
 fn answered_keys(own: &OwnPort, to: &OwnPort, passes: u128) -> u128 {
     let theirs = |mut set: u128| {
         std::iter::from_fn(move || {
@@ -428,14 +429,14 @@ fn answered_keys(own: &OwnPort, to: &OwnPort, passes: u128) -> u128 {
     ours.fold(0, |set, (_, index)| set | 1 << index)
 }
 
-/// The LIDs of a port, from path bits 0 on.
+/// Returns the LIDs of a port, from path bits 0 on.
 fn lids(own: &OwnPort) -> impl Iterator<Item = Lid> + use<> {
     let first = own.lid_with(0).0;
     let count = if own.lid.is_unicast() { 1_u16 << own.lmc.min(7) } else { 0 };
     (0..count).map(move |bits| Lid(first.saturating_add(bits))).filter(|lid| lid.is_unicast())
 }
 
-/// What a host is told of its own port.
+/// Returns a host's entry for its own port.
 fn own_port(subnet: &Subnet, port: PortId, multicast: bool) -> OwnPort {
     let Some(view) = subnet.port(port) else { return OwnPort::default() };
     let mut own = OwnPort {
@@ -452,7 +453,7 @@ fn own_port(subnet: &Subnet, port: PortId, multicast: bool) -> OwnPort {
     own
 }
 
-/// What could not be written is lost on its way, so that nobody goes by what was there before.
+/// Logs an entry that could not be written. It is empty then, so that the earlier one is not used.
 fn said(written: Result<(), RouteError>) {
     if let Err(error) = written {
         tracing::debug!(%error, "an entry of a route table is empty");
@@ -460,8 +461,8 @@ fn said(written: Result<(), RouteError>) {
 }
 
 impl Core {
-    /// A host says where it takes packets: at a loopback address, so that nobody has others of its machine send elsewhere. Where hosts of other
-    /// machines send them the fabric finds out itself ([`Host::peer`]).
+    /// Sets where a host receives packets: a loopback address, so that it cannot direct other hosts of its machine elsewhere. The fabric
+    /// itself finds out where hosts of other machines must send ([`Host::peer`]).
     pub(super) fn set_endpoint(
         &mut self,
         id: ConnectionId,
@@ -475,7 +476,8 @@ impl Core {
         let port_guid = self.world.subnet().port(port).map(|view| view.guid()).unwrap_or_default();
         let is_one = addr.ip().is_loopback() && addr.port() != 0;
         if is_one {
-            // Who takes packets at all addresses has others that do not hear the machine's groups.
+            // A host that receives packets at all addresses is on a fabric with hosts that do not receive this
+            // machine's multicast.
             let multicast = multicast && !everywhere;
             let peer = Peer { addr, port_guid, lid: Lid::NONE, lmc: 0, multicast };
             self.published.set_endpoint(port, peer, everywhere);
@@ -483,7 +485,7 @@ impl Core {
         is_one
     }
 
-    /// What is sent from now on is not older than the route tables.
+    /// Updates the route tables, so that nothing that is sent from now on is newer than they are.
     #[inline]
     pub(super) fn publish(&mut self) {
         if self.published.publish(self.world.subnet_mut()) {
@@ -491,9 +493,9 @@ impl Core {
         }
     }
 
-    /// Ports have counted what hosts have sent up to now.
+    /// Makes the ports count what hosts have sent up to now.
     pub(super) fn read_counts(&mut self) {
-        // What was sent came by the ways that the tables had.
+        // Those packets were sent by the routes that the tables had.
         self.publish();
         self.published.counts.read(self.world.subnet_mut());
     }

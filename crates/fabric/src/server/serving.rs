@@ -1,4 +1,4 @@
-//! What clients have sent is received, and served by what the connection is for.
+//! Receives clients' messages, and dispatches them by the connection's purpose.
 
 use std::os::fd::AsFd;
 
@@ -10,21 +10,21 @@ use super::connection::{ConnectionId, Part};
 use super::core::{Core, Ends};
 use crate::proto::mad::FRAGMENT;
 
-/// How many messages of a connection are served before others have their turn.
+/// Messages of a connection that are served before others get their turn.
 const TURN: usize = 32;
-/// How many datagrams of a program are received in one call.
+/// Datagrams of a program that one call receives.
 const MADS: usize = 16;
 
-/// Why who passes descriptors that it need not is served no more.
+/// Why a client that passes unexpected descriptors is disconnected.
 const NOT_ASKED_FOR: Ends = Ends::Broke("descriptors that were not asked for");
 
-/// Where datagrams are received.
+/// Makes the buffers for datagrams.
 pub(super) fn inbox() -> Inbox {
     Inbox::new(MADS, FRAGMENT)
 }
 
 impl Core {
-    /// Serves what a client has sent.
+    /// Serves a client's messages.
     pub(super) fn serve(&mut self, id: ConnectionId) -> Result<(), Ends> {
         if let Some(Part::Mads(file)) = self.connections.get(id).map(|c| &c.part) {
             let file = *file;
@@ -72,7 +72,7 @@ impl Core {
         Ok(())
     }
 
-    /// Serves what a program has sent as datagrams: so many, and some more.
+    /// Serves a program's datagrams: at least this many, if there are.
     fn serve_mads(&mut self, id: ConnectionId, file: FileId, most: usize) -> Result<(), Ends> {
         let mut inbox = std::mem::replace(&mut self.inbox, Inbox::new(0, 0));
         let result = self.serve_mads_in(&mut inbox, id, file, most);
@@ -110,9 +110,9 @@ impl Core {
         Ok(())
     }
 
-    /// What a program sent as datagrams comes before what it asks now, and before the end of its file.
+    /// Serves all datagrams that a program sent before its request, or before the end of its file.
     pub(super) fn drain_mads(&mut self, file: FileId) -> Result<(), Ends> {
-        /// As many as the socket's buffer holds: more than that the program has not sent before.
+        /// As many as the socket's buffer holds. The program cannot have sent more before.
         const ALL: usize = 1024;
         match self.files.mads_of(file) {
             Some(mads) => self.serve_mads(mads, file, ALL),
@@ -121,12 +121,12 @@ impl Core {
     }
 }
 
-/// Why no more of a connection is served now.
+/// Why no more messages of a connection are served now.
 #[derive(Debug)]
 enum Stop {
-    /// There is no more, or its answers are not read.
+    /// There are no more, or the client does not read its answers.
     Enough,
-    /// It ends.
+    /// The connection ends.
     Ends(Ends),
 }
 
@@ -136,7 +136,7 @@ impl From<Ends> for Stop {
     }
 }
 
-/// What it means that there is no message.
+/// Converts the reason why there is no message.
 fn stop(error: &MessageError) -> Stop {
     match error {
         MessageError::WouldBlock => Stop::Enough,

@@ -1,5 +1,5 @@
-//! What a fabric keeps in its directory: how it was brought up, nodes and cables with the LIDs of ports, and who had which
-//! adapter.
+//! The state that a fabric keeps in its directory: how it was brought up, nodes and cables with the LIDs of ports, and
+//! which host had which adapter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,33 +15,33 @@ use serde::{Deserialize, Serialize};
 use super::manager_setup::ManagerSetup;
 use crate::{FabricDir, FabricError};
 
-/// The most bytes of a file that are read. Ten thousand adapters with their switches are 5 MB.
+/// Maximum number of bytes of a file that are read. Ten thousand adapters with their switches are 5 MB.
 const MAX_FILE: u64 = 64 << 20;
 
-/// GUID of the first node of a shape. The others follow.
+/// GUID of the first node of a shape. The others follow it.
 pub const FIRST_GUID: Guid = Guid(0x0002_0000_0000_0000 | 0x10_0000);
 
-/// What subnet there is when nobody has said.
+/// The subnet's shape if none is given.
 pub const DEFAULT_SHAPE: Shape = Shape::Switch(8);
 
-/// How a fabric is brought up, in the file `options`.
+/// How a fabric is brought up, stored in the file `options`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Setup {
-    /// Where the topology came from: the name of a file, or a shape.
+    /// The origin of the topology: the name of a file, or a shape.
     pub source: String,
-    /// Whether no host may attach.
+    /// Whether hosts may not attach.
     pub simulate: bool,
-    /// Where to listen for other machines.
+    /// The address where it listens for other machines.
     pub listen: Option<SocketAddr>,
-    /// The machine whose fabric this is a bridge to.
+    /// The machine with the fabric, if this is a bridge.
     pub join: Option<SocketAddr>,
     /// The subnet manager that is part of the fabric.
     pub manager: ManagerSetup,
 }
 
 impl Setup {
-    /// Reads the file; the default if there is none.
+    /// Reads the file. Returns the default if there is none.
     ///
     /// # Errors
     /// [`FabricError::File`].
@@ -51,7 +51,7 @@ impl Setup {
         toml::from_str(&text).map_err(|e| damaged(&path, &e))
     }
 
-    /// Keeps this, and the topology that the fabric is to have. Which host had which adapter of another topology is forgotten.
+    /// Stores this, and the topology for the fabric. A new topology discards which host had which adapter.
     ///
     /// # Errors
     /// [`FabricError::Io`].
@@ -70,7 +70,7 @@ impl Setup {
     }
 }
 
-/// The topology that a fabric had last, if there is one.
+/// Reads the fabric's last topology, if there is one.
 ///
 /// # Errors
 /// [`FabricError::File`].
@@ -80,8 +80,7 @@ pub(super) fn load_topology(dir: &FabricDir) -> Result<Option<Topology>, FabricE
     Topology::parse(&text).map(Some).map_err(|e| damaged(&path, &e))
 }
 
-/// Reads a topology that a person wrote. The names of files that it includes are relative to the directory of the
-/// file that includes them.
+/// Reads a topology written by a user. The names of included files are relative to the directory of the including file.
 ///
 /// # Errors
 /// [`FabricError::File`], which names the file, the line and what is wrong there.
@@ -100,7 +99,7 @@ pub fn read_topology(path: &Path) -> Result<Topology, FabricError> {
     Topology::parse_with(&text, &mut open).map_err(|e| file(e.to_string()))
 }
 
-/// The text of a file, which nothing else is: others might never end, or never begin.
+/// Reads a regular file as text. Reads of other files might never end, or never start.
 fn read_included(path: &Path) -> io::Result<String> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let file = std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -110,10 +109,10 @@ fn read_included(path: &Path) -> io::Result<String> {
     read_text(file)
 }
 
-/// Which adapter, by its node GUID, a host had, by the GUID of the host's node.
+/// The adapter (by its node GUID) that each host (by its node's GUID) had.
 pub(super) type Hosts = BTreeMap<Guid, Guid>;
 
-/// Hosts with their adapters, and the adapters that were made for hosts.
+/// Reads the hosts with their adapters, and the adapters that were made for hosts.
 pub(super) fn load_hosts(dir: &FabricDir) -> Result<(Hosts, BTreeSet<Guid>), FabricError> {
     let text = read(&dir.hosts())?.unwrap_or_default();
     let (mut hosts, mut made) = (Hosts::new(), BTreeSet::new());
@@ -129,7 +128,8 @@ pub(super) fn load_hosts(dir: &FabricDir) -> Result<(Hosts, BTreeSet<Guid>), Fab
     Ok((hosts, made))
 }
 
-/// The file of hosts: a line for each with its adapter, and one for each adapter that was made for a host.
+/// Makes the text of the file of hosts: a line for each host with its adapter, and one for each adapter that was made
+/// for a host.
 pub(super) fn hosts_text(hosts: &Hosts, made: &BTreeSet<Guid>) -> String {
     let line = |(host, adapter): (&Guid, &Guid)| format!("{:#018x} {:#018x}\n", host.0, adapter.0);
     let made = made.iter().map(|adapter| format!("{:#018x}\n", adapter.0));
@@ -212,7 +212,7 @@ mod tests {
         let e = why(read_topology(&path("top.net")).unwrap_err());
         let at = format!("{}, line 1, at `\"leaf.net\"`: ", path("racks/one.net").display());
         assert!(e.starts_with(&at) && e.contains("No such file"), "{e}");
-        // Neither a directory nor a FIFO that nobody writes to is read.
+        // Neither a directory nor a FIFO without a writer is read.
         rustix::fs::mkdir(path("racks/leaf.net"), rustix::fs::Mode::RWXU).unwrap();
         let e = why(read_topology(&path("top.net")).unwrap_err());
         assert!(e.contains("not a regular file"), "{e}");

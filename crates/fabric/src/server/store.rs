@@ -1,4 +1,4 @@
-//! Has the fabric's directory keep what must survive a restart.
+//! Stores in the fabric's directory what must survive a restart.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,20 +10,22 @@ use rdmux_wire::Guid;
 use super::setup::{Hosts, hosts_text, load_hosts};
 use crate::{FabricDir, FabricError};
 
-/// How long after a change it is written: a manager changes all LIDs at once.
+/// How long after a change it is written, because a manager changes all LIDs at once.
 const DELAY: Duration = Duration::from_millis(50);
-/// How many times longer than the last writing took: a large subnet is not written all the time.
+/// The pause between writes as a multiple of the last one's time, so that a large subnet is not written
+/// all the time.
 const PAUSE: u32 = 20;
 
-/// What is kept: the topology with the LIDs of ports is the subnet's, and who had which adapter is here.
+/// The stored state: the subnet has the topology with the LIDs of ports, and the hosts' adapters are
+/// here.
 #[derive(Debug)]
 pub(super) struct Store {
     hosts: Hosts,
-    /// Adapters that were made for hosts, and are not of the topology that was given.
+    /// Adapters that were made for hosts, and are not in the configured topology.
     made: BTreeSet<Guid>,
     /// When to write, if anything has changed.
     due: Option<Instant>,
-    /// How long the last writing took.
+    /// How long the last write took.
     took: Duration,
 }
 
@@ -33,60 +35,60 @@ impl Store {
         Ok(Self { hosts, made, due: None, took: Duration::ZERO })
     }
 
-    /// The adapter, by its node GUID, that a host had, by the GUID of its node.
+    /// Returns the node GUID of the adapter that a host had, by the GUID of the host's node.
     pub(super) fn adapter_of(&self, host: Guid) -> Option<Guid> {
         self.hosts.get(&host).copied()
     }
 
-    /// Whether another host than this one had an adapter.
+    /// Returns whether a host other than this one had an adapter.
     pub(super) fn is_anothers(&self, adapter: Guid, host: Guid) -> bool {
         self.hosts.iter().any(|(h, a)| *a == adapter && *h != host)
     }
 
-    /// A host has an adapter, from now on it is meant for it.
+    /// Assigns an adapter to a host, which will get it again.
     pub(super) fn set_adapter(&mut self, host: Guid, adapter: Guid) {
         self.hosts.retain(|_, a| *a != adapter);
         self.hosts.insert(host, adapter);
         self.touch();
     }
 
-    /// Whether an adapter was made for a host.
+    /// Returns whether an adapter was made for a host.
     pub(super) fn is_made(&self, adapter: Guid) -> bool {
         self.made.contains(&adapter)
     }
 
-    /// An adapter was made for a host.
+    /// Records an adapter that was made for a host.
     pub(super) fn add_made(&mut self, adapter: Guid) {
         self.made.insert(adapter);
         self.touch();
     }
 
-    /// There is no such adapter any more.
+    /// Forgets an adapter that no longer exists.
     pub(super) fn forget(&mut self, adapter: Guid) {
         self.made.remove(&adapter);
         self.hosts.retain(|_, a| *a != adapter);
         self.touch();
     }
 
-    /// Something has changed.
+    /// Schedules a write after a change.
     pub(super) fn touch(&mut self) {
         let delay = DELAY.max(self.took * PAUSE);
         self.due.get_or_insert_with(|| Instant::now() + delay);
     }
 
-    /// How long until something must be written.
+    /// Returns how long until a write is due.
     pub(super) fn due_in(&self) -> Option<Duration> {
         self.due.map(|due| due.saturating_duration_since(Instant::now()))
     }
 
-    /// Writes what has changed, if it is time.
+    /// Writes the changes, if that is due.
     pub(super) fn save_if_due(&mut self, dir: &FabricDir, subnet: &Subnet) {
         if self.due_in() == Some(Duration::ZERO) {
             self.save(dir, subnet);
         }
     }
 
-    /// Writes what has changed. A fabric that cannot, as on a full disk, goes on.
+    /// Writes the changes. After a failure, for example on a full disk, the fabric continues.
     pub(super) fn save(&mut self, dir: &FabricDir, subnet: &Subnet) {
         if self.due.take().is_none() {
             return;

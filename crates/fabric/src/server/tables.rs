@@ -1,4 +1,4 @@
-//! The forwarding tables of all switches, for commands.
+//! Reads the forwarding tables of all switches, for commands.
 
 use rdmux_subnet::Subnet;
 

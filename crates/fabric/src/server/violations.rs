@@ -1,4 +1,4 @@
-//! Packets with keys that do not fit, as hosts tell of them: the port that noticed raises a trap.
+//! Packets with keys that do not match, as reported by hosts: the port that noticed one raises a trap.
 
 use rdmux_subnet::umad::Ports;
 use rdmux_subnet::{PacketKind, PortId};
@@ -10,8 +10,9 @@ use super::core::Core;
 use crate::proto::{Violation, ViolationKind};
 
 impl Core {
-    /// A host has noticed one, or more of a kind that have come since the last time. What it says of others' packets is not checked:
-    /// adapters are trusted with that, and a port can only raise traps of its own, or of a switch that drops what it sends.
+    /// Handles a host's report of one such packet, or of several of a kind since the last report. Claims about others' packets are
+    /// not checked: adapters are trusted with that, and a port can only raise its own traps, or those of a switch that drops what it
+    /// sends.
     pub(super) fn key_violation(&mut self, id: ConnectionId, port: PortId, violation: &Violation) {
         self.read_counts();
         self.tell_host_soon(id);
@@ -46,7 +47,7 @@ impl Core {
         });
     }
 
-    /// The port of a switch that drops such a packet of a host's.
+    /// Returns the port of the switch that drops such a packet of a host.
     fn enforcer(&self, from: PortId, violation: &Violation) -> Option<PortId> {
         let key = Pkey(u16::try_from(violation.key).ok()?);
         let subnet = self.world.subnet();
@@ -57,7 +58,7 @@ impl Core {
     }
 }
 
-/// Whether a LID is one of those of a port.
+/// Returns whether a LID is one of a port's.
 fn is_of(base: rdmux_wire::Lid, lmc: u8, lid: rdmux_wire::Lid) -> bool {
     let mask = (1_u16 << (lmc & 7)) - 1;
     lid.0 & !mask == base.0 & !mask

@@ -1,4 +1,4 @@
-//! The subnet and the programs' agents, and how datagrams get from one to the other.
+//! The subnet and the programs' agents, and the passing of datagrams between them.
 
 use std::collections::VecDeque;
 
@@ -13,45 +13,45 @@ use rdmux_wire::{Gid, Lid, Pkey};
 use super::captures::Captured;
 use super::manager::{self, Managed};
 
-/// The subnet, the agents, and what is on its way between them.
+/// The subnet, the agents, and the datagrams queued between them.
 #[derive(Debug)]
 pub(super) struct World {
     subnet: Subnet,
     umad: Umad,
-    /// From the subnet, for agents.
+    /// Datagrams from the subnet for agents.
     arrived: VecDeque<(PortId, MadPacket)>,
-    /// From agents, for the subnet and the embedded manager.
+    /// Output of agents for the subnet and the embedded manager.
     sent: FromPrograms,
-    /// The manager that the fabric has itself.
+    /// The embedded subnet manager.
     managed: Option<Managed>,
-    /// What happened to ports since they were taken.
+    /// Events of ports that were not taken yet.
     events: Vec<(PortId, PortEvent)>,
     captured: Captured,
 }
 
-/// What comes out of the agents.
+/// The output of the agents.
 #[derive(Debug, Default)]
 struct FromPrograms {
     asked: VecDeque<Sent>,
-    /// The file of the embedded manager, and what has come to it: requests of others.
+    /// The file of the embedded manager, and the requests to it.
     manager: Option<FileId>,
     requests: VecDeque<UserMad>,
 }
 
-/// What agents ask of the subnet.
+/// An agent's request to the subnet.
 #[derive(Debug)]
 enum Sent {
     Packet(PortId, MadPacket),
     IsSm(PortId, bool),
 }
 
-/// Who takes what programs can read.
+/// A receiver of the records that programs can read.
 pub(super) trait Reader {
-    /// The program that has opened this file can read this.
+    /// Passes a record to the program that has opened this file.
     fn read(&mut self, file: FileId, record: &UserMad);
 }
 
-/// No program reads anything yet.
+/// A reader for when there are no programs yet.
 struct Nobody;
 
 impl Reader for Nobody {
@@ -71,14 +71,14 @@ impl World {
         }
     }
 
-    /// Starts a manager: at port 0 of the first switch, or without a switch at the first adapter's port. Its agents own what managers
-    /// are asked.
+    /// Starts a manager: at port 0 of the first switch or, without a switch, at the first adapter's port. Its agents receive the
+    /// requests to managers.
     pub(super) fn start_manager(&mut self, config: manager::Config, partitions: Partitions) {
         let ports = || self.subnet.ports().map(|view| view.id());
         let Some(port) = ports().find(|port| port.number == 0).or(ports().next()) else { return };
         let file = self.umad.open(port);
         for registration in manager::REGISTRATIONS {
-            // Nobody else has a file yet.
+            // This is the first file, so the classes are free.
             let _ = self.umad.register(file, &registration);
         }
         self.sent.manager = Some(file);
@@ -89,23 +89,23 @@ impl World {
         let _ = self.open_is_sm(&mut Nobody, Time::ZERO, port);
     }
 
-    /// Whether the embedded manager is on a port.
+    /// Returns whether the embedded manager is on a port.
     pub(super) fn is_managers(&self, port: PortId) -> bool {
         self.managed.as_ref().is_some_and(|managed| managed.port() == port)
     }
 
-    /// Gives the embedded manager other partitions; whether there is one.
+    /// Gives the embedded manager other partitions. Returns whether there is one.
     pub(super) fn set_partitions(&mut self, now: Time, partitions: Partitions) -> bool {
         let managed = self.managed.as_mut();
         managed.map(|managed| managed.set_partitions(now, partitions)).is_some()
     }
 
-    /// The embedded manager.
+    /// Returns the embedded manager.
     pub(super) fn manager(&self) -> Option<&Manager> {
         self.managed.as_ref().map(Managed::manager)
     }
 
-    /// What the embedded manager has told since the last call.
+    /// Returns the embedded manager's events since the last call.
     pub(super) fn take_manager_events(&mut self) -> Vec<Event> {
         self.managed.as_mut().map(Managed::take_events).unwrap_or_default()
     }
@@ -114,7 +114,7 @@ impl World {
         &self.subnet
     }
 
-    /// For those who take what has changed, and change nothing.
+    /// Returns the subnet, for callers that take its changes or add counts, but change nothing else.
     pub(super) fn subnet_mut(&mut self) -> &mut Subnet {
         &mut self.subnet
     }
@@ -123,17 +123,17 @@ impl World {
         &self.umad
     }
 
-    /// Which ports are captured, and what was.
+    /// Returns the captured ports and frames.
     pub(super) fn captured(&mut self) -> &mut Captured {
         &mut self.captured
     }
 
-    /// What happened to ports since the last call.
+    /// Returns the events of ports since the last call.
     pub(super) fn take_events(&mut self) -> Vec<(PortId, PortEvent)> {
         std::mem::take(&mut self.events)
     }
 
-    /// Changes the subnet, and carries what comes of that.
+    /// Changes the subnet, and carries the resulting datagrams.
     pub(super) fn change<T>(
         &mut self,
         reader: &mut impl Reader,
@@ -150,7 +150,7 @@ impl World {
         result
     }
 
-    /// A program sends.
+    /// Sends a program's datagram.
     pub(super) fn write(
         &mut self,
         reader: &mut impl Reader,
@@ -164,17 +164,17 @@ impl World {
         Ok(())
     }
 
-    /// Whether a program may send this.
+    /// Checks whether a program may send this.
     pub(super) fn check_write(&self, file: FileId, mad: &UserMad) -> Result<(), Errno> {
         self.umad.check_write(file, mad, &Tables(&self.subnet))
     }
 
-    /// A program opens the management interface of a port.
+    /// Opens the management interface of a port for a program.
     pub(super) fn open(&mut self, port: PortId) -> FileId {
         self.umad.open(port)
     }
 
-    /// A manager comes to a port.
+    /// Opens a port for a manager, which sets its IsSM bit.
     pub(super) fn open_is_sm(
         &mut self,
         reader: &mut impl Reader,
@@ -187,7 +187,7 @@ impl World {
         opened
     }
 
-    /// A program closes a file of either kind.
+    /// Closes a program's file of either kind.
     pub(super) fn close(&mut self, reader: &mut impl Reader, now: Time, file: FileId) {
         self.umad.close(file, &mut FromAgents { sent: &mut self.sent, reader });
         self.carry(reader, now);
@@ -219,7 +219,7 @@ impl World {
         self.manage(reader, now);
     }
 
-    /// Lets the embedded manager work, for so long that nobody else has to wait.
+    /// Lets the embedded manager work, for a slice that delays no client.
     fn manage(&mut self, reader: &mut impl Reader, now: Time) {
         if let Some(managed) = &mut self.managed {
             managed.handle_timeout(now);
@@ -237,12 +237,12 @@ impl World {
         }
     }
 
-    /// What subnet administration writes next, and by which file.
+    /// Returns the next datagram of subnet administration, and the file that it is written to.
     fn next_of_administration(&mut self) -> Option<(FileId, UserMad)> {
         Some((self.sent.manager?, self.managed.as_mut()?.next_mad()?))
     }
 
-    /// Carries what is on its way until nothing is.
+    /// Carries queued datagrams until there are none.
     fn carry(&mut self, reader: &mut impl Reader, now: Time) {
         loop {
             if let Some(sent) = self.sent.asked.pop_front() {
@@ -263,12 +263,12 @@ impl World {
                 let mut sink = FromAgents { sent: &mut self.sent, reader };
                 let back = Unsent::of(&mad);
                 let written = self.umad.write(now, file, mad, &Tables(&self.subnet), &mut sink);
-                // An answer that too much is on its way for is lost: who asked asks again.
+                // An answer for which the queue is full is lost: the client asks again.
                 if let (Err(why), Some(back), Some(managed)) = (written, back, &mut self.managed) {
                     managed.handle_unsent(&back.record(why));
                 }
             } else if let Some((port, packet)) = self.arrived.pop_front() {
-                // Answers to the manager's requests, of which there are many, take the short way.
+                // Answers to the manager's requests, of which there are many, bypass the agents.
                 let managed = self.managed.as_mut().filter(|m| m.is_answered_by(port, &packet));
                 if let Some(managed) = managed {
                     managed.handle_answer(now, &packet);
@@ -283,7 +283,7 @@ impl World {
     }
 }
 
-/// What comes out of the subnet.
+/// Receives the subnet's output.
 #[derive(Debug)]
 pub(super) struct FromSubnet<'w> {
     arrived: &'w mut VecDeque<(PortId, MadPacket)>,
@@ -306,7 +306,7 @@ impl Sink for FromSubnet<'_> {
     }
 }
 
-/// What comes out of the agents.
+/// Receives the agents' output.
 struct FromAgents<'w, R> {
     sent: &'w mut FromPrograms,
     reader: &'w mut R,
@@ -329,7 +329,7 @@ impl<R: Reader> UmadSink for FromAgents<'_, R> {
     }
 }
 
-/// The tables of ports, as agents ask for them.
+/// The tables of ports, for agents.
 struct Tables<'w>(&'w Subnet);
 
 impl Ports for Tables<'_> {
@@ -345,14 +345,14 @@ impl Ports for Tables<'_> {
         self.0.port(port)?.gid(index)
     }
 
-    /// Tables may have holes.
+    /// Finds a P_Key's index. Tables may have holes.
     fn pkey_index(&self, port: PortId, pkey: Pkey) -> Option<u16> {
         let keys = self.0.port(port)?.pkeys();
         let index = keys.iter().position(|key| *key != Pkey(0) && pkey.admits(*key))?;
         u16::try_from(index).ok()
     }
 
-    /// Tables may have holes.
+    /// Finds a GID's index. Tables may have holes.
     fn gid_index(&self, port: PortId, gid: Gid) -> Option<u8> {
         let view = self.0.port(port)?;
         (0..view.info().guid_cap).find(|&index| view.gid(index) == Some(gid))
@@ -370,7 +370,7 @@ mod tests {
 
     use super::*;
 
-    /// What programs have read, and time.
+    /// A world with the records that programs have read, and its time.
     struct Net {
         world: World,
         read: Records,
@@ -387,7 +387,7 @@ mod tests {
     }
 
     impl Net {
-        /// With a manager that has swept.
+        /// Makes a subnet whose manager has swept.
         fn up(shape: &str, config: Config) -> Self {
             let shape: Shape = shape.parse().unwrap();
             let subnet =
@@ -401,13 +401,13 @@ mod tests {
             net
         }
 
-        /// Lets time pass until something is due.
+        /// Advances time until the next timer.
         fn pass(&mut self) {
             self.now = self.now.max(self.world.next_timeout().expect("it works"));
             self.world.handle_timeout(&mut self.read, self.now);
         }
 
-        /// Nothing comes of what was sent any more.
+        /// Runs until all consequences of earlier datagrams are over.
         fn settle(&mut self) {
             let end = self.now.after(std::time::Duration::from_secs(30));
             while self.now < end {
@@ -415,7 +415,7 @@ mod tests {
             }
         }
 
-        /// A program that asks administration and acknowledges nothing.
+        /// Opens a program that queries administration and acknowledges nothing.
         fn program(&mut self, node: u32, methods: u128) -> FileId {
             let file = self.world.open(PortId { node: NodeId(node), number: 1 });
             let what = Registration { methods, rmpp_version: 0, ..Service::REGISTRATION };
@@ -434,7 +434,7 @@ mod tests {
             self.world.write(&mut self.read, self.now, file, mad).unwrap();
         }
 
-        /// How many datagrams with a method a program has read since the last call.
+        /// Returns how many datagrams with a method a program has read since the last call.
         fn took(&mut self, file: FileId, method: Method) -> usize {
             let is = |(at, mad): &(FileId, UserMad)| *at == file && mad.data[3] == method.0;
             let count = self.read.0.iter().filter(|record| is(record)).count();

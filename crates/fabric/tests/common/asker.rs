@@ -1,4 +1,4 @@
-//! A program that asks subnet administration.
+//! A program that queries subnet administration.
 
 use rdmux_fabric::client::MadFile;
 use rdmux_fabric::proto::{NodeRef, PortRef, Snapshot};
@@ -10,7 +10,7 @@ use rdmux_wire::{Gid, Guid, Lid, Rmpp, RmppFlags, RmppType};
 
 use super::Fabric;
 
-/// A program on an adapter's port that asks administration.
+/// A program on an adapter's port that queries subnet administration.
 pub(crate) struct Asker {
     file: MadFile,
     agent: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    /// On the n-th adapter.
+    /// Opens it on the n-th adapter.
     pub(crate) fn new(fabric: &Fabric, shown: &Snapshot, n: usize) -> Self {
         let node = shown.nodes.iter().filter(|node| !node.is_switch).nth(n).unwrap();
         let port = node.ports.iter().find(|port| port.number == 1).unwrap();
@@ -36,14 +36,15 @@ impl Asker {
             ..super::DIRECTED
         };
         let agent = file.register(&agent).unwrap();
-        // An adapter's port has the GUID behind its node's.
+        // The GUID of an adapter's port follows its node's.
         let guid = Guid(node.guid.0 + 1);
         let gid = Gid::new(Gid::DEFAULT_PREFIX, guid);
         let sm = shown.nodes.iter().flat_map(|node| &node.ports).find(|port| port.is_sm).unwrap();
         Self { file, agent, sm_lid: sm.lid, gid, guid, lid: port.lid }
     }
 
-    /// Asks, and waits for the answer: its status and what is behind its headers.
+    /// Sends a query, and waits for the response. Returns its status and the data after its
+    /// headers.
     pub(crate) fn ask(
         &self,
         method: Method,

@@ -1,4 +1,4 @@
-//! What ports have counted, asked of each node's own agent, so that nothing that is asked crosses a link.
+//! Ports' counters, read from each node's own agent, so that the queries cross no link.
 
 use rdmux_fabric::client::MadFile;
 use rdmux_fabric::proto::{NodeRef, NodeView, PortRef};
@@ -10,7 +10,7 @@ use rdmux_wire::{Guid, Lid};
 
 use super::{DIRECTED, Fabric};
 
-/// The performance management agent of a node.
+/// A client of a node's performance management agent.
 pub(crate) struct Counters {
     file: MadFile,
     agent: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Of a node that a fabric shows: by port 0 of a switch, else by port 1.
+    /// Opens it for a node of a fabric: by port 0 of a switch, else by port 1.
     pub(crate) fn of(fabric: &Fabric, node: &NodeView) -> Self {
         let number = if node.is_switch { 0 } else { 1 };
         let port = node.ports.iter().find(|port| port.number == number).unwrap();
@@ -66,7 +66,7 @@ impl Counters {
         PortCounters::read(&answer).unwrap()
     }
 
-    /// Sets all counters of a port to zero, in both attributes.
+    /// Clears all counters of a port, in both attributes.
     pub(crate) fn clear(&self, port: u8) {
         let mut classic = [0; PortCounters::LEN];
         (classic[1], classic[2], classic[3]) = (port, 0xff, 0xff);

@@ -19,7 +19,7 @@ use rdmux_wire::mad::Method;
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Lid, Qpn};
 
-/// A fabric.
+/// A fabric in a thread.
 pub(crate) struct Fabric {
     server: Option<ServerHandle>,
     pub(crate) options: ConnectOptions,
@@ -29,17 +29,17 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// One of a shape, without a manager of its own.
+    /// Starts one of a shape, without a manager of its own.
     pub(crate) fn up(shape: &str) -> Self {
         Self::with(shape, unmanaged(), Config::default())
     }
 
-    /// One that is set up in some way.
+    /// Starts one with this configuration.
     pub(crate) fn with(shape: &str, setup: Setup, config: Config) -> Self {
         Self::of(shape.parse::<Shape>().unwrap().topology(FIRST_GUID), setup, config)
     }
 
-    /// One with any nodes.
+    /// Starts one with these nodes.
     pub(crate) fn of(topology: Topology, setup: Setup, config: Config) -> Self {
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();
@@ -53,7 +53,7 @@ impl Fabric {
         fabric
     }
 
-    /// Starts it, again.
+    /// Starts it, or starts it again.
     pub(crate) fn start(&mut self) {
         let mut options = ServerOptions::new(self.name.clone(), self.options.user.clone());
         options.config = self.config.clone();
@@ -65,19 +65,19 @@ impl Fabric {
         self.server.take().unwrap().stop().unwrap();
     }
 
-    /// The folder of the test's files.
+    /// Returns the folder of the test's files.
     pub(crate) fn tmp(&self) -> &Path {
         self._tmp.path()
     }
 
-    /// A program that manages the subnet from a port of a node.
+    /// Starts a program that manages the subnet from a port of a node.
     pub(crate) fn manager(&self, node: &str, port: u8) -> Manager {
         let port = PortRef { node: NodeRef::Name(node.to_owned()), port };
         Manager::open(&self.options, &self.name, &port)
     }
 }
 
-/// A fabric with a manager, once it is up, and what it shows.
+/// Returns a fabric with a manager, once it is up, and its nodes.
 pub(crate) fn managed(shape: &str, setup: Setup) -> (Fabric, Snapshot) {
     let fabric = Fabric::with(shape, setup, Config::default());
     up(&fabric);
@@ -85,7 +85,7 @@ pub(crate) fn managed(shape: &str, setup: Setup) -> (Fabric, Snapshot) {
     (fabric, shown)
 }
 
-/// The fabric's manager, once it is master and has swept.
+/// Returns the status of the fabric's manager, once it is master and has swept.
 pub(crate) fn up(fabric: &Fabric) -> ManagerStatus {
     loop {
         let status = admin::status(&fabric.options, &fabric.name).unwrap().manager.unwrap();
@@ -96,19 +96,19 @@ pub(crate) fn up(fabric: &Fabric) -> ManagerStatus {
     }
 }
 
-/// As usual, but without a manager in the fabric.
+/// Returns the default setup, but without a manager in the fabric.
 pub(crate) fn unmanaged() -> Setup {
     Setup { manager: ManagerSetup::off(), ..Setup::default() }
 }
 
-/// A program with an agent for directed routes.
+/// A program with an agent for directed-route SMPs.
 pub(crate) struct Manager {
     pub(crate) file: MadFile,
     pub(crate) agent: u32,
     tid: u64,
 }
 
-/// The class of directed routes.
+/// The registration for directed-route SMPs.
 pub(crate) const DIRECTED: Registration = Registration {
     qpn: 0,
     class: 0x81,
@@ -127,7 +127,7 @@ impl Manager {
         Self { file, agent, tid: 0 }
     }
 
-    /// A request along a route.
+    /// Makes a request along a route.
     pub(crate) fn request(&mut self, smp: &Smp) -> UserMad {
         self.tid += 1;
         let mut smp = *smp;
@@ -142,7 +142,7 @@ impl Manager {
         }
     }
 
-    /// Asks along a route, and waits for the answer.
+    /// Sends a request along a route, and waits for the response.
     pub(crate) fn ask(&mut self, smp: &Smp) -> Smp {
         let request = self.request(smp);
         self.file.send_mad(&request).unwrap();
@@ -154,7 +154,7 @@ impl Manager {
         answer
     }
 
-    /// An attribute of the node at the end of a route.
+    /// Reads an attribute of the node at the end of a route.
     pub(crate) fn get(&mut self, route: &[u8], attr_id: u16, attr_mod: u32) -> Smp {
         self.ask(&Smp::directed(Method::GET, attr_id, attr_mod, route))
     }

@@ -19,7 +19,7 @@ use rdmux_wire::{Bth, Guid, Lid, Opcode, Pkey, Psn, Qpn};
 
 use super::Fabric;
 
-/// A host whose service is the test.
+/// A host, whose service is played by the test.
 pub(crate) struct Host {
     pub(crate) attachment: Attachment,
     pub(crate) described: Described,
@@ -38,12 +38,12 @@ pub(crate) struct Process {
 }
 
 impl Host {
-    /// Takes the adapter with this GUID.
+    /// Attaches the adapter with this GUID.
     pub(crate) fn new(fabric: &Fabric, name: &str, guid: Guid, processes: u16) -> Self {
         Self::by(&fabric.options, &fabric.name, name, guid, processes)
     }
 
-    /// The same, perhaps by a bridge.
+    /// Attaches the adapter with this GUID, perhaps through a bridge.
     pub(crate) fn by(
         options: &ConnectOptions,
         fabric: &FabricName,
@@ -82,7 +82,7 @@ impl Host {
         });
     }
 
-    /// Kills a process: nothing of it is put in order.
+    /// Kills a process: nothing of it is closed in order.
     pub(crate) fn kill(&mut self, index: usize) {
         let process = self.processes.remove(index);
         let slot = process.slot;
@@ -90,12 +90,12 @@ impl Host {
         self.attachment.process_gone(slot).unwrap();
     }
 
-    /// By which address hosts of the same machine send it packets.
+    /// Returns the address to which hosts of the same machine send packets.
     pub(crate) fn addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.group.local_addr().port()))
     }
 
-    /// Says where it takes packets, and waits for the answer.
+    /// Tells the fabric where it receives packets, and waits for the answer.
     fn says(&mut self) {
         self.attachment.set_endpoint(self.addr(), self.described.is_joined, false).unwrap();
         let first = self.attachment.refresh().unwrap();
@@ -113,7 +113,7 @@ impl Host {
     }
 }
 
-/// Packets that are sent.
+/// A number of packets to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
     pub(crate) dlid: Lid,
@@ -126,13 +126,13 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// To the first process of a host.
+    /// Makes packets to the first process of a host.
     pub(crate) fn to(host: &Host, packets: u64, payload: usize) -> Self {
         let (dlid, to) = (host.lid(), Qpn::new(0x1001));
         Self { dlid, to, sl: 0, pkey: Pkey::DEFAULT, payload, packets }
     }
 
-    /// Words of each, LRH to ICRC.
+    /// Returns the length of each in words, LRH to ICRC.
     pub(crate) fn words(&self) -> u64 {
         (8 + 12 + self.payload.next_multiple_of(4) as u64 + 4) / 4
     }
@@ -161,7 +161,7 @@ impl Process {
         (len.next_multiple_of(4) - len).to_le_bytes()[0]
     }
 
-    /// Waits for so many packets.
+    /// Waits for this many packets.
     pub(crate) fn expect(&mut self, packets: u64) {
         let (mut came, since) = (0, Instant::now());
         while came < packets {
@@ -171,13 +171,13 @@ impl Process {
         assert_eq!(came, packets);
     }
 
-    /// How many packets have come since the last time.
+    /// Returns how many packets have arrived since the last call.
     pub(crate) fn receive(&mut self) -> usize {
         self.wire.receive(&mut self.rx).unwrap();
         self.wire.intact(&self.rx, |_| true).count()
     }
 
-    /// What was dropped.
+    /// Returns the counts of drops.
     pub(crate) fn dropped(&self) -> Vec<(&'static str, u64)> {
         self.routes.counters().filter(|(_, n)| *n != 0).collect()
     }
