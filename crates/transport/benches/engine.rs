@@ -1,4 +1,4 @@
-//! What the engine itself costs: two queue pairs in one thread, memory and wire as cheap as can be.
+//! The cost of the engine itself: two queue pairs in one thread, with the cheapest possible memory and wire.
 //!
 //! `cargo bench -p rdmux-transport`
 #![expect(clippy::unwrap_used, reason = "a benchmark")]
@@ -15,7 +15,7 @@ use pair::{connect, deliver};
 
 const MESSAGES: u64 = 2_000_000;
 
-/// Messages that take a receive each, `burst` at a time, then one ACK.
+/// Sends messages that consume a receive each, `burst` at a time, and then one ACK.
 fn run(name: &str, op: SendOp, data: SendData<'_>, burst: u64) {
     let (mut a, mut ea) = connect(1, 2);
     let (mut b, mut eb) = connect(2, 1);

@@ -6,11 +6,11 @@ use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 use crate::error::ModifyError;
 
 bitflags! {
-    /// Who may do what with memory; the values of `ibv_access_flags`.
+    /// Access rights to memory; the values of `ibv_access_flags`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Access: u32 {
-        /// The owner's receives, READ responses and atomic results may write it.
+        /// The owner's receives, READ responses and atomic results may write the memory.
         const LOCAL_WRITE = 1;
         /// Peers may WRITE.
         const REMOTE_WRITE = 2;
@@ -42,29 +42,29 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
-    /// The initiator of an extended reliable connection: it sends, and has no receive queue.
+    /// The initiator of an extended reliable connection, which sends and has no receive queue.
     XrcSend = 9,
-    /// The target of an extended reliable connection: each request names the shared receive queue that
-    /// it is for, and the queue pair itself has no work queues.
+    /// The target of an extended reliable connection: each request names its shared receive queue,
+    /// and the queue pair itself has no work queues.
     XrcRecv = 10,
 }
 
 impl QpType {
-    /// All of them.
+    /// All transport services.
     pub const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::XrcSend, Self::XrcRecv];
 
-    /// Whether what arrives is acknowledged: RC and XRC.
+    /// Returns whether the service acknowledges packets: RC and XRC.
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }
 
-    /// Whether it is one end of an extended reliable connection (IBTA annex A14).
+    /// Returns whether the queue pair is one end of an extended reliable connection (IBTA annex A14).
     pub const fn is_xrc(self) -> bool {
         matches!(self, Self::XrcSend | Self::XrcRecv)
     }
 }
 
-/// What carries a device's messages; the values of `ibv_transport_type`.
+/// The transport of a device; the values of `ibv_transport_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
@@ -81,7 +81,7 @@ pub enum TransportType {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum QpState {
-    /// New.
+    /// The state after creation.
     Reset = 0,
     /// Receives may be posted.
     Init = 1,
@@ -91,27 +91,28 @@ pub enum QpState {
     Rts = 3,
     /// The send queue is draining or drained.
     Sqd = 4,
-    /// The send queue met an error (UC, UD).
+    /// The send queue failed (UC, UD).
     Sqe = 5,
-    /// Everything is flushed.
+    /// All work is flushed.
     Err = 6,
 }
 
-/// How far a connection is with migrating to another path; the values of `ibv_mig_state` (IBTA 17.2.8).
+/// The path migration state of a connection; the values of `ibv_mig_state` (IBTA 17.2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum MigState {
-    /// It uses its path, and takes no other. So it begins, and so it is after a migration.
+    /// The connection uses its path, and accepts packets along no other. The state at first and after a migration.
     #[default]
     Migrated = 0,
-    /// The program has loaded an alternate path and asked for it to be used if need be; the peer has not shown that it has, too.
+    /// The program has loaded an alternate path and rearmed the migration. The peer has not yet
+    /// shown that it has done so, too.
     Rearm = 1,
     /// Both ends are ready to migrate.
     Armed = 2,
 }
 
 impl MigState {
-    /// The state with this value.
+    /// Returns the state with this value.
     pub const fn of_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Migrated,
@@ -122,21 +123,21 @@ impl MigState {
     }
 }
 
-/// A path to a peer: what an address handle holds, neutral of the link layer (`ibv_ah_attr`).
+/// A path to a peer, independent of the link layer: the contents of an address handle (`ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AddressVector {
-    /// Whether there is a GRH (always on RoCE).
+    /// Whether packets have a GRH (always on RoCE).
     pub is_global: bool,
     /// The peer's GID.
     pub dgid: Gid,
-    /// Our GID, as an index of the port's table.
+    /// The index of our GID in the port's table.
     pub sgid_index: u8,
-    /// 20 bits.
+    /// The flow label, 20 bits.
     pub flow_label: u32,
-    /// Time to live.
+    /// The hop limit (IPv4: time to live).
     pub hop_limit: u8,
-    /// Traffic class (RoCE: the IP header's TOS).
+    /// The traffic class (RoCE: the IP header's TOS).
     pub traffic_class: u8,
     /// The peer's LID; InfiniBand only.
     pub dlid: u16,
@@ -144,9 +145,9 @@ pub struct AddressVector {
     pub sl: u8,
     /// The low bits of our LID.
     pub src_path_bits: u8,
-    /// Code of the static rate.
+    /// The code of the static rate.
     pub static_rate: u8,
-    /// Our port, from 1.
+    /// Our port, counted from 1.
     pub port_num: u8,
 }
 
@@ -154,20 +155,20 @@ pub struct AddressVector {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpCaps {
-    /// Send work requests outstanding.
+    /// The maximum number of outstanding send work requests.
     pub max_send_wr: u32,
-    /// Receive work requests outstanding.
+    /// The maximum number of outstanding receive work requests.
     pub max_recv_wr: u32,
-    /// Gather entries a send.
+    /// The maximum number of gather entries per send.
     pub max_send_sge: u32,
-    /// Scatter entries a receive.
+    /// The maximum number of scatter entries per receive.
     pub max_recv_sge: u32,
-    /// Bytes that may be posted inline.
+    /// The maximum number of inline bytes.
     pub max_inline_data: u32,
 }
 
 bitflags! {
-    /// Which attributes a modify sets; the values of `ibv_qp_attr_mask`.
+    /// The attributes that a modify sets; the values of `ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct AttrMask: u32 {
@@ -218,69 +219,69 @@ bitflags! {
     }
 }
 
-/// Attributes of a queue pair (`ibv_qp_attr`). A mask says which are meant.
+/// The attributes of a queue pair (`ibv_qp_attr`). A mask says which are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QpAttr {
-    /// The state to go to, or that it is in.
+    /// The state to enter, or the present state.
     pub state: QpState,
-    /// The state that the caller believes it is in.
+    /// The state that the caller believes the queue pair to be in.
     pub cur_state: QpState,
-    /// Payload of a full packet.
+    /// The payload of a full packet.
     pub path_mtu: Mtu,
     /// A value of [`MigState`].
     pub path_mig_state: u8,
-    /// Our key; UD.
+    /// Our Q_Key; UD.
     pub qkey: Qkey,
-    /// The first PSN that we expect.
+    /// The first PSN that we expect from the peer.
     pub rq_psn: Psn,
     /// The first PSN that we send.
     pub sq_psn: Psn,
-    /// The peer's queue pair.
+    /// The number of the peer's queue pair.
     pub dest_qpn: Qpn,
-    /// What peers may do through this queue pair.
+    /// The peer's access rights through this queue pair.
     pub access: Access,
-    /// Sizes.
+    /// The queue sizes.
     pub caps: QpCaps,
     /// The path.
     pub av: AddressVector,
     /// The alternate path.
     pub alt_av: AddressVector,
-    /// Index of our P_Key.
+    /// The index of our P_Key.
     pub pkey_index: u16,
-    /// Index of the alternate path's P_Key.
+    /// The index of the alternate path's P_Key.
     pub alt_pkey_index: u16,
     /// Whether to raise an event when the send queue is drained.
     pub en_sqd_async_notify: bool,
     /// Whether the send queue is still draining. Query only.
     pub sq_draining: bool,
-    /// READs and atomics that we may have outstanding as requester.
+    /// The maximum number of outstanding READs and atomics as requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics that we serve at a time as responder.
+    /// The maximum number of concurrent READs and atomics as responder.
     pub max_dest_rd_atomic: u8,
-    /// What we ask a sender to wait when we have no receive posted.
+    /// The delay that we ask of a sender when no receive is posted.
     pub min_rnr_timer: RnrTimer,
     /// Our port.
     pub port_num: u8,
-    /// How long we wait for an answer.
+    /// The timeout for an acknowledgement.
     pub timeout: AckTimeout,
-    /// Retries after timeouts and sequence errors, 0 to 7; 7 is seven.
+    /// The number of retries after timeouts and sequence errors, 0 to 7; here 7 means seven.
     pub retry_cnt: u8,
-    /// Retries after receiver-not-ready, 0 to 7; 7 is for ever.
+    /// The number of retries after an RNR NAK, 0 to 7; here 7 means infinite.
     pub rnr_retry: u8,
-    /// Port of the alternate path.
+    /// The port of the alternate path.
     pub alt_port_num: u8,
-    /// Timeout of the alternate path.
+    /// The timeout of the alternate path.
     pub alt_timeout: AckTimeout,
-    /// Kilobits a second; 0 is no limit.
+    /// The rate limit in kilobits per second; 0 means none.
     pub rate_limit: u32,
 }
 
 impl QpAttr {
-    /// Where `modify` with this mask is to lead a queue pair that is in `from`.
+    /// Returns the state to which `modify` with this mask brings a queue pair that is in `from`.
     ///
     /// # Errors
-    /// [`ModifyError::CurState`] when the program takes it for another state.
+    /// [`ModifyError::CurState`] when `cur_state` is not the present state.
     pub(crate) fn goal(&self, from: QpState, mask: AttrMask) -> Result<QpState, ModifyError> {
         if mask.contains(AttrMask::CUR_STATE) && self.cur_state != from {
             return Err(ModifyError::CurState { actual: from, claimed: self.cur_state });
@@ -288,7 +289,7 @@ impl QpAttr {
         Ok(if mask.contains(AttrMask::STATE) { self.state } else { from })
     }
 
-    /// Takes over the attributes that a mask names; not the states, which follow from the transition, and not the sizes.
+    /// Copies the attributes that a mask names, except the states, which follow from the transition, and the sizes.
     pub(crate) fn take(&mut self, from: &Self, mask: AttrMask) {
         macro_rules! copy {
             ($($flag:ident: $($field:ident),+;)*) => {
@@ -319,7 +320,7 @@ impl QpAttr {
     }
 }
 
-/// Those of a queue pair in RESET.
+/// The attributes of a queue pair in RESET.
 impl Default for QpAttr {
     fn default() -> Self {
         Self {

@@ -1,8 +1,7 @@
-//! The seam: what a queue pair asks of its driver.
+//! The interface between a queue pair and its driver.
 //!
-//! A machine takes an [`Env`] as a type parameter, so that the device plugs in memory, completion
-//! queues and sockets, and the simulator plugs in its own, at no cost (static dispatch, nothing
-//! collected, nothing boxed).
+//! A queue pair takes an [`Env`] as a type parameter. The device provides memory, completion queues
+//! and sockets, and the simulator provides its own, without overhead (static dispatch, no allocation).
 
 use rdmux_wire::{Pkey, Psn, Qpn, Rkey};
 
@@ -10,69 +9,68 @@ use crate::attr::{Access, AddressVector, QpAttr};
 use crate::qp::Source;
 use crate::wr::{Completion, MwBind, Sge};
 
-/// What the link under a queue pair can do.
+/// The capabilities of the link under a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkCaps {
-    /// The most payload bytes of one packet. A lossless link may take more than a path MTU, and
-    /// then the queue pair's packets are of this size, whatever its path MTU says: both ends of
-    /// such a link know that they are on it.
+    /// The maximum payload bytes of a packet. If this exceeds the path MTU on a lossless link, the queue
+    /// pair's packets are of this size, whatever its path MTU: both ends of such a link know that it is one.
     pub max_payload: u32,
     /// Whether every packet arrives, in order, unless the peer dies. Timers still run, since the
     /// peer's queue pair may not be ready yet, but there is no congestion window.
     pub lossless: bool,
-    /// Whether the driver may be able to reach the peer's memory itself ([`Env::direct`]), and the peer's driver
-    /// ours ([`Env::transmit_named`]).
+    /// Whether the driver may be able to access the peer's memory itself ([`Env::direct`]), and the
+    /// peer's driver our memory ([`Env::transmit_named`]).
     pub by_reference: bool,
-    /// Whether acknowledgements are piggybacked on packets ([`TxPacket::ack`]) in place of packets of their own.
+    /// Whether acknowledgements are piggybacked on packets ([`TxPacket::ack`]) instead of being packets of their own.
     pub piggybacks_acks: bool,
 }
 
-/// Why memory could not be used.
+/// Why memory is not accessible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessFault {
-    /// No such key, or a key of another kind.
+    /// The key does not exist, or is of another kind.
     #[error("no such key")]
     Key,
-    /// The range leaves the region.
+    /// The range exceeds the region.
     #[error("outside the region")]
     Bounds,
-    /// The region does not allow it.
+    /// The region does not allow the access.
     #[error("access not allowed")]
     Rights,
     /// The region belongs to another protection domain.
     #[error("another protection domain")]
     Domain,
-    /// The memory was unmapped, or protected, while it was registered.
+    /// The registered memory has been unmapped or protected.
     #[error("not mapped")]
     Unmapped,
     /// The process that owns the memory is gone.
     #[error("the memory is gone")]
     Gone,
-    /// The process that owns the memory cannot take it now. Only what a peer asks for is answered so:
-    /// the peer hears that the receiver is not ready, and tries again.
+    /// The process that owns the memory cannot serve the access now. Only returned for a peer's
+    /// request: the peer gets an RNR NAK and retries.
     #[error("the owner of the memory is busy")]
     Busy,
 }
 
-/// Why a packet did not leave.
+/// Why a packet was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxError {
-    /// The link is full. Nothing was sent: ask again when the driver calls `poll_transmit`.
+    /// The link is full. Nothing was sent. The queue pair tries again when the driver calls `poll_transmit`.
     Busy,
-    /// The payload's memory may not be used. Nothing was sent.
+    /// The payload's memory is not accessible. Nothing was sent.
     Memory(AccessFault),
 }
 
-/// Where the payload of a packet lies.
+/// The location of a packet's payload.
 #[derive(Clone, Copy, Debug)]
 pub enum TxPayload<'a> {
-    /// Nowhere.
+    /// There is no payload.
     None,
-    /// Here.
+    /// In this slice.
     Bytes(&'a [u8]),
     /// In local registered memory: `len` bytes that start `offset` bytes into the gather list.
     Gather {
-        /// The whole list of the work request.
+        /// The whole gather list of the work request.
         sges: &'a [Sge],
         /// Bytes to skip.
         offset: u32,
@@ -87,8 +85,7 @@ pub enum TxPayload<'a> {
         va: u64,
         /// Bytes to take.
         len: u32,
-        /// The shared receive queue that the request named, and with it whose memory this is; XRC
-        /// only, 0 elsewhere.
+        /// The shared receive queue that the request named, which identifies the owner of the memory; XRC only, 0 elsewhere.
         srqn: u32,
     },
 }
@@ -96,16 +93,15 @@ pub enum TxPayload<'a> {
 /// A packet to send.
 #[derive(Clone, Copy, Debug)]
 pub struct TxPacket<'a> {
-    /// Where to: the queue pair's own path, or for UD that of the work request.
+    /// The path to the destination: the queue pair's own, or for UD that of the work request.
     pub av: &'a AddressVector,
-    /// BTH and extension headers, as they go on the wire.
+    /// BTH and extension headers, in wire format.
     pub header: &'a [u8],
-    /// What follows them.
+    /// The payload.
     pub payload: TxPayload<'a>,
     /// Zero bytes after the payload, 0 to 3 (also in the BTH).
     pub pad: u8,
-    /// Whether more packets of this queue pair follow at once, so that the driver may gather them
-    /// into one system call.
+    /// Whether this queue pair sends more packets at once, so that the driver may gather them into one system call.
     pub more: bool,
     /// An acknowledgement of everything up to this PSN, on a link that piggybacks them. The receiving driver
     /// hands it to [`Qp::handle_piggybacked_ack`](crate::Qp::handle_piggybacked_ack) before the packet.
@@ -115,116 +111,116 @@ pub struct TxPacket<'a> {
 /// The payload of a packet that names it instead of carrying it.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'a> {
-    /// Bytes of it. They take as many PSNs as if they were carried.
+    /// The bytes of the payload. They take as many PSNs as if the packets carried them.
     pub len: u32,
-    /// Where they are, in the driver's own words.
+    /// The location of the bytes, in the driver's own format.
     pub at: &'a [u8],
 }
 
-/// Why bytes that a packet names were not fetched.
+/// Why the bytes that a packet names could not be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchError {
-    /// They do not go where they are to go.
+    /// Their destination is not accessible.
     Memory(AccessFault),
-    /// They cannot be had, for whatever reason: the peer is asked to send them.
+    /// Their source is not accessible, for any reason. The peer is asked to send the bytes.
     OutOfReach,
 }
 
 /// A copy between local memory and the peer's, which the driver may be able to carry out itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Direct<'a> {
-    /// Whether the peer's memory is written, else it is read.
+    /// Whether the copy writes the peer's memory. Otherwise it reads it.
     pub write: bool,
-    /// The peer.
+    /// The number of the peer's queue pair.
     pub dest_qpn: Qpn,
     /// The P_Key that a packet would have.
     pub pkey: Pkey,
-    /// The key of its memory.
+    /// The key of the peer's memory.
     pub rkey: Rkey,
-    /// Where in it.
+    /// The address in the peer's memory.
     pub va: u64,
-    /// Bytes, at least one.
+    /// The length in bytes, at least one.
     pub len: u32,
-    /// Whether they are the first of their work request.
+    /// Whether these are the first bytes of their work request.
     pub is_first: bool,
-    /// As many bytes of local memory.
+    /// The local memory, of the same length.
     pub near: TxPayload<'a>,
 }
 
-/// The two atomics.
+/// An atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Adds.
+    /// FETCH AND ADD.
     FetchAdd {
-        /// What is added, modulo 2^64.
+        /// The number to add, modulo 2^64.
         add: u64,
     },
-    /// Swaps if equal.
+    /// COMPARE AND SWAP.
     CmpSwap {
-        /// What must be there.
+        /// The value to compare with.
         compare: u64,
-        /// What is put there then.
+        /// The value to store if they are equal.
         swap: u64,
     },
 }
 
-/// How far an atomic got.
+/// The result of starting an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicAnswer {
-    /// It is done, and this was there before, in host order.
+    /// The atomic is complete. The original value, in host order.
     Now(u64),
-    /// Its memory's owner will do it. Then the driver calls [`Qp::atomic_done`](crate::Qp::atomic_done).
+    /// The memory's owner will carry out the atomic. The driver then calls [`Qp::atomic_done`](crate::Qp::atomic_done).
     Later,
 }
 
 /// A receive work request taken from a shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqEntry {
-    /// From the work request.
+    /// The identifier from the work request.
     pub wr_id: u64,
-    /// How many of the entries that the driver filled in count.
+    /// The number of scatter entries that the driver filled in.
     pub num_sge: usize,
 }
 
-/// Which of a queue pair's completion queues.
+/// One of the two completion queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The send queue's.
+    /// The send queue's completion queue.
     Send,
-    /// The receive queue's.
+    /// The receive queue's completion queue.
     Recv,
 }
 
-/// What a queue pair tells asynchronously; a part of `ibv_event_type`.
+/// An asynchronous event of a queue pair; a subset of `ibv_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpEvent {
-    /// The first packet came while in RTR.
+    /// The first packet arrived in RTR.
     CommEst,
     /// The send queue is drained.
     SqDrained,
-    /// A queue pair of a shared receive queue, in the error state, takes no more receives.
+    /// A queue pair with a shared receive queue is in the error state and takes no more receives.
     LastWqeReached,
-    /// The queue pair failed for a reason of our own.
+    /// The queue pair failed for a local reason.
     Fatal,
-    /// A peer's request was invalid.
+    /// A request of the peer was invalid.
     ReqErr,
-    /// A peer's request broke the access rules.
+    /// A request of the peer violated the access rights.
     AccessErr,
     /// The connection has migrated to the alternate path.
     PathMig,
-    /// The peer asked to migrate, by a path that is not the alternate one: nothing has changed.
+    /// The peer asked to migrate along a path that is not the alternate path. Nothing has changed.
     PathMigErr,
 }
 
-/// What is counted when a packet is dropped, refused or put off. The name is the reason.
+/// The counted reason for which a packet was dropped, refused or deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Drop {
-    /// The queue pair's state takes no packets.
+    /// The queue pair's state accepts no packets.
     State,
-    /// The opcode does not belong to this transport, or is reserved.
+    /// The opcode is not one of this transport, or is reserved.
     Opcode,
-    /// A packet of the middle of a message without its beginning, or the like.
+    /// The packet is out of place in a message, such as a MIDDLE without a FIRST.
     Sequence,
     /// The length contradicts the MTU, the opcode or the message.
     Length,
@@ -234,109 +230,108 @@ pub enum Drop {
     Qkey,
     /// The source address is not the connection's peer.
     Source,
-    /// Seen before; answered again where the spec says so.
+    /// The packet is a duplicate. It is answered again where the specification requires it.
     Duplicate,
-    /// Later than expected: something was lost.
+    /// The packet is ahead of the expected one: a packet was lost.
     Gap,
-    /// The same, but it is kept until what was lost comes.
+    /// The same, but the packet is buffered until the missing one arrives.
     Early,
-    /// Not dropped: what was lost came, and what had been kept behind it was carried out.
+    /// Not a drop: the missing packet arrived, and the buffered packets after it were carried out.
     Filled,
-    /// A response to nothing, or too late.
+    /// The packet is a response that matches no request, or is too late.
     Stale,
     /// No receive was posted (UC, UD).
     NoReceive,
-    /// The memory could not be written.
+    /// The memory is not accessible.
     Memory,
-    /// A packet named its payload, which could not be fetched.
+    /// The payload that a packet names could not be fetched.
     OutOfReach,
 }
 
-/// What a queue pair asks of its driver. Every method is called with the queue pair
+/// The interface from a queue pair to its driver. Every method is called with the queue pair
 /// borrowed: do not call back into it.
 pub trait Env {
-    /// What this queue pair's link can do. Does not change while the queue pair is in RTR or above, but for
-    /// [`by_reference`](LinkCaps::by_reference), which may be another by the alternate path.
+    /// Returns the capabilities of this queue pair's link. They do not change in RTR and later states,
+    /// except [`by_reference`](LinkCaps::by_reference), which may differ on the alternate path.
     fn link(&self) -> LinkCaps;
 
-    /// The queue pair has migrated: packets go by the alternate path from here on, whose attributes are those of the path
-    /// now. A driver lets a program load only one whose link has the same capabilities.
+    /// Reports that the queue pair has migrated: from now on packets take the alternate path, whose attributes
+    /// are now those of the path. A driver must reject an alternate path whose link has other capabilities.
     fn migrated(&mut self, _attr: &QpAttr) {}
 
-    /// Whether a packet came along a path as far as the driver can tell: to our end of it, and, where its
-    /// [`Source`] says nothing, from the peer's end. Asked only while the queue pair may migrate.
+    /// Returns whether a packet arrived along a path, as far as the driver can tell: at our end of it and,
+    /// where its [`Source`] says nothing, from the peer's end. Called only while the queue pair may migrate.
     fn came_along(&self, _av: &AddressVector, _source: &Source<'_>) -> bool {
         true
     }
 
-    /// Bytes that this queue pair may have in flight, beside what its window says: its share of what the receiver's
-    /// buffer holds. It may change at any time; one packet may always be.
+    /// Returns how many bytes this queue pair may have in flight, in addition to the limit of its
+    /// window: its share of the receiver's buffer. May change at any time. One packet is always allowed.
     fn room(&self) -> u32 {
         u32::MAX
     }
 
-    /// Whether out-of-order packets may be buffered until those before them arrive, some MiB for a queue pair at
-    /// most. Else they are dropped, and the peer sends them again.
+    /// Returns whether out-of-order packets may be buffered until the missing ones arrive, at most
+    /// some MiB per queue pair. Otherwise they are dropped, and the peer retransmits them.
     fn buffers_out_of_order(&self) -> bool {
         true
     }
 
-    /// A packet for this queue pair has another P_Key, or another Q_Key, as the reason says (IBTA 10.2.5, 10.9.4): its port tells the
-    /// subnet's manager. It is counted like any that is dropped, besides.
+    /// Reports a packet with a wrong P_Key or Q_Key, as `_reason` says (IBTA 10.2.5, 10.9.4), which the
+    /// port reports to the subnet manager. The packet is also counted like any other that is dropped.
     fn wrong_key(&mut self, _rx: &crate::RxPacket<'_>, _reason: Drop) {}
 
-    /// Sends a packet. The payload is read before the call returns or before the driver releases
-    /// the queue pair, whichever it likes.
+    /// Sends a packet. The driver reads the payload before the call returns or before it releases the queue pair.
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError>;
 
-    /// Sends a packet that names its payload, a [`Gather`](TxPayload::Gather) which may be longer than that of any packet
-    /// that carries its own, where the link can ([`LinkCaps::by_reference`]). The peer's driver hands it to
-    /// [`Qp::handle_named`](crate::Qp::handle_named). False if this payload cannot be named: then nothing was sent.
+    /// Sends a packet that names its payload, on a link that supports this ([`LinkCaps::by_reference`]). The
+    /// payload is a [`Gather`](TxPayload::Gather), and may be longer than that of any packet that carries
+    /// its own. The peer's driver passes the packet to [`Qp::handle_named`](crate::Qp::handle_named).
+    /// Returns false if this payload cannot be named: nothing was sent then.
     fn transmit_named(&mut self, _packet: &TxPacket<'_>) -> Result<bool, TxError> {
         Ok(false)
     }
 
-    /// Sends an acknowledgement of everything up to `psn` by itself, on a link that piggybacks them
-    /// ([`LinkCaps::piggybacks_acks`]): the peer's driver hands it to
-    /// [`Qp::handle_piggybacked_ack`](crate::Qp::handle_piggybacked_ack). False if it is to be a packet.
+    /// Sends an acknowledgement of everything up to `psn` without a packet, on a link that piggybacks acknowledgements
+    /// ([`LinkCaps::piggybacks_acks`]). The peer's driver passes it to
+    /// [`Qp::handle_piggybacked_ack`](crate::Qp::handle_piggybacked_ack). Returns false if a packet must be sent instead.
     fn acknowledge(&mut self, _dest_qpn: Qpn, _psn: Psn) -> bool {
         false
     }
 
-    /// As [`scatter_receive`](Self::scatter_receive), of bytes that a packet names.
+    /// Like [`scatter_receive`](Self::scatter_receive), for bytes that a packet names.
     fn fetch(&mut self, _sges: &[Sge], _offset: u32, _from: &Named<'_>) -> Result<(), FetchError> {
         Err(FetchError::OutOfReach)
     }
 
-    /// As [`write_remote`](Self::write_remote), of bytes that a packet names.
+    /// Like [`write_remote`](Self::write_remote), for bytes that a packet names.
     fn fetch_remote(&mut self, _rkey: Rkey, _va: u64, _from: &Named<'_>) -> Result<(), FetchError> {
         Err(FetchError::OutOfReach)
     }
 
-    /// Carries out a WRITE or READ, or a part of one, without the peer's help, where the link can
-    /// ([`LinkCaps::by_reference`]). Everything that was posted before is complete. With the checks that the peer
-    /// would make: false if one of them fails, if the peer's queue pair does not take requests now, or if it cannot
-    /// be done in this way for any reason. Then bytes may have been copied in part, and packets will do it all.
+    /// Carries out a WRITE or READ, or a part of one, without the peer's help, on a link that supports this
+    /// ([`LinkCaps::by_reference`]). Everything posted before is complete. The driver makes the checks that the peer
+    /// would make. Returns false if one of them fails, if the peer's queue pair does not accept requests now, or if the
+    /// copy is not possible for any other reason. Some bytes may have been copied then, and packets transfer all of them.
     fn direct(&mut self, _copy: &Direct<'_>) -> bool {
         false
     }
 
-    /// The queue pair fails, and takes nothing any more of what its peer asks for. When this returns nobody
-    /// carries anything out in its place either. Called before its work is flushed.
+    /// Reports that the queue pair has failed and carries out no more requests of its peer. When this
+    /// returns, no other thread carries out any on its behalf either. Called before its work is flushed.
     fn closed(&mut self) {}
 
-    /// Checks that every entry is inside a region of this queue pair's protection domain with
-    /// `access` (for sending, none is needed).
+    /// Checks that every entry is inside a region of this queue pair's protection domain that
+    /// allows `access` (sending needs none).
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), AccessFault>;
 
-    /// Copies `data` into the scatter list of a send work request, which a READ or an atomic has, `offset`
-    /// bytes into it. The list was checked to be long enough; keys and rights are checked here, each time,
-    /// against the queue pair's protection domain.
+    /// Copies `data` into the scatter list of a READ or atomic work request, `offset` bytes into it. The list
+    /// is long enough. Keys and rights are checked here, each time, against the queue pair's protection domain.
     fn scatter(&mut self, sges: &[Sge], offset: u32, data: &[u8]) -> Result<(), AccessFault>;
 
-    /// As [`scatter`](Self::scatter), for the list of a receive. One from a shared receive queue is checked
-    /// against the protection domain of that queue, which need not be the queue pair's (IBTA 10.2.9).
-    /// A driver that has only one domain need not tell the two apart.
+    /// Like [`scatter`](Self::scatter), for the list of a receive. A receive from a shared receive
+    /// queue is checked against the protection domain of that queue, which may differ from the
+    /// queue pair's (IBTA 10.2.9). A driver with only one domain need not distinguish the two.
     #[inline]
     fn scatter_receive(
         &mut self,
@@ -347,8 +342,8 @@ pub trait Env {
         self.scatter(sges, offset, data)
     }
 
-    /// Checks a peer's claim on memory: key, range, rights, protection domain. A zero length needs
-    /// no valid key; callers do not ask then.
+    /// Checks a peer's access to memory: key, range, rights, protection domain. A zero length needs
+    /// no valid key, and callers do not check it.
     fn check_remote(
         &self,
         rkey: Rkey,
@@ -361,9 +356,8 @@ pub trait Env {
     /// [`check_remote`](Self::check_remote) for [`Access::REMOTE_WRITE`].
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), AccessFault>;
 
-    /// Carries out an atomic on eight aligned bytes in host order, with the checks for
-    /// [`Access::REMOTE_ATOMIC`], and returns what was there; or sees to it that somebody does, and
-    /// remembers `psn`, by which the queue pair knows the request.
+    /// Carries out an atomic on eight aligned bytes in host order, with the checks for [`Access::REMOTE_ATOMIC`], and returns
+    /// the original value. Or arranges that the memory's owner does so, and remembers `psn`, which identifies the request.
     fn atomic(
         &mut self,
         psn: Psn,
@@ -380,20 +374,19 @@ pub trait Env {
         Err(AccessFault::Key)
     }
 
-    /// Chooses the shared receive queue that a packet of XRC names. Until the next call it is the one
-    /// of [`pop_srq`](Self::pop_srq) and of completions on [`Side::Recv`], and its owner's memory is
-    /// what [`scatter_receive`](Self::scatter_receive), [`check_remote`](Self::check_remote),
-    /// [`write_remote`](Self::write_remote), [`atomic`](Self::atomic) and
-    /// [`invalidate`](Self::invalidate) are about. Refused if there is no such queue, or not in the
-    /// queue pair's domain. A driver without XRC refuses them all.
+    /// Selects the shared receive queue that an XRC packet names. Until the next call [`pop_srq`](Self::pop_srq)
+    /// and completions on [`Side::Recv`] use this queue, and [`scatter_receive`](Self::scatter_receive),
+    /// [`check_remote`](Self::check_remote), [`write_remote`](Self::write_remote), [`atomic`](Self::atomic) and
+    /// [`invalidate`](Self::invalidate) use the memory of its owner. Fails if the queue does not exist, or is
+    /// not in the queue pair's domain. A driver without XRC always fails.
     fn select_srq(&mut self, _srqn: u32) -> Result<(), AccessFault> {
         Err(AccessFault::Domain)
     }
 
-    /// Takes the next receive of the shared receive queue, if this queue pair has one, into `sges`.
+    /// Takes the next receive from the shared receive queue, if this queue pair has one, into `sges`.
     fn pop_srq(&mut self, sges: &mut [Sge]) -> Option<SrqEntry>;
 
-    /// Delivers a completion. When the queue is full the driver raises the error itself.
+    /// Delivers a completion. The driver itself reports an overrun of the queue.
     fn complete(&mut self, side: Side, completion: Completion);
 
     /// Raises an asynchronous event on this queue pair.
@@ -402,10 +395,10 @@ pub trait Env {
     /// Counts a packet that was dropped or refused.
     fn count(&mut self, reason: Drop);
 
-    /// The P_Key at an index of the port's table.
+    /// Returns the P_Key at an index of the port's table.
     fn pkey(&self, index: u16) -> Option<Pkey>;
 
-    /// The P_Key at an index of the table of any port of the device, as a path names it.
+    /// Returns the P_Key at an index of the table of any port of the device, as a path names it.
     fn pkey_of_port(&self, _port: u8, index: u16) -> Option<Pkey> {
         self.pkey(index)
     }

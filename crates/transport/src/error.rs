@@ -1,72 +1,73 @@
-//! What a caller did wrong. What a peer did wrong becomes a completion status.
+//! Errors of the caller. Errors of the peer become completion statuses.
 
 use crate::attr::{AttrMask, MigState, QpState, QpType};
 
-/// Why a work request was not taken. Nothing of it was kept.
+/// Why a work request was rejected. Nothing was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// Receives may be posted from INIT, sends from RTS (IBTA 10.3.1).
+    /// The state does not allow it: receives may be posted from INIT, sends from RTS (IBTA 10.3.1).
     #[error("a queue pair in state {0:?} takes no such work request")]
     State(QpState),
-    /// As many work requests as the queue was created for are outstanding.
+    /// The queue is full: the maximum number of work requests is outstanding.
     #[error("the queue is full: {0} work requests are outstanding")]
     Full(u32),
-    /// More entries than the queue was created for.
+    /// There are more entries than the queue was created for.
     #[error("{given} scatter/gather entries, but the queue was created for {max}")]
     TooManySges {
-        /// Entries of the work request.
+        /// The number of entries in the work request.
         given: usize,
-        /// Entries that the queue takes.
+        /// The maximum number of entries.
         max: u32,
     },
-    /// More inline bytes than the queue was created for.
+    /// There are more inline bytes than the queue was created for.
     #[error("{given} inline bytes, but the queue was created for {max}")]
     InlineTooLong {
-        /// Bytes of the work request.
+        /// The number of inline bytes in the work request.
         given: usize,
-        /// Bytes that the queue takes.
+        /// The maximum number of inline bytes.
         max: u32,
     },
-    /// An atomic needs eight bytes for its result.
+    /// The list is too short: an atomic needs eight bytes for its result.
     #[error("an atomic needs eight bytes for its result")]
     TooShort,
-    /// Longer than 2^31 bytes.
+    /// The message is longer than 2^31 bytes.
     #[error("a message of {0} bytes is longer than 2^31")]
     TooLong(u64),
-    /// This transport has no such operation (IBTA table 38), or not with inline data.
+    /// The transport does not have the operation (IBTA table 38), or does not allow it with inline data.
     #[error("a queue pair of type {0:?} has no such operation")]
     Operation(QpType),
-    /// A datagram needs to know where to go.
+    /// A datagram has no destination.
     #[error("a datagram without destination")]
     NoDestination,
-    /// The target of an extended reliable connection sends nothing.
+    /// There is no send queue: the target of an extended reliable connection sends nothing.
     #[error("a queue pair of type {0:?} has no send queue")]
     NoSendQueue(QpType),
-    /// An extended reliable connection receives into the shared receive queues that its peer names.
+    /// There is no receive queue: an extended reliable connection receives into the shared receive
+    /// queues that its peer names.
     #[error("a queue pair of type {0:?} has no receive queue")]
     NoReceiveQueue(QpType),
-    /// Receives come from the shared receive queue.
+    /// Receives must be posted to the shared receive queue.
     #[error("this queue pair has a shared receive queue: post there")]
     SharedReceiveQueue,
 }
 
-/// Why attributes were not changed. None of them was.
+/// Why attributes were not changed. All keep their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// There is no such transition for the type (IBTA figure 124).
+    /// The state machine of the type has no such transition (IBTA figure 124).
     #[error("a {qp_type:?} queue pair cannot go from {from:?} to {to:?}")]
     Transition {
-        /// Its type.
+        /// The type of the queue pair.
         qp_type: QpType,
-        /// Where it is.
+        /// The present state.
         from: QpState,
-        /// Where it was told to go.
+        /// The requested state.
         to: QpState,
     },
-    /// The caller believes it to be in another state.
+    /// The caller believes the queue pair to be in another state.
     #[error("the queue pair is in {actual:?}, not in {claimed:?}")]
     CurState {
-        /// Where it is.
+        /// The present state.
         actual: QpState,
         /// `cur_state` of the call.
         claimed: QpState,
@@ -74,49 +75,49 @@ pub enum ModifyError {
     /// Attributes that the transition needs are not in the mask.
     #[error("{from:?} to {to:?} also needs {missing:?}")]
     Missing {
-        /// Where it is.
+        /// The present state.
         from: QpState,
-        /// Where it was told to go.
+        /// The requested state.
         to: QpState,
-        /// What is missing.
+        /// The missing attributes.
         missing: AttrMask,
     },
-    /// Attributes in the mask may not be set in this transition.
+    /// The transition does not allow attributes in the mask.
     #[error("{from:?} to {to:?} does not take {excess:?}")]
     NotAllowed {
-        /// Where it is.
+        /// The present state.
         from: QpState,
-        /// Where it was told to go.
+        /// The requested state.
         to: QpState,
-        /// What may not be set.
+        /// The attributes that are not allowed.
         excess: AttrMask,
     },
     /// An attribute's value is out of range.
     #[error("{attr:?} is out of range: {value}, but at most {max}")]
     OutOfRange {
-        /// The attribute, one bit.
+        /// The attribute, as a mask of one bit.
         attr: AttrMask,
-        /// What was given.
+        /// The given value.
         value: u64,
-        /// The most that is allowed.
+        /// The maximum value.
         max: u64,
     },
     /// The port's P_Key table has no such index.
     #[error("the P_Key table has no index {0}")]
     PkeyIndex(u16),
-    /// The migration state is not to be had from the present one, or not in this state of the queue pair (IBTA 17.2.8).
+    /// The migration state cannot follow the present one, or not in this state of the queue pair (IBTA 17.2.8).
     #[error("the migration state cannot go from {from:?} to {to:?} in {state:?}: {why}")]
     Migration {
-        /// What it is.
+        /// The present migration state.
         from: MigState,
-        /// What was asked for.
+        /// The requested migration state.
         to: MigState,
         /// The state that the queue pair would be in.
         state: QpState,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// A connection over a stream has one path.
+    /// A connection over a stream has only one path.
     #[error("a connection over TCP has no alternate path and does not migrate")]
     NoMigration,
 }

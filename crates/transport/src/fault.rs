@@ -1,61 +1,59 @@
-//! The one place where an internal fault becomes a syndrome on the wire, a completion status and
-//! an asynchronous event.
+//! The mapping from an internal fault to a syndrome on the wire, a completion status and an asynchronous event.
 
 use rdmux_wire::NakCode;
 
 use crate::env::{AccessFault, QpEvent};
 use crate::wr::WcStatus;
 
-/// Why a responder cannot carry out a request, so that the queue pair fails (IBTA 9.9.3, class C, class A
-/// for its own memory, and class J for a key that is not to be invalidated).
+/// Why a responder cannot carry out a request, so that the queue pair fails (IBTA 9.9.3, class C;
+/// class A for its own memory; and class J for a key that cannot be invalidated).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponderFault {
-    /// An operation out of sequence, of a wrong length, misaligned, or one that this queue pair
-    /// does not serve.
+    /// The operation is out of sequence, of a wrong length, misaligned, or not allowed by this queue pair.
     InvalidRequest,
-    /// The shared receive queue that an XRC packet names is not there, or not in this domain.
+    /// The shared receive queue that an XRC packet names does not exist, or is in another domain.
     NoSuchSrq,
     /// The message is longer than the receive.
     ReceiveTooShort,
-    /// Key, range or right of remote memory did not fit.
+    /// The key, range or access right of remote memory is wrong.
     RemoteAccess,
-    /// The key that a SEND is to invalidate cannot be.
+    /// The key that a SEND is to invalidate is not valid for that.
     Invalidate,
-    /// The receive's own memory may not be written.
+    /// The receive's own memory is not writable.
     LocalProtection,
-    /// The memory is not there any more.
+    /// The memory no longer exists.
     Operation,
 }
 
-/// What follows from a [`ResponderFault`].
+/// The consequences of a [`ResponderFault`].
 pub(crate) struct Consequence {
-    /// What the requester hears; if nothing, its request is acknowledged.
+    /// The NAK for the requester. None acknowledges the request.
     pub(crate) nak: Option<NakCode>,
-    /// How the receive that was taken for the message ends.
+    /// The status of the receive that was taken for the message.
     pub(crate) status: WcStatus,
-    /// What the responder's program hears.
+    /// The event for the responder's program.
     pub(crate) event: Option<QpEvent>,
 }
 
 impl ResponderFault {
-    /// IBTA table 60 "Responder error behavior summary" and 11.6.3.
+    /// Returns the consequences, from IBTA table 60 "Responder error behavior summary" and 11.6.3.
     pub(crate) const fn consequence(self) -> Consequence {
         let (nak, status, event) = match self {
             Self::InvalidRequest => {
                 (Some(NakCode::InvalidRequest), WcStatus::RemInvReqErr, Some(QpEvent::ReqErr))
             }
-            // The program hears of it as of a broken access rule (IBTA annex A14).
+            // The program is told of an access violation (IBTA annex A14).
             Self::NoSuchSrq => {
                 (Some(NakCode::InvalidRequest), WcStatus::RemInvReqErr, Some(QpEvent::AccessErr))
             }
             Self::ReceiveTooShort => (Some(NakCode::InvalidRequest), WcStatus::LocLenErr, None),
-            // Of these only an RDMA WRITE with immediate data takes a receive, which ends in a local access
-            // error (IBTA 11.6.2).
+            // Of these requests only an RDMA WRITE with immediate data takes a receive, which
+            // completes with a local access error (IBTA 11.6.2).
             Self::RemoteAccess => {
                 (Some(NakCode::RemoteAccess), WcStatus::LocAccessErr, Some(QpEvent::AccessErr))
             }
-            // Class J: the message has arrived whole, so the requester has done its part. A "memory
-            // management operation error" (IBTA 11.6.2) is told to the responder's program only.
+            // Class J: the message has arrived in full, so the requester has done its part. Only the
+            // responder's program is told of the "memory management operation error" (IBTA 11.6.2).
             Self::Invalidate => (None, WcStatus::MwBindErr, None),
             Self::LocalProtection => (Some(NakCode::RemoteOperational), WcStatus::LocProtErr, None),
             Self::Operation => {
@@ -65,7 +63,7 @@ impl ResponderFault {
         Consequence { nak, status, event }
     }
 
-    /// A key that the peer told us to invalidate.
+    /// Returns the fault for a key that the peer asked to invalidate.
     pub(crate) const fn invalidate(fault: AccessFault) -> Self {
         match fault {
             AccessFault::Gone | AccessFault::Busy => Self::Operation,
@@ -73,7 +71,7 @@ impl ResponderFault {
         }
     }
 
-    /// A fault of memory that the peer named.
+    /// Returns the fault for memory that the peer named.
     pub(crate) const fn remote(fault: AccessFault) -> Self {
         match fault {
             AccessFault::Gone | AccessFault::Busy => Self::Operation,
@@ -81,7 +79,7 @@ impl ResponderFault {
         }
     }
 
-    /// A fault of memory that the receive named.
+    /// Returns the fault for memory that the receive named.
     pub(crate) const fn local(fault: AccessFault) -> Self {
         match fault {
             AccessFault::Gone | AccessFault::Busy => Self::Operation,
@@ -90,7 +88,7 @@ impl ResponderFault {
     }
 }
 
-/// How a work request ends whose own memory may not be used.
+/// Returns the status of a work request whose own memory is not accessible.
 pub(crate) const fn local_status(fault: AccessFault) -> WcStatus {
     match fault {
         AccessFault::Gone | AccessFault::Busy => WcStatus::LocQpOpErr,
@@ -98,14 +96,14 @@ pub(crate) const fn local_status(fault: AccessFault) -> WcStatus {
     }
 }
 
-/// How a work request ends that the responder refused; none for a NAK that asks for a retry.
+/// Returns the status of a work request that the responder refused, or none for a NAK that asks for a retry.
 pub(crate) const fn nak_status(code: NakCode) -> Option<WcStatus> {
     Some(match code {
         NakCode::PsnSequence => return None,
         NakCode::InvalidRequest => WcStatus::RemInvReqErr,
         NakCode::RemoteAccess => WcStatus::RemAccessErr,
         NakCode::RemoteOperational => WcStatus::RemOpErr,
-        // Not for this transport, or reserved: not an answer that a responder may give.
+        // The code is of another transport or reserved. A responder may not send it.
         NakCode::InvalidRdRequest | NakCode::Reserved(_) => WcStatus::BadRespErr,
     })
 }

@@ -1,16 +1,15 @@
 //! The verbs transports RC, UC, UD, XRC and iWARP as state machines without I/O.
 //!
-//! A [`Qp`] takes work requests and packets, and asks an [`env::Env`] for everything else: memory, a
-//! link to send on, completion queues. Time is an argument. Nothing is allocated per packet.
+//! A [`Qp`] takes work requests and packets, and uses an [`env::Env`] for everything else: memory,
+//! a link to send on, completion queues. Time is an argument. Nothing is allocated per packet.
 //!
-//! In the order in which a message passes: [`wr`] is posted to the send queue; the requester makes
-//! packets of it by the opcode table; the peer's responder places them, takes a receive, and
-//! acknowledges; the requester completes it. [`state_table`] says what `modify` may do, and `fault`
-//! what happens when something cannot be done.
+//! A message passes as follows. A [`wr`] is posted to the send queue. The requester builds packets by the
+//! opcode table. The peer's responder places them, takes a receive, and acknowledges. The requester completes
+//! the work request. [`state_table`] defines what `modify` may do, and `fault` what a fault leads to.
 //!
-//! [`iwarp`] is the same for a byte stream in place of packets, with a [`iwarp::Qp`] of its own.
+//! [`iwarp`] provides the same over a byte stream instead of packets, with a [`iwarp::Qp`] of its own.
 //!
-//! [`timers`] keeps the deadlines of machines that have many.
+//! [`timers`] holds the deadlines of drivers that have many.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What an arriving packet is to a queue pair, and what a work request becomes on the wire. Both follow from the opcode
-//! table in `rdmux_wire::opcode`, at compile time; a work request has a row here besides.
+//! Classification of arriving packets, and the wire format of work requests. Both are derived from the
+//! opcode table in `rdmux_wire::opcode` at compile time. Work requests have an additional table here.
 
 pub(crate) use rdmux_wire::OpKind as Kind;
 use rdmux_wire::{Opcode, Operation, Service};
@@ -7,16 +7,16 @@ use rdmux_wire::{Opcode, Operation, Service};
 use crate::attr::QpType;
 use crate::wr::WcOpcode;
 
-/// What an arriving packet is.
+/// The classification of an arriving packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RxRow {
-    /// Which part of the queue pair it is for; [`Kind::Reserved`] if for none.
+    /// The part of the queue pair that handles the packet; [`Kind::Reserved`] if none does.
     pub(crate) kind: Kind,
-    /// FIRST or ONLY.
+    /// Whether the packet is a FIRST or ONLY.
     pub(crate) starts: bool,
-    /// LAST or ONLY.
+    /// Whether the packet is a LAST or ONLY.
     pub(crate) ends: bool,
-    /// Whether its message consumes a receive work request when it ends: every SEND, and WRITE with immediate.
+    /// Whether the end of its message consumes a receive work request: every SEND, and WRITE with immediate.
     pub(crate) receives: bool,
 }
 
@@ -31,7 +31,7 @@ impl RxRow {
     }
 }
 
-/// By the low five bits of the opcode; RC's view, of which the other types have a part.
+/// The classification by the low five bits of the opcode, for RC. The other types support a subset.
 static RX: [RxRow; 32] = {
     let mut table = [RxRow::of(Opcode(0)); 32];
     let mut code = 0_u8;
@@ -44,7 +44,7 @@ static RX: [RxRow; 32] = {
 
 const NOT_OURS: RxRow = RxRow { kind: Kind::Reserved, starts: false, ends: false, receives: false };
 
-/// The service whose opcodes a type's packets have.
+/// Returns the service whose opcodes a type's packets have.
 const fn service(qp_type: QpType) -> Service {
     match qp_type {
         QpType::Rc => Service::Rc,
@@ -54,8 +54,8 @@ const fn service(qp_type: QpType) -> Service {
     }
 }
 
-/// The operations that a type receives, as bits. Of the two ends of XRC one receives the responses and
-/// the other the requests.
+/// Returns the operations that a type receives, as bits. One of the two ends of XRC receives the
+/// responses, the other the requests.
 const fn received(qp_type: QpType) -> u32 {
     let mut set = 0;
     let mut code = 0;
@@ -74,7 +74,7 @@ const fn received(qp_type: QpType) -> u32 {
     set
 }
 
-/// What a packet of this opcode is to a queue pair of this type.
+/// Returns the classification of a packet with this opcode for a queue pair of this type.
 #[inline]
 pub(crate) fn rx(qp_type: QpType, opcode: Opcode) -> RxRow {
     let received = match qp_type {
@@ -91,31 +91,31 @@ pub(crate) fn rx(qp_type: QpType, opcode: Opcode) -> RxRow {
     RX[usize::from(code)]
 }
 
-/// The opcode by which queue pairs of this type do something.
+/// Returns the opcode of an operation for queue pairs of this type.
 #[inline]
 pub(crate) const fn opcode(qp_type: QpType, operation: Operation) -> Opcode {
     Opcode::of(service(qp_type), operation)
 }
 
-/// The opcode of a packet of a READ response that starts the response, ends it, both or neither.
+/// Returns the opcode of a packet that starts a READ response, ends it, both or neither.
 pub(crate) fn read_response(qp_type: QpType, starts: bool, ends: bool) -> Opcode {
     opcode(qp_type, const { packets(Kind::ReadResponse, Extra::None) }.of(starts, ends))
 }
 
-/// How a work request travels.
+/// The kind of exchange that a work request causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Travel {
-    /// Its bytes go out, an ACK comes back.
+    /// Its bytes are sent, and an ACK returns.
     Message,
-    /// A request goes out, bytes come back.
+    /// A request is sent, and bytes return.
     Read,
-    /// A request goes out, eight bytes come back.
+    /// A request is sent, and eight bytes return.
     Atomic,
-    /// It does not travel.
+    /// Nothing is sent.
     Local,
 }
 
-/// What the last packet of a message has besides its payload.
+/// What the last packet of a message carries in addition to its payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extra {
     None,
@@ -134,7 +134,7 @@ impl Packets {
     }
 }
 
-/// Finds them in the opcode table: MIDDLE, FIRST, LAST and ONLY.
+/// Looks the operations up in the opcode table: MIDDLE, FIRST, LAST and ONLY.
 const fn packets(kind: Kind, extra: Extra) -> Packets {
     Packets([
         packet(kind, false, false, Extra::None),
@@ -161,39 +161,39 @@ const fn packet(kind: Kind, starts: bool, ends: bool, extra: Extra) -> Operation
     panic!("the opcode table lacks a packet of a message")
 }
 
-/// What a work request becomes.
+/// The table row of a work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxRow {
-    /// How it travels.
+    /// The kind of exchange.
     pub(crate) travel: Travel,
-    /// What its completion says.
+    /// The opcode of its completion.
     pub(crate) wc: WcOpcode,
-    /// Its packets; of one that does not travel nobody asks for them.
+    /// The operations of its packets; unused for a local operation.
     packets: Packets,
-    /// The types that have it, as bits.
+    /// The types that support the operation, as bits.
     types: u8,
 }
 
 impl TxRow {
-    /// The opcode of a packet that starts the message, ends it, both or neither.
+    /// Returns the opcode of a packet that starts the message, ends it, both or neither.
     #[inline]
     pub(crate) fn opcode(&self, qp_type: QpType, starts: bool, ends: bool) -> Opcode {
         opcode(qp_type, self.packets.of(starts, ends))
     }
 
-    /// Whether queue pairs of this type have the operation.
+    /// Returns whether queue pairs of this type support the operation.
     #[inline]
     pub(crate) const fn serves(&self, qp_type: QpType) -> bool {
         self.types & sender(qp_type) != 0
     }
 
-    /// Whether a response with data completes it, and not an ACK.
+    /// Returns whether a response with data, and not an ACK, completes the operation.
     #[inline]
     pub(crate) const fn wants_response(&self) -> bool {
         matches!(self.travel, Travel::Read | Travel::Atomic)
     }
 
-    /// How many bytes a response brings back, to a gather list of `len`.
+    /// Returns how many bytes a response returns, to a gather list of `len`.
     #[inline]
     pub(crate) const fn bytes_back(&self, len: u32) -> u32 {
         match self.travel {
@@ -221,24 +221,24 @@ impl TxRow {
         Self { travel, wc, packets, types }
     }
 
-    /// A message, in as many packets as it takes.
+    /// Returns the row of a message, sent in as many packets as it needs.
     const fn message(wc: WcOpcode, kind: Kind, extra: Extra) -> Self {
         Self::travels(wc, packets(kind, extra))
     }
 
-    /// A request of one packet.
+    /// Returns the row of a request of one packet.
     const fn request(wc: WcOpcode, operation: Operation) -> Self {
         Self::travels(wc, Packets([operation; 4]))
     }
 
-    /// What the queue pair does by itself; the connected types do.
+    /// Returns the row of a local operation, which the connected types support.
     const fn local(wc: WcOpcode) -> Self {
         let types = sender(QpType::Rc) | sender(QpType::Uc);
         Self { travel: Travel::Local, wc, packets: Packets([Operation::Resync; 4]), types }
     }
 }
 
-/// The bit of a type in the set of those that may send something: XRC sends what RC does, from its initiator only.
+/// Returns the bit of a type that may send. XRC sends the same as RC, from its initiator only.
 const fn sender(qp_type: QpType) -> u8 {
     match qp_type {
         QpType::Rc | QpType::XrcSend => 1,
@@ -275,7 +275,7 @@ work_requests! {
 }
 
 impl TxKind {
-    /// Its row of the table.
+    /// Returns the row of this operation.
     #[inline]
     pub(crate) fn row(self) -> &'static TxRow {
         &TX[self as usize]

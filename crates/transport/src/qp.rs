@@ -1,15 +1,15 @@
-//! The queue pair: what a driver holds, posts to, feeds packets and asks for packets.
+//! The queue pair: the state machine to which a driver posts work and hands packets, and from which it takes packets to send.
 //!
 //! | file | what |
 //! |---|---|
-//! | `requester` | the send queue as packets, answers as completions; of RC, UC and XRC |
-//! | `responder` | the peer's requests, in PSN order; of RC and XRC |
+//! | `requester` | sends the send queue as packets and completes it by the responses; RC, UC and XRC |
+//! | `responder` | carries out the peer's requests in PSN order; RC and XRC |
 //! | `uc`, `ud` | what the unreliable services do differently |
-//! | `brief` | a shorter way for short SENDs on a link that loses nothing |
-//! | `modify` | attributes and transitions |
-//! | `migration` | going on by an alternate path |
+//! | `brief` | a fast path for short SENDs on a lossless link |
+//! | `modify` | attributes and state transitions |
+//! | `migration` | failover to the alternate path |
 //!
-//! The state of a queue pair is private to these files, that of the requester and of the responder to theirs.
+//! The state of a queue pair is private to these files. That of the requester and of the responder is private to theirs.
 
 mod brief;
 mod migration;
@@ -37,24 +37,24 @@ use requester::Requester;
 use responder::Responder;
 pub use ud::{GRH_AREA, is_privileged};
 
-/// What a queue pair is created with.
+/// The parameters that a queue pair is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
-    /// Its number.
+    /// The queue pair's number.
     pub qpn: Qpn,
-    /// Its transport.
+    /// The transport service.
     pub qp_type: QpType,
-    /// Its sizes. All memory for queues is allocated by them, when the first request is posted. With a shared receive
-    /// queue `max_recv_sge` is that queue's (0: room for 32 entries), and `max_recv_wr` means nothing.
+    /// The queue sizes. All queue memory is allocated from them when the first request is posted. With a shared
+    /// receive queue `max_recv_sge` is that queue's (0: room for 32 entries), and `max_recv_wr` is ignored.
     pub caps: QpCaps,
-    /// Whether every send completes visibly, signaled or not.
+    /// Whether every send generates a completion, signaled or not.
     pub sq_sig_all: bool,
-    /// Whether receives come from a shared receive queue, through [`Env::pop_srq`]. Means nothing for
-    /// XRC: its initiator has no receives, its target takes them from the queues that the peer names.
+    /// Whether receives come from a shared receive queue, through [`Env::pop_srq`]. Ignored for XRC:
+    /// its initiator has no receives, and its target takes them from the queues that the peer names.
     pub has_srq: bool,
 }
 
-/// Where a packet came from.
+/// The source of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// The sender's GID (RoCE: its IP address).
@@ -65,18 +65,18 @@ pub struct Source<'a> {
     pub grh: &'a [u8; 40],
     /// The sender's LID; 0 where there are none.
     pub slid: u16,
-    /// The service level. RoCE has none: there it is the kind of packet (IBTA A17.4.5.1), as adapters
-    /// report it, 8 for a UDP header and 1 for IPv6 or 2 for IPv4.
+    /// The service level. RoCE has none: there it is the kind of packet as adapters report it (IBTA
+    /// A17.4.5.1), 8 for a UDP header plus 1 for IPv6 or 2 for IPv4.
     pub sl: u8,
     /// The low bits of the LID that the packet was sent to.
     pub dlid_path_bits: u8,
-    /// Whether the packet had a GRH (always on RoCE), so that `sgid`, `dgid` and `grh` mean something.
+    /// Whether the packet had a GRH (always on RoCE), so that `sgid`, `dgid` and `grh` are valid.
     pub has_grh: bool,
 }
 
 impl Source<'_> {
-    /// Whether this is the peer of a connected queue pair whose path is `av`: its GID, and on InfiniBand its LID, and a GRH if
-    /// the path has one (IBTA 9.6.1.5).
+    /// Returns whether the source is the peer at the other end of `av`: the GID matches, on
+    /// InfiniBand also the LID, and there is a GRH if the path has one (IBTA 9.6.1.5).
     #[inline]
     fn is_from(&self, av: &AddressVector) -> bool {
         let same_lid = self.slid == 0 || self.slid == av.dlid && self.has_grh == av.is_global;
@@ -84,7 +84,7 @@ impl Source<'_> {
     }
 }
 
-/// An arrived packet, its ICRC checked.
+/// A received packet whose ICRC has been checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RxPacket<'a> {
     /// Headers and payload.
@@ -93,42 +93,42 @@ pub struct RxPacket<'a> {
     pub source: &'a Source<'a>,
 }
 
-/// How long a queue pair whose peer's process is gone is left as it is.
+/// How long a queue pair keeps its state after its peer's process has died.
 pub const PEER_GONE: Duration = Duration::from_millis(500);
 
-/// A place in a send queue.
+/// A position in a send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendMark(pub(crate) u32);
 
-/// How a [`Qp::poll_transmit`] ended.
+/// The outcome of a [`Qp::poll_transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxState {
-    /// There is nothing more to send until something happens: a post, a packet, a timeout.
+    /// Nothing is left to send until the next event: a post, a packet or a timeout.
     Idle,
-    /// The budget is used up; there may be more.
+    /// The budget is used up. More packets may be waiting.
     More,
-    /// The link is full. Poll again when it is not.
+    /// The link is full. Poll again when it has room.
     Blocked,
 }
 
 /// A queue pair of any type, in any state, without I/O.
 ///
-/// A driver posts work, calls [`poll_transmit`](Self::poll_transmit) after a post, a packet or a
-/// timeout, and [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout)
-/// is over. What the queue pair needs of the world it asks of the [`Env`].
+/// A driver posts work, calls [`poll_transmit`](Self::poll_transmit) after a post, a packet or a timeout,
+/// and calls [`handle_timeout`](Self::handle_timeout) when the time of [`poll_timeout`](Self::poll_timeout)
+/// has come. The queue pair reaches everything outside of it through the [`Env`].
 #[derive(Debug)]
 pub struct Qp {
     state: QpState,
     qp_type: QpType,
     qpn: Qpn,
-    /// Whether the first packet in RTR was seen.
+    /// Whether a packet has been received in RTR.
     established: bool,
     sq_sig_all: bool,
-    /// Whether the link under the queue pair loses nothing.
+    /// Whether the link is lossless.
     lossless: bool,
     /// Whether acknowledgements are piggybacked on packets.
     piggybacks_acks: bool,
-    /// Payload bytes of a full packet: the path MTU, or what a lossless link takes.
+    /// Payload bytes of a full packet: the path MTU, or the maximum of a lossless link.
     mtu: u32,
     sq: SendQueue,
     rq: RecvQueue,
@@ -140,7 +140,7 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// A queue pair in RESET.
+    /// Creates a queue pair in RESET.
     pub fn new(init: &QpInit) -> Self {
         Self {
             state: QpState::Reset,
@@ -161,24 +161,24 @@ impl Qp {
         }
     }
 
-    /// Its number.
+    /// Returns the queue pair's number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
-    /// Its transport.
+    /// Returns the transport service.
     pub fn qp_type(&self) -> QpType {
         self.qp_type
     }
-    /// Its state.
+    /// Returns the state.
     pub fn state(&self) -> QpState {
         self.state
     }
-    /// What it was created with.
+    /// Returns the parameters that the queue pair was created with.
     pub fn init(&self) -> &QpInit {
         &self.init
     }
-    /// Its attributes as `ibv_query_qp` tells them, PSNs included: `sq_psn` is the next to be sent
-    /// first, `rq_psn` the next expected.
+    /// Returns the attributes as `ibv_query_qp` reports them, PSNs included: `sq_psn` is the PSN of
+    /// the next new packet, `rq_psn` the next expected.
     pub fn attr(&self) -> QpAttr {
         QpAttr {
             state: self.state,
@@ -198,25 +198,25 @@ impl Qp {
         self.state >= QpState::Rts
     }
 
-    /// Packets that may be in flight, by what was lost so far.
+    /// Returns how many packets may be in flight, given the losses so far.
     pub fn window(&self) -> u32 {
         self.req.window_size()
     }
 
-    /// Bytes of memory that this queue pair takes, queues included.
+    /// Returns the bytes of memory that this queue pair uses, queues included.
     pub fn footprint(&self) -> usize {
         size_of::<Self>() + self.sq.footprint() + self.rq.footprint() + self.resp.footprint()
     }
 
-    /// Bytes of memory that the queues of a queue pair take which is created so; `usize::MAX` if that
-    /// is more than there can be.
+    /// Returns the bytes of memory that the queues of a queue pair with these parameters use, or
+    /// `usize::MAX` if they overflow that type.
     pub fn queues_size(init: &QpInit) -> usize {
         let send = SendQueue::size_for(&init.caps, init.qp_type);
         send.saturating_add(RecvQueue::size_for(init))
     }
 
-    /// Queues a send work request. Call [`poll_transmit`](Self::poll_transmit) to get it moving; in
-    /// the states SQE and ERR that completes it flushed.
+    /// Queues a send work request. [`poll_transmit`](Self::poll_transmit) then sends it, or in the
+    /// states SQE and ERR completes it as flushed.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -230,19 +230,19 @@ impl Qp {
         self.sq.post(self.qp_type, wr)
     }
 
-    /// Where the send queue ends now, for [`withdraw_sends`](Self::withdraw_sends).
+    /// Returns the present end of the send queue, for [`withdraw_sends`](Self::withdraw_sends).
     pub fn sends_posted(&self) -> SendMark {
         SendMark(self.sq.tail)
     }
 
-    /// Takes back what was posted since `mark`. Only before [`poll_transmit`](Self::poll_transmit) is
-    /// called again: what that has seen is on its way.
+    /// Removes the requests posted since `mark`. Must be called before
+    /// [`poll_transmit`](Self::poll_transmit), which may send them.
     pub fn withdraw_sends(&mut self, mark: SendMark) {
         self.sq.tail = mark.0;
     }
 
     /// Queues a receive work request. In the state ERR call [`poll_transmit`](Self::poll_transmit),
-    /// which completes it flushed.
+    /// which completes it as flushed.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -256,13 +256,13 @@ impl Qp {
         self.rq.post(wr)
     }
 
-    /// The BTH that packets of a connected queue pair begin with.
+    /// Returns the BTH of a packet of a connected queue pair.
     #[inline]
     fn bth(&self, opcode: Opcode, psn: Psn, pkey: Pkey) -> Bth {
         Bth { pkey, mig_req: self.mig.mig_req(), ..Bth::new(opcode, self.attr.dest_qpn, psn) }
     }
 
-    /// What a packet is, if it may be here at all: if it comes from the peer, by the path.
+    /// Classifies a packet, or drops it unless it comes from the peer along the path.
     #[inline]
     fn admit<E: Env>(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut E) -> Option<RxRow> {
         let bth = &rx.packet.bth;
@@ -293,7 +293,7 @@ impl Qp {
         None
     }
 
-    /// Takes a packet that names its payload, from a driver whose link has no others than the peer on it.
+    /// Handles a packet that names its payload. The driver's link must have no sender but the peer.
     pub fn handle_named<E: Env>(
         &mut self,
         now: Time,
@@ -311,7 +311,7 @@ impl Qp {
         self.handle_request(now, rx.packet, *named, row, env);
     }
 
-    /// Takes a packet that is for this queue pair and whose ICRC is right.
+    /// Handles a packet for this queue pair whose ICRC is valid.
     pub fn handle_packet<E: Env>(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut E) {
         let Some(row) = self.admit(now, rx, env) else { return };
         if self.qp_type == QpType::Ud {
@@ -328,9 +328,8 @@ impl Qp {
         }
     }
 
-    /// Sends what there is to send, at most `budget` packets: requests and READ responses in turn,
-    /// retransmissions among them. An ACK that is owed is piggybacked on them; alone it waits for
-    /// [`flush_ack`](Self::flush_ack).
+    /// Sends at most `budget` packets: requests and READ responses in turn, retransmissions included. A
+    /// pending ACK is piggybacked on them. An ACK by itself waits for [`flush_ack`](Self::flush_ack).
     pub fn poll_transmit<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> TxState {
         match self.state {
             QpState::Reset | QpState::Init => TxState::Idle,
@@ -346,22 +345,21 @@ impl Qp {
         }
     }
 
-    /// Whether an acknowledgement is owed. The driver calls [`flush_ack`](Self::flush_ack) when its
-    /// burst of arrivals ends, or [`poll_transmit`](Self::poll_transmit), which sends it last.
+    /// Returns whether an acknowledgement is pending. The driver calls [`flush_ack`](Self::flush_ack) when
+    /// its burst of arrivals ends, or [`poll_transmit`](Self::poll_transmit), which sends the ACK last.
     pub fn wants_ack(&self) -> bool {
         self.resp.wants_ack()
     }
 
-    /// The driver knows that the peer's process is gone, which it will never learn from silence on
-    /// a lossless link. What is outstanding ends as after the last retry, and so late that a program which ends
-    /// when its peer does has ended: [`PEER_GONE`] from now.
+    /// Reports that the peer's process has died, which a lossless link does not show by silence. Outstanding work fails
+    /// as after the last retry, [`PEER_GONE`] from now: by then a program that exits when its peer does has exited.
     pub fn peer_gone(&mut self, now: Time) {
         if matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             self.req.peer_gone(now.after(PEER_GONE));
         }
     }
 
-    /// The time since the peer's end is over.
+    /// Fails outstanding work when the time since the peer's death has expired.
     pub(crate) fn give_peer_up<E: Env>(&mut self, env: &mut E) {
         if self.req.is_outstanding() {
             self.fail_send(WcStatus::RetryExcErr, env);
@@ -370,7 +368,7 @@ impl Qp {
         }
     }
 
-    /// A completion of this queue pair with nothing but the fields that always mean something.
+    /// Returns a completion with only the fields that are always valid.
     pub(crate) fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Completion {
         Completion { wr_id, status, opcode, qpn: self.qpn, ..Completion::EMPTY }
     }
@@ -385,13 +383,13 @@ impl Qp {
         self.resp.stop();
         env.closed();
         self.flush(env);
-        // Nobody waits for a target of XRC before destroying a shared receive queue.
+        // No application waits for this event of an XRC target before it destroys the shared receive queue.
         if self.rq.is_shared() && self.qp_type != QpType::XrcRecv {
             env.event(QpEvent::LastWqeReached);
         }
     }
 
-    /// Completes all work flushed, in order.
+    /// Completes all work as flushed, in order.
     fn flush<E: Env>(&mut self, env: &mut E) {
         self.flush_sends(env);
         while !self.rq.is_empty() {
@@ -399,17 +397,17 @@ impl Qp {
         }
     }
 
-    /// Completes the receive that is taken in error, or if none is the oldest.
+    /// Completes the receive in use in error, or the oldest if none is in use.
     pub(crate) fn fail_oldest_receive<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         let wr_id = self.rq.finish();
         if self.qp_type == QpType::XrcRecv && env.select_srq(self.resp.srqn()).is_err() {
-            // The shared receive queue that it was taken from is gone, and its completion queue with it.
+            // The shared receive queue of this receive is gone, and its completion queue with it.
             return;
         }
         env.complete(Side::Recv, self.completion(wr_id, status, WcOpcode::Recv));
     }
 
-    /// Completes all send work flushed, in order.
+    /// Completes all send work as flushed, in order.
     pub(crate) fn flush_sends<E: Env>(&mut self, env: &mut E) {
         while self.sq.head != self.sq.tail {
             self.complete_head(WcStatus::WrFlushErr, env);
@@ -417,7 +415,7 @@ impl Qp {
         self.req.go_on_at(self.sq.head);
     }
 
-    /// Completes the oldest send work request. Successes are silent unless asked for; failures never.
+    /// Completes the oldest send work request. A success is reported only if asked for, a failure always.
     #[inline]
     pub(crate) fn complete_head<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         let wqe = self.sq.get(self.sq.head);
@@ -466,7 +464,7 @@ mod tests {
         assert!(!source(5, Some(Gid([8; 16]))).is_from(&global), "another GID");
         assert!(!source(5, None).is_from(&global), "without the GRH that the path has");
         assert!(!source(5, Some(PEER)).is_from(&local), "with a GRH that the path has not");
-        // RoCE has no LIDs, whatever a program puts into its path.
+        // RoCE has no LIDs, whatever LID a program puts into its path.
         assert!(source(0, Some(PEER)).is_from(&global));
         assert!(!source(0, Some(Gid([8; 16]))).is_from(&global));
         assert!(source(0, None).is_from(&local), "a ring tells nothing");

@@ -1,6 +1,5 @@
-//! The receive queue: a ring like the send queue's, or one slot for a receive that was taken from
-//! a shared receive queue, or for the initiator of XRC, which receives nothing, none. The ring is allocated when the first receive
-//! is posted.
+//! The receive queue: a ring like the send queue's. With a shared receive queue there is only one slot, for a receive taken
+//! from it. The initiator of XRC, which receives nothing, has none. The ring is allocated when the first receive is posted.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -11,31 +10,31 @@ use crate::error::PostError;
 use crate::qp::QpInit;
 use crate::wr::{RecvWr, Sge};
 
-/// Entries of the slot for a shared receive queue's work request when the capabilities say none.
+/// Scatter entries of the slot for a shared receive queue's work request when the capabilities name no number.
 const DEFAULT_SRQ_SGES: u32 = 32;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct RecvWqe {
     wr_id: u64,
-    /// Bytes of the whole scatter list.
+    /// Total bytes of the scatter list.
     len: u64,
     num_sge: u32,
 }
 
-/// The queue. The receive that a message is being placed in stays at the head until it is finished.
+/// The receive queue. The receive for the message in progress stays at the head until it is finished.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
     sges: Box<[Sge]>,
     mask: u32,
-    /// How many entries there may be: none before the ring is there, then `max_wr`.
+    /// The maximum number of entries: 0 before the ring is allocated, then `max_wr`.
     limit: u32,
     max_wr: u32,
     max_sge: u32,
     head: u32,
     tail: u32,
     shared: bool,
-    /// Whether the entry at the head was taken for a message.
+    /// Whether the entry at the head is in use for a message.
     active: bool,
 }
 
@@ -66,7 +65,7 @@ impl RecvQueue {
         self.sges = vec![Sge::default(); slots * self.max_sge as usize].into_boxed_slice();
     }
 
-    /// Makes the ring of a queue that never held anything; any other is full.
+    /// Allocates the ring of a queue that never held anything. Any other queue is full.
     #[cold]
     fn make_room(&mut self) -> Result<(), PostError> {
         if self.limit == self.max_wr {
@@ -77,12 +76,12 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Whether receives come from a shared receive queue: the queue pair's, or those that the peer names.
+    /// Returns whether receives come from a shared receive queue: the queue pair's, or those that the peer names.
     fn shares(init: &QpInit) -> bool {
         init.has_srq || init.qp_type == QpType::XrcRecv
     }
 
-    /// Slots, and scatter entries of each.
+    /// Returns the number of slots, and of scatter entries per slot.
     fn sizes(init: &QpInit) -> (u32, u32) {
         match (init.qp_type, Self::shares(init), init.caps.max_recv_sge) {
             (QpType::XrcSend, ..) => (0, 0),
@@ -92,19 +91,19 @@ impl RecvQueue {
         }
     }
 
-    /// Bytes that it will allocate; `usize::MAX` if that is more.
+    /// Returns how many bytes the queue will allocate, or `usize::MAX` if that overflows.
     pub(crate) fn size_for(init: &QpInit) -> usize {
         let (slots, max_sge) = Self::sizes(init);
         let entry = (max_sge as usize).saturating_mul(size_of::<Sge>()) + size_of::<RecvWqe>();
         (slots as usize).saturating_mul(entry)
     }
 
-    /// Forgets every entry.
+    /// Discards every entry.
     pub(crate) fn clear(&mut self) {
         (self.head, self.tail, self.active) = (0, 0, false);
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn footprint(&self) -> usize {
         size_of_val(&*self.wqes) + size_of_val(&*self.sges)
     }
@@ -132,7 +131,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Takes the next receive for a message, unless one is taken already. False if there is none.
+    /// Takes the next receive for a message, unless one is in use already. Returns false if there is none.
     #[inline]
     pub(crate) fn take<E: Env>(&mut self, env: &mut E) -> bool {
         if self.active {
@@ -149,12 +148,12 @@ impl RecvQueue {
         self.active
     }
 
-    /// Whether a receive is taken.
+    /// Returns whether a receive is in use.
     pub(crate) fn is_active(&self) -> bool {
         self.active
     }
 
-    /// The scatter list of the receive that is taken.
+    /// Returns the scatter list of the receive in use.
     #[inline]
     pub(crate) fn sges(&self) -> &[Sge] {
         let slot = (self.head & self.mask) as usize;
@@ -163,13 +162,13 @@ impl RecvQueue {
         self.sges.get(start..start + num_sge).unwrap_or_default()
     }
 
-    /// Bytes of that list.
+    /// Returns the bytes of that list.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
         self.wqes.get((self.head & self.mask) as usize).map_or(0, |wqe| wqe.len)
     }
 
-    /// Lets go of the receive that is taken, or drops the oldest. Returns its `wr_id`.
+    /// Releases the receive in use, or drops the oldest. Returns its `wr_id`.
     #[inline]
     pub(crate) fn finish(&mut self) -> u64 {
         let wr_id = self.wqes.get((self.head & self.mask) as usize).map_or(0, |wqe| wqe.wr_id);
@@ -180,7 +179,7 @@ impl RecvQueue {
         wr_id
     }
 
-    /// Whether there is anything to flush.
+    /// Returns whether there is nothing to flush.
     pub(crate) fn is_empty(&self) -> bool {
         !self.active && self.head == self.tail
     }

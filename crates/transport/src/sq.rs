@@ -1,6 +1,6 @@
-//! The send queue: a ring of fixed-size entries, with gather lists and inline bytes in flat
-//! arenas beside it. Everything is allocated once, by the capabilities; posting copies and no more. The arenas come with the first
-//! request that needs them: many queue pairs are connected and idle.
+//! The send queue: a ring of fixed-size entries, with gather lists and inline bytes in flat arenas. Each
+//! part is allocated once, with the size that the capabilities give, and posting only copies. The arenas
+//! are allocated with the first request that needs them, since many queue pairs are connected and idle.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -16,30 +16,30 @@ use crate::wr::{MwBind, SendData, SendFlags, SendOp, SendWr, Sge, UdDest};
 /// The longest message, in bytes (IBTA 9.4.1).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
-/// Among an entry's flags: its data lie in the inline arena. The others are [`SendFlags`].
+/// The flag of an entry whose data is in the inline arena. The other flags are [`SendFlags`].
 const INLINE: u8 = 0x80;
 
 /// A work request while it is queued or outstanding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWqe {
     pub(crate) wr_id: u64,
-    /// Where in the peer's memory; of a bind in the region's.
+    /// The address in the peer's memory; for a bind, in the region.
     pub(crate) remote_addr: u64,
-    /// What an atomic adds or swaps in; of a bind the length.
+    /// The operand that an atomic adds or swaps in; for a bind, the length.
     pub(crate) swap_add: u64,
-    /// What a compare-and-swap compares; of a bind the region's key, and the rights below it.
+    /// The operand that a compare-and-swap compares; for a bind, the region's key, and the rights below it.
     pub(crate) compare: u64,
-    /// The peer's key; of a local invalidate or a bind the local one.
+    /// The peer's key; for a local invalidate or a bind, the local key.
     pub(crate) rkey: Rkey,
-    /// Immediate data, or in network order the key to invalidate.
+    /// The immediate data, or in network order the key to invalidate.
     pub(crate) extra: [u8; 4],
-    /// The shared receive queue that it is for; XRC only.
+    /// The peer's shared receive queue; XRC only.
     pub(crate) srqn: u32,
-    /// Bytes of the message.
+    /// The bytes of the message.
     pub(crate) len: u32,
-    /// Its first PSN, once it was started.
+    /// The first PSN of the message, once it was started.
     pub(crate) first: Psn,
-    /// How many PSNs it takes, once it was started.
+    /// The number of PSNs of the message, once it was started.
     pub(crate) npsn: u32,
     num_sge: u16,
     pub(crate) kind: TxKind,
@@ -63,13 +63,13 @@ impl SendWqe {
         flags: 0,
     };
 
-    /// Whether a modifier was asked for.
+    /// Returns whether the work request has a flag.
     #[inline]
     pub(crate) fn has(&self, flag: SendFlags) -> bool {
         u32::from(self.flags) & flag.bits() != 0
     }
 
-    /// What a bind binds.
+    /// Returns the parameters of a bind.
     pub(crate) fn bind(&self) -> MwBind {
         MwBind {
             rkey: self.rkey,
@@ -80,30 +80,30 @@ impl SendWqe {
         }
     }
 
-    /// The PSN after its last.
+    /// Returns the PSN after the last of the message.
     #[inline]
     pub(crate) fn end(&self) -> Psn {
         self.first.add(self.npsn)
     }
 }
 
-/// The queue. Indices run freely and are masked where they are used.
+/// The send queue. Indices run freely and are masked on use.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     wqes: Box<[SendWqe]>,
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
-    /// Destinations of datagrams; empty for connected types.
+    /// The destinations of datagrams; empty for connected types.
     dests: Box<[UdDest]>,
     mask: u32,
-    /// How many entries there may be: none before there are arenas, then `max_wr`.
+    /// The maximum number of entries: 0 before the arenas are allocated, then `max_wr`.
     limit: u32,
     max_wr: u32,
     max_sge: u32,
     max_inline: u32,
-    /// The oldest entry that is not complete.
+    /// The oldest incomplete entry.
     pub(crate) head: u32,
-    /// The next free one.
+    /// The next free entry.
     pub(crate) tail: u32,
 }
 
@@ -125,7 +125,7 @@ impl SendQueue {
         }
     }
 
-    /// Entries of the ring; none where nothing can be posted.
+    /// Returns the number of ring entries, 0 where nothing can be posted.
     fn slots(caps: &QpCaps, qp_type: QpType) -> usize {
         match qp_type {
             QpType::XrcRecv => 0,
@@ -133,7 +133,7 @@ impl SendQueue {
         }
     }
 
-    /// Bytes that it will allocate; `usize::MAX` if that is more.
+    /// Returns how many bytes the queue will allocate, or `usize::MAX` if that overflows.
     pub(crate) fn size_for(caps: &QpCaps, qp_type: QpType) -> usize {
         let dest = if qp_type == QpType::Ud { size_of::<UdDest>() } else { 0 };
         let entry = (caps.max_send_sge as usize)
@@ -143,12 +143,12 @@ impl SendQueue {
         Self::slots(caps, qp_type).saturating_mul(entry)
     }
 
-    /// Forgets every entry.
+    /// Discards every entry.
     pub(crate) fn clear(&mut self) {
         (self.head, self.tail) = (0, 0);
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn footprint(&self) -> usize {
         size_of_val(&*self.wqes)
             + size_of_val(&*self.sges)
@@ -171,7 +171,7 @@ impl SendQueue {
         &mut self.wqes[(index & self.mask) as usize]
     }
 
-    /// The gather list of an entry; empty if its data are inline.
+    /// Returns the gather list of an entry; empty if its data is inline.
     #[inline]
     pub(crate) fn sges(&self, index: u32) -> &[Sge] {
         let slot = (index & self.mask) as usize;
@@ -180,7 +180,7 @@ impl SendQueue {
         self.sges.get(start..end).unwrap_or_default()
     }
 
-    /// A part of an entry's data.
+    /// Returns a part of an entry's data.
     #[inline]
     pub(crate) fn payload(&self, index: u32, offset: u32, len: u32) -> TxPayload<'_> {
         if len == 0 {
@@ -194,7 +194,7 @@ impl SendQueue {
         TxPayload::Gather { sges: self.sges(index), offset, len }
     }
 
-    /// The destination of a datagram.
+    /// Returns the destination of a datagram.
     #[inline]
     pub(crate) fn dest(&self, index: u32) -> &UdDest {
         &self.dests[(index & self.mask) as usize]
@@ -228,7 +228,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Makes the arenas of a queue that never held anything; any other is full.
+    /// Allocates the arenas of a queue that never held anything. Any other queue is full.
     #[cold]
     fn make_room(&mut self, qp_type: QpType) -> Result<(), PostError> {
         if self.limit == self.max_wr {

@@ -1,5 +1,5 @@
-//! Which attributes a transition of the queue pair state machine requires and allows, as data
-//! (IBTA 10.3.1 and table 91 "QP state transition properties"; `ibv_modify_qp(3)`).
+//! The attributes that each transition of the queue pair state machine requires and allows, as a
+//! table (IBTA 10.3.1 and table 91 "QP state transition properties"; `ibv_modify_qp(3)`).
 //!
 //! ```text
 //!             +--------------- any state, by modify ---------------+
@@ -13,18 +13,18 @@
 
 use crate::attr::{AttrMask, QpState, QpType};
 
-/// Attributes by type of queue pair.
+/// Attribute masks by type of queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct ByType {
-    /// Of RC.
+    /// The mask for RC.
     pub rc: AttrMask,
-    /// Of UC.
+    /// The mask for UC.
     pub uc: AttrMask,
-    /// Of UD.
+    /// The mask for UD.
     pub ud: AttrMask,
-    /// Of the initiator of XRC.
+    /// The mask for the initiator of XRC.
     pub xrc_send: AttrMask,
-    /// Of the target of XRC.
+    /// The mask for the target of XRC.
     pub xrc_recv: AttrMask,
 }
 
@@ -35,12 +35,12 @@ impl ByType {
         Self { ud: mask, ..Self::connected(mask) }
     }
 
-    /// The same for all types but UD, which has none.
+    /// Returns the same mask for all types but UD, which has none.
     const fn connected(mask: AttrMask) -> Self {
         Self { rc: mask, uc: mask, ud: AttrMask::empty(), xrc_send: mask, xrc_recv: mask }
     }
 
-    /// Those of one type.
+    /// Returns the mask for a type.
     pub const fn of(&self, qp_type: QpType) -> AttrMask {
         match qp_type {
             QpType::Rc => self.rc,
@@ -55,17 +55,17 @@ impl ByType {
 /// One line of the table. [`AttrMask::STATE`] is allowed in every line.
 #[derive(Clone, Copy, Debug)]
 pub struct Transition {
-    /// From this state.
+    /// The old state.
     pub from: QpState,
-    /// To this one.
+    /// The new state.
     pub to: QpState,
-    /// What the mask must have.
+    /// The attributes that the mask must have.
     pub required: ByType,
-    /// What it may have besides.
+    /// The attributes that it may have in addition.
     pub optional: ByType,
 }
 
-/// Unites masks where `|` is not const.
+/// Returns the union of masks, where `|` is not const.
 const fn mask(parts: &[AttrMask]) -> AttrMask {
     let mut all = AttrMask::empty();
     let mut i = 0;
@@ -84,7 +84,7 @@ const INIT_DATAGRAM: A = mask(&[A::PKEY_INDEX, A::PORT, A::QKEY]);
 const INIT: ByType = ByType { ud: INIT_DATAGRAM, ..ByType::connected(INIT_CONNECTED) };
 
 const PATH: A = mask(&[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN]);
-/// What only a responder needs, and only a requester. Of the two ends of XRC each is one of them.
+/// The attributes that only a responder needs, and those that only a requester needs. Each end of XRC is one of the two.
 const RESPONDER: A = mask(&[A::MAX_DEST_RD_ATOMIC, A::MIN_RNR_TIMER]);
 const REQUESTER: A = mask(&[A::RETRY_CNT, A::RNR_RETRY, A::MAX_QP_RD_ATOMIC]);
 
@@ -108,7 +108,7 @@ const RTS: ByType = ByType {
     xrc_recv: mask(&[A::SQ_PSN, A::TIMEOUT]),
 };
 
-/// What may change on the way to RTS and within it.
+/// The attributes that may change in the transition to RTS and within RTS.
 const RUNNING_UC: A = mask(&[A::CUR_STATE, A::ACCESS_FLAGS, A::ALT_PATH, A::PATH_MIG_STATE]);
 const RUNNING: ByType = ByType {
     rc: mask(&[RUNNING_UC, A::MIN_RNR_TIMER]),
@@ -132,8 +132,8 @@ const fn line(from: QpState, to: QpState, required: ByType, optional: ByType) ->
     Transition { from, to, required, optional }
 }
 
-/// Every transition by modify, except that any state may go to RESET and to ERR with nothing but
-/// [`AttrMask::STATE`]. SQE exists for UC and UD only; the others never enter it.
+/// Every transition by modify, except that any state may go to RESET and to ERR with only
+/// [`AttrMask::STATE`]. SQE exists for UC and UD only; the other types never enter it.
 pub static TRANSITIONS: &[Transition] = &[
     line(Reset, Init, INIT, ByType::NONE),
     line(Init, Init, ByType::NONE, INIT),
@@ -153,7 +153,7 @@ pub static TRANSITIONS: &[Transition] = &[
 
 static TO_RESET_OR_ERR: Transition = line(Reset, Err, ByType::NONE, ByType::NONE);
 
-/// The line for a transition, or none if there is no such transition.
+/// Returns the table row of a transition, or none if there is no such transition.
 pub fn find(from: QpState, to: QpState) -> Option<&'static Transition> {
     if matches!(to, Reset | Err) {
         return Some(&TO_RESET_OR_ERR);
@@ -161,11 +161,11 @@ pub fn find(from: QpState, to: QpState) -> Option<&'static Transition> {
     TRANSITIONS.iter().find(|t| t.from == from && t.to == to)
 }
 
-/// The steps that `modify` makes with a queue pair over a stream, besides those from any state to RESET, to ERR and to
-/// itself. The stream makes all others.
+/// The transitions that `modify` makes with a queue pair over a stream, besides those from any
+/// state to RESET, to ERR and to itself. The stream makes all others.
 static STREAM_STEPS: &[(QpState, QpState)] = &[(Reset, Init), (Init, Rtr), (Rts, Rtr), (Rts, Sqd)];
 
-/// Whether `modify` makes this step with a queue pair over a stream.
+/// Returns whether `modify` makes this transition with a queue pair over a stream.
 pub(crate) fn is_step_over_stream(from: QpState, to: QpState) -> bool {
     from == to || matches!(to, Reset | Err) || STREAM_STEPS.contains(&(from, to))
 }
@@ -176,7 +176,7 @@ mod tests {
 
     const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
 
-    /// The diagram of IBTA figure 124, as pairs.
+    /// The transitions of IBTA figure 124, as pairs.
     #[test]
     fn exactly_the_transitions_of_the_diagram() {
         let mut found = alloc::vec::Vec::new();
@@ -224,8 +224,8 @@ mod tests {
         assert_eq!(rts.rc, A::SQ_PSN | more);
     }
 
-    /// The manual page is silent about XRC; this is what the kernel's drivers ask for. With RC's masks
-    /// less what the other end needs, programs that know drivers get along.
+    /// The manual page does not describe XRC. These are the attributes that the kernel's drivers require. Programs
+    /// written for those drivers also work if they use RC's masks without the attributes of the other end.
     #[test]
     fn the_two_ends_of_xrc_together_need_what_rc_needs() {
         for t in TRANSITIONS.iter().filter(|t| t.from != Sqe) {

@@ -1,4 +1,4 @@
-//! Time as the machines see it: passed in, never asked for.
+//! Time as seen by the state machines: an argument, never read from a clock.
 
 use core::time::Duration;
 
@@ -10,15 +10,15 @@ impl Time {
     /// The clock's origin.
     pub const ZERO: Self = Self(0);
 
-    /// Later than all others: the time of a timer that does not run.
+    /// A time later than all others, for a timer that does not run.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// This time plus `d`, saturating.
+    /// Returns this time plus `d`, saturating.
     #[must_use]
     pub fn after(self, d: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
-    /// How long after `earlier` this is; zero if it is not.
+    /// Returns the time elapsed since `earlier`, or zero if that is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

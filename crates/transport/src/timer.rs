@@ -1,52 +1,52 @@
-//! The timers of both queue pair machines: which there are, what starts and stops each, and what its expiry does.
+//! The timers of both queue pair state machines: what starts and stops each, and what its expiry does.
 //!
-//! A machine never waits. `poll_timeout` says when the next of its timers expires, and `handle_timeout` carries out
-//! those that have.
+//! A state machine never waits. `poll_timeout` returns when the next of its timers expires, and
+//! `handle_timeout` handles those that have expired.
 
 use crate::time::Time;
 
-/// A timer of a queue pair over packets ([`crate::Qp`]), in the order in which they are carried out.
+/// A timer of a queue pair over packets ([`crate::Qp`]), in the order in which expired timers are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Timer {
-    /// The peer's process is gone, which a lossless link does not show by silence.
+    /// The peer's process has died, which a lossless link does not show by silence.
     ///
     /// Started by `Qp::peer_gone`, for [`PEER_GONE`](crate::qp::PEER_GONE); later calls do not move it. Stopped when the
     /// queue pair goes to ERR or RESET. Expiry fails the oldest request as after the last retry, and the queue pair.
     PeerGone,
-    /// The peer has no receive, and has named a time to wait (IBTA 9.7.5.2.8).
+    /// The peer has no receive posted, and has named a time to wait (IBTA 9.7.5.2.8).
     ///
-    /// Started by an RNR NAK, for the time in it. Stopped when the send queue fails. While it runs nothing is sent, and
-    /// [`Retransmit`](Self::Retransmit) does not run. Expiry lets the requester send again, from the oldest
-    /// unacknowledged packet.
+    /// Started by an RNR NAK, for the time in it. Stopped when the send queue fails. While it runs
+    /// nothing is sent, and [`Retransmit`](Self::Retransmit) does not run. Expiry lets the
+    /// requester send again, from the oldest unacknowledged packet.
     Rnr,
-    /// Something was sent and is not acknowledged: the transport timer of IBTA 9.7.6.1.3, or on a lossy link an earlier
-    /// one, derived from the round-trip time.
+    /// A packet is unacknowledged: the transport timer of IBTA 9.7.6.1.3, or on a lossy link an
+    /// earlier one, derived from the round-trip time.
     ///
-    /// Started by the first packet that is outstanding, and anew by progress, by a retransmission and by its own expiry;
-    /// not with a timeout of 0, which means none. Stopped when everything is acknowledged, by an RNR NAK, and when the
-    /// send queue fails. Expiry sends again what is missing, and every fourth nominal interval without progress uses up
-    /// a retry; without one left the oldest request fails.
+    /// Started by the first outstanding packet, and restarted by progress, by a retransmission and by
+    /// its own expiry. A timeout of 0 means no timer. Stopped when everything is acknowledged, by an
+    /// RNR NAK, and when the send queue fails. Expiry retransmits what is missing, and every fourth
+    /// nominal interval without progress uses up a retry. Without any left the oldest request fails.
     Retransmit,
 }
 
 impl Timer {
-    /// All of them, in the order in which they are carried out.
+    /// All timers, in the order in which expired timers are handled.
     pub(crate) const ALL: [Self; 3] = [Self::PeerGone, Self::Rnr, Self::Retransmit];
 }
 
-/// When each [`Timer`] expires.
+/// The expiry time of each [`Timer`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
-    /// By timer; [`Time::NEVER`] for one that is stopped.
+    /// The expiry times by timer; [`Time::NEVER`] for a stopped one.
     expiries: [Time; Timer::ALL.len()],
 }
 
 impl Timers {
-    /// None of them runs.
+    /// The state in which no timer runs.
     pub(crate) const STOPPED: Self = Self { expiries: [Time::NEVER; Timer::ALL.len()] };
 
-    /// Starts a timer, or moves it.
+    /// Starts a timer, or moves its expiry.
     #[inline]
     pub(crate) fn start(&mut self, timer: Timer, expiry: Time) {
         self.expiries[timer as usize] = expiry;
@@ -58,55 +58,56 @@ impl Timers {
         self.expiries[timer as usize] = Time::NEVER;
     }
 
-    /// When a timer expires; [`Time::NEVER`] if it does not run.
+    /// Returns when a timer expires, or [`Time::NEVER`] if it does not run.
     #[inline]
     pub(crate) fn expiry(&self, timer: Timer) -> Time {
         self.expiries[timer as usize]
     }
 
-    /// Whether a timer runs.
+    /// Returns whether a timer runs.
     #[inline]
     pub(crate) fn is_running(&self, timer: Timer) -> bool {
         self.expiry(timer) != Time::NEVER
     }
 
-    /// When the first of them expires, if any runs.
+    /// Returns when the first timer expires, if any runs.
     #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
         let next = self.expiries.into_iter().fold(Time::NEVER, Time::min);
         (next != Time::NEVER).then_some(next)
     }
 
-    /// Whether a timer ran and has expired.
+    /// Returns whether a timer has expired.
     #[inline]
     pub(crate) fn has_expired(&self, timer: Timer, now: Time) -> bool {
         self.expiry(timer) <= now
     }
 }
 
-/// A timer of a queue pair over a stream ([`crate::iwarp::Qp`]). TCP retransmits, so they are about what the stream waits
-/// for. All but the first belong to a phase of the stream's end, which holds the expiry: they stop when the phase ends.
+/// A timer of a queue pair over a stream ([`crate::iwarp::Qp`]). TCP retransmits, so these timers
+/// limit the waits of the stream. All but the first belong to a phase of the stream's end, which
+/// holds the expiry: they stop when the phase ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamTimer {
-    /// A message is next in the stream for which there is no receive.
+    /// The next message in the stream has no receive.
     ///
-    /// Started when it comes, for the time that `Qp::set_receive_wait` gave; with zero it expires at once. Stopped when
-    /// there is a receive. Expiry ends the connection (RFC 5041, section 7.2).
+    /// Started when the message arrives, for the time set by `Qp::set_receive_wait`. With zero it expires
+    /// at once. Stopped when a receive is posted. Expiry ends the connection (RFC 5041, section 7.2).
     ReceiveWait,
-    /// The program has disconnected, and what it had posted is still being sent.
+    /// The program has disconnected, and its posted work is still being sent.
     ///
-    /// Started by `Qp::shutdown`, for [`STALL_TIME`](crate::iwarp::STALL_TIME), and anew whenever something moves. Expiry
-    /// resets the stream.
+    /// Started by `Qp::shutdown`, for [`STALL_TIME`](crate::iwarp::STALL_TIME), and restarted by
+    /// any progress. Expiry resets the stream.
     Stall,
-    /// A Terminate is to be sent.
+    /// A Terminate is being sent.
     ///
     /// Started by a fault, for [`TERMINATE_TIME`](crate::iwarp::TERMINATE_TIME). Expiry resets the stream.
     Terminate,
-    /// All is sent that will be, and the peer is to end its half of the stream.
+    /// Everything is sent, and the peer has yet to end its half of the stream.
     ///
-    /// Started when the send queue is empty after `Qp::shutdown`, when a Terminate has been sent, and by a `modify` to
-    /// ERR, for [`CLOSING_TIME`](crate::iwarp::CLOSING_TIME) or, after a Terminate, its time. Expiry closes the stream
-    /// all the same.
+    /// Started when the send queue is empty after `Qp::shutdown`, and by a `modify` to ERR, for
+    /// [`CLOSING_TIME`](crate::iwarp::CLOSING_TIME), and when a Terminate has been sent or received,
+    /// for [`TERMINATE_TIME`](crate::iwarp::TERMINATE_TIME). Expiry closes the stream all the same.
     Close,
 }
 

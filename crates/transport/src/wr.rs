@@ -1,31 +1,31 @@
-//! Work requests in, completions out: the vocabulary of `ibv_post_send` and `ibv_poll_cq`.
+//! Work requests and completions: the types of `ibv_post_send` and `ibv_poll_cq`.
 
 use bitflags::bitflags;
 use rdmux_wire::{Lkey, Pkey, Qkey, Qpn, Rkey};
 
 use crate::attr::{Access, AddressVector};
 
-/// One entry of a gather or scatter list; laid out as `ibv_sge`.
+/// An entry of a gather or scatter list; has the layout of `ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Sge {
     /// The address in the memory region's own space.
     pub addr: u64,
-    /// Bytes; 0 is nothing here (not 2^31).
+    /// Length in bytes; 0 means none (not 2^31).
     pub length: u32,
     /// The region's local key.
     pub lkey: Lkey,
 }
 
 bitflags! {
-    /// What a send work request asks for besides its operation.
+    /// Modifiers of a send work request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct SendFlags: u32 {
         /// Waits until all earlier READs and atomics of this queue pair are complete.
         const FENCE = 1;
-        /// Asks for a completion, where the queue pair does not ask for all.
+        /// Generates a completion, where the queue pair does not do so for every request.
         const SIGNALED = 2;
-        /// Marks the message so that it wakes a receiver that waits for solicited completions only.
+        /// Marks the message as solicited, which wakes a receiver that waits for solicited completions only.
         const SOLICITED = 4;
     }
 }
@@ -35,61 +35,61 @@ bitflags! {
 pub enum SendOp {
     /// SEND.
     Send,
-    /// SEND with immediate; the four bytes in network order, as the application gave them.
+    /// SEND with immediate; the four bytes in network order, as the program gave them.
     SendImm([u8; 4]),
     /// SEND with invalidate of the peer's key.
     SendInv(Rkey),
     /// RDMA WRITE.
     Write {
-        /// Where in the peer's memory.
+        /// The address in the peer's memory.
         remote_addr: u64,
         /// The peer's key.
         rkey: Rkey,
     },
     /// RDMA WRITE with immediate.
     WriteImm {
-        /// Where in the peer's memory.
+        /// The address in the peer's memory.
         remote_addr: u64,
         /// The peer's key.
         rkey: Rkey,
-        /// The four bytes.
+        /// The immediate data.
         imm: [u8; 4],
     },
     /// RDMA READ.
     Read {
-        /// Where in the peer's memory.
+        /// The address in the peer's memory.
         remote_addr: u64,
         /// The peer's key.
         rkey: Rkey,
     },
     /// FETCH AND ADD on eight bytes.
     FetchAdd {
-        /// Where in the peer's memory; a multiple of 8.
+        /// The address in the peer's memory; a multiple of 8.
         remote_addr: u64,
         /// The peer's key.
         rkey: Rkey,
-        /// What is added.
+        /// The number to add.
         add: u64,
     },
     /// COMPARE AND SWAP on eight bytes.
     CmpSwap {
-        /// Where in the peer's memory; a multiple of 8.
+        /// The address in the peer's memory; a multiple of 8.
         remote_addr: u64,
         /// The peer's key.
         rkey: Rkey,
-        /// What must be there.
+        /// The value to compare with.
         compare: u64,
-        /// What is put there then.
+        /// The value to store if they are equal.
         swap: u64,
     },
-    /// Invalidates a local key; nothing goes out.
+    /// Invalidates a local key; nothing is sent.
     LocalInv(Rkey),
-    /// Binds a memory window; nothing goes out.
+    /// Binds a memory window; nothing is sent.
     BindMw(MwBind),
 }
 
 impl SendOp {
-    /// Whether RDMAP has it (RFC 5040, RFC 7306): it has no SEND with immediate.
+    /// Returns whether RDMAP has the operation (RFC 5040, RFC 7306), which excludes SEND with immediate.
     pub(crate) const fn is_of_rdmap(&self) -> bool {
         match self {
             Self::SendImm(_) => false,
@@ -106,27 +106,27 @@ impl SendOp {
     }
 }
 
-/// What a memory window is bound to (`ibv_mw_bind_info`; IBTA 10.6.7.2).
+/// The parameters of a memory window bind (`ibv_mw_bind_info`; IBTA 10.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwBind {
-    /// The window's key from now on. Its upper 24 bits name the window, the lower 8 are chosen anew.
+    /// The window's new key. Its upper 24 bits identify the window, the lower 8 are chosen anew.
     pub rkey: Rkey,
-    /// The local key of the region that the window opens a part of.
+    /// The local key of the region to which the window gives access.
     pub lkey: Lkey,
-    /// Where the window starts, in the region's own space.
+    /// The start of the window, in the region's own address space.
     pub addr: u64,
-    /// Bytes; a window of type 1 that is bound to none is unbound.
+    /// Length in bytes; a length of 0 unbinds a window of type 1.
     pub length: u64,
-    /// What peers may do through the window. With [`Access::ZERO_BASED`] they count from its start.
+    /// The peer's access rights through the window. With [`Access::ZERO_BASED`] addresses count from its start.
     pub access: Access,
 }
 
-/// Where the bytes of a send work request lie.
+/// The location of a send work request's data.
 #[derive(Clone, Copy, Debug)]
 pub enum SendData<'a> {
-    /// In registered memory: gathered when the packets are built.
+    /// In registered memory, gathered when the packets are built.
     Sges(&'a [Sge]),
-    /// Anywhere: copied while posting (at most `max_inline_data` bytes in all).
+    /// In any memory, copied while posting (at most `max_inline_data` bytes in all).
     Inline(&'a [&'a [u8]]),
 }
 
@@ -137,7 +137,7 @@ pub struct UdDest {
     pub av: AddressVector,
     /// The destination queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// The destination's key. With the high bit set the queue pair's own is used instead (IBTA 10.2.5).
+    /// The destination's Q_Key. With the high bit set the queue pair's own is used instead (IBTA 10.2.5).
     pub qkey: Qkey,
 }
 
@@ -159,7 +159,7 @@ pub struct SendWr<'a> {
 }
 
 impl<'a> SendWr<'a> {
-    /// A work request without modifiers, for a connected queue pair.
+    /// Creates a work request without modifiers, for a connected queue pair.
     pub const fn new(wr_id: u64, op: SendOp, data: SendData<'a>) -> Self {
         Self { wr_id, op, data, flags: SendFlags::empty(), dest: None, srqn: 0 }
     }
@@ -170,27 +170,27 @@ impl<'a> SendWr<'a> {
 pub struct RecvWr<'a> {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// The memory for the message.
     pub sges: &'a [Sge],
 }
 
-/// How a work request ended; the values of `ibv_wc_status`.
+/// The outcome of a work request; the values of `ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcStatus {
-    /// Done.
+    /// Success.
     Success = 0,
     /// The message was longer than the receive buffer or than the maximum.
     LocLenErr = 1,
     /// An internal error of the queue pair.
     LocQpOpErr = 2,
-    /// A gather or scatter entry names memory that it may not use.
+    /// A gather or scatter entry names inaccessible memory.
     LocProtErr = 4,
-    /// The queue pair went into the error state first.
+    /// The queue pair entered the error state first.
     WrFlushErr = 5,
     /// A memory window could not be bound.
     MwBindErr = 6,
-    /// A response was not what was asked for.
+    /// A response did not match the request.
     BadRespErr = 7,
     /// The responder could not complete the message locally.
     LocAccessErr = 8,
@@ -200,17 +200,17 @@ pub enum WcStatus {
     RemAccessErr = 10,
     /// The responder failed to carry out the request.
     RemOpErr = 11,
-    /// No answer after all retries.
+    /// No response arrived after all retries.
     RetryExcErr = 12,
     /// The receiver was not ready after all retries.
     RnrRetryExcErr = 13,
     /// The operation was aborted.
     RemAbortErr = 16,
-    /// Something else.
+    /// Any other error.
     GeneralErr = 21,
 }
 
-/// What completed; the values of `ibv_wc_opcode`.
+/// The operation of a completion; the values of `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcOpcode {
@@ -224,18 +224,18 @@ pub enum WcOpcode {
     CompSwap = 3,
     /// FETCH AND ADD.
     FetchAdd = 4,
-    /// A memory window was bound.
+    /// Memory window bind.
     BindMw = 5,
     /// Local invalidate.
     LocalInv = 6,
-    /// A message was received.
+    /// Receive of a message.
     Recv = 128,
-    /// The peer wrote with immediate.
+    /// Receive consumed by the peer's WRITE with immediate.
     RecvRdmaWithImm = 129,
 }
 
 bitflags! {
-    /// Which fields of a completion hold something; the values of `ibv_wc_flags`.
+    /// The optional fields of a completion that are valid; the values of `ibv_wc_flags`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct WcFlags: u32 {
         /// The first 40 bytes of the buffer are the GRH area.
@@ -250,11 +250,11 @@ bitflags! {
 /// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// From the work request.
+    /// The identifier from the work request.
     pub wr_id: u64,
-    /// How it ended. Unless it is success, only `wr_id`, `qpn` and `opcode` mean anything besides.
+    /// The status. Unless it is success, only `wr_id`, `qpn` and `opcode` are valid besides.
     pub status: WcStatus,
-    /// What it was.
+    /// The operation.
     pub opcode: WcOpcode,
     /// Bytes received (UD: the 40 bytes of the GRH area included), read, or brought back by an atomic: 8.
     pub byte_len: u32,
@@ -262,9 +262,9 @@ pub struct Completion {
     pub imm: [u8; 4],
     /// The key invalidated, with [`WcFlags::WITH_INV`].
     pub invalidated: Rkey,
-    /// The local queue pair.
+    /// The number of the local queue pair.
     pub qpn: Qpn,
-    /// The sender's queue pair; UD only.
+    /// The number of the sender's queue pair; UD only.
     pub src_qp: Qpn,
     /// The index of the P_Key that the packet matched.
     pub pkey_index: u16,
@@ -272,22 +272,22 @@ pub struct Completion {
     pub pkey: Pkey,
     /// The sender's LID; InfiniBand only.
     pub slid: u16,
-    /// The service level, or what stands for it (`Source::sl`).
+    /// The service level, or its replacement (`Source::sl`).
     pub sl: u8,
     /// The path bits of the destination LID.
     pub dlid_path_bits: u8,
-    /// Flags.
+    /// The valid optional fields.
     pub flags: WcFlags,
-    /// Whether the message was marked solicited. For the completion channel, not for the user.
+    /// Whether the message was marked solicited. Used by the completion channel, not by the program.
     pub solicited: bool,
-    /// A code of ours that tells more about an error.
+    /// A code of this provider that details an error.
     pub vendor_err: u32,
-    /// When it was delivered, in nanoseconds of the driver's clock; 0 where nobody asked for it.
+    /// The time of delivery, in nanoseconds of the driver's clock; 0 if not requested.
     pub timestamp: u64,
 }
 
 impl Completion {
-    /// All zero, and success: for struct update.
+    /// A completion with success and all fields zero, for struct update.
     pub const EMPTY: Self = Self {
         wr_id: 0,
         status: WcStatus::Success,

@@ -1,5 +1,5 @@
-//! The engine in the place of the kernel's driver, in captures of the kernel's driver: what one side
-//! sent is fed to a queue pair of ours, and what ours says must be what the other side said.
+//! The engine in place of the kernel's driver, replaying captures of that driver: the packets of
+//! one side are fed to one of our queue pairs, whose responses must equal those of the other side.
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,10 +21,10 @@ use rdmux_wire::{
     AckTimeout, Gid, Lkey, Mtu, Operation, Packet, Psn, Qpn, Rkey, RnrTimer, Service,
 };
 
-/// One direction of a connection: requests one way, and what came back.
+/// One direction of a connection: the requests, and the responses to them.
 #[derive(Default)]
 struct Flow {
-    /// In the order of the capture: whether it is a request, and the packet from its BTH.
+    /// The packets in capture order: whether each is a request, and its bytes from the BTH on.
     packets: Vec<(bool, Vec<u8>)>,
 }
 
@@ -32,7 +32,7 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(name)
 }
 
-/// The RC packets of a capture, with sender's address.
+/// Returns the RC packets of a capture, with the sender's address.
 fn rc_packets(name: &str) -> Vec<(Ipv4Addr, Vec<u8>)> {
     let mut reader = PcapReader::new(File::open(file(name)).unwrap()).unwrap();
     let mut all = Vec::new();
@@ -84,7 +84,7 @@ impl Flow {
         chosen.map(|(_, bytes)| Packet::parse(bytes).unwrap())
     }
 
-    /// The path MTU, from any packet that must be full.
+    /// Returns the path MTU, from any packet that must be full.
     fn mtu(&self) -> Mtu {
         let full = self
             .packets
@@ -94,7 +94,7 @@ impl Flow {
         full.map_or(Mtu::M4096, |p| Mtu::at_most(p.payload.len() as u32).unwrap())
     }
 
-    /// The same without the requests that were sent again.
+    /// Returns the flow without retransmitted requests.
     fn once(&self) -> Self {
         let (mtu, mut next) = (self.mtu().bytes(), self.first_psn());
         let mut packets = self.packets.clone();
@@ -117,7 +117,7 @@ impl Flow {
 
 const PEER: Gid = Gid([9; 16]);
 
-/// Without a congestion window, since the kernel's driver has none.
+/// Returns an environment without a congestion window, since the kernel's driver has none.
 fn env(flow: &Flow) -> TestEnv {
     TestEnv::new(link(flow.mtu().bytes(), true), Zeroes::default())
 }
@@ -163,12 +163,12 @@ fn feed(qp: &mut Qp, env: &mut TestEnv, bytes: &[u8]) {
     qp.poll_transmit(Time(1), u32::MAX, env);
 }
 
-/// What of a response must agree: everything but queue pair number, flags and payload.
+/// Returns the fields of a response that must agree: all but queue pair number, flags and payload.
 fn essence(p: &Packet<'_>) -> String {
     format!("{} {} {:?} {:?} {}", p.bth.opcode, p.bth.psn, p.aeth, p.atomic_ack, p.payload.len())
 }
 
-/// Without loss, or with all of it before the capture.
+/// Captures without loss, or with all loss before the capture.
 const CLEAN: [&str; 12] = [
     "rxe_atomic.pcap",
     "rxe_rc_pingpong.pcap",
@@ -208,7 +208,7 @@ fn our_responder_answers_the_kernels_requester_as_the_kernel_did() {
                 env.packets.iter().map(|b| essence(&Packet::parse(b).unwrap())).collect();
             let mut theirs: Vec<String> = flow.parsed(false).map(|p| essence(&p)).collect();
             if name == "rxe_loss_write.pcap" {
-                // The next packet was captured, but its receiver did not get it.
+                // The next packet was captured, but not received.
                 ours.truncate(104);
                 theirs.truncate(104);
             }
@@ -219,7 +219,7 @@ fn our_responder_answers_the_kernels_requester_as_the_kernel_did() {
     assert!(compared > 800, "{compared} responses compared");
 }
 
-/// The work request that a message's first packet, its length and its immediate data make.
+/// Derives the work request from a message's first packet, its length and its immediate data.
 fn work_requests(flow: &Flow) -> Vec<(SendOp, u32)> {
     let mut list: Vec<(SendOp, u32)> = Vec::new();
     for p in flow.parsed(true) {
@@ -273,12 +273,12 @@ fn our_requester_sends_what_the_kernels_did_and_takes_the_kernels_answers() {
                 let ours = env.packets.pop_front().expect("a packet");
                 let ours = Packet::parse(&ours).unwrap();
                 let mut bth = ours.bth;
-                // Numbers, and when to ask for an ACK in mid-message, are each side's own affair.
+                // Queue pair numbers, and when to request an ACK within a message, may differ.
                 (bth.dest_qpn, bth.ack_req) = (p.bth.dest_qpn, p.bth.ack_req);
                 // The kernel's driver has no path migration and leaves MigReq clear; adapters set it (IBTA 17.2.8).
                 assert!(bth.mig_req && !p.bth.mig_req, "{name}");
                 bth.mig_req = false;
-                // The kernel leaves what an operation does not use as it was.
+                // The kernel leaves fields that an operation does not use unchanged.
                 let ours = Packet { bth, payload: p.payload, ..ours };
                 assert_eq!(ours.bth, p.bth, "{name}");
                 assert_eq!((ours.reth, ours.imm), (p.reth, p.imm), "{name}");

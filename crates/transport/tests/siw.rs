@@ -1,5 +1,5 @@
-//! The machine in the place of the kernel's iWARP driver, in captures of it: what one side sent is
-//! fed to a queue pair of ours that is given the other side's work, and ours must send the same messages.
+//! The queue pair in place of the kernel's iWARP driver, replaying captures of that driver: the data of one
+//! side is fed to one of our queue pairs, which is given the other side's work and must send the same messages.
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test")]
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/captures").join(name)
 }
 
-/// What each side of each connection sent, by the addresses of both, without gaps.
+/// Returns the data that each side of each connection sent, by the addresses of both, without gaps.
 fn streams(name: &str) -> BTreeMap<(SocketAddrV4, SocketAddrV4), Vec<u8>> {
     let mut reader = PcapReader::new(File::open(file(name)).unwrap()).unwrap();
     let mut parts: BTreeMap<_, (u32, BTreeMap<u32, Vec<u8>>)> = BTreeMap::new();
@@ -73,7 +73,7 @@ struct Message {
     request: Option<ReadRequest>,
 }
 
-/// The messages of a stream behind its start-up frame. The last may be incomplete.
+/// Returns the messages of a stream after its start-up frame. The last may be incomplete.
 fn messages(framing: Framing, mut stream: &[u8]) -> Vec<Message> {
     let mut found: Vec<Message> = Vec::new();
     let mut more = false;
@@ -97,7 +97,7 @@ fn messages(framing: Framing, mut stream: &[u8]) -> Vec<Message> {
     found
 }
 
-/// What of a message must agree: everything but where it was cut.
+/// Returns the parts of a message that must agree: all but its segmentation.
 fn essence(message: &Message) -> String {
     let place = match message.header.model {
         Model::Tagged(tagged) => format!("{} {:#x}", tagged.stag, tagged.to),
@@ -121,7 +121,7 @@ fn queue_pair(env: &mut TestEnv, crc: bool) -> Qp {
     let attr = QpAttr { state: QpState::Init, access, ..QpAttr::default() };
     let mask = AttrMask::STATE | AttrMask::ACCESS_FLAGS;
     qp.modify(Time::ZERO, &attr, mask, env).unwrap();
-    // The ready-to-receive frame is one of those that are fed, or posted.
+    // The ready-to-receive frame is among those that are fed, or posted.
     let params = StreamParams {
         initiator: true,
         crc,
@@ -135,7 +135,7 @@ fn queue_pair(env: &mut TestEnv, crc: bool) -> Qp {
     qp
 }
 
-/// Gives ours the work of which a message came.
+/// Posts the work request that a message came from.
 fn post(qp: &mut Qp, message: &Message) {
     let (op, sge) = match (message.header.model, message.request) {
         (_, Some(request)) => (
@@ -155,8 +155,8 @@ fn post(qp: &mut Qp, message: &Message) {
     qp.post_send(Time::ZERO, &wr).unwrap();
 }
 
-/// Ours in the place of one side: what it is to say, and what it hears. Returns how many messages were
-/// compared.
+/// Runs our queue pair in place of one side, which sent `own` and received `heard`. Returns how
+/// many messages were compared.
 fn stand_in(name: &str, framing: Framing, own: &[u8], heard: &[u8]) -> usize {
     let (own, theirs) = (messages(framing, own), messages(framing, heard));
     let mut env = TestEnv::new(link(0, true), Zeroes::default());
@@ -188,7 +188,7 @@ fn stand_in(name: &str, framing: Framing, own: &[u8], heard: &[u8]) -> usize {
             all.map(essence).collect()
         };
         let (said, own) = (of(&said), of(&own));
-        // Of the answers the capture has those that were sent before the end.
+        // The capture has only those responses that were sent before it ended.
         let comparable = if answers { own.len().min(said.len()) } else { own.len() };
         assert_eq!(said[..comparable], own[..comparable], "{name}");
         assert!(own.len() <= said.len(), "{name}: {} of {}", said.len(), own.len());

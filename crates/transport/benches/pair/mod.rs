@@ -1,5 +1,5 @@
-//! Two queue pairs in one thread: memory and wire are as cheap as can be. That is why they have an `Env` of their own: the one
-//! of tests (`rdmux_testing::env`) checks and records, which would be measured, too.
+//! Two queue pairs in one thread, with the cheapest possible memory and wire. They have an `Env` of their
+//! own, because the one of the tests (`rdmux_testing::env`) checks and records, which would be measured, too.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -114,7 +114,7 @@ fn gid(n: u8) -> Gid {
     std::net::Ipv4Addr::new(10, 0, 0, n).into()
 }
 
-/// One side of a connection, and its surroundings.
+/// Returns one side of a connection, and its environment.
 pub fn connect(from: u8, to: u8) -> (Qp, Bench) {
     let caps = QpCaps {
         max_send_wr: 64,
@@ -140,7 +140,7 @@ pub fn connect(from: u8, to: u8) -> (Qp, Bench) {
     (qp, env)
 }
 
-/// Gives a queue pair what the other side, number `n`, has sent.
+/// Delivers the packets that the other side, number `n`, has sent to a queue pair.
 pub fn deliver(from: &mut Bench, n: u8, qp: &mut Qp, env: &mut Bench) {
     let grh = [0; 40];
     for i in 0..from.used {

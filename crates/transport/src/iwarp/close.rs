@@ -1,5 +1,5 @@
-//! The ends of a stream: in order when the program asks, at once when something fails, or when the peer
-//! ends it.
+//! The end of a stream: an orderly shutdown by the program, or an immediate end after a fault or
+//! when the peer ends the stream.
 //!
 //! ```text
 //!  Detached --attach--> Open --shutdown--> Draining --all is sent--> HalfClosed --peer's end--> Closed
@@ -9,8 +9,8 @@
 //!                        +--------------- modify to ERR --------------------+
 //! ```
 //!
-//! From any of them a broken stream, or one that a peer does not read, leads to Aborted. One that takes nothing any more
-//! does when what has come on it is read.
+//! From any phase a broken stream, or one that the peer does not read, leads to Aborted. A stream
+//! that accepts no more data leads there when the data received on it has been read.
 
 use core::time::Duration;
 
@@ -21,52 +21,52 @@ use crate::iwarp::{StreamEnv, Wish};
 use crate::time::Time;
 use crate::timer::StreamTimer;
 
-/// How long a stream that is being closed waits for the peer's end of it.
+/// How long a stream that is being closed waits for the peer to end its half.
 pub const CLOSING_TIME: Duration = Duration::from_secs(5);
-/// How long a stream that is being closed may take nothing of what is still to be sent.
+/// How long a stream that is being closed may accept none of the remaining data.
 pub const STALL_TIME: Duration = Duration::from_secs(10);
-/// How long a Terminate has to be sent, and then to be answered by the peer's end of the stream.
+/// How long sending a Terminate may take, and then how long to wait for the peer to end its half of the stream.
 pub const TERMINATE_TIME: Duration = Duration::from_secs(2);
 
-/// How far a stream has come.
+/// The phase of a stream's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// There is none.
+    /// There is no stream.
     Detached,
-    /// In use.
+    /// The stream is in use.
     Open,
-    /// What was posted before the send queue's entry `last` is still to be sent.
+    /// The requests posted before the send queue's entry `last` are still being sent.
     Draining {
-        /// The first entry that is not sent any more.
+        /// The first entry that is not to be sent.
         last: u32,
-        /// When to give up, unless something moves.
+        /// When to give up, unless there is progress.
         until: Time,
     },
-    /// All is sent; the peer may still send.
+    /// Everything is sent. The peer may still send.
     HalfClosed {
-        /// When to close it all the same.
+        /// When to close the stream all the same.
         until: Time,
     },
-    /// In ERR. A Terminate is on its way.
+    /// In ERR. A Terminate is being sent.
     Terminating {
         /// When to give up.
         until: Time,
         /// Whether the peer has ended its half.
         peer_ended: bool,
     },
-    /// In ERR. Nothing is sent, and what comes is dropped, until the peer ends its half.
+    /// In ERR. Nothing is sent, and arriving data is dropped, until the peer ends its half.
     Lingering {
-        /// When to close it all the same.
+        /// When to close the stream all the same.
         until: Time,
     },
-    /// Nothing is wanted of it.
+    /// The stream is no longer needed.
     Closed,
-    /// It is broken, or nobody is to go on as if all had been sent.
+    /// The stream is broken, or the peer must not believe that everything was sent.
     Aborted,
 }
 
 impl Phase {
-    /// The timer that runs in it, and when that expires.
+    /// Returns the timer that runs in this phase, and when it expires.
     fn timer(self) -> Option<(StreamTimer, Time)> {
         match self {
             Self::Draining { until, .. } => Some((StreamTimer::Stall, until)),
@@ -80,8 +80,8 @@ impl Phase {
 }
 
 impl Qp {
-    /// What is to be done with the stream. It changes with calls that take the queue pair by `&mut`;
-    /// [`Wish::Close`] and [`Wish::Abort`] are the last, and the driver forgets the stream with them.
+    /// Returns what the driver must do with the stream. Calls that take the queue pair by `&mut` may
+    /// change it. [`Wish::Close`] and [`Wish::Abort`] are final: the driver then forgets the stream.
     pub fn wish(&self) -> Wish {
         match self.phase {
             Phase::Open | Phase::Draining { .. } if self.tx.broken => Wish::ReadOut,
@@ -94,19 +94,19 @@ impl Qp {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout), if ever.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout), if ever.
     pub fn poll_timeout(&self) -> Option<Time> {
         let running = [self.receive_timer(), self.phase.timer()];
         running.into_iter().flatten().map(|(_, expiry)| expiry).min()
     }
 
-    /// A time that [`poll_timeout`](Self::poll_timeout) named has come.
+    /// Handles the timers that have expired, when the time of [`poll_timeout`](Self::poll_timeout) has come.
     pub fn handle_timeout<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
         let expired = |timer: &(StreamTimer, Time)| timer.1 <= now;
         if let Some((timer, _)) = self.receive_timer().filter(expired) {
             self.expired(timer, now, env);
         }
-        // The phase may have just begun.
+        // The first timer may have changed the phase.
         if let Some((timer, _)) = self.phase.timer().filter(expired) {
             self.expired(timer, now, env);
         }
@@ -121,9 +121,9 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// The program disconnects: everything that is posted is sent and answered, then the stream ends in
-    /// order. The queue pair is in SQD from now on, takes what still arrives, and goes to ERR, where what is
-    /// left is flushed, when the peer has ended its half too, or sends a message for which there is no receive. Does nothing but in RTS.
+    /// Disconnects: everything posted is sent and answered, then the stream ends in order. The queue pair is
+    /// in SQD from now on and still accepts arriving data. It goes to ERR, which flushes the rest, when the
+    /// peer has ended its half, too, or sends a message that finds no receive. Does nothing except in RTS.
     pub fn shutdown<E: Env>(&mut self, now: Time, env: &mut E) {
         if self.state != QpState::Rts {
             return;
@@ -133,26 +133,26 @@ impl Qp {
         self.check_drained(now, env);
     }
 
-    /// Whether the entry of the send queue is one that was posted too late to be sent.
+    /// Returns whether the send queue entry was posted after the shutdown, and so is not sent.
     #[inline]
     pub(super) fn is_beyond_shutdown(&self, index: u32) -> bool {
         matches!(self.phase, Phase::Draining { last, .. } if last == index)
     }
 
-    /// Something of the send queue moved.
+    /// Handles progress of the send queue.
     pub(super) fn progressed<E: Env>(&mut self, now: Time, env: &mut E) {
         self.stalls_no_more(now);
         self.check_drained(now, env);
     }
 
-    /// The peer is at work on what we wait for.
+    /// Restarts the stall timer, because the peer is sending data that was asked for.
     pub(super) fn stalls_no_more(&mut self, now: Time) {
         if let Phase::Draining { until, .. } = &mut self.phase {
             *until = now.after(STALL_TIME);
         }
     }
 
-    /// Ends our half of the stream when all that it was kept for is done.
+    /// Ends our half of the stream when everything that it was kept open for is done.
     pub(super) fn check_drained<E: Env>(&mut self, now: Time, env: &mut E) {
         let Phase::Draining { last, .. } = self.phase else { return };
         let done = self.sq.head == last && self.tx.is_quiet() && self.serving.is_empty();
@@ -169,14 +169,15 @@ impl Qp {
         matches!(self.phase, Phase::HalfClosed { .. })
     }
 
-    /// The program has disconnected, all that it had posted is sent, and what still comes finds no receive, or asks for an answer that
-    /// cannot be sent any more. To reset the stream for that could take from the peer what it has not read yet.
+    /// Drops everything that still arrives: the program has disconnected, all that it had posted is
+    /// sent, and a message finds no receive or asks for a response that can no longer be sent. A
+    /// reset of the stream could destroy data that the peer has not read.
     pub(super) fn drop_the_rest<E: Env>(&mut self, now: Time, env: &mut E) {
         self.phase = Phase::Lingering { until: now.after(CLOSING_TIME) };
         self.enter_error(env);
     }
 
-    /// The program goes to ERR itself: nothing more is sent.
+    /// Stops sending at once, because the program moved the queue pair to ERR.
     pub(super) fn close_at_once<E: Env>(&mut self, now: Time, env: &mut E) {
         self.phase = match self.phase {
             Phase::Open | Phase::Draining { .. } if !self.tx.can_end() => Phase::Aborted,
@@ -188,7 +189,7 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// Nothing can be done with the stream any more.
+    /// Aborts the stream, which can no longer be used.
     pub(super) fn abort<E: Env>(&mut self, env: &mut E) {
         if !matches!(self.phase, Phase::Detached | Phase::Closed) {
             self.phase = Phase::Aborted;
@@ -196,8 +197,8 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// The peer ended its half of the stream (`clean`), or reset it. Everything that is not complete is
-    /// flushed. A Terminate that is on its way is still sent.
+    /// Handles the end of the peer's half of the stream (`clean`), or a reset by the peer.
+    /// Incomplete work is flushed. A Terminate in progress is still sent.
     pub fn handle_end<E: Env>(&mut self, _now: Time, clean: bool, env: &mut E) {
         self.phase = match self.phase {
             Phase::Detached | Phase::Closed | Phase::Aborted => return,
@@ -210,7 +211,7 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// The Terminate is out.
+    /// Records that the Terminate has been sent.
     pub(super) fn terminate_sent(&mut self, now: Time) {
         if let Phase::Terminating { peer_ended, .. } = self.phase {
             self.phase = if peer_ended {

@@ -1,4 +1,4 @@
-//! Making frames: the next one of what is to be sent.
+//! Building the next frame to send.
 
 use rdmux_wire::iwarp::ddp::{Header, Model, Untagged, queue};
 use rdmux_wire::iwarp::rdmap::{
@@ -18,20 +18,20 @@ use crate::sq::SendWqe;
 use crate::time::Time;
 use crate::wr::{SendFlags, WcStatus};
 
-/// What became of the entry at the cursor.
+/// The outcome of starting the entry at the cursor.
 enum Start {
-    /// Frames are to be made of it.
+    /// The entry is a message, to be cut into frames.
     Message,
-    /// It is this one frame.
+    /// The entry is this one frame.
     Frame(Frame),
-    /// It is done, or has failed.
+    /// The entry is complete, or has failed.
     Again,
-    /// It must wait, or there is none.
+    /// The entry must wait, or there is none.
     Nothing,
 }
 
 impl Qp {
-    /// Makes the next frame. Answers and entries of the send queue are begun in turn.
+    /// Builds the next frame. Responses and send queue entries start in turn.
     pub(super) fn next_frame<E: StreamEnv>(&mut self, now: Time, env: &mut E) -> Option<Frame> {
         loop {
             match self.tx.job {
@@ -80,8 +80,7 @@ impl Qp {
         }
     }
 
-    /// What does not travel is carried out when everything before it is complete, and before anything
-    /// after it starts.
+    /// Carries out a local operation when everything before it is complete, and before anything after it starts.
     fn carry_out_local<E: StreamEnv>(&mut self, now: Time, env: &mut E) -> Start {
         if self.sq.head != self.tx.cursor {
             return Start::Nothing;
@@ -103,7 +102,7 @@ impl Qp {
         Start::Again
     }
 
-    /// A READ or an atomic, of which the peer serves only so many at a time.
+    /// Starts a READ or an atomic, whose number is limited by what the peer serves at a time.
     fn start_query<E: StreamEnv>(&mut self, now: Time, env: &mut E) -> Start {
         let index = self.tx.cursor;
         if self.tx.ord == 0 {
@@ -144,15 +143,15 @@ impl Qp {
         Frame::new(&header, &atomic_request(index, wqe).to_bytes(), Payload::None, origin)
     }
 
-    /// Where the peer is told that a READ goes. A list of several parts is named by its first: the
-    /// response is checked against the list, not looked up.
+    /// Returns the sink that a READ request names. A scatter list of several parts is named by its
+    /// first: the response is checked against the list, not looked up.
     pub(super) fn sink(&self, index: u32) -> (Stag, u64) {
-        /// Some adapters treat 0 as something special.
+        /// Some adapters treat the STag 0 specially.
         const NOWHERE: (Stag, u64) = (Stag(1), 0);
         self.sq.sges(index).first().map_or(NOWHERE, |sge| (sge.lkey.into(), sge.addr))
     }
 
-    /// The next frame of the entry at the cursor: a SEND or a WRITE.
+    /// Builds the next frame of the SEND or WRITE at the cursor.
     fn message_frame(&mut self) -> Frame {
         let index = self.tx.cursor;
         let wqe = self.sq.get(index);
@@ -186,7 +185,7 @@ impl Qp {
         Frame::new(&header, &[], Payload::Entry { index, offset, len }, origin)
     }
 
-    /// The second message of a WRITE with immediate. The four bytes are the first of iWARP's eight.
+    /// Builds the second message of a WRITE with immediate. The four bytes are the first of iWARP's eight.
     fn immediate_frame(&mut self) -> Frame {
         let index = self.tx.cursor;
         let wqe = self.sq.get(index);
@@ -207,7 +206,7 @@ impl Qp {
         self.tx.job = Job::None;
     }
 
-    /// The next frame of what the peer asked for.
+    /// Builds the next frame of a response to the peer.
     fn answer_frame(&mut self) -> Option<Frame> {
         let mulpdu = self.tx.mulpdu;
         let Some(answer) = self.serving.front_mut() else {
@@ -240,7 +239,7 @@ impl Qp {
     }
 }
 
-/// The opcode of a SEND, and the key that it invalidates.
+/// Returns the opcode of a SEND, and the key that it invalidates.
 fn send_opcode(wqe: &SendWqe) -> (Opcode, Stag) {
     let invalidates = wqe.kind == TxKind::SendInv;
     let stag = if invalidates { Rkey(u32::from_be_bytes(wqe.extra)).into() } else { Stag(0) };
@@ -253,7 +252,7 @@ fn send_opcode(wqe: &SendWqe) -> (Opcode, Stag) {
     (opcode, stag)
 }
 
-/// An atomic on all 64 bits: nothing stops the carries of an addition, all bits are compared and swapped.
+/// Returns the request for an atomic on all 64 bits: additions carry through, and all bits are compared and swapped.
 fn atomic_request(id: u32, wqe: &SendWqe) -> AtomicRequest {
     let is_add = wqe.kind == TxKind::FetchAdd;
     let all = if is_add { 0 } else { u64::MAX };

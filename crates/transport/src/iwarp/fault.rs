@@ -1,9 +1,9 @@
-//! The one table of what a peer can do wrong: which Terminate it hears, how the work request at hand
-//! ends, and what the program is told asynchronously; and the way back, from a Terminate that is
-//! received (RFC 5040, section 7; RFC 5041, section 8.2; RFC 5044, section 8).
+//! The table of the peer's faults: for each the Terminate to send, the status of the current work
+//! request, and the asynchronous event for the program. Also the reverse mapping, from a received
+//! Terminate (RFC 5040, section 7; RFC 5041, section 8.2; RFC 5044, section 8).
 //!
-//! Events are those of iWARP adapters: a broken access rule is told as such, an operation that cannot be as
-//! an invalid request, and a stream that makes no sense as fatal to the queue pair.
+//! The events are those of iWARP adapters: an access violation is reported as such, an impossible
+//! operation as an invalid request, and a malformed stream as fatal to the queue pair.
 
 use rdmux_wire::WireError;
 use rdmux_wire::iwarp::terminate::Fault as Told;
@@ -11,29 +11,28 @@ use rdmux_wire::iwarp::terminate::Fault as Told;
 use crate::env::{AccessFault, Drop, QpEvent};
 use crate::wr::WcStatus;
 
-/// What is wrong.
+/// A fault, named by what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The CRC of a frame.
+    /// The CRC of a frame is wrong.
     Crc,
-    /// A marker points elsewhere, or a frame is too short for the header of a segment.
+    /// A marker has a wrong pointer, or a frame is too short for a segment header.
     Framing,
-    /// The version of DDP, in a tagged segment.
+    /// The DDP version of a tagged segment is wrong.
     TaggedVersion,
-    /// The same in an untagged one.
+    /// The DDP version of an untagged segment is wrong.
     UntaggedVersion,
-    /// The version of RDMAP.
+    /// The RDMAP version is wrong.
     RdmapVersion,
-    /// An opcode that there is not, or not in this place: another model, another queue, amid another
-    /// message.
+    /// An opcode is unknown, or not allowed at this place: in this model, on this queue, or within another message.
     Opcode,
-    /// A response that nothing was asked for.
+    /// A response arrived without a request.
     Unasked,
-    /// A queue that there is not.
+    /// The queue does not exist.
     Queue,
     /// No receive is posted.
     NoReceive,
-    /// More READs and atomics than were agreed on.
+    /// There are more READs and atomics than agreed.
     NoRead,
     /// A message that is not the next of its queue.
     Sequence,
@@ -43,53 +42,53 @@ pub(super) enum Fault {
     ReceiveTooShort,
     /// A message of fixed length that is longer.
     TooLong,
-    /// A message of fixed length that is shorter, or that makes no sense.
+    /// A message of fixed length is shorter, or its contents are invalid.
     Malformed,
-    /// An atomic on memory that is not aligned.
+    /// An atomic names memory that is not aligned.
     Misaligned,
-    /// The queue pair lets nobody do this.
+    /// The queue pair does not allow this operation.
     Forbidden,
-    /// Memory that a Write names.
+    /// The memory that a Write names is not accessible.
     Target(AccessFault),
-    /// The range of a Write goes over the end of the address space.
+    /// The range of a Write exceeds the address space.
     TargetWraps,
-    /// Memory that a READ or an atomic names.
+    /// The memory that a READ or an atomic names is not accessible.
     Source(AccessFault),
-    /// The range of a READ goes over the end of the address space.
+    /// The range of a READ exceeds the address space.
     SourceWraps,
-    /// A key that a Send invalidates.
+    /// The key that a Send is to invalidate is not valid for that.
     Invalidate(AccessFault),
-    /// Memory of our own receive.
+    /// The memory of our own receive is not accessible.
     Receive(AccessFault),
-    /// Memory of our own READ or atomic.
+    /// The memory of our own READ or atomic is not accessible.
     Sink(AccessFault),
-    /// A READ's response names other memory than the request did.
+    /// A READ response names another STag than the request did.
     SinkStag,
-    /// A READ's response goes elsewhere in it, or is longer than asked for.
+    /// A READ response has a wrong offset, or is longer than requested.
     SinkBounds,
-    /// A READ's response ends early, or an atomic's is of another.
+    /// A READ response ends early, or an atomic response belongs to another request.
     BadResponse,
-    /// What is to be sent cannot be.
+    /// The data to send is not accessible.
     Local,
 }
 
-/// What follows.
+/// The consequences of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// What the peer hears.
+    /// The error that the Terminate reports to the peer.
     pub(super) tells: Told,
-    /// How the receive ends that was taken for the message.
+    /// The status of the receive that was taken for the message.
     pub(super) receive: Option<WcStatus>,
-    /// How the oldest send work request ends.
+    /// The status of the oldest send work request.
     pub(super) send: Option<WcStatus>,
-    /// What our program hears.
+    /// The event for our program.
     pub(super) event: Option<QpEvent>,
-    /// What is counted.
+    /// The counter to increment.
     pub(super) counts: Drop,
 }
 
 impl Fault {
-    /// Its row of the table.
+    /// Returns the fault's row of the table.
     pub(super) fn row(self) -> Row {
         use QpEvent::{AccessErr, Fatal, ReqErr};
         let plain = |tells, event, counts| Row { tells, receive: None, send: None, event, counts };
@@ -146,12 +145,12 @@ impl Fault {
         }
     }
 
-    /// Whether the header of the segment at fault can be told, since it was understood that far.
+    /// Returns whether the Terminate can include the header of the faulty segment, because it was parsed.
     pub(super) const fn has_segment(self) -> bool {
         !matches!(self, Self::Crc | Self::Framing | Self::Local)
     }
 
-    /// Why a header could not be read.
+    /// Returns the fault that corresponds to a header's parse error.
     pub(super) const fn of_header(error: &WireError) -> Self {
         match error {
             WireError::DdpVersion { tagged: true, .. } => Self::TaggedVersion,
@@ -171,7 +170,8 @@ const fn access_event(fault: AccessFault) -> QpEvent {
     }
 }
 
-/// Keys, ranges and domains of Writes are DDP's to check, rights are RDMAP's (RFC 5040, section 7.2).
+/// Returns the error for memory that a Write names. DDP checks keys, ranges and domains, RDMAP
+/// checks rights (RFC 5040, section 7.2).
 const fn target(fault: AccessFault) -> Told {
     match fault {
         AccessFault::Key => Told::DdpTaggedStag,
@@ -182,7 +182,7 @@ const fn target(fault: AccessFault) -> Told {
     }
 }
 
-/// What a READ names is RDMAP's alone.
+/// Returns the error for memory that a READ names, which only RDMAP checks.
 const fn source(fault: AccessFault) -> Told {
     match fault {
         AccessFault::Key => Told::RdmapStag,
@@ -200,8 +200,8 @@ const fn invalidate(fault: AccessFault) -> Told {
     }
 }
 
-/// How the READ or atomic that it is about ends, and what the program hears, when the peer tells a fault. A Write or
-/// a Send is complete when the stream has taken it, so none is left to be blamed.
+/// Returns the status of the READ or atomic that a Terminate refers to, and the event for the program.
+/// A Write or a Send is complete when the stream has accepted it, so none of them can still fail.
 pub(super) const fn told(fault: Told) -> (WcStatus, QpEvent) {
     match fault.numbers() {
         (0, 1, _) | (1, 1, _) => (WcStatus::RemAccessErr, QpEvent::AccessErr),

@@ -1,4 +1,4 @@
-//! A frame on its way: its header, where its payload lies, and whose it is.
+//! An outgoing frame: its header, the location of its payload, and its origin.
 
 use rdmux_wire::Rkey;
 use rdmux_wire::iwarp::ddp::Header;
@@ -9,20 +9,20 @@ use crate::env::TxPayload;
 use crate::iwarp::Segment;
 use crate::sq::SendQueue;
 
-/// Room for the length, a header, and the longest of what is not payload.
+/// Room for the length, a header, and the longest fixed part that is not payload.
 const HEAD: usize = LENGTH_LEN + Header::UNTAGGED_LEN + AtomicRequest::LEN;
 
 /// The padding and the CRC field of a frame that has no CRC.
 static ZEROS: [u8; 3 + CRC_LEN] = [0; 3 + CRC_LEN];
 
-/// Where the payload of a frame lies.
+/// The location of a frame's payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload {
     /// There is none, or it is in the frame's head.
     None,
     /// A part of an entry of the send queue.
     Entry { index: u32, offset: u32, len: u32 },
-    /// Memory that the peer READs.
+    /// The memory that the peer READs.
     Remote { rkey: Rkey, va: u64, len: u32 },
 }
 
@@ -44,28 +44,28 @@ impl Payload {
     }
 }
 
-/// Whose frame it is.
+/// The origin of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// An entry of the send queue. `ends` says that this is its last frame.
+    /// A send queue entry. `ends` says that this is its last frame.
     Entry { index: u32, ends: bool },
-    /// What the peer asked for.
+    /// A request of the peer.
     Answer,
 }
 
-/// See the module.
+/// An outgoing frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     head: [u8; HEAD],
     head_len: u8,
     payload: Payload,
     pub(super) origin: Origin,
-    /// Bytes in the stream.
+    /// The frame's bytes in the stream.
     pub(super) len: usize,
 }
 
 impl Frame {
-    /// A frame as it is without CRC and markers. `fixed` is what follows the header; then comes `payload`.
+    /// Creates a frame as it is without CRC and markers. `fixed` follows the header, and `payload` follows `fixed`.
     pub(super) fn new(header: &Header, fixed: &[u8], payload: Payload, origin: Origin) -> Self {
         let header = header.to_buf();
         let behind = LENGTH_LEN + header.len();
@@ -82,32 +82,32 @@ impl Frame {
         Self { head, head_len, payload, origin, len: fpdu::frame_len(ulpdu_len) }
     }
 
-    /// Length and headers.
+    /// Returns the length and headers.
     pub(super) fn head(&self) -> &[u8] {
         &self.head[..usize::from(self.head_len)]
     }
 
-    /// The headers alone.
+    /// Returns the headers.
     pub(super) fn headers(&self) -> &[u8] {
         &self.head()[LENGTH_LEN..]
     }
 
-    /// Bytes between length and padding.
+    /// Returns the number of bytes between length and padding.
     pub(super) fn ulpdu_len(&self) -> usize {
         self.headers().len() + self.payload.len()
     }
 
-    /// The payload.
+    /// Returns the payload.
     pub(super) fn payload<'a>(&self, sq: &'a SendQueue) -> TxPayload<'a> {
         self.payload.of(sq)
     }
 
-    /// Bytes of the payload.
+    /// Returns the bytes of the payload.
     pub(super) fn payload_len(&self) -> usize {
         self.payload.len()
     }
 
-    /// The frame as it is sent without CRC and markers.
+    /// Returns the frame as it is sent without CRC and markers.
     #[inline]
     pub(super) fn segment<'a>(&'a self, sq: &'a SendQueue) -> Segment<'a> {
         let tail = &ZEROS[..fpdu::pad(self.ulpdu_len()) + CRC_LEN];

@@ -1,4 +1,4 @@
-//! Messages that are complete: doing what they ask for.
+//! Handling of complete messages.
 
 use rdmux_wire::iwarp::rdmap::{
     AtomicOp as WireOp, AtomicRequest, AtomicResponse, Opcode, ReadRequest,
@@ -16,11 +16,11 @@ use crate::optable::TxKind;
 use crate::time::Time;
 use crate::wr::{Completion, WcFlags, WcOpcode, WcStatus};
 
-/// Attempts at a masked atomic while others change the same memory.
+/// The number of attempts at a masked atomic while others change the same memory.
 const ATTEMPTS: u32 = 1000;
 
 impl Qp {
-    /// All of the segment's payload is where it belongs.
+    /// Handles a segment whose payload has been placed in full.
     pub(super) fn finish_segment<E: StreamEnv>(
         &mut self,
         now: Time,
@@ -58,7 +58,7 @@ impl Qp {
         }
     }
 
-    /// The oldest send work request has its response.
+    /// Completes the oldest send work request, whose response has arrived.
     fn answered<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
         self.tx.queries -= 1;
         self.complete_head(WcStatus::Success, env);
@@ -118,8 +118,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Immediate data complete a receive as those of a WRITE do. The length that is told is that of the
-    /// Write before them.
+    /// Completes a receive by immediate data, as for a WRITE with immediate. The reported length is
+    /// that of the Write before it.
     fn finish_immediate<E: StreamEnv>(
         &mut self,
         opcode: Opcode,
@@ -137,7 +137,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The completion of the receive that is taken.
+    /// Returns the completion of the receive in use.
     fn received(&mut self, opcode: Opcode, wc: WcOpcode, byte_len: u32) -> Completion {
         let wr_id = self.rq.finish();
         let solicited = opcode.is_solicited();
@@ -161,7 +161,7 @@ impl Qp {
         self.serve(Answer::Read { sink, to, rkey, va, len, done: 0 })
     }
 
-    /// An atomic is carried out at once. The stream brings it only once.
+    /// Carries out an atomic at once. The stream never delivers it twice.
     fn finish_atomic_request<E: StreamEnv>(
         &mut self,
         small: &[u8],
@@ -179,7 +179,7 @@ impl Qp {
         self.serve(Answer::Atomic { id: request.id, original })
     }
 
-    /// Remembers what is to be answered, unless we have ended our half of the stream.
+    /// Queues a response to a request of the peer, unless we have ended our half of the stream.
     fn serve(&mut self, answer: Answer) -> Result<(), Fault> {
         if matches!(self.phase, Phase::HalfClosed { .. }) {
             return Err(Fault::Unasked);
@@ -206,8 +206,8 @@ impl Qp {
     }
 }
 
-/// Carries an atomic out, and returns what was there before. One that concerns all 64 bits is what memory does
-/// itself; another is put together from a look and a compare-and-swap, as often as it takes.
+/// Carries out an atomic and returns the original value. One on all 64 bits is a native operation.
+/// Any other is built from a load and a compare-and-swap, repeated until it succeeds.
 fn carry_out<E: StreamEnv>(request: &AtomicRequest, env: &mut E) -> Result<u64, AccessFault> {
     let rkey = Rkey::from(request.stag);
     let mut act = |op| match env.atomic(Psn::new(0), rkey, request.to, op)? {
@@ -233,8 +233,8 @@ fn carry_out<E: StreamEnv>(request: &AtomicRequest, env: &mut E) -> Result<u64, 
     Err(AccessFault::Busy)
 }
 
-/// What a masked atomic makes of a value (RFC 7306, section 5.1). A bit of an addition's mask is the highest
-/// of a field, beyond which nothing is carried.
+/// Returns the result of a masked atomic on a value (RFC 7306, section 5.1). Each bit of an
+/// addition's mask is the highest of a field, beyond which there is no carry.
 fn masked(request: &AtomicRequest, value: u64) -> u64 {
     match request.op {
         WireOp::FetchAdd => {

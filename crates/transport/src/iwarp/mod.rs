@@ -4,11 +4,10 @@
 //! the ready-to-receive frame; then it hands the stream over with a [`StreamParams`], and
 //! [`Qp::attach`] brings the queue pair to RTS.
 //!
-//! In the order in which a message passes: `tx` makes frames of the send queue and of the responses that
-//! are owed, `frame` is one of them and `pack` their form with CRC or markers; `rx` finds the frames in
-//! arriving bytes, `segment` checks where each belongs, `message` does what a complete one asks for, and
-//! `serve` keeps the peer's READs and atomics. `fault` is the one table from what is wrong to the
-//! Terminate, the completion and the event, `close` the ends of a stream.
+//! A message passes through these files in this order. `tx` builds frames from the send queue and from pending
+//! responses. `frame` is one frame, and `pack` its form with CRC or markers. `rx` finds the frames in arriving bytes,
+//! `segment` validates each and finds its place, `message` carries out a complete one, and `serve` queues the peer's
+//! READs and atomics. `fault` is the table from faults to Terminate, completion and event. `close` ends a stream.
 
 mod close;
 mod emit;

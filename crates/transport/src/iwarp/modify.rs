@@ -1,7 +1,7 @@
-//! Changing attributes, and the stream that brings a queue pair to RTS.
+//! Changing attributes, and attaching the stream that brings a queue pair to RTS.
 //!
-//! On InfiniBand a program brings a queue pair up step by step. Here the connection manager does, by the
-//! stream; programs that are written for both make the same calls, so those are taken and mean little.
+//! On InfiniBand a program brings a queue pair up step by step. On iWARP the connection manager does so by attaching
+//! the stream. Programs written for both make the same calls, so those calls are accepted and have little effect.
 
 use crate::attr::{AttrMask, MigState, QpAttr, QpState};
 use crate::env::Env;
@@ -15,7 +15,7 @@ use crate::iwarp::tx::Tx;
 use crate::state_table;
 use crate::time::Time;
 
-/// The attributes that are kept. All others are of InfiniBand's paths and packets.
+/// The attributes that take effect. All others concern InfiniBand's paths and packets.
 const TAKEN: AttrMask = AttrMask::ACCESS_FLAGS
     .union(AttrMask::PORT)
     .union(AttrMask::PKEY_INDEX)
@@ -26,17 +26,17 @@ const TAKEN: AttrMask = AttrMask::ACCESS_FLAGS
 impl Qp {
     /// Sets attributes, and with [`AttrMask::STATE`] makes a transition:
     ///
-    /// - to INIT from RESET; to RTR from INIT, which changes nothing, for only a stream does;
-    /// - to RTR and RTS in RTS, which changes nothing;
+    /// - to INIT from RESET; to RTR from INIT, which has no effect, since only a stream connects the queue pair;
+    /// - to RTR and RTS in RTS, which has no effect;
     /// - to SQD from RTS: as [`shutdown`](Self::shutdown);
     /// - to ERR and to RESET from any state.
     ///
-    /// Attributes that belong to InfiniBand's paths and packets are taken and not looked at, as the
-    /// kernel's iWARP drivers do. `access` counts: it says what the peer may do.
+    /// Attributes that concern InfiniBand's paths and packets are accepted and ignored, as by the
+    /// kernel's iWARP drivers. `access` takes effect: it says what the peer may do.
     ///
     /// # Errors
-    /// [`ModifyError::Transition`] for any other, [`ModifyError::CurState`], and [`ModifyError::NoMigration`] for an alternate
-    /// path, since a program that has loaded one relies on it; then nothing was changed.
+    /// [`ModifyError::Transition`] for any other transition, [`ModifyError::CurState`], and [`ModifyError::NoMigration`]
+    /// for an alternate path, since a program that has loaded one relies on it. Nothing is changed then.
     pub fn modify<E: Env>(
         &mut self,
         now: Time,
@@ -69,10 +69,9 @@ impl Qp {
         ModifyError::Transition { qp_type: self.qp_type(), from: self.state, to }
     }
 
-    /// A stream arrives, and the queue pair goes to RTS. All memory for sending and receiving on it is
-    /// allocated here. `mulpdu` is the most bytes of a frame between its length and its padding
-    /// (RFC 5044, section 4.1), headers included; what is below 128 or does not fit a frame's length is taken
-    /// for the nearest that is not.
+    /// Attaches a stream, and brings the queue pair to RTS. All memory for sending and receiving on it is allocated here.
+    /// `mulpdu` is the maximum number of bytes of a frame between its length and its padding, headers included (RFC 5044,
+    /// section 4.1). A value below 128, or one that a frame's length cannot express, is replaced with the nearest valid one.
     ///
     /// # Errors
     /// [`ModifyError::Transition`] in RTS, SQD and ERR.
@@ -97,7 +96,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Everything is as after creation. A stream that is still there is reset.
+    /// Resets everything to the state after creation. An attached stream is reset.
     fn reset(&mut self) {
         self.phase = match self.phase {
             Phase::Detached => Phase::Detached,

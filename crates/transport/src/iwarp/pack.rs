@@ -1,5 +1,4 @@
-//! Frames that cannot be sent as they lie, for they carry a CRC or markers: they are put together in a
-//! buffer of their own.
+//! Assembly of frames that carry a CRC or markers, and so cannot be sent from where their payload lies, in a buffer.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -13,32 +12,32 @@ use crate::iwarp::StreamEnv;
 use crate::iwarp::frame::Frame;
 use crate::sq::SendQueue;
 
-/// The longest frame there is, in bytes of the stream. With CRC or markers a frame must be presented to
-/// [`Qp::handle_bytes`](super::Qp::handle_bytes) as a whole.
+/// The longest possible frame, in bytes of the stream. With CRC or markers a frame must be
+/// presented to [`Qp::handle_bytes`](super::Qp::handle_bytes) as a whole.
 pub const MAX_FRAME: usize =
     fpdu::MAX_FRAME + markers::LEN * (fpdu::MAX_FRAME / markers::BETWEEN + 1);
 
-/// As many bytes are put together at a time, or two frames if they are longer.
+/// The bytes assembled at a time. The buffer holds two frames if they are longer.
 const BATCH: usize = 128 << 10;
-/// No more frames than these are put together at a time.
+/// The most frames assembled at a time.
 const BATCH_FRAMES: usize = 64;
 
-/// See the module.
+/// The buffer for assembled frames.
 #[derive(Debug)]
 pub(super) struct Pack {
     framing: Framing,
     bytes: Box<[u8]>,
-    /// What is to be sent is between these two.
+    /// The range of the bytes still to be sent.
     start: usize,
     end: usize,
-    /// The longest frame that will come.
+    /// The length of the longest frame to come.
     longest: usize,
-    /// A payload on its way between markers.
+    /// Room for a payload before it is split by markers.
     payload: Box<[u8]>,
 }
 
 impl Pack {
-    /// For frames of ULPDUs of at most `mulpdu` bytes.
+    /// Creates a buffer for frames of ULPDUs of at most `mulpdu` bytes.
     pub(super) fn new(framing: Framing, mulpdu: usize) -> Self {
         let longest = framing.frame_len(0, mulpdu);
         let room = (longest * BATCH_FRAMES).min(BATCH).max(longest * 2);
@@ -53,17 +52,17 @@ impl Pack {
         }
     }
 
-    /// Whether any frame fits.
+    /// Returns whether there is room for any frame.
     pub(super) fn has_room(&self) -> bool {
         self.bytes.len() - self.end >= self.longest
     }
 
-    /// What is to be sent.
+    /// Returns the bytes still to be sent.
     pub(super) fn pending(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// So many bytes were sent.
+    /// Records that `len` bytes were sent.
     pub(super) fn consume(&mut self, len: usize) {
         self.start += len;
         if self.start == self.end {
@@ -73,8 +72,7 @@ impl Pack {
 
     /// Appends a frame, which begins at `position` of the stream, and returns its length.
     ///
-    /// # Errors
-    /// When its payload cannot be read; then nothing was appended.
+    /// # Errors An error if its payload cannot be read. Nothing is appended then.
     pub(super) fn push<E: StreamEnv>(
         &mut self,
         position: u64,
@@ -109,7 +107,7 @@ impl Pack {
         Ok(len)
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(super) fn footprint(&self) -> usize {
         self.bytes.len() + self.payload.len()
     }

@@ -1,4 +1,4 @@
-//! The queue pair over a stream: what a driver holds, posts to and asks.
+//! The queue pair over a stream: the state machine to which a driver posts work and hands stream data.
 
 use core::time::Duration;
 
@@ -20,12 +20,12 @@ use crate::wr::{Completion, RecvWr, SendFlags, SendWr, WcOpcode, WcStatus};
 
 /// A queue pair over a TCP stream, in any state, without I/O.
 ///
-/// A driver posts work, gives it a stream with [`attach`](Self::attach), presents what arrives to
-/// [`handle_bytes`](Self::handle_bytes), and calls [`poll_transmit`](Self::poll_transmit) after a post,
-/// after bytes, after a timeout and when a full stream takes more. It does to the stream what
-/// [`wish`](Self::wish) says, which may change with every call that takes the queue pair by `&mut`.
+/// A driver posts work, attaches a stream with [`attach`](Self::attach), and presents received bytes
+/// to [`handle_bytes`](Self::handle_bytes). It calls [`poll_transmit`](Self::poll_transmit) after a
+/// post, after bytes, after a timeout and when a full stream has room again. It does to the stream
+/// what [`wish`](Self::wish) says, which every call that takes the queue pair by `&mut` may change.
 ///
-/// Of the states there are fewer than InfiniBand has: RESET and INIT are the *Idle* of the RDMA verbs for
+/// There are fewer states than InfiniBand has: RESET and INIT are the *Idle* of the RDMA verbs for
 /// iWARP, SQD is *Closing*, and ERR is both *Terminate* and *Error*.
 #[derive(Debug)]
 pub struct Qp {
@@ -38,13 +38,13 @@ pub struct Qp {
     pub(super) phase: Phase,
     pub(super) attr: QpAttr,
     pub(super) init: QpInit,
-    /// What holds of the stream, once there is one.
+    /// The parameters of the stream, once there is one.
     pub(super) params: StreamParams,
     /// How long a message waits for a receive.
     pub(super) receive_wait: Duration,
 }
 
-/// What holds before there is a stream.
+/// The parameters before there is a stream.
 pub(super) const NO_STREAM: StreamParams = StreamParams {
     initiator: false,
     crc: false,
@@ -56,7 +56,7 @@ pub(super) const NO_STREAM: StreamParams = StreamParams {
 };
 
 impl Qp {
-    /// A queue pair in RESET. Of the types iWARP has RC only.
+    /// Creates a queue pair in RESET. RC is the only type that iWARP has.
     pub fn new(init: &QpInit) -> Self {
         Self {
             state: QpState::Reset,
@@ -73,30 +73,30 @@ impl Qp {
         }
     }
 
-    /// How long a message for which no receive is posted waits for one. Then, and with zero at once, the connection
-    /// ends, as RFC 5041, section 7.2, has it. It holds for messages that begin to wait after the call.
+    /// Sets how long a message for which no receive is posted waits for one. After that, and with zero at once, the
+    /// connection ends, as RFC 5041, section 7.2, requires. Affects messages that begin to wait after the call.
     pub fn set_receive_wait(&mut self, wait: Duration) {
         self.receive_wait = wait;
     }
 
-    /// Its number.
+    /// Returns the queue pair's number.
     pub fn qpn(&self) -> Qpn {
         self.init.qpn
     }
-    /// Its type.
+    /// Returns the queue pair's type.
     pub fn qp_type(&self) -> QpType {
         self.init.qp_type
     }
-    /// Its state.
+    /// Returns the state.
     pub fn state(&self) -> QpState {
         self.state
     }
-    /// What it was created with.
+    /// Returns the parameters that the queue pair was created with.
     pub fn init(&self) -> &QpInit {
         &self.init
     }
-    /// Its attributes as `ibv_query_qp` tells them. With a stream the numbers of READs and atomics are
-    /// those that its two ends agreed on.
+    /// Returns the attributes as `ibv_query_qp` reports them. With a stream the limits of READs and
+    /// atomics are those that its two ends agreed on.
     pub fn attr(&self) -> QpAttr {
         QpAttr {
             state: self.state,
@@ -106,7 +106,7 @@ impl Qp {
         }
     }
 
-    /// Bytes of memory that this queue pair takes, queues included.
+    /// Returns the bytes of memory that this queue pair uses, queues included.
     pub fn footprint(&self) -> usize {
         size_of::<Self>()
             + self.sq.footprint()
@@ -116,17 +116,17 @@ impl Qp {
             + self.serving.footprint()
     }
 
-    /// Bytes of memory that the queues of a queue pair take which is created so; `usize::MAX` if that
-    /// is more than there can be.
+    /// Returns the bytes of memory that the queues of a queue pair with these parameters use, or
+    /// `usize::MAX` if they overflow that type.
     pub fn queues_size(init: &QpInit) -> usize {
         crate::Qp::queues_size(init)
     }
 
-    /// Queues a send work request. Call [`poll_transmit`](Self::poll_transmit) to get it moving; in ERR
-    /// that completes it flushed, and so does the end of a stream that is being closed.
+    /// Queues a send work request. [`poll_transmit`](Self::poll_transmit) then sends it, or in ERR
+    /// completes it as flushed. The end of a stream that is being closed flushes it, too.
     ///
     /// # Errors
-    /// See [`PostError`]. A SEND with immediate is one of the operations that iWARP has not.
+    /// See [`PostError`]. iWARP has no SEND with immediate, among others.
     pub fn post_send(&mut self, _now: Time, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.state < QpState::Rts {
             return Err(PostError::State(self.state));
@@ -137,19 +137,19 @@ impl Qp {
         self.sq.post(self.init.qp_type, wr)
     }
 
-    /// Where the send queue ends now, for [`withdraw_sends`](Self::withdraw_sends).
+    /// Returns the present end of the send queue, for [`withdraw_sends`](Self::withdraw_sends).
     pub fn sends_posted(&self) -> SendMark {
         SendMark(self.sq.tail)
     }
 
-    /// Takes back what was posted since `mark`. Only before [`poll_transmit`](Self::poll_transmit) is
-    /// called again: what that has seen is on its way.
+    /// Removes the requests posted since `mark`. Must be called before
+    /// [`poll_transmit`](Self::poll_transmit), which may send them.
     pub fn withdraw_sends(&mut self, mark: SendMark) {
         self.sq.tail = mark.0;
     }
 
     /// Queues a receive work request. In the state ERR call [`poll_transmit`](Self::poll_transmit),
-    /// which completes it flushed.
+    /// which completes it as flushed.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -160,12 +160,12 @@ impl Qp {
         self.rq.post(wr)
     }
 
-    /// A completion of this queue pair with nothing but the fields that always mean something.
+    /// Returns a completion with only the fields that are always valid.
     pub(super) fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Completion {
         Completion { wr_id, status, opcode, qpn: self.init.qpn, ..Completion::EMPTY }
     }
 
-    /// Goes to ERR and flushes both queues. What becomes of the stream is the caller's business.
+    /// Goes to ERR and flushes both queues. The caller decides about the stream.
     pub(super) fn enter_error<E: Env>(&mut self, env: &mut E) {
         if self.state == QpState::Err {
             return;
@@ -180,7 +180,7 @@ impl Qp {
         }
     }
 
-    /// Completes all work flushed, in order.
+    /// Completes all work as flushed, in order.
     pub(super) fn flush<E: Env>(&mut self, env: &mut E) {
         while self.sq.head != self.sq.tail {
             self.complete_head(WcStatus::WrFlushErr, env);
@@ -191,13 +191,13 @@ impl Qp {
         }
     }
 
-    /// Completes the receive that is taken in error, or if none is the oldest.
+    /// Completes the receive in use in error, or the oldest if none is in use.
     pub(super) fn fail_oldest_receive<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         let wr_id = self.rq.finish();
         env.complete(Side::Recv, self.completion(wr_id, status, WcOpcode::Recv));
     }
 
-    /// Completes the oldest send work request. Successes are silent unless asked for; failures never.
+    /// Completes the oldest send work request. A success is reported only if asked for, a failure always.
     #[inline]
     pub(super) fn complete_head<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         let wqe = self.sq.get(self.sq.head);

@@ -1,8 +1,7 @@
-//! Receiving: the frames in arriving bytes, however the stream cut them.
+//! Receiving: finds the frames in arriving bytes, however the stream split them.
 //!
-//! With neither CRC nor markers a frame is taken in parts: its header, its payload as it comes, what
-//! fills it up. With either it must be there as a whole, for nothing of it may be used before it is
-//! found good.
+//! With neither CRC nor markers a frame is processed in parts: its header, its payload as it arrives, its padding and
+//! CRC field. With either, the whole frame must be present, since no part of it may be used before it is verified.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -23,70 +22,70 @@ use crate::time::Time;
 use crate::timer::StreamTimer;
 use crate::wr::Sge;
 
-/// Where the next bytes of the stream belong.
+/// The memory for the next bytes of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direct<'a> {
-    /// Into the scatter list, `offset` bytes into it; it has room for `len` bytes from there.
+    /// In the scatter list, `offset` bytes into it, with room for `len` bytes from there.
     Local {
         /// The whole list of a receive or a READ.
         sges: &'a [Sge],
         /// Bytes to skip.
         offset: u32,
-        /// Bytes that are still to come.
+        /// Bytes still to arrive.
         len: u32,
-        /// Whose list it is: a READ's, or a receive's, which may have another protection domain
+        /// Whether the list is a READ's, or a receive's, which may have another protection domain
         /// ([`Env::scatter_receive`](crate::env::Env::scatter_receive)).
         side: Side,
     },
-    /// Into memory that the peer named, which was checked.
+    /// In memory that the peer named, which has been checked.
     Remote {
         /// The key.
         rkey: Rkey,
         /// The address.
         va: u64,
-        /// Bytes that are still to come.
+        /// Bytes still to arrive.
         len: u32,
     },
 }
 
-/// The state of receiving.
+/// The state of the receiving side.
 #[derive(Debug, Default)]
 pub(super) struct Rx {
     framing: Framing,
-    /// Where in the stream the next frame begins; counted for markers only.
+    /// The position of the next frame in the stream; maintained for markers only.
     position: u64,
-    /// A payload that is taken out from between markers.
+    /// Room for a payload extracted from between markers.
     scratch: Box<[u8]>,
-    /// Whether a segment is begun.
+    /// Whether a segment has been started.
     inside: bool,
-    /// Bytes of its payload that are to come, and of what follows them.
+    /// Bytes of its payload still to arrive, and of its padding and CRC field.
     left: u32,
     tail: u32,
-    /// Where its payload goes, all of it so long, and whether its message ends with it.
+    /// The place of its payload, the payload's total length, and whether the segment ends its message.
     pub(super) place: Place,
     pub(super) len: u32,
     pub(super) last: bool,
     pub(super) opcode: Option<Opcode>,
     pub(super) invalidate: Rkey,
-    /// The segment's length and header, for a Terminate that tells them.
+    /// The segment's length and header, for a Terminate that includes them.
     pub(super) segment_len: u16,
     pub(super) header: [u8; Header::MAX_LEN],
     pub(super) header_len: usize,
-    /// Whether it is the stream's first.
+    /// Whether this is the first segment of the stream.
     pub(super) is_first: bool,
     /// The untagged queues.
     pub(super) queues: [Inbound; 4],
-    /// Bytes of the Write that is coming, and of the last that came.
+    /// Bytes of the Write in progress, and of the last complete one.
     pub(super) writing: u32,
     pub(super) written: u32,
-    /// Bytes of the oldest READ that came.
+    /// Bytes received of the oldest READ's response.
     pub(super) read: u32,
-    /// Until when the message that is next waits for a receive, if it does.
+    /// The deadline of the next message's wait for a receive, if it waits.
     waits: Option<Time>,
 }
 
 impl Rx {
-    /// For a new stream.
+    /// Creates the state for a new stream.
     pub(super) fn new(params: &StreamParams) -> Self {
         let framing = Framing { crc: params.crc, markers: params.rx_markers };
         let room = if framing.markers { MAX_ULPDU } else { 0 };
@@ -96,7 +95,7 @@ impl Rx {
             Some(Rtr::Read) if !params.initiator => queues[1].msn = 2,
             _ => {}
         }
-        // The response to a ready-to-receive Read is yet to come.
+        // The response to a ready-to-receive Read has not arrived yet.
         let before = if params.initiator && params.rtr == Some(Rtr::Read) {
             0
         } else {
@@ -111,35 +110,34 @@ impl Rx {
         }
     }
 
-    /// Nothing more is taken.
+    /// Stops processing frames.
     pub(super) fn stop(&mut self) {
         (self.inside, self.left, self.tail, self.waits) = (false, 0, 0, None);
         self.scratch = Box::default();
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(super) fn footprint(&self) -> usize {
         self.scratch.len()
     }
 
-    /// Whether frames are taken as a whole only.
+    /// Returns whether frames are processed only as a whole.
     fn whole(&self) -> bool {
         self.framing.crc || self.framing.markers
     }
 }
 
 impl Qp {
-    /// Whether what arrives is looked at.
+    /// Returns whether arriving frames are processed.
     fn takes_frames(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::Draining { .. } | Phase::HalfClosed { .. })
     }
 
-    /// Where the coming bytes belong, if they are payload that may be put there as it comes. The driver
-    /// may receive up to so many straight into that memory, with the checks of
+    /// Returns the memory for the next bytes, if they are payload that may be placed as it arrives. The driver may
+    /// receive up to that many bytes directly into it, with the checks of
     /// [`Env::scatter`](crate::env::Env::scatter), [`Env::scatter_receive`](crate::env::Env::scatter_receive) or
-    /// [`Env::write_remote`](crate::env::Env::write_remote), and
-    /// then calls [`handle_placed`](Self::handle_placed). What it cannot put there it presents to
-    /// [`handle_bytes`](Self::handle_bytes).
+    /// [`Env::write_remote`](crate::env::Env::write_remote), and then calls [`handle_placed`](Self::handle_placed).
+    /// Bytes that it cannot place it presents to [`handle_bytes`](Self::handle_bytes).
     pub fn direct(&self) -> Option<Direct<'_>> {
         let len = self.rx.left;
         if len == 0 || !self.takes_frames() {
@@ -158,19 +156,18 @@ impl Qp {
         }
     }
 
-    /// So many bytes of the stream were put where [`direct`](Self::direct) said.
+    /// Records that `len` bytes of the stream were placed in the memory that [`direct`](Self::direct) returned.
     pub fn handle_placed<E: StreamEnv>(&mut self, now: Time, len: u32, _env: &mut E) {
         self.advance(now, len.min(self.rx.left));
     }
 
-    /// Takes bytes of the stream, from where the last call or [`handle_placed`](Self::handle_placed)
-    /// ended, and returns how many it is done with. The driver presents the rest again with more behind it:
-    /// of a frame that is taken in parts less than a header, otherwise less than a frame, which is
-    /// [`MAX_FRAME`](super::MAX_FRAME) bytes at most. Call [`poll_transmit`](Self::poll_transmit)
-    /// afterwards.
+    /// Processes bytes of the stream, from where the last call or [`handle_placed`](Self::handle_placed) ended,
+    /// and returns how many it has consumed. The driver presents the rest again, followed by more. The rest is
+    /// less than a header of a frame that is processed in parts, and otherwise less than a frame, which is at
+    /// most [`MAX_FRAME`](super::MAX_FRAME) bytes. Call [`poll_transmit`](Self::poll_transmit) afterwards.
     ///
-    /// While [`waits_for_receive`](Self::waits_for_receive) it takes nothing, so what is left may be of any length;
-    /// the driver then neither reads from the stream nor calls this until it does not.
+    /// While [`waits_for_receive`](Self::waits_for_receive) is true it consumes nothing, so the rest
+    /// may be of any length. The driver then neither reads from the stream nor calls this function.
     pub fn handle_bytes<E: StreamEnv>(&mut self, now: Time, bytes: &[u8], env: &mut E) -> usize {
         let mut used = 0;
         while self.takes_frames() && used < bytes.len() {
@@ -200,7 +197,7 @@ impl Qp {
         bytes.len()
     }
 
-    /// Takes a part of a frame: its header, payload, or what fills it up.
+    /// Processes a part of a frame: header, payload, or padding and CRC field.
     fn take_part<E: StreamEnv>(
         &mut self,
         now: Time,
@@ -247,7 +244,7 @@ impl Qp {
         Ok(LENGTH_LEN + header_len)
     }
 
-    /// Takes a frame as a whole, if it is there.
+    /// Processes a whole frame, if it is present.
     fn take_frame<E: StreamEnv>(
         &mut self,
         now: Time,
@@ -265,7 +262,7 @@ impl Qp {
             self.rx.scratch = scratch;
             taken?;
         }
-        // Not before it is taken: one that waits for a receive is presented again.
+        // The position advances only now: a frame that waits for a receive is presented again.
         self.rx.position += frame.frame_len as u64;
         Ok(frame.frame_len)
     }
@@ -288,7 +285,7 @@ impl Qp {
         self.finish_segment(now, env)
     }
 
-    /// Whether the message that is next, for which there is no receive, may wait for one.
+    /// Returns whether the next message, for which there is no receive, may wait for one.
     fn may_wait(&mut self, now: Time) -> bool {
         let open = matches!(self.phase, Phase::Open | Phase::Draining { .. });
         if !open || self.receive_wait.is_zero() {
@@ -297,36 +294,36 @@ impl Qp {
         now < *self.rx.waits.get_or_insert_with(|| now.after(self.receive_wait))
     }
 
-    /// There is a receive for the message that is next.
+    /// Records that the next message has a receive.
     pub(super) fn receive_taken(&mut self) {
         self.rx.waits = None;
     }
 
-    /// The timer of a message that waits for a receive, and when that expires.
+    /// Returns the timer of a message that waits for a receive, and when it expires.
     pub(super) fn receive_timer(&self) -> Option<(StreamTimer, Time)> {
         self.rx.waits.map(|until| (StreamTimer::ReceiveWait, until))
     }
 
-    /// Whether a message is next in the stream for which there is no receive. Until one is posted the driver leaves
-    /// the stream unread, so that TCP holds the peer back. With a shared receive queue this stays true when one is
-    /// posted there: the driver presents what it holds again.
+    /// Returns whether the next message in the stream has no receive. Until one is posted the driver
+    /// leaves the stream unread, so that TCP flow control stops the peer. With a shared receive queue
+    /// this stays true when a receive is posted there: the driver presents the pending bytes again.
     pub fn waits_for_receive(&self) -> bool {
         self.rx.waits.is_some()
             && !matches!(self.phase, Phase::HalfClosed { .. })
             && (self.rq.is_shared() || self.rq.is_empty())
     }
 
-    /// The time to wait for a receive is over.
+    /// Ends the connection when the time to wait for a receive has expired.
     pub(super) fn receive_is_late<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
         if self.rq.take(env) {
-            // It was posted just now; the bytes are still to be presented again.
+            // The receive has just been posted. The bytes will be presented again.
             self.rx.waits = None;
         } else {
             self.fail(now, Fault::NoReceive, Fault::NoReceive.has_segment(), env);
         }
     }
 
-    /// So much of the segment's payload is where it belongs.
+    /// Records that `len` bytes of the segment's payload were placed.
     fn advance(&mut self, now: Time, len: u32) {
         self.rx.left -= len;
         if matches!(self.rx.place, Place::Sink { .. }) {

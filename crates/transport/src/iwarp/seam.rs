@@ -1,9 +1,9 @@
-//! The seam between a queue pair over a stream and its driver.
+//! The interface between a queue pair over a stream and its driver.
 
 use crate::env::{AccessFault, Env, TxPayload};
 
-/// The first frame of peer-to-peer mode, by which the initiator says that it is ready to receive
-/// (RFC 6581, section 9). It carries no data.
+/// The first frame in peer-to-peer mode, with which the initiator signals that it is ready to
+/// receive (RFC 6581, section 9). It carries no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Rtr {
@@ -15,7 +15,7 @@ pub enum Rtr {
     Read,
 }
 
-/// What the two ends of a stream agreed on before it became a queue pair's.
+/// The parameters that the two ends of a stream agreed on before it was attached to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StreamParams {
@@ -23,73 +23,73 @@ pub struct StreamParams {
     pub initiator: bool,
     /// Whether frames carry a CRC, in both directions.
     pub crc: bool,
-    /// Whether the peer wants markers in what it receives.
+    /// Whether the peer wants markers in the stream that it receives.
     pub tx_markers: bool,
-    /// Whether we asked for markers in what we receive.
+    /// Whether we asked for markers in the stream that we receive.
     pub rx_markers: bool,
     /// RDMA Reads and atomics that we may have outstanding.
     pub ord: u16,
     /// RDMA Reads and atomics of the peer that we serve at a time.
     pub ird: u16,
-    /// The ready-to-receive frame that was exchanged, if one was. Message sequence numbers count it; of
-    /// a Read the initiator has yet to receive the response, which the responder has sent.
+    /// The ready-to-receive frame that was exchanged, if any. Message sequence numbers count it. If
+    /// it is a Read, the responder has sent the response, and the initiator has not yet received it.
     pub rtr: Option<Rtr>,
 }
 
-/// One frame on its way: header, payload, and padding with CRC.
+/// An outgoing frame: header, payload, and padding with CRC.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     /// Length and headers.
     pub head: &'a [u8],
-    /// What follows them.
+    /// The payload.
     pub payload: TxPayload<'a>,
-    /// What follows that.
+    /// The padding and CRC.
     pub tail: &'a [u8],
 }
 
 /// Why segments could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendFault {
-    /// The stream is broken. It is not called again; what has come on it is still taken.
+    /// The stream is broken. The driver is not asked to send again. Data already received is still processed.
     Broken,
     /// The payload of this segment cannot be read. Nothing was sent.
     Memory {
-        /// Its index among those given.
+        /// The index of the segment among those given.
         segment: usize,
-        /// Why.
+        /// The reason.
         fault: AccessFault,
     },
 }
 
-/// What a queue pair wants done with its stream.
+/// What a queue pair asks its driver to do with the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Nothing: it is in use, or there is none.
+    /// Nothing: the stream is in use, or there is none.
     Keep,
     /// No more will be sent: shut the sending half down, and go on receiving.
     Shutdown,
-    /// The stream takes nothing any more: receive what has come, and behind that its end, whether or not the peer has
-    /// ended its half.
+    /// The stream accepts no more data: read the received data and then the end of the stream,
+    /// whether or not the peer has ended its half.
     ReadOut,
-    /// Close it; what the peer has not taken yet may still reach it.
+    /// Close the stream. Data that the peer has not read may still reach it.
     Close,
-    /// Reset it.
+    /// Reset the stream.
     Abort,
 }
 
-/// What a queue pair over a stream asks of its driver besides what every queue pair does. It calls
-/// neither [`Env::transmit`] nor [`Env::link`] nor [`Env::select_srq`].
+/// The interface to the driver of a queue pair over a stream, in addition to [`Env`]. Such a queue
+/// pair calls neither [`Env::transmit`] nor [`Env::link`] nor [`Env::select_srq`].
 pub trait StreamEnv: Env {
-    /// Writes the segments, as if one behind the other, to the stream, but for the first `skip` bytes.
-    /// Returns how many bytes the stream took: fewer than there are when it is full, and then the driver calls
-    /// `poll_transmit` when it is not.
+    /// Writes the concatenated segments, except for the first `skip` bytes, to the stream. Returns
+    /// how many bytes the stream accepted. There are fewer than given when it is full, and then the
+    /// driver calls `poll_transmit` when it has room again.
     ///
     /// # Errors
     /// See [`SendFault`].
     fn send(&mut self, segments: &[Segment<'_>], skip: usize) -> Result<usize, SendFault>;
 
-    /// Copies a payload into `out`, which is as long as it: for frames that are not sent as they lie, for
-    /// they carry a CRC or markers.
+    /// Copies a payload into `out`, which has the payload's length. For frames that carry a CRC or
+    /// markers, and so are assembled in a buffer.
     ///
     /// # Errors
     /// See [`AccessFault`].

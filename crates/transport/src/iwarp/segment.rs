@@ -1,5 +1,5 @@
-//! Segments: whether one may be where it is, and where its payload goes (RFC 5041, section 5;
-//! RFC 5040, section 5). All of that is decided before a byte of it is placed.
+//! Segments: validation, and the place of the payload (RFC 5041, section 5; RFC 5040, section 5).
+//! Both are determined before any byte of the payload is placed.
 
 use rdmux_wire::Rkey;
 use rdmux_wire::iwarp::ddp::{Header, Model, Tagged, Untagged, queue};
@@ -13,36 +13,36 @@ use crate::iwarp::qp::Qp;
 use crate::optable::TxKind;
 use crate::sq::MAX_MESSAGE;
 
-/// Room for a message that is not placed in memory, in bytes.
+/// Room for a message that is not placed in application memory, in bytes.
 pub(super) const SMALL: usize =
     if Terminate::MAX_LEN > AtomicRequest::LEN { Terminate::MAX_LEN } else { AtomicRequest::LEN };
 
-/// Where the payload of a segment goes.
+/// The destination of a segment's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Nowhere: there is none, or nobody wants it.
+    /// None: the segment is empty, or its payload is discarded.
     #[default]
     Nowhere,
-    /// Into the receive that is taken.
+    /// The receive in use.
     Receive { offset: u32 },
-    /// Into the memory of the READ that is the oldest send work request.
+    /// The memory of the READ that is the oldest send work request.
     Sink { offset: u32 },
-    /// Into memory that the peer named.
+    /// Memory that the peer named.
     Memory { rkey: Rkey, va: u64 },
-    /// Into the small buffer of a queue.
+    /// The small buffer of a queue.
     Small { queue: usize, offset: u32 },
 }
 
 /// An untagged queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inbound {
-    /// The number of the message that is coming or expected next.
+    /// The number of the message in progress or expected next.
     pub(super) msn: u32,
-    /// Bytes of it that came.
+    /// Bytes of the message received so far.
     pub(super) at: u32,
-    /// What it is, once it has begun.
+    /// The opcode of the message, once it has begun.
     pub(super) opcode: Option<Opcode>,
-    /// Its bytes, if it is not placed in memory.
+    /// The contents of the message, if it is not placed in application memory.
     pub(super) bytes: [u8; SMALL],
 }
 
@@ -53,7 +53,7 @@ impl Default for Inbound {
 }
 
 impl Qp {
-    /// A segment begins. `length` is all of it, header included.
+    /// Starts a segment. `length` is that of the whole segment, header included.
     pub(super) fn begin_segment<E: StreamEnv>(
         &mut self,
         length: u16,
@@ -80,12 +80,12 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether peers may do this through this queue pair.
+    /// Checks whether this queue pair allows its peer the access.
     pub(super) fn permits(&self, access: Access) -> Result<(), Fault> {
         if self.attr.access.contains(access) { Ok(()) } else { Err(Fault::Forbidden) }
     }
 
-    /// A part of a Write. Nothing is asked of one without bytes.
+    /// Starts a segment of a Write. An empty one is not checked.
     fn begin_write<E: StreamEnv>(&mut self, tagged: &Tagged, env: &E) -> Result<Place, Fault> {
         self.permits(Access::REMOTE_WRITE)?;
         let len = u64::from(self.rx.len);
@@ -98,7 +98,7 @@ impl Qp {
         Ok(Place::Memory { rkey, va })
     }
 
-    /// A part of the response to the oldest READ, which is the oldest send work request.
+    /// Starts a segment of the response to the oldest READ, which is the oldest send work request.
     fn begin_read_response(&self, tagged: &Tagged) -> Result<Place, Fault> {
         let (len, offset) = (self.rx.len, self.rx.read);
         if self.tx.rtr_read {
@@ -122,12 +122,12 @@ impl Qp {
         Ok(if len == 0 { Place::Nowhere } else { Place::Sink { offset } })
     }
 
-    /// Whether the oldest send work request is of this kind and on its way.
+    /// Returns whether the oldest send work request is of this kind and has been sent.
     pub(super) fn awaits(&self, kind: TxKind) -> bool {
         self.sq.head != self.tx.taken && self.sq.get(self.sq.head).kind == kind
     }
 
-    /// A part of an untagged message: the next of its queue.
+    /// Starts a segment of an untagged message, which must be the next of its queue.
     fn begin_untagged<E: StreamEnv>(
         &mut self,
         opcode: Opcode,
@@ -164,7 +164,7 @@ impl Qp {
         })
     }
 
-    /// A part of a Send, or immediate data: both take a receive.
+    /// Starts a segment of a Send, or of immediate data. Both consume a receive.
     fn begin_receive<E: StreamEnv>(
         &mut self,
         opcode: Opcode,
@@ -186,7 +186,7 @@ impl Qp {
         Ok(if self.rx.len == 0 { Place::Nowhere } else { Place::Receive { offset } })
     }
 
-    /// A part of a message of the other queues.
+    /// Starts a segment of a message on another queue.
     fn begin_small(&mut self, opcode: Opcode, end: u32, starts: bool) -> Result<Place, Fault> {
         match opcode {
             Opcode::ReadRequest | Opcode::AtomicRequest => {
@@ -202,12 +202,12 @@ impl Qp {
                 }
                 fixed(end, AtomicResponse::LEN)
             }
-            // What a Terminate has behind the headers is of no interest.
+            // The part of a Terminate after the headers is ignored.
             _ => Ok(SMALL_PLACE),
         }
     }
 
-    /// Puts a part of the segment's payload where it belongs.
+    /// Places a part of the segment's payload.
     pub(super) fn put<E: StreamEnv>(&mut self, bytes: &[u8], env: &mut E) -> Result<(), Fault> {
         match self.rx.place {
             Place::Nowhere => Ok(()),
@@ -230,10 +230,10 @@ impl Qp {
     }
 }
 
-/// Some queue's small buffer.
+/// The small buffer of a queue, which the caller fills in.
 const SMALL_PLACE: Place = Place::Small { queue: 0, offset: 0 };
 
-/// The place of a message that is at most so long.
+/// Returns the place of a message of at most `most` bytes.
 fn fixed(end: u32, most: usize) -> Result<Place, Fault> {
     if end as usize > most { Err(Fault::TooLong) } else { Ok(SMALL_PLACE) }
 }

@@ -1,38 +1,38 @@
-//! READs and atomics of the peer that wait for their response to be sent, in the order of their arrival.
-//! There are at most as many as the two ends agreed on (IRD).
+//! The queue of the peer's READs and atomics whose response is still to be sent, in the order of
+//! arrival. Its length is the limit that the two ends agreed on (IRD).
 
 use alloc::collections::VecDeque;
 
 use rdmux_wire::{Rkey, Stag};
 
-/// What is to be answered.
+/// A response to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Memory of ours.
+    /// The contents of our memory.
     Read {
-        /// Where the peer wants it.
+        /// The peer's memory that receives them.
         sink: Stag,
-        /// The address of its first byte there.
+        /// The address of the first byte there.
         to: u64,
         /// The key.
         rkey: Rkey,
-        /// The address of its first byte here.
+        /// The address of the first byte here.
         va: u64,
         /// Bytes.
         len: u32,
-        /// Those of which frames were made.
+        /// Bytes already put into frames.
         done: u32,
     },
-    /// What was there before an atomic.
+    /// The original value from before an atomic.
     Atomic {
-        /// The number that the peer gave it.
+        /// The identifier that the peer gave the request.
         id: u32,
         /// The value.
         original: u64,
     },
 }
 
-/// See the module.
+/// The queue of pending responses.
 #[derive(Debug, Default)]
 pub(super) struct Serving {
     queue: VecDeque<Answer>,
@@ -57,8 +57,8 @@ impl Serving {
         self.queue.clear();
     }
 
-    /// Takes a request in. It was found not to be full when the request began, and nothing else comes
-    /// in between; should it be full all the same, false.
+    /// Appends a response. The queue was checked for room when the request began, and nothing is
+    /// appended in between. Returns false if it is full all the same.
     pub(super) fn push(&mut self, answer: Answer) -> bool {
         let has_room = !self.is_full();
         if has_room {
@@ -75,7 +75,7 @@ impl Serving {
         self.queue.pop_front();
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(super) fn footprint(&self) -> usize {
         self.queue.capacity() * size_of::<Answer>()
     }

@@ -1,4 +1,4 @@
-//! Faults: telling the peer, and hearing of them from the peer (RFC 5040, section 7).
+//! Faults: reporting them to the peer, and handling the peer's reports (RFC 5040, section 7).
 
 use rdmux_wire::iwarp::ddp::{Header, Model, Untagged};
 use rdmux_wire::iwarp::rdmap::{Opcode, ReadRequest};
@@ -14,12 +14,12 @@ use crate::wr::WcStatus;
 
 /// The untagged queue of requests for READs and atomics (RFC 5040, section 4.1).
 const REQUESTS: u32 = 1;
-/// What is answered.
+/// The kinds of requests that have a response.
 const QUERIES: [TxKind; 3] = [TxKind::Read, TxKind::FetchAdd, TxKind::CmpSwap];
 
 impl Qp {
-    /// Ends everything as the table says: a Terminate for the peer, completions, an event, ERR.
-    /// `tells_segment` says that it is about the segment at hand, which the peer is shown.
+    /// Ends the connection as the fault's table row says: a Terminate to the peer, completions, an
+    /// event, ERR. `tells_segment` says that the Terminate includes the headers of the current segment.
     pub(super) fn fail<E: StreamEnv>(
         &mut self,
         now: Time,
@@ -54,7 +54,7 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// The Terminate that tells a fault, and what it is about.
+    /// Returns the Terminate that reports a fault, with the headers of the segment if asked for.
     fn terminate_of(&self, fault: Fault, tells_segment: bool) -> Terminate<'_> {
         let terminate = Terminate::new(fault.row().tells);
         if !tells_segment {
@@ -62,7 +62,7 @@ impl Qp {
         }
         let rx = &self.rx;
         let terminate = terminate.of(rx.segment_len, &rx.header[..rx.header_len]);
-        // The request is known when all of it is there.
+        // The request is known only when all of it has arrived.
         let complete = rx.opcode == Some(Opcode::ReadRequest) && rx.last;
         if complete && rx.queues[1].opcode.is_none() {
             return Terminate {
@@ -73,8 +73,8 @@ impl Qp {
         terminate
     }
 
-    /// The peer tells a fault. The READ or atomic that it is about fails, if it is about one; everything else
-    /// is flushed, and the stream ends.
+    /// Handles a Terminate from the peer. The READ or atomic that it refers to, if any, fails.
+    /// Everything else is flushed, and the stream ends.
     pub(super) fn finish_terminate<E: StreamEnv>(&mut self, now: Time, small: &[u8], env: &mut E) {
         let (index, (status, event)) = Terminate::parse(small).map_or_else(
             |_| (None, (WcStatus::WrFlushErr, crate::env::QpEvent::Fatal)),
@@ -92,14 +92,14 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// Whether the segment at hand may be about our reply to MPA's request: without a ready-to-receive frame
-    /// nothing else tells that it suits.
+    /// Returns whether the current segment may refer to our reply to MPA's request: without a
+    /// ready-to-receive frame nothing else confirms that the peer accepts the reply.
     fn is_of_start_up(&self) -> bool {
         !self.params.initiator && self.params.rtr.is_none() && self.rx.is_first
     }
 
-    /// The READ or atomic that a Terminate is about: the one whose request it shows, the oldest if it shows nothing that can be read, and
-    /// none if it shows something else. The peer may have dropped answers to those before it.
+    /// Returns the READ or atomic that a Terminate refers to: the one whose request it includes, the oldest if it includes
+    /// nothing readable, and none if it includes something else. The peer may have dropped responses to those before it.
     fn blamed(&self, terminate: &Terminate<'_>) -> Option<u32> {
         let Ok(header) = Header::parse(terminate.ddp_header) else {
             return self.is_asking().then_some(self.sq.head);
@@ -112,14 +112,14 @@ impl Qp {
         if place >= self.tx.queries {
             return None;
         }
-        // The READ that is the ready-to-receive frame is no work request.
+        // A Read that is the ready-to-receive frame is not a work request.
         let place = place.checked_sub(u32::from(self.tx.rtr_read))?;
         let (head, tail) = (self.sq.head, self.sq.tail);
         let posted = (0..tail.wrapping_sub(head)).map(|n| head.wrapping_add(n));
         posted.filter(|index| QUERIES.contains(&self.sq.get(*index).kind)).nth(place as usize)
     }
 
-    /// Whether the oldest send work request waits for a response.
+    /// Returns whether the oldest send work request waits for a response.
     fn is_asking(&self) -> bool {
         QUERIES.into_iter().any(|kind| self.awaits(kind))
     }

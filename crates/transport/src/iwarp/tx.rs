@@ -1,4 +1,4 @@
-//! Sending: frames of the send queue's entries and of the peer's answers, in turn, up to 64 at a time.
+//! Sending: frames of the send queue's entries and of responses to the peer, in turn, up to 64 at a time.
 //!
 //! ```text
 //!    head             taken            cursor          tail      of the send queue
@@ -6,8 +6,8 @@
 //!     | peer's response | the stream      |  into frames   |
 //! ```
 //!
-//! A message is not begun before the one before it is in frames, so messages do not interleave: some
-//! peers cannot take that.
+//! A message starts only when the previous one is fully in frames, so messages do not interleave:
+//! some peers do not support that.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -31,17 +31,17 @@ use crate::qp::TxState;
 use crate::time::Time;
 use crate::wr::WcStatus;
 
-/// The most frames of one call of [`StreamEnv::send`].
+/// The most frames passed to one call of [`StreamEnv::send`].
 const BATCH: usize = 64;
-/// Where no more are waiting, an array of these is enough.
+/// The size of the segment array when few frames are waiting.
 const FEW: usize = 4;
-/// The least ULPDU that any stream can carry (RFC 5044, section 4.5).
+/// The smallest maximum ULPDU of any stream (RFC 5044, section 4.5).
 const LEAST_MULPDU: u32 = 128;
 
-/// As many bytes of a frame, cut to a multiple of four, a marker can point back over.
+/// The longest frame, rounded down to a multiple of four, that a marker's pointer can span.
 const MOST_BACK: usize = 65_532;
 
-/// The message that frames are being made of.
+/// The message that is being cut into frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Job {
     /// None.
@@ -49,60 +49,60 @@ pub(super) enum Job {
     None,
     /// The entry at the cursor.
     Entry,
-    /// The immediate data behind it.
+    /// The immediate data after it.
     Immediate,
-    /// The oldest of the peer's READs and atomics.
+    /// The response to the oldest of the peer's READs and atomics.
     Answer,
 }
 
-/// The state of sending.
+/// The state of the sending side.
 #[derive(Debug, Default)]
 pub(super) struct Tx {
     framing: Framing,
-    /// Made and not taken by the stream.
+    /// Frames that the stream has not accepted in full, oldest first.
     frames: VecDeque<Frame>,
-    /// Bytes of the oldest of them that the stream has taken.
+    /// Bytes of the oldest frame that the stream has accepted.
     skip: usize,
-    /// Whether the stream takes nothing any more.
+    /// Whether the stream accepts no more data.
     pub(super) broken: bool,
-    /// Where in the stream the next byte goes.
+    /// The position of the next byte in the stream.
     position: u64,
-    /// What is to be sent, if it cannot be as it lies.
+    /// The buffer for frames with CRC or markers; none if frames are sent from where their payload lies.
     pack: Option<Box<Pack>>,
-    /// What is left to say when nothing else is.
+    /// The end of the stream: the rest of a frame and a Terminate.
     last_words: Vec<u8>,
     pub(super) mulpdu: u32,
     pub(super) ord: u32,
-    /// The entry of which frames are made next, and how many of its bytes are in frames.
+    /// The entry from which frames are built next, and how many of its bytes are in frames.
     pub(super) cursor: u32,
     pub(super) offset: u32,
     pub(super) job: Job,
-    /// The first entry that the stream has not taken in full.
+    /// The first entry that the stream has not accepted in full.
     pub(super) taken: u32,
     /// The numbers of the next messages of each queue.
     pub(super) send_msn: u32,
     pub(super) query_msn: u32,
     pub(super) answer_msn: u32,
-    /// READs and atomics that were not answered.
+    /// READs and atomics without a response yet.
     pub(super) queries: u32,
     /// Whether the response to the ready-to-receive frame is among them.
     pub(super) rtr_read: bool,
-    /// Whose turn it is.
+    /// Whether responses have the next turn.
     pub(super) answers_first: bool,
-    /// The entry at the cursor failed; it is told when it is the oldest.
+    /// The status of the entry at the cursor if it failed. It is reported when the entry is the oldest.
     pub(super) stalled: Option<WcStatus>,
 }
 
-/// How a call of [`StreamEnv::send`] went.
+/// The outcome of a call of [`StreamEnv::send`].
 enum Sent {
-    /// There may be more to send.
+    /// Everything was accepted. There may be more to send.
     All,
     /// The stream is full.
     Full,
 }
 
 impl Tx {
-    /// For a new stream; the send queue's next entry is `cursor`.
+    /// Creates the state for a new stream. `cursor` is the send queue's next entry.
     pub(super) fn new(params: &StreamParams, mulpdu: u32, cursor: u32) -> Self {
         let framing = Framing { crc: params.crc, markers: params.tx_markers };
         let most = if framing.markers { fpdu::mulpdu(MOST_BACK, true) } else { fpdu::MAX_ULPDU };
@@ -129,12 +129,12 @@ impl Tx {
         }
     }
 
-    /// The send queue is flushed up to here.
+    /// Moves the cursor to `head`, up to which the send queue was flushed.
     pub(super) fn follow(&mut self, head: u32) {
         (self.cursor, self.taken, self.offset) = (head, head, 0);
     }
 
-    /// Nothing more is sent but the last words.
+    /// Stops sending anything but `last_words`.
     pub(super) fn stop(&mut self) {
         self.frames.clear();
         (self.skip, self.pack) = (0, None);
@@ -142,22 +142,22 @@ impl Tx {
         (self.queries, self.rtr_read) = (0, false);
     }
 
-    /// Whether the stream ends in the middle of a frame.
+    /// Returns whether the data sent so far ends in the middle of a frame.
     fn is_inside_frame(&self) -> bool {
         self.skip != 0
     }
 
-    /// Whether our half of the stream can end here in order.
+    /// Returns whether our half of the stream can end here in order.
     pub(super) fn can_end(&self) -> bool {
         !self.broken && !self.is_inside_frame()
     }
 
-    /// Whether everything that was begun is sent and answered.
+    /// Returns whether everything that was started has been sent and answered.
     pub(super) fn is_quiet(&self) -> bool {
         self.frames.is_empty() && self.job == Job::None && self.queries == 0
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(super) fn footprint(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
             + self.pack.as_ref().map_or(0, |pack| pack.footprint())
@@ -169,8 +169,8 @@ impl Tx {
     }
 }
 
-/// Bytes that one end sent between its start-up frame and the time when the stream became a queue
-/// pair's: the ready-to-receive frame of the initiator, or the response to it.
+/// Returns the bytes that one end sent between its start-up frame and the attachment of the stream
+/// to a queue pair: the initiator's ready-to-receive frame, or the response to it.
 pub(super) fn sent_before(params: &StreamParams, by_initiator: bool, framing: Framing) -> u64 {
     use rdmux_wire::iwarp::rtr;
     let len = match (params.rtr, by_initiator) {
@@ -184,8 +184,8 @@ pub(super) fn sent_before(params: &StreamParams, by_initiator: bool, framing: Fr
 }
 
 impl Qp {
-    /// Sends what there is to send, at most `budget` frames, as far as the stream takes it. A work
-    /// request is complete when the stream has all of it; a READ or an atomic when its response is here.
+    /// Sends at most `budget` frames, as far as the stream accepts them. A work request is complete
+    /// when the stream has accepted all of it; a READ or an atomic when its response has arrived.
     pub fn poll_transmit<E: StreamEnv>(&mut self, now: Time, budget: u32, env: &mut E) -> TxState {
         if self.state == QpState::Err {
             self.flush(env);
@@ -222,7 +222,7 @@ impl Qp {
         state
     }
 
-    /// Puts a frame behind the others.
+    /// Appends a frame to the queue.
     fn push_frame<E: StreamEnv>(&mut self, now: Time, mut frame: Frame, env: &mut E) {
         if let Some(pack) = &mut self.tx.pack {
             let position = self.tx.position + pack.pending().len() as u64;
@@ -259,7 +259,8 @@ impl Qp {
         }
     }
 
-    /// The stream takes nothing any more. What has come on it before that counts, so the queue pair fails with its end.
+    /// Stops sending on a broken stream. Data received before still counts, so the queue pair fails
+    /// only at the end of it.
     fn stop_sending(&mut self) -> Sent {
         self.tx.broken = true;
         self.tx.frames.clear();
@@ -282,7 +283,7 @@ impl Qp {
         env.send(&segments[..count], self.tx.skip)
     }
 
-    /// A frame's payload cannot be read, and nothing was sent. Those before it are sent first.
+    /// Handles a frame whose payload cannot be read, after nothing was sent. The frames before it are sent first.
     fn meet_bad_memory<E: StreamEnv>(
         &mut self,
         now: Time,
@@ -311,7 +312,7 @@ impl Qp {
                 return Sent::Full;
             }
         } else if self.tx.is_inside_frame() {
-            // The peer waits for the rest of it, which nobody has.
+            // The peer waits for the rest of the frame, which cannot be sent.
             if let Origin::Entry { index, .. } = origin {
                 self.fail_in_order(index, local_status(fault), env);
             }
@@ -322,7 +323,7 @@ impl Qp {
         Sent::All
     }
 
-    /// Nothing of a frame can be sent.
+    /// Fails a frame that cannot be sent.
     fn fail_frame<E: StreamEnv>(
         &mut self,
         now: Time,
@@ -345,7 +346,7 @@ impl Qp {
         }
     }
 
-    /// The oldest entries up to this one end: those before it flushed.
+    /// Completes the oldest entries up to `index`: those before it as flushed, and it with `status`.
     pub(super) fn fail_in_order<E: StreamEnv>(
         &mut self,
         index: u32,
@@ -358,7 +359,7 @@ impl Qp {
         self.complete_head(status, env);
     }
 
-    /// The entry at the cursor cannot go on. It fails when all before it are complete.
+    /// Stalls the entry at the cursor because of an error. It fails when all before it are complete.
     pub(super) fn stall<E: StreamEnv>(&mut self, now: Time, status: WcStatus, env: &mut E) {
         if self.sq.head == self.tx.cursor {
             self.complete_head(status, env);
@@ -368,7 +369,7 @@ impl Qp {
         }
     }
 
-    /// The stream has so many bytes more.
+    /// Records that the stream accepted `len` more bytes.
     fn stream_took<E: StreamEnv>(&mut self, now: Time, len: usize, env: &mut E) {
         self.tx.position += len as u64;
         self.tx.skip += len;
@@ -389,7 +390,7 @@ impl Qp {
         }
     }
 
-    /// Completes what waits for nothing.
+    /// Completes entries that the stream has accepted and that need no response.
     pub(super) fn complete_taken<E: StreamEnv>(&mut self, now: Time, env: &mut E) {
         while self.sq.head != self.tx.taken
             && !self.sq.get(self.sq.head).kind.row().wants_response()
@@ -405,10 +406,9 @@ impl Qp {
         self.progressed(now, env);
     }
 
-    /// Puts a Terminate behind what the stream has of the frame at hand.
+    /// Prepares the end of the stream: the rest of a partially sent frame, and a Terminate.
     ///
-    /// # Errors
-    /// When the rest of that frame cannot be read.
+    /// # Errors An error if the rest of that frame cannot be read.
     pub(super) fn prepare_last_words<E: StreamEnv>(
         &mut self,
         message: &[u8],
@@ -460,14 +460,13 @@ impl Qp {
     }
 }
 
-/// The payload of the next frame of a message of which `rest` bytes are left.
+/// Returns the payload length of the next frame of a message of which `rest` bytes are left.
 ///
-/// A long message is cut so that it is sent from and to aligned addresses. Where frames are large it is cut into
-/// equal ones, for a receiver takes a large payload to its place at once, and a small one by way of a
-/// buffer, in which it then finds the frames that follow.
+/// A long message is cut at aligned addresses. Large frames are made equal: a receiver reads a large payload
+/// directly into place, and a small one through a buffer, into which it then also reads the frames that follow.
 pub(super) fn cut(mulpdu: u32, header_len: usize, rest: u32) -> u32 {
     const ALIGNED: u32 = 64;
-    /// From here on a frame is large.
+    /// The size from which a frame is large.
     const LARGE: u32 = 16 * 1024;
     let most = mulpdu - u32::try_from(header_len).unwrap_or_default();
     let most = if most >= 16 * ALIGNED { most / ALIGNED * ALIGNED } else { most / 4 * 4 };
@@ -477,17 +476,17 @@ pub(super) fn cut(mulpdu: u32, header_len: usize, rest: u32) -> u32 {
     rest.div_ceil(rest.div_ceil(most)).next_multiple_of(ALIGNED).min(most)
 }
 
-/// Bytes of our own.
+/// Returns a segment of bytes that are not in registered memory.
 fn bytes_segment(bytes: &[u8]) -> Segment<'_> {
     Segment { head: bytes, payload: TxPayload::None, tail: &[] }
 }
 
-/// The header of a segment for named memory.
+/// Returns the header of a segment for named memory.
 pub(super) fn tagged(opcode: Opcode, last: bool, stag: Stag, to: u64) -> Header {
     Header::new(opcode, Model::Tagged(Tagged { last, stag, to }))
 }
 
-/// The header of a message of one untagged segment.
+/// Returns the header of a message of one untagged segment.
 pub(super) fn untagged(opcode: Opcode, qn: u32, msn: u32) -> Header {
     let untagged = Untagged { last: true, invalidate: Stag(0), qn, msn, mo: 0 };
     Header::new(opcode, Model::Untagged(untagged))
@@ -497,7 +496,7 @@ pub(super) fn untagged(opcode: Opcode, qn: u32, msn: u32) -> Header {
 mod tests {
     use super::cut;
 
-    /// The payloads of a message's frames.
+    /// Returns the payload lengths of a message's frames.
     fn frames(mulpdu: u32, mut rest: u32) -> alloc::vec::Vec<u32> {
         let mut lens = alloc::vec![];
         while rest != 0 {

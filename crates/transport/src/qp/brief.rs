@@ -1,8 +1,7 @@
-//! The short way of a short message: a SEND of one packet between queue pairs to which nothing else happens, on a link
-//! that loses nothing.
+//! The fast path for a short message: a SEND of one packet between queue pairs that are otherwise idle, on a lossless link.
 //!
-//! Both halves do what the long way does (`requester::emit`, `responder::execute`), and nothing that is not so plain: they
-//! say so, and have done nothing then.
+//! Both halves have the same effect as the general path (`requester::emit`, `responder::execute`).
+//! In any case that is less simple they report so, without side effects.
 
 use rdmux_wire::{Bth, Opcode, Operation, Pkey, Psn, Service};
 
@@ -14,23 +13,23 @@ use crate::qp::requester::pad;
 use crate::time::Time;
 use crate::wr::{Completion, SendFlags, WcOpcode, WcStatus};
 
-/// A request that [`Qp::brief_request`] found to be next.
+/// A request that [`Qp::brief_request`] returns as the next to send.
 #[derive(Clone, Copy, Debug)]
 pub struct BriefRequest<'a> {
-    /// All its headers.
+    /// The headers of the packet.
     pub header: [u8; Bth::LEN],
-    /// What follows them.
+    /// The payload.
     pub payload: TxPayload<'a>,
-    /// Bytes of that.
+    /// Bytes of the payload.
     pub len: u32,
-    /// Zero bytes behind it, 0 to 3.
+    /// Zero bytes after the payload, 0 to 3.
     pub pad: u8,
-    /// The acknowledgement that is piggybacked on it.
+    /// The acknowledgement to piggyback on the packet.
     pub ack: Option<Psn>,
 }
 
 impl Qp {
-    /// Whether [`poll_transmit`](Self::poll_transmit) would send nothing.
+    /// Returns whether [`poll_transmit`](Self::poll_transmit) would send nothing.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.req.next_entry() == self.sq.tail
@@ -38,8 +37,8 @@ impl Qp {
             && matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
     }
 
-    /// The next request, if it is a SEND of at most `most` bytes that may leave now, and nothing else is to leave before it.
-    /// The driver sends it and calls [`brief_left`](Self::brief_left), or does neither.
+    /// Returns the next request if it is a SEND of at most `most` bytes that may be sent now and before
+    /// anything else. The driver sends it and calls [`brief_left`](Self::brief_left), or does neither.
     #[inline]
     pub fn brief_request(
         &self,
@@ -75,7 +74,7 @@ impl Qp {
         })
     }
 
-    /// The request that [`brief_request`](Self::brief_request) returned last has left.
+    /// Records that the request last returned by [`brief_request`](Self::brief_request) was sent.
     #[inline]
     pub fn brief_left(&mut self, now: Time) {
         if self.piggybacked_ack().is_some() {
@@ -88,8 +87,8 @@ impl Qp {
         self.sent(now, psn, 1, true);
     }
 
-    /// Takes a packet if it is a SEND that is expected next, and there is room for it. False if not, and nothing was
-    /// done: then [`handle_packet`](Self::handle_packet) is the way.
+    /// Handles a packet if it is the SEND expected next and a receive has room for it. Otherwise returns
+    /// false without side effects, and the driver must call [`handle_packet`](Self::handle_packet).
     #[inline]
     pub fn handle_brief<E: Env>(&mut self, bth: &Bth, payload: &[u8], env: &mut E) -> bool {
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
@@ -102,7 +101,7 @@ impl Qp {
             && len <= self.mtu
             && bth.pad == pad(len)
             && env.pkey(self.attr.pkey_index).is_some_and(|own| bth.pkey.admits(own));
-        // A receive that was taken is the one that the long way takes, too.
+        // If a receive has been taken, the general path uses the same one.
         if !plain || !self.rq.take(env) || u64::from(len) > self.rq.room() {
             return false;
         }
@@ -121,5 +120,5 @@ impl Qp {
     }
 }
 
-/// Of RC, the only packet of a SEND without immediate data.
+/// The opcode of an RC SEND of one packet without immediate data.
 const SEND: Opcode = Opcode::of(Service::Rc, Operation::SendOnly);

@@ -1,4 +1,4 @@
-//! Automatic path migration (IBTA 17.2.8): a connection goes on by an alternate path.
+//! Automatic path migration (IBTA 17.2.8): failover of a connection to an alternate path.
 //!
 //! ```text
 //!                        modify, with an alternate path loaded
@@ -10,13 +10,13 @@
 //!      peer's MigReq set  `-------------------------------------- ARMED   MigReq clear
 //! ```
 //!
-//! Each end tells by MigReq in all its packets whether it is ready. Who migrates sets it, and the other end follows when
-//! it sees that in a packet that came by the alternate path. What was not acknowledged then is sent again by the new path,
-//! by both ends and with all retries; the PSNs are the same, so nothing is carried out twice.
+//! Each end shows by MigReq in all its packets whether it is ready. The end that migrates sets MigReq, and the other end
+//! follows when it sees this in a packet that arrived along the alternate path. Both ends then retransmit unacknowledged
+//! packets along the new path, with all retries. The PSNs stay the same, so nothing is carried out twice.
 //!
-//! The specification leaves to packets of the program when an end learns how far the other one is. Here an end whose state
-//! changes acknowledges what it has acknowledged already, so that connections on which nothing is sent are armed, too, and
-//! follow at once. The other end drops such an ACK as one that says nothing new.
+//! In the specification an end learns the other end's state only from the program's packets. Here
+//! an end whose state changes repeats its last acknowledgement, so that idle connections are armed,
+//! too, and follow at once. The other end drops this ACK as a duplicate.
 
 use alloc::boxed::Box;
 
@@ -26,25 +26,25 @@ use crate::error::ModifyError;
 use crate::qp::{Qp, RxPacket};
 use crate::time::Time;
 
-/// How far a queue pair is with it.
+/// The migration state of a queue pair.
 #[derive(Debug)]
 pub(super) struct Migration {
     state: MigState,
-    /// MigReq in our packets.
+    /// The MigReq bit of the packets that we send.
     mig_req: bool,
-    /// Whether there is an alternate path that was not migrated to yet.
+    /// Whether an alternate path is loaded and has not been migrated to.
     is_loaded: bool,
-    /// For each value of MigReq whether it means nothing in a packet which came by the path.
+    /// For each value of MigReq, whether a packet with it along the current path needs no special handling.
     usual: [bool; 2],
-    /// Whether the peer is yet to see our MigReq, so that acknowledgements must be packets.
+    /// Whether the peer must still see our MigReq, so that acknowledgements must be packets.
     shows: bool,
-    /// Whether the program was told of a request to migrate that was refused.
+    /// Whether the program has been told of a refused request to migrate.
     has_refused: bool,
-    /// The path before the migration, by which the peer's packets may come until it has followed.
+    /// The path before the migration. The peer's packets may use it until the peer has followed.
     former: Option<Box<Leg>>,
 }
 
-/// A path as packets show it.
+/// The part of a path that packets show.
 #[derive(Clone, Copy, Debug)]
 struct Leg {
     av: AddressVector,
@@ -52,11 +52,11 @@ struct Leg {
     port: u8,
 }
 
-/// Both values of MigReq.
+/// Both values of MigReq are usual.
 const ANY: [bool; 2] = [true; 2];
-/// It is clear.
+/// Only a clear MigReq is usual.
 const CLEAR: [bool; 2] = [true, false];
-/// Neither.
+/// Neither value is usual.
 const NONE: [bool; 2] = [false; 2];
 
 impl Default for Migration {
@@ -78,31 +78,32 @@ impl Migration {
         self.state
     }
 
-    /// MigReq in our packets.
+    /// Returns the MigReq bit of the packets that we send.
     #[inline]
     pub(super) fn mig_req(&self) -> bool {
         self.mig_req
     }
 
-    /// Whether a packet that came by the path with this MigReq is one like all others.
+    /// Returns whether a packet with this MigReq along the current path needs no special handling.
     #[inline]
     pub(super) fn is_usual(&self, mig_req: bool) -> bool {
         self.usual[usize::from(mig_req)]
     }
 
-    /// Whether it matters by which path a packet came.
+    /// Returns whether the path of an arriving packet matters.
     #[inline]
     pub(super) fn minds(&self) -> bool {
         self.usual != ANY
     }
 
-    /// Whether the peer is to see MigReq, which an acknowledgement that is no packet does not have.
+    /// Returns whether the peer must still see our MigReq, which an acknowledgement that is not a packet does not carry.
     #[inline]
     pub(super) fn shows(&self) -> bool {
         self.shows
     }
 
-    /// A packet with MigReq has left that acknowledges. It may be lost, so an end that waits for the other shows it again.
+    /// Records that an acknowledging packet with MigReq was sent. It may be lost, so an end that
+    /// waits for the other repeats it.
     #[inline]
     pub(super) fn shown(&mut self) {
         if self.shows {
@@ -110,30 +111,30 @@ impl Migration {
         }
     }
 
-    /// An alternate path is loaded.
+    /// Records that an alternate path was loaded.
     fn load(&mut self) {
         (self.is_loaded, self.has_refused) = (true, false);
     }
 
-    /// Goes to a state, in which the peer's packets may or may not have MigReq.
+    /// Enters a state in which these values of MigReq are usual in the peer's packets.
     fn go_to(&mut self, state: MigState, usual: [bool; 2]) {
         (self.state, self.usual, self.shows, self.has_refused) = (state, usual, true, false);
         self.update();
     }
 
-    /// The alternate path is the path, and the peer may still use the former one.
+    /// Enters MIGRATED: the alternate path is now the path, and the peer may still use the former one.
     fn go_to_migrated(&mut self, former: Option<Box<Leg>>) {
         let usual = if former.is_some() { NONE } else { ANY };
         (self.former, self.is_loaded) = (former, false);
         self.go_to(MigState::Migrated, usual);
     }
 
-    /// Who rearms before the peer has followed asks it to do that first.
+    /// Updates our MigReq. An end that rearms before the peer has followed keeps it set, so that the peer follows first.
     fn update(&mut self) {
         self.mig_req = self.state == MigState::Migrated || self.former.is_some();
     }
 
-    /// The peer is not expected by the former path any more.
+    /// Stops accepting packets along the former path.
     fn forget_former(&mut self) {
         if self.former.take().is_none() {
             return;
@@ -146,7 +147,7 @@ impl Migration {
 }
 
 impl Leg {
-    /// Whether a packet may have come by this path.
+    /// Checks whether the packet's P_Key and source allow it to have arrived along this path.
     fn check<E: Env>(&self, rx: &RxPacket<'_>, env: &E) -> Result<(), Drop> {
         let own = env.pkey_of_port(self.port, self.pkey_index);
         if !own.is_some_and(|own| rx.packet.bth.pkey.admits(own)) {
@@ -155,7 +156,7 @@ impl Leg {
         if rx.source.is_from(&self.av) { Ok(()) } else { Err(Drop::Source) }
     }
 
-    /// Whether it did, as far as anybody can tell: paths may differ in our end only.
+    /// Like `check`, but also asks the driver: two paths may differ at our end only.
     fn check_both_ends<E: Env>(&self, rx: &RxPacket<'_>, env: &E) -> Result<(), Drop> {
         self.check(rx, env)?;
         if env.came_along(&self.av, rx.source) { Ok(()) } else { Err(Drop::Source) }
@@ -163,8 +164,8 @@ impl Leg {
 }
 
 impl Qp {
-    /// Whether it matters to this queue pair by which path a packet came: a driver whose packets do not say so must be able
-    /// to tell then ([`Env::came_along`]).
+    /// Returns whether the path of an arriving packet matters to this queue pair. A driver whose
+    /// packets do not show the path must then be able to tell it ([`Env::came_along`]).
     #[inline]
     pub fn minds_path(&self) -> bool {
         self.mig.minds()
@@ -180,8 +181,8 @@ impl Qp {
         Leg { av: alt_av, pkey_index: alt_pkey_index, port: alt_port_num }
     }
 
-    /// A packet of a connected queue pair did not come by the path as ever. Whether it is taken; what it says of the
-    /// migration counts then.
+    /// Handles a packet of a connected queue pair that failed the check for the usual path and
+    /// MigReq. Returns whether to accept it, after applying what it says about the migration.
     #[cold]
     pub(super) fn came_otherwise<E: Env>(
         &mut self,
@@ -202,7 +203,7 @@ impl Qp {
             MigState::Armed => self.came_with_request(now, rx, env),
             MigState::Rearm => {
                 if asks && self.is_by_alternate_only(rx, by_primary, env) {
-                    // Only one that is armed migrates: what would have armed this end, too, was lost.
+                    // Only an armed end migrates, so the packet that would have armed this end, too, was lost.
                     self.migrate(now, false, env);
                     return Ok(());
                 }
@@ -226,7 +227,7 @@ impl Qp {
         by_primary.is_err() && self.alternate().check_both_ends(rx, env).is_ok()
     }
 
-    /// In ARMED the peer asks to migrate.
+    /// Handles a request of the peer to migrate, in ARMED.
     fn came_with_request<E: Env>(
         &mut self,
         now: Time,
@@ -242,7 +243,7 @@ impl Qp {
         refusal
     }
 
-    /// The peer may not have followed yet.
+    /// Handles a packet while the peer may not have followed yet.
     fn came_after_migration(
         &mut self,
         asks: bool,
@@ -258,7 +259,7 @@ impl Qp {
         by_primary.or_else(|fault| by_former.map_err(|_| fault))
     }
 
-    /// Nobody answers by the path any more: the other one, if there is one. False if not.
+    /// Migrates when the peer no longer answers along the path. Returns false unless ARMED.
     pub(super) fn migrates_instead<E: Env>(&mut self, now: Time, env: &mut E) -> bool {
         let is_armed = self.mig.state == MigState::Armed;
         if is_armed {
@@ -267,7 +268,7 @@ impl Qp {
         is_armed
     }
 
-    /// Goes on by the alternate path. `first` says that the peer does not yet.
+    /// Migrates to the alternate path. `first` says that the peer has not migrated yet.
     fn migrate<E: Env>(&mut self, now: Time, first: bool, env: &mut E) {
         let former = first.then(|| Box::new(self.primary()));
         let attr = &mut self.attr;
@@ -281,14 +282,14 @@ impl Qp {
         env.event(QpEvent::PathMig);
     }
 
-    /// The peer is to see MigReq soon, whether or not anything is sent to it.
+    /// Makes sure that the peer sees MigReq soon, even if no data is sent to it.
     fn owe_sign(&mut self) {
         if matches!(self.qp_type, QpType::Rc | QpType::XrcRecv) {
             self.resp.owe_ack();
         }
     }
 
-    /// Whether `modify` may do what it is to do with the migration state.
+    /// Checks whether `modify` may make the requested change of the migration state.
     pub(super) fn check_migration<E: Env>(
         &self,
         attr: &QpAttr,
@@ -322,7 +323,7 @@ impl Qp {
         if why.is_empty() { Ok(()) } else { Err(ModifyError::Migration { from, to, state, why }) }
     }
 
-    /// Does it.
+    /// Applies the change of the migration state that `modify` requested.
     pub(super) fn change_migration<E: Env>(
         &mut self,
         now: Time,

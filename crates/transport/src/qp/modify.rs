@@ -1,4 +1,4 @@
-//! Changing attributes: the table's rules, the values' ranges, and what each transition does.
+//! Changing attributes: checks against the transition table and value ranges, and the effect of each transition.
 
 use rdmux_wire::Mtu;
 
@@ -13,15 +13,15 @@ use crate::state_table;
 use crate::time::Time;
 use crate::wr::WcStatus;
 
-/// The payload of a datagram is at most this, on any link.
+/// The longest payload of a datagram on any link.
 const MAX_DATAGRAM: u32 = 4096;
 
 impl Qp {
-    /// Sets attributes, and with [`AttrMask::STATE`] makes a transition (`ibv_modify_qp(3)`). On the
-    /// way to RTR the link is asked what it can do, so the driver must know it by then.
+    /// Sets attributes, and with [`AttrMask::STATE`] makes a transition (`ibv_modify_qp(3)`). The transition
+    /// to RTR asks the driver for the capabilities of the link, so the driver must know them by then.
     ///
     /// # Errors
-    /// See [`ModifyError`]; then nothing was changed.
+    /// See [`ModifyError`]. Nothing is changed then.
     pub fn modify<E: Env>(
         &mut self,
         now: Time,
@@ -40,11 +40,11 @@ impl Qp {
         }
         self.check_migration(attr, mask, to, env)?;
         if matches!(to, QpState::Err | QpState::Reset) {
-            // The program has seen what is owed an ACK, and may end because it has.
+            // The program may already have seen the message that this ACK is for, and may exit because of it.
             self.flush_ack(now, env);
         }
         if (from, to) == (QpState::Rts, QpState::Sqd) {
-            // What an earlier transition asked for is done.
+            // The request of an earlier transition has been served.
             self.attr.en_sqd_async_notify = false;
         }
         self.copy_attributes(attr, mask);
@@ -77,7 +77,7 @@ impl Qp {
         }
     }
 
-    /// What a transition does besides setting attributes.
+    /// Carries out the effects of a transition other than setting attributes.
     fn act<E: Env>(&mut self, from: QpState, to: QpState, link: LinkCaps, env: &mut E) {
         use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
         match (from, to) {
@@ -102,7 +102,7 @@ impl Qp {
 
     fn reset<E: Env>(&mut self, env: &mut E) {
         if self.qp_type == QpType::XrcRecv && self.rq.is_active() {
-            // Another process posted it. It has not reset anything, and would miss it.
+            // Another process posted this receive. It did not reset anything, so it needs the completion.
             self.fail_oldest_receive(WcStatus::WrFlushErr, env);
         }
         self.sq.clear();
@@ -115,8 +115,8 @@ impl Qp {
     }
 }
 
-/// Attributes that the two ends of XRC may be given as a queue pair of RC is, and have no use for: programs do so,
-/// and the kernel (`modify_qp_mask`) takes them out, too.
+/// Returns the attributes that an end of XRC accepts as RC does but does not use. Programs set
+/// them, and the kernel (`modify_qp_mask`) removes them, too.
 fn unused(qp_type: QpType) -> AttrMask {
     match qp_type {
         QpType::XrcSend => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
@@ -125,7 +125,7 @@ fn unused(qp_type: QpType) -> AttrMask {
     }
 }
 
-/// The payload of a full packet. Both ends of a lossless link know that they are on it.
+/// Returns the payload of a full packet. Both ends of a lossless link know that it is one.
 fn effective_mtu(qp_type: QpType, path_mtu: Mtu, link: LinkCaps) -> u32 {
     match qp_type {
         QpType::Ud => link.max_payload.clamp(256, MAX_DATAGRAM),

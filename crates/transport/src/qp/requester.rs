@@ -1,4 +1,4 @@
-//! The requester: turns the send queue into packets, and answers into completions.
+//! The requester: turns the send queue into packets, and responses into completions.
 //!
 //! ```text
 //!    head            cursor      started          tail      of the send queue
@@ -6,8 +6,8 @@
 //!    una ...... packets in flight .. max_sent               PSNs
 //! ```
 //!
-//! `emit` sends at the cursor, `ack` moves `una`, `retry` moves the cursor back, `mend` so that it returns, and
-//! `window` says how far the cursor may run ahead of `una`.
+//! `emit` sends at the cursor, `ack` moves `una`, `retry` moves the cursor back, `mend` moves it
+//! back and then forward again, and `window` limits how far the cursor may be ahead of `una`.
 
 mod ack;
 mod direct;
@@ -34,11 +34,11 @@ use mend::Mend;
 use named::Naming;
 use window::Window;
 
-/// Packets of one kind that are sent before the other kind gets its turn.
+/// How many packets of one kind (requests or responses) are sent before the other kind gets its turn.
 const QUANTUM: u32 = 16;
 
-/// What a READ on a lossy link asks for at a time, in bytes and in packets: as much as may be lost
-/// at once, since the responder has no window of its own.
+/// The most that one READ request asks for on a lossy link, in bytes and in packets: as much as may
+/// be lost at once, since the responder has no window of its own.
 const READ_CHUNK: (u32, u32) = (64 << 10, 64);
 
 /// The most PSNs of one READ request on a lossless link; far below half the PSN space.
@@ -47,52 +47,53 @@ const READ_CHUNK_LOSSLESS: u32 = 1 << 20;
 /// The state of the requester.
 #[derive(Debug)]
 pub(super) struct Requester {
-    /// The send queue's entry that is sent next, and how many PSNs of it were sent.
+    /// The send queue entry to send next, and how many of its PSNs have been sent.
     cursor: u32,
     offset: u32,
-    /// The first entry that has no PSNs yet.
+    /// The first entry without PSNs.
     started: u32,
-    /// The oldest PSN that is not acknowledged.
+    /// The oldest unacknowledged PSN.
     una: Psn,
-    /// The PSN after the highest that was ever sent.
+    /// The PSN after the highest ever sent.
     max_sent: Psn,
-    /// The first PSN of the next entry to be started.
+    /// The first PSN of the next entry to start.
     next: Psn,
-    /// Packets since the last that asked for an ACK.
+    /// Packets sent since the last that requested an ACK.
     since_ack_req: u32,
-    /// READ and atomic requests outstanding, and entries of that kind that are not complete.
+    /// Outstanding READ and atomic requests, and incomplete entries of that kind.
     rd_in_flight: u32,
     reads_pending: u32,
     /// PSNs of one READ request.
     read_chunk: u32,
     retry_left: u8,
-    /// Whether the last expiry was not counted, since it was noticed late.
+    /// Whether the last expiry was not counted, because it was handled late.
     excused: bool,
     rnr_left: u8,
     /// Doublings of the early retransmission timer.
     backoff: u8,
-    /// Whether the cursor went back and nothing was acknowledged since.
+    /// Whether the cursor was moved back and nothing has been acknowledged since.
     rewound: bool,
-    /// Whether it did, or the timer fired, or an answer to what was sent again is awaited.
+    /// Whether it was, or the timer fired, or the acknowledgement of a retransmission is awaited.
     troubled: bool,
     mend: Mend,
-    /// Whether in SQD everything that had been started is complete, and was reported.
+    /// Whether, in SQD, everything that had been started has completed and this has been reported.
     drained: bool,
-    /// The entry at the cursor failed locally; it is reported when it is the oldest.
+    /// The error of the entry at the cursor, which failed locally. It is reported when the entry is the oldest.
     stalled: Option<WcStatus>,
-    /// Whether WRITEs and READs may be carried out by the driver, and how far that of the entry at the cursor is.
+    /// Whether the driver may carry out WRITEs and READs itself, and how many bytes of the entry at
+    /// the cursor it has copied.
     direct: bool,
     copied: u32,
-    /// How many of them do not wait to be.
+    /// How many of the next such requests do not wait for this.
     unwilling: u8,
     naming: Naming,
     window: Window,
     timers: Timers,
-    /// When something was last acknowledged, or sent into silence.
+    /// The time of the last acknowledgement, or of the first packet sent while nothing was in flight.
     last_progress: Time,
-    /// What the early timer is at least.
+    /// The minimum of the early timer.
     least_early: Duration,
-    /// The packet whose round trip is measured, and when it was sent.
+    /// The packet whose round-trip time is being measured, and the time when it was sent.
     rtt_psn: Psn,
     rtt_at: Time,
     /// Smoothed round-trip time; zero while unknown.
@@ -137,7 +138,7 @@ impl Default for Requester {
 }
 
 impl Requester {
-    /// On the way from RTR to RTS.
+    /// Starts the requester in the transition from RTR to RTS.
     pub(super) fn start(&mut self, attr: &QpAttr, mtu: u32, link: LinkCaps) {
         let lossless = link.lossless;
         *self = Self {
@@ -148,7 +149,7 @@ impl Requester {
             retry_left: attr.retry_cnt,
             rnr_left: attr.rnr_retry,
             direct: link.by_reference,
-            // The peer may be gone already.
+            // The timer of a peer that has died may already run.
             timers: self.timers,
             window: if lossless { Window::lossless() } else { Window::lossy(mtu) },
             read_chunk: if lossless {
@@ -160,19 +161,19 @@ impl Requester {
         };
     }
 
-    /// Packets that may be in flight.
+    /// Returns how many packets may be in flight.
     pub(super) const fn window_size(&self) -> u32 {
         self.window.size()
     }
 
-    /// On the way back to RTS: the limits may have changed.
+    /// Takes over the retry limits, which may have changed, in the transition back to RTS.
     pub(super) fn resume(&mut self, attr: &QpAttr) {
         self.retry_left = attr.retry_cnt;
         self.excused = false;
         self.rnr_left = attr.rnr_retry;
     }
 
-    /// Nothing that was sent is awaited any more.
+    /// Stops waiting for acknowledgements.
     pub(super) fn stop(&mut self) {
         self.una = self.max_sent;
         self.copied = 0;
@@ -181,7 +182,7 @@ impl Requester {
         self.timers.stop(Timer::Rnr);
     }
 
-    /// The same, and the queue pair fails: no timer runs any more.
+    /// Stops waiting for acknowledgements and stops all timers, because the queue pair fails.
     pub(super) fn stop_all(&mut self) {
         self.stop();
         self.timers = Timers::STOPPED;
@@ -194,59 +195,60 @@ impl Requester {
         }
     }
 
-    /// Whether the requester waits as long as the peer's RNR NAK said.
+    /// Returns whether the requester is waiting for the time named in an RNR NAK.
     #[inline]
     fn is_rnr(&self) -> bool {
         self.timers.is_running(Timer::Rnr)
     }
 
-    /// Whether anything was sent and not acknowledged.
+    /// Returns whether any packet is unacknowledged.
     #[inline]
     pub(super) fn is_outstanding(&self) -> bool {
         self.una != self.max_sent
     }
 
-    /// The entry of the send queue that is sent next.
+    /// Returns the send queue entry to send next.
     #[inline]
     pub(super) fn next_entry(&self) -> u32 {
         self.cursor
     }
 
-    /// Whether that entry has its PSNs already, since a part of it was sent, just now or before.
+    /// Returns whether that entry already has its PSNs, because part of it has been sent, possibly
+    /// before a retransmission.
     #[inline]
     pub(super) fn is_under_way(&self) -> bool {
         self.cursor != self.started
     }
 
-    /// Goes on with this entry of the send queue, of which nothing was sent. All before it are complete.
+    /// Moves the cursor to an entry that has not been started. All entries before it are complete.
     #[inline]
     pub(super) fn go_on_at(&mut self, entry: u32) {
         (self.cursor, self.started) = (entry, entry);
     }
 
-    /// The PSN that the next new packet gets.
+    /// Returns the PSN of the next new packet.
     #[inline]
     pub(super) fn next_psn(&self) -> Psn {
         self.next
     }
 
-    /// A packet got the next PSN, and nobody acknowledges it.
+    /// Consumes the next PSN for a packet that is never acknowledged.
     #[inline]
     pub(super) fn use_psn(&mut self) {
         self.next = self.next.add(1);
     }
 
-    /// Whether in SQD everything that had been started is complete, and was reported.
+    /// Returns whether, in SQD, everything that had been started has completed and this has been reported.
     pub(super) fn is_drained(&self) -> bool {
         self.drained
     }
 
-    /// On the way to SQD: what has been started is to be completed, and reported then.
+    /// Starts to drain in the transition to SQD: started entries complete, and then this is reported.
     pub(super) fn start_draining(&mut self) {
         self.drained = false;
     }
 
-    /// Whether nothing keeps a new request of one packet back.
+    /// Returns whether a new request of one packet may be sent.
     #[inline]
     pub(super) fn may_send_more(&self) -> bool {
         !self.is_rnr()
@@ -254,7 +256,7 @@ impl Requester {
             && self.next.diff(self.una).unsigned_abs() < self.window.size()
     }
 
-    /// The entry at the cursor, which was the first that is not started, was sent as one packet.
+    /// Records that the entry at the cursor, the first that was not started, was sent as one packet.
     #[inline]
     pub(super) fn started_one(&mut self) {
         self.next = self.next.add(1);
@@ -270,26 +272,26 @@ impl Requester {
 }
 
 impl Qp {
-    /// The PSN of the oldest request that is not acknowledged: whatever was sent before it the peer has read. None while
-    /// the queue pair does not wait for acknowledgements.
+    /// Returns the PSN of the oldest unacknowledged request: the peer has read everything sent
+    /// before it. None while the queue pair does not wait for acknowledgements.
     #[inline]
     pub fn unacknowledged(&self) -> Option<Psn> {
         let waits = matches!(self.state, QpState::Rts | QpState::Sqd) && self.qp_type.is_reliable();
         waits.then_some(self.req.una)
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout), if ever. It changes with every call
-    /// that takes the queue pair by `&mut`.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout), if ever. Every call that
+    /// takes the queue pair by `&mut` may change it.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.req.timers.next()
     }
 
-    /// Requests and responses in turn, then the ACK.
+    /// Sends requests and responses in turn, then the ACK.
     pub(crate) fn transmit_all<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> TxState {
         let mut left = budget;
         if self.lossless && !self.piggybacks_acks && self.may_request() {
-            // Where the ACK costs no system call it goes first, as an adapter's does: programs that sleep count on
-            // having their completion before the answer (perftest does).
+            // Where the ACK costs no system call it is sent first, as by an adapter: programs that
+            // sleep, such as perftest, expect their completion before the reply.
             self.flush_ack(now, env);
         }
         loop {
@@ -301,7 +303,7 @@ impl Qp {
                 }
             }
             match self.transmit_requests(now, left.min(QUANTUM), env) {
-                // A copy may count more than was left.
+                // A copy may count more than was left of the budget.
                 Some(sent) => left = left.saturating_sub(sent),
                 None => return TxState::Blocked,
             }
@@ -309,15 +311,15 @@ impl Qp {
                 break;
             }
         }
-        // An ACK is piggybacked on what was sent. Alone it waits for `flush_ack`, since the program's
-        // answer may be about to leave, and it with that.
+        // An ACK is piggybacked on the packets just sent. By itself it waits for `flush_ack`, since
+        // the program may be about to send a reply that can carry it.
         if left < budget {
             self.flush_ack(now, env);
         }
         if left == 0 && budget != 0 { TxState::More } else { TxState::Idle }
     }
 
-    /// At most `budget` packets, or a copy that counts as some more. None if the link is full.
+    /// Sends requests of at most `budget` packets; a direct copy may exceed this. Returns None if the link is full.
     fn transmit_requests<E: Env>(&mut self, now: Time, budget: u32, env: &mut E) -> Option<u32> {
         let mut sent = 0;
         while sent < budget && self.may_request() {
@@ -340,7 +342,7 @@ impl Qp {
             && self.req.stalled.is_none()
     }
 
-    /// In SQD, says once that what had been started is complete.
+    /// In SQD, reports once that everything that had been started has completed.
     pub(crate) fn check_drained<E: Env>(&mut self, env: &mut E) {
         let is_done = self.sq.head == self.req.started && self.req.copied == 0;
         if self.state == QpState::Sqd && !self.req.drained && is_done {
@@ -351,8 +353,8 @@ impl Qp {
         }
     }
 
-    /// The oldest send work request failed. RC and XRC go to ERR; UC and UD flush their send queue and
-    /// go on receiving in SQE (IBTA 10.3.1.6).
+    /// Fails the oldest send work request. RC and XRC go to ERR. UC and UD flush their send queue
+    /// and go on receiving in SQE (IBTA 10.3.1.6).
     pub(crate) fn fail_send<E: Env>(&mut self, status: WcStatus, env: &mut E) {
         if self.sq.head != self.sq.tail {
             self.complete_head(status, env);

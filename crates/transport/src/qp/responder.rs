@@ -1,9 +1,9 @@
-//! The responder: carries out the peer's requests in PSN order, and answers.
+//! The responder: carries out the peer's requests in PSN order, and responds.
 //!
-//! `checks` decides whether a packet may be, `execute` does what it asks for, `resources` remembers
-//! READs and atomics so that they can be answered again, and `respond` sends the answers. ACKs are
-//! remembered and sent when the driver's burst ends; NAKs leave at once. Neither overtakes the
-//! response of an earlier READ or atomic. `reorder` buffers out-of-order packets.
+//! `checks` validates a packet, `execute` carries out its request, `resources` remembers READs and
+//! atomics so that they can be answered again, and `respond` sends the responses. ACKs are recorded
+//! and sent when the driver's burst ends. NAKs are sent at once. Neither overtakes the response of
+//! an earlier READ or atomic. `reorder` buffers out-of-order packets.
 
 mod checks;
 mod execute;
@@ -24,7 +24,7 @@ use load::Load;
 use reorder::ReorderBuffer;
 use resources::Resources;
 
-/// What kind of message is being received.
+/// The kind of message being received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Message {
     /// None: the next packet must start one.
@@ -36,19 +36,19 @@ enum Message {
     Write,
 }
 
-/// Why a packet's request is not carried out.
+/// Why a packet's request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// No receive is posted, or the owner of the memory is busy.
     NotReady,
-    /// What it names could not be fetched.
+    /// The payload that it names could not be fetched.
     OutOfReach,
-    /// It cannot be.
+    /// The request is at fault.
     Fault(ResponderFault),
 }
 
 impl Refusal {
-    /// Memory that the peer named is not to be had.
+    /// Returns the refusal for a fault of memory that the peer named.
     fn remote(fault: AccessFault) -> Self {
         match fault {
             AccessFault::Busy => Self::NotReady,
@@ -56,7 +56,7 @@ impl Refusal {
         }
     }
 
-    /// A key that the peer named is not to be invalidated.
+    /// Returns the refusal for a key that the peer named and that cannot be invalidated.
     fn invalidate(fault: AccessFault) -> Self {
         match fault {
             AccessFault::Busy => Self::NotReady,
@@ -64,7 +64,7 @@ impl Refusal {
         }
     }
 
-    /// Memory that the receive named is not to be had.
+    /// Returns the refusal for a fault of memory that the receive named.
     fn local(fault: AccessFault) -> Self {
         match fault {
             AccessFault::Busy => Self::NotReady,
@@ -76,31 +76,31 @@ impl Refusal {
 /// The state of the responder.
 #[derive(Debug, Default)]
 pub(super) struct Responder {
-    /// The PSN that is expected next.
+    /// The PSN expected next.
     epsn: Psn,
-    /// The last SEND or WRITE packet that was carried out: what an ACK says. It is never a PSN of a
-    /// READ's response, which only that response may acknowledge.
+    /// The PSN of the last SEND or WRITE packet carried out, which an ACK carries. It is never a
+    /// PSN of a READ response, which only that response may acknowledge.
     ack_psn: Psn,
     /// Messages completed, modulo 2^24.
     msn: u32,
-    /// Bytes of the message so far.
+    /// Bytes of the message received so far.
     offset: u32,
-    /// The shared receive queue of the message, and of the receive that is taken; XRC only.
+    /// The shared receive queue of the message, and of the receive in use; XRC only.
     srqn: u32,
-    /// Where the WRITE goes, by which key, and how long it is.
+    /// The address, key and length of the current WRITE.
     write_va: u64,
     write_rkey: Rkey,
     write_len: u32,
     message: Message,
-    /// Whether the requester asked for an ACK that it did not get.
+    /// Whether an ACK that the requester asked for is pending.
     ack_owed: bool,
-    /// Whether the present gap, or receiver-not-ready, was answered already.
+    /// Whether the present gap, or receiver-not-ready state, has been reported.
     silent: bool,
-    /// Whether it was receiver-not-ready: the peer sends everything from there again.
+    /// Whether the report was an RNR NAK: the peer retransmits everything from there.
     not_ready: bool,
-    /// Whether the queue pair fails as soon as the NAK is out.
+    /// Whether the queue pair fails as soon as the NAK is sent.
     dying: bool,
-    /// A NAK that could not leave yet.
+    /// A NAK that could not be sent yet.
     nak: Option<(Psn, Syndrome)>,
     resources: Resources,
     /// Out-of-order packets.
@@ -108,46 +108,46 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    /// On the way to RTR. The resources were allocated when their number was set.
+    /// Starts the responder in the transition to RTR. The resources were allocated when their number was set.
     pub(super) fn start(&mut self, psn: Psn) {
         let resources = core::mem::take(&mut self.resources);
         *self = Self { epsn: psn, ack_psn: psn.sub(1), resources, ..Self::default() };
     }
 
-    /// The PSN that is expected next.
+    /// Returns the PSN expected next.
     #[inline]
     pub(super) fn expected_psn(&self) -> Psn {
         self.epsn
     }
 
-    /// The next message begins with this PSN, whatever was expected. Of UC, where what was lost is not sent again.
+    /// Expects the next message to begin with this PSN. For UC, which does not retransmit lost packets.
     pub(super) fn expect(&mut self, psn: Psn) {
         self.epsn = psn;
     }
 
-    /// The message that is being received does not end: the next packet must start one.
+    /// Abandons the message being received: the next packet must start one.
     pub(super) fn abandon_message(&mut self) {
         self.message = Message::None;
     }
 
-    /// The shared receive queue that the receive which is taken comes from; XRC only.
+    /// Returns the shared receive queue of the receive in use; XRC only.
     pub(super) fn srqn(&self) -> u32 {
         self.srqn
     }
 
-    /// How many READs and atomics may be answered again.
+    /// Sets how many READs and atomics may be answered again.
     pub(super) fn resize(&mut self, resources: u8) {
         self.resources.resize(resources);
     }
 
-    /// Answers nothing more.
+    /// Stops responding.
     pub(super) fn stop(&mut self) {
         self.resources.clear();
         self.reorder.clear();
         (self.ack_owed, self.nak, self.message) = (false, None, Message::None);
     }
 
-    /// Whether a READ's or atomic's response is waiting to be sent.
+    /// Returns whether a READ or atomic response is waiting to be sent.
     #[inline]
     pub(super) fn has_responses(&self) -> bool {
         self.resources.pending()
@@ -158,29 +158,29 @@ impl Responder {
         (self.ack_owed || self.nak.is_some()) && !self.has_responses()
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(super) fn footprint(&self) -> usize {
         self.resources.footprint() + self.reorder.footprint()
     }
 
-    /// An acknowledgement is to leave, whether or not the peer asked for one.
+    /// Makes an acknowledgement pending, whether or not the peer asked for one.
     pub(super) fn owe_ack(&mut self) {
         self.ack_owed = true;
     }
 
-    /// The acknowledgement that was owed was piggybacked on a request.
+    /// Records that the pending acknowledgement was piggybacked on a request.
     #[inline]
     pub(super) fn ack_left(&mut self) {
         self.ack_owed = false;
     }
 
-    /// Whether a message may begin with this PSN, and nothing is out of the ordinary.
+    /// Returns whether a message may begin with this PSN, and nothing needs special handling.
     #[inline]
     pub(super) fn takes(&self, psn: Psn) -> bool {
         psn == self.epsn && self.message == Message::None && !self.silent && !self.dying
     }
 
-    /// The only packet of a message, which [`takes`](Self::takes) let in, was carried out.
+    /// Records that the only packet of a message, which [`takes`](Self::takes) accepted, was carried out.
     #[inline]
     pub(super) fn took(&mut self, psn: Psn, ack_req: bool) {
         self.ack_psn = psn;
@@ -190,7 +190,7 @@ impl Responder {
         self.finish_message();
     }
 
-    /// The message ends here.
+    /// Ends the message.
     #[inline]
     fn finish_message(&mut self) {
         self.message = Message::None;
@@ -199,7 +199,7 @@ impl Responder {
 }
 
 impl Qp {
-    /// Takes a request packet of RC or XRC: as expected, ahead or behind (IBTA 9.7.5.1).
+    /// Handles a request packet of RC or XRC: in order, out of order or duplicate (IBTA 9.7.5.1).
     pub(crate) fn handle_request<E: Env, L: Load>(
         &mut self,
         now: Time,
@@ -228,7 +228,7 @@ impl Qp {
                 self.nak(now, psn, Syndrome::Rnr(self.attr.min_rnr_timer), env);
             }
             Err(Refusal::OutOfReach) => {
-                // Sent again it carries its payload.
+                // A retransmission carries its payload.
                 env.count(Drop::OutOfReach);
                 self.resp.silent = true;
                 self.nak(now, psn, Syndrome::Nak(NakCode::PsnSequence), env);
@@ -237,7 +237,7 @@ impl Qp {
         }
     }
 
-    /// A packet is in order. The first one in RTR tells that the peer is connected, whose RTU may be lost.
+    /// Handles an in-order packet. The first one in RTR shows that the peer is connected, even if its RTU is lost.
     #[inline]
     pub(crate) fn establish<E: Env>(&mut self, env: &mut E) {
         if self.state == QpState::Rtr && !self.established {
@@ -246,7 +246,7 @@ impl Qp {
         }
     }
 
-    /// Something was lost: say so once, and be silent until it comes. The out-of-order packet is buffered.
+    /// Handles a gap: buffers the out-of-order packet, and sends one NAK until the missing packet arrives.
     fn ahead<E: Env>(&mut self, now: Time, packet: &Packet<'_>, row: RxRow, env: &mut E) {
         let may = !self.lossless && !self.resp.not_ready && env.buffers_out_of_order();
         let kept = may && self.resp.reorder.keep(self.resp.epsn, packet, row, self.mtu);
@@ -258,8 +258,8 @@ impl Qp {
         }
     }
 
-    /// What was missing has been carried out. So is what was kept behind it, up to the next gap. The peer hears of that
-    /// when something comes that is behind it: one that sends everything again is about to fill it.
+    /// Carries out the packets that were buffered after a gap now filled, up to the next gap. That gap is
+    /// reported only when a packet beyond it arrives: a peer that retransmits everything is about to fill it.
     #[cold]
     fn catch_up<E: Env>(&mut self, now: Time, env: &mut E) {
         let mut reorder = core::mem::take(&mut self.resp.reorder);
@@ -268,7 +268,7 @@ impl Qp {
             let packet = kept.packet();
             self.handle_request(now, &packet, packet.payload, kept.row, env);
             if self.resp.silent || self.resp.dying {
-                // It was refused, and what is behind it, too.
+                // The packet was refused, and so are those after it.
                 return;
             }
         }
@@ -280,7 +280,7 @@ impl Qp {
         }
     }
 
-    /// Carried out before: answer again, as the first time.
+    /// Handles a duplicate: responds as the first time.
     fn behind<E: Env>(&mut self, packet: &Packet<'_>, row: RxRow, env: &mut E) {
         env.count(Drop::Duplicate);
         let psn = packet.bth.psn;
@@ -297,15 +297,15 @@ impl Qp {
         }
     }
 
-    /// The packet at `epsn` was carried out and took `npsn` PSNs.
+    /// Records that the packet at `epsn` was carried out and took `npsn` PSNs.
     #[inline]
     fn accepted(&mut self, npsn: u32) {
         self.resp.epsn = self.resp.epsn.add(npsn);
         if self.resp.silent {
             (self.resp.silent, self.resp.not_ready) = (false, false);
             if self.resp.nak.take().is_some() {
-                // It had to wait for an earlier response, and is out of date. What came before it is still
-                // to be acknowledged.
+                // The NAK had to wait for an earlier response, and is out of date. The packets
+                // before the gap must still be acknowledged.
                 self.resp.ack_owed = true;
             }
         }
@@ -318,9 +318,8 @@ impl Qp {
         self.flush_ack(now, env);
     }
 
-    /// The request at `psn`, which is expected, cannot be carried out, and the receive that it was to fill
-    /// ends with it: NAK, and then ERR (IBTA 9.9.3, class A and C), or an ACK for one that only the responder
-    /// is to know of (class J).
+    /// Refuses the expected request at `psn`, and fails the receive that it was to fill: sends a NAK and goes to
+    /// ERR (IBTA 9.9.3, class A and C), or sends an ACK for a fault that only the responder reports (class J).
     pub(crate) fn fail_responder<E: Env>(
         &mut self,
         now: Time,
@@ -334,13 +333,13 @@ impl Qp {
         self.fail_answer(now, psn, fault, env);
     }
 
-    /// The same for a request that was accepted and cannot be answered. A receive that a later message
-    /// has taken is not to blame; it is flushed.
+    /// Refuses a request that was accepted and cannot be answered. A receive taken by a later
+    /// message is not at fault and is flushed.
     fn fail_answer<E: Env>(&mut self, now: Time, psn: Psn, fault: ResponderFault, env: &mut E) {
         let consequence = fault.consequence();
         self.resp.message = Message::None;
         if consequence.nak.is_none() {
-            // It is acknowledged, and so counted.
+            // The message is acknowledged, and so counted.
             self.resp.finish_message();
         }
         if let Some(event) = consequence.event
@@ -353,11 +352,10 @@ impl Qp {
         self.nak(now, psn, syndrome, env);
     }
 
-    /// The answer of an atomic that [`Env::atomic`] put off is here: what was there before, in host order,
-    /// or why it could not be done, which the peer hears and the queue pair fails for. `psn` is
-    /// the request's; one that no atomic waits for is ignored, as after a failure. A driver does not
-    /// bring answers that are older than the last reset. Call [`poll_transmit`](Self::poll_transmit)
-    /// afterwards.
+    /// Delivers the result of an atomic for which [`Env::atomic`] returned `Later`: the original value in
+    /// host order, or the error, which is sent to the peer and fails the queue pair. `psn` is that of the
+    /// request. It is ignored if no atomic waits with it, as after a failure. A driver must not deliver
+    /// results from before the last reset. Call [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn atomic_done<E: Env>(
         &mut self,
         now: Time,

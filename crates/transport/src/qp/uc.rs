@@ -1,5 +1,5 @@
-//! The responder of UC: what is broken is dropped in silence, and the next message starts afresh
-//! (IBTA 9.8.2). The requester is RC's, without waiting for answers.
+//! The responder of UC: drops broken messages silently, and starts afresh with the next one (IBTA
+//! 9.8.2). The requester is RC's, without waiting for responses.
 
 use rdmux_wire::Packet;
 
@@ -11,10 +11,10 @@ use crate::qp::responder::Refusal;
 use crate::qp::responder::load::Load as _;
 
 impl Qp {
-    /// Takes a packet.
+    /// Handles a packet.
     pub(crate) fn handle_uc<E: Env>(&mut self, packet: &Packet<'_>, row: RxRow, env: &mut E) {
         if packet.bth.psn != self.resp.expected_psn() || !self.in_sequence(row) {
-            // The message that was under way is lost; its receive serves the next one.
+            // The message in progress is lost. Its receive serves the next one.
             self.resp.abandon_message();
             if !row.starts {
                 return env.count(Drop::Sequence);
@@ -41,8 +41,8 @@ impl Qp {
         }
     }
 
-    /// A message cannot be received (IBTA table 60: class D, with a shared receive queue class E).
-    /// It is dropped, unless the fault is in the receive itself, which makes the queue pair fail.
+    /// Drops a message that cannot be received (IBTA table 60: class D, with a shared receive queue
+    /// class E). A fault of the receive itself makes the queue pair fail.
     fn drop_message<E: Env>(&mut self, fault: ResponderFault, env: &mut E) {
         self.resp.abandon_message();
         match fault {
@@ -57,9 +57,9 @@ impl Qp {
         }
     }
 
-    /// A message of an unreliable service is longer than the receive. The sender cannot be told, so
-    /// it is dropped, and the receive serves the next one. One from a shared receive queue cannot
-    /// be kept from the others for that, so it completes in error; the queue pair goes on.
+    /// Handles a message of an unreliable service that is longer than the receive. The sender cannot be told,
+    /// so the message is dropped, and the receive serves the next one. A receive from a shared receive queue
+    /// cannot be withheld from the other queue pairs, so it completes in error, and the queue pair continues.
     pub(crate) fn drop_too_long<E: Env>(&mut self, env: &mut E) {
         env.count(Drop::Length);
         if self.rq.is_shared() {
@@ -67,7 +67,7 @@ impl Qp {
         }
     }
 
-    /// Completes the receive that is taken, if one is, in error.
+    /// Completes the receive in use, if any, in error.
     pub(crate) fn fail_receive<E: Env>(&mut self, fault: ResponderFault, env: &mut E) {
         if self.rq.is_active() {
             self.fail_oldest_receive(fault.consequence().status, env);

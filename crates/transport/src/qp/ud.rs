@@ -1,4 +1,4 @@
-//! UD: one packet is one message, to whomever the work request names (IBTA 9.8.3).
+//! UD: each packet is one message, to the destination in the work request (IBTA 9.8.3).
 
 use rdmux_wire::{Bth, Deth, HeaderBuf, ImmDt, Qkey};
 
@@ -8,10 +8,10 @@ use crate::qp::requester::{Step, pad};
 use crate::qp::{Qp, RxPacket};
 use crate::wr::{Completion, SendFlags, WcFlags, WcOpcode, WcStatus};
 
-/// The bytes in front of each datagram in its receive buffer, where the GRH goes.
+/// The bytes before each datagram in its receive buffer, which hold the GRH.
 pub const GRH_AREA: u32 = 40;
 
-/// A Q_Key with this bit in a work request means the queue pair's own (IBTA 10.2.5).
+/// The bit of a Q_Key in a work request that selects the queue pair's own Q_Key instead (IBTA 10.2.5).
 const PRIVILEGED: u32 = 1 << 31;
 
 impl Qp {
@@ -28,7 +28,7 @@ impl Qp {
         }
         let dest = self.sq.dest(index);
         if ![0, self.attr.port_num].contains(&dest.av.port_num) && self.attr.port_num != 0 {
-            // The address handle is of another port (`IBV_DEVICE_UD_AV_PORT_ENFORCE`; IBTA 10.2.2.2).
+            // The address handle belongs to another port (`IBV_DEVICE_UD_AV_PORT_ENFORCE`; IBTA 10.2.2.2).
             return self.stall(WcStatus::LocQpOpErr, env);
         }
         let opcode = wqe.kind.row().opcode(self.qp_type, true, true);
@@ -60,7 +60,7 @@ impl Qp {
         Step::Sent
     }
 
-    /// Takes a datagram.
+    /// Handles a datagram.
     pub(crate) fn handle_datagram<E: Env>(&mut self, rx: &RxPacket<'_>, env: &mut E) {
         let packet = rx.packet;
         let Some(deth) = packet.deth else { return env.count(Drop::Length) };
@@ -117,7 +117,7 @@ impl Qp {
     }
 }
 
-/// Whether a Q_Key may only be set, or named, by a privileged program.
+/// Returns whether only a privileged program may set or name a Q_Key.
 pub const fn is_privileged(qkey: Qkey) -> bool {
     qkey.0 & PRIVILEGED != 0
 }

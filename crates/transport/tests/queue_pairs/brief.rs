@@ -1,4 +1,4 @@
-//! The short way of short messages does what the long way does.
+//! The fast path for short messages has the same effect as the general path.
 
 use super::*;
 use rdmux_transport::env::Side;
@@ -18,7 +18,8 @@ fn pair(change: impl Fn(&mut QpAttr)) -> Pair {
     pair
 }
 
-/// Moves everything that there is from one to the other, by the short way where it serves. How often it did, at either end.
+/// Delivers all packets from one side to the other, by the fast path where possible. Returns how
+/// often it was used at either end.
 fn cross(from: &mut Side2, to: &mut Side2, short: bool) -> [usize; 2] {
     let (now, number) = (Time(5), from.qp.qpn().get());
     let mut served = [0; 2];
@@ -50,7 +51,7 @@ fn cross(from: &mut Side2, to: &mut Side2, short: bool) -> [usize; 2] {
     served
 }
 
-/// The same random work twice, by either way: the same completions, the same memory, the same numbers.
+/// The same random work by either path gives the same completions, memory and PSNs.
 #[test]
 fn both_ways_do_the_same() {
     let mut served = [0; 2];
@@ -78,7 +79,7 @@ fn both_ways_do_the_same() {
                 };
                 let list = [sge(at + 8192, len)];
                 let wr = SendWr { flags, ..SendWr::new(step, op, SendData::Sges(&list)) };
-                // What a queue pair that has failed, or has too much to do, says to this is the same, too.
+                // A queue pair that has failed or is full returns the same error by both paths.
                 let _ = side.qp.post_send(Time(5), &wr);
                 if dice & 0x700 != 0 {
                     let _ = other.qp.post_recv(&RecvWr { wr_id: step, sges: &[sge(at, room)] });
@@ -138,7 +139,7 @@ fn what_is_not_plain_goes_the_long_way() {
     let sqd = QpAttr { state: QpState::Sqd, ..attributes(1, 2) };
     p.a.qp.modify(Time(1), &sqd, AttrMask::STATE, &mut p.a.w).unwrap();
     assert!(!request(&p));
-    // Behind what was lost, or waits for a receive, nothing is sent.
+    // Nothing is sent after a lost packet, or while a receiver is not ready.
     let mut p = with(SendOp::Send, 8, plain);
     cross(&mut p.a, &mut p.b, true);
     cross(&mut p.b, &mut p.a, true);

@@ -6,8 +6,8 @@ pub(super) const BY_REFERENCE: LinkCaps =
     LinkCaps { max_payload: 32 << 10, lossless: true, by_reference: true, piggybacks_acks: false };
 const FAR: u64 = 4096;
 
-/// Two connected queue pairs, of which the first reaches the memory of the second: a copy of its own here, so that
-/// tests see by which way bytes went.
+/// Two connected queue pairs, of which the first can access a copy of the second's memory. The copy
+/// is separate, so that tests see which path the bytes took.
 fn pair() -> Pair {
     let mut pair = Pair::down(QpType::Rc, false);
     for (side, from, to) in [(&mut pair.a, 1, 2), (&mut pair.b, 2, 1)] {
@@ -45,7 +45,7 @@ fn what_can_be_copied_is_no_packet_and_no_psn() {
     assert!(
         p.a.w.packets.is_empty() && p.a.qp.attr().sq_psn == psn && p.a.qp.poll_timeout().is_none()
     );
-    // The packets that follow are the ones that the peer expects.
+    // The packets that follow have the PSNs that the peer expects.
     p.b.recv(7, 0, 64);
     p.a.send(3, SendOp::Send, 0, 64);
     p.run();
@@ -74,14 +74,14 @@ fn nothing_overtakes_what_was_posted_before() {
     p.run();
     assert!(p.a.w.by_reference.copies.is_empty(), "the SEND was not known to be carried out");
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
-    // A WRITE with immediate data needs the peer, and so does what comes behind it.
+    // A WRITE with immediate data needs the peer, and so does the request after it.
     p.b.recv(8, 0, 64);
     p.a.send(3, SendOp::WriteImm { remote_addr: FAR, rkey: Rkey(KEY), imm: [0; 4] }, 0, 64);
     p.a.send(4, read(FAR), 0, 100);
     p.run();
     assert!(p.a.w.by_reference.copies.is_empty());
     assert_eq!(p.a.w.statuses(), [(3, OK), (4, OK)]);
-    // What comes first is copied first.
+    // Earlier requests are copied first.
     p.b.recv(9, 0, 64);
     p.a.send(5, write(FAR), 0, 100);
     p.a.send(6, SendOp::Send, 0, 64);
@@ -103,7 +103,7 @@ fn a_long_one_waits_for_what_was_posted_before() {
     p.run();
     assert_eq!(p.a.w.by_reference.copies, [64 << 10; 2]);
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK), (3, OK)]);
-    // Where the copy is refused, the next ones do not wait for a while.
+    // After a refused copy, the next requests do not wait for a while.
     let far = p.a.w.by_reference.peer.take();
     p.b.recv(8, 0, 64);
     for wr_id in 4..10 {
@@ -152,7 +152,7 @@ fn a_long_one_is_copied_in_parts_and_others_get_their_turn() {
     p.a.w.memory.bytes.resize(1 << 21, 7);
     p.a.w.by_reference.peer = Some(vec![0; 3 << 20]);
     p.a.send(1, write(0), 0, (2 << 20) + 5);
-    // A part of a MiB counts as 32 packets.
+    // A copy of one MiB counts as 32 packets.
     assert_eq!(p.a.qp.poll_transmit(p.now, 32, &mut p.a.w), rdmux_transport::TxState::More);
     assert_eq!((&p.a.w.by_reference.copies[..], p.a.w.completions.len()), (&[1 << 20][..], 0));
     p.a.poll(p.now);
@@ -172,7 +172,7 @@ fn one_that_fails_in_the_middle_goes_by_packets_from_the_beginning() {
     assert_eq!(p.a.w.by_reference.copies, [1 << 20]);
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
     assert!(p.b.w.memory.bytes[..3 << 20].iter().all(|b| *b == 7));
-    // Nothing of it is left to the next.
+    // The next request does not inherit the progress of this one.
     p.a.w.by_reference.left = u32::MAX;
     p.a.send(2, write(0), 0, 10);
     p.a.poll(p.now);
@@ -214,7 +214,7 @@ fn nothing_is_copied_while_draining_or_fenced_off() {
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
 }
 
-/// A pair of which the first has copied one MiB of two. Behind that there is a WRITE of 10 bytes.
+/// Returns a pair whose first side has copied one MiB of two, and has a WRITE of 10 bytes queued after it.
 fn half_copied(op: SendOp) -> Pair {
     let mut p = pair();
     for side in [&mut p.a, &mut p.b] {
@@ -229,7 +229,7 @@ fn half_copied(op: SendOp) -> Pair {
     p
 }
 
-/// Goes to SQD, and asks for the event.
+/// Goes to SQD, and requests the event.
 fn drain(p: &mut Pair) {
     let attr = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..attributes(1, 2) };
     let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;

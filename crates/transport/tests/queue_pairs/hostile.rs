@@ -1,10 +1,10 @@
-//! Packets that nobody would send.
+//! Packets that no correct peer sends.
 
 use rdmux_wire::{Bth, Opcode};
 
 use super::*;
 
-/// A small generator, so that the test needs nothing and repeats.
+/// A small pseudorandom generator, without dependencies and reproducible.
 struct Random(u64);
 
 impl Random {
@@ -15,8 +15,8 @@ impl Random {
     }
 }
 
-/// Any opcode, any header, PSNs near those in use, payloads of any length, in the middle of real
-/// work: nothing panics, and whatever is dropped is counted.
+/// Random opcodes, headers, PSNs near those in use, and payload lengths, in the middle of real
+/// work: nothing panics, and every dropped packet is counted.
 #[test]
 fn no_packet_panics() {
     let mut rnd = Random(7);
@@ -68,7 +68,7 @@ fn strangers_and_other_partitions_are_counted() {
     assert_eq!(p.a.w.dropped, [Drop::Source, Drop::Pkey, Drop::Opcode, Drop::State]);
 }
 
-/// Lengths that contradict the opcode, in sequence otherwise, are invalid requests.
+/// A packet in sequence whose length contradicts its opcode is an invalid request.
 #[test]
 fn malformed_messages_are_refused() {
     for (first, payload, pad) in [
@@ -129,8 +129,8 @@ fn a_response_of_the_wrong_kind_or_length_fails_the_request() {
     }
 }
 
-/// The response acknowledges what precedes the request that fails here, whose memory is wrong. Nothing waits for a response any more then,
-/// and where the oldest request was there lies one that is long done.
+/// The response acknowledges the requests before the one that fails here because of its memory. Nothing
+/// waits for a response then, and the oldest entry's slot holds a request that completed long ago.
 #[test]
 fn response_to_a_request_that_has_failed_here_touches_nothing() {
     for (opcode, done) in [

@@ -1,4 +1,4 @@
-//! The transports against each other, over a wire that the test holds in its hands.
+//! The transports against each other, over a wire that the test controls.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -34,13 +34,13 @@ use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Pkey, Psn, Qkey, Qpn, Rkey,
 
 use world::{World, world};
 
-/// The key of the one region of each side, local and remote.
+/// The key, local and remote, of the only region of each side.
 const KEY: u32 = 0x1234;
 const MEMORY: usize = 1 << 20;
 const QKEY: Qkey = Qkey(0x1111_1111);
 const LOSSY: LinkCaps = link(4096, false);
 
-/// A queue pair and its world.
+/// A queue pair and its environment.
 struct Side2 {
     qp: Qp,
     w: World,
@@ -54,7 +54,7 @@ const CAPS: QpCaps = QpCaps {
     max_inline_data: 64,
 };
 
-/// Attributes that connect queue pair `from` to `to`, for every transition up to RTS.
+/// Returns attributes that connect queue pair `from` to `to`, for every transition up to RTS.
 fn attributes(from: u32, to: u32) -> QpAttr {
     let mut a = QpAttr { caps: CAPS, ..QpAttr::default() };
     a.dest_qpn = Qpn::new(to);
@@ -79,7 +79,7 @@ fn gid(qpn: u32) -> Gid {
     core::net::Ipv4Addr::new(10, 0, 0, qpn as u8).into()
 }
 
-/// What a transition must be given.
+/// Returns the attributes that a transition requires.
 fn required(from: QpState, to: QpState, qp_type: QpType) -> AttrMask {
     let line = rdmux_transport::state_table::find(from, to).unwrap();
     line.required.of(qp_type) | AttrMask::STATE
@@ -97,7 +97,7 @@ impl Side2 {
         self.qp.modify(Time::ZERO, &attr, mask, &mut self.w).unwrap();
     }
 
-    /// Changes attributes of one in RTS, which goes through SQD for it.
+    /// Changes attributes of a queue pair in RTS, by way of SQD.
     fn retune(&mut self, mask: AttrMask, change: impl FnOnce(&mut QpAttr)) {
         let mut attr = self.qp.attr();
         change(&mut attr);
@@ -142,7 +142,7 @@ impl Side2 {
         self.qp.handle_packet(now, &RxPacket { packet: &packet, source: &source }, &mut self.w);
     }
 
-    /// As [`feed`](Self::feed), of a packet that names what is behind its headers here.
+    /// Like [`feed`](Self::feed), for a packet that names the bytes after its headers.
     fn feed_named(&mut self, now: Time, bytes: &[u8], from: u32) {
         let Ok(mut packet) = Packet::parse(bytes) else { return };
         let at = std::mem::take(&mut packet.payload);
@@ -174,7 +174,7 @@ struct Pair {
     a: Side2,
     b: Side2,
     now: Time,
-    /// Packets that crossed, as (from, bytes), in order.
+    /// The packets delivered, as (from, bytes), in order.
     log: Vec<(u32, Vec<u8>)>,
 }
 
@@ -202,7 +202,7 @@ impl Pair {
         }
     }
 
-    /// Moves packets until nothing moves. `verdict(from, n-th of that side, bytes)` drops on false.
+    /// Delivers packets until nothing moves. `verdict(from, n-th of that side, bytes)` drops a packet by returning false.
     fn run_with(&mut self, mut verdict: impl FnMut(u32, usize, &Packet<'_>) -> bool) {
         let mut seen = [0; 2];
         loop {
@@ -234,7 +234,7 @@ impl Pair {
         self.run_with(|_, _, _| true);
     }
 
-    /// Lets the next timer of either side run out. False if none runs.
+    /// Advances to the next expiry of a timer of either side. Returns false if none runs.
     fn tick(&mut self) -> bool {
         let next = [&self.a, &self.b].into_iter().filter_map(|s| s.qp.poll_timeout()).min();
         let Some(at) = next else { return false };
@@ -244,7 +244,7 @@ impl Pair {
         true
     }
 
-    /// The opcodes that crossed from one side.
+    /// Returns the opcodes of the packets delivered from one side.
     fn opcodes(&self, from: u32) -> Vec<u8> {
         self.log.iter().filter(|(f, _)| *f == from).map(|(_, b)| b[0]).collect()
     }

@@ -1,4 +1,4 @@
-//! Automatic path migration: states, what is armed when, and that nothing is lost on the way from path to path.
+//! Automatic path migration: states, arming, and that nothing is lost when the path changes.
 
 use super::*;
 use rdmux_transport::ModifyError;
@@ -8,17 +8,17 @@ const OK: WcStatus = WcStatus::Success;
 const WRITE: SendOp = SendOp::Write { remote_addr: 0, rkey: Rkey(KEY) };
 const CONNECTED: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::XrcSend, QpType::XrcRecv];
 
-/// The address of a queue pair's end of a path; 0 is the first.
+/// Returns the address of a queue pair's end of a path; 0 is the first path.
 fn at(qpn: u32, path: u8) -> Gid {
     core::net::Ipv4Addr::new(10, path, 0, qpn as u8).into()
 }
 
-/// The alternate path from one queue pair to the other.
+/// Returns the alternate path from one queue pair to the other.
 fn alternate(to: u32, path: u8) -> AddressVector {
     AddressVector { is_global: true, dgid: at(to, path), sgid_index: path, ..Default::default() }
 }
 
-/// Asks for a migration state, perhaps with a path to another address of the peer.
+/// Requests a migration state, optionally with a path to another address of the peer.
 fn ask(s: &mut Side2, state: MigState, path: Option<u8>) -> Result<(), ModifyError> {
     let to = 3 - s.qp.qpn().get();
     let mut mask = AttrMask::PATH_MIG_STATE;
@@ -35,12 +35,12 @@ fn state(s: &Side2) -> MigState {
     MigState::of_code(s.qp.attr().path_mig_state).unwrap()
 }
 
-/// A wire with as many paths as there are.
+/// A wire with any number of paths.
 struct Paths {
     p: Pair,
-    /// The paths by which nothing passes.
+    /// The paths that drop everything.
     dead: Vec<u8>,
-    /// What has crossed: from whom, by which path, MigReq.
+    /// The packets delivered: sender, path, MigReq.
     log: Vec<(u32, u8, bool)>,
 }
 
@@ -49,7 +49,7 @@ impl Paths {
         Self { p: Pair::new(qp_type), dead: Vec::new(), log: Vec::new() }
     }
 
-    /// Both ends armed, to migrate from path 0 to path 1.
+    /// Returns a pair with both ends armed to migrate from path 0 to path 1.
     fn armed() -> Self {
         let mut paths = Self::new(QpType::Rc);
         paths.arm(1);
@@ -69,7 +69,7 @@ impl Paths {
         [state(&self.p.a), state(&self.p.b)]
     }
 
-    /// Moves packets by the paths that they were sent by until nothing moves.
+    /// Delivers packets along their paths until nothing moves.
     fn run(&mut self) {
         self.run_with(|_, _| true);
     }
@@ -88,7 +88,7 @@ impl Paths {
         }
     }
 
-    /// Lets timers run out until nothing is outstanding.
+    /// Lets timers expire until nothing is outstanding.
     fn run_out(&mut self) {
         self.run();
         while self.p.tick() {
@@ -97,7 +97,7 @@ impl Paths {
     }
 }
 
-/// Moves what one side has sent. The path is the one that the side was at when it sent: what it sends follows its attributes.
+/// Delivers the packets of one side. Their path is the sender's path at the time of sending: its address vector.
 fn carry(
     (from, src, dst, now): (u32, &mut Side2, &mut Side2, Time),
     dead: &[u8],
@@ -121,7 +121,7 @@ fn path_of(s: &Side2) -> u8 {
     s.qp.attr().av.sgid_index
 }
 
-/// A packet comes by a path.
+/// Delivers a packet along a path.
 fn feed_by(s: &mut Side2, now: Time, bytes: &[u8], from: u32, path: u8) {
     let packet = Packet::parse(bytes).unwrap();
     let to = s.qp.qpn().get();
@@ -259,7 +259,7 @@ fn unreliable_connections_are_armed_by_messages_and_follow() {
     paths.run();
     assert_eq!(paths.states(), [MigState::Armed; 2]);
     ask(&mut paths.p.a, MigState::Migrated, None).unwrap();
-    // The peer does not know yet, and goes on.
+    // The peer has not noticed yet, and continues.
     paths.p.b.send(2, WRITE, 0, 10);
     paths.p.a.recv(9, 0, 10);
     paths.p.b.send(3, SendOp::Send, 0, 10);
@@ -309,7 +309,7 @@ fn migration_by_request_takes_both_ends_to_the_alternate_path() {
     paths.run();
     assert_eq!((paths.states(), path_of(&paths.p.b)), ([MigState::Migrated; 2], 1));
     assert_eq!(paths.p.b.w.events, [QpEvent::PathMig]);
-    // By the old path nothing is taken any more.
+    // The peer no longer accepts packets along the old path.
     paths.p.a.send(1, WRITE, 0, 10);
     paths.p.a.poll(paths.p.now);
     let bytes = paths.p.a.w.packets.pop_front().unwrap();
@@ -337,7 +337,7 @@ fn no_retry_left_on_a_dead_path_migrates_and_everything_is_done_once() {
         };
         let before = paths.p.b.w.memory.bytes[20_000..29_000].to_vec();
         paths.p.a.send(1, kind, 0, len);
-        // The request arrives, and the answer does not.
+        // The request arrives, and the response does not.
         paths.run_with(|from, _| from == 1);
         paths.dead.push(0);
         paths.run_out();
@@ -367,7 +367,7 @@ fn what_is_not_acknowledged_is_sent_again_at_once_by_the_alternate_path() {
     paths.run_with(|from, _| from == 2);
     assert_eq!(paths.p.a.w.statuses(), []);
     ask(&mut paths.p.a, MigState::Migrated, None).unwrap();
-    // No timer runs out.
+    // No timer expires.
     paths.run();
     assert_eq!(paths.p.a.w.statuses(), [(1, OK)]);
 }
@@ -386,7 +386,7 @@ fn retries_begin_anew_on_the_alternate_path_and_end_there() {
     }
     assert_eq!(paths.p.a.w.statuses(), [(1, WcStatus::RetryExcErr)]);
     assert_eq!(paths.p.a.w.events, [QpEvent::PathMig]);
-    // Seven retries, each of up to four times the timeout.
+    // Seven retries, each after up to four times the timeout.
     assert!(sent.iter().all(|n| (7..=36).contains(n)), "{sent:?}");
 }
 
@@ -398,7 +398,7 @@ fn without_an_armed_path_no_retry_left_is_an_error() {
             let side = if *end == 1 { &mut paths.p.a } else { &mut paths.p.b };
             ask(side, MigState::Rearm, Some(1)).unwrap();
         }
-        // Not even the first packet passes: nobody is armed.
+        // Not even the first packet arrives: neither end is armed.
         paths.dead.push(0);
         paths.p.a.send(1, WRITE, 0, 10);
         paths.run_out();
@@ -428,7 +428,7 @@ fn both_ends_may_migrate_at_the_same_time() {
 }
 
 impl Paths {
-    /// Arms both ends for path 0 again, over the path that is dead, which nothing gets through.
+    /// Arms both ends for path 0 again, over a dead path, which delivers nothing.
     fn arm_again(&mut self) {
         for side in [&mut self.p.a, &mut self.p.b] {
             ask(side, MigState::Rearm, Some(0)).unwrap();
@@ -456,7 +456,7 @@ fn a_path_that_comes_back_is_the_alternate_path_next() {
 #[test]
 fn a_request_to_migrate_by_the_wrong_path_is_dropped_and_told_once() {
     let mut paths = Paths::armed();
-    // Another path than the one that the peer has loaded.
+    // A path other than the one that the peer has loaded.
     ask(&mut paths.p.a, MigState::Rearm, Some(2)).unwrap();
     paths.run();
     ask(&mut paths.p.b, MigState::Rearm, Some(1)).unwrap();
@@ -480,7 +480,7 @@ fn an_alternate_path_may_differ_in_the_own_end_only() {
     ask(&mut paths.p.a, MigState::Migrated, None).unwrap();
     paths.p.a.poll(paths.p.now);
     let bytes = paths.p.a.w.packets.pop_front().unwrap();
-    // The driver says that it did not come to our end of it.
+    // The driver says that the packet did not arrive at our end of the path.
     paths.p.b.w.came_along = |av| av.sgid_index != 1;
     feed_by(&mut paths.p.b, paths.p.now, &bytes, 1, 1);
     assert_eq!(
@@ -498,7 +498,7 @@ fn who_is_not_armed_yet_follows_one_that_is() {
     for side in [&mut paths.p.a, &mut paths.p.b] {
         ask(side, MigState::Rearm, Some(1)).unwrap();
     }
-    // What would arm the first is lost.
+    // The packet that would arm the first end is lost.
     paths.run_with(|from, _| from == 1);
     assert_eq!(paths.states(), [MigState::Rearm, MigState::Armed]);
     paths.dead.push(0);

@@ -4,7 +4,7 @@ use super::direct::BY_REFERENCE;
 use super::*;
 
 const OK: WcStatus = WcStatus::Success;
-/// Some packets, and a part of one.
+/// The length of several full packets and a partial one.
 const LONG: u32 = (256 << 10) + 12;
 
 fn pair() -> Pair {
@@ -38,7 +38,7 @@ fn a_long_send_is_one_packet_and_as_many_psns() {
     assert_eq!(p.opcodes(1).len(), 1);
     assert_eq!(p.a.qp.attr().sq_psn, psn.add(9));
     assert_eq!(p.b.qp.attr().rq_psn, psn.add(9));
-    // A short one is carried, and expected to be what comes next.
+    // A short message carries its payload, with the PSN that the peer expects.
     p.b.recv(8, 0, 64);
     p.a.send(2, SendOp::Send, 0, 64);
     p.run();
@@ -79,7 +79,7 @@ fn what_cannot_be_fetched_is_carried() {
         assert_eq!(p.b.w.memory.bytes[..LONG as usize], p.a.w.memory.bytes[..LONG as usize]);
     }
     assert!(p.b.w.dropped.contains(&Drop::OutOfReach));
-    // It is tried less and less.
+    // Naming is tried less and less often.
     let tried = |p: &mut Pair, messages: usize| {
         p.a.w.by_reference.named.clear();
         for _ in 0..messages {
@@ -91,7 +91,7 @@ fn what_cannot_be_fetched_is_carried() {
     };
     let (first, then) = (tried(&mut p, 100), tried(&mut p, 400));
     assert!((1..=7).contains(&first) && (1..=2).contains(&then), "{first} {then}");
-    // And again once it goes well.
+    // And always again once a fetch succeeds.
     p.b.w.by_reference.fetches = true;
     assert!(tried(&mut p, 3000) > 1000);
 }
@@ -148,7 +148,7 @@ fn errors_are_those_of_bytes() {
     assert_eq!(p.a.w.statuses(), [(1, WcStatus::RemAccessErr)]);
 }
 
-/// What no peer of good will sends.
+/// Packets that only a malicious peer sends.
 #[test]
 fn lengths_that_cannot_be() {
     let header = |op: rdmux_wire::Operation, psn: Psn| {
@@ -172,7 +172,7 @@ fn lengths_that_cannot_be() {
         p.b.poll(p.now);
         assert_eq!(p.b.qp.state(), QpState::Err, "{op:?} {len}");
     }
-    // Nothing but SENDs and WRITEs names anything.
+    // Only SENDs and WRITEs name their payload.
     let mut p = pair();
     let bytes = header(Op::ReadRequest, p.b.qp.attr().rq_psn).as_slice().to_vec();
     p.b.feed_named(p.now, &bytes, 1);

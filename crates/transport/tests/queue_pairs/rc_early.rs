@@ -10,13 +10,13 @@ fn write(at: u64) -> SendOp {
     SendOp::Write { remote_addr: at, rkey: Rkey(KEY) }
 }
 
-/// Everything that a sender has to say, in its order.
+/// Returns all packets that a sender has to send, in order.
 fn packets(side: &mut Side2, now: Time) -> Vec<Vec<u8>> {
     side.poll(now);
     side.w.packets.drain(..).collect()
 }
 
-/// The PSN, relative to the first of `b`'s peer, the syndrome and the MSN of the only answer of `b`.
+/// Returns the PSN, relative to the first of `b`'s peer, the syndrome and the MSN of the only response of `b`.
 fn answer(p: &mut Pair) -> (i32, Syndrome, u32) {
     let answers = packets(&mut p.b, p.now);
     assert_eq!(answers.len(), 1, "{answers:?}");
@@ -25,17 +25,17 @@ fn answer(p: &mut Pair) -> (i32, Syndrome, u32) {
     (packet.bth.psn.diff(attributes(1, 2).sq_psn), aeth.syndrome, aeth.msn)
 }
 
-/// Hands packets to `b`, by their indices.
+/// Delivers packets to `b`, by their indices.
 fn feed(p: &mut Pair, packets: &[Vec<u8>], which: impl IntoIterator<Item = usize>) {
     which.into_iter().for_each(|i| p.b.feed(p.now, &packets[i], 1));
 }
 
-/// Four WRITEs of a packet each, from bytes that differ.
+/// Posts four WRITEs of a packet each, with different bytes.
 fn four_writes() -> (Pair, Vec<Vec<u8>>) {
     four_writes_to(LOSSY)
 }
 
-/// The same, to a receiver whose link is like this.
+/// The same, to a receiver with this link.
 fn four_writes_to(link: LinkCaps) -> (Pair, Vec<Vec<u8>>) {
     let mut p = Pair::down(QpType::Rc, false);
     p.b.w.link = link;
@@ -71,7 +71,7 @@ fn the_next_gap_is_told_when_something_is_behind_it() {
     let (mut p, sent) = four_writes();
     feed(&mut p, &sent, [1, 3]);
     assert_eq!(answer(&mut p), (0, SEQUENCE, 0));
-    // A peer that sends everything again is not asked for what it sends anyway.
+    // A peer that retransmits everything is not sent another NAK.
     feed(&mut p, &sent, [0, 1]);
     assert_eq!(answer(&mut p), (1, Syndrome::ACK, 2));
     feed(&mut p, &sent, [3]);
@@ -98,7 +98,7 @@ fn what_was_carried_out_is_not_again() {
     };
 }
 
-/// Messages of every kind, each packet lost once, and each pair of them.
+/// Messages of every kind, with each packet lost once, and each pair of packets.
 #[test]
 fn messages_of_several_packets_are_whole_and_in_order() {
     let losses = (1..12).flat_map(|a| (a..12).map(move |b| [a, b]));
@@ -145,7 +145,7 @@ fn queries_are_not_kept() {
     assert_eq!(p.b.w.dropped, [Drop::Gap, Drop::Gap]);
 }
 
-/// What is refused in its turn is refused as ever, and what was kept behind it is not carried out.
+/// A buffered packet that is refused in its turn is refused as usual, and those after it are not carried out.
 #[test]
 fn a_fault_among_what_was_kept_ends_it() {
     let mut p = Pair::new(QpType::Rc);
@@ -240,7 +240,7 @@ fn a_driver_may_forbid_it_and_a_link_without_loss_has_no_use_for_it() {
     assert_eq!(p.b.w.dropped, [Drop::Gap]);
 }
 
-/// A READ takes the PSNs of its response: a peer that sends others with these sends nonsense.
+/// A READ consumes the PSNs of its response. A peer that sends other packets with these PSNs is faulty.
 #[test]
 fn what_was_never_expected_is_forgotten() {
     let mut p = Pair::new(QpType::Rc);

@@ -1,10 +1,10 @@
-//! RC when somebody is wrong: statuses on both sides, NAKs, flushing.
+//! RC errors: statuses on both sides, NAKs, flushing.
 
 use super::*;
 
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 
-/// Posts one request and a second behind it; both sides have a receive more than they need.
+/// Posts one request and a second after it. Both sides have one receive more than they need.
 fn fails(change: impl Fn(&mut Pair), op: SendOp, len: u32) -> (WcStatus, Vec<WcStatus>, u8) {
     let mut p = Pair::new(QpType::Rc);
     p.b.recv(10, 0, 100);
@@ -71,10 +71,10 @@ fn write_with_immediate_and_wrong_key_ends_its_receive_with_local_access_error()
     assert_eq!(fails(|_| {}, write(99), 10), access, "wrong key");
     let no_right = |p: &mut Pair| p.b.w.memory.rights = Access::LOCAL_WRITE;
     assert_eq!(fails(no_right, write(KEY), 10), access, "region without right");
-    // Of a long one only the last packet consumes a receive, and the key is looked at before.
+    // Only the last packet of a long message consumes a receive, and the key is checked earlier.
     let flushed = (WcStatus::RemAccessErr, vec![FLUSHED, FLUSHED], 0x62);
     assert_eq!(fails(|_| {}, write(99), 5000), flushed);
-    // The queue pair's own rights come before the receive.
+    // The queue pair's access rights are checked before the receive is taken.
     let no_flag =
         |p: &mut Pair| p.b.retune(AttrMask::ACCESS_FLAGS, |attr| attr.access = Access::empty());
     let invalid = (WcStatus::RemInvReqErr, vec![FLUSHED, FLUSHED], 0x61);
@@ -158,7 +158,8 @@ fn a_nak_waits_for_earlier_responses() {
     assert_eq!(p.b.w.events, [QpEvent::AccessErr]);
 }
 
-/// It shows that the response is lost, which is asked for again (IBTA 9.7.5.1.2). But the responder is in ERR by then.
+/// The NAK shows that the response is lost, and it is requested again (IBTA 9.7.5.1.2). But the
+/// responder is in ERR by then.
 #[test]
 fn a_nak_is_no_answer_to_an_earlier_request_whose_response_was_lost() {
     let read = SendOp::Read { remote_addr: 0, rkey: Rkey(KEY) };
@@ -214,7 +215,7 @@ fn a_shared_receive_queue_and_its_last_event() {
     p.run();
     assert_eq!(p.b.w.statuses(), [(70, WcStatus::Success)]);
     assert_eq!(p.b.w.memory.bytes[100..2090], p.a.w.memory.bytes[10..2000]);
-    // A message that stays unfinished holds a receive, which is flushed.
+    // An unfinished message holds a receive, which is flushed.
     p.a.send(2, SendOp::Send, 0, 5000);
     p.a.qp.poll_transmit(p.now, 2, &mut p.a.w);
     for bytes in p.a.w.packets.drain(..) {

@@ -1,4 +1,4 @@
-//! Sending again only what is missing, to peers that buffer out-of-order packets and to peers that do not.
+//! Selective retransmission, to peers that buffer out-of-order packets and to peers that do not.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn write(at: u64) -> SendOp {
     SendOp::Write { remote_addr: at, rkey: Rkey(KEY) }
 }
 
-/// A pair whose window is open wide, and whose peer keeps what comes early or not.
+/// Returns a pair with a wide open window, whose peer buffers out-of-order packets or not.
 fn wide(keeps: bool) -> Pair {
     let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(19));
     p.b.w.buffers_out_of_order = keeps;
@@ -19,13 +19,13 @@ fn wide(keeps: bool) -> Pair {
     p
 }
 
-/// Opens the window again.
+/// Opens the window fully again.
 fn reopen(p: &mut Pair) {
     (0..8).for_each(|_| assert_eq!(sends(p, 512, &[], &[]), (512, 0)));
 }
 
-/// Sends so many packets, of which those are lost whose place is in `lost` (1 is the first), and answers from `lost_back`.
-/// The packets that were sent, and how often a timer was needed.
+/// Sends `packets` packets, of which those at the positions in `lost` (1 is the first) are lost, and
+/// likewise responses by `lost_back`. Returns how many packets were sent, and how often a timer was needed.
 fn sends(p: &mut Pair, packets: u32, lost: &[usize], lost_back: &[usize]) -> (usize, usize) {
     let (before, mut timers) = (p.opcodes(1).len(), 0);
     p.b.w.memory.bytes.fill(0);
@@ -48,7 +48,7 @@ fn each_packet_that_was_lost_is_sent_once_more() {
     let mut p = wide(true);
     assert_eq!(sends(&mut p, 100, &[5], &[]), (101, 0));
     assert_eq!(sends(&mut p, 100, &[1], &[]), (101, 0));
-    // The second is known when the first has come, and brings a few more.
+    // The second loss is detected when the first is recovered, and causes a few more retransmissions.
     assert_eq!(sends(&mut p, 100, &[5, 50], &[]), (100 + 1 + 4, 0));
 }
 
@@ -62,7 +62,8 @@ fn a_long_gap_takes_few_round_trips() {
     assert_eq!(p.opcodes(2).len() - answers, 5, "a NAK, and four ACKs");
 }
 
-/// A peer that drops what comes early is asked a few times, and then everything is sent again at once.
+/// Selective retransmission is tried a few times with a peer that drops out-of-order packets, and
+/// then everything is retransmitted at once.
 #[test]
 fn a_peer_that_drops_is_soon_known() {
     let mut p = wide(false);
@@ -76,7 +77,7 @@ fn a_peer_that_drops_is_soon_known() {
         *alone = p.log[again + 1].0 == 2;
     }
     assert_eq!(alone, [true, true, true, true, false, false, false, false]);
-    // Perhaps it was only a bad line: it is tried again.
+    // Since the losses may have been random, it is tried again.
     p.b.w.buffers_out_of_order = true;
     let best = (0..70).map(|_| sends(&mut p, 100, &[5], &[])).min();
     assert_eq!(best, Some((101, 0)));
@@ -106,7 +107,7 @@ fn new_packets_leave_while_the_missing_one_is_under_way() {
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
 }
 
-/// What is lost again, and an answer that is lost, a timer finds out, and one packet.
+/// A retransmission lost again, or a lost response, is recovered by a timer and one packet.
 #[test]
 fn what_nobody_tells_of_takes_a_timer_and_one_packet() {
     let mut p = wide(true);
@@ -133,7 +134,7 @@ fn the_window_takes_a_gap_for_the_lines_and_many_for_its_own_doing() {
     assert!(size(&p) < open * 3 / 4, "{} of {open}", size(&p));
 }
 
-/// The packet cannot leave at once, or its bytes are gone: as with any other.
+/// The packet cannot be sent at once, or its memory is gone: handled as for any other packet.
 #[test]
 fn a_link_that_is_full_and_memory_that_is_gone() {
     for gone in [false, true] {
@@ -158,7 +159,7 @@ fn a_link_that_is_full_and_memory_that_is_gone() {
     }
 }
 
-/// READs are asked for again with all that is behind them.
+/// READs are requested again together with everything after them.
 #[test]
 fn a_query_that_is_missing_or_comes_soon_ends_it() {
     for lost in 1..8 {
@@ -182,7 +183,7 @@ fn a_query_that_is_missing_or_comes_soon_ends_it() {
     }
 }
 
-/// With `retry_cnt` 0 a sequence error is one too many, but what a timer finds before is none.
+/// With `retry_cnt` 0 a sequence error exceeds the retries, but a loss that a timer detects first does not count.
 #[test]
 fn a_timer_that_is_early_uses_up_no_retry() {
     let mut p = wide(true);
@@ -191,7 +192,7 @@ fn a_timer_that_is_early_uses_up_no_retry() {
     assert_eq!(sends(&mut p, 100, &tail, &[]).1, 1);
 }
 
-/// READs are not sent again alone: as many as may be are outstanding already.
+/// READs are not retransmitted selectively: the maximum number is outstanding already.
 #[test]
 fn what_is_sent_alone_ends_before_a_query() {
     let mut p = wide(true);

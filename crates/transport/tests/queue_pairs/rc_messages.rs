@@ -1,4 +1,4 @@
-//! RC without faults: every operation, sizes, packets counted.
+//! RC without faults: every operation, sizes, packet counts.
 
 use rdmux_wire::Opcode;
 
@@ -111,7 +111,7 @@ fn read_consumes_a_psn_per_response_packet() {
     }
 }
 
-/// Packets of one size share a system call; one that says where the others go is longer.
+/// Packets of one size share a system call. A packet with an address for all the others would be longer.
 #[test]
 fn a_long_write_leaves_in_packets_of_one_size() {
     let mut p = Pair::new(QpType::Rc);
@@ -131,7 +131,7 @@ fn a_long_write_leaves_in_packets_of_one_size() {
     assert_eq!(named, full.chain([only(70_001 + 4096, 904)]).collect::<Vec<_>>());
 }
 
-/// Where it shows how long a WRITE was, or where a part of it must not count.
+/// Cases where the length of a WRITE is visible, or where a part of it must not take effect.
 #[test]
 fn other_writes_are_one_message() {
     let codes = |qp_type, imm| {
@@ -407,7 +407,7 @@ fn a_local_invalidate_waits_for_what_precedes_it() {
     assert_eq!(p.a.w.invalidated, [Rkey(55)]);
 }
 
-/// With the least MTU such a message takes half of all PSNs.
+/// With the smallest MTU such a message takes half of all PSNs.
 #[test]
 fn the_longest_message() {
     for (mtu, loss) in [(Mtu::M256, 0), (Mtu::M4096, 100_001)] {
@@ -436,7 +436,7 @@ fn the_longest_message() {
     }
 }
 
-/// Over a link that piggybacks acknowledgements, an answer is one packet, and nothing else crosses.
+/// Over a link that piggybacks acknowledgements, a reply is one packet, and no other packet is sent.
 #[test]
 fn an_answer_takes_the_acknowledgement_along() {
     let mut p = Pair::down(QpType::Rc, false);
@@ -473,13 +473,13 @@ fn an_answer_takes_the_acknowledgement_along() {
         let sent = p.a.w.completions.iter().filter(|(side, _)| *side == Side::Send).count();
         assert_eq!(sent as u64, round + 1);
     }
-    // Alone it is a packet of its own.
+    // By itself the acknowledgement is a packet of its own.
     p.a.qp.flush_ack(Time(1), &mut p.a.w);
     assert_eq!(p.a.w.packets.front().unwrap()[0], 0x11);
     assert_eq!(p.a.w.acks, [None]);
 }
 
-/// One that makes no sense is dropped, and so is one for who cannot have sent anything.
+/// An invalid acknowledgement is dropped, and so is one for a queue pair that cannot have sent anything.
 #[test]
 fn an_acknowledgement_along_is_checked() {
     let mut p = Pair::new(QpType::Rc);

@@ -1,4 +1,4 @@
-//! RC on a wire that loses, repeats and delays.
+//! RC on a wire that loses, duplicates and delays packets.
 
 use core::time::Duration;
 
@@ -59,7 +59,7 @@ fn seven_retries_are_seven() {
         assert_eq!(firsts, 4 * (1 + usize::from(retry_cnt)), "four times for each that counts");
         assert_eq!(p.a.w.statuses(), [(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)]);
         assert_eq!(p.a.qp.state(), QpState::Err);
-        // Four times 4.096 us * 2^14 each.
+        // Four times 4.096 us * 2^14 for each retry.
         assert_eq!(p.now.0, 1 + (u64::from(retry_cnt) + 1) * 4 * (4096 << 14));
     }
 }
@@ -67,7 +67,7 @@ fn seven_retries_are_seven() {
 /// The nominal interval of the transport timer: 4.096 us * 2^14.
 const NOMINAL: Duration = Duration::from_nanos(4096 << 14);
 
-/// A request that nobody answers, and timers that are always handled so much late. Returns how long it took to fail.
+/// Fails a request that is not answered, with every timer handled late by `lateness`. Returns how long this took.
 fn unanswered(retry_cnt: u8, lateness: Duration) -> Duration {
     let mut p = Pair::with(QpType::Rc, |a| a.retry_cnt = retry_cnt);
     p.a.send(1, write(0), 0, 10);
@@ -89,7 +89,7 @@ fn a_peer_that_is_gone_is_found_within_four_times_the_timeout_for_each_retry() {
 
 #[test]
 fn an_expiry_that_is_noticed_late_does_not_count_twice_in_a_row() {
-    // Not scheduled for a second each time: sixteen expiries, of which eight count.
+    // The process does not run for a second each time: sixteen expiries, of which eight count.
     let second = Duration::from_secs(1);
     let took = unanswered(7, second);
     assert!(took > (NOMINAL + second) * 15, "{took:?}");
@@ -196,7 +196,7 @@ fn receiver_not_ready_waits_as_long_as_told() {
 #[test]
 fn a_sequence_nak_while_waiting_changes_nothing() {
     let mut p = Pair::with(QpType::Rc, |a| {
-        // The peer asks for 655 ms, and our own timer would be over after 8 times 16 ms.
+        // The peer asks for 655 ms, and our own timer would expire after 8 times 16 ms.
         (a.min_rnr_timer, a.timeout, a.retry_cnt) = (RnrTimer::new(0), AckTimeout::new(12), 7);
     });
     p.a.send(1, SendOp::Send, 0, 10);
@@ -294,7 +294,7 @@ fn the_window_bounds_what_is_in_flight_and_opens() {
     assert_eq!(p.a.w.statuses(), [(1, OK)]);
 }
 
-/// Transport timers of seconds are usual; a lost last packet is not waited for that long.
+/// Transport timers of seconds are usual. The recovery of a lost last packet does not wait that long.
 #[test]
 fn a_known_round_trip_makes_the_first_timer_short() {
     let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(19));
@@ -312,7 +312,7 @@ fn a_known_round_trip_makes_the_first_timer_short() {
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
 }
 
-/// A peer that is often late without any loss gets more time before it is taken for loss.
+/// A peer that is often late without any loss gets more time before a loss is assumed.
 #[test]
 fn a_peer_that_was_only_late_is_given_more_time() {
     let mut p = Pair::with(QpType::Rc, |a| a.timeout = AckTimeout::new(19));
@@ -325,18 +325,18 @@ fn a_peer_that_was_only_late_is_given_more_time() {
         let start = p.now;
         assert!(p.tick());
         let waited = p.now.since(start);
-        // One packet to find out, which is lost too.
+        // One packet as a probe, which is lost, too.
         p.a.poll(p.now);
         assert!(p.tick());
         p.a.w.packets.clear();
-        // The packets arrive after all, and are acknowledged beyond what was sent again.
+        // The packets arrive after all, and are acknowledged beyond the retransmitted one.
         late.iter().for_each(|bytes| p.b.feed(p.now, bytes, 1));
         p.b.poll(p.now);
         p.run();
         waited.as_micros()
     };
     assert_eq!([early(&mut p, 2), early(&mut p, 3), early(&mut p, 4)], [250, 500, 1000]);
-    // Round trips in time, and it is given less again.
+    // Round trips in time shorten the timer again.
     for wr_id in 5..50 {
         p.a.send(wr_id, write(0), 0, 10);
         p.run();
@@ -344,7 +344,7 @@ fn a_peer_that_was_only_late_is_given_more_time() {
     assert_eq!(early(&mut p, 50), 250);
 }
 
-/// Others began to send to the same socket: what this one may have in flight became less than it has.
+/// Other senders start to use the same socket: this one's limit falls below its packets in flight.
 #[test]
 fn a_smaller_share_is_kept_and_does_not_stop_it() {
     let mut p = Pair::new(QpType::Rc);

@@ -140,7 +140,7 @@ fn sqd_finishes_what_was_begun_and_holds_the_rest() {
     assert_eq!(p.a.w.statuses(), [(2, OK), (3, OK)]);
 }
 
-/// Who wants to be told says so with each transition.
+/// The notification must be requested with each transition.
 #[test]
 fn sqd_tells_only_who_asks_each_time() {
     let mut p = Pair::new(QpType::Rc);
@@ -196,7 +196,7 @@ fn attributes_tell_where_the_sequence_is() {
     assert_eq!(p.a.qp.attr().state, QpState::Rts);
 }
 
-/// A thousand connections are usual: what one takes must be known.
+/// A thousand connections are usual, so the size of each must be known.
 #[test]
 fn a_queue_pair_is_small() {
     assert!(size_of::<Qp>() <= 1024, "{}", size_of::<Qp>());

@@ -1,4 +1,4 @@
-//! Binding memory windows: when it is done, and what follows when it is not.
+//! Binding memory windows: when it happens, and the effect of a failure.
 
 use super::*;
 use rdmux_transport::wr::{MwBind, WcOpcode};
@@ -10,7 +10,7 @@ fn bind(length: u64) -> MwBind {
     MwBind { rkey: Rkey(0x5a01), lkey: Lkey(KEY), addr: 1 << 40, length, access }
 }
 
-/// IBTA 10.8.3.3: what is posted after a bind may rely on it.
+/// IBTA 10.8.3.3: requests posted after a bind may rely on it.
 #[test]
 fn a_bind_is_done_between_what_precedes_and_what_follows() {
     for qp_type in [QpType::Rc, QpType::Uc] {

@@ -11,7 +11,7 @@ use rdmux_transport::wr::Sge;
 
 use super::{KEY, LOSSY, MEMORY};
 
-/// A queue pair's surroundings, with memory of one region.
+/// The environment of a queue pair, with memory of one region.
 pub(crate) type World = TestEnv<OneRegion>;
 
 pub(crate) fn world() -> World {
@@ -20,16 +20,16 @@ pub(crate) fn world() -> World {
     world
 }
 
-/// One region that starts at address 0, and that all processes see: its key there is [`KEY`] and the number of the process.
+/// One region that starts at address 0 and that all processes see, each with a key of [`KEY`] plus the process number.
 #[derive(Debug)]
 pub(crate) struct OneRegion {
     pub(crate) bytes: Vec<u8>,
     pub(crate) rights: Access,
-    /// Whether every address exists, and they are all the same.
+    /// Whether every address exists, as an alias of the same bytes.
     pub(crate) endless: bool,
-    /// Why no memory can be had, if so.
+    /// The error of every access to memory, if any.
     pub(crate) refuses: Option<AccessFault>,
-    /// How many accesses for a peer go well until one meets a busy owner.
+    /// How many accesses for a peer succeed before one meets a busy owner.
     pub(crate) until_busy: usize,
     /// The queue pair's own shared receive queue.
     pub(crate) srq: VecDeque<(u64, Vec<Sge>)>,
@@ -52,14 +52,14 @@ impl Default for OneRegion {
 }
 
 impl OneRegion {
-    /// Puts bytes there that differ from place to place and by the seed.
+    /// Fills the memory with bytes that depend on the position and the seed.
     pub(crate) fn fill(&mut self, at: usize, len: usize, seed: u8) {
         for (i, b) in self.bytes[at..at + len].iter_mut().enumerate() {
             *b = (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed);
         }
     }
 
-    /// Where in `bytes` an address is.
+    /// Returns the index in `bytes` of an address.
     fn at(&self, addr: u64) -> usize {
         if self.endless { 0 } else { addr as usize }
     }

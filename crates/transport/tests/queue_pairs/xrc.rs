@@ -11,7 +11,7 @@ const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 pub(super) const ONE: u32 = 0x05_0000;
 pub(super) const TWO: u32 = 0xff_0007;
 
-/// An initiator in RTS, and a target in RTR, which is enough for it.
+/// Returns an initiator in RTS, and a target in RTR, which suffices for a target.
 pub(super) fn connect() -> Pair {
     connect_with(LOSSY)
 }
@@ -28,7 +28,7 @@ fn connect_with(link: LinkCaps) -> Pair {
     p
 }
 
-/// The key of memory in a shared receive queue's process.
+/// Returns the key of memory in the process of a shared receive queue.
 pub(super) fn key(srqn: u32) -> Rkey {
     Rkey(KEY + srqn)
 }
@@ -42,7 +42,7 @@ pub(super) fn fetch_add(srqn: u32, remote_addr: u64, add: u64) -> SendOp {
 }
 
 impl Pair {
-    /// Posts a send of the bytes at `at`, or into them.
+    /// Posts a send of the bytes at `at`, or a request that reads into them.
     pub(super) fn send_to(&mut self, srqn: u32, wr_id: u64, op: SendOp, at: u64, len: u32) {
         let sges = [sge(at, len)];
         let wr = SendWr { srqn, ..SendWr::new(wr_id, op, SendData::Sges(&sges)) };
@@ -55,13 +55,13 @@ impl Pair {
         self.b.w.memory.srqs.get_mut(&srqn).unwrap().push_back((wr_id, list));
     }
 
-    /// Takes what the initiator has to send, which does not arrive.
+    /// Takes the initiator's pending packets, which are not delivered.
     pub(super) fn intercept(&mut self) -> Vec<Vec<u8>> {
         self.a.poll(self.now);
         self.a.w.packets.drain(..).collect()
     }
 
-    /// The syndromes of the target's answers.
+    /// Returns the syndromes of the target's responses.
     pub(super) fn syndromes(&self) -> Vec<u8> {
         let answers = self.log.iter().filter(|(from, _)| *from == 2);
         answers.map(|(_, b)| b[12]).collect()
@@ -115,7 +115,7 @@ fn messages_of_all_kinds_to_two_queues_over_one_connection() {
     }
 }
 
-/// Every packet of a request names its queue, also the middle and last ones; no answer does.
+/// Every packet of a request names its queue, middle and last ones included. No response does.
 fn headers_are_right(p: &Pair) {
     let mut named = Vec::new();
     for (from, bytes) in &p.log {
@@ -150,7 +150,7 @@ fn a_queue_that_is_not_there_is_an_invalid_request() {
     assert_eq!(p.b.w.received, [], "the receive is another's");
 }
 
-/// Of a message all packets name one queue. The receive that was taken fails where it was taken.
+/// All packets of a message name one queue. The receive in use fails in the queue that it was taken from.
 #[test]
 fn a_packet_that_names_another_queue_than_its_message_is_invalid() {
     for second in [1, 2] {
@@ -250,7 +250,7 @@ fn what_an_end_has_no_use_for_takes_no_memory() {
     assert!(size(QpType::XrcSend) < size(QpType::Rc));
 }
 
-/// Who posted the receive learns that it comes back, also when somebody else resets the queue pair.
+/// The process that posted the receive gets its completion, also when another process resets the queue pair.
 #[test]
 fn a_receive_that_was_taken_is_flushed_once_and_where_it_was_taken() {
     for state in [QpState::Err, QpState::Reset] {
@@ -274,7 +274,7 @@ fn a_receive_that_was_taken_is_flushed_once_and_where_it_was_taken() {
     }
 }
 
-/// A second request for a READ names the queue of the first, or is not answered.
+/// A repeated READ request names the queue of the first, or is not answered.
 #[test]
 fn a_repeated_read_stays_with_its_queue() {
     let mut p = connect();

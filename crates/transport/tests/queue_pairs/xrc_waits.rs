@@ -1,4 +1,4 @@
-//! Owners of memory that are busy, and atomics that they answer later.
+//! Busy owners of memory, and atomics that they complete later.
 
 use super::xrc::{ONE, TWO, connect, fetch_add, key, write};
 use super::*;
@@ -7,7 +7,7 @@ const OK: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 
 impl Pair {
-    /// The target's world carries out the atomic that was put off longest.
+    /// Carries out the oldest deferred atomic in the target's environment.
     fn answer(&mut self) {
         let (psn, original) = self.b.w.do_atomic();
         self.b.qp.atomic_done(self.now, psn, original, &mut self.b.w);
@@ -23,13 +23,12 @@ impl Pair {
     }
 }
 
-/// Whichever packet of a message meets a busy owner is the one that is tried again, and all is as if
-/// nothing had happened.
+/// Any packet of a message that meets a busy owner is retried, and the result is the same as without that.
 #[test]
 fn a_busy_owner_is_a_receiver_that_is_not_ready() {
     let write_imm = SendOp::WriteImm { remote_addr: 0, rkey: key(ONE), imm: [1; 4] };
     let kinds = [
-        // The operation, its length, and how often its message meets the owner.
+        // The operation, its length, and how often its message accesses the owner.
         (SendOp::Send, 3000, 3),
         (SendOp::SendInv(Rkey(77)), 3000, 4),
         (SendOp::SendInv(Rkey(77)), 10, 2),
@@ -103,7 +102,7 @@ fn an_owner_that_stays_busy_uses_up_the_retries() {
     assert_eq!(p.syndromes(), [0x2c; 3]);
 }
 
-/// A peer that lies: the receive was taken from one queue, the next attempt names the other.
+/// A faulty peer: the receive was taken from one queue, and the retry names the other.
 #[test]
 fn a_retry_may_not_change_the_queue() {
     let mut p = connect();
@@ -139,7 +138,7 @@ fn later_requests_are_carried_out_while_an_atomic_waits_but_not_answered() {
     assert!(!p.b.qp.wants_ack());
     assert_eq!(p.b.qp.poll_transmit(p.now, 64, &mut p.b.w), rdmux_transport::TxState::Idle);
 
-    // The initiator asks again, by its timer and out of turn: nothing is done twice.
+    // The initiator repeats the request, by its timer and out of turn: nothing is carried out twice.
     p.tick();
     p.run();
     for bytes in
@@ -207,7 +206,7 @@ fn an_atomic_that_fails_later_fails_the_queue_pair() {
     }
 }
 
-/// A NAK waits for the responses of earlier requests, also for one that comes later.
+/// A NAK waits for the responses of earlier requests, also for one that arrives later.
 #[test]
 fn of_two_atomics_the_second_fails_first() {
     for first_fails in [false, true] {
@@ -258,7 +257,7 @@ fn answers_that_nobody_waits_for_are_ignored() {
     p.b.qp.atomic_done(p.now, psn, Ok(99), &mut p.b.w);
 }
 
-/// As many atomics as were agreed on may wait, and one more is too many, whatever is repeated.
+/// The agreed number of atomics may wait, and one more is an error, whatever is repeated.
 #[test]
 fn waiting_atomics_are_never_forgotten_for_new_ones() {
     let mut p = connect();
@@ -283,8 +282,8 @@ fn waiting_atomics_are_never_forgotten_for_new_ones() {
     assert_eq!(p.a.w.statuses(), expected);
 }
 
-/// A NAK that had to wait for an atomic's response is out of date when its packet has come since. What
-/// it would have acknowledged is acknowledged all the same.
+/// A NAK that had to wait for an atomic's response is obsolete when its packet has arrived since.
+/// The packets that it would have acknowledged are still acknowledged.
 #[test]
 fn what_has_come_in_the_meantime_is_acknowledged_and_not_refused() {
     let mut p = connect();
@@ -294,7 +293,7 @@ fn what_has_come_in_the_meantime_is_acknowledged_and_not_refused() {
     p.send_to(TWO, 3, SendOp::Send, 0, 3000);
     p.run();
     p.offer(TWO, 21, 0, 3000);
-    // The first packet of the message, which does not ask for an ACK, comes again.
+    // The first packet of the message, which does not request an ACK, is duplicated.
     let again = p.log[2].1.clone();
     p.b.feed(p.now, &again, 1);
     assert!(p.b.w.memory.srqs[&TWO].is_empty());

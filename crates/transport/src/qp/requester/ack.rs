@@ -1,8 +1,8 @@
-//! Answers: ACKs, NAKs, READ and atomic responses.
+//! Handling of responses: ACKs, NAKs, READ and atomic responses.
 //!
-//! An ACK acknowledges every PSN up to its own, except that READs and atomics are complete only by
-//! their own responses. A response acknowledges everything before it (IBTA 9.7.5.1). An answer to what is behind a READ or
-//! atomic without response fails nothing: the response is asked for again.
+//! An ACK acknowledges every PSN up to its own, except that only their own responses complete READs
+//! and atomics. A response acknowledges everything before it (IBTA 9.7.5.1). A response that skips
+//! that of a READ or atomic fails nothing: the missing response is requested again.
 
 use rdmux_wire::{Packet, Psn, Syndrome};
 
@@ -17,7 +17,7 @@ use crate::timer::Timer;
 use crate::wr::WcStatus;
 
 impl Qp {
-    /// Takes an ACKNOWLEDGE packet.
+    /// Handles an ACKNOWLEDGE packet.
     pub(crate) fn handle_ack<E: Env>(&mut self, now: Time, packet: &Packet<'_>, env: &mut E) {
         let psn = packet.bth.psn;
         let Some(aeth) = packet.aeth else { return env.count(Drop::Length) };
@@ -37,7 +37,7 @@ impl Qp {
                 let lost = self.shows_response_lost(now, psn, psn, env);
                 match nak_status(code) {
                     Some(status) if !lost => self.fail_send(status, env),
-                    // The oldest request is not the one that is refused.
+                    // The NAK does not refuse the oldest request.
                     Some(_) | None => self.go_back(now, env),
                 }
             }
@@ -45,7 +45,7 @@ impl Qp {
         }
     }
 
-    /// Processes an acknowledgement that was piggybacked on a packet of the peer's, before that packet.
+    /// Handles an acknowledgement that was piggybacked on a packet of the peer, before that packet.
     pub fn handle_piggybacked_ack<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) {
         let ready = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         if !ready || !self.qp_type.is_reliable() {
@@ -57,21 +57,21 @@ impl Qp {
         self.acknowledged(now, psn, env);
     }
 
-    /// The peer has carried out everything up to `psn`, which is outstanding.
+    /// Handles the peer's acknowledgement of everything up to `psn`, which is outstanding.
     fn acknowledged<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) {
         if self.shows_response_lost(now, psn.add(1), psn, env) {
             self.go_back(now, env);
         }
     }
 
-    /// Acknowledges everything before `end` by an answer with this PSN. Whether the answer is to a request behind a READ or
-    /// atomic whose response did not arrive: that was sent before, and is lost (IBTA 9.7.5.1.2).
+    /// Acknowledges everything before `end` by a response with this PSN. Returns whether the response
+    /// skips that of a READ or atomic, which was sent earlier and so is lost (IBTA 9.7.5.1.2).
     fn shows_response_lost<E: Env>(&mut self, now: Time, end: Psn, psn: Psn, env: &mut E) -> bool {
         let blocked = self.acknowledge(now, end, env);
         blocked && psn.diff(self.sq.get(self.sq.head).end()) >= 0
     }
 
-    /// Takes a packet of a READ's response.
+    /// Handles a packet of a READ response.
     pub(crate) fn handle_read_response<E: Env>(
         &mut self,
         now: Time,
@@ -104,7 +104,7 @@ impl Qp {
         self.responded(now, psn, end_of_request, end_of_entry, env);
     }
 
-    /// Takes an atomic's response.
+    /// Handles an atomic response.
     pub(crate) fn handle_atomic_ack<E: Env>(
         &mut self,
         now: Time,
@@ -127,13 +127,13 @@ impl Qp {
         self.responded(now, psn, true, true, env);
     }
 
-    /// Whether an answer to this PSN can be: it was sent and is not acknowledged.
+    /// Returns whether a response to this PSN is possible: the PSN has been sent and is not acknowledged.
     #[inline]
     fn is_expected(&self, psn: Psn) -> bool {
         psn.diff(self.req.una) >= 0 && psn.diff(self.req.max_sent) < 0
     }
 
-    /// Acknowledges what precedes a response. False if the response cannot be taken now, or not any more.
+    /// Acknowledges everything before a response. Returns false if the response is too early or too late.
     fn reach<E: Env>(&mut self, now: Time, psn: Psn, env: &mut E) -> bool {
         if !self.is_expected(psn) {
             env.count(Drop::Stale);
@@ -145,14 +145,14 @@ impl Qp {
             return false;
         }
         if self.state == QpState::Err {
-            // What precedes was all that kept a request from failing whose memory is wrong.
+            // A request with invalid memory was waiting only for those before it, and has failed now.
             env.count(Drop::State);
             return false;
         }
         true
     }
 
-    /// The response packet with this PSN was placed.
+    /// Records that the response packet with this PSN was placed.
     fn responded<E: Env>(
         &mut self,
         now: Time,
@@ -164,7 +164,7 @@ impl Qp {
         let before = self.req.una;
         self.req.una = psn.add(1);
         if end_of_request {
-            // None are counted if they were sent before the cursor went back.
+            // Requests sent before the cursor moved back are not counted.
             self.req.rd_in_flight = self.req.rd_in_flight.saturating_sub(1);
         }
         if end_of_entry {
@@ -174,8 +174,8 @@ impl Qp {
         self.progressed(now, before, env);
     }
 
-    /// Everything before `end` arrived. True if a READ or atomic, whose response did not arrive,
-    /// keeps that from being acknowledged in full.
+    /// Acknowledges everything before `end`. Returns true if a READ or atomic whose response has
+    /// not arrived blocks a part of this.
     fn acknowledge<E: Env>(&mut self, now: Time, end: Psn, env: &mut E) -> bool {
         let before = self.req.una;
         let mut blocked = false;
@@ -197,7 +197,7 @@ impl Qp {
         blocked
     }
 
-    /// `una` may have moved from `before`: counters, timers, window and cursor follow.
+    /// Updates counters, timers, window and cursor if `una` has moved from `before`.
     fn progressed<E: Env>(&mut self, now: Time, before: Psn, env: &mut E) {
         let una = self.req.una;
         if una == before {
@@ -235,8 +235,8 @@ impl Qp {
         self.check_drained(env);
     }
 
-    /// After the timer had fired, or the cursor gone back, something is acknowledged, `late` if it was still to be sent
-    /// again. What that says about the packet that is the oldest now.
+    /// Handles the first acknowledgement after the timer fired or the cursor moved back. `late` says that the
+    /// acknowledged packet was still to be retransmitted. Returns what this says about the packet that is now the oldest.
     #[cold]
     fn recovered(&mut self, una: Psn, late: bool) -> Missing {
         let req = &mut self.req;
@@ -244,14 +244,14 @@ impl Qp {
         let missing = if alone { req.mend.answered(una, backoff != 0) } else { Missing::Unknown };
         (req.rewound, req.backoff) = (false, 0);
         req.troubled = req.mend.is_awaited();
-        // One packet more to find out is not too many, whether it was late or lost.
+        // One packet sent as a probe costs little, whether it was late or lost.
         if backoff > 1 || backoff == 1 && (late || !alone) {
             self.learn_lateness(late);
         }
         missing
     }
 
-    /// What was to be sent again is acknowledged.
+    /// Moves the cursor past packets that were acknowledged before they were retransmitted.
     #[cold]
     fn pass_cursor(&mut self, una: Psn) {
         if self.req.mend.is_under_way() {

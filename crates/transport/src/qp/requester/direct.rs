@@ -1,10 +1,10 @@
-//! WRITEs and READs that the driver carries out itself, because it can reach the peer's memory: no packet, no PSN,
-//! and the peer's processor does nothing.
+//! WRITEs and READs that the driver carries out itself, because it can reach the peer's memory: no
+//! packet, no PSN, and no work for the peer's processor.
 //!
-//! Order is kept by doing so only when everything that was posted before is complete, and carrying on only when
-//! it is done. A long one waits for that; a short one is faster as a packet behind the others. In every other
-//! case, an error included, packets are used: the responder finds the fault, and the error is the one that it
-//! always was.
+//! To keep the order, this is done only when all earlier requests are complete, and the next
+//! request starts only when it is done. A long request waits for this; a short one is faster as a
+//! packet after the others. In every other case, errors included, packets are used. The responder
+//! then detects the fault, and the error is the same as without this path.
 
 use crate::attr::QpState;
 use crate::env::{Direct, Env};
@@ -13,18 +13,18 @@ use crate::qp::Qp;
 use crate::qp::requester::Step;
 use crate::wr::WcStatus;
 
-/// The most bytes of one copy: then others get their turn.
+/// The most bytes of one copy, after which others get their turn.
 const CHUNK: u32 = 1 << 20;
-/// Bytes that count as much as a packet against the budget.
+/// How many copied bytes count as one packet of the budget.
 const PACKET: u32 = 32 << 10;
-/// From this length on a WRITE or READ waits until it can be carried out so.
+/// The length from which a WRITE or READ waits until it can be carried out directly.
 const WORTH_WAITING: u32 = 32 << 10;
-/// How many of these do not wait after one that waited and could not be carried out so.
+/// How many requests do not wait after one could not be carried out directly.
 const UNWILLING: u8 = 32;
 
 impl Qp {
-    /// Whether it carries out what its peer asks for, and nobody waits for an event that says so: in RTR the first
-    /// request is to be seen ([`QpEvent::CommEst`](crate::env::QpEvent::CommEst)).
+    /// Returns whether this queue pair carries out its peer's requests and no event is pending: in RTR
+    /// the first request must be seen, to report [`QpEvent::CommEst`](crate::env::QpEvent::CommEst).
     pub fn is_open(&self) -> bool {
         match self.state {
             QpState::Rts | QpState::Sqd => true,
@@ -33,19 +33,19 @@ impl Qp {
         }
     }
 
-    /// Carries out the next part of the entry at the cursor, which is not started, if it may be done in this way.
-    /// None if it is to go by packets.
+    /// Carries out the next part of the entry at the cursor, which is not started, if it can be
+    /// done directly. Returns None if packets must be used.
     pub(super) fn carry_out_direct<E: Env>(&mut self, env: &mut E) -> Option<Step> {
         let index = self.req.cursor;
         if !self.req.direct {
-            // It may have been before a migration.
+            // A part may have been copied before a migration.
             self.req.copied = 0;
             return None;
         }
         let wqe = self.sq.get(index);
         let write = match wqe.kind {
             TxKind::Write => true,
-            // Without a READ at a time none is allowed: the long way says so.
+            // Without any READ allowed the general path reports the error.
             TxKind::Read if self.attr.max_rd_atomic > 0 => false,
             _ => return None,
         };
@@ -65,7 +65,7 @@ impl Qp {
             near: self.sq.payload(index, done, len),
         };
         let ends = done + len == wqe.len;
-        // What cannot be done so goes by packets, all of it.
+        // If this fails, packets transfer the whole request.
         self.req.copied = 0;
         if len == 0 || !env.direct(&copy) {
             self.req.unwilling = UNWILLING;
@@ -82,7 +82,7 @@ impl Qp {
         Some(Step::Copied(len.div_ceil(PACKET)))
     }
 
-    /// Something that was posted before is not complete: one of `len` bytes waits, or goes by packets.
+    /// Returns whether a request of `len` bytes waits for incomplete earlier ones; `None` if packets are used.
     fn wait_for_earlier(&mut self, len: u32) -> Option<Step> {
         if len < WORTH_WAITING {
             return None;

@@ -1,4 +1,4 @@
-//! Sending: the packet at the cursor.
+//! Sends the packet at the cursor.
 
 use rdmux_wire::{AtomicEth, Bth, HeaderBuf, Ieth, ImmDt, Pkey, Psn, Reth, Rkey, XrcEth};
 
@@ -12,14 +12,14 @@ use crate::time::Time;
 use crate::timer::Timer;
 use crate::wr::{SendFlags, WcStatus};
 
-/// How sending one packet went.
+/// The outcome of sending one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It left.
+    /// A packet was sent.
     Sent,
-    /// Nothing left, but the cursor moved.
+    /// Nothing was sent, but the cursor moved.
     Again,
-    /// Nothing left, but something was copied that counts as so many packets.
+    /// Nothing was sent, but data was copied that counts as this many packets.
     Copied(u32),
     /// Nothing may be sent now.
     Nothing,
@@ -44,19 +44,19 @@ impl Qp {
             Travel::Message => self.transmit_message(now, row, more, env),
             Travel::Read => self.transmit_read(now, row, more, env),
             Travel::Atomic => self.transmit_atomic(now, row, more, env),
-            // Started only when it is carried out, so it is never at the cursor here.
+            // Such an entry starts only when it is carried out, so it is never at the cursor here.
             Travel::Local => Step::Nothing,
         }
     }
 
-    /// Gives the entry at the cursor its PSNs, unless it must wait. `Sent` if it may go.
+    /// Assigns PSNs to the entry at the cursor, unless it must wait. Returns `Sent` if it may be sent.
     fn start_entry<E: Env>(&mut self, env: &mut E) -> Step {
         let index = self.req.cursor;
         let wqe = self.sq.get(index);
         let (kind, len) = (wqe.kind, wqe.len);
         let row = kind.row();
         let fenced = wqe.has(SendFlags::FENCE) && self.req.reads_pending != 0;
-        // What is copied in part has begun.
+        // An entry that is copied in part has started.
         let held = self.state == QpState::Sqd && self.req.copied == 0;
         if fenced || held {
             return Step::Nothing;
@@ -92,9 +92,8 @@ impl Qp {
         Step::Sent
     }
 
-    /// What does not travel is carried out when everything before it is complete, so that no
-    /// retransmission can need the key that a local invalidate or a bind takes away, and before
-    /// anything after it starts (IBTA 10.8.3.3).
+    /// Carries out a local operation when everything before it is complete, so that no retransmission can need
+    /// the key that a local invalidate or a bind removes, and before anything after it starts (IBTA 10.8.3.3).
     fn carry_out_local<E: Env>(&mut self, env: &mut E) -> Step {
         if self.sq.head != self.req.cursor {
             return Step::Nothing;
@@ -113,7 +112,7 @@ impl Qp {
         Step::Again
     }
 
-    /// The entry at the cursor cannot go on. It fails when all before it are complete.
+    /// Stalls the entry at the cursor because of an error. It fails when all before it are complete.
     pub(crate) fn stall<E: Env>(&mut self, status: WcStatus, env: &mut E) -> Step {
         if self.sq.head == self.req.cursor {
             self.fail_send(status, env);
@@ -129,7 +128,7 @@ impl Qp {
         psn.diff(self.req.una).unsigned_abs()
     }
 
-    /// The headers that every packet of a request begins with.
+    /// Returns the headers that every packet of a request begins with.
     #[inline]
     fn request_header(&self, bth: &Bth, wqe: &SendWqe) -> HeaderBuf {
         let mut header = HeaderBuf::new(bth);
@@ -157,7 +156,7 @@ impl Qp {
         let reliable = self.qp_type.is_reliable();
         let in_flight = self.in_flight(psn);
         let limit = self.req.window.size().min((env.room() / self.mtu).max(1));
-        // What was sent before the limit became smaller may have asked for no ACK yet.
+        // Packets sent before the limit was reduced may not have requested an ACK yet.
         if reliable && in_flight >= limit && in_flight > self.req.since_ack_req {
             return Step::Nothing;
         }
@@ -220,17 +219,17 @@ impl Qp {
         Step::Sent
     }
 
-    /// Whether each packet of a message is a WRITE of its own, with its own address. Packets of one size leave in one
-    /// system call (`UDP_SEGMENT`), which a FIRST with its address and MIDDLEs without do not. To the peer's
-    /// program it is the same: a WRITE without immediate shows nowhere that it ended. Only one that is refused because it leaves
-    /// the region has written what lies before that.
+    /// Returns whether each packet of a message is a WRITE of its own, with its own address. Packets of
+    /// equal size leave in one system call (`UDP_SEGMENT`). A FIRST with an address and MIDDLEs without
+    /// differ in size. The peer's program sees no difference, since a WRITE without immediate shows no end.
+    /// Only a WRITE that is refused because it leaves the region has written the part before that point.
     #[inline]
     fn goes_in_equal_packets(&self, wqe: &SendWqe) -> bool {
         !self.lossless && wqe.kind == TxKind::Write && self.qp_type.is_reliable()
     }
 
-    /// Whether a message goes behind the one at the cursor that can ask for the ACK of both. Should it fail to, a timer
-    /// finds out; so not where there is none, or only a long one.
+    /// Returns whether a message follows the entry at the cursor that can request the ACK for both. If that message
+    /// is not sent after all, the timer recovers. So this returns false without a timer or with only a long one.
     #[inline]
     fn is_followed(&self) -> bool {
         let next = self.req.cursor.wrapping_add(1);
@@ -284,7 +283,7 @@ impl Qp {
         self.transmit_query(now, psn, (1, true), &header, more, env)
     }
 
-    /// Sends a request whose response takes `npsn` PSNs; `whole` says that it ends its entry.
+    /// Sends a request whose response takes `npsn` PSNs. `whole` says that it ends its entry.
     fn transmit_query<E: Env>(
         &mut self,
         now: Time,
@@ -325,7 +324,7 @@ impl Qp {
         }
     }
 
-    /// Remembers that PSNs from `psn` left: for the timer, the window and the round-trip time.
+    /// Records that PSNs from `psn` were sent, for the timer, the window and the round-trip time.
     #[inline]
     pub(crate) fn sent(&mut self, now: Time, psn: Psn, npsn: u32, ack_req: bool) {
         let req = &mut self.req;
@@ -348,7 +347,7 @@ impl Qp {
     }
 }
 
-/// Bytes that fill a payload up to a multiple of four.
+/// Returns how many bytes pad a payload to a multiple of four.
 #[inline]
 pub(crate) fn pad(len: u32) -> u8 {
     (len.wrapping_neg() & 3) as u8

@@ -1,51 +1,51 @@
-//! Sending again only what is missing.
+//! Selective retransmission: sends only the missing packets again.
 //!
-//! A peer may buffer out-of-order packets (ours does, `responder::reorder`) or drop them. The wire says neither, but the answer
-//! to the missing packet does: what reaches beyond it shows that the peer had more. So at first nothing is sent again but
-//! the packet that the peer asks for, while new ones go on leaving. Where the next gap begins right behind it, the peer
-//! drops, or much was lost: then everything is sent again, as ever, and after a few such answers always. A peer that is
-//! known to keep gets more with each further gap of one flight, so that a long gap does not take as many round trips
-//! as it has packets.
+//! A peer may buffer out-of-order packets (as `responder::reorder` does) or drop them. The wire does not
+//! say which, but the acknowledgement of the missing packet does: one that reaches beyond it shows that the
+//! peer had buffered more. So at first only the packet that the peer asks for is retransmitted, while new
+//! ones continue to leave. If the next gap begins right after it, the peer drops, or much was lost: then
+//! everything is retransmitted, and after a few such results always. A peer known to buffer is sent more
+//! packets with each further gap of one flight, so that a long gap does not take one round trip per packet.
 //!
-//! The cursor goes to the missing packet, and when that has left back to where it was.
+//! The cursor goes to the missing packet, and returns to its place when that has been sent.
 
 use rdmux_wire::Psn;
 
 use crate::optable::Travel;
 use crate::qp::Qp;
 
-/// What is known of a peer that has shown that it keeps.
+/// The trust in a peer that has shown that it buffers.
 const PROVEN: u8 = u8::MAX;
-/// How often a peer is believed to keep without having shown it.
+/// How often a peer is assumed to buffer without having shown it.
 const TRIALS: u8 = 4;
-/// After so many losses a peer that seems to drop is tried again.
+/// The number of losses after which a peer that seems to drop is tried again.
 const AGAIN: u8 = 64;
-/// So many gaps of one flight are no losses of the line.
+/// The number of gaps in one flight that indicates congestion and not random loss.
 const MANY: u8 = 5;
-/// In place of the number of gaps: the peer seems to drop, as it turns out now, or turned out before.
+/// In place of the number of gaps: the peer has just turned out to drop, or had turned out so before.
 const FAILED: u8 = 2;
 const BLAMED: u8 = 3;
-/// Of every packet that is sent again an ACK is asked for: the count since the last one is then this.
+/// The value of the packet count since the last ACK request that makes every retransmitted packet request an ACK.
 const ASK: u32 = u32::MAX / 2;
 
-/// How it goes.
+/// The state of selective retransmission.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mend {
-    /// Packets that are still to be sent again before the cursor returns.
+    /// Packets still to be retransmitted before the cursor returns.
     left: u32,
-    /// The entry, and the place in it, that it returns to.
+    /// The entry, and the offset in it, to which the cursor returns.
     back: (u32, u32),
-    /// Whether only what is missing was sent again last and the answer is awaited, and the PSN after it.
+    /// Whether only missing packets were last retransmitted and their acknowledgement is awaited, and the PSN after them.
     awaited: bool,
     end: Psn,
-    /// Whether the peer had asked for it, so that the answer tells what it had.
+    /// Whether the peer had asked for them, so that the acknowledgement shows what it had buffered.
     asked: bool,
-    /// What had been sent when the first gap of this flight was found, and how many were found.
+    /// The end of what had been sent when the first gap of this flight was found, and the number of gaps found.
     until: Psn,
     gaps: u8,
-    /// How often the peer is still believed, or [`PROVEN`].
+    /// How often the peer is still assumed to buffer, or [`PROVEN`].
     trust: u8,
-    /// Losses since it is not.
+    /// Losses since this assumption ended.
     since: u8,
 }
 
@@ -64,30 +64,30 @@ impl Mend {
         }
     }
 
-    /// Everything is sent again.
+    /// Ends selective retransmission: everything is sent again.
     pub(super) fn stop(&mut self) {
         (self.left, self.awaited) = (0, false);
     }
 
-    /// Whether the cursor is to return.
+    /// Returns whether the cursor is still to return.
     #[inline]
     pub(super) fn is_under_way(&self) -> bool {
         self.left != 0
     }
 
-    /// Whether an answer to it is awaited.
+    /// Returns whether the acknowledgement of a selective retransmission is awaited.
     pub(super) fn is_awaited(&self) -> bool {
         self.awaited
     }
 
-    /// Whether what the peer asked for was sent, and the answer, which costs it no time, is awaited. Nobody tells if it
-    /// is lost again, and one packet too many does no harm.
+    /// Returns whether the packets that the peer asked for were sent and their acknowledgement, which the peer sends
+    /// without delay, is awaited. A second loss of them goes unreported, and one unneeded packet does no harm.
     #[inline]
     pub(super) fn is_asked_for(&self) -> bool {
         self.awaited && self.asked && self.trust == PROVEN
     }
 
-    /// Whether what is missing now is to be sent alone. `all` is what was sent.
+    /// Decides whether to retransmit only what is missing. `all` is the end of what was sent.
     fn may(&mut self, una: Psn, all: Psn) -> bool {
         if una.diff(self.until) >= 0 || self.until.diff(all) > 0 {
             (self.until, self.gaps) = (all, 0);
@@ -106,7 +106,7 @@ impl Mend {
         match self.gaps {
             0 => return true,
             1 => {
-                // The next gap begins right behind what was sent alone.
+                // The next gap begins right after the packets that were retransmitted.
                 self.trust -= 1;
                 self.gaps = FAILED;
             }
@@ -115,13 +115,13 @@ impl Mend {
         false
     }
 
-    /// Whether it has just turned out that to send alone what was missing was not enough.
+    /// Returns whether selective retransmission has just turned out not to be enough.
     pub(super) fn has_failed(&self) -> bool {
         self.trust != PROVEN && self.gaps == FAILED
     }
 
-    /// Everything before `una` arrived. `timed` says that it is the first answer since the timer fired. Whether more is
-    /// missing, although nobody said so.
+    /// Handles the acknowledgement of everything before `una`. `timed` says that it is the first
+    /// since the timer fired. Returns whether more is missing, although no NAK said so.
     pub(super) fn answered(&mut self, una: Psn, timed: bool) -> Missing {
         let beyond = una.diff(self.end);
         if beyond < 0 {
@@ -130,30 +130,30 @@ impl Mend {
         self.awaited = false;
         let all = una.diff(self.until) >= 0;
         if beyond == 0 {
-            // What was sent behind it before is where it is.
+            // The packets sent after it earlier met the same fate.
             return if all { Missing::Unknown } else { Missing::Lost };
         }
         if self.asked {
             let known = core::mem::replace(&mut self.trust, PROVEN) == PROVEN;
             return match (all, known) {
-                // The peer would have more, had it not to wait for this.
+                // The peer would acknowledge more if it did not wait for this packet.
                 (false, _) => Missing::Lost,
                 (true, false) => Missing::Alone,
                 (true, true) => Missing::Unknown,
             };
         }
-        // It was not what is missing. Either nothing is, or what comes next.
+        // The retransmitted packet was not missing. Either none is, or the next one.
         self.gaps = 0;
         if all || !timed { Missing::Unknown } else { Missing::Perhaps }
     }
 }
 
-/// What an answer says about the packet that is now the oldest.
+/// What an acknowledgement says about the packet that is now the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
     /// Nothing.
     Unknown,
-    /// The same, but the one before it was the only one that was missing, as was not known of this peer.
+    /// Nothing, but the packet before it was the only one missing, from a peer not known to buffer.
     Alone,
     /// It may be lost.
     Perhaps,
@@ -162,8 +162,8 @@ pub(super) enum Missing {
 }
 
 impl Qp {
-    /// Moves the cursor to what is missing, a packet or more, and sees to it that it returns. False if
-    /// everything is to be sent again. `lost` says that it is known to be missing, and not only awaited for long.
+    /// Moves the cursor to the missing packets and arranges its return. Returns false if everything
+    /// must be sent again. `lost` says that they are known to be missing, and not only overdue.
     pub(super) fn mend(&mut self, lost: bool) -> bool {
         let at_cursor = self.at_cursor();
         let req = &mut self.req;
@@ -202,7 +202,7 @@ impl Qp {
         true
     }
 
-    /// How many packets of messages there are from the oldest entry on, `most` if more.
+    /// Returns how many packets the messages from the oldest entry on have, at most `most`.
     fn messages_from_head(&self, most: u32) -> u32 {
         let (mut index, mut count) = (self.sq.head, 0);
         while count < most && index != self.req.started {
@@ -216,7 +216,7 @@ impl Qp {
         count.min(most)
     }
 
-    /// A packet that had been sent was sent again.
+    /// Records that a packet was retransmitted.
     #[cold]
     pub(super) fn sent_again(&mut self, npsn: u32) {
         let mend = &mut self.req.mend;
@@ -231,7 +231,7 @@ impl Qp {
         }
     }
 
-    /// The cursor returns to where it was before it went to what is missing.
+    /// Returns the cursor to its place before the selective retransmission.
     pub(super) fn return_cursor(&mut self) {
         let req = &mut self.req;
         req.mend.left = 0;
@@ -239,7 +239,7 @@ impl Qp {
         req.since_ack_req = 0;
     }
 
-    /// The PSN of the packet at the cursor.
+    /// Returns the PSN of the packet at the cursor.
     #[inline]
     pub(super) fn at_cursor(&self) -> Psn {
         self.psn_at((self.req.cursor, self.req.offset))

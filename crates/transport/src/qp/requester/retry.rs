@@ -1,14 +1,14 @@
-//! Going back: timers, sequence errors, receivers that are not ready (IBTA 9.7.6 and 9.9.2.1).
+//! Retransmission: timers, sequence errors and receivers that are not ready (IBTA 9.7.6 and 9.9.2.1).
 //!
-//! `retry_cnt` counts expiries of the transport timer. Its interval may be up to four times the nominal value (IBTA
-//! 9.7.6.1.3), and is: a peer without a processor of its own answers late without any loss. What is not acknowledged is
-//! sent again after the nominal value all the same, which counts as no retry; on lossy links also earlier, after a time
-//! derived from the round-trip time and doubled each time: a packet lost at the end of a burst is seen by nobody's
-//! sequence check, and transport timers of seconds are usual.
+//! `retry_cnt` counts expiries of the transport timer. Its interval may be up to four times the nominal value
+//! (IBTA 9.7.6.1.3), and is: a peer that shares its processor responds late without any loss. Unacknowledged
+//! packets are still retransmitted after the nominal value, which counts as no retry. On lossy links this
+//! happens earlier, after a time derived from the round-trip time and doubled each time: a packet lost at the
+//! end of a burst fails no sequence check at the peer, and transport timers of seconds are usual.
 //!
-//! An expiry that is noticed late says that this side did not run meanwhile, and nothing about the peer, so it does not
-//! count, but for every other one: a peer that is gone is found even then. So it takes at most
-//! `(retry_cnt + 1) * 4 * timeout`, and where this side is late each time twice as much and the lateness.
+//! An expiry that is handled late shows only that this side did not run, and nothing about the peer.
+//! So only every other such expiry counts, and even then a dead peer is detected. This takes at most
+//! `(retry_cnt + 1) * 4 * timeout`, or twice this plus the delay where this side is late each time.
 
 use core::time::Duration;
 
@@ -21,23 +21,23 @@ use crate::time::Time;
 use crate::timer::Timer;
 use crate::wr::WcStatus;
 
-/// `rnr_retry` of this value never runs out. (`retry_cnt` has no such value.)
+/// The value of `rnr_retry` that means infinite retries. (`retry_cnt` has no such value.)
 const RNR_FOR_EVER: u8 = 7;
 
-/// The early timer of a new connection is not shorter, and never can be.
+/// The minimum of a connection's early timer, which is also its first value.
 pub(super) const LEAST_EARLY: Duration = Duration::from_micros(250);
-/// What the least can grow to for a peer that is often late without any loss: one that shares its
-/// processor is not scheduled for some milliseconds now and then.
+/// The largest minimum of the early timer, for a peer that is often late without any loss: one that
+/// shares its processor may not be scheduled for some milliseconds.
 const MOST_EARLY: Duration = Duration::from_millis(16);
 
-/// How many times its nominal value the transport timer runs (IBTA 9.7.6.1.3).
+/// The interval of the transport timer as a multiple of its nominal value (IBTA 9.7.6.1.3).
 const MOST: u32 = 4;
-/// An expiry that is handled later did not find this side at work. More than a tick of the kernel's coarse clock.
+/// The delay from which an expiry counts as handled late. More than a tick of the kernel's coarse clock.
 const LATE: Duration = Duration::from_millis(10);
 
 impl Qp {
-    /// A time that [`poll_timeout`](Self::poll_timeout) named has come. Call
-    /// [`poll_transmit`](Self::poll_transmit) afterwards.
+    /// Handles the timers that have expired, when the time of [`poll_timeout`](Self::poll_timeout)
+    /// has come. Call [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn handle_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
         for timer in Timer::ALL {
             if !self.req.timers.has_expired(timer, now) {
@@ -51,7 +51,7 @@ impl Qp {
         }
     }
 
-    /// [`Timer::Retransmit`] has expired.
+    /// Handles the expiry of [`Timer::Retransmit`].
     fn retransmission_timeout<E: Env>(&mut self, now: Time, env: &mut E) {
         let Some(timeout) = self.attr.timeout.duration() else {
             return self.req.disarm();
@@ -69,7 +69,7 @@ impl Qp {
         }
         self.req.backoff = (self.req.backoff + 1).min(16);
         self.req.troubled = true;
-        // At first one packet is to find out how things are.
+        // The first expiry sends one packet as a probe.
         if !(self.req.backoff == 1 && self.mend(false)) {
             let in_flight = self.packets_in_flight();
             self.req.window.on_timeout(in_flight);
@@ -78,15 +78,15 @@ impl Qp {
         self.arm(now);
     }
 
-    /// The peer does not answer, whatever is sent again by this path.
+    /// Migrates, or fails the oldest request, when the retries along this path are used up.
     fn no_retry_left<E: Env>(&mut self, now: Time, env: &mut E) {
         if !self.migrates_instead(now, env) {
             self.fail_send(WcStatus::RetryExcErr, env);
         }
     }
 
-    /// Goes on by another path, of which nothing is known yet: what is not acknowledged is sent again, with all retries. A
-    /// receiver that was not ready is waited for all the same.
+    /// Starts over on another path, of which nothing is known yet: unacknowledged packets are
+    /// retransmitted, with all retries. A running RNR timer continues.
     pub(in crate::qp) fn start_over(&mut self, now: Time, link: LinkCaps) {
         let req = &mut self.req;
         req.direct = link.by_reference;
@@ -104,7 +104,7 @@ impl Qp {
         self.arm(now);
     }
 
-    /// Starts the timer anew, unless the peer told us to wait, which is an answer.
+    /// Restarts the retransmission timer, unless an RNR timer runs: an RNR NAK is a response.
     pub(super) fn arm(&mut self, now: Time) {
         if self.req.is_rnr() {
             return;
@@ -123,16 +123,16 @@ impl Qp {
         self.req.timers.start(Timer::Retransmit, expiry);
     }
 
-    /// Something is acknowledged after the timer had fired. If it was only late, the next early timer
-    /// is to leave more time, else less.
+    /// Adapts the early timer when an acknowledgement arrives after it fired: longer if the peer
+    /// was only late, else shorter.
     pub(super) fn learn_lateness(&mut self, only_late: bool) {
         let least = self.req.least_early;
         self.req.least_early =
             if only_late { (least * 2).min(MOST_EARLY) } else { (least / 2).max(LEAST_EARLY) };
     }
 
-    /// The packet whose round trip was measured is acknowledged (RFC 6298, without variance). The peer is in time, so
-    /// what was learned of its lateness wears off: else one pause would make every loss cost as much.
+    /// Handles the acknowledgement of the packet whose round-trip time was measured (RFC 6298, without variance). The peer
+    /// is in time, so the longer minimum of the timer decays: else one pause would delay the recovery of every later loss.
     pub(super) fn measured(&mut self, now: Time) {
         let req = &mut self.req;
         let sample = now.since(req.rtt_at).max(Duration::from_nanos(1));
@@ -145,7 +145,7 @@ impl Qp {
         self.req.max_sent.diff(self.req.una).unsigned_abs()
     }
 
-    /// The cursor goes to the oldest unacknowledged PSN, which the oldest entry has.
+    /// Moves the cursor to the oldest unacknowledged PSN, which belongs to the oldest entry.
     pub(super) fn move_cursor_to_una(&mut self) {
         let req = &mut self.req;
         req.naming.on = false;
@@ -166,10 +166,9 @@ impl Qp {
         self.req.rtt_at = Time::NEVER;
     }
 
-    /// Something was lost: go back to the oldest unacknowledged PSN, once until progress is made, for the packet that is
-    /// missing or for good.
-    /// While the peer is not ready it is expected that later packets were not taken (the kernel's
-    /// rxe says so all the same).
+    /// Handles a loss: goes back to the oldest unacknowledged PSN, once until there is progress, either
+    /// for the missing packets only or for everything. Ignored while the RNR timer runs, since the peer
+    /// is expected to drop later packets then (the kernel's rxe sends NAKs for them all the same).
     pub(super) fn go_back<E: Env>(&mut self, now: Time, env: &mut E) {
         if self.req.rewound || self.req.is_rnr() || !self.req.is_outstanding() {
             return;
@@ -182,7 +181,7 @@ impl Qp {
         self.go_on(now, true);
     }
 
-    /// Sends again what is missing, or everything if it is known to be `lost`.
+    /// Retransmits the missing packets only if possible, else everything if they are known to be `lost`.
     pub(super) fn go_on(&mut self, now: Time, lost: bool) {
         let alone = self.mend(lost);
         if !alone && !lost {
@@ -199,7 +198,7 @@ impl Qp {
         self.arm(now);
     }
 
-    /// The peer has no receive: wait as long as it said, then send again.
+    /// Handles an RNR NAK: waits for the time that it names, then retransmits.
     pub(super) fn receiver_not_ready<E: Env>(&mut self, now: Time, timer: RnrTimer, env: &mut E) {
         if self.req.is_rnr() || !self.req.is_outstanding() {
             return;

@@ -1,42 +1,42 @@
-//! How many packets may be in flight: the congestion window.
+//! The congestion window: how many packets may be in flight.
 //!
-//! RoCE assumes a network that loses nothing, but a UDP socket drops what overflows its buffer. So
-//! the window grows until something is lost and then halves (AIMD with slow start, RFC 5681), in
-//! packets. A loss by itself, after which a whole window had gone through, is taken for the line's own: to send less
-//! would not have prevented it, and the window gives up a small part only. On a lossless link it is as good as open.
+//! RoCE assumes a lossless network, but a UDP socket drops packets when its buffer overflows. So the
+//! window, in packets, grows until a loss and then halves (AIMD with slow start, RFC 5681). A single
+//! loss after a whole window without any counts as random: sending less would not have prevented it,
+//! so the window shrinks only a little. On a lossless link the window is effectively open.
 
-/// The window of a new connection.
+/// The initial window of a connection.
 const INITIAL: u32 = 32;
-/// What part of it the window gives up for a loss by itself.
+/// The fraction (1/32) by which the window shrinks for a single loss.
 const LONE: u32 = 32;
-/// What part of it it gives up where nothing but what was lost is sent again, and there is no loss beside it.
+/// The fraction (1/64) by which it shrinks for a single loss with selective retransmission.
 const SMALL: u32 = 64;
-/// Never halved below this, so that a loss can still show by a NAK.
+/// The window never halves below this, so that a NAK can still report a loss.
 const LEAST: u32 = 4;
-/// Bytes in flight that no receiver's socket buffer exceeds.
+/// The most bytes in flight, which no receiver's socket buffer exceeds.
 const MOST_BYTES: u32 = 2 << 20;
-/// Bytes and packets that leave in one system call (`udp(7)`), and what of them is not payload.
+/// Bytes and packets that one system call can send (`udp(7)`), and bytes of each packet that are not payload.
 const CALL: (u32, u32) = (65_507, 64);
 const OVERHEAD: u32 = 32;
 /// Packets in flight without congestion control; far below half the PSN space.
 const OPEN: u32 = 1 << 21;
 
-/// The window.
+/// The congestion window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     /// Packets.
     size: u32,
-    /// Up to here it doubles per round trip, beyond it grows by one.
+    /// Below this size the window doubles per round trip, above it grows by one.
     slow_start: u32,
     /// Packets acknowledged since it last grew by one.
     credit: u32,
     /// Packets acknowledged since something was last lost.
     since_loss: u32,
     most: u32,
-    /// The packets that fill a system call, and as many calls together as have no more packets than [`CALL`] says.
+    /// The packets that fill one system call, and the largest multiple of this within the packets of [`CALL`].
     call: u32,
     calls: u32,
-    /// Size and limit before it was last made smaller, in case that was a mistake.
+    /// Size and slow-start limit before the window last shrank, in case that was a mistake.
     before: (u32, u32),
 }
 
@@ -62,15 +62,15 @@ impl Window {
         Self { size, slow_start, credit, since_loss, most, call, calls, before: (0, 0) }
     }
 
-    /// Packets that may be in flight.
+    /// Returns how many packets may be in flight.
     #[inline]
     pub(super) const fn size(&self) -> u32 {
         self.size
     }
 
-    /// Of how many packets one asks for an ACK, at least, when so many may be in flight: of those always one does. What
-    /// such an ACK allows to be sent fills system calls. After losses, which made the window small, they are to come
-    /// more often than where others share the way.
+    /// Returns the interval in packets between requests for an ACK, when `limit` packets may be in
+    /// flight: at least one of these requests it. The packets that such an ACK admits fill system
+    /// calls. After losses, which shrink the window, ACKs are more frequent than on a shared link.
     #[inline]
     pub(super) fn ack_every(&self, limit: u32) -> u32 {
         let shared = if limit < self.size { self.call.min(limit / 2) } else { 0 };
@@ -81,7 +81,7 @@ impl Window {
         self.most == OPEN
     }
 
-    /// `packets` were acknowledged.
+    /// Handles the acknowledgement of `packets`.
     #[inline]
     pub(super) fn on_progress(&mut self, packets: u32) {
         self.since_loss = self.since_loss.saturating_add(packets);
@@ -99,7 +99,7 @@ impl Window {
         }
     }
 
-    /// Something was lost, but later packets arrived.
+    /// Handles a loss when later packets arrived.
     pub(super) fn on_loss(&mut self, in_flight: u32) {
         if self.is_open() {
             return;
@@ -109,17 +109,17 @@ impl Window {
         self.shrink(if alone { used - used.div_ceil(LONE) } else { used / 2 });
     }
 
-    /// Something was lost that is sent again by itself, the first of a flight: that says little about the way.
+    /// Handles the first loss of a flight with selective retransmission, which says little about congestion.
     pub(super) fn on_gap(&mut self) {
         self.shrink(self.size - self.size / SMALL);
     }
 
-    /// Much was lost of one flight.
+    /// Handles many losses in one flight.
     pub(super) fn on_many_gaps(&mut self) {
         self.shrink(self.size - self.size / 4);
     }
 
-    /// What had been taken for much was lost by itself.
+    /// Corrects a reduction for heavy loss that turned out to be a single loss.
     pub(super) fn on_mistake(&mut self) {
         self.size = self.size.max(self.before.0);
         self.on_gap();
@@ -132,7 +132,7 @@ impl Window {
         (self.credit, self.since_loss) = (0, 0);
     }
 
-    /// Nothing came back: send one packet and see.
+    /// Handles a timeout without any response: sends one packet as a probe.
     pub(super) fn on_timeout(&mut self, in_flight: u32) {
         if self.is_open() || self.size == 1 {
             return;
@@ -141,8 +141,8 @@ impl Window {
         self.size = 1;
     }
 
-    /// What had been taken for lost was acknowledged before it was sent again: it was only late
-    /// (as RFC 3522 finds out).
+    /// Handles the acknowledgement of packets that were considered lost before they were
+    /// retransmitted: they were only late (as RFC 3522 detects).
     pub(super) fn on_spurious(&mut self) {
         self.size = self.size.max(self.before.0);
         self.slow_start = self.slow_start.max(self.before.1);
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(w.size(), LEAST);
     }
 
-    /// One packet in a hundred lost by the line: the window stays at what lets most packets through once.
+    /// One percent random loss: the window stays at the size that gets the most packets through.
     #[test]
     fn settles_where_lines_lose_little() {
         let mut w = Window::lossy(4096);

@@ -1,5 +1,4 @@
-//! Whether a packet may be: its place in the message, its length, the rights of the queue pair
-//! (IBTA 9.7.4.1).
+//! Validation of a packet: its place in the message, its length, the access rights of the queue pair (IBTA 9.7.4.1).
 
 use rdmux_wire::{Packet, Reth};
 
@@ -14,8 +13,8 @@ use crate::sq::MAX_MESSAGE;
 pub(super) const INVALID: Refusal = Refusal::Fault(ResponderFault::InvalidRequest);
 
 impl Qp {
-    /// Finds the shared receive queue that a packet of XRC names. All packets of a message name the same
-    /// one, and so does whatever comes while a receive is taken from it.
+    /// Selects the shared receive queue that an XRC packet names. All packets of a message name the
+    /// same one, and so must every packet while a receive from it is in use.
     pub(super) fn select_srq<E: Env>(
         &mut self,
         packet: &Packet<'_>,
@@ -34,7 +33,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether the opcode may follow the one before (IBTA 9.7.4.1.2).
+    /// Returns whether the opcode may follow the one before (IBTA 9.7.4.1.2).
     #[inline]
     pub(crate) fn in_sequence(&self, row: RxRow) -> bool {
         match self.resp.message {
@@ -44,13 +43,13 @@ impl Qp {
         }
     }
 
-    /// Whether peers may do this through this queue pair. That is a matter of the queue pair, not
-    /// of the memory, so the request is invalid (IBTA 9.7.4.1.4; the kernel's rxe agrees).
+    /// Checks whether this queue pair allows the access. This is a right of the queue pair, not of
+    /// the memory, so the request is invalid (IBTA 9.7.4.1.4; the kernel's rxe agrees).
     pub(super) fn permits(&self, access: Access) -> Result<(), Refusal> {
         if self.attr.access.contains(access) { Ok(()) } else { Err(INVALID) }
     }
 
-    /// Checks memory that a RETH names. Nothing is asked of a request for no bytes.
+    /// Checks the memory that a RETH names. A request of zero bytes is not checked.
     pub(super) fn check_reth<E: Env>(
         &self,
         reth: &Reth,

@@ -1,4 +1,4 @@
-//! Doing what a packet asks for.
+//! Carries out the request of a packet.
 
 use rdmux_wire::{Operation, Packet};
 
@@ -21,8 +21,8 @@ impl From<ResponderFault> for Refusal {
 }
 
 impl Qp {
-    /// Carries out the packet that is expected. If refused, the state is as it was before, except that a
-    /// receive that was taken stays so for the next attempt.
+    /// Carries out the expected packet. If it is refused, the state is as before, except that a
+    /// receive that was taken is kept for the next attempt.
     #[inline]
     pub(super) fn execute<E: Env, L: Load>(
         &mut self,
@@ -48,7 +48,7 @@ impl Qp {
         }
     }
 
-    /// A packet of a SEND. It was checked to be in sequence and of the right length.
+    /// Carries out a packet of a SEND, which was checked to be in sequence and of the right length.
     pub(crate) fn execute_send<E: Env, L: Load>(
         &mut self,
         packet: &Packet<'_>,
@@ -91,7 +91,7 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet of an RDMA WRITE, likewise checked.
+    /// Carries out a packet of an RDMA WRITE, likewise checked.
     pub(crate) fn execute_write<E: Env, L: Load>(
         &mut self,
         packet: &Packet<'_>,
@@ -102,8 +102,7 @@ impl Qp {
         if row.starts {
             let reth = packet.reth.ok_or(INVALID)?;
             if row.receives {
-                // A receive is looked for before the memory is (IBTA 9.7.4.1): it is this one that a wrong
-                // key ends.
+                // The receive is taken before the memory is checked (IBTA 9.7.4.1): a wrong key fails this receive.
                 self.permits(Access::REMOTE_WRITE)?;
                 if !self.rq.take(env) {
                     return Err(Refusal::NotReady);
@@ -143,7 +142,7 @@ impl Qp {
         Ok(())
     }
 
-    /// An RDMA READ: remembered, and answered by `poll_transmit`.
+    /// Records an RDMA READ, which `poll_transmit` then answers.
     fn execute_read<E: Env>(&mut self, packet: &Packet<'_>, env: &mut E) -> Result<(), Refusal> {
         let reth = packet.reth.ok_or(INVALID)?;
         self.check_reth(&reth, Access::REMOTE_READ, env)?;
@@ -155,7 +154,7 @@ impl Qp {
         Ok(())
     }
 
-    /// An atomic: done once, its result remembered, or waited for.
+    /// Carries out an atomic once, and records its result or that the result is awaited.
     fn execute_atomic<E: Env>(
         &mut self,
         now: Time,
@@ -175,7 +174,7 @@ impl Qp {
         let psn = packet.bth.psn;
         let answer = env.atomic(psn, eth.rkey, eth.va, op).map_err(Refusal::remote)?;
         if answer == AtomicAnswer::Later {
-            // What came before it is not to wait for its response.
+            // Requests before the atomic are acknowledged without waiting for its response.
             self.flush_ack(now, env);
         }
         let msn = self.resp.msn.wrapping_add(1);
@@ -185,7 +184,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The completion of the receive that is taken.
+    /// Returns the completion of the receive in use.
     #[inline]
     fn received(&mut self, packet: &Packet<'_>, opcode: WcOpcode, byte_len: u32) -> Completion {
         let wr_id = self.rq.finish();
@@ -211,7 +210,7 @@ impl Qp {
     fn accepted_query(&mut self, npsn: u32) {
         self.accepted(npsn);
         self.resp.finish_message();
-        // Its response acknowledges everything before it.
+        // The response acknowledges everything before it.
         self.resp.ack_owed = false;
     }
 }

@@ -1,4 +1,4 @@
-//! What a request brings: the bytes themselves, or where they are.
+//! The payload of a request: the bytes themselves, or a reference to them.
 
 use rdmux_wire::Rkey;
 
@@ -10,20 +10,20 @@ use crate::wr::Sge;
 
 /// The payload of a request.
 pub(crate) trait Load: Copy {
-    /// Bytes, `u32::MAX` if more.
+    /// Returns the length in bytes, `u32::MAX` if more.
     fn len(self) -> u32;
 
-    /// Whether it is as long as its place in the message asks, for packets of `mtu`, and padded right
-    /// (IBTA 9.7.4.1.6).
+    /// Returns whether the length fits the packet's place in the message, for packets of `mtu`, and
+    /// the padding is right (IBTA 9.7.4.1.6).
     fn has_right_length(self, starts: bool, ends: bool, mtu: u32, padding: u8) -> bool;
 
-    /// How many PSNs it takes.
+    /// Returns how many PSNs the payload takes.
     fn npsn(self, mtu: u32) -> u32;
 
-    /// Puts it into a receive's memory.
+    /// Copies the payload into a receive's memory.
     fn scatter<E: Env>(self, sges: &[Sge], offset: u32, env: &mut E) -> Result<(), Refusal>;
 
-    /// Puts it into memory that the peer named.
+    /// Copies the payload into memory that the peer named.
     fn write_remote<E: Env>(self, rkey: Rkey, va: u64, env: &mut E) -> Result<(), Refusal>;
 }
 
@@ -89,7 +89,7 @@ impl Load for Named<'_> {
     }
 }
 
-/// The length of a message of `offset` bytes with this load, if it is not too long.
+/// Returns the length of a message with `offset` bytes so far and this payload, unless it is too long.
 #[inline]
 pub(crate) fn message_end(offset: u32, load: impl Load) -> Result<u32, Refusal> {
     offset.checked_add(load.len()).filter(|&end| end <= crate::sq::MAX_MESSAGE).ok_or(INVALID)

@@ -1,7 +1,7 @@
-//! Out-of-order packets: buffered while an earlier one is missing, and carried out in order when that arrives.
+//! Buffering of out-of-order packets, which are carried out in order when the missing packet arrives.
 //!
-//! Nothing is done with a packet before its turn, so memory, completions and errors are what they would be had nothing
-//! been lost. Requests that are answered with more than an ACK are not buffered: they are few, and are asked for again.
+//! A packet has no effect before its turn, so memory, completions and errors are the same as without loss.
+//! Requests that need more than an ACK as response are not buffered: they are few, and the peer sends them again.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,36 +10,36 @@ use rdmux_wire::{Packet, Psn};
 
 use crate::optable::{Kind, RxRow};
 
-/// Bytes of payload that a queue pair keeps at most: as many as a requester of ours ever has in flight.
+/// The most payload bytes that a queue pair buffers: as many as a requester of this stack ever has in flight.
 const MOST_BYTES: u32 = 2 << 20;
-/// The most packets.
+/// The most packets that a queue pair buffers.
 const MOST: u32 = 2048;
 
-/// A packet that was buffered.
+/// A buffered packet.
 #[derive(Debug)]
 pub(super) struct Buffered {
-    /// Its headers.
+    /// The headers of the packet.
     packet: Packet<'static>,
     pub(super) row: RxRow,
     payload: Box<[u8]>,
 }
 
 impl Buffered {
-    /// The packet as it came.
+    /// Returns the packet as it arrived.
     pub(super) fn packet(&self) -> Packet<'_> {
         Packet { payload: &self.payload, ..self.packet }
     }
 }
 
-/// Packets that were buffered. Nothing is allocated while there are none.
+/// The buffered packets. Nothing is allocated while there are none.
 #[derive(Debug, Default)]
 pub(crate) struct ReorderBuffer(Option<Box<Packets>>);
 
-/// Each in the slot that its PSN says.
+/// The packets, each in the slot given by its PSN.
 #[derive(Debug)]
 struct Packets {
     slots: Box<[Option<Box<Buffered>>]>,
-    /// How many there are, and bytes of their payload.
+    /// The number of packets, and the bytes of their payload.
     count: u32,
     bytes: usize,
     /// The PSN after the last of them.
@@ -47,8 +47,8 @@ struct Packets {
 }
 
 impl ReorderBuffer {
-    /// Keeps a packet that comes while `expected` is missing. False if it is not of the kind, too far ahead, or
-    /// there already.
+    /// Buffers a packet that arrived while `expected` is missing. Returns false if it is of another
+    /// kind, too far ahead, or already buffered.
     #[cold]
     pub(super) fn keep(
         &mut self,
@@ -70,7 +70,7 @@ impl ReorderBuffer {
         let slot = slot(&mut buffered.slots, psn);
         match slot {
             Some(old) if old.packet.bth.psn == psn => return false,
-            // It was never expected, since a READ took its PSN.
+            // The old packet was never expected, since a READ took its PSN.
             Some(old) => buffered.bytes -= old.payload.len(),
             None => buffered.count += 1,
         }
@@ -90,7 +90,7 @@ impl ReorderBuffer {
         true
     }
 
-    /// Takes the packet with this PSN, if it was buffered.
+    /// Removes and returns the packet with this PSN, if it was buffered.
     pub(super) fn take(&mut self, psn: Psn) -> Option<Box<Buffered>> {
         let buffered = self.0.as_deref_mut()?;
         let packet =
@@ -100,25 +100,25 @@ impl ReorderBuffer {
         Some(packet)
     }
 
-    /// Whether there is nothing, as without a loss.
+    /// Returns whether no packets are buffered.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Forgets everything if nothing of it is behind `expected`.
+    /// Discards everything if no packet at or after `expected` is buffered.
     pub(super) fn forget_before(&mut self, expected: Psn) {
         if self.0.as_deref().is_some_and(|k| k.count == 0 || k.end.diff(expected) <= 0) {
             self.clear();
         }
     }
 
-    /// Forgets everything.
+    /// Discards everything.
     pub(super) fn clear(&mut self) {
         self.0 = None;
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn footprint(&self) -> usize {
         self.0.as_deref().map_or(0, |buffered| {
             let packets = buffered.count as usize * size_of::<Buffered>() + buffered.bytes;
@@ -128,7 +128,7 @@ impl ReorderBuffer {
 }
 
 fn slot(slots: &mut [Option<Box<Buffered>>], psn: Psn) -> &mut Option<Box<Buffered>> {
-    // As many as a power of two, which the number of PSNs is, too.
+    // The number of slots is a power of two, as is the number of PSNs.
     let mask = slots.len() - 1;
     &mut slots[psn.get() as usize & mask]
 }

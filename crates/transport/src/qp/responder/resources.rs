@@ -1,6 +1,6 @@
 //! READs and atomics that were accepted: those whose response is still to be sent, and the last few
-//! that may be asked for again (IBTA 9.7.5.1.2). There are as many as the requester may have
-//! outstanding, so none is forgotten before its response has arrived.
+//! that the peer may request again (IBTA 9.7.5.1.2). There are as many as the requester may have
+//! outstanding, so none is discarded before its response has arrived.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -9,10 +9,10 @@ use rdmux_wire::{Psn, Reth, Rkey};
 
 use crate::env::AtomicAnswer;
 
-/// What is to be answered.
+/// The response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Memory.
+    /// The contents of memory.
     Read {
         /// Its first byte.
         va: u64,
@@ -23,28 +23,28 @@ pub(super) enum Answer {
         /// The shared receive queue that the request named; XRC only.
         srqn: u32,
     },
-    /// What was there before the atomic.
+    /// The original value from before the atomic.
     Atomic {
         /// The value, in host order.
         original: u64,
     },
-    /// The same, but who carries the atomic out has not told yet.
+    /// The same, but the result of the atomic is not known yet.
     Waiting,
 }
 
 /// A request that was accepted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
-    /// Its PSN.
+    /// The PSN of the request.
     pub(super) first: Psn,
-    /// How many PSNs its response takes.
+    /// How many PSNs the response takes.
     npsn: u32,
     pub(super) answer: Answer,
     /// The MSN that the response carries.
     pub(super) msn: u32,
-    /// Packets of the response: the first of those asked for last, the next to send, the end.
+    /// Packets of the response: the first of those last requested, the next to send, the end.
     pub(super) begin: u32,
-    /// Whether it was answered before.
+    /// Whether the request has been answered before.
     pub(super) replayed: bool,
     pub(super) next: u32,
     pub(super) stop: u32,
@@ -64,26 +64,26 @@ impl Resource {
         Self { first, npsn: 1, answer, msn, begin: 0, replayed: false, next: 0, stop: 1 }
     }
 
-    /// Whether this is the request that owns a PSN, and which packet of the response that is.
+    /// Returns the index of the response packet with this PSN, if this request owns the PSN.
     fn index_of(&self, psn: Psn) -> Option<u32> {
         u32::try_from(psn.diff(self.first)).ok().filter(|&index| index < self.npsn)
     }
 }
 
-/// The list. Indices run freely and are masked where they are used.
+/// The list of requests. Indices run freely and are masked on use.
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
     slots: Box<[Resource]>,
     mask: u32,
     limit: u32,
-    /// Entries that hold something, the newest ones.
+    /// The number of valid entries, the newest ones.
     len: u32,
     tail: u32,
-    /// The oldest entry whose response is not all sent; `tail` if there is none.
+    /// The oldest entry whose response is not fully sent; `tail` if there is none.
     emit: u32,
 }
 
-/// As many requests as were agreed on wait for their response already.
+/// The error that the agreed number of requests is already waiting for responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
@@ -109,25 +109,25 @@ impl Resources {
         }
     }
 
-    /// Forgets everything.
+    /// Discards all requests.
     pub(crate) fn clear(&mut self) {
         (self.len, self.tail, self.emit) = (0, 0, 0);
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn footprint(&self) -> usize {
         size_of_val(&*self.slots)
     }
 
-    /// Whether a response is waiting to be sent.
+    /// Returns whether a response is waiting to be sent.
     #[inline]
     pub(crate) fn pending(&self) -> bool {
         self.emit != self.tail
     }
 
-    /// Makes room for one more request: the oldest is forgotten. If its response is still to be
-    /// sent the requester has more outstanding than was agreed on, unless that would be a second
-    /// response: then the first has arrived, or this request could not have been sent.
+    /// Makes room for one more request by discarding the oldest. If its response is still to be
+    /// sent, the requester has more requests outstanding than agreed. A repeated response is the
+    /// exception: the first has arrived then, or the requester could not have sent this request.
     pub(super) fn make_room(&mut self) -> Result<(), Full> {
         while self.tail.wrapping_sub(self.emit) >= self.limit {
             if !self.pending() || !self.slot(self.emit).replayed {
@@ -138,7 +138,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Remembers a request.
+    /// Records a request.
     pub(super) fn push(&mut self, resource: Resource) -> Result<(), Full> {
         self.make_room()?;
         self.slots[(self.tail & self.mask) as usize] = resource;
@@ -155,14 +155,14 @@ impl Resources {
         &mut self.slots[(index & self.mask) as usize]
     }
 
-    /// The request whose response is to be sent now. None while it waits, since later responses may
-    /// not overtake it.
+    /// Returns the request whose response is to be sent now. None while its result is awaited,
+    /// since later responses may not overtake it.
     pub(super) fn current(&self) -> Option<&Resource> {
         let oldest = self.pending().then(|| self.slot(self.emit))?;
         (oldest.answer != Answer::Waiting).then_some(oldest)
     }
 
-    /// The next packet of the current response was sent.
+    /// Records that the next packet of the current response was sent.
     pub(super) fn sent_one(&mut self) {
         self.slot_mut(self.emit).next += 1;
         while self.current().is_some_and(|r| r.next >= r.stop) {
@@ -170,14 +170,14 @@ impl Resources {
         }
     }
 
-    /// The rest of the current response will not be sent.
+    /// Abandons the rest of the current response.
     pub(super) fn abandon(&mut self) {
         let slot = self.slot_mut(self.emit);
         slot.next = slot.stop.saturating_sub(1);
         self.sent_one();
     }
 
-    /// Answers a READ again, or the part of it that a retried request names. Anything else is
+    /// Answers a READ again, or the part of it that a retried request names. Any other request is
     /// dropped (IBTA 9.7.4.1.5).
     pub(super) fn replay_read(&mut self, psn: Psn, reth: &Reth, to: u32, mtu: u32) {
         let Some((index, from)) = self.find(psn) else { return };
@@ -199,7 +199,7 @@ impl Resources {
         self.rewind(index);
     }
 
-    /// Answers an atomic again, without doing it again. One that waits goes on waiting.
+    /// Answers an atomic again, without carrying it out again. One whose result is awaited keeps waiting.
     pub(super) fn replay_atomic(&mut self, psn: Psn) {
         let Some((index, _)) = self.find(psn) else { return };
         let slot = self.slot_mut(index);
@@ -210,15 +210,14 @@ impl Resources {
         }
     }
 
-    /// The atomic that waits with this PSN, if there is one, found this.
+    /// Records the result of the waiting atomic with this PSN, if there is one.
     pub(super) fn answer(&mut self, psn: Psn, original: u64) {
         if let Some(index) = self.find_waiting(psn) {
             self.slot_mut(index).answer = Answer::Atomic { original };
         }
     }
 
-    /// The atomic that waits with this PSN will not be answered, nor what came after it. False if there
-    /// is none.
+    /// Discards the waiting atomic with this PSN and all requests after it. Returns false if there is none.
     pub(super) fn give_up(&mut self, psn: Psn) -> bool {
         let Some(index) = self.find_waiting(psn) else { return false };
         self.len -= self.tail.wrapping_sub(index);
@@ -319,7 +318,7 @@ mod tests {
         assert!(!list.pending(), "a READ is no atomic");
     }
 
-    /// A network may repeat a request long after its response arrived.
+    /// A network may duplicate a request long after its response arrived.
     #[test]
     fn a_second_response_makes_room_for_a_new_request() {
         let mut list = with_reads(2, 2);

@@ -1,4 +1,4 @@
-//! Sending answers: READ and atomic responses packet by packet, ACKs and NAKs.
+//! Sends responses: READ and atomic responses packet by packet, ACKs and NAKs.
 
 use rdmux_wire::{Aeth, AtomicAckEth, HeaderBuf, Opcode, Operation, Psn, Syndrome};
 
@@ -20,7 +20,7 @@ struct ResponsePacket {
 }
 
 impl Qp {
-    /// Sends at most `budget` packets of responses. None if the link is full.
+    /// Sends at most `budget` packets of responses. Returns None if the link is full.
     pub(crate) fn transmit_responses<E: Env>(
         &mut self,
         now: Time,
@@ -52,14 +52,14 @@ impl Qp {
                 Ok(()) => {}
                 Err(TxError::Busy | TxError::Memory(AccessFault::Busy)) => return None,
                 Err(TxError::Memory(_)) if resource.replayed => {
-                    // Most likely the network repeated the request of a READ that is long complete,
-                    // and the program has taken its memory back. That is no reason to fail.
+                    // Most likely the network duplicated the request of a READ that completed long ago,
+                    // and the program has deregistered the memory since. This is no reason to fail.
                     env.count(Drop::Memory);
                     self.resp.resources.abandon();
                     continue;
                 }
                 Err(TxError::Memory(fault)) => {
-                    // It was there when the request was checked.
+                    // The memory was valid when the request was checked.
                     self.resp.resources.clear();
                     self.fail_answer(now, part.psn, ResponderFault::remote(fault), env);
                     return Some(sent);
@@ -71,15 +71,15 @@ impl Qp {
         Some(sent)
     }
 
-    /// The acknowledgement that is owed, where it may be piggybacked on a request.
+    /// Returns the pending acknowledgement, if it may be piggybacked on a request.
     #[inline]
     pub(crate) fn piggybacked_ack(&self) -> Option<Psn> {
         let owed = self.piggybacks_acks && self.resp.ack_owed && self.resp.nak.is_none();
         (owed && !self.resp.has_responses()).then_some(self.resp.ack_psn)
     }
 
-    /// Sends the acknowledgement that is owed, unless the response of an earlier READ or atomic
-    /// must go first ([`poll_transmit`](Self::poll_transmit) sends both).
+    /// Sends the pending acknowledgement, unless the response of an earlier READ or atomic must go
+    /// first ([`poll_transmit`](Self::poll_transmit) sends both).
     pub fn flush_ack<E: Env>(&mut self, _now: Time, env: &mut E) {
         if !self.resp.wants_ack() || self.state == QpState::Err {
             return;
@@ -104,7 +104,7 @@ impl Qp {
             ack: None,
         };
         if env.transmit(&packet).is_err() {
-            // It stays owed.
+            // The acknowledgement stays pending.
             return;
         }
         self.mig.shown();

@@ -1,4 +1,4 @@
-//! The ends of a stream.
+//! The end of a stream.
 
 use rdmux_wire::Rkey;
 
@@ -189,12 +189,12 @@ fn a_read_that_comes_after_our_end_is_not_answered_and_takes_nothing_from_the_pe
     pair.a.qp.shutdown(Time(1), &mut pair.a.w);
     assert_eq!(pair.a.qp.wish(), Wish::Shutdown);
     pair.a.feed(Time(1), &bytes);
-    // A reset would throw away what the stream still has for the peer.
+    // A reset would discard data that the peer has not read.
     assert_eq!((pair.a.qp.state(), pair.a.qp.wish()), (QpState::Err, Wish::Shutdown));
     assert!(pair.a.events().is_empty());
 }
 
-/// A Terminate that nobody reads, and one whose reader never ends the stream.
+/// A Terminate that is not read, and one whose reader never ends the stream.
 #[test]
 fn a_terminate_has_its_time() {
     for room in [0, usize::MAX] {

@@ -1,4 +1,4 @@
-//! Every row of the table of faults, by frames that no end of ours would send.
+//! Every row of the fault table, by frames that this stack would not send.
 
 use rdmux_wire::iwarp::ddp::{self, Header, Model, Tagged, Untagged};
 use rdmux_wire::iwarp::fpdu::Framing;
@@ -61,7 +61,7 @@ fn atomic(request: &AtomicRequest) -> Vec<u8> {
     frame(&untagged(Opcode::AtomicRequest, true, (1, 1, 0)), &request.to_bytes())
 }
 
-/// What is expected of a queue pair with one receive of 64 bytes, number 1, and no READ.
+/// What a queue pair with one receive of 64 bytes, number 1, and no READ is expected to do.
 struct Expected {
     fault: Fault,
     receive: WcStatus,
@@ -72,7 +72,7 @@ const fn expect(fault: Fault, event: QpEvent) -> Expected {
     Expected { fault, receive: WcStatus::WrFlushErr, event: Some(event) }
 }
 
-/// The Terminate that an end sends, and behind it the end of its half.
+/// Returns the Terminate that an end sends, which must be followed by the end of its half.
 #[track_caller]
 fn terminate_of(end: &mut End) -> Vec<u8> {
     let bytes = end.sent();
@@ -110,7 +110,7 @@ fn is(bytes: &[u8], fault: Fault, event: QpEvent) {
     check(&mut End::attached(&PLAIN), bytes, &expect(fault, event));
 }
 
-/// The same frame, but for one byte.
+/// Returns the frame with one byte changed.
 fn with_byte(mut bytes: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
     bytes[at] = value;
     bytes
@@ -192,7 +192,7 @@ fn writes_to_memory_that_may_not_be_written() {
     }
 }
 
-/// All of a segment is checked before a byte of it is placed.
+/// A segment is checked in full before any byte of it is placed.
 #[test]
 fn a_write_whose_end_may_not_be_written_writes_nothing() {
     let mut end = End::attached(&PLAIN);
@@ -273,7 +273,7 @@ fn frames_whose_crc_or_markers_are_wrong() {
         end.recv(1, 0x1000, 64);
         let mut bad = bytes.clone();
         bad[at] ^= 0x10;
-        // A length that is wrong makes the frame another, of bytes that follow.
+        // A wrong length changes the frame's end, so more bytes must follow.
         bad.resize(bad.len() + 0x2000, 0);
         end.feed(Time(1), &bad);
         assert_eq!(end.done(Side::Recv), [(1, WcStatus::WrFlushErr)], "byte {at}");
@@ -295,7 +295,7 @@ fn terminate_of_crc(end: &mut End) -> Vec<u8> {
     parsed.contiguous().unwrap()[Header::UNTAGGED_LEN..].to_vec()
 }
 
-/// What is wrong with a response is the READ's end; a sink that is gone too.
+/// A faulty response fails the READ, and so does a sink that is gone.
 #[test]
 fn responses_that_were_not_asked_for_like_that() {
     let start = || {
@@ -339,7 +339,7 @@ fn responses_that_were_not_asked_for_like_that() {
     assert_eq!(end.done(Side::Send), [(1, WcStatus::BadRespErr)]);
 }
 
-/// Memory that a READ was granted is gone when its response is to be sent.
+/// The memory that a READ was granted is gone when its response is to be sent.
 #[test]
 fn a_response_that_cannot_be_read() {
     for crc in [false, true] {
@@ -356,7 +356,7 @@ fn a_response_that_cannot_be_read() {
     }
 }
 
-/// The peer is shown the segment at fault, and of a READ the request.
+/// A Terminate includes the faulty segment, and for a READ the request.
 #[test]
 fn a_terminate_shows_what_it_is_about() {
     let request = ReadRequest { source_stag: Stag(1), ..HERE };

@@ -1,4 +1,4 @@
-//! What a peer of another make sends: Terminates, segments of any size, messages in each other's midst.
+//! Input from other implementations: Terminates, segments of any size, interleaved messages.
 
 use rdmux_transport::iwarp::Rtr;
 use rdmux_wire::iwarp::ddp::{Header, Model, Tagged, Untagged};
@@ -34,7 +34,7 @@ fn terminate(message: &[u8]) -> Vec<u8> {
     untagged(Opcode::Terminate, true, (2, 1, 0), message)
 }
 
-/// An end with two READs, which the peer has, and a receive.
+/// Returns an end with two READs, which the peer has received, and a receive.
 fn asking() -> End {
     let mut end = End::attached(&PLAIN);
     end.recv(9, 0, 64);
@@ -93,13 +93,13 @@ fn a_terminate_is_the_end_of_what_it_shows() {
     }
 }
 
-/// As the kernel's siw lays the bits out.
+/// The bit layout of the kernel's siw.
 #[test]
 fn a_terminate_of_the_kernels_driver_is_understood() {
     let mut end = asking();
     end.feed(Time(1), &terminate(&[0x10, 0x01, 0x01, 0, 0, 46]));
     assert_eq!(end.done(Side::Send)[0], (1, WcStatus::RemAccessErr));
-    // Those that tell no header.
+    // Terminates without a header.
     for (message, status, event) in [
         ([0x20, 0x05], WcStatus::RemInvReqErr, QpEvent::ReqErr),
         ([0x20, 0x06], WcStatus::RemInvReqErr, QpEvent::ReqErr),
@@ -113,7 +113,7 @@ fn a_terminate_of_the_kernels_driver_is_understood() {
     }
 }
 
-/// Who sent MPA's request finds fault with the reply by a Terminate, which is the first that comes.
+/// The sender of MPA's request rejects the reply with a Terminate, as the first message.
 #[test]
 fn a_terminate_instead_of_the_initiators_first_message_is_of_the_start_up() {
     let insufficient_ird = terminate(&[0x20, 0x06, 0, 0]);
@@ -141,8 +141,7 @@ fn a_terminate_of_any_length_ends_the_stream() {
     }
 }
 
-/// A Send, a Write, a READ's response and requests, each in segments of a few bytes, all in each other's
-/// midst.
+/// A Send, a Write, a READ response and requests, each in segments of a few bytes, all interleaved.
 #[test]
 fn segments_may_be_of_any_size_and_in_each_others_midst() {
     let mut end = End::attached(&PLAIN);

@@ -1,4 +1,4 @@
-//! Everything that two ends can do, over streams of every kind.
+//! All operations between two ends, over streams of every kind.
 
 use rdmux_wire::Rkey;
 
@@ -7,7 +7,7 @@ use super::*;
 use rdmux_transport::iwarp::Rtr;
 use rdmux_transport::wr::{MwBind, WcFlags, WcOpcode};
 
-/// Sizes around padding, markers and what fits into a frame.
+/// Sizes around padding, markers and the maximum of a frame.
 const SIZES: [u32; 9] = [0, 1, 3, 4, 110, 111, 509, 1442, 5000];
 const RKEY: Rkey = Rkey(KEY);
 
@@ -26,7 +26,7 @@ fn run_all(params: &StreamParams, mulpdu: u32, carriage: Carriage) {
     assert_eq!((pair.a.qp.wish(), pair.b.qp.wish()), (Wish::Keep, Wish::Keep));
 }
 
-/// SENDs, WRITEs and READs of every size both ways at once, then atomics.
+/// Sends SENDs, WRITEs and READs of every size both ways at once, then atomics.
 fn exchange(pair: &mut Pair) {
     for (end, seed) in [(&mut pair.a, 1), (&mut pair.b, 2)] {
         end.w.memory.fill(0, 0x10000, seed);
@@ -107,8 +107,8 @@ fn every_message_arrives_with_crc_and_markers_either_way() {
     }
 }
 
-/// The ready-to-receive frame counts in sequence numbers and in where markers are, and the initiator has a
-/// Read's response still to come.
+/// The ready-to-receive frame counts in sequence numbers and marker positions, and if it is a Read,
+/// the initiator has yet to receive its response.
 #[test]
 fn messages_go_on_behind_each_ready_to_receive_frame() {
     use rdmux_wire::iwarp::fpdu::Framing;
@@ -246,7 +246,7 @@ fn long_messages_leave_in_few_frames_from_where_they_lie() {
     assert!(pair.a.w.memory.bytes == pair.b.w.memory.bytes);
 }
 
-/// Neither what the program sends nor what the peer asks for waits for all of the other.
+/// Neither the program's requests nor the responses to the peer wait for all of the other.
 #[test]
 fn answers_and_requests_take_turns() {
     let mut pair = Pair::new();

@@ -1,4 +1,4 @@
-//! Two queue pairs over a byte stream each way, which the test cuts and merges as it likes.
+//! Two queue pairs over a byte stream each way, which the test splits and merges freely.
 
 mod closing;
 mod faults;
@@ -19,7 +19,7 @@ use rdmux_transport::iwarp::{Qp, StreamParams, Wish};
 use rdmux_transport::wr::{Completion, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use rdmux_transport::{QpInit, Time};
 
-/// A stream with nothing special about it.
+/// A stream without CRC, markers or a ready-to-receive frame.
 const PLAIN: StreamParams = StreamParams {
     initiator: true,
     crc: false,
@@ -30,19 +30,19 @@ const PLAIN: StreamParams = StreamParams {
     rtr: None,
 };
 
-/// A queue pair, its world, and what arrived and was not taken.
+/// A queue pair, its environment, and the bytes that arrived and were not consumed.
 struct End {
     qp: Qp,
     w: World,
     inbox: Vec<u8>,
     /// Whether it was told that the peer ended the stream.
     ended: bool,
-    /// Whether some of it waited for a receive.
+    /// Whether any of them waited for a receive.
     waited: bool,
 }
 
 impl End {
-    /// In INIT. Peers may do everything.
+    /// Creates an end in INIT, which grants its peer all access.
     fn new(qpn: u32, has_srq: bool) -> Self {
         let init = QpInit {
             qpn: Qpn::new(qpn),
@@ -60,7 +60,7 @@ impl End {
         end
     }
 
-    /// With a stream, whose other end the test is.
+    /// Creates an end with a stream, whose other end the test is.
     fn attached(params: &StreamParams) -> Self {
         let mut end = Self::new(1, false);
         end.qp.attach(Time::ZERO, params, 1460, &mut end.w).unwrap();
@@ -89,7 +89,7 @@ impl End {
         while self.qp.poll_transmit(now, 16, &mut self.w) == rdmux_transport::TxState::More {}
     }
 
-    /// Bytes arrive.
+    /// Delivers bytes.
     fn feed(&mut self, now: Time, bytes: &[u8]) {
         self.inbox.extend_from_slice(bytes);
         let used = self.qp.handle_bytes(now, &self.inbox, &mut self.w);
@@ -97,13 +97,13 @@ impl End {
         self.waited = self.qp.waits_for_receive();
     }
 
-    /// What was sent since the last call.
+    /// Returns the bytes sent since the last call.
     fn sent(&mut self) -> Vec<u8> {
         self.poll(Time::ZERO);
         self.w.stream.bytes.drain(..).collect()
     }
 
-    /// The completions of one side since the last call.
+    /// Returns the completions of one side since the last call.
     fn done(&mut self, side: Side) -> Vec<(u64, WcStatus)> {
         let mut found = Vec::new();
         self.w.completions.retain(|(of, c)| {
@@ -124,7 +124,7 @@ impl End {
     }
 }
 
-/// All of them succeeded, in this order.
+/// Returns successful completions in this order.
 fn good(ids: impl IntoIterator<Item = u64>) -> Vec<(u64, WcStatus)> {
     ids.into_iter().map(|id| (id, WcStatus::Success)).collect()
 }

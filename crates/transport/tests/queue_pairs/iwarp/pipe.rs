@@ -1,4 +1,4 @@
-//! Two ends, and the streams between them.
+//! Two ends, connected by streams.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use super::*;
 use rdmux_transport::env::Env as _;
 use rdmux_transport::iwarp::Direct;
 
-/// How a stream carries bytes.
+/// How a stream transports bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Carriage {
-    /// The most that it brings at a time. 0: a random number.
+    /// The most bytes delivered at a time. 0: a random number.
     pub(super) chunk: usize,
-    /// How much it holds.
+    /// The bytes that the stream holds.
     pub(super) room: usize,
-    /// Whether payload is put into memory without `handle_bytes`.
+    /// Whether payload is placed into memory without `handle_bytes`.
     pub(super) direct: bool,
 }
 
@@ -34,7 +34,7 @@ impl Pair {
         Self::with(&PLAIN, 1460, AT_ONCE)
     }
 
-    /// `params` are those of the first.
+    /// Creates a pair. `params` are those of the first end.
     pub(super) fn with(params: &StreamParams, mulpdu: u32, carriage: Carriage) -> Self {
         let mut pair = Self::detached(carriage);
         let other = StreamParams {
@@ -72,7 +72,7 @@ impl Pair {
         (self.seed % 200) as usize + 1
     }
 
-    /// Moves bytes and ends until nothing moves.
+    /// Delivers bytes and ends of streams until nothing moves.
     pub(super) fn run(&mut self) {
         loop {
             let before = (self.a.qp.wish(), self.b.qp.wish());
@@ -89,7 +89,7 @@ impl Pair {
         }
     }
 
-    /// Lets the next timer of either end run out. False if none runs.
+    /// Advances to the next expiry of a timer of either end. Returns false if none runs.
     pub(super) fn tick(&mut self) -> bool {
         let next = [&self.a, &self.b].into_iter().filter_map(|end| end.qp.poll_timeout()).min();
         let Some(at) = next else { return false };
@@ -101,14 +101,14 @@ impl Pair {
     }
 }
 
-/// Brings up to `chunk` bytes from one end to the other, and the end of the stream behind the last.
+/// Delivers up to `chunk` bytes from one end to the other, and the end of the stream after the last.
 fn carry(from: &mut End, to: &mut End, chunk: usize, direct: bool, now: Time) -> bool {
     if to.qp.waits_for_receive() {
         // The driver leaves the stream unread.
         return false;
     }
     if to.waited {
-        // What it held back meanwhile.
+        // Presents the bytes that were held back meanwhile.
         to.feed(now, &[]);
         return true;
     }
@@ -135,7 +135,7 @@ fn carry(from: &mut End, to: &mut End, chunk: usize, direct: bool, now: Time) ->
     true
 }
 
-/// As a driver does that receives into memory where it can.
+/// Delivers bytes like a driver that receives directly into memory where it can.
 fn place(stream: &mut VecDeque<u8>, len: usize, to: &mut End, now: Time) {
     let Some(direct) = to.qp.direct() else {
         let bytes: Vec<u8> = stream.drain(..len).collect();

@@ -11,14 +11,14 @@ use rdmux_transport::env::Drop;
 const WAIT: Duration = Duration::from_millis(10);
 const RKEY: Rkey = Rkey(KEY);
 
-/// A pair whose second end waits for receives.
+/// Returns a pair whose second end waits for receives.
 fn pair_that_waits(params: &StreamParams, carriage: Carriage) -> Pair {
     let mut pair = Pair::with(params, 1460, carriage);
     pair.b.qp.set_receive_wait(WAIT);
     pair
 }
 
-/// The second end of a pair, to which a WRITE and a SEND of 100 bytes were sent, and which has no receive.
+/// Returns the second end of a pair, to which a WRITE and a SEND of 100 bytes were sent, and which has no receive.
 fn waiting(params: &StreamParams) -> Pair {
     let mut pair = pair_that_waits(params, AT_ONCE);
     pair.a.w.memory.bytes[..100].fill(7);

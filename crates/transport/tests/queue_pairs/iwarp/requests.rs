@@ -1,4 +1,4 @@
-//! What a program may ask of a queue pair, and in which state.
+//! The calls that a program may make, and the states that allow them.
 
 use rdmux_wire::Rkey;
 
@@ -81,7 +81,7 @@ fn footprint_is_that_of_the_queues_until_there_is_a_stream() {
     assert_eq!(end.qp.footprint(), before);
 }
 
-/// What is wrong with our own memory fails the work request; the peer hears that this end failed.
+/// A fault of our own memory fails the work request. The peer is told that this end failed.
 #[test]
 fn memory_of_our_own_that_is_not_there_fails_the_work_request() {
     for crc in [false, true] {
@@ -130,7 +130,7 @@ fn a_read_needs_a_sink_and_a_depth() {
     assert_eq!(end.done(Side::Send), [(1, WcStatus::MwBindErr)]);
 }
 
-/// Memory goes while a frame is half sent: nobody has the rest of it, so the stream is reset.
+/// Memory disappears while a frame is partly sent: the rest cannot be sent, so the stream is reset.
 #[test]
 fn memory_that_goes_in_the_middle_of_a_frame_breaks_the_stream() {
     let mut end = End::attached(&PLAIN);
@@ -144,7 +144,7 @@ fn memory_that_goes_in_the_middle_of_a_frame_breaks_the_stream() {
     assert_eq!(end.qp.wish(), Wish::Abort);
 }
 
-/// What the peer had sent before it reset the stream is taken, and nothing is sent any more.
+/// Data that the peer sent before it reset the stream is processed, and nothing more is sent.
 #[test]
 fn what_came_before_a_stream_broke_counts() {
     let mut pair = Pair::new();
@@ -167,7 +167,7 @@ fn what_came_before_a_stream_broke_counts() {
     assert_eq!(pair.a.qp.wish(), Wish::Abort);
 }
 
-/// A program that has disconnected is not told that all was sent.
+/// A program that has disconnected gets no success for data that was not sent.
 #[test]
 fn a_stream_that_breaks_while_it_is_drained_is_not_ended_in_order() {
     let mut end = End::attached(&PLAIN);
