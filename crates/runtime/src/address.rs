@@ -7,11 +7,11 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketAddrUnix;
 
-/// The most bytes of a Unix socket's path, without the final NUL (unix(7)).
+/// The longest path of a Unix socket in bytes, without the final NUL (unix(7)).
 const SUN_PATH_MAX: usize = 107;
 
-/// The address of the Unix socket at a path, and a descriptor that must stay open while the address is used: a path that is too long for an
-/// address goes by way of `/proc/self/fd`.
+/// Returns the address of the Unix socket at a path, and a descriptor that must stay open while the
+/// address is used: a path that is too long for an address is replaced with one through `/proc/self/fd`.
 ///
 /// # Errors
 /// Those of open(2).

@@ -1,11 +1,11 @@
-//! Closing descriptors of which clients decide what they are.
+//! Closing descriptors whose kind clients choose.
 //!
-//! A client may pass any descriptor, and close(2) may wait for it: of a file that a process serves (FUSE) for that
-//! process, of a TCP socket with `SO_LINGER` for the peer, of a Unix socket for what is in the messages that nobody
-//! received. So no thread that serves others closes one ([`Foreign`]); threads of the [`Closer`] do.
+//! A client may pass any descriptor, and close(2) may block: for a file of a FUSE file system on its process,
+//! for a TCP socket with `SO_LINGER` on the peer, for a Unix socket on the descriptors in its unread messages.
+//! So no thread that serves others closes such a descriptor ([`Foreign`]). Threads of the [`Closer`] do.
 //!
-//! A thread that is stuck is stuck: other threads close what other users passed. A user has a few threads at most,
-//! and clients of a user of whose descriptors many wait are refused ([`Closer::is_full`]).
+//! A blocked thread cannot be helped: other threads close the descriptors of other users. A user has only
+//! a few threads, and clients of a user with many descriptors waiting are refused ([`Closer::is_full`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,16 +19,16 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, SocketType, sockopt,
 };
 
-/// Threads that close, of all users together.
+/// The maximum number of closing threads for all users together.
 const MAX_THREADS: usize = 16;
-/// Threads that close what one user passed.
+/// The maximum number of threads that close the descriptors of one user.
 const USER_THREADS: usize = 2;
-/// With so many descriptors of a user still to be closed, its clients are refused.
+/// The number of descriptors of a user still to be closed from which its clients are refused.
 const MAX_WAITING: usize = 256;
-/// How long a thread waits for more before it ends.
+/// How long a thread waits for more work before it exits.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What closes descriptors in threads of its own.
+/// A pool of threads that close descriptors.
 #[derive(Clone, Debug, Default)]
 pub struct Closer(Arc<Shared>);
 
@@ -40,12 +40,12 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those of whom something waits or is being closed.
+    /// The users with descriptors that are waiting or being closed.
     users: BTreeMap<u32, User>,
     threads: usize,
-    /// Threads that wait for work, or have just been started: they look for it before anything else.
+    /// Threads that wait for work, or have just been started: these look for work first.
     idle: usize,
-    /// Whether the last one could not be started, which is said once.
+    /// Whether the last thread could not be started, which is logged once.
     short: bool,
 }
 
@@ -53,12 +53,12 @@ struct State {
 #[derive(Debug, Default)]
 struct User {
     waiting: VecDeque<OwnedFd>,
-    /// How many are being closed now.
+    /// The number of descriptors being closed now.
     busy: usize,
 }
 
 impl State {
-    /// A user with a descriptor that waits and a thread to spare: of several the one with the fewest threads.
+    /// Returns a user with a waiting descriptor and fewer than the maximum threads: the one with the fewest.
     fn next(&mut self) -> Option<(&u32, &mut User)> {
         let ready =
             |(_, user): &(&u32, &mut User)| user.busy < USER_THREADS && !user.waiting.is_empty();
@@ -82,25 +82,26 @@ impl State {
 }
 
 impl Closer {
-    /// A descriptor that a client of this user passed.
+    /// Wraps a descriptor that a client of this user passed.
     pub fn foreign(&self, user: u32, fd: OwnedFd) -> Foreign {
         Foreign { fd: Some(fd), user, ours: false, closer: self.clone() }
     }
 
-    /// Our end of a socket on which clients of this user may send.
+    /// Wraps our end of a socket on which clients of this user may send.
     pub fn socket(&self, user: u32, fd: OwnedFd) -> Foreign {
-        // Who receives in a stream would close what came with urgent bytes (`MSG_OOB`), unless they are bytes as others are.
+        // Receiving in a stream would close descriptors sent with urgent bytes (`MSG_OOB`), unless
+        // those are received inline.
         let _ = sockopt::set_socket_oobinline(&fd, true);
         Foreign { fd: Some(fd), user, ours: true, closer: self.clone() }
     }
 
-    /// Whether so many descriptors of a user are still to be closed that no more are taken from it.
+    /// Returns whether so many descriptors of a user are still to be closed that no more are accepted from it.
     pub fn is_full(&self, user: u32) -> bool {
         let state = self.0.state.lock();
         state.users.get(&user).is_some_and(|u| u.waiting.len() + u.busy >= MAX_WAITING)
     }
 
-    /// Closes a descriptor, some time. Never blocks.
+    /// Has a thread close a descriptor. Never blocks.
     fn close(&self, user: u32, fd: OwnedFd) {
         let mut state = self.0.state.lock();
         state.users.entry(user).or_default().waiting.push_back(fd);
@@ -111,7 +112,7 @@ impl Closer {
         }
     }
 
-    /// Starts another thread if there is work that none of those here is about to take.
+    /// Starts another thread if there is work that no existing thread is about to do.
     fn hire(&self, state: &mut State) {
         if state.idle > 0 || state.threads >= MAX_THREADS || state.next().is_none() {
             return;
@@ -126,7 +127,7 @@ impl Closer {
                 state.idle += 1;
                 state.short = false;
             }
-            // What waits is closed with the next one.
+            // The waiting descriptors are closed together with the next one.
             Err(error) => {
                 if !std::mem::replace(&mut state.short, true) {
                     tracing::warn!(%error, "no thread to close descriptors");
@@ -135,13 +136,13 @@ impl Closer {
         }
     }
 
-    /// What a thread does, until there has been nothing to do for a while.
+    /// Runs a thread, until it has had no work for a while.
     fn work(&self) {
         let mut state = self.0.state.lock();
         state.idle -= 1;
         loop {
             if let Some((user, fd)) = state.take() {
-                // This one may be stuck from here on.
+                // This thread may block from here on.
                 self.hire(&mut state);
                 MutexGuard::unlocked(&mut state, || drop(fd));
                 state.closed(user);
@@ -161,31 +162,31 @@ impl Closer {
 /// A descriptor whose closing may block: dropping it never does.
 #[derive(Debug)]
 pub struct Foreign {
-    /// There until it is dropped or taken.
+    /// The descriptor, until it is dropped or taken.
     fd: Option<OwnedFd>,
     user: u32,
-    /// Whether we made it, so that only messages in its queue are the client's.
+    /// Whether we created the socket, so that only the messages in its queue are the client's.
     ours: bool,
     closer: Closer,
 }
 
 impl Foreign {
-    /// The descriptor of a memfd, which anybody may map and close: its size is fixed, and it is served by the kernel.
-    /// F_GET_SEALS is answered by nothing else, and asks no process.
+    /// Returns the descriptor if it is a memfd of fixed size, which is safe to map and close: the kernel
+    /// itself serves it. No other file supports F_GET_SEALS, and the call involves no other process.
     pub fn into_memfd(mut self) -> Option<OwnedFd> {
         let seals = rustix::fs::fcntl_get_seals(self.fd.as_ref()?).ok()?;
         self.fd.take_if(|_| seals.contains(SealFlags::SHRINK | SealFlags::GROW))
     }
 
-    /// The descriptor of a process, which anybody may use and close (pidfd_open(2)).
+    /// Returns the descriptor if it is a process's, which is safe to use and close (pidfd_open(2)).
     pub fn into_pidfd(mut self) -> Option<OwnedFd> {
         let name = self.kernel_name()?;
         let is_one = ["anon_inode:[pidfd]", "pidfd:["].iter().any(|is| name.starts_with(is));
         self.fd.take_if(|_| is_one)
     }
 
-    /// The descriptor of a namespace of this kind ("user", "mnt"), which anybody may use and close. The kernel alone gives
-    /// files a name that does not begin with a slash, and asks no process for it.
+    /// Returns the descriptor if it is a namespace's of this kind ("user", "mnt"), which is safe to use and close. Only
+    /// the kernel gives files a name that does not begin with a slash, and reading the name involves no other process.
     pub fn into_namespace(mut self, kind: &str) -> Option<OwnedFd> {
         let is_one = self.kernel_name()?.strip_prefix(kind)?.starts_with(":[");
         self.fd.take_if(|_| is_one)
@@ -218,7 +219,8 @@ impl Drop for Foreign {
     }
 }
 
-/// Shuts down our end of a socket. Whether no message is in its queue, with whatever descriptors, nor can be any more.
+/// Shuts down our end of a socket. Returns whether its queue has no message, which might carry
+/// descriptors, and can get none any more.
 fn is_drained(socket: &OwnedFd) -> bool {
     if sockopt::socket_domain(socket) != Ok(AddressFamily::UNIX) {
         return true;
@@ -228,7 +230,8 @@ fn is_drained(socket: &OwnedFd) -> bool {
     if sockopt::socket_type(socket) == Ok(SocketType::STREAM) {
         return rustix::net::recv(socket, &mut [0; 1], flags).is_ok_and(|(_, len)| len == 0);
     }
-    // Then every message comes with its sender's name, for which there is no room: an empty one is told from the end.
+    // With this, every message carries its sender's credentials, for which there is no room: this
+    // tells an empty message from the end.
     let asked = sockopt::set_socket_passcred(socket, true);
     let mut no_room = RecvAncillaryBuffer::default();
     let got = rustix::net::recvmsg(socket, &mut [], &mut no_room, flags);

@@ -1,4 +1,4 @@
-//! A client's way to a service.
+//! A client's connection to a service.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,33 +10,32 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::{ServiceDir, unix_address};
 
-/// Why there is no connection to a service that is there.
+/// Why a connection to an existing service failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// So many wait for the service that nobody can be added.
+    /// The service's backlog is full.
     #[error("it accepted no connection for {0:?}")]
     Busy(Duration),
-    /// The operating system said no.
+    /// The operating system returned an error.
     #[error("cannot connect to the socket: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A socket connected to the service of a directory, or none if there is no service. What is asked by it may take
-/// `timeout`.
+/// Returns a socket connected to the service of a directory, or none if there is no service. Calls
+/// on the socket time out after `timeout`.
 ///
 /// # Errors
 /// [`ConnectError`].
 pub fn connect(dir: &ServiceDir, timeout: Duration) -> Result<Option<OwnedFd>, ConnectError> {
     let socket = unix_socket(SocketFlags::CLOEXEC)?;
-    // connect(2) waits no longer than a message may.
+    // connect(2) has the same timeout as a message.
     for direction in [Timeout::Recv, Timeout::Send] {
         sockopt::set_socket_timeout(&socket, direction, Some(timeout)).map_err(io::Error::from)?;
     }
     connect_to(dir, socket, timeout)
 }
 
-/// As [`connect`], with a socket that never blocks, and without waiting: so many that wait for the service that nobody can
-/// be added are [`ConnectError::Busy`] at once.
+/// Like [`connect`], with a nonblocking socket and without waiting: a full backlog is [`ConnectError::Busy`] at once.
 ///
 /// # Errors
 /// [`ConnectError`].

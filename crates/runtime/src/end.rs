@@ -1,4 +1,4 @@
-//! Waiting for a service that ends.
+//! Waiting for a service to end.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,12 +11,12 @@ use rustix::process::Pid;
 use crate::ServiceDir;
 use crate::connect::{ConnectError, connect};
 
-/// Between two looks once it has closed our connection. Nothing tells that it has closed its socket.
+/// The poll interval after the service has closed our connection: there is no event for the close of its socket.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Waits until a service that was told to end listens no more: until then it would be taken for one that is up. `connection` is one to
-/// it, on which nothing more is expected, and `pid` its process, if the kernel shows
-/// it. False if that takes longer than `timeout`.
+/// Waits until a service that was told to end no longer listens: until then it would be taken for a
+/// running one. `connection` is one to it, on which nothing more is expected, and `pid` its
+/// process, if the kernel shows it. Returns false if this takes longer than `timeout`.
 ///
 /// # Errors
 /// Those of socket(2) and connect(2).
@@ -28,7 +28,7 @@ pub fn wait_for_end(
 ) -> io::Result<bool> {
     let start = Instant::now();
     let limit = Timespec::try_from(timeout).map_err(io::Error::other)?;
-    // It says nothing more: what can be read is the end.
+    // The service sends nothing more: a readable connection is a closed one.
     let closed = poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&limit));
     if closed.is_ok_and(|ready| ready == 0) {
         return Ok(false);
@@ -36,7 +36,7 @@ pub fn wait_for_end(
     loop {
         match connect(dir, LOOK) {
             Ok(None) => return Ok(true),
-            // The next one has begun already.
+            // The next service has already started.
             Ok(Some(socket)) if peer_credentials(&socket).is_ok_and(|peer| peer.pid != pid) => {
                 return Ok(true);
             }
@@ -73,7 +73,7 @@ mod tests {
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // It is looked for, and found.
+                // A connection arrives, so the function polls.
                 while listener.accept().unwrap().is_none() {
                     std::thread::yield_now();
                 }

@@ -1,4 +1,4 @@
-//! What errors of services have in common: why a directory cannot be used, and how a process is named.
+//! Common errors of services: why a directory cannot be used, and how messages name a process.
 
 use std::path::{Path, PathBuf};
 
@@ -8,20 +8,20 @@ use rustix::process::Pid;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use {}: {why}; set RDMUX_RUNTIME_DIR to a directory of your own", path.display())]
 pub struct DirectoryError {
-    /// Which.
+    /// The path.
     pub path: PathBuf,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 impl DirectoryError {
-    /// An error about this path.
+    /// Creates an error about this path.
     pub fn new(path: &Path, why: impl ToString) -> Self {
         Self { path: path.to_owned(), why: why.to_string() }
     }
 }
 
-/// A service's process, as a message names it behind the service: nothing if it is not known.
+/// Formats a service's process to follow the service in a message; empty if it is not known.
 pub fn process(pid: Option<Pid>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (process {})", pid.as_raw_nonzero()))
 }

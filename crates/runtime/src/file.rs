@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole, so that a full disk or a crash leaves the old one.
+//! Atomic replacement of files, so that a full disk or a crash leaves the old contents.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -6,25 +6,25 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Replaces a file: writes a new one beside it with mode 0600, has it written to the disk, and renames it. Readers see
-/// the old text or the new one, also after a crash. The caller holds a lock that no other writer of this file holds.
+/// Replaces a file: writes a new one beside it with mode 0600, syncs it to disk, and renames it. Readers see the old
+/// contents or the new ones, also after a crash. The caller holds a lock that excludes other writers of this file.
 ///
 /// # Errors
-/// Those of open(2), write(2), fsync(2) and rename(2). The old file is as it was then, unless it was the directory that could not
-/// be written to the disk: the new one is in place then, and may not be after a crash.
+/// Those of open(2), write(2), fsync(2) and rename(2). The old file is unchanged then, unless it was
+/// the directory that could not be synced: the new one is in place then, and may not be after a crash.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, bytes, true)?;
-    // Until then a crash of the machine may bring the old name back.
+    // Until the directory is synced, a crash of the machine may bring the old file back.
     match path.parent() {
         Some(dir) => File::open(dir)?.sync_all(),
         None => Ok(()),
     }
 }
 
-/// As [`replace`], for what is of no use after a crash of the machine: nothing waits for the disk.
+/// Like [`replace`], for contents that are useless after a crash of the machine: nothing is synced.
 ///
 /// # Errors
-/// Those of open(2), write(2) and rename(2). The old file is as it was then.
+/// Those of open(2), write(2) and rename(2). The old file is unchanged then.
 pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, bytes, false)
 }
@@ -33,14 +33,14 @@ fn replace_with(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     let new = beside(path);
     let written = write_new(&new, bytes, sync).and_then(|()| fs::rename(&new, path));
     if let Err(e) = written {
-        // It may not exist; the next writer truncates it anyway.
+        // The file may not exist, and the next writer truncates it anyway.
         let _ = fs::remove_file(&new);
         return Err(e);
     }
     Ok(())
 }
 
-/// Opens a file of ours for reading and writing, making it with mode 0600; follows no link.
+/// Opens a private file for reading and writing, and creates it with mode 0600 if needed. Follows no symbolic link.
 ///
 /// # Errors
 /// Those of open(2).
@@ -63,7 +63,7 @@ fn write_new(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     if sync { file.sync_all() } else { Ok(()) }
 }
 
-/// Where the new file is written: in the same directory, since a rename does not cross file systems.
+/// Returns the path for the new file: in the same directory, since a rename does not cross file systems.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
     name.push(".new");

@@ -1,14 +1,15 @@
-//! What the services of a user have in common, whatever they serve: hosts and fabrics are built on this.
+//! The common base of a user's services: hosts and fabrics are built on it.
 //!
-//! - [`UserDir`]: where a user's services live in the file system, for each network namespace
+//! - [`UserDir`]: the location of a user's services in the file system, for each network namespace
 //! - [`ServiceDir`]: the directory of one service, with its socket, its locks and its log
-//! - [`Listener`]: the socket that clients connect to, made of [`listen_at`] and an [`Acceptor`], and [`connect`], their side; [`wait_for_end`] waits until it is gone
+//! - [`Listener`]: the socket that clients connect to, built from [`listen_at`] and an
+//!   [`Acceptor`]; [`connect`], the client's side; [`wait_for_end`], which waits until it is closed
 //! - [`start`]: a service as a process of its own, started by the client that needs it
-//! - [`poller`]: what an event loop waits for
-//! - [`closing`]: descriptors that clients pass are closed where nobody waits
-//! - [`Shares`]: how much of what a service has the processes of one user may have
+//! - [`poller`]: the event sources of an event loop
+//! - [`closing`]: closes descriptors that clients pass, where nothing else waits for it
+//! - [`Shares`]: how much of a service's resources the processes of one user may have
 //! - [`socket`]: messages and descriptors over Unix sockets
-//! - [`file`](mod@file): files that are replaced as a whole
+//! - [`file`](mod@file): atomic replacement of files
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,4 +1,4 @@
-//! Listening sockets: the one of a service, with the lock that says whose it is, and what others are made of.
+//! Listening sockets: a service's, with the lock that shows its owner, and the parts for other ones.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -12,35 +12,35 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use crate::closing::Closer;
 use crate::{ServiceDir, unix_address};
 
-/// Connections that wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A listening socket whose clients are accepted without waiting.
+/// A listening socket that accepts clients without blocking.
 #[derive(Debug)]
 pub struct Acceptor {
     socket: OwnedFd,
-    /// Given up to turn a client away when there is no descriptor left.
+    /// A descriptor that is closed to reject a client when none is left.
     reserve: Option<File>,
-    /// Closes the sockets of those who were turned away, and what they sent.
+    /// Closes the sockets of rejected clients, and the descriptors that they sent.
     closer: Closer,
 }
 
 impl Acceptor {
-    /// Of a listening socket, which must not block.
+    /// Wraps a listening socket, which must not block.
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, reserve: open_reserve(), closer: Closer::default() }
     }
 
-    /// A client, if one waits. Its socket does not block.
+    /// Accepts a client, if one waits. Its socket does not block.
     ///
     /// # Errors
-    /// When it could not be accepted. If that was for want of a descriptor it was turned away, so
-    /// that it does not wait, and the socket does not stay readable for ever.
+    /// An error if the client could not be accepted. If no descriptor was left, the client was
+    /// rejected, so that it does not wait, and the socket does not stay readable for ever.
     pub fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&self.socket, flags) {
             Ok(socket) => {
-                // Somebody else may have taken its descriptor when it was given up.
+                // Another thread may have taken the descriptor when it was closed.
                 self.reserve = self.reserve.take().or_else(open_reserve);
                 Ok(Some(socket))
             }
@@ -65,8 +65,9 @@ impl AsFd for Acceptor {
     }
 }
 
-/// A Unix socket that listens at a path, in place of what a dead service has left there, and does not block. `mode` says who may connect, as the
-/// permissions of a file do. It has its name only when clients can connect, so that a process that waits for the name (inotify(7)) can.
+/// Returns a nonblocking Unix socket that listens at a path, which replaces that of a dead service.
+/// `mode` says which users may connect, like the permissions of a file. The socket gets its name
+/// when clients can connect, for processes that wait for the name (inotify(7)).
 ///
 /// # Errors
 /// Those of unlink(2), socket(2), bind(2), chmod(2), listen(2) and rename(2).
@@ -82,14 +83,14 @@ pub fn listen_at(path: &Path, kind: SocketType, mode: u32) -> io::Result<OwnedFd
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     rustix::net::bind(&socket, &address)?;
-    // Nobody can connect before it listens.
+    // No client can connect before the socket listens.
     std::fs::set_permissions(&new, Permissions::from_mode(mode))?;
     rustix::net::listen(&socket, BACKLOG)?;
     std::fs::rename(&new, path)?;
     Ok(socket)
 }
 
-/// The socket of a service. Its file goes when this is dropped.
+/// The socket of a service. Its file is removed when the value is dropped.
 #[derive(Debug)]
 pub struct Listener {
     acceptor: Acceptor,
@@ -98,8 +99,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens in the directory of a service, for messages (`SOCK_SEQPACKET`). The process that has the lock may replace
-    /// the socket of a dead service.
+    /// Listens in the directory of a service, for messages (`SOCK_SEQPACKET`). The process that
+    /// holds the lock may replace the socket of a dead service.
     ///
     /// # Errors
     /// Those of [`listen_at`].
@@ -109,10 +110,10 @@ impl Listener {
         Ok(Self { acceptor: Acceptor::new(socket), path, lock })
     }
 
-    /// As [`Acceptor::accept`].
+    /// Like [`Acceptor::accept`].
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Acceptor::accept`].
     pub fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
         self.acceptor.accept()
     }
@@ -120,9 +121,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Before the lock goes, or it might be a successor's.
+        // Before the lock is released: after that the file might be a successor's.
         let _ = std::fs::remove_file(&self.path);
-        // Closing is not enough while another thread of this process is about to run a program.
+        // Closing does not suffice while another thread of this process is about to run a program.
         let _ = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
     }
 }
@@ -164,7 +165,7 @@ mod tests {
         let tmp = temp_dir();
         let user = UserDir::at(tmp.path().join("r")).unwrap();
         let dir = user.service("hosts", "a").unwrap();
-        // Left by one that was killed at any moment.
+        // Left by a service that was killed at any moment.
         let new = dir.socket().with_extension("new");
         for left in [&dir.socket(), &new] {
             std::fs::write(left, "").unwrap();

@@ -1,4 +1,4 @@
-//! Which process holds a lock of flock(2) or lockf(3).
+//! Finding the process that holds a lock of flock(2) or lockf(3).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use rustix::process::Pid;
 
-/// The process that took the lock on a file, if the kernel shows it: `/proc/locks` (proc_locks(5)) names it by the
-/// file's inode, and one of its descriptors must be the file.
+/// Returns the process that took the lock on a file, if the kernel shows it: `/proc/locks`
+/// (proc_locks(5)) lists it by the file's inode, and one of its descriptors must be the file.
 pub fn holder_of(path: &Path) -> Option<Pid> {
     let file = fs::metadata(path).ok()?;
     let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -19,8 +19,9 @@ pub fn holder_of(path: &Path) -> Option<Pid> {
         .find(|&pid| has_open(pid, &file))
 }
 
-/// The inode and the process of a line `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END`; a lock of lockf(3) is `POSIX`. A line of one that
-/// waits has an arrow behind the number, and a lock of a process that is not shown has no positive number.
+/// Parses the inode and the process of a line `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START
+/// END`; a lock of lockf(3) is `POSIX`. The line of a waiter has an arrow after the number, and a
+/// lock of a process that is not visible has no positive number.
 fn parse_line(line: &str) -> Option<(u64, Pid)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     if !matches!(words.next()?, "FLOCK" | "POSIX") {
@@ -31,7 +32,7 @@ fn parse_line(line: &str) -> Option<(u64, Pid)> {
     Some((inode, Pid::from_raw(pid)?))
 }
 
-/// Whether a process has this file open.
+/// Returns whether a process has this file open.
 fn has_open(pid: Pid, file: &fs::Metadata) -> bool {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else {
         return false;
@@ -56,7 +57,7 @@ mod tests {
         assert_eq!(holder_of(&path), Some(rustix::process::getpid()));
         drop(file);
         assert_eq!(holder_of(&path), None);
-        // That of lockf(3), as ibacm takes it.
+        // A lock of lockf(3), as ibacm takes it.
         let file = fs::File::create(&path).unwrap();
         rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
         assert_eq!(holder_of(&path), Some(rustix::process::getpid()));

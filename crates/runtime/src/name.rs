@@ -1,10 +1,10 @@
 //! Names of services.
 
-/// The most bytes of a [label](is_label).
+/// The longest [label](is_label) in bytes.
 pub const MAX: usize = 63;
 
-/// Whether this is a DNS label in lower case (RFC 1123). It is also the name of a directory, so nothing else may be
-/// in it.
+/// Returns whether this is a DNS label in lower case (RFC 1123). The name is also that of a
+/// directory, so no other character is allowed.
 pub fn is_label(name: &str) -> bool {
     (1..=MAX).contains(&name.len())
         && !name.starts_with('-')

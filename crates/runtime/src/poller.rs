@@ -1,5 +1,5 @@
-//! What an event loop waits for: epoll(7), level-triggered, so that a source that has more to say is asked again after the others had
-//! their turn.
+//! The event sources of an event loop, with epoll(7). They are level-triggered, so that a source
+//! with more events is reported again after the others have had their turn.
 
 use std::io;
 use std::marker::PhantomData;
@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 
-/// Names a source of events: a kind, and a number of up to 56 bits.
+/// Identifies a source of events: a kind, and a number of up to 56 bits.
 pub trait Token: Sized {
-    /// Kind and number.
+    /// Returns the kind and the number.
     fn to_parts(self) -> (u8, u64);
-    /// The token of a kind and a number; none of those that no token has.
+    /// Returns the token with a kind and a number; none if no token has them.
     fn from_parts(kind: u8, id: u64) -> Option<Self>;
 }
 
-/// How many sources are reported at a time.
+/// The number of sources reported at a time.
 const EVENTS: usize = 64;
 const KIND_SHIFT: u32 = 56;
 const ID: u64 = (1 << KIND_SHIFT) - 1;
@@ -32,23 +32,23 @@ fn decode<T: Token>(word: u64) -> Option<T> {
     T::from_parts(word.to_be_bytes()[0], word & ID)
 }
 
-/// What a source is watched for. Whatever it is, errors and the end of both directions are reported, too.
+/// The events for which a source is watched. Errors and the end of both directions are always reported, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Nothing else.
+    /// No other events.
     Nothing,
-    /// Something to read, or the end.
+    /// Input, or its end.
     Read,
-    /// Also room to write.
+    /// Input, its end, or room for output.
     ReadWrite,
-    /// Room to write: a connection that is being made, or a peer that is to read first.
+    /// Room for output: for a connection in progress, or a peer that must read first.
     Write,
-    /// The end only, even if the other direction is still open.
+    /// The end of input only, even if the other direction is still open.
     End,
 }
 
 impl Interest {
-    /// To read, to write, both or neither.
+    /// Returns the interest in input, output, both or neither.
     pub fn of(read: bool, write: bool) -> Self {
         match (read, write) {
             (false, false) => Self::Nothing,
@@ -69,20 +69,20 @@ impl Interest {
     }
 }
 
-/// A source that has something.
+/// A source with events.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready<T> {
-    /// Which.
+    /// The token of the source.
     pub token: T,
-    /// There is something to read, or the end.
+    /// Whether there is input, or its end.
     pub readable: bool,
-    /// There is room to write.
+    /// Whether there is room for output.
     pub writable: bool,
-    /// Nothing can be sent or received any more.
+    /// Whether nothing can be sent or received any more.
     pub gone: bool,
 }
 
-/// All sources of an event loop.
+/// All event sources of an event loop.
 #[derive(Debug)]
 pub struct Poller<T> {
     epoll: OwnedFd,
@@ -90,7 +90,7 @@ pub struct Poller<T> {
 }
 
 impl<T: Token> Poller<T> {
-    /// No sources.
+    /// Creates a poller without sources.
     ///
     /// # Errors
     /// Those of epoll_create1(2).
@@ -106,18 +106,18 @@ impl<T: Token> Poller<T> {
         Ok(epoll::add(&self.epoll, fd, data(token), interest.flags())?)
     }
 
-    /// Watches a source for something else.
+    /// Changes the events for which a source is watched.
     pub fn change(&self, fd: impl AsFd, token: T, interest: Interest) {
-        // Fails only for a descriptor that is not there.
+        // This fails only for a descriptor that is not watched.
         let _ = epoll::modify(&self.epoll, fd, data(token), interest.flags());
     }
 
-    /// Does not watch a source any more. Closing it is not enough where another process has a duplicate.
+    /// Stops watching a source. Closing it does not suffice where another process has a duplicate.
     pub fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits for something, or until the timeout. A signal ends it, too.
+    /// Waits for an event, or until the timeout. A signal ends the wait, too.
     ///
     /// # Errors
     /// Those of epoll_wait(2).
@@ -145,7 +145,7 @@ impl<T: Token> Poller<T> {
     }
 }
 
-/// Readable while a source has something.
+/// The descriptor is readable while a source has events.
 impl<T> AsFd for Poller<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()

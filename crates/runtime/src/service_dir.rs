@@ -25,35 +25,35 @@ pub struct ServiceDir {
 }
 
 impl ServiceDir {
-    /// The name of the socket. It is there from when on clients can connect.
+    /// The name of the socket, which exists from when clients can connect.
     pub const SOCKET: &str = "sock";
 
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path }
     }
-    /// The directory itself.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// The path of the service's socket.
+    /// Returns the path of the service's socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join(Self::SOCKET)
     }
-    /// The path of the service's log.
+    /// Returns the path of the service's log.
     pub fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// Takes the lock that a running service holds. It goes with the file returned, however the
-    /// process ends. `None` when a service runs.
+    /// Takes the lock that a running service holds. The lock is released with the returned file,
+    /// however the process ends. Returns `None` when a service runs.
     ///
     /// # Errors
-    /// [`DirectoryError`] when the lock cannot be used, as with the next three.
+    /// [`DirectoryError`] when the lock cannot be used; the same for the next three.
     pub fn lock_service(&self) -> Result<Option<File>, DirectoryError> {
         self.lock("lock", FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Waits for the lock that a running service holds, until it ends.
+    /// Waits for the lock that a running service holds until it ends.
     ///
     /// # Errors
     /// [`DirectoryError`].
@@ -62,12 +62,12 @@ impl ServiceDir {
         self.lock("lock", FlockOperation::LockExclusive)?.ok_or_else(unlocked)
     }
 
-    /// The process that holds the service's lock, as far as the kernel shows it.
+    /// Returns the process that holds the service's lock, if the kernel shows it.
     pub fn service_lock_holder(&self) -> Option<Pid> {
         holder_of(&self.path.join("lock"))
     }
 
-    /// Waits for the lock that a process holds which starts a service.
+    /// Waits for the lock of a process that starts the service.
     ///
     /// # Errors
     /// [`DirectoryError`].
@@ -75,8 +75,8 @@ impl ServiceDir {
         self.lock("start", FlockOperation::LockExclusive)
     }
 
-    /// Takes the lock that a file of this name is for, in the way that `operation` says; `None` where that does not wait
-    /// and another process has it.
+    /// Takes the lock on the file of this name, in the way that `operation` says. Returns `None` if
+    /// that does not wait and another process holds the lock.
     ///
     /// # Errors
     /// [`DirectoryError`].
@@ -95,7 +95,7 @@ impl ServiceDir {
         }
     }
 
-    /// Opens the log, to write at its end.
+    /// Opens the log for appending.
     ///
     /// # Errors
     /// [`DirectoryError`].

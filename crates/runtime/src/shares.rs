@@ -1,14 +1,14 @@
-//! How much of what a service has the processes of one user may have.
+//! Limits on how much of a service's resources the processes of one user may have.
 //!
-//! The service's owner and root may have all of it. Of the others one user may have half, and all of them together three
-//! quarters: so one does not keep the next from everything, and a quarter is left for the owner.
+//! The service's owner and root may have everything. Any other user may have half, and all of these
+//! together three quarters. So one user cannot exclude the next, and a quarter is left for the owner.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Who has how much of one thing. Clones count together.
+/// The amounts of one resource that users have. Clones share the amounts.
 #[derive(Clone, Debug)]
 pub struct Shares(Arc<Shared>);
 
@@ -16,60 +16,60 @@ pub struct Shares(Arc<Shared>);
 struct Shared {
     owner: u32,
     all: usize,
-    /// What each user has, save the owner and root.
+    /// The amount of each user other than the owner and root.
     has: Mutex<BTreeMap<u32, usize>>,
 }
 
-/// More than a user may have.
+/// The error that a user would exceed its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "user {user} has {has} of {all}, and all users but the service's owner have {others}: one may have half, all of them three quarters"
 )]
 pub struct Exceeded {
-    /// Who wanted more.
+    /// The user that asked for more.
     pub user: u32,
-    /// How many it has.
+    /// The amount that the user has.
     pub has: usize,
-    /// How many all users have that are bounded.
+    /// The amount that all limited users have.
     pub others: usize,
-    /// How many there are.
+    /// The total amount.
     pub all: usize,
 }
 
 impl Shares {
-    /// Of a thing of which a service of this process's user has so much.
+    /// Creates the shares of a resource of `all` units, for a service of this process's user.
     pub fn new(all: usize) -> Self {
         Self::of(rustix::process::geteuid().as_raw(), all)
     }
 
-    /// Of a thing of which a service of this owner has so much.
+    /// Creates the shares of a resource of `all` units, for a service of this owner.
     pub fn of(owner: u32, all: usize) -> Self {
         Self(Arc::new(Shared { owner, all, has: Mutex::default() }))
     }
 
-    /// Of the descriptors that this process may have.
+    /// Creates the shares of the descriptors that this process may have.
     pub fn of_descriptors() -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         Self::new(limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX))
     }
 
-    /// Gives a user so many, until what is returned is dropped.
+    /// Gives a user `count` units, until the returned value is dropped.
     ///
     /// # Errors
-    /// When it would have more than its share.
+    /// An error if the user would exceed its share.
     pub fn take(&self, user: u32, count: usize) -> Result<Share, Exceeded> {
         let mut share = self.none(user);
         share.take(count)?;
         Ok(share)
     }
 
-    /// Nothing yet, for this user.
+    /// Returns an empty share for this user.
     pub fn none(&self, user: u32) -> Share {
         Share { shares: self.clone(), user, count: 0 }
     }
 }
 
-/// What a user was given; dropping it gives it back.
+/// The units given to a user. Dropping it returns them.
 #[derive(Debug)]
 pub struct Share {
     shares: Shares,
@@ -78,20 +78,20 @@ pub struct Share {
 }
 
 impl Share {
-    /// Takes so many more.
+    /// Takes `more` units in addition.
     ///
     /// # Errors
-    /// When its user would have more than its share.
+    /// An error if the user would exceed its share.
     pub fn take(&mut self, more: usize) -> Result<(), Exceeded> {
         self.check(more)?;
         self.set(self.count.saturating_add(more));
         Ok(())
     }
 
-    /// Whether its user may have so many more.
+    /// Checks whether the user may have `more` units in addition.
     ///
     /// # Errors
-    /// When it would have more than its share.
+    /// An error if the user would exceed its share.
     pub fn check(&self, more: usize) -> Result<(), Exceeded> {
         if self.is_unbounded() {
             return Ok(());
@@ -106,12 +106,12 @@ impl Share {
         Err(Exceeded { user: self.user, has, others, all })
     }
 
-    /// How many it is.
+    /// Returns the number of units.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Counts so many from now on, also more than there may be.
+    /// Sets the number of units, which may exceed the limit.
     pub fn set(&mut self, count: usize) {
         if !self.is_unbounded() && count != self.count {
             let mut map = self.shares.0.has.lock();
@@ -176,7 +176,7 @@ mod tests {
         share.check(1).unwrap();
         drop(other);
         share.check(3).unwrap();
-        // What came without being asked for counts, too.
+        // Units that were not asked for count, too.
         share.set(9);
         assert_eq!(share.check(0).unwrap_err().has, 9);
         drop(share);

@@ -1,7 +1,7 @@
 //! Messages and file descriptors over a `SOCK_SEQPACKET` Unix socket (unix(7)).
 //!
-//! One message is one packet, so there is no framing to get wrong: a message arrives whole, or
-//! not at all. Descriptors ride along by `SCM_RIGHTS` and arrive close-on-exec.
+//! Each message is one packet, so no framing is needed: a message arrives in full or not at all.
+//! Descriptors are passed with `SCM_RIGHTS`, and arrive close-on-exec.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,33 +15,33 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The most bytes of one message.
+/// The maximum number of bytes in a message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
-/// The most descriptors of one message.
+/// The maximum number of descriptors in a message.
 pub const MAX_FDS: usize = 8;
-/// The most descriptors that the kernel lets a message have (`SCM_MAX_FD`, `unix(7)`). There is room for all: those that
-/// are cut off are closed by the kernel before the call returns, which may take as long as their sender likes.
+/// The maximum number of descriptors that the kernel allows in a message (`SCM_MAX_FD`, `unix(7)`). There is room for
+/// all: the kernel would close those that do not fit before the call returns, and their sender can make that block.
 const SYSTEM_FDS: usize = 253;
 
-/// What was wrong with a message.
+/// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
-    /// The other side closed the socket, or died.
+    /// The peer closed the socket, or died.
     #[error("the socket is closed")]
     Closed,
-    /// Nothing to read, or no room to write, now.
+    /// There is nothing to read, or no room to write, now.
     #[error("the socket would block")]
     WouldBlock,
-    /// Longer than [`MAX_MESSAGE`].
+    /// The message is longer than [`MAX_MESSAGE`].
     #[error("a message of more than {MAX_MESSAGE} bytes")]
     TooLong,
-    /// More descriptors than [`MAX_FDS`], or no room in this process's table for them.
+    /// There are more descriptors than [`MAX_FDS`], or this process's table has no room for them.
     #[error("descriptors were cut off")]
     FdsCut,
-    /// Not what this version speaks.
+    /// The message is not one of this protocol version.
     #[error("not decodable: {0}")]
     Decode(#[from] postcard::Error),
-    /// The operating system's word.
+    /// The operating system returned an error.
     #[error(transparent)]
     Io(io::Error),
 }
@@ -58,7 +58,7 @@ impl From<rustix::io::Errno> for MessageError {
     }
 }
 
-/// A connected pair of sockets, close-on-exec.
+/// Creates a connected pair of sockets, close-on-exec.
 ///
 /// # Errors
 /// Those of socketpair(2): mostly that the process has no descriptor left.
@@ -97,7 +97,7 @@ pub fn send_bytes(
     Ok(())
 }
 
-/// Sends a value and descriptors as one message. `scratch` is where it is encoded.
+/// Sends a value and descriptors as one message. `scratch` is the buffer for its encoding.
 ///
 /// # Errors
 /// As [`send_bytes`].
@@ -112,10 +112,10 @@ pub fn send<T: Serialize>(
     send_bytes(socket, scratch, fds)
 }
 
-/// Encodes a value behind what is in `message`, which stays as it was if that fails.
+/// Appends the encoding of a value to `message`, which is unchanged if that fails.
 ///
 /// # Errors
-/// [`MessageError::Decode`], which does not occur with messages of ours.
+/// [`MessageError::Decode`], which does not occur with the messages of this project.
 pub fn append<T: Serialize>(value: &T, message: &mut Vec<u8>) -> Result<(), MessageError> {
     let len = message.len();
     if let Err(e) = postcard::to_io(value, &mut *message) {
@@ -125,13 +125,13 @@ pub fn append<T: Serialize>(value: &T, message: &mut Vec<u8>) -> Result<(), Mess
     Ok(())
 }
 
-/// Whether a message, or the end, is there to be received.
+/// Returns whether a message, or the end, can be received.
 pub fn is_readable(socket: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())) != Ok(0)
 }
 
-/// Receives one message into `buf`; returns its bytes. Its descriptors replace those in `fds`.
+/// Receives one message into `buf` and returns its bytes. Its descriptors replace those in `fds`.
 ///
 /// # Errors
 /// [`MessageError::Closed`] at the end; [`MessageError::WouldBlock`] on a socket that does not
@@ -145,7 +145,7 @@ pub fn recv_bytes<'b>(
     recv(socket, buf, RecvFlags::empty(), |fd| fds.push(fd))
 }
 
-/// As [`recv_bytes`], but says whether descriptors were cut off instead of [`MessageError::FdsCut`].
+/// Like [`recv_bytes`], but returns whether descriptors were cut off instead of [`MessageError::FdsCut`].
 ///
 /// # Errors
 /// As [`recv_bytes`].
@@ -158,7 +158,7 @@ pub fn recv_bytes_with_cut<'b>(
     recv_with_cut(socket, buf, RecvFlags::empty(), |fd| fds.push(fd))
 }
 
-/// As [`recv_bytes`], but never blocks: [`MessageError::WouldBlock`] when nothing is there.
+/// Like [`recv_bytes`], but never blocks: returns [`MessageError::WouldBlock`] when there is no message.
 ///
 /// # Errors
 /// As [`recv_bytes`].
@@ -171,7 +171,7 @@ pub fn try_recv_bytes<'b>(
     try_recv_each(socket, buf, |fd| fds.push(fd))
 }
 
-/// As [`try_recv_bytes`], with a descriptor at a time for `keep`, also those of a message that is refused.
+/// Like [`try_recv_bytes`], but passes each descriptor to `keep`, also those of a message that is refused.
 ///
 /// # Errors
 /// As [`recv_bytes`].
@@ -183,7 +183,7 @@ pub fn try_recv_each<'b>(
     recv(socket, buf, RecvFlags::DONTWAIT, keep)
 }
 
-/// As [`try_recv_bytes`], for a message without descriptors, which stays where it is until [`discard`] takes it away.
+/// Like [`try_recv_bytes`], for a message without descriptors, which stays in the queue until [`discard`] removes it.
 ///
 /// # Errors
 /// As [`recv_bytes`].
@@ -196,14 +196,14 @@ pub fn peek_bytes<'b>(socket: BorrowedFd<'_>, buf: &'b mut [u8]) -> Result<&'b [
     }
 }
 
-/// Takes the next message away.
+/// Removes the next message.
 pub fn discard(socket: BorrowedFd<'_>) {
-    // It was there just now.
+    // An error is ignored: the message was there just now.
     let _ =
         rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT));
 }
 
-/// Waits for a message, or the end, and leaves it where it is.
+/// Waits for a message, or the end, and leaves it in the queue.
 ///
 /// # Errors
 /// [`MessageError::WouldBlock`] on a socket that does not block.
@@ -224,7 +224,7 @@ fn recv<'b>(
     }
 }
 
-/// Receives a message, and says whether descriptors were cut off.
+/// Receives a message, and returns whether descriptors were cut off.
 fn recv_with_cut<'b>(
     socket: BorrowedFd<'_>,
     buf: &'b mut [u8],
@@ -240,14 +240,14 @@ fn recv_with_cut<'b>(
         return Err(MessageError::TooLong);
     }
     let cut = told.contains(ReturnFlags::CTRUNC) || count > MAX_FDS;
-    // A packet of no bytes cannot be told from the end of the stream; none of our messages is empty.
+    // An empty packet cannot be distinguished from the end of the stream. No message of this project is empty.
     if len == 0 && !cut {
         return Err(MessageError::Closed);
     }
     Ok((&buf[..len], cut))
 }
 
-/// Receives bytes, and each descriptor that came with them; how many bytes, and what the kernel says of them.
+/// Receives bytes, and passes each descriptor that came with them to `keep`. Returns how many bytes, and the kernel's flags.
 fn receive(
     socket: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -272,7 +272,8 @@ fn receive(
     Ok((got.bytes, got.flags))
 }
 
-/// Reads bytes of a stream without blocking, with each descriptor that came with them for `keep`; how many, zero at the end.
+/// Reads bytes of a stream without blocking, and passes each descriptor that came with them to
+/// `keep`. Returns how many bytes, zero at the end.
 ///
 /// # Errors
 /// Those of recvmsg(2).
@@ -284,7 +285,7 @@ pub fn try_read(
     Ok(receive(socket, buf, RecvFlags::DONTWAIT, keep)?.0)
 }
 
-/// Decodes the first of the values of a message; returns it and the bytes of the others.
+/// Decodes the first of a message's values, and returns it with the bytes of the others.
 ///
 /// # Errors
 /// [`MessageError::Decode`].
@@ -292,7 +293,7 @@ pub fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Mes
     Ok(postcard::take_from_bytes(bytes)?)
 }
 
-/// Decodes a whole message: trailing bytes are an error.
+/// Decodes a whole message. Trailing bytes are an error.
 ///
 /// # Errors
 /// [`MessageError::Decode`].
@@ -308,7 +309,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessageError> {
 /// Sets whether calls on the socket block.
 ///
 /// # Errors
-/// Those of ioctl(2), for what is not a descriptor.
+/// Those of ioctl(2), for an invalid descriptor.
 pub fn set_nonblocking(socket: impl AsFd, nonblocking: bool) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(socket, nonblocking)?)
 }
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(decode::<(u32, String)>(bytes).unwrap(), (7, "seven".to_owned()));
         assert_eq!(fds.len(), 1);
         assert!(rustix::io::fcntl_getfd(&fds[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
-        // The descriptor that arrived is the one that was sent.
+        // The descriptor that arrived refers to the one that was sent.
         send_bytes(fds[0].as_fd(), b"x", &[]).unwrap();
         assert_eq!(recv_bytes(d.as_fd(), &mut buf, &mut fds).unwrap(), b"x");
     }

@@ -1,10 +1,10 @@
 //! A service as a process of its own, started by the client that needs it.
 //!
-//! The program is `rdmux`. It says "ready" on its standard output once clients can connect, or "error: " and why they
-//! cannot ([`say`]); its standard error goes to the log of the service.
+//! The program is `rdmux`. It prints "ready" to its standard output once clients can connect, or "error:
+//! " and the reason why they cannot ([`say`]). Its standard error goes to the log of the service.
 //!
-//! The program that needs the service may be any, and waits for its own children, has files open and signals blocked. So a service that is
-//! started begins itself once more, as nobody's child and with nothing of the program ([`apart`]).
+//! The client may be any program, which may wait for its children, have files open and have signals blocked. So a service
+//! that a client starts runs itself once more, as an orphan and without anything inherited from the program ([`apart`]).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -16,17 +16,17 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::{ServiceDir, UserDir};
 
-/// Environment variable by which a client asks the service that it starts to call [`apart`].
+/// The environment variable by which a client asks the service that it starts to call [`apart`].
 const APART: &str = "RDMUX_START_APART";
-/// What the service says then, before it begins anew.
+/// The word that the service prints before it runs itself again.
 const LEAVES: &str = "apart";
 
-/// The program that runs services, if there is one: the one that `$RDMUX_DAEMON` names, else `given`, else the `rdmux`
-/// beside this program, else the one in `$PATH`.
+/// Returns the program that runs services, if there is one: the one that `$RDMUX_DAEMON` names,
+/// else `given`, else the `rdmux` beside this program, else the one in `$PATH`.
 pub fn program(given: Option<&Path>) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("RDMUX_DAEMON").filter(|p| !p.is_empty()) {
         let path = PathBuf::from(path);
-        // A name alone is looked for in `$PATH`.
+        // A name without a directory is looked up in `$PATH`.
         return if path.components().count() > 1 { absolute(path) } else { Some(path) };
     }
     if let Some(program) = given {
@@ -44,12 +44,12 @@ pub fn program(given: Option<&Path>) -> Option<PathBuf> {
         .and_then(absolute)
 }
 
-/// The same file for a service, which is started in another directory.
+/// Returns a path of the file that a service can use, which is started in another directory.
 fn absolute(path: PathBuf) -> Option<PathBuf> {
     std::path::absolute(path).ok()
 }
 
-/// The absolute path of the file that an environment variable names; none if that is not set, or empty.
+/// Returns the absolute path of the file that an environment variable names; none if that is not set, or empty.
 pub fn file_of_environment(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os(name).filter(|path| !path.is_empty())?;
     absolute(path.into())
@@ -58,7 +58,7 @@ pub fn file_of_environment(name: &str) -> Option<PathBuf> {
 /// Runs a service and waits until it is ready.
 ///
 /// # Errors
-/// What happened, and what to do, in words.
+/// What happened, and what to do, as text.
 pub fn spawn(
     program: &Path,
     arguments: &[&str],
@@ -96,18 +96,18 @@ pub fn spawn(
     })
 }
 
-/// Waits until a service that was started says on its standard output, a pipe, that it is ready.
+/// Waits until a started service prints to its standard output, a pipe, that it is ready.
 ///
 /// # Errors
-/// Why it is not, as it says itself, which is nothing if it ended without a word. It has been waited for then.
+/// The reason that the service gives, which is empty if it ended without one. The process has been waited for then.
 pub fn until_ready(child: &mut Child) -> Result<(), String> {
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
         let mut stdout = BufReader::new(stdout);
-        // The pipe closes when the service is ready, or dead; there is no third case to wait for.
+        // The pipe closes when the service is ready, or dead. There is no third case.
         let _ = stdout.read_line(&mut said);
         if said.trim() == LEAVES {
-            // It ends now.
+            // The first process is about to exit.
             let _ = child.wait();
             said.clear();
             let _ = stdout.read_line(&mut said);
@@ -117,13 +117,14 @@ pub fn until_ready(child: &mut Child) -> Result<(), String> {
     if said == "ready" {
         return Ok(());
     }
-    // It said no, so it is ending: leave no zombie.
+    // The service reported an error and is about to exit: leave no zombie.
     let _ = child.wait();
     Err(said.trim_start_matches("error: ").to_owned())
 }
 
-/// Starts this service once more, if a client has started it, without what it has of that program: it is nobody's child, has no descriptor but
-/// the standard ones, and no signal is blocked. True if that is so: then the caller ends. To be called before anything is opened.
+/// Runs this service again if a client started it, without anything inherited from that program: as
+/// an orphan, with only the standard descriptors, and with no signal blocked. Returns true if so,
+/// and the caller exits. Must be called before anything is opened.
 pub fn apart() -> bool {
     if std::env::var_os(APART).is_none() {
         return false;
@@ -136,7 +137,7 @@ pub fn apart() -> bool {
         let mut words = std::env::args_os();
         let mut command = Command::new(program);
         command.arg0(words.next().unwrap_or_default()).args(words).env_remove(APART);
-        // Before the other has anything to say.
+        // Before the new process can print anything.
         say(LEAVES);
         command.spawn()
     });
@@ -146,14 +147,14 @@ pub fn apart() -> bool {
     true
 }
 
-/// Tells the process that started this one how it went.
+/// Tells the process that started this one how the start went.
 pub fn say(word: &str) {
-    // It may be gone; others are served all the same.
+    // That process may have died. Other clients are served all the same.
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{word}").and_then(|()| out.flush());
 }
 
-/// Lets a service have as many descriptors as it may: each client costs some.
+/// Raises the limit of open descriptors to the maximum: each client needs some.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -1,9 +1,9 @@
-//! Where a user's services live in the file system.
+//! The location of a user's services in the file system.
 //!
-//! A user's directory belongs to one network namespace: the usual one has a part for each.
+//! A user's directory belongs to one network namespace: the default directory has a part for each.
 //!
-//! The directory may lie under `/tmp`, where others may have been first: it is used only if it is
-//! a directory, not a link to one, belongs to this user (or root), and nobody else may write it.
+//! The directory may be under `/tmp`, where another user may have created it first: it is used only if it is a
+//! directory, not a symbolic link to one, belongs to this user (or root), and is not writable by other users.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -19,14 +19,14 @@ use crate::{DirectoryError, NetworkNamespace, ServiceDir};
 pub struct UserDir(PathBuf);
 
 impl UserDir {
-    /// The directory of this user and network namespace. It is made if it does not exist.
+    /// Returns the directory of this user and network namespace, and creates it if it does not exist.
     ///
-    /// `$RDMUX_RUNTIME_DIR` itself if that is set. Otherwise `netns-INODE` in the first of `$XDG_RUNTIME_DIR/rdmux`,
-    /// `/run/rdmux` for root, and `/tmp/rdmux-UID` that belongs to this user, or can be made; root in a user namespace of
-    /// an unprivileged user may find the former two to be others'.
+    /// It is `$RDMUX_RUNTIME_DIR` itself if that is set. Otherwise it is `netns-INODE` in the first of
+    /// `$XDG_RUNTIME_DIR/rdmux`, `/run/rdmux` for root, and `/tmp/rdmux-UID` that belongs to this user, or can
+    /// be created. For root in a user namespace of an unprivileged user the former two may belong to others.
     ///
     /// # Errors
-    /// [`DirectoryError`] when it cannot be made or is not safe to use.
+    /// [`DirectoryError`] when it cannot be created or is not safe to use.
     pub fn of_environment() -> Result<Self, DirectoryError> {
         match std::env::var_os("RDMUX_RUNTIME_DIR").filter(|v| !v.is_empty()) {
             Some(path) => Self::at(PathBuf::from(path)),
@@ -34,20 +34,20 @@ impl UserDir {
         }
     }
 
-    /// Where this user's services live unless told otherwise.
+    /// Returns the default location of this user's services.
     fn usual() -> Result<Self, DirectoryError> {
         let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         Self::first_of(&usual_bases(xdg), NetworkNamespace::current())
     }
 
-    /// The part of a network namespace in the first directory that can be used.
+    /// Returns the part for a network namespace in the first directory that can be used.
     fn first_of(
         bases: &[PathBuf],
         namespace: Option<NetworkNamespace>,
     ) -> Result<Self, DirectoryError> {
         let mut tried = bases.iter().map(|base| {
             make_own(base)?;
-            // Where nothing tells namespaces apart, as without /proc, there is one.
+            // Where namespaces cannot be distinguished, as without /proc, there is only one.
             let Some(namespace) = namespace else { return Ok(Self(base.clone())) };
             let path = base.join(namespace.directory());
             make_own(&path)?;
@@ -65,35 +65,35 @@ impl UserDir {
             .map_or(last, Ok)
     }
 
-    /// Whether this is where the user's services live unless told otherwise.
+    /// Returns whether this is the default location of the user's services.
     pub fn is_usual(&self) -> bool {
         Self::usual().is_ok_and(|usual| usual == *self)
     }
 
-    /// A directory of the caller's choice, made if it does not exist.
+    /// Returns a directory of the caller's choice, and creates it if it does not exist.
     ///
     /// # Errors
     /// As [`of_environment`](Self::of_environment).
     pub fn at(path: impl Into<PathBuf>) -> Result<Self, DirectoryError> {
         let path = path.into();
-        // Others get it by the environment, and need not be where we are.
+        // Other processes get the path through the environment, and may have another working directory.
         let path = std::path::absolute(&path).map_err(|e| DirectoryError::new(&path, e))?;
         make_private(&path, true)?;
         Ok(Self(path))
     }
 
-    /// The path.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The folder of a kind of services, as `hosts`; it may not exist.
+    /// Returns the folder of a kind of services, such as `hosts`; it may not exist.
     pub fn folder(&self, kind: &str) -> PathBuf {
         self.0.join(kind)
     }
 
-    /// The directory of a service in the folder of its kind, made if it does not exist. The name is a
-    /// [label](crate::name::is_label), which the caller has checked.
+    /// Returns the directory of a service in the folder of its kind, and creates it if it does not
+    /// exist. The name is a [label](crate::name::is_label), which the caller has checked.
     ///
     /// # Errors
     /// As [`of_environment`](Self::of_environment).
@@ -105,7 +105,7 @@ impl UserDir {
         Ok(ServiceDir::new(path))
     }
 
-    /// The names in the folder of a kind, sorted; none if there is no folder.
+    /// Returns the names in the folder of a kind, sorted; none if there is no folder.
     ///
     /// # Errors
     /// [`DirectoryError`] when the folder cannot be read.
@@ -126,7 +126,7 @@ impl UserDir {
     /// Waits for the lock on the folder of a kind.
     ///
     /// # Errors
-    /// [`DirectoryError`] when the folder is not there or cannot be locked.
+    /// [`DirectoryError`] when the folder does not exist or cannot be locked.
     pub fn lock_folder(&self, kind: &str) -> Result<File, DirectoryError> {
         let path = self.folder(kind);
         let lock = || -> io::Result<File> {
@@ -137,11 +137,11 @@ impl UserDir {
         lock().map_err(|e| DirectoryError::new(&path, e))
     }
 
-    /// Lets other users come to the socket of a service in here. The service checks each that connects; they find it where
-    /// `RDMUX_RUNTIME_DIR` leads to this directory.
+    /// Lets other users connect to the socket of a service in this directory. The service checks
+    /// each client. Other users find it if their `RDMUX_RUNTIME_DIR` names this directory.
     ///
     /// # Errors
-    /// [`DirectoryError`] for what cannot be opened to them.
+    /// [`DirectoryError`] for a path whose permissions cannot be changed.
     pub fn open_to_others(&self, service: &ServiceDir) -> Result<(), DirectoryError> {
         let socket = service.socket();
         let folder = service.path().parent().unwrap_or(service.path());
@@ -154,7 +154,7 @@ impl UserDir {
         Ok(())
     }
 
-    /// Those of this user's other network namespaces, if this is the part for one.
+    /// Returns the directories of this user's other network namespaces, if this is the part for one.
     pub fn other_namespaces(&self) -> Vec<Self> {
         let Some(base) = self.0.parent().filter(|_| is_part(&self.0)) else { return Vec::new() };
         let entries = fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -162,7 +162,7 @@ impl UserDir {
     }
 }
 
-/// Where a user's directory may be that has a part for each network namespace, the best first.
+/// Returns the possible locations of a user's directory with a part for each network namespace, best first.
 fn usual_bases(xdg: Option<PathBuf>) -> Vec<PathBuf> {
     let uid = rustix::process::geteuid();
     let xdg = xdg.filter(|dir| is_mine(dir)).map(|dir| dir.join("rdmux"));
@@ -172,8 +172,8 @@ fn usual_bases(xdg: Option<PathBuf>) -> Vec<PathBuf> {
     xdg.into_iter().chain(run).chain([tmp.into()]).collect()
 }
 
-/// Whether this is the part of a user's directory for a network namespace, as [`usual_bases`] are called and the part in
-/// one: what `RDMUX_RUNTIME_DIR` names otherwise is in a directory of somebody else's.
+/// Returns whether a path is named like the part for a network namespace in one of the [`usual_bases`].
+/// Any other directory that `RDMUX_RUNTIME_DIR` names is in a directory that is not ours.
 fn is_part(path: &Path) -> bool {
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     let is_base = |base: String| base == "rdmux" || base.starts_with("rdmux-");
@@ -182,14 +182,14 @@ fn is_part(path: &Path) -> bool {
     inode.is_some() && path.parent().and_then(name).is_some_and(is_base)
 }
 
-/// Whether this is a directory of this user's (and not of a user from whom this one was switched to).
+/// Returns whether a directory belongs to this user (and not to a user from which this one was switched to).
 fn is_mine(dir: &Path) -> bool {
     let uid = rustix::process::geteuid().as_raw();
     fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid)
 }
 
-/// The number that a user has outside of this user namespace, by its map (user_namespaces(7)): several users may be root,
-/// each in a namespace of their own, and have one /tmp.
+/// Returns the number that a user has outside of this user namespace, by its map (user_namespaces(7)):
+/// several users may be root, each in a namespace of their own, and share one /tmp.
 fn outer_uid(map: &str, uid: u32) -> u32 {
     let line = |line: &str| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);
@@ -201,7 +201,7 @@ fn outer_uid(map: &str, uid: u32) -> u32 {
     map.lines().find_map(line).unwrap_or(uid)
 }
 
-/// As [`make_private`], but a directory of root's does not do: others cannot make anything in it.
+/// Like [`make_private`], but rejects a directory of root's, in which others cannot create anything.
 fn make_own(path: &Path) -> Result<(), DirectoryError> {
     make_private(path, true)?;
     if is_mine(path) {
@@ -210,7 +210,7 @@ fn make_own(path: &Path) -> Result<(), DirectoryError> {
     Err(DirectoryError::new(path, "it belongs to root"))
 }
 
-/// Makes a directory that only this user may enter, or checks the one that is there.
+/// Creates a directory that only this user may enter, or checks an existing one.
 fn make_private(path: &Path, parents: bool) -> Result<(), DirectoryError> {
     let made = DirBuilder::new().mode(0o700).recursive(parents).create(path);
     if let Err(e) = made

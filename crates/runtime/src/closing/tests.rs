@@ -1,4 +1,4 @@
-//! What lingers here is a TCP socket whose peer does not read: the last close(2) of it waits.
+//! The descriptors that block here are TCP sockets whose peer does not read: their last close(2) waits.
 
 use std::fs::File;
 use std::io::{IoSlice, PipeReader, Read};
@@ -11,7 +11,7 @@ use crate::socket;
 use rdmux_testing::{lingering, temp_dir};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-/// A descriptor, and what tells when it is closed.
+/// Returns a descriptor, and a pipe whose end shows that it is closed.
 fn plain() -> (OwnedFd, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     (writer.into(), reader)
@@ -21,7 +21,7 @@ fn await_closed(mut reader: PipeReader) {
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
 
-/// Lets the close of what user 1 passed end, and waits for all that is closed by then.
+/// Ends the blocked close of user 1's descriptor, and waits until everything is closed.
 fn await_end_of(closer: &Closer, peer: TcpStream) {
     let (last, closed) = plain();
     drop(closer.foreign(1, last));
@@ -33,7 +33,7 @@ fn null() -> OwnedFd {
     File::open("/dev/null").unwrap().into()
 }
 
-/// How many descriptors of a user are still to be closed.
+/// Returns how many descriptors of a user are still to be closed.
 fn left(closer: &Closer, user: u32) -> usize {
     closer.0.state.lock().users.get(&user).map_or(0, |user| user.waiting.len() + user.busy)
 }
@@ -159,7 +159,7 @@ fn what_comes_with_bytes_of_a_stream_is_kept_urgent_ones_too() {
     }
 }
 
-/// Sends a byte on a stream, and a descriptor.
+/// Sends a byte and a descriptor on a stream.
 fn send_with(socket: &UnixStream, fd: &OwnedFd, flags: SendFlags) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
