@@ -1,10 +1,10 @@
-//! The functions whose place ours take.
+//! The C library's functions that the functions of this library replace.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The next function of a name after ours, in the order in which libraries are searched.
+/// The next definition of a function after this library's, in the order in which libraries are searched.
 pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -15,11 +15,11 @@ impl Next {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Its address, looked up the first time; NULL when the C library has none.
+    /// Returns the function's address, looked up on first use; NULL when the C library has none.
     pub(crate) fn address(&self) -> *mut c_void {
         let mut address = self.found.load(Ordering::Relaxed);
         if address.is_null() {
-            // SAFETY: the name is a string; RTLD_NEXT means what comes after this library.
+            // SAFETY: the name is a string; RTLD_NEXT means the libraries after this one.
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             self.found.store(address, Ordering::Relaxed);
         }
@@ -27,9 +27,9 @@ impl Next {
     }
 }
 
-/// What a function returns that does not exist: errno says so.
+/// The return type of a function that may be missing, which is reported in errno.
 pub(crate) trait Absent {
-    /// The value that means failure.
+    /// The return value of a failure.
     const FAILED: Self;
 }
 
@@ -43,7 +43,7 @@ impl<T> Absent for *mut T {
     const FAILED: Self = ptr::null_mut();
 }
 
-/// The failure of a function that does not exist.
+/// Returns the failure of a missing function, with errno ENOSYS.
 pub(crate) fn absent<T: Absent>() -> T {
     // SAFETY: the C library gives each thread an errno of its own that may be written at any time.
     unsafe { *libc::__errno_location() = libc::ENOSYS };

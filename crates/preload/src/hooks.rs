@@ -1,12 +1,12 @@
-//! The functions that take a path, each with its path redirected, and those that take a host's name, each with the
-//! virtual host's address in its place.
+//! The functions that take a path, each with its path redirected, and those that take a host's
+//! name, each with the virtual host's address in its place.
 //!
-//! Those of files larger than 2 GiB (`open64`), with a check of the compiler's (`__open_2`) and of C
-//! libraries before 2.33 (`__xstat`) are functions of their own. What the C library calls within itself
-//! (the `opendir` of its `scandir`) does not come by here, so the outer function does.
+//! The functions for files larger than 2 GiB (`open64`), those with a compiler's check (`__open_2`) and
+//! those of C libraries before 2.33 (`__xstat`) have names of their own. Calls within the C library
+//! (the `opendir` of its `scandir`) do not reach this library, so the outer function is replaced.
 //!
-//! A thread may be cancelled in the real function (pthread_cancel(3)), which then unwinds through ours: they are `C-unwind`, and where
-//! they call it they have nothing to drop.
+//! A thread may be cancelled in the real function (pthread_cancel(3)), which then unwinds through
+//! the one here. So the functions here are `C-unwind`, and have nothing to drop at the call.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -15,23 +15,23 @@ use crate::issm;
 use crate::names::Named;
 use crate::path::{self, Redirected};
 
-/// Defines functions of the C library: what comes before the path, the path, and what comes after it.
-/// The real function is called with the path redirected. Tests have them under no name that the C
-/// library knows, so that their own files stay where they are.
+/// Defines functions of the C library: the parameters before the path, the path, and the parameters
+/// after it. The real function is called with the path redirected. In tests they have no name that
+/// the C library knows, so that the tests' own files are not redirected.
 macro_rules! redirect {
     ($(fn $name:ident($($before:ident: $b:ty),*; path; $($after:ident: $a:ty),*) -> $result:ty;)*) => { $(
         replace! { Redirected::path; fn $name($($before: $b),*; $($after: $a),*) -> $result }
     )* };
 }
 
-/// The same for the functions whose first argument is the name of a host.
+/// Defines the functions whose first argument is the name of a host.
 macro_rules! resolve {
     ($(fn $name:ident(name; $($after:ident: $a:ty),*) -> $result:ty;)*) => { $(
         replace! { Named::resolve; fn $name(; $($after: $a),*) -> $result }
     )* };
 }
 
-/// One function, with a string replaced by what `$put` makes of it.
+/// Defines one function, with a string replaced by the result of `$put`.
 macro_rules! replace {
     ($room:ident::$put:ident; fn $name:ident($($before:ident: $b:ty),*; $($after:ident: $a:ty),*) -> $result:ty) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -42,10 +42,10 @@ macro_rules! replace {
                 return absent();
             }
             let mut room = $room::new();
-            // SAFETY: a string as the function's manual page wants it.
+            // SAFETY: a string, as the function's manual page requires.
             let path = unsafe { room.$put(path) };
-            // SAFETY: the function of this name has this type. Those with an optional mode take it from
-            // a register that need not be set, as they do when C calls them.
+            // SAFETY: the function of this name has this type. Those with an optional mode read it
+            // from a register that need not be set, as when C calls them.
             let next = unsafe {
                 std::mem::transmute::<
                     *mut c_void,
@@ -58,7 +58,7 @@ macro_rules! replace {
     };
 }
 
-/// A name as C wants it.
+/// Returns a name as a C string.
 const fn name(with_nul: &'static str) -> &'static std::ffi::CStr {
     match std::ffi::CStr::from_bytes_with_nul(with_nul.as_bytes()) {
         Ok(name) => name,
@@ -66,10 +66,10 @@ const fn name(with_nul: &'static str) -> &'static std::ffi::CStr {
     }
 }
 
-/// Something that is handed on without a look: a buffer, a structure, a function.
+/// An argument that is passed on unchanged: a buffer, a structure, a function.
 type Opaque = *mut c_void;
 
-/// The same for functions that open a file: `issmN` is opened by one program at a time.
+/// Defines functions that open a file: only one program at a time may open `issmN`.
 macro_rules! redirect_open {
     ($(fn $name:ident($($before:ident: $b:ty),*; path, flags; $($after:ident: $a:ty),*);)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -82,7 +82,7 @@ macro_rules! redirect_open {
                 return absent();
             }
             let mut room = Redirected::new();
-            // SAFETY: a string as the function's manual page wants it, here and below.
+            // SAFETY: a string, as the function's manual page requires, here and below.
             let (is_issm, path) = unsafe { (issm::is_issm(path), room.path(path)) };
             // SAFETY: as for the functions of `replace`.
             let next = unsafe {
@@ -146,7 +146,7 @@ redirect! {
     fn faccessat(dir: c_int; path; mode: c_int, flags: c_int) -> c_int;
 }
 
-// readlink(2), realpath(3): what they return is the path in the tree
+// readlink(2), realpath(3): they return the path in the tree
 redirect! {
     fn readlink(; path; buf: Opaque, size: usize) -> isize;
     fn __readlink_chk(; path; buf: Opaque, size: usize, room: usize) -> isize;
@@ -157,7 +157,7 @@ redirect! {
     fn canonicalize_file_name(; path;) -> Opaque;
 }
 
-// getxattr(2), listxattr(2): what `ls -l` asks of everything that it shows
+// getxattr(2), listxattr(2): `ls -l` calls them for every file
 redirect! {
     fn getxattr(; path; name: Opaque, value: Opaque, size: usize) -> isize;
     fn lgetxattr(; path; name: Opaque, value: Opaque, size: usize) -> isize;
@@ -165,7 +165,7 @@ redirect! {
     fn llistxattr(; path; list: Opaque, size: usize) -> isize;
 }
 
-// unlink(2), symlink(2), chmod(2), mkdir(2): what ibacm does with its socket, and its tool with its configuration
+// unlink(2), symlink(2), chmod(2), mkdir(2): ibacm uses them for its socket, and its tool for its configuration
 redirect! {
     fn unlink(; path;) -> c_int;
     fn unlinkat(dir: c_int; path; flags: c_int) -> c_int;
@@ -174,7 +174,7 @@ redirect! {
     fn mkdir(; path; mode: c_uint) -> c_int;
 }
 
-/// The functions that take the address of a socket: one of an ACM service's leads to that of the host.
+/// Defines functions that take a socket address: that of an ACM service is replaced with that of the host's.
 macro_rules! redirect_socket {
     ($(fn $name:ident;)*) => { $(
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -193,19 +193,19 @@ macro_rules! redirect_socket {
                     unsafe extern "C-unwind" fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int,
                 >(next)
             };
-            // SAFETY: an address as the function's manual page wants it.
+            // SAFETY: an address, as the function's manual page requires.
             let ours = unsafe { path::socket(address, len) };
             let (address, len) = match &ours {
                 Some(ours) => (std::ptr::from_ref(ours).cast(), SOCKET_LEN),
                 None => (address, len),
             };
-            // SAFETY: the caller's promises hold for the same arguments, and the address is one.
+            // SAFETY: the caller's promises hold for the same arguments, and the address is valid.
             unsafe { next(fd, address, len) }
         }
     )* };
 }
 
-/// The length of the address of a Unix socket.
+/// The length of a Unix socket's address.
 #[expect(clippy::cast_possible_truncation, reason = "110")]
 const SOCKET_LEN: libc::socklen_t = size_of::<libc::sockaddr_un>() as libc::socklen_t;
 
@@ -215,7 +215,7 @@ redirect_socket! {
     fn connect;
 }
 
-// getaddrinfo(3), gethostbyname(3): what they find is found by address
+// getaddrinfo(3), gethostbyname(3): given an address, they return it
 resolve! {
     fn gethostbyname(name;) -> Opaque;
     fn gethostbyname2(name; family: c_int) -> Opaque;
@@ -227,7 +227,7 @@ resolve! {
     ) -> c_int;
 }
 
-/// Who wants no name to be looked up asks whether it is an address.
+/// Looks a host's name up. With `AI_NUMERICHOST` the caller wants no lookup of names, so none is replaced.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C-unwind" fn getaddrinfo(
     name: *const c_char,
@@ -241,12 +241,12 @@ unsafe extern "C-unwind" fn getaddrinfo(
         return absent();
     }
     let mut room = Named::new();
-    // SAFETY: hints as the function's manual page wants them.
+    // SAFETY: hints, as the function's manual page requires.
     let flags = unsafe { hints.as_ref() }.map_or(0, |hints| hints.ai_flags);
     let name = if flags & libc::AI_NUMERICHOST != 0 {
         name
     } else {
-        // SAFETY: a string as the function's manual page wants it.
+        // SAFETY: a string, as the function's manual page requires.
         unsafe { room.resolve(name) }
     };
     // SAFETY: the function of this name has this type.
@@ -282,12 +282,12 @@ mod tests {
         fn pthread_cancel(thread: libc::pthread_t) -> c_int;
     }
 
-    /// What pthread_join(3) finds of a thread that was cancelled.
+    /// The result that pthread_join(3) returns for a cancelled thread.
     const PTHREAD_CANCELED: Opaque = std::ptr::without_provenance_mut(usize::MAX);
 
-    /// Connects a socket to an address, both of which are in what `argument` points to.
+    /// Connects a socket to an address. `argument` points to both.
     unsafe extern "C-unwind" fn connect_to(argument: Opaque) -> Opaque {
-        // SAFETY: the test keeps it until the thread is joined.
+        // SAFETY: the test keeps the argument until the thread is joined.
         let (fd, address) = unsafe { *argument.cast::<(c_int, libc::sockaddr_un)>() };
         // SAFETY: an address of a Unix socket.
         unsafe { connect(fd, std::ptr::from_ref(&address).cast(), SOCKET_LEN) };
@@ -299,7 +299,7 @@ mod tests {
         // SAFETY: no memory is involved.
         let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | flags, 0) };
         assert!(fd >= 0);
-        // SAFETY: a descriptor that was just opened.
+        // SAFETY: the descriptor has just been opened.
         unsafe { OwnedFd::from_raw_fd(fd) }
     }
 
@@ -310,14 +310,14 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         // SAFETY: a descriptor of this test.
         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-        // SAFETY: all zero is a value of it.
+        // SAFETY: all zero is a valid value.
         let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
         address.sun_family = libc::AF_UNIX.try_into().unwrap();
         let bytes = path.to_str().unwrap().bytes();
         for (to, byte) in address.sun_path.iter_mut().zip(bytes) {
             *to = byte.cast_signed();
         }
-        // Until the next one would wait.
+        // Connects until the next connect(2) would block.
         let mut waiting = Vec::new();
         loop {
             let client = socket(libc::SOCK_NONBLOCK);

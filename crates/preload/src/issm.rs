@@ -1,15 +1,15 @@
-//! `issmN`, which one program at a time has open.
+//! `issmN`, which only one program at a time may have open.
 //!
-//! The kernel's device has a semaphore: who opens it while another has it waits, or gets EAGAIN if O_NONBLOCK is set. That of
-//! a view is a FIFO, of which any number of opens succeed; so opens that come by here lock the file besides (flock(2)). The
-//! lock goes with the open file: to children that inherit it, and with its last close, however that comes about.
+//! The kernel's device has a semaphore: while one program has it open, another open waits, or gets EAGAIN with O_NONBLOCK.
+//! In a view it is a FIFO, which any number of programs can open. So opens through this library also lock the file
+//! (flock(2)). The lock belongs to the open file: children inherit it, and its last close releases it, however that happens.
 
 use std::ffi::{CStr, c_char, c_int};
 
-/// Where the devices are.
+/// The prefix of the devices' paths.
 const PREFIX: &[u8] = b"/dev/infiniband/issm";
 
-/// Whether a path is that of such a device.
+/// Returns whether a path is that of such a device.
 ///
 /// # Safety
 /// `path` is NULL or a string that ends with a NUL.
@@ -22,8 +22,8 @@ pub(crate) unsafe fn is_issm(path: *const c_char) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }
 
-/// Opens such a device by `open`, which takes the flags and returns what open(2) does. A FIFO is opened by one at a time;
-/// whatever else is there, as a kernel's own device, is opened as it is.
+/// Opens such a device with `open`, which takes the flags and returns the result of open(2). A FIFO is opened
+/// by one program at a time. Any other file, such as a device of the kernel, is opened without a lock.
 ///
 /// # Safety
 /// `path` is a string that ends with a NUL: the file that `open` opens.
@@ -32,21 +32,21 @@ pub(crate) unsafe fn open(
     flags: c_int,
     open: impl FnOnce(c_int) -> c_int,
 ) -> c_int {
-    // SAFETY: all zero is a value of it.
+    // SAFETY: all zero is a valid value.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: a string, as the caller promises, and a structure to fill.
     let found = unsafe { libc::stat(path, &raw mut stat) } == 0;
     if !found || stat.st_mode & libc::S_IFMT != libc::S_IFIFO || flags & libc::O_PATH != 0 {
         return open(flags);
     }
-    // Without the flag the open would wait for who writes to it.
+    // Without the flag the open would wait for a writer.
     let fd = open(flags | libc::O_NONBLOCK);
     if fd < 0 {
         return fd;
     }
     let waits = flags & libc::O_NONBLOCK == 0;
     let how = if waits { libc::LOCK_EX } else { libc::LOCK_EX | libc::LOCK_NB };
-    // SAFETY: a descriptor that was just opened; errno is this thread's own.
+    // SAFETY: the descriptor has just been opened; errno is this thread's own.
     unsafe {
         if libc::flock(fd, how) != 0 {
             let why = *libc::__errno_location();
@@ -110,7 +110,7 @@ mod tests {
                 move || open_at(&path, access)
             });
             assert!(!waits.is_finished());
-            // A copy has it as well.
+            // A duplicate holds the lock as well.
             // SAFETY: a descriptor of this test.
             let copy = unsafe { libc::dup(first) };
             close(first);

@@ -1,24 +1,25 @@
-//! `librdmux_view.so`: for programs that look at `/sys/class/infiniband` or `/dev/infiniband` where the
-//! system allows no mount namespace.
+//! `librdmux_view.so`: for programs that use `/sys/class/infiniband` or `/dev/infiniband` where the
+//! operating system does not permit a mount namespace.
 //!
-//! Loaded before the C library (`LD_PRELOAD`, ld.so(8)), it takes the place of the functions that open or
-//! look at a path. A path in one of the directories of a view becomes the same path below the tree that
-//! `$RDMUX_VIEW` names; every other one goes on as it came. So a program finds the device by its path, but
-//! does not see it when it lists `/sys/class`, nor does a program that is linked statically.
+//! Loaded before the C library (`LD_PRELOAD`, ld.so(8)), it replaces the functions that take a path.
+//! A path in one of the directories of a view becomes the same path below the tree that `$RDMUX_VIEW`
+//! names. Every other path is passed on unchanged. So a program finds the device by its path, but
+//! does not see it when it lists `/sys/class`. A statically linked program does not see it at all.
 //!
-//! Names of virtual hosts it answers, too: `/etc/hosts` is a file of the view, and the functions that look names up, which
-//! read it within the C library, are given the address.
+//! It also resolves names of virtual hosts: the functions that look names up read `/etc/hosts`, a
+//! file of the view, within the C library, and so are given the address instead.
 //!
-//! An open of `issmN`, which is a FIFO in a view, is that of one program at a time, as with the kernel's. For this it is loaded also
-//! where a mount namespace shows the files: without `$RDMUX_VIEW` it redirects nothing.
+//! Only one program at a time can open `issmN`, which is a FIFO in a view, as with the kernel's device. For this the
+//! library is also loaded where a mount namespace provides the files: without `$RDMUX_VIEW` it redirects nothing.
 //!
-//! In reading order: `path` and `names` decide, `issm` locks, `forward` finds the C library's own function, `hooks` are ours.
+//! In reading order: `path` and `names` decide what to replace, `issm` locks, `forward` finds the C
+//! library's functions, `hooks` defines those here.
 //!
 //! # What the unsafe code here relies on
 //!
-//! Callers pass what the functions' manual pages ask for: paths and names are NULL or strings that end with a
-//! NUL. All else is handed on untouched. Nothing here allocates, locks or keeps state but the addresses
-//! of functions, so that it works in a signal handler and after fork wherever the function itself does.
+//! Callers pass what the functions' manual pages require: paths and names are NULL or strings that end with a
+//! NUL. All other arguments are passed on unchanged. Nothing here allocates, locks or keeps state other than the
+//! addresses of functions, so it works in a signal handler and after fork wherever the function itself does.
 
 mod forward;
 #[cfg_attr(test, expect(dead_code, reason = "tests use the C library's own functions"))]

@@ -1,25 +1,25 @@
-//! Names of virtual hosts, for functions that look names up.
+//! Resolution of virtual hosts' names, for functions that look names up.
 //!
-//! The C library opens `/etc/hosts` within itself, where nobody can redirect it. So the functions that take a name get the
-//! address in place of it, as text: all else of their answer is the C library's own.
+//! The C library opens `/etc/hosts` by an internal call, which cannot be redirected. So the functions that
+//! take a name are given the address instead, as text. The rest of their result is the C library's own.
 
 use std::ffi::{CStr, c_char};
 use std::net::IpAddr;
 
 use crate::path::tree;
 
-/// The file in the tree.
+/// The path of the file in the tree.
 const FILE: &[u8] = b"/etc/hosts";
-/// Each host has a record of this size; `rdmux_host::names` has the same.
+/// The size of a host's record, the same as in `rdmux_host::names`.
 const RECORD: usize = 128;
-/// The record before those of hosts.
+/// The record that precedes those of hosts.
 const MARKER: &[u8] = b"# Virtual hosts of rdmux";
-/// How many bytes are read at once: records.
+/// The bytes of one read: a multiple of the record size.
 const CHUNK: usize = 32 * RECORD;
 /// The longest name and the longest address, each with its NUL.
 const MAX_NAME: usize = 64;
 
-/// Room for the address of a host, on the stack of the function that asked.
+/// Room for a host's address, on the stack of the calling function.
 pub(crate) struct Named([u8; MAX_NAME]);
 
 impl Named {
@@ -27,7 +27,8 @@ impl Named {
         Self([0; MAX_NAME])
     }
 
-    /// The name to look up in place of `name`: itself, or the address of the virtual host of that name, written here.
+    /// Returns the name to look up in place of `name`: itself, or the address of the virtual host
+    /// of that name, stored in `self`.
     ///
     /// # Safety
     /// `name` is NULL or a string that ends with a NUL.
@@ -45,7 +46,7 @@ impl Named {
         if found { self.0.as_ptr().cast() } else { name }
     }
 
-    /// Whether there is such a host; its address is here then.
+    /// Returns whether there is such a host, whose address is then stored in `self`.
     fn find(&mut self, wanted: &[u8]) -> bool {
         let mut path = [0; libc::PATH_MAX as usize];
         let Some(tree) = tree() else { return false };
@@ -55,7 +56,7 @@ impl Named {
         }
         path[..tree.len()].copy_from_slice(tree);
         path[tree.len()..len].copy_from_slice(FILE);
-        // SAFETY: the path ends with a NUL, for there is room behind it that was 0.
+        // SAFETY: the path ends with a NUL: the bytes after it are still 0.
         let file = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
         if file < 0 {
             return false;
@@ -63,7 +64,7 @@ impl Named {
         let mut section = Section::default();
         let mut chunk = [0; CHUNK];
         loop {
-            // SAFETY: there is so much room.
+            // SAFETY: the buffer has this size.
             let n = unsafe { libc::read(file, chunk.as_mut_ptr().cast(), CHUNK) };
             let Ok(n) = usize::try_from(n) else { break };
             for record in chunk[..n].chunks_exact(RECORD) {
@@ -75,7 +76,7 @@ impl Named {
                 break;
             }
         }
-        // SAFETY: it was opened here.
+        // SAFETY: the file was opened here.
         unsafe { libc::close(file) };
         section.found
     }
@@ -86,20 +87,20 @@ impl Named {
     }
 }
 
-/// What a reader of the file's records knows.
+/// The state of reading the file's records.
 #[derive(Default)]
 struct Section {
-    /// Behind the marker.
+    /// Whether the marker has been read.
     begun: bool,
     found: bool,
 }
 
 impl Section {
-    /// Takes a record. The address in it if its name is the wanted one.
+    /// Handles a record. Returns the address in it if its name is the wanted one.
     fn take<'a>(&mut self, record: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
         let record = record.trim_ascii_end();
         if record == MARKER {
-            // The last one counts: those before came with the machine's own text.
+            // The last marker counts: earlier ones are part of the machine's own text.
             *self = Self { begun: true, found: false };
             return None;
         }
@@ -108,14 +109,14 @@ impl Section {
         if self.found || address.len() >= MAX_NAME || !name.eq_ignore_ascii_case(wanted) {
             return None;
         }
-        // Only an address, even if the file has something else there.
+        // Only an address is accepted, whatever the file contains.
         std::str::from_utf8(address).ok()?.parse::<IpAddr>().ok()?;
         self.found = true;
         Some(address)
     }
 }
 
-/// Whether a host could have this name: everything else need not be looked up.
+/// Returns whether a host could have this name. Other names need not be looked up.
 fn is_label(name: &[u8]) -> bool {
     (1..MAX_NAME).contains(&name.len())
         && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')

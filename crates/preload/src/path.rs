@@ -1,24 +1,24 @@
-//! Which paths lead elsewhere.
+//! Redirection of paths.
 
 use std::ffi::{CStr, c_char};
 
-/// The directories of a view; `rdmux_host::view` has the same.
+/// The directories of a view, the same as in `rdmux_host::view`.
 const DIRECTORIES: [&[u8]; 4] = [
     b"/sys/class/infiniband",
     b"/sys/class/infiniband_verbs",
     b"/sys/class/infiniband_mad",
     b"/dev/infiniband",
 ];
-/// The file of a view.
+/// The hosts file of a view.
 const HOSTS: &[u8] = b"/etc/hosts";
-/// What paths of the host's ACM service begin with: sockets and lock, configuration, log.
+/// The prefixes of the paths of the host's ACM service: sockets and lock, configuration, log.
 const ACM: [&[u8]; 3] = [b"/run/ibacm", b"/etc/rdma", b"/var/log/ibacm.log"];
-/// `/run` by another name.
+/// The prefix of an alias of `/run`.
 const VAR: &[u8] = b"/var";
 /// The longest path, with its NUL (`PATH_MAX`).
 const MAX: usize = 4096;
 
-/// Room for a path that was redirected, on the stack of the function that asked.
+/// Room for a redirected path, on the stack of the calling function.
 pub(crate) struct Redirected([u8; MAX]);
 
 impl Redirected {
@@ -26,7 +26,7 @@ impl Redirected {
         Self([0; MAX])
     }
 
-    /// The path to use in place of `path`: itself, or one that is written here.
+    /// Returns the path to use in place of `path`: itself, or one that is stored in `self`.
     ///
     /// # Safety
     /// `path` is NULL or a string that ends with a NUL.
@@ -46,7 +46,7 @@ impl Redirected {
             return path;
         }
         let ours = self.0.as_ptr().cast();
-        // A program that has become another user reads the machine's.
+        // A program that has changed its user, and so cannot read the file, reads the machine's.
         // SAFETY: the path was written with a NUL.
         if wanted == HOSTS && unsafe { libc::access(ours, libc::R_OK) } != 0 {
             return path;
@@ -54,7 +54,7 @@ impl Redirected {
         ours
     }
 
-    /// Whether there was room.
+    /// Stores the path below the tree. Returns whether there was room.
     fn join(&mut self, tree: &[u8], path: &[u8]) -> bool {
         let len = tree.len() + path.len();
         if len >= MAX {
@@ -67,20 +67,21 @@ impl Redirected {
     }
 }
 
-/// The tree that the environment names. An empty name is none: a path would lead to itself.
+/// Returns the tree that the environment names. An empty name counts as none: it would map a path to itself.
 pub(crate) fn tree() -> Option<&'static [u8]> {
-    // SAFETY: the name is a string; what getenv returns stays until somebody changes the environment,
-    // which nobody may do while others read it.
+    // SAFETY: the name is a string; the result of getenv is valid until the environment is changed,
+    // which must not happen while others read it.
     let tree = unsafe { libc::getenv(c"RDMUX_VIEW".as_ptr()) };
     // SAFETY: getenv returns strings.
     let tree = (!tree.is_null()).then(|| unsafe { CStr::from_ptr(tree) }.to_bytes());
     tree.filter(|tree| !tree.is_empty())
 }
 
-/// The address to use in place of one of a socket, for one of the host's ACM service; none for all others, and where there is no room.
+/// Returns the socket address to use in place of one of the host's ACM service; none for any other
+/// address, and where there is no room.
 ///
 /// # Safety
-/// `address` is NULL or has `len` bytes that may be read, as of bind(2).
+/// `address` is NULL or has `len` readable bytes, as for bind(2).
 pub(crate) unsafe fn socket(
     address: *const libc::sockaddr,
     len: libc::socklen_t,
@@ -98,7 +99,7 @@ pub(crate) unsafe fn socket(
     }
     let path = bytes[AT..].split(|&byte| byte == 0).next()?;
     let (path, tree) = (of_acm(path)?, tree()?);
-    // SAFETY: all bytes zero are an address.
+    // SAFETY: all zero is a valid address.
     let mut new: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     new.sun_family = family;
     if tree.len() + path.len() >= new.sun_path.len() {
@@ -110,7 +111,7 @@ pub(crate) unsafe fn socket(
     Some(new)
 }
 
-/// A path of the host's ACM service, by the name that it has in the tree.
+/// Returns the path in the tree of a path of the host's ACM service.
 fn of_acm(path: &[u8]) -> Option<&[u8]> {
     let is_acm = |path: &&[u8]| {
         let [run, etc, log] = ACM;
@@ -120,12 +121,12 @@ fn of_acm(path: &[u8]) -> Option<&[u8]> {
     short.into_iter().chain([path]).find(is_acm)
 }
 
-/// Whether a path is a directory, or lies in it.
+/// Returns whether a path is a directory, or is inside it.
 fn is_in(path: &[u8], directory: &[u8]) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// Whether a path is one of the directories, or lies in one.
+/// Returns whether a path is one of the view's directories, or is inside one.
 fn is_ours(path: &[u8]) -> bool {
     DIRECTORIES.iter().any(|directory| is_in(path, directory))
 }
@@ -177,7 +178,7 @@ mod tests {
             let mut bytes = family.to_ne_bytes().to_vec();
             bytes.extend(path);
             let len = libc::socklen_t::try_from(bytes.len()).unwrap();
-            // SAFETY: so many bytes are there.
+            // SAFETY: the slice has this many bytes.
             unsafe { socket(bytes.as_ptr().cast(), len) }.is_some()
         };
         let unix = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap();
