@@ -1,4 +1,4 @@
-//! A service of ACM that says what a test has it say.
+//! An ACM service with scripted replies.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -12,19 +12,19 @@ use std::thread::{self, JoinHandle};
 use rdmux_wire::acm::client::{Answer, Frame, MAX_LEN, Op, Paths, Reply, Request, Status};
 use rdmux_wire::sa::PathRecord;
 
-/// What it does with a question.
+/// The reaction to a request.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// It sends these bytes.
+    /// Sends these bytes.
     Say(Vec<u8>),
-    /// It sends them and closes the connection.
+    /// Sends these bytes and closes the connection.
     SayAndClose(Vec<u8>),
-    /// It says nothing until the client closes.
+    /// Sends nothing until the client closes the connection.
     Hang,
 }
 
-/// A service at the socket of a directory, with a thread of its own for each connection. When it is dropped it closes all of them
-/// and removes the socket.
+/// A service at the socket of a directory, with a thread for each connection. Dropping it closes
+/// all connections and removes the socket.
 #[derive(Debug)]
 pub struct AcmService {
     socket: PathBuf,
@@ -40,10 +40,10 @@ struct Shared {
 }
 
 impl AcmService {
-    /// Starts one in a directory, which is made, that does what the script says.
+    /// Starts a service that follows the script in a directory, which is created.
     ///
     /// # Panics
-    /// If the socket cannot be made.
+    /// If the socket cannot be created.
     pub fn start(folder: &Path, script: impl Fn(&Request) -> Step + Send + Sync + 'static) -> Self {
         std::fs::create_dir_all(folder).expect("a folder");
         let socket = folder.join("ibacm-unix.sock");
@@ -58,12 +58,12 @@ impl AcmService {
         Self { socket, shared, listener: Some(listener) }
     }
 
-    /// Connections that were made.
+    /// Returns the number of connections accepted.
     pub fn connections(&self) -> usize {
         self.shared.connections.lock().map_or(0, |connections| connections.len())
     }
 
-    /// Questions that have come.
+    /// Returns the number of requests received.
     pub fn questions(&self) -> usize {
         self.shared.questions.load(Ordering::Acquire)
     }
@@ -72,7 +72,7 @@ impl AcmService {
 impl Drop for AcmService {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Release);
-        // For the thread that waits for another connection.
+        // Wakes the thread that waits for another connection.
         let last = UnixStream::connect(&self.socket);
         let _ = std::fs::remove_file(&self.socket);
         if let Some(listener) = self.listener.take() {
@@ -119,7 +119,7 @@ fn serve(mut stream: UnixStream, shared: &Shared, script: &impl Fn(&Request) -> 
     }
 }
 
-/// The next question; none if the client has closed, or has asked what is none.
+/// Returns the next request; none if the client has closed the connection, or has sent an invalid one.
 fn receive(stream: &mut UnixStream) -> Option<Request> {
     let (mut bytes, mut len) = ([0; MAX_LEN], 0);
     loop {
@@ -133,17 +133,17 @@ fn receive(stream: &mut UnixStream) -> Option<Request> {
     }
 }
 
-/// The answer with a path.
+/// Returns a reply with a path.
 pub fn path(request: &Request, path: PathRecord) -> Vec<u8> {
     bytes(&Reply { tid: request.tid, answer: Answer::Paths(Paths::one(path, None)) })
 }
 
-/// The answer that there is none.
+/// Returns a reply with a failure status.
 pub fn failure(request: &Request, status: Status) -> Vec<u8> {
     bytes(&Reply { tid: request.tid, answer: Answer::Failed(Op::RESOLVE, status) })
 }
 
-/// The bytes of an answer.
+/// Returns the bytes of a reply.
 pub fn bytes(reply: &Reply<'_>) -> Vec<u8> {
     let mut bytes = vec![0; reply.wire_len()];
     reply.emit(&mut bytes);

@@ -1,4 +1,4 @@
-//! The one [`Env`] of tests, the simulation and the fuzzer. It checks what it is asked for, and records what is done.
+//! The common [`Env`] of tests, the simulation and the fuzzer. It checks the calls that it gets, and records them.
 
 mod by_reference;
 mod stream;
@@ -18,66 +18,66 @@ use crate::memory::{Memory, Zeroes, changed, for_parts};
 pub use by_reference::ByReference;
 pub use stream::Stream;
 
-/// A link of this size, on which queue pairs cannot reach each other's memory.
+/// Returns the capabilities of a link with this payload size, on which queue pairs cannot access each other's memory.
 pub const fn link(max_payload: u32, lossless: bool) -> LinkCaps {
     LinkCaps { max_payload, lossless, by_reference: false, piggybacks_acks: false }
 }
 
-/// An atomic that the owner of its memory does later ([`TestEnv::later`]).
+/// An atomic that the owner of its memory carries out later ([`TestEnv::later`]).
 #[derive(Clone, Copy, Debug)]
 pub struct PutOff {
-    /// The process, by the number of its shared receive queue; 0 is the queue pair's own.
+    /// The process, identified by the number of its shared receive queue; 0 is the queue pair's own process.
     pub process: u32,
-    /// The request's number.
+    /// The PSN of the request.
     pub psn: Psn,
     /// The key.
     pub rkey: Rkey,
-    /// Where.
+    /// The address.
     pub va: u64,
-    /// What.
+    /// The operation.
     pub op: AtomicOp,
 }
 
-/// Surroundings of a queue pair: a link or a stream, memory, and a record of what the queue pair did.
+/// The environment of a queue pair: a link or a stream, memory, and a record of what the queue pair did.
 #[derive(Debug)]
 pub struct TestEnv<M = Zeroes> {
     /// The memory, and the shared receive queues.
     pub memory: M,
-    /// What the link can do.
+    /// The capabilities of the link.
     pub link: LinkCaps,
-    /// How many packets the link takes until it is full.
+    /// How many more packets the link accepts before it is full.
     pub room: usize,
-    /// Bytes that may be in flight.
+    /// The bytes that may be in flight.
     pub share: u32,
     /// Whether out-of-order packets are buffered.
     pub buffers_out_of_order: bool,
-    /// The stream that iWARP has in place of the link.
+    /// The stream that iWARP uses instead of the link.
     pub stream: Stream,
-    /// What the link can do with the peer's memory.
+    /// The link's access to the peer's memory.
     pub by_reference: ByReference,
-    /// Whether atomics are done later.
+    /// Whether atomics are carried out later.
     pub later: bool,
-    /// The shared receive queue that is chosen; 0 is the queue pair's own, or none. A target of XRC has chosen none.
+    /// The selected shared receive queue; 0 is the queue pair's own, or none. None: a target of XRC has selected none.
     pub selected: Option<u32>,
-    /// The shared receive queue of the receive that a target of XRC has taken and not completed.
+    /// The shared receive queue of the receive that a target of XRC has in use.
     pub taken: Option<u32>,
     /// The port's P_Key table.
     pub pkeys: Vec<Pkey>,
     /// The packets that were sent.
     pub packets: VecDeque<Vec<u8>>,
-    /// Where each of them is to go, if they are taken together.
+    /// The path of each of these packets, if the packets are taken together.
     pub paths: VecDeque<AddressVector>,
-    /// The ACK that was piggybacked on each, on a link that does so.
+    /// The ACK piggybacked on each packet, on a link that does so.
     pub acks: VecDeque<Option<Psn>>,
     /// Completions.
     pub completions: VecDeque<(Side, Completion)>,
-    /// Receives that completed: shared receive queue (0: none was chosen), number, status.
+    /// Receives that completed: shared receive queue (0: none was selected), number, status.
     pub received: Vec<(u32, u64, WcStatus)>,
     /// Events.
     pub events: Vec<QpEvent>,
-    /// What was counted.
+    /// The counted reasons.
     pub dropped: Vec<Drop>,
-    /// Atomics that are to be done.
+    /// Atomics that are still to be carried out.
     pub put_off: VecDeque<PutOff>,
     /// Keys that were invalidated.
     pub invalidated: Vec<Rkey>,
@@ -85,16 +85,16 @@ pub struct TestEnv<M = Zeroes> {
     pub bound: Vec<MwBind>,
     /// How many completions there were when the queue pair was closed.
     pub closed_at: Option<usize>,
-    /// Whether a packet came along a path as far as the driver knows.
+    /// Returns whether a packet arrived along a path, as far as the driver knows.
     pub came_along: fn(&AddressVector) -> bool,
-    /// Whether the link takes acknowledgements by themselves.
+    /// Whether the link accepts acknowledgements without a packet.
     pub takes_acks: bool,
-    /// Those that it took.
+    /// The acknowledgements accepted without a packet.
     pub acknowledged: Vec<Psn>,
 }
 
 impl<M: Memory> TestEnv<M> {
-    /// With this memory, on a link like this, which is never full.
+    /// Creates an environment with this memory, on a link with these capabilities, which is never full.
     pub fn new(link: LinkCaps, memory: M) -> Self {
         Self {
             memory,
@@ -125,7 +125,7 @@ impl<M: Memory> TestEnv<M> {
         }
     }
 
-    /// Forgets what was recorded, but for atomics that were put off, so that a long run takes no memory.
+    /// Clears the records, except for deferred atomics, so that a long run uses no more memory.
     pub fn forget(&mut self) {
         self.packets.clear();
         self.paths.clear();
@@ -139,7 +139,7 @@ impl<M: Memory> TestEnv<M> {
         self.acknowledged.clear();
     }
 
-    /// Takes the completions: numbers and statuses.
+    /// Takes the completions, as numbers and statuses.
     pub fn statuses(&mut self) -> Vec<(u64, WcStatus)> {
         self.completions.drain(..).map(|(_, c)| (c.wr_id, c.status)).collect()
     }
@@ -152,13 +152,13 @@ impl<M: Memory> TestEnv<M> {
         self.completions.pop_front().expect("a completion").1
     }
 
-    /// Appends what a payload is.
+    /// Appends the contents of a payload.
     ///
     /// # Errors
-    /// If it may not be read.
+    /// If the memory is not readable.
     ///
     /// # Panics
-    /// If it leaves its list.
+    /// If it exceeds its list.
     pub fn append(
         &mut self,
         payload: &TxPayload<'_>,
@@ -184,7 +184,7 @@ impl<M: Memory> TestEnv<M> {
         }
     }
 
-    /// Does the atomic that was put off longest, and returns its number and what was there.
+    /// Carries out the oldest deferred atomic, and returns its number and the original value.
     ///
     /// # Panics
     /// If there is none.
@@ -208,7 +208,7 @@ impl<M: Memory> TestEnv<M> {
         Ok(old)
     }
 
-    /// The process whose memory and receives are meant.
+    /// Returns the process whose memory and receives are in use.
     fn process(&self) -> u32 {
         self.selected.expect("no shared receive queue was chosen")
     }
@@ -216,14 +216,14 @@ impl<M: Memory> TestEnv<M> {
     /// Records a packet.
     fn sent(&mut self, path: &AddressVector, bytes: Vec<u8>) {
         if self.packets.is_empty() {
-            // Who takes packets need not care for their paths.
+            // A test that takes packets need not take their paths.
             self.paths.clear();
         }
         self.packets.push_back(bytes);
         self.paths.push_back(*path);
     }
 
-    /// Header, payload and padding.
+    /// Returns header, payload and padding.
     fn bytes_of(&mut self, packet: &TxPacket<'_>) -> Result<Vec<u8>, AccessFault> {
         let mut bytes = packet.header.to_vec();
         self.append(&packet.payload, &mut bytes)?;

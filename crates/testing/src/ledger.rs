@@ -1,48 +1,48 @@
-//! Conservation of work requests: what is posted completes once.
+//! Conservation of work requests: each posted request completes once.
 
 use rdmux_transport::env::Side;
 
 use crate::env::TestEnv;
 
-/// Counts work requests of a queue pair.
+/// Counts the work requests of a queue pair.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// Posted and completed sends.
     sends: (u64, u64),
-    /// Receives: posted, or taken from a shared receive queue, and completed.
+    /// Receives posted or taken from a shared receive queue, and completed.
     recvs: (u64, u64),
 }
 
 impl Ledger {
-    /// A work request was posted, or taken from a shared receive queue.
+    /// Records that a work request was posted, or taken from a shared receive queue.
     pub fn posted(&mut self, side: Side) {
         self.side(side).0 += 1;
     }
 
-    /// A work request was completed.
+    /// Records that a work request was completed.
     ///
     /// # Panics
-    /// When more are complete than were posted.
+    /// If more are complete than were posted.
     pub fn completed(&mut self, side: Side) {
         let (posted, completed) = self.side(side);
         *completed += 1;
         assert!(completed <= posted, "{side:?}: a work request completed twice");
     }
 
-    /// Enters the receives that were taken and the completions since the last call.
+    /// Records the receives taken and the completions since the last call.
     ///
     /// # Panics
-    /// When more are complete than were posted.
+    /// If more are complete than were posted.
     pub fn enter(&mut self, env: &mut TestEnv) {
         (0..std::mem::take(&mut env.memory.taken)).for_each(|_| self.posted(Side::Recv));
         env.completions.drain(..).for_each(|(side, _)| self.completed(side));
     }
 
-    /// Checks that all are complete. Sends that are not signaled complete in silence, so those count only where `all_sends`
-    /// are.
+    /// Checks that all requests are complete. Unsignaled sends complete silently, so sends are
+    /// checked only if `all_sends` says that all are signaled.
     ///
     /// # Panics
-    /// When some are left.
+    /// If any request is incomplete.
     pub fn assert_balanced(&self, all_sends: bool) {
         assert_eq!(self.recvs.0, self.recvs.1, "receives are left");
         assert!(!all_sends || self.sends.0 == self.sends.1, "sends are left: {:?}", self.sends);

@@ -1,4 +1,4 @@
-//! Helpers that tests of several crates share: unit tests, `sim`, `fuzz` and `benches/instructions`.
+//! Helpers shared by the tests of several crates: unit tests, `sim`, `fuzz` and `benches/instructions`.
 #![forbid(unsafe_code)]
 
 pub mod acm;
@@ -13,11 +13,11 @@ use std::process::Command;
 pub use lingering::{close_elsewhere, lingering};
 pub use tempfile::TempDir;
 
-/// Makes an empty directory, in the system's folder for temporary files, which is removed with all that is in it when the
-/// value is dropped.
+/// Creates an empty directory, in the folder for temporary files, which is removed with its
+/// contents when the value is dropped.
 ///
 /// # Panics
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn temp_dir() -> TempDir {
     tempfile::Builder::new()
         .prefix("rdmux-test-")
@@ -25,9 +25,9 @@ pub fn temp_dir() -> TempDir {
         .expect("a directory in the folder for temporary files")
 }
 
-/// A command that runs the program in its arguments in a user namespace with a PID namespace of its own, to whose processes
-/// the kernel does not show those outside of it. The program is killed with the command. None if there can be no such namespace
-/// here, which is printed.
+/// Returns a command that runs the program in its arguments in a user namespace with a PID namespace
+/// of its own, to whose processes the kernel does not show those outside of it. The program is killed
+/// with the command. Prints the reason and returns none if such a namespace cannot be created.
 pub fn in_pid_namespace() -> Option<Command> {
     let new = || {
         let mut command = Command::new("unshare");

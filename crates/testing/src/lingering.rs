@@ -1,18 +1,18 @@
-//! A descriptor whose last close(2) waits.
+//! A descriptor whose last close(2) blocks.
 
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Longer than a test may take.
+/// A time longer than any test may take.
 const LINGER: Duration = Duration::from_secs(600);
 
-/// A TCP socket with bytes that its peer does not read, whose last close waits for that (`SO_LINGER`), and the peer, which ends the
-/// wait by its drop.
+/// Returns a TCP socket with bytes that its peer does not read, whose last close waits for that
+/// (`SO_LINGER`), and the peer. Dropping the peer ends the wait.
 ///
 /// # Panics
-/// If there is no such socket.
+/// If the socket cannot be created.
 pub fn lingering() -> (OwnedFd, TcpStream) {
     let connected = || {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -32,7 +32,7 @@ pub fn lingering() -> (OwnedFd, TcpStream) {
     (ours.into(), theirs)
 }
 
-/// Closes a descriptor in a thread of its own: if all others are closed already, this waits.
+/// Closes a descriptor in a thread of its own, which blocks if all duplicates are closed already.
 pub fn close_elsewhere(fd: OwnedFd) {
     std::thread::spawn(|| drop(fd));
 }

@@ -1,4 +1,4 @@
-//! What is behind keys and addresses: the memory that an environment gives its queue pair, and shared receive queues.
+//! The memory that an environment gives its queue pair, and shared receive queues.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -9,15 +9,15 @@ use rdmux_transport::env::{AccessFault, AtomicOp};
 use rdmux_transport::wr::Sge;
 use rdmux_wire::Lkey;
 
-/// Memory and shared receive queues of the processes of a host.
+/// The memory and the shared receive queues of a host's processes.
 ///
-/// A process is named by the number of its shared receive queue, as an XRC packet names it; 0 is the one that created the
-/// queue pair.
+/// A process is identified by the number of its shared receive queue, as named in an XRC packet; 0
+/// is the one that created the queue pair.
 pub trait Memory: Debug {
     /// Checks an access to `len` bytes.
     ///
     /// # Errors
-    /// If there is no such key, the range leaves its region, or the region does not allow it.
+    /// If the key does not exist, the range exceeds its region, or the region does not allow the access.
     fn check(
         &self,
         process: u32,
@@ -54,55 +54,56 @@ pub trait Memory: Debug {
         need: Access,
     ) -> Result<(), AccessFault>;
 
-    /// Takes a key away.
+    /// Invalidates a key.
     ///
     /// # Errors
-    /// If there is no such key.
+    /// If the key does not exist.
     fn invalidate(&mut self, process: u32, key: u32) -> Result<(), AccessFault>;
 
-    /// Called before an access that changes something, with the outcome that it has if the process cannot take it now.
+    /// Called before an access that changes memory. Returns the error that the access gets if the
+    /// process cannot serve it now.
     ///
     /// # Errors
-    /// What the queue pair is to see.
+    /// The error for the queue pair.
     fn meet_owner(&mut self) -> Result<(), AccessFault> {
         Ok(())
     }
 
-    /// Whether XRC may name this shared receive queue.
+    /// Returns whether XRC may name this shared receive queue.
     fn has_queue(&self, srqn: u32) -> bool;
 
-    /// Takes the next receive of a shared receive queue: its number and its list.
+    /// Takes the next receive of a shared receive queue, as its number and its list.
     fn receive(&mut self, srqn: u32) -> Option<(u64, Vec<Sge>)>;
 }
 
-/// Memory without bytes: it reads as zero, and what is written is forgotten. Every key opens all of it, but for those that
-/// are wrong.
+/// Memory without contents: it reads as zero, and writes are discarded. Every key gives access to
+/// all of it, except for those that are wrong.
 #[derive(Clone, Debug)]
 pub struct Zeroes {
-    /// How many bytes there are, from address 0 on.
+    /// The size in bytes, from address 0 on.
     pub size: u64,
-    /// Which keys are wrong.
+    /// Returns whether a key is wrong.
     pub is_wrong: fn(u32) -> bool,
-    /// How many accesses that ask the owner go well until one fails, and how that one fails.
+    /// How many accesses that need the owner succeed before one fails, and the error of that one.
     pub until_fault: u32,
     /// See `until_fault`.
     pub fault: AccessFault,
-    /// Whether reading asks the owner, too.
+    /// Whether reading needs the owner, too.
     pub reads_ask: bool,
-    /// Whether queue pairs check before they write, so that a write outside is their bug.
+    /// Whether queue pairs check before they write, so that a write out of bounds is a bug of theirs.
     pub writes_are_checked: bool,
-    /// What the next atomics find; 0 when there are no more.
+    /// The original values for the next atomics; 0 when there are no more.
     pub originals: VecDeque<u64>,
-    /// Shared receive queues that XRC may name have the numbers from 1 to this.
+    /// The number of shared receive queues that XRC may name: 1 to this.
     pub queues: u32,
-    /// Receives that the shared receive queues have, each 4096 bytes long.
+    /// The number of receives in the shared receive queues, each 4096 bytes long.
     pub receives: u32,
-    /// Receives that were taken from them.
+    /// The number of receives taken from them.
     pub taken: u32,
 }
 
 impl Default for Zeroes {
-    /// Every address exists, no key is wrong and nothing fails.
+    /// Returns memory in which every address exists, no key is wrong and nothing fails.
     fn default() -> Self {
         Self {
             size: u64::MAX,
@@ -184,8 +185,8 @@ impl Memory for Zeroes {
     }
 }
 
-/// Calls `f(entry, address, indexes)` for the parts of a list that `len` bytes from `offset` on are in, with the indexes of
-/// those bytes.
+/// Calls `f(entry, address, indexes)` for each part of a list that contains some of the `len` bytes
+/// from `offset` on, with the indexes of those bytes.
 ///
 /// # Errors
 /// Those of `f`.
@@ -212,7 +213,7 @@ pub fn for_parts(
     Ok(())
 }
 
-/// What an atomic leaves where `old` was.
+/// Returns the value that an atomic stores in place of `old`.
 pub fn changed(op: AtomicOp, old: u64) -> u64 {
     match op {
         AtomicOp::FetchAdd { add } => old.wrapping_add(add),

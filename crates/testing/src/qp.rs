@@ -1,17 +1,17 @@
-//! Queue pairs on their way from RESET to RTS.
+//! Bringing queue pairs from RESET to RTS.
 
 use rdmux_transport::attr::{Access, AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::state_table;
 use rdmux_wire::{AckTimeout, Gid, Mtu, Psn, Qpn, RnrTimer};
 
-/// All that may be done with memory.
+/// All access rights.
 pub const ALL_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 
-/// The states of a queue pair from INIT to `last`, which is at most RTS, each with the attributes that the change to it
-/// must set.
+/// Returns the states of a queue pair from INIT to `last`, at most RTS, each with the attributes
+/// that the transition to it must set.
 pub fn steps(qp_type: QpType, last: QpState) -> impl Iterator<Item = (QpState, AttrMask)> {
     use QpState::{Init, Reset, Rtr, Rts};
     [(Reset, Init), (Init, Rtr), (Rtr, Rts)]
@@ -23,9 +23,9 @@ pub fn steps(qp_type: QpType, last: QpState) -> impl Iterator<Item = (QpState, A
         })
 }
 
-/// Attributes of a queue pair over RoCE that is connected to queue pair `dest_qpn` at `dgid`: the peer may do everything,
-/// PSNs wrap after sixteen packets, and no peer on a busy machine is taken for dead. What is not about the connection is as
-/// in `base`.
+/// Returns attributes of a queue pair over RoCE that is connected to queue pair `dest_qpn` at
+/// `dgid`: the peer may do everything, PSNs wrap after sixteen packets, and a peer on a busy
+/// machine does not time out. Attributes that do not concern the connection are as in `base`.
 pub fn connected_to(dgid: Gid, dest_qpn: Qpn, base: &QpAttr) -> QpAttr {
     QpAttr {
         path_mtu: Mtu::M1024,
@@ -44,7 +44,7 @@ pub fn connected_to(dgid: Gid, dest_qpn: Qpn, base: &QpAttr) -> QpAttr {
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,
         min_rnr_timer: RnrTimer::new(1),
-        // A second, eight times.
+        // One second, eight times.
         timeout: AckTimeout::new(18),
         retry_cnt: 7,
         rnr_retry: 7,

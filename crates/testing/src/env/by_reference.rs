@@ -1,9 +1,9 @@
-//! What a link does that reaches the peer's memory: copies without packets, and packets that name their payload.
+//! A link's access to the peer's memory: copies without packets, and packets that name their payload.
 
-/// Nothing of it, until a test says so.
+/// The link's access to the peer's memory, all disabled by default.
 #[derive(Clone, Debug)]
 pub struct ByReference {
-    /// The peer's memory, from address 0 on, while it is in reach.
+    /// The peer's memory, from address 0 on, while it is accessible.
     pub peer: Option<Vec<u8>>,
     /// The key of that memory.
     pub rkey: u32,
@@ -11,11 +11,11 @@ pub struct ByReference {
     pub left: u32,
     /// The lengths of the copies.
     pub copies: Vec<u32>,
-    /// Whether payload may be named.
+    /// Whether packets may name their payload.
     pub names: bool,
-    /// The packets that named theirs, with what they named behind their headers.
+    /// The packets that named their payload, each with that payload after its headers.
     pub named: Vec<Vec<u8>>,
-    /// Whether what a peer names can be fetched.
+    /// Whether the payload that a peer's packet names can be fetched.
     pub fetches: bool,
 }
 

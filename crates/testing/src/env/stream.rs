@@ -1,4 +1,4 @@
-//! A byte stream in place of packets, for queue pairs over iWARP.
+//! A byte stream instead of packets, for queue pairs over iWARP.
 
 use std::collections::VecDeque;
 
@@ -8,21 +8,21 @@ use rdmux_transport::iwarp::{Segment, SendFault, StreamEnv};
 use super::TestEnv;
 use crate::memory::Memory;
 
-/// What a queue pair has written to its stream, and how much more of it there may be.
+/// The data that a queue pair has written to its stream, and the room left in it.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// What it took and nobody has taken from it.
+    /// Bytes that the stream accepted and the test has not taken.
     pub bytes: VecDeque<u8>,
-    /// How many bytes it holds.
+    /// How many bytes the stream holds.
     pub room: usize,
     /// Whether the last bytes did not fit, so that the queue pair waits for room.
     pub is_full: bool,
-    /// Whether it takes nothing any more.
+    /// Whether the stream accepts no more data.
     pub broken: bool,
 }
 
 impl Default for Stream {
-    /// One that is never full.
+    /// Creates a stream that is never full.
     fn default() -> Self {
         Self { bytes: VecDeque::new(), room: usize::MAX, is_full: false, broken: false }
     }
