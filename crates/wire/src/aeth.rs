@@ -1,4 +1,4 @@
-//! ACK Extended Transport Header: how a request fared (IBTA 9.3.5, syndromes in 9.7.5.2.1).
+//! ACK Extended Transport Header: the outcome of a request (IBTA 9.3.5, syndromes in 9.7.5.2.1).
 
 use core::fmt;
 
@@ -8,47 +8,47 @@ use crate::{RnrTimer, WireError};
 /// The ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// What the responder says.
+    /// The kind of acknowledgement.
     pub syndrome: Syndrome,
-    /// Message sequence number: the messages completed so far, modulo 2^24.
+    /// The message sequence number: the number of messages completed so far, modulo 2^24.
     pub msn: u32,
 }
 
-/// What a responder says: a byte, of which bits 6:5 are the kind and 4:0 a value.
+/// The kind of acknowledgement: a byte whose bits 6:5 are the kind and 4:0 a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// All right so far.
+    /// A positive acknowledgement.
     Ack {
-        /// End-to-end flow control credits, coded; [`Syndrome::UNLIMITED`] when there is none.
+        /// The code of end-to-end flow control credits; [`Syndrome::UNLIMITED`] without flow control.
         credits: u8,
     },
-    /// No receive work request was there: try again after this time.
+    /// No receive work request was available: retry after this time.
     Rnr(RnrTimer),
-    /// Not all right.
+    /// A negative acknowledgement.
     Nak(NakCode),
     /// A value that the specification reserves, bit 7 included.
     Reserved(u8),
 }
 
-/// What was not all right.
+/// The reason of a negative acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NakCode {
-    /// A packet is missing: start again from the PSN that this carries.
+    /// A packet is missing: restart from the PSN of this acknowledgement.
     PsnSequence,
-    /// The request is malformed, or of a kind that this queue pair does not serve.
+    /// The request is malformed, or not allowed by this queue pair.
     InvalidRequest,
-    /// Key, range or right did not fit.
+    /// The key, range or access right is wrong.
     RemoteAccess,
     /// The responder failed.
     RemoteOperational,
-    /// A reliable datagram for nobody.
+    /// A reliable datagram has an invalid destination.
     InvalidRdRequest,
     /// A code, 5 to 31, that the specification reserves.
     Reserved(u8),
 }
 
 impl NakCode {
-    /// From the low five bits of a syndrome.
+    /// Returns the code in the low five bits of a syndrome.
     pub const fn from_code(code: u8) -> Self {
         match code & 0x1f {
             0 => Self::PsnSequence,
@@ -60,7 +60,7 @@ impl NakCode {
         }
     }
 
-    /// The low five bits of a syndrome.
+    /// Returns the low five bits of a syndrome.
     pub const fn code(self) -> u8 {
         match self {
             Self::PsnSequence => 0,
@@ -76,10 +76,10 @@ impl NakCode {
 impl Syndrome {
     /// The credit code of a responder without end-to-end flow control.
     pub const UNLIMITED: u8 = 0x1f;
-    /// An ACK without credits, what a responder without flow control sends.
+    /// An ACK without credits, as sent by a responder without flow control.
     pub const ACK: Self = Self::Ack { credits: Self::UNLIMITED };
 
-    /// From the byte on the wire. Every byte has a meaning, if only [`Syndrome::Reserved`].
+    /// Returns the syndrome of a byte. Every byte has one, which may be [`Syndrome::Reserved`].
     pub const fn from_byte(byte: u8) -> Self {
         match byte >> 5 {
             0 => Self::Ack { credits: byte & 0x1f },
@@ -89,7 +89,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte on the wire.
+    /// Returns the byte of the syndrome.
     pub const fn byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
@@ -113,7 +113,7 @@ impl Aeth {
         Ok(Self { syndrome: Syndrome::from_byte(b[field::SYNDROME]), msn: get24(b, field::MSN) })
     }
 
-    /// The header as it goes on the wire; the low 24 bits of the MSN.
+    /// Returns the header in wire format, with the low 24 bits of the MSN.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

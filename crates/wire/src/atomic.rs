@@ -1,4 +1,4 @@
-//! AtomicETH and AtomicAckETH: an atomic and its result (IBTA 9.3.4 and 9.3.5.3).
+//! AtomicETH and AtomicAckETH: an atomic request and its result (IBTA 9.3.4 and 9.3.5.3).
 
 use core::fmt;
 
@@ -12,16 +12,16 @@ pub struct AtomicEth {
     pub va: u64,
     /// The responder's key.
     pub rkey: Rkey,
-    /// What is swapped in, or added.
+    /// The operand to swap in, or to add.
     pub swap_add: u64,
-    /// What must be there for a swap; FETCH_ADD ignores it.
+    /// The operand that memory must equal for a swap; FETCH_ADD ignores it.
     pub compare: u64,
 }
 
 /// The atomic acknowledge extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEth {
-    /// What was there before.
+    /// The original value.
     pub original: u64,
 }
 
@@ -46,7 +46,7 @@ impl AtomicEth {
         })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
@@ -64,7 +64,7 @@ impl AtomicAckEth {
         Ok(Self { original: u64::from_be_bytes(*b) })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         self.original.to_be_bytes()

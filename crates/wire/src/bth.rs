@@ -1,4 +1,4 @@
-//! Base Transport Header: what every packet has (IBTA 9.2).
+//! Base Transport Header, which every packet has (IBTA 9.2).
 
 use core::fmt;
 
@@ -8,9 +8,9 @@ use crate::{Opcode, Pkey, Psn, Qpn, WireError};
 /// The base transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// The operation, and with it the extension headers.
+    /// The operation, which determines the extension headers.
     pub opcode: Opcode,
-    /// Solicited event: the responder's completion wakes a queue that waits for such only.
+    /// Solicited event: the responder's completion wakes a waiter for solicited events only.
     pub solicited: bool,
     /// Migration state: set while the path is the one that was migrated to.
     pub mig_req: bool,
@@ -24,9 +24,9 @@ pub struct Bth {
     pub fecn: bool,
     /// Backward congestion notification. Outside the ICRC.
     pub becn: bool,
-    /// The queue pair that this is for.
+    /// The number of the destination queue pair.
     pub dest_qpn: Qpn,
-    /// The requester wants to hear that this packet arrived.
+    /// Whether the requester asks for an acknowledgement of this packet.
     pub ack_req: bool,
     /// Packet sequence number.
     pub psn: Psn,
@@ -48,7 +48,7 @@ pub const CONGESTION_BYTE: usize = 4;
 header!(Bth, 12, "BTH");
 
 impl Bth {
-    /// A header with every flag and the pad count zero, and the default partition.
+    /// Creates a header with every flag and the pad count zero, and the default partition.
     pub const fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
             opcode,
@@ -83,7 +83,7 @@ impl Bth {
         })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
@@ -101,7 +101,7 @@ impl Bth {
     }
 }
 
-/// `RC SEND_ONLY qpn 0x000012 psn 0x00a3f1 ack_req`; what has its usual value is not mentioned.
+/// Prints `RC SEND_ONLY qpn 0x000012 psn 0x00a3f1 ack_req`, without fields that have their usual value.
 impl fmt::Display for Bth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} qpn {} psn {}", self.opcode, self.dest_qpn, self.psn)?;

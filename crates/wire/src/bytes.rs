@@ -1,11 +1,11 @@
 //! Big-endian fields at fixed offsets.
 //!
-//! A header is first taken as an array of its exact length, so that every offset below is a constant
-//! inside that array: only the length check can fail on a stranger's bytes, and it returns an error.
+//! A header is first read as an array of its exact length, so that every offset below is a constant
+//! inside that array. Only the length check can fail on received bytes, and it returns an error.
 
 use crate::WireError;
 
-/// The first `N` bytes, or the error that names `what` is too short.
+/// Returns the first `N` bytes, or the error that `what` is too short.
 pub(crate) fn head<'a, const N: usize>(
     bytes: &'a [u8],
     what: &'static str,
@@ -13,7 +13,7 @@ pub(crate) fn head<'a, const N: usize>(
     bytes.first_chunk().ok_or(WireError::Short { what, need: N, have: bytes.len() })
 }
 
-/// `N` bytes from offset `at` of a header.
+/// Returns `N` bytes from offset `at` of a header.
 #[inline]
 pub(crate) fn get<const N: usize>(b: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
@@ -51,7 +51,7 @@ pub(crate) fn put16(b: &mut [u8], at: usize, v: u16) {
     put(b, at, v.to_be_bytes());
 }
 
-/// The low 24 bits of `v`.
+/// Writes the low 24 bits of `v`.
 #[inline]
 pub(crate) fn put24(b: &mut [u8], at: usize, v: u32) {
     let [_, x, y, z] = v.to_be_bytes();
@@ -68,17 +68,17 @@ pub(crate) fn put64(b: &mut [u8], at: usize, v: u64) {
     put(b, at, v.to_be_bytes());
 }
 
-/// Gives a type with `from_bytes(&[u8; LEN])` and `to_bytes(&self)` the checked `parse` and `emit`.
+/// Adds the checked `parse` and `emit` to a type with `from_bytes(&[u8; LEN])` and `to_bytes(&self)`.
 macro_rules! header {
     ($name:ident, $len:expr, $what:literal) => {
         impl $name {
             /// The length on the wire, in bytes.
             pub const LEN: usize = $len;
 
-            /// Reads the header that `bytes` start with.
+            /// Parses the header at the start of `bytes`.
             ///
             /// # Errors
-            /// [`WireError`](crate::WireError) when the bytes are too few or mean nothing.
+            /// [`WireError`](crate::WireError) when there are too few bytes or a field is invalid.
             #[inline]
             pub fn parse(bytes: &[u8]) -> Result<Self, crate::WireError> {
                 Self::from_bytes(crate::bytes::head::<{ $len }>(bytes, $what)?)

@@ -1,26 +1,26 @@
-//! CRC-32 (IEEE 802.3), which is also zlib's, CRC-32C (Castagnoli), and CRC-16 with the polynomial 0x100B.
+//! CRC-32 (IEEE 802.3, also zlib's), CRC-32C (Castagnoli), and CRC-16 with the polynomial 0x100B.
 //!
 //! All are bit-reflected, start from ones and are inverted at the end. The CRC-32 is `crc32fast`'s:
-//! of the SIMD crates it was the fastest at every size that matters (20 bytes in 9 ns, 4 KiB in 47 ns,
-//! against 24 ns and 108 ns of the next), and it builds without an OS. The CRC-32C is the `crc32c` crate's,
-//! which uses the processor's instruction for it; without an OS it is a table's.
+//! of the SIMD crates it was the fastest at every relevant size (20 bytes in 9 ns, 4 KiB in 47 ns,
+//! against 24 ns and 108 ns of the next), and it builds without an OS. The CRC-32C is the `crc32c`
+//! crate's, which uses the processor's instruction for it. Without an OS it uses a table.
 
 /// A CRC-32 over bytes that need not be contiguous.
 #[derive(Clone, Debug, Default)]
 pub struct Crc32(crc32fast::Hasher);
 
 impl Crc32 {
-    /// Over nothing yet.
+    /// Creates a CRC over no bytes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Goes on from what [`Crc32::finish`] gave.
+    /// Continues from the result of [`Crc32::finish`].
     pub fn resume(crc: u32) -> Self {
         Self(crc32fast::Hasher::new_with_initial(crc))
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
@@ -28,24 +28,24 @@ impl Crc32 {
         }
     }
 
-    /// The CRC of what was taken.
+    /// Returns the CRC of the bytes added.
     #[inline]
     pub fn finish(self) -> u32 {
         self.0.finalize()
     }
 }
 
-/// A CRC-32C (RFC 3385; MPA's, iSCSI's and SCTP's) over bytes that need not be contiguous.
+/// A CRC-32C (RFC 3385; used by MPA, iSCSI and SCTP) over bytes that need not be contiguous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crc32c(u32);
 
 impl Crc32c {
-    /// Over nothing yet.
+    /// Creates a CRC over no bytes.
     pub const fn new() -> Self {
         Self(0)
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         #[cfg(feature = "std")]
@@ -55,7 +55,7 @@ impl Crc32c {
         self.0 = crc;
     }
 
-    /// The CRC of what was taken. It goes on the wire least significant byte first.
+    /// Returns the CRC of the bytes added. On the wire it is least significant byte first.
     #[inline]
     pub const fn finish(self) -> u32 {
         self.0
@@ -110,12 +110,12 @@ impl Crc16 {
         table
     };
 
-    /// Over nothing yet.
+    /// Creates a CRC over no bytes.
     pub const fn new() -> Self {
         Self(!0)
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             let [low, high] = self.0.to_le_bytes();
@@ -123,7 +123,7 @@ impl Crc16 {
         }
     }
 
-    /// The CRC of what was taken.
+    /// Returns the CRC of the bytes added.
     pub const fn finish(self) -> u16 {
         !self.0
     }

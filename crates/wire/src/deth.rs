@@ -1,4 +1,4 @@
-//! Datagram Extended Transport Header: who sent a datagram, and the key that lets it in (IBTA 9.3.2).
+//! Datagram Extended Transport Header: the sender of a datagram, and the Q_Key (IBTA 9.3.2).
 
 use core::fmt;
 
@@ -8,9 +8,9 @@ use crate::{Qkey, Qpn, WireError};
 /// The datagram extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Must be that of the receiving queue pair.
+    /// The Q_Key, which must be that of the receiving queue pair.
     pub qkey: Qkey,
-    /// The sender.
+    /// The sender's queue pair.
     pub src_qpn: Qpn,
 }
 
@@ -27,7 +27,7 @@ impl Deth {
         Ok(Self { qkey: Qkey(get32(b, field::QKEY)), src_qpn: Qpn::new(get24(b, field::SRC_QPN)) })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

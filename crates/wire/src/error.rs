@@ -1,6 +1,6 @@
-//! Why bytes are not what they should be.
+//! The errors of decoders.
 
-/// What a decoder found wrong. Small and `Copy`, since hostile packets must be cheap to refuse.
+/// A decoding error. Small and `Copy`, since rejecting hostile packets must be cheap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The bytes end before the header does.
@@ -10,7 +10,7 @@ pub enum WireError {
         what: &'static str,
         /// Its length in bytes.
         need: usize,
-        /// The bytes that are there.
+        /// The bytes available.
         have: usize,
     },
     /// A field has a value that the format does not allow.
@@ -18,74 +18,74 @@ pub enum WireError {
     Value {
         /// The field.
         what: &'static str,
-        /// What it says.
+        /// The value.
         value: u32,
     },
     /// The transport header version is not 0 (IBTA 9.2.4).
     #[error("transport header version {0}, not 0")]
     Version(u8),
-    /// No transport has such an operation, or one that is known by name only.
+    /// The operation does not exist, or is known by name only.
     #[error("{0} is not an operation that can be decoded")]
     Opcode(crate::Opcode),
-    /// The BTH's pad count is greater than what follows the headers.
+    /// The BTH's pad count exceeds the bytes after the headers.
     #[error("{pad} pad bytes, but {have} bytes of payload")]
     Pad {
-        /// From the BTH, 0 to 3.
+        /// The pad count, 0 to 3.
         pad: u8,
         /// Payload and pad as received, in bytes.
         have: usize,
     },
-    /// A length field says more than there is.
+    /// A length field exceeds the bytes available.
     #[error("{what} says {says} bytes, {have} are there")]
     Truncated {
-        /// The header whose length field it is.
+        /// The header that contains the length field.
         what: &'static str,
-        /// What the field says.
+        /// The value of the field.
         says: usize,
-        /// The bytes that are there.
+        /// The bytes available.
         have: usize,
     },
-    /// A packet's invariant CRC is not that of its bytes (IBTA 7.8.1).
+    /// A packet's invariant CRC is wrong (IBTA 7.8.1).
     #[error("ICRC {found:08x}, not {right:08x}")]
     Icrc {
-        /// As received, in the order of the wire.
+        /// The received CRC, in wire order.
         found: u32,
-        /// As computed, in the order of the wire.
+        /// The computed CRC, in wire order.
         right: u32,
     },
-    /// A packet's variant CRC is not that of its bytes (IBTA 7.8.2).
+    /// A packet's variant CRC is wrong (IBTA 7.8.2).
     #[error("VCRC {found:04x}, not {right:04x}")]
     Vcrc {
-        /// As received, in the order of the wire.
+        /// The received CRC, in wire order.
         found: u16,
-        /// As computed, in the order of the wire.
+        /// The computed CRC, in wire order.
         right: u16,
     },
     /// The DDP version is not 1 (RFC 5041, section 4.1).
     #[error("DDP version {version}, not 1")]
     DdpVersion {
-        /// Whether the segment is tagged, on which the answer depends.
+        /// Whether the segment is tagged, which determines the Terminate.
         tagged: bool,
-        /// From the control field, 0 to 3.
+        /// The version in the control field, 0 to 3.
         version: u8,
     },
     /// The RDMAP version is not 1 (RFC 5040, section 4.1).
     #[error("RDMAP version {0}, not 1")]
     RdmapVersion(u8),
-    /// A frame's CRC is not that of its bytes (RFC 5044, section 4.4).
+    /// A frame's CRC is wrong (RFC 5044, section 4.4).
     #[error("MPA CRC {found:#010x}, not {right:#010x}")]
     Crc {
-        /// As received.
+        /// The received CRC.
         found: u32,
-        /// As computed.
+        /// The computed CRC.
         right: u32,
     },
     /// A marker does not point to the start of its frame (RFC 5044, section 4.3).
     #[error("MPA marker points {found} bytes back, not {right}")]
     Marker {
-        /// As received.
+        /// The received pointer.
         found: u16,
-        /// Where the frame starts.
+        /// The correct pointer.
         right: u16,
     },
 }

@@ -11,10 +11,10 @@ pub const ARP: u16 = 0x0806;
 pub const IPV6: u16 = 0x86dd;
 /// EtherType of RoCEv1: a GRH follows.
 pub const ROCE_V1: u16 = 0x8915;
-/// EtherTypes of VLAN tags: 802.1Q, 802.1ad, and the old way to nest them.
+/// EtherTypes of VLAN tags: 802.1Q, 802.1ad, and the old value for nested tags.
 pub const VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
-/// An Ethernet header; the innermost VLAN tag counts.
+/// An Ethernet header, with the innermost VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ether {
     /// Destination address.
@@ -23,7 +23,7 @@ pub struct Ether {
     pub src: [u8; 6],
     /// VLAN ID of the innermost tag.
     pub vlan: Option<u16>,
-    /// What follows.
+    /// The protocol of the payload.
     pub ethertype: u16,
     /// Length of the header with its tags, in bytes.
     pub header_len: usize,
@@ -33,7 +33,7 @@ impl Ether {
     /// The length on the wire without tags, in bytes.
     pub const LEN: usize = 14;
 
-    /// Reads the header that `bytes` start with.
+    /// Parses the header at the start of `bytes`.
     ///
     /// # Errors
     /// When the bytes end within header or tags.
@@ -44,8 +44,8 @@ impl Ether {
     }
 }
 
-/// Skips VLAN tags in `bytes`, which follow `ethertype`: the last VLAN ID, the EtherType behind the
-/// tags, and their length in bytes.
+/// Skips VLAN tags in `bytes`, which follow `ethertype`. Returns the last VLAN ID, the EtherType
+/// after the tags, and the length of the tags in bytes.
 ///
 /// # Errors
 /// When the bytes end within a tag.

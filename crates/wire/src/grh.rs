@@ -1,4 +1,4 @@
-//! Global Route Header: InfiniBand's layer 3, of the shape of an IPv6 header (IBTA 8.3).
+//! Global Route Header: InfiniBand's layer 3, with the layout of an IPv6 header (IBTA 8.3).
 
 use core::fmt;
 
@@ -14,13 +14,13 @@ pub struct Grh {
     pub flow_label: u32,
     /// Bytes from the end of this header through the ICRC.
     pub pay_len: u16,
-    /// What follows; [`Grh::NEXT_BTH`].
+    /// The next header; [`Grh::NEXT_BTH`].
     pub next_hdr: u8,
-    /// Routers that the packet may still cross. Outside the ICRC.
+    /// The number of routers that the packet may still cross. Outside the ICRC.
     pub hop_limit: u8,
-    /// The sender.
+    /// The sender's GID.
     pub sgid: Gid,
-    /// The receiver, or a group.
+    /// The GID of the receiver, or of a group.
     pub dgid: Gid,
 }
 
@@ -36,7 +36,7 @@ mod field {
 header!(Grh, 40, "GRH");
 
 impl Grh {
-    /// The next header that means: a BTH (IBTA 8.3.4).
+    /// The next header value of a BTH (IBTA 8.3.4).
     pub const NEXT_BTH: u8 = 0x1b;
 
     fn from_bytes(b: &[u8; Self::LEN]) -> Result<Self, WireError> {
@@ -55,7 +55,7 @@ impl Grh {
         })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

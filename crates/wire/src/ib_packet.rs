@@ -24,41 +24,41 @@ use crate::icrc::Icrc;
 use crate::lrh::Lnh;
 use crate::{Bth, Grh, Lrh, Packet, WireError, vcrc};
 
-/// A packet as its headers say, with the payload where it lies.
+/// A parsed packet, with the payload in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IbPacket<'a> {
-    /// Local route header. [`IbPacket::emit`] fills in what follows it and the length.
+    /// The local route header. [`IbPacket::emit`] fills in the next header and the length.
     pub lrh: Lrh,
-    /// Global route header, of packets that may leave the subnet and of multicast. [`IbPacket::emit`] fills in what
-    /// follows it and the length.
+    /// The global route header, for packets that may leave the subnet and for multicast.
+    /// [`IbPacket::emit`] fills in the next header and the length.
     pub grh: Option<Grh>,
     /// The transport packet. [`IbPacket::emit`] fills in its pad count.
     pub packet: Packet<'a>,
 }
 
-/// A packet that is cut into its parts, but not decoded, and whose CRCs may be wrong.
+/// A packet that is split into its parts, but not decoded. Its CRCs may be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'a> {
     /// Local route header.
     pub lrh: Lrh,
     /// Global route header.
     pub grh: Option<Grh>,
-    /// Both headers, as they are.
+    /// Both headers, as received.
     pub route: &'a [u8],
     /// From the BTH through the pad.
     pub transport: &'a [u8],
-    /// As received.
+    /// The ICRC, as received.
     pub icrc: [u8; Icrc::LEN],
-    /// As received; none when the bytes end with the ICRC.
+    /// The VCRC, as received; none if the bytes end with the ICRC.
     pub vcrc: Option<[u8; vcrc::LEN]>,
 }
 
 impl<'a> Parts<'a> {
-    /// Cuts a packet into its parts. Its length is what the LRH says; the VCRC may be missing, as some captures have
-    /// none, and bytes after it do not count.
+    /// Splits a packet into its parts. Its length is that in the LRH. The VCRC may be missing, as
+    /// in some captures, and bytes after it are ignored.
     ///
     /// # Errors
-    /// When the packet is raw, or a length is not possible or says more than there is.
+    /// If the packet is raw, or a length is invalid or exceeds the bytes available.
     #[inline]
     pub fn split(bytes: &'a [u8]) -> Result<Self, WireError> {
         let lrh = Lrh::parse(bytes)?;
@@ -85,14 +85,14 @@ impl<'a> Parts<'a> {
         Ok(Self { lrh, grh, route, transport, icrc: *icrc, vcrc: rest.first_chunk().copied() })
     }
 
-    /// The ICRC that the packet should have.
+    /// Returns the correct ICRC of the packet.
     pub fn right_icrc(&self) -> [u8; Icrc::LEN] {
         let mut icrc = Icrc::of_route_headers(self.route);
         icrc.update(self.transport);
         icrc.finish()
     }
 
-    /// The VCRC that the packet should have.
+    /// Returns the correct VCRC of the packet.
     pub fn right_vcrc(&self) -> [u8; vcrc::LEN] {
         vcrc::vcrc(&[self.route, self.transport, &self.icrc])
     }
@@ -122,11 +122,11 @@ fn check_grh(grh: &Grh, packet_len: usize) -> Result<(), WireError> {
 }
 
 impl<'a> IbPacket<'a> {
-    /// Reads a packet, from the LRH through the VCRC.
+    /// Parses a packet, from the LRH through the VCRC.
     ///
     /// # Errors
-    /// Those of [`Parts::split`] and [`Packet::parse`]; when the link version is not 0, the VCRC is missing, or a CRC
-    /// is wrong.
+    /// Those of [`Parts::split`] and [`Packet::parse`]. Also if the link version is not 0, the VCRC
+    /// is missing, or a CRC is wrong.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let parts = Parts::split(bytes)?;
         if parts.lrh.lver != 0 {
@@ -148,24 +148,23 @@ impl<'a> IbPacket<'a> {
         parts.packet()
     }
 
-    /// The length on the wire, through the VCRC, in bytes.
+    /// Returns the length on the wire, through the VCRC, in bytes.
     pub fn wire_len(&self) -> usize {
         self.covered_len() + vcrc::LEN
     }
 
-    /// From the LRH through the ICRC.
+    /// Returns the length from the LRH through the ICRC.
     fn covered_len(&self) -> usize {
         let grh = if self.grh.is_some() { Grh::LEN } else { 0 };
         let payload = self.packet.payload.len();
         Lrh::LEN + grh + self.packet.header().len() + payload.next_multiple_of(4) + Icrc::LEN
     }
 
-    /// Writes the packet at the start of `out`, with LNH, lengths, pad count and CRCs as they must be, and returns its
-    /// length.
+    /// Writes the packet at the start of `out`, fills in LNH, lengths, pad count and CRCs, and returns its length.
     ///
     /// # Panics
-    /// When `out` is shorter than [`IbPacket::wire_len`], or the packet is longer than an LRH can say: 8,188 bytes
-    /// through the ICRC.
+    /// If `out` is shorter than [`IbPacket::wire_len`], or the packet exceeds the maximum length of
+    /// an LRH: 8,188 bytes through the ICRC.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let len = self.covered_len();
         let words = u16::try_from(len / 4).ok().filter(|&words| words <= Lrh::MAX_PKT_LEN);
@@ -196,7 +195,7 @@ impl<'a> IbPacket<'a> {
     }
 }
 
-/// What the LRH counts and the GRH does not.
+/// The header bytes that the length of the LRH includes and that of the GRH does not.
 const HEADERS: u16 = 48;
 const _: () = assert!(HEADERS as usize == Lrh::LEN + Grh::LEN);
 
@@ -216,7 +215,7 @@ impl Writer<'_> {
     }
 }
 
-/// `lid 0x0005 > 0x0007 sl 2 vl 0 UC SEND_ONLY qpn 0x000009 ...`
+/// Prints `lid 0x0005 > 0x0007 sl 2 vl 0 UC SEND_ONLY qpn 0x000009 ...`
 impl fmt::Display for IbPacket<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.lrh)?;

@@ -1,9 +1,8 @@
-//! Invariant CRC: what no router changes, from the network header to the last pad byte (IBTA 7.8.1;
-//! for RoCEv2 annex A17.3.3).
+//! Invariant CRC over everything that no router changes, from the network header to the last pad
+//! byte (IBTA 7.8.1; for RoCEv2 annex A17.3.3).
 //!
-//! It is the CRC-32 of the packet with every field that may change on the way set to ones, and goes
-//! on the wire least significant byte first. In front of the network header RoCE has no LRH; eight
-//! bytes of ones stand for it.
+//! It is the CRC-32 of the packet with every field that may change in transit set to ones, and is sent least
+//! significant byte first. RoCE has no LRH before the network header, so eight bytes of ones replace it.
 //!
 //! ```
 //! # use rdmux_wire::icrc::{Icrc, Ipv4Pseudo};
@@ -30,15 +29,15 @@ mod solve;
 
 pub use solve::{solve_id, solve_ipv4_id};
 
-/// What the ICRC takes from the IPv4 and UDP headers of a RoCEv2 packet. The rest is masked, or the
-/// same in all packets: no options, DF set and not a fragment, UDP, destination port 4791.
+/// The fields of a RoCEv2 packet's IPv4 and UDP headers that the ICRC covers. All others are masked,
+/// or the same in all packets: no options, DF set and not a fragment, UDP, destination port 4791.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Pseudo {
     /// Source address.
     pub src: Ipv4Addr,
     /// Destination address.
     pub dst: Ipv4Addr,
-    /// Identification. A receiver that does not see it puts 0, and asks [`solve_ipv4_id`].
+    /// The Identification. A receiver that does not see it sets 0, and calls [`solve_ipv4_id`].
     pub id: u16,
     /// UDP source port.
     pub src_port: u16,
@@ -46,7 +45,7 @@ pub struct Ipv4Pseudo {
     pub udp_len: u16,
 }
 
-/// What the ICRC takes from the IPv6 and UDP headers of a RoCEv2 packet without extension headers.
+/// The fields of a RoCEv2 packet's IPv6 and UDP headers that the ICRC covers, without extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Pseudo {
     /// Source address.
@@ -59,11 +58,11 @@ pub struct Ipv6Pseudo {
     pub udp_len: u16,
 }
 
-/// An ICRC in the making. The first bytes given to [`Icrc::update`] are those of the BTH.
+/// An incremental ICRC. The first bytes passed to [`Icrc::update`] are those of the BTH.
 #[derive(Clone, Debug)]
 pub struct Icrc {
     crc: Crc32,
-    /// Bytes seen since the first one of the BTH, no longer counted once the masked one is past.
+    /// Bytes added since the first one of the BTH, no longer counted after the masked byte.
     seen: usize,
 }
 
@@ -71,7 +70,7 @@ impl Icrc {
     /// The length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// For a RoCEv2 packet in IPv4.
+    /// Creates the ICRC of a RoCEv2 packet in IPv4.
     #[inline]
     pub fn ipv4(pseudo: &Ipv4Pseudo) -> Self {
         const UDP: usize = 28;
@@ -88,7 +87,7 @@ impl Icrc {
         Self::after(&b)
     }
 
-    /// For a RoCEv2 packet in IPv6.
+    /// Creates the ICRC of a RoCEv2 packet in IPv6.
     #[inline]
     pub fn ipv6(pseudo: &Ipv6Pseudo) -> Self {
         const UDP: usize = 48;
@@ -102,8 +101,7 @@ impl Icrc {
         Self::after(&b)
     }
 
-    /// For a RoCEv2 packet as captured: the IPv4 header as it was on the wire, with its options, and
-    /// the UDP header.
+    /// Creates the ICRC of a captured RoCEv2 packet from its IPv4 header, options included, and its UDP header.
     pub fn of_ipv4_headers(ip: &[u8], udp: [u8; 8]) -> Self {
         let mut icrc = Self::after(&[0xff; Lrh::LEN]);
         let fixed = ip.len().min(20);
@@ -118,8 +116,8 @@ impl Icrc {
         icrc
     }
 
-    /// For a packet of an InfiniBand subnet. With a GRH the whole LRH is masked, because a router
-    /// makes a new one.
+    /// Creates the ICRC of a packet of an InfiniBand subnet. With a GRH the whole LRH is masked,
+    /// because a router makes a new one.
     pub fn infiniband(lrh: &Lrh, grh: Option<&Grh>) -> Self {
         match grh {
             None => Self::of_route_headers(&lrh.to_bytes()),
@@ -132,8 +130,8 @@ impl Icrc {
         }
     }
 
-    /// For a packet of an InfiniBand subnet as captured: its LRH as it was on the wire, with its
-    /// reserved bits, and the GRH if it has one.
+    /// Creates the ICRC of a captured packet of an InfiniBand subnet from its LRH, reserved bits
+    /// included, and its GRH if it has one.
     pub fn of_route_headers(route: &[u8]) -> Self {
         let mut b = [0xff; Lrh::LEN + Grh::LEN]; // ones where masked
         let len = route.len().min(b.len());
@@ -149,8 +147,8 @@ impl Icrc {
         Self::after(&b[..len])
     }
 
-    /// Takes the next bytes: first BTH and extension headers, then payload, then pad, in as many
-    /// pieces as they lie in. The BTH's congestion byte is masked here.
+    /// Adds the next bytes: first BTH and extension headers, then payload, then pad, in any number
+    /// of pieces. The BTH's congestion byte is masked here.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         if self.seen > CONGESTION_BYTE {
@@ -160,13 +158,13 @@ impl Icrc {
         }
     }
 
-    /// As it goes on the wire.
+    /// Returns the ICRC in wire format.
     #[inline]
     pub fn finish(self) -> [u8; Self::LEN] {
         self.crc.finish().to_le_bytes()
     }
 
-    /// `prefix`: the masked headers before the BTH.
+    /// Creates the ICRC after `prefix`, the masked headers before the BTH.
     fn after(prefix: &[u8]) -> Self {
         let mut crc = Crc32::new();
         crc.update(prefix);
@@ -178,7 +176,7 @@ impl Icrc {
         self.crc.update(&header);
     }
 
-    /// A copy of the headers is cheaper than a CRC in three pieces.
+    /// Adds the BTH. A copy of the headers is cheaper than a CRC in three pieces.
     fn update_bth(&mut self, bytes: &[u8]) {
         let (head, rest) = bytes.split_at(bytes.len().min(crate::MAX_HEADER));
         let mut copy = [0; crate::MAX_HEADER];

@@ -1,4 +1,4 @@
-//! Invalidate Extended Transport Header: the key that a SEND takes out of use (IBTA 9.3.7).
+//! Invalidate Extended Transport Header: the key that a SEND invalidates (IBTA 9.3.7).
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ impl Ieth {
         Ok(Self(Rkey(u32::from_be_bytes(*b))))
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         self.0.0.to_be_bytes()

@@ -1,10 +1,10 @@
-//! Immediate data: four bytes that go into the receiver's completion (IBTA 9.3.6).
+//! Immediate data: four bytes for the receiver's completion (IBTA 9.3.6).
 
 use core::fmt;
 
 use crate::WireError;
 
-/// Immediate data, as the bytes of the wire: their order is the application's affair.
+/// Immediate data, as bytes in wire order. Their byte order is up to the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmDt(pub [u8; 4]);
 
@@ -16,7 +16,7 @@ impl ImmDt {
         Ok(Self(*b))
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         self.0

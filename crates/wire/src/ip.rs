@@ -1,4 +1,4 @@
-//! IPv4 and IPv6 headers, as far as RDMA and a capture need them (RFC 791, RFC 8200).
+//! IPv4 and IPv6 headers, with the fields needed for RDMA and captures (RFC 791, RFC 8200).
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ pub const IGMP: u8 = 2;
 /// Protocol number of ICMPv6.
 pub const ICMPV6: u8 = 58;
 
-/// An IPv4 header. Options are counted, and skipped.
+/// An IPv4 header. Options are counted in the length, and skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4 {
     /// Length of the header with its options in bytes, 20 to 60.
@@ -28,15 +28,15 @@ pub struct Ipv4 {
     pub total_len: u16,
     /// Identification.
     pub id: u16,
-    /// May not be fragmented.
+    /// Whether the packet must not be fragmented.
     pub dont_fragment: bool,
-    /// More fragments follow.
+    /// Whether more fragments follow.
     pub more_fragments: bool,
-    /// Where this fragment belongs, in units of 8 bytes.
+    /// The offset of this fragment, in units of 8 bytes.
     pub fragment_offset: u16,
     /// Time to live; RoCEv2's hop limit.
     pub ttl: u8,
-    /// What follows.
+    /// The protocol of the payload.
     pub protocol: u8,
     /// Sender.
     pub src: Ipv4Addr,
@@ -61,10 +61,10 @@ impl Ipv4 {
     /// The length on the wire without options, in bytes.
     pub const LEN: usize = 20;
 
-    /// Reads the header that `bytes` start with. That all of `total_len` is there is not checked.
+    /// Parses the header at the start of `bytes`. Does not check that `total_len` bytes are present.
     ///
     /// # Errors
-    /// When the bytes are too few, the version is not 4, or a length contradicts another.
+    /// If there are too few bytes, the version is not 4, or a length contradicts another.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = head::<{ Self::LEN }>(bytes, "IPv4 header")?;
         let version = b[v4::VERSION_IHL] >> 4;
@@ -102,12 +102,12 @@ impl Ipv4 {
         })
     }
 
-    /// Whether this is a part of a packet.
+    /// Returns whether this is a fragment.
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
     }
 
-    /// The header as it goes on the wire, without options, with its checksum.
+    /// Returns the header in wire format, without options, with its checksum.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[v4::VERSION_IHL] = 0x45;
@@ -126,7 +126,7 @@ impl Ipv4 {
     }
 }
 
-/// The Internet checksum (RFC 1071) of a whole number of 16-bit words; an odd byte is left out.
+/// Returns the Internet checksum (RFC 1071) of a whole number of 16-bit words. An odd byte is left out.
 fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0_u16;
     for pair in bytes.chunks_exact(2) {
@@ -145,7 +145,7 @@ pub struct Ipv6 {
     pub flow_label: u32,
     /// Bytes after this header, extension headers included.
     pub payload_len: u16,
-    /// What follows: a protocol or an extension header.
+    /// The next header: a protocol or an extension header.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -186,7 +186,7 @@ impl Ipv6 {
         })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         let word = 6 << 28 | u32::from(self.tclass) << 20 | self.flow_label & 0x000f_ffff;
@@ -200,22 +200,22 @@ impl Ipv6 {
     }
 }
 
-/// What follows the extension headers of an IPv6 packet.
+/// The payload of an IPv6 packet after its extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Payload<'a> {
     /// The protocol.
     pub protocol: u8,
-    /// Where `bytes` belong in the packet that was fragmented, in bytes, if a fragment header was among them that makes them
-    /// a part of one (RFC 8200, section 4.5).
+    /// The offset of `bytes` in the original packet, in bytes, if a fragment header makes them a
+    /// fragment (RFC 8200, section 4.5).
     pub fragment: Option<u16>,
-    /// What follows.
+    /// The payload.
     pub bytes: &'a [u8],
 }
 
-/// Skips the extension headers in `bytes`, which follow an IPv6 header that says `next_header`.
+/// Skips the extension headers in `bytes`, which follow an IPv6 header with this `next_header`.
 ///
 /// # Errors
-/// When an extension header is cut off.
+/// If an extension header is truncated.
 pub fn skip_ipv6_extensions(
     mut next_header: u8,
     mut bytes: &[u8],
@@ -229,7 +229,7 @@ pub fn skip_ipv6_extensions(
     while matches!(next_header, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION) {
         let b = head::<8>(bytes, WHAT)?;
         let len = if next_header == FRAGMENT {
-            // The offset in units of 8 bytes, 2 bits that are reserved, and whether more follow.
+            // The offset in units of 8 bytes, 2 reserved bits, and the more-fragments flag.
             let field = get16(b, 2);
             fragment = (field & !6 != 0).then_some(field & !7);
             8

@@ -1,20 +1,20 @@
-//! Bytes to values and back: every header, checksum and management datagram that rdmux speaks.
+//! Encoding and decoding of every header, checksum and management datagram that rdmux uses.
 //!
-//! One file per header, in the order in which a packet has them:
+//! One file per header, in the order of a packet:
 //!
 //! - the link and the network: [`ether`], [`ip`], [`udp`] and [`tcp`], or InfiniBand's [`lrh`] and [`grh`];
 //! - the transport: [`bth`], then [`deth`], [`xrceth`], [`reth`], [`atomic`], [`aeth`], [`immdt`] and
-//!   [`ieth`]; [`opcode`] is the table that says which of them follow, [`packet`] puts them together, and [`ib_packet`]
-//!   with the headers of an InfiniBand subnet.
+//!   [`ieth`]; [`opcode`] is the table of which of them follow, [`packet`] combines them, and [`ib_packet`]
+//!   adds the headers of an InfiniBand subnet;
 //! - the checksums: [`icrc`] and [`vcrc`], over [`crc`];
 //! - iWARP, which is RDMA over TCP streams: [`iwarp`];
 //! - management datagrams: [`mad`], [`rmpp`] for messages of several, the connection manager's messages in [`cm`],
 //!   subnet management in [`smp`] with its attributes in [`sm`], performance management in [`pm`], subnet administration
-//!   in [`sa`], and [`class_port_info`], which those two have in common; [`layout`] makes types of tables of fields;
-//! - how hosts find each other's paths by multicast, and how programs ask for them: [`acm`].
+//!   in [`sa`], and [`class_port_info`], which those two share; [`layout`] makes types from tables of fields;
+//! - the resolution of paths by multicast, and the protocol by which programs query them: [`acm`].
 //!
-//! Every `parse` takes bytes that a stranger chose: it returns an error, and never panics. Every
-//! `emit` writes what `parse` would read back as the same value. Nothing here allocates or does I/O.
+//! Every `parse` accepts untrusted bytes: it returns an error, and never panics. Every `emit`
+//! writes bytes from which `parse` gives the same value. Nothing here allocates or does I/O.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![forbid(unsafe_code)]
 

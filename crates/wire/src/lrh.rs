@@ -14,17 +14,17 @@ pub struct Lrh {
     pub lver: u8,
     /// Service level, 0 to 15.
     pub sl: u8,
-    /// What follows.
+    /// The type of the next header.
     pub lnh: Lnh,
-    /// The receiving port, or a group.
+    /// The LID of the receiving port, or of a group.
     pub dlid: Lid,
     /// Length in 4-byte words from the first byte of this header through the ICRC, 11 bits.
     pub pkt_len: u16,
-    /// The sending port.
+    /// The LID of the sending port.
     pub slid: Lid,
 }
 
-/// Link next header: what follows an LRH.
+/// Link next header: the type of the header after an LRH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Lnh {
@@ -52,7 +52,7 @@ impl Lrh {
     /// The largest [`Lrh::pkt_len`].
     pub const MAX_PKT_LEN: u16 = 0x07ff;
 
-    /// On lane and service level 0, without addresses, before a BTH. The length is 0.
+    /// A header on lane and service level 0, without addresses, before a BTH. The length is 0.
     pub const DEFAULT: Self = Self {
         vl: 0,
         lver: 0,
@@ -81,7 +81,7 @@ impl Lrh {
         })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

@@ -12,29 +12,29 @@ pub const MAD_LEN: usize = 256;
 /// The only version of the MAD format.
 pub const BASE_VERSION: u8 = 1;
 
-/// What follows the header in a MAD, in bytes.
+/// The length of a MAD after the header, in bytes.
 pub const BODY_LEN: usize = MAD_LEN - MadHeader::LEN;
 
 /// The header that all management classes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadHeader {
-    /// Version of the MAD format; [`BASE_VERSION`].
+    /// The version of the MAD format; [`BASE_VERSION`].
     pub base_version: u8,
-    /// Whom it is for.
+    /// The management class, which selects the receiver.
     pub mgmt_class: MgmtClass,
-    /// Version of the class.
+    /// The version of the class.
     pub class_version: u8,
-    /// What to do, and in bit 7 whether it is a response.
+    /// The method; bit 7 marks a response.
     pub method: Method,
-    /// Of a response: how it went; 0 is well.
+    /// The status of a response; 0 means success.
     pub status: u16,
-    /// The class gives it a meaning; subnet management puts hop pointers there.
+    /// A field specific to the class; in subnet management the hop pointer and the hop count.
     pub class_specific: u16,
-    /// Transaction ID: a response repeats that of its request.
+    /// The transaction ID: a response repeats that of its request.
     pub tid: u64,
-    /// What it is about.
+    /// The attribute ID.
     pub attr_id: u16,
-    /// More of that.
+    /// The attribute modifier.
     pub attr_mod: u32,
 }
 
@@ -69,22 +69,22 @@ codes! {
 }
 
 impl MgmtClass {
-    /// Whether it is of subnet management, whose datagrams go from QP0 to QP0.
+    /// Returns whether the class is subnet management, whose datagrams go from QP0 to QP0.
     pub const fn is_subnet_management(self) -> bool {
         self.0 == Self::SUBN_LID.0 || self.0 == Self::SUBN_DIRECTED.0
     }
 
-    /// Whether it is a vendor's, without OUI: 0x09 to 0x0f.
+    /// Returns whether it is a vendor's class without OUI: 0x09 to 0x0f.
     pub const fn is_vendor(self) -> bool {
         matches!(self.0, 0x09..=0x0f)
     }
 
-    /// Whether it is a vendor's whose datagrams carry RMPP and an OUI: 0x30 to 0x4f.
+    /// Returns whether it is a vendor's class whose datagrams have RMPP and an OUI: 0x30 to 0x4f.
     pub const fn is_vendor_with_oui(self) -> bool {
         matches!(self.0, 0x30..=0x4f)
     }
 
-    /// Whether its datagrams have an RMPP header, so that messages of many datagrams are possible.
+    /// Returns whether datagrams of the class have an RMPP header, which allows messages of several datagrams.
     pub const fn has_rmpp(self) -> bool {
         matches!(self.0, 0x03 | 0x06 | 0x10 | 0x12) || self.is_vendor_with_oui()
     }
@@ -99,41 +99,41 @@ impl Method {
     pub const GET: Self = Self(0x01);
     /// Sets an attribute.
     pub const SET: Self = Self(0x02);
-    /// A datagram that is no request; all of communication management's are.
+    /// A datagram that is not a request; all datagrams of communication management are Sends.
     pub const SEND: Self = Self(0x03);
-    /// Tells a manager of an event, until it is repressed.
+    /// Reports an event to a manager, repeatedly until it is repressed.
     pub const TRAP: Self = Self(0x05);
-    /// Tells a subscriber of an event.
+    /// Reports an event to a subscriber.
     pub const REPORT: Self = Self(0x06);
-    /// Says that a trap has been heard. Its bit 7 is clear, and there is no answer.
+    /// Acknowledges a trap, which is then no longer repeated. Bit 7 is clear, and there is no response.
     pub const TRAP_REPRESS: Self = Self(0x07);
-    /// Asks for all records that match.
+    /// Asks for all matching records.
     pub const GET_TABLE: Self = Self(0x12);
     /// Asks for the ports on a path.
     pub const GET_TRACE_TABLE: Self = Self(0x13);
-    /// Asks with a request of many datagrams.
+    /// Asks with a request of several datagrams.
     pub const GET_MULTI: Self = Self(0x14);
     /// Deletes a record.
     pub const DELETE: Self = Self(0x15);
-    /// The answer to a Get or a Set.
+    /// The response to a Get or a Set.
     pub const GET_RESP: Self = Self(0x81);
-    /// The answer to a Report.
+    /// The response to a Report.
     pub const REPORT_RESP: Self = Self(0x86);
-    /// The answer to a GetTable.
+    /// The response to a GetTable.
     pub const GET_TABLE_RESP: Self = Self(0x92);
-    /// The answer to a GetMulti.
+    /// The response to a GetMulti.
     pub const GET_MULTI_RESP: Self = Self(0x94);
-    /// The answer to a Delete.
+    /// The response to a Delete.
     pub const DELETE_RESP: Self = Self(0x95);
-    /// The bit that makes a method a response.
+    /// The bit that marks a method as a response.
     pub const RESPONSE_BIT: u8 = 0x80;
 
-    /// Whether this is a response.
+    /// Returns whether this is a response.
     pub const fn is_response(self) -> bool {
         self.0 & Self::RESPONSE_BIT != 0
     }
 
-    /// The method of the answer: Get and Set have one in common, the others one each.
+    /// Returns the method of the response: Get and Set share one, each of the others has its own.
     #[must_use]
     pub const fn response(self) -> Self {
         match self {
@@ -143,22 +143,22 @@ impl Method {
     }
 }
 
-/// Values of [`MadHeader::status`], and its parts (IBTA 13.4.7). The low byte is for all classes alike, the high
-/// byte is the class's own.
+/// Values of [`MadHeader::status`], and its parts (IBTA 13.4.7). The low byte is common to all
+/// classes, the high byte is specific to a class.
 pub mod status {
-    /// All is well.
+    /// Success.
     pub const OK: u16 = 0;
-    /// Busy; to be tried again later.
+    /// Busy: try again later.
     pub const BUSY: u16 = 0x0001;
-    /// To be sent where the ClassPortInfo in the answer says.
+    /// Redirected: send the request to the address in the ClassPortInfo of the response.
     pub const REDIRECT: u16 = 0x0002;
-    /// Base version or class version that the receiver does not have.
+    /// The receiver does not support the base version or class version.
     pub const BAD_VERSION: u16 = 0x0004;
-    /// Method that the class does not have here.
+    /// The class does not support the method here.
     pub const UNSUPPORTED_METHOD: u16 = 0x0008;
-    /// Method that the attribute does not have, or unknown attribute.
+    /// The attribute does not support the method, or is unknown.
     pub const UNSUPPORTED_METHOD_ATTRIBUTE: u16 = 0x000c;
-    /// Value in the attribute or its modifier that is not allowed.
+    /// A value in the attribute or its modifier is invalid.
     pub const INVALID_VALUE: u16 = 0x001c;
     /// Subnet administration: no resources.
     pub const SA_NO_RESOURCES: u16 = 0x0100;
@@ -170,13 +170,13 @@ pub mod status {
     pub const SA_TOO_MANY_RECORDS: u16 = 0x0400;
     /// Subnet administration: a GID is wrong.
     pub const SA_INVALID_GID: u16 = 0x0500;
-    /// Subnet administration: a component that is needed is not in the mask.
+    /// Subnet administration: a required component is not in the mask.
     pub const SA_INSUFFICIENT_COMPONENTS: u16 = 0x0600;
-    /// Subnet administration: denied.
+    /// Subnet administration: the request was denied.
     pub const SA_DENIED: u16 = 0x0700;
     /// Subnet administration: another priority is suggested.
     pub const SA_PRIORITY_SUGGESTED: u16 = 0x0800;
-    /// In directed-route SMPs not a part of the status: the datagram is on its way back.
+    /// Not a part of the status, but of directed-route SMPs: the datagram is returning.
     pub const DIRECTION: u16 = 0x8000;
 }
 
@@ -204,8 +204,8 @@ impl MadHeader {
         Ok(header)
     }
 
-    /// The header that these bytes are, whatever their base version is. Of another version than
-    /// [`BASE_VERSION`] the other fields may mean something else.
+    /// Parses the header, whatever its base version is. In another version than [`BASE_VERSION`]
+    /// the other fields may have another meaning.
     pub fn of_any_version(b: &[u8; Self::LEN]) -> Self {
         Self {
             base_version: b[field::BASE_VERSION],
@@ -220,7 +220,7 @@ impl MadHeader {
         }
     }
 
-    /// A request with this class, version and method; everything else is 0.
+    /// Creates a request with this class, version and method; everything else is 0.
     pub const fn new(mgmt_class: MgmtClass, class_version: u8, method: Method) -> Self {
         Self {
             base_version: BASE_VERSION,
@@ -235,7 +235,7 @@ impl MadHeader {
         }
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[field::BASE_VERSION] = self.base_version;

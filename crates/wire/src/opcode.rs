@@ -1,6 +1,6 @@
 //! The opcode table (IBTA 9.2.1, tables 35 and 36; XRC in annex A14; CNP in annex A17).
 //!
-//! A row of `operations!` is all that is said of an operation: its code, what it is for, its direction, its place in the
+//! A row of `operations!` defines everything about an operation: its code, its purpose, its direction, its place in the
 //! message, its extension headers, and the services that have it. The crate `transport` derives its tables from this one.
 
 use core::fmt;
@@ -16,7 +16,7 @@ pub enum Service {
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram; known by name.
+    /// Reliable datagram; only its names are known here.
     Rd,
     /// Unreliable datagram.
     Ud,
@@ -24,12 +24,12 @@ pub enum Service {
     Cnp,
     /// Extended reliable connection.
     Xrc,
-    /// The manufacturers' own, 0xc0 to 0xff.
+    /// The manufacturers' opcodes, 0xc0 to 0xff.
     Vendor,
 }
 
 impl Service {
-    /// The service's name.
+    /// Returns the service's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rc => "RC",
@@ -43,7 +43,7 @@ impl Service {
     }
 }
 
-/// What an operation is for: the specification's transport functions, requests and responses apart.
+/// The purpose of an operation: the specification's transport functions, with requests and responses separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// None: the code is reserved, or the service does not have the operation.
@@ -84,7 +84,7 @@ mod bit {
     pub(super) const RESPONSE: u16 = 1 << 11;
     pub(super) const PAYLOAD: u16 = 1 << 12;
     pub(super) const RECEIVE: u16 = 1 << 13;
-    /// Follows from the direction and the service, so no row has it.
+    /// Derived from the direction and the service, so no row has it.
     pub(super) const ACKNOWLEDGED: u16 = 1 << 14;
 }
 
@@ -97,9 +97,9 @@ mod service {
     pub(super) const RD: u8 = bit(Service::Rd);
     pub(super) const UD: u8 = bit(Service::Ud);
     pub(super) const XRC: u8 = bit(Service::Xrc);
-    /// All whose requests are acknowledged.
+    /// All services whose requests are acknowledged.
     pub(super) const RELIABLE: u8 = RC | RD | XRC;
-    /// All that have messages of several packets.
+    /// All services with messages of several packets.
     pub(super) const LONG: u8 = RELIABLE | UC;
     pub(super) const ALL: u8 = LONG | UD;
 
@@ -110,7 +110,7 @@ mod service {
 
 macro_rules! operations {
     ($($name:ident = $code:literal, $text:literal, $kind:ident, $position:expr, $content:expr, $services:expr;)*) => {
-        /// What an opcode does; the same codes serve RC, UC, RD, UD and XRC.
+        /// The operation of an opcode; RC, UC, RD, UD and XRC share the same codes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Operation {
@@ -118,14 +118,14 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// All of them, in the order of their codes.
+            /// All operations, in the order of their codes.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The name that the specification gives it, in capitals.
+            /// Returns the specification's name of the operation, in capitals.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
-            /// What it is for.
+            /// Returns the purpose.
             pub const fn kind(self) -> OpKind {
                 match self { $(Self::$name => OpKind::$kind,)* }
             }
@@ -173,7 +173,7 @@ operations! {
     SendOnlyInvalidate = 0x17, "SEND_ONLY_WITH_INVALIDATE",      Send,         REQUEST | ONLY,         IETH | PAYLOAD | RECEIVE,    RC | XRC;
 }
 
-/// What the table says of one opcode.
+/// The table row of one opcode.
 #[derive(Clone, Copy)]
 struct Row {
     operation: Option<Operation>,
@@ -181,7 +181,7 @@ struct Row {
     ext_len: u8,
 }
 
-/// One row per opcode, so that decoding a packet costs one look-up.
+/// One row per opcode, so that decoding a packet takes one lookup.
 static TABLE: [Row; 256] = {
     let mut table = [row(Opcode(0)); 256];
     let mut code = 0_u8;
@@ -192,7 +192,7 @@ static TABLE: [Row; 256] = {
     table
 };
 
-/// An operation's row for one service: with the headers and properties that the service adds.
+/// Returns an operation's row for one service, with the headers and properties that the service adds.
 const fn row(opcode: Opcode) -> Row {
     const NONE: Row = Row { operation: None, bits: 0, ext_len: 0 };
     let Some(op) = Operation::from_code(opcode.0 & 0x1f) else { return NONE };
@@ -222,7 +222,7 @@ const fn row(opcode: Opcode) -> Row {
     Row { operation: Some(op), bits, ext_len }
 }
 
-/// The extension headers in the order of the wire, with their lengths in bytes.
+/// The extension headers in wire order, with their lengths in bytes.
 const EXT_LEN: [(u16, u8); 8] = [
     (bit::DETH, 8),
     (bit::XRCETH, 4),
@@ -243,42 +243,42 @@ macro_rules! tests {
 }
 
 tests! {
-    /// Whether a DETH follows.
+    /// Returns whether a DETH follows.
     has_deth: bit::DETH;
-    /// Whether an XRCETH follows.
+    /// Returns whether an XRCETH follows.
     has_xrceth: bit::XRCETH;
-    /// Whether a RETH follows.
+    /// Returns whether a RETH follows.
     has_reth: bit::RETH;
-    /// Whether an AtomicETH follows.
+    /// Returns whether an AtomicETH follows.
     has_atomic: bit::ATOMIC;
-    /// Whether an AETH follows.
+    /// Returns whether an AETH follows.
     has_aeth: bit::AETH;
-    /// Whether an AtomicAckETH follows.
+    /// Returns whether an AtomicAckETH follows.
     has_atomic_ack: bit::ATOMIC_ACK;
-    /// Whether immediate data follows.
+    /// Returns whether immediate data follows.
     has_imm: bit::IMM;
-    /// Whether an IETH follows.
+    /// Returns whether an IETH follows.
     has_ieth: bit::IETH;
-    /// Whether the operation may have a payload.
+    /// Returns whether the operation may have a payload.
     has_payload: bit::PAYLOAD;
-    /// Whether this starts a message: a FIRST or an ONLY.
+    /// Returns whether this starts a message: a FIRST or an ONLY.
     starts_message: bit::FIRST;
-    /// Whether this ends a message: a LAST or an ONLY.
+    /// Returns whether this ends a message: a LAST or an ONLY.
     ends_message: bit::LAST;
-    /// Whether this is a MIDDLE.
+    /// Returns whether this is a MIDDLE.
     is_middle: bit::MIDDLE;
-    /// Whether this is an ONLY, or an operation of a single packet.
+    /// Returns whether this is an ONLY, or an operation of a single packet.
     is_only: bit::ONLY;
-    /// Whether this goes from the responder to the requester.
+    /// Returns whether this goes from the responder to the requester.
     is_response: bit::RESPONSE;
-    /// Whether the message that this is a packet of consumes a receive work request when it ends.
+    /// Returns whether the end of this packet's message consumes a receive work request.
     needs_receive: bit::RECEIVE;
-    /// Whether the responder answers it, by an ACK or by a response: the requests of reliable services.
+    /// Returns whether the responder answers the packet, with an ACK or a response: the requests of reliable services.
     is_acknowledged: bit::ACKNOWLEDGED;
 }
 
 impl Opcode {
-    /// The service, from bits 7:5.
+    /// Returns the service, from bits 7:5.
     #[inline]
     pub const fn service(self) -> Service {
         match self.0 >> 5 {
@@ -292,13 +292,13 @@ impl Opcode {
         }
     }
 
-    /// The operation, or none when the service does not have it. [`Opcode::CNP`] has none.
+    /// Returns the operation, or none if the service does not have it. [`Opcode::CNP`] has none.
     #[inline]
     pub const fn operation(self) -> Option<Operation> {
         self.row().operation
     }
 
-    /// What the operation is for; [`OpKind::Reserved`] when the service does not have it.
+    /// Returns the purpose of the operation; [`OpKind::Reserved`] if the service does not have it.
     #[inline]
     pub const fn kind(self) -> OpKind {
         match self.operation() {
@@ -307,7 +307,7 @@ impl Opcode {
         }
     }
 
-    /// The opcode of `operation` in `service`, whether or not the service has it.
+    /// Returns the opcode of `operation` in `service`, whether or not the service has it.
     pub const fn of(service: Service, operation: Operation) -> Self {
         let prefix = match service {
             Service::Rc => 0x00,
@@ -321,19 +321,19 @@ impl Opcode {
         Self(prefix | operation as u8)
     }
 
-    /// Whether this is a FIRST, and not an ONLY.
+    /// Returns whether this is a FIRST, and not an ONLY.
     #[inline]
     pub const fn is_first(self) -> bool {
         self.starts_message() && !self.ends_message()
     }
 
-    /// Whether this is a LAST, and not an ONLY.
+    /// Returns whether this is a LAST, and not an ONLY.
     #[inline]
     pub const fn is_last(self) -> bool {
         self.ends_message() && !self.starts_message()
     }
 
-    /// Bytes of the extension headers that follow the BTH. That of RD leaves out the RDETH.
+    /// Returns the bytes of the extension headers after the BTH. For RD the RDETH is not included.
     #[inline]
     pub fn ext_len(self) -> usize {
         usize::from(self.row().ext_len)
@@ -352,7 +352,7 @@ macro_rules! opcodes {
                 #[doc = concat!("[`Operation::", stringify!($operation), "`] of [`Service::", stringify!($service), "`].")]
                 pub const $name: Self = Self::of(Service::$service, Operation::$operation);
             )*)*
-            /// Congestion notification; it has no [`Operation`].
+            /// Congestion notification, which has no [`Operation`].
             pub const CNP: Self = Self(0x81);
         }
     };

@@ -6,33 +6,33 @@ use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Opcode, Reth, Service, WireError, XrcEth,
 };
 
-/// A packet as its headers say, with the payload where it lies.
+/// A parsed packet, with the payload in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Base transport header.
     pub bth: Bth,
-    /// Of RDMA WRITE and READ requests.
+    /// For RDMA WRITE and READ requests.
     pub reth: Option<Reth>,
-    /// Of acknowledgements and READ responses.
+    /// For acknowledgements and READ responses.
     pub aeth: Option<Aeth>,
-    /// Of atomic requests.
+    /// For atomic requests.
     pub atomic: Option<AtomicEth>,
-    /// Of an atomic's response.
+    /// For atomic responses.
     pub atomic_ack: Option<AtomicAckEth>,
-    /// Of datagrams.
+    /// For datagrams.
     pub deth: Option<Deth>,
-    /// Of operations with immediate data.
+    /// For operations with immediate data.
     pub imm: Option<ImmDt>,
-    /// Of SEND with invalidate.
+    /// For SEND with invalidate.
     pub ieth: Option<Ieth>,
-    /// Of XRC requests.
+    /// For XRC requests.
     pub xrceth: Option<XrcEth>,
     /// The payload, without pad.
     pub payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
-    /// A packet of a BTH and a payload; the extension headers are the caller's to fill in.
+    /// Creates a packet from a BTH and a payload. The caller fills in the extension headers.
     pub const fn new(bth: Bth, payload: &'a [u8]) -> Self {
         Self {
             bth,
@@ -48,11 +48,11 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Reads a packet from its BTH through payload and pad, without ICRC.
+    /// Parses a packet from its BTH through payload and pad, without ICRC.
     ///
     /// # Errors
-    /// [`WireError`] when the version is not 0, the opcode is none that can be decoded, or the bytes
-    /// end within the headers or the pad.
+    /// [`WireError`] when the version is not 0, the opcode cannot be decoded, or the bytes end
+    /// within the headers or the pad.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let mut packet = Self::new(Bth::parse(bytes)?, &[]);
@@ -61,11 +61,11 @@ impl<'a> Packet<'a> {
         Ok(packet)
     }
 
-    /// As [`parse`](Self::parse), where the headers and what follows them lie in two places. Nothing is
-    /// decided by the bytes of `tail`.
+    /// Like [`parse`](Self::parse), for headers and payload in separate places. The contents of
+    /// `tail` have no influence on the result.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), and when `headers` goes on after them.
+    /// As [`parse`](Self::parse), and when `headers` has bytes after them.
     pub fn parse_parts(headers: &[u8], tail: &'a [u8]) -> Result<Self, WireError> {
         let mut packet = Self::new(Bth::parse(headers)?, &[]);
         let rest = packet.parse_headers(headers)?;
@@ -76,7 +76,7 @@ impl<'a> Packet<'a> {
         Ok(packet)
     }
 
-    /// Fills in the headers behind the BTH, and returns what follows them.
+    /// Fills in the headers after the BTH, and returns the bytes after them.
     #[inline]
     fn parse_headers<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], WireError> {
         let op = self.bth.opcode;
@@ -101,7 +101,7 @@ impl<'a> Packet<'a> {
         Ok(rest.0)
     }
 
-    /// The payload is what `tail` holds before its pad.
+    /// Sets the payload to the bytes of `tail` before its pad.
     #[inline]
     fn take_payload(&mut self, tail: &'a [u8]) -> Result<(), WireError> {
         let pad = self.bth.pad;
@@ -111,10 +111,10 @@ impl<'a> Packet<'a> {
         Ok(())
     }
 
-    /// The headers as they go on the wire: those that are there, in the specification's order.
+    /// Returns the headers in wire format: those that are present, in the specification's order.
     ///
     /// # Panics
-    /// When there are more than [`MAX_HEADER`] bytes of them, which no packet that was parsed has.
+    /// If they have more than [`MAX_HEADER`] bytes, which no parsed packet has.
     pub fn header(&self) -> HeaderBuf {
         let mut buf = HeaderBuf::new(&self.bth);
         buf.push_some(self.deth.map(|h| h.to_bytes()));
@@ -129,7 +129,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Takes headers off the front.
+/// Reads headers from the front of the bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -149,7 +149,7 @@ impl Reader<'_> {
     }
 }
 
-/// The payload by its length only.
+/// Prints only the length of the payload.
 impl fmt::Display for Packet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn part(f: &mut fmt::Formatter<'_>, header: Option<&dyn fmt::Display>) -> fmt::Result {
@@ -171,10 +171,10 @@ impl fmt::Display for Packet<'_> {
     }
 }
 
-/// The most bytes that the headers of a packet take: BTH, XRCETH and AtomicETH.
+/// The maximum length of a packet's headers: BTH, XRCETH and AtomicETH.
 pub const MAX_HEADER: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
-/// Headers for a packet to send, built in place without allocation, in the order of the calls:
+/// The headers of a packet to send, built in place without allocation, in the order of the calls:
 /// `HeaderBuf::new(&bth).reth(&reth).imm(&imm)`.
 #[derive(Clone, Copy)]
 pub struct HeaderBuf {
@@ -189,7 +189,7 @@ macro_rules! append {
                 /// Appends this header.
                 ///
                 /// # Panics
-                /// When the headers together exceed [`MAX_HEADER`], which those of no packet do.
+                /// If the headers together exceed [`MAX_HEADER`], which those of no valid packet do.
                 #[inline]
                 #[must_use]
                 pub fn $name(mut self, header: &$header) -> Self {
@@ -213,7 +213,7 @@ append! {
 }
 
 impl HeaderBuf {
-    /// Headers that so far are a BTH.
+    /// Creates headers that consist of a BTH so far.
     #[inline]
     #[must_use]
     pub fn new(bth: &Bth) -> Self {
@@ -222,7 +222,7 @@ impl HeaderBuf {
         buf
     }
 
-    /// What goes on the wire.
+    /// Returns the bytes for the wire.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]

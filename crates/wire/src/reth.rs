@@ -1,4 +1,4 @@
-//! RDMA Extended Transport Header: where a WRITE or READ takes place (IBTA 9.3.3).
+//! RDMA Extended Transport Header: the responder's memory for a WRITE or READ (IBTA 9.3.3).
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ use crate::{Rkey, WireError};
 /// The RDMA extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// The first byte, as an address in the responder's region.
+    /// The address of the first byte, in the responder's region.
     pub va: u64,
     /// The responder's key.
     pub rkey: Rkey,
@@ -34,7 +34,7 @@ impl Reth {
         })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

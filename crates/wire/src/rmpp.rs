@@ -1,4 +1,4 @@
-//! RMPP header: 12 bytes behind the MAD header, by which a message takes several MADs (IBTA 13.6.2.1).
+//! RMPP header: 12 bytes after the MAD header, for messages of several MADs (IBTA 13.6.2.1).
 
 use core::fmt;
 
@@ -6,34 +6,34 @@ use crate::WireError;
 use crate::bytes::{get32, put32};
 use crate::mad::{MAD_LEN, MadHeader, MgmtClass};
 
-/// Where the RMPP header starts in a MAD of a class that has one, in bytes.
+/// The offset of the RMPP header in a MAD of a class that has one, in bytes.
 pub const OFFSET: usize = MadHeader::LEN;
 
-/// What follows the RMPP header in a MAD, in bytes. [`Rmpp::length`] of a segment counts these, and
-/// so includes the class's own header.
+/// The bytes after the RMPP header in a MAD. [`Rmpp::length`] of a segment counts these, and so
+/// includes the class's own header.
 pub const SEGMENT_LEN: usize = MAD_LEN - OFFSET - Rmpp::LEN;
 
 /// The RMPP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rmpp {
-    /// Version of the protocol; [`Rmpp::VERSION`]. Ignored unless [`RmppFlags::ACTIVE`].
+    /// The version of the protocol; [`Rmpp::VERSION`]. Ignored unless [`RmppFlags::ACTIVE`].
     pub version: u8,
-    /// What kind of packet this is.
+    /// The type of the packet.
     pub kind: RmppType,
-    /// How long a response may take: a code of 5 bits, 4.096 us * 2^code; 31 says nothing.
+    /// The response time: a code of 5 bits, 4.096 us * 2^code; 31 means unspecified.
     pub resp_time: u8,
     /// Whether RMPP is used at all, and which segments these are.
     pub flags: RmppFlags,
-    /// Why a transfer ends, in ABORT and STOP; otherwise [`RmppStatus::NORMAL`].
+    /// The reason why a transfer ends, in ABORT and STOP; otherwise [`RmppStatus::NORMAL`].
     pub status: RmppStatus,
-    /// Of DATA: the segment's number, from 1. Of ACK: the last segment that came in order.
+    /// In DATA: the segment's number, from 1. In an ACK: the last segment that arrived in order.
     pub segment: u32,
-    /// Of the first segment: the bytes of the whole transfer, or 0. Of the last: its bytes. Of an
-    /// ACK: the last segment that may be sent (NewWindowLast). Bytes count as in [`SEGMENT_LEN`].
+    /// In the first segment: the bytes of the whole transfer, or 0. In the last: its bytes. In an ACK:
+    /// the last segment that may be sent (NewWindowLast). Bytes are counted as in [`SEGMENT_LEN`].
     pub length: u32,
 }
 
-/// What kind of RMPP packet this is.
+/// The type of an RMPP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RmppType(pub u8);
 
@@ -48,52 +48,52 @@ impl RmppType {
     pub const ABORT: Self = Self(4);
 }
 
-/// Three flags.
+/// The flags of an RMPP packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RmppFlags(pub u8);
 
 impl RmppFlags {
     /// The MAD is part of an RMPP transfer.
     pub const ACTIVE: Self = Self(1);
-    /// It is the first segment.
+    /// The MAD is the first segment.
     pub const FIRST: Self = Self(2);
-    /// It is the last segment.
+    /// The MAD is the last segment.
     pub const LAST: Self = Self(4);
 
-    /// Whether all flags of `other` are set here.
+    /// Returns whether all flags of `other` are set here.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The flags of both.
+    /// Returns the flags of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// Why a transfer ends (IBTA 13.6.2.1, table of RMPPStatus).
+/// The reason why a transfer ends (IBTA 13.6.2.1, table of RMPPStatus).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RmppStatus(pub u8);
 
 impl RmppStatus {
-    /// Nothing is wrong.
+    /// No error.
     pub const NORMAL: Self = Self(0);
-    /// Resources exhausted; of a STOP.
+    /// Resources exhausted; in a STOP.
     pub const RESOURCES: Self = Self(1);
     /// The total time of the transfer was too long.
     pub const TOTAL_TIME: Self = Self(118);
-    /// The last segment and its length do not agree.
+    /// The length does not match the last segment.
     pub const LAST_LENGTH: Self = Self(119);
-    /// The first flag and the segment number do not agree.
+    /// The first flag does not match the segment number.
     pub const FIRST_SEGMENT: Self = Self(120);
-    /// There is no such type.
+    /// The type does not exist.
     pub const BAD_TYPE: Self = Self(121);
-    /// NewWindowLast is less than the segment that is acknowledged.
+    /// NewWindowLast is less than the acknowledged segment.
     pub const WINDOW_TOO_SMALL: Self = Self(122);
-    /// A segment was acknowledged that may not have been sent.
+    /// The acknowledged segment may not have been sent.
     pub const SEGMENT_TOO_BIG: Self = Self(123);
-    /// The status is not one that this type can have.
+    /// The status is not valid for this type.
     pub const ILLEGAL_STATUS: Self = Self(124);
     /// The version is not supported.
     pub const BAD_VERSION: Self = Self(125);
@@ -102,7 +102,7 @@ impl RmppStatus {
     /// Any other reason.
     pub const UNSPECIFIED: Self = Self(127);
 
-    /// Whether an ABORT may say this: 118 to 127.
+    /// Returns whether the status is valid in an ABORT: 118 to 127.
     pub const fn is_abort(self) -> bool {
         self.0 >= Self::TOTAL_TIME.0 && self.0 <= Self::UNSPECIFIED.0
     }
@@ -120,13 +120,13 @@ mod field {
 header!(Rmpp, 12, "RMPP header");
 
 impl Rmpp {
-    /// The version of the protocol that exists.
+    /// The only version of the protocol.
     pub const VERSION: u8 = 1;
 
-    /// The code of [`Rmpp::resp_time`] that says nothing.
+    /// The code of [`Rmpp::resp_time`] that means unspecified.
     pub const NO_RESP_TIME: u8 = 31;
 
-    /// Reads the RMPP header of a MAD, which starts at [`OFFSET`].
+    /// Parses the RMPP header of a MAD, which starts at [`OFFSET`].
     pub fn of(mad: &[u8; MAD_LEN]) -> Self {
         let mut b = [0; Self::LEN];
         b.copy_from_slice(&mad[OFFSET..OFFSET + Self::LEN]);
@@ -138,13 +138,13 @@ impl Rmpp {
         self.emit(&mut mad[OFFSET..]);
     }
 
-    /// Whether the MAD is part of an RMPP transfer.
+    /// Returns whether the MAD is part of an RMPP transfer.
     pub const fn is_active(&self) -> bool {
         self.flags.contains(RmppFlags::ACTIVE)
     }
 
-    /// Where the data of a class's MADs start, in bytes from the start of the MAD; none for classes
-    /// without RMPP. What is before them is repeated in every segment (IBTA 13.6.2).
+    /// Returns the offset of the data in a class's MADs, in bytes from the start of the MAD; none
+    /// for classes without RMPP. Every segment repeats the bytes before it (IBTA 13.6.2).
     pub const fn data_offset(class: MgmtClass) -> Option<usize> {
         match class.0 {
             0x03 => Some(56),
@@ -171,7 +171,7 @@ impl Rmpp {
         }
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[field::VERSION] = self.version;
@@ -245,7 +245,7 @@ impl fmt::Display for Rmpp {
 mod tests {
     use super::*;
 
-    /// The first segment of an answer of subnet administration, of three segments.
+    /// The first segment of a response of subnet administration, of three segments.
     const FIRST: [u8; 12] = [1, 1, 0xfb, 0, 0, 0, 0, 1, 0, 0, 0x02, 0x58];
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
         let offset = |class| Rmpp::data_offset(MgmtClass(class));
         assert_eq!([0x03, 0x06, 0x30, 0x4f].map(offset), [Some(56), Some(64), Some(40), Some(40)]);
         assert_eq!([0x01, 0x04, 0x07, 0x2f, 0x50, 0x81].map(offset), [None; 6]);
-        // 200, 192 and 216 bytes of data, of 220 behind the RMPP header.
+        // 200, 192 and 216 bytes of data, of 220 after the RMPP header.
         assert_eq!(SEGMENT_LEN, 220);
     }
 

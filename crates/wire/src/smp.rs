@@ -1,7 +1,7 @@
-//! Subnet management packets: management datagrams of QP0, LID routed or on a directed route (IBTA 14.2.1).
+//! Subnet management packets: management datagrams of QP0, LID routed or with a directed route (IBTA 14.2.1).
 //!
-//! A directed route is a list of egress ports, one per switch. Index 0 of both paths is not used: the first hop
-//! leaves its node by `initial_path[1]`.
+//! A directed route is a list of egress ports, one per switch. Index 0 of both paths is not used:
+//! the first hop leaves its node by port `initial_path[1]`.
 
 use core::fmt;
 
@@ -16,32 +16,31 @@ pub const CLASS_VERSION: u8 = 1;
 /// The length of an attribute's data, in bytes.
 pub const DATA_LEN: usize = 64;
 
-/// The length of a path, in bytes: an unused one, and [`MAX_HOPS`] ports.
+/// The length of a path, in bytes: an unused entry, and [`MAX_HOPS`] ports.
 pub const PATH_LEN: usize = 64;
 
-/// The most hops of a directed route.
+/// The maximum number of hops of a directed route.
 pub const MAX_HOPS: u8 = 63;
 
-/// A subnet management packet. Everything of its 256 bytes is here, but for two reserved ones of the header.
+/// A subnet management packet: all 256 bytes, except two reserved ones of the header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Smp {
-    /// The header. In directed routes its class-specific field is hop pointer and hop count, and its status has
-    /// the direction bit: see [`Smp::hop_pointer`], [`Smp::hop_count`] and [`Smp::is_returning`].
+    /// The header. For directed routes its class-specific field is hop pointer and hop count, and its status
+    /// includes the direction bit: see [`Smp::hop_pointer`], [`Smp::hop_count`] and [`Smp::is_returning`].
     pub header: MadHeader,
     /// The manager's key.
     pub mkey: Mkey,
-    /// Directed route: from which LID the datagram was LID routed before the route begins; permissive if it was
-    /// not.
+    /// Directed route: the source LID of the LID-routed part before the route; permissive without such a part.
     pub dr_slid: Lid,
-    /// Directed route: to which LID the datagram is LID routed where the route ends; permissive if it is not.
+    /// Directed route: the destination LID of the LID-routed part after the route; permissive without such a part.
     pub dr_dlid: Lid,
     /// Reserved.
     pub reserved: [u8; 28],
     /// The attribute.
     pub data: [u8; DATA_LEN],
-    /// Directed route: by which port each hop leaves, from index 1.
+    /// Directed route: the egress port of each hop, from index 1.
     pub initial_path: [u8; PATH_LEN],
-    /// Directed route: by which port each hop came in, from index 1.
+    /// Directed route: the ingress port of each hop, from index 1.
     pub return_path: [u8; PATH_LEN],
 }
 
@@ -56,7 +55,7 @@ mod field {
 }
 
 impl Smp {
-    /// A LID-routed packet without data.
+    /// Creates a LID-routed packet without data.
     pub const fn lid_routed(method: Method, attr_id: u16, attr_mod: u32) -> Self {
         let header = MadHeader::new(MgmtClass::SUBN_LID, CLASS_VERSION, method);
         Self {
@@ -71,8 +70,8 @@ impl Smp {
         }
     }
 
-    /// A packet without data on a directed route that begins here and is directed all the way: `hops` are the
-    /// ports by which it leaves this node and each that follows. What is more than [`MAX_HOPS`] is cut off.
+    /// Creates a packet without data with a directed route that begins here and has no LID-routed part. `hops`
+    /// are the egress ports of this node and of each that follows. Hops beyond [`MAX_HOPS`] are cut off.
     pub fn directed(method: Method, attr_id: u16, attr_mod: u32, hops: &[u8]) -> Self {
         let mut smp = Self::lid_routed(method, attr_id, attr_mod);
         smp.header.mgmt_class = MgmtClass::SUBN_DIRECTED;
@@ -87,10 +86,10 @@ impl Smp {
         smp
     }
 
-    /// Reads a packet.
+    /// Parses a packet.
     ///
     /// # Errors
-    /// When it is shorter than 256 bytes, of another base version, or of a class that is not subnet management.
+    /// If it is shorter than 256 bytes, of another base version, or of a class other than subnet management.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = head::<MAD_LEN>(bytes, "SMP")?;
         let header = MadHeader::parse(b)?;
@@ -110,7 +109,7 @@ impl Smp {
         })
     }
 
-    /// The packet as it goes on the wire.
+    /// Returns the packet in wire format.
     pub fn to_bytes(&self) -> [u8; MAD_LEN] {
         let mut b = [0; MAD_LEN];
         self.header.emit(&mut b);
@@ -124,12 +123,12 @@ impl Smp {
         b
     }
 
-    /// Whether it goes by a directed route.
+    /// Returns whether the packet has a directed route.
     pub const fn is_directed(&self) -> bool {
         self.header.mgmt_class.0 == MgmtClass::SUBN_DIRECTED.0
     }
 
-    /// Whether it is on its way back: the D bit, of directed routes only.
+    /// Returns whether the packet is returning: the D bit, for directed routes only.
     pub const fn is_returning(&self) -> bool {
         self.is_directed() && self.header.status & status::DIRECTION != 0
     }
@@ -142,7 +141,7 @@ impl Smp {
         }
     }
 
-    /// The status without the D bit, which a LID-routed packet does not have.
+    /// Returns the status without the D bit, which a LID-routed packet does not have.
     pub const fn status(&self) -> u16 {
         if self.is_directed() {
             self.header.status & !status::DIRECTION
@@ -151,38 +150,38 @@ impl Smp {
         }
     }
 
-    /// Sets the status and leaves the D bit of a directed route.
+    /// Sets the status and keeps the D bit of a directed route.
     pub const fn set_status(&mut self, new: u16) {
         let kept = if self.is_directed() { status::DIRECTION } else { 0 };
         self.header.status = self.header.status & kept | new & !kept;
     }
 
-    /// Where on its route the packet is.
+    /// Returns the packet's position on its route.
     pub const fn hop_pointer(&self) -> u8 {
         self.header.class_specific.to_be_bytes()[0]
     }
 
-    /// Sets where on its route the packet is.
+    /// Sets the packet's position on its route.
     pub const fn set_hop_pointer(&mut self, pointer: u8) {
         self.header.class_specific = u16::from_be_bytes([pointer, self.hop_count()]);
     }
 
-    /// How many hops the directed route has.
+    /// Returns the number of hops of the directed route.
     pub const fn hop_count(&self) -> u8 {
         self.header.class_specific.to_be_bytes()[1]
     }
 
-    /// Sets how many hops the directed route has.
+    /// Sets the number of hops of the directed route.
     pub const fn set_hop_count(&mut self, count: u8) {
         self.header.class_specific = u16::from_be_bytes([self.hop_pointer(), count]);
     }
 
-    /// The attribute, if it is one of those in [`sm`](crate::sm).
+    /// Returns the attribute, if it is one of those in [`sm`](crate::sm).
     pub fn attribute(&self) -> Option<Attribute> {
         Attribute::parse(self.header.attr_id, &self.data).ok().flatten()
     }
 
-    /// Puts an attribute into the data and its ID into the header. The rest of the data becomes 0.
+    /// Writes an attribute into the data and its ID into the header. The rest of the data becomes 0.
     pub fn set_attribute(&mut self, attribute: &Attribute) {
         self.header.attr_id = attribute.attr_id();
         self.data = [0; DATA_LEN];
@@ -196,7 +195,7 @@ impl fmt::Debug for Smp {
     }
 }
 
-/// `SMP Get hops 1/2 path 0,1,3 tid ... NodeInfo ...`; what has its usual value is not mentioned.
+/// Prints `SMP Get hops 1/2 path 0,1,3 tid ... NodeInfo ...`, without fields that have their usual value.
 impl fmt::Display for Smp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { header, mkey, dr_slid, dr_dlid, .. } = self;
@@ -233,7 +232,7 @@ impl fmt::Display for Smp {
 }
 
 impl Smp {
-    /// As the diagnostics write a path: port 0 of the first node, and then the egress ports.
+    /// Prints a path like the diagnostics: port 0 of the first node, and then the egress ports.
     fn fmt_path(&self, f: &mut fmt::Formatter<'_>, path: &[u8; PATH_LEN]) -> fmt::Result {
         f.write_str("0")?;
         let hops = usize::from(self.hop_count().min(MAX_HOPS));

@@ -1,18 +1,18 @@
-//! TCP header, as far as who follows streams in a capture needs it (RFC 9293, section 3.1).
+//! TCP header, with the fields needed to follow streams in a capture (RFC 9293, section 3.1).
 
 use core::fmt;
 
 use crate::WireError;
 use crate::bytes::{get16, get32, head, put16, put32};
 
-/// A TCP header. Options are counted, and skipped.
+/// A TCP header. Options are counted in the length, and skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
     /// Source port.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Sequence number of the first byte, or of SYN.
+    /// The sequence number of the first byte, or of SYN.
     pub seq: u32,
     /// The next sequence number that the sender expects, if ACK is set.
     pub ack: u32,
@@ -20,7 +20,7 @@ pub struct Tcp {
     pub header_len: u8,
     /// The control bits.
     pub flags: Flags,
-    /// Window, not scaled.
+    /// The window, not scaled.
     pub window: u16,
 }
 
@@ -29,18 +29,18 @@ pub struct Tcp {
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// No more data from the sender.
+    /// The sender sends no more data.
     pub const FIN: Self = Self(0x01);
-    /// The first of its direction.
+    /// The segment is the first of its direction.
     pub const SYN: Self = Self(0x02);
-    /// The connection is gone.
+    /// The connection is reset.
     pub const RST: Self = Self(0x04);
-    /// To be delivered without waiting for more.
+    /// The data is to be delivered without waiting for more.
     pub const PSH: Self = Self(0x08);
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub const ACK: Self = Self(0x10);
 
-    /// Whether it has all bits of `other`.
+    /// Returns whether all bits of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -60,10 +60,10 @@ impl Tcp {
     /// The length on the wire without options, in bytes.
     pub const LEN: usize = 20;
 
-    /// Reads the header that `bytes` start with. Options need not be there.
+    /// Parses the header at the start of `bytes`. Options need not be present.
     ///
     /// # Errors
-    /// When the bytes are too few, or the header length is impossible.
+    /// If there are too few bytes, or the header length is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = head::<{ Self::LEN }>(bytes, "TCP header")?;
         let header_len = (b[field::DATA_OFFSET] >> 4) * 4;
@@ -81,7 +81,7 @@ impl Tcp {
         })
     }
 
-    /// The header as it goes on the wire, without options and checksum.
+    /// Returns the header in wire format, without options and checksum.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put16(&mut b, field::SRC_PORT, self.src_port);

@@ -1,4 +1,4 @@
-//! The field's own small values, one newtype each, so that a PSN is never taken for a QPN.
+//! Small values of the field, one newtype each, so that a PSN cannot be mistaken for a QPN.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,25 +20,25 @@ impl Psn {
     /// The number of distinct PSNs.
     pub const SPACE: u32 = 1 << 24;
 
-    /// Takes the low 24 bits of `v`.
+    /// Creates a value from the low 24 bits of `v`.
     pub const fn new(v: u32) -> Self {
         Self(v & 0x00ff_ffff)
     }
-    /// The value, 0 to 2^24 - 1.
+    /// Returns the value, 0 to 2^24 - 1.
     pub const fn get(self) -> u32 {
         self.0
     }
-    /// The PSN `n` after this one, modulo 2^24.
+    /// Returns the PSN `n` after this one, modulo 2^24.
     #[must_use]
     pub const fn add(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }
-    /// The PSN `n` before this one, modulo 2^24.
+    /// Returns the PSN `n` before this one, modulo 2^24.
     #[must_use]
     pub const fn sub(self, n: u32) -> Self {
         Self::new(self.0.wrapping_sub(n))
     }
-    /// The signed distance `self - other`: positive when `self` is later, in -2^23 .. 2^23.
+    /// Returns the signed distance `self - other`: positive if `self` is later, in -2^23 .. 2^23.
     pub const fn diff(self, other: Self) -> i32 {
         (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
     }
@@ -68,18 +68,18 @@ impl From<u32> for Qpn {
 }
 
 impl Qpn {
-    /// The subnet management interface.
+    /// The queue pair of the subnet management interface.
     pub const QP0: Self = Self(0);
-    /// The general services interface.
+    /// The queue pair of the general services interface.
     pub const QP1: Self = Self(1);
     /// The destination of every multicast packet.
     pub const MULTICAST: Self = Self(0x00ff_ffff);
 
-    /// Takes the low 24 bits of `v`.
+    /// Creates a value from the low 24 bits of `v`.
     pub const fn new(v: u32) -> Self {
         Self(v & 0x00ff_ffff)
     }
-    /// The value, 0 to 2^24 - 1.
+    /// Returns the value, 0 to 2^24 - 1.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -130,31 +130,31 @@ number!(
     Guid(u64), "{:#018x}"
 );
 number!(
-    /// A queue key: what a datagram must show to be let in.
+    /// A queue key, which a datagram must contain to be accepted.
     Qkey(u32), "{:#010x}"
 );
 number!(
-    /// The key by which a process names its own memory.
+    /// The key with which a process names its own memory.
     Lkey(u32), "{:#010x}"
 );
 number!(
-    /// The key by which a peer names our memory.
+    /// The key with which a peer names our memory.
     Rkey(u32), "{:#010x}"
 );
 number!(
-    /// A steering tag: iWARP's name for a key of either kind (RFC 5041, section 2.1).
+    /// A steering tag: iWARP's key of either kind (RFC 5041, section 2.1).
     Stag(u32), "{:#010x}"
 );
 number!(
-    /// A partition key: bit 15 is full membership, the low 15 bits the partition.
+    /// A partition key: bit 15 means full membership, the low 15 bits are the partition.
     Pkey(u16), "{:#06x}"
 );
 number!(
-    /// A management key: what a subnet manager must show to a port that has one (IBTA 14.2.4).
+    /// A management key, which a subnet manager must present to a port that has one (IBTA 14.2.4).
     Mkey(u64), "{:#018x}"
 );
 number!(
-    /// A subnet manager's key, by which managers and trusted clients know each other (IBTA 14.4.7).
+    /// A subnet manager's key, with which managers and trusted clients identify themselves (IBTA 14.4.7).
     SmKey(u64), "{:#018x}"
 );
 number!(
@@ -187,18 +187,18 @@ impl From<Stag> for Rkey {
 }
 
 impl Lid {
-    /// Of a port without a LID; also no LID.
+    /// The LID of a port without one.
     pub const NONE: Self = Self(0);
     /// The first LID of a multicast group.
     pub const FIRST_MULTICAST: Self = Self(0xc000);
-    /// Of the port that the packet comes to, whatever its LID is.
+    /// The LID that addresses the receiving port, whatever its own LID is.
     pub const PERMISSIVE: Self = Self(0xffff);
 
-    /// Whether it is of a port: 0x0001 to 0xbfff.
+    /// Returns whether this is the LID of a port: 0x0001 to 0xbfff.
     pub const fn is_unicast(self) -> bool {
         self.0 != 0 && self.0 < Self::FIRST_MULTICAST.0
     }
-    /// Whether it is of a group: 0xc000 to 0xfffe.
+    /// Returns whether this is the LID of a group: 0xc000 to 0xfffe.
     pub const fn is_multicast(self) -> bool {
         self.0 >= Self::FIRST_MULTICAST.0 && self.0 != Self::PERMISSIVE.0
     }
@@ -212,53 +212,52 @@ impl Qkey {
 }
 
 impl Pkey {
-    /// The default partition, full member.
+    /// The default partition, with full membership.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Whether a packet with this key may enter where `table` is the key: the same partition,
-    /// and at least one of the two a full member. There is no partition 0 (IBTA 10.9.3).
+    /// Returns whether a port with the key `table` accepts a packet with this key: they are of the same
+    /// partition, and at least one of the two is a full member. There is no partition 0 (IBTA 10.9.3).
     pub const fn admits(self, table: Self) -> bool {
         let partition = self.0 & 0x7fff;
         partition != 0 && partition == table.0 & 0x7fff && (self.0 | table.0) & 0x8000 != 0
     }
 }
 
-/// A global identifier: 128 bits, written like an IPv6 address. RoCEv2 writes an IPv4 address as
-/// `::ffff:a.b.c.d`.
+/// A global identifier: 128 bits, written like an IPv6 address. In RoCEv2 an IPv4 address is `::ffff:a.b.c.d`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The GID of nothing.
+    /// The GID of all zeros.
     pub const ZERO: Self = Self([0; 16]);
-    /// The subnet prefix of a subnet that nobody gave one: `fe80::/64`.
+    /// The subnet prefix of a subnet without an assigned one: `fe80::/64`.
     pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
-    /// The GID of a port: its subnet's prefix and a GUID of the port.
+    /// Creates the GID of a port from its subnet's prefix and a GUID of the port.
     pub const fn new(prefix: u64, guid: Guid) -> Self {
         Self(((prefix as u128) << 64 | guid.0 as u128).to_be_bytes())
     }
-    /// The subnet prefix: the first 64 bits.
+    /// Returns the subnet prefix: the first 64 bits.
     pub const fn prefix(self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
-    /// The port's GUID: the last 64 bits.
+    /// Returns the port's GUID: the last 64 bits.
     pub const fn guid(self) -> Guid {
         let [.., a, b, c, d, e, f, g, h] = self.0;
         Guid(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
-    /// The IP address that this GID stands for on RoCEv2.
+    /// Returns the IP address of this GID on RoCEv2.
     pub fn ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.0);
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
     }
-    /// Whether this is a multicast GID: `ff00::/8`, or an IPv4 group in mapped form as RoCEv2 has it.
+    /// Returns whether this is a multicast GID: `ff00::/8`, or a mapped IPv4 group as in RoCEv2.
     pub fn is_multicast(self) -> bool {
         self.ip().is_multicast()
     }
-    /// Whether all bytes are zero.
+    /// Returns whether all bytes are zero.
     pub fn is_zero(self) -> bool {
         self == Self::ZERO
     }
@@ -310,7 +309,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// From the wire's code, 1 to 5.
+    /// Returns the MTU of a wire code, 1 to 5.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::M256,
@@ -321,15 +320,15 @@ impl Mtu {
             _ => return None,
         })
     }
-    /// The wire's code, 1 to 5.
+    /// Returns the wire code, 1 to 5.
     pub const fn code(self) -> u8 {
         self as u8
     }
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u32 {
         128 << (self as u8)
     }
-    /// The largest MTU of at most `bytes`.
+    /// Returns the largest MTU of at most `bytes`.
     pub const fn at_most(bytes: u32) -> Option<Self> {
         Some(match bytes {
             4096.. => Self::M4096,
@@ -360,22 +359,22 @@ impl From<u8> for AckTimeout {
 }
 
 impl AckTimeout {
-    /// Takes the low 5 bits.
+    /// Creates a value from the low 5 bits.
     pub const fn new(code: u8) -> Self {
         Self(code & 0x1f)
     }
-    /// The code, 0 to 31.
+    /// Returns the code, 0 to 31.
     pub const fn code(self) -> u8 {
         self.0
     }
-    /// The time, or none for code 0, which means that there is no timer.
+    /// Returns the time, or none for code 0, which means that there is no timer.
     pub const fn duration(self) -> Option<Duration> {
         match self.nanos() {
             Some(nanos) => Some(Duration::from_nanos(nanos)),
             None => None,
         }
     }
-    /// The same in nanoseconds, at most 2^43.
+    /// Returns the same in nanoseconds, at most 2^43.
     pub const fn nanos(self) -> Option<u64> {
         if self.0 == 0 { None } else { Some(4096 << self.0) }
     }
@@ -394,20 +393,20 @@ impl From<u8> for RnrTimer {
 }
 
 impl RnrTimer {
-    /// Hundredths of a millisecond, by code.
+    /// The times in hundredths of a millisecond, by code.
     const TABLE: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
         1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
-    /// Takes the low 5 bits.
+    /// Creates a value from the low 5 bits.
     pub const fn new(code: u8) -> Self {
         Self(code & 0x1f)
     }
-    /// The code, 0 to 31.
+    /// Returns the code, 0 to 31.
     pub const fn code(self) -> u8 {
         self.0
     }
-    /// The time that the sender waits.
+    /// Returns the time that the sender waits.
     pub const fn duration(self) -> Duration {
         Duration::from_micros(Self::TABLE[self.0 as usize] as u64 * 10)
     }

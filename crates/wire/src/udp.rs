@@ -11,7 +11,7 @@ pub const ROCE_PORT: u16 = 4791;
 /// The UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Udp {
-    /// Source port; RoCEv2 puts a hash of the flow there.
+    /// The source port; RoCEv2 puts a hash of the flow there.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
@@ -44,7 +44,7 @@ impl Udp {
         })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put16(&mut b, field::SRC_PORT, self.src_port);

@@ -1,16 +1,17 @@
-//! Variant CRC of InfiniBand's link layer, which every hop makes anew (IBTA 7.8.2). RoCE has none.
+//! Variant CRC of InfiniBand's link layer, which every hop recomputes (IBTA 7.8.2). RoCE has none.
 //!
-//! How we know it: the library of Endace's DAG cards, which capture from InfiniBand links, computes it as this does (reflected,
-//! 0xD008, ones at both ends). Its bytes are in the order of the ICRC's, which the specification's sample packet shows: the same
-//! shift register sends both, the coefficient of the highest power first. The sample's VCRC is not public.
+//! The evidence for this form: the library of Endace's DAG cards, which capture from InfiniBand
+//! links, computes it in this way (reflected, 0xD008, ones at both ends). Its bytes are in the
+//! order of the ICRC's, which the specification's sample packet shows: the same shift register
+//! sends both, the coefficient of the highest power first. The sample's VCRC is not public.
 
 use crate::crc::Crc16;
 
 /// The length on the wire, in bytes.
 pub const LEN: usize = 2;
 
-/// The variant CRC of a packet, given as pieces from the first byte of the LRH through the ICRC, as
-/// it goes on the wire: least significant byte first.
+/// Returns the variant CRC of a packet in wire format, least significant byte first. The packet is
+/// given as pieces from the first byte of the LRH through the ICRC.
 pub fn vcrc(pieces: &[&[u8]]) -> [u8; LEN] {
     let mut crc = Crc16::new();
     for piece in pieces {
@@ -19,7 +20,7 @@ pub fn vcrc(pieces: &[&[u8]]) -> [u8; LEN] {
     crc.finish().to_le_bytes()
 }
 
-/// Whether `packet`, from the LRH through the VCRC, carries the right one.
+/// Returns whether `packet`, from the LRH through the VCRC, has a correct VCRC.
 pub fn check(packet: &[u8]) -> bool {
     packet.split_last_chunk::<LEN>().is_some_and(|(covered, found)| vcrc(&[covered]) == *found)
 }

@@ -1,12 +1,12 @@
-//! XRC Extended Transport Header: the shared receive queue that a request is for (IBTA annex A14).
+//! XRC Extended Transport Header: the shared receive queue of a request (IBTA annex A14).
 
 use core::fmt;
 
 use crate::WireError;
 use crate::bytes::{get24, put24};
 
-/// The XRC extended transport header. Requests have it, also their middle and last packets;
-/// acknowledgements and READ responses do not.
+/// The XRC extended transport header. All packets of requests have it, middle and last ones
+/// included. Acknowledgements and READ responses do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
     /// The number of the shared receive queue, 24 bits.
@@ -21,7 +21,7 @@ impl XrcEth {
         Ok(Self { srqn: get24(b, 1) })
     }
 
-    /// The header as it goes on the wire; the low 24 bits of the number.
+    /// Returns the header in wire format, with the low 24 bits of the number.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];

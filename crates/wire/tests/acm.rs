@@ -1,4 +1,4 @@
-//! ACM: every value comes back as it was written, from both sides, and no bytes make a decoder panic.
+//! ACM: every value survives a round trip, in both directions, and no bytes make a decoder panic.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -77,7 +77,7 @@ fn paths() -> impl Strategy<Value = Paths> {
         .prop_map(|(paths, source)| Paths { paths: paths.into_iter().collect(), source })
 }
 
-/// Writes an answer, reads it again, and says whether it is the same.
+/// Writes a reply, parses it again, and returns whether it is the same.
 fn survives(answer: Answer<'_>) -> bool {
     let reply = Reply { tid: 0x0102, answer };
     let mut bytes = vec![0xee; reply.wire_len()];
@@ -204,7 +204,7 @@ proptest! {
     #[test]
     fn answers_of_strangers(bytes in vec(any::<u8>(), 0..700), op in prop_oneof![1..=3_u8, 8..=9_u8]) {
         let mut bytes = bytes;
-        // A header that is right, so that more than the header is looked at.
+        // A valid header, so that more than the header is tested.
         if bytes.len() >= Header::LEN {
             let length = u16::try_from(bytes.len()).expect("short");
             bytes[..Header::LEN].copy_from_slice(&Header { length, ..Header::new(Op(op), 1) }.to_bytes());

@@ -73,7 +73,7 @@ fn each_packet(mut check: impl FnMut(&str, &Roce)) -> usize {
     count
 }
 
-/// All of them have DF and an Identification, which a receiver finds without being told.
+/// All packets have DF and an Identification, which a receiver recovers.
 #[test]
 fn icrc_and_identification() {
     let mut ids = std::collections::BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Every header comes back as the value it was written from, and no bytes make a parser panic.
+//! Every header survives a round trip, and no bytes make a parser panic.
 
 use proptest::prelude::*;
 use rdmux_wire::grh::Grh;
@@ -13,8 +13,8 @@ use rdmux_wire::{
     Syndrome, WireError, XrcEth,
 };
 
-/// For each type: any bytes of its length parse to a value that, written and read again, is the same
-/// (or do not parse), and fewer bytes are an error.
+/// For each type: any bytes of its length that parse give a value that survives a round trip, and
+/// fewer bytes are an error.
 macro_rules! round_trips {
     ($($test:ident: $type:ident;)*) => {
         proptest! {
@@ -83,7 +83,7 @@ proptest! {
         }
     }
 
-    /// The same headers whether one by one or from the packet.
+    /// The headers are the same whether parsed one by one or with the packet.
     #[test]
     fn header_buf_appends_in_order(va: u64, rkey: u32, dma_len: u32, imm: [u8; 4], psn in 0_u32..1 << 24) {
         let bth = Bth::new(Opcode::RC_WRITE_ONLY_IMM, Qpn::new(9), Psn::new(psn));

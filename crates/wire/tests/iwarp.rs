@@ -1,4 +1,4 @@
-//! iWARP's frames: what is written comes back, wherever markers fall, and no bytes make a parser panic.
+//! iWARP frames survive a round trip, wherever markers are, and no bytes make a parser panic.
 
 use proptest::prelude::*;
 use rdmux_wire::iwarp::ddp::{Header, Model, Tagged, Untagged};
@@ -60,7 +60,7 @@ fn enhanced() -> impl Strategy<Value = Enhanced> {
 // ---- MPA
 
 proptest! {
-    /// Byte by byte, `need` never asks for more than the frame, and tells its length from the header on.
+    /// Given byte by byte, `need` never asks for more than the frame, and returns its length once the header is complete.
     #[test]
     fn startup(
         reply: bool,
@@ -113,11 +113,11 @@ fn what_is_no_startup_is_seen_at_once() {
     assert_eq!(error, Err(right));
     header[18..].copy_from_slice(&512_u16.to_be_bytes());
     assert_eq!(Startup::need(&header), Ok(532));
-    // S announces four bytes that are not there.
+    // S announces four bytes that are missing.
     let short = *b"MPA ID Rep Frame\x10\x02\0\x03abc";
     let error = Startup::parse(&short);
     assert!(matches!(error, Err(WireError::Short { need: 4, have: 3, .. })), "{error:?}");
-    // Revision 1 does not know S.
+    // Revision 1 has no S.
     let old = *b"MPA ID Rep Frame\x10\x01\0\x03abc";
     assert_eq!(Startup::parse(&old).unwrap().private_data, b"abc");
 }
@@ -181,7 +181,7 @@ fn versions_opcodes_and_models() {
 
 // ---- frames and markers
 
-/// Markers by the definition: a byte at a time.
+/// Inserts markers according to the definition, byte by byte.
 fn with_markers(position: u64, plain: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut start = None;
@@ -212,14 +212,14 @@ proptest! {
         let len = framing.emit(position, &[first, second], &mut out);
         prop_assert_eq!(len, framing.frame_len(position, ulpdu.len()));
         prop_assert_eq!(out[len], 0xee);
-        // Its bytes, but for the CRC, by the definition.
+        // The bytes of the frame, except the CRC, according to the definition.
         let length = u16::try_from(ulpdu.len()).unwrap().to_be_bytes();
         let plain = [&length[..], &ulpdu, &[0; 3][..fpdu::pad(ulpdu.len())], &[0; 4]].concat();
         prop_assert_eq!(plain.len(), fpdu::frame_len(ulpdu.len()));
         let right = if framing.markers { with_markers(position, &plain) } else { plain };
         prop_assert_eq!(&out[..len - 4], &right[..len - 4]);
         prop_assert!(framing.crc || out[..len] == right[..]);
-        // And back.
+        // Then parse it.
         let parsed = framing.parse(position, &out).unwrap().unwrap();
         prop_assert_eq!((parsed.frame_len, parsed.ulpdu_len), (len, ulpdu.len()));
         prop_assert_eq!(parsed.pieces().collect::<Vec<_>>().concat(), &ulpdu[..]);
@@ -235,7 +235,7 @@ proptest! {
         }
     }
 
-    /// Head, payload and tail as they are sent without copying are the same frame.
+    /// Head, payload and tail as sent without copying form the same frame.
     #[test]
     fn tails(crc: bool, ulpdu in prop::collection::vec(any::<u8>(), 0..100)) {
         let length = u16::try_from(ulpdu.len()).unwrap().to_be_bytes();
@@ -343,7 +343,7 @@ proptest! {
     }
 }
 
-/// siw has layer and type, and M, D and R, at the other end of their bytes.
+/// siw has layer and type, and M, D and R, in swapped halves of their bytes.
 #[test]
 fn siw_terminates() {
     let rfc = [0x12, 0x02, 0xc0, 0, 0, 34, 0x41, 0x43];
@@ -354,7 +354,7 @@ fn siw_terminates() {
         assert_eq!((terminate.layout, terminate.segment_len), (layout, Some(34)));
         assert_eq!(terminate.ddp_header, [0x41, 0x43]);
     }
-    // Without M, D and R it is the order in which there is such a fault.
+    // Without M, D and R, the layout is the one in which the fault is defined.
     for (bytes, layout, fault) in [
         ([0x20, 2], Layout::Rfc, Fault::MpaCrc),
         ([0x02, 2], Layout::Siw, Fault::MpaCrc),
@@ -369,7 +369,7 @@ fn siw_terminates() {
     }
 }
 
-/// siw's RDMAP faults without a header are, as the RFC has it, MPA's of the start-up.
+/// siw's RDMAP faults without a header are MPA's start-up faults according to the RFC.
 #[test]
 fn siw_terminates_of_an_open_stream() {
     for (bytes, starting, open) in [
@@ -383,7 +383,7 @@ fn siw_terminates_of_an_open_stream() {
         let terminate = Terminate::parse(&bytes).unwrap();
         assert_eq!((terminate.fault, terminate.on_open_stream().fault), (starting, open));
     }
-    // siw tells no header with these.
+    // siw includes no header with these.
     let told = Terminate::parse(&[0x20, 6, 0x80, 0, 0, 9]).unwrap();
     assert_eq!(told.on_open_stream(), told);
 }

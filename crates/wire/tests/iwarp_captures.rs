@@ -1,5 +1,4 @@
-//! Every frame of siw in the kernel's captures: parsed, written again, and its CRC checked where CRCs were
-//! negotiated.
+//! Every frame of siw in the kernel's captures: parsed, written again, and its CRC checked if CRCs were negotiated.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +18,7 @@ use rdmux_wire::tcp::{self, Tcp};
 /// Source and destination port.
 type Direction = (u16, u16);
 
-/// The bytes of each direction in order, as far as nothing is missing.
+/// Returns the bytes of each direction in order, up to the first gap.
 fn streams(path: &Path) -> BTreeMap<Direction, Vec<u8>> {
     let mut segments: BTreeMap<Direction, BTreeMap<u32, Vec<u8>>> = BTreeMap::new();
     let mut first = BTreeMap::new();
@@ -61,7 +60,7 @@ fn streams(path: &Path) -> BTreeMap<Direction, Vec<u8>> {
     segments.into_iter().map(|(direction, segments)| (direction, join(segments))).collect()
 }
 
-/// What all captures held.
+/// The totals of all captures.
 #[derive(Default)]
 struct Counts {
     startups: usize,
@@ -102,7 +101,7 @@ impl Counts {
         let mut again = vec![0; frame.len()];
         framing.emit(position, &[ulpdu], &mut again);
         if !framing.crc {
-            // siw pads with what it finds.
+            // siw does not clear its padding.
             let pad = LENGTH_LEN + ulpdu.len()..frame.len() - CRC_LEN;
             again[pad.clone()].copy_from_slice(&frame[pad]);
         }
@@ -160,7 +159,7 @@ fn every_frame_is_written_as_it_was() {
     assert_eq!(counts.with_crc, 45);
 }
 
-/// In peer-to-peer mode siw's first frame is the one that is written here.
+/// In peer-to-peer mode siw's first frame equals the one written here.
 #[test]
 fn ready_to_receive_is_as_siw_writes_it() {
     let streams = streams(&captures().join("siw_rping_p2p.pcap"));

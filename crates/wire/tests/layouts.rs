@@ -1,4 +1,4 @@
-//! Every attribute keeps all of its bits: any bytes are a value that is written as the same bytes.
+//! Every attribute preserves all of its bits: any bytes are a value that is written as the same bytes.
 
 use proptest::prelude::*;
 use rdmux_wire::WireError;
@@ -106,7 +106,7 @@ keeps_all_bits! {
 }
 
 proptest! {
-    /// All but the header's two reserved bytes.
+    /// All bytes except the header's two reserved ones.
     #[test]
     fn smp(mut bytes: [u8; MAD_LEN], directed: bool) {
         bytes[0] = 1;

@@ -1,15 +1,15 @@
-//! The opcode table is complete and agrees with itself. `headers.rs` compares it with the specification's layout.
+//! The opcode table is complete and consistent. `headers.rs` compares it with the specification's layout.
 
 use rdmux_wire::{OpKind, Opcode, Operation, Service};
 
 const SERVICES: [Service; 5] = [Service::Rc, Service::Uc, Service::Rd, Service::Ud, Service::Xrc];
 
-/// All opcodes that some service has.
+/// Returns all opcodes that some service has.
 fn opcodes() -> impl Iterator<Item = (Opcode, Operation)> {
     (0..=u8::MAX).filter_map(|code| Some((Opcode(code), Opcode(code).operation()?)))
 }
 
-/// The opcodes of a kind in a service.
+/// Returns the opcodes of a kind in a service.
 fn of_kind(service: Service, kind: OpKind) -> Vec<Opcode> {
     opcodes().map(|(op, _)| op).filter(|op| op.service() == service && op.kind() == kind).collect()
 }
@@ -56,7 +56,7 @@ fn what_no_service_has_is_reserved_and_has_nothing() {
     }
 }
 
-/// Names end as the specification has them, so they say the position and the immediate once more.
+/// Names end as in the specification, so they repeat the position and the immediate.
 #[test]
 fn names_positions_and_kinds_agree() {
     for (opcode, operation) in opcodes() {
@@ -115,7 +115,7 @@ fn headers_and_payload_fit_the_kind_and_the_position() {
     }
 }
 
-/// What can be cut into packets can be cut into any number of them.
+/// A message that can be split into packets can be split into any number of them.
 #[test]
 fn a_kind_with_one_position_of_several_has_all() {
     use OpKind::{Read, ReadResponse, Send, Write};

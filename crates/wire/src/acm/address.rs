@@ -1,4 +1,4 @@
-//! Names and addresses of endpoints, each in a field of 64 bytes with a type beside it.
+//! Names and addresses of endpoints, each in a field of 64 bytes with a separate type.
 
 use core::fmt::{self, Write};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,15 +7,15 @@ use crate::bytes::{get, get16, put, put16};
 use crate::layout::codes;
 use crate::{Gid, Lid, WireError};
 
-/// The field of an address, in bytes.
+/// The length of an address field, in bytes.
 pub const ADDRESS_LEN: usize = 64;
 
 codes! {
-    /// What a field of an address holds. Datagrams have these in 8 bits, client messages in 16.
+    /// The type of an address field's contents. Datagrams have it in 8 bits, client messages in 16.
     AddressType(u16, 16 bits) {
         /// Nothing.
         INVALID = 0, "none";
-        /// A name, of 1 to 63 bytes, filled up with zeros.
+        /// A name, 1 to 63 bytes, padded with zeros.
         NAME = 1, "name";
         /// An IPv4 address, 4 bytes.
         IP4 = 2, "IPv4";
@@ -30,10 +30,10 @@ codes! {
     }
 }
 
-/// A name of an endpoint: 1 to 63 bytes without a zero. Bytes of strangers need not be UTF-8.
+/// The name of an endpoint: 1 to 63 bytes without a zero. Received names need not be UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
-    /// Filled up with zeros, of which there is at least one.
+    /// The name, padded with zeros, of which there is at least one.
     bytes: [u8; ADDRESS_LEN],
 }
 
@@ -41,7 +41,7 @@ impl Name {
     /// The longest name, in bytes.
     pub const MAX: usize = ADDRESS_LEN - 1;
 
-    /// The name of these bytes, or none when they are none, more than [`Self::MAX`], or have a zero.
+    /// Creates a name from bytes, or returns none if there are none, more than [`Self::MAX`], or a zero among them.
     pub fn new(name: impl AsRef<[u8]>) -> Option<Self> {
         let name = name.as_ref();
         if name.is_empty() || name.len() > Self::MAX || name.contains(&0) {
@@ -52,18 +52,18 @@ impl Name {
         Some(Self { bytes })
     }
 
-    /// Its bytes, without the zeros.
+    /// Returns the bytes of the name, without the padding.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..first_zero(&self.bytes).unwrap_or(Self::MAX)]
     }
 
-    /// Its text, or none when it is not UTF-8.
+    /// Returns the name as text, or none if it is not UTF-8.
     pub fn as_str(&self) -> Option<&str> {
         core::str::from_utf8(self.as_bytes()).ok()
     }
 }
 
-/// Control characters and what is not UTF-8 are escaped, so that a stranger's name makes no line of its own in a log.
+/// Escapes control characters and bytes that are not UTF-8, so that a received name cannot forge a line of a log.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.as_bytes().utf8_chunks() {
@@ -82,7 +82,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// A name or an address by which an endpoint is known.
+/// A name or an address that identifies an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// A name.
@@ -91,19 +91,19 @@ pub enum Address {
     Ip4(Ipv4Addr),
     /// An IPv6 address.
     Ip6(Ipv6Addr),
-    /// A GID of its port.
+    /// A GID of the endpoint's port.
     Gid(Gid),
-    /// A LID of its port.
+    /// A LID of the endpoint's port.
     Lid(Lid),
 }
 
 impl Address {
-    /// A name, or none when it does not fit, see [`Name::new`].
+    /// Creates an address from a name, or returns none if [`Name::new`] rejects it.
     pub fn name(name: impl AsRef<[u8]>) -> Option<Self> {
         Name::new(name).map(Self::Name)
     }
 
-    /// The type that goes beside its field.
+    /// Returns the type of the address field.
     pub const fn kind(&self) -> AddressType {
         match self {
             Self::Name(_) => AddressType::NAME,
@@ -114,10 +114,10 @@ impl Address {
         }
     }
 
-    /// Reads a field. What follows an address of fixed length or the zero behind a name counts for nothing.
+    /// Reads an address field. Bytes after an address of fixed length, or after the zero that ends a name, are ignored.
     ///
     /// # Errors
-    /// When the type is none of an address, or a name is empty or fills the field without a zero.
+    /// If the type is not that of an address, or a name is empty or fills the field without a zero.
     pub fn from_field(kind: AddressType, field: &[u8; ADDRESS_LEN]) -> Result<Self, WireError> {
         Ok(match kind {
             AddressType::NAME => Self::Name(name_of(field)?),
@@ -131,7 +131,7 @@ impl Address {
         })
     }
 
-    /// The field, filled up with zeros.
+    /// Returns the field, padded with zeros.
     pub fn to_field(&self) -> [u8; ADDRESS_LEN] {
         let mut field = [0; ADDRESS_LEN];
         match self {
@@ -157,12 +157,12 @@ fn name_of(field: &[u8; ADDRESS_LEN]) -> Result<Name, WireError> {
     }
 }
 
-/// Where the first zero is: eight bytes are looked at together.
+/// Returns the index of the first zero. Checks eight bytes at a time.
 fn first_zero(field: &[u8; ADDRESS_LEN]) -> Option<usize> {
     const LOW: u64 = u64::from_ne_bytes([1; 8]);
     field.as_chunks().0.iter().enumerate().find_map(|(i, chunk)| {
         let word = u64::from_le_bytes(*chunk);
-        // The top bit of each byte that is zero, and perhaps of bytes behind it.
+        // The top bit of each zero byte, and possibly of bytes after it.
         let zeros = word.wrapping_sub(LOW) & !word & LOW << 7;
         (zeros != 0).then(|| i * 8 + zeros.trailing_zeros() as usize / 8)
     })
@@ -201,7 +201,7 @@ impl From<Lid> for Address {
     }
 }
 
-/// Without its type; a LID in decimal, as tools print it.
+/// Prints the address without its type, and a LID in decimal like other tools.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -230,7 +230,7 @@ mod tests {
             for len in 1..ADDRESS_LEN {
                 let mut field = [byte; ADDRESS_LEN];
                 field[len] = 0;
-                // What is behind it does not count.
+                // Bytes after the zero are ignored.
                 let name = name_of(&field).unwrap();
                 assert_eq!(name.bytes[..len], field[..len], "{byte} {len}");
                 assert_eq!(name.bytes[len..], [0; ADDRESS_LEN][len..], "{byte} {len}");

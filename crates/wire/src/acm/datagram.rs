@@ -1,8 +1,9 @@
-//! The datagram between services: who am I, whom do I seek, and which groups can I receive from.
+//! The datagram between services: the sender's address, the address sought, and the groups that the
+//! sender can receive from.
 //!
-//! A service sends a request to the lowest group. Every service that receives it learns of its source; only the one that
-//! has the address sought answers, to the queue pair that asked, with the best group that both have. There is no
-//! negative answer.
+//! A service sends a request to the lowest group. Every service that receives it learns the
+//! sender's address. Only the service that has the address sought responds, to the queue pair that
+//! sent the request, with the best group that both have. There is no negative response.
 
 use core::fmt;
 
@@ -13,13 +14,14 @@ use crate::bytes::{get, get16, put};
 use crate::mad::{MAD_LEN, MadHeader, Method};
 use crate::{Gid, WireError};
 
-/// The most groups that a datagram has: what fits behind the addresses, although the record is declared with 10.
+/// The maximum number of groups in a datagram: as many as fit after the addresses, although the
+/// record is declared with 10.
 pub const MAX_GROUPS: usize = (MAD_LEN - field::GIDS) / 16;
 
 /// GIDs of groups, from the lowest priority to the highest.
 pub type Groups = ArrayVec<Gid, MAX_GROUPS>;
 
-/// Where the datagram has what. The MAD header ends with the transaction ID: the class has no attributes.
+/// Offsets in the datagram. The MAD header ends with the transaction ID: the class has no attributes.
 mod field {
     pub(super) const DEST_TYPE: usize = 16;
     pub(super) const DEST_LEN: usize = 17;
@@ -31,40 +33,40 @@ mod field {
     pub(super) const GIDS: usize = 152;
 }
 
-/// The control field, which is where other classes have theirs: this datagram resolves. 0x8000 is reserved for
-/// acknowledgements, which nobody sends.
+/// The control field, at the offset of other classes' class-specific field. This value means
+/// resolve. 0x8000 is reserved for acknowledgements, which are never sent.
 const CONTROL_RESOLVE: u16 = 1;
 
 /// A datagram from service to service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Datagram {
-    /// To a group.
+    /// Sent to a group.
     Request(Request),
-    /// To the queue pair that asked.
+    /// Sent to the requester's queue pair.
     Response(Response),
 }
 
-/// Seeks an endpoint.
+/// A request for an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The answer repeats it.
+    /// The transaction ID, which the response repeats.
     pub tid: u64,
-    /// An address of the endpoint that asks.
+    /// An address of the requesting endpoint.
     pub source: Address,
     /// The address sought.
     pub dest: Address,
-    /// All groups of the endpoint that asks.
+    /// All groups of the requesting endpoint.
     pub groups: Groups,
 }
 
-/// Says that the address sought is that of the sender.
+/// A response that the address sought belongs to the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// That of the request.
+    /// The transaction ID of the request.
     pub tid: u64,
-    /// 0; otherwise the high byte says what went wrong.
+    /// The status: 0, or the error in the high byte.
     pub status: u16,
-    /// The group that was chosen: exactly one, unless the status is not 0.
+    /// The chosen group: exactly one, unless the status is not 0.
     pub groups: Groups,
 }
 
@@ -72,11 +74,11 @@ impl Datagram {
     /// The length on the wire, in bytes: one MAD.
     pub const LEN: usize = MAD_LEN;
 
-    /// Reads a datagram. Lengths of addresses count for nothing, as in ibacm; neither do the addresses of a response.
+    /// Parses a datagram. The lengths of addresses are ignored, as in ibacm, and so are the addresses of a response.
     ///
     /// # Errors
-    /// When it is not of exactly [`Self::LEN`] bytes, of another class or version, another method or control, says more
-    /// groups than it has, or a request has an address that is none.
+    /// If the length is not [`Self::LEN`], the class, version, method or control field is another,
+    /// the number of groups exceeds the maximum, or a request has an invalid address.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = exact(bytes)?;
         let header = MadHeader::parse(b)?;
@@ -103,7 +105,7 @@ impl Datagram {
         }
     }
 
-    /// The datagram as it goes on the wire.
+    /// Returns the datagram in wire format.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         match self {
@@ -118,13 +120,13 @@ impl Datagram {
                 put_groups(&mut b, groups);
             }
         }
-        // ibacm writes the length of the field, whatever the address is.
+        // ibacm writes the length of the field for any address.
         b[field::DEST_LEN] = 64;
         b[field::SOURCE_LEN] = 64;
         b
     }
 
-    /// The transaction ID.
+    /// Returns the transaction ID.
     pub const fn tid(&self) -> u64 {
         match self {
             Self::Request(request) => request.tid,
@@ -134,7 +136,7 @@ impl Datagram {
 }
 
 impl Response {
-    /// The group that was chosen, unless the status says that something went wrong.
+    /// Returns the chosen group, unless the status is an error.
     pub fn group(&self) -> Option<Gid> {
         if self.status == 0 { self.groups.first().copied() } else { None }
     }
@@ -185,7 +187,7 @@ fn put_groups(b: &mut [u8], groups: &Groups) {
     }
 }
 
-/// Whether the bytes are of the class of these datagrams, for who sees others too.
+/// Returns whether a MAD is of the class of these datagrams. For receivers that also get other classes.
 pub fn is_acm(bytes: &[u8]) -> bool {
     bytes.len() == MAD_LEN && get16(bytes, 0) == 0x0100 | u16::from(MGMT_CLASS.0)
 }
@@ -227,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Puts bytes together: each pair is an offset and what is there.
+    /// Builds bytes from pairs of an offset and its contents.
     fn bytes(parts: &[(usize, &[u8])]) -> [u8; 256] {
         let mut all = [0; 256];
         for (at, part) in parts {

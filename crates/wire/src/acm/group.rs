@@ -1,4 +1,4 @@
-//! Groups: the multicast GIDs by which services ask each other.
+//! Groups: the multicast GIDs to which services send requests.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use crate::bytes::{get16, put16};
 use crate::sa::Rate;
 use crate::{Gid, Mtu, Pkey};
 
-/// Where a group's GID has what.
+/// Offsets in a group's GID.
 mod field {
     pub(super) const FLAGS_SCOPE: usize = 1;
     pub(super) const SIGNATURE: usize = 2;
@@ -26,18 +26,18 @@ const SIGNATURE: u16 = 0x4001;
 /// Its GID is `ff15:4001:PPPP:TTRR:MM00::`: P_Key, type of service, codes of rate and MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group {
-    /// The partition. The GID has the key of a full member, whatever the port's own is.
+    /// The partition. The GID contains the key of a full member, whatever the port's own is.
     pub pkey: Pkey,
-    /// Type of service, which ibacm leaves 0. Here it tells groups of different service levels apart.
+    /// The type of service, which ibacm leaves 0. Here it distinguishes groups of different service levels.
     pub tos: u8,
-    /// The rate. ibacm has 0 there for rates that it does not know.
+    /// The rate, for which ibacm uses 0 if it does not know the rate.
     pub rate: Rate,
     /// The MTU.
     pub mtu: Mtu,
 }
 
 impl Group {
-    /// The group's multicast GID.
+    /// Returns the group's multicast GID.
     pub fn gid(&self) -> Gid {
         let mut gid = [0; 16];
         gid[0] = 0xff;
@@ -51,7 +51,7 @@ impl Group {
         Gid(gid)
     }
 
-    /// The group that a GID is, or none when it is not one of these. The P_Key is that of a full member.
+    /// Returns the group of a GID, or none if it is not such a GID. The P_Key is that of a full member.
     pub fn from_gid(gid: Gid) -> Option<Self> {
         let b = &gid.0;
         let ours = b[0] == 0xff

@@ -1,9 +1,9 @@
-//! ACM: how hosts of an InfiniBand subnet find each other's paths by multicast, and how programs ask their host's service,
-//! as Linux's ibacm has it.
+//! ACM: resolution of paths between hosts of an InfiniBand subnet by multicast, and the protocol by
+//! which programs query their host's service, as in Linux's ibacm.
 //!
-//! - [`address`]: names and addresses in fields of 64 bytes, which both protocols have;
-//! - [`datagram`]: from service to service, one MAD of a class of its own;
-//! - [`group`]: the multicast groups by which services ask;
+//! - [`address`]: names and addresses in fields of 64 bytes, which both protocols use;
+//! - [`datagram`]: from service to service, one MAD of a separate class;
+//! - [`group`]: the multicast groups to which services send requests;
 //! - [`client`]: from program to service, over a stream socket of the host.
 //!
 //! ```
@@ -32,13 +32,13 @@ pub use group::Group;
 use crate::Qkey;
 use crate::mad::MgmtClass;
 
-/// The Q_Key of the service's queue pairs and groups, which is that of QP1.
+/// The Q_Key of the service's queue pairs and groups, the same as QP1's.
 pub const QKEY: Qkey = Qkey::QP1;
 
-/// The management class of datagrams between services: in the range of vendors' classes.
+/// The management class of datagrams between services, in the vendors' range.
 pub const MGMT_CLASS: MgmtClass = MgmtClass(0x2c);
 
-/// The version of that class.
+/// The version of the management class.
 pub const CLASS_VERSION: u8 = 1;
 
 /// The scope of the groups: site-local (RFC 4291 2.7).

@@ -8,21 +8,21 @@ use crate::bytes::{get, get32, put, put32};
 /// Alternate path response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Apr {
-    /// The sender's name for the connection.
+    /// The sender's communication ID of the connection.
     pub local_comm_id: u32,
-    /// The receiver's name for the connection.
+    /// The receiver's communication ID of the connection.
     pub remote_comm_id: u32,
-    /// How many bytes of `info` count.
+    /// The number of valid bytes in `info`.
     pub info_len: u8,
-    /// Whether the path was loaded, and if not why.
+    /// Whether the path was loaded, or the reason why not.
     pub status: AprStatus,
     /// Additional information, by the status.
     pub info: [u8; Self::INFO_LEN],
-    /// The consumer's.
+    /// The consumer's private data.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
-/// What became of a LAP (IBTA 12.8.2.3, table 124). Unknown values pass through.
+/// The outcome of a LAP (IBTA 12.8.2.3, table 124). Unknown values are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AprStatus(pub u8);
 
@@ -32,7 +32,7 @@ macro_rules! statuses {
             $(#[doc = concat!("Status ", stringify!($code), ": ", $text, ".")]
             pub const $name: Self = Self($code);)*
 
-            /// What the code means, or none for an unknown one.
+            /// Returns the meaning of the code, or none for an unknown one.
             pub const fn text(self) -> Option<&'static str> {
                 match self.0 { $($code => Some($text),)* _ => None }
             }
@@ -90,7 +90,7 @@ impl Apr {
         })
     }
 
-    /// The message as it goes on the wire, without the MAD header.
+    /// Returns the message in wire format, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put32(&mut b, field::LOCAL_COMM_ID, self.local_comm_id);

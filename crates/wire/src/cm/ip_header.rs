@@ -1,5 +1,5 @@
-//! The IP addressing header: the first 36 bytes of the private data of a REQ or SIDR_REQ that was
-//! made for IP addresses (IBTA annex A11).
+//! The IP addressing header: the first 36 bytes of the private data of a REQ or SIDR_REQ for IP
+//! addresses (IBTA annex A11).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,12 +7,12 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::WireError;
 use crate::bytes::{get, get16, put, put16};
 
-/// Who connects to whom, by IP address.
+/// The IP addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
-    /// The port of the one who asks; the other one's is in the service ID.
+    /// The source port; the destination port is in the service ID.
     pub src_port: u16,
-    /// From where to where.
+    /// The source and destination address.
     pub addrs: IpPair,
 }
 
@@ -60,7 +60,7 @@ impl IpHeader {
         Ok(Self { src_port: get16(b, field::SRC_PORT), addrs })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put16(&mut b, field::SRC_PORT, self.src_port);
@@ -81,7 +81,7 @@ impl IpHeader {
 }
 
 impl IpPair {
-    /// The two addresses, or none when they are of two families.
+    /// Returns the pair of two addresses, or none if they are of different families.
     pub const fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
         match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::V4 { src, dst }),
@@ -90,7 +90,7 @@ impl IpPair {
         }
     }
 
-    /// The one who asks.
+    /// Returns the source address.
     pub const fn src(&self) -> IpAddr {
         match *self {
             Self::V4 { src, .. } => IpAddr::V4(src),
@@ -98,7 +98,7 @@ impl IpPair {
         }
     }
 
-    /// The one who is asked.
+    /// Returns the destination address.
     pub const fn dst(&self) -> IpAddr {
         match *self {
             Self::V4 { dst, .. } => IpAddr::V4(dst),

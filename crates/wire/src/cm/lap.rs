@@ -7,20 +7,20 @@ use super::{bits, put_bits};
 use crate::bytes::{get, get24, get32, put, put24, put32};
 use crate::{Qpn, WireError};
 
-/// Load alternate path: where to migrate to.
+/// Load alternate path: the path to which the connection may migrate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lap {
-    /// The sender's name for the connection.
+    /// The sender's communication ID of the connection.
     pub local_comm_id: u32,
-    /// The receiver's name for the connection.
+    /// The receiver's communication ID of the connection.
     pub remote_comm_id: u32,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// In what time the receiver should answer: 4.096 us * 2^code, 5 bits.
+    /// The time within which the receiver should respond: 4.096 us * 2^code, 5 bits.
     pub remote_cm_response_timeout: u8,
-    /// The path.
+    /// The alternate path.
     pub alternate: Path,
-    /// The consumer's.
+    /// The consumer's private data.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
@@ -49,7 +49,7 @@ impl Lap {
         })
     }
 
-    /// The message as it goes on the wire, without the MAD header.
+    /// Returns the message in wire format, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put32(&mut b, field::LOCAL_COMM_ID, self.local_comm_id);

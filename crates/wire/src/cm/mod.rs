@@ -55,23 +55,23 @@ pub const CLASS_VERSION: u8 = 2;
 pub struct CmMad {
     /// Transaction ID. REP, REJ and MRA repeat that of the REQ.
     pub tid: u64,
-    /// Attribute modifier; enhanced connection establishment puts its options there.
+    /// The attribute modifier; enhanced connection establishment puts its options there.
     pub attr_mod: u32,
-    /// What it says.
+    /// The message.
     pub message: Message,
 }
 
 impl CmMad {
-    /// A datagram without options.
+    /// Creates a datagram without options.
     pub const fn new(tid: u64, message: Message) -> Self {
         Self { tid, attr_mod: 0, message }
     }
 
-    /// Reads a MAD.
+    /// Parses a MAD.
     ///
     /// # Errors
-    /// When it is shorter than 256 bytes, not of communication management, of another version, not
-    /// a Send, or of an unknown attribute; or when the message means nothing.
+    /// If it is shorter than 256 bytes, not of communication management, of another version, not a
+    /// Send, or of an unknown attribute; or if a field of the message is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let bytes = head::<MAD_LEN>(bytes, "MAD")?;
         let header = MadHeader::parse(bytes)?;
@@ -88,7 +88,7 @@ impl CmMad {
         Ok(Self { tid: header.tid, attr_mod: header.attr_mod, message })
     }
 
-    /// The header, as it goes on the wire.
+    /// Returns the MAD header.
     pub const fn header(&self) -> MadHeader {
         MadHeader {
             base_version: 1,
@@ -103,7 +103,7 @@ impl CmMad {
         }
     }
 
-    /// The datagram as it goes on the wire.
+    /// Returns the datagram in wire format.
     pub fn to_bytes(&self) -> [u8; MAD_LEN] {
         let mut out = [0; MAD_LEN];
         let (header, body) = out.split_at_mut(MadHeader::LEN);
@@ -121,22 +121,22 @@ impl fmt::Display for CmMad {
 
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident = $attr_id:literal, $text:literal;)*) => {
-        /// What a connection management datagram says.
+        /// The message of a connection management datagram.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Message {
             $($(#[$doc])* $name($name),)*
         }
 
         impl Message {
-            /// Whether an attribute ID stands for a message.
+            /// Returns whether an attribute ID is that of a message.
             pub fn is_known(attr_id: u16) -> bool {
                 [$($attr_id),*].contains(&attr_id)
             }
 
-            /// Reads the body of a MAD with this attribute ID.
+            /// Parses the body of a MAD with this attribute ID.
             ///
             /// # Errors
-            /// When there is no such message, or the body is too short or means nothing.
+            /// If there is no such message, or the body is too short or a field is invalid.
             pub fn parse(attr_id: u16, body: &[u8]) -> Result<Self, WireError> {
                 match attr_id {
                     $($attr_id => $name::parse(body).map(Self::$name),)*
@@ -152,12 +152,12 @@ macro_rules! messages {
                 match self { $(Self::$name(message) => message.emit(out),)* }
             }
 
-            /// The attribute ID that stands for the message.
+            /// Returns the attribute ID of the message.
             pub const fn attr_id(&self) -> u16 {
                 match self { $(Self::$name(_) => $attr_id,)* }
             }
 
-            /// The specification's name.
+            /// Returns the specification's name of the message.
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$name(_) => $text,)* }
             }
@@ -173,7 +173,7 @@ macro_rules! messages {
             header!($name, BODY_LEN, $text);
 
             impl $name {
-                /// The attribute ID that stands for the message.
+                /// The attribute ID of the message.
                 pub const ATTR_ID: u16 = $attr_id;
             }
 
@@ -189,7 +189,7 @@ macro_rules! messages {
 messages! {
     /// Request for communication.
     Req = 0x10, "REQ";
-    /// Message receipt acknowledgement: more time, please.
+    /// Message receipt acknowledgement, which asks for more time.
     Mra = 0x11, "MRA";
     /// Reject.
     Rej = 0x12, "REJ";
@@ -211,11 +211,11 @@ messages! {
     Apr = 0x1a, "APR";
 }
 
-/// `data`, followed by zeros: how private data shorter than its field travels. The receiver cannot
-/// tell the zeros from data.
+/// Returns `data`, padded with zeros to the size of a private data field. The receiver cannot
+/// distinguish the padding from data.
 ///
 /// # Errors
-/// When `data` is longer than the field, `N` bytes.
+/// If `data` is longer than the field of `N` bytes.
 pub fn private_data<const N: usize>(data: &[u8]) -> Result<[u8; N], WireError> {
     let mut out = [0; N];
     let says = data.len();
@@ -224,8 +224,7 @@ pub fn private_data<const N: usize>(data: &[u8]) -> Result<[u8; N], WireError> {
     Ok(out)
 }
 
-/// Bits `first` to `first + len - 1` of a byte, counted as the specification does, from the most
-/// significant one.
+/// Returns bits `first` to `first + len - 1` of a byte, counted from the most significant one as in the specification.
 const fn bits(byte: u8, first: u32, len: u32) -> u8 {
     byte << first >> (8 - len)
 }

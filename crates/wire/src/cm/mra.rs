@@ -6,22 +6,22 @@ use super::{bits, put_bits};
 use crate::WireError;
 use crate::bytes::{get, get32, put, put32};
 
-/// Message receipt acknowledgement: the message came, the answer takes longer than agreed.
+/// Message receipt acknowledgement: the message arrived, and the response takes longer than agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mra {
-    /// The sender's name for the connection.
+    /// The sender's communication ID of the connection.
     pub local_comm_id: u32,
-    /// The receiver's name for the connection.
+    /// The receiver's communication ID of the connection.
     pub remote_comm_id: u32,
-    /// What came.
+    /// The message that arrived.
     pub message: MraOf,
-    /// How long it may take: 4.096 us * 2^code, 5 bits.
+    /// The time that the response may take: 4.096 us * 2^code, 5 bits.
     pub service_timeout: u8,
-    /// The consumer's.
+    /// The consumer's private data.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
-/// The message that an MRA is about, 2 bits.
+/// The message to which an MRA refers, 2 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MraOf {
@@ -31,7 +31,7 @@ pub enum MraOf {
     Rep = 1,
     /// A LAP.
     Lap = 2,
-    /// No message has this code.
+    /// Not the code of any message.
     Reserved = 3,
 }
 
@@ -63,7 +63,7 @@ impl Mra {
         })
     }
 
-    /// The message as it goes on the wire, without the MAD header.
+    /// Returns the message in wire format, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put32(&mut b, field::LOCAL_COMM_ID, self.local_comm_id);

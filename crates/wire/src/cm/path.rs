@@ -6,20 +6,20 @@ use crate::bytes::{get, get16, get24, put, put16, put24};
 use crate::cm::{bits, put_bits};
 use crate::{AckTimeout, Gid, Lid};
 
-/// How packets go between two ports.
+/// The path of packets between two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Path {
-    /// The sender's port.
+    /// The LID of the sender's port.
     pub local_lid: Lid,
-    /// The receiver's port.
+    /// The LID of the receiver's port.
     pub remote_lid: Lid,
-    /// The sender's port.
+    /// The GID of the sender's port.
     pub local_gid: Gid,
-    /// The receiver's port.
+    /// The GID of the receiver's port.
     pub remote_gid: Gid,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Static rate, a code of 6 bits.
+    /// The static rate, a code of 6 bits.
     pub rate: u8,
     /// Traffic class.
     pub tclass: u8,
@@ -29,20 +29,20 @@ pub struct Path {
     pub sl: u8,
     /// Whether both ports are in one subnet.
     pub subnet_local: bool,
-    /// The timer of the sender for an ACK.
+    /// The sender's timeout for an ACK.
     pub ack_timeout: AckTimeout,
 }
 
-/// Where the last few fields are, which REQ and LAP order differently.
+/// The offsets of the last fields, whose order differs between REQ and LAP.
 pub(super) struct Order {
     pub(super) rate: usize,
     pub(super) tclass: usize,
     pub(super) hop_limit: usize,
 }
 
-/// A REQ's order.
+/// The order in a REQ.
 pub(super) const REQ: Order = Order { rate: 39, tclass: 40, hop_limit: 41 };
-/// A LAP's order.
+/// The order in a LAP.
 pub(super) const LAP: Order = Order { rate: 41, tclass: 39, hop_limit: 40 };
 
 mod field {
@@ -88,7 +88,7 @@ impl Path {
         b[field::ACK_TIMEOUT] = put_bits(self.ack_timeout.code(), 0, 5);
     }
 
-    /// Whether there is none: a REQ without alternate path has zeros there.
+    /// Returns whether there is no path: a REQ without alternate path has zeros there.
     pub fn is_none(&self) -> bool {
         self.local_lid.0 == 0 && self.local_gid.is_zero()
     }

@@ -1,8 +1,8 @@
-//! Why a REJ rejects (IBTA 12.6.7.2, table 108).
+//! The reason of a REJ (IBTA 12.6.7.2, table 108).
 
 use core::fmt;
 
-/// A reason code. Unknown ones pass through.
+/// A reason code. Unknown codes are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RejReason(pub u16);
 
@@ -12,7 +12,7 @@ macro_rules! reasons {
             $(#[doc = concat!("Reason ", stringify!($code), ": ", $text, ".")]
             pub const $name: Self = Self($code);)*
 
-            /// What the code means, or none for an unknown one.
+            /// Returns the meaning of the code, or none for an unknown one.
             pub const fn text(self) -> Option<&'static str> {
                 match self.0 { $($code => Some($text),)* _ => None }
             }

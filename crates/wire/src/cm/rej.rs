@@ -9,23 +9,23 @@ use crate::bytes::{get, get16, get32, put, put16, put32};
 /// Reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rej {
-    /// The sender's name for the connection; 0 when it has none.
+    /// The sender's communication ID of the connection, or 0 if it has none.
     pub local_comm_id: u32,
-    /// The receiver's name for the connection; 0 when it gave none.
+    /// The receiver's communication ID of the connection, or 0 if it gave none.
     pub remote_comm_id: u32,
-    /// What is rejected.
+    /// The message that is rejected.
     pub message: RejOf,
-    /// How many bytes of `ari` count, 7 bits.
+    /// The number of valid bytes in `ari`, 7 bits.
     pub ari_len: u8,
-    /// Why.
+    /// The reason.
     pub reason: RejReason,
     /// Additional reject information, by the reason.
     pub ari: [u8; Self::ARI_LEN],
-    /// The consumer's.
+    /// The consumer's private data.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
-/// The message that a REJ is about, 2 bits.
+/// The message to which a REJ refers, 2 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RejOf {
@@ -33,9 +33,9 @@ pub enum RejOf {
     Req = 0,
     /// A REP.
     Rep = 1,
-    /// None in particular: the sender's wait timed out.
+    /// No particular message: the sender's wait timed out.
     NoMessage = 2,
-    /// No message has this code.
+    /// Not the code of any message.
     Reserved = 3,
 }
 
@@ -73,7 +73,7 @@ impl Rej {
         })
     }
 
-    /// The message as it goes on the wire, without the MAD header.
+    /// Returns the message in wire format, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put32(&mut b, field::LOCAL_COMM_ID, self.local_comm_id);

@@ -9,11 +9,11 @@ use crate::{Guid, Psn, Qkey, Qpn, WireError};
 /// Reply to a request for communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rep {
-    /// The sender's name for the connection.
+    /// The sender's communication ID of the connection.
     pub local_comm_id: u32,
-    /// The receiver's name for the connection.
+    /// The receiver's communication ID of the connection.
     pub remote_comm_id: u32,
-    /// The sender's Q_Key, of reliable datagrams.
+    /// The sender's Q_Key, for reliable datagrams.
     pub local_qkey: Qkey,
     /// The sender's queue pair; zero with XRC.
     pub local_qpn: Qpn,
@@ -23,23 +23,23 @@ pub struct Rep {
     pub vendor_id: u32,
     /// The first PSN that the sender expects: its peer begins with it.
     pub starting_psn: Psn,
-    /// READs and atomics that the sender can hold as a responder.
+    /// The maximum number of READs and atomics of the peer that the sender serves at a time.
     pub responder_resources: u8,
-    /// READs and atomics that the sender will have outstanding.
+    /// The number of READs and atomics that the sender will have outstanding.
     pub initiator_depth: u8,
-    /// How long the sender takes to acknowledge: 4.096 us * 2^code, 5 bits.
+    /// The sender's acknowledgement delay: 4.096 us * 2^code, 5 bits.
     pub target_ack_delay: u8,
-    /// Whether failover to the alternate path was accepted: 0 is yes; 2 bits.
+    /// Whether failover to the alternate path was accepted, 2 bits; 0 means yes.
     pub failover_accepted: u8,
-    /// Whether the sender does end-to-end flow control.
+    /// Whether the sender supports end-to-end flow control.
     pub end_to_end_flow_control: bool,
-    /// Retries after an RNR NAK that the receiver should do, 3 bits; 7 is for ever.
+    /// The number of retries that the receiver should make after an RNR NAK, 3 bits; 7 means infinite.
     pub rnr_retry_count: u8,
     /// Whether the queue pair uses a shared receive queue.
     pub srq: bool,
-    /// The sender's adapter.
+    /// The GUID of the sender's adapter.
     pub local_ca_guid: Guid,
-    /// The consumer's.
+    /// The consumer's private data.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
@@ -95,8 +95,8 @@ impl Rep {
         })
     }
 
-    /// The sender's queue pair on a connection of this transport, which REQ has said and REP does
-    /// not: with XRC it stands where the end-to-end context is (IBTA annex A14).
+    /// Returns the sender's queue pair. For this it needs the transport of the connection, which only the
+    /// REQ contains: with XRC the queue pair is in the field of the end-to-end context (IBTA annex A14).
     pub const fn qpn(&self, transport: Transport) -> Qpn {
         match transport {
             Transport::XRC => Qpn::new(self.local_eecn),
@@ -104,7 +104,7 @@ impl Rep {
         }
     }
 
-    /// The message as it goes on the wire, without the MAD header.
+    /// Returns the message in wire format, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         let [_, vendor_high, vendor_middle, vendor_low] = self.vendor_id.to_be_bytes();

@@ -11,56 +11,55 @@ use crate::{Guid, Pkey, Psn, Qkey, Qpn, ServiceId, WireError};
 /// Request for communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Req {
-    /// The sender's name for the connection.
+    /// The sender's communication ID of the connection.
     pub local_comm_id: u32,
     /// Vendor ID of enhanced connection establishment, 24 bits.
     pub vendor_id: u32,
-    /// What is wanted.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// The sender's adapter.
+    /// The GUID of the sender's adapter.
     pub local_ca_guid: Guid,
-    /// The sender's Q_Key, of reliable datagrams.
+    /// The sender's Q_Key, for reliable datagrams.
     pub local_qkey: Qkey,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// READs and atomics that the sender can hold as a responder.
+    /// The maximum number of READs and atomics of the peer that the sender serves at a time.
     pub responder_resources: u8,
     /// The sender's end-to-end context, 24 bits.
     pub local_eecn: u32,
-    /// READs and atomics that the sender will have outstanding.
+    /// The number of READs and atomics that the sender will have outstanding.
     pub initiator_depth: u8,
     /// The receiver's end-to-end context, 24 bits.
     pub remote_eecn: u32,
-    /// In what time the receiver should answer: 4.096 us * 2^code, 5 bits.
+    /// The time within which the receiver should respond: 4.096 us * 2^code, 5 bits.
     pub remote_cm_response_timeout: u8,
     /// The transport service.
     pub transport: Transport,
-    /// Whether the sender does end-to-end flow control.
+    /// Whether the sender supports end-to-end flow control.
     pub end_to_end_flow_control: bool,
-    /// The first PSN that the sender expects: its peer begins with it. (So Linux has it, and the
-    /// captures show it.)
+    /// The first PSN that the sender expects: its peer begins with it. (Linux does so, and the captures show it.)
     pub starting_psn: Psn,
-    /// In what time the sender answers: 4.096 us * 2^code, 5 bits.
+    /// The time within which the sender responds: 4.096 us * 2^code, 5 bits.
     pub local_cm_response_timeout: u8,
-    /// Retries of the queue pair, 3 bits.
+    /// The number of retries of the queue pair, 3 bits.
     pub retry_count: u8,
     /// The partition.
     pub pkey: Pkey,
-    /// Path MTU, a code of 4 bits; see [`Mtu::from_code`](crate::Mtu::from_code).
+    /// The path MTU, a code of 4 bits; see [`Mtu::from_code`](crate::Mtu::from_code).
     pub path_mtu: u8,
     /// Whether a reliable datagram channel exists.
     pub rdc_exists: bool,
-    /// Retries after an RNR NAK, 3 bits; 7 is for ever.
+    /// The number of retries after an RNR NAK, 3 bits; 7 means infinite.
     pub rnr_retry_count: u8,
-    /// How often a CM message is sent again, 4 bits.
+    /// The maximum number of retransmissions of a CM message, 4 bits.
     pub max_cm_retries: u8,
     /// Whether the queue pair uses a shared receive queue.
     pub srq: bool,
-    /// The path.
+    /// The primary path.
     pub primary: Path,
-    /// Another one; [`Path::is_none`] mostly.
+    /// The alternate path, for which mostly [`Path::is_none`].
     pub alternate: Path,
-    /// The consumer's. With an IP-based service it starts with an [`IpHeader`].
+    /// The consumer's private data. For an IP-based service it starts with an [`IpHeader`].
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
@@ -90,7 +89,8 @@ impl Transport {
         }
     }
 
-    /// The transport as one number: 0 is RC, 1 UC, 2 RD, and 4 more than its code an extended transport, of which 1 is XRC.
+    /// Returns the transport as one number: RC is 0, UC 1, RD 2, and an extended transport 4 plus
+    /// its code, which is 1 for XRC.
     pub const fn code(self) -> u8 {
         match self.codes() {
             (3, extended) => 4 + extended,
@@ -173,7 +173,7 @@ impl Req {
         })
     }
 
-    /// The message as it goes on the wire, without the MAD header.
+    /// Returns the message in wire format, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         let (transport, extended) = self.transport.codes();
@@ -206,10 +206,10 @@ impl Req {
         b
     }
 
-    /// The IP addresses that an IP-based service asks for.
+    /// Returns the IP addresses in the private data of a request for an IP-based service.
     ///
     /// # Errors
-    /// When the private data does not start with such a header.
+    /// If the private data does not start with an IP addressing header.
     pub fn ip_header(&self) -> Result<IpHeader, WireError> {
         IpHeader::parse(&self.private_data)
     }

@@ -5,14 +5,14 @@ use core::fmt;
 use crate::WireError;
 use crate::bytes::{get, get32, put, put32};
 
-/// Ready to use: the connection stands.
+/// Ready to use: the connection is established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rtu {
-    /// The sender's name for the connection.
+    /// The sender's communication ID of the connection.
     pub local_comm_id: u32,
-    /// The receiver's name for the connection.
+    /// The receiver's communication ID of the connection.
     pub remote_comm_id: u32,
-    /// The consumer's.
+    /// The consumer's private data.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
@@ -35,7 +35,7 @@ impl Rtu {
         })
     }
 
-    /// The message as it goes on the wire, without the MAD header.
+    /// Returns the message in wire format, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put32(&mut b, field::LOCAL_COMM_ID, self.local_comm_id);

@@ -9,11 +9,11 @@ use crate::{Qkey, Qpn, ServiceId, WireError};
 /// Service ID resolution response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrRep {
-    /// The name that the question had.
+    /// The ID of the request.
     pub request_id: u32,
-    /// Whether there is an answer.
+    /// The status of the resolution.
     pub status: SidrStatus,
-    /// How many bytes of `info` count.
+    /// The number of valid bytes in `info`.
     pub info_len: u8,
     /// Vendor ID of enhanced connection establishment, 24 bits.
     pub vendor_id: u32,
@@ -21,15 +21,15 @@ pub struct SidrRep {
     pub qpn: Qpn,
     /// The service.
     pub service_id: ServiceId,
-    /// The queue pair's key.
+    /// The queue pair's Q_Key.
     pub qkey: Qkey,
     /// Additional information, by the status.
     pub info: [u8; Self::INFO_LEN],
-    /// The consumer's.
+    /// The consumer's private data.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
-/// How a resolution went. Unknown values pass through.
+/// The status of a resolution. Unknown values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SidrStatus(pub u8);
 
@@ -38,13 +38,13 @@ impl SidrStatus {
     pub const VALID: Self = Self(0);
     /// There is no such service.
     pub const UNSUPPORTED_SERVICE_ID: Self = Self(1);
-    /// The service does not want.
+    /// The service rejected the request.
     pub const REJECT: Self = Self(2);
-    /// There is no queue pair for it.
+    /// The service has no queue pair.
     pub const NO_QP: Self = Self(3);
-    /// Ask elsewhere.
+    /// The request is redirected.
     pub const REDIRECT: Self = Self(4);
-    /// The version of the question is not supported.
+    /// The version of the request is not supported.
     pub const UNSUPPORTED_VERSION: Self = Self(5);
 }
 
@@ -83,7 +83,7 @@ impl SidrRep {
         })
     }
 
-    /// The message as it goes on the wire, without the MAD header.
+    /// Returns the message in wire format, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         let [_, vendor_high, vendor_middle, vendor_low] = self.vendor_id.to_be_bytes();

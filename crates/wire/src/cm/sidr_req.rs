@@ -7,16 +7,16 @@ use super::service_id::Service;
 use crate::bytes::{get, get16, get32, get64, put, put16, put32, put64};
 use crate::{Pkey, ServiceId, WireError};
 
-/// Service ID resolution request: which queue pair takes datagrams for this service?
+/// Service ID resolution request: asks for the queue pair that receives datagrams for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrReq {
-    /// The sender's name for the question.
+    /// The sender's ID of the request.
     pub request_id: u32,
     /// The partition.
     pub pkey: Pkey,
-    /// What is wanted.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// The consumer's. With an IP-based service it starts with an [`IpHeader`].
+    /// The consumer's private data. For an IP-based service it starts with an [`IpHeader`].
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
@@ -41,7 +41,7 @@ impl SidrReq {
         })
     }
 
-    /// The message as it goes on the wire, without the MAD header.
+    /// Returns the message in wire format, without the MAD header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put32(&mut b, field::REQUEST_ID, self.request_id);
@@ -51,10 +51,10 @@ impl SidrReq {
         b
     }
 
-    /// The IP addresses that an IP-based service asks for.
+    /// Returns the IP addresses in the private data of a request for an IP-based service.
     ///
     /// # Errors
-    /// When the private data does not start with such a header.
+    /// If the private data does not start with an IP addressing header.
     pub fn ip_header(&self) -> Result<IpHeader, WireError> {
         IpHeader::parse(&self.private_data)
     }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Gid, ServiceId};
 
-/// Every message of a MAD with random bytes: what parses must come back as the same value.
+/// Parses every message from a MAD with random bytes. A message that parses must be the same after a round trip.
 fn round_trip(attr_id: u16, body: &[u8]) {
     let message = Message::parse(attr_id, body).unwrap();
     let mut emitted = [0; BODY_LEN];
@@ -37,8 +37,8 @@ proptest! {
     }
 }
 
-/// No two fields of a message overlap, and none is lost: each bit of the body either is a reserved
-/// one, and then is gone, or comes back alone.
+/// No two fields of a message overlap, and none is lost: each bit of the body either is reserved
+/// and lost, or is preserved alone.
 #[test]
 fn every_bit_has_one_field() {
     for attr_id in 0x10..=0x1a_u16 {
@@ -57,7 +57,7 @@ fn every_bit_has_one_field() {
     }
 }
 
-/// Offsets by the specification's table, with a value in each field of a REQ that has no neighbour.
+/// Offsets by the specification's table, with a value in each field of a REQ that shares no byte.
 #[test]
 fn req_layout() {
     let mut body = [0; BODY_LEN];
@@ -93,7 +93,7 @@ fn req_layout() {
     assert_eq!(req.to_bytes(), body);
 }
 
-/// REP of XRC has the queue pair in the field of the end-to-end context, and shows it as such.
+/// A REP for XRC has the queue pair in the field of the end-to-end context, and prints it as such.
 #[test]
 fn rep_of_xrc() {
     let mut body = [0; BODY_LEN];
@@ -114,7 +114,7 @@ fn rep_of_xrc() {
     assert!(rep.to_string().contains(" qpn 0x000034 psn"), "{rep}");
 }
 
-/// The fields of reliable datagrams, which no capture of the kernel's has.
+/// The fields of reliable datagrams, which no capture of the kernel contains.
 #[test]
 fn end_to_end_contexts_layout() {
     let mut body = [0; BODY_LEN];

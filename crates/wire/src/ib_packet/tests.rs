@@ -42,7 +42,7 @@ fn the_icrc_of_a_local_packet_lets_vl_and_congestion_change() {
         bytes[bit / 8] ^= 0x80 >> (bit % 8);
         let vl = bit < 4;
         let congestion = bit / 8 == Lrh::LEN + 4;
-        // A changed length or LNH makes it another packet.
+        // A changed length or LNH changes the packet's extent.
         if let Ok(parts) = Parts::split(&bytes) {
             assert_eq!(parts.right_icrc() == SAMPLE_ICRC, vl || congestion, "bit {bit}");
         }
@@ -108,7 +108,7 @@ fn lengths_and_next_headers_are_filled_in() {
     assert!(shown.starts_with("lid 0x0004 > 0xc000 sl 0 vl 0 101:101:"), "{shown}");
 }
 
-/// 72 words, as every management datagram without GRH.
+/// 72 words, like every management datagram without GRH.
 #[test]
 fn a_management_datagram_is_288_bytes_and_a_vcrc() {
     let mad = Smp::lid_routed(Method::GET, 0x11, 0).to_bytes();

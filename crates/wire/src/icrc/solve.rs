@@ -1,10 +1,9 @@
-//! The IPv4 Identification from a received ICRC.
+//! Recovering the IPv4 Identification from a received ICRC.
 //!
-//! The ICRC covers the Identification, but the owner of a UDP socket does not see it. The CRC is
-//! linear: with the packet's CRC for Identification 0 and the received one, their difference is that
-//! of the 16 unknown bits alone, multiplied by a power of x that the number of bytes behind them
-//! gives. Divided by it, a right packet leaves 16 bits, the Identification, and 16 zeros: those zeros
-//! are what is left of the check. A wrong packet passes once in 65,536.
+//! The ICRC covers the Identification, but the owner of a UDP socket does not see it. The CRC is linear: the difference
+//! between the packet's CRC for Identification 0 and the received one is the CRC of the 16 unknown bits alone, multiplied
+//! by a power of x that depends on the number of bytes after them. Divided by this power, a valid packet leaves 16 bits,
+//! the Identification, and 16 zeros. These zeros are the remaining check: an invalid packet passes once in 65,536.
 //!
 //! Polynomials over GF(2) are reflected here, as in the CRC: bit 31 is the coefficient of x^0.
 
@@ -13,20 +12,20 @@ use super::Icrc;
 /// CRC-32's polynomial without its x^32, reflected.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// From the ICRC that was computed for Identification 0 and the one received, the Identification
-/// with which the packet is right, or none when it is right with no one (or `udp_len` is too small).
-/// `udp_len` is the length in the UDP header.
+/// Returns the Identification with which a packet is valid, given the ICRC computed for
+/// Identification 0 and the received one. Returns none if there is no such Identification (or
+/// `udp_len` is too small). `udp_len` is the length in the UDP header.
 #[inline]
 pub fn solve_ipv4_id(
     computed: [u8; Icrc::LEN],
     received: [u8; Icrc::LEN],
     udp_len: u16,
 ) -> Option<u16> {
-    // Flags, TTL, protocol, checksum and the addresses; then what UDP carries, less the ICRC.
+    // Flags, TTL, protocol, checksum and the addresses; then the UDP datagram, less the ICRC.
     solve_id(computed, received, 14 + usize::from(udp_len).checked_sub(Icrc::LEN)?)
 }
 
-/// As [`solve_ipv4_id`], with the number of covered bytes that follow the Identification.
+/// Like [`solve_ipv4_id`], with the number of covered bytes that follow the Identification.
 pub fn solve_id(
     computed: [u8; Icrc::LEN],
     received: [u8; Icrc::LEN],
@@ -36,7 +35,7 @@ pub fn solve_id(
     if difference == 0 {
         return Some(0);
     }
-    // The register shifts by 8 for each of the two bytes themselves, too.
+    // The register also shifts by 8 for each of the two bytes themselves.
     let [low, high] = u16::try_from(behind.checked_add(2)?).ok()?.to_le_bytes();
     let id = multiply(difference, INVERSE_LOW[usize::from(low)]);
     let id = multiply(id, INVERSE_HIGH[usize::from(high)]);
@@ -50,7 +49,7 @@ static INVERSE_HIGH: [u32; 256] = powers(multiply(INVERSE_LOW[255], INVERSE_LOW[
 /// x^0.
 const ONE: u32 = 1 << 31;
 
-/// `v` x^32 by bytes: the CRC of a byte and then 3, 2, 1 and 0 zero bytes.
+/// `v` x^32 by bytes: the CRC of a byte followed by 3, 2, 1 and 0 zero bytes.
 static TIMES_X32: [[u32; 256]; 4] = {
     let mut tables = [[0; 256]; 4];
     let mut i = 0;
@@ -94,7 +93,7 @@ const fn powers(base: u32) -> [u32; 256] {
     table
 }
 
-/// The product of two polynomials, modulo CRC-32's.
+/// Returns the product of two polynomials, modulo CRC-32's.
 const fn multiply(a: u32, b: u32) -> u32 {
     // All 63 coefficients of the product, four of `b` at a time; bit 63 is x^0.
     let a = (a as u64) << 32;
@@ -135,7 +134,7 @@ mod tests {
     fn arithmetic() {
         assert_eq!(multiply(ONE, 0x1234_5678), 0x1234_5678);
         assert_eq!(multiply(0x8765_4321, ONE), 0x8765_4321);
-        // x * x^31 is x^32, which is the polynomial's rest.
+        // x * x^31 is x^32, which is the remainder of the polynomial.
         assert_eq!(multiply(1, ONE >> 1), POLYNOMIAL);
         for v in [1, ONE, 0xdead_beef, POLYNOMIAL] {
             let mut forth = divide_by_x8(v);

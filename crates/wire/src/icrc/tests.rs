@@ -41,7 +41,7 @@ const PSEUDO: Ipv4Pseudo = Ipv4Pseudo {
     udp_len: 0,
 };
 
-/// The ICRC of a packet of `transport` bytes from the BTH on.
+/// Returns the ICRC of a packet of `transport` bytes from the BTH on, and its UDP length.
 fn ipv4(id: u16, transport: &[u8]) -> ([u8; 4], u16) {
     let udp_len = u16::try_from(8 + transport.len() + Icrc::LEN).unwrap();
     let mut icrc = Icrc::ipv4(&Ipv4Pseudo { id, udp_len, ..PSEUDO });
@@ -49,7 +49,7 @@ fn ipv4(id: u16, transport: &[u8]) -> ([u8; 4], u16) {
     (icrc.finish(), udp_len)
 }
 
-/// The pseudo header gives what the real headers give, with every masked field set to anything.
+/// The pseudo header gives the same ICRC as the real headers, with any values in the masked fields.
 #[test]
 fn pseudo_header_is_the_masked_header() {
     let transport = [0x33; 32];
@@ -85,7 +85,7 @@ fn the_congestion_byte_is_masked_and_no_other() {
     }
 }
 
-/// Every Identification comes back, for packets of an ACK's size and of a full one's.
+/// Every Identification is recovered, for packets of an ACK's size and of full size.
 #[test]
 fn every_identification_is_solved() {
     for len in [16, 1040, 4120] {
@@ -98,7 +98,7 @@ fn every_identification_is_solved() {
     }
 }
 
-/// A flipped bit passes for no Identification, wherever it is.
+/// A packet with one flipped bit passes for no Identification, wherever the bit is.
 #[test]
 fn bit_errors_have_no_solution() {
     let transport = [0x77_u8; 272];
@@ -120,7 +120,7 @@ fn impossible_lengths_have_no_solution() {
     assert_eq!(solve_id([0; 4], [1; 4], usize::MAX), None);
 }
 
-/// The two ways to start: without GRH only the virtual lane is masked, with one all of the LRH.
+/// The two prefixes: without GRH only the virtual lane is masked, with one all of the LRH.
 #[test]
 fn infiniband_masks() {
     let lrh = Lrh {

@@ -9,24 +9,24 @@ use crate::bytes::{get, get16, put, put16};
 /// An ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
-    /// Question or answer.
+    /// Request or reply.
     pub operation: Operation,
     /// The sender's link address.
     pub sender: LinkAddress,
-    /// The sender's address.
+    /// The sender's IP address.
     pub sender_ip: Ipv4Addr,
-    /// The link address that is asked for: of no meaning in a question.
+    /// The target's link address, which is not valid in a request.
     pub target: LinkAddress,
-    /// The address that is asked for; of an answer the one that had asked.
+    /// The target's IP address: the one sought in a request, the requester's in a reply.
     pub target_ip: Ipv4Addr,
 }
 
-/// What an ARP packet is.
+/// The operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target's address?
+    /// Asks for the owner of the target's IP address.
     Request,
-    /// The sender has its address.
+    /// Says that the sender has its IP address.
     Reply,
 }
 
@@ -76,7 +76,7 @@ impl Arp {
         })
     }
 
-    /// The packet as it goes on the wire.
+    /// Returns the packet in wire format.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put16(&mut b, field::HARDWARE, INFINIBAND);

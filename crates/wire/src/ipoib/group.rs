@@ -1,15 +1,15 @@
-//! Groups: the multicast GIDs that multicast IP addresses are (RFC 4391 4).
+//! Groups: the multicast GIDs of multicast IP addresses (RFC 4391 4).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{Gid, Pkey};
 
-/// What a group's datagrams are, by bytes 2 and 3 of its GID.
+/// The protocol of a group's datagrams, by bytes 2 and 3 of its GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signature {
     /// IP packets (RFC 4391 4).
     Ip,
-    /// What programs send that use the connection manager's UDP port space; Linux has chosen it.
+    /// Datagrams of programs that use the connection manager's UDP port space. The value is Linux's choice.
     Cm,
 }
 
@@ -19,12 +19,13 @@ pub const LINK_LOCAL: u8 = 2;
 const IPV4: u8 = 0x40;
 const IPV6: u8 = 0x60;
 
-/// The broadcast group of a partition, whose parameters all other groups have (RFC 4391 4): the key is that of a full member.
+/// Returns the broadcast group of a partition, whose parameters all other groups share (RFC 4391
+/// 4). The key is that of a full member.
 pub fn broadcast(pkey: Pkey, scope: u8) -> Gid {
     of_v4(Ipv4Addr::BROADCAST, pkey, scope, Signature::Ip)
 }
 
-/// The group of a multicast address in a partition.
+/// Returns the group of a multicast address in a partition.
 pub fn of(group: IpAddr, pkey: Pkey, scope: u8, signature: Signature) -> Gid {
     match group {
         IpAddr::V4(group) => of_v4(group, pkey, scope, signature),
@@ -32,7 +33,7 @@ pub fn of(group: IpAddr, pkey: Pkey, scope: u8, signature: Signature) -> Gid {
     }
 }
 
-/// Whether an IPv6 address is a GID that subnet administration has assigned (FF1x:A01B::/32), which stands for itself.
+/// Returns whether an IPv6 address is a GID assigned by subnet administration (FF1x:A01B::/32), which is not mapped.
 pub fn is_assigned(group: Ipv6Addr) -> bool {
     let [first, second, ..] = group.segments();
     first & 0xfff0 == 0xff10 && second == 0xa01b
@@ -41,7 +42,7 @@ pub fn is_assigned(group: Ipv6Addr) -> bool {
 fn of_v4(group: Ipv4Addr, pkey: Pkey, scope: u8, signature: Signature) -> Gid {
     let [a, b, c, d] = group.octets();
     let mut gid = prefix(IPV4, pkey, scope, signature);
-    // The low 28 bits; of the broadcast address all 32.
+    // The low 28 bits, or all 32 of the broadcast address.
     let a = if group.is_broadcast() { a } else { a & 0x0f };
     gid[12..].copy_from_slice(&[a, b, c, d]);
     Gid(gid)

@@ -1,5 +1,5 @@
-//! IP over InfiniBand, as far as addresses are resolved by it: the encapsulation header, ARP and neighbour discovery with link
-//! addresses of 20 bytes, and the groups that multicast addresses are (RFC 4391).
+//! IP over InfiniBand, as far as address resolution needs it: the encapsulation header, ARP and neighbour
+//! discovery with link addresses of 20 bytes, and the groups of multicast addresses (RFC 4391).
 //!
 //! - [`arp`]: ARP packets (RFC 826, RFC 4391 9.2)
 //! - [`nd`]: neighbour solicitations and advertisements (RFC 4861, RFC 4391 9.3)
@@ -20,11 +20,11 @@ pub use nd::Neighbour;
 /// The link address of an interface (RFC 4391 9.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkAddress {
-    /// What the interface has besides datagrams: 0x80 RC, 0x40 UC (RFC 4755 3).
+    /// The transports of the interface besides datagrams: 0x80 RC, 0x40 UC (RFC 4755 3).
     pub flags: u8,
-    /// The queue pair that takes its datagrams.
+    /// The queue pair that receives its datagrams.
     pub qpn: Qpn,
-    /// A GID of its port.
+    /// A GID of the interface's port.
     pub gid: Gid,
 }
 
@@ -32,12 +32,12 @@ impl LinkAddress {
     /// The length on the wire, in bytes.
     pub const LEN: usize = 20;
 
-    /// That of an interface of datagrams.
+    /// Creates the link address of an interface that only uses datagrams.
     pub const fn datagrams(qpn: Qpn, gid: Gid) -> Self {
         Self { flags: 0, qpn, gid }
     }
 
-    /// Reads an address from offset `at`; there are enough bytes.
+    /// Reads an address at offset `at`. There must be enough bytes.
     fn read(b: &[u8], at: usize) -> Self {
         Self { flags: b[at], qpn: Qpn::new(get24(b, at + 1)), gid: Gid(get(b, at + 4)) }
     }
@@ -67,9 +67,9 @@ pub const ENCAPSULATION_LEN: usize = 4;
 /// A datagram that resolves an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// For an IPv4 address.
+    /// Resolves an IPv4 address.
     Arp(Arp),
-    /// For an IPv6 address.
+    /// Resolves an IPv6 address.
     Neighbour(Neighbour),
 }
 
@@ -83,17 +83,17 @@ pub struct ResolutionBytes {
 impl ResolutionBytes {
     const MAX: usize = ENCAPSULATION_LEN + Neighbour::LEN;
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
 impl Resolution {
-    /// Reads a datagram from its encapsulation header on.
+    /// Parses a datagram, from its encapsulation header on.
     ///
     /// # Errors
-    /// When it is cut short, or is something else.
+    /// If it is truncated, or of another protocol.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let header = head::<ENCAPSULATION_LEN>(bytes, "IPoIB encapsulation header")?;
         let rest = &bytes[ENCAPSULATION_LEN..];
@@ -106,7 +106,7 @@ impl Resolution {
         }
     }
 
-    /// The datagram as it goes on the wire, from its encapsulation header on.
+    /// Returns the datagram in wire format, from its encapsulation header on.
     pub fn to_bytes(&self) -> ResolutionBytes {
         let mut bytes = [0; ResolutionBytes::MAX];
         let (header, rest) = bytes.split_at_mut(ENCAPSULATION_LEN);

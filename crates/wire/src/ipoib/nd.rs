@@ -10,44 +10,43 @@ use crate::ip::{ICMPV6, Ipv6};
 /// A neighbour solicitation or advertisement, with the IPv6 header before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The sender; unspecified, if it has no address yet and probes whether another has the target (RFC 4862 5.4).
+    /// The sender; unspecified if it has no address yet and probes whether another host has the target (RFC 4862 5.4).
     pub src: Ipv6Addr,
-    /// The receiver: the one that had asked, the solicited-node group of the target (RFC 4291 2.7.1), or
-    /// [`ALL_NODES`].
+    /// The receiver: the solicitor, the solicited-node group of the target (RFC 4291 2.7.1), or [`ALL_NODES`].
     pub dst: Ipv6Addr,
-    /// Question or answer.
+    /// Solicitation or advertisement.
     pub kind: Kind,
-    /// The address that is asked for.
+    /// The address to resolve.
     pub target: Ipv6Addr,
-    /// The link address: the sender's in a question, the target's in an answer.
+    /// The link address: the sender's in a solicitation, the target's in an advertisement.
     pub link: Option<LinkAddress>,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Who has the target?
+    /// Asks for the owner of the target.
     Solicitation,
-    /// The sender has it.
+    /// Says that the sender owns the target.
     Advertisement {
-        /// Somebody had asked.
+        /// Whether it answers a solicitation.
         solicited: bool,
     },
 }
 
-/// Types of ICMPv6.
+/// ICMPv6 types.
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Flags of an advertisement: somebody had asked; it replaces what was known.
+/// Flags of an advertisement: it answers a solicitation; it replaces a cache entry.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// Types of options: the link address of the source, and of the target.
+/// Option types: the link address of the source, and of the target.
 const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
-/// The hop limit of a message that no router has passed on (RFC 4861 7.1).
+/// The hop limit of a message that no router has forwarded (RFC 4861 7.1).
 const HOP_LIMIT: u8 = 255;
 
-/// Offsets behind the IPv6 header.
+/// Offsets after the IPv6 header.
 mod field {
     pub(super) const TYPE: usize = 0;
     pub(super) const CODE: usize = 1;
@@ -59,33 +58,33 @@ mod field {
     pub(super) const LINK: usize = 28;
 }
 
-/// The message without and with its option.
+/// The length of the message without and with its option.
 const BARE: u16 = 24;
 const MESSAGE: usize = (BARE + OPTION) as usize;
-/// The option, and its length in units of eight bytes.
+/// The length of the option, in bytes and in units of eight bytes.
 const OPTION: u16 = 24;
 const OPTION_UNITS: u8 = 3;
 
 impl Neighbour {
-    /// The length on the wire with the IPv6 header and the option that has the link address, in bytes.
+    /// The length on the wire with the IPv6 header and the link address option, in bytes.
     pub const LEN: usize = Ipv6::LEN + MESSAGE;
 
-    /// The length of this message on the wire: without a link address there is no option.
+    /// Returns the length of this message on the wire: without a link address there is no option.
     pub const fn wire_len(&self) -> usize {
         Ipv6::LEN + self.message_len() as usize
     }
 
-    /// The same without the IPv6 header, as that says it.
+    /// Returns the length without the IPv6 header, which is the payload length in that header.
     const fn message_len(&self) -> u16 {
         if self.link.is_some() { BARE + OPTION } else { BARE }
     }
 
-    /// Reads a message from its IPv6 header on. Options behind the first link address are not looked at.
+    /// Parses a message, from its IPv6 header on. Options after the first link address are ignored.
     ///
     /// # Errors
-    /// When it is cut short, is another kind of packet, has crossed a router, its checksum is wrong, or it contradicts
-    /// itself: who probes for an address ([`src`](Self::src) unspecified) has no link address and asks the target's
-    /// group, a target is no group, and an answer to somebody is not for a group.
+    /// If it is truncated, of another kind, has crossed a router, has a wrong checksum, or is inconsistent. A probe
+    /// for an address ([`src`](Self::src) unspecified) must have no link address and be sent to a solicited-node
+    /// group, source and target must not be groups, and a solicited advertisement must not be sent to a group.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let ip = Ipv6::parse(bytes)?;
         let what = "neighbour discovery message";
@@ -129,7 +128,7 @@ impl Neighbour {
         Ok(this)
     }
 
-    /// What a receiver has to drop (RFC 4861 7.1.1 and 7.1.2), as far as it is not what bytes are there.
+    /// Checks the rules by which a receiver must drop messages (RFC 4861 7.1.1 and 7.1.2), except those about the format.
     fn check(&self) -> Result<(), WireError> {
         let refused = |what, address: Ipv6Addr| {
             Err(WireError::Value { what, value: address.segments()[0].into() })
@@ -155,7 +154,7 @@ impl Neighbour {
         }
     }
 
-    /// The message as it goes on the wire, from its IPv6 header on: the first [`wire_len`](Self::wire_len) bytes.
+    /// Returns the message in wire format, from its IPv6 header on: the first [`wire_len`](Self::wire_len) bytes.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let ip = Ipv6 {
@@ -188,7 +187,7 @@ impl Neighbour {
     }
 }
 
-/// The link address among a message's options.
+/// Finds the link address among a message's options.
 fn find_link(mut options: &[u8], kind: u8) -> Result<Option<LinkAddress>, WireError> {
     while let [this, units, ..] = *options {
         let len = usize::from(units) * 8;
@@ -204,7 +203,7 @@ fn find_link(mut options: &[u8], kind: u8) -> Result<Option<LinkAddress>, WireEr
     Ok(None)
 }
 
-/// The checksum of a message whose checksum field is zero; zero of one whose checksum is right (RFC 4443 2.3).
+/// Returns the checksum of a message whose checksum field is zero, or zero for a valid message (RFC 4443 2.3).
 fn checksum(ip: &Ipv6, message: &[u8]) -> u16 {
     let words = |bytes: &[u8]| {
         let pairs = bytes
@@ -229,7 +228,7 @@ fn is_solicited_node(group: Ipv6Addr) -> bool {
     group == solicited_node(group)
 }
 
-/// The group of all nodes that may have an address: the solicited-node address (RFC 4291 2.7.1).
+/// Returns the solicited-node group of an address (RFC 4291 2.7.1).
 pub fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = target.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))

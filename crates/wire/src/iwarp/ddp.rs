@@ -1,5 +1,5 @@
-//! DDP headers: by tag and offset, or by queue, message and offset (RFC 5041, section 4), with the byte that RDMAP has
-//! in each (RFC 5040, section 4.1).
+//! DDP headers: tagged, with a tag and an offset, and untagged, with a queue, a message and an
+//! offset (RFC 5041, section 4), including RDMAP's byte in each (RFC 5040, section 4.1).
 
 use core::fmt;
 use core::ops::Deref;
@@ -8,7 +8,7 @@ use super::rdmap::Opcode;
 use crate::bytes::{get32, get64, head, put32, put64};
 use crate::{Stag, WireError};
 
-/// The version of DDP that is spoken here.
+/// The supported version of DDP.
 pub const VERSION: u8 = 1;
 
 /// The queues of the untagged model (RFC 5040, section 4.2; RFC 7306, section 4).
@@ -23,47 +23,47 @@ pub mod queue {
     pub const ATOMIC_RESPONSE: u32 = 3;
 }
 
-/// What a segment begins with.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What RDMAP does with it.
+    /// The RDMAP operation.
     pub opcode: Opcode,
-    /// Where it belongs.
+    /// The destination of the payload.
     pub model: Model,
 }
 
-/// Where a segment belongs.
+/// The destination of a segment's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// Into memory that the receiver has named.
+    /// Memory that the receiver has named.
     Tagged(Tagged),
-    /// Into the next buffer of a queue.
+    /// The next buffer of a queue.
     Untagged(Untagged),
 }
 
 /// A segment for named memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tagged {
-    /// Whether it is the last of its message.
+    /// Whether it is the last segment of its message.
     pub last: bool,
-    /// The memory's name.
+    /// The STag of the memory.
     pub stag: Stag,
-    /// The tagged offset: an address in it.
+    /// The tagged offset: an address in the memory.
     pub to: u64,
 }
 
 /// A segment for a buffer of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untagged {
-    /// Whether it is the last of its message.
+    /// Whether it is the last segment of its message.
     pub last: bool,
-    /// What a Send invalidates; of others reserved, and 0.
+    /// The key that a Send invalidates; reserved and 0 in other messages.
     pub invalidate: Stag,
-    /// Queue number, see [`queue`].
+    /// The queue number, see [`queue`].
     pub qn: u32,
-    /// Message sequence number, from 1 in each queue.
+    /// The message sequence number, from 1 in each queue.
     pub msn: u32,
-    /// Message offset, in bytes.
+    /// The message offset, in bytes.
     pub mo: u32,
 }
 
@@ -90,17 +90,17 @@ impl Header {
     /// The longest header.
     pub const MAX_LEN: usize = Self::UNTAGGED_LEN;
 
-    /// A header.
+    /// Creates a header.
     pub const fn new(opcode: Opcode, model: Model) -> Self {
         Self { opcode, model }
     }
 
-    /// The length of the header that begins with this byte.
+    /// Returns the length of the header that begins with this byte.
     pub const fn len_of(first: u8) -> usize {
         if first & TAGGED != 0 { Self::TAGGED_LEN } else { Self::UNTAGGED_LEN }
     }
 
-    /// The length on the wire, in bytes.
+    /// Returns the length on the wire, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
     pub const fn len(&self) -> usize {
         match self.model {
@@ -109,18 +109,18 @@ impl Header {
         }
     }
 
-    /// Whether it is the last segment of its message.
+    /// Returns whether it is the last segment of its message.
     pub const fn last(&self) -> bool {
         match self.model {
             Model::Tagged(Tagged { last, .. }) | Model::Untagged(Untagged { last, .. }) => last,
         }
     }
 
-    /// Reads the header that a segment begins with. Reserved bits are not looked at.
+    /// Parses the header of a segment. Reserved bits are ignored.
     ///
     /// # Errors
-    /// When bytes are missing; [`WireError::DdpVersion`], [`WireError::RdmapVersion`], or
-    /// [`WireError::Value`] for an opcode that is unknown or is not of this model.
+    /// If bytes are missing; [`WireError::DdpVersion`], [`WireError::RdmapVersion`], or
+    /// [`WireError::Value`] for an opcode that is unknown or of the other model.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let &[control, rdmap] = head::<2>(bytes, "DDP header")?;
         let (tagged, last) = (control & TAGGED != 0, control & LAST != 0);
@@ -139,7 +139,7 @@ impl Header {
         Ok(Self { opcode, model })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header in wire format.
     pub fn to_buf(&self) -> HeaderBuf {
         let mut bytes = [0; Self::MAX_LEN];
         let last = if self.last() { LAST } else { 0 };
@@ -180,7 +180,7 @@ impl Model {
     }
 }
 
-/// A header as it goes on the wire, of either length.
+/// A header in wire format, of either length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderBuf {
     bytes: [u8; Header::MAX_LEN],

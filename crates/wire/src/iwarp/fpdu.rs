@@ -1,5 +1,5 @@
-//! Framed protocol data units: length, what DDP gave (the ULPDU), padding to four bytes, and a CRC-32C
-//! or four bytes that nobody looks at (RFC 5044, section 4).
+//! Framed protocol data units: length, DDP's segment (the ULPDU), padding to four bytes, and a
+//! CRC-32C or four ignored bytes (RFC 5044, section 4).
 
 use core::fmt;
 use core::ops::Deref;
@@ -11,32 +11,32 @@ use crate::crc::Crc32c;
 
 /// The length of the length field, in bytes.
 pub const LENGTH_LEN: usize = 2;
-/// The length of the CRC, in bytes. It is there, CRC or not.
+/// The length of the CRC field, in bytes. The field is present with or without a CRC.
 pub const CRC_LEN: usize = 4;
-/// The longest ULPDU that the length field can tell, in bytes.
+/// The longest ULPDU that the length field can express, in bytes.
 pub const MAX_ULPDU: usize = u16::MAX as usize;
-/// The longest frame without markers.
+/// The length of the longest frame without markers.
 pub const MAX_FRAME: usize = frame_len(MAX_ULPDU);
 
-/// The bytes of padding behind an ULPDU, 0 to 3.
+/// Returns the bytes of padding after an ULPDU, 0 to 3.
 pub const fn pad(ulpdu_len: usize) -> usize {
     (LENGTH_LEN + ulpdu_len).wrapping_neg() % 4
 }
 
-/// The length of a frame without markers.
+/// Returns the length of a frame without markers.
 pub const fn frame_len(ulpdu_len: usize) -> usize {
     LENGTH_LEN + ulpdu_len + pad(ulpdu_len) + CRC_LEN
 }
 
-/// The longest ULPDU whose frame fits into a TCP segment of at most `emss` bytes (RFC 5044, section 4.5
-/// and appendix A).
+/// Returns the length of the longest ULPDU whose frame fits into a TCP segment of at most `emss`
+/// bytes (RFC 5044, section 4.5 and appendix A).
 pub const fn mulpdu(emss: usize, markers: bool) -> usize {
     let markers = if markers { markers::LEN * emss.div_ceil(markers::SPACING) } else { 0 };
     let rest = emss.saturating_sub(LENGTH_LEN + CRC_LEN + markers + emss % 4);
     if rest > MAX_ULPDU { MAX_ULPDU } else { rest }
 }
 
-/// What is between an ULPDU and the next frame: padding and CRC.
+/// The bytes between an ULPDU and the next frame: padding and CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
     bytes: [u8; 3 + CRC_LEN],
@@ -44,8 +44,8 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Of a frame without markers. `crc` is over what comes before, from the length field on; without it
-    /// the field is 0.
+    /// Creates the tail of a frame without markers. `crc` covers the frame so far, from the length
+    /// field on. Without it the field is 0.
     pub fn new(ulpdu_len: usize, crc: Option<Crc32c>) -> Self {
         let pad = pad(ulpdu_len);
         let mut bytes = [0; 3 + CRC_LEN];
@@ -65,10 +65,10 @@ impl Deref for Tail {
     }
 }
 
-/// What the two ends agreed on for one direction.
+/// The framing that the two ends agreed on for one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Framing {
-    /// Whether the CRC counts.
+    /// Whether CRCs are used.
     pub crc: bool,
     /// Whether there are markers.
     pub markers: bool,
@@ -89,20 +89,20 @@ pub struct Fpdu<'a> {
 }
 
 impl Framing {
-    /// The length in the stream of a frame that begins at `position`.
+    /// Returns the length in the stream of a frame that begins at `position`.
     pub fn frame_len(self, position: u64, ulpdu_len: usize) -> usize {
         let len = frame_len(ulpdu_len);
         let markers = if self.markers { markers::count(position, len) } else { 0 };
         len + markers * markers::LEN
     }
 
-    /// Where the length field is.
+    /// Returns the offset of the length field.
     fn start(self, position: u64) -> usize {
         if self.markers && markers::is_at(position) { markers::LEN } else { 0 }
     }
 
-    /// How many bytes are needed of the frame that begins with `bytes` at `position`: first those of its
-    /// length field, then all. Who has as many has the frame.
+    /// Returns how many bytes of the frame that begins with `bytes` at `position` are needed: first
+    /// those of its length field, then all. With that many bytes the frame is complete.
     pub fn need(self, position: u64, bytes: &[u8]) -> usize {
         let start = self.start(position);
         let length = bytes.get(start..).and_then(|rest| rest.first_chunk::<LENGTH_LEN>());
@@ -111,11 +111,11 @@ impl Framing {
         })
     }
 
-    /// Reads the frame that begins with `bytes` at `position`, or none when they are fewer than
-    /// [`Framing::need`] says.
+    /// Parses the frame that begins with `bytes` at `position`. Returns none if there are fewer
+    /// bytes than [`Framing::need`] returns.
     ///
     /// # Errors
-    /// [`WireError::Crc`] or [`WireError::Marker`]. The frame's length is believed all the same.
+    /// [`WireError::Crc`] or [`WireError::Marker`]. The frame's length is trusted before these checks.
     pub fn parse(self, position: u64, bytes: &[u8]) -> Result<Option<Fpdu<'_>>, WireError> {
         let frame_len = self.need(position, bytes);
         let start = self.start(position);
@@ -137,8 +137,8 @@ impl Framing {
         Ok(Some(Fpdu { ulpdu_len, frame_len, crc: found, framing: self, position, frame }))
     }
 
-    /// Writes the frame of an ULPDU, given in pieces, to the start of `out`, as it goes into the stream at
-    /// `position`, and returns its length.
+    /// Writes the frame of an ULPDU, given in pieces, at the start of `out`, as it appears in the
+    /// stream at `position`, and returns its length.
     ///
     /// # Panics
     /// When `out` is shorter than [`Framing::frame_len`], or the ULPDU longer than [`MAX_ULPDU`].
@@ -161,12 +161,12 @@ impl Framing {
 /// Writes a frame with its markers.
 struct Writer<'a> {
     framing: Framing,
-    /// Of the frame.
+    /// The position of the frame.
     position: u64,
-    /// Where its length field is.
+    /// The offset of its length field.
     start: usize,
     out: &'a mut [u8],
-    /// What is written.
+    /// The number of bytes written.
     len: usize,
 }
 
@@ -207,7 +207,7 @@ impl Writer<'_> {
 }
 
 impl<'a> Fpdu<'a> {
-    /// The ULPDU, in pieces between its markers; without markers it is one.
+    /// Returns the ULPDU, in pieces between its markers; without markers in one piece.
     pub fn pieces(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let (mut skip, mut left) = (LENGTH_LEN, self.ulpdu_len);
         let whole = if self.framing.markers { &[] } else { self.frame };
@@ -222,14 +222,14 @@ impl<'a> Fpdu<'a> {
         })
     }
 
-    /// The ULPDU, when no marker divides it.
+    /// Returns the ULPDU, if no marker divides it.
     pub fn contiguous(&self) -> Option<&'a [u8]> {
         let mut pieces = self.pieces();
         let first = pieces.next().unwrap_or_default();
         pieces.next().is_none().then_some(first)
     }
 
-    /// Copies as much of the ULPDU as `out` takes, from its byte `skip` on, and returns how much that is.
+    /// Copies the ULPDU from its byte `skip` on, as far as it fits into `out`, and returns the number of bytes copied.
     pub fn copy_to(&self, skip: usize, out: &mut [u8]) -> usize {
         let (mut skip, mut len) = (skip, 0);
         for piece in self.pieces() {
@@ -248,19 +248,19 @@ impl<'a> Fpdu<'a> {
         len
     }
 
-    /// The first `N` bytes of the ULPDU, and how many of them are its.
+    /// Returns the first `N` bytes of the ULPDU, padded with zeros, and how many of them are valid.
     pub fn head<const N: usize>(&self) -> ([u8; N], usize) {
         let mut head = [0; N];
         let len = self.copy_to(0, &mut head);
         (head, len)
     }
 
-    /// The markers' bytes that are among the frame's.
+    /// Returns the number of bytes of markers in the frame.
     pub fn markers_len(&self) -> usize {
         self.frame_len - frame_len(self.ulpdu_len)
     }
 
-    /// The bytes of the padding and the CRC field, whatever they say.
+    /// Returns the bytes of the CRC field, unchecked.
     pub fn crc_bytes(&self) -> [u8; CRC_LEN] {
         get(self.frame, self.frame.len() - CRC_LEN)
     }

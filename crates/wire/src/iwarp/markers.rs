@@ -1,45 +1,45 @@
-//! Markers: four bytes at every 512th of a stream, by which a receiver finds the start of a frame in
-//! the middle of it (RFC 5044, section 4.3).
+//! Markers: four bytes at every 512th position of a stream, from which a receiver finds the start
+//! of a frame in mid-stream (RFC 5044, section 4.3).
 //!
-//! A position counts the bytes of one direction behind its start-up frame, markers included. There is
-//! a marker at 0. A marker between two frames belongs to the second; all are covered by the CRC.
+//! A position counts the bytes of one direction after its start-up frame, markers included. There
+//! is a marker at 0. A marker between two frames belongs to the second. The CRC covers all markers.
 
 use crate::WireError;
 use crate::bytes::{get16, put16};
 
 /// The length of a marker, in bytes.
 pub const LEN: usize = 4;
-/// From the start of one to the start of the next, in bytes.
+/// The distance between the starts of two markers, in bytes.
 pub const SPACING: usize = 512;
-/// What lies between two, in bytes.
+/// The data bytes between two markers.
 pub const BETWEEN: usize = SPACING - LEN;
 
-/// Whether a marker begins at this position.
+/// Returns whether a marker begins at this position.
 pub const fn is_at(position: u64) -> bool {
     position.is_multiple_of(SPACING as u64)
 }
 
-/// How many bytes are between this position and the next marker; 0 where one begins.
+/// Returns the number of bytes from this position to the next marker; 0 where one begins.
 pub fn distance(position: u64) -> usize {
     let into = usize::try_from(position % SPACING as u64).unwrap_or_default();
     (SPACING - into) % SPACING
 }
 
-/// How many markers there are among `len` bytes that come from this position on, not counting them in.
-/// One behind the last byte is not among them.
+/// Returns how many markers are inserted into `len` bytes of data from this position on. A marker
+/// after the last byte does not count.
 pub fn count(position: u64, len: usize) -> usize {
     let before = distance(position);
     if len > before { 1 + (len - before - 1) / BETWEEN } else { 0 }
 }
 
-/// The marker of a frame whose length field is `back` bytes in front of it, 0 if it is behind.
+/// Returns the marker of a frame whose length field is `back` bytes before it, or 0 if it is after it.
 pub fn marker(back: usize) -> [u8; LEN] {
     let mut marker = [0; LEN];
     put16(&mut marker, 2, u16::try_from(back).unwrap_or(u16::MAX));
     marker
 }
 
-/// Whether the markers of a frame, which begins at `position`, point to its length field.
+/// Checks that the markers of a frame that begins at `position` point to its length field.
 ///
 /// # Errors
 /// [`WireError::Marker`]
@@ -58,7 +58,7 @@ pub fn check(position: u64, frame: &[u8]) -> Result<(), WireError> {
     Ok(())
 }
 
-/// What is left of bytes of a stream when its markers are taken out, piece by piece.
+/// An iterator over the pieces of a stream between its markers.
 #[derive(Clone, Debug)]
 pub struct Between<'a> {
     position: u64,
@@ -66,7 +66,7 @@ pub struct Between<'a> {
 }
 
 impl<'a> Between<'a> {
-    /// Bytes that begin at `position`.
+    /// Creates the iterator for bytes that begin at `position`.
     pub const fn new(position: u64, bytes: &'a [u8]) -> Self {
         Self { position, bytes }
     }

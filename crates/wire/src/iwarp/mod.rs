@@ -1,13 +1,13 @@
-//! iWARP: RDMA over a TCP stream, from the stream up.
+//! iWARP: RDMA over a TCP stream.
 //!
-//! - [`mpa`]: the start-up frames by which the two ends agree (RFC 5044 and 6581);
-//! - [`fpdu`]: what frames are made of after that: length, payload, padding, CRC, and [`markers`];
-//! - [`ddp`]: where a segment belongs, by tag and offset or by queue (RFC 5041);
-//! - [`rdmap`]: what it does there (RFC 5040 and 7306);
-//! - [`terminate`]: why the other end stops;
-//! - [`rtr`]: the first frames of peer-to-peer mode, whole.
+//! - [`mpa`]: the start-up frames that negotiate the parameters (RFC 5044 and 6581);
+//! - [`fpdu`]: the frames after that: length, payload, padding, CRC, and [`markers`];
+//! - [`ddp`]: the destination of a segment, by tag and offset or by queue (RFC 5041);
+//! - [`rdmap`]: the operation of a segment (RFC 5040 and 7306);
+//! - [`terminate`]: the error report of an end that stops;
+//! - [`rtr`]: the complete first frames of peer-to-peer mode.
 //!
-//! A frame is written from pieces and read in place:
+//! A frame is written from pieces and parsed in place:
 //!
 //! ```
 //! # use rdmux_wire::Stag;

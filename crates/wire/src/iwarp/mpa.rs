@@ -6,17 +6,17 @@ use core::fmt;
 use crate::WireError;
 use crate::bytes::{get16, put, put16};
 
-/// Who sends it.
+/// The kind of a start-up frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The initiator, first.
+    /// Sent by the initiator, first.
     Request,
-    /// The responder.
+    /// Sent by the responder.
     Reply,
 }
 
 impl Kind {
-    /// The sixteen bytes that such a frame begins with.
+    /// Returns the sixteen bytes that such a frame begins with.
     pub const fn key(self) -> &'static [u8; 16] {
         match self {
             Self::Request => b"MPA ID Req Frame",
@@ -30,30 +30,30 @@ impl Kind {
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// M: the sender wants markers in what it receives.
+    /// M: the sender wants markers in the stream that it receives.
     pub const MARKERS: Self = Self(0x80);
-    /// C: the sender wants CRCs. There are CRCs in both directions when either end wants them.
+    /// C: the sender wants CRCs. CRCs are used in both directions if either end wants them.
     pub const CRC: Self = Self(0x40);
-    /// R: the connection is refused. Of a reply only.
+    /// R: the connection is rejected. In a reply only.
     pub const REJECT: Self = Self(0x20);
     /// S: the private data begins with [`Enhanced`] (RFC 6581, section 7).
     pub const ENHANCED: Self = Self(0x10);
-    /// The kernel's siw only: it can take frames that are longer than a TCP segment.
+    /// The kernel's siw only: it accepts frames that are longer than a TCP segment.
     pub const SIW_GSO: Self = Self(0x08);
 
-    /// Whether it has all flags of `other`.
+    /// Returns whether all flags of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// With those of `other` too, when `on`.
+    /// Returns these flags, plus those of `other` if `on`.
     #[must_use]
     pub const fn with(self, other: Self, on: bool) -> Self {
         if on { Self(self.0 | other.0) } else { self }
     }
 }
 
-/// What revision 2 puts in front of the private data (RFC 6581, section 9).
+/// The header that revision 2 puts before the private data (RFC 6581, section 9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Enhanced {
     /// A: peer-to-peer mode, in which the initiator sends a ready-to-receive frame first.
@@ -64,16 +64,16 @@ pub struct Enhanced {
     pub rtr_write: bool,
     /// D: that frame may be a zero-length RDMA Read.
     pub rtr_read: bool,
-    /// Inbound RDMA Reads that the sender serves at a time, 14 bits; [`Enhanced::NOT_NEGOTIATED`].
+    /// The number of inbound RDMA Reads that the sender serves at a time, 14 bits; [`Enhanced::NOT_NEGOTIATED`].
     pub ird: u16,
-    /// Outbound RDMA Reads that the sender has outstanding, 14 bits; [`Enhanced::NOT_NEGOTIATED`].
+    /// The number of outbound RDMA Reads that the sender has outstanding, 14 bits; [`Enhanced::NOT_NEGOTIATED`].
     pub ord: u16,
 }
 
 impl Enhanced {
     /// The length on the wire, in bytes. It counts as private data.
     pub const LEN: usize = 4;
-    /// A depth of all ones: it is not negotiated here, but by the programs.
+    /// A depth of all ones: not negotiated here, but by the programs.
     pub const NOT_NEGOTIATED: u16 = 0x3fff;
 
     const fn from_bytes([a, b, c, d]: [u8; Self::LEN]) -> Self {
@@ -88,7 +88,7 @@ impl Enhanced {
         }
     }
 
-    /// As it goes on the wire; the low 14 bits of the depths.
+    /// Returns the wire format, with the low 14 bits of the depths.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let word = |high: bool, low: bool, depth: u16| {
             u16::from(high) << 15 | u16::from(low) << 14 | depth & Self::NOT_NEGOTIATED
@@ -104,13 +104,13 @@ impl Enhanced {
 pub struct Startup<'a> {
     /// Request or reply.
     pub kind: Kind,
-    /// The flags. When revision 2 is written, [`Flags::ENHANCED`] follows from `enhanced`.
+    /// The flags. When revision 2 is written, [`Flags::ENHANCED`] is derived from `enhanced`.
     pub flags: Flags,
-    /// 1 or 2 if the peer knows what it says, but any value is read.
+    /// The revision: 1 or 2 from a conforming peer. Any value is accepted.
     pub revision: u8,
-    /// What revision 2 adds, if S is set and the revision is not older.
+    /// The header of revision 2, if S is set and the revision is not older.
     pub enhanced: Option<Enhanced>,
-    /// The program's, behind `enhanced`.
+    /// The program's private data, after `enhanced`.
     pub private_data: &'a [u8],
 }
 
@@ -123,16 +123,16 @@ mod field {
 impl<'a> Startup<'a> {
     /// The length of a frame without private data.
     pub const HEADER_LEN: usize = 20;
-    /// The most private data there may be, [`Enhanced`] included (RFC 5044, section 7.1.1).
+    /// The maximum length of the private data, [`Enhanced`] included (RFC 5044, section 7.1.1).
     pub const MAX_PRIVATE_DATA: usize = 512;
-    /// The longest frame.
+    /// The length of the longest frame.
     pub const MAX_LEN: usize = Self::HEADER_LEN + Self::MAX_PRIVATE_DATA;
 
-    /// How long the frame is that `bytes` begin with, as far as they tell: first the header's length,
-    /// then the frame's. Who has as many bytes has the frame.
+    /// Returns the length of the frame that `bytes` begin with, as far as known: first the header's
+    /// length, then the frame's. With that many bytes the frame is complete.
     ///
     /// # Errors
-    /// When no frame begins so: neither key, or too much private data.
+    /// If no frame begins so: the key is unknown, or there is too much private data.
     pub fn need(bytes: &[u8]) -> Result<usize, WireError> {
         let shown = bytes.len().min(16);
         let begins = |kind: Kind| bytes[..shown] == kind.key()[..shown];
@@ -153,11 +153,10 @@ impl<'a> Startup<'a> {
         Ok(Self::HEADER_LEN + usize::from(private_data))
     }
 
-    /// Reads the frame that `bytes` begin with; it is [`Startup::len`] long.
+    /// Parses the frame that `bytes` begin with, which has [`Startup::len`] bytes.
     ///
     /// # Errors
-    /// See [`Startup::need`]; or when bytes are missing, or the private data has no room for what S
-    /// announces.
+    /// See [`Startup::need`]. Also if bytes are missing, or the private data has no room for the header that S announces.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let need = Self::need(bytes)?;
         let short = WireError::Short { what: "MPA start-up frame", need, have: bytes.len() };
@@ -182,7 +181,7 @@ impl<'a> Startup<'a> {
         Ok(startup)
     }
 
-    /// The length on the wire, in bytes.
+    /// Returns the length on the wire, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a frame is never empty")]
     pub fn len(&self) -> usize {
         Self::HEADER_LEN + self.pd_length()
@@ -195,7 +194,7 @@ impl<'a> Startup<'a> {
     /// Writes the frame at the start of `out`, and returns its length.
     ///
     /// # Panics
-    /// When `out` is too short; [`Startup::MAX_LEN`] bytes are enough, unless there is more private data
+    /// If `out` is too short. [`Startup::MAX_LEN`] bytes suffice, unless there is more private data
     /// than a frame can have.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let len = self.len();

@@ -1,45 +1,45 @@
-//! RDMAP: what segments do, and what requests and responses carry (RFC 5040, section 4; RFC 7306).
+//! RDMAP: the operations of segments, and the contents of requests and responses (RFC 5040, section 4; RFC 7306).
 
 use core::fmt;
 
 use crate::bytes::{get32, get64, put32, put64};
 use crate::{Stag, WireError};
 
-/// The version of RDMAP that is spoken here.
+/// The supported version of RDMAP.
 pub const VERSION: u8 = 1;
 
-/// What a message does.
+/// The operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// Payload goes into the memory that the header names.
+    /// Writes the payload into the memory that the header names.
     Write = 0,
-    /// Asks for a [`Opcode::ReadResponse`], by a [`ReadRequest`].
+    /// Asks for a [`Opcode::ReadResponse`], with a [`ReadRequest`].
     ReadRequest = 1,
-    /// Payload goes into the memory that the request named.
+    /// Writes the payload into the memory that the request named.
     ReadResponse = 2,
-    /// Payload goes into a posted receive.
+    /// Writes the payload into a posted receive.
     Send = 3,
-    /// The same, and a key of the receiver becomes invalid.
+    /// The same, and invalidates a key of the receiver.
     SendInvalidate = 4,
     /// A Send with a solicited event.
     SendSolicited = 5,
-    /// All of that.
+    /// A Send with a solicited event that invalidates a key of the receiver.
     SendSolicitedInvalidate = 6,
-    /// The sender stops, see [`super::terminate`].
+    /// Reports why the sender stops, see [`super::terminate`].
     Terminate = 7,
-    /// [`Immediate`] completes a posted receive (RFC 7306, section 6).
+    /// Completes a posted receive with [`Immediate`] data (RFC 7306, section 6).
     Immediate = 8,
     /// The same with a solicited event.
     ImmediateSolicited = 9,
-    /// Asks for a [`Opcode::AtomicResponse`], by an [`AtomicRequest`] (RFC 7306, section 5).
+    /// Asks for a [`Opcode::AtomicResponse`], with an [`AtomicRequest`] (RFC 7306, section 5).
     AtomicRequest = 10,
     /// Carries an [`AtomicResponse`].
     AtomicResponse = 11,
 }
 
 impl Opcode {
-    /// In the order of their codes.
+    /// All opcodes, in the order of their codes.
     pub const ALL: [Self; 12] = [
         Self::Write,
         Self::ReadRequest,
@@ -55,7 +55,7 @@ impl Opcode {
         Self::AtomicResponse,
     ];
 
-    /// From RDMAP's control byte: version in the upper two bits, opcode in the lower four.
+    /// Returns the opcode of RDMAP's control byte: version in the upper two bits, opcode in the lower four.
     ///
     /// # Errors
     /// [`WireError::RdmapVersion`] or [`WireError::Value`].
@@ -70,22 +70,22 @@ impl Opcode {
         Err(WireError::Value { what: "RDMAP opcode", value: code as u32 })
     }
 
-    /// RDMAP's control byte.
+    /// Returns RDMAP's control byte.
     pub const fn control(self) -> u8 {
         VERSION << 6 | self.code()
     }
 
-    /// The four bits on the wire.
+    /// Returns the four bits on the wire.
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// Whether its segments are tagged.
+    /// Returns whether segments with this opcode are tagged.
     pub const fn is_tagged(self) -> bool {
         matches!(self, Self::Write | Self::ReadResponse)
     }
 
-    /// The queue of its segments, if they are not tagged; see [`super::ddp::queue`].
+    /// Returns the queue of segments with this opcode, unless they are tagged; see [`super::ddp::queue`].
     pub const fn queue(self) -> Option<u32> {
         use super::ddp::queue;
         match self {
@@ -97,12 +97,12 @@ impl Opcode {
         }
     }
 
-    /// Whether it makes a key of the receiver invalid.
+    /// Returns whether the message invalidates a key of the receiver.
     pub const fn invalidates(self) -> bool {
         matches!(self, Self::SendInvalidate | Self::SendSolicitedInvalidate)
     }
 
-    /// Whether it is a solicited event for the receiver.
+    /// Returns whether the message is a solicited event for the receiver.
     pub const fn is_solicited(self) -> bool {
         matches!(
             self,
@@ -111,58 +111,58 @@ impl Opcode {
     }
 }
 
-/// What a Read Request carries (RFC 5040, section 4.4).
+/// The contents of a Read Request (RFC 5040, section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where the response goes: memory of the requester.
+    /// The STag of the requester's memory for the response.
     pub sink_stag: Stag,
-    /// The address in it.
+    /// The address in this memory.
     pub sink_to: u64,
-    /// How many bytes, up to 2^32 - 1.
+    /// The length in bytes, up to 2^32 - 1.
     pub len: u32,
-    /// Where they come from: memory of the responder.
+    /// The STag of the responder's memory to read.
     pub source_stag: Stag,
-    /// The address in it.
+    /// The address in this memory.
     pub source_to: u64,
 }
 
-/// What an Atomic Request carries (RFC 7306, section 5.2.1).
+/// The contents of an Atomic Request (RFC 7306, section 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRequest {
-    /// What is done.
+    /// The operation.
     pub op: AtomicOp,
-    /// The response repeats it.
+    /// The identifier, which the response repeats.
     pub id: u32,
-    /// Memory of the responder.
+    /// The STag of the responder's memory.
     pub stag: Stag,
-    /// The address of 8 aligned bytes in it.
+    /// The address of 8 aligned bytes in this memory.
     pub to: u64,
-    /// What is added, or swapped in.
+    /// The operand to add, or to swap in.
     pub data: u64,
-    /// Where it is added or swapped in: of a swap, only these bits; of an addition, where carries stop.
+    /// The mask of the operand. A swap replaces only these bits. An addition stops carries at them.
     pub mask: u64,
-    /// What must be there for a swap.
+    /// The operand that memory must equal for a swap.
     pub compare: u64,
-    /// In these bits.
+    /// The bits to compare.
     pub compare_mask: u64,
 }
 
-/// What an atomic does, 4 bits.
+/// An atomic operation, 4 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum AtomicOp {
-    /// Adds.
+    /// Fetch and add.
     FetchAdd = 0,
-    /// Compares, and swaps if equal.
+    /// Compare and swap.
     CmpSwap = 2,
 }
 
-/// What an Atomic Response carries (RFC 7306, section 5.2.2).
+/// The contents of an Atomic Response (RFC 7306, section 5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicResponse {
-    /// The request's.
+    /// The identifier of the request.
     pub id: u32,
-    /// What was there before.
+    /// The original value.
     pub original: u64,
 }
 
@@ -207,7 +207,7 @@ impl ReadRequest {
         })
     }
 
-    /// As it goes on the wire.
+    /// Returns the wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
@@ -239,7 +239,7 @@ impl AtomicRequest {
         })
     }
 
-    /// As it goes on the wire.
+    /// Returns the wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
@@ -261,7 +261,7 @@ impl AtomicResponse {
         Ok(Self { id: get32(b, field::RESPONSE_ID), original: get64(b, field::ORIGINAL) })
     }
 
-    /// As it goes on the wire.
+    /// Returns the wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
@@ -277,7 +277,7 @@ impl Immediate {
         Ok(Self(*b))
     }
 
-    /// As it goes on the wire.
+    /// Returns the wire format.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         self.0

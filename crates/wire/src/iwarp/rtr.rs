@@ -1,5 +1,5 @@
-//! Ready-to-receive frames: the first of peer-to-peer mode, from the initiator, without data
-//! (RFC 6581, section 9.3). They are frames like others, sequence numbers included.
+//! Ready-to-receive frames: the first frame in peer-to-peer mode, from the initiator, without data
+//! (RFC 6581, section 9.3). They are ordinary frames and count in sequence numbers.
 
 use core::ops::Deref;
 
@@ -8,14 +8,14 @@ use super::fpdu::Framing;
 use super::rdmap::{Opcode, ReadRequest};
 use crate::Stag;
 
-/// The name of the memory that is not accessed. Some adapters treat 0 as something special.
+/// The STag of the memory, which is not accessed. Some adapters treat 0 specially.
 pub const STAG: Stag = Stag(1);
 
-/// What a zero-length Read asks for.
+/// The request of a zero-length Read.
 pub const READ_REQUEST: ReadRequest =
     ReadRequest { sink_stag: STAG, sink_to: 0, len: 0, source_stag: STAG, source_to: 0 };
 
-/// A whole frame, the first of its direction.
+/// A complete frame, the first of its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     bytes: [u8; Frame::MAX_LEN],
@@ -23,7 +23,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The longest, in bytes.
+    /// The length of the longest frame, in bytes.
     pub const MAX_LEN: usize = 64;
 
     fn new(framing: Framing, header: Header, payload: &[u8]) -> Self {
@@ -41,23 +41,23 @@ impl Deref for Frame {
     }
 }
 
-/// A zero-length Send.
+/// Returns a zero-length Send.
 pub fn send(framing: Framing) -> Frame {
     Frame::new(framing, untagged(Opcode::Send, queue::SEND), &[])
 }
 
-/// A zero-length RDMA Write.
+/// Returns a zero-length RDMA Write.
 pub fn write(framing: Framing) -> Frame {
     Frame::new(framing, tagged(Opcode::Write, STAG, 0), &[])
 }
 
-/// A zero-length RDMA Read, which is answered by a [`read_response`].
+/// Returns a zero-length RDMA Read, to which [`read_response`] is the response.
 pub fn read(framing: Framing) -> Frame {
     let header = untagged(Opcode::ReadRequest, queue::READ_REQUEST);
     Frame::new(framing, header, &READ_REQUEST.to_bytes())
 }
 
-/// The answer to a zero-length RDMA Read.
+/// Returns the response to a zero-length RDMA Read.
 pub fn read_response(framing: Framing, request: &ReadRequest) -> Frame {
     Frame::new(framing, tagged(Opcode::ReadResponse, request.sink_stag, request.sink_to), &[])
 }

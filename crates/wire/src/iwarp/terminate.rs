@@ -1,7 +1,7 @@
-//! Terminate: the last message of an end that found a fault, and which (RFC 5040, section 4.8).
+//! Terminate: the last message of an end that detected a fault, which it reports (RFC 5040, section 4.8).
 //!
-//! It goes as an untagged segment of queue 2. [`Fault`] is the table of what RFC 5040, 5041, 5044 and 6581 define;
-//! RFC 7306 adds no codes, its operations fail with these.
+//! It is an untagged segment of queue 2. [`Fault`] is the table of the codes in RFC 5040, 5041,
+//! 5044 and 6581. RFC 7306 adds no codes: its operations fail with these.
 
 use core::fmt;
 
@@ -12,26 +12,26 @@ use crate::bytes::{get16, put16};
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident = ($layer:literal, $etype:literal, $code:literal), $text:literal;)*) => {
-        /// What was wrong, and which layer found it.
+        /// A fault, and the layer that detected it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Fault {
             $($(#[$doc])* $name,)*
-            /// What no RFC defines.
+            /// A code that no RFC defines.
             Other {
-                /// 4 bits.
+                /// The layer, 4 bits.
                 layer: u8,
-                /// Error type, 4 bits.
+                /// The error type, 4 bits.
                 etype: u8,
-                /// Error code.
+                /// The error code.
                 code: u8,
             },
         }
 
         impl Fault {
-            /// All that are defined, by layer, type and code.
+            /// All defined faults, by layer, type and code.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// From the numbers on the wire.
+            /// Returns the fault with these numbers.
             pub const fn new(layer: u8, etype: u8, code: u8) -> Self {
                 match (layer & 0x0f, etype & 0x0f, code) {
                     $(($layer, $etype, $code) => Self::$name,)*
@@ -39,7 +39,7 @@ macro_rules! faults {
                 }
             }
 
-            /// Layer, error type and error code.
+            /// Returns layer, error type and error code.
             pub const fn numbers(self) -> (u8, u8, u8) {
                 match self {
                     $(Self::$name => ($layer, $etype, $code),)*
@@ -64,45 +64,45 @@ macro_rules! faults {
 faults! {
     /// RDMAP: this end failed.
     RdmapCatastrophic = (0, 0, 0x00), "RDMAP local catastrophic error";
-    /// RDMAP: no memory has this name.
+    /// RDMAP: the STag does not exist.
     RdmapStag = (0, 1, 0x00), "RDMAP protection error: invalid STag";
-    /// RDMAP: the range is not within the memory.
+    /// RDMAP: the range exceeds the memory.
     RdmapBounds = (0, 1, 0x01), "RDMAP protection error: base or bounds violation";
-    /// RDMAP: the memory does not allow this.
+    /// RDMAP: the memory does not allow the access.
     RdmapAccess = (0, 1, 0x02), "RDMAP protection error: access violation";
-    /// RDMAP: the memory is not of this stream.
+    /// RDMAP: the memory is not associated with this stream.
     RdmapNotAssociated = (0, 1, 0x03), "RDMAP protection error: STag of another stream";
-    /// RDMAP: the range goes over the end of the address space.
+    /// RDMAP: the range exceeds the address space.
     RdmapWrap = (0, 1, 0x04), "RDMAP protection error: offset wraps";
-    /// RDMAP: the name cannot be made invalid.
+    /// RDMAP: the STag cannot be invalidated.
     RdmapProtectionInvalidate = (0, 1, 0x09), "RDMAP protection error: STag cannot be invalidated";
-    /// RDMAP: a protection fault that is not told.
+    /// RDMAP: an unspecified protection fault.
     RdmapProtection = (0, 1, 0xff), "RDMAP protection error";
-    /// RDMAP: its version.
+    /// RDMAP: the version is wrong.
     RdmapVersion = (0, 2, 0x05), "RDMAP operation error: invalid version";
-    /// RDMAP: an opcode that does not exist, or not here and now.
+    /// RDMAP: the opcode does not exist, or is unexpected.
     RdmapOpcode = (0, 2, 0x06), "RDMAP operation error: unexpected opcode";
     /// RDMAP: this stream failed.
     RdmapStreamCatastrophic = (0, 2, 0x07), "RDMAP operation error: catastrophic for the stream";
-    /// RDMAP: all failed.
+    /// RDMAP: all streams failed.
     RdmapGlobalCatastrophic = (0, 2, 0x08), "RDMAP operation error: catastrophic for all";
-    /// RDMAP: the name that a Send is to make invalid cannot be.
+    /// RDMAP: the STag that a Send is to invalidate cannot be invalidated.
     RdmapInvalidate = (0, 2, 0x09), "RDMAP operation error: STag cannot be invalidated";
-    /// RDMAP: a fault of an operation that is not told.
+    /// RDMAP: an unspecified fault of an operation.
     RdmapOperation = (0, 2, 0xff), "RDMAP operation error";
     /// DDP: this end failed.
     DdpCatastrophic = (1, 0, 0x00), "DDP local catastrophic error";
-    /// DDP, tagged: no memory has this name.
+    /// DDP, tagged: the STag does not exist.
     DdpTaggedStag = (1, 1, 0x00), "DDP tagged: invalid STag";
-    /// DDP, tagged: the range is not within the memory.
+    /// DDP, tagged: the range exceeds the memory.
     DdpTaggedBounds = (1, 1, 0x01), "DDP tagged: base or bounds violation";
-    /// DDP, tagged: the memory is not of this stream.
+    /// DDP, tagged: the memory is not associated with this stream.
     DdpTaggedNotAssociated = (1, 1, 0x02), "DDP tagged: STag of another stream";
-    /// DDP, tagged: the range goes over the end of the address space.
+    /// DDP, tagged: the range exceeds the address space.
     DdpTaggedWrap = (1, 1, 0x03), "DDP tagged: offset wraps";
-    /// DDP, tagged: its version.
+    /// DDP, tagged: the version is wrong.
     DdpTaggedVersion = (1, 1, 0x04), "DDP tagged: invalid version";
-    /// DDP, untagged: there is no such queue.
+    /// DDP, untagged: the queue does not exist.
     DdpUntaggedQueue = (1, 2, 0x01), "DDP untagged: invalid queue number";
     /// DDP, untagged: no buffer is posted.
     DdpUntaggedNoBuffer = (1, 2, 0x02), "DDP untagged: no buffer";
@@ -112,47 +112,47 @@ faults! {
     DdpUntaggedOffset = (1, 2, 0x04), "DDP untagged: invalid message offset";
     /// DDP, untagged: the message is longer than the buffer.
     DdpUntaggedTooLong = (1, 2, 0x05), "DDP untagged: message too long for the buffer";
-    /// DDP, untagged: its version.
+    /// DDP, untagged: the version is wrong.
     DdpUntaggedVersion = (1, 2, 0x06), "DDP untagged: invalid version";
     /// MPA: TCP lost the connection.
     MpaClosed = (2, 0, 0x01), "MPA: TCP connection closed, terminated or lost";
     /// MPA: the CRC is wrong.
     MpaCrc = (2, 0, 0x02), "MPA: CRC error";
-    /// MPA: marker and length do not agree.
+    /// MPA: marker and length do not match.
     MpaMarker = (2, 0, 0x03), "MPA: marker and length mismatch";
-    /// MPA: not a start-up frame, or not this one.
+    /// MPA: the start-up frame is invalid.
     MpaStartup = (2, 0, 0x04), "MPA: invalid request or reply";
     /// MPA: this end failed (RFC 6581, section 8).
     MpaCatastrophic = (2, 0, 0x05), "MPA: local catastrophic error";
-    /// MPA: fewer RDMA Reads are served than needed (RFC 6581, section 8).
+    /// MPA: the peer serves fewer RDMA Reads than needed (RFC 6581, section 8).
     MpaInsufficientIrd = (2, 0, 0x06), "MPA: insufficient IRD";
-    /// MPA: no ready-to-receive frame suits both (RFC 6581, section 8).
+    /// MPA: the ends support no common ready-to-receive frame (RFC 6581, section 8).
     MpaNoMatchingRtr = (2, 0, 0x07), "MPA: no matching RTR option";
 }
 
-/// How the fields lie in the first four bytes.
+/// The layout of the fields in the first four bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// As RFC 5040 says: high bits first.
+    /// That of RFC 5040: high bits first.
     #[default]
     Rfc,
-    /// As the kernel's siw on a little-endian machine: layer in the low half of the first byte, M, D and R in the
-    /// lowest bits of the third.
+    /// That of the kernel's siw on a little-endian machine: layer in the low half of the first
+    /// byte, M, D and R in the lowest bits of the third.
     Siw,
 }
 
-/// What a Terminate carries.
+/// The contents of a Terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate<'a> {
-    /// Why.
+    /// The fault.
     pub fault: Fault,
-    /// How it was written. [`Terminate::emit`] writes as the RFC says.
+    /// The layout of the received message. [`Terminate::emit`] uses that of the RFC.
     pub layout: Layout,
-    /// M: the length of the segment at fault, in bytes.
+    /// M: the length of the faulty segment, in bytes.
     pub segment_len: Option<u16>,
-    /// D: its DDP header, as received; empty if it is not there.
+    /// D: the DDP header of this segment, as received; empty if absent.
     pub ddp_header: &'a [u8],
-    /// R: the [`super::rdmap::ReadRequest`] at fault, as received; empty if it is not there.
+    /// R: the faulty [`super::rdmap::ReadRequest`], as received; empty if absent.
     pub rdmap_header: &'a [u8],
 }
 
@@ -163,21 +163,21 @@ const RDMAP_HEADER: u8 = 0x20;
 impl<'a> Terminate<'a> {
     /// The length without headers, in bytes.
     pub const CONTROL_LEN: usize = 4;
-    /// The longest, in bytes.
+    /// The maximum length, in bytes.
     pub const MAX_LEN: usize = Self::CONTROL_LEN + 2 + Header::MAX_LEN + ReadRequest::LEN;
 
-    /// One that tells the fault alone.
+    /// Creates a Terminate that only reports a fault.
     pub const fn new(fault: Fault) -> Self {
         Self { fault, layout: Layout::Rfc, segment_len: None, ddp_header: &[], rdmap_header: &[] }
     }
 
-    /// One that tells the segment, of which `header` is the DDP header, too.
+    /// Adds the length and the DDP header of the faulty segment.
     #[must_use]
     pub const fn of(self, segment_len: u16, header: &'a [u8]) -> Self {
         Self { segment_len: Some(segment_len), ddp_header: header, ..self }
     }
 
-    /// Reads what the message carries. Headers that are cut short are taken as far as they go.
+    /// Parses the contents. Truncated headers are returned as far as they go.
     ///
     /// # Errors
     /// When there are fewer than four bytes.
@@ -205,8 +205,9 @@ impl<'a> Terminate<'a> {
         Ok(terminate)
     }
 
-    /// As it is to be read when the connection is set up. MPA's faults 5 and 6 are of the time before (RFC 6581,
-    /// section 8), so they are RDMAP's of siw, which tells no headers with these and so cannot be known by the layout.
+    /// Reinterprets the fault for an established connection. MPA's faults 5 and 6 only occur before
+    /// that (RFC 6581, section 8), so they are RDMAP faults from siw. siw includes no headers with
+    /// these, so the layout does not reveal it.
     #[must_use]
     pub const fn on_open_stream(self) -> Self {
         let fault = match self.fault {
@@ -223,7 +224,7 @@ impl<'a> Terminate<'a> {
         }
     }
 
-    /// The length on the wire, in bytes.
+    /// Returns the length on the wire, in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a Terminate is never empty")]
     pub const fn len(&self) -> usize {
         let segment_len =
@@ -231,10 +232,10 @@ impl<'a> Terminate<'a> {
         Self::CONTROL_LEN + segment_len + self.ddp_header.len() + self.rdmap_header.len()
     }
 
-    /// Writes what the message carries to the start of `out`, and returns its length.
+    /// Writes the contents at the start of `out`, and returns their length.
     ///
     /// # Panics
-    /// When `out` is too short; [`Terminate::MAX_LEN`] bytes are enough for headers that were parsed.
+    /// If `out` is too short. [`Terminate::MAX_LEN`] bytes suffice for headers that were parsed.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let len = self.len();
         let out = &mut out[..len];
@@ -256,9 +257,9 @@ impl<'a> Terminate<'a> {
     }
 }
 
-/// The layout, and the first and third byte as the RFC has them. The lower five bits of the third are
-/// reserved and the upper three are not, so where only lower ones are set, siw wrote it. Without any, it is siw's if
-/// only that order makes a fault that there is.
+/// Returns the layout, and the first and third byte in the RFC's layout. The lower five bits of the
+/// third are reserved and the upper three are not. So if only lower ones are set, siw wrote the
+/// message. If none is set, siw wrote it if only its layout gives a defined fault.
 const fn untangle(first: u8, code: u8, third: u8) -> (Layout, u8, u8) {
     let swapped = first.rotate_left(4);
     let siw = match third {

@@ -1,4 +1,4 @@
-//! What a field of a table may be, and where it lies.
+//! The types of a table's fields, and their positions.
 
 use core::fmt;
 
@@ -6,7 +6,7 @@ use super::Visit;
 use crate::bytes::{get, put};
 use crate::{Gid, Guid, Lid, Mkey, Pkey, Qkey, Qpn, ServiceId, SmKey};
 
-/// A run of bits, counted from the most significant one of the first byte, as the specification does.
+/// A run of bits, counted from the most significant one of the first byte, as in the specification.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     first: usize,
@@ -14,22 +14,22 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// `len` bits from byte `at` on.
+    /// Returns the span of `len` bits from byte `at` on.
     pub(crate) const fn whole(at: usize, len: usize) -> Self {
         Self { first: at * 8, len }
     }
 
-    /// `len` bits, of which the first is bit `first` of this span.
+    /// Returns the span of `len` bits that starts at bit `first` of this span.
     pub(crate) const fn bits(self, first: usize, len: usize) -> Self {
         Self { first: self.first + first, len }
     }
 
-    /// The first byte, of a span that begins with one.
+    /// Returns the first byte of a span that begins at a byte boundary.
     pub(crate) const fn byte(self) -> usize {
         self.first / 8
     }
 
-    /// The `index`-th of spans of `len` bits.
+    /// Returns the `index`-th of consecutive spans of `len` bits.
     const fn nth(self, index: usize, len: usize) -> Self {
         self.bits(index * len, len)
     }
@@ -38,7 +38,7 @@ impl Span {
         self.first + self.len
     }
 
-    /// This span, of a part that begins where `whole` does.
+    /// Returns this span, relative to `whole`, as an absolute span.
     const fn within(self, whole: Self) -> Self {
         Self { first: whole.first + self.first, len: self.len }
     }
@@ -54,13 +54,13 @@ impl Span {
         }
     }
 
-    /// Bits of the last byte that are after the span.
+    /// Returns the number of bits of the last byte after the span.
     const fn below(self) -> usize {
         (8 - self.end() % 8) % 8
     }
 }
 
-/// Fails to compile when a table has a hole, an overlap or another length than it says.
+/// Fails to compile when a table has a hole, an overlap or another length than declared.
 pub(crate) const fn assert_covers(spans: &[Span], len: usize) {
     let mut at = 0;
     let mut i = 0;
@@ -72,19 +72,19 @@ pub(crate) const fn assert_covers(spans: &[Span], len: usize) {
     assert!(at == len * 8, "the fields do not fill the length");
 }
 
-/// A field of a table by its name: where it is, and what it consists of.
+/// A named field of a table: its position and its structure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) span: Span,
-    /// The width of an element, of an array; otherwise that of the field's type.
+    /// For an array the width of an element; otherwise that of the field.
     pub(crate) element: usize,
-    /// The fields of a layout within the layout.
+    /// The fields of a nested layout.
     pub(crate) parts: &'static [Part],
 }
 
-/// The span of a field by its path, such as `lid`, `port_info.lmc` or `service_data8[3]`. For constants: an unknown path
-/// does not compile.
+/// Returns the span of a field by its path, such as `lid`, `port_info.lmc` or `service_data8[3]`.
+/// For constants: an unknown path does not compile.
 pub(crate) const fn span_of(parts: &[Part], path: &str) -> Span {
     let path = path.as_bytes();
     let end = name_end(path, 0);
@@ -131,7 +131,7 @@ const fn is_name(name: &[u8], path: &[u8], end: usize) -> bool {
     true
 }
 
-/// The number in brackets at `open`, and where it ends.
+/// Returns the number in brackets at `open`, and its end.
 const fn index_at(path: &[u8], open: usize) -> (usize, usize) {
     let (mut at, mut index) = (open + 1, 0);
     while path[at] != b']' {
@@ -141,19 +141,19 @@ const fn index_at(path: &[u8], open: usize) -> (usize, usize) {
     (index, at + 1)
 }
 
-/// What a field may be.
+/// The type of a field.
 pub(crate) trait Field: Sized {
-    /// How wide it is when the table does not say.
+    /// The width when the table does not declare one.
     const BITS: usize;
-    /// How wide an element of an array is; otherwise how wide the field is.
+    /// The width of an array's element; otherwise that of the field.
     const ELEMENT_BITS: usize = Self::BITS;
-    /// The fields of a layout within a layout.
+    /// The fields of a nested layout.
     const PARTS: &'static [Part] = &[];
     fn take(b: &[u8], span: Span) -> Self;
     fn store(&self, b: &mut [u8], span: Span);
     fn is_zero(&self) -> bool;
     fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
-    /// A layout within a layout shows its own fields.
+    /// Calls `visit` for the field; a nested layout calls it for each of its own fields.
     fn visit_as(&self, name: &'static str, visit: Visit<'_>) {
         visit(name, &Shown(self));
     }
@@ -176,7 +176,7 @@ impl<T: Field> fmt::Display for Shown<'_, T> {
 
 impl<T: Code> Field for T {
     const BITS: usize = T::BITS;
-    // Always inline: spans are constants, of which nothing is left then but a load or a store.
+    // Always inline: spans are constants, so only a load or a store remains.
     #[inline(always)]
     fn take(b: &[u8], span: Span) -> Self {
         let bytes = &b[span.byte()..span.end().div_ceil(8)];
@@ -252,13 +252,13 @@ impl<T: Field, const N: usize> Field for [T; N] {
     }
 }
 
-/// Text in a field of fixed length: UTF-8, filled up with zeros, which a text of the full length does not have.
-/// Bytes of strangers need not be UTF-8, and what follows the first zero need not be zeros.
+/// Text in a field of fixed length: UTF-8, padded with zeros. A text of the full length has no
+/// zero. Received bytes need not be UTF-8, and the bytes after the first zero need not be zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Text<const N: usize>(pub [u8; N]);
 
 impl<const N: usize> Text<N> {
-    /// The bytes before the first zero.
+    /// Returns the bytes before the first zero.
     pub fn as_bytes(&self) -> &[u8] {
         let end = self.0.iter().position(|&byte| byte == 0);
         &self.0[..end.unwrap_or(N)]
@@ -271,7 +271,7 @@ impl<const N: usize> Default for Text<N> {
     }
 }
 
-/// What is longer than the field is cut off, between two characters.
+/// Truncates a text that is longer than the field, between two characters.
 impl<const N: usize> From<&str> for Text<N> {
     fn from(text: &str) -> Self {
         let text = &text[..text.floor_char_boundary(N)];
@@ -281,7 +281,7 @@ impl<const N: usize> From<&str> for Text<N> {
     }
 }
 
-/// In quotation marks, with escapes.
+/// Prints the text in quotation marks, with escapes.
 impl<const N: usize> fmt::Display for Text<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.as_bytes().escape_ascii())
@@ -321,7 +321,7 @@ macro_rules! numbers {
     )*};
 }
 
-/// The low 8, 16 or 32 bits: a field is never wider than its type.
+/// Returns the low 8, 16 or 32 bits: a field is never wider than its type.
 pub(crate) const fn low8(raw: u64) -> u8 {
     let [low, ..] = raw.to_le_bytes();
     low

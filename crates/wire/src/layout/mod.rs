@@ -1,9 +1,9 @@
 //! Attributes as tables of fields.
 //!
-//! Management attributes are rows of numbers of odd widths. `layout!` takes such a row as a table and makes a
-//! type of it, which reads and writes itself and names its fields; `codes!` makes a type of a field whose values
-//! have names, `flags!` of one whose bits have. All bytes are a value: what is reserved or unknown is kept, so
-//! that bytes that are read and written again are the same. Only the length can be wrong.
+//! Management attributes are sequences of numbers of odd widths. `layout!` turns such a table into a
+//! type that parses, writes and prints its fields. `codes!` makes a type for a field whose values
+//! have names, `flags!` for one whose bits have. Any bytes are valid: reserved and unknown values are
+//! kept, so that bytes that are parsed and written again are the same. Only the length can be wrong.
 //!
 //! ```
 //! # use rdmux_wire::sm::NodeInfo;
@@ -25,10 +25,10 @@ pub use field::Text;
 pub(crate) use field::{Code, Field, Part, Span, assert_covers, span_of};
 pub(crate) use named::{attr_id, attributes, codes, components, flags};
 
-/// What a visitor of fields is called with: the field's name, and its value to print.
+/// A visitor of fields, called with each field's name and its value to print.
 pub type Visit<'a> = &'a mut dyn FnMut(&'static str, &dyn fmt::Display);
 
-/// A type made by a table of fields: an attribute, a record or a part of one.
+/// A type made by `layout!`: an attribute, a record or a part of one.
 pub trait Layout: Sized + fmt::Display {
     /// The length on the wire, in bytes.
     const LEN: usize;
@@ -36,10 +36,10 @@ pub trait Layout: Sized + fmt::Display {
     /// The specification's name.
     const NAME: &'static str;
 
-    /// Reads the value that `bytes` start with.
+    /// Parses the value at the start of `bytes`.
     ///
     /// # Errors
-    /// When they are fewer than [`Self::LEN`].
+    /// If there are fewer than [`Self::LEN`] bytes.
     fn read(bytes: &[u8]) -> Result<Self, WireError>;
 
     /// Writes the value at the start of `out`.
@@ -48,27 +48,27 @@ pub trait Layout: Sized + fmt::Display {
     /// When `out` is shorter than [`Self::LEN`].
     fn write(&self, out: &mut [u8]);
 
-    /// Calls `visit` for each field in the order of the wire; for reserved ones only when they are not zero.
+    /// Calls `visit` for each field in wire order; for reserved fields only if they are not zero.
     fn visit(&self, visit: Visit<'_>);
 }
 
-/// A record with a component mask, a bit for each of its fields.
+/// A record with a component mask, which has a bit for each field.
 pub trait Components: Layout {
-    /// The mask.
+    /// The type of the mask.
     type Mask;
 
-    /// The mask of these bits.
+    /// Returns the mask with these bits.
     fn mask(bits: u64) -> Self::Mask;
 
-    /// Copies the components of a mask from one record to another, both in the form of the wire. Bits that stand for no
-    /// component count for nothing.
+    /// Copies the components of a mask from one record to another, both in wire format. Bits
+    /// without a component are ignored.
     ///
     /// # Panics
-    /// When one of them is shorter than [`Self::LEN`](Layout::LEN).
+    /// If one of them is shorter than [`Self::LEN`](Layout::LEN).
     fn copy_components(mask: u64, value: &[u8], out: &mut [u8]);
 }
 
-/// Makes a type of a table of fields:
+/// Makes a type from a table of fields:
 ///
 /// ```text
 /// layout! {
@@ -83,8 +83,8 @@ pub trait Components: Layout {
 /// }
 /// ```
 ///
-/// A table with a hole, an overlap or another length than it says does not compile. A field that starts with
-/// `reserved` is shown when it is not zero.
+/// A table with a hole, an overlap or another length than declared does not compile. A field whose
+/// name starts with `reserved` is printed only if it is not zero.
 macro_rules! layout {
     (
         $(#[$doc:meta])*
@@ -107,16 +107,16 @@ macro_rules! layout {
             /// The length on the wire, in bytes.
             pub const LEN: usize = $len;
 
-            /// Reads the value that `bytes` start with.
+            /// Parses the value at the start of `bytes`.
             ///
             /// # Errors
-            /// When they are fewer than [`Self::LEN`].
+            /// If there are fewer than [`Self::LEN`] bytes.
             #[inline]
             pub fn parse(bytes: &[u8]) -> Result<Self, crate::WireError> {
                 Ok(Self::from_bytes(crate::bytes::head::<{ $len }>(bytes, $what)?))
             }
 
-            /// The value of these bytes: all bytes have one.
+            /// Returns the value of these bytes, all of which are valid.
             #[inline]
             pub fn from_bytes(b: &[u8; $len]) -> Self {
                 Self {
@@ -126,7 +126,7 @@ macro_rules! layout {
                 }
             }
 
-            /// The value as it goes on the wire. What does not fit into a field is cut to its low bits.
+            /// Returns the value in wire format. A value that does not fit into its field is truncated to its low bits.
             #[inline]
             pub fn to_bytes(&self) -> [u8; $len] {
                 let mut b = [0; $len];
@@ -145,8 +145,8 @@ macro_rules! layout {
                 out[..$len].copy_from_slice(&self.to_bytes());
             }
 
-            /// Calls `visit` with name and value of each field, in the order of the wire; of reserved fields only
-            /// when they are not zero.
+            /// Calls `visit` with name and value of each field, in wire order; for reserved fields
+            /// only if they are not zero.
             pub fn fields(&self, visit: crate::layout::Visit<'_>) {
                 $(if !stringify!($field).starts_with("reserved") || !crate::layout::Field::is_zero(&self.$field) {
                     crate::layout::Field::visit_as(&self.$field, stringify!($field), visit);
@@ -161,7 +161,7 @@ macro_rules! layout {
             }
         }
 
-        /// The name, then each field's name and value.
+        /// Prints the name, then each field's name and value.
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 f.write_str($what)?;

@@ -1,7 +1,7 @@
-//! Macros for what tables of fields are made of and put together to: numbers whose values or bits have names, and a
-//! class's attributes.
+//! Macros for the field types of tables, numbers whose values or bits have names, and for the set
+//! of a class's attributes.
 
-/// Makes a type of a number whose values have names; any other value is kept, and shown as a number.
+/// Makes a type of a number whose values have names. Any other value is kept, and printed as a number.
 macro_rules! codes {
     (
         $(#[$doc:meta])*
@@ -41,7 +41,7 @@ macro_rules! codes {
 }
 pub(crate) use codes;
 
-/// Makes a type of a number whose bits have names and numbers; other bits are kept.
+/// Makes a type of a number whose bits have names and positions. Other bits are kept.
 macro_rules! flags {
     (
         $(#[$($doc:tt)*])*
@@ -69,7 +69,7 @@ macro_rules! flags {
             }
         }
 
-        /// The number, and the names of its bits.
+        /// Prints the number, and the names of its bits.
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 write!(f, "{:#x}", self.bits())?;
@@ -85,7 +85,7 @@ macro_rules! flags {
 }
 pub(crate) use flags;
 
-/// Makes the component mask of a record: the bits' names and numbers, and the fields that they stand for.
+/// Makes the component mask of a record: the names and positions of its bits, and the field of each.
 macro_rules! components {
     (
         $(#[$($doc:tt)*])*
@@ -118,7 +118,7 @@ macro_rules! components {
 }
 pub(crate) use components;
 
-/// Makes an enum of a class's attributes, each a type in a file of its own.
+/// Makes an enum of a class's attributes, each a type in a separate file.
 macro_rules! attributes {
     (
         $(#[$doc:meta])*
@@ -133,7 +133,7 @@ macro_rules! attributes {
         }
 
         impl $enum {
-            /// Reads the attribute with this ID from a datagram's data, or says that there is none.
+            /// Parses the attribute with this ID from a datagram's data, or returns none if there is no such attribute.
             ///
             /// # Errors
             /// When the data is too short.
@@ -152,17 +152,17 @@ macro_rules! attributes {
                 match self { $(Self::$name(value) => value.emit(out),)* }
             }
 
-            /// Its ID.
+            /// Returns the attribute ID.
             pub const fn attr_id(&self) -> u16 {
                 match self { $(Self::$name(_) => $id,)* }
             }
 
-            /// The length on the wire, in bytes.
+            /// Returns the length on the wire, in bytes.
             pub const fn wire_len(&self) -> usize {
                 match self { $(Self::$name(_) => $name::LEN,)* }
             }
 
-            /// The name of the attribute with this ID.
+            /// Returns the name of the attribute with this ID.
             pub const fn name_of(attr_id: u16) -> Option<&'static str> {
                 Some(match attr_id {
                     $($id => <$name as crate::layout::Layout>::NAME,)*
@@ -195,7 +195,7 @@ macro_rules! attributes {
 }
 pub(crate) use attributes;
 
-/// What several classes share says its ID itself.
+/// Defines the attribute ID, unless several classes share the attribute, which then defines it itself.
 macro_rules! attr_id {
     ($name:ident = $id:literal) => {
         impl $name {

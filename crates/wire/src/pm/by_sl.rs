@@ -7,11 +7,11 @@ layout! {
     PortXmitDataSl("PortXmitDataSL", 68) {
         /// Reserved.
         reserved0: u8 = 0;
-        /// The port; [`ALL_PORTS`](super::ALL_PORTS) where the agent has that.
+        /// The port, or [`ALL_PORTS`](super::ALL_PORTS) if the agent supports it.
         port_select: u8 = 1;
-        /// Of a Set: which counters to set, in their order from bit 0.
+        /// In a Set: the counters to set, in order from bit 0.
         counter_select: u16 = 2;
-        /// Words of each service level.
+        /// The words of each service level.
         port_xmit_data_sl: [u32; 16] = 4;
     }
 }
@@ -21,11 +21,11 @@ layout! {
     PortRcvDataSl("PortRcvDataSL", 68) {
         /// Reserved.
         reserved0: u8 = 0;
-        /// The port; [`ALL_PORTS`](super::ALL_PORTS) where the agent has that.
+        /// The port, or [`ALL_PORTS`](super::ALL_PORTS) if the agent supports it.
         port_select: u8 = 1;
-        /// Of a Set: which counters to set, in their order from bit 0.
+        /// In a Set: the counters to set, in order from bit 0.
         counter_select: u16 = 2;
-        /// Words of each service level.
+        /// The words of each service level.
         port_rcv_data_sl: [u32; 16] = 4;
     }
 }

@@ -8,11 +8,11 @@ layout! {
     PortVlOpPackets("PortVLOpPackets", 36) {
         /// Reserved.
         reserved0: u8 = 0;
-        /// The port; [`ALL_PORTS`](super::ALL_PORTS) where the agent has that.
+        /// The port, or [`ALL_PORTS`](super::ALL_PORTS) if the agent supports it.
         port_select: u8 = 1;
-        /// Of a Set: which counters to set, in their order from bit 0.
+        /// In a Set: the counters to set, in order from bit 0.
         counter_select: u16 = 2;
-        /// Of each lane.
+        /// The packets of each lane.
         port_vl_op_packets: [u16; 16] = 4;
     }
 }
@@ -22,25 +22,25 @@ layout! {
     PortVlOpData("PortVLOpData", 68) {
         /// Reserved.
         reserved0: u8 = 0;
-        /// The port; [`ALL_PORTS`](super::ALL_PORTS) where the agent has that.
+        /// The port, or [`ALL_PORTS`](super::ALL_PORTS) if the agent supports it.
         port_select: u8 = 1;
-        /// Of a Set: which counters to set, in their order from bit 0.
+        /// In a Set: the counters to set, in order from bit 0.
         counter_select: u16 = 2;
-        /// Words of each lane.
+        /// The words of each lane.
         port_vl_op_data: [u32; 16] = 4;
     }
 }
 
 layout! {
-    /// Errors of flow control.
+    /// Flow control errors.
     PortVlXmitFlowCtlUpdateErrors("PortVLXmitFlowCtlUpdateErrors", 8) {
         /// Reserved.
         reserved0: u8 = 0;
-        /// The port; [`ALL_PORTS`](super::ALL_PORTS) where the agent has that.
+        /// The port, or [`ALL_PORTS`](super::ALL_PORTS) if the agent supports it.
         port_select: u8 = 1;
-        /// Of a Set: which counters to set, in their order from bit 0.
+        /// In a Set: the counters to set, in order from bit 0.
         counter_select: u16 = 2;
-        /// Of each lane.
+        /// The errors of each lane.
         port_vl_xmit_flow_ctl_update_errors: [TwoBits; 16] = 4;
     }
 }
@@ -48,21 +48,21 @@ layout! {
 codes! {
     /// A counter of two bits.
     TwoBits(u8, 2 bits) {
-        /// The largest value, at which it stays.
+        /// The largest value, at which the counter stays.
         MAX = 3, "3";
     }
 }
 
 layout! {
-    /// Waits.
+    /// Waits for credit.
     PortVlXmitWaitCounters("PortVLXmitWaitCounters", 36) {
         /// Reserved.
         reserved0: u8 = 0;
-        /// The port; [`ALL_PORTS`](super::ALL_PORTS) where the agent has that.
+        /// The port, or [`ALL_PORTS`](super::ALL_PORTS) if the agent supports it.
         port_select: u8 = 1;
-        /// Of a Set: which counters to set, in their order from bit 0.
+        /// In a Set: the counters to set, in order from bit 0.
         counter_select: u16 = 2;
-        /// Ticks in which each lane had something to send and no credit for it.
+        /// Ticks in which each lane had data to send but no credit.
         port_vl_xmit_wait: [u16; 16] = 4;
     }
 }

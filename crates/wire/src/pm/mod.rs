@@ -1,7 +1,7 @@
-//! Performance management (IBTA 16.1): the counters of ports, one file for those of a kind.
+//! Performance management (IBTA 16.1): the counters of ports, one file for each group.
 //!
-//! A datagram of the class is a header and 40 reserved bytes, then the attribute at [`DATA_AT`]. A Set clears or
-//! sets those counters whose bits are set in `counter_select`.
+//! A datagram of the class is a header and 40 reserved bytes, then the attribute at [`DATA_AT`]. A
+//! Set clears or sets the counters whose bits are set in `counter_select`.
 
 use core::fmt;
 
@@ -32,33 +32,33 @@ pub use samples::{PortSamplesControl, PortSamplesResult};
 /// The class version of performance management.
 pub const CLASS_VERSION: u8 = 1;
 
-/// Where the attribute begins in the datagram.
+/// The offset of the attribute in the datagram.
 pub const DATA_AT: usize = 64;
 
 /// The length of an attribute's data, in bytes.
 pub const DATA_LEN: usize = MAD_LEN - DATA_AT;
 
-/// The port number that means: all ports of the node together.
+/// The port number that means all ports of the node together.
 pub const ALL_PORTS: u8 = 0xff;
 
-/// Bits of [`ClassPortInfo::capability_mask`] and [`ClassPortInfo::capability_mask2`] that are this class's own.
+/// The class-specific bits of [`ClassPortInfo::capability_mask`] and [`ClassPortInfo::capability_mask2`].
 pub mod capability {
     /// The port number 255 means all ports.
     pub const ALL_PORT_SELECT: u16 = 0x0100;
-    /// [`PortCountersExtended`](super::PortCountersExtended) exist.
+    /// The agent has [`PortCountersExtended`](super::PortCountersExtended).
     pub const EXTENDED_WIDTH: u16 = 0x0200;
-    /// They exist but for the counters of unicast and multicast packets.
+    /// The agent has them without the counters of unicast and multicast packets.
     pub const EXTENDED_WIDTH_NO_IETF: u16 = 0x0400;
-    /// [`PortCounters`](super::PortCounters) have `port_xmit_wait`.
+    /// [`PortCounters`](super::PortCounters) include `port_xmit_wait`.
     pub const XMIT_WAIT: u16 = 0x1000;
-    /// In the second mask: the extended counters have those of errors, too.
+    /// In the second mask: the extended counters include those of errors.
     pub const ADDITIONAL_EXTENDED_COUNTERS: u32 = 0x0002;
 }
 
 attributes! {
     /// An attribute of performance management.
     Attribute {
-        /// What the agent can do.
+        /// The agent's capabilities.
         ClassPortInfo = 0x01, shared;
         /// How samples are taken.
         PortSamplesControl = 0x10;
@@ -66,21 +66,21 @@ attributes! {
         PortSamplesResult = 0x11;
         /// The counters that every port has.
         PortCounters = 0x12;
-        /// Why packets that came in were bad.
+        /// Why received packets were bad.
         PortRcvErrorDetails = 0x15;
         /// Why packets were not sent.
         PortXmitDiscardDetails = 0x16;
-        /// Packets and data that came in on the operational lanes.
+        /// Packets and data received on the operational lanes.
         PortOpRcvCounters = 0x17;
-        /// Packets of flow control.
+        /// Flow control packets.
         PortFlowCtlCounters = 0x18;
         /// Packets by virtual lane.
         PortVlOpPackets = 0x19;
         /// Data by virtual lane.
         PortVlOpData = 0x1a;
-        /// Errors of flow control by virtual lane.
+        /// Flow control errors by virtual lane.
         PortVlXmitFlowCtlUpdateErrors = 0x1b;
-        /// Waits by virtual lane.
+        /// Waits for credit by virtual lane.
         PortVlXmitWaitCounters = 0x1c;
         /// Counters of 64 bits.
         PortCountersExtended = 0x1d;
@@ -91,7 +91,7 @@ attributes! {
     }
 }
 
-/// A datagram of performance management: everything of its 256 bytes, but for two reserved ones of the header.
+/// A datagram of performance management: all 256 bytes, except two reserved ones of the header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PmMad {
     /// The header.
@@ -103,16 +103,16 @@ pub struct PmMad {
 }
 
 impl PmMad {
-    /// A request without data.
+    /// Creates a request without data.
     pub const fn new(method: Method, attr_id: u16) -> Self {
         let header = MadHeader::new(MgmtClass::PERF, CLASS_VERSION, method);
         Self { header: MadHeader { attr_id, ..header }, reserved: [0; 40], data: [0; DATA_LEN] }
     }
 
-    /// Reads a datagram.
+    /// Parses a datagram.
     ///
     /// # Errors
-    /// When it is shorter than 256 bytes, of another base version, or of another class.
+    /// If it is shorter than 256 bytes, of another base version, or of another class.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = head::<MAD_LEN>(bytes, "performance management MAD")?;
         let header = MadHeader::parse(b)?;
@@ -123,7 +123,7 @@ impl PmMad {
         Ok(Self { header, reserved: get(b, MadHeader::LEN), data: get(b, DATA_AT) })
     }
 
-    /// The datagram as it goes on the wire.
+    /// Returns the datagram in wire format.
     pub fn to_bytes(&self) -> [u8; MAD_LEN] {
         let mut b = [0; MAD_LEN];
         self.header.emit(&mut b);
@@ -132,12 +132,12 @@ impl PmMad {
         b
     }
 
-    /// The attribute, if it is one of those here.
+    /// Returns the attribute, if it is a known one.
     pub fn attribute(&self) -> Option<Attribute> {
         Attribute::parse(self.header.attr_id, &self.data).ok().flatten()
     }
 
-    /// Puts an attribute into the data and its ID into the header. The rest of the data becomes 0.
+    /// Writes an attribute into the data and its ID into the header. The rest of the data becomes 0.
     pub fn set_attribute(&mut self, attribute: &Attribute) {
         self.header.attr_id = attribute.attr_id();
         self.data = [0; DATA_LEN];
@@ -151,7 +151,7 @@ impl fmt::Debug for PmMad {
     }
 }
 
-/// `Perf Get tid ... PortCounters port_select 1 ...`
+/// Prints `Perf Get tid ... PortCounters port_select 1 ...`
 impl fmt::Display for PmMad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MadHeader { method, tid, status, attr_id, attr_mod, .. } = self.header;

@@ -7,38 +7,38 @@ layout! {
     PortCounters("PortCounters", 44) {
         /// Reserved.
         reserved0: u8 = 0;
-        /// The port; [`ALL_PORTS`](super::ALL_PORTS) where the agent has that.
+        /// The port, or [`ALL_PORTS`](super::ALL_PORTS) if the agent supports it.
         port_select: u8 = 1;
-        /// Of a Set: which counters to set.
+        /// In a Set: the counters to set.
         counter_select: CounterSelect = 2;
-        /// Bad symbols, of all lanes.
+        /// Bad symbols, on all lanes.
         symbol_error_counter: u16 = 4;
         /// Successful recoveries of the link.
         link_error_recovery_counter: u8 = 6;
-        /// Recoveries that failed, after which the link was down.
+        /// Failed recoveries, after which the link was down.
         link_downed_counter: u8 = 7;
-        /// Bad packets that came in.
+        /// Bad packets received.
         port_rcv_errors: u16 = 8;
-        /// Packets that came in with the end that says: bad already.
+        /// Packets received with the delimiter that marks them as bad already.
         port_rcv_remote_physical_errors: u16 = 10;
-        /// Packets that came in and could not be sent on.
+        /// Packets received that could not be forwarded.
         port_rcv_switch_relay_errors: u16 = 12;
         /// Packets that were not sent.
         port_xmit_discards: u16 = 14;
-        /// Packets that were not sent for their partition or as raw.
+        /// Packets that were not sent because of their partition or because they are raw.
         port_xmit_constraint_errors: u8 = 16;
-        /// Packets that were dropped for their partition or as raw.
+        /// Packets that were dropped because of their partition or because they are raw.
         port_rcv_constraint_errors: u8 = 17;
-        /// Of a Set: bit 0 is `port_xmit_wait`.
+        /// In a Set: bit 0 is `port_xmit_wait`.
         counter_select2: u8 = 18;
-        /// How often physical errors reached their threshold.
+        /// The number of times that physical errors reached their threshold.
         local_link_integrity_errors: u8 = 19 [0, 4];
-        /// How often overruns reached their threshold.
+        /// The number of times that buffer overruns reached their threshold.
         excessive_buffer_overrun_errors: u8 = 19 [4, 4];
-        /// Datagrams to QP1 that found no buffer. libibmad 44 shows `vl15_dropped` in its place: its table of fields has the
-        /// bit offset 160, which is the specification's, without the conversion that it makes for all others.
+        /// Datagrams to QP1 dropped for lack of a buffer. libibmad 44 shows `vl15_dropped` in its place: its table
+        /// of fields has the specification's bit offset 160, without the conversion that it applies to all others.
         qp1_dropped: u16 = 20;
-        /// Datagrams of subnet management that found no buffer.
+        /// Subnet management datagrams dropped for lack of a buffer.
         vl15_dropped: u16 = 22;
         /// Words sent.
         port_xmit_data: u32 = 24;
@@ -48,13 +48,13 @@ layout! {
         port_xmit_pkts: u32 = 32;
         /// Packets received.
         port_rcv_pkts: u32 = 36;
-        /// Ticks in which there was something to send and no credit for it.
+        /// Ticks in which there was data to send but no credit.
         port_xmit_wait: u32 = 40;
     }
 }
 
 flags! {
-    /// Counters to set.
+    /// The counters to set.
     CounterSelect(u16, 16 bits) {
         /// `symbol_error_counter`.
         SYMBOL_ERROR = 0;

@@ -7,11 +7,11 @@ layout! {
     PortCountersExtended("PortCountersExtended", 184) {
         /// Reserved.
         reserved0: u8 = 0;
-        /// The port; [`ALL_PORTS`](super::ALL_PORTS) where the agent has that.
+        /// The port, or [`ALL_PORTS`](super::ALL_PORTS) if the agent supports it.
         port_select: u8 = 1;
-        /// Of a Set: which of the first counters to set.
+        /// In a Set: which of the first counters to set.
         counter_select: ExtendedCounterSelect = 2;
-        /// Of a Set: which of the counters of errors to set, in their order from bit 0.
+        /// In a Set: which of the error counters to set, in order from bit 0.
         counter_select2: u32 = 4;
         /// Words sent.
         port_xmit_data: u64 = 8;
@@ -29,39 +29,39 @@ layout! {
         port_multicast_xmit_pkts: u64 = 56;
         /// Multicast packets received.
         port_multicast_rcv_pkts: u64 = 64;
-        /// As in [`PortCounters`](super::PortCounters), like the others from here on.
+        /// As in [`PortCounters`](super::PortCounters), like all fields from here on.
         symbol_error_counter: u64 = 72;
         /// Successful recoveries of the link.
         link_error_recovery_counter: u64 = 80;
-        /// Recoveries that failed.
+        /// Failed recoveries of the link.
         link_downed_counter: u64 = 88;
-        /// Bad packets that came in.
+        /// Bad packets received.
         port_rcv_errors: u64 = 96;
-        /// Packets that came in and were marked as bad.
+        /// Packets received that were already marked as bad.
         port_rcv_remote_physical_errors: u64 = 104;
-        /// Packets that came in and could not be sent on.
+        /// Packets received that could not be forwarded.
         port_rcv_switch_relay_errors: u64 = 112;
         /// Packets that were not sent.
         port_xmit_discards: u64 = 120;
-        /// Packets that were not sent for their partition or as raw.
+        /// Packets that were not sent because of their partition or because they are raw.
         port_xmit_constraint_errors: u64 = 128;
-        /// Packets that were dropped for their partition or as raw.
+        /// Packets that were dropped because of their partition or because they are raw.
         port_rcv_constraint_errors: u64 = 136;
-        /// How often physical errors reached their threshold.
+        /// The number of times that physical errors reached their threshold.
         local_link_integrity_errors: u64 = 144;
-        /// How often overruns reached their threshold.
+        /// The number of times that buffer overruns reached their threshold.
         excessive_buffer_overrun_errors: u64 = 152;
-        /// Datagrams of subnet management that found no buffer.
+        /// Subnet management datagrams dropped for lack of a buffer.
         vl15_dropped: u64 = 160;
-        /// Ticks in which there was something to send and no credit for it.
+        /// Ticks in which there was data to send but no credit.
         port_xmit_wait: u64 = 168;
-        /// Datagrams to QP1 that found no buffer.
+        /// Datagrams to QP1 dropped for lack of a buffer.
         qp1_dropped: u64 = 176;
     }
 }
 
 flags! {
-    /// Counters to set.
+    /// The counters to set.
     ExtendedCounterSelect(u16, 16 bits) {
         /// `port_xmit_data`.
         XMIT_DATA = 0;

@@ -1,9 +1,9 @@
-//! Where the counters are: the offsets that infiniband-diags' own decoder reads, but for QP1Dropped, which it takes
-//! from the two bytes after.
+//! The positions of the counters: the offsets that infiniband-diags' own decoder reads, except
+//! QP1Dropped, which it reads from the two bytes after.
 
 use super::*;
 
-/// For each field of two bytes or more its first byte is its number in the data 0, 1, 2...
+/// Returns data in which the first byte of each field of two bytes or more is its number in the data 0, 1, 2...
 fn counting() -> [u8; DATA_LEN] {
     core::array::from_fn(|i| u8::try_from(i).unwrap())
 }
@@ -12,7 +12,7 @@ fn number(at: u8, bytes: u8) -> u64 {
     (at..at + bytes).fold(0, |v, b| v << 8 | u64::from(b))
 }
 
-/// Name and value of each field.
+/// Returns name and value of each field.
 fn fields(attr_id: u16) -> Vec<(&'static str, String)> {
     let mut out = Vec::new();
     let attribute = Attribute::parse(attr_id, &counting()).unwrap().unwrap();

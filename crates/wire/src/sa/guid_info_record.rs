@@ -1,4 +1,4 @@
-//! GUIDInfoRecord: a block of a port's GUIDs (IBTA 15.2.5.18). A Set asks for alias GUIDs, a Delete gives them up.
+//! GUIDInfoRecord: a block of a port's GUIDs (IBTA 15.2.5.18). A Set requests alias GUIDs, a Delete releases them.
 
 use crate::Lid;
 use crate::layout::{components, layout};
@@ -7,9 +7,9 @@ use crate::sm::GuidInfo;
 layout! {
     /// Eight GUIDs of a port.
     GuidInfoRecord("GUIDInfoRecord", 72) {
-        /// The port.
+        /// The LID of the port.
         lid: Lid = 0;
-        /// The block.
+        /// The number of the block.
         block_num: u8 = 2;
         /// Reserved.
         reserved3: u8 = 3;
@@ -21,7 +21,7 @@ layout! {
 }
 
 components! {
-    /// Components of a question for [`GuidInfoRecord`]s.
+    /// Components of a query for [`GuidInfoRecord`]s.
     GuidInfoRecordMask(GuidInfoRecord) {
         LID = 0, "lid";
         BLOCK_NUM = 1, "block_num";

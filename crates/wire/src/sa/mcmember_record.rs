@@ -9,13 +9,13 @@ layout! {
     McMemberRecord("MCMemberRecord", 56) {
         /// The group.
         mgid: Gid = 0;
-        /// The member's port.
+        /// The member's port GID.
         port_gid: Gid = 16;
         /// The group's Q_Key.
         qkey: Qkey = 32;
         /// The group's LID.
         mlid: Lid = 36;
-        /// How `mtu` is meant.
+        /// How to compare with `mtu`.
         mtu_selector: Selector = 38 [0, 2];
         /// A code of [`Mtu`](crate::Mtu).
         mtu: u8 = 38 [2, 6];
@@ -23,13 +23,13 @@ layout! {
         tclass: u8 = 39;
         /// The group's partition.
         pkey: Pkey = 40;
-        /// How `rate` is meant.
+        /// How to compare with `rate`.
         rate_selector: Selector = 42 [0, 2];
         /// The group's rate.
         rate: Rate = 42 [2, 6];
-        /// How `packet_life_time` is meant.
+        /// How to compare with `packet_life_time`.
         packet_life_time_selector: Selector = 43 [0, 2];
-        /// How long a packet may take: 4.096 us * 2^code.
+        /// The packet lifetime: 4.096 us * 2^code.
         packet_life_time: u8 = 43 [2, 6];
         /// Service level.
         sl: u8 = 44 [0, 4];
@@ -37,35 +37,35 @@ layout! {
         flow_label: u32 = 44 [4, 20];
         /// Hop limit.
         hop_limit: u8 = 47;
-        /// Scope, as in the group's GID.
+        /// The scope, as in the group's GID.
         scope: u8 = 48 [0, 4];
-        /// What kind of member.
+        /// The kind of member.
         join_state: JoinState = 48 [4, 4];
-        /// Another port has joined for the member.
+        /// Whether another port has joined for the member.
         proxy_join: bool = 49 [0, 1];
         /// Reserved.
         reserved49: u8 = 49 [1, 7];
-        /// Reserved, and 4 bytes that fill up to a multiple of 8.
+        /// Reserved, including 4 bytes that pad the record to a multiple of 8.
         reserved50: [u8; 6] = 50;
     }
 }
 
 flags! {
-    /// What kind of member a port is.
+    /// The kind of a member.
     JoinState(u8, 4 bits) {
-        /// It sends and receives, and the group exists while it is there.
+        /// It sends and receives, and keeps the group in existence.
         FULL_MEMBER = 0;
         /// It sends and receives.
         NON_MEMBER = 1;
         /// It sends.
         SEND_ONLY_NON_MEMBER = 2;
-        /// It sends, and the group exists while it is there.
+        /// It sends, and keeps the group in existence.
         SEND_ONLY_FULL_MEMBER = 3;
     }
 }
 
 components! {
-    /// Components of a question for [`McMemberRecord`]s.
+    /// Components of a query for [`McMemberRecord`]s.
     McMemberRecordMask(McMemberRecord) {
         MGID = 0, "mgid";
         PORT_GID = 1, "port_gid";

@@ -1,8 +1,8 @@
 //! Subnet administration (IBTA 15.2): its header, and its records, one file each.
 //!
-//! A datagram is a MAD header, an [`Rmpp`] header and an [`SaHeader`], then the data at [`DATA_AT`]: one record in a
-//! question, and as many in an answer as there are, which may take many datagrams. [`SaMad`] is one of them, or what
-//! RMPP has made of them.
+//! A datagram is a MAD header, an [`Rmpp`] header and an [`SaHeader`], then the data at
+//! [`DATA_AT`]: one record in a query, and all matching records in a response, which may take
+//! several datagrams. [`SaMad`] is one datagram, or a message that RMPP has reassembled.
 //!
 //! ```
 //! # use rdmux_wire::mad::Method;
@@ -67,22 +67,22 @@ pub use switch_records::{
 /// The class version of subnet administration.
 pub const CLASS_VERSION: u8 = 2;
 
-/// Where the [`SaHeader`] begins in the datagram.
+/// The offset of the [`SaHeader`] in the datagram.
 pub const HEADER_AT: usize = MadHeader::LEN + Rmpp::LEN;
 
-/// Where the data begins in the datagram.
+/// The offset of the data in the datagram.
 pub const DATA_AT: usize = HEADER_AT + SaHeader::LEN;
 
-/// The data of a datagram, in bytes.
+/// The length of the data of a datagram, in bytes.
 pub const DATA_LEN: usize = MAD_LEN - DATA_AT;
 
-/// Bits of [`ClassPortInfo::capability_mask`] and [`ClassPortInfo::capability_mask2`] that are this class's own.
+/// The class-specific bits of [`ClassPortInfo::capability_mask`] and [`ClassPortInfo::capability_mask2`].
 pub mod capability {
     /// Multicast groups can be joined.
     pub const UD_MULTICAST: u16 = 0x0200;
-    /// MultiPathRecords.
+    /// MultiPathRecords are supported.
     pub const MULTI_PATH: u16 = 0x0400;
-    /// PortInfoRecords can be asked for by bits of their capability mask.
+    /// PortInfoRecords can be queried by bits of their capability mask.
     pub const PORT_INFO_CAPABILITY_MASK_MATCH: u16 = 0x2000;
     /// In the second mask: quality of service.
     pub const QOS: u32 = 1 << 1;
@@ -96,9 +96,9 @@ pub mod capability {
     pub const EXTENDED_SPEEDS: u32 = 1 << 7;
     /// In the second mask: service records of multicast GIDs.
     pub const MULTICAST_SERVICE_RECORD: u32 = 1 << 8;
-    /// In the second mask: PortInfoRecords can be asked for by bits of their second capability mask.
+    /// In the second mask: PortInfoRecords can be queried by bits of their second capability mask.
     pub const PORT_INFO_CAPABILITY_MASK2_MATCH: u32 = 1 << 10;
-    /// In the second mask: groups can be joined as a full member that only sends.
+    /// In the second mask: groups can be joined as a send-only full member.
     pub const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
     /// In the second mask: links of two lanes.
     pub const LINK_WIDTH_2X: u32 = 1 << 13;
@@ -106,31 +106,31 @@ pub mod capability {
     pub const LINK_SPEED_HDR: u32 = 1 << 15;
 }
 
-/// Bit 31 of the modifier of a PortInfoRecord's question: the record's capability mask has the bits of the question's,
-/// instead of being equal.
+/// Bit 31 of the modifier in a query for PortInfoRecords: the record's capability mask must include
+/// the bits of the query's, instead of being equal.
 pub const MATCH_CAPABILITY_BITS: u32 = 1 << 31;
 
-/// Bit 30 says the same of the second capability mask.
+/// Bit 30, which does the same for the second capability mask.
 pub const MATCH_CAPABILITY2_BITS: u32 = 1 << 30;
 
 layout! {
-    /// What subnet administration has behind the RMPP header.
+    /// The header of subnet administration after the RMPP header.
     SaHeader("SA header", 20) {
         /// The key of trusted clients, or 0.
         sm_key: SmKey = 0;
-        /// The distance from record to record, in units of 8 bytes; 0 where there are no records.
+        /// The distance between records, in units of 8 bytes; 0 without records.
         attribute_offset: u16 = 8;
         /// Reserved.
         reserved10: u16 = 10;
-        /// Which components of the record count in a question, a bit each.
+        /// The components of the record that count in a query, a bit each.
         component_mask: u64 = 12;
     }
 }
 
 attributes! {
-    /// What the data of a datagram is.
+    /// The data of a datagram.
     Record {
-        /// What the administration can do.
+        /// The capabilities of subnet administration.
         ClassPortInfo = 0x01, shared;
         /// An event.
         ReportedNotice = 0x02;
@@ -140,7 +140,7 @@ attributes! {
         NodeRecord = 0x11;
         /// A port.
         PortInfoRecord = 0x12;
-        /// Which virtual lane each service level takes from port to port.
+        /// The mapping from service levels to virtual lanes between two ports.
         SlToVlTableRecord = 0x13;
         /// A switch.
         SwitchInfoRecord = 0x14;
@@ -164,28 +164,28 @@ attributes! {
         VlArbitrationRecord = 0x36;
         /// A member of a multicast group.
         McMemberRecord = 0x38;
-        /// A question for paths between several ports.
+        /// A query for paths between several ports.
         MultiPathRecord = 0x3a;
-        /// A subscription that there is.
+        /// An existing subscription.
         InformInfoRecord = 0xf3;
     }
 }
 
-/// A datagram of subnet administration, or a message of several that RMPP has put together.
+/// A datagram of subnet administration, or a message of several that RMPP has reassembled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SaMad<'a> {
     /// The MAD header.
     pub header: MadHeader,
-    /// The RMPP header; of a message of several datagrams that of the first.
+    /// The RMPP header; for a message of several datagrams that of the first.
     pub rmpp: Rmpp,
     /// The class's header.
     pub sa: SaHeader,
-    /// The data: [`DATA_LEN`] bytes of a datagram, any number of a message.
+    /// The data: [`DATA_LEN`] bytes of a datagram, or any number of a message.
     pub data: &'a [u8],
 }
 
 impl<'a> SaMad<'a> {
-    /// A datagram without RMPP.
+    /// Creates a datagram without RMPP.
     pub fn new(method: Method, attr_id: u16, data: &'a [u8]) -> Self {
         let header = MadHeader::new(MgmtClass::SUBN_ADM, CLASS_VERSION, method);
         let rmpp = Rmpp {
@@ -201,10 +201,10 @@ impl<'a> SaMad<'a> {
         Self { header: MadHeader { attr_id, ..header }, rmpp, sa, data }
     }
 
-    /// Reads a datagram or a message.
+    /// Parses a datagram or a message.
     ///
     /// # Errors
-    /// When it is shorter than [`DATA_AT`] bytes, of another base version, or of another class.
+    /// If it is shorter than [`DATA_AT`] bytes, of another base version, or of another class.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let short = WireError::Short {
             what: "subnet administration MAD",
@@ -222,7 +222,7 @@ impl<'a> SaMad<'a> {
         Ok(Self { header, rmpp, sa, data })
     }
 
-    /// The three headers as they go on the wire; the data follows them.
+    /// Returns the three headers in wire format; the data follows them.
     pub fn head(&self) -> [u8; DATA_AT] {
         let mut b = [0; DATA_AT];
         self.header.emit(&mut b);
@@ -231,8 +231,8 @@ impl<'a> SaMad<'a> {
         b
     }
 
-    /// The datagram as it goes on the wire: data that is shorter is filled up with zeros, what is more than
-    /// [`DATA_LEN`] bytes is cut off.
+    /// Returns the datagram in wire format. Shorter data is padded with zeros, and data beyond
+    /// [`DATA_LEN`] bytes is truncated.
     pub fn to_bytes(&self) -> [u8; MAD_LEN] {
         let mut b = [0; MAD_LEN];
         let (head, data) = b.split_at_mut(DATA_AT);
@@ -243,23 +243,23 @@ impl<'a> SaMad<'a> {
         b
     }
 
-    /// The record of a datagram that has one.
+    /// Returns the record of a datagram that has one.
     ///
     /// # Errors
-    /// When the data is too short for it.
+    /// If the data is too short for it.
     pub fn record<T: Layout>(&self) -> Result<T, WireError> {
         T::read(self.data)
     }
 
-    /// The records of a message, one behind the other.
+    /// Returns the consecutive records of a message.
     pub fn records<T: Layout>(&self) -> Records<'a, T> {
         let distance = usize::from(self.sa.attribute_offset) * 8;
         Records { rest: self.data, distance, kind: core::marker::PhantomData }
     }
 }
 
-/// The records of a message: as many as are there whole. There are none when the header's distance is 0, or too small
-/// for a record.
+/// An iterator over the complete records of a message. There are none if the header's distance is
+/// 0, or too small for a record.
 #[derive(Clone, Debug)]
 pub struct Records<'a, T> {
     rest: &'a [u8],

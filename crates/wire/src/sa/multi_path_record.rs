@@ -1,14 +1,14 @@
-//! MultiPathRecord: a question for paths between several ports, for example for automatic migration (IBTA 15.2.5.20). The
-//! answer is [`PathRecord`](super::PathRecord)s.
+//! MultiPathRecord: a query for paths between several ports, for example for automatic migration
+//! (IBTA 15.2.5.20). The response contains [`PathRecord`](super::PathRecord)s.
 
 use super::{Rate, Selector};
 use crate::layout::{components, layout};
 use crate::{Gid, Pkey};
 
 layout! {
-    /// A question for paths.
+    /// A query for paths.
     MultiPathRecord("MultiPathRecord", 200) {
-        /// For raw packets.
+        /// Whether the path is for raw packets.
         raw_traffic: bool = 0 [0, 1];
         /// Reserved.
         reserved0: u8 = 0 [1, 3];
@@ -18,9 +18,9 @@ layout! {
         hop_limit: u8 = 3;
         /// Traffic class.
         tclass: u8 = 4;
-        /// The same path serves the way back.
+        /// Whether the path is reversible.
         reversible: bool = 5 [0, 1];
-        /// How many paths for each pair of ports, 7 bits.
+        /// The number of paths for each pair of ports, 7 bits.
         numb_path: u8 = 5 [1, 7];
         /// The partition.
         pkey: Pkey = 6;
@@ -28,37 +28,37 @@ layout! {
         qos_class: u16 = 8 [0, 12];
         /// Service level.
         sl: u8 = 9 [4, 4];
-        /// How `mtu` is meant.
+        /// How to compare with `mtu`.
         mtu_selector: Selector = 10 [0, 2];
         /// A code of [`Mtu`](crate::Mtu).
         mtu: u8 = 10 [2, 6];
-        /// How `rate` is meant.
+        /// How to compare with `rate`.
         rate_selector: Selector = 11 [0, 2];
         /// The rate.
         rate: Rate = 11 [2, 6];
-        /// How `packet_life_time` is meant.
+        /// How to compare with `packet_life_time`.
         packet_life_time_selector: Selector = 12 [0, 2];
-        /// How long a packet may take: 4.096 us * 2^code.
+        /// The packet lifetime: 4.096 us * 2^code.
         packet_life_time: u8 = 12 [2, 6];
         /// The first 8 bits of the service ID.
         service_id_msb: u8 = 13;
-        /// The paths should have little in common.
+        /// Whether the paths should be as independent as possible.
         independence_selector: u8 = 14 [0, 2];
         /// Reserved.
         reserved14: u8 = 14 [2, 6];
-        /// How many of `gids` paths start at: the first ones.
+        /// The number of source GIDs, the first ones in `gids`.
         sgid_count: u8 = 15;
-        /// How many of `gids` paths end at: those after.
+        /// The number of destination GIDs, those after the source GIDs.
         dgid_count: u8 = 16;
         /// The other 56 bits of the service ID.
         service_id_lsb: u64 = 17 [0, 56];
-        /// Where paths start and end.
+        /// The source and destination GIDs.
         gids: [Gid; 11] = 24;
     }
 }
 
 components! {
-    /// Components of a question for [`MultiPathRecord`]s.
+    /// Components of a query for [`MultiPathRecord`]s.
     MultiPathRecordMask(MultiPathRecord) {
         RAW_TRAFFIC = 0, "raw_traffic";
         FLOW_LABEL = 2, "flow_label";

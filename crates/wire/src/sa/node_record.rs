@@ -1,4 +1,4 @@
-//! NodeRecord: a node, seen by one of its ports (IBTA 15.2.5.2).
+//! NodeRecord: a node, as seen from one of its ports (IBTA 15.2.5.2).
 
 use crate::Lid;
 use crate::layout::{Text, components, layout};
@@ -7,21 +7,21 @@ use crate::sm::NodeInfo;
 layout! {
     /// A node.
     NodeRecord("NodeRecord", 112) {
-        /// The port.
+        /// The LID of the port.
         lid: Lid = 0;
         /// Reserved.
         reserved2: u16 = 2;
         /// The node.
         node_info: NodeInfo = 4;
-        /// Its name.
+        /// The node's name.
         node_description: Text<64> = 44;
-        /// Fills up to a multiple of 8 bytes.
+        /// Pads the record to a multiple of 8 bytes.
         reserved108: u32 = 108;
     }
 }
 
 components! {
-    /// Components of a question for [`NodeRecord`]s.
+    /// Components of a query for [`NodeRecord`]s.
     NodeRecordMask(NodeRecord) {
         LID = 0, "lid";
         BASE_VERSION = 2, "node_info.base_version";

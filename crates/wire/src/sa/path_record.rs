@@ -1,23 +1,23 @@
-//! PathRecord: how packets go from port to port (IBTA 15.2.5.16).
+//! PathRecord: the path of packets between two ports (IBTA 15.2.5.16).
 
 use super::{Rate, Selector};
 use crate::layout::{components, layout};
 use crate::{Gid, Lid, Pkey, ServiceId};
 
 layout! {
-    /// A path. In a question a selector says how its value is meant; in an answer it is [`Selector::EXACTLY`].
+    /// A path. In a query a selector says how to compare with its value; in a response it is [`Selector::EXACTLY`].
     PathRecord("PathRecord", 64) {
-        /// What the path is for, when quality of service depends on it.
+        /// The service that the path is for, if quality of service depends on it.
         service_id: ServiceId = 0;
-        /// Where it ends; or a group.
+        /// The GID of the destination, or of a group.
         dgid: Gid = 8;
-        /// Where it starts.
+        /// The GID of the source.
         sgid: Gid = 24;
-        /// Where it ends.
+        /// The LID of the destination.
         dlid: Lid = 40;
-        /// Where it starts.
+        /// The LID of the source.
         slid: Lid = 42;
-        /// For raw packets.
+        /// Whether the path is for raw packets.
         raw_traffic: bool = 44 [0, 1];
         /// Reserved.
         reserved44: u8 = 44 [1, 3];
@@ -27,9 +27,9 @@ layout! {
         hop_limit: u8 = 47;
         /// Traffic class.
         tclass: u8 = 48;
-        /// The same path serves the way back.
+        /// Whether the path is reversible.
         reversible: bool = 49 [0, 1];
-        /// How many paths are asked for at most, 7 bits.
+        /// The maximum number of paths requested, 7 bits.
         numb_path: u8 = 49 [1, 7];
         /// The partition.
         pkey: Pkey = 50;
@@ -37,19 +37,19 @@ layout! {
         qos_class: u16 = 52 [0, 12];
         /// Service level.
         sl: u8 = 53 [4, 4];
-        /// How `mtu` is meant.
+        /// How to compare with `mtu`.
         mtu_selector: Selector = 54 [0, 2];
         /// A code of [`Mtu`](crate::Mtu).
         mtu: u8 = 54 [2, 6];
-        /// How `rate` is meant.
+        /// How to compare with `rate`.
         rate_selector: Selector = 55 [0, 2];
         /// The rate of the slowest link.
         rate: Rate = 55 [2, 6];
-        /// How `packet_life_time` is meant.
+        /// How to compare with `packet_life_time`.
         packet_life_time_selector: Selector = 56 [0, 2];
-        /// How long a packet may take: 4.096 us * 2^code.
+        /// The packet lifetime: 4.096 us * 2^code.
         packet_life_time: u8 = 56 [2, 6];
-        /// 0 is the best of several paths.
+        /// The rank among several paths; 0 is the best.
         preference: u8 = 57;
         /// Reserved.
         reserved58: [u8; 6] = 58;
@@ -57,7 +57,7 @@ layout! {
 }
 
 components! {
-    /// Components of a question for [`PathRecord`]s.
+    /// Components of a query for [`PathRecord`]s.
     PathRecordMask(PathRecord) {
         SERVICE_ID_MSB = 0, "service_id";
         SERVICE_ID_LSB = 1, "service_id";

@@ -1,11 +1,11 @@
-//! What records a question is for: the components of its mask, and their values (IBTA 15.4.4).
+//! The pattern of a query for records: the components of its mask, and their values (IBTA 15.4.4).
 
 use crate::layout::{Components, Layout};
 
 /// The longest record, in bytes.
 const LONGEST: usize = 200;
 
-/// The values that some components of a record have.
+/// The values that some components of a record must have.
 ///
 /// ```
 /// # use rdmux_wire::Lid;
@@ -17,13 +17,13 @@ const LONGEST: usize = 200;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
-    /// Ones where bits count.
+    /// A mask of the bits that must match.
     care: [u8; LONGEST],
     value: [u8; LONGEST],
 }
 
 impl Pattern {
-    /// The components of `mask` are those of `wanted`. Bits of the mask that stand for no component count for nothing.
+    /// Creates a pattern from the components of `wanted` in `mask`. Bits of the mask without a component are ignored.
     pub fn new<R: Components>(mask: u64, wanted: &R) -> Self {
         let mut pattern = Self { care: [0; LONGEST], value: [0; LONGEST] };
         R::copy_components(mask, &[0xff; LONGEST], &mut pattern.care);
@@ -31,7 +31,7 @@ impl Pattern {
         pattern
     }
 
-    /// The same, but of these components a record may have more bits set than were wanted.
+    /// Allows these components of a record to have more bits set than were wanted.
     #[must_use]
     pub fn containing<R: Components>(mut self, mask: u64) -> Self {
         let value = self.value;
@@ -44,14 +44,14 @@ impl Pattern {
         self
     }
 
-    /// Whether a record has these values.
+    /// Returns whether a record matches.
     pub fn matches<R: Layout>(&self, record: &R) -> bool {
         let mut bytes = [0; LONGEST];
         record.write(&mut bytes);
         self.matches_bytes(&bytes[..R::LEN])
     }
 
-    /// Whether a record has these values, in the form of the wire.
+    /// Returns whether a record in wire format matches.
     pub fn matches_bytes(&self, record: &[u8]) -> bool {
         let pairs = self.care.iter().zip(&self.value);
         pairs.zip(record).all(|((care, value), have)| (value ^ have) & care == 0)

@@ -7,21 +7,21 @@ use crate::sm::PortInfo;
 layout! {
     /// A port.
     PortInfoRecord("PortInfoRecord", 72) {
-        /// The port; of a switch's port that of the switch.
+        /// The LID of the port; for a port of a switch that of the switch.
         lid: Lid = 0;
-        /// The port.
+        /// The number of the port.
         port_num: u8 = 2;
-        /// Which form of the attribute is asked for.
+        /// The requested form of the attribute.
         options: u8 = 3;
         /// The attribute.
         port_info: PortInfo = 4;
-        /// Fills up to a multiple of 8 bytes.
+        /// Pads the record to a multiple of 8 bytes.
         reserved68: u32 = 68;
     }
 }
 
 components! {
-    /// Components of a question for [`PortInfoRecord`]s.
+    /// Components of a query for [`PortInfoRecord`]s.
     PortInfoRecordMask(PortInfoRecord) {
         LID = 0, "lid";
         PORT_NUM = 1, "port_num";

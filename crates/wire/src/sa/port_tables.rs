@@ -6,13 +6,13 @@ use crate::layout::{components, layout};
 use crate::sm::{PkeyTable, SlToVlTable, VlArbitration};
 
 layout! {
-    /// Which virtual lane each service level takes from port to port.
+    /// The mapping from service levels to virtual lanes between two ports.
     SlToVlTableRecord("SLtoVLMappingTableRecord", 16) {
-        /// The port; of a switch's ports that of the switch.
+        /// The LID of the port; for a port of a switch that of the switch.
         lid: Lid = 0;
-        /// The port by which packets come in.
+        /// The ingress port.
         input_port_num: u8 = 2;
-        /// The port by which packets go out.
+        /// The egress port.
         output_port_num: u8 = 3;
         /// Reserved.
         reserved4: u32 = 4;
@@ -22,7 +22,7 @@ layout! {
 }
 
 components! {
-    /// Components of a question for [`SlToVlTableRecord`]s.
+    /// Components of a query for [`SlToVlTableRecord`]s.
     SlToVlTableRecordMask(SlToVlTableRecord) {
         LID = 0, "lid";
         INPUT_PORT_NUM = 1, "input_port_num";
@@ -33,11 +33,11 @@ components! {
 layout! {
     /// Half an arbitration table of a port.
     VlArbitrationRecord("VLArbitrationTableRecord", 72) {
-        /// The port; of a switch's ports that of the switch.
+        /// The LID of the port; for a port of a switch that of the switch.
         lid: Lid = 0;
-        /// The port by which packets go out.
+        /// The egress port.
         output_port_num: u8 = 2;
-        /// 1 and 2 of low priority, 3 and 4 of high.
+        /// 1 and 2 for low priority, 3 and 4 for high.
         block_num: u8 = 3;
         /// Reserved.
         reserved4: u32 = 4;
@@ -47,7 +47,7 @@ layout! {
 }
 
 components! {
-    /// Components of a question for [`VlArbitrationRecord`]s.
+    /// Components of a query for [`VlArbitrationRecord`]s.
     VlArbitrationRecordMask(VlArbitrationRecord) {
         LID = 0, "lid";
         OUTPUT_PORT_NUM = 1, "output_port_num";
@@ -56,13 +56,13 @@ components! {
 }
 
 layout! {
-    /// A block of a port's partition keys. Only trusted clients get them.
+    /// A block of a port's partition keys. Only trusted clients get it.
     PkeyTableRecord("P_KeyTableRecord", 72) {
-        /// The port; of a switch's ports that of the switch.
+        /// The LID of the port; for a port of a switch that of the switch.
         lid: Lid = 0;
-        /// The block.
+        /// The number of the block.
         block_num: u16 = 2;
-        /// The port.
+        /// The number of the port.
         port_num: u8 = 4;
         /// Reserved.
         reserved5: [u8; 3] = 5;
@@ -72,7 +72,7 @@ layout! {
 }
 
 components! {
-    /// Components of a question for [`PkeyTableRecord`]s.
+    /// Components of a query for [`PkeyTableRecord`]s.
     PkeyTableRecordMask(PkeyTableRecord) {
         LID = 0, "lid";
         BLOCK_NUM = 1, "block_num";

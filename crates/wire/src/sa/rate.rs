@@ -1,9 +1,9 @@
-//! Codes of rates, and of how a value is meant (IBTA 15.2.5.16).
+//! Codes of rates, and of selectors (IBTA 15.2.5.16).
 
 use crate::layout::codes;
 
 codes! {
-    /// How much data a path takes, a code. The codes are not in the order of the rates.
+    /// The rate of a path, a code. The codes are not in the order of the rates.
     Rate(u8, 6 bits) {
         /// 2.5 Gb/s.
         GBPS_2_5 = 2, "2.5 Gb/s";
@@ -51,7 +51,7 @@ codes! {
 }
 
 impl Rate {
-    /// The rate in Mb/s, or 0 for an unknown code. Signaling rates: FDR's 14.0625 Gb/s count as 14.
+    /// Returns the rate in Mb/s, or 0 for an unknown code. These are signaling rates: FDR's 14.0625 Gb/s count as 14.
     pub const fn mbps(self) -> u32 {
         match self.0 {
             2 => 2_500,
@@ -81,15 +81,15 @@ impl Rate {
 }
 
 codes! {
-    /// How a value in a question is meant.
+    /// How to compare with a value in a query.
     Selector(u8, 2 bits) {
         /// Greater than the value.
         GREATER_THAN = 0, "greater";
         /// Less than the value.
         LESS_THAN = 1, "less";
-        /// The value.
+        /// Equal to the value.
         EXACTLY = 2, "exactly";
-        /// The largest there is; of a life time the smallest.
+        /// The largest available; for a lifetime the smallest.
         LARGEST = 3, "largest";
     }
 }

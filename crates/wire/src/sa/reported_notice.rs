@@ -9,7 +9,7 @@ layout! {
     ReportedNotice("Notice", 80) {
         /// The event.
         notice: Notice = 0;
-        /// Who sent it.
+        /// The GID of the sender.
         issuer_gid: Gid = 64;
     }
 }

@@ -1,4 +1,4 @@
-//! ServiceRecord: a service, where it is and for how long (IBTA 15.2.5.14).
+//! ServiceRecord: a service, its location and its lease (IBTA 15.2.5.14).
 
 use crate::layout::{Text, components, layout};
 use crate::{Gid, Pkey, ServiceId};
@@ -6,33 +6,33 @@ use crate::{Gid, Pkey, ServiceId};
 layout! {
     /// A service.
     ServiceRecord("ServiceRecord", 176) {
-        /// What it is.
+        /// The ID of the service.
         service_id: ServiceId = 0;
-        /// Where it is.
+        /// The GID of the service's port.
         service_gid: Gid = 8;
         /// The partition.
         service_pkey: Pkey = 24;
         /// Reserved.
         reserved26: u16 = 26;
-        /// For how many seconds; all ones is for ever.
+        /// The lease in seconds; all ones mean infinite.
         service_lease: u32 = 28;
-        /// Who changes the record must have it.
+        /// The key required to change the record.
         service_key: [u8; 16] = 32;
-        /// Its name.
+        /// The name of the service.
         service_name: Text<64> = 48;
-        /// The service's own.
+        /// Data of the service.
         service_data8: [u8; 16] = 112;
-        /// The service's own.
+        /// Data of the service.
         service_data16: [u16; 8] = 128;
-        /// The service's own.
+        /// Data of the service.
         service_data32: [u32; 4] = 144;
-        /// The service's own.
+        /// Data of the service.
         service_data64: [u64; 2] = 160;
     }
 }
 
 components! {
-    /// Components of a question for [`ServiceRecord`]s.
+    /// Components of a query for [`ServiceRecord`]s.
     ServiceRecordMask(ServiceRecord) {
         SERVICE_ID = 0, "service_id";
         SERVICE_GID = 1, "service_gid";

@@ -1,4 +1,4 @@
-//! A datagram of subnet administration in words.
+//! Printing a datagram of subnet administration.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ use super::{
 use crate::mad::{MadHeader, Method};
 use crate::rmpp::{RmppFlags, RmppType};
 
-/// `SubnAdm Get tid ... mask 0x1(LID) NodeRecord lid ...`; what has its usual value is not mentioned.
+/// Prints `SubnAdm Get tid ... mask 0x1(LID) NodeRecord lid ...`, without fields that have their usual value.
 impl fmt::Display for SaMad<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MadHeader { method, tid, status, attr_mod, .. } = self.header;
@@ -38,7 +38,7 @@ impl fmt::Display for SaMad<'_> {
 }
 
 impl SaMad<'_> {
-    /// What the data is: paths, where several were asked for at once.
+    /// Returns the attribute ID of the data: that of paths in the response to a MultiPathRecord query.
     fn shown_attribute(&self) -> u16 {
         match (self.header.method, self.header.attr_id) {
             (Method::GET_MULTI_RESP, MultiPathRecord::ATTR_ID) => PathRecord::ATTR_ID,
@@ -60,7 +60,7 @@ impl SaMad<'_> {
         if is_table { self.fmt_table(f, id) } else { fmt_record(f, id, self.data) }
     }
 
-    /// The records that begin and end in this datagram or message.
+    /// Prints the records that are complete in this datagram or message.
     fn fmt_table(&self, f: &mut fmt::Formatter<'_>, id: u16) -> fmt::Result {
         let distance = usize::from(self.sa.attribute_offset) * 8;
         let only = RmppFlags::FIRST.with(RmppFlags::LAST);
@@ -96,7 +96,7 @@ fn fmt_record(f: &mut fmt::Formatter<'_>, id: u16, data: &[u8]) -> fmt::Result {
     }
 }
 
-/// A component mask with the names of its bits, which depend on the attribute.
+/// A component mask, printed with the names of its bits, which depend on the attribute.
 struct ShownMask(u16, u64);
 
 macro_rules! shown_masks {

@@ -7,19 +7,19 @@ use crate::sm::SmInfo;
 layout! {
     /// A subnet manager.
     SmInfoRecord("SMInfoRecord", 32) {
-        /// The port that it is on.
+        /// The LID of its port.
         lid: Lid = 0;
         /// Reserved.
         reserved2: u16 = 2;
         /// The attribute.
         sm_info: SmInfo = 4;
-        /// Fills up to a multiple of 8 bytes.
+        /// Pads the record to a multiple of 8 bytes.
         reserved25: [u8; 7] = 25;
     }
 }
 
 components! {
-    /// Components of a question for [`SmInfoRecord`]s.
+    /// Components of a query for [`SmInfoRecord`]s.
     SmInfoRecordMask(SmInfoRecord) {
         LID = 0, "lid";
         GUID = 2, "sm_info.guid";

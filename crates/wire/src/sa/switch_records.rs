@@ -8,7 +8,7 @@ use crate::sm::{LinearForwardingTable, MulticastForwardingTable, SwitchInfo};
 layout! {
     /// A switch.
     SwitchInfoRecord("SwitchInfoRecord", 24) {
-        /// The switch.
+        /// The LID of the switch.
         lid: Lid = 0;
         /// Reserved.
         reserved2: u16 = 2;
@@ -18,7 +18,7 @@ layout! {
 }
 
 components! {
-    /// Components of a question for [`SwitchInfoRecord`]s.
+    /// Components of a query for [`SwitchInfoRecord`]s.
     SwitchInfoRecordMask(SwitchInfoRecord) {
         LID = 0, "lid";
     }
@@ -27,9 +27,9 @@ components! {
 layout! {
     /// A block of a switch's unicast routes.
     LinearForwardingTableRecord("LinearForwardingTableRecord", 72) {
-        /// The switch.
+        /// The LID of the switch.
         lid: Lid = 0;
-        /// The block.
+        /// The number of the block.
         block_num: u16 = 2;
         /// Reserved.
         reserved4: u32 = 4;
@@ -39,7 +39,7 @@ layout! {
 }
 
 components! {
-    /// Components of a question for [`LinearForwardingTableRecord`]s.
+    /// Components of a query for [`LinearForwardingTableRecord`]s.
     LinearForwardingTableRecordMask(LinearForwardingTableRecord) {
         LID = 0, "lid";
         BLOCK_NUM = 1, "block_num";
@@ -49,13 +49,13 @@ components! {
 layout! {
     /// A block of a switch's multicast routes.
     MulticastForwardingTableRecord("MulticastForwardingTableRecord", 72) {
-        /// The switch.
+        /// The LID of the switch.
         lid: Lid = 0;
-        /// Position k is ports 16k to 16k+15.
+        /// The position: k means ports 16k to 16k+15.
         position: u8 = 2 [0, 4];
         /// Reserved.
         reserved2: u8 = 2 [4, 3];
-        /// The block, 9 bits.
+        /// The number of the block, 9 bits.
         block_num: u16 = 2 [7, 9];
         /// Reserved.
         reserved4: u32 = 4;
@@ -65,7 +65,7 @@ layout! {
 }
 
 components! {
-    /// Components of a question for [`MulticastForwardingTableRecord`]s.
+    /// Components of a query for [`MulticastForwardingTableRecord`]s.
     MulticastForwardingTableRecordMask(MulticastForwardingTableRecord) {
         LID = 0, "lid";
         POSITION = 1, "position";

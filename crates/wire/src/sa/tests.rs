@@ -1,11 +1,11 @@
-//! Where the fields of records are, and datagrams with several of them.
+//! The positions of records' fields, and datagrams with several records.
 
 use super::*;
 use crate::mad::status;
 use crate::sm::{NodeInfo, SmInfo, SmState};
 use crate::{Gid, Guid, Lid, Pkey, Qkey, ServiceId};
 
-/// Bytes that are their own offsets.
+/// Returns bytes that equal their own offsets.
 fn counting() -> [u8; DATA_LEN] {
     core::array::from_fn(|i| u8::try_from(i).unwrap())
 }
@@ -99,7 +99,7 @@ fn path_record() {
         (path.mtu, path.rate.0, path.packet_life_time, path.preference),
         (0x36, 0x37, 0x38, 0x39)
     );
-    // As OpenSM answers: 2048 bytes, 10 Gb/s, life time 0x12, all exact.
+    // As in OpenSM's response: 2048 bytes, 10 Gb/s, lifetime 0x12, all exact.
     let mut bytes = [0; 64];
     bytes[49] = 0x80;
     bytes[54..57].copy_from_slice(&[0x84, 0x83, 0x92]);
@@ -169,7 +169,7 @@ fn other_records() {
     assert_eq!((notice.notice.trap_number, notice.issuer_gid), (0x0405, gid(64)));
 }
 
-/// Masks whose bits the diagnostics and the kernel are known to send.
+/// Masks that the diagnostics and the kernel are known to send.
 #[test]
 fn component_masks() {
     let numb = PathRecordMask::DGID | PathRecordMask::SGID | PathRecordMask::NUMB_PATH;
@@ -181,7 +181,7 @@ fn component_masks() {
     assert_eq!(ServiceRecordMask::SERVICE_DATA64_1.bits(), 1 << 36);
     assert_eq!(NodeRecordMask::NODE_DESCRIPTION.bits(), 1 << 14);
     assert_eq!(MultiPathRecordMask::SERVICE_ID_LSB.bits(), 1 << 21);
-    // A reserved component is before them; OpenSM takes others for a question without GIDs.
+    // A reserved component precedes them. OpenSM takes any other bits for a query without GIDs.
     let counts = MultiPathRecordMask::SGID_COUNT | MultiPathRecordMask::DGID_COUNT;
     assert_eq!(counts.bits(), 0x18_0000);
     assert_eq!(GuidInfoRecordMask::GUID7.bits(), 1 << 11);

@@ -6,7 +6,7 @@ use crate::layout::layout;
 layout! {
     /// Eight GUIDs of a port.
     GuidInfo("GUIDInfo", 64) {
-        /// Zero where there is none. The first one of block 0 is the port's own and cannot be set.
+        /// The GUIDs, zero for an empty entry. The first one of block 0 is the port's own and cannot be set.
         guids: [Guid; 8] = 0;
     }
 }

@@ -1,9 +1,9 @@
-//! LedInfo: the light by which people find a port (IBTA 14.2.5.15).
+//! LedInfo: the LED that identifies a port (IBTA 14.2.5.15).
 
 use crate::layout::layout;
 
 layout! {
-    /// A port's light.
+    /// A port's LED.
     LedInfo("LedInfo", 4) {
         /// Whether it is on.
         led_mask: bool = 0 [0, 1];

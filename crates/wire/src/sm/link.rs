@@ -1,19 +1,19 @@
-//! What a link is and does, as [`PortInfo`](super::PortInfo) says it.
+//! The properties and states of a link in [`PortInfo`](super::PortInfo).
 
 use crate::layout::{codes, flags};
 
 codes! {
     /// The logical state of a port (IBTA 7.2.7). In a Set it is a command.
     PortState(u8, 4 bits) {
-        /// Of a Set: as it is.
+        /// In a Set: no change.
         NO_CHANGE = 0, "NoChange";
-        /// No packets.
+        /// No packets pass.
         DOWN = 1, "Down";
-        /// Subnet management only.
+        /// Only subnet management packets pass.
         INIT = 2, "Init";
-        /// Configured; sends data when its peer does.
+        /// The port is configured, and sends data when its peer does.
         ARMED = 3, "Armed";
-        /// All packets.
+        /// All packets pass.
         ACTIVE = 4, "Active";
     }
 }
@@ -21,29 +21,29 @@ codes! {
 codes! {
     /// The physical state of a port. In a Set it is a command.
     PhysState(u8, 4 bits) {
-        /// Of a Set: as it is.
+        /// In a Set: no change.
         NO_CHANGE = 0, "NoChange";
-        /// Listens, and sends nothing.
+        /// The port listens, and sends nothing.
         SLEEP = 1, "Sleep";
-        /// Looks for a peer.
+        /// The port looks for a peer.
         POLLING = 2, "Polling";
-        /// Off.
+        /// The port is off.
         DISABLED = 3, "Disabled";
-        /// Agrees with its peer about the link.
+        /// The port negotiates the link with its peer.
         TRAINING = 4, "Training";
-        /// There is a link.
+        /// The link is up.
         LINK_UP = 5, "LinkUp";
-        /// There was an error, and the link is made again.
+        /// The link is being retrained after an error.
         RECOVERY = 6, "Recovery";
-        /// Under test.
+        /// The port is under test.
         TEST = 7, "Test";
     }
 }
 
 codes! {
-    /// What a port does when its link goes down.
+    /// The state of a port after its link goes down.
     LinkDownDefault(u8, 4 bits) {
-        /// Of a Set: as it is.
+        /// In a Set: no change.
         NO_CHANGE = 0, "NoChange";
         /// It sleeps.
         SLEEP = 1, "Sleep";
@@ -53,9 +53,9 @@ codes! {
 }
 
 codes! {
-    /// How many virtual lanes for data there are, a code.
+    /// The code of the number of data virtual lanes.
     VlCap(u8, 4 bits) {
-        /// Of a Set: as it is.
+        /// In a Set: no change.
         NO_CHANGE = 0, "NoChange";
         /// One.
         VL0 = 1, "VL0";
@@ -71,7 +71,7 @@ codes! {
 }
 
 impl VlCap {
-    /// How many virtual lanes that is; 0 for an unknown code.
+    /// Returns the number of virtual lanes; 0 for an unknown code.
     pub const fn count(self) -> u8 {
         match self.0 {
             1 => 1,
@@ -85,8 +85,8 @@ impl VlCap {
 }
 
 flags! {
-    /// Widths of a link. One bit is set of the active width; of the supported and enabled ones any. In a Set 0 is no
-    /// change, and 0xff all that are supported.
+    /// Link widths. The active width has one bit set; supported and enabled widths have any. In a
+    /// Set 0 means no change, and 0xff all supported ones.
     LinkWidth(u8, 8 bits) {
         /// One lane.
         X1 = 0;
@@ -102,7 +102,7 @@ flags! {
 }
 
 impl LinkWidth {
-    /// The lanes of the widest of these.
+    /// Returns the number of lanes of the widest of these.
     pub const fn lanes(self) -> u8 {
         if self.contains(Self::X12) {
             12
@@ -121,8 +121,8 @@ impl LinkWidth {
 }
 
 flags! {
-    /// Speeds of a lane. One bit is set of the active speed; of the supported and enabled ones any. In a Set 0 is no
-    /// change, and 15 all that are supported.
+    /// Speeds of a lane. The active speed has one bit set; supported and enabled speeds have any.
+    /// In a Set 0 means no change, and 15 all supported ones.
     LinkSpeed(u8, 4 bits) {
         /// 2.5 Gb/s.
         SDR = 0;
@@ -134,7 +134,7 @@ flags! {
 }
 
 flags! {
-    /// Extended speeds of a lane, which go before [`LinkSpeed`] when one is active.
+    /// Extended speeds of a lane, which take precedence over [`LinkSpeed`] when one is active.
     LinkSpeedExt(u8, 4 bits) {
         /// 14.0625 Gb/s.
         FDR = 0;

@@ -1,25 +1,26 @@
-//! ExtendedPortInfo of Mellanox: link speeds beside the standard's. Asked only of devices that are known to have it.
+//! ExtendedPortInfo of Mellanox: link speeds beyond the standard's. Queried only from devices that
+//! are known to support it.
 
 use crate::layout::{flags, layout};
 
 layout! {
-    /// Link speeds beside the standard's, of the port that is the modifier.
+    /// Link speeds beyond the standard's, for the port named by the modifier.
     MlnxExtPortInfo("MlnxExtPortInfo", 64) {
         /// Reserved.
         reserved0: [u8; 3] = 0;
-        /// Which changes of the state are told.
+        /// The state changes that are reported.
         state_change_enable: u8 = 3;
         /// Reserved.
         reserved4: [u8; 3] = 4;
-        /// Speeds that can be used.
+        /// The supported speeds.
         link_speed_supported: MlnxLinkSpeed = 7;
         /// Reserved.
         reserved8: [u8; 3] = 8;
-        /// Speeds that may be used.
+        /// The enabled speeds.
         link_speed_enabled: MlnxLinkSpeed = 11;
         /// Reserved.
         reserved12: [u8; 3] = 12;
-        /// The speed that is used.
+        /// The active speed.
         link_speed_active: MlnxLinkSpeed = 15;
         /// Reserved.
         reserved16: [u8; 48] = 16;

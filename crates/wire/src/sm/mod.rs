@@ -1,7 +1,7 @@
 //! Attributes of subnet management (IBTA 14.2.5), one file each: the data of an [`Smp`](crate::smp::Smp).
 //!
-//! An attribute is a value with a field for each of its bits, reserved ones too. No bytes are refused: what a
-//! value means, and whether it may be set, is for the agents to say.
+//! An attribute is a value with a field for each of its bits, reserved ones included. No bytes are
+//! rejected: agents decide what a value means, and whether it may be set.
 //!
 //! ```
 //! # use rdmux_wire::mad::Method;
@@ -56,13 +56,13 @@ pub use vl_arbitration::{VlArbEntry, VlArbitration};
 attributes! {
     /// An attribute of subnet management.
     Attribute {
-        /// What a trap says.
+        /// The contents of a trap.
         Notice = 0x02;
-        /// The name that people give a node.
+        /// The administrator's name of a node.
         NodeDescription = 0x10;
-        /// What a node is.
+        /// The properties of a node.
         NodeInfo = 0x11;
-        /// What a switch can do, and how it is set up.
+        /// The capabilities and the configuration of a switch.
         SwitchInfo = 0x12;
         /// A block of a port's GUIDs.
         GuidInfo = 0x14;
@@ -70,9 +70,9 @@ attributes! {
         PortInfo = 0x15;
         /// A block of a port's partition keys.
         PkeyTable = 0x16;
-        /// Which virtual lane each service level takes.
+        /// The mapping from service levels to virtual lanes.
         SlToVlTable = 0x17;
-        /// Which virtual lane sends next.
+        /// The arbitration between virtual lanes.
         VlArbitration = 0x18;
         /// A block of a switch's unicast routes.
         LinearForwardingTable = 0x19;
@@ -82,9 +82,9 @@ attributes! {
         SmInfo = 0x20;
         /// A vendor's diagnostics.
         VendorDiag = 0x30;
-        /// The light by which people find a port.
+        /// The LED that identifies a port.
         LedInfo = 0x31;
-        /// Mellanox's link speeds beside the standard's.
+        /// Mellanox's link speeds beyond the standard's.
         MlnxExtPortInfo = 0xff90;
     }
 }

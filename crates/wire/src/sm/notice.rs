@@ -1,39 +1,39 @@
-//! Notice: what a trap or a report says (IBTA 13.4.8.2 and 14.2.5.1).
+//! Notice: the contents of a trap or a report (IBTA 13.4.8.2 and 14.2.5.1).
 
 use super::Trap;
 use crate::Lid;
 use crate::layout::{codes, layout};
 
 layout! {
-    /// An event. What the details mean is [`Notice::trap`]'s to say.
+    /// An event. [`Notice::trap`] decodes the details.
     Notice("Notice", 64) {
-        /// The specification says what the trap means; else a vendor does.
+        /// Whether the specification defines the trap, and not a vendor.
         is_generic: bool = 0 [0, 1];
-        /// How urgent it is.
+        /// The urgency.
         notice_type: NoticeType = 0 [1, 7];
-        /// What it is about; of a vendor's trap the vendor, an OUI.
+        /// The type of node that the notice is about; for a vendor's trap the vendor, an OUI.
         producer: Producer = 1 [0, 24];
-        /// Which event; of a vendor's trap the device ID.
+        /// The trap number; for a vendor's trap the device ID.
         trap_number: u16 = 4;
-        /// Who sent it.
+        /// The LID of the sender.
         issuer_lid: Lid = 6;
-        /// Changes when a notice that was asked for is another one than before.
+        /// Changes whenever a queried notice differs from the previous one.
         notice_toggle: bool = 8 [0, 1];
-        /// How many notices wait.
+        /// The number of waiting notices.
         notice_count: u16 = 8 [1, 15];
-        /// More of the event.
+        /// The details of the event.
         details: [u8; 54] = 10;
     }
 }
 
 codes! {
-    /// How urgent a notice is.
+    /// The urgency of a notice.
     NoticeType(u8, 7 bits) {
-        /// Nothing works any more.
+        /// The node no longer works.
         FATAL = 0, "Fatal";
-        /// Somebody should look at once.
+        /// Attention is needed at once.
         URGENT = 1, "Urgent";
-        /// Somebody tried what they may not.
+        /// An access violation was attempted.
         SECURITY = 2, "Security";
         /// For subnet managers.
         SUBNET_MANAGEMENT = 3, "SubnetManagement";
@@ -45,7 +45,7 @@ codes! {
 }
 
 codes! {
-    /// What a generic notice is about.
+    /// The type of node that a generic notice is about.
     Producer(u32, 24 bits) {
         /// A channel adapter.
         CA = 1, "CA";
@@ -59,7 +59,7 @@ codes! {
 }
 
 impl Notice {
-    /// A generic notice of this event.
+    /// Creates a generic notice of this event.
     pub fn new(trap: &Trap, producer: Producer, issuer_lid: Lid) -> Self {
         Self {
             is_generic: true,
@@ -73,7 +73,7 @@ impl Notice {
         }
     }
 
-    /// What the details mean; nothing of a vendor's notice or of an unknown number.
+    /// Decodes the details; returns none for a vendor's notice or an unknown number.
     pub fn trap(&self) -> Option<Trap> {
         if self.is_generic { Trap::parse(self.trap_number, &self.details) } else { None }
     }

@@ -1,5 +1,5 @@
-//! P_KeyTable: a block of a port's partition keys (IBTA 14.2.5.7). The modifier is the block's number; of a switch's
-//! external port also the port's, in the upper half.
+//! P_KeyTable: a block of a port's partition keys (IBTA 14.2.5.7). The modifier is the block's
+//! number; for an external port of a switch its upper half is the port's number.
 
 use crate::Pkey;
 use crate::layout::layout;
@@ -7,7 +7,7 @@ use crate::layout::layout;
 layout! {
     /// Thirty-two partition keys of a port.
     PkeyTable("P_KeyTable", 64) {
-        /// Zero where there is none.
+        /// The keys, zero for an empty entry.
         pkeys: [Pkey; 32] = 0;
     }
 }

@@ -1,5 +1,5 @@
-//! PortInfo: everything about a port (IBTA 14.2.5.6). The modifier is the port's number; its bit 31 says that the
-//! manager knows extended speeds.
+//! PortInfo: the properties of a port (IBTA 14.2.5.6). The modifier is the port's number; its bit
+//! 31 says that the manager supports extended speeds.
 
 use super::link::{
     LinkDownDefault, LinkSpeed, LinkSpeedExt, LinkWidth, PhysState, PortState, VlCap,
@@ -10,139 +10,139 @@ use crate::{Lid, Mkey};
 layout! {
     /// A port.
     PortInfo("PortInfo", 64) {
-        /// The key that managers must show.
+        /// The key that managers must present.
         mkey: Mkey = 0;
-        /// The subnet prefix, of which GIDs are made.
+        /// The subnet prefix, the first half of GIDs.
         gid_prefix: u64 = 8;
-        /// The base LID; 0 when it has none.
+        /// The base LID, or 0.
         lid: Lid = 16;
-        /// Where the subnet manager is.
+        /// The LID of the subnet manager.
         sm_lid: Lid = 18;
-        /// What the port can do.
+        /// The capabilities of the port.
         capability_mask: CapabilityMask = 20;
-        /// Vendor's diagnostic code; 0 is well.
+        /// The vendor's diagnostic code; 0 means no fault.
         diag_code: u16 = 24;
-        /// In seconds: how long after a wrong M_Key the protection lasts; 0 is for ever.
+        /// How long the protection lasts after a wrong M_Key, in seconds; 0 means forever.
         mkey_lease_period: u16 = 26;
-        /// The port that the question came in by.
+        /// The port that received the request.
         local_port_num: u8 = 28;
-        /// Widths that may be used.
+        /// The enabled widths.
         link_width_enabled: LinkWidth = 29;
-        /// Widths that can be used.
+        /// The supported widths.
         link_width_supported: LinkWidth = 30;
-        /// The width that is used.
+        /// The active width.
         link_width_active: LinkWidth = 31;
-        /// Speeds that can be used.
+        /// The supported speeds.
         link_speed_supported: LinkSpeed = 32 [0, 4];
-        /// Logical state.
+        /// The logical state.
         port_state: PortState = 32 [4, 4];
-        /// Physical state.
+        /// The physical state.
         port_physical_state: PhysState = 33 [0, 4];
-        /// What the port does when its link goes down.
+        /// The state of the port after its link goes down.
         link_down_default_state: LinkDownDefault = 33 [4, 4];
-        /// How much a wrong M_Key may do: 0 and 1 read, 2 and 3 nothing.
+        /// The access with a wrong M_Key: 0 and 1 allow reading, 2 and 3 nothing.
         mkey_protect_bits: u8 = 34 [0, 2];
         /// Reserved.
         reserved34: u8 = 34 [2, 3];
         /// LID mask control: the port has 2^lmc LIDs.
         lmc: u8 = 34 [5, 3];
-        /// The speed that is used.
+        /// The active speed.
         link_speed_active: LinkSpeed = 35 [0, 4];
-        /// Speeds that may be used.
+        /// The enabled speeds.
         link_speed_enabled: LinkSpeed = 35 [4, 4];
-        /// The largest packets that the peer takes, a code of [`Mtu`](crate::Mtu).
+        /// The peer's largest packet size, a code of [`Mtu`](crate::Mtu).
         neighbor_mtu: u8 = 36 [0, 4];
         /// The service level to the subnet manager.
         master_smsl: u8 = 36 [4, 4];
-        /// Virtual lanes that there are.
+        /// The supported virtual lanes.
         vl_cap: VlCap = 37 [0, 4];
-        /// What the port wants from a manager when it comes up.
+        /// The initialization that the port asks of a manager.
         init_type: u8 = 37 [4, 4];
-        /// How much high-priority lanes may send before a low-priority one does, in 4 KiB; 255 is without limit.
+        /// How much high-priority lanes may send before a low-priority one does, in 4 KiB; 255 means unlimited.
         vl_high_limit: u8 = 38;
-        /// Entries of the high-priority arbitration table.
+        /// The number of entries in the high-priority arbitration table.
         vl_arbitration_high_cap: u8 = 39;
-        /// Entries of the low-priority arbitration table.
+        /// The number of entries in the low-priority arbitration table.
         vl_arbitration_low_cap: u8 = 40;
-        /// What a manager has done of `init_type`.
+        /// The parts of `init_type` that a manager has carried out.
         init_type_reply: u8 = 41 [0, 4];
-        /// The largest packets that the port can take, a code of [`Mtu`](crate::Mtu).
+        /// The port's largest packet size, a code of [`Mtu`](crate::Mtu).
         mtu_cap: u8 = 41 [4, 4];
-        /// After how many packets dropped at the head of a queue a lane stalls.
+        /// The number of packets dropped at the head of a queue after which a lane stalls.
         vl_stall_count: u8 = 42 [0, 3];
-        /// How long a packet may be at the head of a queue: 4.096 us * 2^code, for ever from 20 on.
+        /// How long a packet may be at the head of a queue: 4.096 us * 2^code, unlimited from 20 on.
         hoq_life: u8 = 42 [3, 5];
-        /// Virtual lanes that are used.
+        /// The virtual lanes in use.
         operational_vls: VlCap = 43 [0, 4];
-        /// Of a switch: packets that come in are checked for their partition.
+        /// For a switch: whether the partition of received packets is checked.
         partition_enforcement_inbound: bool = 43 [4, 1];
-        /// Of a switch: packets that go out are checked for their partition.
+        /// For a switch: whether the partition of sent packets is checked.
         partition_enforcement_outbound: bool = 43 [5, 1];
-        /// Of a switch: raw packets that come in are dropped.
+        /// For a switch: whether received raw packets are dropped.
         filter_raw_inbound: bool = 43 [6, 1];
-        /// Of a switch: raw packets that go out are dropped.
+        /// For a switch: whether raw packets to send are dropped.
         filter_raw_outbound: bool = 43 [7, 1];
-        /// Wrong M_Keys so far; stays at the largest value.
+        /// The number of wrong M_Keys so far; stays at the largest value.
         mkey_violations: u16 = 44;
-        /// Wrong P_Keys so far; stays at the largest value.
+        /// The number of wrong P_Keys so far; stays at the largest value.
         pkey_violations: u16 = 46;
-        /// Wrong Q_Keys so far; stays at the largest value.
+        /// The number of wrong Q_Keys so far; stays at the largest value.
         qkey_violations: u16 = 48;
-        /// How many GUIDs the port can have.
+        /// The number of GUIDs that the port can have.
         guid_cap: u8 = 50;
-        /// Of a Set: programs on this port should register with the manager again.
+        /// In a Set: whether programs on this port should register with the manager again.
         client_reregister: bool = 51 [0, 1];
-        /// Traps about P_Keys of multicast packets that are not sent.
+        /// The traps about P_Keys of multicast packets that are suppressed.
         multicast_pkey_trap_suppression: u8 = 51 [1, 2];
-        /// The longest way through the subnet: 4.096 us * 2^code. Traps are repeated no faster.
+        /// The longest delay through the subnet: 4.096 us * 2^code. Traps are repeated no faster.
         subnet_timeout: u8 = 51 [3, 5];
         /// Reserved.
         reserved52: u8 = 52 [0, 3];
-        /// How long the port's agents take: 4.096 us * 2^code.
+        /// The response time of the port's agents: 4.096 us * 2^code.
         resp_time_value: u8 = 52 [3, 5];
-        /// How many physical errors make an integrity error.
+        /// The number of physical errors that count as an integrity error.
         local_phy_errors: u8 = 53 [0, 4];
-        /// How many flow control updates without buffers make an overrun error.
+        /// The number of flow control updates without buffers that count as an overrun error.
         overrun_errors: u8 = 53 [4, 4];
-        /// The most credits that help, a hint.
+        /// The largest useful number of credits, a hint.
         max_credit_hint: u16 = 54;
         /// Reserved.
         reserved56: u8 = 56;
-        /// Latency of the link, there and back; 24 bits.
+        /// The round-trip latency of the link, 24 bits.
         link_round_trip_latency: u32 = 57 [0, 24];
-        /// More of what the port can do.
+        /// More capabilities of the port.
         capability_mask2: CapabilityMask2 = 60;
-        /// The extended speed that is used.
+        /// The active extended speed.
         link_speed_ext_active: LinkSpeedExt = 62 [0, 4];
-        /// Extended speeds that can be used.
+        /// The supported extended speeds.
         link_speed_ext_supported: LinkSpeedExt = 62 [4, 4];
         /// Reserved.
         reserved63: u8 = 63 [0, 3];
-        /// Extended speeds that may be used; in a Set 30 is no change, 31 all that are supported.
+        /// The enabled extended speeds; in a Set 30 means no change, 31 all supported ones.
         link_speed_ext_enabled: LinkSpeedExt = 63 [3, 5];
     }
 }
 
 flags! {
-    /// What a port can do.
+    /// The capabilities of a port.
     CapabilityMask(u32, 32 bits) {
         /// A subnet manager is on the port.
         SM = 1;
-        /// It keeps notices that can be asked for.
+        /// The port keeps notices that can be queried.
         NOTICE = 2;
-        /// It sends traps.
+        /// The port sends traps.
         TRAP = 3;
         /// Optional inter-packet delays.
         OPTIONAL_IPD = 4;
         /// Automatic path migration.
         AUTOMATIC_MIGRATION = 5;
-        /// A table from service levels to virtual lanes.
+        /// A mapping table from service levels to virtual lanes.
         SL_MAPPING = 6;
         /// The M_Key survives power-off.
         NV_MKEY = 7;
         /// The P_Keys survive power-off.
         NV_PKEY = 8;
-        /// A light: [`LedInfo`](super::LedInfo).
+        /// An LED: [`LedInfo`](super::LedInfo).
         LED_INFO = 9;
         /// The port's subnet manager is disabled.
         SM_DISABLED = 10;
@@ -152,7 +152,7 @@ flags! {
         PKEY_SWITCH_EXTERNAL_PORT_TRAP = 12;
         /// Extended speeds.
         EXTENDED_SPEEDS = 14;
-        /// The second capability mask means something.
+        /// The second capability mask is valid.
         CAPABILITY_MASK2 = 15;
         /// Communication management.
         COMMUNICATION_MANAGEMENT = 16;
@@ -190,7 +190,7 @@ flags! {
 }
 
 flags! {
-    /// More of what a port can do.
+    /// More capabilities of a port.
     CapabilityMask2(u16, 16 bits) {
         /// The node description can be set.
         SET_NODE_DESCRIPTION = 0;
@@ -210,7 +210,7 @@ flags! {
 }
 
 impl PortInfo {
-    /// The first and the last of the port's LIDs.
+    /// Returns the first and the last of the port's LIDs.
     pub const fn lids(&self) -> (Lid, Lid) {
         (self.lid, Lid(self.lid.0 | ((1 << (self.lmc & 7)) - 1)))
     }

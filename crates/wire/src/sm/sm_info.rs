@@ -1,5 +1,4 @@
-//! SMInfo: a subnet manager (IBTA 14.2.5.13). The modifier of a Set says what it asks for: [`SmInfo::HANDOVER`] and the
-//! others.
+//! SMInfo: a subnet manager (IBTA 14.2.5.13). The modifier of a Set is the command: [`SmInfo::HANDOVER`] and the others.
 
 use crate::layout::{codes, layout};
 use crate::{Guid, SmKey};
@@ -7,27 +6,27 @@ use crate::{Guid, SmKey};
 layout! {
     /// A subnet manager.
     SmInfo("SMInfo", 21) {
-        /// The port that it is on.
+        /// The GUID of its port.
         guid: Guid = 0;
-        /// Its key; 0 when it does not show it.
+        /// The key of the manager; 0 if it does not disclose it.
         sm_key: SmKey = 8;
-        /// Grows while the manager works.
+        /// A counter that increases while the manager works.
         act_count: u32 = 16;
-        /// The higher one becomes the master, 0 to 15.
+        /// The priority, 0 to 15. The manager with the highest becomes the master.
         priority: u8 = 20 [0, 4];
-        /// What it is doing.
+        /// The state of the manager.
         state: SmState = 20 [4, 4];
     }
 }
 
 codes! {
-    /// What a subnet manager is doing.
+    /// The state of a subnet manager.
     SmState(u8, 4 bits) {
-        /// Nothing, because another one said so.
+        /// It is inactive, because another manager disabled it.
         NOT_ACTIVE = 0, "NotActive";
-        /// It looks around.
+        /// It discovers the subnet.
         DISCOVERING = 1, "Discovering";
-        /// It waits for the master to go away.
+        /// It waits for the master to fail.
         STANDBY = 2, "Standby";
         /// It manages the subnet.
         MASTER = 3, "Master";
@@ -43,6 +42,6 @@ impl SmInfo {
     pub const DISABLE: u32 = 3;
     /// Modifier of a Set: the receiver stands by.
     pub const STANDBY: u32 = 4;
-    /// Modifier of a Set: the receiver looks around again.
+    /// Modifier of a Set: the receiver discovers the subnet again.
     pub const DISCOVER: u32 = 5;
 }

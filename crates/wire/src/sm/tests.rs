@@ -1,4 +1,4 @@
-//! Bytes that were on a wire, and the offsets that infiniband-diags' own decoder reads.
+//! Captured bytes, and the offsets that infiniband-diags' own decoder reads.
 
 use super::*;
 use crate::mad::{MAD_LEN, Method};
@@ -78,8 +78,8 @@ fn trap_144_of_a_simulated_adapter() {
     assert_eq!(Notice::new(&Trap::Local(change), Producer::CA, Lid(6)), notice);
 }
 
-/// Field by field, each set to ones alone: (value, first byte, its first bit, bits). The numbers are those that
-/// libibmad's `mad_dump_portinfo` reacts to.
+/// Each field alone set to ones: (value, first byte, its first bit, bits). The numbers are those to
+/// which libibmad's `mad_dump_portinfo` reacts.
 #[test]
 fn port_info_offsets() {
     let d = PortInfo::default;

@@ -1,4 +1,4 @@
-//! What the details of a [`Notice`](super::Notice) mean, by its trap number (IBTA 14.2.5.1).
+//! The details of a [`Notice`](super::Notice), by its trap number (IBTA 14.2.5.1).
 
 use core::fmt;
 
@@ -8,14 +8,14 @@ use crate::{Gid, Guid, Lid, Mkey};
 
 macro_rules! traps {
     ($($(#[$about:meta])* $name:ident($details:ty) = $number:literal, $kind:ident, $text:literal;)*) => {
-        /// An event of the specification.
+        /// An event defined by the specification.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Trap {
             $($(#[$about])* $name($details),)*
         }
 
         impl Trap {
-            /// Reads the details of the trap with this number, or says that there is none.
+            /// Decodes the details of the trap with this number, or returns none for an unknown number.
             pub fn parse(number: u16, details: &[u8; 54]) -> Option<Self> {
                 Some(match number {
                     $($number => Self::$name(<$details>::from_bytes(details)),)*
@@ -23,22 +23,22 @@ macro_rules! traps {
                 })
             }
 
-            /// The details as they go on the wire.
+            /// Returns the details in wire format.
             pub fn details(&self) -> [u8; 54] {
                 match self { $(Self::$name(details) => details.to_bytes(),)* }
             }
 
-            /// The trap number.
+            /// Returns the trap number.
             pub const fn number(&self) -> u16 {
                 match self { $(Self::$name(_) => $number,)* }
             }
 
-            /// How urgent it is.
+            /// Returns the urgency.
             pub const fn notice_type(&self) -> NoticeType {
                 match self { $(Self::$name(_) => NoticeType::$kind,)* }
             }
 
-            /// What happened, in words.
+            /// Returns a description of the event.
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$name(_) => $text,)* }
             }
@@ -52,7 +52,7 @@ macro_rules! traps {
 }
 
 traps! {
-    /// A port has come into service.
+    /// A port has gone into service.
     GidInService(GidEvent) = 64, SUBNET_MANAGEMENT, "GID in service";
     /// A port has gone out of service.
     GidOutOfService(GidEvent) = 65, SUBNET_MANAGEMENT, "GID out of service";
@@ -66,23 +66,23 @@ traps! {
     LinkIntegrity(LinkError) = 129, URGENT, "local link integrity threshold reached";
     /// Too many packets without a buffer for them.
     BufferOverrun(LinkError) = 130, URGENT, "excessive buffer overrun threshold reached";
-    /// The peer of a link does not tell its credits.
+    /// The peer of a link does not send credit updates.
     FlowControlWatchdog(LinkError) = 131, URGENT, "flow control watchdog expired";
-    /// What a port or node can do, or its name, has changed.
+    /// The capabilities or the name of a port or node have changed.
     Local(LocalChange) = 144, INFORMATIONAL, "local change";
     /// The system image GUID has changed.
     SystemImageGuid(SystemImageGuidChange) = 145, INFORMATIONAL, "system image GUID change";
-    /// Somebody showed a wrong M_Key.
+    /// A manager presented a wrong M_Key.
     Mkey(BadMkey) = 256, SECURITY, "bad M_Key";
-    /// A packet came with a wrong P_Key.
+    /// A packet arrived with a wrong P_Key.
     Pkey(BadKey) = 257, SECURITY, "bad P_Key";
-    /// A packet came with a wrong Q_Key.
+    /// A packet arrived with a wrong Q_Key.
     Qkey(BadKey) = 258, SECURITY, "bad Q_Key";
-    /// A packet came to a switch's external port with a wrong P_Key.
+    /// A packet arrived at a switch's external port with a wrong P_Key.
     SwitchPkey(BadSwitchPkey) = 259, SECURITY, "bad P_Key at a switch";
 }
 
-/// What happened, then each field's name and value.
+/// Prints the event, then each field's name and value.
 impl fmt::Display for Trap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
@@ -95,7 +95,7 @@ layout! {
     GidEvent("GidEvent", 54) {
         /// Reserved.
         reserved0: [u8; 6] = 0;
-        /// The port or the group.
+        /// The GID of the port or the group.
         gid: Gid = 6;
         /// Reserved.
         reserved22: [u8; 32] = 22;
@@ -105,7 +105,7 @@ layout! {
 layout! {
     /// Trap 128.
     LinkStateChange("LinkStateChange", 54) {
-        /// The switch.
+        /// The LID of the switch.
         lid: Lid = 0;
         /// Reserved.
         reserved2: [u8; 52] = 2;
@@ -117,9 +117,9 @@ layout! {
     LinkError("LinkError", 54) {
         /// Reserved.
         reserved0: u16 = 0;
-        /// The port's node.
+        /// The LID of the port's node.
         lid: Lid = 2;
-        /// The port.
+        /// The number of the port.
         port: u8 = 4;
         /// Reserved.
         reserved5: [u8; 49] = 5;
@@ -131,19 +131,19 @@ layout! {
     LocalChange("LocalChange", 54) {
         /// Reserved.
         reserved0: u16 = 0;
-        /// The port.
+        /// The LID of the port.
         lid: Lid = 2;
         /// Reserved.
         reserved4: u8 = 4;
         /// Reserved.
         reserved5: u8 = 5 [0, 7];
-        /// It is about what `change_flags` says, beside the capability mask.
+        /// Whether `change_flags` has changes other than the capability mask.
         other_local_changes: bool = 5 [7, 1];
-        /// What the port can do now.
+        /// The new capabilities of the port.
         capability_mask: super::CapabilityMask = 6;
-        /// What has changed.
+        /// The changes.
         change_flags: LocalChangeFlags = 10;
-        /// More of what the port can do now.
+        /// More of the new capabilities of the port.
         capability_mask2: super::CapabilityMask2 = 12;
         /// Reserved.
         reserved14: [u8; 40] = 14;
@@ -151,7 +151,7 @@ layout! {
 }
 
 flags! {
-    /// What has changed.
+    /// What a local change is about.
     LocalChangeFlags(u16, 16 bits) {
         /// The node description.
         NODE_DESCRIPTION = 0;
@@ -173,11 +173,11 @@ layout! {
     SystemImageGuidChange("SystemImageGuidChange", 54) {
         /// Reserved.
         reserved0: u16 = 0;
-        /// The port.
+        /// The LID of the port.
         lid: Lid = 2;
         /// Reserved.
         reserved4: u16 = 4;
-        /// As it is now.
+        /// The new GUID.
         system_image_guid: Guid = 6;
         /// Reserved.
         reserved14: [u8; 40] = 14;
@@ -189,29 +189,29 @@ layout! {
     BadMkey("BadMkey", 54) {
         /// Reserved.
         reserved0: u16 = 0;
-        /// The port that was asked.
+        /// The LID of the port that sent the request.
         lid: Lid = 2;
-        /// From where, of a directed route.
+        /// The source LID of a directed route.
         dr_slid: Lid = 4;
-        /// The method.
+        /// The method of the request.
         method: u8 = 6;
         /// Reserved.
         reserved7: u8 = 7;
-        /// What was asked.
+        /// The attribute of the request.
         attribute_id: u16 = 8;
-        /// The modifier.
+        /// The attribute modifier of the request.
         attribute_modifier: u32 = 10;
-        /// The key that was shown.
+        /// The key that was presented.
         mkey: Mkey = 14;
         /// Reserved.
         reserved22: u8 = 22;
-        /// The question came by a directed route.
+        /// Whether the request used a directed route.
         dr_notice: bool = 23 [0, 1];
-        /// The path is longer than `return_path`.
+        /// Whether the path is longer than `return_path`.
         dr_path_truncated: bool = 23 [1, 1];
-        /// Hops of the path.
+        /// The number of hops of the path.
         dr_hop_count: u8 = 23 [2, 6];
-        /// The ports by which the question came in.
+        /// The ingress ports of the request.
         return_path: [u8; 30] = 24;
     }
 }
@@ -221,9 +221,9 @@ layout! {
     BadKey("BadKey", 54) {
         /// Reserved.
         reserved0: u16 = 0;
-        /// The sender.
+        /// The LID of the sender.
         lid1: Lid = 2;
-        /// The receiver.
+        /// The LID of the receiver.
         lid2: Lid = 4;
         /// The P_Key, or the Q_Key.
         key: u32 = 6;
@@ -237,9 +237,9 @@ layout! {
         reserved14: u8 = 14;
         /// The receiving queue pair.
         qp2: crate::Qpn = 15;
-        /// The sender.
+        /// The GID of the sender.
         gid1: Gid = 18;
-        /// The receiver.
+        /// The GID of the receiver.
         gid2: Gid = 34;
         /// Reserved.
         reserved50: u32 = 50;
@@ -249,11 +249,11 @@ layout! {
 layout! {
     /// Trap 259.
     BadSwitchPkey("BadSwitchPkey", 54) {
-        /// Which of the others mean something.
+        /// Which of the other fields are valid.
         data_valid: u16 = 0;
-        /// The sender.
+        /// The LID of the sender.
         lid1: Lid = 2;
-        /// The receiver.
+        /// The LID of the receiver.
         lid2: Lid = 4;
         /// The P_Key.
         pkey: crate::Pkey = 6;
@@ -267,13 +267,13 @@ layout! {
         reserved12: u8 = 12;
         /// The receiving queue pair.
         qp2: crate::Qpn = 13;
-        /// The sender.
+        /// The GID of the sender.
         gid1: Gid = 16;
-        /// The receiver.
+        /// The GID of the receiver.
         gid2: Gid = 32;
-        /// The switch.
+        /// The LID of the switch.
         switch_lid: Lid = 48;
-        /// Its port.
+        /// The number of its port.
         port: u8 = 50;
         /// Reserved.
         reserved51: [u8; 3] = 51;

@@ -7,7 +7,7 @@ layout! {
     VendorDiag("VendorDiag", 64) {
         /// The modifier of the next page; 0 after the last.
         next_index: u16 = 0;
-        /// The vendor's.
+        /// The vendor's data.
         data: [u8; 62] = 2;
     }
 }

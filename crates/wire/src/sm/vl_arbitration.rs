@@ -1,5 +1,5 @@
-//! VLArbitrationTable: which virtual lane sends next (IBTA 14.2.5.9). The modifier has the block in its upper half, 1
-//! and 2 of low priority, 3 and 4 of high, and the port in its lower half.
+//! VLArbitrationTable: the arbitration between virtual lanes (IBTA 14.2.5.9). The upper half of the
+//! modifier is the block, 1 and 2 for low priority, 3 and 4 for high, and the lower half is the port.
 
 use core::fmt;
 
@@ -8,19 +8,19 @@ use crate::layout::{Code, layout};
 layout! {
     /// Half a table.
     VlArbitration("VLArbitrationTable", 64) {
-        /// In their order; entries without weight are skipped.
+        /// The entries in order; those without weight are skipped.
         entries: [VlArbEntry; 32] = 0;
     }
 }
 
-/// What a virtual lane may send when its turn comes.
+/// How much a virtual lane may send in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct VlArbEntry {
     /// Reserved, 4 bits.
     pub reserved: u8,
     /// The lane, 4 bits.
     pub vl: u8,
-    /// How much, in units of 64 bytes.
+    /// The amount, in units of 64 bytes.
     pub weight: u8,
 }
 
@@ -35,7 +35,7 @@ impl Code for VlArbEntry {
     }
 }
 
-/// `vl:weight`
+/// Prints `vl:weight`
 impl fmt::Display for VlArbEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.vl, self.weight)

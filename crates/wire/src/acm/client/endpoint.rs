@@ -1,4 +1,4 @@
-//! An endpoint, as a service describes it.
+//! The description of an endpoint by a service.
 
 use super::{Header, MAX_LONG_LEN};
 use crate::acm::ADDRESS_LEN;
@@ -6,45 +6,45 @@ use crate::layout::{Text, layout};
 use crate::{Guid, Pkey};
 
 layout! {
-    /// An endpoint, but for its addresses.
+    /// An endpoint, without its addresses.
     EndpointInfo("endpoint", 80) {
         /// The device's node GUID.
         dev_guid: Guid = 0;
-        /// The port, from 1 on.
+        /// The port, counted from 1.
         port_num: u8 = 8;
-        /// How many ports the device has.
+        /// The number of ports of the device.
         phys_port_cnt: u8 = 9;
         /// Reserved.
         reserved10: u16 = 10;
         /// The partition.
         pkey: Pkey = 12;
-        /// How many addresses follow.
+        /// The number of addresses that follow.
         addr_cnt: u16 = 14;
-        /// Who resolves for it: `ibacmp`, of ibacm.
+        /// The provider that resolves for the endpoint: `ibacmp`, of ibacm.
         prov_name: Text<64> = 16;
     }
 }
 
-/// The most addresses that an answer has room for.
+/// The maximum number of addresses in a reply.
 pub const MAX_ENDPOINT_ADDRESSES: usize =
     (MAX_LONG_LEN - Header::LEN - EndpointInfo::LEN) / ADDRESS_LEN;
 
-/// An endpoint. The number of its addresses counts, not [`EndpointInfo::addr_cnt`].
+/// An endpoint. The number of its addresses is that of `fields`; [`EndpointInfo::addr_cnt`] is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint<'a> {
-    /// What it is.
+    /// The endpoint without its addresses.
     pub info: EndpointInfo,
-    /// Its names and addresses as text; see [`Self::addresses`].
+    /// The endpoint's names and addresses as text; see [`Self::addresses`].
     pub fields: &'a [[u8; ADDRESS_LEN]],
 }
 
 impl<'a> Endpoint<'a> {
-    /// Its names and addresses as text.
+    /// Returns the endpoint's names and addresses as text.
     pub fn addresses(&self) -> impl ExactSizeIterator<Item = Text<ADDRESS_LEN>> + 'a {
         self.fields.iter().map(|field| Text(*field))
     }
 
-    /// Those that a message has room for.
+    /// Returns the address fields that fit into a message.
     pub(super) fn that_fit(&self) -> &'a [[u8; ADDRESS_LEN]] {
         &self.fields[..self.fields.len().min(MAX_ENDPOINT_ADDRESSES)]
     }

@@ -1,4 +1,4 @@
-//! What a message that resolves has behind its header: up to eight entries of 72 bytes, each an address or a path.
+//! The entries after the header of a message that resolves: up to eight of 72 bytes, each an address or a path.
 
 use crate::acm::{ADDRESS_LEN, Address, AddressType};
 use crate::bytes::{get, put};
@@ -9,53 +9,53 @@ use crate::sa::PathRecord;
 pub const ENTRY_LEN: usize = 72;
 
 flags! {
-    /// What an entry of a request is for.
+    /// The purpose of an entry in a request.
     EntryFlags(u32, 32 bits) {
-        /// Where the path starts.
+        /// The source of the path.
         SOURCE = 0;
-        /// Where it ends.
+        /// The destination of the path.
         DEST = 1;
-        /// Only what is cached is asked for.
+        /// Only cached data is requested.
         NODELAY = 30;
-        /// The path record is a question to subnet administration.
+        /// The path record is a query to subnet administration.
         QUERY_SA = 31;
     }
 }
 
 flags! {
-    /// What a path of an answer is good for. The values are those of libibverbs' `IBV_PATH_FLAG_*`.
+    /// The purpose of a path in a reply. The values are those of libibverbs' `IBV_PATH_FLAG_*`.
     PathFlags(u32, 32 bits) {
-        /// Management datagrams.
+        /// The path is for management datagrams.
         GMP = 0;
         /// The first of two paths.
         PRIMARY = 1;
-        /// The second.
+        /// The second of two paths.
         ALTERNATE = 2;
-        /// The way there.
+        /// The path to the destination.
         OUTBOUND = 3;
-        /// The way back, of another path.
+        /// The path back, if it is a different one.
         INBOUND = 4;
-        /// The way back, which is the way there reversed.
+        /// The path back, which is the reverse of the path to the destination.
         INBOUND_REVERSE = 5;
     }
 }
 
 impl PathFlags {
-    /// There and back.
+    /// Both directions.
     pub const BIDIRECTIONAL: Self = Self::OUTBOUND.union(Self::INBOUND_REVERSE);
 
-    /// What the paths of a service are good for.
+    /// The flags of a path from a service.
     pub const RESOLVED: Self = Self::GMP.union(Self::PRIMARY).union(Self::BIDIRECTIONAL);
 }
 
-/// Flags and type are in the order of the host.
+/// Offsets. Flags and type are in host byte order.
 mod field {
     pub(super) const FLAGS: usize = 0;
     pub(super) const TYPE: usize = 4;
     pub(super) const INFO: usize = 8;
 }
 
-/// An entry. Flags are [`EntryFlags`] in requests and for addresses, [`PathFlags`] for paths of answers.
+/// An entry. Its flags are [`EntryFlags`] in requests and for addresses, [`PathFlags`] for paths in replies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) flags: u32,
@@ -93,7 +93,7 @@ impl Entry {
         Self { flags, kind: AddressType::PATH, info: path.to_bytes() }
     }
 
-    /// The entry's flags, of a request.
+    /// Returns the flags of a request's entry.
     pub(super) fn entry_flags(&self) -> EntryFlags {
         EntryFlags::from_bits_retain(self.flags)
     }
@@ -103,7 +103,7 @@ impl Entry {
     }
 }
 
-/// The entries behind a header, and what is left behind the last one that is whole.
+/// Returns the entries after a header, and the bytes after the last complete one.
 pub(super) fn entries(body: &[u8]) -> (impl Iterator<Item = Entry> + Clone + '_, &[u8]) {
     let (entries, rest) = body.as_chunks::<ENTRY_LEN>();
     (entries.iter().map(Entry::from_bytes), rest)

@@ -1,4 +1,4 @@
-//! What every message begins with, and where it ends.
+//! The header of every message, and the end of a message.
 
 use core::ops::Range;
 
@@ -10,24 +10,24 @@ use crate::layout::codes;
 /// The only version of the protocol.
 pub const VERSION: u8 = 1;
 
-/// The bit of the opcode that marks answers. Answers with paths lack it, as ibacm's do: clients do not look at it.
+/// The bit of the opcode that marks replies. Replies with paths lack it, as ibacm's do: clients ignore it.
 const ACK: u8 = 0x80;
 
-/// The bits of the opcode that say what a message is about; the others are ignored.
+/// The bits of the opcode that name the operation. The others are ignored.
 const OP: u8 = 0x0f;
 
 codes! {
-    /// What a message is about.
+    /// The operation of a message.
     Op(u8, 8 bits) {
-        /// A path, by addresses or by a path record.
+        /// Resolution of a path, by addresses or by a path record.
         RESOLVE = 1, "resolve";
-        /// Counters.
+        /// Query of counters.
         PERF_QUERY = 2, "perf query";
-        /// An endpoint.
+        /// Query of an endpoint.
         EP_QUERY = 3, "endpoint query";
-        /// What is cached is to be forgotten. Not of ibacm, which closes the connection.
+        /// Invalidation of cache entries. An extension: ibacm closes the connection.
         FLUSH = 8, "flush";
-        /// All that a service counts, by name. Not of ibacm.
+        /// Query of all statistics of a service, by name. An extension, not of ibacm.
         STATISTICS = 9, "statistics";
     }
 }
@@ -46,41 +46,41 @@ mod field {
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is about.
+    /// The operation.
     pub op: Op,
-    /// Whether it says that it is an answer, which only some answers do.
+    /// Whether the message is marked as a reply, which only some replies are.
     pub ack: bool,
-    /// Of an answer: how it ended.
+    /// The status of a reply.
     pub status: Status,
-    /// A question about endpoints: which one, from 1 on. An answer with counters: how many.
+    /// In a query about endpoints: the index of the endpoint, from 1. In a reply with counters: their number.
     pub src_out: u8,
-    /// A question about counters: of which endpoint, from 1 on, or 0. A question about endpoints: of which port, or 0.
+    /// In a query of counters: the index of the endpoint, from 1, or 0. In a query about endpoints: the port, or 0.
     pub src_index: u8,
-    /// Of no use outside ibacm.
+    /// Not used outside ibacm.
     pub dst_index: u8,
     /// The length of the message with this header, in bytes.
     pub length: u16,
-    /// An answer repeats that of its question; nobody else looks at it.
+    /// The transaction ID. A reply repeats that of its request, and only its client uses it.
     pub tid: u64,
 }
 
 impl Header {
     /// The length on the wire, in bytes.
     pub const LEN: usize = 16;
-    /// Where the transaction ID is.
+    /// The position of the transaction ID.
     pub const TID: Range<usize> = field::TID..field::TID + 8;
 
-    /// Of a message that has nothing behind the header.
+    /// Creates the header of a message without data.
     pub const fn new(op: Op, tid: u64) -> Self {
         let (status, length) = (Status::SUCCESS, 16);
         Self { op, ack: false, status, src_out: 0, src_index: 0, dst_index: 0, length, tid }
     }
 
-    /// Reads the header that `bytes` start with.
+    /// Parses the header at the start of `bytes`.
     ///
     /// # Errors
-    /// When there are too few, or it is of another version, or of an unknown opcode, whose length has no known order of
-    /// bytes.
+    /// If there are too few bytes, or the version or the opcode is unknown. The byte order of the
+    /// length depends on the opcode.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = head::<{ Self::LEN }>(bytes, "ACM message header")?;
         if b[field::VERSION] != VERSION {
@@ -101,7 +101,7 @@ impl Header {
         })
     }
 
-    /// The header as it goes over the socket.
+    /// Returns the header in wire format.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[field::VERSION] = VERSION;
@@ -115,13 +115,13 @@ impl Header {
         b
     }
 
-    /// The answer that something went wrong, which has nothing behind the header.
+    /// Returns the header of a failure reply, which has no data.
     pub fn failure(&self, status: Status) -> Self {
         Self { ack: true, status, ..Self::new(self.op, self.tid) }
     }
 }
 
-/// Messages that resolve have their length in the order of the host, all others in that of the network.
+/// Returns the length of a message. Messages that resolve have it in host byte order, all others in network byte order.
 fn length_of(op: Op, bytes: [u8; 2]) -> Result<u16, WireError> {
     match op {
         Op::RESOLVE => Ok(u16::from_ne_bytes(bytes)),
@@ -134,28 +134,29 @@ fn length_bytes(op: Op, length: u16) -> [u8; 2] {
     if op == Op::RESOLVE { length.to_ne_bytes() } else { length.to_be_bytes() }
 }
 
-/// Where the first message of a stream's bytes ends.
+/// The end of the first message in a stream's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// More bytes are needed until there are this many: the header's, or the message's.
+    /// More bytes are needed, until there are this many: the header's, or the message's.
     Needs(usize),
-    /// The first so many bytes are the message.
+    /// The message is complete, and has this many bytes.
     Whole(usize),
 }
 
 impl Frame {
-    /// Of what a service receives.
+    /// Finds the end of a request.
     ///
     /// # Errors
-    /// When the message has no header, or is longer than a request: the stream has no other end of it, and is to be closed.
+    /// If the message has no valid header, or is longer than a request. The next message cannot be
+    /// found then, so the stream must be closed.
     pub fn of_request(bytes: &[u8]) -> Result<Self, WireError> {
         Self::of(bytes, |_| MAX_LEN)
     }
 
-    /// Of what a program receives.
+    /// Finds the end of a reply.
     ///
     /// # Errors
-    /// The same; answers about endpoints and statistics may be longer.
+    /// The same as for a request. Replies about endpoints and statistics may be longer.
     pub fn of_reply(bytes: &[u8]) -> Result<Self, WireError> {
         Self::of(bytes, |op| match op {
             Op::EP_QUERY | Op::STATISTICS => MAX_LONG_LEN,
@@ -176,7 +177,7 @@ impl Frame {
     }
 }
 
-/// The header of a message that is there whole.
+/// Returns the header of a complete message.
 pub(super) fn whole(bytes: &[u8]) -> Result<Header, WireError> {
     let header = Header::parse(bytes)?;
     if usize::from(header.length) == bytes.len() {

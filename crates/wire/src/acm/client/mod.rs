@@ -1,7 +1,7 @@
-//! What programs ask their host's service, and its answers: messages over a stream socket, as ibacm has them.
+//! The protocol between programs and their host's service: ibacm's messages over a stream socket.
 //!
-//! Every message begins with a [`Header`] that says how long it is; [`Frame`] finds where it ends. A program sends a
-//! [`Request`] and gets a [`Reply`]. What a service does with a request that it cannot read, [`Refusal`] says.
+//! Every message begins with a [`Header`] that contains its length. [`Frame`] finds the end of a message. A program
+//! sends a [`Request`] and gets a [`Reply`]. [`Refusal`] says what a service does with a request that it cannot parse.
 //!
 //! ```
 //! # use rdmux_wire::acm::Address;
@@ -34,19 +34,19 @@ pub use request::{Query, Refusal, Request, Subject};
 pub use statistic::{STATISTIC_LEN, Statistic};
 pub use status::Status;
 
-/// The most entries that a message has.
+/// The maximum number of entries in a message.
 pub const MAX_ENTRIES: usize = 8;
 
-/// The longest message but for answers about endpoints and statistics, in bytes.
+/// The maximum length of a message in bytes, except replies about endpoints and statistics.
 pub const MAX_LEN: usize = Header::LEN + MAX_ENTRIES * ENTRY_LEN;
 
-/// The longest of those, in bytes: what the header's length can say.
+/// The maximum length of those replies in bytes, which is the largest length that a header can contain.
 pub const MAX_LONG_LEN: usize = u16::MAX as usize;
 
 /// The bytes of a message.
 pub type Bytes = ArrayVec<u8, MAX_LEN>;
 
-/// A length that is not what the message says, or none that it may have.
+/// Returns the error for a length that contradicts the message or is not allowed.
 fn bad_length(what: &'static str, value: usize) -> WireError {
     WireError::Value { what, value: u32::try_from(value).unwrap_or(u32::MAX) }
 }

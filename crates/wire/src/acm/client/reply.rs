@@ -1,4 +1,4 @@
-//! What a service answers.
+//! The replies of a service.
 
 use arrayvec::ArrayVec;
 
@@ -11,7 +11,7 @@ use crate::acm::{ADDRESS_LEN, Address, AddressType};
 use crate::bytes::{get64, head, put64};
 use crate::sa::PathRecord;
 
-/// The names of the counters of ibacm, in their order.
+/// The names of ibacm's counters, in order.
 pub const COUNTERS: [&str; 7] = [
     "Error Count",
     "Resolve Count",
@@ -22,58 +22,58 @@ pub const COUNTERS: [&str; 7] = [
     "Route Cache Count",
 ];
 
-/// The most counters that a message has room for.
+/// The maximum number of counters in a message.
 const MAX_COUNTERS: usize = (super::MAX_LEN - Header::LEN) / 8;
 
-/// Counters in the order of [`COUNTERS`]. A service may have more, or fewer.
+/// Counters in the order of [`COUNTERS`]. A service may have more or fewer.
 pub type Counters = ArrayVec<u64, MAX_COUNTERS>;
 
-/// An answer.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// That of the question.
+    /// The transaction ID of the request.
     pub tid: u64,
-    /// What it says.
+    /// The contents.
     pub answer: Answer<'a>,
 }
 
-/// What an answer says.
+/// The contents of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// That something went wrong.
+    /// A failure.
     Failed(Op, Status),
-    /// Paths, to any question for one.
+    /// Paths, in reply to any query for one.
     Paths(Paths),
     /// Counters.
     Counters(Counters),
     /// An endpoint.
     Endpoint(Endpoint<'a>),
-    /// How many entries of the cache were forgotten.
+    /// The number of cache entries invalidated.
     Flushed(u64),
-    /// All that the service counts, each to be read by [`Statistic::from_bytes`](super::Statistic::from_bytes).
+    /// All statistics of the service, each to be read with [`Statistic::from_bytes`](super::Statistic::from_bytes).
     Statistics(&'a [[u8; STATISTIC_LEN]]),
 }
 
-/// Paths, the best first.
+/// Paths, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// At least one.
+    /// The paths, at least one.
     pub paths: ArrayVec<PathData, MAX_ENTRIES>,
-    /// The source that the service chose, when the question had none.
+    /// The source that the service chose, if the request had none.
     pub source: Option<Address>,
 }
 
 /// A path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathData {
-    /// What it is good for.
+    /// The purpose of the path.
     pub flags: PathFlags,
     /// The path.
     pub path: PathRecord,
 }
 
 impl Paths {
-    /// One path, there and back.
+    /// Creates a reply with one path in both directions.
     #[inline]
     pub fn one(path: PathRecord, source: Option<Address>) -> Self {
         let mut paths = ArrayVec::new();
@@ -83,10 +83,10 @@ impl Paths {
 }
 
 impl<'a> Reply<'a> {
-    /// Reads a message that is there whole, and nothing else with it.
+    /// Parses one complete message without further bytes.
     ///
     /// # Errors
-    /// When it is something else, or lacks what such an answer has.
+    /// If it is not a reply, or lacks required contents.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let header = whole(bytes)?;
         let body = &bytes[Header::LEN..];
@@ -101,7 +101,7 @@ impl<'a> Reply<'a> {
         Ok(Self { tid: header.tid, answer })
     }
 
-    /// The length of the message, in bytes. An answer about an endpoint leaves out addresses for which it has no room.
+    /// Returns the length of the message, in bytes. A reply about an endpoint omits addresses that do not fit.
     pub fn wire_len(&self) -> usize {
         Header::LEN
             + match &self.answer {
@@ -116,7 +116,8 @@ impl<'a> Reply<'a> {
             }
     }
 
-    /// The message with one path, there and back, of which the question had the source: what a service says most often.
+    /// Returns the message with one path in both directions, for a request that named the source.
+    /// This is the most frequent reply.
     pub fn one_path(tid: u64, path: &PathRecord) -> [u8; Header::LEN + super::ENTRY_LEN] {
         let mut out = [0; Header::LEN + super::ENTRY_LEN];
         let (head, body) = out.split_at_mut(Header::LEN);
@@ -174,7 +175,7 @@ impl<'a> Reply<'a> {
 }
 
 impl Paths {
-    /// How many paths a message has room for.
+    /// Returns the maximum number of paths in the message.
     fn room(&self) -> usize {
         MAX_ENTRIES - usize::from(self.source.is_some())
     }
@@ -183,7 +184,7 @@ impl Paths {
         self.paths.len().min(self.room()) + usize::from(self.source.is_some())
     }
 
-    /// As many as a message has room for, the source last.
+    /// Returns as many entries as fit into a message, the source last.
     fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         let path = |path: &PathData| Entry::of_path(path.flags.bits(), &path.path);
         let source = self.source.map(|source| Entry::of_address(EntryFlags::SOURCE, &source));

@@ -1,4 +1,4 @@
-//! What a program asks.
+//! The requests of a program.
 
 use core::fmt;
 
@@ -9,71 +9,72 @@ use crate::WireError;
 use crate::acm::{Address, AddressType};
 use crate::sa::PathRecord;
 
-/// A question.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The answer repeats it.
+    /// The transaction ID, which the reply repeats.
     pub tid: u64,
-    /// What is asked.
+    /// The query.
     pub query: Query,
 }
 
-/// What is asked.
+/// The query of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// The path to an address.
+    /// Resolves the path to an address.
     Resolve {
-        /// An address of the host; without one the service chooses, and says which.
+        /// An address of the host. Without one the service chooses one, and returns it.
         source: Option<Address>,
-        /// Whose path is sought.
+        /// The destination.
         dest: Address,
-        /// Nobody is asked: what is not cached fails at once with [`Status::NO_DATA`].
+        /// Whether to use only the cache: without an entry the request fails at once with [`Status::NO_DATA`].
         cached_only: bool,
     },
-    /// The path to the DLID of a record, or to its DGID when it has none. The source is its SGID or SLID, if it has one.
+    /// Resolves the path to the DLID of a record, or to its DGID if it has no DLID. The source is
+    /// its SGID or SLID, if it has one.
     ResolvePath {
-        /// What is known of the path.
+        /// The known components of the path.
         path: PathRecord,
         /// As above.
         cached_only: bool,
     },
-    /// What subnet administration says of a path: components that are not 0 count.
+    /// Queries subnet administration for a path: components that are not 0 must match.
     QuerySa {
-        /// The record that the question has.
+        /// The record of the query.
         path: PathRecord,
     },
-    /// Counters.
+    /// Queries counters.
     Counters(Subject),
-    /// An endpoint.
+    /// Queries an endpoint.
     Endpoint {
-        /// Which one, from 1 on.
+        /// The index of the endpoint, from 1.
         index: u8,
-        /// Of those of this port only; 0 is of all ports.
+        /// The port whose endpoints count; 0 means all ports.
         port: u8,
     },
-    /// What is cached of an address is to be forgotten, or all that strangers have said.
+    /// Invalidates the cache entries of an address, or all entries learned from other hosts.
     Flush(Option<Address>),
-    /// All that the service counts.
+    /// Queries all statistics.
     Statistics,
 }
 
-/// Whose counters.
+/// The owner of the queried counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// The service's.
+    /// The service.
     Service,
-    /// An endpoint's, by its index from 1 on.
+    /// An endpoint, by its index from 1.
     Index(u8),
-    /// That of the endpoint that has an address.
+    /// The endpoint that has an address.
     Address(Address),
 }
 
-/// What a service does with bytes that are no request.
+/// What a service does with bytes that are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It closes the connection without a word: where the next message begins is not known.
+    /// It closes the connection without a reply, since the start of the next message is not known.
     Close(WireError),
-    /// It answers with this header.
+    /// It replies with this header.
     Answer(Header),
 }
 
@@ -89,10 +90,10 @@ impl fmt::Display for Refusal {
 impl core::error::Error for Refusal {}
 
 impl Request {
-    /// Reads a message that is there whole, and nothing else with it.
+    /// Parses one complete message without further bytes.
     ///
     /// # Errors
-    /// What to do with it instead.
+    /// What the service must do with the message instead.
     pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let header = whole(bytes).map_err(Refusal::Close)?;
         let body = &bytes[Header::LEN..];
@@ -110,7 +111,7 @@ impl Request {
         }
     }
 
-    /// The request as it goes over the socket.
+    /// Returns the request in wire format.
     pub fn to_bytes(&self) -> Bytes {
         match &self.query {
             Query::Resolve { source, dest, cached_only } => {
@@ -156,7 +157,7 @@ fn nodelay(cached_only: bool) -> EntryFlags {
     if cached_only { EntryFlags::NODELAY } else { EntryFlags::empty() }
 }
 
-/// A header with the length of the message, and the entries.
+/// Returns a message from a header, whose length is filled in, and entries.
 pub(super) fn message(header: Header, entries: impl IntoIterator<Item = Entry>) -> Bytes {
     let mut bytes = Bytes::new();
     bytes.extend(header.to_bytes());
@@ -205,7 +206,7 @@ fn addresses(entries: impl Iterator<Item = Entry>) -> Result<Query, Status> {
     Ok(Query::Resolve { source, dest, cached_only })
 }
 
-/// Takes an entry as the one address of its kind that there may be.
+/// Stores the address of an entry, which must be the only one of its kind.
 fn set(
     address: &mut Option<Address>,
     entry: &Entry,
@@ -222,7 +223,7 @@ fn set(
     Ok(())
 }
 
-/// An entry that is no source counts for nothing, as in ibacm.
+/// Parses a query of counters. An entry that is not a source is ignored, as in ibacm.
 fn counters(header: &Header, body: &[u8]) -> Result<Query, Status> {
     let (mut all, rest) = entries(body);
     let subject = match all.next() {

@@ -1,4 +1,4 @@
-//! What a service counts, by name: more than the counters of ibacm, and free to grow.
+//! Statistics of a service, by name: an extensible superset of ibacm's counters.
 
 use crate::bytes::{get, get64, put, put64};
 use crate::layout::Text;
@@ -10,30 +10,30 @@ pub const STATISTIC_LEN: usize = NAME_LEN + 8;
 
 const NAME_LEN: usize = 40;
 
-/// The most statistics that an answer has room for.
+/// The maximum number of statistics in a reply.
 pub(super) const MAX_STATISTICS: usize = (MAX_LONG_LEN - Header::LEN) / STATISTIC_LEN;
 
-/// A number that a service keeps.
+/// A named number that a service maintains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistic {
-    /// Its name, such as `claims_refused`.
+    /// The name, such as `claims_refused`.
     pub name: Text<NAME_LEN>,
-    /// Its value.
+    /// The value.
     pub value: u64,
 }
 
 impl Statistic {
-    /// A name of more than 40 bytes is cut off.
+    /// Creates a statistic. A name of more than 40 bytes is truncated.
     pub fn new(name: &str, value: u64) -> Self {
         Self { name: Text::from(name), value }
     }
 
-    /// Reads one.
+    /// Parses a statistic.
     pub fn from_bytes(b: &[u8; STATISTIC_LEN]) -> Self {
         Self { name: Text(get(b, 0)), value: get64(b, NAME_LEN) }
     }
 
-    /// As it goes over the socket.
+    /// Returns the statistic in wire format.
     pub fn to_bytes(&self) -> [u8; STATISTIC_LEN] {
         let mut b = [0; STATISTIC_LEN];
         put(&mut b, 0, self.name.0);

@@ -1,35 +1,35 @@
-//! How a request ended.
+//! The status of a request.
 
 use crate::layout::codes;
 
 codes! {
-    /// How a request ended. A service passes on the class's status of subnet administration as it is, so that other values
-    /// occur.
+    /// The status of a request. A service passes on the class-specific status of subnet
+    /// administration unchanged, so other values occur.
     Status(u8, 8 bits) {
-        /// All is well.
+        /// The request succeeded.
         SUCCESS = 0, "success";
         /// The service has no memory, or no room for the request.
         NO_MEMORY = 1, "out of memory";
-        /// The message makes no sense.
+        /// The message is invalid.
         INVALID = 2, "invalid argument";
-        /// Nothing is known, and the request was for what is cached only; or the answer was no answer.
+        /// Nothing is known, and only the cache was to be used; or the response was invalid.
         NO_DATA = 3, "no data available";
-        /// No endpoint of the host is active for it.
+        /// No suitable endpoint of the host is active.
         NOT_CONNECTED = 5, "endpoint is not connected";
-        /// Nobody answered in time.
+        /// No response arrived in time.
         TIMED_OUT = 6, "timed out";
-        /// The source is no address of the host, or there are two.
+        /// The source is not an address of the host, or there are two sources.
         SOURCE_ADDRESS = 7, "source address not available";
-        /// The source is of a type that is not known.
+        /// The type of the source is unknown.
         SOURCE_TYPE = 8, "source address type not supported";
-        /// The destination is missing, or there are two, or it is none that can be resolved.
+        /// The destination is missing, is given twice, or cannot be resolved.
         DEST_ADDRESS = 9, "destination address not available";
-        /// The destination is of a type that is not known, or needs a source.
+        /// The type of the destination is unknown, or it needs a source.
         DEST_TYPE = 10, "destination address type not supported";
     }
 }
 
-/// The numbers of Linux, which are the same on every processor that has verbs.
+/// Linux errno values, which are the same on every architecture with verbs.
 mod errno {
     pub(super) const ENOMEM: i32 = 12;
     pub(super) const EINVAL: i32 = 22;
@@ -40,7 +40,7 @@ mod errno {
 }
 
 impl Status {
-    /// The errno that a client's call fails with, or 0.
+    /// Returns the errno for the client's call, or 0.
     pub const fn errno(self) -> i32 {
         match self {
             Self::SUCCESS => 0,
@@ -53,7 +53,7 @@ impl Status {
         }
     }
 
-    /// Whether all is well.
+    /// Returns whether the request succeeded.
     pub const fn is_success(self) -> bool {
         self.0 == Self::SUCCESS.0
     }

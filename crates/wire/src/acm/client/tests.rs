@@ -1,4 +1,4 @@
-//! Messages byte for byte, and those that strangers send.
+//! Messages byte for byte, and malformed messages.
 
 use super::*;
 use crate::acm::{Address, AddressType};
@@ -17,7 +17,7 @@ fn path() -> PathRecord {
     PathRecord { dlid: Lid(7), slid: Lid(3), dgid: Gid([2; 16]), ..PathRecord::default() }
 }
 
-/// A header as the protocol has it: opcode, status, the three bytes of data, length.
+/// Returns a header in wire format: opcode, status, the three bytes of data, length.
 fn header(opcode: u8, status: u8, data: [u8; 3], length: u16) -> Vec<u8> {
     let length = if opcode & 0xf == 1 { length.to_ne_bytes() } else { length.to_be_bytes() };
     [&[1, opcode, status][..], &data, &length, &TID_BYTES].concat()
@@ -159,7 +159,7 @@ fn endpoints_have_the_bytes_of_the_protocol() {
     let mut addresses = endpoint.addresses();
     assert_eq!(addresses.next().unwrap().as_bytes(), b"node1");
     assert_eq!(addresses.len(), 1);
-    // A count that is not that of the addresses.
+    // A count that differs from the number of addresses.
     let mut wrong = right.clone();
     wrong[16 + 15] = 3;
     assert!(Reply::parse(&wrong).is_err());
@@ -189,7 +189,7 @@ fn eight_entries_without_a_source_are_refused_or_one_question() {
     one[7] = dest;
     let query = Query::Resolve { source: None, dest: name("node2"), cached_only: false };
     assert_eq!(Request::parse(&resolve(&one)), Ok(Request { tid: TID, query }));
-    // The answer has a place for the source that was chosen, whatever the question's length was.
+    // The reply has room for the chosen source, whatever the request's length was.
     let reply = Reply { tid: TID, answer: Answer::Paths(Paths::one(path(), Some(name("me")))) };
     assert_eq!(reply.wire_len(), 160);
 }
