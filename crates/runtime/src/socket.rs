@@ -61,7 +61,7 @@ impl From<rustix::io::Errno> for MessageError {
 /// Creates a connected pair of sockets, close-on-exec.
 ///
 /// # Errors
-/// Those of socketpair(2): mostly that the process has no descriptor left.
+/// Those of socketpair(2), mostly that the process has no descriptor left.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -135,7 +135,7 @@ pub fn is_readable(socket: BorrowedFd<'_>) -> bool {
 ///
 /// # Errors
 /// [`MessageError::Closed`] at the end; [`MessageError::WouldBlock`] on a socket that does not
-/// block, or whose receive timeout passed.
+/// block, or whose receive timeout has expired.
 pub fn recv_bytes<'b>(
     socket: BorrowedFd<'_>,
     buf: &'b mut [u8],

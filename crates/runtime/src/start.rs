@@ -1,7 +1,7 @@
 //! A service as a process of its own, started by the client that needs it.
 //!
-//! The program is `rdmux`. It prints "ready" to its standard output once clients can connect, or "error:
-//! " and the reason why they cannot ([`say`]). Its standard error goes to the log of the service.
+//! The program is `rdmux`. It prints "ready" to its standard output once clients can connect, or
+//! "error:" and the reason why they cannot ([`say`]). Its standard error is the log of the service.
 //!
 //! The client may be any program, which may wait for its children, have files open and have signals blocked. So a service
 //! that a client starts runs itself once more, as an orphan and without anything inherited from the program ([`apart`]).

@@ -7,7 +7,7 @@ use crate::env::TestEnv;
 /// Counts the work requests of a queue pair.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Posted and completed sends.
+    /// Sends posted and completed.
     sends: (u64, u64),
     /// Receives posted or taken from a shared receive queue, and completed.
     recvs: (u64, u64),

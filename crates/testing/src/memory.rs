@@ -90,7 +90,7 @@ pub struct Zeroes {
     pub fault: AccessFault,
     /// Whether reading needs the owner, too.
     pub reads_ask: bool,
-    /// Whether queue pairs check before they write, so that a write out of bounds is a bug of theirs.
+    /// Whether queue pairs check before they write, so that a write out of bounds is a bug in a queue pair.
     pub writes_are_checked: bool,
     /// The original values for the next atomics; 0 when there are no more.
     pub originals: VecDeque<u64>,

@@ -12,21 +12,21 @@ bitflags! {
     pub struct Access: u32 {
         /// The owner's receives, READ responses and atomic results may write the memory.
         const LOCAL_WRITE = 1;
-        /// Peers may WRITE.
+        /// Peers may write the memory by RDMA WRITE.
         const REMOTE_WRITE = 2;
-        /// Peers may READ.
+        /// Peers may read the memory by RDMA READ.
         const REMOTE_READ = 4;
-        /// Peers may use atomics.
+        /// Peers may use atomics on the memory.
         const REMOTE_ATOMIC = 8;
-        /// Memory windows may be bound.
+        /// Memory windows may be bound to the region.
         const MW_BIND = 16;
         /// Addresses count from zero.
         const ZERO_BASED = 32;
         /// Pages need not be pinned (they never are here).
         const ON_DEMAND = 64;
-        /// A hint.
+        /// Huge pages may be used; a hint.
         const HUGETLB = 128;
-        /// Order may be relaxed.
+        /// The order of accesses may be relaxed.
         const RELAXED_ORDERING = 1 << 20;
     }
 }

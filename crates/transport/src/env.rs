@@ -104,7 +104,7 @@ pub struct TxPacket<'a> {
     /// Whether this queue pair sends more packets at once, so that the driver may gather them into one system call.
     pub more: bool,
     /// An acknowledgement of everything up to this PSN, on a link that piggybacks them. The receiving driver
-    /// hands it to [`Qp::handle_piggybacked_ack`](crate::Qp::handle_piggybacked_ack) before the packet.
+    /// passes it to [`Qp::handle_piggybacked_ack`](crate::Qp::handle_piggybacked_ack) before the packet.
     pub ack: Option<Psn>,
 }
 
@@ -213,7 +213,7 @@ pub enum QpEvent {
     PathMigErr,
 }
 
-/// The counted reason for which a packet was dropped, refused or deferred.
+/// The counted reason why a packet was dropped, refused or deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Drop {
     /// The queue pair's state accepts no packets.
@@ -369,7 +369,7 @@ pub trait Env {
     /// Invalidates a key, for SEND with invalidate (`remote`) or a local invalidate.
     fn invalidate(&mut self, rkey: Rkey, remote: bool) -> Result<(), AccessFault>;
 
-    /// Binds a memory window. A driver without windows refuses.
+    /// Binds a memory window. A driver without windows always fails.
     fn bind(&mut self, _bind: &MwBind) -> Result<(), AccessFault> {
         Err(AccessFault::Key)
     }

@@ -63,7 +63,7 @@ pub struct Source<'a> {
     pub dgid: rdmux_wire::Gid,
     /// The GRH area as UD receivers see it: a GRH, or 20 bytes and an IPv4 header.
     pub grh: &'a [u8; 40],
-    /// The sender's LID; 0 where there are none.
+    /// The sender's LID; 0 without LIDs.
     pub slid: u16,
     /// The service level. RoCE has none: there it is the kind of packet as adapters report it (IBTA
     /// A17.4.5.1), 8 for a UDP header plus 1 for IPv6 or 2 for IPv4.
@@ -89,7 +89,7 @@ impl Source<'_> {
 pub struct RxPacket<'a> {
     /// Headers and payload.
     pub packet: &'a Packet<'a>,
-    /// Where it came from.
+    /// The source of the packet.
     pub source: &'a Source<'a>,
 }
 

@@ -52,7 +52,7 @@ impl ByType {
     }
 }
 
-/// One line of the table. [`AttrMask::STATE`] is allowed in every line.
+/// One row of the table. [`AttrMask::STATE`] is allowed in every row.
 #[derive(Clone, Copy, Debug)]
 pub struct Transition {
     /// The old state.

@@ -256,7 +256,7 @@ pub struct Completion {
     pub status: WcStatus,
     /// The operation.
     pub opcode: WcOpcode,
-    /// Bytes received (UD: the 40 bytes of the GRH area included), read, or brought back by an atomic: 8.
+    /// Bytes received (for UD including the 40 bytes of the GRH area), read, or returned by an atomic: 8.
     pub byte_len: u32,
     /// The immediate data in network order, with [`WcFlags::WITH_IMM`].
     pub imm: [u8; 4],

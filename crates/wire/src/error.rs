@@ -8,7 +8,7 @@ pub enum WireError {
     Short {
         /// The header or message.
         what: &'static str,
-        /// Its length in bytes.
+        /// The length that it needs, in bytes.
         need: usize,
         /// The bytes available.
         have: usize,

@@ -34,13 +34,13 @@ pub(super) enum Fault {
     NoReceive,
     /// There are more READs and atomics than agreed.
     NoRead,
-    /// A message that is not the next of its queue.
+    /// A message is not the next of its queue.
     Sequence,
-    /// A segment that is not the next of its message.
+    /// A segment is not the next of its message.
     Offset,
-    /// A message that is longer than the receive.
+    /// A message is longer than the receive.
     ReceiveTooShort,
-    /// A message of fixed length that is longer.
+    /// A message of fixed length is longer.
     TooLong,
     /// A message of fixed length is shorter, or its contents are invalid.
     Malformed,

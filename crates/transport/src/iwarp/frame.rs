@@ -18,9 +18,9 @@ static ZEROS: [u8; 3 + CRC_LEN] = [0; 3 + CRC_LEN];
 /// The location of a frame's payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload {
-    /// There is none, or it is in the frame's head.
+    /// None, or in the frame's head.
     None,
-    /// A part of an entry of the send queue.
+    /// A part of a send queue entry's payload.
     Entry { index: u32, offset: u32, len: u32 },
     /// The memory that the peer READs.
     Remote { rkey: Rkey, va: u64, len: u32 },
@@ -71,7 +71,7 @@ impl Frame {
         let behind = LENGTH_LEN + header.len();
         let head_len = behind + fixed.len();
         let ulpdu_len = head_len - LENGTH_LEN + payload.len();
-        // Both are bounded: the head by its array, the ULPDU by what `Tx` cuts.
+        // Both are bounded: the head by its array, the ULPDU by the maximum to which `Tx` cuts it.
         debug_assert!(ulpdu_len <= fpdu::MAX_ULPDU);
         let length = u16::try_from(ulpdu_len).unwrap_or(u16::MAX);
         let mut head = [0; HEAD];

@@ -1,7 +1,7 @@
 //! iWARP: a queue pair over a TCP stream, without I/O.
 //!
-//! The connection manager opens the stream, exchanges MPA's start-up frames and, in peer-to-peer mode,
-//! the ready-to-receive frame; then it hands the stream over with a [`StreamParams`], and
+//! The connection manager opens the stream, exchanges MPA's start-up frames and, in peer-to-peer
+//! mode, the ready-to-receive frame. Then it describes the stream in a [`StreamParams`], and
 //! [`Qp::attach`] brings the queue pair to RTS.
 //!
 //! A message passes through these files in this order. `tx` builds frames from the send queue and from pending

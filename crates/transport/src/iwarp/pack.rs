@@ -72,7 +72,8 @@ impl Pack {
 
     /// Appends a frame, which begins at `position` of the stream, and returns its length.
     ///
-    /// # Errors An error if its payload cannot be read. Nothing is appended then.
+    /// # Errors
+    /// An error if its payload cannot be read. Nothing is appended then.
     pub(super) fn push<E: StreamEnv>(
         &mut self,
         position: u64,

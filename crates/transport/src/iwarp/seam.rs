@@ -27,9 +27,9 @@ pub struct StreamParams {
     pub tx_markers: bool,
     /// Whether we asked for markers in the stream that we receive.
     pub rx_markers: bool,
-    /// RDMA Reads and atomics that we may have outstanding.
+    /// The maximum number of our outstanding RDMA Reads and atomics.
     pub ord: u16,
-    /// RDMA Reads and atomics of the peer that we serve at a time.
+    /// The maximum number of the peer's RDMA Reads and atomics that we serve at a time.
     pub ird: u16,
     /// The ready-to-receive frame that was exchanged, if any. Message sequence numbers count it. If
     /// it is a Read, the responder has sent the response, and the initiator has not yet received it.
@@ -66,7 +66,7 @@ pub enum SendFault {
 pub enum Wish {
     /// Nothing: the stream is in use, or there is none.
     Keep,
-    /// No more will be sent: shut the sending half down, and go on receiving.
+    /// No more data will be sent: shut the sending half down, and continue to receive.
     Shutdown,
     /// The stream accepts no more data: read the received data and then the end of the stream,
     /// whether or not the peer has ended its half.

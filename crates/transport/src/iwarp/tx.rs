@@ -408,7 +408,8 @@ impl Qp {
 
     /// Prepares the end of the stream: the rest of a partially sent frame, and a Terminate.
     ///
-    /// # Errors An error if the rest of that frame cannot be read.
+    /// # Errors
+    /// An error if the rest of that frame cannot be read.
     pub(super) fn prepare_last_words<E: StreamEnv>(
         &mut self,
         message: &[u8],

@@ -63,13 +63,13 @@ pub(super) struct Requester {
     /// Outstanding READ and atomic requests, and incomplete entries of that kind.
     rd_in_flight: u32,
     reads_pending: u32,
-    /// PSNs of one READ request.
+    /// The maximum number of PSNs of one READ request.
     read_chunk: u32,
     retry_left: u8,
     /// Whether the last expiry was not counted, because it was handled late.
     excused: bool,
     rnr_left: u8,
-    /// Doublings of the early retransmission timer.
+    /// The number of doublings of the early retransmission timer.
     backoff: u8,
     /// Whether the cursor was moved back and nothing has been acknowledged since.
     rewound: bool,

@@ -81,7 +81,7 @@ pub(super) struct Responder {
     /// The PSN of the last SEND or WRITE packet carried out, which an ACK carries. It is never a
     /// PSN of a READ response, which only that response may acknowledge.
     ack_psn: Psn,
-    /// Messages completed, modulo 2^24.
+    /// The number of messages completed, modulo 2^24.
     msn: u32,
     /// Bytes of the message received so far.
     offset: u32,

@@ -6,8 +6,8 @@ pub(super) const BY_REFERENCE: LinkCaps =
     LinkCaps { max_payload: 32 << 10, lossless: true, by_reference: true, piggybacks_acks: false };
 const FAR: u64 = 4096;
 
-/// Two connected queue pairs, of which the first can access a copy of the second's memory. The copy
-/// is separate, so that tests see which path the bytes took.
+/// Two connected queue pairs. The first can access a copy of the second's memory: a separate copy,
+/// so that tests see which path the bytes took.
 fn pair() -> Pair {
     let mut pair = Pair::down(QpType::Rc, false);
     for (side, from, to) in [(&mut pair.a, 1, 2), (&mut pair.b, 2, 1)] {

@@ -62,8 +62,8 @@ fn each_fault_has_its_nak_and_its_status() {
     );
 }
 
-/// IBTA 11.6.2: the receive that an RDMA WRITE with immediate data consumes ends in a local access error when the
-/// memory cannot be written.
+/// IBTA 11.6.2: the receive that an RDMA WRITE with immediate data consumes completes with a local
+/// access error when the memory cannot be written.
 #[test]
 fn write_with_immediate_and_wrong_key_ends_its_receive_with_local_access_error() {
     let access = (WcStatus::RemAccessErr, vec![WcStatus::LocAccessErr, FLUSHED], 0x62);

@@ -89,7 +89,7 @@ fn a_peer_that_is_gone_is_found_within_four_times_the_timeout_for_each_retry() {
 
 #[test]
 fn an_expiry_that_is_noticed_late_does_not_count_twice_in_a_row() {
-    // The process does not run for a second each time: sixteen expiries, of which eight count.
+    // The process does not run for a second each time: eight of sixteen expiries count.
     let second = Duration::from_secs(1);
     let took = unanswered(7, second);
     assert!(took > (NOMINAL + second) * 15, "{took:?}");
@@ -192,7 +192,7 @@ fn receiver_not_ready_waits_as_long_as_told() {
     assert_eq!(p.a.w.statuses(), [(1, OK), (2, OK)]);
 }
 
-/// The kernel's rxe sends a sequence NAK after each RNR NAK, for the packets behind it.
+/// The kernel's rxe sends a sequence NAK after each RNR NAK, for the packets after it.
 #[test]
 fn a_sequence_nak_while_waiting_changes_nothing() {
     let mut p = Pair::with(QpType::Rc, |a| {

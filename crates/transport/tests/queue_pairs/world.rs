@@ -117,7 +117,7 @@ impl Memory for OneRegion {
         Ok(())
     }
 
-    /// The region cannot be invalidated, and every other key can.
+    /// Any key except that of the region can be invalidated.
     fn invalidate(&mut self, _: u32, key: u32) -> Result<(), AccessFault> {
         if key == KEY { Err(AccessFault::Key) } else { Ok(()) }
     }

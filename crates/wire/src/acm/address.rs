@@ -13,7 +13,7 @@ pub const ADDRESS_LEN: usize = 64;
 codes! {
     /// The type of an address field's contents. Datagrams have it in 8 bits, client messages in 16.
     AddressType(u16, 16 bits) {
-        /// Nothing.
+        /// No address.
         INVALID = 0, "none";
         /// A name, 1 to 63 bytes, padded with zeros.
         NAME = 1, "name";
@@ -33,7 +33,7 @@ codes! {
 /// The name of an endpoint: 1 to 63 bytes without a zero. Received names need not be UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
-    /// The name, padded with zeros, of which there is at least one.
+    /// The name, padded with at least one zero.
     bytes: [u8; ADDRESS_LEN],
 }
 

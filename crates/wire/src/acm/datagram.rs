@@ -187,7 +187,7 @@ fn put_groups(b: &mut [u8], groups: &Groups) {
     }
 }
 
-/// Returns whether a MAD is of the class of these datagrams. For receivers that also get other classes.
+/// Returns whether a MAD is of the class of these datagrams, for receivers of several classes.
 pub fn is_acm(bytes: &[u8]) -> bool {
     bytes.len() == MAD_LEN && get16(bytes, 0) == 0x0100 | u16::from(MGMT_CLASS.0)
 }

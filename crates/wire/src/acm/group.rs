@@ -30,7 +30,7 @@ pub struct Group {
     pub pkey: Pkey,
     /// The type of service, which ibacm leaves 0. Here it distinguishes groups of different service levels.
     pub tos: u8,
-    /// The rate, for which ibacm uses 0 if it does not know the rate.
+    /// The rate. ibacm uses 0 for rates that it does not know.
     pub rate: Rate,
     /// The MTU.
     pub mtu: Mtu,

@@ -229,7 +229,7 @@ const fn bits(byte: u8, first: u32, len: u32) -> u8 {
     byte << first >> (8 - len)
 }
 
-/// The inverse of [`bits`].
+/// Returns a byte with `value` in these bits: the inverse of [`bits`].
 const fn put_bits(value: u8, first: u32, len: u32) -> u8 {
     value << (8 - len) >> first
 }

@@ -57,7 +57,7 @@ pub struct Req {
     pub srq: bool,
     /// The primary path.
     pub primary: Path,
-    /// The alternate path, for which mostly [`Path::is_none`].
+    /// The alternate path, mostly absent, see [`Path::is_none`].
     pub alternate: Path,
     /// The consumer's private data. For an IP-based service it starts with an [`IpHeader`].
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],

@@ -45,9 +45,9 @@ codes! {
     LinkDownDefault(u8, 4 bits) {
         /// In a Set: no change.
         NO_CHANGE = 0, "NoChange";
-        /// It sleeps.
+        /// The port sleeps.
         SLEEP = 1, "Sleep";
-        /// It polls.
+        /// The port polls for a peer.
         POLLING = 2, "Polling";
     }
 }

@@ -151,7 +151,7 @@ impl Mend {
 /// What an acknowledgement says about the packet that is now the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// Nothing.
+    /// Nothing is known about it.
     Unknown,
     /// Nothing, but the packet before it was the only one missing, from a peer not known to buffer.
     Alone,

@@ -85,7 +85,7 @@ impl Qp {
         }
     }
 
-    /// Starts over on another path, of which nothing is known yet: unacknowledged packets are
+    /// Starts over on another path, about which nothing is known yet: unacknowledged packets are
     /// retransmitted, with all retries. A running RNR timer continues.
     pub(in crate::qp) fn start_over(&mut self, now: Time, link: LinkCaps) {
         let req = &mut self.req;

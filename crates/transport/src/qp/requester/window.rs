@@ -24,13 +24,13 @@ const OPEN: u32 = 1 << 21;
 /// The congestion window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// Packets.
+    /// The size in packets.
     size: u32,
     /// Below this size the window doubles per round trip, above it grows by one.
     slow_start: u32,
     /// Packets acknowledged since it last grew by one.
     credit: u32,
-    /// Packets acknowledged since something was last lost.
+    /// Packets acknowledged since the last loss.
     since_loss: u32,
     most: u32,
     /// The packets that fill one system call, and the largest multiple of this within the packets of [`CALL`].

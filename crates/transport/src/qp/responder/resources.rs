@@ -14,11 +14,11 @@ use crate::env::AtomicAnswer;
 pub(super) enum Answer {
     /// The contents of memory.
     Read {
-        /// Its first byte.
+        /// The address of its first byte.
         va: u64,
         /// The key.
         rkey: Rkey,
-        /// Bytes.
+        /// The length in bytes.
         len: u32,
         /// The shared receive queue that the request named; XRC only.
         srqn: u32,

@@ -20,7 +20,7 @@ pub(super) struct Carriage {
 pub(super) const AT_ONCE: Carriage =
     Carriage { chunk: usize::MAX, room: usize::MAX, direct: false };
 
-/// Two queue pairs, numbers 1 and 2. The first one's program connected.
+/// Two queue pairs, numbers 1 and 2. The first is the initiator.
 pub(super) struct Pair {
     pub(super) a: End,
     pub(super) b: End,

@@ -35,7 +35,7 @@ pub enum Query {
     ResolvePath {
         /// The known components of the path.
         path: PathRecord,
-        /// As above.
+        /// Whether to use only the cache, as above.
         cached_only: bool,
     },
     /// Queries subnet administration for a path: components that are not 0 must match.
