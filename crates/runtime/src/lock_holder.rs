@@ -19,9 +19,9 @@ pub fn holder_of(path: &Path) -> Option<Pid> {
         .find(|&pid| has_open(pid, &file))
 }
 
-/// Parses the inode and the process of a line `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START
-/// END`; a lock of lockf(3) is `POSIX`. The line of a waiter has an arrow after the number, and a
-/// lock of a process that is not visible has no positive number.
+/// Parses the inode and the process of a line `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END`;
+/// a lock of lockf(3) is `POSIX`. The line of a waiter has an arrow after the number, and a lock of a
+/// process that is not visible has no positive number.
 fn parse_line(line: &str) -> Option<(u64, Pid)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     if !matches!(words.next()?, "FLOCK" | "POSIX") {

@@ -318,7 +318,7 @@ pub trait Env {
     }
 
     /// Reports that the queue pair has failed and carries out no more requests of its peer. When this
-    /// returns, no other thread carries out any on its behalf either. Called before its work is flushed.
+    /// returns, nothing else carries out any in its place either. Called before its work is flushed.
     fn closed(&mut self) {}
 
     /// Checks that every entry is inside a region of this queue pair's protection domain that

@@ -1,7 +1,7 @@
 //! The fast path for a short message: a SEND of one packet between queue pairs that are otherwise idle, on a lossless link.
 //!
 //! Both halves have the same effect as the general path (`requester::emit`, `responder::execute`).
-//! In any case that is less simple they report so, without side effects.
+//! In any other case they report so, and the general path must be used.
 
 use rdmux_wire::{Bth, Opcode, Operation, Pkey, Psn, Service};
 
@@ -88,7 +88,7 @@ impl Qp {
     }
 
     /// Handles a packet if it is the SEND expected next and a receive has room for it. Otherwise returns
-    /// false without side effects, and the driver must call [`handle_packet`](Self::handle_packet).
+    /// false without visible effects, and the driver must call [`handle_packet`](Self::handle_packet).
     #[inline]
     pub fn handle_brief<E: Env>(&mut self, bth: &Bth, payload: &[u8], env: &mut E) -> bool {
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);

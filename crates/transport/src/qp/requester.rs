@@ -89,7 +89,7 @@ pub(super) struct Requester {
     naming: Naming,
     window: Window,
     timers: Timers,
-    /// The time of the last acknowledgement, or of the first packet sent while nothing was in flight.
+    /// The start of the current interval without progress.
     last_progress: Time,
     /// The minimum of the early timer.
     least_early: Duration,

@@ -82,7 +82,7 @@ impl Qp {
         Some(Step::Copied(len.div_ceil(PACKET)))
     }
 
-    /// Returns whether a request of `len` bytes waits for incomplete earlier ones; `None` if packets are used.
+    /// Makes a request of `len` bytes wait for incomplete earlier ones. Returns None if packets are used instead.
     fn wait_for_earlier(&mut self, len: u32) -> Option<Step> {
         if len < WORTH_WAITING {
             return None;

@@ -130,7 +130,7 @@ impl Mend {
         self.awaited = false;
         let all = una.diff(self.until) >= 0;
         if beyond == 0 {
-            // The packets sent after it earlier met the same fate.
+            // The packet sent after it earlier was lost or dropped, too.
             return if all { Missing::Unknown } else { Missing::Lost };
         }
         if self.asked {

@@ -7,9 +7,9 @@
 
 /// The initial window of a connection.
 const INITIAL: u32 = 32;
-/// The fraction (1/32) by which the window shrinks for a single loss.
+/// A single loss shrinks the window by one part in this many.
 const LONE: u32 = 32;
-/// The fraction (1/64) by which it shrinks for a single loss with selective retransmission.
+/// A single loss with selective retransmission shrinks the window by one part in this many.
 const SMALL: u32 = 64;
 /// The window never halves below this, so that a NAK can still report a loss.
 const LEAST: u32 = 4;
