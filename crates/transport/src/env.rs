@@ -265,8 +265,8 @@ pub trait Env {
         true
     }
 
-    /// Returns how many bytes this queue pair may have in flight, in addition to the limit of its
-    /// window: its share of the receiver's buffer. May change at any time. One packet is always allowed.
+    /// Returns a second limit of this queue pair's bytes in flight, besides its window: its share
+    /// of the receiver's buffer. May change at any time. One packet is always allowed.
     fn room(&self) -> u32 {
         u32::MAX
     }

@@ -1,9 +1,9 @@
 //! Selective retransmission: sends only the missing packets again.
 //!
-//! A peer may buffer out-of-order packets (as `responder::reorder` does) or drop them. The wire does not
-//! say which, but the acknowledgement of the missing packet does: one that reaches beyond it shows that the
-//! peer had buffered more. So at first only the packet that the peer asks for is retransmitted, while new
-//! ones continue to leave. If the next gap begins right after it, the peer drops, or much was lost: then
+//! A peer may buffer out-of-order packets (as `responder::reorder` does) or drop them. The wire does not say
+//! which, but the acknowledgement of the missing packet does: one that reaches beyond it shows that the peer
+//! had buffered later packets. So at first only the packet that the peer asks for is retransmitted, while
+//! new ones continue to leave. If the next gap begins right after it, the peer drops, or much was lost: then
 //! everything is retransmitted, and after a few such results always. A peer known to buffer is sent more
 //! packets with each further gap of one flight, so that a long gap does not take one round trip per packet.
 //!
