@@ -1,13 +1,13 @@
 //! The software RDMA device in a process: protection domains, memory regions, completion queues,
 //! queue pairs, and the engine that drives the transports over the links.
 //!
-//! Three floors, each of which imports only what is on it or below (`xtask/floors.toml`):
+//! Three floors, each of which imports only from itself and lower ones (`xtask/floors.toml`):
 //!
-//! - `objects`: the tables of objects, and what is in them: [`kind`] (the kinds of devices), [`port`] (what a port
-//!   tells of itself), [`control`] (what the device asks of the host service), [`quota`] (how many objects there may be),
-//!   regions, completion queues, shared receive queues, counters.
+//! - `objects`: the tables of objects and their entries: [`kind`] (the kinds of devices), [`port`] (the attributes of a port),
+//!   [`control`] (requests of the device to the host service), [`quota`] (limits on the number of objects), regions, completion
+//!   queues, shared receive queues, counters.
 //! - `engine`: sockets and rings in, packets to queue pairs, completions out.
-//! - `handles`: what programs hold: [`device`], [`pd`], [`mr`], [`mw`], [`cq`], [`channel`], [`srq`], [`qp`], [`event`],
+//! - `handles`: the program's handles: [`device`], [`pd`], [`mr`], [`mw`], [`cq`], [`channel`], [`srq`], [`qp`], [`event`],
 //!   [`xrc`] (queue pairs that belong to no process).
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Datagrams, groups, and unreliable connections.
+//! Datagrams, multicast groups, and unreliable connections.
 
 #![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
 
@@ -69,7 +69,7 @@ fn a_datagram_brings_its_network_header() {
     assert_eq!(a.wait().status, WcStatus::Success);
 }
 
-/// IBTA 9.8.3.1: a datagram is one packet of the port's MTU at most.
+/// IBTA 9.8.3.1: a datagram is at most one packet of the port's MTU.
 #[test]
 fn datagram_above_the_active_mtu_ends_with_local_length_error() {
     let lab = Lab::new(false);
@@ -95,7 +95,7 @@ fn datagram_above_the_active_mtu_ends_with_local_length_error() {
     assert_eq!((failed.wr_id, failed.status), (4, WcStatus::LocLenErr));
     assert_eq!(a.qp.state(), QpState::Sqe);
 
-    // What a port with a larger MTU sends is dropped, and what follows takes its receive.
+    // A longer datagram from a port with a larger MTU is dropped, and the next one takes its receive.
     let wide = ready(&lab, "127.77.201.23");
     to_b(&wide, 5, 1025);
     to_b(&wide, 6, 1000);
@@ -209,7 +209,7 @@ fn address_that_comes_later_is_sent_from_and_heard() {
     assert_eq!(source_of(&a, &b, 1).octets()[3], 43);
 }
 
-/// A round that has a datagram sent holds what opening a socket takes.
+/// A round that sends a datagram holds the locks that opening a socket needs.
 #[test]
 fn round_sends_from_an_address_that_came_later() {
     const SENDS: usize = 300;
@@ -251,7 +251,7 @@ fn row_that_is_used_again_is_its_new_address() {
     send_to(&b, 4, a.gid(), a.qp.qpn(), KEY, 0, 8);
     assert_eq!([b.wait().status, a.wait().status], [WcStatus::Success; 2]);
 
-    // Connected queue pairs use sockets that are there.
+    // Connected queue pairs use existing sockets.
     let rc = |node: &mut Node| {
         let init = QpInit { qp_type: QpType::Rc, ..node.qp.init().clone() };
         node.qp = Qp::new(&node.pd, init).unwrap();
@@ -276,7 +276,7 @@ fn socket_of_an_address_that_is_gone_is_closed() {
     assert_eq!(source_of(&a, &b, 1).octets()[3], 55);
     a.control.readdress(&[Some("127.77.201.54"), None]);
     a.device.sync_control();
-    // Nobody else has the port there, so that a service can have it again.
+    // No socket has the port there, so that a service can bind it again.
     lab.reopen("127.77.201.55");
     a.control.readdress(&[Some("127.77.201.54"), Some("127.77.201.55")]);
     a.device.sync_control();
@@ -315,7 +315,7 @@ fn socket_of_an_address_that_is_gone_is_closed_after_the_service() {
     a.device.sync_control();
     a.control.die();
     a.device.sync_control();
-    // The next service has its port, though the queue pair is still there.
+    // The next service can bind its port, though the queue pair still exists.
     lab.reopen_when_free("127.77.201.59");
     assert_eq!(a.qp.state(), QpState::Err);
 }

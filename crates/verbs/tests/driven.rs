@@ -1,4 +1,4 @@
-//! Devices without a thread, which the program's event loop drives.
+//! Devices without a thread, driven by the program's event loop.
 
 mod lab;
 
@@ -21,7 +21,7 @@ use rustix::net::sockopt;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A node on a device that is driven, and until when it needs not be.
+/// A node on a driven device, and the time until which it need not be driven.
 struct Loop {
     node: Node,
     next: Option<Instant>,
@@ -50,7 +50,7 @@ impl Loop {
     }
 }
 
-/// Waits as an event loop does, and drives the devices for which it is time. None of them was left without a reason.
+/// Waits as an event loop does, and drives the devices that are due. Checks that no wait without a due device times out.
 fn turn(loops: &mut [&mut Loop]) {
     let now = Instant::now();
     let due = loops.iter().filter_map(|it| it.next).min();
@@ -78,7 +78,7 @@ fn driven_device_moves_when_it_is_driven_and_a_poll_moves_nothing() {
     b.connect(&a.node);
     a.node.recv(1, 0, 100);
     b.send(2, SendOp::Send, 0, 100);
-    // The message is there, and only that.
+    // The message has arrived, and no other work is pending.
     let fds = &mut [PollFd::from_borrowed_fd(a.node.device.drive_fd(), PollFlags::IN)];
     assert_eq!(poll(fds, Some(&Timespec::try_from(LONG).unwrap())).unwrap(), 1);
     for _ in 0..1000 {
@@ -114,7 +114,7 @@ fn two_driven_devices_talk_over_a_network_and_by_a_ring() {
     }
 }
 
-/// A timer runs although nothing comes: nobody answers, and the send gives up.
+/// A timer runs although nothing arrives: the peer never answers, and the send fails.
 #[test]
 fn timers_run_when_they_are_due() {
     let lab = Lab::new(false);
@@ -136,7 +136,7 @@ fn timers_run_when_they_are_due() {
     assert_eq!(failed.status, WcStatus::RetryExcErr);
 }
 
-/// The answers of others lie before its own in the socket, at which nothing has come for some time.
+/// Answers to other queue pairs precede its own in the socket, to which nothing had arrived for some time.
 #[test]
 fn no_timer_runs_before_what_has_come_is_taken_in() {
     let lab = Lab::new(false);
@@ -160,7 +160,7 @@ fn no_timer_runs_before_what_has_come_is_taken_in() {
     }
     let device = &senders[0].device;
     let sent = || senders[0].control.count(Counter::TxPackets);
-    // Where the kernel is behind, an answer may not be in the socket yet: so not every time counts.
+    // If the kernel is late, an answer may not be in the socket yet: so one success suffices.
     let in_time = (0..50).any(|_| {
         device.drive();
         let before = sent();
@@ -183,7 +183,7 @@ fn no_timer_runs_before_what_has_come_is_taken_in() {
     assert!(in_time, "something was sent again each time");
 }
 
-/// A queue pair with a stream, that stream once more, and its other end, which holds little.
+/// A queue pair with a stream, a second handle of that stream, and its other end, whose buffer is small.
 fn with_raw_peer(ip: &str) -> (Loop, TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     sockopt::set_socket_recv_buffer_size(&listener, 8192).unwrap();
@@ -195,7 +195,7 @@ fn with_raw_peer(ip: &str) -> (Loop, TcpStream, TcpStream) {
     (this, again, peer)
 }
 
-/// Waits until a stream has this.
+/// Waits until a stream has these events.
 fn await_stream(stream: &TcpStream, what: PollFlags) {
     let fds = &mut [PollFd::new(stream, what)];
     assert_eq!(poll(fds, Some(&Timespec::try_from(LONG).unwrap())).unwrap(), 1);
@@ -224,14 +224,14 @@ fn message_that_came_before_a_reset_is_received_although_a_send_meets_the_reset(
     assert_eq!(done, [(1, WcStatus::Success), (2, flushed), (3, flushed)]);
 }
 
-/// The Terminate finds no room, while the peer's end of the stream was read.
+/// The Terminate finds no room, while the end of the peer's stream has been read.
 #[test]
 fn stream_that_its_peer_has_ended_keeps_no_device_awake_that_cannot_send() {
     let (mut a, stream, mut peer) = with_raw_peer("127.77.206.8");
-    // It holds far more than it may from then on, and the peer reads nothing.
+    // The buffer holds far more than its later size permits, and the peer reads nothing.
     while (&stream).write(&[0; 4096]).is_ok() {}
     sockopt::set_socket_send_buffer_size(&stream, 1).unwrap();
-    // This is no frame.
+    // Not a valid frame.
     peer.write_all(&[0xff; 64]).unwrap();
     peer.shutdown(Shutdown::Write).unwrap();
     await_stream(&stream, PollFlags::RDHUP);

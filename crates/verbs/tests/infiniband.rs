@@ -1,4 +1,4 @@
-//! Devices on InfiniBand: connected by LIDs, through a port that a subnet manager changes while they are at work.
+//! Devices on InfiniBand: connected by LIDs, through a port that a subnet manager changes while they are in use.
 
 #![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
 
@@ -25,7 +25,7 @@ fn gid() -> Gid {
     Gid::new(0xfe80 << 48, Guid(0x11))
 }
 
-/// A port that is up, with four LIDs.
+/// A port that is active, with four LIDs.
 fn port() -> Port {
     let entry = GidEntry { gid: gid(), ..GidEntry::empty() };
     let mut port = Port::over_ip(DeviceKind::Ib, Guid(0x10), Vec::new());
@@ -45,7 +45,7 @@ fn node(lab: &Arc<Lab>, qp_type: QpType) -> Node {
     Node::on(device, control, pd, qp_type, BIG, None)
 }
 
-/// What a program sets to reach `dest` by LID, with path bits.
+/// The attributes that a program sets to reach `dest` by LID, with path bits.
 fn attr(dlid: u16, dest_qpn: Qpn) -> QpAttr {
     let av = AddressVector { dlid, port_num: 1, ..AddressVector::default() };
     QpAttr {
@@ -125,7 +125,7 @@ fn what_is_sent_while_the_port_is_down_arrives_when_it_is_up_again() {
         b.recv(1, 0, 64);
         a.send(2, SendOp::Send, 0, 64);
         a.send(3, SendOp::Write { remote_addr: remote_addr + 64, rkey }, 0, 64);
-        // The first packet is lost at one end or the other.
+        // The first packet is dropped at one end or the other.
         let lost = |node: &Node| {
             node.control.count(Counter::TxNoLink) + node.control.count(Counter::RxNoLink)
         };

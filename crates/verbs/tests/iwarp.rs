@@ -18,7 +18,7 @@ use rdmux_verbs::{Pd, Srq, SrqAttr};
 
 const BIG: usize = 3 << 20;
 
-/// With payload by reference, with a CRC, and with markers in either direction.
+/// Runs a test with payload by reference, with a CRC, and with markers in either direction.
 fn all(test: impl Fn(Node, Node)) {
     let crc = StreamParams { crc: true, ..PLAIN };
     let markers = StreamParams { tx_markers: true, ..crc };
@@ -60,7 +60,7 @@ fn write_read_and_atomics_while_the_target_does_nothing() {
         let (remote_addr, rkey) = (b.base() + 8, b.mr.rkey());
         a.send(1, SendOp::Write { remote_addr, rkey }, 0, data.len());
         ok(&a.wait(), 1, WcOpcode::RdmaWrite);
-        // A WRITE is complete when the stream has it; the READ behind it sees it done.
+        // A WRITE completes when the stream has accepted it; the READ after it sees its data.
         a.send(2, SendOp::Read { remote_addr, rkey }, BIG / 2, data.len());
         ok(&a.wait(), 2, WcOpcode::RdmaRead);
         assert!(a.read(BIG / 2, data.len()) == data);
@@ -183,14 +183,14 @@ fn the_end_of_a_peer_is_told() {
     });
 }
 
-/// Moves a device forward until something holds.
+/// Drives a device until a condition holds.
 fn until(node: &Node, holds: impl Fn(&Node) -> bool) {
     while !holds(node) {
         node.device.progress();
     }
 }
 
-/// Longer than any test takes: who waits so long has been forgotten.
+/// Longer than any test takes: a message that waits so long has been lost.
 const LONG: Duration = Duration::from_secs(1000);
 
 #[test]
@@ -248,12 +248,12 @@ fn queue_pairs_take_shared_receives_in_the_order_in_which_they_wait() {
         let sges = [pairs[0].1.sge(0, 8)];
         srq.post_recv(&RecvWr { wr_id, sges: &sges }).unwrap();
     };
-    // The one that waits longest has the next receive, and then waits behind the other.
+    // The queue pair that has waited longest gets the next receive, and then waits behind the other.
     for wr_id in 0..4 {
         post(wr_id);
         ok(&pairs[wr_id as usize % 2].1.wait(), wr_id, WcOpcode::Recv);
     }
-    // A queue pair that waits no more leaves its turn to the others.
+    // A queue pair that no longer waits passes its turn to the others.
     let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
     pairs[0].1.qp.modify(&error, AttrMask::STATE).unwrap();
     post(9);
@@ -313,7 +313,7 @@ fn receive_posted_to_a_sleeping_device_lets_the_stream_go_on() {
     let (a, b) = waiting_stream_pair(&PLAIN, 64, LONG);
     a.send(1, SendOp::Send, 0, 8);
     a.send(2, SendOp::Send, 0, 8);
-    // From here on nobody but the background thread moves the device.
+    // From here on only the background thread drives the device.
     while b.control.count(Counter::RxWaits) == 0 {
         std::thread::yield_now();
     }

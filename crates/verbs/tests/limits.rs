@@ -1,4 +1,4 @@
-//! The limits that a device tells are those that it keeps.
+//! A device enforces the limits that it reports.
 
 mod lab;
 
@@ -32,7 +32,7 @@ const SMALL: Limits = Limits {
     max_mcast_qp_attach: 2,
 };
 
-/// A device with these limits, and one of what most objects need.
+/// A device with these limits, and the objects that most others need.
 struct Small {
     device: Arc<Device>,
     pd: Pd,
@@ -84,7 +84,7 @@ fn region(small: &Small) -> Result<Object, VerbsError> {
 #[test]
 fn objects_of_each_kind_can_be_made_up_to_the_limit_and_again_when_one_is_gone() {
     let small = Small::new("127.77.207.1");
-    // The limit's name, how many there may be besides those that there are, and how one is made.
+    // The limit's name, how many more objects can be created, and how one is created.
     let table: [(&str, u32, Make); 7] = [
         ("max_pd", SMALL.max_pd - 1, |s| boxed(Pd::alloc(&s.device))),
         ("max_cq", SMALL.max_cq - 1, |s| boxed(Cq::new(&s.device, 4, None, 0))),
@@ -149,7 +149,7 @@ fn more_reads_at_a_time_than_the_device_allows_are_refused() {
     }
 }
 
-/// What was refused counts nothing.
+/// Refused objects are not counted.
 #[test]
 fn refused_objects_do_not_use_the_limit_up() {
     let small = Small::new("127.77.207.3");

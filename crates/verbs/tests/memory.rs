@@ -19,7 +19,7 @@ fn both(test: impl Fn(Node, Node)) {
     }
 }
 
-/// A region of the node's memory that admits windows, and lets peers do nothing else.
+/// A region of the node's memory that permits windows, and no other access of peers.
 fn region(node: &Node) -> Mr {
     let init = MrInit::own(node.memory, 8192, Access::LOCAL_WRITE | Access::MW_BIND);
     // SAFETY: the node's memory outlives the test's use of the region.
@@ -109,7 +109,7 @@ fn a_region_with_a_window_stays_until_the_queue_pair_goes() {
     mr.deregister().unwrap();
 }
 
-/// Keys come round after 256 registrations.
+/// Keys are reused after 256 registrations.
 #[test]
 fn a_region_that_was_deregistered_takes_no_other_with_it() {
     let (a, b) = pair(QpType::Rc, false, 8192);
@@ -140,7 +140,7 @@ fn a_region_that_was_deregistered_takes_no_other_with_it() {
 fn a_bind_that_may_not_be_is_an_error() {
     let (_a, b) = pair(QpType::Rc, true, 8192);
     let mw = Mw::alloc(&b.pd, MwType::One).unwrap();
-    // The node's own region does not admit windows.
+    // The node's own region does not permit windows.
     let part = MwPart { mr: Some(&b.mr), addr: b.base(), length: 8, access: Access::REMOTE_READ };
     mw.bind(&b.qp, 5, SendFlags::empty(), &part).unwrap();
     let refused = b.wait();
@@ -176,7 +176,7 @@ fn the_null_region_gives_zeros_and_takes_everything() {
 fn one_region_for_the_whole_address_space() {
     both(|a, b| {
         let init = MrInit::own(std::ptr::null(), usize::MAX, ALL | Access::ON_DEMAND);
-        // SAFETY: the test names only the node's own memory by it.
+        // SAFETY: the test only accesses the node's own memory through it.
         let all = unsafe { Mr::register(&b.pd, init).unwrap() };
         a.write(0, b"anywhere");
         let (remote_addr, rkey) = (b.base() + 3, all.rkey());
@@ -230,7 +230,7 @@ fn a_region_that_is_gone_is_used_no_more_however_recently_it_was_used() {
     };
     (0..3).for_each(|_| assert_eq!(send(&from), WcStatus::Success));
     let range = Some((a.base() + 4, 8, a.base() + 4));
-    // SAFETY: the range is a part of what it was.
+    // SAFETY: the new range is a part of the old one.
     unsafe { from.reregister(MrChange { range, ..MrChange::default() }) }.unwrap();
     assert_eq!(send(&from), WcStatus::LocProtErr);
 }

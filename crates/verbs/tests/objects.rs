@@ -1,4 +1,4 @@
-//! Completion queues, channels, shared receive queues, events, and what happens when others die.
+//! Completion queues, channels, shared receive queues, events, and the effects of a peer's or the service's death.
 
 #![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
 
@@ -34,13 +34,13 @@ fn a_channel_tells_of_a_completion_once_asked() {
     b.connect(&a);
     (0..3).for_each(|i| b.recv(i, 0, 64));
 
-    // Nobody asked: no event.
+    // No event was requested: none is raised.
     a.send(1, SendOp::Send, 0, 8);
     let mut out = [Completion::EMPTY; 4];
     while cq.poll(&mut out) == 0 {}
     assert!(channel.try_get_event().is_none());
 
-    // Only solicited ones were asked for; the background thread takes in both messages.
+    // Only solicited ones were requested. The background thread receives both messages.
     cq.req_notify(true).unwrap();
     a.send(2, SendOp::Send, 0, 8);
     let data = SendData::Inline(&[b"now"]);
@@ -70,14 +70,14 @@ fn who_saw_the_queue_empty_is_told_of_what_came_since() {
     let told = || channel.try_get_event().inspect(|event| event.ack_events(1)).is_some();
     let mut out = [Completion::EMPTY; 4];
 
-    // Nobody has looked: what is there makes no event, the next one does.
+    // The queue has not been polled: its completion raises no event, the next one does.
     complete();
     cq.req_notify(false).unwrap();
     assert!(!told());
     complete();
     assert!(told());
 
-    // There was no more than these two; and then there was nothing.
+    // The first poll took all, and then found nothing.
     assert_eq!(cq.poll(&mut out), 2);
     complete();
     cq.req_notify(true).unwrap();
@@ -88,7 +88,7 @@ fn who_saw_the_queue_empty_is_told_of_what_came_since() {
     cq.req_notify(false).unwrap();
     assert!(told() && !told());
 
-    // Asked again before the queue is looked at, for one that an event has told of.
+    // Requested again before the queue is polled: an event has covered its completion.
     cq.req_notify(false).unwrap();
     assert!(!told());
     complete();
@@ -101,7 +101,7 @@ fn who_saw_the_queue_empty_is_told_of_what_came_since() {
     cq.req_notify(false).unwrap();
     assert!(!told());
 
-    // Who leaves it to others says so, once for each event that was asked for.
+    // A thread that leaves the rest to others raises the event, once for each request.
     cq.announce_rest();
     assert!(told());
     cq.announce_rest();
@@ -260,8 +260,7 @@ fn the_first_packet_establishes() {
     assert_eq!(qp.qpn(), b.qp.qpn());
 }
 
-/// A queue pair whose memory lies in another process: what a service does for queue pairs that
-/// belong to nobody.
+/// A queue pair whose memory is in another process, as a service uses for queue pairs that belong to no process.
 #[test]
 fn memory_of_another_process_is_served() {
     let (a, b) = pair(QpType::Rc, false, 8192);
@@ -326,8 +325,8 @@ fn a_reset_forgets_completions_that_nobody_polled() {
     drop(a);
 }
 
-/// A receive is made of memory of the shared receive queue's domain (IBTA 10.2.9), whatever the queue pair's is; WRITEs
-/// and READs of the peer go by the queue pair's.
+/// A receive uses memory of the shared receive queue's protection domain (IBTA 10.2.9), whatever the queue pair's is. WRITEs and
+/// READs of the peer use the queue pair's.
 fn receives_are_of_the_queues_domain(a: &Node, b: &Node, srq: &Srq, len: usize) {
     let mut bytes = vec![0_u64; len.div_ceil(8)];
     // SAFETY: it is dropped before the bytes are.

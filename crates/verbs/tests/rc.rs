@@ -48,7 +48,7 @@ fn address_vector_that_is_changed_in_sqd_leads_to_the_same_peer() {
         to_state(QpState::Sqd).unwrap();
         let now = a.qp.query();
         let av = AddressVector { traffic_class: 8, hop_limit: 7, ..now.av };
-        // What the mask does not name does not count.
+        // Attributes that the mask does not name are ignored.
         let attr = QpAttr { av, dest_qpn: Qpn::new(0), ..now };
         a.qp.modify(&attr, AttrMask::STATE | AttrMask::AV).unwrap();
         to_state(QpState::Rts).unwrap();
@@ -205,7 +205,7 @@ fn the_network_is_used_between_hosts_and_the_ring_within_one() {
         b.wait();
         a.wait();
         let ring = a.qp.is_same_host();
-        // What is told of a ring may be some packets behind until then.
+        // The counters of a ring may lag some packets behind until then.
         b.device.drain();
         assert_eq!(a.control.count(Counter::TxPackets) == 0, ring);
         assert_eq!(b.control.count(Counter::RingRxPackets) != 0, ring);

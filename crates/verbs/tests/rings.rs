@@ -1,4 +1,4 @@
-//! Rings whose other end is no device.
+//! Rings whose other end is not a device.
 
 mod lab;
 
@@ -15,7 +15,7 @@ use rdmux_verbs::counters::Counter;
 use rdmux_verbs::transport::attr::{QpAttr, QpCaps, QpState, QpType};
 use rdmux_verbs::transport::wr::{Completion, SendOp, WcStatus};
 
-/// Where a record is in the file behind a ring that has not wrapped.
+/// Returns the offset of a record in the file of a ring that has not wrapped.
 fn offset(position: u64) -> u64 {
     4096 + position
 }
@@ -31,7 +31,7 @@ fn what_a_ring_took_before_its_peer_broke_it_is_counted() {
     victim.sync_control();
     let mut tx = Producer::map(&end.tx).unwrap();
     (0..RECORDS).for_each(|_| tx.try_push(0, [0; 16], &[b"of no kind"]).unwrap());
-    // The next one is longer than any.
+    // The next record claims to be longer than any can be.
     let state = (1_u64 << 63 | u64::from(u32::MAX)).to_ne_bytes();
     File::from(end.tx).write_at(&state, offset(tx.position())).unwrap();
     end.bell.ring().unwrap();
@@ -45,8 +45,8 @@ fn what_a_ring_took_before_its_peer_broke_it_is_counted() {
     assert_eq!(counts.count(Counter::RingRxBytes), RECORDS * 10);
 }
 
-/// Nobody says a second time that it is gone: a ring that were opened then would be found by who connects to the next process
-/// that has the slot.
+/// The end of a process is reported only once: a ring that was opened after that would be found by a connection to the next
+/// process with the slot.
 #[test]
 fn a_process_that_is_gone_when_its_rings_are_there_has_none() {
     let lab = Lab::new(true);
@@ -62,7 +62,7 @@ fn a_process_that_is_gone_when_its_rings_are_there_has_none() {
     assert!(!node.qp.is_same_host(), "there is no ring to it");
 }
 
-/// More than the rounds take together that end with the news of its death.
+/// More messages than are taken by all rounds that end with the event of the process's death.
 #[test]
 fn all_that_a_process_has_sent_before_its_end_counts() {
     const SENDS: u32 = 5_000;
@@ -88,13 +88,13 @@ fn all_that_a_process_has_sent_before_its_end_counts() {
     assert_eq!(received, came.len());
 }
 
-/// The peer has its end, and would send by the ring what is awaited by the network.
+/// The peer has opened its end, and would send by the ring what this process expects by the network.
 #[test]
 fn who_cannot_map_its_rings_is_told_and_may_try_again() {
     let lab = Lab::new(true);
     let [node, peer] = [(); 2].map(|()| Node::new(&lab, "127.77.207.4", QpType::Rc, 64));
     node.control.at_rings(|end| {
-        // As it is, it can only be mapped to read.
+        // Opened like this, it can be mapped only for reading.
         let path = format!("/proc/self/fd/{}", end.tx.as_raw_fd());
         end.tx = File::open(path).unwrap().into();
     });

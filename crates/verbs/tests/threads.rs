@@ -14,7 +14,7 @@ const PAIRS: usize = 4;
 const MESSAGES: u64 = 2000;
 const CREDITS: u64 = 16;
 
-/// Nodes are used by one thread each; their memory is their own.
+/// Each node is used by one thread; its memory is its own.
 struct Shared(Node);
 // SAFETY: the raw pointer in a node is to memory that it owns; each node is used by one thread.
 unsafe impl Send for Shared {}
@@ -51,7 +51,7 @@ fn exchange(same_host: bool) {
     });
 }
 
-/// Sends numbers and checks that the peer's come in order.
+/// Sends numbers and checks that the peer's arrive in order.
 fn both_ways(node: &Node) {
     let (mut sent, mut done, mut received) = (0, 0, 0);
     let slot = |i: u64| (i % CREDITS) as usize * 8;

@@ -1,9 +1,9 @@
-//! A wire of packets over Unix sockets: an example for people who port, and the test that the engine needs to know
-//! nothing of it.
+//! A wire of packets over Unix sockets: an example for ports to other transports, and a test that the engine needs no knowledge
+//! of the wire.
 //!
-//! A wire is what implements [`Wire`] with the types that `PacketWire` names. This one has two ends and carries whole
-//! packets, from the BTH to the pad, as datagrams of a socket pair. A driver hands its wire to the engine when it is
-//! asked for an address (`Control::attach_wire`); here the lab does.
+//! A wire implements [`Wire`] with the types that `PacketWire` names. This one has two ends and carries whole packets, from the
+//! BTH to the pad, as datagrams of a socket pair. A driver passes its wire to the engine when an address is requested
+//! (`Control::attach_wire`); here the lab does.
 
 #[allow(unsafe_code, reason = "memory of the tests' own")]
 mod lab;
@@ -26,29 +26,29 @@ use lab::{Lab, Node, pattern};
 #[derive(Debug)]
 struct UnixWire {
     socket: UnixDatagram,
-    /// What is shown of it: the addresses of this end and of the other.
+    /// The addresses that captures show: of this end and of the other.
     here: SocketAddr,
     there: SocketAddr,
-    /// One of so many packets is lost on average, for the test; none if it is zero.
+    /// On average one of this many packets is dropped, for the test; none if it is zero.
     one_of: u64,
     sender: Mutex<Sender>,
 }
 
-/// What only one sender has at a time. A wire of packets keeps it itself.
+/// The state that only one sender may use at a time. A packet wire keeps it itself.
 #[derive(Debug, Default)]
 struct Sender {
-    /// The packet, in one run of bytes. Kept, so that nothing is allocated for a packet.
+    /// The packet as one run of bytes. Reused, so that nothing is allocated for each packet.
     packet: Vec<u8>,
     sent: u64,
-    /// What has left since the last flush.
+    /// The packets and bytes sent since the last flush.
     left: Flushed,
 }
 
 impl UnixWire {
-    /// The most packets that one receive brings: others want their turn.
+    /// The maximum number of packets that one receive returns, so that other wires get their turn.
     const BURST: usize = 16;
 
-    /// Two ends.
+    /// Creates two ends.
     fn pair(a: [u8; 4], b: [u8; 4], one_of: u64) -> io::Result<(Arc<Self>, Arc<Self>)> {
         let (near, far) = UnixDatagram::pair()?;
         let (a, b): (SocketAddr, SocketAddr) = ((a, 4791).into(), (b, 4791).into());
@@ -65,7 +65,7 @@ impl UnixWire {
 }
 
 impl Wire for UnixWire {
-    /// The engine says where a packet goes by its address vector. Here it goes to the other end, whatever that says.
+    /// The engine specifies a packet's destination by its address vector. Here every packet goes to the other end.
     type To = AddressVector;
     /// Packets are sent at once, and received into the engine's buffers.
     type Tx = ();
@@ -73,7 +73,7 @@ impl Wire for UnixWire {
     type Arrived = io::Result<usize>;
 
     fn caps(&self) -> LinkCaps {
-        // The kernel loses nothing: the queue pair need not feel its way.
+        // The kernel drops nothing: the queue pair need not probe for the rate.
         let lossless = self.one_of == 0;
         LinkCaps { max_payload: 4096, lossless, by_reference: false, piggybacks_acks: false }
     }
@@ -90,7 +90,7 @@ impl Wire for UnixWire {
     fn send(&self, (): &mut (), _: &AddressVector, frame: &Frame<'_>) -> Result<(), LinkError> {
         let Sender { packet, sent, left } = &mut *self.sender.lock().unwrap();
         packet.clear();
-        // The payload is the program's memory, which may change meanwhile, or not be there.
+        // The payload is the program's memory, which may change meanwhile, or be unmapped.
         frame.append_to(packet)?;
         *sent += 1;
         if self.one_of != 0 && mixed(*sent).is_multiple_of(self.one_of) {
@@ -126,7 +126,8 @@ impl Wire for UnixWire {
     }
 }
 
-/// A number without a pattern: were each seventh packet lost, it could be the same one of seven that are sent again.
+/// Returns a number without a pattern: if every seventh packet were dropped, it could always be the same one of seven that are
+/// retransmitted.
 fn mixed(n: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write_u64(n);

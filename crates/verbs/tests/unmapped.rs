@@ -1,5 +1,5 @@
-//! Memory that goes away while it is registered: the operation that touches it ends in an access
-//! error, and nothing else happens. Over the network and over a ring.
+//! Memory that is unmapped while it is registered: the operation that accesses it ends in an access error, with no other effect.
+//! Over the network and over a ring.
 
 #![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
 
@@ -17,16 +17,16 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
 
 const PAGE: usize = 4096;
 
-/// How memory goes away.
+/// How memory becomes inaccessible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Loss {
     Unmap,
     Protect,
-    /// The file behind it becomes shorter: SIGBUS.
+    /// The file behind it is truncated: SIGBUS.
     Truncate,
 }
 
-/// Three registered pages, of which the second is gone.
+/// Three registered pages, of which the second is inaccessible.
 struct Holed {
     mr: Mr,
     base: *mut u8,
@@ -37,7 +37,7 @@ impl Holed {
         let file = memfd_create("holed", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 3 * PAGE as u64).unwrap();
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new pages, of which nobody holds references.
+        // SAFETY: new pages, to which there are no references.
         unsafe {
             let base = mmap(ptr::null_mut(), 3 * PAGE, access, MapFlags::SHARED, &file, 0).unwrap();
             let base = base.cast::<u8>();
@@ -52,7 +52,7 @@ impl Holed {
         }
     }
 
-    /// The last bytes that are there, and the first that are not.
+    /// The last accessible bytes, and the first inaccessible ones.
     fn sge(&self) -> Sge {
         Sge { addr: self.address(), length: 2000, lkey: self.mr.lkey() }
     }
@@ -63,7 +63,7 @@ impl Holed {
 
 impl Drop for Holed {
     fn drop(&mut self) {
-        // SAFETY: the mapping, and whatever is in place of its second page, which is nothing or ours.
+        // SAFETY: the mapping, whose second page is unmapped or the test's own.
         unsafe {
             munmap(self.base.cast(), PAGE).unwrap();
             munmap(self.base.add(2 * PAGE).cast(), PAGE).unwrap();
@@ -71,8 +71,7 @@ impl Drop for Holed {
     }
 }
 
-/// Calls `f` with two connected nodes, and then sees whether two others of the same processes have
-/// noticed anything.
+/// Calls `f` with two connected nodes, and then checks that two others of the same processes are not affected.
 fn try_it(same_host: bool, f: impl FnOnce(&Node, &Node)) {
     let (a, b) = pair(QpType::Rc, same_host, 8192);
     let beside = |node: &Node| {
@@ -152,7 +151,7 @@ fn read_into_it() {
     });
 }
 
-/// One test, since others would map memory of theirs where it was taken away.
+/// One test, since other tests would map memory where it was unmapped.
 #[test]
 fn what_is_gone_is_an_access_error() {
     send_from_it();

@@ -1,10 +1,9 @@
-//! The thread that moves the device forward whenever nobody polls; or in its place the program's own event loop.
+//! The background thread, which drives the device whenever no program thread polls; or the program's own event loop in its place.
 //!
-//! It sleeps in `epoll_wait(2)` until a socket, a ring, the service or a timer wants something.
-//! While the program polls it would only be in the way: then it looks in every millisecond, and
-//! leaves the packets alone unless somebody waits for a completion event. So it does for some ticks more while the
-//! program could poll but others have the processor. While packets come, and nobody polls, it goes on looking for a
-//! moment before it sleeps again.
+//! It sleeps in `epoll_wait(2)` until a socket, a ring, the service or a timer needs work. While the program polls, the thread would
+//! only interfere: it then wakes once a millisecond, and leaves the packets to the program unless a thread waits for a completion event.
+//! It continues so for some ticks if the program would poll but other processes have the processor. While packets arrive and no program
+//! thread polls, it busy-polls briefly before it sleeps again.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -19,38 +18,38 @@ use super::wait::{Sleep, TICK, Waiter};
 use crate::engine::device::Device;
 use crate::objects::error::VerbsError;
 
-/// How long it waits for room in a ring or socket that was full.
+/// How long it waits for room in a full ring or socket.
 pub(crate) const RETRY: Duration = Duration::from_micros(100);
-/// For how long it finds no work before it sleeps, where sockets or other processes bring work.
+/// How long it busy-polls without finding work before it sleeps, if sockets or other processes bring work.
 const LINGER: Duration = Duration::from_micros(50);
-/// How many polls within a tick make a program that polls.
+/// The number of polls in a tick above which the program counts as polling.
 const POLLING: u64 = 32;
 
-/// For how long a program that polled is believed to go on while others have the processor. Twice the time that a
-/// processor is usually given to one thread.
+/// How long a program that polled is assumed to continue while other processes have the processor. Twice the usual time slice of a
+/// thread.
 const STARVED: Duration = Duration::from_millis(20);
 
-/// Whether the program polls, judged by how often it did in the last tick.
+/// Detects whether the program polls, by the number of polls in the last tick.
 ///
-/// Where there are more threads than processors, one that polls may wait for its turn for some ticks. To do its work
-/// meanwhile, packet by packet and woken for each, would keep the processor that it waits for busy: the two would get
-/// in each other's way for good.
+/// With more threads than processors, a polling thread may wait some ticks for a processor. If the background thread did its work
+/// meanwhile, woken for each packet, it would occupy the processor that the other waits for, and the two would disturb each other
+/// permanently.
 #[derive(Debug, Default)]
 struct Habit {
-    /// The count of polls when the present tick began, that time, and what had been used.
+    /// The count of polls, the time and the processor usage when the present tick began.
     polls: u64,
     since: Time,
     usage: Usage,
     polling: bool,
-    /// When it last polled often, and how often it had been preempted a tick before.
+    /// When the program last polled often, and the count of preemptions a tick earlier.
     polled: Time,
     preempted: u64,
 }
 
 impl Habit {
-    /// Takes the present count of polls, and whether one is in a round right now: with messages of a MiB a round may last
-    /// longer than a tick. A caller that asks more often than once a tick, because packets wake
-    /// it, hears the verdict on the last tick unless this one is already beyond doubt.
+    /// Updates the verdict from the present count of polls. `in_round` is whether a thread is in a round now: with messages of a MiB, a
+    /// round may last longer than a tick. If called more than once a tick, because packets wake the caller, it returns the verdict on
+    /// the last tick until the present one is beyond doubt.
     fn judge(
         &mut self,
         polls: u64,
@@ -70,7 +69,7 @@ impl Habit {
         self.polling
     }
 
-    /// Whether a program that polled would do so in the tick that ends now if it had the processor.
+    /// Returns whether a program that polled would have done so in the tick that ends now if it had had the processor.
     fn is_starved(&self, usage: Usage, now: Time) -> bool {
         let used = usage.time.saturating_sub(self.usage.time);
         used < now.since(self.since) / 2
@@ -80,7 +79,7 @@ impl Habit {
 }
 
 impl Engine {
-    /// Starts the thread, unless the program takes its place. It ends with the device.
+    /// Starts the thread, unless the program drives the device itself. The thread ends with the device.
     pub(crate) fn start(device: &Arc<Device>) -> Result<(), VerbsError> {
         if device.engine().driven {
             return Ok(());
@@ -95,13 +94,13 @@ impl Engine {
 
 fn run(device: &Weak<Device>) {
     super::drive::prepare_thread();
-    // Programs that poll keep the processors busy until this thread has done something.
+    // Programs that poll keep the processors busy until this thread has done some work.
     let tell =
         |error: &io::Error| tracing::debug!(%error, "the device's thread has usual time slices");
     let mut slices = Slices::new().inspect_err(tell).ok();
     let mut habit = Habit::default();
     let mut undisturbed = false;
-    // The device must be able to go while this thread sleeps, so it sleeps without holding it.
+    // It must be possible to drop the device while this thread sleeps, so the thread holds no reference then.
     while let Some(strong) = device.upgrade() {
         let engine = strong.engine();
         if engine.is_stopped() {
@@ -118,9 +117,8 @@ fn run(device: &Weak<Device>) {
 }
 
 impl Engine {
-    /// Goes on for a while as long as packets come: to be woken takes longer than to look, for this thread
-    /// and for who wakes it. A program that polls meanwhile has its turn, and so has, after a tick, what the
-    /// service says.
+    /// Busy-polls as long as packets arrive: a wakeup takes longer than a poll, for this thread and for the one that wakes it. Ends when
+    /// a program thread polls, and after a tick, so that the service's events are processed.
     fn linger(&self, device: &Arc<Device>) {
         let (polls, began) = (self.polls(), device.now());
         let (mut found, mut now) = (began, began);
@@ -137,8 +135,8 @@ impl Engine {
         }
     }
 
-    /// Does what is to be done, and says how to sleep. After a tick that nothing has disturbed, a program that polls is
-    /// left alone: it has the round, perhaps without the processor, and waiting for it would not end.
+    /// Does the pending work, and returns how to sleep. After a tick without a wakeup, a program that polls is left alone: it holds the
+    /// round, perhaps without the processor, and waiting for it would not end.
     fn look_around(
         &self,
         device: &Arc<Device>,
@@ -169,13 +167,13 @@ impl Engine {
         (waiter, Sleep::Until(self.prepare_sleep(device)))
     }
 
-    /// From now on whatever wants something wakes who sleeps; for how long it may.
+    /// Enables all wakeups of the sleeper. Returns how long it may sleep.
     fn prepare_sleep(&self, device: &Arc<Device>) -> Option<Duration> {
         let heard = self.hear(true);
         self.waiter().prepare(false);
-        // A process that put something into a ring before it was marked as asleep does not ring the bell. Nor does a thread that
-        // polled and took it from there say that the queue pair owes an ACK, nor one that found no room for it: it may be in
-        // either list, and no round moves it while both are looked at.
+        // A process that put a record into a ring before the ring was marked as asleep does not ring the doorbell. Nor does a thread
+        // that took the record in a poll report that the queue pair owes an ACK, or that there was no room to send it. The queue pair
+        // may be in either list; no round moves it while both are checked.
         let round = self.round.lock();
         if !round.inbound.sleep() {
             return Some(Duration::ZERO);
@@ -185,7 +183,7 @@ impl Engine {
         self.deadline(device).into_iter().chain(owed).chain(unheard).min()
     }
 
-    /// Does what the thread would do that this device does not have, and says how long nothing has to be done unless its
+    /// Does the work of the thread that this device lacks. Returns how long nothing needs to be done unless its
     /// [descriptor](Self::drive_fd) becomes readable.
     pub(crate) fn drive(&self, device: &Arc<Device>) -> Option<Duration> {
         let waiter = self.waiter();
@@ -216,7 +214,7 @@ mod tests {
         Time::ZERO.after(TICK * n)
     }
 
-    /// So many milliseconds of processor time, and as many times preempted.
+    /// A usage of this many milliseconds of processor time and this many preemptions.
     fn used(millis: u64, preempted: u64) -> Usage {
         Usage { time: Duration::from_millis(millis), preempted }
     }
@@ -257,7 +255,8 @@ mod tests {
         from.connect(&to);
         to.connect(&from);
         let engine = to.device.engine();
-        // The thread of this module may be faster, but not always. Each time counts by itself: a poll beside that thread is not counted.
+        // The background thread may take the message first, but not always. A poll beside that thread is not counted, so each attempt
+        // counts by itself.
         let counted = (0..100_000).any(|n| {
             let (before, mut calls) = (engine.polls(), 0);
             to.recv(n, 0, 8);
@@ -288,7 +287,7 @@ mod tests {
         assert!(!at(26, 400, used(5, 2)), "and computes");
     }
 
-    /// The program may poll no more that has taken the message from the ring.
+    /// A program thread that took the message from the ring may never poll again.
     #[test]
     fn acknowledgement_that_is_owed_to_a_ring_lets_the_thread_not_sleep() {
         let lab = Lab::new(true);
@@ -296,7 +295,7 @@ mod tests {
             Node::on(device.clone(), control, Pd::new(&device), QpType::Rc, 64, None)
         };
         let from = node(lab.process("127.77.208.5"));
-        // Nothing takes the message from the ring but what this test does.
+        // Only this test takes the message from the ring.
         let to = node(lab.driven_process("127.77.208.5"));
         from.connect(&to);
         to.connect(&from);
@@ -311,7 +310,7 @@ mod tests {
         assert_eq!(from.wait().status, WcStatus::Success);
     }
 
-    /// It tries again after [`RETRY`] in any case.
+    /// In any case it is retried after [`RETRY`].
     #[test]
     fn acknowledgement_for_which_a_poll_finds_no_room_wakes_nobody_and_is_sent_when_there_is() {
         let lab = Lab::new(true);

@@ -1,8 +1,7 @@
 //! Copies of all frames, for `rdmux capture`.
 //!
-//! While nobody captures, each batch of packets costs one look at a flag. A frame goes to a datagram
-//! socket as a [`FrameHeader`] and an IP or InfiniBand packet, as it would be seen on a wire; what the socket does
-//! not take is counted and forgotten.
+//! Without a capture, each batch of packets costs one read of a flag. A frame is sent to a datagram socket as a [`FrameHeader`]
+//! and an IP or InfiniBand packet, as it would be seen on a wire. Frames that the socket does not accept are counted and dropped.
 
 mod infiniband;
 
@@ -23,7 +22,7 @@ use rdmux_wire::udp::Udp;
 use crate::engine::device::{Device, PORT};
 use crate::objects::kind::LinkLayer;
 
-/// Where frames go, if anywhere.
+/// The destination of captured frames, if a capture runs.
 #[derive(Debug, Default)]
 pub struct Capture {
     on: AtomicBool,
@@ -34,12 +33,12 @@ pub struct Capture {
 struct Sink {
     socket: Option<OwnedFd>,
     buffer: Vec<u8>,
-    /// Of an InfiniBand packet what begins with its BTH, before it is known how long it is.
+    /// An InfiniBand packet from its BTH on, before its length is known.
     transport: Vec<u8>,
     drops: u64,
 }
 
-/// What is below the BTH of a packet.
+/// The headers below a packet's BTH.
 enum Below {
     /// UDP over IP.
     Ip(Ends),
@@ -48,14 +47,14 @@ enum Below {
 }
 
 impl Capture {
-    /// Begins or ends.
+    /// Starts or stops a capture.
     pub fn set(&self, socket: Option<OwnedFd>) {
         let mut sink = self.sink.lock();
         self.on.store(socket.is_some(), Ordering::Release);
         sink.socket = socket;
     }
 
-    /// A packet leaves.
+    /// Captures a packet that is sent.
     #[inline]
     pub fn sent(&self, ends: impl FnOnce() -> Option<Ends>, frame: &Frame<'_>) {
         if self.on.load(Ordering::Acquire)
@@ -66,7 +65,7 @@ impl Capture {
         }
     }
 
-    /// A packet leaves along `av` by a wire that the device's driver brought, which may know its ends.
+    /// Captures a packet that is sent along `av` by a wire of the device's driver. The wire may know its endpoints.
     #[inline]
     pub(crate) fn sent_along(
         &self,
@@ -85,12 +84,12 @@ impl Capture {
         }
     }
 
-    /// A packet has arrived.
+    /// Captures a packet that arrived.
     #[inline]
     pub fn received(&self, arrival: &Arrival<'_>) {
         if self.on.load(Ordering::Acquire) {
-            // The checksum covers an Identification that the socket did not tell; one that was
-            // right is made right for the Identification written here, one that was wrong stays.
+            // The ICRC covers an Identification that the socket did not report. A correct ICRC is replaced by one for the
+            // Identification written here; a wrong one is kept.
             let right = arrival.check_icrc() != IcrcCheck::Wrong;
             let bytes = if right { arrival.without_icrc() } else { arrival.bytes };
             let put = |b: &mut Vec<u8>| b.extend_from_slice(bytes);
@@ -102,7 +101,7 @@ impl Capture {
         }
     }
 
-    /// A packet leaves through shared memory.
+    /// Captures a packet that is sent through shared memory.
     #[inline]
     pub(crate) fn sent_in_memory(&self, device: &Device, av: &AddressVector, frame: &Frame<'_>) {
         if self.on.load(Ordering::Acquire) {
@@ -111,7 +110,7 @@ impl Capture {
         }
     }
 
-    /// A packet has arrived through shared memory, for a queue pair whose peer is at `av`.
+    /// Captures a packet that arrived through shared memory, for a queue pair whose peer is at `av`.
     #[inline]
     pub(crate) fn received_in_memory(&self, device: &Device, av: &AddressVector, bytes: &[u8]) {
         if self.on.load(Ordering::Acquire) {
@@ -125,7 +124,7 @@ impl Capture {
     }
 }
 
-/// What is below the BTH of a packet along `av`, where the wire does not say.
+/// Returns the headers below the BTH of a packet along `av`, if the wire does not provide them.
 fn below_of(device: &Device, av: &AddressVector) -> Below {
     match device.kind().row().link_layer {
         LinkLayer::InfiniBand => Below::Ib(infiniband::route_of(device, av)),
@@ -138,7 +137,8 @@ fn below_of(device: &Device, av: &AddressVector) -> Below {
 }
 
 impl Sink {
-    /// Builds the packet and hands it over. `put` appends everything from the BTH on, with its ICRC unless that is to be added.
+    /// Builds the packet and writes it to the socket. `put` appends everything from the BTH on, including the ICRC unless
+    /// `add_icrc` is set.
     fn write(
         &mut self,
         sent: bool,
@@ -182,7 +182,7 @@ impl Sink {
         self.hand_over();
     }
 
-    /// Hands the frame in the buffer over.
+    /// Writes the frame in the buffer to the socket.
     fn hand_over(&mut self) {
         let Some(socket) = &self.socket else { return };
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
@@ -198,7 +198,7 @@ fn put_frame(buffer: &mut Vec<u8>, frame: &Frame<'_>) {
         Payload::None => {}
         Payload::Bytes(bytes) => buffer.extend_from_slice(bytes),
         Payload::Pieces(pieces) => pieces.iter().for_each(|p| {
-            // It was there a moment ago. If it is not any more, zeros are shown.
+            // The memory was mapped a moment ago. If it no longer is, zeros are shown.
             let _ = crate::objects::memory::append(buffer, *p);
         }),
     }
@@ -220,7 +220,7 @@ fn icrc(ends: &Ends, packet: &[u8]) -> [u8; Icrc::LEN] {
     icrc.finish()
 }
 
-/// A UDP length; what does not fit is a packet of shared memory's, which no IP packet could hold.
+/// Returns a UDP length. A packet of shared memory may be longer than any IP packet: its length is capped.
 fn udp_len(payload: usize) -> u16 {
     u16::try_from(Udp::LEN + payload).unwrap_or(u16::MAX)
 }

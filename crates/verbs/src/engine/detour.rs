@@ -1,58 +1,58 @@
-//! Whether packets between processes of this host may take shortcuts.
+//! Whether packets between processes of this host may take shortcuts, past captures and port states.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::objects::port::MAX_PORTS;
 
-/// Why every packet of a port takes the long way, where it is looked at or stopped: somebody captures, or the port has no link.
-/// One look at one word tells both, so that a message which may take a shortcut pays no more for the two.
+/// The reasons why every packet of a port must take the full path, where it is captured or dropped: a capture runs, or the port
+/// has no link. One load of one word checks both, so that a message on a shortcut pays no more for two reasons.
 #[derive(Debug, Default)]
 pub(crate) struct Detour(AtomicU8);
 
 const _: () = assert!(MAX_PORTS < 8, "each port has a bit");
 
 impl Detour {
-    /// Somebody captures.
+    /// A capture runs.
     const CAPTURED: u8 = 1;
 
-    /// A port sends and takes nothing.
+    /// The bit for a port without a link, which neither sends nor receives.
     #[inline]
     const fn cut(port: u8) -> u8 {
         Self::CAPTURED << (port & 7)
     }
 
-    /// Whether there is any reason, for packets of a port.
+    /// Returns whether there is any reason, for packets of a port.
     #[inline]
     pub(crate) fn is_needed(&self, port: u8) -> bool {
         let reasons = self.0.load(Ordering::Relaxed);
-        // Usually there is none for any port.
+        // Usually no port has a reason.
         reasons != 0 && reasons & (Self::CAPTURED | Self::cut(port)) != 0
     }
 
-    /// Whether somebody captures.
+    /// Returns whether a capture runs.
     #[inline]
     pub(crate) fn is_captured(&self) -> bool {
         self.0.load(Ordering::Relaxed) & Self::CAPTURED != 0
     }
 
-    /// Whether a port sends and takes nothing, so that packets are lost in rings, too.
+    /// Returns whether a port has no link, so that packets are dropped in rings, too.
     #[inline]
     pub(crate) fn is_cut(&self, port: u8) -> bool {
         self.0.load(Ordering::Relaxed) & Self::cut(port) != 0
     }
 
-    /// Whether any port sends and takes nothing.
+    /// Returns whether any port has no link.
     #[inline]
     pub(crate) fn is_any_cut(&self) -> bool {
         self.0.load(Ordering::Relaxed) & !Self::CAPTURED != 0
     }
 
-    /// Somebody captures from now on, or nobody any more.
+    /// Records whether a capture runs.
     pub(crate) fn set_captured(&self, captured: bool) {
         self.set(Self::CAPTURED, captured);
     }
 
-    /// A port has no link from now on, or has one again.
+    /// Records whether a port has no link.
     pub(crate) fn set_cut(&self, port: u8, cut: bool) {
         self.set(Self::cut(port), cut);
     }

@@ -41,13 +41,13 @@ pub const PORT: u8 = 1;
 /// A port's P_Key table; 0 in entries that are empty, or beyond the table.
 type PkeyTable = Box<[AtomicU16]>;
 
-/// An open device (`ibv_open_device(3)`). A thread of its own moves it forward whenever nobody
-/// polls, so that one-sided operations complete while the program computes.
+/// An open device (`ibv_open_device(3)`). A background thread drives it whenever no program thread polls, so that one-sided operations
+/// complete while the program computes.
 pub struct Device {
     control: Arc<dyn Control>,
-    /// By number, from 1.
+    /// The ports by number, from 1.
     ports: RwLock<Vec<Port>>,
-    /// The P_Key table of each port: every packet is compared with it.
+    /// The P_Key table of each port, with which every packet is compared.
     pkeys: Box<[PkeyTable]>,
     regions: RwLock<Regions>,
     qps: RwLock<QpTable>,
@@ -62,17 +62,17 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device that `control` stands for.
+    /// Opens the device of `control`.
     ///
     /// # Errors
     ///
-    /// The operating system's, when a descriptor or the thread cannot be had.
+    /// The operating system's error, when a descriptor or the thread cannot be created.
     pub fn open(control: Arc<dyn Control>) -> Result<Arc<Self>, VerbsError> {
         Self::open_with(control, false)
     }
 
-    /// The same without a thread: the program has an event loop, which waits for [`drive_fd`](Self::drive_fd) and calls
-    /// [`drive`](Self::drive). Polling a completion queue takes what is there and moves nothing.
+    /// As [`open`](Self::open), but without a thread: the program's event loop waits for [`drive_fd`](Self::drive_fd) and calls
+    /// [`drive`](Self::drive). Polling a completion queue only takes completions, and does not drive the device.
     ///
     /// # Errors
     ///
@@ -107,73 +107,73 @@ impl Device {
         Ok(device)
     }
 
-    /// Takes in what has come, runs timers, and goes on with what could not be sent, in place of the thread that a device usually has. Returns how
-    /// long nothing has to be done unless [`drive_fd`](Self::drive_fd) becomes readable; none if for ever. To be called once after the
-    /// device was opened.
+    /// Processes arrivals, runs timers and continues pending transmissions, in place of the thread that a device usually has. Returns how
+    /// long nothing needs to be done unless [`drive_fd`](Self::drive_fd) becomes readable; none if there is no limit. To be called once
+    /// after the device was opened.
     pub fn drive(self: &Arc<Self>) -> Option<Duration> {
         self.engine.drive(self)
     }
 
-    /// Readable while there is something for [`drive`](Self::drive) to do.
+    /// Returns the descriptor that is readable while [`drive`](Self::drive) has work.
     pub fn drive_fd(&self) -> BorrowedFd<'_> {
         self.engine.drive_fd()
     }
 
-    /// What kind of device it is.
+    /// Returns the kind of the device.
     pub fn kind(&self) -> DeviceKind {
         self.control.info().kind
     }
 
-    /// What `ask` finds in the port with this number, if there is one.
+    /// Calls `ask` with the port of this number, if there is one.
     pub(crate) fn port<T>(&self, number: u8, ask: impl FnOnce(&Port) -> T) -> Option<T> {
         let index = usize::from(number).checked_sub(1)?;
         self.ports.read().get(index).map(ask)
     }
 
-    /// How many ports there are.
+    /// Returns the number of ports.
     pub fn num_ports(&self) -> u8 {
         u8::try_from(self.ports.read().len()).unwrap_or(u8::MAX)
     }
-    /// Whether there is a port with this number.
+    /// Returns whether there is a port with this number.
     pub fn has_port(&self, number: u8) -> bool {
         number != 0 && number <= self.num_ports()
     }
 
-    /// The MTU of a port: no datagram is longer.
+    /// Returns the active MTU of a port: no datagram is longer.
     pub(crate) fn active_mtu(&self, port: u8) -> Mtu {
         self.port(port, |port| port.attr.active_mtu).unwrap_or(Mtu::M256)
     }
 
-    /// The GID table of a port: of RoCE the host's addresses, of iWARP one entry that is no address.
+    /// Returns the GID table of a port: for RoCE the host's addresses, for iWARP one entry that is not an address.
     pub fn gids(&self, port: u8) -> Vec<GidEntry> {
         self.port(port, |port| port.gids().to_vec()).unwrap_or_default()
     }
-    /// An entry of the GID table of a port.
+    /// Returns an entry of the GID table of a port.
     pub fn gid(&self, port: u8, index: u8) -> Option<GidEntry> {
         self.port(port, |port| port.gids().get(usize::from(index)).cloned()).flatten()
     }
-    /// The host's addresses, by their index; zero where one was.
+    /// Returns the host's addresses, by their index; zero for a removed one.
     pub fn addresses(&self) -> Vec<GidEntry> {
         self.port(PORT, |port| port.addresses.clone()).unwrap_or_default()
     }
-    /// The addresses of a port's network interfaces, by their index; none if there is no such port.
+    /// Returns the addresses of a port's network interfaces, by their index; none if there is no such port.
     pub fn addresses_of_port(&self, port: u8) -> Vec<GidEntry> {
         self.port(port, |port| port.addresses.clone()).unwrap_or_default()
     }
-    /// The index of a GID of a port of ours, or of an address.
+    /// Returns the index of a port's GID, or of an address.
     pub fn gid_index(&self, port: u8, gid: Gid) -> Option<u8> {
         let at = |port: &Port| {
             let index = |table: &[GidEntry]| table.iter().position(|entry| entry.gid == gid);
             let of_address = || match port.attr.link_layer {
                 LinkLayer::Ethernet => index(&port.addresses),
-                // All addresses are at the port's own GID.
+                // All addresses are reached by the port's own GID.
                 LinkLayer::InfiniBand => index(&port.addresses).map(|_| 0),
             };
             index(port.gids()).or_else(of_address)
         };
         u8::try_from(self.port(port, at)??).ok()
     }
-    /// How to name a path in records.
+    /// Returns the form of a path in records.
     pub(crate) fn ring_path(&self, av: &AddressVector) -> RingPath {
         let own = av.port_num.max(PORT);
         let (near, far) = match self.kind().row().link_layer {
@@ -185,7 +185,8 @@ impl Device {
         let port = if self.is_own(av) { own } else { RingPath::ELSEWHERE };
         RingPath { port, near, far }
     }
-    /// Whether no port at which a record can have come in has a link, if it says so; else whether this one has none.
+    /// Returns whether a record's packet must be dropped for lack of a link. If the record names a path, every port at which the packet can
+    /// have arrived lacks a link; otherwise this port does.
     #[inline]
     pub(crate) fn is_cut(&self, path: RingPath, port: u8) -> bool {
         self.engine.detour().is_any_cut() && self.is_path_cut(path, port)
@@ -203,12 +204,12 @@ impl Device {
             port => detour.is_cut(port),
         }
     }
-    /// The LID of a port with these path bits; zero where there are none.
+    /// Returns the LID of a port with these path bits; zero if it has no LID.
     pub(crate) fn own_lid(&self, port: u8, path_bits: u8) -> Lid {
         let lid = self.port(port, |port| port.attr.lid).unwrap_or(Lid::NONE);
         Lid(lid.0 | u16::from(path_bits))
     }
-    /// Whether a path leads back to the port that it begins at: by its LID on InfiniBand, elsewhere by its GID.
+    /// Returns whether a path leads back to the port that it starts at: by its LID on InfiniBand, elsewhere by its GID.
     pub(crate) fn is_own(&self, av: &AddressVector) -> bool {
         let owns = |port: &Port| match port.attr.link_layer {
             LinkLayer::Ethernet => port.addresses.iter().any(|entry| entry.gid == av.dgid),
@@ -219,18 +220,18 @@ impl Device {
         };
         self.port(av.port_num.max(PORT), owns).unwrap_or(false)
     }
-    /// An entry of the P_Key table of a port; 0 if it is empty.
+    /// Returns an entry of the P_Key table of a port; 0 if the entry is empty.
     #[inline]
     pub fn pkey(&self, port: u8, index: u16) -> Option<Pkey> {
         let table = self.pkeys.get(usize::from(port).wrapping_sub(1))?;
         table.get(usize::from(index)).map(|key| Pkey(key.load(Ordering::Relaxed)))
     }
-    /// The host service.
+    /// Returns the host service's interface.
     pub fn control(&self) -> &Arc<dyn Control> {
         &self.control
     }
 
-    /// Whether the host service is gone and the device of no more use.
+    /// Returns whether the host service is gone, so that the device no longer works.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
@@ -262,7 +263,7 @@ impl Device {
     pub(crate) fn events(&self) -> &NotifyQueue<Raised> {
         &self.events
     }
-    /// The slot whose sockets a queue pair uses.
+    /// Returns the slot whose sockets a queue pair uses.
     pub(crate) fn slot_for(&self, qpn: Qpn) -> u16 {
         if is_target(qpn) {
             return self.control.info().slot.slot;
@@ -275,7 +276,7 @@ impl Device {
     pub(crate) fn raise(&self, event: Raised) {
         self.events.push(event);
     }
-    /// A completion did not fit.
+    /// Handles a completion that did not fit.
     #[cold]
     pub(crate) fn cq_overflow(&self, cq: &Arc<CqCore>, overflow: Overflow) {
         if overflow == Overflow::Now {
@@ -283,19 +284,18 @@ impl Device {
             self.raise(Raised::CqError(Arc::downgrade(cq)));
         }
     }
-    /// The time on the engine's clock.
+    /// Returns the time on the engine's clock.
     pub(crate) fn now(&self) -> Time {
         let now = clock_gettime(ClockId::Monotonic);
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
     }
-    /// As [`now`](Self::now), some milliseconds late at most, and much cheaper.
+    /// As [`now`](Self::now), but some milliseconds late at most, and much cheaper.
     pub(crate) fn coarse_now(&self) -> Time {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         Time(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
     }
-    /// Takes over how the ports are, then raises what happened. An event that waits to be taken is not raised again, but
-    /// counts as the later one, so that a program that takes none has no more than one of each kind. Returns whether P_Keys have
-    /// changed.
+    /// Updates the ports, then raises the events. An event that is still queued is not raised twice but moved to the end, so that a program
+    /// that takes none has at most one of each kind. Returns whether P_Keys have changed.
     pub(crate) fn set_ports(&self, ports: Vec<Port>, events: &[(u8, PortEvent)]) -> bool {
         let changed = self.follow_ports(&ports);
         *self.ports.write() = ports;
@@ -305,7 +305,7 @@ impl Device {
         }
         changed
     }
-    /// Takes over what packets are compared with, and whether any pass. Returns whether P_Keys have changed.
+    /// Updates the P_Keys that packets are compared with, and whether ports have a link. Returns whether P_Keys have changed.
     fn follow_ports(&self, ports: &[Port]) -> bool {
         let mut changed = false;
         for (number, (port, table)) in (1..).zip(ports.iter().zip(&self.pkeys)) {
@@ -317,12 +317,12 @@ impl Device {
         }
         changed
     }
-    /// Marks the device as failed; returns whether it was not before.
+    /// Marks the device as failed. Returns whether it was not before.
     pub(crate) fn fail(&self) -> bool {
         !self.failed.swap(true, Ordering::AcqRel)
     }
 
-    /// A number that no queue pair of ours has, and that none had recently.
+    /// Allocates a number that no queue pair of this device has, and that none had recently.
     pub(crate) fn alloc_qpn(&self) -> Result<Qpn, VerbsError> {
         if self.has_failed() {
             return Err(ControlError::Gone.into());
@@ -340,7 +340,7 @@ impl Device {
         qpn.ok_or_else(|| VerbsError::no_memory("create a queue pair", "the slot is full"))
     }
 
-    /// Lets peers find the queue pairs of a slot.
+    /// Enables peers to find the queue pairs of a slot.
     fn publish_slot(&self, slot: u16) {
         if let Some(board) = self.reaches.board() {
             board.add_slot(slot);
@@ -364,7 +364,7 @@ impl Device {
     }
 }
 
-/// An empty P_Key table for each port. Where a fabric tells, it may grow.
+/// Creates an empty P_Key table for each port. On a fabric it may grow.
 fn pkey_tables(ports: &[Port], kind: DeviceKind) -> Box<[PkeyTable]> {
     const MOST_OF_FABRIC: usize = 1024;
     let most = |now: usize| if kind.is_on_fabric() { now.max(MOST_OF_FABRIC) } else { now };

@@ -1,4 +1,4 @@
-//! A queue pair, locked, with its surroundings: what every entry into a machine goes through.
+//! A locked queue pair with its environment: every call into a state machine goes through this.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,21 +20,22 @@ use crate::engine::xrc::place::Stage;
 use crate::objects::brief::{MutexGuard, YieldToWaiters};
 use crate::objects::srq::SrqCore;
 
-/// What a thread gathers packets in. A queue pair's packets are sent before its lock is let go.
+/// The buffers in which a thread gathers packets. A queue pair's packets are sent before its lock is released.
 type Scratch = RefCell<(Gathered, Bounce, Stage)>;
 
 thread_local! {
     static SCRATCH: Scratch = RefCell::default();
-    /// In its place at the end of a thread and of the process: it is gone before all destructors and atexit(3) functions have run.
+    /// Used instead at the end of a thread and of the process: `SCRATCH` is destroyed before all destructors and atexit(3)
+    /// functions have run.
     static LATE: Scratch = RefCell::default();
 }
 
-/// Allocates what the calling thread will need, so that it is not missing later.
+/// Allocates the buffers of the calling thread, so that a later allocation cannot fail.
 pub(crate) fn prepare_thread() {
     scratch();
 }
 
-/// The one that there is.
+/// Returns the buffers that still exist.
 fn scratch() -> &'static LocalKey<Scratch> {
     if SCRATCH.try_with(|_| ()).is_ok() { &SCRATCH } else { &LATE }
 }
@@ -56,12 +57,12 @@ impl<'a> Bound<'a> {
         Self { device, core, driven: core.state.lock(), _after: YieldToWaiters(&core.state) }
     }
 
-    /// Whether another thread has waited for the queue pair for long.
+    /// Returns whether another thread has waited for the queue pair for long.
     pub(crate) fn has_waiters(&self) -> bool {
         self.core.state.has_waiters()
     }
 
-    /// The machine, for calls that need no surroundings.
+    /// Returns the machine, for calls that need no environment.
     pub(crate) fn machine(&mut self) -> &mut Machine {
         &mut self.driven.machine
     }
@@ -73,7 +74,7 @@ impl<'a> Bound<'a> {
         self.core.qpn
     }
 
-    /// Its shared receive queue.
+    /// Returns its shared receive queue.
     pub(crate) fn srq(&self) -> Option<&'a Arc<SrqCore>> {
         match &self.core.ends {
             Ends::Own(objects) => objects.srq.as_ref(),
@@ -85,15 +86,15 @@ impl<'a> Bound<'a> {
         &mut self.driven
     }
 
-    /// Where the peer is, if anybody captures.
+    /// Returns the address of the peer, if a capture runs.
     pub(crate) fn capture_av(&mut self) -> Option<AddressVector> {
         self.device.engine().detour().is_captured().then(|| self.machine().attr().av)
     }
 
-    /// Calls the machine with its surroundings, and sends what it gathered.
+    /// Calls the machine with its environment, then sends the packets that it gathered.
     pub(crate) fn run<R>(&mut self, f: impl FnOnce(&mut Machine, &mut QpEnv<'_>) -> R) -> R {
         if let (Ends::Own(objects), Some(_)) = (&self.core.ends, self.driven.path.neighbour()) {
-            // Nothing is gathered for a neighbour.
+            // Packets to a neighbour are not gathered.
             let mut bounce = Bounce::new();
             let Driven { machine, path, .. } = &mut *self.driven;
             let env = QpEnv::near(self.device, self.core, path, objects, &mut bounce);
@@ -106,8 +107,8 @@ impl<'a> Bound<'a> {
         })
     }
 
-    /// The time, as exactly as this queue pair's timers need it: to look at the clock takes as long as to send a
-    /// small message.
+    /// Returns the time with the precision that this queue pair's timers need: reading the clock takes as long as sending a small
+    /// message.
     pub(crate) fn now(&self) -> Time {
         if self.driven.coarse_clock { self.device.coarse_now() } else { self.device.now() }
     }
@@ -117,7 +118,7 @@ impl<'a> Bound<'a> {
         self.transmit_at(self.now());
     }
 
-    /// As [`transmit`](Self::transmit), for who has looked at the clock already.
+    /// As [`transmit`](Self::transmit), for a caller that has already read the clock.
     pub(crate) fn transmit_at(&mut self, now: Time) {
         guarded::keep(now.0);
         short::send(self.device, self.core, &mut self.driven, now);
@@ -129,7 +130,7 @@ impl<'a> Bound<'a> {
         self.schedule_after(state);
     }
 
-    /// Changes attributes, and the path with them.
+    /// Changes attributes, and the path accordingly.
     pub(crate) fn modify(
         &mut self,
         attr: &QpAttr,
@@ -163,13 +164,13 @@ impl<'a> Bound<'a> {
         result
     }
 
-    /// Sends the ACK that is owed, if one is.
+    /// Sends the ACK that is owed, if any.
     pub(crate) fn flush_ack(&mut self) {
         let now = self.device.now();
         self.run(|machine, env| machine.flush_ack(now, env));
     }
 
-    /// Publishes what the peer sees of the queue pair again, if it sees any.
+    /// Publishes the queue pair's row on the board again, if it has one.
     pub(crate) fn show_again(&mut self) {
         let Driven { machine, path, .. } = &*self.driven;
         if path.neighbour().is_some() && machine.is_open() {
@@ -177,16 +178,16 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// Between neighbours nothing is lost: there a timer only finds out that the peer is not there.
+    /// Returns whether a coarse clock suffices. Between neighbours no packet is lost: a timer only detects that the peer is gone.
     fn may_use_coarse_clock(&self) -> bool {
-        /// The least timeout of which a coarse clock's tick is a small part.
+        /// The shortest timeout of which a coarse clock's tick is a small part.
         const LEAST: Duration = Duration::from_millis(30);
         let QpAttr { timeout, alt_timeout, .. } = self.driven.machine.attr();
         let is_long = |time: AckTimeout| time.duration().is_none_or(|d| d >= LEAST);
         self.driven.path.neighbour().is_some() && is_long(timeout) && is_long(alt_timeout)
     }
 
-    /// Registers what the queue pair now waits for, without sending.
+    /// Schedules the queue pair's timer and transmissions, without sending.
     pub(crate) fn schedule(&mut self) {
         self.schedule_after(TxState::Idle);
     }
@@ -197,8 +198,8 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// As [`schedule_after`](Self::schedule_after), in a round. Whether the queue pair has begun to owe an ACK, which is
-    /// the round's to remember.
+    /// As [`schedule_after`](Self::schedule_after), in a round. Returns whether the queue pair has begun to owe an ACK, which the
+    /// round must then put on its list.
     pub(crate) fn schedule_round(&mut self, state: TxState) -> bool {
         self.tend_stream();
         let engine = self.device.engine();
@@ -234,7 +235,7 @@ fn run<R>(
     result
 }
 
-/// A completion was lost: the queue pair cannot go on (IBTA 11.6.3.1).
+/// Moves the queue pair to the error state after a completion was lost (IBTA 11.6.3.1).
 fn fail(machine: &mut Machine, env: &mut QpEnv<'_>) {
     if machine.state() != QpState::Err {
         let attr = QpAttr { state: QpState::Err, ..machine.attr() };

@@ -1,5 +1,5 @@
-//! What a queue pair asks of the device, answered: memory by the region table, packets by the wire of its
-//! path, completions by its completion queues.
+//! The environment of a queue pair in the device: memory through the region table, packets through the wire of its path,
+//! completions through its completion queues.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -33,21 +33,21 @@ use crate::objects::reach::{Origin, Reach};
 use crate::objects::region::{Asker, Located};
 use crate::objects::regions::Regions;
 
-/// The most pieces of memory that one packet is gathered from.
+/// The maximum number of pieces of memory that one packet is gathered from.
 const MAX_PIECES: usize = 32;
 
-/// The bytes that a packet takes from another process's memory, on their way.
+/// A buffer for the bytes that a packet takes from another process's memory.
 pub(crate) type Bounce = Vec<u8>;
 
-/// Whose objects a queue pair works with.
+/// The objects that a queue pair works with.
 pub(super) enum Here<'a> {
-    /// Its own process's.
+    /// Those of its own process.
     Own(&'a Objects, OwnRegions<'a>),
-    /// Those of the process that the packet in hand names.
+    /// Those of the process that the current packet names.
     Target(Placing<'a>),
 }
 
-/// The table of regions, locked when it is first looked at: inline data and acknowledgements need none of it.
+/// The table of regions, locked at the first access: inline data and acknowledgements do not need it.
 pub(super) struct OwnRegions<'a> {
     table: &'a RwLock<Regions>,
     locked: OnceCell<RwLockReadGuard<'a, Regions>>,
@@ -58,8 +58,7 @@ impl<'a> OwnRegions<'a> {
         Self { table: device.regions(), locked: OnceCell::new() }
     }
 
-    /// Changes the table. Others may have changed it, too, when this returns; nothing found in it before is
-    /// used any more.
+    /// Changes the table. Other threads may have changed it as well when this returns: earlier lookups are no longer valid.
     fn change<R>(&mut self, f: impl FnOnce(&mut Regions) -> R) -> R {
         drop(self.locked.take());
         f(&mut self.table.write())
@@ -75,35 +74,34 @@ impl std::ops::Deref for OwnRegions<'_> {
     }
 }
 
-/// A queue pair's surroundings while it is locked. Dropped before the lock: whatever was gathered
-/// into the batch is sent then.
+/// A queue pair's environment while it is locked. Dropped before the lock is released, which sends the gathered batch.
 pub(crate) struct QpEnv<'a> {
     pub(super) device: &'a Arc<Device>,
     pub(super) core: &'a Arc<QpCore>,
     pub(super) path: &'a mut Path,
     pub(super) here: Here<'a>,
-    /// What packets are gathered in; none where they go out one by one.
+    /// The buffer in which packets are gathered; none if they are sent one by one.
     gathered: Option<&'a mut Gathered>,
     pub(super) bounce: &'a mut Bounce,
-    /// The time of completions, once one was asked for it.
+    /// The time of completions, once it has been read.
     time: Option<u64>,
-    /// The region that data was last put into; known in rounds only.
+    /// The region that data was last written to; known in rounds only.
     pub(super) cached: Option<CachedRegion>,
-    /// Whether a completion queue took no more.
+    /// Whether a completion queue overflowed.
     pub(crate) overflow: bool,
-    /// Whether the queue pair is open to its peer from now on, in RTR, or by another path.
+    /// Whether the queue pair has become open to its peer, in RTR, or by another path.
     pub(crate) established: bool,
-    /// How the packet in hand came.
+    /// How the current packet arrived.
     pub(crate) arrived: Arrived,
 }
 
-/// How a packet came, beside what it says itself.
+/// How a packet arrived, besides what its headers say.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Arrived {
-    /// Nothing is known of it.
+    /// Unknown.
     #[default]
     Somehow,
-    /// By a ring, from a process that says by which path.
+    /// By a ring, from a process that names the path.
     ByRing(RingPath),
     /// At the InfiniBand port with this number.
     AtPort(u8),
@@ -127,7 +125,7 @@ impl<'a> QpEnv<'a> {
         Self::with(device, core, path, here, Some(gathered), bounce)
     }
 
-    /// Those of a queue pair whose peer is a neighbour.
+    /// Creates the environment of a queue pair whose peer is a neighbour.
     #[inline]
     pub(crate) fn near(
         device: &'a Arc<Device>,
@@ -166,7 +164,7 @@ impl<'a> QpEnv<'a> {
         }
     }
 
-    /// Lets the peer reach what the queue pair permits, from now on.
+    /// Publishes the queue pair, so that the peer can access what it permits.
     pub(crate) fn open(&self, attr: &QpAttr) {
         direct::show(self.device, self.core, self.path, attr);
     }
@@ -175,21 +173,19 @@ impl<'a> QpEnv<'a> {
         self.device
     }
 
-    /// The number of the queue pair's port.
+    /// Returns the number of the queue pair's port.
     pub(crate) fn port(&self) -> u8 {
         self.core.port()
     }
 
-    /// Sends what was gathered. What the socket does not take is lost, as on any wire: the
-    /// transport notices.
+    /// Sends the gathered packets. Packets that the socket does not accept are lost, as on any wire: the transport notices.
     pub(crate) fn flush(&mut self) {
         if let Some(gathered) = &mut self.gathered {
             self.path.flush(self.device, gathered);
         }
     }
 
-    /// Hands a packet to the wire of the path. One that the wire cannot take at all is lost, as on
-    /// any wire.
+    /// Passes a packet to the wire of the path. A packet that the wire can never accept is lost, as on any wire.
     fn send(&mut self, packet: &TxPacket<'_>, payload: Payload<'_>) -> Result<(), TxError> {
         let Self { device, path, gathered, .. } = self;
         let TxPacket { av, header, pad, ack, .. } = *packet;
@@ -206,7 +202,7 @@ impl<'a> QpEnv<'a> {
         }
     }
 
-    /// Changes the table of regions, for this queue pair.
+    /// Changes the table of regions, on behalf of this queue pair.
     fn change_regions<R>(
         &mut self,
         f: impl FnOnce(&mut Regions, Asker) -> Result<R, AccessFault>,
@@ -216,7 +212,7 @@ impl<'a> QpEnv<'a> {
         regions.change(|table| f(table, who))
     }
 
-    /// Copies bytes into a list, whose keys are of a domain.
+    /// Copies bytes into a scatter list whose keys belong to a protection domain.
     #[inline]
     fn scatter_in(
         &mut self,
@@ -247,7 +243,7 @@ impl<'a> QpEnv<'a> {
         if rest.is_empty() { Ok(()) } else { Err(AccessFault::Bounds) }
     }
 
-    /// Whether a packet that came from a neighbour is from this queue pair's peer.
+    /// Returns whether a packet from a neighbour is from this queue pair's peer.
     pub(crate) fn is_peer(&self, from: &Arc<Neighbour>) -> bool {
         self.path.neighbour().is_some_and(|own| Arc::ptr_eq(own, from))
     }
@@ -257,17 +253,17 @@ impl<'a> QpEnv<'a> {
     }
 }
 
-/// The peer's memory, while what it names may be fetched from there.
+/// Returns the peer's memory, if payloads that it names may be fetched from there now.
 fn shortcut<'p>(device: &Device, core: &QpCore, path: &'p mut Path) -> Option<&'p Arc<Reach>> {
     if path.may_cut_short(device, core.port()) { reach_of(core, path) } else { None }
 }
 
-/// Who asks for access to memory of a process's own.
+/// Returns the requester of access to this process's memory.
 pub(super) fn asker(core: &QpCore, objects: &Objects) -> Asker {
     Asker { qpn: core.qpn, pd: objects.pd }
 }
 
-/// The parts of a gather list from `offset` on, `len` bytes in all.
+/// Returns the parts of a gather list from `offset` on, `len` bytes in all.
 pub(crate) fn parts(sges: &[Sge], offset: u32, len: u32) -> impl Iterator<Item = (Sge, u64, u32)> {
     let (mut skip, mut left) = (offset, len);
     sges.iter().filter_map(move |sge| {
@@ -279,7 +275,7 @@ pub(crate) fn parts(sges: &[Sge], offset: u32, len: u32) -> impl Iterator<Item =
     })
 }
 
-/// Memory to send from: by name if it is ours, else through the bounce buffer.
+/// Memory to send from: as pieces if it is this process's, otherwise through the bounce buffer.
 #[derive(Default)]
 struct Pieces {
     list: ArrayVec<Piece, MAX_PIECES>,
@@ -293,7 +289,7 @@ impl Pieces {
                 self.list.try_push(piece).map_err(|_| AccessFault::Bounds)
             }
             _ => {
-                // One process's memory and another's in one list: all goes through the buffer.
+                // One list has memory of this and of another process: all of it goes through the buffer.
                 if !self.foreign {
                     self.foreign = true;
                     bounce.clear();
@@ -313,8 +309,8 @@ impl Env for QpEnv<'_> {
     fn link(&self) -> LinkCaps {
         let mut caps = self.path.caps(self.core.qp_type);
         if self.core.qp_type == QpType::Ud {
-            // A datagram is one packet, and the port's MTU is the only one that its sender and its receiver
-            // know (IBTA 9.8.3): `LOC_LEN_ERR` beyond it here, dropped there.
+            // A datagram is one packet, and the port's MTU is the only one that sender and receiver know (IBTA 9.8.3): a longer
+            // one completes with `LOC_LEN_ERR` here, and is dropped there.
             let mtu = self.device.active_mtu(self.core.port());
             caps.max_payload = caps.max_payload.min(mtu.bytes());
         }
@@ -327,7 +323,7 @@ impl Env for QpEnv<'_> {
 
     fn transmit(&mut self, packet: &TxPacket<'_>) -> Result<(), TxError> {
         self.path.find_route(self.device, self.core, packet.av)?;
-        // What a packet acknowledges is done before it leaves.
+        // The operations that a packet acknowledges are done before it is sent.
         if let Here::Target(place) = &mut self.here {
             place.flush();
         }
@@ -528,7 +524,7 @@ impl Env for QpEnv<'_> {
             }
         };
         let at = regions.remote(asker(self.core, objects), rkey, va, 8, Access::REMOTE_ATOMIC)?;
-        // The name is aligned, as the transport checked; the bytes behind it must be too.
+        // The address in the request is aligned, as the transport checked. The memory address must be, too.
         if at.addr % 8 != 0 {
             return Err(AccessFault::Bounds);
         }
@@ -635,7 +631,7 @@ impl Env for QpEnv<'_> {
     }
 
     fn migrated(&mut self, attr: &QpAttr) {
-        // What was gathered before leaves by the path that it was meant for.
+        // Packets gathered before are sent by the path that they were meant for.
         self.flush();
         direct::hide(self.device, self.core, self.path);
         if let Some(alternate) = self.core.set_alternate(None) {
@@ -660,7 +656,7 @@ impl Env for QpEnv<'_> {
     }
 }
 
-/// What the subnet's manager is told of a packet with a wrong key.
+/// Returns the report on a packet with a wrong key, for the subnet manager.
 fn violation(device: &Device, port: u8, rx: &RxPacket<'_>, reason: DropReason) -> KeyViolation {
     let (bth, source) = (&rx.packet.bth, rx.source);
     let deth = rx.packet.deth;

@@ -1,5 +1,5 @@
-//! Loss on purpose: what a bad network would not have delivered is dropped as it comes out of a socket, packet by packet,
-//! however the kernel merged them. For tests and measurements.
+//! Injected loss: packets are dropped as they are received from a socket, one by one, even if the kernel merged them. For tests
+//! and measurements.
 
 use std::io;
 
@@ -7,22 +7,22 @@ use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// How many of a hundred packets that come over UDP are lost, when a device is opened; none if it is not set.
+/// The percentage of packets received over UDP that is lost, read when a device is opened; none is lost if it is not set.
 const VARIABLE: &str = "RDMUX_LOSS";
 
-/// Which packets are lost.
+/// Selects the packets that are lost.
 pub(crate) struct Loss {
-    /// Of one; zero loses none.
+    /// The fraction that is lost, 0 to 1.
     share: f64,
-    /// With always the same seed.
+    /// Always seeded the same.
     random: Mutex<SmallRng>,
 }
 
 impl Loss {
-    /// As `$RDMUX_LOSS` says.
+    /// Reads `$RDMUX_LOSS`.
     ///
     /// # Errors
-    /// When it is not a percentage.
+    /// An error when it is not a percentage.
     pub(crate) fn of_environment() -> io::Result<Self> {
         Self::parse(std::env::var_os(VARIABLE).unwrap_or_default().to_str().unwrap_or("?"))
     }
@@ -40,7 +40,7 @@ impl Loss {
         }
     }
 
-    /// Whether the packet at hand is lost.
+    /// Returns whether the current packet is lost.
     pub(crate) fn strikes(&self) -> bool {
         self.share != 0.0 && self.random.lock().random_bool(self.share)
     }

@@ -1,4 +1,4 @@
-//! The machine of a queue pair: packets or a stream, by the device's transport.
+//! The state machine of a queue pair: packet-based or stream-based, by the device's transport.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rdmux_transport::wr::{RecvWr, SendWr};
 use rdmux_transport::{Qp as Packets, Time, TxState};
 use rdmux_wire::Psn;
 
-/// What a queue pair is driven by.
+/// The state machine that drives a queue pair.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -24,7 +24,7 @@ pub(crate) enum Machine {
     Iwarp(Box<iwarp::Qp>),
 }
 
-/// Calls the method that both have.
+/// Calls a method that both machines have.
 macro_rules! either {
     ($machine:expr, $qp:ident => $call:expr) => {
         match $machine {
@@ -42,7 +42,7 @@ impl Machine {
         }
     }
 
-    /// Bytes of memory that the queues of one will take.
+    /// Returns how many bytes of memory the queues of a machine will use.
     pub(crate) fn queues_size(transport: TransportType, init: &QpInit) -> usize {
         match transport {
             TransportType::Ib => Packets::queues_size(init),
@@ -95,39 +95,39 @@ impl Machine {
         either!(self, qp => qp.handle_timeout(now, env));
     }
 
-    /// The oldest request that is not acknowledged, if it waits for any.
+    /// Returns the oldest request that is not acknowledged, if any is outstanding.
     pub(crate) fn unacknowledged(&self) -> Option<Psn> {
         if let Self::Ib(qp) = self { qp.unacknowledged() } else { None }
     }
 
-    /// Whether an acknowledgement is owed; a stream owes none.
+    /// Returns whether an acknowledgement is owed. A stream owes none.
     pub(crate) fn wants_ack(&self) -> bool {
         matches!(self, Self::Ib(qp) if qp.wants_ack())
     }
 
-    /// Whether it takes what its peer asks for; a stream's peer asks by the stream only.
+    /// Returns whether it accepts requests of its peer outside of the stream. A stream's machine does not.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self, Self::Ib(qp) if qp.is_open())
     }
 
-    /// Whether it matters by which path a packet came.
+    /// Returns whether it depends on the path by which a packet arrived.
     pub(crate) fn minds_path(&self) -> bool {
         matches!(self, Self::Ib(qp) if qp.minds_path())
     }
 
-    /// Takes a packet; who has a stream takes none.
+    /// Handles a packet. A stream's machine drops it.
     pub(crate) fn handle_packet(&mut self, now: Time, rx: &RxPacket<'_>, env: &mut impl Env) {
         match self {
             Self::Ib(qp) => qp.handle_packet(now, rx, env),
             Self::Iwarp(_) => env.count(Drop::Opcode),
         }
     }
-    /// Whether there is nothing to be sent.
+    /// Returns whether there is nothing to send.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self, Self::Ib(qp) if qp.is_idle())
     }
-    /// The one that has packets.
+    /// Returns the packet machine.
     #[inline]
     pub(crate) fn packets(&mut self) -> Option<&mut Packets> {
         match self {
@@ -136,7 +136,7 @@ impl Machine {
         }
     }
 
-    /// Takes a packet that names its payload.
+    /// Handles a packet that names its payload.
     pub(crate) fn handle_named(
         &mut self,
         now: Time,
@@ -172,14 +172,14 @@ impl Machine {
             qp.atomic_done(now, psn, result, env);
         }
     }
-    /// The process at the other end is gone; a stream says so itself.
+    /// Handles the end of the process at the other end. A stream signals that itself.
     pub(crate) fn peer_gone(&mut self, now: Time) {
         if let Self::Ib(qp) = self {
             qp.peer_gone(now);
         }
     }
 
-    /// The one that has a stream.
+    /// Returns the stream machine.
     pub(crate) fn stream(&mut self) -> Option<&mut iwarp::Qp> {
         match self {
             Self::Iwarp(qp) => Some(qp),
@@ -187,13 +187,13 @@ impl Machine {
         }
     }
 
-    /// Whether a message is next in its stream that waits for a receive.
+    /// Returns whether the next message in its stream waits for a receive.
     #[inline]
     pub(crate) fn waits_for_receive(&self) -> bool {
         matches!(self, Self::Iwarp(qp) if qp.waits_for_receive())
     }
 
-    /// What is to be done with the stream.
+    /// Returns what the engine must do with the stream.
     pub(crate) fn wish(&self) -> Wish {
         match self {
             Self::Ib(_) => Wish::Keep,

@@ -1,13 +1,13 @@
-//! The engine: packets in from wires, machines driven, packets out.
+//! The engine: receives packets from wires, drives the state machines, and sends packets.
 //!
-//! The thread that calls drives it: a thread that posts sends what it posted; a thread that polls an empty
-//! completion queue runs a round of [`Engine::poll`]; a thread of the device's own
-//! ([`background`]) does it when nobody else does. Rounds exclude each other; posting needs only
-//! the queue pair's lock.
+//! The calling thread drives it: a thread that posts sends what it posted, and a thread that polls an empty completion queue runs
+//! a round of [`Engine::poll`]. The device's own thread ([`background`]) runs rounds when no other thread does. Rounds exclude
+//! each other; posting needs only the queue pair's lock.
 //!
-//! Locks are taken in this order: what the service says, the opening of wires, a round, the table of queue pairs, a queue
-//! pair, the table of regions, a completion queue. From a round on none is held while the service is asked. The first two
-//! may be, and so may that of changes of multicast groups, which comes before a round: the service waits for no process.
+//! Locks are acquired in this order: events of the service, the opening of wires, a round, the table of queue pairs, a queue
+//! pair, the table of regions, a completion queue. From the round on, none is held during a request to the service. The first two
+//! may be, and so may the lock for changes of multicast groups, which is acquired before a round: the service waits for no
+//! process.
 
 pub(crate) mod background;
 pub(crate) mod capture;
@@ -60,45 +60,44 @@ use crate::objects::cq::Promises;
 use crate::objects::error::VerbsError;
 use crate::objects::event::Raised;
 
-/// What a round works with.
+/// The state of rounds.
 struct Round {
     inbound: Inbound,
     /// Queue pairs that owed an ACK when the round began.
     owed: Vec<Qpn>,
-    /// When the sockets were last looked at.
+    /// When the sockets were last polled.
     looked: Time,
-    /// When a polling thread last found something.
+    /// When a polling thread last found work.
     found: Time,
-    /// Whether one has found something since, at a time that nobody looked at.
+    /// Whether a polling thread has found work since, without reading the clock.
     busy: bool,
-    /// Polls since the clock was last looked at.
+    /// Polls since the clock was last read.
     polls: u32,
-    /// Rounds since the last that looked at all there is.
+    /// Rounds since the last full round.
     shorts: u32,
     backlog: Backlog,
 }
 
-/// A round that took in no more packets than this may leave its ACKs to the next: a reply that the
-/// program posts meanwhile leaves in the same system call.
+/// A round that received no more packets than this may leave its ACKs to the next: a reply that the program posts meanwhile is
+/// sent in the same system call.
 const FEW: usize = 4;
-/// How many polls of a process without sockets go by between looks at the clock: one or two
-/// microseconds, and no timer is that short.
+/// How many polls of a process without sockets pass between reads of the clock: one or two microseconds. No timer is that short.
 const CLOCK_POLLS: u32 = 128;
-/// How many polls of such a process an ACK waits for an answer to be piggybacked on: a hundred nanoseconds.
+/// How many polls of such a process an ACK is delayed so that it can be piggybacked: a hundred nanoseconds.
 const ACK_POLLS: u32 = 8;
-/// How many rounds look at neighbours only before one looks at timers, too: some ten microseconds.
+/// How many rounds poll neighbours only before one runs timers, too: some ten microseconds.
 const FULL_ROUND: u32 = 64;
-/// The least time between looks at the sockets, which are system calls: a thread that polls several
-/// queues in turn need not pay for each.
+/// The shortest time between polls of the sockets, which are system calls: a thread that polls several queues in turn need not
+/// pay for each.
 const SOCKET_GAP: Duration = Duration::from_nanos(250);
-/// How many polls one counts for, in addition, that found something, and each message that it took in from a neighbour:
-/// what it found takes time, in which a program that has nothing else to do would have polled on.
+/// How many additional polls a poll that found work counts for, and each message that it received from a neighbour: handling it
+/// takes time in which a program that has nothing else to do would have polled.
 const FRUITFUL: u64 = 16;
-/// How often a round looks at the same kind of work before it lets others look.
+/// How often a round handles the same kind of work before other kinds get their turn.
 const TURNS: usize = 64;
 
-/// The table of queue pairs in a round, locked when a queue pair is first looked up: a round that finds nothing to do
-/// takes no lock that other threads take.
+/// The table of queue pairs in a round, locked when a queue pair is first looked up: a round that finds no work acquires no lock
+/// that other threads use.
 struct Table<'a> {
     table: &'a RwLock<QpTable>,
     locked: OnceCell<RwLockReadGuard<'a, QpTable>>,
@@ -119,7 +118,7 @@ impl std::ops::Deref for Table<'_> {
     }
 }
 
-/// See the module.
+/// The engine; see the module.
 pub(crate) struct Engine {
     round: brief::Mutex<Round>,
     wires: Wires,
@@ -128,26 +127,26 @@ pub(crate) struct Engine {
     capture: Capture,
     detour: Detour,
     loss: loss::Loss,
-    /// Queue pairs that have more to send than they could.
+    /// Queue pairs that have more to send than they could so far.
     pending: Mutex<VecDeque<Qpn>>,
     /// Queue pairs that owe an ACK.
     owed: Mutex<Vec<Qpn>>,
-    /// Whether what the service says is being taken in.
+    /// Held while events of the service are processed.
     told: Mutex<()>,
-    /// Whether `pending`, `owed` or the lists of streams may hold any: lets a poll see it without their locks.
+    /// Whether `pending`, `owed` or the lists of streams may have entries: lets a poll check without their locks.
     queued: AtomicBool,
     polls: AtomicU64,
     spin_time: SpinTime,
     throughput: Throughput,
     /// See [`changes`](Self::changes).
     changes: AtomicU64,
-    /// Completion queues that promised an event.
+    /// The count of armed completion queues.
     promises: Arc<Promises>,
     waiter: Arc<Waiter>,
     stopped: AtomicBool,
-    /// Whether the program moves the device forward ([`drive`](Self::drive)), and no thread does.
+    /// Whether the program drives the device ([`drive`](Self::drive)), so that no thread does.
     driven: bool,
-    /// Whether messages go by way of the hub.
+    /// Whether messages go through the hub.
     by_hub: AtomicBool,
 }
 
@@ -197,7 +196,7 @@ impl Engine {
     pub(crate) fn capture(&self) -> &Capture {
         &self.capture
     }
-    /// Whether packets between processes of this host may take shortcuts.
+    /// Returns whether packets between processes of this host may take shortcuts.
     #[inline]
     pub(crate) fn detour(&self) -> &Detour {
         &self.detour
@@ -205,7 +204,7 @@ impl Engine {
     pub(crate) fn promises(&self) -> &Arc<Promises> {
         &self.promises
     }
-    /// Readable when [`drive`](Self::drive) has something to do.
+    /// Returns the descriptor that is readable when [`drive`](Self::drive) has work.
     pub(crate) fn drive_fd(&self) -> BorrowedFd<'_> {
         self.waiter.readable()
     }
@@ -213,33 +212,33 @@ impl Engine {
         self.waiter.clone()
     }
 
-    /// What rounds have cached of memory is invalidated, and no thread uses it any more. Called when a region is no more what
-    /// it was.
+    /// Invalidates the memory that rounds have cached, and waits until no thread uses it. Called when a region has been changed
+    /// or removed.
     pub(crate) fn forget_memory(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.inbound(Inbound::forget_memory);
     }
 
-    /// How often a region ceased to be what it was. Who saw the same number before and after has read memory that was
-    /// registered all the while.
+    /// Returns how often a region was changed or removed. A thread that sees the same number before and after a read has read
+    /// memory that was registered throughout.
     #[inline]
     fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Whether nothing is there to be done that could be seen without the clock or a system call.
+    /// Returns whether there is no work that can be seen without the clock or a system call.
     fn is_quiet(&self, round: &Round) -> bool {
         !self.queued.load(Ordering::Acquire) && round.inbound.is_quiet()
     }
 
-    /// A round, if no other thread runs one. Called by threads that poll: often, and mostly without finding work, so the
-    /// first look is a cheap one.
+    /// Runs a round, if no other thread does. Called by threads that poll: often, and mostly without finding work, so the first
+    /// check is cheap.
     pub(crate) fn poll(&self, device: &Arc<Device>) {
         if self.driven {
             return;
         }
         self.count_polls(1);
-        // A look first: to try for a lock that is held takes its cache line from the holder.
+        // Checked first: trying to acquire a lock that is held takes its cache line from the holder.
         if self.round.is_locked() {
             return leave_to_other();
         }
@@ -278,7 +277,7 @@ impl Engine {
         }
     }
 
-    /// Lets others have the processor.
+    /// Yields the processor to other threads.
     fn give_way(&self, device: &Device, now: Time) {
         if self.throughput.is_high(device.counters(), now) {
             std::thread::yield_now();
@@ -287,31 +286,31 @@ impl Engine {
         }
     }
 
-    /// No thread relies on the exact count, only on seeing it move.
+    /// Counts polls. No thread relies on the exact count, only on seeing it change.
     fn count_polls(&self, n: u64) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Messages of this device's go by way of the hub: a third thread must have its turn for each.
+    /// Records that messages of this device go through the hub: a third thread must get its turn for each.
     pub(crate) fn goes_by_hub(&self) {
         self.by_hub.store(true, Ordering::Relaxed);
     }
 
-    /// Rounds until nothing comes any more, and nothing is owed. Called by the background thread, and when
-    /// nobody will poll any more.
+    /// Runs rounds until nothing more arrives and no ACK is owed. Called by the background thread, and when no thread will poll
+    /// again.
     pub(crate) fn drain(&self, device: &Arc<Device>) {
         for turn in 0..TURNS {
             let mut round = self.round.lock();
-            // What comes meanwhile wakes who drives the device, while the thread that does it usually looks once more.
+            // Later arrivals wake the program that drives the device, whereas the background thread usually checks once more.
             let only_more = self.driven && turn > 0;
-            // What has come on InfiniBand may be parts of packets.
+            // The received InfiniBand packets may be parts of larger ones.
             if self.run_round_of(device, &mut round, device.now(), only_more) == 0
                 && !round.inbound.may_have_more()
             {
                 break;
             }
         }
-        // What has arrived is taken in before a timer says that nothing has.
+        // Arrivals are processed before a timer concludes that nothing has arrived.
         let mut round = self.round.lock();
         let now = device.now();
         self.run_timers(device, &Table::of(device), now);
@@ -320,13 +319,14 @@ impl Engine {
         self.wires.neighbours.tell(device);
     }
 
-    /// One round. Returns how many packets came.
+    /// Runs a round. Returns how many packets arrived.
     fn round(&self, device: &Arc<Device>) -> usize {
         let mut round = self.round.lock();
         self.run_round(device, &mut round, device.now())
     }
 
-    /// A round of a process without sockets that looks at neighbours only, as often as nothing else can have come up.
+    /// Runs a round that polls neighbours only, for a process without sockets. A full round is run when other work may be
+    /// pending.
     fn run_short_round(&self, device: &Arc<Device>, round: &mut Round) {
         let now = device.coarse_now();
         round.shorts += 1;
@@ -348,12 +348,13 @@ impl Engine {
         }
     }
 
-    /// Takes in what arrived, runs timers, sends what waits. Returns how many packets came.
+    /// Processes arrivals, runs timers and transmits what is pending. Returns how many packets arrived.
     fn run_round(&self, device: &Arc<Device>, round: &mut Round, now: Time) -> usize {
         self.run_round_of(device, round, now, false)
     }
 
-    /// The same; of packets perhaps only those of which there may be more than a round before has found.
+    /// As [`run_round`](Self::run_round). With `only_more`, receives only from wires that may have more packets than the last
+    /// round took.
     fn run_round_of(
         &self,
         device: &Arc<Device>,
@@ -367,14 +368,14 @@ impl Engine {
             self.wires.late_wakes.hold();
         }
         round.polls = 0;
-        // What is queued from here on is for the next round.
+        // Queue pairs that are queued from here on are left to the next round.
         let queued = self.queued.load(Ordering::Acquire);
         if queued {
             self.queued.store(false, Ordering::Release);
             round.owed.append(&mut self.owed.lock());
         }
         let owed = round.owed.len();
-        // Sockets first: an ACK comes by a socket while the answer that was sent after it may come from the hub.
+        // Sockets first: an ACK arrives by a socket, while the answer that was sent after it may come from the hub.
         let mut received =
             self.receive_packets(device, &Table::of(device), &mut round.inbound, only_more);
         received += round.inbound.receive_near(device, now, &mut round.owed);
@@ -397,7 +398,7 @@ impl Engine {
         if received > FEW || !late.is_empty() {
             self.flush_acks(device, round, now);
         }
-        // A process that closed its end is not woken: its own doing.
+        // The bell fails only for a process that closed its end, which is then not woken.
         late.iter().for_each(|bell| drop(bell.ring()));
         if queued {
             self.tend_streams(device, &mut round.inbound);
@@ -441,7 +442,7 @@ impl Engine {
         flush_acks(device, round, round.owed.len(), now);
     }
 
-    /// Sends the ACKs that are owed, unless another thread is at it.
+    /// Sends the ACKs that are owed, unless another thread runs a round.
     pub(crate) fn acknowledge(&self, device: &Arc<Device>) {
         if let Some(mut round) = self.round.try_lock()
             && (!round.owed.is_empty() || self.queued.load(Ordering::Acquire))
@@ -450,34 +451,34 @@ impl Engine {
         }
     }
 
-    /// A queue pair has more to send, when it is its turn or when there is room.
+    /// Queues a queue pair that has more to send, when it is its turn or when there is room.
     pub(crate) fn queue(&self, qpn: Qpn) {
         self.pending.lock().push_back(qpn);
         self.queued.store(true, Ordering::Release);
         self.wake_sleeper();
     }
 
-    /// A queue pair owes an ACK. The program whose thread took the packet may not poll any more.
+    /// Records that a queue pair owes an ACK. The program thread that took the packet may never poll again.
     pub(crate) fn owe_ack(&self, qpn: Qpn) {
         self.owed.lock().push(qpn);
         self.queued.store(true, Ordering::Release);
         self.wake_sleeper();
     }
 
-    /// A queue pair wants to be woken.
+    /// Arms a timer for a queue pair.
     pub(crate) fn arm(&self, at: Time, qpn: Qpn) {
         if self.timers.arm(at, qpn) {
             self.wake_sleeper();
         }
     }
 
-    /// Wakes the background thread if it sleeps without knowing of what was just queued.
+    /// Wakes the background thread if it sleeps without knowing of the work just queued.
     pub(crate) fn wake_sleeper(&self) {
         fence(Ordering::SeqCst);
         self.waiter.wake_if_asleep();
     }
 
-    /// The program is about to sleep: from now on the background thread must listen.
+    /// Prepares for the program's sleep: from now on the background thread must receive packets.
     pub(crate) fn expect_sleep(&self) {
         fence(Ordering::SeqCst);
         self.waiter.wake_if_ticking();
@@ -488,17 +489,17 @@ impl Engine {
     fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
-    /// Whether a thread runs a round.
+    /// Returns whether a thread runs a round.
     fn is_in_round(&self) -> bool {
         self.round.is_locked()
     }
 
-    /// How long the background thread may sleep.
+    /// Returns how long the background thread may sleep.
     fn deadline(&self, device: &Device) -> Option<Duration> {
         if self.has_resumed() || self.has_ended() {
             return Some(Duration::ZERO);
         }
-        // What is left may have found no room, with a peer that was stopped for example.
+        // The remaining entries may have found no room, for example because a peer is stopped.
         let waits = !self.pending.lock().is_empty()
             || !self.owed.lock().is_empty()
             || !device.has_failed() && device.xrc().is_waiting();
@@ -507,8 +508,7 @@ impl Engine {
         retry.into_iter().chain(timer).min()
     }
 
-    /// Forgets a queue pair that is being destroyed. What the lists say of its number is found to
-    /// be nobody's when it comes up.
+    /// Removes a queue pair that is being destroyed. Entries of lists with its number are ignored when they come up.
     pub(crate) fn forget(&self, device: &Device, qp: &QpCore) {
         let mut driven = qp.state.lock();
         wire::direct::hide(device, qp, &driven.path);
@@ -525,9 +525,9 @@ impl Engine {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Takes in what the service has to say.
+    /// Processes the events of the service.
     pub(crate) fn control_events(&self, device: &Arc<Device>) {
-        // A thread that waits here finds done what was said before.
+        // A thread that waits here finds earlier events processed.
         let _turn = self.told.lock();
         loop {
             match device.control().poll_event() {
@@ -570,7 +570,7 @@ impl Engine {
         }
     }
 
-    /// P_Keys are not what they were: peers that reach our memory see those of open queue pairs.
+    /// Publishes P_Keys that have changed: peers that access this process's memory read those of open queue pairs.
     fn show_pkeys(&self, device: &Arc<Device>) {
         let table = device.qps().read();
         for core in table.iter() {
@@ -578,8 +578,8 @@ impl Engine {
         }
     }
 
-    /// A process of this host, or one of another host with rings to us, is gone: what is connected to it will be flushed. What it
-    /// sent and acknowledged before its end counts.
+    /// Handles the end of a process of this host, or of one of another host with rings to this process: queue pairs connected to
+    /// it will be flushed. Messages and acknowledgements that it sent before count.
     fn peer_gone(&self, device: &Arc<Device>, slot: u16) {
         self.drain(device);
         self.take_rest(device, slot);
@@ -602,7 +602,7 @@ impl Engine {
         self.wires.neighbours.remove(device, slot);
     }
 
-    /// Takes in what a process has sent that is gone, however much that is.
+    /// Processes all messages that a process sent before it ended, however many.
     fn take_rest(&self, device: &Arc<Device>, slot: u16) {
         let mut round = self.round.lock();
         let now = device.now();
@@ -612,14 +612,14 @@ impl Engine {
         self.flush_acks(device, &mut round, now);
     }
 
-    /// The service is gone: all queue pairs are flushed, and the program is told.
+    /// Flushes all queue pairs and tells the program, because the service is gone.
     fn device_fatal(&self, device: &Arc<Device>, error: &ControlError) {
         tracing::info!(%error, "the device failed");
         for core in device.qps().read().iter() {
             let mut bound = Bound::lock(device, core);
             if bound.machine().state() != QpState::Reset {
                 let attr = QpAttr { state: QpState::Err, ..bound.machine().attr() };
-                // The transition to ERR exists from every other state.
+                // Every other state permits the transition to ERR.
                 let _ = bound.modify(&attr, AttrMask::STATE, None, None);
                 bound.schedule();
             }
@@ -627,8 +627,8 @@ impl Engine {
         device.raise(Raised::DeviceFatal);
     }
 
-    /// After the service is gone: the next one wants the port that our sockets are bound to, and its
-    /// notifications, at their end, would keep us awake.
+    /// Releases resources after the service is gone: the next service needs the port that the sockets are bound to, and the
+    /// closed notification descriptor would keep the thread awake.
     fn let_go(&self, device: &Arc<Device>) {
         self.waiter.service_gone();
         let cores: Vec<_> = device.qps().read().iter().cloned().collect();
@@ -637,9 +637,10 @@ impl Engine {
     }
 }
 
-/// Another thread of the process runs a round, and may be waiting for this processor. What a yield is long for is that
-/// thread's work, so it is no reason to sleep: who sleeps between its polls comes back on any processor, also on the one where
-/// that thread copies a long message. Out of line: a poll that finds nothing to do is some hundred instructions.
+/// Yields to the other thread of the process that runs a round, and that may be waiting for this processor. A long yield only
+/// means that the other thread works, so it is no reason to sleep: a thread that sleeps between its polls may wake on any
+/// processor, even on that where the other copies a long message. Out of line: a poll that finds no work is some hundred
+/// instructions.
 #[cold]
 #[inline(never)]
 fn leave_to_other() {
@@ -652,8 +653,8 @@ fn with_qp(device: &Arc<Device>, table: &QpTable, qpn: Qpn, f: impl FnOnce(&mut 
     }
 }
 
-/// Sends the ACKs of the first queue pairs that owe one, if they are still owed: most have been piggybacked on an answer.
-/// Those for which there is no room stay on the list.
+/// Sends the ACKs of the first queue pairs that owe one, unless they have been piggybacked meanwhile, as most are. ACKs for which
+/// there is no room stay on the list.
 fn flush_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) {
     let Round { inbound, owed, .. } = round;
     for at in 0..count {
@@ -672,10 +673,10 @@ fn flush_acks(device: &Arc<Device>, round: &mut Round, count: usize, now: Time) 
     owed.drain(..count);
 }
 
-/// Whether what a device reads of the environment makes sense: `$RDMUX_LOSS` and `$RDMUX_PATIENCE`.
+/// Checks the environment variables that a device reads: `$RDMUX_LOSS` and `$RDMUX_PATIENCE`.
 ///
 /// # Errors
-/// Which variable does not, and what it may be.
+/// The variable that is invalid, and its permitted values.
 pub fn check_environment() -> Result<(), String> {
     loss::Loss::of_environment().map_err(|e| e.to_string())?;
     SpinTime::of_environment().map(drop)
@@ -708,10 +709,10 @@ mod tests {
     fn a_round_hands_the_queue_pair_over_to_a_thread_that_waits() {
         let (node, _peer) = pair(QpType::Rc, true, 8);
         let (qp, state) = (&node.qp, &node.qp.core.state);
-        // The waiter may look in the moment between the release and the hand-over, but not always.
+        // The waiter may try in the moment between the release and the hand-over, but not always.
         while state.handovers() == 0 {
             std::thread::scope(|scope| {
-                // As a round has it; nobody else here holds it for long.
+                // As in a round; no other thread of this test holds it for long.
                 let bound = Bound::lock(&node.device, &qp.core);
                 // The receive queue may be full by then.
                 scope.spawn(|| drop(qp.post_recv(&RecvWr { wr_id: 1, sges: &[] })));
@@ -724,13 +725,13 @@ mod tests {
         }
     }
 
-    /// The thread that took the packet may be a program's, which does not poll any more.
+    /// A program thread that took the packet may never poll again.
     #[test]
     fn acknowledgement_that_is_owed_lets_the_thread_not_sleep_and_wakes_it() {
         let (node, _peer) = pair(QpType::Rc, false, 8);
         let engine = node.device.engine();
         for _ in 0..100 {
-            // Nobody else sends it meanwhile.
+            // No other thread sends it meanwhile.
             let round = engine.round.lock();
             engine.owe_ack(node.qp.core.qpn);
             assert_eq!(engine.deadline(&node.device), Some(RETRY));
@@ -741,13 +742,13 @@ mod tests {
         }
     }
 
-    /// A program's thread has ended it, which may not poll any more.
+    /// The program thread that ended the stream may never poll again.
     #[test]
     fn stream_that_has_ended_lets_the_thread_not_sleep_and_wakes_it() {
         for _ in 0..10 {
             let (node, _peer) = stream_pair(&PLAIN, 8);
             let engine = node.device.engine();
-            // Nobody else closes it meanwhile.
+            // No other thread closes it meanwhile.
             let round = engine.round.lock();
             Bound::lock(&node.device, &node.qp.core).forget_stream();
             assert_eq!(engine.deadline(&node.device), Some(Duration::ZERO));

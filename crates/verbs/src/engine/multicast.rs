@@ -1,4 +1,4 @@
-//! Multicast groups: which queue pairs hear which, and the sockets that hear them.
+//! Multicast groups: their member queue pairs, and the sockets that receive them.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -19,32 +19,33 @@ use crate::objects::counters::Counter;
 use crate::objects::error::VerbsError;
 use crate::objects::quota;
 
-/// Groups of this process, each at a port.
+/// The groups of this process, each at a port.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     by_gid: RwLock<BTreeMap<(u8, Gid), Group>>,
-    /// Locked while a queue pair is attached or detached, here and by the service: it hands a group's socket over once, so
-    /// both must see the same order. The caller has neither a round nor a queue pair locked.
+    /// Locked while a queue pair is attached or detached, here and by the service: the service passes a group's socket once, so
+    /// both must see the same order. The caller holds the lock of neither a round nor a queue pair.
     changing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Group {
     members: Vec<Arc<QpCore>>,
-    /// What hears it: one wire for each address on which the service has joined it for this process.
+    /// The wires that receive it: one for each address on which the service has joined the group for this process.
     wires: Vec<Heard>,
 }
 
-/// A wire that hears a group.
+/// A wire that receives a group.
 #[derive(Debug)]
 struct Heard {
     wire: AnyWire,
-    /// The members for which it may be: when the last of them leaves, so has the service.
+    /// The members that it may serve: when the last of them leaves, the service has left the group on its address.
     members: Vec<Qpn>,
 }
 
 impl Group {
-    /// The service has made a queue pair a member: on the address of `fresh`, else on one on which the group is heard.
+    /// Records that the service has made a queue pair a member: on the address of `fresh`, or else on one on which the group is
+    /// already received.
     fn heard_by(&mut self, qpn: Qpn, fresh: Option<AnyWire>) {
         match fresh {
             Some(wire) => self.wires.push(Heard { wire, members: vec![qpn] }),
@@ -52,7 +53,7 @@ impl Group {
         }
     }
 
-    /// A queue pair is no member any more. Returns the wires that are of no more use.
+    /// Removes a member. Returns the wires that are no longer needed.
     fn left_by(&mut self, qpn: Qpn) -> Vec<AnyWire> {
         self.members.retain(|member| member.qpn != qpn);
         self.wires.iter_mut().for_each(|heard| heard.members.retain(|member| *member != qpn));
@@ -64,7 +65,7 @@ impl Group {
 }
 
 impl Groups {
-    /// Makes a queue pair a member, if the device's limits admit it.
+    /// Adds a member, if the device's limits permit it.
     fn add(&self, limits: &Limits, qp: &Arc<QpCore>, at: (u8, Gid)) -> Result<(), VerbsError> {
         const WHAT: &str = "attach to a multicast group";
         let mut groups = self.by_gid.write();
@@ -81,7 +82,7 @@ impl Groups {
         Ok(())
     }
 
-    /// The port at which a queue pair hears a group.
+    /// Returns the port at which a queue pair receives a group.
     fn port_of(&self, qp: &Arc<QpCore>, mgid: Gid) -> Option<u8> {
         let groups = self.by_gid.read();
         let hears = |group: &Group| group.members.iter().any(|member| Arc::ptr_eq(member, qp));
@@ -91,7 +92,7 @@ impl Groups {
 }
 
 impl Engine {
-    /// Lets a queue pair hear a group.
+    /// Attaches a queue pair to a group.
     pub(crate) fn attach(
         &self,
         device: &Arc<Device>,
@@ -104,13 +105,13 @@ impl Engine {
         let joined = self.join(device, qp, at);
         if joined.is_err() {
             self.leave(qp, at);
-            // The service may have it as a member, and would hand no socket over to the next.
+            // The service may have it as a member, and would not pass the socket again to the next one.
             let _ = device.control().detach_multicast(at.0, qp.qpn, mgid);
         }
         joined
     }
 
-    /// Has the host join the group, and hears its socket.
+    /// Makes the host join the group, and receives from its socket.
     fn join(
         &self,
         device: &Arc<Device>,
@@ -129,7 +130,7 @@ impl Engine {
         wire.map_or(Ok(()), |wire| self.listen(wire))
     }
 
-    /// Lets it hear the group no more.
+    /// Detaches a queue pair from a group.
     pub(crate) fn detach(
         &self,
         device: &Arc<Device>,
@@ -140,13 +141,13 @@ impl Engine {
         let port = self.groups().port_of(qp, mgid).unwrap_or(qp.port());
         self.leave(qp, (port, mgid));
         match device.control().detach_multicast(port, qp.qpn, mgid) {
-            // Where the service is gone, so is the membership.
+            // If the service is gone, so is the membership.
             Ok(()) | Err(ControlError::Gone) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// The queue pair is no member any more; wires go with the last for which they are.
+    /// Removes a member, and closes the wires that only it used.
     fn leave(&self, qp: &Arc<QpCore>, at: (u8, Gid)) {
         let mut groups = self.groups().by_gid.write();
         let Some(group) = groups.get_mut(&at) else { return };
@@ -158,7 +159,7 @@ impl Engine {
         wires.iter().for_each(|wire| self.unlisten(wire));
     }
 
-    /// Hands packets of a [group](group_of) to all its members.
+    /// Delivers packets of a [group](group_of) to all its members.
     pub(crate) fn deliver_multicast<'a>(
         &self,
         device: &Arc<Device>,
@@ -179,7 +180,7 @@ impl Engine {
     }
 }
 
-/// The group that a packet was sent to: the port at which it came, and the group's GID.
+/// Returns the group that a packet was sent to: the port at which it arrived, and the group's GID.
 pub(crate) fn group_of(packet: &Arrival<'_>) -> (u8, Gid) {
     (packet.ib.map_or(PORT, |route| route.port_num), packet.dgid())
 }
@@ -212,7 +213,7 @@ mod tests {
         node.device.engine().inbound(|inbound| inbound.wires())
     }
 
-    /// Whether a thread of this process sleeps, or is no more.
+    /// Returns whether a thread of this process sleeps, or has ended.
     fn rests(thread: &str) -> bool {
         let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
         stat.map_or(true, |stat| {

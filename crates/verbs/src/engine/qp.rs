@@ -1,4 +1,4 @@
-//! Queue pairs as the engine drives them.
+//! The part of queue pairs that the engine drives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -25,12 +25,12 @@ use crate::objects::qp::QpIdentity;
 use crate::objects::srq::SrqCore;
 use crate::objects::xrc::record::MAX_SGES;
 
-/// What a queue pair works with.
+/// The objects that a queue pair works with.
 #[derive(Debug)]
 pub(crate) enum Ends {
     /// Objects of its process.
     Own(Objects),
-    /// An XRC target belongs to no process, and works with objects of many.
+    /// Those of an XRC target, which belongs to no process, and works with objects of many.
     Target(TargetEnds),
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Ends {
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) pd: PdId,
-    /// The domain of receives: that of the shared receive queue, if there is one (IBTA 10.2.9).
+    /// The protection domain of receives: that of the shared receive queue, if there is one (IBTA 10.2.9).
     pub(crate) recv_pd: PdId,
     pub(crate) send_cq: Arc<CqCore>,
     pub(crate) recv_cq: Arc<CqCore>,
@@ -53,39 +53,39 @@ pub(crate) struct QpCore {
     pub(crate) ends: Ends,
     /// The number of its port.
     port: AtomicU8,
-    /// The path by which it goes on when it migrates. Changed with the queue pair locked.
+    /// The path to use after a migration. Changed with the queue pair locked.
     alternate: Mutex<Option<Box<Path>>>,
-    /// Who it is to the program.
+    /// Its identity towards the program.
     pub(crate) identity: Arc<QpIdentity>,
     pub(crate) owed: Owed,
     pub(crate) state: brief::Mutex<Driven>,
 }
 
-/// What the lock of a queue pair guards.
+/// The state that the lock of a queue pair guards.
 #[derive(Debug)]
 pub(crate) struct Driven {
     pub(crate) machine: Machine,
     pub(crate) path: Path,
-    /// Whether some milliseconds are nothing to any of its timers.
+    /// Whether all its timers tolerate a clock that is some milliseconds late.
     pub(crate) coarse_clock: bool,
-    /// What the engine's timers have for this queue pair.
+    /// The entries that the engine's timers have for this queue pair.
     pub(crate) armed: Armed,
-    /// Whether the engine's list of queue pairs with something to send has it.
+    /// Whether it is on the engine's list of queue pairs with something to send.
     pub(crate) queued: bool,
     /// The region that it last sent from.
     pub(crate) sent_from: SentFrom,
 }
 
-/// Whether a queue pair owes an ACK: to be seen without its lock.
+/// Whether a queue pair owes an ACK, readable without its lock.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     now: AtomicBool,
-    /// Whether the round has it on its list. Only rounds look at this.
+    /// Whether it is on the round's list. Only rounds read this.
     listed: AtomicBool,
 }
 
 impl Owed {
-    /// With the queue pair locked. Whether it has just begun to owe one.
+    /// Records whether it owes an ACK, with the queue pair locked. Returns whether it has just begun to owe one.
     #[inline]
     pub(crate) fn note(&self, owes: bool) -> bool {
         let before = self.now.load(Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Owed {
         owes && !before
     }
 
-    /// In a round. Whether it has to be put on the list.
+    /// Marks it as listed, in a round. Returns whether it was not on the list.
     #[inline]
     pub(crate) fn list(&self) -> bool {
         let listed = self.listed.load(Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Owed {
         !listed
     }
 
-    /// It was taken off the list. Whether it owes one still.
+    /// Marks it as not listed. Returns whether it still owes an ACK.
     #[inline]
     pub(crate) fn is_still(&self) -> bool {
         self.listed.store(false, Ordering::Relaxed);
@@ -112,7 +112,7 @@ impl Owed {
 }
 
 impl QpCore {
-    /// A queue pair in RESET.
+    /// Creates a queue pair in RESET.
     pub(crate) fn new(
         transport: TransportType,
         machine: &MachineInit,
@@ -138,7 +138,7 @@ impl QpCore {
         })
     }
 
-    /// An XRC target in RESET.
+    /// Creates an XRC target in RESET.
     pub(crate) fn target(qpn: Qpn, ends: TargetEnds) -> Arc<Self> {
         let caps = QpCaps { max_recv_sge: MAX_SGES, ..QpCaps::default() };
         let qp_type = QpType::XrcRecv;
@@ -146,7 +146,7 @@ impl QpCore {
         Self::new(TransportType::Ib, &machine, Ends::Target(ends), 0)
     }
 
-    /// Changes attributes and state, and with them the path.
+    /// Changes attributes and state, and the path accordingly.
     pub(crate) fn modify(
         self: &Arc<Self>,
         device: &Arc<Device>,
@@ -185,14 +185,14 @@ impl QpCore {
             self.forget();
         }
         if mask.contains(AttrMask::PATH_MIG_STATE) {
-            // The peer is to see it now, though nothing may be sent for long.
+            // The peer must see it now, although no packet may be sent for long.
             bound.flush_ack();
         }
         bound.transmit();
         Ok(())
     }
 
-    /// The alternate path once attributes are set: none if the call does not change it.
+    /// Returns the alternate path for the new attributes: none if the call does not change it.
     fn alternate_for(
         &self,
         device: &Arc<Device>,
@@ -215,28 +215,28 @@ impl QpCore {
         Ok(path.map(Box::new))
     }
 
-    /// Replaces the path by which it goes on when it migrates. Returns the one that was.
+    /// Replaces the path to use after a migration. Returns the old one.
     pub(crate) fn set_alternate(&self, path: Option<Box<Path>>) -> Option<Box<Path>> {
         std::mem::replace(&mut *self.alternate.lock(), path)
     }
 
-    /// The wire of packets of that path.
+    /// Returns the wire of the alternate path.
     pub(crate) fn alternate_wire(&self) -> Option<AnyWire> {
         self.alternate.lock().as_ref()?.wire()
     }
 
-    /// It is at another port from now on.
+    /// Sets its port.
     pub(crate) fn set_port(&self, port: u8) {
         self.port.store(port, Ordering::Relaxed);
     }
 
-    /// The number of its port: the first before the program has chosen one.
+    /// Returns the number of its port: the first before the program has chosen one.
     #[inline]
     pub(crate) fn port(&self) -> u8 {
         self.port.load(Ordering::Relaxed)
     }
 
-    /// The port that it has with these attributes. A program that names none means the one that it is at.
+    /// Returns its port under these attributes. A program that names none means the present one.
     fn port_with(&self, device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<u8, VerbsError> {
         const WHAT: &str = "modify a queue pair";
         let chosen = if mask.contains(AttrMask::PORT) { attr.port_num } else { 0 };
@@ -252,7 +252,7 @@ impl QpCore {
         Ok(port)
     }
 
-    /// In RESET nobody hears of what was before.
+    /// Discards earlier completions and pending answers, for a transition to RESET.
     fn forget(&self) {
         match &self.ends {
             Ends::Own(objects) => {
@@ -263,13 +263,13 @@ impl QpCore {
         }
     }
 
-    /// Whether it has one peer.
+    /// Returns whether it has one peer.
     pub(crate) fn is_connected(&self) -> bool {
         self.qp_type != QpType::Ud
     }
 }
 
-/// P_Keys are those of the port's table as it is now; an entry may be empty, and then nothing passes.
+/// Checks the P_Key indexes against the port's present table. An entry may be empty; no packet passes then.
 fn check_pkey_index(
     device: &Device,
     port: u8,
@@ -284,7 +284,7 @@ fn check_pkey_index(
     Ok(())
 }
 
-/// An alternate path begins at a port of this device, with a P_Key of its table.
+/// Checks an alternate path: it must start at a port of this device, with a P_Key of its table.
 fn check_alternate(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
     const WHAT: &str = "load an alternate path";
     if !mask.contains(AttrMask::ALT_PATH) {
@@ -301,7 +301,8 @@ fn check_alternate(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(),
     Ok(())
 }
 
-/// A queue pair goes on by the alternate path with packets of the same size, and with what it relies on of the wire.
+/// Checks that the alternate path permits packets of the same size, and that its wire has the properties that the queue pair
+/// relies on.
 fn check_links((primary, alternate): (&Path, &Path), of: (QpType, u32)) -> Result<(), VerbsError> {
     if matches!(primary, Path::None) || primary.may_become(alternate, of) {
         return Ok(());
@@ -310,7 +311,8 @@ fn check_links((primary, alternate): (&Path, &Path), of: (QpType, u32)) -> Resul
     Err(VerbsError::invalid("load an alternate path", why.to_owned()))
 }
 
-/// On a fabric a Q_Key whose top bit is set tells a receiver that the sender is privileged (IBTA 10.2.5).
+/// Checks the right to a Q_Key. On a fabric, a Q_Key whose top bit is set tells a receiver that the sender is privileged (IBTA
+/// 10.2.5).
 fn check_qkey(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
     let asked = mask.contains(AttrMask::QKEY) && is_privileged(attr.qkey);
     if !asked || !device.kind().is_on_fabric() || device.control().info().privileged {
@@ -323,7 +325,7 @@ fn check_qkey(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), Verb
     Err(VerbsError::NotPermitted { what: "modify a queue pair", why })
 }
 
-/// READs and atomics at a time, in both directions: no more than the device has room for (`max_qp_rd_atom`,
+/// Checks the numbers of outstanding READs and atomics, in both directions, against the device's limits (`max_qp_rd_atom`,
 /// `max_qp_init_rd_atom` of `ibv_query_device(3)`).
 fn check_depths(device: &Device, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
     let limits = device.limits();

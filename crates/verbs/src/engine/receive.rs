@@ -1,4 +1,4 @@
-//! Packets in: checked, sorted by queue pair, handed to the machines.
+//! Received packets: checked, sorted by queue pair, and passed to the machines.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::engine::device::{Device, QpTable};
 use crate::objects::control::{SERVICE_SLOT, is_target, slot_of};
 use crate::objects::counters::{Counter, Counters};
 
-/// The GRH area of a packet whose receiver has no use for it.
+/// The GRH area for packets whose receiver does not use it.
 pub(crate) const NO_GRH: [u8; 40] = [0; 40];
 
 impl Engine {
-    /// Hands packets to their queue pairs. Those of one queue pair or group in a row share its lock, and
-    /// the system calls of what it sends in answer.
+    /// Passes packets to their queue pairs. Consecutive packets of one queue pair or group share its lock, and the system calls
+    /// for the answers.
     pub(crate) fn deliver<'a>(
         &self,
         device: &Arc<Device>,
@@ -58,14 +58,14 @@ impl Engine {
         }
     }
 
-    /// A packet whose queue pair is not here: another process's, or nobody's.
+    /// Handles a packet whose queue pair is not here: it belongs to another process, or does not exist.
     fn not_ours(&self, device: &Arc<Device>, table: &QpTable, arrival: &Arrival<'_>, qpn: Qpn) {
         let (slot, target) = (slot_of(qpn), is_target(qpn));
         let ours = table.owns(slot) || (target && device.xrc().is_hub());
         if !ours && (slot != SERVICE_SLOT || qpn == Qpn::QP1 || target) {
             // The kernel merged packets of several owners into one.
             count(device, Counter::RxStray);
-            // An InfiniBand wire passes them on itself.
+            // An InfiniBand wire passes strays on itself.
             if arrival.ib.is_none() {
                 device.control().stray(arrival.src, arrival.dst.ip(), arrival.bytes);
             }
@@ -76,7 +76,7 @@ impl Engine {
 }
 
 impl Bound<'_> {
-    /// Takes in packets, and sends what they allow to be sent.
+    /// Processes packets, and sends what they permit to be sent.
     pub(crate) fn receive<'a>(&mut self, arrivals: impl Iterator<Item = Arrival<'a>>) {
         let device = self.device();
         let now = device.now();
@@ -91,7 +91,7 @@ impl Bound<'_> {
                     Some(route) if route.port_num == env.port() => Arrived::AtPort(route.port_num),
                     Some(route) if machine.minds_path() => Arrived::AtPort(route.port_num),
                     Some(_) => {
-                        // Its number means nothing at another port.
+                        // Its number is not valid at another port.
                         count(device, Counter::RxNoQp);
                         continue;
                     }
@@ -110,7 +110,7 @@ impl Bound<'_> {
     }
 }
 
-/// The packet, if its checksum is right and its headers make sense.
+/// Parses a packet, if its checksum is right and its headers are valid.
 fn accept<'a>(device: &Device, arrival: &Arrival<'a>) -> Option<Packet<'a>> {
     if arrival.check_icrc() == IcrcCheck::Wrong {
         count(device, Counter::RxIcrc);
@@ -119,13 +119,13 @@ fn accept<'a>(device: &Device, arrival: &Arrival<'a>) -> Option<Packet<'a>> {
     parse(device, arrival.without_icrc())
 }
 
-/// The packet, from its BTH to its pad, if its headers make sense.
+/// Parses a packet from its BTH to its pad, if its headers are valid.
 #[inline]
 pub(crate) fn parse<'a>(device: &Device, bytes: &'a [u8]) -> Option<Packet<'a>> {
     checked(device, Packet::parse(bytes))
 }
 
-/// The packet, unless it was counted as one that makes no sense.
+/// Returns a parsed packet. Counts an invalid one.
 #[inline]
 pub(crate) fn checked<'a>(
     device: &Device,

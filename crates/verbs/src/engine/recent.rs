@@ -1,6 +1,6 @@
-//! What rounds remember, so that they need not look it up under a lock for each message: the queue pairs that received
-//! last, and the region that each one's data was put into. Only rounds use it, and they exclude each other; a thread that
-//! changes what is remembered takes a round's turn to invalidate the entry.
+//! A cache for rounds, so that they need no lookup under a lock for each message: the queue pairs that received most recently,
+//! and the region that each one's data was written to. Only rounds use it, and they exclude each other. A thread that changes a
+//! cached object takes a round's turn to invalidate the entry.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::engine::device::Device;
 use crate::engine::qp::QpCore;
 use crate::objects::cached_region::CachedRegion;
 
-/// How many queue pairs are remembered: as many as a program with a thread on each may have. Those of numbers in a row
-/// do not displace each other.
+/// The number of cached queue pairs: as many as a program with a thread on each may have. Consecutive numbers do not evict each
+/// other.
 const QPS: usize = 256;
 
-/// A queue pair, and the region that its data was put into last.
+/// A queue pair, and the region that its data was last written to.
 type Entry = (Arc<QpCore>, CachedRegion);
 
-/// The queue pairs that received last.
+/// The queue pairs that received most recently.
 #[derive(Debug)]
 pub(super) struct RecentQps(Box<[Option<Entry>; QPS]>);
 
@@ -28,7 +28,7 @@ impl Default for RecentQps {
 }
 
 impl RecentQps {
-    /// The queue pair with a number, and what is remembered of its memory.
+    /// Returns the queue pair with a number, and the cache entry for its memory.
     #[inline]
     pub(super) fn get(
         &mut self,
@@ -43,18 +43,18 @@ impl RecentQps {
         place.as_mut().map(|(core, cached)| (&*core, cached))
     }
 
-    /// Forgets one.
+    /// Evicts a queue pair.
     pub(super) fn forget(&mut self, qpn: Qpn) {
         self.0[place(qpn)].take_if(|(core, _)| core.qpn == qpn);
     }
 
-    /// Forgets the memory of all.
+    /// Invalidates the memory of all queue pairs.
     pub(super) fn forget_memory(&mut self) {
         self.0.iter_mut().flatten().for_each(|(_, cached)| *cached = CachedRegion::default());
     }
 }
 
-/// Where a queue pair is remembered, if it is.
+/// Returns the position of a queue pair in the cache.
 #[inline]
 fn place(qpn: Qpn) -> usize {
     qpn.get() as usize % QPS
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn queue_pairs_that_receive_in_turn_need_no_table_of_regions() {
-        /// Far longer than a round takes; only a round that waits for the table reaches it.
+        /// Far longer than a round takes. Only a round that waits for the table takes this long.
         const HANGS: Duration = Duration::from_secs(60);
         let lab = Lab::new(true);
         let nodes = || {

@@ -1,37 +1,38 @@
-//! When a thread whose polls find nothing yields to others.
+//! The spin time: how long a thread polls without finding work before it yields.
 //!
-//! On a machine with few processors the peer that it waits for may itself be waiting for this one. So after some time
-//! without anything it yields (`sched_yield(2)`) now and then: at every look at the clock as long as others take their
-//! turn then, and ever more seldom where nobody does.
+//! On a machine with few processors, the peer that the thread waits for may itself wait for its processor. So after some time
+//! without work the thread yields (`sched_yield(2)`) repeatedly: whenever it reads the clock, as long as other threads run then,
+//! and ever more rarely if none does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rdmux_transport::Time;
 
-/// How long a thread finds nothing before it first yields, unless [`VARIABLE`] says otherwise.
+/// How long a thread polls without finding work before it first yields, unless [`VARIABLE`] says otherwise.
 const USUAL: Duration = Duration::from_micros(50);
-/// The variable of the environment that says so, in microseconds.
+/// The environment variable that sets the spin time, in microseconds.
 const VARIABLE: &str = "RDMUX_PATIENCE";
-/// A yield that took no longer found nobody who waited.
+/// A yield that took no longer found no other thread to run.
 const NOBODY: Duration = Duration::from_micros(2);
-/// The longest time between yields that found nobody.
+/// The longest time between yields that found no other thread.
 const SELDOM: Duration = Duration::from_micros(500);
-/// The first time between them.
+/// The first time between such yields.
 const SOON: Duration = Duration::from_micros(4);
 
-/// See the module. Shared by the threads that poll a device, which may be wrong about each other by a yield.
+/// The spin time of a device; see the module. Shared by the threads that poll the device, without synchronization: one may yield
+/// once too often or too rarely.
 #[derive(Debug)]
 pub(crate) struct SpinTime {
     usual: Duration,
-    /// Not before this time, in nanoseconds.
+    /// The earliest time of the next yield, in nanoseconds.
     next: AtomicU64,
-    /// How long the next yield is put off if it finds nobody.
+    /// How long the next yield is put off after one that found no other thread.
     interval: AtomicU64,
 }
 
 impl SpinTime {
-    /// With what the environment of the process says.
+    /// Creates it with the value from the process's environment.
     pub(crate) fn new() -> Self {
         Self::of(Self::of_environment().unwrap_or_else(|why| {
             tracing::warn!("{why}; {USUAL:?} it is");
@@ -39,10 +40,10 @@ impl SpinTime {
         }))
     }
 
-    /// What the environment says.
+    /// Reads the environment.
     ///
     /// # Errors
-    /// When it is no number of microseconds.
+    /// An error when it is not a number of microseconds.
     pub(crate) fn of_environment() -> Result<Duration, String> {
         let Ok(text) = std::env::var(VARIABLE) else { return Ok(USUAL) };
         parse(&text).ok_or_else(|| format!("{VARIABLE}={text:?} is no number of microseconds"))
@@ -52,12 +53,12 @@ impl SpinTime {
         Self { usual, next: AtomicU64::new(0), interval: AtomicU64::new(0) }
     }
 
-    /// Whether a thread that found nothing since `found` yields now.
+    /// Returns whether a thread that has found nothing since `found` yields now.
     pub(crate) fn is_over(&self, now: Time, found: Time) -> bool {
         now.since(found) > self.usual && now.0 >= self.next.load(Ordering::Relaxed)
     }
 
-    /// It yielded from one time to the other.
+    /// Records a yield that took from one time to the other.
     pub(crate) fn yielded(&self, from: Time, to: Time) {
         let interval = if to.since(from) > NOBODY {
             0

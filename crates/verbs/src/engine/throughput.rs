@@ -1,8 +1,8 @@
-//! Whether a device moves much: then what computes on this machine is most likely the copying of its own bytes.
+//! Detects a high throughput of a device: then the load on this machine is most likely the copying of its own bytes.
 //!
-//! A thread that polls and finds the processor taken for long sleeps instead of yielding, and the device's own thread has short
-//! time slices, so that both come soon beside programs that compute (`rdmux_link::spin_wait`). Where messages of a MiB
-//! are copied, by a thread of this process or of the peer, neither is wanted: each interrupts the copying.
+//! A polling thread that finds the processor busy for long sleeps instead of yielding, and the background thread has short time
+//! slices, so that both run soon beside programs that compute (`rdmux_link::spin_wait`). While messages of a MiB are copied, by a
+//! thread of this process or of the peer, neither is wanted: each interrupts the copying.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use rdmux_transport::Time;
 
 use crate::objects::counters::{Counter, Counters};
 
-/// How long bytes are counted before they are judged.
+/// The time for which bytes are counted before they are judged.
 const WINDOW: Duration = Duration::from_millis(2);
-/// A device that has moved as many in each nanosecond is not starved, whatever computes beside it.
+/// The bytes per nanosecond from which on a device is not starved, whatever computes beside it.
 const BYTES_PER_NS: u64 = 1;
 
-/// What counts bytes of messages, each on one side at least.
+/// The counters of message bytes; each byte is counted on at least one side.
 const BYTES: [Counter; 8] = [
     Counter::TxBytes,
     Counter::RxBytes,
@@ -29,17 +29,17 @@ const BYTES: [Counter; 8] = [
     Counter::OfferBytes,
 ];
 
-/// See the module. Threads may be wrong about each other by a window.
+/// The throughput of a device; see the module. Unsynchronized threads may be wrong by a window.
 #[derive(Debug, Default)]
 pub(crate) struct Throughput {
-    /// When the window began, in nanoseconds, and the bytes until then.
+    /// When the window began, in nanoseconds, and the bytes counted until then.
     since: AtomicU64,
     bytes: AtomicU64,
     high: AtomicBool,
 }
 
 impl Throughput {
-    /// Whether the device with these counters has moved much in the window before the present one.
+    /// Returns whether the device with these counters had a high throughput in the window before the present one.
     pub(crate) fn is_high(&self, counters: &SharedMem, now: Time) -> bool {
         self.judge(now, || BYTES.iter().map(|&counter| Counters(counters).get(counter)).sum())
     }

@@ -1,8 +1,8 @@
-//! Which queue pair wants to be woken when.
+//! Timers of queue pairs.
 //!
-//! When a queue pair's timer moves to a later time its entry stays and is looked at again when it comes up: a message that is
-//! acknowledged in time costs nothing here. When it moves to an earlier one there is one entry more, and the queue pair
-//! remembers that it has the later one, too ([`Armed`]), so that it makes no third one for a time after that.
+//! When a queue pair's timer moves to a later time, its entry stays and is checked again when it expires: a message that is
+//! acknowledged in time costs nothing here. When the timer moves to an earlier time, an entry is added. The queue pair remembers that
+//! it still has the later one ([`Armed`]), so that it adds no third one for a time after that.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ use rdmux_wire::Qpn;
 #[derive(Debug)]
 pub(crate) struct Timers {
     heap: Mutex<BinaryHeap<Reverse<(Time, Qpn)>>>,
-    /// The earliest entry's time, so that looking costs no lock.
+    /// The earliest entry's time, readable without the lock.
     earliest: AtomicU64,
 }
 
@@ -34,12 +34,12 @@ impl Timers {
         at.0 < before
     }
 
-    /// When the earliest entry comes up.
+    /// Returns when the earliest entry expires.
     pub(crate) fn earliest(&self) -> Option<Time> {
         Some(self.earliest.load(Ordering::Acquire)).filter(|t| *t != u64::MAX).map(Time)
     }
 
-    /// Takes an entry that has come up.
+    /// Takes an entry that has expired.
     pub(crate) fn take_due(&self, now: Time) -> Option<(Time, Qpn)> {
         if self.earliest.load(Ordering::Acquire) > now.0 {
             return None;
@@ -57,12 +57,12 @@ impl Timers {
     }
 }
 
-/// A queue pair's entries, the earliest last.
+/// The times of a queue pair's entries, the earliest last.
 #[derive(Debug, Default)]
 pub(crate) struct Armed(ArrayVec<Time, 4>);
 
 impl Armed {
-    /// Whether the queue pair needs one more entry to be looked at in time. It is to be made then.
+    /// Returns whether the queue pair needs another entry for this time. The caller must then add it.
     #[inline]
     pub(crate) fn needs(&mut self, at: Time) -> bool {
         let needs = self.0.last().is_none_or(|earliest| at < *earliest);
@@ -74,33 +74,33 @@ impl Armed {
 
     fn add(&mut self, at: Time) {
         if self.0.is_full() {
-            // The latest is forgotten, and says nothing when it comes up.
+            // The latest entry is dropped here, and ignored when it expires.
             self.0.remove(0);
         }
         self.0.push(at);
     }
 
-    /// An entry has come up. False if it is one that was forgotten. It need not be the earliest: another thread may have made one for
-    /// an earlier time since this one was taken.
+    /// Removes an entry that has expired. Returns false if it was dropped before. It need not be the earliest: another thread may have
+    /// added one for an earlier time since this one was taken.
     pub(crate) fn came_up(&mut self, at: Time) -> bool {
         let place = self.0.iter().rposition(|known| *known == at);
         place.map(|place| self.0.remove(place)).is_some()
     }
 }
 
-/// Says whether what arrived before a timer was due has been taken in. A thread that did not run for some time finds more
-/// than a round takes, and the answer that a timer waits for may be the last of it.
+/// Decides whether all packets that arrived before a timer expired have been processed. A thread that did not run for some time finds
+/// more packets than a round takes, and the answer that a timer waits for may be the last of them.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    /// Rounds in a row that may have left something.
+    /// Consecutive rounds that may have left packets.
     left: u32,
 }
 
 impl Backlog {
-    /// So many rounds put timers off at most: a peer that never stops sending must not stop them.
+    /// The maximum number of rounds that delay timers: a peer that never stops sending must not stop them.
     const MOST: u32 = 64;
 
-    /// After a round, beyond which there may be more: whether timers may run.
+    /// Returns whether timers may run after a round that may have left packets.
     #[inline]
     pub(crate) fn is_taken_in(&mut self, may_have_more: bool) -> bool {
         let wait = may_have_more && self.left < Self::MOST;
@@ -124,7 +124,7 @@ mod tests {
         assert!(!backlog.is_taken_in(true));
     }
 
-    /// The peer has no receive: each request is to be answered at L, and is refused until S, again and again.
+    /// The peer has no receive posted: each request is to be answered at L, and is refused until S, again and again.
     #[test]
     fn entries_do_not_pile_up_when_a_timer_goes_back_and_forth() {
         let (timers, mut armed) = (Timers::new(), Armed::default());
@@ -157,7 +157,8 @@ mod tests {
         assert!(armed.needs(Time(9)));
     }
 
-    /// A thread takes an entry, and has to wait for the queue pair, which another thread sends by that has looked at the clock before.
+    /// A thread takes an entry, then waits for the lock of the queue pair, through which another thread sends that read the clock
+    /// earlier.
     #[test]
     fn entry_that_is_taken_while_an_earlier_one_is_made_counts() {
         let mut armed = Armed::default();

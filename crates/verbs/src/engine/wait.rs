@@ -12,15 +12,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::objects::control::Control;
 
-/// How often the thread looks whether the program still polls.
+/// How often the thread checks whether the program still polls.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 
 /// How the thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sleep {
-    /// Deaf to the sockets, for a tick.
+    /// For a tick, without being woken by sockets and peers.
     Tick,
-    /// Until something happens, or for so long.
+    /// Until an event, or for at most this long.
     Until(Option<Duration>),
 }
 
@@ -28,31 +28,31 @@ const AWAKE: u8 = 0;
 const TICKING: u8 = 1;
 const ASLEEP: u8 = 2;
 
-/// Everything that can wake the thread. Holds duplicates of what is not its own.
+/// Everything that can wake the thread. Holds duplicates of descriptors that it does not own.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     epoll: OwnedFd,
-    /// What we ring ourselves. No other process has it.
+    /// The doorbell that this process rings itself. No other process has it.
     bell: Doorbell,
     bells: Mutex<Bells>,
     notify: OwnedFd,
-    /// Whether the service has said something since that was asked last.
+    /// Whether the service has sent an event since the last check.
     notified: AtomicBool,
-    /// Whether `notify` has come to its end, after which it is readable for ever.
+    /// Whether `notify` has reached its end, after which it is always readable.
     gone: AtomicBool,
-    /// Whether the thread has slept without listening to its peers.
+    /// Whether the thread has slept without being woken by its peers.
     ticked: AtomicBool,
     state: AtomicU8,
 }
 
-/// What other processes ring, each by a token of its own.
+/// The doorbells that other processes ring, each with its token.
 #[derive(Debug)]
 struct Bells {
     all: Vec<(u64, Arc<PeerBell>)>,
     next: u64,
 }
 
-/// Tokens of what is in the epoll set: what needs not be silenced, our own bell, the service, and the first of [`Bells`].
+/// Tokens in the epoll set: descriptors that need not be cleared, the own bell, the service, and the first of [`Bells`].
 const OTHER: u64 = 0;
 const OWN: u64 = 1;
 const NOTIFY: u64 = 2;
@@ -75,7 +75,7 @@ impl Waiter {
         Ok(waiter)
     }
 
-    /// Readable when there is something that would end the thread's sleep.
+    /// Returns the descriptor that is readable when the thread's sleep would end.
     pub(crate) fn readable(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -97,14 +97,14 @@ impl Waiter {
         bells.all.push((token, bell.clone()));
         Ok(())
     }
-    /// Does so no longer.
+    /// No longer lets another process wake the thread.
     pub(crate) fn ignore(&self, bell: &Arc<PeerBell>) {
         let mut bells = self.bells.lock();
         bells.all.retain(|(_, b)| !Arc::ptr_eq(b, bell));
         self.remove(bell.as_fd());
     }
 
-    /// Takes the ring of a bell that woke the thread. One that cannot be silenced is not listened to any more.
+    /// Clears a bell that woke the thread. One that cannot be cleared is removed.
     fn silence(&self, token: u64) {
         match token {
             OTHER => {}
@@ -123,32 +123,32 @@ impl Waiter {
         }
     }
 
-    /// Takes the rings that came while nobody listened.
+    /// Clears the bells that were rung while the thread did not listen.
     fn silence_all(&self) {
-        /// More than come from an honest peer, which rings once when it makes room.
+        /// More rings than an honest peer causes, which rings once when it makes room.
         const MOST: usize = 512;
         for (_, bell) in &self.bells.lock().all {
             let _ = (0..MOST).find(|_| !matches!(bell.clear(), Ok(true)));
         }
     }
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
-        // Fails only if it is not there.
+        // Fails only if it is not in the set.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Whether the service may have said something since this was asked last.
+    /// Returns whether the service may have sent an event since the last check.
     pub(crate) fn was_notified(&self) -> bool {
         self.notified.swap(false, Ordering::Relaxed)
     }
 
-    /// The service has nothing to say any more.
+    /// Stops waiting for the service, which is gone.
     pub(crate) fn service_gone(&self) {
         self.gone.store(true, Ordering::Release);
         self.remove(self.notify.as_fd());
     }
 
-    /// Announces the sleep to come. What is queued after this wakes the thread; what was queued
-    /// before, it must look at once more.
+    /// Announces the coming sleep. Work that is queued after this wakes the thread; for work that was queued before, the thread
+    /// must check once more.
     pub(crate) fn prepare(&self, ticking: bool) {
         if !ticking && self.ticked.swap(false, Ordering::Relaxed) {
             self.silence_all();
@@ -157,14 +157,14 @@ impl Waiter {
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeps. Returns whether anything but the time has ended it.
+    /// Sleeps. Returns whether anything but the timeout ended the sleep.
     pub(crate) fn sleep(&self, how: Sleep) -> bool {
         let timeout = match how {
             Sleep::Tick => Some(TICK),
             Sleep::Until(at) => at,
         }
         .and_then(|d| Timespec::try_from(d).ok());
-        // An interruption is as good a reason to look around as any.
+        // An interruption counts as a wakeup.
         match how {
             // A program that polls is not woken by its peers.
             Sleep::Tick => {
@@ -197,7 +197,7 @@ impl Waiter {
     }
 
     pub(crate) fn wake(&self) {
-        // An eventfd of our own takes it.
+        // Writing to an own eventfd does not fail.
         let _ = self.bell.ring();
     }
     pub(crate) fn wake_if_asleep(&self) {

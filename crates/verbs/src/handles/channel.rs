@@ -1,4 +1,4 @@
-//! Completion channels: where a completion queue says that it has something (`ibv_get_cq_event(3)`).
+//! Completion channels: a completion queue raises its events on one (`ibv_get_cq_event(3)`).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
@@ -7,24 +7,24 @@ use crate::handles::refs::CqRef;
 use crate::objects::cq::{Announced, CqCore};
 use crate::objects::error::VerbsError;
 
-/// A completion channel. Its descriptor is readable while an event waits, and
-/// [`get_event`](Self::get_event) blocks unless `O_NONBLOCK` is set on it.
+/// A completion channel. Its descriptor is readable while an event is queued. [`get_event`](Self::get_event) blocks unless
+/// `O_NONBLOCK` is set on it.
 #[derive(Clone, Debug)]
 pub struct CompChannel(pub(crate) Arc<Announced>);
 
 impl CompChannel {
-    /// Makes a channel.
+    /// Creates a channel.
     ///
     /// # Errors
     ///
-    /// The operating system's, when it has no descriptor left.
+    /// The operating system's error, when no descriptor is left.
     pub fn new() -> Result<Self, VerbsError> {
         let queue = Announced::new().map_err(VerbsError::os("create a completion channel"))?;
         Ok(Self(Arc::new(queue)))
     }
 
-    /// The next completion queue that has something. Each event must be acknowledged, by
-    /// [`CqRef::ack_events`], before the queue can be destroyed.
+    /// Takes the next event and returns its completion queue. Each event must be acknowledged, by [`CqRef::ack_events`], before
+    /// the queue can be destroyed.
     ///
     /// # Errors
     ///
@@ -33,18 +33,18 @@ impl CompChannel {
         self.0.get(delivered).map_err(VerbsError::os("wait for a completion event"))
     }
 
-    /// The next one if there is any; never blocks.
+    /// Takes the next event, if there is one, without blocking.
     pub fn try_get_event(&self) -> Option<CqRef> {
         self.0.try_get(delivered)
     }
 
-    /// The event that stands for a count of eight bytes which the caller read off the descriptor
-    /// itself. None if it was withdrawn meanwhile.
+    /// Takes the event of a count of eight bytes that the caller has already read from the descriptor. Returns none if the event
+    /// was withdrawn meanwhile.
     pub fn take_counted_event(&self) -> Option<CqRef> {
         self.0.take_counted(delivered)
     }
 
-    /// Whether a completion queue uses this channel.
+    /// Returns whether a completion queue uses this channel.
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }

@@ -19,30 +19,29 @@ pub struct Cq {
     channel: Option<CompChannel>,
 }
 
-/// With what a completion queue is created.
+/// Parameters of a new completion queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CqInit<'a> {
-    /// How many completions it holds at least.
+    /// The least number of completions that the queue holds.
     pub entries: u32,
-    /// Where it announces completions.
+    /// The channel on which the queue raises events.
     pub channel: Option<&'a CompChannel>,
     /// The caller's own value.
     pub context: u64,
-    /// Whether completions tell when they were delivered, in nanoseconds of `CLOCK_MONOTONIC`. Those
-    /// of one burst of packets, or of one post, may share their time.
+    /// Whether completions carry the time of delivery, in nanoseconds of `CLOCK_MONOTONIC`. Completions of one burst of packets,
+    /// or of one post, may share a time.
     pub timestamps: bool,
-    /// Whether a completion that does not fit takes the place of the oldest. Else it breaks the queue,
-    /// and the queue pairs that use it.
+    /// Whether a completion that does not fit replaces the oldest. Otherwise it breaks the queue and the queue pairs that use it.
     pub ignore_overrun: bool,
 }
 
 impl Cq {
-    /// Makes a queue for at least `entries` completions. `context` is the caller's own.
+    /// Creates a queue for at least `entries` completions. `context` is the caller's own value.
     ///
     /// # Errors
     ///
-    /// EINVAL when `entries` is 0 or above the device's limit, ENOMEM when there are as many queues as the device
-    /// allows, or no memory can be had.
+    /// EINVAL when `entries` is 0 or above the device's limit, ENOMEM when there are as many queues as the device allows, or
+    /// memory cannot be allocated.
     pub fn new(
         device: &Arc<Device>,
         entries: u32,
@@ -52,7 +51,7 @@ impl Cq {
         Self::with(device, &CqInit { entries, channel, context, ..CqInit::default() })
     }
 
-    /// As [`new`](Self::new), with all that can be said (`ibv_create_cq_ex(3)`).
+    /// As [`new`](Self::new), with every parameter (`ibv_create_cq_ex(3)`).
     ///
     /// # Errors
     ///
@@ -72,8 +71,8 @@ impl Cq {
         Ok(Self { core, device: device.clone(), channel: init.channel.cloned() })
     }
 
-    /// Takes up to `out.len()` completions, oldest first, and returns how many. If there is none,
-    /// it moves the device forward once and looks again.
+    /// Takes up to `out.len()` completions, oldest first, and returns how many. If the queue is empty, polls the device once and
+    /// tries again.
     pub fn poll(&self, out: &mut [Completion]) -> usize {
         let mut slots = out.iter_mut();
         self.poll_each(slots.len(), |completion| {
@@ -83,8 +82,7 @@ impl Cq {
         })
     }
 
-    /// As [`poll`](Self::poll), with up to `max` completions handed to `take` one by one. The queue is
-    /// locked meanwhile.
+    /// As [`poll`](Self::poll), but passes up to `max` completions to `take` one by one, with the queue locked.
     pub fn poll_each(&self, max: usize, take: impl FnMut(&Completion)) -> usize {
         let core = &*self.core;
         if core.is_empty() {
@@ -97,10 +95,10 @@ impl Cq {
         core.take_each(max, take)
     }
 
-    /// Asks for an event on the channel at the next completion, or at the next one that is
-    /// solicited or an error. Completions that are already there make none, unless they came after a
-    /// poll that took the last one or found none, and after the last event: for these the event is made at
-    /// once, as adapters do it. UCX sleeps without another look at the queue, and perftest counts its events.
+    /// Requests an event on the channel at the next completion, or at the next one that is solicited or an error. Completions
+    /// already queued raise no event, unless they arrived after the last event and after a poll that left or found the queue
+    /// empty. For these the event is raised at once, as adapters do: UCX sleeps without polling again, and perftest counts
+    /// events.
     ///
     /// # Errors
     ///
@@ -117,8 +115,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Makes the event that was asked for at once if completions wait: for a thread that took an earlier event and leaves
-    /// completions to other threads, which wait for one.
+    /// Raises the requested event at once if completions are queued. For a thread that took an earlier event and leaves
+    /// completions to other threads, which wait for an event.
     pub fn announce_rest(&self) {
         self.core.announce_rest();
     }
@@ -127,7 +125,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// EINVAL when more completions wait than would fit, or beyond the device's limit.
+    /// EINVAL when more completions are queued than would fit, or beyond the device's limit.
     pub fn resize(&self, entries: u32) -> Result<(), VerbsError> {
         const WHAT: &str = "resize a completion queue";
         let capacity = check_capacity(&self.device, WHAT, entries)?;
@@ -136,23 +134,23 @@ impl Cq {
         })
     }
 
-    /// How many completions fit.
+    /// Returns how many completions fit.
     pub fn capacity(&self) -> usize {
         self.core.capacity()
     }
-    /// The caller's own value.
+    /// Returns the caller's own value.
     pub fn context(&self) -> u64 {
         self.core.context()
     }
-    /// Its device.
+    /// Returns its device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
-    /// Its channel.
+    /// Returns its channel.
     pub fn channel(&self) -> Option<&CompChannel> {
         self.channel.as_ref()
     }
-    /// Acknowledges `n` events taken from the channel.
+    /// Acknowledges `n` events that were taken from the channel.
     pub fn ack_events(&self, n: u32) {
         self.core.unacked().ack(n);
     }
@@ -160,12 +158,11 @@ impl Cq {
     pub fn ack_async_event(&self) {
         self.core.async_unacked().ack(1);
     }
-    /// How many queue pairs use it (counted once for each direction).
+    /// Returns how many queue pairs use it, counted once for each direction.
     pub fn users(&self) -> usize {
         self.core.users()
     }
-    /// Withdraws events not yet taken and waits until those taken are acknowledged: what destroying
-    /// must do.
+    /// Withdraws events not yet taken and waits until taken ones are acknowledged, as is required before the queue is destroyed.
     pub fn quiesce(&self) {
         self.core.withdraw();
         self.device.events().withdraw(|e| e.is_about_cq(&self.core));

@@ -1,4 +1,4 @@
-//! The calls of programs on the device: asking it about itself, its events, and moving it forward.
+//! Calls of programs on a device: queries, asynchronous events, and polling.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::objects::query::{DeviceAttr, VENDOR_ID};
 use crate::objects::quota::{Counted, Permit};
 
 impl Device {
-    /// Attributes of the device.
+    /// Returns the attributes of the device.
     pub fn query(&self) -> DeviceAttr {
         let info = self.control().info();
         let adapter = info.adapter.as_ref();
-        // The adapters of a generated subnet are of nobody.
+        // The adapters of a generated subnet have no vendor.
         let (vendor_id, vendor_part_id, hw_ver) = match adapter {
             Some(a) if a.vendor_id != 0 => (a.vendor_id, a.device_id.into(), a.revision),
             _ => (VENDOR_ID, 1, 1),
@@ -35,17 +35,17 @@ impl Device {
             hw_ver,
             limits: info.limits,
             phys_port_cnt: u8::try_from(info.ports.len()).unwrap_or(u8::MAX),
-            // As the service told it at first: it does not change, and a child of fork(2) may ask, too.
+            // The value that the service sent at first: it does not change, and a child of fork(2) may query it, too.
             max_pkeys: info.ports.first().map_or(0, |port| port.attr.pkey_tbl_len),
             local_ca_ack_delay: info.kind.row().ack_delay,
         }
     }
 
-    /// Attributes of a port.
+    /// Returns the attributes of a port.
     ///
     /// # Errors
     ///
-    /// EINVAL for a port that is not there.
+    /// EINVAL for a port that does not exist.
     pub fn query_port(&self, port: u8) -> Result<PortAttr, VerbsError> {
         let attr = self.port(port, |port| port.attr.clone());
         let attr = attr.ok_or_else(|| {
@@ -55,21 +55,21 @@ impl Device {
         Ok(if self.has_failed() { PortAttr { state, phys_state, ..attr } } else { attr })
     }
 
-    /// An entry of a port's P_Key table, as it is now (`ibv_query_pkey(3)`).
+    /// Returns the current entry of a port's P_Key table (`ibv_query_pkey(3)`).
     pub fn query_pkey(&self, port: u8, index: u16) -> Option<Pkey> {
         self.port(port, |port| port.pkeys.get(usize::from(index)).copied()).flatten()
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.control().info().device
     }
-    /// The host's name.
+    /// Returns the host's name.
     pub fn host(&self) -> &str {
         &self.control().info().host
     }
 
-    /// The next asynchronous event: waits for it, unless `O_NONBLOCK` is set on the descriptor.
+    /// Takes the next asynchronous event. Blocks unless `O_NONBLOCK` is set on the descriptor.
     ///
     /// # Errors
     ///
@@ -77,51 +77,50 @@ impl Device {
     pub fn get_async_event(&self) -> Result<AsyncEvent, VerbsError> {
         self.events().get(AsyncEvent::of).map_err(VerbsError::os("wait for an event"))
     }
-    /// The next one if there is any; never blocks.
+    /// Takes the next event, if there is one, without blocking.
     pub fn try_get_async_event(&self) -> Option<AsyncEvent> {
         self.events().try_get(AsyncEvent::of)
     }
-    /// The event that stands for a count of eight bytes which the caller read off the descriptor
-    /// itself. None if it was withdrawn meanwhile.
+    /// Takes the event of a count of eight bytes that the caller has already read from the descriptor. Returns none if the event
+    /// was withdrawn meanwhile.
     pub fn take_counted_event(&self) -> Option<AsyncEvent> {
         self.events().take_counted(AsyncEvent::of)
     }
-    /// Readable while an asynchronous event waits.
+    /// Returns the descriptor that is readable while an asynchronous event is queued.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         self.events().as_fd()
     }
 
-    /// Takes in what the service has said so far: after it a queue pair has the stream that was
-    /// made for it before the program learned of the connection.
+    /// Processes the control events that the service has sent so far. Afterwards a queue pair has the stream that was made for it
+    /// before the program learned of the connection.
     pub fn sync_control(self: &Arc<Self>) {
         self.engine().control_events(self);
     }
 
-    /// Moves the device forward once: takes in what arrived, runs timers, sends what waits. Polling
-    /// an empty completion queue does it too.
+    /// Polls the device once: processes arrivals, runs timers and transmits what is pending. Polling an empty completion queue
+    /// does the same.
     pub fn progress(self: &Arc<Self>) {
         self.engine().poll(self);
     }
 
-    /// Sends the acknowledgements that wait for the program's next message or poll, to be piggybacked on it.
-    /// A thread that turns to something else calls this: the sender would have its completion up to a millisecond
-    /// later.
+    /// Sends acknowledgements that are held back to be piggybacked on the program's next message or poll. A thread calls this
+    /// before it does other work: the sender's completion would otherwise be up to a millisecond late.
     pub fn acknowledge(self: &Arc<Self>) {
         self.engine().acknowledge(self);
     }
 
-    /// Takes in everything that has arrived, and acknowledges it: for who will not look any more, because
-    /// its program ends or disconnects. Otherwise a peer retransmits until its retries are used up.
+    /// Processes and acknowledges everything that has arrived. For a program that ends or disconnects and will not poll again:
+    /// otherwise a peer retransmits until its retries are used up.
     pub fn drain(self: &Arc<Self>) {
         self.engine().drain(self);
     }
 
-    /// Counts another object of a kind until the permit is dropped, for who creates one that the device knows nothing
-    /// of. `what` is for the error.
+    /// Counts another object of a kind until the permit is dropped. For objects that the device does not create itself. `what`
+    /// names the operation in the error.
     ///
     /// # Errors
     ///
-    /// ENOMEM when there are as many as [`Limits`](crate::control::Limits) says.
+    /// ENOMEM when there are already as many as [`Limits`](crate::control::Limits) says.
     pub fn permit(&self, what: &'static str, kind: Counted) -> Result<Permit, VerbsError> {
         self.quota().take(what, kind)
     }

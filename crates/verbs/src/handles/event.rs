@@ -8,41 +8,40 @@ use crate::objects::event::Raised;
 use crate::objects::port::PortEvent;
 use crate::objects::unacked::Unacked;
 
-/// Something that happened to the device or to an object.
+/// The kind of an asynchronous event: what happened to the device or to an object.
 #[derive(Clone, Debug)]
 pub enum AsyncEventKind {
-    /// On a queue pair.
+    /// An event of a queue pair.
     Qp(QpRef, QpEvent),
     /// A completion queue overflowed; it and the queue pairs that use it are broken.
     CqError(CqRef),
     /// A shared receive queue fell below its limit.
     SrqLimit(SrqRef),
-    /// On an XRC target, to one of the handles on it.
+    /// An event of an XRC target, for one handle on it.
     Target(TargetRef, QpEvent),
-    /// On an XRC target that this process is registered for.
+    /// An event of an XRC target that this process is registered for.
     XrcQp(Qpn, QpEvent),
-    /// On the port with this number.
+    /// An event of the port with this number.
     Port(u8, PortEvent),
-    /// The host service is gone, and the device with it.
+    /// The host service is gone, so the device has failed.
     DeviceFatal,
 }
 
-/// An event that the program took. Dropping it acknowledges it; the object that it is about cannot
-/// be destroyed before.
+/// An event that the program took. Dropping it acknowledges it; until then the object that it is about cannot be destroyed.
 #[derive(Debug)]
 pub struct AsyncEvent {
     kind: AsyncEventKind,
-    /// Whether that is done elsewhere.
+    /// Whether the caller acknowledges it by other means.
     acknowledged: bool,
 }
 
 impl AsyncEvent {
-    /// What happened.
+    /// Returns what happened.
     pub fn kind(&self) -> &AsyncEventKind {
         &self.kind
     }
 
-    /// What happened. The caller acknowledges it, by the object's `ack_async_event`.
+    /// Returns what happened. The caller acknowledges the event later, by the object's `ack_async_event`.
     pub fn acknowledge_later(mut self) -> AsyncEventKind {
         self.acknowledged = true;
         self.kind.clone()
@@ -72,7 +71,7 @@ impl Drop for AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// The event that the program takes, unless its object is gone.
+    /// Converts a raised event for the program. Returns none if its object is gone.
     pub(crate) fn of(raised: Raised) -> Option<Self> {
         let kind = match raised {
             Raised::Qp(qp, event) => AsyncEventKind::Qp(QpRef(qp.upgrade()?), event),

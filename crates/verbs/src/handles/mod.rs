@@ -1,4 +1,4 @@
-//! The highest floor: what programs hold of the device and its objects, each object with its calls.
+//! The highest floor: the program's handles on the device and its objects, each with its calls.
 
 pub mod channel;
 pub mod cq;

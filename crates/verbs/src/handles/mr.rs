@@ -1,4 +1,4 @@
-//! Memory regions (`ibv_reg_mr(3)`): memory that queue pairs may use, and peers as far as allowed.
+//! Memory regions (`ibv_reg_mr(3)`): memory that queue pairs may access, and peers as far as the rights allow.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,26 +18,26 @@ pub use crate::objects::mr::MrInit;
 use crate::objects::quota;
 use crate::objects::region::Region;
 
-/// What [`Mr::reregister`] changes; what is none stays.
+/// The changes that [`Mr::reregister`] makes. A field that is none stays as it was.
 #[derive(Debug, Default)]
 pub struct MrChange {
-    /// Another range: address, length, and what its first byte is called.
+    /// Another range: address, length, and the address of its first byte in work requests.
     pub range: Option<(u64, u64, u64)>,
     /// Another protection domain.
     pub pd: Option<Pd>,
-    /// Other rights.
+    /// Other access rights.
     pub access: Option<Access>,
 }
 
-/// A memory region (`ibv_reg_mr(3)`). Deregistered when dropped: work that still names its key then
-/// completes with a protection error, and no access happens any more but that of [`withdraw`](Self::withdraw).
+/// A memory region (`ibv_reg_mr(3)`). Dropping it deregisters it: work that still names its key completes with a protection error,
+/// and the memory is accessed no more, with the exception that [`withdraw`](Self::withdraw) describes.
 #[derive(Debug)]
 pub struct Mr {
     device: Arc<Device>,
     pd: Pd,
     init: MrInit,
     key: u32,
-    /// Cleared when it is deregistered: its key may be another region's since.
+    /// Cleared when the region is deregistered: another region may have its key since.
     registered: bool,
 }
 
@@ -49,22 +49,21 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// EINVAL for rights or a range that make no sense, EFAULT for memory that is not mapped, ENOMEM
-    /// when there are as many regions as the device allows.
+    /// EINVAL for invalid rights or an invalid range, EFAULT for memory that is not mapped, ENOMEM when there are as many regions as
+    /// the device allows.
     ///
     /// # Safety
     ///
-    /// Until the region is dropped, and after that if [`withdraw`](Self::withdraw) would say so, peers and the engine may read and
-    /// write the range at any time, as the rights say: the program must not hold references that this breaks (`&[u8]` to bytes
-    /// that peers may write, `&mut [u8]` to bytes that they may read), nor let the addresses become
-    /// memory of other use.
+    /// Until the region is dropped, and after that in the case that [`withdraw`](Self::withdraw) describes, peers and the engine may
+    /// read and write the range at any time, as the rights allow. The program must not hold references that this breaks (`&[u8]` to
+    /// bytes that peers may write, `&mut [u8]` to bytes that they may read), nor reuse the addresses for other memory.
     #[expect(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn register(pd: &Pd, init: MrInit) -> Result<Self, VerbsError> {
         Self::insert(pd, init.check()?)
     }
 
-    /// A region that stands for no memory (`ibv_alloc_null_mr(3)`): of any length, zeros to who reads
-    /// it, and gone is what is written to it. Only the owner may use it.
+    /// Creates a region without memory (`ibv_alloc_null_mr(3)`): of any length, it reads as zeros and discards writes. Only the
+    /// owner may use it.
     ///
     /// # Errors
     ///
@@ -94,8 +93,7 @@ impl Mr {
         Ok(Self { device, pd: pd.clone(), init, key, registered: true })
     }
 
-    /// Changes a region in place (`ibv_rereg_mr(3)`). Its key stays, and peers who have it reach what the
-    /// region is now.
+    /// Changes a region in place (`ibv_rereg_mr(3)`). Its key stays, and peers that have it access the region as changed.
     ///
     /// # Errors
     ///
@@ -133,7 +131,7 @@ impl Mr {
         self.device.reaches().wait_for_copies();
         let mirrored = mirror.add(self.key);
         if let (Err(_), Some(before)) = (&mirrored, before) {
-            // No window was bound meanwhile, or it stays as the program was not told.
+            // Fails only if a window was bound meanwhile: the region then stays changed, although the caller gets an error.
             let _ = self.device.regions().write().replace(self.key, before);
             self.device.reaches().wait_for_copies();
         }
@@ -144,13 +142,13 @@ impl Mr {
         Ok(())
     }
 
-    /// Deregisters now, unless memory windows are bound to the region (`ibv_dereg_mr(3)`): its keys
-    /// name nothing from then on. Dropping it does so in any case; such windows then open nothing. True if no access happens any
-    /// more; false as for [`withdraw`](Self::withdraw).
+    /// Deregisters the region, unless memory windows are bound to it (`ibv_dereg_mr(3)`). Its keys are invalid afterwards. Dropping
+    /// it deregisters it in any case; bound windows then grant no access. Returns true if no access can happen any more, false as
+    /// for [`withdraw`](Self::withdraw).
     ///
     /// # Errors
     ///
-    /// EBUSY; the region stays as it was.
+    /// EBUSY while windows are bound; the region stays as it was.
     pub fn deregister(&mut self) -> Result<bool, VerbsError> {
         if !self.registered {
             return Ok(true);
@@ -170,15 +168,15 @@ impl Mr {
         Ok(ended)
     }
 
-    /// Deregisters as dropping it does. True if no access happens any more. False if a process of this host was stopped (SIGSTOP) in
-    /// the middle of a copy from or to this device's memory, and did not end it within three seconds: if it goes on, that copy
-    /// may still come, and the memory must not become memory of other use.
+    /// Deregisters as dropping the region does. Returns true if no access can happen any more. Returns false if a process of this
+    /// host was stopped (SIGSTOP) in the middle of a copy from or to this device's memory, and did not end the copy within three
+    /// seconds. If it continues, that copy may still happen, and the memory must not be reused.
     #[must_use = "memory that is still used must not be freed"]
     pub fn withdraw(mut self) -> bool {
         self.remove()
     }
 
-    /// True if no access happens any more.
+    /// Deregisters the region. Returns whether no access can happen any more.
     fn remove(&mut self) -> bool {
         let mirror = self.device.xrc().mirror(&self.device);
         if !self.registered || !self.device.regions().write().remove(self.key) {
@@ -192,23 +190,23 @@ impl Mr {
         ended
     }
 
-    /// The key that names this region in gather and scatter lists.
+    /// Returns the key that names this region in gather and scatter lists.
     pub fn lkey(&self) -> Lkey {
         Lkey(self.key)
     }
-    /// The key that peers need.
+    /// Returns the key that peers need.
     pub fn rkey(&self) -> Rkey {
         Rkey(self.key)
     }
-    /// What the region's bytes are called in work requests.
+    /// Returns the addresses of the region's bytes in work requests.
     pub fn range(&self) -> Range<u64> {
         self.init.iova..self.init.iova + self.init.length
     }
-    /// What it was registered with.
+    /// Returns the parameters of its registration.
     pub fn init(&self) -> &MrInit {
         &self.init
     }
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
@@ -221,27 +219,25 @@ impl Drop for Mr {
     }
 }
 
-/// What is to be expected of a range of memory (`ibv_advise_mr(3)`); the values of
-/// `ibv_advise_mr_advice`.
+/// The expected use of a range of memory (`ibv_advise_mr(3)`); the values of `ibv_advise_mr_advice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Advice {
-    /// It will be read.
+    /// The range will be read.
     Prefetch = 0,
-    /// It will be written.
+    /// The range will be written.
     PrefetchWrite = 1,
-    /// It will be read, and pages that are not present need not become so.
+    /// The range will be read, and pages that are not present need not be faulted in.
     PrefetchNoFault = 2,
 }
 
-/// Takes advice about memory of on-demand paging regions. The engine reaches memory by its address,
-/// so there is nothing to prepare: the list is checked, and that is all.
+/// Accepts advice about memory of on-demand paging regions. The engine accesses memory by its address, so nothing is prepared: only
+/// the list is checked.
 ///
 /// # Errors
 ///
-/// As the kernel's drivers: ENOENT for a key that names no region, EPERM for one of another domain
-/// or that may not be written, EINVAL for one without [`Access::ON_DEMAND`], EFAULT for bytes
-/// outside the region or that are not mapped.
+/// As the kernel's drivers: ENOENT for a key that names no region, EPERM for one of another domain or that is not writable, EINVAL
+/// for one without [`Access::ON_DEMAND`], EFAULT for bytes outside the region or that are not mapped.
 pub fn advise(pd: &Pd, advice: Advice, sges: &[Sge]) -> Result<(), VerbsError> {
     let fail = |sge: &Sge, why: &str, errno| {
         let why = format!("{} bytes at {:#x}, key {}: {why}", sge.length, sge.addr, sge.lkey);

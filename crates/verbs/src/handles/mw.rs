@@ -1,5 +1,5 @@
-//! Memory windows (`ibv_alloc_mw(3)`, `ibv_bind_mw(3)`; IBTA 10.6.7.2): keys to a part of a region,
-//! handed out and taken back on the data path.
+//! Memory windows (`ibv_alloc_mw(3)`, `ibv_bind_mw(3)`; IBTA 10.6.7.2): keys to a part of a region, granted and revoked on the
+//! data path.
 //!
 //! A window is bound by a work request on a send queue. One of type 1 serves every queue pair of its
 //! protection domain and is unbound by binding it to no bytes; one of type 2 serves the queue pair
@@ -27,7 +27,7 @@ pub struct Mw {
     device: Arc<Device>,
     pd: Pd,
     kind: MwType,
-    /// The key after all binds posted by [`bind`](Self::bind) so far.
+    /// The key after every bind that [`bind`](Self::bind) has posted so far.
     key: AtomicU32,
 }
 
@@ -36,7 +36,7 @@ impl Mw {
     ///
     /// # Errors
     ///
-    /// ENOMEM when there are as many as the device allows.
+    /// ENOMEM when there are as many windows as the device allows.
     pub fn alloc(pd: &Pd, kind: MwType) -> Result<Self, VerbsError> {
         let device = pd.device().clone();
         let limit = device.limits().max_mw;
@@ -47,32 +47,32 @@ impl Mw {
         Ok(Self { device, pd: pd.clone(), kind, key: AtomicU32::new(key) })
     }
 
-    /// Its type.
+    /// Returns its type.
     pub fn kind(&self) -> MwType {
         self.kind
     }
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
-    /// The key of a window of type 1 once all binds posted so far are done. Of one of type 2 the key
-    /// that it was allocated with: [`with_key`](Self::with_key) makes those that it may be bound with.
+    /// Returns the key. A type 1 window has this key once all binds posted so far are done. For type 2 it is the key that the
+    /// window was allocated with; [`with_key`](Self::with_key) derives the keys that it may be bound with.
     pub fn rkey(&self) -> Rkey {
         Rkey(self.key.load(Ordering::Acquire))
     }
-    /// The key of this window with other low 8 bits.
+    /// Returns the key of this window with its low 8 bits replaced.
     pub fn with_key(&self, low: u8) -> Rkey {
         Rkey(self.rkey().0 & !0xff | u32::from(low))
     }
 
-    /// Posts a bind of a window of type 1 to a part of `mr`, or with no bytes an unbind, and returns
-    /// the key that peers need when it is done (`ibv_bind_mw(3)`). It completes on the send queue,
-    /// in order; a send that is posted after it finds the window bound.
+    /// Posts a bind of a window of type 1 to a part of `mr`, or, with a length of 0, an unbind. Returns the key that peers need
+    /// once the bind is done (`ibv_bind_mw(3)`). It completes on the send queue, in order; sends that are posted later find the
+    /// window bound.
     ///
     /// # Errors
     ///
-    /// EINVAL for a window of type 2, which is bound by [`SendOp::BindMw`] with a key of the
-    /// program's choice, and for domains that differ; else as for [`Qp::post_send`].
+    /// EINVAL for a window of type 2, which is bound by [`SendOp::BindMw`] with a key of the program's choice, and for different
+    /// protection domains; otherwise as for [`Qp::post_send`].
     pub fn bind(
         &self,
         qp: &Qp,
@@ -102,21 +102,21 @@ impl Drop for Mw {
     }
 }
 
-/// What a window is to be bound to (`ibv_mw_bind_info`).
+/// The range that a window is bound to (`ibv_mw_bind_info`).
 #[derive(Clone, Copy, Debug)]
 pub struct MwPart<'a> {
-    /// The region; none only with no bytes.
+    /// The region. May be none only if the length is 0.
     pub mr: Option<&'a Mr>,
-    /// Where the window starts, in the region's own space.
+    /// The start of the window, in the region's own addresses.
     pub addr: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub length: u64,
-    /// What peers may do.
+    /// The access rights of peers.
     pub access: Access,
 }
 
 impl MwPart<'_> {
-    /// As a work request names it, with the window's key from then on.
+    /// Returns the bind as a work request names it, with the window's new key.
     pub fn bind(&self, rkey: Rkey) -> MwBind {
         let lkey = self.mr.map(Mr::lkey).unwrap_or_default();
         MwBind { rkey, lkey, addr: self.addr, length: self.length, access: self.access }

@@ -1,4 +1,4 @@
-//! Protection domains: what belongs together. A queue pair reaches only regions of its own domain.
+//! Protection domains: a queue pair can access only regions of its own domain.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::objects::error::VerbsError;
 use crate::objects::pd::PdId;
 use crate::objects::quota::{Counted, Permit};
 
-/// A protection domain (`ibv_alloc_pd(3)`). Lives as long as anything that was made in it.
+/// A protection domain (`ibv_alloc_pd(3)`). Lives as long as any object that was created in it.
 #[derive(Clone, Debug)]
 pub struct Pd(Arc<Inner>);
 
@@ -19,7 +19,7 @@ struct Inner {
 }
 
 impl Pd {
-    /// Makes a protection domain, which counts, but is made also when there are as many as the device allows.
+    /// Creates a protection domain. It is counted, but created even if the device's limit is reached.
     pub fn new(device: &Arc<Device>) -> Self {
         Self::with(device, device.quota().take_anyhow(Counted::Pd))
     }
@@ -27,7 +27,7 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// ENOMEM when there are as many as the device allows.
+    /// ENOMEM when there are as many domains as the device allows.
     pub fn alloc(device: &Arc<Device>) -> Result<Self, VerbsError> {
         let permit = device.permit("allocate a protection domain", Counted::Pd)?;
         Ok(Self::with(device, permit))
@@ -36,11 +36,11 @@ impl Pd {
         let (device, id) = (device.clone(), PdId(device.next_pd()));
         Self(Arc::new(Inner { device, id, _permit: permit }))
     }
-    /// Its device.
+    /// Returns its device.
     pub fn device(&self) -> &Arc<Device> {
         &self.0.device
     }
-    /// Whether anything besides this handle uses the domain.
+    /// Returns whether anything besides this handle uses the domain.
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }

@@ -19,33 +19,33 @@ use crate::objects::error::VerbsError;
 use crate::objects::quota::{Counted, Permit};
 use crate::objects::room;
 
-/// With what a queue pair is created.
+/// Parameters of a new queue pair.
 #[derive(Clone, Debug)]
 pub struct QpInit {
     /// Its transport.
     pub qp_type: QpType,
-    /// Where sends complete.
+    /// The queue for completions of sends.
     pub send_cq: Cq,
-    /// Where receives complete.
+    /// The queue for completions of receives.
     pub recv_cq: Cq,
-    /// Where receives come from, if not from its own queue.
+    /// The shared receive queue to take receives from, instead of an own receive queue.
     pub srq: Option<Srq>,
-    /// Sizes.
+    /// The sizes of its queues.
     pub caps: QpCaps,
-    /// Whether every send makes a completion, signaled or not.
+    /// Whether every send produces a completion, signaled or not.
     pub sq_sig_all: bool,
     /// The caller's own value.
     pub context: u64,
 }
 
-/// A queue pair. Destroyed when dropped: what is outstanding then completes no more.
+/// A queue pair. Dropping it destroys it: outstanding work requests then never complete.
 #[derive(Debug)]
 pub struct Qp {
     pub(crate) core: Arc<QpCore>,
     pd: Pd,
     init: QpInit,
     groups: Mutex<Vec<Gid>>,
-    /// Whether the device has it no more.
+    /// Whether it has been removed from the device.
     closed: Once,
     _permit: Permit,
 }
@@ -55,8 +55,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// EINVAL when a size is above the device's limit or an object belongs to another device,
-    /// ENOMEM when the device has no queue pair left, or no memory can be had.
+    /// EINVAL when a size is above the device's limit or an object belongs to another device, ENOMEM when the device has no queue
+    /// pair left, or memory cannot be allocated.
     pub fn new(pd: &Pd, init: QpInit) -> Result<Self, VerbsError> {
         check(pd, &init)?;
         let device = pd.device();
@@ -86,22 +86,22 @@ impl Qp {
         Ok(Self { core, pd: pd.clone(), init, groups, closed, _permit: permit })
     }
 
-    /// Posts a send. It is on its way when this returns, as far as the window and the link let it.
+    /// Posts a send. It has been transmitted when this returns, as far as the window and the link allow.
     ///
     /// # Errors
     ///
-    /// ENOMEM when the send queue is full; EINVAL when the state, the transport or the sizes do
-    /// not admit the request. Nothing of it was kept.
+    /// ENOMEM when the send queue is full; EINVAL when the state, the transport or the sizes do not permit the request. The request
+    /// is discarded.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.post_sends(std::slice::from_ref(wr)).map_err(|(_, error)| error)
     }
 
-    /// Posts several sends at once, which saves system calls.
+    /// Posts several sends in one call, which saves system calls.
     ///
     /// # Errors
     ///
-    /// As for [`post_send`](Self::post_send), with the index of the first request that was not
-    /// taken; those before it were.
+    /// As for [`post_send`](Self::post_send), with the index of the first request that was rejected. The requests before it are
+    /// posted.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
         let mut posting = self.posting();
         wrs.iter().enumerate().try_for_each(|(i, wr)| posting.send(wr).map_err(|e| (i, e)))
@@ -116,67 +116,67 @@ impl Qp {
         self.posting().recv(wr)
     }
 
-    /// Begins to post several work requests under one lock. They are on their way when the
-    /// posting is dropped.
+    /// Starts posting several work requests under one lock. They are transmitted when the returned posting is dropped.
     pub fn posting(&self) -> Posting<'_> {
         let mut bound = Bound::lock(self.device(), &self.core);
         let start = bound.machine().sends_posted();
         Posting { bound, start, since: None }
     }
 
-    /// Changes attributes and state. In RESET its work requests are forgotten, and completions of
-    /// theirs that nobody has polled.
+    /// Changes attributes and state. A transition to RESET discards its work requests and their completions that have not been
+    /// polled.
     ///
     /// # Errors
     ///
-    /// EINVAL when the table of transitions does not admit it; ENETUNREACH and the like when there
-    /// is no way to the peer. Nothing was changed then.
+    /// EINVAL when the table of transitions does not permit it; ENETUNREACH and the like when there is no route to the peer. Nothing
+    /// is changed then.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
         self.core.modify(self.device(), attr, mask)
     }
 
-    /// All attributes.
+    /// Returns all attributes.
     pub fn query(&self) -> QpAttr {
         self.core.state.lock().machine.attr()
     }
-    /// The state.
+    /// Returns the state.
     pub fn state(&self) -> QpState {
         self.core.state.lock().machine.state()
     }
-    /// The number.
+    /// Returns the number.
     pub fn qpn(&self) -> Qpn {
         self.core.qpn
     }
-    /// With what it was created.
+    /// Returns the parameters that it was created with.
     pub fn init(&self) -> &QpInit {
         &self.init
     }
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
-    /// Its device.
+    /// Returns its device.
     pub fn device(&self) -> &Arc<Device> {
         self.pd.device()
     }
 
-    /// Bytes of memory that it takes, queues included.
+    /// Returns how many bytes of memory it uses, queues included.
     pub fn footprint(&self) -> usize {
         self.core.state.lock().machine.footprint()
     }
 
-    /// Whether messages to the peer go through shared memory: to processes of this host, and on InfiniBand to those of the
-    /// user's other hosts on this machine, too.
+    /// Returns whether messages to the peer go through shared memory: to processes of this host, and on InfiniBand also to those of
+    /// the user's other hosts on this machine.
     pub fn is_same_host(&self) -> bool {
         self.core.state.lock().path.neighbour().is_some()
     }
 
-    /// Attaches to a multicast group (`ibv_attach_mcast(3)`); the host joins it at the network.
+    /// Attaches to a multicast group (`ibv_attach_mcast(3)`); the host joins the group on the network.
     ///
     /// # Errors
     ///
     /// EINVAL unless this is a UD queue pair and `mgid` a group; [`VerbsError::Attached`] if it is attached already, which
-    /// `ibv_attach_mcast(3)` takes for success; ENOMEM when the group has, or the device is in, as many as the device allows.
+    /// `ibv_attach_mcast(3)` reports as success; ENOMEM when the group has as many queue pairs, or the device is in as many groups,
+    /// as the device allows.
     pub fn attach_multicast(&self, mgid: Gid) -> Result<(), VerbsError> {
         const WHAT: &str = "attach to a multicast group";
         if self.core.qp_type != QpType::Ud {
@@ -194,7 +194,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether it is attached to a multicast group.
+    /// Returns whether it is attached to a multicast group.
     pub fn is_attached(&self) -> bool {
         !self.groups.lock().is_empty()
     }
@@ -219,8 +219,8 @@ impl Qp {
         self.core.identity.unacked.ack(1);
     }
 
-    /// Takes the queue pair out of its device, for good, and then waits until the events that the program took are acknowledged: none
-    /// can come any more. What the program has under the queue pair's context has to stay until then, as events name it.
+    /// Removes the queue pair from its device for good, then waits until the events that the program took are acknowledged. No event
+    /// can follow. Until then the program must keep the data that the queue pair's context refers to, as events name it.
     pub fn quiesce(&self) {
         self.close();
         self.core.identity.unacked.wait();
@@ -242,12 +242,12 @@ impl Qp {
     }
 }
 
-/// Work requests being posted to a queue pair, which is locked meanwhile. Made by [`Qp::posting`].
+/// Work requests that are being posted to a queue pair, which is locked meanwhile. Created by [`Qp::posting`].
 pub struct Posting<'a> {
     bound: Bound<'a>,
-    /// Where the send queue ended before.
+    /// The end of the send queue before this posting.
     start: SendMark,
-    /// When the first send was posted.
+    /// The time at which the first send was posted.
     since: Option<Time>,
 }
 
@@ -263,7 +263,7 @@ impl Posting<'_> {
         self.bound.machine().post_send(now, wr).map_err(|error| VerbsError::Post { qpn, error })
     }
 
-    /// Forgets the sends posted so far, as if they had never been.
+    /// Discards the sends posted so far, as if they had never been posted.
     pub fn cancel_sends(&mut self) {
         self.bound.machine().withdraw_sends(self.start);
     }
@@ -284,7 +284,7 @@ impl Drop for Posting<'_> {
         if let Some(since) = self.since {
             self.bound.transmit_at(since);
         } else if self.bound.machine().state() == QpState::Err || self.bound.is_paused() {
-            // Receives posted in error are flushed at once, and one that a stream waited for lets it go on.
+            // Receives that were posted in the error state are flushed at once. A stream that waited for a receive continues.
             self.bound.transmit();
         }
     }
@@ -335,7 +335,7 @@ fn check(pd: &Pd, init: &QpInit) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// The sizes of the machine: with a shared receive queue it takes entries as long as that queue's.
+/// Returns the sizes for the state machine. With a shared receive queue, receives have as many entries as that queue allows.
 fn machine_caps(init: &QpInit) -> QpCaps {
     match &init.srq {
         Some(srq) => QpCaps { max_recv_sge: srq.attr().max_sge, ..init.caps },

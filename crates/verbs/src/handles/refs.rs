@@ -1,4 +1,4 @@
-//! What events know of the objects that they are about. A reference keeps no object in its device.
+//! References from events to the objects that they are about. A reference does not keep its object in the device.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use crate::objects::qp::QpIdentity;
 use crate::objects::srq::SrqCore;
 use crate::objects::xrc::target::TargetCore;
 
-/// What an event knows of a queue pair.
+/// An event's reference to a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpRef(pub(crate) Arc<QpIdentity>);
 
 impl QpRef {
-    /// Its number.
+    /// Returns its number.
     pub fn qpn(&self) -> Qpn {
         self.0.qpn
     }
-    /// The value that its creator gave.
+    /// Returns the value that its creator gave.
     pub fn context(&self) -> u64 {
         self.0.context
     }
 }
 
-/// What an event knows of a completion queue.
+/// An event's reference to a completion queue.
 #[derive(Clone, Debug)]
 pub struct CqRef(pub(crate) Arc<CqCore>);
 
 impl CqRef {
-    /// The value that its creator gave.
+    /// Returns the value that its creator gave.
     pub fn context(&self) -> u64 {
         self.0.context()
     }
-    /// Acknowledges `n` events taken from the channel.
+    /// Acknowledges `n` events that were taken from the channel.
     pub fn ack_events(&self, n: u32) {
         self.0.unacked().ack(n);
     }
@@ -43,12 +43,12 @@ impl CqRef {
     }
 }
 
-/// What an event knows of a shared receive queue.
+/// An event's reference to a shared receive queue.
 #[derive(Clone, Debug)]
 pub struct SrqRef(pub(crate) Arc<SrqCore>);
 
 impl SrqRef {
-    /// The value that its creator gave.
+    /// Returns the value that its creator gave.
     pub fn context(&self) -> u64 {
         self.0.context()
     }
@@ -58,16 +58,16 @@ impl SrqRef {
     }
 }
 
-/// What an event knows of a handle on an XRC target.
+/// An event's reference to a handle on an XRC target.
 #[derive(Clone, Debug)]
 pub struct TargetRef(pub(crate) Arc<TargetCore>);
 
 impl TargetRef {
-    /// The target's number.
+    /// Returns the target's number.
     pub fn qpn(&self) -> Qpn {
         self.0.qpn
     }
-    /// The value that the handle was made with.
+    /// Returns the value that the handle was created with.
     pub fn context(&self) -> u64 {
         self.0.context
     }

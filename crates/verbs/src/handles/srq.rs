@@ -22,13 +22,13 @@ use crate::objects::xrc::request::{XrcReply, XrcRequest};
 /// A shared receive queue: receives that any of its queue pairs may take.
 #[derive(Clone, Debug)]
 pub struct Srq {
-    /// Dropped first: the hub is told while the queue is still there.
+    /// Dropped first: the hub is told while the queue still exists.
     in_domain: Option<Arc<InDomain>>,
     pub(crate) core: Arc<SrqCore>,
     pd: Pd,
 }
 
-/// What a queue of an XRC domain is part of.
+/// The XRC domain that a queue is part of, and the completion queue of its receives.
 #[derive(Debug)]
 struct InDomain {
     srqn: u32,
@@ -37,12 +37,12 @@ struct InDomain {
 }
 
 impl Srq {
-    /// Makes a queue.
+    /// Creates a queue.
     ///
     /// # Errors
     ///
-    /// EINVAL when a size is 0 or above the device's limit, ENOMEM when there are as many queues as the device allows, or
-    /// no memory can be had.
+    /// EINVAL when a size is 0 or above the device's limit, ENOMEM when there are as many queues as the device allows, or memory
+    /// cannot be allocated.
     pub fn new(pd: &Pd, attr: SrqAttr, context: u64) -> Result<Self, VerbsError> {
         const WHAT: &str = "create a shared receive queue";
         attr.check(pd.device().limits(), WHAT)?;
@@ -51,13 +51,13 @@ impl Srq {
         Ok(Self { in_domain: None, core, pd: pd.clone() })
     }
 
-    /// Makes a queue of an XRC domain (`ibv_create_srq_ex(3)`), whose receives complete in `cq`. Targets of
-    /// the domain deliver to it, by its [`number`](Self::number).
+    /// Creates a queue of an XRC domain (`ibv_create_srq_ex(3)`), whose receives complete in `cq`. Targets of the domain deliver
+    /// to it, by its [`number`](Self::number).
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new), EINVAL when an object belongs to another device, and the service's, when
-    /// it is gone or has no number left.
+    /// As for [`new`](Self::new), EINVAL when an object belongs to another device, and the service's error, when it is gone or
+    /// has no number left.
     pub fn for_xrc(
         pd: &Pd,
         domain: &Xrcd,
@@ -85,15 +85,15 @@ impl Srq {
         Ok(Self { in_domain: Some(Arc::new(in_domain)), core, pd: pd.clone() })
     }
 
-    /// The number that senders name it by (`ibv_get_srq_num(3)`); only a queue of an XRC domain has one.
+    /// Returns the number by which senders name it (`ibv_get_srq_num(3)`). Only a queue of an XRC domain has one.
     pub fn number(&self) -> Option<u32> {
         self.in_domain.as_ref().map(|within| within.srqn)
     }
-    /// Its XRC domain.
+    /// Returns its XRC domain.
     pub fn domain(&self) -> Option<&Xrcd> {
         self.in_domain.as_ref().map(|within| within.domain.xrcd())
     }
-    /// Where the receives of a queue of an XRC domain complete.
+    /// Returns the completion queue for the receives of a queue of an XRC domain.
     pub fn cq(&self) -> Option<&Cq> {
         self.in_domain.as_ref().map(|within| &within.cq)
     }
@@ -110,7 +110,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Has the engine go on with the stream of a queue pair that waited for a receive.
+    /// Makes the engine continue the stream of a queue pair that waited for a receive.
     #[cold]
     fn call(&self, qpn: Qpn) {
         self.device().engine().resume_stream(qpn, Arc::downgrade(&self.core));
@@ -126,15 +126,15 @@ impl Srq {
         self.core.modify(self.device().limits(), max_wr, limit)
     }
 
-    /// Sizes and limit; the limit is 0 once its event was raised.
+    /// Returns the sizes and the limit. The limit is 0 once its event was raised.
     pub fn attr(&self) -> SrqAttr {
         self.core.attr()
     }
-    /// The caller's own value.
+    /// Returns the caller's own value.
     pub fn context(&self) -> u64 {
         self.core.context()
     }
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
@@ -145,12 +145,12 @@ impl Srq {
     pub fn ack_async_event(&self) {
         self.core.unacked().ack(1);
     }
-    /// Withdraws events not yet taken and waits until those taken are acknowledged. None can come any more.
+    /// Withdraws events not yet taken and waits until taken ones are acknowledged. No event can follow.
     pub fn quiesce(&self) {
         if let Some(domain) = &self.in_domain {
             let device = self.device();
             device.xrc().remove_srq(domain.srqn);
-            // A round that has found the queue before is through.
+            // Wait out a round that found the queue before.
             device.engine().inbound(|_| ());
         }
         self.device().events().withdraw(|e| e.is_about_srq(&self.core));
@@ -183,7 +183,7 @@ impl Drop for InDomain {
         let device = self.domain.xrcd().device();
         device.xrc().remove_srq(self.srqn);
         let request = XrcRequest::DestroySrq { srqn: self.srqn };
-        // Where the service is gone, so is the queue.
+        // If the service is gone, so is the queue.
         let _ = device.ask_hub(&request, None, "destroy an XRC shared receive queue");
         self.cq.core.remove_user();
     }

@@ -1,12 +1,13 @@
-//! The lock for what is mostly held for some hundred nanoseconds, by few threads: a queue pair, a ring, a completion queue.
+//! A lock for data that few threads share and that is mostly locked for some hundred nanoseconds: a queue pair, a ring, a
+//! completion queue.
 //!
-//! Its release is a plain store-release, where other locks need an atomic read-modify-write to see whether somebody
-//! sleeps: for a small message that would take as long as the rest. A thread that finds the lock taken yields or sleeps
-//! for a moment, and tries again: also while a long WRITE is copied.
+//! It is released with a plain store-release. Other locks need an atomic read-modify-write to see whether a thread sleeps, which
+//! for a small message would take as long as everything else. A thread that finds the lock held yields or sleeps briefly, and
+//! tries again, even while a long WRITE is copied.
 //!
-//! Such a lock is not fair. A thread that releases it only to acquire it again, as a round does that receives a stream,
-//! can starve one that sleeps between its attempts for milliseconds. So a thread that has waited for 50 us counts
-//! itself as a waiter, and who acquires the same lock again and again yields to waiters ([`Mutex::yield_to_waiters`]).
+//! Such a lock is not fair. A thread that releases it only to acquire it again, such as a round that receives a stream, can
+//! starve for milliseconds a thread that sleeps between its attempts. So a thread that has waited for 50 us counts itself as a
+//! waiter, and a thread that acquires the same lock repeatedly yields to waiters ([`Mutex::yield_to_waiters`]).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -14,22 +15,22 @@ use std::time::{Duration, Instant};
 use rdmux_link::spin_wait;
 use rustix::thread::futex;
 
-/// While it lives, the lock is held.
+/// The guard that holds the lock while it lives.
 pub(crate) type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
-/// For how long a thread tries before it counts itself as a waiter.
+/// How long a thread tries before it counts itself as a waiter.
 const TRIES_FOR: Duration = Duration::from_micros(50);
 /// How long a waiter sleeps between attempts unless it is woken.
 const SLEEP: Duration = Duration::from_micros(50);
-/// How long a thread that yields to waiters waits for one of them to acquire the lock. One that was woken has a
-/// processor by then, unless there are far more threads than processors.
+/// How long a thread that yields to waiters waits for one of them to acquire the lock. A woken waiter has a processor by then,
+/// unless there are far more threads than processors.
 const HANDOVER: Duration = Duration::from_micros(200);
 
-/// See the module.
+/// The lock; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T> {
     lock: spin::mutex::SpinMutex<T>,
-    /// How many threads have waited for long.
+    /// How many threads have waited for long and still wait.
     waiters: AtomicU32,
     /// How often the lock was handed over: the futex that waiters sleep on.
     handovers: AtomicU32,
@@ -60,14 +61,14 @@ impl<T> Mutex<T> {
         self.lock.get_mut()
     }
 
-    /// Whether a thread has waited for long. A holder that works in steps may release the lock between two of them.
+    /// Returns whether a thread has waited for long. A holder that works in steps may release the lock between two of them.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) != 0
     }
 
-    /// Wakes a thread that has waited for long, if there is one, and waits until it has acquired the lock, for 200 us at most. To
-    /// be called after the lock was released, by a thread that will acquire it again soon.
+    /// Wakes a thread that has waited for long, if there is one, and waits at most 200 us until it has acquired the lock. For a
+    /// thread that has released the lock and will acquire it again soon.
     #[inline]
     pub(crate) fn yield_to_waiters(&self) {
         if self.has_waiters() {
@@ -113,7 +114,7 @@ impl<T> Mutex<T> {
         guard
     }
 
-    /// Sleeps for a moment, or until the lock is handed over.
+    /// Sleeps for [`SLEEP`], or until the lock is handed over.
     fn sleep(&self, handovers: u32) {
         let moment = futex::Timespec::try_from(SLEEP).ok();
         // Woken, timed out or interrupted: the caller tries again in any case.
@@ -121,7 +122,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Yields to waiters when it is dropped: to be the field behind the guard.
+/// Yields to waiters when it is dropped. To be declared as the field after the guard.
 #[derive(Debug)]
 pub(crate) struct YieldToWaiters<'a, T>(pub(crate) &'a Mutex<T>);
 
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     impl<T> Mutex<T> {
-        /// How often the lock was handed over.
+        /// Returns how often the lock was handed over.
         pub(crate) fn handovers(&self) -> u32 {
             self.handovers.load(Ordering::Relaxed)
         }
@@ -154,13 +155,13 @@ mod tests {
             while !mutex.has_waiters() {
                 thread::yield_now();
             }
-            // One that does not come, so that somebody is there also if the other was quick.
+            // A second waiter that never acquires the lock, so that there is one even if the first was quick.
             mutex.waiters.fetch_add(1, Ordering::Relaxed);
             drop(held);
             mutex.yield_to_waiters();
             mutex.waiters.fetch_sub(1, Ordering::Relaxed);
             assert_eq!(mutex.handovers(), 1, "the waiter is woken");
-            // The waiter has the lock, or had it, or has no processor yet.
+            // The waiter has the lock, had it, or has no processor yet.
             while !waiter.is_finished() {
                 drop(mutex.lock());
                 mutex.yield_to_waiters();

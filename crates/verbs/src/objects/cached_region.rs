@@ -1,18 +1,18 @@
-//! A range of memory that was found in the table of regions, for who uses it again.
+//! A cached lookup in the table of regions, for repeated use.
 
 use rdmux_transport::wr::Sge;
 use rdmux_wire::Lkey;
 
 use crate::objects::pd::PdId;
 
-/// Memory of the process's own that was used last.
+/// The range of the process's own memory that was used last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedRegion {
     pd: PdId,
     lkey: Lkey,
-    /// Where it begins.
+    /// The start of the range.
     addr: u64,
-    /// Bytes; zero of none.
+    /// The length in bytes; zero if the entry is empty.
     length: u64,
 }
 
@@ -23,13 +23,13 @@ impl Default for CachedRegion {
 }
 
 impl CachedRegion {
-    /// `length` bytes of the process's own memory at `addr`, which the protection domain calls `lkey` and by their own
-    /// addresses.
+    /// An entry for `length` bytes of the process's own memory at `addr`. The key `lkey` covers them in the protection domain,
+    /// under their own addresses.
     pub(crate) fn new(pd: PdId, lkey: Lkey, addr: u64, length: u64) -> Self {
         Self { pd, lkey, addr, length }
     }
 
-    /// Whether an entry of a list lies in it.
+    /// Returns whether an entry of a gather or scatter list is within the range.
     #[inline]
     pub(crate) fn holds(&self, pd: PdId, sge: &Sge, len: u32) -> bool {
         let offset = sge.addr.wrapping_sub(self.addr);

@@ -1,8 +1,8 @@
-//! The seam to the control plane: what a device in a process asks of its host service.
+//! The interface to the control plane: the requests of a device in a process to its host service.
 //!
-//! The service owns what must be unique or must outlive a process (addresses, QP number slots, the
-//! sockets of port 4791, rings between processes, multicast membership). The device owns the data
-//! path. `rdmux_host::client` implements [`Control`]; tests plug in their own.
+//! The service owns all that must be unique or must outlive a process (addresses, QP number slots, the sockets of port 4791, rings
+//! between processes, multicast membership). The device owns the data path. `rdmux_host::client` implements [`Control`]; tests plug in
+//! their own.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,14 +21,14 @@ pub use crate::objects::limits::Limits;
 use crate::objects::port::{Adapter, GidEntry, Port, PortEvent};
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
 
-/// QP numbers of one process: bits 22..12 are its slot.
+/// The position of the slot in a process's QP numbers: bits 22..12.
 pub const SLOT_SHIFT: u32 = 12;
 /// How many QP numbers a slot has.
 pub const SLOT_QPS: u32 = 1 << SLOT_SHIFT;
 /// The slot of the service itself: QP0 and QP1.
 pub const SERVICE_SLOT: u16 = 0;
 
-/// The slot that a QP number belongs to. Numbers with bit 23 set are the service's.
+/// Returns the slot that a QP number belongs to. Numbers with bit 23 set are the service's.
 pub fn slot_of(qpn: Qpn) -> u16 {
     if qpn.get() & TARGET_QPNS != 0 {
         SERVICE_SLOT
@@ -37,12 +37,12 @@ pub fn slot_of(qpn: Qpn) -> u16 {
     }
 }
 
-/// Whether a QP number is that of an XRC target, or could be.
+/// Returns whether a QP number is in the range of XRC targets.
 pub fn is_target(qpn: Qpn) -> bool {
     qpn.get() & TARGET_QPNS != 0 && qpn != Qpn::MULTICAST
 }
 
-/// The bit in the numbers of XRC targets, which are the service's.
+/// The bit that is set in the numbers of XRC targets, which belong to the service.
 pub const TARGET_QPNS: u32 = 1 << 23;
 
 /// A block of QP numbers, granted to a process.
@@ -50,12 +50,11 @@ pub const TARGET_QPNS: u32 = 1 << 23;
 pub struct SlotGrant {
     /// The slot, 1 to 2047.
     pub slot: u16,
-    /// The index in the slot from which to count, so that numbers of a previous owner do not come
-    /// back soon.
+    /// The index in the slot from which to allocate, so that numbers of a previous owner are not reused soon.
     pub first_index: u16,
 }
 
-/// What the service tells a process when it arrives.
+/// The description of host and device that the service sends when a process connects.
 #[derive(Clone, Debug)]
 pub struct HostInfo {
     /// The (virtual) host's name.
@@ -66,7 +65,7 @@ pub struct HostInfo {
     pub kind: DeviceKind,
     /// The node's GUID.
     pub node_guid: Guid,
-    /// The adapter that it is, where a fabric told.
+    /// The emulated adapter, if the fabric describes one.
     pub adapter: Option<Adapter>,
     /// Its ports, at least one, in the order of their numbers.
     pub ports: Vec<Port>,
@@ -74,50 +73,49 @@ pub struct HostInfo {
     pub slot: SlotGrant,
     /// Limits of the device.
     pub limits: Limits,
-    /// Whether the process may choose Q_Keys whose top bit is set, as management has them: it is of the user who owns the host,
-    /// or root's.
+    /// Whether the process may use Q_Keys whose top bit is set, as management does: its user owns the host, or is root.
     pub privileged: bool,
 }
 
 impl HostInfo {
-    /// The IP addresses of the first port, by their index.
+    /// Returns the IP addresses of the first port, by their index.
     pub fn addresses(&self) -> &[GidEntry] {
         self.ports.first().map_or(&[], |port| &port.addresses)
     }
 }
 
-/// Another process that is to be reached by rings.
+/// Another process that is reached by rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RingPeer {
-    /// Where its host takes packets, if that is another host.
+    /// The address at which its host receives packets, if that is another host.
     pub host: Option<SocketAddr>,
-    /// A slot of its, on its host.
+    /// One of its slots on its host.
     pub slot: u16,
 }
 
 impl RingPeer {
-    /// A process of the own host.
+    /// A process of this host.
     pub const fn here(slot: u16) -> Self {
         Self { host: None, slot }
     }
 }
 
-/// Our end of a pair of rings to another process of the same machine.
+/// This process's end of a pair of rings to another process of the same machine.
 #[derive(Debug)]
 pub struct RingEnd {
-    /// The ring that we fill.
+    /// The ring that this process fills.
     pub tx: OwnedFd,
-    /// The ring that we empty.
+    /// The ring that this process empties.
     pub rx: OwnedFd,
-    /// Our end of what the two wake each other with. Nobody else has it.
+    /// This process's end of the doorbell with which the two wake each other. No other process has it.
     pub bell: PeerBell,
-    /// By which number the peer knows us.
+    /// The number by which the peer knows this process.
     pub known_as: u16,
-    /// How to reach the peer's memory, if both allow it.
+    /// The descriptors for access to the peer's memory, if both allow it.
     pub reach: Option<ReachFds>,
 }
 
-/// What it takes to reach the memory of another process.
+/// The descriptors that access to the memory of another process needs.
 #[derive(Debug)]
 pub struct ReachFds {
     /// Its [`Board`].
@@ -126,32 +124,32 @@ pub struct ReachFds {
     pub pidfd: OwnedFd,
 }
 
-/// A wire that the driver brings.
+/// A wire that the driver provides.
 #[derive(Clone, Debug)]
 pub enum DriverWire {
-    /// That of an InfiniBand port.
+    /// The wire of an InfiniBand port.
     Ib(Arc<IbWire>),
-    /// One of a kind that the engine does not know.
+    /// A wire of a kind that the engine does not know.
     Other(Arc<PacketWire>),
 }
 
-/// What the service tells of its own accord.
+/// An event that the service sends unasked.
 #[derive(Debug)]
 pub enum ControlEvent {
-    /// A process of this host, or of another one of the user's, set up rings to us.
+    /// A process of this host, or of another of the user's hosts, set up rings to this process.
     Ring {
-        /// By which number we know it: its first slot, or one that no slot has.
+        /// The number by which this process knows it: its first slot, or a number that no slot has.
         peer: u16,
-        /// Our end.
+        /// This process's end.
         end: RingEnd,
     },
-    /// A process of this host, or one of another host that had rings to us, is gone: whatever was connected to its slot is
+    /// A process of this host, or one of another host that had rings to this process, is gone. Whatever was connected to its slot is
     /// flushed.
     PeerGone {
-        /// Its slot, or the number by which we know it.
+        /// Its slot, or the number by which this process knows it.
         slot: u16,
     },
-    /// A datagram for one of our queue pairs that arrived elsewhere.
+    /// A datagram for one of this process's queue pairs that arrived at another socket.
     Stray {
         /// Its source.
         src: SocketAddr,
@@ -160,15 +158,15 @@ pub enum ControlEvent {
         /// The UDP payload, ICRC included.
         bytes: Vec<u8>,
     },
-    /// The ports changed: addresses came or went, or a subnet manager did something to one.
+    /// The ports changed: addresses were added or removed, or a subnet manager changed a port.
     Ports {
-        /// How they are.
+        /// The ports as they are now.
         ports: Vec<Port>,
-        /// What happened, in this order, each with the number of its port.
+        /// The events, in order, each with the number of its port.
         events: Vec<(u8, PortEvent)>,
     },
-    /// A connection of iWARP is made: the stream is this queue pair's. Comes before the program can
-    /// read of it in an event.
+    /// An iWARP connection is established: the stream belongs to this queue pair. Sent before the program can read of the connection in
+    /// an event.
     Stream {
         /// The queue pair.
         qpn: Qpn,
@@ -176,30 +174,30 @@ pub enum ControlEvent {
         number: u64,
         /// The TCP socket, non-blocking.
         stream: OwnedFd,
-        /// What the two ends agreed on.
+        /// The parameters that the two ends agreed on.
         params: StreamParams,
-        /// How long a message may wait for a receive; zero is not at all.
+        /// How long a message may wait for a receive; zero if it may not wait.
         receive_wait: Duration,
     },
-    /// The program disconnects: what was posted is sent, and the stream ended in order.
+    /// The program disconnects: posted work is sent, and the stream is then closed in order.
     CloseStream {
         /// The queue pair.
         qpn: Qpn,
-        /// The number of its stream. A queue pair that has another one by now keeps it.
+        /// The number of its stream. If the queue pair has another stream by now, it keeps that.
         number: u64,
     },
-    /// Frames are wanted on this socket, or no longer.
+    /// Frames are to be captured to this socket, or no longer.
     Capture(Option<OwnedFd>),
-    /// Something happened to an XRC target that this process holds.
+    /// An event of an XRC target that this process holds.
     Target {
-        /// Its number.
+        /// The target's number.
         qpn: Qpn,
-        /// What.
+        /// The event.
         event: QpEvent,
     },
 }
 
-/// Why the service did not do it.
+/// The reason why the service did not handle a request.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ControlError {
     /// The service is gone; so is the device.
@@ -208,11 +206,11 @@ pub enum ControlError {
     /// The service refused.
     #[error("the host service refused to {what}: {why} (errno {errno})")]
     Refused {
-        /// What was asked, as in "attach 127.0.0.1".
+        /// The request, as in "attach 127.0.0.1".
         what: String,
-        /// Its words.
+        /// The reason, in the service's words.
         why: String,
-        /// The number that the C interface gives.
+        /// The `errno` that the C interface returns.
         errno: i32,
     },
 }
@@ -222,17 +220,16 @@ fn no_hub(what: &str) -> ControlError {
     ControlError::Refused { what: what.to_owned(), why, errno: libc::EOPNOTSUPP }
 }
 
-/// What a device in a process asks of its host service. Calls may take a round trip; none is made
-/// on the data path.
+/// The requests of a device in a process to its host service. Calls may take a round trip. None is made on the data path.
 pub trait Control: Send + Sync + 'static {
-    /// Who we are.
+    /// Returns the description of this host and device.
     fn info(&self) -> &HostInfo;
 
-    /// The socket of `slot` on the address of `gid_index`: UDP port 4791, non-blocking, GRO on. Devices over IP have one port.
+    /// Returns the socket of `slot` on the address of `gid_index`: UDP port 4791, non-blocking, GRO on. Devices over IP have one port.
     fn attach_address(&self, gid_index: u8, slot: u16) -> Result<OwnedFd, ControlError>;
 
-    /// The wire of `slot` at the address of `gid_index` of a port, where that is another than a socket of port 4791. Asked before
-    /// [`attach_address`](Self::attach_address); none unless the driver brings wires of its own.
+    /// Returns the wire of `slot` at the address of `gid_index` of a port, if that is not a socket of port 4791. Called before
+    /// [`attach_address`](Self::attach_address). Returns none unless the driver provides its own wires.
     fn attach_wire(
         &self,
         _port: u8,
@@ -242,21 +239,21 @@ pub trait Control: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// A further block of QP numbers.
+    /// Requests another block of QP numbers.
     fn new_slot(&self) -> Result<SlotGrant, ControlError>;
 
-    /// Rings to the process of `peer`, and the number by which that is known here: its first slot, or if it is on another host
-    /// one that no slot has. None if the pair must use the network. Both processes get the same answer, however often and in
-    /// whatever order they ask.
+    /// Sets up rings to the process of `peer`. Returns them with the number by which that process is known here: its first slot, or a
+    /// number that no slot has if it is on another host. Returns none if the pair must use the network. Both processes get the same
+    /// answer, however often and in whatever order they ask.
     fn connect_ring(&self, peer: RingPeer) -> Result<Option<(u16, RingEnd)>, ControlError>;
 
-    /// Where packets of a port go, if it is an InfiniBand one whose processes have rings to other hosts.
+    /// Returns the routes of a port's packets, if it is an InfiniBand port whose processes have rings to other hosts.
     fn routes(&self, _port: u8) -> Option<&Arc<Routes>> {
         None
     }
 
-    /// Joins a group at a port for a queue pair. Returns the socket that hears the group the first time that
-    /// this process joins it, later none.
+    /// Joins a group at a port for a queue pair. The first time that this process joins the group, returns the socket that receives its
+    /// datagrams; later, returns none.
     fn attach_multicast(
         &self,
         port: u8,
@@ -264,8 +261,8 @@ pub trait Control: Send + Sync + 'static {
         mgid: Gid,
     ) -> Result<Option<OwnedFd>, ControlError>;
 
-    /// The wire that hears a group by such a socket, where that is another than one of port 4791. None unless the driver brings wires of
-    /// its own.
+    /// Returns the wire that receives a group from such a socket, if that is not a socket of port 4791. Returns none unless the driver
+    /// provides its own wires.
     fn group_wire(
         &self,
         _port: u8,
@@ -278,17 +275,17 @@ pub trait Control: Send + Sync + 'static {
     /// Leaves a group for a queue pair.
     fn detach_multicast(&self, port: u8, qpn: Qpn, mgid: Gid) -> Result<(), ControlError>;
 
-    /// What this process publishes, if it lets others of its user reach its memory.
+    /// Returns the board on which this process publishes, if it lets other processes of its user access its memory.
     fn board(&self) -> Option<&Arc<Board>> {
         None
     }
 
-    /// The slot of the hub, which keeps what belongs to no process: it is started if need be.
+    /// Returns the slot of the hub, which keeps the XRC objects that belong to no process. Starts the hub if need be.
     fn hub_slot(&self) -> Result<u16, ControlError> {
         Err(no_hub("find the XRC hub"))
     }
 
-    /// Asks the hub, with a descriptor where the request takes one. `what` is for the error.
+    /// Sends a request to the hub, with a descriptor if the request takes one. `what` names the operation in the error.
     fn ask_hub(
         &self,
         _request: &XrcRequest,
@@ -298,21 +295,21 @@ pub trait Control: Send + Sync + 'static {
         Err(no_hub(what))
     }
 
-    /// The stream with this number, of this queue pair, has come to its end, for whatever reason, and is closed.
+    /// Tells the service that this stream of this queue pair has ended, for whatever reason, and is closed.
     fn stream_ended(&self, _qpn: Qpn, _number: u64) {}
 
-    /// A packet came to a port with a key that is not that of its queue pair, on a device that is on a fabric.
+    /// Reports a packet whose key is not that of its queue pair, at a port of a device on a fabric.
     fn key_violation(&self, _port: u8, _violation: &KeyViolation) {}
 
-    /// Hands over a datagram that arrived here but belongs to another process.
+    /// Passes on a datagram that arrived here but belongs to another process.
     fn stray(&self, src: SocketAddr, dst: IpAddr, bytes: &[u8]);
 
-    /// The page of counters that the service shares; see [`crate::objects::counters`].
+    /// Returns the page of counters that the service shares; see [`crate::objects::counters`].
     fn counters(&self) -> &SharedMem;
 
-    /// Readable when [`poll_event`](Self::poll_event) has something to say.
+    /// Returns the descriptor that is readable when [`poll_event`](Self::poll_event) has an event.
     fn notify_fd(&self) -> BorrowedFd<'_>;
 
-    /// The next event, if any; never blocks. [`ControlError::Gone`] when the service is.
+    /// Returns the next event, if any; never blocks. [`ControlError::Gone`] when the service is gone.
     fn poll_event(&self) -> Result<Option<ControlEvent>, ControlError>;
 }

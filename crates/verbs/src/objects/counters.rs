@@ -1,5 +1,5 @@
-//! The counter page: one 64-bit counter a word, in memory that the service shares, so that
-//! `rdmux host status` sees them while the process runs and after it died.
+//! The counter page: one 64-bit counter per word, in memory that the service shares, so that `rdmux host status` sees the
+//! counters while the process runs and after it died.
 
 use std::sync::atomic::Ordering;
 
@@ -7,19 +7,19 @@ use rdmux_link::SharedMem;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident = $index:literal => $text:literal $($gauge:ident)?,)*) => {
-        /// What is counted. Its value is the word of the page that it is counted in.
+        /// A counter. Its value is the index of its word in the page.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(usize)]
         pub enum Counter { $($(#[doc = $doc])* $name = $index,)* }
 
         impl Counter {
-            /// All of them, in the order in which commands print them.
+            /// All counters, in the order in which commands print them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-            /// The name that commands print.
+            /// Returns the name that commands print.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
-            /// Whether it tells of the present, so that nothing of it is left when its process is gone.
+            /// Returns whether it counts present state, so that it reads zero once its process is gone.
             pub const fn is_gauge(self) -> bool {
                 match self { $(Self::$name => counters!(@gauge $($gauge)?),)* }
             }
@@ -29,95 +29,95 @@ macro_rules! counters {
     (@gauge gauge) => { true };
 }
 
-// To add a counter: a line here, with the next free index, and the place that counts. An index means the same for ever:
-// that of a counter that goes is not used again. A process and a service of different builds share pages: what one of them
-// does not know is not shown. What breaks this, such as words of another width, raises `SCHEMA`.
+// To add a counter: a line here, with the next free index, and the code that counts. An index keeps its meaning for ever: that of
+// a removed counter is not reused. A process and a service of different builds share pages: a counter that one of them does not
+// know is not shown. Incompatible changes, such as words of another width, raise `SCHEMA`.
 counters! {
     /// Datagrams sent over UDP.
     TxPackets = 0 => "tx_packets",
-    /// Bytes of them (UDP payload).
+    /// Bytes of datagrams sent over UDP (UDP payload).
     TxBytes = 1 => "tx_bytes",
     /// Datagrams received over UDP.
     RxPackets = 2 => "rx_packets",
-    /// Bytes of them.
+    /// Bytes of datagrams received over UDP.
     RxBytes = 3 => "rx_bytes",
     /// Records put into rings.
     RingTxPackets = 4 => "ring_tx_packets",
-    /// Bytes of them.
+    /// Bytes of records put into rings.
     RingTxBytes = 5 => "ring_tx_bytes",
     /// Records taken from rings.
     RingRxPackets = 6 => "ring_rx_packets",
-    /// Bytes of them.
+    /// Bytes of records taken from rings.
     RingRxBytes = 7 => "ring_rx_bytes",
-    /// WRITEs, or parts of a MiB, that went straight into the memory of another process.
+    /// WRITEs, or their parts of up to a MiB, copied directly into the memory of another process.
     DirectWrites = 8 => "direct_writes",
-    /// Bytes of them.
+    /// Bytes of WRITEs copied directly.
     DirectWriteBytes = 9 => "direct_write_bytes",
-    /// READs, or parts of a MiB, that came straight out of the memory of another process.
+    /// READs, or their parts of up to a MiB, copied directly out of the memory of another process.
     DirectReads = 10 => "direct_reads",
-    /// Bytes of them.
+    /// Bytes of READs copied directly.
     DirectReadBytes = 11 => "direct_read_bytes",
-    /// Parts of SENDs and WRITEs, of a MiB at most, that were fetched from the memory of the process that sent them.
+    /// Parts of SENDs and WRITEs, of up to a MiB, that were fetched from the memory of the sending process.
     Fetches = 12 => "direct_fetches",
-    /// Bytes of them.
+    /// Bytes of fetched parts.
     FetchBytes = 13 => "direct_fetch_bytes",
-    /// Parts that could not be, so that they were sent again through the ring.
+    /// Parts that could not be fetched, so that they were sent again through the ring.
     FetchFailures = 14 => "direct_fetch_failures",
-    /// Processes whose memory the kernel did not let us reach: what is for them goes through rings.
+    /// Processes whose memory the kernel did not permit access to: their traffic goes through rings.
     DirectRefused = 15 => "direct_refused",
-    /// Packets that did not leave because the socket or ring was full; sent again later.
+    /// Packets that were not sent because the socket or ring was full, and are sent later.
     TxBusy = 16 => "tx_busy",
     /// Packets that the operating system refused to send.
     TxErrors = 17 => "tx_errors",
-    /// System calls that sent.
+    /// System calls that send.
     TxCalls = 18 => "tx_calls",
     /// System calls that received something.
     RxCalls = 19 => "rx_calls",
-    /// Lost on purpose (`$RDMUX_LOSS`).
+    /// Packets dropped on purpose (`$RDMUX_LOSS`).
     RxLost = 20 => "rx_drop_injected",
-    /// Wrong invariant checksum.
+    /// Packets with a wrong invariant CRC.
     RxIcrc = 21 => "rx_drop_icrc",
-    /// Too short, or a header that makes no sense.
+    /// Packets that were too short, or had an invalid header.
     RxMalformed = 22 => "rx_drop_malformed",
-    /// Wrong transport version.
+    /// Packets with a wrong transport version.
     RxVersion = 23 => "rx_drop_version",
-    /// No such queue pair.
+    /// Packets for a queue pair that does not exist.
     RxNoQp = 24 => "rx_drop_no_qp",
-    /// Truncated by a full buffer.
+    /// Packets truncated by a full buffer.
     RxTruncated = 25 => "rx_drop_truncated",
-    /// Arrived here but belonged to another process; handed to the service.
+    /// Packets that arrived here but belonged to another process, and were passed to the service.
     RxStray = 26 => "rx_stray",
-    /// A ring broke its rules and was closed.
+    /// Rings that violated the protocol and were closed.
     RingCorrupt = 27 => "ring_corrupt",
-    /// The queue pair's state takes no packets.
+    /// Packets that the queue pair's state does not accept.
     RxState = 28 => "rx_drop_qp_state",
-    /// The opcode does not belong to the transport.
+    /// Packets whose opcode does not belong to the transport.
     RxOpcode = 29 => "rx_drop_opcode",
-    /// Middle without a beginning, or the like.
+    /// Packets out of sequence within a message, such as a middle without a first.
     RxSequence = 30 => "rx_drop_sequence",
-    /// Wrong length.
+    /// Packets with a wrong length.
     RxLength = 31 => "rx_drop_length",
-    /// Wrong partition.
+    /// Packets with a wrong P_Key.
     RxPkey = 32 => "rx_drop_pkey",
-    /// Wrong Q_Key.
+    /// Packets with a wrong Q_Key.
     RxQkey = 33 => "rx_drop_qkey",
-    /// Not the connection's peer.
+    /// Packets that are not from the connection's peer.
     RxSource = 34 => "rx_drop_source",
-    /// Seen before.
+    /// Duplicate packets.
     RxDuplicate = 35 => "rx_duplicate",
-    /// Something before it was lost; sent again by the peer.
+    /// Packets dropped because an earlier one was lost; the peer retransmits them.
     RxGap = 36 => "rx_gap",
-    /// Something before it was lost; kept until that came.
+    /// Out-of-order packets that were buffered until the lost one arrived.
     RxKept = 37 => "rx_kept",
-    /// Gaps that were filled, so that what had been kept behind them was carried out.
+    /// Gaps that were filled, so that the buffered packets behind them were executed.
     RxGapFilled = 38 => "rx_gap_filled",
-    /// A response to nothing.
+    /// Responses to no outstanding request.
     RxStale = 39 => "rx_stale",
-    /// No receive was posted (UC, UD).
+    /// Packets without a posted receive (UC, UD).
     RxNoReceive = 40 => "rx_drop_no_receive",
-    /// The memory could not be written.
+    /// Packets whose memory could not be written.
     RxMemory = 41 => "rx_drop_memory",
-    /// Frames that the capture socket did not take.
+    /// Frames that the capture socket did not accept.
     CaptureDrops = 42 => "capture_drops",
     /// Queue pairs that exist now.
     QpsOpen = 43 => "qps_open" gauge,
@@ -125,65 +125,65 @@ counters! {
     MrsOpen = 44 => "mrs_open" gauge,
     /// Completion queues that overflowed.
     CqOverflows = 45 => "cq_overflows",
-    /// Messages for which a stream was left unread until their receive was posted.
+    /// Messages whose stream was left unread until their receive was posted.
     RxWaits = 46 => "rx_waits_for_receive",
     /// Bytes of SENDs and WRITEs that the peer was told to fetch.
     OfferBytes = 47 => "direct_offer_bytes",
-    /// Packets to a process of this host that were lost because the port has no link.
+    /// Packets to a process of this host that were dropped because the port has no link.
     TxNoLink = 48 => "tx_drop_no_link",
-    /// Packets from a process of this host, likewise.
+    /// Packets from a process of this host that were dropped because the port has no link.
     RxNoLink = 49 => "rx_drop_no_link",
-    // Words 64 to 95 are for what InfiniBand's wires drop, in the order of `IbDrop`, which counts in them itself.
-    /// Packets over InfiniBand that did not leave because the port was not active, or had no LID.
+    // Words 64 to 95 count the packets that InfiniBand wires drop, in the order of `IbDrop`, which increments them itself.
+    /// Packets not sent over InfiniBand because the port was not active, or had no LID.
     IbTxInactive = 64 => "tx_drop_ib_inactive",
-    /// No packets come to their destination LID.
+    /// Packets without a route to their destination LID.
     IbTxNoWay = 65 => "tx_drop_ib_no_way",
-    /// Their P_Key was not in the port's table, or did not pass an enforcement of partitions on the way.
+    /// Packets whose P_Key was not in the port's table, or did not pass partition enforcement on the way.
     IbTxPkey = 66 => "tx_drop_ib_pkey",
-    /// Their service level had no virtual lane on the way.
+    /// Packets whose service level had no virtual lane on the way.
     IbTxSl = 67 => "tx_drop_ib_sl",
-    /// They were larger than the MTU of a link on the way.
+    /// Packets larger than the MTU of a link on the way.
     IbTxLength = 68 => "tx_drop_ib_length",
-    /// The GID table had no such index.
+    /// Packets with a GID index beyond the GID table.
     IbTxGid = 69 => "tx_drop_ib_gid",
-    /// The kernel did not take them.
+    /// Packets that the kernel refused.
     IbTxRefused = 70 => "tx_drop_ib_refused",
-    /// Packets that came over InfiniBand by an encapsulation of another version.
+    /// Packets received over InfiniBand in an encapsulation of another version.
     IbRxVersion = 71 => "rx_drop_ib_version",
-    /// Encapsulation or headers made no sense.
+    /// Packets with invalid encapsulation or headers.
     IbRxMalformed = 72 => "rx_drop_ib_malformed",
-    /// Parts that had come already.
+    /// Duplicate parts of packets.
     IbRxPart = 73 => "rx_drop_ib_part",
-    /// Not all parts came before others needed the room.
+    /// Packets discarded incomplete, because others needed the buffer.
     IbRxGivenUp = 74 => "rx_drop_ib_given_up",
-    /// The port was not active, or had no LID.
+    /// Packets that arrived while the port was not active, or had no LID.
     IbRxInactive = 75 => "rx_drop_ib_inactive",
-    /// They were for QP0 or on VL 15, which no data is.
+    /// Packets for QP0 or on VL 15, which never carry data.
     IbRxManagement = 76 => "rx_drop_ib_management",
-    /// Their destination LID was neither the port's nor a group's, or their source LID no port's.
+    /// Packets whose destination LID was neither the port's nor a group's, or whose source LID no port has.
     IbRxLid = 77 => "rx_drop_ib_lid",
-    /// Their destination GID was neither the port's nor a group's.
+    /// Packets whose destination GID was neither the port's nor a group's.
     IbRxGid = 78 => "rx_drop_ib_gid",
-    /// No key of the port's P_Key table admitted theirs.
+    /// Packets whose P_Key no key of the port's table admitted.
     IbRxPkey = 79 => "rx_drop_ib_pkey",
-    /// Their Q_Key was not that of the queue pair.
+    /// Packets whose Q_Key was not that of the queue pair.
     IbRxQkey = 80 => "rx_drop_ib_qkey",
-    /// Their ICRC was wrong.
+    /// Packets with a wrong ICRC.
     IbRxIcrc = 81 => "rx_drop_ib_icrc",
-    /// They were for another process of this host, which got them a little later.
+    /// Packets for another process of this host, which were passed on to it.
     IbRxStray = 82 => "rx_ib_stray",
 }
 
-/// The first word in which packets are counted that InfiniBand's wires drop.
+/// The first of the words that count the packets which InfiniBand wires drop.
 pub const IB_DROPS: usize = Counter::IbTxInactive as usize;
 
-/// How many 64-bit words the page has.
+/// The number of 64-bit words of the page.
 pub const PAGE_COUNTERS: usize = 512;
 
-/// What this build takes the words of a page for.
+/// The version of the meaning of a page's words, in this build.
 pub const SCHEMA: u64 = 1;
 
-/// The word of a page that says by which schema its words are counted.
+/// The word of a page that holds its schema.
 const SCHEMA_WORD: usize = PAGE_COUNTERS - 1;
 
 const _: () = {
@@ -194,14 +194,14 @@ const _: () = {
     }
 };
 
-/// Writes into a page by which schema its owner, the service, reads it.
+/// Writes this build's schema into a page, of which the service is the owner.
 pub fn declare_schema(page: &SharedMem) {
     if let Some(word) = page.words().get(SCHEMA_WORD) {
         word.store(SCHEMA, Ordering::Relaxed);
     }
 }
 
-/// The schema that its owner reads a page by.
+/// Returns the schema that a page's owner declared.
 pub fn schema_of(page: &SharedMem) -> u64 {
     page.words().get(SCHEMA_WORD).map_or(0, |word| word.load(Ordering::Relaxed))
 }
@@ -216,7 +216,7 @@ impl Counters<'_> {
             c.fetch_add(n, Ordering::Relaxed);
         }
     }
-    /// What has been counted.
+    /// Returns the value of a counter.
     pub(crate) fn get(&self, counter: Counter) -> u64 {
         self.0.words().get(counter as usize).map_or(0, |c| c.load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! Completion queues as the engine fills them.
+//! The part of completion queues that the engine fills.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,15 +14,15 @@ use crate::objects::quota::Permit;
 use crate::objects::room;
 use crate::objects::unacked::Unacked;
 
-/// Completion queues that have something, on their way to the program.
+/// Events of completion queues, queued for the program.
 pub(crate) type Announced = NotifyQueue<Weak<CqCore>>;
 
-/// How many completion queues of a device have promised an event.
+/// The number of completion queues of a device that are armed.
 #[derive(Debug, Default)]
 pub(crate) struct Promises(AtomicUsize);
 
 impl Promises {
-    /// Whether there is any.
+    /// Returns whether any queue is armed.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.0.load(Ordering::Acquire) != 0
@@ -35,35 +35,35 @@ impl Promises {
     }
 }
 
-/// With what a completion queue is made.
+/// Parameters of a new completion queue.
 #[derive(Debug)]
 pub(crate) struct CqSetup {
     /// How many completions fit.
     pub(crate) capacity: usize,
-    /// Where it announces completions.
+    /// The channel on which the queue raises events.
     pub(crate) channel: Option<Arc<Announced>>,
     /// The caller's own value.
     pub(crate) context: u64,
-    /// Whether completions tell their time.
+    /// Whether completions carry a timestamp.
     pub(crate) timestamps: bool,
-    /// Whether a completion that does not fit takes the place of the oldest.
+    /// Whether a completion that does not fit replaces the oldest.
     pub(crate) ignore_overrun: bool,
 }
 
-/// The part of a completion queue that the engine fills and handles empty.
+/// The part of a completion queue that the engine fills and the handle empties.
 #[derive(Debug)]
 pub(crate) struct CqCore {
     context: u64,
     channel: Option<Arc<Announced>>,
     timestamps: bool,
     ignore_overrun: bool,
-    /// How many completions wait: lets an empty queue be seen without the lock.
+    /// The number of queued completions, so that an empty queue is seen without the lock.
     len: AtomicUsize,
-    /// Whether the last look at it took all there was, so that the program believes it empty.
+    /// Whether the last poll emptied the queue or found it empty, so that the program believes it empty.
     seen_empty: AtomicBool,
     queue: Mutex<Queue>,
     promises: Arc<Promises>,
-    /// Events of the channel, and asynchronous ones.
+    /// Unacknowledged events of the channel, and asynchronous ones.
     unacked: Unacked,
     async_unacked: Unacked,
     users: AtomicUsize,
@@ -75,15 +75,15 @@ struct Queue {
     entries: VecDeque<Completion>,
     capacity: usize,
     armed: Armed,
-    /// How many of the newest came after the last event was made: no event tells of them.
+    /// How many of the newest completions arrived after the last event was raised: no event covers them.
     untold: usize,
     overflowed: bool,
-    /// When the newest was delivered, where that is told.
+    /// The latest timestamp of a completion, if timestamps are recorded.
     latest: u64,
 }
 
 impl Queue {
-    /// Whether it takes no more. A large queue grows when it first needs to, if the memory for that can be had.
+    /// Returns whether it is full. A large queue grows when it first needs to, if memory can be allocated.
     #[inline]
     fn is_full(&mut self) -> bool {
         let len = self.entries.len();
@@ -92,7 +92,7 @@ impl Queue {
     }
 }
 
-/// Which completion makes the next event.
+/// The kind of completion that raises the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     No,
@@ -110,24 +110,24 @@ impl Armed {
     }
 }
 
-/// A completion did not fit: the queue is broken, and with it the queue pairs that use it.
+/// A completion did not fit: the queue is broken, and so are the queue pairs that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overflow {
-    /// By this completion: the program is to be told.
+    /// The queue overflowed with this completion: the program must be told.
     Now,
-    /// By one before.
+    /// The queue overflowed earlier.
     Before,
 }
 
-/// Entries for which room is set aside at creation; larger queues grow when they first need to.
+/// The number of entries to allocate at creation. Larger queues grow when they first need to.
 const PREALLOCATED: usize = 4096;
 
 impl CqCore {
-    /// An empty queue, which adds its promises to those of its device. `what` is for the error.
+    /// Creates an empty queue. `promises` counts the armed queues of its device. `what` names the operation in the error.
     ///
     /// # Errors
     ///
-    /// ENOMEM when no memory can be had.
+    /// ENOMEM when memory cannot be allocated.
     pub(crate) fn new(
         what: &'static str,
         setup: CqSetup,
@@ -159,7 +159,7 @@ impl CqCore {
         }))
     }
 
-    /// Puts a completion in and makes an event if one was asked for.
+    /// Adds a completion, and raises an event if one was requested.
     pub(crate) fn push(self: &Arc<Self>, mut completion: Completion) -> Result<(), Overflow> {
         let mut queue = self.queue.lock();
         if queue.overflowed {
@@ -173,7 +173,7 @@ impl CqCore {
             return Err(Overflow::Now);
         }
         if self.timestamps {
-            // Another thread may have looked at the clock later and come first.
+            // Another thread may have read the clock later and taken the lock first.
             queue.latest = queue.latest.max(completion.timestamp);
             completion.timestamp = queue.latest;
         }
@@ -186,13 +186,13 @@ impl CqCore {
         Ok(())
     }
 
-    /// Whether nothing waits, as far as can be seen without the lock.
+    /// Returns whether the queue appears empty, without the lock.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// The program has looked, and found nothing.
+    /// Records that the program polled and found nothing.
     #[inline]
     pub(crate) fn note_empty(&self) {
         if !self.seen_empty.load(Ordering::Relaxed) {
@@ -200,7 +200,7 @@ impl CqCore {
         }
     }
 
-    /// Hands up to `max` completions to `take`, the oldest first. The queue is locked meanwhile.
+    /// Passes up to `max` completions to `take`, oldest first, with the queue locked.
     #[inline]
     pub(crate) fn take_each(&self, max: usize, mut take: impl FnMut(&Completion)) -> usize {
         let mut queue = self.queue.lock();
@@ -217,8 +217,8 @@ impl CqCore {
         n
     }
 
-    /// Promises an event for the next completion, and keeps the promise at once if the program does not
-    /// know of one that is there.
+    /// Arms the queue for the next completion. Raises the event at once if a completion is queued that the program does not know
+    /// of.
     pub(crate) fn arm(self: &Arc<Self>, solicited_only: bool) {
         let mut queue = self.queue.lock();
         if queue.armed == Armed::No {
@@ -235,7 +235,7 @@ impl CqCore {
         }
     }
 
-    /// Keeps a promised event's promise at once if completions wait, though the program knows of them.
+    /// Raises the event at once if the queue is armed and completions are queued, even if the program knows of them.
     pub(crate) fn announce_rest(self: &Arc<Self>) {
         let queue = self.queue.lock();
         if queue.armed != Armed::No && !queue.entries.is_empty() {
@@ -243,7 +243,7 @@ impl CqCore {
         }
     }
 
-    /// Makes the event that was promised.
+    /// Raises the event and disarms the queue.
     fn announce(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         let Some(channel) = &self.channel else { return };
         queue.armed = Armed::No;
@@ -253,14 +253,14 @@ impl CqCore {
         channel.push(Arc::downgrade(self));
     }
 
-    /// Withdraws the events that the channel has of it.
+    /// Withdraws its events from the channel.
     pub(crate) fn withdraw(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
             channel.withdraw(|cq| cq.as_ptr() == Arc::as_ptr(self));
         }
     }
 
-    /// Changes the capacity, or says how many completions wait if these would not fit.
+    /// Changes the capacity. If the queued completions would not fit, returns their number as an error.
     pub(crate) fn resize(&self, capacity: usize) -> Result<(), usize> {
         let mut queue = self.queue.lock();
         if queue.entries.len() > capacity {
@@ -270,39 +270,39 @@ impl CqCore {
         Ok(())
     }
 
-    /// How many completions fit.
+    /// Returns how many completions fit.
     pub(crate) fn capacity(&self) -> usize {
         self.queue.lock().capacity
     }
 
-    /// Forgets what a queue pair has completed.
+    /// Discards the completions of a queue pair.
     pub(crate) fn forget(&self, qpn: Qpn) {
         let mut queue = self.queue.lock();
         queue.entries.retain(|completion| completion.qpn != qpn);
         self.len.store(queue.entries.len(), Ordering::Release);
     }
 
-    /// Whether completions are to tell their time.
+    /// Returns whether completions carry a timestamp.
     #[inline]
     pub(crate) fn wants_time(&self) -> bool {
         self.timestamps
     }
 
-    /// The value that its creator gave.
+    /// Returns the value that its creator gave.
     pub(crate) fn context(&self) -> u64 {
         self.context
     }
 
-    /// Events that the program took from the channel.
+    /// Returns the count of events that the program took from the channel.
     pub(crate) fn unacked(&self) -> &Unacked {
         &self.unacked
     }
-    /// Asynchronous events that it took.
+    /// Returns the count of asynchronous events that the program took.
     pub(crate) fn async_unacked(&self) -> &Unacked {
         &self.async_unacked
     }
 
-    /// How many queue pairs use it (counted once for each direction).
+    /// Returns how many queue pairs use it, counted once for each direction.
     pub(crate) fn users(&self) -> usize {
         self.users.load(Ordering::Acquire)
     }

@@ -1,50 +1,50 @@
-//! What can go wrong with verbs, and the `errno` that the C interface gives for it.
+//! Errors of verbs, and the `errno` that the C interface returns for each.
 
 use rdmux_wire::{Gid, Qpn};
 
 use crate::objects::control::ControlError;
 
-/// Why a verb failed: which object, what was asked, and what stood against it.
+/// Why a verb failed: the object, the operation, and the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
-    /// An argument makes no sense.
+    /// An argument is invalid.
     #[error("cannot {what}: {why}")]
     Invalid {
-        /// What was asked, as in "create a queue pair".
+        /// The operation, as in "create a queue pair".
         what: &'static str,
-        /// Why it cannot be.
+        /// The reason.
         why: String,
     },
-    /// A table or queue is full, or a limit of the device reached.
+    /// A table or queue is full, or a limit of the device is reached.
     #[error("cannot {what}: {why}")]
     NoMemory {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// Which limit.
+        /// The limit.
         why: String,
     },
-    /// Memory is not there, or not for this.
+    /// Memory is not mapped, or does not permit the operation.
     #[error("cannot {what}: {why}")]
     Memory {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// Which memory, and why.
+        /// The memory, and the reason.
         why: String,
-        /// The number that the C interface gives.
+        /// The `errno` that the C interface returns.
         errno: i32,
     },
-    /// The device has no such thing.
+    /// The device does not support the operation.
     #[error("cannot {what}: {why}")]
     Unsupported {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// Why there is none.
+        /// The reason.
         why: String,
     },
-    /// Only a privileged program may do that.
+    /// The operation needs a privileged program.
     #[error("cannot {what}: {why}")]
     NotPermitted {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
         /// Why it is privileged.
         why: String,
@@ -52,28 +52,28 @@ pub enum VerbsError {
     /// Something still uses the object.
     #[error("cannot {what}: {why}")]
     Busy {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// Who uses it.
+        /// The users of the object.
         why: String,
     },
     /// The queue pair is attached to this multicast group already.
     #[error("cannot attach to a multicast group: already attached to {0}")]
     Attached(Gid),
-    /// The queue pair does not take this work request.
+    /// The queue pair does not accept this work request.
     #[error("queue pair {qpn}: {error}")]
     Post {
         /// The queue pair.
         qpn: Qpn,
-        /// Why.
+        /// The reason.
         error: rdmux_transport::error::PostError,
     },
-    /// The queue pair does not make this transition.
+    /// The queue pair does not permit this transition.
     #[error("queue pair {qpn}: {error}")]
     Modify {
         /// The queue pair.
         qpn: Qpn,
-        /// Why.
+        /// The reason.
         error: rdmux_transport::error::ModifyError,
     },
     /// The host service refused, or is gone.
@@ -82,9 +82,9 @@ pub enum VerbsError {
     /// The operating system refused.
     #[error("cannot {what}: {error}")]
     Os {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// Its answer.
+        /// The operating system's error.
         error: std::io::Error,
     },
 }
@@ -109,7 +109,7 @@ impl VerbsError {
         move |error| Self::Os { what, error }
     }
 
-    /// The number that the C interface gives.
+    /// Returns the `errno` that the C interface returns.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Invalid { .. } | Self::Attached(_) | Self::Modify { .. } => libc::EINVAL,
@@ -126,7 +126,7 @@ impl VerbsError {
     }
 }
 
-/// A full queue is ENOMEM, anything else a mistake of the caller's.
+/// Returns ENOMEM for a full queue, EINVAL for anything else, which is a mistake of the caller's.
 fn post_errno(error: &rdmux_transport::error::PostError) -> i32 {
     if matches!(error, rdmux_transport::error::PostError::Full(_)) {
         libc::ENOMEM

@@ -1,4 +1,4 @@
-//! Asynchronous events on their way to the program.
+//! Asynchronous events that are queued for the program.
 
 use std::sync::{Arc, Weak};
 
@@ -11,7 +11,7 @@ use crate::objects::qp::QpIdentity;
 use crate::objects::srq::SrqCore;
 use crate::objects::xrc::target::TargetCore;
 
-/// An event on its way to the program. Does not keep its object alive.
+/// An event that is queued for the program. Does not keep its object alive.
 #[derive(Debug)]
 pub(crate) enum Raised {
     Qp(Weak<QpIdentity>, QpEvent),
@@ -19,7 +19,7 @@ pub(crate) enum Raised {
     SrqLimit(Weak<SrqCore>),
     Target(Weak<TargetCore>, QpEvent),
     XrcQp(Qpn, QpEvent),
-    /// With the number of the port.
+    /// An event of the port with this number.
     Port(u8, PortEvent),
     DeviceFatal,
 }
@@ -31,11 +31,11 @@ impl Raised {
     pub(crate) fn is_about_cq(&self, core: &Arc<CqCore>) -> bool {
         matches!(self, Self::CqError(cq) if cq.as_ptr() == Arc::as_ptr(core))
     }
-    /// Whether it is for who is registered for an XRC target.
+    /// Returns whether it is for processes that are registered for an XRC target.
     pub(crate) fn is_about_xrc_qp(&self, qpn: Qpn) -> bool {
         matches!(self, Self::XrcQp(q, _) if *q == qpn)
     }
-    /// Whether this has happened to the port with this number.
+    /// Returns whether it is this event of the port with this number.
     pub(crate) fn is_about_port(&self, number: u8, event: PortEvent) -> bool {
         matches!(self, Self::Port(n, e) if (*n, *e) == (number, event))
     }

@@ -1,6 +1,6 @@
 //! The kinds of devices that a host has: a table with one row for each.
 //!
-//! What kinds differ in is asked of the row, so that code need not know which kinds there are. A further kind is a variant of
+//! Code looks up the differences between kinds in the row, so that it need not know the kinds. To add a kind, add a variant of
 //! [`DeviceKind`] and a row of the table here, a port in `rdmux_host::service::ports`, and a wire in `rdmux_link`.
 
 use std::ops::{Index, IndexMut};
@@ -24,48 +24,48 @@ pub enum DeviceKind {
     Ib,
 }
 
-/// A row of the table: what the devices of a kind have in common.
+/// A row of the table: the common properties of the devices of a kind.
 #[derive(Debug)]
 pub struct KindRow {
     /// The kind.
     pub kind: DeviceKind,
-    /// The word for it in `$RDMUX_DEVICE` and on command lines.
+    /// Its name in `$RDMUX_DEVICE` and on command lines.
     pub word: &'static str,
-    /// The name for it in messages.
+    /// Its name in messages.
     pub title: &'static str,
-    /// What it is, for a list of choices.
+    /// A short description, for a list of choices.
     pub summary: &'static str,
-    /// Its transport and what carries that, for a list of devices.
+    /// Its transport and the protocol that carries it, for a list of devices.
     pub protocols: &'static str,
     /// The name of a host's device of this kind, as `ibv_get_device_name(3)` gives it.
     pub device_name: &'static str,
     /// The type of its node.
     pub node_type: NodeType,
-    /// What carries its messages.
+    /// The transport of its messages.
     pub transport: TransportType,
     /// The types of queue pairs that it serves.
     pub services: Services,
     /// The link layer of its ports.
     pub link_layer: LinkLayer,
-    /// What the entries of its ports' GID tables are.
+    /// The kind of the entries of its ports' GID tables.
     pub gid_kind: GidKind,
-    /// How many entries a GID table has at least, so that addresses may come while programs run: those without are zero.
+    /// The minimum number of entries of a GID table, so that addresses may be added while programs run. Unused entries are zero.
     pub gid_table: u16,
     /// Whether packets always have a GRH, so that address handles need a GID (`IBV_QPF_GRH_REQUIRED`).
     pub grh_required: bool,
-    /// What its ports can do: flags of PortInfo's CapabilityMask (IBTA 14.2.5.6).
+    /// The capabilities of its ports: flags of PortInfo's CapabilityMask (IBTA 14.2.5.6).
     pub port_capabilities: u32,
     /// The code of the time within which the device answers (Local CA ACK Delay, IBTA 9.7.6.1.3).
     pub ack_delay: u8,
-    /// Whether processes of one host exchange packets by rings, and reach each other's memory.
+    /// Whether processes of one host exchange packets by rings, and access each other's memory.
     pub rings: bool,
     /// Its limits, unless the host's configuration says otherwise.
     pub limits: Limits,
 }
 
-/// The port has a connection manager (`IBV_PORT_CM_SUP`).
+/// The capability flag for a port with a connection manager (`IBV_PORT_CM_SUP`).
 const CM_SUP: u32 = 1 << 16;
-/// The port's GIDs are IP addresses (`IBV_PORT_IP_BASED_GIDS`).
+/// The capability flag for a port whose GIDs are IP addresses (`IBV_PORT_IP_BASED_GIDS`).
 const IP_BASED_GIDS: u32 = 1 << 26;
 
 /// The table, in the order of [`DeviceKind`].
@@ -77,7 +77,7 @@ static ROWS: [KindRow; COUNT] = [
         summary: "RoCEv2 over UDP",
         protocols: "InfiniBand over RoCEv2",
         device_name: "rdmux_roce0",
-        // Programs that connect queue pairs by themselves do so only on what says that it is InfiniBand.
+        // Programs that connect queue pairs by themselves do so only on devices that report InfiniBand.
         node_type: NodeType::Ca,
         transport: TransportType::Ib,
         services: Services::All,
@@ -107,7 +107,7 @@ static ROWS: [KindRow; COUNT] = [
         port_capabilities: CM_SUP,
         ack_delay: 0,
         rings: false,
-        // What a stream carries it has no further cost in serving.
+        // READs cost nothing further to serve, as the stream carries them.
         limits: Limits { max_rd_atomic: 128, ..Limits::USUAL }.without_datagrams(),
     },
     KindRow {
@@ -124,7 +124,7 @@ static ROWS: [KindRow; COUNT] = [
         gid_kind: GidKind::Node,
         gid_table: 1,
         grh_required: false,
-        // The fabric says what a port can do.
+        // The fabric determines the capabilities of a port.
         port_capabilities: 0,
         ack_delay: 15,
         rings: true,
@@ -135,22 +135,22 @@ static ROWS: [KindRow; COUNT] = [
 /// How many kinds there are.
 const COUNT: usize = DeviceKind::ALL.len();
 
-/// The table of kinds, the default one first.
+/// Returns the table of kinds, the default one first.
 pub fn rows() -> &'static [KindRow] {
     &ROWS
 }
 
-/// All kinds, in the order of the table.
+/// Returns all kinds, in the order of the table.
 pub fn all() -> &'static [DeviceKind] {
     &DeviceKind::ALL
 }
 
-/// The kind with this number, as routes have it.
+/// Returns the kind with this number, as used in routes.
 pub fn numbered(number: u32) -> Option<DeviceKind> {
     all().get(number as usize).copied()
 }
 
-/// The first kind whose devices have this transport.
+/// Returns the first kind whose devices have this transport.
 pub fn with_transport(transport: TransportType) -> DeviceKind {
     first(|row| row.transport == transport)
 }
@@ -160,48 +160,49 @@ fn first(wanted: impl Fn(&KindRow) -> bool) -> DeviceKind {
 }
 
 impl DeviceKind {
-    /// All of them. The index of each is its number in routes.
+    /// All kinds. The index of each is its number in routes.
     pub const ALL: [Self; 3] = [Self::Roce, Self::Iwarp, Self::Ib];
 
-    /// What devices of this kind have in common.
+    /// Returns the properties that devices of this kind have in common.
     pub fn row(self) -> &'static KindRow {
         &ROWS[self as usize]
     }
 
-    /// The name of a host's device of this kind, as `ibv_get_device_name` gives it.
+    /// Returns the name of a host's device of this kind, as `ibv_get_device_name` gives it.
     pub fn device_name(self) -> &'static str {
         self.row().device_name
     }
 
-    /// What carries its messages.
+    /// Returns the transport of its messages.
     pub fn transport_type(self) -> TransportType {
         self.row().transport
     }
 
-    /// Whether its ports are on a fabric, without which a host has no such device unless it is asked for.
+    /// Returns whether its ports are on a fabric. Without a fabric, a host has no such device unless one is requested.
     pub fn is_on_fabric(self) -> bool {
         self.row().link_layer == LinkLayer::InfiniBand
     }
 
-    /// Whether its QP1, and so the connection manager's datagrams, is the host service's: that of a port on a fabric is the
-    /// fabric's.
+    /// Returns whether its QP1, and so the connection manager's datagrams, belongs to the host service. The QP1 of a port on a
+    /// fabric belongs to the fabric.
     pub fn has_qp1_of_host(self) -> bool {
         self.row().services.include(QpType::Ud) && !self.is_on_fabric()
     }
 
-    /// Whether each connection is a stream, which the connection manager opens and a queue pair is given.
+    /// Returns whether each connection is a stream, which the connection manager opens and then gives to a queue pair.
     pub fn has_streams(self) -> bool {
         self.transport_type() == TransportType::Iwarp
     }
 }
 
 impl Limits {
-    /// Those of a kind of device, unless the host's configuration says otherwise.
+    /// Returns the limits of a kind of device, unless the host's configuration says otherwise.
     pub fn of(kind: DeviceKind) -> Self {
         kind.row().limits
     }
 
-    /// Of these, what a device of this kind can keep: some have no datagrams, and every table has an end.
+    /// Caps these limits at those that a device of this kind supports: some kinds have no datagrams, and every table has a
+    /// maximum size.
     #[must_use]
     pub fn possible_for(self, kind: DeviceKind) -> Self {
         let limits = self.possible();
@@ -214,12 +215,12 @@ impl Limits {
 pub enum Services {
     /// Every type.
     All,
-    /// RC only: no datagrams, no unreliable and no extended connections.
+    /// RC only: no datagrams, no UC and no XRC.
     ReliableConnections,
 }
 
 impl Services {
-    /// Whether a type is among them.
+    /// Returns whether a type is among them.
     pub fn include(self, qp_type: QpType) -> bool {
         match self {
             Self::All => true,
@@ -227,7 +228,7 @@ impl Services {
         }
     }
 
-    /// What a device that serves these has, for messages.
+    /// Returns a description of the queue pairs of such a device, for messages.
     pub const fn title(self) -> &'static str {
         match self {
             Self::All => "queue pairs of every type",
@@ -236,7 +237,7 @@ impl Services {
     }
 }
 
-/// What a node is; the values of `ibv_node_type`.
+/// The type of a node; the values of `ibv_node_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NodeType {
@@ -247,7 +248,7 @@ pub enum NodeType {
 }
 
 impl NodeType {
-    /// The name that the kernel has for it.
+    /// Returns the kernel's name for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ca => "CA",
@@ -256,17 +257,17 @@ impl NodeType {
     }
 }
 
-/// What an entry of a GID table is.
+/// The kind of an entry of a GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GidKind {
     /// An IP address of the host, as RoCEv2 has them.
     Address,
-    /// Made from the GUID of the node or port, and no address.
+    /// A GID made from the GUID of the node or port, which is not an address.
     Node,
 }
 
 impl GidKind {
-    /// What sysfs says of it (`gid_attrs/types`). The kernel has one word for all that is not of RoCEv2.
+    /// Returns the text that sysfs has for it (`gid_attrs/types`). The kernel has one text for all kinds other than RoCEv2.
     pub const fn sysfs(self) -> &'static str {
         match self {
             Self::Address => "RoCE v2",
@@ -281,12 +282,12 @@ impl GidKind {
 pub enum LinkLayer {
     /// InfiniBand's own: the port has a LID.
     InfiniBand = 1,
-    /// Ethernet, or whatever carries IP.
+    /// Ethernet, or any other that carries IP.
     Ethernet = 2,
 }
 
 impl LinkLayer {
-    /// The name that the kernel has for it.
+    /// Returns the kernel's name for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::InfiniBand => "InfiniBand",
@@ -300,14 +301,14 @@ impl LinkLayer {
 pub struct PerKind<T>([T; COUNT]);
 
 impl<T> PerKind<T> {
-    /// What `value` returns for each kind.
+    /// Calls `value` for each kind and keeps the results.
     pub fn new(value: impl FnMut(DeviceKind) -> T) -> Self {
         Self(DeviceKind::ALL.map(value))
     }
 }
 
 impl<T> PerKind<T> {
-    /// The values, in the order of the kinds.
+    /// Returns the values, in the order of the kinds.
     pub fn iter(&self) -> impl Iterator<Item = (DeviceKind, &T)> {
         DeviceKind::ALL.into_iter().zip(&self.0)
     }

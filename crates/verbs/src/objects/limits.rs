@@ -1,9 +1,9 @@
-//! How many objects a device has room for, and how large they may be.
+//! The maximum number of objects of a device, and their maximum sizes.
 
 use serde::{Deserialize, Serialize};
 
-/// Limits of a device, which each process that opens it has to itself. The defaults resemble a usual adapter's, because
-/// programs reject unusual ones.
+/// Limits of a device, separate for each process that opens it. The defaults resemble a usual adapter's, because programs reject
+/// unusual ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Queue pairs.
@@ -30,8 +30,8 @@ pub struct Limits {
     pub max_ah: u32,
     /// READs and atomics of the peer that a queue pair holds resources for (`max_qp_rd_atom`).
     pub max_rd_atomic: u8,
-    /// READs and atomics that a queue pair has outstanding itself (`max_qp_init_rd_atom`). They cost
-    /// nothing, and peers that serve more than we do are asked for what they offer.
+    /// READs and atomics that a queue pair can have outstanding itself (`max_qp_init_rd_atom`). They cost nothing, and peers that
+    /// serve more than this device does can be used to the full.
     pub max_init_rd_atomic: u8,
     /// Bytes that may be posted inline.
     pub max_inline_data: u32,
@@ -48,7 +48,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Those of a usual adapter.
+    /// The limits of a usual adapter.
     pub(super) const USUAL: Self = Self {
         max_qp: 65536,
         max_qp_wr: 16384,
@@ -68,7 +68,8 @@ impl Limits {
         max_mcast_qp_attach: 256,
     };
 
-    /// Of these, what a device can keep: its table of keys has 2^24 - 1 entries, a packet is gathered from 32 pieces.
+    /// Caps these limits at those that a device supports: its table of keys has 2^24 - 1 entries, and a packet is gathered from
+    /// 32 pieces.
     pub(super) fn possible(self) -> Self {
         const KEYS: u32 = (1 << 24) - 1;
         let max_mr = self.max_mr.min(KEYS);
@@ -80,7 +81,7 @@ impl Limits {
         }
     }
 
-    /// Those of a device that has no datagrams: neither address handles nor groups.
+    /// Returns these limits for a device without datagrams: neither address handles nor groups.
     pub const fn without_datagrams(self) -> Self {
         Self { max_ah: 0, max_mcast_grp: 0, max_mcast_qp_attach: 0, ..self }
     }

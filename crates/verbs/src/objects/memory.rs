@@ -1,14 +1,13 @@
-//! Bytes in and out of registered memory.
+//! Copies into and out of registered memory.
 //!
 //! # Safety of this file
 //!
-//! A region is registered by an `unsafe` call whose caller gives the range to the engine and to peers,
-//! as the rights say. Every access here is made with the region found in the table and the table's
-//! read lock held, and deregistration takes the write lock, so no access happens after it; or in a round that remembers
-//! the region (`engine::recent`), and deregistration waits for a round's end and invalidates the cache entry. Memory may
-//! be unmapped meanwhile: all copies are guarded ([`rdmux_link::guarded`]). Peers and the program may
-//! write the same bytes at the same time: the copies make no references into the region, and what
-//! a torn copy holds is bytes, never a value with invariants.
+//! A region is registered by an `unsafe` call, by which the caller grants the engine and peers access to the range, as the rights
+//! say. Every access here is made with the region found in the table and the table's read lock held, and deregistration takes the
+//! write lock, so no access happens after it; or in a round that has cached the region (`engine::recent`), and deregistration
+//! waits for a round's end and invalidates the cache entry. Memory may be unmapped meanwhile: all copies are guarded
+//! ([`rdmux_link::guarded`]). Peers and the program may write the same bytes at the same time: the copies make no references into
+//! the region, and a torn copy holds only bytes, never a value with invariants.
 #![expect(unsafe_code, reason = "registered memory is reached by address")]
 
 use rdmux_link::procmem::{ProcMemError, ProcessMemory, Range};
@@ -16,14 +15,14 @@ use rdmux_link::tcp::Received;
 use rdmux_link::{Piece, TcpStream, guarded};
 use rdmux_transport::env::{AccessFault, AtomicOp};
 
-/// Whose memory a region is.
+/// The owner of a region's memory.
 #[derive(Clone, Debug)]
 pub enum Space {
-    /// This process's.
+    /// This process.
     Own,
-    /// Another process's, reached by the operating system's cross-process copy.
+    /// Another process; accessed with the operating system's cross-process copy.
     Process(std::sync::Arc<ProcessMemory>),
-    /// Nobody's: zeros, and what is written is forgotten.
+    /// No process: reads as zeros, discards writes.
     Null,
 }
 
@@ -52,7 +51,7 @@ impl Space {
         }
     }
 
-    /// The range by name, to be gathered into packets; none if it is not this process's.
+    /// Returns the range as a piece for gathering into packets; none if it is not this process's memory.
     pub(crate) fn piece(&self, addr: u64, len: usize) -> Option<Piece> {
         match self {
             Self::Own => Some(Piece::new(addr_to_ptr(addr), len)),
@@ -60,8 +59,8 @@ impl Space {
         }
     }
 
-    /// Carries out an atomic on eight aligned bytes. Atomic among all who use atomics on this
-    /// device; for another process's memory, among those who go through this engine.
+    /// Executes an atomic on eight aligned bytes. It is atomic with respect to other atomics of this device; for another
+    /// process's memory, with respect to accesses of this engine.
     pub(crate) fn atomic(&self, addr: u64, op: AtomicOp) -> Result<u64, AccessFault> {
         match self {
             Self::Own => {
@@ -95,7 +94,7 @@ impl Space {
     }
 }
 
-/// Why another process's memory could not be used.
+/// Returns the reason why another process's memory could not be accessed.
 fn foreign(error: &ProcMemError) -> AccessFault {
     match error {
         ProcMemError::Refused { .. } => AccessFault::Rights,
@@ -104,9 +103,9 @@ fn foreign(error: &ProcMemError) -> AccessFault {
     }
 }
 
-/// Whether every page of a range of this process's memory is mapped, in whatever way.
+/// Returns whether every page of a range of this process's memory is mapped, with any protection.
 pub(crate) fn is_mapped(addr: u64, length: u64) -> bool {
-    /// Pages asked for in one call: 256 MiB.
+    /// Pages checked by one call: 256 MiB.
     const PAGES: usize = 1 << 16;
     let page = rustix::param::page_size();
     let (Ok(start), Ok(length)) = (usize::try_from(addr), usize::try_from(length)) else {
@@ -134,8 +133,7 @@ pub(crate) fn is_mapped(addr: u64, length: u64) -> bool {
     true
 }
 
-/// Receives from a stream into pieces, each of which a region with the right to write was found to hold, and then
-/// into `rest`.
+/// Receives from a stream into pieces, then into `rest`. Each piece was found to be within a region with the right to write.
 pub(crate) fn receive(
     tcp: &TcpStream,
     pieces: &[Piece],
@@ -146,7 +144,7 @@ pub(crate) fn receive(
     unsafe { tcp.receive_to(pieces, rest) }
 }
 
-/// Reads another process's memory into pieces, each of which a region with the right to write was found to hold.
+/// Reads another process's memory into pieces. Each piece was found to be within a region with the right to write.
 pub(crate) fn fetch(memory: &ProcessMemory, va: u64, pieces: &[Piece]) -> Result<(), ProcMemError> {
     // SAFETY: the pieces are inside registered regions (see the head of this file), whose rights the caller
     // checked and whose table it has locked.
@@ -171,6 +169,6 @@ pub(crate) fn append(buffer: &mut Vec<u8>, piece: Piece) -> Result<(), AccessFau
 }
 
 fn addr_to_ptr(addr: u64) -> *mut u8 {
-    // The C interface carries addresses as 64-bit numbers; a region's range was checked to fit.
+    // The C interface has addresses as 64-bit numbers. A region's range was checked to fit.
     std::ptr::with_exposed_provenance_mut(usize::try_from(addr).unwrap_or(0))
 }

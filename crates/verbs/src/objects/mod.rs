@@ -1,11 +1,10 @@
-//! The lowest floor: the tables of objects, and the values in them. Nothing here knows the device or the engine.
+//! The lowest floor: the tables of objects and their entries. Nothing here depends on the device or the engine.
 //!
-//! In reading order: [`kind`] (the table of kinds of devices), [`port`], [`control`] (what the device asks of the host
-//! service), [`error`], [`query`], `limits` and [`quota`];
-//! `pd`, `mr`, `region`, `mw` and `regions` (the table of memory), `memory` and `reach` (how bytes are reached, here and in other
-//! processes), `cached`; `qp`, `cq` and `srq` (what events know, the engine fills and queue pairs take from); `notify`,
-//! `unacked` and `event`, [`counters`], `xrc` (requests to and records of the hub), and
-//! the small rest: `brief` (the lock of queue pairs), `room`, [`throttle`].
+//! In reading order: [`kind`] (the table of kinds of devices), [`port`], [`control`] (requests of the device to the host
+//! service), [`error`], [`query`], `limits` and [`quota`]; `pd`, `mr`, `region`, `mw` and `regions` (the table of memory),
+//! `memory` and `reach` (access to bytes of this and of other processes), `cached_region`; `qp`, `cq` and `srq` (the parts that
+//! events refer to, the engine fills and queue pairs take from); `notify`, `unacked` and `event`, [`counters`], `xrc` (requests
+//! to the hub and records of it), and small utilities: `brief` (the lock of queue pairs), `room`, [`throttle`].
 
 pub(crate) mod brief;
 pub(crate) mod cached_region;

@@ -1,34 +1,33 @@
-//! What a memory region is registered with.
+//! The parameters with which a memory region is registered.
 
 use rdmux_transport::attr::Access;
 
 use crate::objects::error::VerbsError;
 use crate::objects::memory::{self, Space};
 
-/// What can be registered as a region.
+/// A range that can be registered as a region.
 #[derive(Clone, Debug)]
 pub struct MrInit {
-    /// Where the bytes lie in `space`.
+    /// The address of the bytes in `space`.
     pub addr: u64,
-    /// How many.
+    /// The length in bytes.
     pub length: u64,
-    /// What the first byte is called in work requests; most often `addr`. With
-    /// [`Access::ZERO_BASED`] it is taken as 0.
+    /// The address of the first byte in work requests, mostly `addr`. With [`Access::ZERO_BASED`] it is taken as 0.
     pub iova: u64,
-    /// Who may do what.
+    /// The access rights.
     pub access: Access,
-    /// Whose memory it is.
+    /// The owner of the memory.
     pub space: Space,
 }
 
 impl MrInit {
-    /// A range of this process's memory, called by its own address.
+    /// A range of this process's memory, under its own addresses.
     pub fn own(addr: *const u8, length: usize, access: Access) -> Self {
         let addr = addr.expose_provenance() as u64;
         Self { addr, length: length as u64, iova: addr, access, space: Space::Own }
     }
 
-    /// The same, if it makes sense.
+    /// Returns the range, if it is valid.
     ///
     /// # Errors
     ///
@@ -48,8 +47,7 @@ impl MrInit {
         if !fits(self.addr) || !fits(self.iova) {
             return Err(VerbsError::invalid("register memory", "the range wraps around"));
         }
-        // Memory that is not there yet is for on-demand paging only (ibv_reg_mr(3)), up to the whole
-        // address space.
+        // Only on-demand paging permits memory that is not mapped yet (ibv_reg_mr(3)), up to the whole address space.
         let now = matches!(self.space, Space::Own) && !self.access.contains(Access::ON_DEMAND);
         if now && !memory::is_mapped(self.addr, self.length) {
             return Err(VerbsError::memory("register memory", "it is not mapped", libc::EFAULT));

@@ -1,4 +1,4 @@
-//! Memory windows as the table of regions has them.
+//! Memory windows as entries of the table of regions.
 
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::AccessFault;
@@ -18,7 +18,7 @@ pub enum MwType {
     Two = 2,
 }
 
-/// A window as the table has it.
+/// A window as an entry of the table.
 #[derive(Debug)]
 pub(crate) struct Window {
     pd: PdId,
@@ -26,12 +26,12 @@ pub(crate) struct Window {
     bound: Option<Bound>,
 }
 
-/// To what a window is bound.
+/// The range that a window is bound to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     /// The region's key.
     pub(crate) region: u32,
-    /// Where the window starts in the region's space, and what peers call that place.
+    /// The start of the window in the region's addresses, and the address that peers use for it.
     start: u64,
     base: u64,
     length: u64,
@@ -53,17 +53,17 @@ impl Window {
     pub(crate) fn take(&mut self) -> Option<Bound> {
         self.bound.take()
     }
-    /// Whether it is bound to this queue pair.
+    /// Returns whether it is a type 2 window that is bound to this queue pair.
     pub(crate) fn is_of(&self, qpn: Qpn) -> bool {
         self.kind == MwType::Two && self.bound.is_some_and(|bound| bound.qpn == qpn)
     }
 
-    /// Whether it is bound to the region with this key.
+    /// Returns whether it is bound to the region with this key.
     pub(crate) fn is_into(&self, region: u32) -> bool {
         self.bound.is_some_and(|bound| bound.region == region)
     }
 
-    /// The region's key, and where `len` bytes at `va` lie in its space, if the peer of `who` may.
+    /// Returns the region's key and the address of `va` in the region, if the peer of `who` may access `len` bytes there.
     pub(crate) fn locate(
         &self,
         who: Asker,
@@ -89,7 +89,7 @@ impl Window {
         if self.pd == who.pd && of_qp { Ok(()) } else { Err(AccessFault::Domain) }
     }
 
-    /// Whether `who` may take its key away: type 2 only, and only the queue pair that it serves.
+    /// Checks whether `who` may invalidate its key: type 2 only, and only the queue pair that it serves.
     pub(crate) fn check_invalidate(&self, who: Asker) -> Result<(), AccessFault> {
         if self.kind == MwType::One {
             return Err(AccessFault::Rights);
@@ -97,7 +97,7 @@ impl Window {
         self.serves(who, self.bound.as_ref().ok_or(AccessFault::Key)?)
     }
 
-    /// Whether `who` may bind it like this, the region apart. None is an unbind.
+    /// Checks whether `who` may bind it like this, apart from the region. Returns none for an unbind.
     pub(crate) fn check_bind(
         &self,
         who: Asker,
@@ -111,7 +111,7 @@ impl Window {
             MwType::One if bind.length == 0 => return Ok(None),
             MwType::One if zero_based => return Err(AccessFault::Rights),
             MwType::Two if bind.length == 0 => return Err(AccessFault::Bounds),
-            // It must be invalidated first.
+            // A bound type 2 window must be invalidated first.
             MwType::Two if self.bound.is_some() => return Err(AccessFault::Rights),
             _ => {}
         }
@@ -125,7 +125,7 @@ impl Window {
         }))
     }
 
-    /// Whether a region may have it bound like this.
+    /// Checks whether the region permits this bind.
     pub(crate) fn check_region(&self, region: &Region, bind: &MwBind) -> Result<(), AccessFault> {
         if region.pd != self.pd {
             return Err(AccessFault::Domain);

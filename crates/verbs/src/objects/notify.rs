@@ -1,5 +1,5 @@
-//! A queue of events behind a file descriptor: readable exactly while something is queued, blocking
-//! or not as the program set `O_NONBLOCK` on it.
+//! A queue of events with a file descriptor that is readable exactly while an event is queued, and that blocks or not as the
+//! program set `O_NONBLOCK` on it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, read, retry_on_intr, write};
 
-/// Events of one kind. The descriptor is an eventfd in semaphore mode: a count an event. Both change with the queue
-/// locked, or a count would come after its event was taken, and stay.
+/// Events of one kind. The descriptor is an eventfd in semaphore mode, with a count of one for each event. Both change with the
+/// queue locked: otherwise a count could be added after its event was taken, and would remain.
 #[derive(Debug)]
 pub(crate) struct NotifyQueue<T> {
     fd: OwnedFd,
@@ -30,7 +30,7 @@ impl<T> NotifyQueue<T> {
         let _ = write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// The same, but where one that matches is queued already it takes that one's place: behind all others.
+    /// Queues an event last. If a matching one is queued already, the new one replaces it.
     pub(crate) fn push_last(&self, event: T, matches: impl Fn(&T) -> bool) {
         let mut queue = self.queue.lock();
         let earlier = queue.iter().position(matches);
@@ -42,9 +42,8 @@ impl<T> NotifyQueue<T> {
         let _ = write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Takes the next event that `take` makes something of: waits for it, unless the descriptor is
-    /// non-blocking. `take` is called with the queue locked, so that [`withdraw`](Self::withdraw)
-    /// comes before or after it.
+    /// Takes the next event that `take` accepts. Blocks unless the descriptor is non-blocking. `take` is called with the queue
+    /// locked, so that [`withdraw`](Self::withdraw) runs before or after it.
     pub(crate) fn get<R>(&self, take: impl Fn(T) -> Option<R>) -> io::Result<R> {
         loop {
             let mut count = [0; 8];
@@ -55,16 +54,15 @@ impl<T> NotifyQueue<T> {
         }
     }
 
-    /// Takes an event whose count was read off the descriptor. None if it was withdrawn, or taken by
+    /// Takes an event whose count has been read from the descriptor. Returns none if it was withdrawn, or taken by
     /// [`try_get`](Self::try_get), after that.
     pub(crate) fn take_counted<R>(&self, take: impl Fn(T) -> Option<R>) -> Option<R> {
         self.queue.lock().pop_front().and_then(take)
     }
 
-    /// Takes the next event if there is one, whatever the descriptor's mode.
+    /// Takes the next event if there is one, without blocking in either mode of the descriptor.
     ///
-    /// The event is taken before its count. A thread in [`get`](Self::get) that meets the count
-    /// without the event goes back to waiting.
+    /// The event is taken before its count. A thread in [`get`](Self::get) that reads the count but finds no event waits again.
     pub(crate) fn try_get<R>(&self, take: impl Fn(T) -> Option<R>) -> Option<R> {
         loop {
             let mut queue = self.queue.lock();
@@ -87,12 +85,12 @@ impl<T> NotifyQueue<T> {
         }
     }
 
-    /// Takes a count without waiting for one: it may be in the hands of a thread in
-    /// [`get`](Self::get) already, and the descriptor may be a blocking one.
+    /// Takes a count without waiting for one: a thread in [`get`](Self::get) may have read it already, and the descriptor may be
+    /// a blocking one.
     fn uncount(&self) {
         let mut count = [0; 8];
         let buffer = &mut [io::IoSliceMut::new(&mut count)];
-        // At no position, as is usual for what has none.
+        // The offset is -1, as usual for a descriptor without a position.
         if preadv2(&self.fd, buffer, u64::MAX, ReadWriteFlags::NOWAIT) != Err(Errno::OPNOTSUPP) {
             return;
         }

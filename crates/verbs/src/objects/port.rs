@@ -1,6 +1,6 @@
-//! A port of a device, whatever its link layer: its attributes and its tables.
+//! A port of a device, of any link layer: its attributes and tables.
 //!
-//! The host service makes the value, it travels to processes as it is, and everything that tells of ports reads it:
+//! The host service creates the value and sends it to processes unchanged. Everything that reports on ports reads it:
 //! `ibv_query_port(3)`, `ibv_query_gid(3)`, `ibv_query_pkey(3)`, the files under `/sys`, `rdmux devices`.
 
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey};
@@ -11,46 +11,46 @@ use super::kind::{DeviceKind, GidKind, LinkLayer};
 /// A port of a device. A device has one or more, numbered from 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// What `ibv_query_port(3)` tells.
+    /// The attributes that `ibv_query_port(3)` returns.
     pub attr: PortAttr,
     /// The GID table.
     pub gids: GidTable,
-    /// The IP addresses of its network interfaces, by index. A row whose address is gone stays, and is zero.
+    /// The IP addresses of its network interfaces, by index. An entry whose address is removed stays, and is zero.
     pub addresses: Vec<GidEntry>,
     /// The P_Key table.
     pub pkeys: Vec<Pkey>,
-    /// What there is besides if the port is of a subnet that is managed.
+    /// Further attributes, if the port is on a managed subnet.
     pub managed: Option<Managed>,
 }
 
-/// A port of a subnet that is managed: management datagrams come and go there.
+/// Attributes of a port on a managed subnet, which sends and receives management datagrams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Managed {
-    /// The name of the fabric that has the subnet.
+    /// The name of the fabric that contains the subnet.
     pub fabric: String,
-    /// The name of the port's node in it.
+    /// The name of the port's node in the fabric.
     pub node: String,
-    /// The port's number there.
+    /// The port's number on that node.
     pub port: u8,
-    /// Counters, by their names in sysfs.
+    /// Counters, with their names in sysfs.
     pub counters: Vec<(String, u64)>,
 }
 
-/// The most ports of a device.
+/// The maximum number of ports of a device.
 pub const MAX_PORTS: u8 = 2;
 
-/// Something that happened to a port, of which programs are told (IBTA 11.6.3.2).
+/// An event of a port, of which programs are told (IBTA 11.6.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PortEvent {
-    /// It has become active.
+    /// The port has become active.
     Active,
-    /// It is no longer active.
+    /// The port is no longer active.
     Error,
-    /// Its LID or LMC is another one.
+    /// Its LID or LMC has changed.
     LidChange,
-    /// The subnet manager's LID, or the service level to it, is another one.
+    /// The subnet manager's LID, or the service level to it, has changed.
     SmChange,
-    /// The subnet manager has forgotten multicast groups, services and subscriptions: programs join and register again.
+    /// The subnet manager has lost multicast groups, services and subscriptions: programs must join and register again.
     ClientReregister,
     /// Its P_Key table has changed.
     PkeyChange,
@@ -63,7 +63,7 @@ pub enum PortEvent {
 pub struct Adapter {
     /// The description of its node.
     pub description: String,
-    /// GUID of the system that it is in.
+    /// GUID of the system that contains it.
     pub system_guid: Guid,
     /// Vendor ID, 24 bits.
     pub vendor_id: u32,
@@ -84,13 +84,13 @@ pub struct PortAttr {
     pub state: PortState,
     /// Physical state.
     pub phys_state: PhysState,
-    /// The LID; 0 where the link layer has none, as with the next four.
+    /// The LID; 0 if the link layer has none, as for the next four fields.
     pub lid: Lid,
     /// How many low bits of the LID are path bits (LID mask count).
     pub lmc: u8,
     /// The LID of the subnet manager.
     pub sm_lid: Lid,
-    /// The service level to it.
+    /// The service level to the subnet manager.
     pub sm_sl: u8,
     /// The upper half of GIDs that are made from GUIDs.
     pub subnet_prefix: u64,
@@ -110,13 +110,13 @@ pub struct PortAttr {
     pub active_speed: u8,
     /// Code of the number of virtual lanes: 1 is VL0 alone.
     pub max_vls: u8,
-    /// How long a datagram takes through the subnet at most, 5 bits: 4.096 us * 2^code.
+    /// The maximum time that a datagram takes through the subnet, 5 bits: 4.096 us * 2^code.
     pub subnet_timeout: u8,
-    /// What the subnet manager did of what the port asked it for when it came up (InitTypeReply).
+    /// The initialization that the subnet manager performed, of that which the port requested (InitTypeReply).
     pub init_type_reply: u8,
-    /// Packets with a P_Key that the port does not have.
+    /// The number of packets with a P_Key that the port does not have.
     pub pkey_violations: u16,
-    /// Packets with a Q_Key that their queue pair does not have.
+    /// The number of packets with a Q_Key that their queue pair does not have.
     pub qkey_violations: u16,
     /// Flags of PortInfo's CapabilityMask (IBTA 14.2.5.6).
     pub capabilities: u32,
@@ -129,7 +129,7 @@ pub struct PortAttr {
 pub enum GidTable {
     /// The port's IP addresses, as with RoCEv2.
     Addresses,
-    /// Entries that are no addresses.
+    /// Entries that are not IP addresses.
     Own(Vec<GidEntry>),
 }
 
@@ -138,7 +138,7 @@ pub enum GidTable {
 pub struct GidEntry {
     /// The GID; zero in an empty entry.
     pub gid: Gid,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: GidKind,
     /// The network interface that has the address.
     pub interface: String,
@@ -149,7 +149,7 @@ pub struct GidEntry {
 }
 
 impl GidEntry {
-    /// An entry in which an address was or may come.
+    /// Returns an entry without an address, to which one may be assigned.
     pub fn empty() -> Self {
         Self {
             gid: Gid::ZERO,
@@ -165,18 +165,18 @@ impl GidEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum PortState {
-    /// Nothing passes.
+    /// The link is down.
     Down = 1,
     /// The link is up, and only subnet management passes.
     Init = 2,
-    /// The subnet manager has set the port up, and nothing else is sent yet.
+    /// The subnet manager has configured the port, and nothing else is sent yet.
     Armed = 3,
-    /// All is well.
+    /// All packets pass.
     Active = 4,
 }
 
 impl PortState {
-    /// The state with this code (IBTA 14.2.5.6).
+    /// Returns the state with this code (IBTA 14.2.5.6).
     pub const fn of_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Down,
@@ -187,7 +187,7 @@ impl PortState {
         })
     }
 
-    /// The name that sysfs has for it.
+    /// Returns the name in sysfs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Down => "DOWN",
@@ -202,24 +202,24 @@ impl PortState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum PhysState {
-    /// It neither sends nor listens.
+    /// The port neither sends nor listens.
     Sleep = 1,
-    /// It looks for a neighbour.
+    /// The port looks for a neighbour.
     Polling = 2,
-    /// It was switched off.
+    /// The port was switched off.
     Disabled = 3,
-    /// It agrees with its neighbour on width and speed.
+    /// The port negotiates width and speed with its neighbour.
     Training = 4,
     /// The link is up.
     LinkUp = 5,
-    /// The link had errors and is set up again.
+    /// The link had errors and is being restored.
     Recovery = 6,
     /// A test runs.
     Test = 7,
 }
 
 impl PhysState {
-    /// All of them, in the order of their codes from 1.
+    /// All states, in the order of their codes from 1.
     const ALL: [Self; 7] = [
         Self::Sleep,
         Self::Polling,
@@ -230,12 +230,12 @@ impl PhysState {
         Self::Test,
     ];
 
-    /// The state with this code.
+    /// Returns the state with this code.
     pub fn of_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
-    /// The name that sysfs has for it.
+    /// Returns the name in sysfs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sleep => "Sleep",
@@ -251,9 +251,9 @@ impl PhysState {
 
 /// The longest message (IBTA 9.7.7.1.1).
 pub const MAX_MESSAGE: u32 = 1 << 31;
-/// Codes of widths, and how many lanes they are.
+/// Codes of widths, with their number of lanes.
 const WIDTHS: [(u8, u32); 5] = [(1, 1), (2, 4), (4, 8), (8, 12), (16, 2)];
-/// Codes of speeds, their names, and what a lane carries in units of 100 Mb/s.
+/// Codes of speeds, their names, and the data rate of a lane in units of 100 Mb/s.
 const SPEEDS: [(u8, &str, u32); 8] = [
     (1, "SDR", 25),
     (2, "DDR", 50),
@@ -266,17 +266,17 @@ const SPEEDS: [(u8, &str, u32); 8] = [
 ];
 
 impl PortAttr {
-    /// How many lanes the link has.
+    /// Returns the number of lanes of the link.
     pub fn lanes(&self) -> u32 {
         WIDTHS.iter().find(|(code, _)| *code == self.active_width).map_or(1, |&(_, lanes)| lanes)
     }
 
-    /// Whether this is one of the port's LIDs, with whatever path bits.
+    /// Returns whether this is one of the port's LIDs, with any path bits.
     pub fn owns(&self, lid: Lid) -> bool {
         lid.is_unicast() && (lid.0 ^ self.lid.0) >> self.lmc.min(7) == 0
     }
 
-    /// The name of a lane's speed, and all lanes' data rate in units of 100 Mb/s.
+    /// Returns the name of a lane's speed, and the data rate of all lanes in units of 100 Mb/s.
     pub fn rate(&self) -> (&'static str, u32) {
         let speed = SPEEDS.iter().find(|(code, ..)| *code == self.active_speed);
         speed.map_or(("", 0), |&(_, name, lane)| (name, lane * self.lanes()))
@@ -284,7 +284,7 @@ impl PortAttr {
 }
 
 impl Port {
-    /// The port of a device of this kind that runs over IP. It has the addresses of network interfaces, the default
+    /// Creates the port of a device of this kind that runs over IP. It has the addresses of network interfaces, the default
     /// P_Key, and no LID.
     pub fn over_ip(kind: DeviceKind, node_guid: Guid, addresses: Vec<GidEntry>) -> Self {
         let row = kind.row();
@@ -326,7 +326,7 @@ impl Port {
         Self { attr, gids, addresses, pkeys, managed: None }
     }
 
-    /// The entries of the GID table.
+    /// Returns the entries of the GID table.
     pub fn gids(&self) -> &[GidEntry] {
         self.gids.entries(&self.addresses)
     }
@@ -341,8 +341,8 @@ impl GidTable {
     }
 }
 
-/// The one GID of an iWARP device, which is no address: it begins with six bytes like those of an Ethernet address, locally
-/// administered, and the rest is 0.
+/// Returns the one GID of an iWARP device, which is not an address: it begins with six bytes like those of an Ethernet address,
+/// locally administered, and the rest is 0.
 fn node_gid(node: Guid) -> Gid {
     let [_, _, _, tail @ ..] = node.0.to_be_bytes();
     let mut gid = Gid::ZERO;
@@ -351,8 +351,8 @@ fn node_gid(node: Guid) -> Gid {
     gid
 }
 
-/// The MTU that fits whichever address a program takes: that of the narrowest interface. The loopback's, which is wide,
-/// counts only where there is no other.
+/// Returns the MTU that fits every address that a program may choose: that of the narrowest interface. The loopback interface,
+/// whose MTU is large, counts only if there is no other.
 fn active_mtu(addresses: &[GidEntry]) -> Mtu {
     let used = || addresses.iter().filter(|g| !g.gid.is_zero());
     let outside = used().filter(|g| !g.gid.ip().is_loopback()).map(|g| g.mtu).min();

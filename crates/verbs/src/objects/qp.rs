@@ -1,4 +1,4 @@
-//! Queue pairs as programs and events know them, and the table of all by number.
+//! Queue pairs as programs and events refer to them, and the table of all by number.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::objects::control::{SLOT_QPS, SLOT_SHIFT, SlotGrant, is_target, slot_o
 use crate::objects::unacked::Unacked;
 use crate::objects::xrc::numbers;
 
-/// Who a queue pair is to the program: what an event says of it.
+/// The identity of a queue pair towards the program, as events refer to it.
 #[derive(Debug)]
 pub(crate) struct QpIdentity {
     pub(crate) qpn: Qpn,
     /// The value that its creator gave.
     pub(crate) context: u64,
-    /// Events about it.
+    /// The count of unacknowledged events about it.
     pub(crate) unacked: Unacked,
 }
 
@@ -24,7 +24,7 @@ impl QpIdentity {
     }
 }
 
-/// Queue pairs by number. Slots are few, and a slot's queue pairs lie in a row.
+/// Queue pairs by number. Slots are few, and a slot's queue pairs are contiguous.
 #[derive(Debug)]
 pub(crate) struct QpTable<Q> {
     slots: Vec<(u16, Vec<Option<Arc<Q>>>)>,
@@ -33,7 +33,7 @@ pub(crate) struct QpTable<Q> {
 }
 
 impl<Q> QpTable<Q> {
-    /// An empty one, of the device's first slot.
+    /// Creates an empty table, with the device's first slot.
     pub(crate) fn new(slot: u16) -> Self {
         Self { slots: vec![(slot, Vec::new())], targets: Vec::new() }
     }
@@ -48,7 +48,7 @@ impl<Q> QpTable<Q> {
         row.get(index_of(qpn))?.as_ref()
     }
 
-    /// Whether `slot` is ours.
+    /// Returns whether `slot` belongs to this device.
     pub(crate) fn owns(&self, slot: u16) -> bool {
         self.slots.iter().any(|(s, _)| *s == slot)
     }
@@ -58,7 +58,7 @@ impl<Q> QpTable<Q> {
         own.chain(self.targets.iter().flatten().map(|(_, qp)| qp))
     }
 
-    /// Puts a target in, or takes it out.
+    /// Inserts a target, or removes it.
     pub(crate) fn set_target(&mut self, qpn: Qpn, target: Option<Arc<Q>>) {
         let index = numbers::index_of(qpn.get());
         if self.targets.len() <= index {
@@ -67,12 +67,12 @@ impl<Q> QpTable<Q> {
         self.targets[index] = target.map(|target| (qpn, target));
     }
 
-    /// A further slot is ours.
+    /// Adds a slot of this device.
     pub(crate) fn add_slot(&mut self, slot: u16) {
         self.slots.push((slot, Vec::new()));
     }
 
-    /// Puts a queue pair of ours in, or takes it out.
+    /// Inserts a queue pair of this device, or removes it.
     pub(crate) fn set(&mut self, qpn: Qpn, qp: Option<Arc<Q>>) {
         let slot = slot_of(qpn);
         if let Some((_, row)) = self.slots.iter_mut().find(|(s, _)| *s == slot) {
@@ -89,7 +89,7 @@ fn index_of(qpn: Qpn) -> usize {
     (qpn.get() & (SLOT_QPS - 1)) as usize
 }
 
-/// How far the numbers of a slot are used.
+/// The use of a slot's numbers.
 #[derive(Debug)]
 pub(crate) struct SlotUse {
     slot: u16,
@@ -102,12 +102,12 @@ impl SlotUse {
         Self { slot: grant.slot, next: u32::from(grant.first_index), used: 0 }
     }
 
-    /// The slot.
+    /// Returns the slot.
     pub(crate) fn slot(&self) -> u16 {
         self.slot
     }
 
-    /// The next free number after the one given last.
+    /// Allocates the next free number after the last one allocated.
     pub(crate) fn take<Q>(&mut self, table: &QpTable<Q>) -> Option<Qpn> {
         if self.used >= SLOT_QPS {
             return None;
@@ -121,7 +121,7 @@ impl SlotUse {
         Some(qpn)
     }
 
-    /// Takes a number back.
+    /// Frees a number.
     pub(crate) fn give_back(&mut self) {
         self.used -= 1;
     }

@@ -1,8 +1,8 @@
-//! How many objects of each kind a device has, and may have: what `ibv_query_device(3)` tells of that is enforced here.
-//! (Memory regions and windows are counted by the table that they are in, multicast groups by the engine.)
+//! The number of objects of each kind that a device has, and its limits: the maxima of `ibv_query_device(3)` are enforced here.
+//! (Memory regions and windows are counted by their table, multicast groups by the engine.)
 //!
-//! The limits are those of an open device, as if each were a virtual function of an adapter: what one process creates
-//! never makes another fail, and nobody asks the host service for a number.
+//! The limits are those of an open device, as if each were a virtual function of an adapter: the objects of one process never
+//! make another fail, and the host service need not be asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,9 +18,9 @@ pub enum Counted {
     Pd,
     /// Completion queues.
     Cq,
-    /// Shared receive queues, those of XRC domains among them.
+    /// Shared receive queues, including those of XRC domains.
     Srq,
-    /// Queue pairs. The targets of XRC are the hub's.
+    /// Queue pairs. XRC targets are counted by the hub.
     Qp,
     /// Address handles.
     Ah,
@@ -29,7 +29,7 @@ pub enum Counted {
 impl Counted {
     const KINDS: usize = Self::Ah as usize + 1;
 
-    /// What they are called, and their limit by name and value.
+    /// Returns their name, and the name and value of their limit.
     const fn row(self, limits: &Limits) -> (&'static str, &'static str, u32) {
         match self {
             Self::Pd => ("protection domains", "max_pd", limits.max_pd),
@@ -48,7 +48,7 @@ pub(crate) struct Quota {
     used: [AtomicU32; Counted::KINDS],
 }
 
-/// One object, which counts until this is dropped.
+/// One object, which is counted until this is dropped.
 #[derive(Debug)]
 pub struct Permit {
     quota: Arc<Quota>,
@@ -60,10 +60,10 @@ impl Quota {
         Arc::new(Self { limits, used: Default::default() })
     }
 
-    /// Counts another object, which `what` is about to create.
+    /// Counts another object, which the operation `what` is about to create.
     ///
     /// # Errors
-    /// ENOMEM when there are as many as there may be.
+    /// ENOMEM when the limit is reached.
     pub(crate) fn take(
         self: &Arc<Self>,
         what: &'static str,
@@ -79,7 +79,7 @@ impl Quota {
         }
     }
 
-    /// Counts another object in any case.
+    /// Counts another object, even beyond the limit.
     pub(crate) fn take_anyhow(self: &Arc<Self>, kind: Counted) -> Permit {
         self.used[kind as usize].fetch_add(1, Ordering::Relaxed);
         Permit { quota: self.clone(), kind }
@@ -92,7 +92,7 @@ impl Drop for Permit {
     }
 }
 
-/// The error of who wants one too many.
+/// Returns the error for an object beyond the limit.
 pub(crate) fn full(what: &'static str, name: &str, limit: &str, most: u32) -> VerbsError {
     let why = format!("there are {most} {name} already, as many as the device allows ({limit})");
     VerbsError::no_memory(what, why)

@@ -1,8 +1,8 @@
-//! The memory of other processes of this host, which we may reach, and ours, which they may.
+//! Access to the memory of other processes of this host, and their access to the memory of this one.
 //!
-//! Each device has a [`Board`] on which it publishes its regions and queue pairs. The service hands it, with a
-//! pidfd, to those processes of the same user to which there are rings. Who has the board of a peer can
-//! carry out WRITEs and READs on its own ([`crate::engine::wire::direct`]).
+//! Each device has a [`Board`] on which it publishes its regions and queue pairs. The service passes it, with a pidfd, to those
+//! processes of the same user to which there are rings. A process that has the board of a peer can execute WRITEs and READs by
+//! itself ([`crate::engine::wire::direct`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,31 +19,30 @@ use rdmux_wire::{Pkey, Qpn};
 use crate::objects::control::ReachFds;
 use crate::objects::counters::{Counter, Counters};
 
-/// For how long a peer's copies are waited for, which take less than a millisecond. Long enough for any peer
-/// that is not stopped.
+/// How long to wait for a peer's copies, which take less than a millisecond. Long enough for any peer that is not stopped.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The queue pair of a process that has something to be fetched.
+/// The queue pair of a process that has data to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) qpn: u32,
-    /// Which writing of its row on its process's board it had.
+    /// The sequence number of its row on its process's board.
     pub(crate) sequence: u32,
 }
 
-/// A process of this host whose memory we may reach.
+/// A process of this host whose memory this process may access.
 #[derive(Debug)]
 pub(crate) struct Reach {
-    /// By which number we know it, and it us.
+    /// The number by which this process knows it, and that by which it knows this process.
     slot: u16,
     own: u16,
     board: PeerBoard,
     memory: ProcessMemory,
-    /// The kernel does not let us.
+    /// Set when the kernel does not permit access.
     refused: AtomicBool,
-    /// It stopped in the middle of a copy: what it wants is not heard any more.
+    /// Set when the peer stopped in the middle of a copy: its requests are ignored from then on.
     stuck: AtomicBool,
-    /// The service has said that it is gone. Only its connection may be.
+    /// Set when the service has said that the peer is gone. Possibly only the peer's connection is.
     left: AtomicBool,
 }
 
@@ -55,23 +54,23 @@ impl Reach {
         Ok(Self { slot, own, board, memory, refused, stuck, left })
     }
 
-    /// Its memory.
+    /// Returns its memory.
     pub(crate) fn memory(&self) -> &ProcessMemory {
         &self.memory
     }
 
-    /// Whether its memory was not found to be out of reach.
+    /// Returns whether its memory has not been found inaccessible.
     pub(crate) fn is_open(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Whether it stopped in the middle of a copy, and is not to be heard any more.
+    /// Returns whether it stopped in the middle of a copy, so that its requests are ignored.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
     }
 
-    /// Where a copy's bytes lie in its memory, if its queue pair takes requests of ours and it would permit this
-    /// one. To be called while a hazard is set.
+    /// Returns the address of a copy's bytes in its memory, if its queue pair accepts requests of this process's queue pair and
+    /// would permit this one. To be called while a hazard is set.
     pub(crate) fn find(&self, own: Qpn, copy: &Direct<'_>) -> Option<u64> {
         let needed = if copy.write { Access::REMOTE_WRITE } else { Access::REMOTE_READ }.bits();
         let qp = self.board.qp(copy.dest_qpn.get())?;
@@ -84,8 +83,8 @@ impl Reach {
         lawful.then(|| region.locate(copy.va, copy.len.into()))?
     }
 
-    /// Whether its queue pair, which is connected to ours, has been open since it had this sequence number, and may
-    /// send what is in these ranges, with the keys of their regions. To be called while a hazard is set.
+    /// Returns whether its queue pair, which is connected to that of this process, has been open since it had this sequence number,
+    /// and may send the bytes of these ranges with the keys of their regions. To be called while a hazard is set.
     pub(crate) fn sends(&self, own: Qpn, from: &Origin, ranges: &[Range], keys: &[u32]) -> bool {
         let Some(qp) = self.board.qp(from.qpn).filter(|qp| qp.dest_qpn == own.get()) else {
             return false;
@@ -97,7 +96,7 @@ impl Reach {
         self.board.is_qp_since(from.qpn, from.sequence) && ranges.iter().zip(keys).all(lies)
     }
 
-    /// A copy did not succeed. Where the kernel refuses it is not tried again.
+    /// Records a failed copy. If the kernel refuses access, it is not tried again.
     pub(crate) fn failed(&self, counters: &Counters<'_>, error: &ProcMemError) {
         let lasting = !matches!(error, ProcMemError::Fault { .. });
         if lasting && !self.refused.swap(true, Ordering::Relaxed) {
@@ -108,13 +107,13 @@ impl Reach {
         }
     }
 
-    /// Whether the peer lives and is in the middle of a copy from or to our memory.
+    /// Returns whether the peer is alive and in the middle of a copy from or to this process's memory.
     fn is_in_a_copy(&self) -> bool {
         self.board.is_copying(self.own) && !self.memory.is_gone()
     }
 
-    /// Waits until nothing of ours that was published before, and is not any more, is used by the peer. False if it may still be,
-    /// after a timeout. After the first timeout for a peer this does not wait for it any more.
+    /// Waits until the peer no longer uses any row that this process has withdrawn. Returns false if the peer may still use one
+    /// after a timeout. After the first timeout for a peer, later calls do not wait.
     pub(crate) fn wait_for_copies(&self) -> bool {
         if self.is_stuck() {
             return !self.is_in_a_copy();
@@ -134,7 +133,7 @@ impl Reach {
     }
 }
 
-/// All of them.
+/// All processes whose memory this process may access.
 pub(crate) struct Reaches {
     board: Option<Arc<Board>>,
     peers: RwLock<Vec<Arc<Reach>>>,
@@ -145,12 +144,13 @@ impl Reaches {
         Self { board, peers: RwLock::default() }
     }
 
-    /// Our own board, if others may reach our memory.
+    /// Returns this process's board, if others may access its memory.
     pub(crate) fn board(&self) -> Option<&Board> {
         self.board.as_deref()
     }
 
-    /// A process that may reach us, and we it; with the numbers by which we know it and it us. None if it cannot be named here.
+    /// Adds a process with mutual memory access, under the numbers by which this process knows it and it this process. Returns none
+    /// if it cannot be published on the board.
     pub(crate) fn add(&self, (slot, own): (u16, u16), fds: Option<ReachFds>) -> Option<Arc<Reach>> {
         self.board()?;
         let reach = Reach::open(slot, own, fds?)
@@ -161,7 +161,8 @@ impl Reaches {
         Some(reach)
     }
 
-    /// A process is gone, or its connection to the service is: one that stopped in the middle of a copy stays until it is gone.
+    /// Removes a process that is gone, or whose connection to the service is. One that stopped in the middle of a copy is kept until
+    /// it is gone.
     pub(crate) fn remove(&self, slot: u16) {
         self.peers.write().retain(|reach| {
             if reach.slot == slot {
@@ -171,16 +172,16 @@ impl Reaches {
         });
     }
 
-    /// Tells the peer that a copy begins. Look at its board only now.
+    /// Publishes that a copy with the peer begins. The caller must read the peer's board only after this.
     pub(crate) fn enter(&self, reach: &Reach) -> Option<Hazard<'_>> {
         self.board()?.enter(reach.slot)
     }
 
-    /// Waits until no peer uses a region that was published before, and is not any more, or not as it was. False if one that stopped
-    /// in the middle of a copy may still do so: it is not said from or to which region that is.
+    /// Waits until no peer uses a region as it was published before it was withdrawn or changed. Returns false if a peer that
+    /// stopped in the middle of a copy may still do so; the region of that copy is not known.
     pub(crate) fn wait_for_copies(&self) -> bool {
         let peers = self.peers.read();
-        // Also those behind one that has stopped.
+        // All are waited for, even after one that has stopped.
         let stopped = peers.iter().filter(|reach| !reach.wait_for_copies()).count();
         stopped == 0
     }

@@ -1,4 +1,4 @@
-//! A memory region, and who asks for a part of it.
+//! A memory region, and the requester of access to it.
 
 use rdmux_transport::attr::Access;
 use rdmux_transport::env::AccessFault;
@@ -9,18 +9,18 @@ use crate::objects::mr::MrInit;
 use crate::objects::pd::PdId;
 use crate::objects::xrc::request::RegionRow;
 
-/// The access that peers can have.
+/// The access rights that peers can have.
 pub(crate) const REMOTE: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// One region as the table has it.
+/// A region as an entry of the table.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) pd: PdId,
     init: MrInit,
-    /// Which registration of its process it is: another one of the same key is later.
+    /// The serial number of the registration: another registration of the same key has a higher one.
     pub(crate) serial: u64,
-    /// Cleared when the key is invalidated: peers are refused then, the owner is not.
+    /// Cleared when the key is invalidated: peers are then refused, the owner is not.
     remote: bool,
     /// How many windows are bound to it.
     pub(crate) windows: u32,
@@ -31,7 +31,7 @@ impl Region {
         Self { pd, init, serial: 0, remote: true, windows: 0 }
     }
 
-    /// Where `len` bytes at `iova` lie, if the region holds them all and grants `access`.
+    /// Locates `len` bytes at `iova`, if the region contains them all and grants `access`.
     #[inline]
     pub(crate) fn locate(
         &self,
@@ -50,7 +50,7 @@ impl Region {
         Ok(Located { space: &self.init.space, addr: self.init.addr + offset })
     }
 
-    /// What it was registered with.
+    /// Returns the parameters of its registration.
     pub(crate) fn init(&self) -> &MrInit {
         &self.init
     }
@@ -61,12 +61,12 @@ impl Region {
     pub(crate) fn is_open_to_peers(&self) -> bool {
         self.remote
     }
-    /// Its key opens nothing to peers any more.
+    /// Makes its key invalid for peers.
     pub(crate) fn close_to_peers(&mut self) {
         self.remote = false;
     }
 
-    /// As the XRC hub mirrors it; none if it is another process's memory.
+    /// Returns the row for the XRC hub's mirror; none if it is another process's memory.
     pub(crate) fn row(&self) -> Option<RegionRow> {
         let MrInit { addr, length, iova, access, ref space } = self.init;
         let null = match space {
@@ -87,10 +87,10 @@ pub(crate) struct Located<'a> {
     pub(crate) addr: u64,
 }
 
-/// Who asks for access.
+/// The queue pair that requests access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asker {
-    /// The queue pair.
+    /// Its number.
     pub(crate) qpn: Qpn,
     /// Its protection domain.
     pub(crate) pd: PdId,

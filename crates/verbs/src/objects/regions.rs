@@ -1,12 +1,11 @@
 //! The table that every access to memory is checked against: regions and the windows into them.
 //!
-//! The key of an entry is its index in the table, shifted by 8, and 8 bits that change whenever the
-//! index is given anew, so that a key of the past does not open an entry of the present; those of a
-//! window also change when it is bound. A region's local and remote key are the same number, as in
-//! most adapters.
+//! The key of an entry is its index in the table, shifted by 8, and 8 bits that change whenever the index is reused, so that a
+//! stale key does not match a new entry. Those of a window also change when it is bound. A region's local and remote key are the
+//! same number, as in most adapters.
 //!
-//! A thread that changes the table holds it exclusively: an access that was found lawful is over before the key
-//! that allowed it is taken away.
+//! A thread that changes the table locks it exclusively: an access that was permitted has ended before the key that permitted it
+//! is revoked.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use crate::objects::pd::PdId;
 use crate::objects::region::{Asker, Located, REMOTE, Region};
 use crate::objects::xrc::request::RegionRow;
 
-/// Why something is not taken out of the table, or changed.
+/// The number of windows bound to a region, because of which it is not removed or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StillBound(pub(crate) u32);
 
@@ -35,17 +34,17 @@ pub(crate) struct Regions {
     free: Vec<u32>,
     regions: u32,
     windows: u32,
-    /// How many registrations there were.
+    /// The number of registrations so far.
     serial: u64,
-    /// How many windows are bound to one queue pair: mostly none.
+    /// How many windows are bound to one queue pair (type 2); mostly none.
     of_qps: u32,
-    /// Where regions are published, if they are.
+    /// The board on which regions are published, if they are.
     board: Option<Arc<Board>>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// The low 8 bits of the key that was given last.
+    /// The low 8 bits of the last key of this index.
     generation: u8,
     entry: Option<Entry>,
 }
@@ -63,13 +62,13 @@ impl Slot {
 }
 
 impl Regions {
-    /// An empty table. Regions that are put into it are published on `board`, if there is one. Windows are not:
-    /// peers use them through the ring.
+    /// Creates an empty table. Its regions are published on `board`, if there is one. Windows are not: peers use them through the
+    /// ring.
     pub(crate) fn new(board: Option<Arc<Board>>) -> Self {
         Self { board, ..Self::default() }
     }
 
-    /// Publishes a region as it is now, or takes it back if there is none. Who may be using it as it was: see
+    /// Publishes a region as it is now, or withdraws it if it no longer exists. Peers may still use it as it was: see
     /// [`Reaches::wait_for_copies`](crate::objects::reach::Reaches::wait_for_copies).
     fn publish(&self, key: u32) {
         let Some(board) = &self.board else { return };
@@ -102,7 +101,7 @@ impl Regions {
         }
     }
 
-    /// Finds `len` bytes at `addr` for the owner.
+    /// Locates `len` bytes at `addr` for the owner.
     #[inline]
     pub(crate) fn local(
         &self,
@@ -119,8 +118,8 @@ impl Regions {
         region.locate(addr, len, access)
     }
 
-    /// All that the owner has under a key with these rights, to be remembered; nothing if it is another's memory, or not
-    /// called by its own address.
+    /// Returns the range that the owner has under a key with these rights, for caching. Returns an empty entry for memory of
+    /// another process, or if it is not under its own addresses.
     pub(crate) fn cached(&self, pd: PdId, lkey: Lkey, rights: Access) -> CachedRegion {
         let region = self.region(lkey.0).ok().filter(|region| region.pd == pd);
         match region.map(Region::init) {
@@ -133,7 +132,7 @@ impl Regions {
         }
     }
 
-    /// Finds `len` bytes at `va` for the peer of a queue pair.
+    /// Locates `len` bytes at `va` for the peer of a queue pair.
     #[inline]
     pub(crate) fn remote(
         &self,
@@ -159,7 +158,7 @@ impl Regions {
         }
     }
 
-    /// All regions that the XRC hub can mirror, by key.
+    /// Returns all regions that the XRC hub can mirror, with their keys.
     pub(crate) fn rows(&self) -> Vec<(u32, RegionRow)> {
         let row = |(index, slot): (usize, &Slot)| {
             let Some(Entry::Region(region)) = &slot.entry else { return None };
@@ -169,7 +168,7 @@ impl Regions {
         self.slots.iter().enumerate().filter_map(row).collect()
     }
 
-    /// The region of a key, if the XRC hub can mirror it.
+    /// Returns the region of a key, if the XRC hub can mirror it.
     pub(crate) fn row(&self, key: u32) -> Option<RegionRow> {
         self.region(key).ok()?.row()
     }
@@ -186,9 +185,8 @@ impl Regions {
             .try_for_each(|s| self.local(pd, s.lkey, s.addr, s.length.into(), access).map(drop))
     }
 
-    /// Takes a key away from peers: a region's, if it grants them anything, until it is registered
-    /// anew; a window's, if it is of type 2, until it is bound again (IBTA 10.6.7.2.6). Returns
-    /// which registration a region is.
+    /// Invalidates a key for peers: that of a region, if it grants them any access, until the region is registered anew; that of
+    /// a type 2 window, until it is bound again (IBTA 10.6.7.2.6). Returns the serial number of a region's registration.
     pub(crate) fn invalidate(
         &mut self,
         who: Asker,
@@ -242,7 +240,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Unbinds the windows that were bound to a queue pair, which is being destroyed.
+    /// Unbinds the windows that are bound to a queue pair, which is being destroyed.
     pub(crate) fn unbind_qp(&mut self, qpn: Qpn) {
         let mut index = 0;
         while self.of_qps != 0 && (index as usize) < self.slots.len() {
@@ -255,7 +253,7 @@ impl Regions {
         }
     }
 
-    /// Unbinds the windows that are bound to a region: another one will have its key.
+    /// Unbinds the windows that are bound to a region, whose key will be reused.
     fn unbind_region(&mut self, key: u32) {
         let mut index = 0;
         while self.windows_of(key) != 0 && (index as usize) < self.slots.len() {
@@ -282,12 +280,12 @@ impl Regions {
         }
     }
 
-    /// How many windows are bound to a region.
+    /// Returns how many windows are bound to a region.
     pub(crate) fn windows_of(&self, key: u32) -> u32 {
         self.region(key).map_or(0, |region| region.windows)
     }
 
-    /// Puts a region in and returns its key, unless there are `limit` already.
+    /// Inserts a region and returns its key, unless there are `limit` already.
     pub(crate) fn insert(&mut self, region: Region, limit: u32) -> Option<u32> {
         let region = self.number(region);
         let key = (self.regions < limit).then(|| self.put(Entry::Region(region)))??;
@@ -296,7 +294,7 @@ impl Regions {
         Some(key)
     }
 
-    /// Puts a window in, bound to nothing, and returns its key, unless there are `limit` already.
+    /// Inserts an unbound window and returns its key, unless there are `limit` already.
     pub(crate) fn insert_window(&mut self, window: Window, limit: u32) -> Option<u32> {
         let key = (self.windows < limit).then(|| self.put(Entry::Window(window)))??;
         self.windows += 1;
@@ -306,7 +304,7 @@ impl Regions {
     fn put(&mut self, entry: Entry) -> Option<u32> {
         self.slots.try_reserve(2).ok()?;
         if self.slots.is_empty() {
-            // No entry has index 0: programs take a key of 0 for none.
+            // Index 0 is never used: programs take a key of 0 for none.
             self.slots.push(Slot::default());
         }
         let index = match self.free.pop() {
@@ -323,7 +321,7 @@ impl Regions {
         Some(index << 8 | u32::from(slot.generation))
     }
 
-    /// Puts another region in place of one, which it returns, unless windows are bound to it. The key stays.
+    /// Replaces a region and returns the old one, unless windows are bound to it. The key stays.
     pub(crate) fn replace(&mut self, key: u32, by: Region) -> Result<Option<Region>, StillBound> {
         match self.windows_of(key) {
             0 => {}
@@ -344,8 +342,7 @@ impl Regions {
         region
     }
 
-    /// Takes a region out. Windows that are bound to it open nothing from then on.
-    /// Whether it was there.
+    /// Removes a region and unbinds its windows. Returns whether it existed.
     pub(crate) fn remove(&mut self, key: u32) -> bool {
         let there = self.region(key).is_ok();
         if there {
@@ -357,7 +354,7 @@ impl Regions {
         there
     }
 
-    /// Takes a window out, whatever its present key.
+    /// Removes a window, whatever its present key.
     pub(crate) fn remove_window(&mut self, index: u32) {
         self.unbind(index);
         self.windows -= 1;

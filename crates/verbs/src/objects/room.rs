@@ -1,24 +1,26 @@
-//! Memory for what a program asks to be large: where it cannot be had, the program is told. (Collections end it.)
+//! Checks for memory before large allocations that a program requests, so that the program gets an error. (A failed allocation of
+//! a collection aborts the process.)
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::objects::error::VerbsError;
 
-/// What must be left: small things are allocated without asking, and at any time.
+/// The memory that must remain, so that small allocations succeed without a check at any time.
 const SPARE: usize = 4 << 20;
-/// How much of what was to spare may go to small things before the kernel is asked again.
+/// The bytes of small allocations after which the kernel is asked again.
 const ADVANCE: usize = SPARE / 4;
-/// What is small.
+/// The largest size that counts as small.
 const SMALL: usize = ADVANCE / 16;
 
-/// What is left of the advance.
+/// The bytes that are left of the advance.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Asks the kernel for so many bytes and some to spare, and lets them go. For small things it is asked now and then.
+/// Checks that the kernel can provide this many bytes and the spare: requests and releases them. For small sizes the kernel is
+/// asked only occasionally.
 ///
 /// # Errors
 ///
-/// ENOMEM if they cannot be had.
+/// ENOMEM if the kernel cannot provide them.
 pub(crate) fn check(what: &'static str, bytes: usize) -> Result<(), VerbsError> {
     let pay = |left: usize| left.checked_sub(bytes);
     if bytes <= SMALL && LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_ok() {

@@ -1,4 +1,4 @@
-//! Shared receive queues as queue pairs take from them.
+//! The part of shared receive queues that queue pairs take receives from.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::objects::xrc::queue::XrcQueue;
 pub struct SrqAttr {
     /// Work requests that fit.
     pub max_wr: u32,
-    /// Scatter entries of each.
+    /// Scatter entries of each work request.
     pub max_sge: u32,
-    /// Below how many an event is raised, once; 0 is never.
+    /// The number of receives below which an event is raised, once; 0 for no event.
     pub limit: u32,
 }
 
 impl SrqAttr {
-    /// Checks it against the limits of a device. `what` is for the error.
+    /// Checks the sizes against the limits of a device. `what` names the operation in the error.
     ///
     /// # Errors
     ///
@@ -56,24 +56,24 @@ pub(crate) struct SrqCore {
     pd: PdId,
     context: u64,
     queue: Mutex<Queue>,
-    /// In place of entries of its own.
+    /// The ring of an XRC queue, used instead of `queue`'s own entries.
     xrc: Option<XrcQueue>,
     unacked: Unacked,
     _permit: Permit,
 }
 
-/// Entries lie flat: `max_sge` scatter entries each, so that posting allocates nothing.
+/// The queue. Entries are stored flat, with `max_sge` scatter entries each, so that posting allocates nothing.
 #[derive(Debug)]
 struct Queue {
     attr: SrqAttr,
     entries: VecDeque<SrqEntry>,
     sges: VecDeque<Sge>,
-    /// Queue pairs of iWARP that wait for a receive, the longest first: the first takes the first.
+    /// The iWARP queue pairs that wait for a receive, longest first. The first takes the next receive.
     line: VecDeque<Qpn>,
 }
 
 impl Queue {
-    /// The queue pair that the receive is for which is the last of those posted.
+    /// Returns the waiting queue pair that gets the receive posted last.
     fn next_in_line(&self) -> Option<Qpn> {
         self.line.get(self.entries.len().checked_sub(1)?).copied()
     }
@@ -87,7 +87,7 @@ impl Queue {
         Some(Taken { entry, below_limit })
     }
 
-    /// Whether the program is to be told that so few are left. It is told once.
+    /// Returns whether the limit event must be raised for `left` remaining receives. It is raised once.
     fn falls_below_limit(&mut self, left: usize) -> bool {
         let below = left < self.attr.limit as usize;
         if below {
@@ -101,16 +101,16 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) entry: SrqEntry,
-    /// Whether the queue has fallen below its limit by it: the program is to be told.
+    /// Whether the queue has fallen below its limit with this one: the program must be told.
     pub(crate) below_limit: bool,
 }
 
 impl SrqCore {
-    /// An empty queue. `what` is for the error.
+    /// Creates an empty queue. `what` names the operation in the error.
     ///
     /// # Errors
     ///
-    /// ENOMEM when no memory can be had.
+    /// ENOMEM when memory cannot be allocated.
     pub(crate) fn new(
         what: &'static str,
         pd: PdId,
@@ -125,7 +125,7 @@ impl SrqCore {
         Ok(Self::with(pd, queue, None, context, permit))
     }
 
-    /// A queue of an XRC domain, whose receives are in a ring.
+    /// Creates a queue of an XRC domain, whose receives are in a ring.
     pub(crate) fn for_xrc(
         pd: PdId,
         attr: SrqAttr,
@@ -148,7 +148,7 @@ impl SrqCore {
         Arc::new(Self { pd, context, queue, xrc, unacked, _permit: permit })
     }
 
-    /// Posts a receive. Returns the queue pair that waited for it, if any: its stream is to go on.
+    /// Posts a receive. Returns the queue pair that waited for it, if any, whose stream must be continued.
     ///
     /// # Errors
     ///
@@ -208,7 +208,7 @@ impl SrqCore {
         Ok(())
     }
 
-    /// Sizes and limit; the limit is 0 once its event was raised.
+    /// Returns the sizes and the limit. The limit is 0 once its event was raised.
     pub(crate) fn attr(&self) -> SrqAttr {
         self.queue.lock().attr
     }
@@ -218,7 +218,7 @@ impl SrqCore {
         self.queue.lock().take(into)
     }
 
-    /// As [`pop`](Self::pop), for a queue pair that waits if there is none: not before those that wait already.
+    /// As [`pop`](Self::pop), for a queue pair that waits if there is no receive. Queue pairs that wait already are served first.
     pub(crate) fn pop_in_turn(&self, qpn: Qpn, into: &mut [Sge]) -> Option<Taken> {
         let mut queue = self.queue.lock();
         if !queue.line.is_empty() {
@@ -231,7 +231,8 @@ impl SrqCore {
         queue.take(into)
     }
 
-    /// A queue pair waits for a receive. Returns it if one was posted meanwhile: its stream is to go on.
+    /// Adds a queue pair that waits for a receive. Returns it if a receive was posted meanwhile, so that its stream must be
+    /// continued.
     pub(crate) fn join_line(&self, qpn: Qpn) -> Option<Qpn> {
         let mut queue = self.queue.lock();
         let at = queue.line.iter().position(|other| *other == qpn);
@@ -242,7 +243,7 @@ impl SrqCore {
         (at < queue.entries.len()).then_some(qpn)
     }
 
-    /// A queue pair that was called has no need of a receive any more. Returns the one whose turn it is now.
+    /// Removes a queue pair that was called but no longer needs a receive. Returns the queue pair whose turn it is now.
     pub(crate) fn leave_line(&self, qpn: Qpn) -> Option<Qpn> {
         let mut queue = self.queue.lock();
         let at = queue.line.iter().position(|other| *other == qpn)?;
@@ -250,25 +251,25 @@ impl SrqCore {
         queue.next_in_line()
     }
 
-    /// A receive that the hub took is complete. Whether the queue has fallen below its limit by it.
+    /// Records that a receive which the hub took is complete. Returns whether the queue has fallen below its limit.
     pub(crate) fn completed(&self) -> bool {
         let Some(left) = self.xrc.as_ref().map(XrcQueue::completed) else { return false };
         self.queue.lock().falls_below_limit(left as usize)
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub(crate) fn pd(&self) -> PdId {
         self.pd
     }
-    /// The value that its creator gave.
+    /// Returns the value that its creator gave.
     pub(crate) fn context(&self) -> u64 {
         self.context
     }
-    /// The receives of a queue of an XRC domain.
+    /// Returns the ring of receives of a queue of an XRC domain.
     pub(crate) fn xrc(&self) -> Option<&XrcQueue> {
         self.xrc.as_ref()
     }
-    /// Events about it that the program took.
+    /// Returns the count of events about it that the program took.
     pub(crate) fn unacked(&self) -> &Unacked {
         &self.unacked
     }

@@ -1,35 +1,36 @@
-//! Log messages that a peer or another process can cause: a few of a kind, and the number of the others.
+//! Rate limiting of log messages that a peer or another process can cause: logs a few of a kind, and the number of suppressed
+//! ones.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Messages of a kind that are logged at once.
+/// The number of messages of a kind that are logged at once.
 const BURST: u32 = 10;
-/// After those, the time for which there is one more.
+/// The interval after which another message is logged.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How many messages of one kind are logged: a token bucket.
+/// A limit on the log messages of one kind: a token bucket.
 #[derive(Debug)]
 pub struct Throttle(Mutex<Bucket>);
 
 #[derive(Debug)]
 struct Bucket {
-    /// Messages that may be logged now.
+    /// The number of messages that may be logged now.
     tokens: u32,
-    /// What `tokens` was counted up to; none before the first message.
+    /// The time up to which `tokens` has been counted; none before the first message.
     counted: Option<Instant>,
-    /// Messages that were not logged since the last one that was.
+    /// The number of messages suppressed since the last one that was logged.
     suppressed: u64,
 }
 
 impl Throttle {
-    /// One that has seen nothing.
+    /// Creates a limit with a full bucket.
     pub const fn new() -> Self {
         Self(Mutex::new(Bucket { tokens: BURST, counted: None, suppressed: 0 }))
     }
 
-    /// Whether a message may be logged now; if so, how many were not since the last one.
+    /// Checks whether a message may be logged now. If so, returns how many were suppressed since the last one.
     #[cold]
     pub fn admit(&self) -> Option<u64> {
         self.0.lock().admit(Instant::now())
@@ -49,7 +50,7 @@ impl Bucket {
         if periods > 0 {
             let more = u32::try_from(periods).unwrap_or(BURST);
             self.tokens = self.tokens.saturating_add(more).min(BURST);
-            // What is left of a period counts for the next one, unless the bucket is full.
+            // The rest of a period counts towards the next one, unless the bucket is full.
             let full = self.tokens == BURST;
             self.counted = Some(if full { now } else { counted + PERIOD * more });
         }
@@ -62,8 +63,8 @@ impl Bucket {
     }
 }
 
-/// Logs a message as `tracing`'s macro of this name does, unless too many came from this line: `throttled!(warn, "...")`.
-/// For everything that a peer or another process can cause as often as it likes.
+/// Logs a message as `tracing`'s macro of this name does, unless this line logged too many: `throttled!(warn, "...")`. For all
+/// messages that a peer or another process can cause at will.
 #[macro_export]
 macro_rules! throttled {
     ($level:ident, $($message:tt)+) => {{
@@ -90,7 +91,7 @@ mod tests {
         let later = start + PERIOD * 3 / 2;
         assert_eq!(bucket.admit(later), Some(1000 - u64::from(BURST)));
         assert_eq!(bucket.admit(later), None);
-        // The half of a period before counts.
+        // The half period from before counts.
         assert_eq!(bucket.admit(start + PERIOD * 2), Some(1));
         assert_eq!(bucket.admit(start + PERIOD * 2), None);
     }
@@ -103,7 +104,7 @@ mod tests {
         let later = start + PERIOD * 1000;
         let logged = (0..1000).filter(|_| bucket.admit(later).is_some()).count();
         assert_eq!(logged, BURST as usize);
-        // A clock that stands still, or seems to go back, gives nothing away.
+        // A clock that stops, or seems to go back, adds no tokens.
         assert_eq!(bucket.admit(start), None);
     }
 }

@@ -1,8 +1,8 @@
-//! How many events about an object the program holds.
+//! The count of events about an object that the program has not acknowledged.
 
 use parking_lot::{Condvar, Mutex};
 
-/// Events that the program took and did not acknowledge yet. Destroying waits for zero.
+/// The number of events that the program took and has not acknowledged yet. Destroying the object waits until it is zero.
 #[derive(Debug, Default)]
 pub(crate) struct Unacked {
     count: Mutex<u32>,

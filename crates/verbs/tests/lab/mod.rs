@@ -1,5 +1,5 @@
-//! A host without a service: sockets, slots and rings handed out in this process, so that devices
-//! can be tested against each other with nothing else running.
+//! A host without a service: sockets, slots and rings are provided in this process, so that devices can be tested against each
+//! other with nothing else running.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 #![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
 
@@ -30,7 +30,7 @@ use rdmux_verbs::{Cq, Device, Mr, MrInit, Pd, Qp, QpInit, Srq};
 /// One machine with some hosts, each with one address.
 pub struct Lab {
     port: u16,
-    /// Has the port on an address that no host has, so that no other lab is given it meanwhile.
+    /// Holds the port on an address that no host has, so that no other lab gets it meanwhile.
     _held: UdpSocket,
     hosts: Mutex<BTreeMap<IpAddr, Host>>,
     /// Whether processes of one host may share memory.
@@ -43,7 +43,7 @@ struct Host {
     next: u16,
 }
 
-/// What the lab has to say to a device.
+/// Pending events of the lab for a device.
 struct Inbox {
     notify: Doorbell,
     events: Mutex<VecDeque<ControlEvent>>,
@@ -51,28 +51,28 @@ struct Inbox {
     rings: Mutex<BTreeMap<u16, RingEnd>>,
 }
 
-/// A group that a process hears on an address, and its queue pairs that do.
+/// A group that a process receives on an address, and its member queue pairs.
 struct JoinedGroup {
     socket: McastSocket,
     members: Vec<Qpn>,
 }
 
-/// What is done with rings before the process that asked for them has them.
+/// A hook for rings, called before the process that requested them gets them.
 type AtRings = Box<dyn FnOnce(&mut RingEnd) + Send>;
 
 pub struct LabControl {
     lab: Arc<Lab>,
     info: HostInfo,
-    /// The rows of the GID table.
+    /// The entries of the GID table.
     rows: Mutex<Vec<Option<IpAddr>>>,
-    /// A row whose address goes when it is asked for.
+    /// An entry whose address is removed when it is requested.
     fleeting: Mutex<Option<u8>>,
-    /// The address by which groups are joined from now on.
+    /// The address on which groups are joined from now on.
     joined_on: Mutex<IpAddr>,
     groups: Mutex<BTreeMap<(Gid, IpAddr), JoinedGroup>>,
-    /// What is to be done before a queue pair is detached.
+    /// A hook that is called before a queue pair is detached.
     at_detach: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    /// What is to be done when rings are made and the process that asked for them does not have them yet.
+    /// A hook that is called when rings are made, before the process that requested them gets them.
     at_rings: Mutex<Option<AtRings>>,
     inbox: Arc<Inbox>,
     counters: SharedMem,
@@ -92,12 +92,12 @@ impl Lab {
         GroupOptions { port: self.port, header_info: false, ..GroupOptions::default() }
     }
 
-    /// A process on the host with this address.
+    /// Creates a process on the host with this address.
     pub fn process(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
         self.process_told(ip, DeviceKind::default(), |_| {})
     }
 
-    /// As [`process`](Self::process), with a board, so that others may be let in to its memory.
+    /// As [`process`](Self::process), with a board, so that other processes can be given access to its memory.
     pub fn process_with_board(self: &Arc<Self>, ip: &str) -> (Arc<Device>, Arc<LabControl>) {
         let mut control = self.control(ip, DeviceKind::default(), |_| {});
         Arc::get_mut(&mut control).unwrap().board = Some(Arc::new(Board::create().unwrap()));
@@ -121,7 +121,7 @@ impl Lab {
         self.process_told(ip, DeviceKind::Iwarp, |_| {})
     }
 
-    /// As [`process`](Self::process), with a device of any kind; `change` changes what the service tells of the host.
+    /// As [`process`](Self::process), with a device of any kind. `change` changes the description of the host.
     pub fn process_told(
         self: &Arc<Self>,
         ip: &str,
@@ -183,7 +183,7 @@ impl Lab {
         })
     }
 
-    /// An address went, and comes again: its port is nobody's in between.
+    /// Removes an address and adds it again: its port is free in between.
     pub fn reopen(&self, ip: &str) {
         let ip = ip.parse().unwrap();
         let mut hosts = self.hosts.lock().unwrap();
@@ -191,7 +191,7 @@ impl Lab {
         self.host(&mut hosts, ip);
     }
 
-    /// The same, once nobody has its port.
+    /// As [`reopen`](Self::reopen), but waits until the port is free.
     pub fn reopen_when_free(&self, ip: &str) {
         let address = ip.parse().unwrap();
         self.hosts.lock().unwrap().remove(&address);
@@ -210,7 +210,7 @@ impl Lab {
     }
 }
 
-/// A row of the GID table.
+/// Creates an entry of the GID table.
 fn entry(ip: Option<IpAddr>) -> GidEntry {
     let of = |ip: IpAddr| GidEntry {
         gid: Gid::from(ip),
@@ -231,50 +231,50 @@ impl LabControl {
         self.counters.words()[counter as usize].load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// All counters that are not zero.
+    /// Returns all counters that are not zero.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let all = Counter::ALL.iter().map(|c| (c.name(), self.count(*c)));
         all.filter(|(_, n)| *n != 0).collect()
     }
 
-    /// From the first packet on, the device's packets go by this wire.
+    /// Makes the device's packets use this wire, if set before the first packet.
     pub fn bring(&self, wire: Arc<PacketWire>) {
         *self.wire.lock().unwrap() = Some(wire);
     }
 
-    /// Tells the device something, as the service would.
+    /// Sends the device an event, as the service would.
     pub fn tell(&self, event: ControlEvent) {
         self.inbox.events.lock().unwrap().push_back(event);
         self.inbox.notify.ring().unwrap();
     }
 
-    /// The host's addresses are these from now on, each in its row, and the device is told.
+    /// Sets the host's addresses, each in its entry, and tells the device.
     pub fn readdress(&self, rows: &[Option<&str>]) {
         let rows: Vec<_> = rows.iter().map(|row| row.map(|ip| ip.parse().unwrap())).collect();
         self.follow_rows(&mut self.rows.lock().unwrap(), rows);
     }
 
-    /// The address of a row goes when the device asks for it.
+    /// Makes the address of an entry disappear when the device requests it.
     pub fn lose_when_asked_for(&self, gid_index: u8) {
         *self.fleeting.lock().unwrap() = Some(gid_index);
     }
 
-    /// Groups are joined on this address from now on.
+    /// Sets the address on which groups are joined.
     pub fn join_on(&self, ip: &str) {
         *self.joined_on.lock().unwrap() = ip.parse().unwrap();
     }
 
-    /// What is to be done before the next queue pair is detached from a group.
+    /// Sets the hook that is called before the next queue pair is detached from a group.
     pub fn at_detach(&self, f: impl FnOnce() + Send + 'static) {
         *self.at_detach.lock().unwrap() = Some(Box::new(f));
     }
 
-    /// What is to be done with rings that are made next, before the device has them.
+    /// Sets the hook for the rings that are made next, called before the device gets them.
     pub fn at_rings(&self, f: impl FnOnce(&mut RingEnd) + Send + 'static) {
         *self.at_rings.lock().unwrap() = Some(Box::new(f));
     }
 
-    /// The process has ended; the others of its host are not told yet.
+    /// Ends the process; the others of its host are not told yet.
     pub fn leave(&self) {
         let mut hosts = self.lab.hosts.lock().unwrap();
         hosts.get_mut(&self.ip()).unwrap().members.remove(&self.info.slot.slot);
@@ -298,7 +298,7 @@ impl LabControl {
         };
         let theirs = end(far, their_bell);
         let own = self.info.slot.slot;
-        // They may have asked meanwhile: the rings of the first to ask are the ones.
+        // The peer may have asked meanwhile: the rings of the first request are used.
         let mut made = self.inbox.rings.lock().unwrap();
         if let Some(first) = made.remove(&peer) {
             return Ok(Some((peer, first)));
@@ -325,18 +325,18 @@ impl LabControl {
         self.tell(ControlEvent::Ports { ports, events: vec![(1, PortEvent::GidChange)] });
     }
 
-    /// The queue pairs whose streams have come to their end.
+    /// Returns the queue pairs whose streams have ended.
     pub fn ended(&self) -> Vec<Qpn> {
         let ended = self.ended_streams().into_iter();
         ended.filter_map(|(qpn, number)| (number == NUMBER).then_some(qpn)).collect()
     }
 
-    /// The streams of which the device says that they have come to their end.
+    /// Returns the streams that the device has reported as ended.
     pub fn ended_streams(&self) -> Vec<(Qpn, u64)> {
         self.ended.lock().unwrap().clone()
     }
 
-    /// The service dies.
+    /// Simulates the death of the service.
     pub fn die(&self) {
         *self.inbox.gone.lock().unwrap() = true;
         self.inbox.notify.ring().unwrap();
@@ -441,7 +441,7 @@ impl Control for LabControl {
     }
 }
 
-/// Memory, its region, and everything that a queue pair needs.
+/// A queue pair with everything that it needs: memory, its region, and the other objects.
 pub struct Node {
     pub device: Arc<Device>,
     pub control: Arc<LabControl>,
@@ -540,7 +540,7 @@ impl Node {
     pub fn recv(&self, wr_id: u64, at: usize, len: usize) {
         self.qp.post_recv(&RecvWr { wr_id, sges: &[self.sge(at, len)] }).unwrap();
     }
-    /// Polls until a completion comes.
+    /// Polls until a completion arrives.
     pub fn wait(&self) -> Completion {
         let mut out = [Completion::EMPTY];
         while self.cq.poll(&mut out) == 0 {
@@ -553,12 +553,12 @@ impl Node {
         self.connect_to(peer.gid(), peer.qp.qpn());
     }
 
-    /// As [`connect`](Self::connect), but only ready to receive.
+    /// As [`connect`](Self::connect), but only to RTR.
     pub fn connect_rtr(&self, peer: &Self) {
         self.connect_as(peer.gid(), peer.qp.qpn(), QpState::Rtr);
     }
 
-    /// The slot of the process.
+    /// Returns the slot of the process.
     pub fn control_slot(&self) -> u16 {
         self.control.info.slot.slot
     }
@@ -611,12 +611,12 @@ pub const PLAIN: StreamParams = StreamParams {
 /// The number of every stream.
 pub const NUMBER: u64 = 7;
 
-/// Two queue pairs over a stream, which do not wait for receives.
+/// Two queue pairs over a stream, whose messages do not wait for receives.
 pub fn stream_pair(params: &StreamParams, bytes: usize) -> (Node, Node) {
     waiting_stream_pair(params, bytes, Duration::ZERO)
 }
 
-/// As [`stream_pair`], each with the shared receive queue that is made for its device.
+/// As [`stream_pair`], each with the shared receive queue that `srq` creates for its device.
 pub fn stream_pair_with(
     params: &StreamParams,
     bytes: usize,
@@ -625,7 +625,7 @@ pub fn stream_pair_with(
     make_stream_pair(params, bytes, srq, Duration::ZERO)
 }
 
-/// As [`stream_pair`], where messages wait for receives.
+/// As [`stream_pair`], with messages that wait for receives.
 pub fn waiting_stream_pair(
     params: &StreamParams,
     bytes: usize,
@@ -634,7 +634,7 @@ pub fn waiting_stream_pair(
     make_stream_pair(params, bytes, |_| None, receive_wait)
 }
 
-/// Two queue pairs over a stream, `a` being the initiator; what they agree on is `params`.
+/// Two queue pairs over a stream with these parameters; `a` is the initiator.
 fn make_stream_pair(
     params: &StreamParams,
     bytes: usize,
@@ -685,7 +685,7 @@ pub fn give(node: &Node, stream: TcpStream, params: &StreamParams, receive_wait:
     assert_eq!(node.qp.state(), QpState::Rts);
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ from position to position.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8 ^ seed)).collect()
 }
@@ -698,21 +698,21 @@ pub struct Child {
 }
 
 impl Child {
-    /// Ends it and waits until it is gone.
+    /// Kills it and waits until it is gone.
     pub fn end(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 }
 
-/// A process that waits for its input to end. Its own stack serves as memory: the stack's lowest
-/// mapped page is never reached by a program that only waits.
+/// Starts a process that waits for its input to end. Its own stack serves as memory: a program that only waits never uses the
+/// stack's lowest mapped page.
 pub fn child_with_memory() -> Child {
     let mut command = std::process::Command::new("cat");
     let process = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
     let pid = i32::try_from(process.id()).unwrap();
-    // The pages below the stack pointer of a program that has started are zero or no longer used;
-    // once it waits for input its mappings change no more.
+    // The pages below the stack pointer of a started program are zero or no longer used. Once it waits for input, its mappings do
+    // not change.
     let addr = loop {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let waits = std::fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok();

@@ -1,4 +1,4 @@
-//! InfiniBand packets as captures show them: from the LRH to the VCRC, with the addresses that they have or would have on cables.
+//! InfiniBand packets in captures: from the LRH to the VCRC, with the addresses that they have or would have on a cable.
 
 use rdmux_link::capture::FrameHeader;
 use rdmux_link::wire::IbRoute;
@@ -9,13 +9,13 @@ use rdmux_wire::{Gid, Grh, Lid, Lrh, Mtu, Opcode, Operation, Packet};
 use super::Sink;
 use crate::engine::device::{Device, PORT};
 
-/// The most bytes around a payload: LRH, GRH, BTH with extension headers, pad, ICRC, VCRC.
+/// The maximum number of bytes around a payload: LRH, GRH, BTH with extension headers, pad, ICRC, VCRC.
 const AROUND: usize = 256;
 
-/// No packet has more payload. Those of rings are longer, and are shown as several.
+/// The maximum payload of a packet. Packets of rings are longer, and are shown as several.
 const MOST: usize = Mtu::M4096.bytes() as usize;
 
-/// The addresses of a packet along `av`. Its virtual lane is not known; captures show lane 0.
+/// Returns the addresses of a packet along `av`. Its virtual lane is not known; captures show lane 0.
 pub(super) fn route_of(device: &Device, av: &AddressVector) -> IbRoute {
     let port_num = av.port_num.max(PORT);
     let (lid, lmc) =
@@ -33,7 +33,7 @@ pub(super) fn route_of(device: &Device, av: &AddressVector) -> IbRoute {
     IbRoute { port_num, slid, dlid, sl: av.sl & 0xf, dlid_path_bits: 0, grh }
 }
 
-/// The addresses of what comes back.
+/// Returns the addresses of packets in the reverse direction.
 pub(super) fn reversed(route: &IbRoute) -> IbRoute {
     let grh = route.grh.as_ref().and_then(|grh| Grh::parse(grh).ok());
     let grh = grh.map(|grh| Grh { sgid: grh.dgid, dgid: grh.sgid, ..grh }.to_bytes());
@@ -41,7 +41,7 @@ pub(super) fn reversed(route: &IbRoute) -> IbRoute {
 }
 
 impl Sink {
-    /// Hands over an InfiniBand packet, or several if it is a longer one of a ring. `put` appends what begins with its BTH.
+    /// Writes an InfiniBand packet, or several if it is a longer one of a ring. `put` appends the packet from its BTH on.
     pub(super) fn write_ib(
         &mut self,
         header: FrameHeader,
@@ -69,7 +69,7 @@ impl Sink {
     }
 }
 
-/// Shows a packet as packets that cables take. They all have its PSN.
+/// Splits a packet into packets that fit a cable, and shows each. All have its PSN.
 fn for_each_packet(packet: Packet<'_>, mut show: impl FnMut(Packet<'_>)) {
     if packet.payload.len() <= MOST {
         return show(packet);
@@ -93,7 +93,7 @@ fn for_each_packet(packet: Packet<'_>, mut show: impl FnMut(Packet<'_>)) {
     }
 }
 
-/// The opcode of a part of a message that begins it, ends it, or neither.
+/// Returns the opcode of a part of a message: first, last, both or neither.
 fn part_of(whole: Opcode, (first, last): (bool, bool)) -> Option<Opcode> {
     let parts = Operation::ALL.iter().map(|operation| Opcode::of(whole.service(), *operation));
     parts.filter(|part| part.kind() == whole.kind()).find(|part| {
@@ -112,7 +112,7 @@ mod tests {
     fn parts(packet: Packet<'_>) -> Vec<(Opcode, usize)> {
         let mut parts = Vec::new();
         for_each_packet(packet, |part| {
-            // It can be written and read again: its headers are those of its opcode.
+            // It can be written and parsed again: its headers match its opcode.
             let mut bytes = [0; MOST + AROUND];
             let len = IbPacket { lrh: Lrh::DEFAULT, grh: None, packet: part }.emit(&mut bytes);
             let read = IbPacket::parse(&bytes[..len]).expect("a packet");

@@ -1,5 +1,5 @@
-//! What a queue pair has gathered to be sent together, on whatever wire gathers packets: in one system call, zero-copy where that
-//! is worth it, with the books kept.
+//! Packets that a queue pair has gathered to be sent together, on any wire that gathers packets: in one system call, zero-copy if
+//! that pays, with the counters updated.
 
 use rdmux_link::ib::Sender;
 use rdmux_link::wire::{Flushed, Gathering, TxFail};
@@ -10,17 +10,17 @@ use super::{AnyWire, other};
 use crate::engine::device::Device;
 use crate::objects::counters::{Counter, Counters};
 
-/// See the module. A thread's, for the queue pairs that it sends for in turn.
+/// Gathered packets; see the module. One per thread, used for one queue pair at a time.
 #[derive(Default)]
 pub(crate) struct Gathered {
     pub(super) batch: TxBatch,
     pub(super) ib: Sender,
-    /// The wire that it is gathered for.
+    /// The wire that they are gathered for.
     wire: Option<AnyWire>,
 }
 
 impl Gathered {
-    /// Gathers for this wire from now on, and sends what was gathered for another.
+    /// Gathers for this wire from now on, after sending the packets gathered for another.
     pub(super) fn turn_to(
         &mut self,
         device: &Device,
@@ -34,7 +34,7 @@ impl Gathered {
         }
     }
 
-    /// Sends what was gathered. What the wire does not take is lost, as on any: the transport notices.
+    /// Sends the gathered packets. Packets that the wire does not accept are lost, as on any wire: the transport notices.
     pub(super) fn flush(&mut self, device: &Device, loans: Option<&mut Loans>) {
         match self.wire.take() {
             Some(AnyWire::Udp(wire)) => flush(device, &wire.port, &mut self.batch, loans),
@@ -45,8 +45,8 @@ impl Gathered {
     }
 }
 
-/// Gathers a packet with others of the same queue pair, and sends those that were gathered before where they do not go
-/// together. `loans` is what the queue pair has lent; none of one whose packets nobody acknowledges.
+/// Gathers a packet with others of the same queue pair. Packets gathered earlier are sent first if they cannot be combined.
+/// `loans` has the queue pair's zero-copy sends; none if its packets are not acknowledged.
 pub(super) fn send<W: Gathering>(
     device: &Device,
     (wire, to): (&W, &W::To),
@@ -72,8 +72,8 @@ pub(super) fn send<W: Gathering>(
     Ok(())
 }
 
-/// Sends what was gathered, by lending memory if the queue pair may. What the wire does not take is forgotten: to the
-/// transport it is lost.
+/// Sends the gathered packets, zero-copy if the queue pair may. Packets that the wire does not accept are discarded: to the
+/// transport they are lost.
 fn flush<W: Gathering>(device: &Device, wire: &W, tx: &mut W::Tx, loans: Option<&mut Loans>) {
     if wire.packets(tx) == 0 {
         return;
@@ -115,7 +115,7 @@ pub(super) fn account(device: &Device, flushed: Result<Flushed, TxFail>) {
     counters.add(Counter::TxBytes, bytes as u64);
 }
 
-/// Counts what did not leave and returns what did.
+/// Counts the packets that were not sent, and returns those that were.
 fn lost(counters: &Counters<'_>, fail: TxFail) -> Flushed {
     tracing::debug!(%fail, "packets lost");
     match fail {

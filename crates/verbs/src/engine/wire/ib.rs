@@ -1,4 +1,4 @@
-//! InfiniBand ports: packets that are gathered as those of sockets are.
+//! InfiniBand ports: packets are gathered like those of sockets.
 
 use std::sync::Arc;
 

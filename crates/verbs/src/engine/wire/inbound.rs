@@ -1,4 +1,4 @@
-//! What a round receives from: all wires of a device.
+//! The receiving side of all wires of a device, as a round uses it.
 
 use std::io;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::engine::{Engine, Table};
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::error::VerbsError;
 
-/// The most messages that a round takes from one wire of packets.
+/// The maximum number of messages that a round takes from one packet wire.
 pub(crate) const MOST: usize = RxBatch::USUAL;
 
-/// See the module.
+/// The receiving side; see the module.
 pub(crate) struct Inbound {
-    /// What neighbours have sent.
+    /// The rings of neighbours.
     pub(super) near: Inbox,
-    /// Where packets come from.
+    /// The wires that packets are received from.
     wires: Vec<AnyWire>,
-    /// What they are received into, by the kind of wire.
+    /// The receive buffers, by the kind of wire.
     rx: RxBatch,
     arrivals: Arrivals,
-    /// Whether packets at these wires wake the background thread. They cost their senders time even while it does not
-    /// sleep, so where the program polls they do not.
+    /// Whether packets on these wires wake the background thread. Wakeups cost the senders time even while the thread does not sleep,
+    /// so they are disabled while the program polls.
     heard: bool,
     streams: Streams,
 }
@@ -49,32 +49,32 @@ impl Inbound {
         })
     }
 
-    /// Whether nothing has come that can be seen without a system call.
+    /// Returns whether nothing has arrived that can be seen without a system call.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.near.is_empty()
     }
 
-    /// Whether there is anything that takes a system call to look at.
+    /// Returns whether there are wires that take a system call to poll.
     #[inline]
     pub(crate) fn has_descriptors(&self) -> bool {
         (self.wires.len() | self.streams.len()) != 0
     }
 
-    /// How many wires are listened to.
+    /// Returns the number of wires.
     #[cfg(test)]
     pub(crate) fn wires(&self) -> usize {
         self.wires.len()
     }
 
-    /// Whether a socket may hold more than the last round took from it. Drivers' wires do not say.
+    /// Returns whether a socket may hold more than the last round took from it. Drivers' wires do not report that.
     #[inline]
     pub(in crate::engine) fn may_have_more(&self) -> bool {
         let says = |wire: &&AnyWire| !matches!(wire, AnyWire::Other(_));
         self.wires.iter().filter(says).any(AnyWire::may_have_more)
     }
 
-    /// Takes what neighbours have sent. Returns how many records that were.
+    /// Receives from neighbours. Returns how many records arrived.
     #[inline]
     pub(crate) fn receive_near(
         &mut self,
@@ -85,7 +85,7 @@ impl Inbound {
         self.near.receive(device, now, owed)
     }
 
-    /// Takes what is left of what a process has sent that is gone.
+    /// Receives the rest of what a process sent before it ended.
     pub(in crate::engine) fn receive_rest(
         &mut self,
         device: &Arc<Device>,
@@ -96,7 +96,7 @@ impl Inbound {
         self.near.receive_rest(device, slot, now, owed);
     }
 
-    /// The queue pairs that received last.
+    /// Returns the queue pairs that received most recently.
     #[inline]
     pub(in crate::engine) fn recent(&mut self) -> &mut RecentQps {
         &mut self.near.qps
@@ -106,22 +106,22 @@ impl Inbound {
         &mut self.streams
     }
 
-    /// Forgets a queue pair that is being destroyed.
+    /// Evicts a queue pair that is being destroyed.
     pub(crate) fn forget_qp(&mut self, qpn: Qpn) {
         self.near.qps.forget(qpn);
     }
 
-    /// Forgets where something was put.
+    /// Invalidates the cached memory.
     pub(crate) fn forget_memory(&mut self) {
         self.near.qps.forget_memory();
     }
 
-    /// Brings the counters up to date.
+    /// Updates the counters.
     pub(crate) fn tell(&mut self, device: &Device) {
         self.near.tell(device);
     }
 
-    /// Nobody looks at the wires from now on. False if something has come: do not sleep then.
+    /// Marks the wires as unattended. Returns false if something has arrived: the caller must not sleep then.
     pub(crate) fn sleep(&self) -> bool {
         let armed = |wire: &AnyWire| match wire {
             AnyWire::Udp(_) | AnyWire::Ib(_) => true,
@@ -130,7 +130,7 @@ impl Inbound {
         self.near.sleep() && self.wires.iter().all(armed)
     }
 
-    /// Takes that back.
+    /// Marks the wires as attended again.
     pub(crate) fn wake(&self) {
         self.near.wake();
         for wire in &self.wires {
@@ -142,16 +142,16 @@ impl Inbound {
 }
 
 impl Engine {
-    /// What rounds receive from. Waits for a round to end.
+    /// Calls `f` with the receiving side of rounds. Waits for a running round to end.
     pub(crate) fn inbound<R>(&self, f: impl FnOnce(&mut Inbound) -> R) -> R {
         f(&mut self.round.lock().inbound)
     }
 
-    /// Takes packets from a wire from now on.
+    /// Starts receiving from a wire.
     pub(crate) fn listen(&self, wire: AnyWire) -> Result<(), VerbsError> {
         self.inbound(|inbound| {
             if inbound.wires.iter().any(|w| w.is(&wire)) {
-                // A driver may have one for several addresses.
+                // A driver may have one wire for several addresses.
                 return Ok(());
             }
             if inbound.heard {
@@ -163,26 +163,26 @@ impl Engine {
         })
     }
 
-    /// Does so no longer.
+    /// Stops receiving from a wire.
     pub(crate) fn unlisten(&self, wire: &AnyWire) {
         self.inbound(|inbound| inbound.wires.retain(|w| !w.is(wire)));
         self.silence(wire);
     }
 
-    /// Takes packets from no wire any more.
+    /// Stops receiving from all wires.
     pub(super) fn deafen(&self) {
         let wires = self.inbound(|inbound| std::mem::take(&mut inbound.wires));
         wires.iter().for_each(|wire| self.silence(wire));
     }
 
-    /// Packets at a wire do not wake the background thread.
+    /// Disables wakeups of the background thread by a wire.
     fn silence(&self, wire: &AnyWire) {
         if let Ok(fd) = wire.readable() {
             self.waiter.remove(fd);
         }
     }
 
-    /// Lets packets wake the background thread, or not. Returns whether they do.
+    /// Enables or disables wakeups of the background thread by packets. Returns whether they are enabled.
     pub(crate) fn hear(&self, heard: bool) -> bool {
         self.inbound(|inbound| {
             if inbound.heard != heard {
@@ -202,12 +202,13 @@ impl Engine {
         })
     }
 
-    /// Whether packets come from anywhere but neighbours.
+    /// Returns whether packets are received from any wire other than rings.
     pub(crate) fn listens(&self) -> bool {
         self.inbound(|inbound| !inbound.wires.is_empty())
     }
 
-    /// Takes in packets, or only those of wires of which there may be more than the last time brought. Returns how many messages came.
+    /// Receives packets; with `only_more`, only from wires that may have more than the last call took. Returns how many messages
+    /// arrived.
     pub(in crate::engine) fn receive_packets(
         &self,
         device: &Arc<Device>,
@@ -244,8 +245,8 @@ impl Engine {
         received
     }
 
-    /// Takes in responses before requests: a peer's ACK may come behind the answer that it was sent along with, and
-    /// programs expect their completion first. Nothing depends on the order of the two.
+    /// Processes responses before requests: a peer's ACK may arrive behind the answer that it was sent along with, and programs expect
+    /// their completion first. Nothing depends on the order of the two.
     fn deliver_batch<'a, I: Iterator<Item = Arrival<'a>>>(
         &self,
         device: &Arc<Device>,
@@ -273,7 +274,7 @@ impl Engine {
     }
 }
 
-/// Which packets of those that came.
+/// A selection of the packets that arrived.
 #[derive(Clone, Copy, Debug)]
 enum Which {
     All,

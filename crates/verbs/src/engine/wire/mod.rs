@@ -1,12 +1,12 @@
-//! The wires that packets come and go by. This folder is the one place of the engine that tells kinds of wires apart; the
-//! rest asks a queue pair's [`Path`], and a round's [`Inbound`].
+//! The wires that carry packets. Only this folder of the engine distinguishes kinds of wires; the rest uses a queue pair's [`Path`], and a
+//! round's [`Inbound`].
 //!
-//! - [`AnyWire`]: a wire of packets at an address, of whatever kind. A further kind is an arm of it, or no arm at all:
-//!   [`AnyWire::Other`] is for wires that the device's driver brings ([`Control::attach_wire`])
-//! - `gathered`: packets gathered into one call, zero-copy
-//! - `udp`, `ib`: the wires that do that
-//! - `ring`: records to a process of this host, and everything that is shorter than a packet
-//! - `stream`: streams, each of one queue pair
+//! - [`AnyWire`]: a packet wire at an address, of any kind. A further kind is a variant of it, or needs none: [`AnyWire::Other`] is for
+//!   wires that the device's driver provides ([`Control::attach_wire`])
+//! - `gathered`: packets gathered into one system call, zero-copy
+//! - `udp`, `ib`: the wires that gather packets
+//! - `ring`: records to a process of this host, and all shortcuts past packets
+//! - `stream`: streams, one per queue pair
 //!
 //! [`Control::attach_wire`]: crate::objects::control::Control::attach_wire
 
@@ -32,7 +32,7 @@ use rdmux_transport::attr::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use rdmux_transport::env::{AccessFault, LinkCaps, TxError};
 use rdmux_wire::{Gid, Lid, Pkey, Psn, Qpn};
 
-/// How records name a path; and what the kernel needs to know before there is a wire.
+/// The form of a path in records, and preparations in the kernel before there is a wire.
 pub(crate) use rdmux_link::ring::{RingPath, prepare};
 
 pub(crate) use self::gathered::Gathered;
@@ -51,27 +51,27 @@ use crate::objects::error::VerbsError;
 use crate::objects::kind::LinkLayer;
 use crate::objects::port::{GidEntry, Port};
 
-/// The wires of a device, and what those who send by them share.
+/// The wires of a device, and state that their senders share.
 #[derive(Default)]
 pub(crate) struct Wires {
-    /// Those of our addresses.
+    /// The wires of this device's addresses.
     of_addresses: Mutex<HashMap<Place, AnyWire>>,
-    /// The ports and slots of datagram queue pairs, which hear every address. Locked while wires are opened, and while the
-    /// tables of GIDs change by which they are.
+    /// The ports and slots of datagram queue pairs, which receive on every address. Locked while wires are opened, and while the GID tables
+    /// that determine them change.
     everywhere: Mutex<BTreeSet<(u8, u16)>>,
-    /// Wires of addresses that are gone, by which connected queue pairs still send and receive: the address may come back.
+    /// Wires of removed addresses, by which connected queue pairs still send and receive: the address may return.
     left: Mutex<Vec<AnyWire>>,
     shared_buffers: SharedBuffers,
     lender: Lender,
     pub(super) neighbours: Neighbours,
     pub(super) late_wakes: LateWakes,
-    /// Streams that are of no more use.
+    /// Streams that are no longer needed.
     ended: Mutex<Vec<Ended>>,
-    /// Streams that were left unread, and are to be read again.
+    /// Paused streams that must be read again.
     resumed: Mutex<Vec<Resumed>>,
 }
 
-/// Which wire: that of a slot at an address of a port.
+/// The key of a wire: a slot at an address of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Place {
     port: u8,
@@ -79,52 +79,52 @@ struct Place {
     slot: u16,
 }
 
-/// How a queue pair's packets leave.
+/// How a queue pair's packets are sent.
 #[derive(Debug)]
 pub(crate) enum Path {
-    /// Not at all yet.
+    /// Not yet possible.
     None,
-    /// To one peer, by a wire of packets.
+    /// To one peer, by a packet wire.
     Peer(Route, Share),
-    /// To one peer in a process of this machine, by records, which say that they came this way; with what decides whether packets
-    /// pass, if that is another host's.
+    /// To one peer in a process of this machine, by records that name this path. The guard decides whether packets pass, if the peer is on
+    /// another host.
     Near(Arc<Neighbour>, RingPath, Option<Box<RouteGuard>>),
-    /// To whom each work request says, by a wire of packets; the last route is kept.
+    /// To the destination of each work request, by a packet wire; the last route is cached.
     Datagram(Option<(AddressVector, Route)>),
     /// To one peer, by a stream.
     Stream(StreamPath),
 }
 
-/// A wire of packets at one of our addresses, or at a multicast group's.
+/// A packet wire at one of this device's addresses, or at a multicast group's.
 #[derive(Clone, Debug)]
 pub(crate) enum AnyWire {
     /// A socket.
     Udp(Arc<UdpWire>),
-    /// An InfiniBand port's.
+    /// The wire of an InfiniBand port.
     Ib(Arc<IbWire>),
-    /// One that the driver brought.
+    /// A wire that the driver provides.
     Other(Arc<PacketWire>),
 }
 
-/// Such a wire, and what to tell it of the peer.
+/// A packet wire, and the peer's address on it.
 #[derive(Clone, Debug)]
 pub(crate) enum Route {
     /// Through a socket.
     Udp(Arc<UdpWire>, Destination),
-    /// Through an InfiniBand port, which finds its way by the address vector.
+    /// Through an InfiniBand port, which finds the route by the address vector.
     Ib(Arc<IbWire>),
-    /// By a wire that finds its way by the address vector.
+    /// By a wire that finds the route by the address vector.
     Other(Arc<PacketWire>),
 }
 
 impl AnyWire {
-    /// The one that hears a multicast group, by its socket.
+    /// Creates the wire that receives a multicast group from its socket.
     pub(crate) fn of_group(socket: OwnedFd) -> io::Result<Self> {
         let (port, interface) = (UdpPort::new(socket)?, 0);
         Ok(Self::Udp(Arc::new(UdpWire { port, interface })))
     }
 
-    /// A descriptor to wait on.
+    /// Returns a descriptor to wait on.
     fn readable(&self) -> io::Result<BorrowedFd<'_>> {
         let fd = match self {
             Self::Udp(wire) => wire.port.readable(),
@@ -134,7 +134,7 @@ impl AnyWire {
         fd.ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// Whether there may be more than was received last.
+    /// Returns whether there may be more than the last receive took.
     fn may_have_more(&self) -> bool {
         match self {
             Self::Udp(wire) => wire.port.may_have_more(),
@@ -152,7 +152,7 @@ impl AnyWire {
         }
     }
 
-    /// Lets what arrives tell the headers that datagram queue pairs show.
+    /// Enables reporting of the network headers that datagram queue pairs expose.
     fn report_headers(&self) -> io::Result<()> {
         match self {
             Self::Udp(wire) => wire.port.report_headers(true),
@@ -160,7 +160,7 @@ impl AnyWire {
         }
     }
 
-    /// The way to a peer.
+    /// Returns the route to a peer.
     fn route(&self, av: &AddressVector) -> Result<Route, VerbsError> {
         match self {
             Self::Udp(wire) => Ok(Route::Udp(wire.clone(), wire.destination(av)?)),
@@ -205,12 +205,12 @@ impl Route {
     }
 }
 
-/// What is known of a wire before there is one.
+/// The capabilities that are assumed before there is a wire.
 const NO_CAPS: LinkCaps =
     LinkCaps { max_payload: 4096, lossless: false, by_reference: false, piggybacks_acks: false };
 
 impl Path {
-    /// The stream, if it is one.
+    /// Returns the stream, if the path is one.
     pub(crate) fn stream(&mut self) -> Option<&mut StreamPath> {
         match self {
             Self::Stream(stream) => Some(stream),
@@ -218,14 +218,14 @@ impl Path {
         }
     }
 
-    /// The process at its other end, if that is one which is reached by records.
+    /// Returns the process at its other end, if it is reached by records.
     #[inline]
     pub(crate) fn neighbour(&self) -> Option<&Arc<Neighbour>> {
         if let Self::Near(near, ..) = self { Some(near) } else { None }
     }
 
-    /// Whether something may be done there without a packet: not while somebody wants to see packets, while the port has no
-    /// link, or while the subnet would not let all of them pass, and all answers.
+    /// Returns whether shortcuts past packets are permitted: not during a capture, while the port has no link, or while the subnet would
+    /// not pass every packet and every answer.
     #[inline]
     pub(crate) fn may_cut_short(&mut self, device: &Device, port: u8) -> bool {
         let Self::Near(.., guard) = self else { return false };
@@ -238,8 +238,8 @@ impl Path {
         }
     }
 
-    /// Takes note of what has left without being handed to [`send`](Self::send), with headers as long as that from the BTH on: ports on the
-    /// way count it.
+    /// Counts a packet that was sent without [`send`](Self::send), whose headers have this length from the BTH on: ports on the way count
+    /// it.
     #[inline]
     pub(crate) fn sent(&mut self, header: usize, payload: usize) {
         if let Self::Near(.., Some(guard)) = self {
@@ -247,20 +247,20 @@ impl Path {
         }
     }
 
-    /// Whether ports on the way count what is sent, so that an answer must be sent by who has it.
+    /// Returns whether ports on the way count packets, so that the owner of the data must send an answer itself.
     #[inline]
     pub(crate) fn is_counted(&self) -> bool {
         matches!(self, Self::Near(.., Some(_)))
     }
 
-    /// Takes over attributes of the queue pair.
+    /// Updates the guard for new attributes of the queue pair.
     pub(super) fn follow(&mut self, attr: &QpAttr) {
         if let Self::Near(.., Some(guard)) = self {
             guard.follow(attr);
         }
     }
 
-    /// What the wire can do for queue pairs of a type.
+    /// Returns the capabilities of the wire for queue pairs of a type.
     pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
         match self {
             Self::Near(near, ..) => near.caps(qp_type),
@@ -270,25 +270,25 @@ impl Path {
         }
     }
 
-    /// How to name the path in records, if it goes by any.
+    /// Returns the path's form in records, if it uses a ring.
     pub(crate) fn ring_path(&self) -> RingPath {
         if let Self::Near(_, path, _) = self { *path } else { RingPath::default() }
     }
 
-    /// Whether a queue pair of this type whose path this is may go on by another one, with packets of `mtu` bytes.
+    /// Returns whether a queue pair of this type can move from this path to another, with packets of `mtu` bytes.
     pub(crate) fn may_become(&self, other: &Self, (qp_type, mtu): (QpType, u32)) -> bool {
         let (own, other) = (self.caps(qp_type), other.caps(qp_type));
         let same = own.lossless == other.lossless && own.piggybacks_acks == other.piggybacks_acks;
         same && (mtu.max(if own.lossless { own.max_payload } else { 0 })) <= other.max_payload
     }
 
-    /// Bytes that may be in flight now.
+    /// Returns how many bytes may be in flight now.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
         if let Self::Peer(_, share) = self { share.room() } else { u32::MAX }
     }
 
-    /// Sees to it that a datagram's route is at hand.
+    /// Finds a datagram's route, unless it is cached.
     #[inline]
     pub(crate) fn find_route(
         &mut self,
@@ -303,7 +303,7 @@ impl Path {
         }
     }
 
-    /// Hands a packet to the wire.
+    /// Passes a packet to the wire.
     pub(crate) fn send(
         &mut self,
         device: &Arc<Device>,
@@ -315,7 +315,7 @@ impl Path {
             Self::Near(near, by, guard) => {
                 let Some(guard) = guard else { return near.send(device, *by, av, frame) };
                 if !guard.passes(pkey_of(device, guard), frame) {
-                    // Lost on its way, and counted there: the transport notices.
+                    // Dropped on its way, and counted there: the transport notices.
                     return Ok(());
                 }
                 near.send(device, *by, av, frame)?;
@@ -330,7 +330,7 @@ impl Path {
         route.send(device, av, frame, gathered, loans)
     }
 
-    /// The wire of packets to its one peer.
+    /// Returns the packet wire to its one peer.
     pub(crate) fn wire(&self) -> Option<AnyWire> {
         let Self::Peer(route, _) = self else { return None };
         Some(match route {
@@ -340,14 +340,14 @@ impl Path {
         })
     }
 
-    /// Sends what was gathered.
+    /// Sends the gathered packets.
     #[inline]
     pub(crate) fn flush(&mut self, device: &Device, gathered: &mut Gathered) {
         let loans = if let Self::Peer(_, share) = self { Some(share.loans()) } else { None };
         gathered.flush(device, loans);
     }
 
-    /// Takes note of whether something is in flight, and takes back what the peer has acknowledged.
+    /// Records whether the queue pair has packets in flight, and recycles zero-copy buffers that the peer has acknowledged.
     #[inline]
     pub(crate) fn update_in_flight(
         &mut self,
@@ -361,7 +361,7 @@ impl Path {
     }
 }
 
-/// The wire by which packets along `av` leave from a port.
+/// Returns the key of the wire for packets along `av` from a port.
 fn place_of(device: &Device, slot: u16, port: u8, av: &AddressVector) -> Place {
     let gid_index = match device.kind().row().link_layer {
         LinkLayer::Ethernet => av.sgid_index,
@@ -370,13 +370,13 @@ fn place_of(device: &Device, slot: u16, port: u8, av: &AddressVector) -> Place {
     Place { port, gid_index, slot }
 }
 
-/// What the socket of an entry of a table of GIDs is bound to: an address, and if that is link-local its interface.
+/// Returns what the socket of a GID table entry is bound to: an address, and its interface if the address is link-local.
 fn bound_to(entry: &GidEntry) -> (Gid, u32) {
     let is_of_link = matches!(entry.gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
     (entry.gid, if is_of_link { entry.interface_index } else { 0 })
 }
 
-/// The port with this number.
+/// Returns the port with this number.
 fn port_of(ports: &[Port], number: u8) -> Option<&Port> {
     ports.get(usize::from(number).checked_sub(1)?)
 }
@@ -386,7 +386,7 @@ fn no_such_index(place: Place) -> VerbsError {
     VerbsError::invalid("find a path", why)
 }
 
-/// Datagram queue pairs find their ways anew.
+/// Discards the cached routes of datagram queue pairs.
 fn forget_routes(device: &Device) {
     for core in device.qps().read().iter() {
         if let Path::Datagram(last) = &mut core.state.lock().path {
@@ -395,7 +395,7 @@ fn forget_routes(device: &Device) {
     }
 }
 
-/// The P_Key that a queue pair sends with.
+/// Returns the P_Key that a queue pair sends with.
 #[inline]
 fn pkey_of(device: &Device, guard: &RouteGuard) -> Pkey {
     device.pkey(guard.port(), guard.pkey_index()).unwrap_or(Pkey::DEFAULT)
@@ -424,7 +424,7 @@ fn find_datagram_route(
 }
 
 impl Engine {
-    /// The path from a port that a queue pair has once `attr` is set: none if the call does not change it.
+    /// Returns the path from a port that a queue pair has once `attr` is set: none if the call does not change it.
     pub(crate) fn path_for(
         &self,
         device: &Arc<Device>,
@@ -434,7 +434,7 @@ impl Engine {
         mask: AttrMask,
     ) -> Result<Option<Path>, VerbsError> {
         if device.kind().has_streams() {
-            // Its stream comes from the connection manager, and is closed when RESET takes it away.
+            // Its stream comes from the connection manager, and is closed in RESET.
             return Ok(None);
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
@@ -454,7 +454,7 @@ impl Engine {
         if mask.contains(AttrMask::DEST_QPN) {
             return self.path_along(device, qp, (port, &attr.av), (attr.dest_qpn, true)).map(Some);
         }
-        // Only in SQD. The peer stays, and what the machine knows of the link counts for as long.
+        // Only in SQD. The peer stays the same, and what the machine knows of the link remains valid.
         let (is_near, dest) = {
             let now = qp.state.lock();
             (now.path.neighbour().is_some(), now.machine.attr().dest_qpn)
@@ -468,8 +468,8 @@ impl Engine {
         Ok(Some(path))
     }
 
-    /// The alternate path that a connected queue pair has once `attr` is set. Where packets of its path go by a ring to a
-    /// process (`near`) those of the alternate one do, too, and where by a network, by a network. None if a queue pair has no such path.
+    /// Returns the alternate path of a connected queue pair once `attr` is set. If its present packets go by a ring to a process (`near`),
+    /// those of the alternate path do, too; if by a network, by a network. Returns none for a queue pair without such a path.
     pub(crate) fn alternate_for(
         &self,
         device: &Arc<Device>,
@@ -485,9 +485,10 @@ impl Engine {
             return self.path_along(device, qp, (port, av), (attr.dest_qpn, false)).map(Some);
         };
         let guard = match device.control().routes(port) {
-            // Within the host packets turn back at the port.
+            // Within the host, packets are looped back at the port.
             _ if device.is_own(av) => None,
-            // What the ring leads to need not be at the far end: then the receiver sees that packets did not come by its path.
+            // The process behind the ring need not be at the far end of the path: the receiver then sees that packets did not arrive by its
+            // path.
             Some(routes) => Some(Box::new(RouteGuard::by_other_port(routes.clone()))),
             None => {
                 let why = "the peer is a process of this host, and the path does not lead there";
@@ -503,7 +504,7 @@ impl Engine {
         Ok(Some(Path::Near(near.clone(), device.ring_path(av), guard)))
     }
 
-    /// The path along `av` from a port to a queue pair, whose process may be reached by records only where `may_be_near`.
+    /// Returns the path along `av` from a port to a queue pair. Its process may be reached by records only if `may_be_near`.
     fn path_along(
         &self,
         device: &Arc<Device>,
@@ -532,14 +533,14 @@ impl Engine {
         Ok(Path::Peer(route, share))
     }
 
-    /// The process of this host that has `dest`, if the two may share memory.
+    /// Returns the process of this host that has `dest`, if the two may share memory.
     fn neighbour_with(
         &self,
         device: &Arc<Device>,
         dest: Qpn,
     ) -> Result<Option<Arc<Neighbour>>, VerbsError> {
         let peer = slot_of(dest);
-        // What belongs to no process is reached by the hub, save QP1.
+        // Objects that belong to no process are reached through the hub, except QP1.
         if peer == SERVICE_SLOT && !is_target(dest) {
             return Ok(None);
         }
@@ -549,8 +550,8 @@ impl Engine {
         self.wires.neighbours.to(device, peer)
     }
 
-    /// The path to a queue pair of another host by a ring to its process, if that is within reach: there is no IP network to
-    /// imitate between ports of a subnet.
+    /// Returns the path to a queue pair of another host by a ring to its process, if rings reach it. Between ports of a subnet there is no
+    /// IP network to imitate.
     fn path_to_host(
         &self,
         device: &Arc<Device>,
@@ -558,13 +559,13 @@ impl Engine {
         (port, av): (u8, &AddressVector),
         dest: Qpn,
     ) -> Result<Option<Path>, VerbsError> {
-        // XRC is the hub's, which other hosts reach by packets; a host's rings are those of its first port.
+        // XRC belongs to the hub, which other hosts reach by packets. A host's rings belong to its first port.
         let slot = slot_of(dest);
         if slot == SERVICE_SLOT || qp.qp_type.is_xrc() || port != PORT {
             return Ok(None);
         }
         let Some(routes) = device.control().routes(port) else { return Ok(None) };
-        // What the service has told besides is known now.
+        // The service may have sent other events; they are processed now.
         self.control_events(device);
         let Some(host) = routes.endpoint(Lid(av.dlid)) else { return Ok(None) };
         let near = self.wires.neighbours.at(device, host, slot)?;
@@ -572,7 +573,7 @@ impl Engine {
         Ok(near.map(|near| Path::Near(near, device.ring_path(av), guard())))
     }
 
-    /// Hears every address: a datagram may come to any of them, and may be sent from any, with the queue pair locked.
+    /// Opens wires on every address: a datagram may arrive on any of them, and may be sent from any, with the queue pair locked.
     fn listen_everywhere(
         &self,
         device: &Arc<Device>,
@@ -587,8 +588,8 @@ impl Engine {
                 everywhere.insert((port, slot));
             }
             drop(everywhere);
-            // The service says that an address is gone before it refuses to attach it; and what it has told besides is known
-            // when the first packet leaves.
+            // The service announces the removal of an address before it refuses to attach it. Other events that it has sent are processed
+            // before the first packet is sent.
             self.control_events(device);
             if heard.is_ok() || device.gids(port) == gids {
                 return heard;
@@ -596,7 +597,7 @@ impl Engine {
         }
     }
 
-    /// Opens what is missing of the wires of a slot at the addresses of a port.
+    /// Opens the missing wires of a slot at the addresses of a port.
     fn hear_rows(
         &self,
         device: &Device,
@@ -618,9 +619,8 @@ impl Engine {
         heard.fold(Ok(()), Result::and)
     }
 
-    /// The ports are about to be like this. Who hears every address hears the new ones before a program can see them, and nothing
-    /// more is sent from those that are gone, but by who is connected. While the guard lives no wire is opened by the table of
-    /// GIDs that was.
+    /// Prepares for a change of the ports. Datagram queue pairs receive on new addresses before a program can see those. Only connected
+    /// queue pairs still send from removed addresses. While the returned guard lives, no wire is opened by the old GID tables.
     pub(super) fn follow_addresses<'a>(
         &'a self,
         device: &Arc<Device>,
@@ -631,7 +631,7 @@ impl Engine {
         for &(number, slot) in &*everywhere {
             let Some(gids) = port_of(ports, number).map(Port::gids) else { continue };
             if let Err(error) = self.hear_rows(device, (number, gids), slot) {
-                // The address may be gone again, which the service says next.
+                // The address may be removed again, which the service says next.
                 crate::throttled!(warn, %error, "datagrams to a new address are not heard");
             }
         }
@@ -643,7 +643,7 @@ impl Engine {
         everywhere
     }
 
-    /// The wires of addresses whose rows will be empty, or others'. No new path leads by them.
+    /// Removes and returns the wires of addresses whose entries become empty or change. No new path uses them.
     fn take_stale(&self, device: &Device, ports: &[Port]) -> Vec<AnyWire> {
         if device.kind().row().link_layer == LinkLayer::InfiniBand {
             return Vec::new();
@@ -657,8 +657,8 @@ impl Engine {
         wires.extract_if(|place, _| is_stale(place)).map(|(_, wire)| wire).collect()
     }
 
-    /// Closes wires of addresses that are gone, but for those of connected queue pairs; also when one of these is no more. An
-    /// address that comes back can be served again only if nobody has its port.
+    /// Closes wires of removed addresses, except those of connected queue pairs; called again when one of these is gone. An address that
+    /// returns can be served again only if its port is free.
     pub(crate) fn close_left_wires(&self, device: &Device) {
         if self.wires.left.lock().is_empty() {
             return;
@@ -672,11 +672,11 @@ impl Engine {
         let is_in = |all: &[AnyWire], wire: &AnyWire| all.iter().any(|other| other.is(wire));
         let unused: Vec<_> =
             self.wires.left.lock().extract_if(.., |wire| !is_in(&used, wire)).collect();
-        // A driver may have one for several addresses.
+        // A driver may have one wire for several addresses.
         unused.iter().filter(|wire| !is_in(&open, wire)).for_each(|wire| self.unlisten(wire));
     }
 
-    /// The way along `av` from a port, by a wire that is opened if need be.
+    /// Returns the route along `av` from a port, by a wire that is opened if need be.
     fn route(
         &self,
         device: &Arc<Device>,
@@ -699,12 +699,12 @@ impl Engine {
             },
         };
         drop(everywhere);
-        // What the service has told besides is known when the first packet leaves.
+        // Other events that the service has sent are processed before the first packet is sent.
         self.control_events(device);
         wire.route(av)
     }
 
-    /// The same, by a wire that is open.
+    /// Returns the route along `av` from a port, if its wire is open.
     fn open_route(
         &self,
         device: &Device,
@@ -720,7 +720,7 @@ impl Engine {
         self.wires.of_addresses.lock().get(&place).cloned()
     }
 
-    /// Opens a wire, which is listened to from now on. The caller has [`Wires::everywhere`] locked.
+    /// Opens a wire and starts receiving from it. The caller has [`Wires::everywhere`] locked.
     fn add_wire(
         &self,
         device: &Device,
@@ -740,7 +740,7 @@ impl Engine {
         Ok(wire)
     }
 
-    /// Takes in what the service says of wires.
+    /// Handles an event of the service that concerns wires.
     pub(super) fn wire_event(&self, device: &Arc<Device>, event: ControlEvent) {
         match event {
             ControlEvent::Ring { peer, end } => self.wires.neighbours.add(device, peer, end),
@@ -752,14 +752,14 @@ impl Engine {
         }
     }
 
-    /// A queue pair that is being destroyed, or whose device has failed, has no path any more.
+    /// Removes the path of a queue pair that is being destroyed, or whose device has failed.
     pub(super) fn close_path(&self, qpn: Qpn, path: &mut Path) {
         if let Path::Stream(stream) = std::mem::replace(path, Path::None) {
             self.end_stream(stream.ended(qpn));
         }
     }
 
-    /// After the service is gone: the next one wants the ports that our wires are bound to.
+    /// Closes all wires after the service is gone: the next service needs their ports.
     pub(super) fn close_wires(&self) {
         self.wires.of_addresses.lock().clear();
         self.wires.left.lock().clear();
@@ -772,7 +772,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// What names a kind of wire.
+    /// Identifiers that name a kind of wire.
     const KINDS: [&str; 9] = [
         "UdpPort",
         "IbWire",
@@ -785,7 +785,7 @@ mod tests {
         "link::tcp",
     ];
 
-    /// The lines of code below a folder that name one.
+    /// Collects the lines of code below a folder that name a kind of wire.
     fn named(folder: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

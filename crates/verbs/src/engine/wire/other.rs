@@ -1,4 +1,4 @@
-//! Wires of packets that the engine does not know by name, by the methods of their trait alone.
+//! Packet wires that the engine does not know, used only through the methods of their trait.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Sends what the wire has gathered.
+/// Sends the packets that the wire has gathered.
 pub(super) fn flush(device: &Device, wire: &Arc<PacketWire>) {
     account(device, wire.flush(&mut ()));
 }

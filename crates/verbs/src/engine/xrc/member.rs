@@ -1,4 +1,4 @@
-//! A process as the hub sees it: its memory, its ring, its shared receive queues.
+//! A process as the hub sees it: its memory, its ring, and its shared receive queues.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,24 +20,24 @@ use crate::objects::region::{Located, REMOTE, Region};
 use crate::objects::xrc::record::{Receive, kind};
 use crate::objects::xrc::request::RegionRow;
 
-/// A process that came to the hub; never used again.
+/// The ID of a process that joined the hub; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u64);
 
-/// Who a process is.
+/// The identity of a process.
 #[derive(Debug)]
 pub struct Identity {
-    /// Its number.
+    /// Its process ID.
     pub pid: i32,
     /// Its name.
     pub comm: String,
     /// Its first slot, by which its ring is known.
     pub slot: u16,
-    /// A descriptor of it, so that a later process of the same number is not taken for it.
+    /// A pidfd, so that a later process with the same ID is not mistaken for it.
     pub pidfd: Option<OwnedFd>,
 }
 
-/// See the module.
+/// A process that joined the hub; see the module.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) id: MemberId,
@@ -45,7 +45,7 @@ pub(crate) struct Member {
     pub(crate) comm: String,
     pub(crate) slot: u16,
     space: Space,
-    /// Whether the operating system lets us reach its memory, as far as is known.
+    /// Whether the operating system permits access to its memory, as far as is known.
     direct: AtomicBool,
     regions: RwLock<HashMap<u32, Region>>,
     outbox: OnceLock<Outbox>,
@@ -65,7 +65,7 @@ impl Member {
         Self { id, pid, comm, slot, space, direct, regions, outbox }
     }
 
-    /// Keeps the ring to it, unless there is one.
+    /// Stores the ring to it, unless there is one.
     pub(crate) fn reach_by(&self, outbox: Outbox) {
         let _ = self.outbox.set(outbox);
     }
@@ -73,7 +73,7 @@ impl Member {
         self.outbox.get()
     }
 
-    /// Mirrors a region. False if it makes no sense.
+    /// Mirrors a region. Returns false if it is invalid.
     pub(crate) fn add_region(&self, key: u32, row: &RegionRow, most: u32) -> bool {
         let fits = |start: u64| start.checked_add(row.length).is_some();
         let mut regions = self.regions.write();
@@ -98,8 +98,8 @@ impl Member {
         self.regions.write().remove(&key);
     }
 
-    /// Takes a registration of a key away from peers. This comes by the ring, and [`add_region`](Self::add_region) by
-    /// the socket: a registration that is not mirrored yet will be closed, and one that came later stays open.
+    /// Closes a registration of a key to peers. This arrives by the ring, whereas [`add_region`](Self::add_region) arrives by the
+    /// socket: a registration that is not mirrored yet will be closed, and a later one stays open.
     pub(crate) fn close_region(&self, rkey: Rkey, serial: u64) {
         let mut regions = self.regions.write();
         if let Some(region) = regions.get_mut(&rkey.0).filter(|region| region.serial <= serial) {
@@ -108,7 +108,7 @@ impl Member {
         }
     }
 
-    /// As a sender asks for it in a SEND with invalidate.
+    /// Invalidates a key, as requested by a SEND with invalidate.
     pub(crate) fn invalidate(&self, pd: PdId, rkey: Rkey) -> Result<(), AccessFault> {
         let mut regions = self.regions.write();
         let region = regions.get_mut(&rkey.0).ok_or(AccessFault::Key)?;
@@ -122,16 +122,16 @@ impl Member {
         Ok(())
     }
 
-    /// Its regions, for as long as one is used: none is taken away meanwhile.
+    /// Returns its regions, locked: none is removed while the guard lives.
     pub(crate) fn regions(&self) -> Mirrored<'_> {
         Mirrored(self.regions.read())
     }
 
-    /// Whether its memory can be reached without its help.
+    /// Returns whether its memory can be accessed directly.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Relaxed)
     }
-    /// It cannot: the operating system refused.
+    /// Records that the operating system refused access to its memory.
     pub(crate) fn not_direct(&self) {
         if self.direct.swap(false, Ordering::Relaxed) {
             crate::throttled!(
@@ -149,7 +149,7 @@ impl Member {
 pub(crate) struct Mirrored<'a>(RwLockReadGuard<'a, HashMap<u32, Region>>);
 
 impl Mirrored<'_> {
-    /// Finds memory, for the process itself by a local key, or for a peer by a remote one.
+    /// Finds memory: for the process itself by a local key, or for a peer by a remote one.
     pub(crate) fn find(
         &self,
         pd: PdId,
@@ -168,7 +168,7 @@ impl Mirrored<'_> {
     }
 }
 
-/// A shared receive queue of a member's.
+/// A shared receive queue of a member.
 #[derive(Debug)]
 pub(crate) struct RemoteSrq {
     pub(crate) srqn: u32,

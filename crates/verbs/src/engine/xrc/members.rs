@@ -1,4 +1,4 @@
-//! The processes of the hub, by slot: what its engine needs of them.
+//! The processes of the hub, by slot, as its engine uses them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::engine::drive::Bound;
 use crate::engine::qp::{Ends, QpCore};
 use crate::objects::xrc::record::{Invalidated, Meta, Outcome, kind};
 
-/// See the module.
+/// The processes; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Members(RwLock<HashMap<u16, Arc<Member>>>);
 
@@ -23,7 +23,7 @@ impl Members {
         self.0.write().insert(member.slot, member.clone());
     }
 
-    /// Forgets a process. The atomics that it will not answer fail.
+    /// Removes a process. The atomics that it has not answered fail.
     pub(crate) fn remove(&self, device: &Arc<Device>, member: &Member) {
         self.0.write().remove(&member.slot);
         for core in device.qps().read().iter() {
@@ -34,7 +34,7 @@ impl Members {
         }
     }
 
-    /// Takes a record of the process of a slot. Whether it was one that may come from there.
+    /// Handles a record of the process with this slot. Returns whether the record is valid from there.
     pub(crate) fn take(
         &self,
         device: &Arc<Device>,
@@ -52,7 +52,7 @@ impl Members {
                 if awaited {
                     answer(device, core, psn, result);
                 }
-                // After a RESET there may be answers that nobody waits for.
+                // After a RESET there may be answers that no request waits for.
                 true
             }
             kind::INVALIDATE => {
@@ -64,13 +64,13 @@ impl Members {
         }
     }
 
-    /// Whether anything waits for room.
+    /// Returns whether any record waits for room.
     pub(crate) fn is_waiting(&self) -> bool {
         let members = self.0.read();
         members.values().any(|member| member.outbox().is_some_and(Outbox::is_waiting))
     }
 
-    /// Sends what waits for room.
+    /// Sends the records that wait for room.
     pub(crate) fn flush(&self, device: &Device) {
         for member in self.0.read().values() {
             if let Some(outbox) = member.outbox().filter(|outbox| outbox.is_waiting()) {
@@ -80,7 +80,7 @@ impl Members {
     }
 }
 
-/// Hands an atomic's answer to its target.
+/// Passes an atomic's answer to its target.
 fn answer(device: &Arc<Device>, core: &Arc<QpCore>, psn: u32, result: Result<u64, AccessFault>) {
     let mut bound = Bound::lock(device, core);
     let now = device.now();

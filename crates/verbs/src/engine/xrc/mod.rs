@@ -1,5 +1,5 @@
-//! XRC as the engine drives it: `side` is what a process does with the hub's records (`objects::xrc::record`), `member` and
-//! `members` are the processes as the hub sees them, and `place` reaches their memory.
+//! The engine's part of XRC: `side` handles the hub's records in a process (`objects::xrc::record`), `member` and `members` are
+//! the processes as the hub sees them, and `place` accesses their memory.
 
 pub(crate) mod member;
 pub(crate) mod members;

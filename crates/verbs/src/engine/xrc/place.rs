@@ -1,5 +1,4 @@
-//! What a target asks of its surroundings: receives, memory and completions of whichever process the
-//! packet in hand names.
+//! The environment of a target: receives, memory and completions of the process that the current packet names.
 
 use std::sync::Arc;
 
@@ -20,12 +19,12 @@ use crate::engine::wire::IN_PLACE;
 use crate::objects::quota::Permit;
 use crate::objects::xrc::record::{Atomic, Completed, Delivered, Place, kind};
 
-/// From how many bytes on data are not staged.
+/// The number of bytes from which on data is not staged.
 const AT_ONCE: usize = 16 << 10;
-/// From how many bytes on data are copied to where they belong by the operating system, which costs a system
-/// call and saves two copies.
+/// The number of bytes from which on the kernel copies data directly to its destination, which costs a system call and saves two
+/// copies.
 const DIRECT: usize = 8 << 10;
-/// The most bytes that go out together: what a record takes, with what comes before them.
+/// The maximum number of staged bytes, which are sent together: a record holds them and their header.
 const MOST_STAGED: usize = 64 << 10;
 
 /// A domain as targets see it.
@@ -49,7 +48,7 @@ impl Domain {
     }
 }
 
-/// What a target has besides its machine.
+/// The state of a target besides its machine.
 #[derive(Debug)]
 pub(crate) struct TargetEnds {
     pub(crate) domain: Arc<Domain>,
@@ -57,14 +56,14 @@ pub(crate) struct TargetEnds {
     _permit: Option<Permit>,
 }
 
-/// What a target has put into rings.
+/// The records that a target has put into rings.
 #[derive(Debug, Default)]
 struct Sent {
-    /// By the slot of the process: the position after the last record.
+    /// By slot of the process: the position after the last record.
     last: Vec<(u16, u64)>,
-    /// Whether a part of the message in hand is on its way.
+    /// Whether a part of the current message has been sent.
     part: bool,
-    /// Atomics that are not answered: their PSN, and the slot of the process that has them.
+    /// Unanswered atomics: their PSN, and the slot of the process that has them.
     atomics: Vec<(u32, u16)>,
 }
 
@@ -78,19 +77,19 @@ impl Sent {
 }
 
 impl TargetEnds {
-    /// One that counts by its permit.
+    /// Creates the state of a target, which is counted by its permit.
     pub(crate) fn new(domain: Arc<Domain>, permit: Option<Permit>) -> Self {
         Self { domain, sent: Mutex::default(), _permit: permit }
     }
 
-    /// An answer from the process of `slot`: whether this atomic waited for it.
+    /// Removes an atomic that the process of `slot` has answered. Returns whether it was outstanding there.
     pub(crate) fn answered(&self, psn: u32, slot: u16) -> bool {
         let mut sent = self.sent.lock();
         let at = sent.atomics.iter().position(|a| *a == (psn, slot));
         at.inspect(|&at| _ = sent.atomics.swap_remove(at)).is_some()
     }
 
-    /// The process of `slot` is gone: the atomics that it will not answer.
+    /// Removes and returns the atomics that the process of `slot` will not answer, because it is gone.
     pub(crate) fn abandoned(&self, slot: u16) -> Vec<u32> {
         let mut sent = self.sent.lock();
         sent.last.retain(|(s, _)| *s != slot);
@@ -99,24 +98,24 @@ impl TargetEnds {
         gone
     }
 
-    /// In RESET no answer is awaited any more.
+    /// Discards outstanding atomics, for a transition to RESET.
     pub(crate) fn forget(&self) {
         self.sent.lock().atomics.clear();
     }
 }
 
-/// What a thread stages for a target: bytes for memory that follow each other, until they go out together; and
-/// bytes of a process's memory that will be asked for next.
+/// Data that a thread stages for a target: contiguous bytes for memory, until they are sent together; and bytes of a process's
+/// memory that are read ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Stage {
     data: Vec<u8>,
-    /// Where `data` belong, by which key, and whether a peer named it; `length` is that of the data.
+    /// Destination address and key of `data`, and whether a peer named it; `length` is that of the data.
     at: Sge,
     remote: bool,
     ahead: Ahead,
 }
 
-/// Bytes of a process's memory, of which the first were asked for.
+/// Bytes of a process's memory that were read ahead.
 #[derive(Debug, Default)]
 struct Ahead {
     data: Vec<u8>,
@@ -125,14 +124,14 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Bytes that are there.
+    /// Returns bytes that have been read ahead.
     fn find(&self, rkey: Rkey, va: u64, len: usize) -> Option<&[u8]> {
         let skip = usize::try_from(va.wrapping_sub(self.start)).ok()?;
         self.data.get(skip..skip.checked_add(len)?).filter(|_| self.rkey == rkey)
     }
 
-    /// How many bytes to read when `len` are asked for: if they come after those that are there, four times as
-    /// many as that.
+    /// Returns how many bytes to read when `len` are requested: if the request continues the previous one, four times as many as
+    /// that read.
     fn wish(&self, rkey: Rkey, va: u64, len: usize) -> usize {
         let end = self.start.wrapping_add(self.data.len() as u64);
         let goes_on = !self.data.is_empty() && self.rkey == rkey && va == end;
@@ -140,7 +139,7 @@ impl Ahead {
     }
 }
 
-/// The surroundings of a target while it is locked.
+/// The environment of a target while it is locked.
 pub(crate) struct Placing<'a> {
     device: &'a Arc<Device>,
     qpn: Qpn,
@@ -177,7 +176,7 @@ impl<'a> Placing<'a> {
 
     pub(crate) fn pop(&self, sges: &mut [Sge]) -> Option<SrqEntry> {
         let (srq, outbox) = self.selected().ok()?;
-        // A process that does not take what it has gets no more.
+        // A process that does not empty its ring gets no more records.
         if outbox.is_waiting() && !outbox.flush(self.device) {
             return None;
         }
@@ -230,8 +229,7 @@ impl<'a> Placing<'a> {
         self.place(true, at, data)
     }
 
-    /// Takes bytes for a process's memory, after the keys were checked. They are on their way when the next
-    /// packet leaves.
+    /// Sends bytes to a process's memory, after the keys were checked. They are sent before the next packet at the latest.
     fn place(&mut self, remote: bool, at: Sge, data: &[u8]) -> Result<(), AccessFault> {
         let (srq, outbox) = self.selected()?;
         srq.member.regions().find(srq.pd, remote, &at, writing(remote))?;
@@ -251,7 +249,7 @@ impl<'a> Placing<'a> {
             && stage.at.addr.wrapping_add(stage.data.len() as u64) == at.addr
             && stage.data.len() + data.len() <= MOST_STAGED;
         if stage.data.is_empty() || !follows {
-            // What is staged now finds room, and this after it.
+            // The staged data finds room, and so does this data after it.
             if !outbox.has_room_for(self.device, 2 * MOST_STAGED) {
                 return Err(AccessFault::Busy);
             }
@@ -262,22 +260,21 @@ impl<'a> Placing<'a> {
         Ok(())
     }
 
-    /// Sends what is staged on its way.
+    /// Sends the staged data.
     pub(crate) fn flush(&mut self) {
         if !self.stage.data.is_empty() {
             self.flush_with(None);
         }
     }
 
-    /// Sends what is staged on its way, and a completion with it.
+    /// Sends the staged data, with a completion.
     fn flush_with(&mut self, completion: Option<&Completion>) {
         let Ok((srq, outbox)) = self.selected() else { return self.stage.data.clear() };
         let Stage { data, at, remote, .. } = &*self.stage;
         let at = Sge { length: u32::try_from(data.len()).unwrap_or(u32::MAX), ..*at };
         let place = Place { srqn: srq.srqn, remote: *remote, at, data };
-        // A short message goes by the ring. A part of a long one must not, or all that follows would have to
-        // wait for it; nor a WRITE that nobody is told of, for the process may be looking at its memory and
-        // nothing else.
+        // A short message goes through the ring. A part of a long one must not, or all following parts would have to wait for it;
+        // nor a WRITE without a completion, for the process may poll its memory and nothing else.
         let part = std::mem::replace(&mut self.ends.sent.lock().part, completion.is_none());
         let least = if part || completion.is_none() { 1 } else { DIRECT };
         let placed = data.len() >= least && self.place_directly(srq, outbox, &place);
@@ -287,7 +284,7 @@ impl<'a> Placing<'a> {
                 outbox.send(self.device, kind::COMPLETE, meta, &[&bytes]);
                 None
             }
-            // What is long is copied from where it lies in the ring, and nothing of it is looked at.
+            // A long record is copied from its place in the ring, and its contents are not examined.
             Some(completion) if data.len() >= IN_PLACE => {
                 let sent = Some(outbox.send(self.device, kind::PLACE, place.meta(), &[data]));
                 let (meta, bytes) = Completed::encode(srq.srqn, completion);
@@ -307,8 +304,8 @@ impl<'a> Placing<'a> {
         self.stage.data.clear();
     }
 
-    /// Has the kernel copy bytes to where they belong, if nothing stands against it. It was checked that they
-    /// may go there; if they may no more, they go nowhere.
+    /// Makes the kernel copy bytes directly to their destination, if that is possible. Access was checked before; if it is no
+    /// longer permitted, the bytes are discarded.
     fn place_directly(&self, srq: &RemoteSrq, outbox: &Outbox, place: &Place<'_>) -> bool {
         if !srq.member.is_direct() || !self.has_caught_up(srq, outbox) {
             return false;
@@ -324,8 +321,8 @@ impl<'a> Placing<'a> {
         written.is_ok()
     }
 
-    /// Whether the process has done all that this target told it to do to its memory: what it has not could
-    /// come after what is done directly.
+    /// Returns whether the process has executed all records of this target that write its memory: otherwise they could be
+    /// executed after the direct copy.
     fn has_caught_up(&self, srq: &RemoteSrq, outbox: &Outbox) -> bool {
         let sent = self.ends.sent.lock();
         let last = sent.last.iter().find(|(slot, _)| *slot == srq.member.slot);
@@ -345,7 +342,7 @@ impl<'a> Placing<'a> {
         read
     }
 
-    /// As [`read_remote`](Self::read_remote), with some of what is likely to be asked for next.
+    /// As [`read_remote`](Self::read_remote), and reads ahead bytes that are likely to be requested next.
     fn read_ahead(
         &self,
         ahead: &mut Ahead,
@@ -394,7 +391,7 @@ impl<'a> Placing<'a> {
         let psn = psn.get();
         let atomic = Atomic { qpn: self.qpn, psn, srqn: srq.srqn, rkey, va, op };
         let (meta, bytes) = atomic.encode();
-        // The answer may come before the next line.
+        // The answer may arrive before the next line.
         let mut sent = self.ends.sent.lock();
         let position = outbox.offer(self.device, kind::ATOMIC, meta, &[&bytes]).map_err(fault)?;
         sent.note(srq.member.slot, position);
@@ -413,18 +410,18 @@ impl<'a> Placing<'a> {
     }
 }
 
-/// What memory must allow to be written.
+/// Returns the access right that memory must grant for a write.
 fn writing(remote: bool) -> Access {
     if remote { Access::REMOTE_WRITE } else { Access::LOCAL_WRITE }
 }
 
-/// Memory that a peer named.
+/// Returns the range of memory that a peer named.
 fn named(rkey: Rkey, va: u64, len: u64) -> Result<Sge, AccessFault> {
     let length = u32::try_from(len).map_err(|_| AccessFault::Bounds)?;
     Ok(Sge { addr: va, length, lkey: Lkey(rkey.0) })
 }
 
-/// What a ring's refusal means to the sender: to come again while it is full, else that the process is gone.
+/// Returns the sender's error for a ring's: to retry while the ring is full, otherwise that the process is gone.
 fn fault(error: LinkError) -> AccessFault {
     if matches!(error, LinkError::Busy) { AccessFault::Busy } else { AccessFault::Gone }
 }

@@ -1,4 +1,4 @@
-//! A process's side of XRC: what it tells the hub, and what it does with the hub's records.
+//! A process's part of XRC: its messages to the hub, and the handling of the hub's records.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -30,16 +30,16 @@ use crate::objects::xrc::record::{
 use crate::objects::xrc::request::{RegionRow, XrcReply, XrcRequest};
 use crate::objects::xrc::target::TargetCore;
 
-/// Records that wait for room in a ring at most. There is one for an atomic or a queue pair, no more.
+/// The maximum number of records that wait for room in a ring. Each atomic or queue pair has at most one.
 const MAX_BACKLOG: usize = 1 << 16;
 
-/// The way to the other side, for records that must not be lost.
+/// The queue of records to the other side that must not be lost.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     neighbour: Arc<Neighbour>,
     backlog: Mutex<VecDeque<(u8, Meta, Vec<u8>)>>,
     waiting: AtomicBool,
-    /// The ring's position after the last record that had waited.
+    /// The ring's position after the last record that had to wait.
     waited_until: AtomicU64,
 }
 
@@ -53,7 +53,7 @@ impl Outbox {
         }
     }
 
-    /// Sends a record, or nothing at all while the ring is full. Returns the ring's position after it.
+    /// Sends a record, or nothing if the ring is full. Returns the ring's position after the record.
     pub(crate) fn offer(
         &self,
         device: &Device,
@@ -67,8 +67,8 @@ impl Outbox {
         self.neighbour.put(device, kind, meta, parts)
     }
 
-    /// Sends a record now, or as soon as there is room. Returns the ring's position after it, or 0 for one
-    /// that waits: [`has_done`](Self::has_done) knows of those.
+    /// Sends a record now, or as soon as there is room. Returns the ring's position after it, or 0 for one that waits:
+    /// [`has_done`](Self::has_done) accounts for those.
     pub(crate) fn send(&self, device: &Device, kind: u8, meta: Meta, parts: &[&[u8]]) -> u64 {
         match self.offer(device, kind, meta, parts) {
             Ok(position) => position,
@@ -77,22 +77,22 @@ impl Outbox {
                 if backlog.len() < MAX_BACKLOG {
                     backlog.push_back((kind, meta, parts.concat()));
                     self.waiting.store(true, Ordering::Release);
-                    // It is not to rely on the ring's bell: another user of the ring may take back that it was asked for.
+                    // The ring's doorbell does not suffice: another user of the ring may cancel the request for it.
                     device.engine().wake_sleeper();
                 }
                 0
             }
-            // The other side is gone, or broke its ring: nobody is left to tell.
+            // The other side is gone, or broke its ring: there is no receiver left.
             Err(_) => 0,
         }
     }
 
-    /// Whether records of `len` bytes would go out at once. If not, the peer will wake us.
+    /// Returns whether records of `len` bytes could be sent at once. If not, the peer will wake this process.
     pub(crate) fn has_room_for(&self, device: &Device, len: usize) -> bool {
         (!self.is_waiting() || self.flush(device)) && self.neighbour.has_room_or_wait(len)
     }
 
-    /// Whether the other side is done with all records up to a position, and with those that waited.
+    /// Returns whether the other side has finished with all records up to a position, and with those that waited.
     pub(crate) fn has_done(&self, position: u64) -> bool {
         let until = || position.max(self.waited_until.load(Ordering::Relaxed));
         !self.is_waiting() && self.neighbour.consumed() >= until()
@@ -102,7 +102,7 @@ impl Outbox {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Sends what waits, as far as there is room. Whether nothing waits any more.
+    /// Sends waiting records, as far as there is room. Returns whether none waits any more.
     pub(crate) fn flush(&self, device: &Device) -> bool {
         let mut backlog = self.backlog.lock();
         while let Some((kind, meta, bytes)) = backlog.front() {
@@ -118,22 +118,22 @@ impl Outbox {
     }
 }
 
-/// What a device knows of XRC.
+/// The XRC state of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Side {
-    /// Whether the hub mirrors our regions. Locked while it is told of one.
+    /// Whether the hub mirrors this process's regions. Locked while a region is sent to the hub.
     mirrored: Mutex<bool>,
     /// The hub's slot, and the ring to it.
     hub: OnceLock<(u16, Outbox)>,
     srqs: RwLock<HashMap<u32, Weak<SrqCore>>>,
     targets: Mutex<Vec<Weak<TargetCore>>>,
     registrations: Mutex<HashMap<Qpn, Registration>>,
-    /// In the hub's own device: the processes.
+    /// The processes, in the hub's own device.
     members: OnceLock<Members>,
 }
 
 impl Device {
-    /// Asks the hub. `what` is for the error.
+    /// Sends a request to the hub. `what` names the operation in the error.
     pub(crate) fn ask_hub(
         &self,
         request: &XrcRequest,
@@ -143,7 +143,7 @@ impl Device {
         ask::ask_hub(self.control().as_ref(), request, fd, what)
     }
 
-    /// Sets up the ring to the hub, and has it mirror our regions: those that are, and those to come.
+    /// Sets up the ring to the hub, and makes the hub mirror this process's regions: the existing ones, and those to come.
     pub(crate) fn join_hub(self: &Arc<Self>) -> Result<(), VerbsError> {
         let mut mirrored = self.xrc().mirrored.lock();
         if *mirrored {
@@ -151,7 +151,7 @@ impl Device {
         }
         let slot = self.control().hub_slot()?;
         let neighbour = self.engine().neighbours().to(self, slot)?.ok_or(ControlError::Gone)?;
-        // Only we set it, with the lock held.
+        // Set only here, with the lock held.
         let _ = self.xrc().hub.set((slot, Outbox::new(neighbour)));
         let rows = self.regions().read().rows();
         rows.into_iter().try_for_each(|(key, region)| self.mirror(key, region))?;
@@ -173,7 +173,7 @@ pub(crate) struct Mirror<'a> {
 }
 
 impl Mirror<'_> {
-    /// There is a region, or another in its place.
+    /// Mirrors a region that was added or replaced.
     pub(crate) fn add(&self, key: u32) -> Result<(), VerbsError> {
         if !*self.mirrored {
             return Ok(());
@@ -182,22 +182,22 @@ impl Mirror<'_> {
         row.map_or(Ok(()), |row| self.device.mirror(key, row))
     }
 
-    /// A region is no more: when this returns nobody uses it.
+    /// Removes a region from the mirror. When this returns, the hub no longer uses it.
     pub(crate) fn remove(&self, key: u32) {
         if *self.mirrored {
             let request = XrcRequest::RemoveRegion { key };
-            // Where the service is gone, so is the mirror.
+            // If the service is gone, so is the mirror.
             let _ = self.device.ask_hub(&request, None, "deregister memory");
         }
     }
 }
 
 impl Side {
-    /// This is the hub's device.
+    /// Makes this the hub's device, and returns its processes.
     pub(crate) fn host_members(&self) -> &Members {
         self.members.get_or_init(Members::default)
     }
-    /// Whether it is.
+    /// Returns whether this is the hub's device.
     pub(crate) fn is_hub(&self) -> bool {
         self.members.get().is_some()
     }
@@ -206,8 +206,8 @@ impl Side {
         Mirror { device, mirrored: self.mirrored.lock() }
     }
 
-    /// A remote key opens nothing any more. The hub learns it a moment later, perhaps only after a later registration of the
-    /// key; until then what it sends for that memory is refused here.
+    /// Tells the hub that a remote key has been invalidated. The hub learns it a moment later, perhaps only after a later
+    /// registration of the key. Until then, data that it sends for that memory is refused here.
     pub(crate) fn invalidated(&self, device: &Device, rkey: Rkey, serial: u64) {
         if let Some((_, outbox)) = self.hub.get() {
             outbox.send(device, kind::INVALIDATE, Invalidated::encode(rkey, serial), &[]);
@@ -239,7 +239,7 @@ impl Side {
         drop(before);
     }
 
-    /// Something happened to a target: every handle hears of it, and who is registered.
+    /// Raises an event of a target for every handle on it, and for its registration.
     pub(crate) fn raise(&self, device: &Device, qpn: Qpn, event: QpEvent) {
         let targets = self.targets.lock();
         for target in targets.iter().filter(|t| t.upgrade().is_some_and(|t| t.qpn == qpn)) {
@@ -251,7 +251,7 @@ impl Side {
         }
     }
 
-    /// Sends what waits for room.
+    /// Sends the records that wait for room.
     #[inline]
     pub(crate) fn flush(&self, device: &Device) {
         if let Some((_, outbox)) = self.hub.get()
@@ -264,13 +264,13 @@ impl Side {
         }
     }
 
-    /// Whether anything waits for room.
+    /// Returns whether any record waits for room.
     pub(crate) fn is_waiting(&self) -> bool {
         self.hub.get().is_some_and(|(_, outbox)| outbox.is_waiting())
             || self.members.get().is_some_and(Members::is_waiting)
     }
 
-    /// Takes a record of the process whose slot is `from`. Whether it was one that may come from there.
+    /// Handles a record of the process whose slot is `from`. Returns whether the record is valid from there.
     pub(crate) fn take(
         &self,
         device: &Arc<Device>,
@@ -296,7 +296,7 @@ impl Side {
         .is_some()
     }
 
-    /// Takes bytes for memory, of which nothing but their number is looked at.
+    /// Handles bytes for memory. Only their number is examined.
     pub(crate) fn take_place(&self, device: &Device, from: u16, meta: Meta, bytes: &[u8]) -> bool {
         let ours = self.hub.get().is_some_and(|(slot, _)| *slot == from);
         ours && self.place(device, meta, bytes).is_some()
@@ -313,7 +313,7 @@ impl Side {
         } else {
             regions.local(pd, at.lkey, at.addr, len, Access::LOCAL_WRITE)
         };
-        // The hub checked it, too; since then it was deregistered, or unmapped.
+        // The hub checked it, too; it has been deregistered or unmapped since.
         if located.and_then(|to| to.space.write(to.addr, place.data)).is_err() {
             count(device, Counter::RxMemory);
         }
@@ -332,10 +332,10 @@ impl Side {
         if completion.flags.contains(WcFlags::WITH_INV) {
             let asker = Asker { qpn: completion.qpn, pd: srq.pd() };
             let taken = device.regions().write().invalidate(asker, completion.invalidated);
-            // What the sender invalidates twice is invalid.
+            // Invalidating a key that is already invalid is not an error.
             if let Ok(serial) = taken {
                 device.reaches().wait_for_copies();
-                // The hub took away what the key was of then. It may be of a later registration by now.
+                // The hub invalidated the registration that the key had then. The key may belong to a later one by now.
                 if let Some(serial) = serial {
                     self.invalidated(device, completion.invalidated, serial);
                 }
@@ -349,7 +349,7 @@ impl Side {
         if srq.completed() {
             device.raise(Raised::SrqLimit(Arc::downgrade(&srq)));
         }
-        // A queue that overflowed raises its event; the target belongs to others, too, and goes on.
+        // A queue that overflowed raises its event. The target continues, as it belongs to other processes, too.
         if let Err(overflow) = cq.push(completion) {
             device.cq_overflow(cq, overflow);
         }
@@ -404,7 +404,8 @@ mod tests {
         }
     }
 
-    /// A process and a hub that nobody drives, so that the ring between them stays full. Returns as well the way to the hub.
+    /// Creates a process and a hub that are not driven, so that the ring between them stays full. Also returns the process's
+    /// outbox to the hub.
     fn with_full_ring<'a>(
         (device, hub): (&'a Arc<Device>, &Arc<Device>),
         way: impl FnOnce(Outbox) -> &'a Outbox,
@@ -425,7 +426,7 @@ mod tests {
         poll(fds, Some(&Timespec::default())).unwrap() != 0
     }
 
-    /// The ring's bell need not tell: another user of the ring may have found room since.
+    /// The ring's doorbell may not ring: another user of the ring may have found room since.
     #[test]
     fn a_record_that_waits_for_room_wakes_the_sleeper_and_is_tried_again_until_the_hub_is_gone() {
         let lab = Lab::new(true);
@@ -474,7 +475,7 @@ mod tests {
         assert_eq!(hub.drive(), None);
     }
 
-    /// A key was registered anew while the message was on its way from the hub, which took the earlier registration away.
+    /// A key was registered anew while the message was on its way from the hub, which invalidated the earlier registration.
     #[test]
     fn a_key_that_a_sender_takes_away_is_closed_at_the_hub_too_when_it_is_of_a_later_registration()
     {
@@ -512,7 +513,7 @@ mod tests {
         }
     }
 
-    /// As after any other invalidation. The peer here never ends its copy, and is given up.
+    /// As after any other invalidation. The peer here never ends its copy, and the wait for it times out.
     #[test]
     fn a_key_that_a_sender_takes_away_is_used_by_nobody_when_its_receive_completes() {
         const SRQN: u32 = 0x80_0001;

@@ -1,5 +1,5 @@
-//! XRC domains (`ibv_open_xrcd(3)`): which shared receive queues a target may deliver to, and which
-//! processes may hold it. Here are also the calls on targets by number, without a handle.
+//! XRC domains (`ibv_open_xrcd(3)`): they determine to which shared receive queues a target may deliver, and which processes may
+//! hold it. Calls on targets by number, without a handle, are here as well.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::objects::xrc::ask::unexpected;
 use crate::objects::xrc::opening::{Opening, Registration};
 use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 
-/// How a domain is opened, as a file is (`open(2)`).
+/// The flags with which a domain is opened, as for a file (`open(2)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XrcdFlags {
-    /// Make it if it does not exist (`O_CREAT`).
+    /// Create the domain if it does not exist (`O_CREAT`).
     pub create: bool,
-    /// With `create`: it must not exist (`O_EXCL`).
+    /// With `create`: the domain must not exist (`O_EXCL`).
     pub exclusive: bool,
 }
 
-/// An opening of an XRC domain. The domain goes with its last opening.
+/// An opening of an XRC domain. The domain is destroyed with its last opening.
 #[derive(Clone, Debug)]
 pub struct Xrcd {
     opening: Arc<Opening>,
     device: Arc<Device>,
 }
 
-/// Keeps an opening in use.
+/// A use of an opening. The opening counts as in use until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Use(Xrcd);
 
@@ -47,13 +47,13 @@ impl Drop for Use {
 }
 
 impl Xrcd {
-    /// Opens the domain of a file, which any process may open that may open the file; or, without one, a
-    /// domain of this process alone.
+    /// Opens the domain of a file. Any process that may open the file may open it. Without a file, opens a domain of this process
+    /// alone.
     ///
     /// # Errors
     ///
-    /// EAGAIN when there is none and `create` is not set, EINVAL when there is one and `exclusive` is;
-    /// the service's, when it is gone; EOPNOTSUPP for iWARP.
+    /// EAGAIN when the domain does not exist and `create` is not set; EINVAL when it exists and `exclusive` is set; the service's
+    /// error, when it is gone; EOPNOTSUPP for iWARP.
     pub fn open(
         device: &Arc<Device>,
         file: Option<BorrowedFd<'_>>,
@@ -75,7 +75,7 @@ impl Xrcd {
         }
     }
 
-    /// Closes the domain, unless something was made with it that still is.
+    /// Closes the domain, unless objects that were created with it still exist.
     ///
     /// # Errors
     ///
@@ -91,12 +91,12 @@ impl Xrcd {
         }
     }
 
-    /// Its device.
+    /// Returns its device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// How many shared receive queues, handles and registrations were made with it.
+    /// Returns how many shared receive queues, handles and registrations were made with it.
     pub fn users(&self) -> usize {
         self.opening.users()
     }
@@ -105,7 +105,7 @@ impl Xrcd {
     ///
     /// # Errors
     ///
-    /// ENOMEM when there are as many targets as there can be.
+    /// ENOMEM when the hub has as many targets as it can have.
     pub fn create_registered(&self) -> Result<Qpn, VerbsError> {
         let hold = Hold::Registration;
         let request = XrcRequest::CreateTarget { domain: self.id(), hold };
@@ -118,13 +118,13 @@ impl Xrcd {
         }
     }
 
-    /// Creates a target, takes it to RTR and registers this process (`ibv_xrc_rcv_qp_alloc` of the
-    /// proposal of 2007). `attr` is what INIT and RTR need: port, P_Key and rights, path, MTU, the peer's
-    /// number, its first PSN, the READs and atomics to serve, and the RNR timer.
+    /// Creates a target, moves it to RTR and registers this process (`ibv_xrc_rcv_qp_alloc` of the proposal of 2007). `attr` has
+    /// the attributes that INIT and RTR require: port, P_Key and rights, path, MTU, the peer's number, its first PSN, the READs
+    /// and atomics to serve, and the RNR timer.
     ///
     /// # Errors
     ///
-    /// As for [`create_registered`](Self::create_registered) and [`modify`](Self::modify); nothing is left then.
+    /// As for [`create_registered`](Self::create_registered) and [`modify`](Self::modify); no target remains then.
     pub fn alloc_registered(&self, attr: &QpAttr) -> Result<Qpn, VerbsError> {
         let qpn = self.create_registered()?;
         let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
@@ -140,19 +140,19 @@ impl Xrcd {
             .into_iter()
             .try_for_each(|(state, mask)| self.modify(qpn, &QpAttr { state, ..*attr }, mask));
         if let Err(error) = ready {
-            // It was created here, so it can only be gone already.
+            // The target was created here, so the only possible error is that it is gone already.
             let _ = self.unregister(qpn);
             return Err(error);
         }
         Ok(qpn)
     }
 
-    /// Registers this process for a target: from now on it keeps it alive. Once is enough; there is no
-    /// count.
+    /// Registers this process for a target, which keeps the target alive. Registrations are not counted: registering again has no
+    /// effect.
     ///
     /// # Errors
     ///
-    /// EINVAL for a number that is unknown, of something else, or of another domain.
+    /// EINVAL for a number that is unknown, that is not a target's, or that belongs to another domain.
     pub fn register(&self, qpn: Qpn) -> Result<(), VerbsError> {
         let request = XrcRequest::HoldTarget { domain: self.id(), qpn, hold: Hold::Registration };
         self.ask(&request, "register for an XRC receive queue pair")?;
@@ -160,8 +160,7 @@ impl Xrcd {
         Ok(())
     }
 
-    /// Takes the registration back, and the events that it brought and nobody took. If nobody holds the target
-    /// then, it is destroyed.
+    /// Removes the registration, and its events that have not been taken. Destroys the target if no process holds it any more.
     ///
     /// # Errors
     ///
@@ -169,7 +168,7 @@ impl Xrcd {
     pub fn unregister(&self, qpn: Qpn) -> Result<(), VerbsError> {
         let request = XrcRequest::LetGo { domain: self.id(), qpn, hold: Hold::Registration };
         match self.ask(&request, "unregister from an XRC receive queue pair") {
-            // Where the service is gone, so is the target.
+            // If the service is gone, so is the target.
             Ok(_) | Err(VerbsError::Control(ControlError::Gone)) => {}
             Err(e) => return Err(e),
         }
@@ -182,15 +181,15 @@ impl Xrcd {
     ///
     /// # Errors
     ///
-    /// EINVAL when the table of transitions does not admit it, or for a number as in
-    /// [`register`](Self::register); ENETUNREACH and the like when there is no way to the peer.
+    /// EINVAL when the table of transitions does not permit it, or for a number as in [`register`](Self::register); ENETUNREACH
+    /// and the like when there is no route to the peer.
     pub fn modify(&self, qpn: Qpn, attr: &QpAttr, mask: AttrMask) -> Result<(), VerbsError> {
         let attr = Box::new(*attr);
         let request = XrcRequest::ModifyTarget { domain: self.id(), qpn, attr, mask };
         self.ask(&request, "modify an XRC receive queue pair").map(drop)
     }
 
-    /// All attributes of a target of this domain.
+    /// Returns all attributes of a target of this domain.
     ///
     /// # Errors
     ///
@@ -207,7 +206,7 @@ impl Xrcd {
         self.opening.id()
     }
 
-    /// Counts a user.
+    /// Adds a user, until the returned value is dropped.
     pub(crate) fn in_use(&self) -> Use {
         self.opening.add_user();
         Use(self.clone())

@@ -1,5 +1,5 @@
-//! The hub: what belongs to no process, on a device of the host service's own. The service tells it who comes
-//! and goes and hands it their requests; all else its engine does.
+//! The hub: XRC objects that belong to no process, on a device of the host service's own. The service tells the hub which
+//! processes join and leave, and passes it their requests. The hub's engine does the rest.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -29,7 +29,7 @@ use crate::objects::quota::Counted;
 use crate::objects::xrc::record::MAX_SGES;
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
 
-/// See the module.
+/// The hub; see the module.
 #[derive(Debug)]
 pub struct Hub {
     device: Arc<Device>,
@@ -42,23 +42,23 @@ struct State {
     members: HashMap<MemberId, Arc<Member>>,
 }
 
-/// Something that happened to a target.
+/// An event of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetEvent {
-    /// Its number.
+    /// The target's number.
     pub qpn: Qpn,
-    /// What.
+    /// The event.
     pub event: QpEvent,
-    /// Which processes hold it.
+    /// The processes that hold the target.
     pub holders: Vec<MemberId>,
 }
 
-/// A domain, for who looks on.
+/// The status of a domain, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainStatus {
-    /// Its number.
+    /// The domain's number.
     pub id: u64,
-    /// The device and inode of its file; none if it is private.
+    /// The device and inode of its file; none if the domain is private.
     pub file: Option<(u64, u64)>,
     /// The processes that opened it, once for each opening.
     pub pids: Vec<i32>,
@@ -66,37 +66,37 @@ pub struct DomainStatus {
     pub srqs: usize,
 }
 
-/// A target, for who looks on.
+/// The status of a target, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetStatus {
-    /// Its number.
+    /// The target's number.
     pub qpn: Qpn,
     /// The number of its domain.
     pub domain: u64,
-    /// What it says of itself; none if it was at work all the while that one may wait for it.
+    /// The target's present state; none if its lock was held for longer than the status may wait.
     pub now: Option<TargetNow>,
-    /// Who holds it.
+    /// The processes that hold it.
     pub holders: Vec<HolderStatus>,
 }
 
-/// What a target says of itself.
+/// The present state of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetNow {
     /// Its state.
     pub state: QpState,
     /// The sender's queue pair.
     pub dest_qpn: Qpn,
-    /// Bytes that it takes.
+    /// Bytes of memory that it uses.
     pub bytes: usize,
 }
 
-/// For how long a status waits for targets that are at work, all together: they let go after each burst.
+/// The total time for which a status waits for targets whose lock is held. An engine releases the lock after each burst.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A process that holds a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderStatus {
-    /// Its number.
+    /// Its process ID.
     pub pid: i32,
     /// Its name.
     pub comm: String,
@@ -107,7 +107,7 @@ pub struct HolderStatus {
 }
 
 impl Hub {
-    /// A hub on a device of its own.
+    /// Opens a hub on a device of its own.
     ///
     /// # Errors
     ///
@@ -118,19 +118,19 @@ impl Hub {
         Ok(Self { device, state: Mutex::default() })
     }
 
-    /// Its device: readable is [`Device::async_fd`] when [`next_event`](Self::next_event) has one.
+    /// Returns its device. [`Device::async_fd`] is readable when [`next_event`](Self::next_event) has an event.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// A process comes.
+    /// Adds a process.
     pub fn join(&self, id: MemberId, who: Identity) {
         let member = Arc::new(Member::new(id, who));
         self.device.xrc().host_members().add(&member);
         self.state.lock().members.insert(id, member);
     }
 
-    /// A process is gone, however it went: it holds nothing any more.
+    /// Removes a process that is gone, for whatever reason: it holds nothing any more.
     pub fn leave(&self, id: MemberId) {
         let mut state = self.state.lock();
         let Some(member) = state.members.remove(&id) else { return };
@@ -142,18 +142,18 @@ impl Hub {
 
     fn destroy(&self, core: &Arc<QpCore>) {
         self.device.qps().write().set_target(core.qpn, None);
-        // Who posted the receive of a message that has not come to its end is told.
+        // The process that posted the receive of an incomplete message is told.
         let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
         let _ = Bound::lock(&self.device, core).modify(&reset, AttrMask::STATE, None, None);
         self.device.engine().forget(&self.device, core);
         self.device.events().withdraw(|e| e.is_about_qp(&core.identity));
     }
 
-    /// Does what a process asks for. `fd` came with it, and closing it may wait for the process: the caller does.
+    /// Handles a request of a process. `fd` came with the request. The caller closes it, which may block on the process.
     ///
     /// # Errors
     ///
-    /// EINVAL for what does not exist, or is not the caller's; what else the requests say.
+    /// EINVAL for an object that does not exist or is not the caller's; others as the requests say.
     pub fn handle(
         &self,
         id: MemberId,
@@ -161,7 +161,7 @@ impl Hub {
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<XrcReply, VerbsError> {
         let gone = || VerbsError::from(ControlError::Gone);
-        // Without the lock, which the service's main thread takes for a status.
+        // Done without the lock, which the service's main thread takes for a status.
         let file = match &request {
             XrcRequest::OpenDomain { .. } => fd.map(file_key).transpose()?,
             _ => None,
@@ -244,7 +244,7 @@ impl Hub {
         }
         let ring = Consumer::map(fd).map_err(VerbsError::os(WHAT))?;
         if member.outbox().is_none() {
-            // The process is of this host, and so a neighbour, unless it is gone.
+            // The process is of this host, and so is a neighbour, unless it is gone.
             let neighbour = self.device.engine().neighbours().to(&self.device, member.slot)?;
             member.reach_by(Outbox::new(neighbour.ok_or(ControlError::Gone)?));
         }
@@ -252,7 +252,7 @@ impl Hub {
         self.state.lock().registry.add_srq(member.id, domain, make)
     }
 
-    /// The next event of a target, with those who are to hear of it.
+    /// Takes the next event of a target, with the processes that are to be told.
     pub fn next_event(&self) -> Option<TargetEvent> {
         loop {
             let taken = self.device.try_get_async_event()?;
@@ -265,11 +265,11 @@ impl Hub {
         }
     }
 
-    /// All domains and targets, in the order of their numbers. Waits for no target longer than a moment: who asks is
-    /// the service's main thread, on which all processes of the host depend.
+    /// Returns the status of all domains and targets, ordered by number. Waits for locked targets only briefly: it runs on the
+    /// service's main thread, on which all processes of the host depend.
     pub fn status(&self) -> (Vec<DomainStatus>, Vec<TargetStatus>) {
         let until = Instant::now() + STATUS_TIMEOUT;
-        // Held only to look things up, never while anything is waited for.
+        // Held only for lookups, never while waiting.
         let state = self.state.lock();
         let pid = |id: &MemberId| state.members.get(id).map_or(0, |m| m.pid);
         let mut domains: Vec<_> = state
@@ -302,7 +302,7 @@ impl Hub {
     }
 }
 
-/// What a target says of itself, unless its lock is held until then.
+/// Returns the state of a target. Returns none if its lock is held until the deadline.
 fn now(core: &QpCore, until: Instant) -> Option<TargetNow> {
     loop {
         if let Some(driven) = core.state.try_lock() {
@@ -317,8 +317,8 @@ fn now(core: &QpCore, until: Instant) -> Option<TargetNow> {
     }
 }
 
-/// A file's device and inode, as the kernel knows them: a file system that a process serves is not asked
-/// (`AT_STATX_DONT_SYNC`, `statx(2)`), for it need not answer.
+/// Returns a file's device and inode as the kernel has them cached (`AT_STATX_DONT_SYNC`, `statx(2)`): a file system in user
+/// space is not asked, as it need not answer.
 fn file_key(fd: BorrowedFd<'_>) -> Result<FileKey, VerbsError> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(fd, c"", flags, StatxFlags::INO)
@@ -337,7 +337,7 @@ mod tests {
     use crate::objects::xrc::record::{Invalidated, kind};
     use crate::objects::xrc::request::{Hold, RegionRow};
 
-    /// Registrations come by the socket, invalidations by the ring.
+    /// Registrations arrive by the socket, invalidations by the ring.
     #[test]
     fn an_invalidation_closes_the_registration_that_it_is_of_whichever_comes_first() {
         const KEY: u32 = 0x107;
@@ -391,7 +391,7 @@ mod tests {
         drop(held);
         let (_, targets) = hub.status();
         assert_eq!(targets[0].now.as_ref().unwrap().state, QpState::Reset);
-        // Nor for what a request waits for that needs the table or the target.
+        // Neither does it wait for a request that waits for the table or the target.
         let table = hub.device().qps().read();
         std::thread::scope(|scope| {
             scope.spawn(|| ask(create()));

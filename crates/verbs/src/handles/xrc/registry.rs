@@ -1,4 +1,4 @@
-//! Who holds what: domains, their openings, shared receive queues, targets. No I/O.
+//! The registry: domains, their openings, shared receive queues and targets, and the processes that hold them. No I/O.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::objects::error::VerbsError;
 use crate::objects::xrc::numbers::Numbers;
 use crate::objects::xrc::request::Hold;
 
-/// Openings of domains of one process.
+/// The maximum number of openings of domains of one process.
 const MAX_OPENINGS: usize = 4096;
 
 /// A file, by device and inode.
@@ -23,9 +23,9 @@ pub(crate) type FileKey = (u64, u64);
 #[derive(Debug)]
 pub(crate) struct DomainEntry {
     pub(crate) domain: Arc<Domain>,
-    /// None is private.
+    /// The file; none if the domain is private.
     pub(crate) file: Option<FileKey>,
-    /// Which processes opened it, once for each opening.
+    /// The processes that opened it, once for each opening.
     pub(crate) openers: Vec<MemberId>,
 }
 
@@ -52,7 +52,7 @@ struct Opening {
     domain: u64,
 }
 
-/// See the module.
+/// The registry; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     domains: HashMap<u64, DomainEntry>,
@@ -74,7 +74,7 @@ fn refused(errno: i32, why: impl Into<String>) -> VerbsError {
 }
 
 impl Registry {
-    /// Opens the domain of a file, or one of the caller's own.
+    /// Opens the domain of a file, or a private one of the caller.
     pub(crate) fn open(
         &mut self,
         member: MemberId,
@@ -115,7 +115,7 @@ impl Registry {
         Ok(self.last_opening)
     }
 
-    /// Closes an opening; the domain goes with the last one.
+    /// Closes an opening. The domain is removed with its last opening.
     pub(crate) fn close(&mut self, member: MemberId, opening: u32) -> Result<(), VerbsError> {
         let domain = self.domain_of(member, opening)?;
         self.openings.remove(&opening);
@@ -138,7 +138,7 @@ impl Registry {
         found.map(|o| o.domain).ok_or_else(|| invalid("the domain is not open"))
     }
 
-    /// Adds a shared receive queue, which `make` makes once its number is known.
+    /// Adds a shared receive queue, which `make` creates once its number is known.
     pub(crate) fn add_srq(
         &mut self,
         member: MemberId,
@@ -156,7 +156,7 @@ impl Registry {
         Ok(srqn)
     }
 
-    /// Takes one out.
+    /// Removes a shared receive queue.
     pub(crate) fn remove_srq(&mut self, member: MemberId, srqn: u32) -> Result<(), VerbsError> {
         let own = self.srqs.get(&srqn).is_some_and(|(_, srq)| srq.member.id == member);
         if !own {
@@ -174,7 +174,7 @@ impl Registry {
         self.srq_numbers.give_back(srqn);
     }
 
-    /// Adds a target, which `make` makes once its number is known.
+    /// Adds a target, which `make` creates once its number is known.
     pub(crate) fn add_target(
         &mut self,
         member: MemberId,
@@ -192,7 +192,7 @@ impl Registry {
         Ok(core)
     }
 
-    /// A target of the domain that was opened.
+    /// Returns a target of the domain that was opened.
     pub(crate) fn target(
         &self,
         member: MemberId,
@@ -211,7 +211,7 @@ impl Registry {
         Ok(target)
     }
 
-    /// A process holds a target from now on.
+    /// Adds a hold of a process on a target.
     pub(crate) fn hold(
         &mut self,
         member: MemberId,
@@ -228,7 +228,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A process releases a target. Returns it if nobody holds it any more.
+    /// Removes a hold of a process on a target. Returns the target if no process holds it any more.
     pub(crate) fn let_go(
         &mut self,
         member: MemberId,
@@ -256,7 +256,7 @@ impl Registry {
         self.targets.remove(&qpn).map(|target| target.core)
     }
 
-    /// A process is gone, and with it all that was its own. Returns the targets that nobody holds any more.
+    /// Removes a process and everything that belonged to it. Returns the targets that no process holds any more.
     pub(crate) fn leave(&mut self, member: MemberId) -> Vec<Arc<QpCore>> {
         let srqs = self.srqs.iter().filter(|(_, (_, srq))| srq.member.id == member);
         let srqs: Vec<u32> = srqs.map(|(&srqn, _)| srqn).collect();
@@ -278,7 +278,7 @@ impl Registry {
         unheld
     }
 
-    /// Who holds a target.
+    /// Returns the processes that hold a target.
     pub(crate) fn holders(&self, qpn: Qpn) -> &[Holder] {
         self.targets.get(&qpn).map_or(&[], |target| &target.holders)
     }
@@ -305,7 +305,7 @@ impl Holder {
         }
     }
 
-    /// Whether it was held so.
+    /// Removes a hold. Returns whether the target was held this way.
     fn remove(&mut self, hold: Hold) -> bool {
         match hold {
             Hold::Handle if self.handles > 0 => self.handles -= 1,

@@ -1,4 +1,4 @@
-//! Targets: XRC receive queue pairs, as a process holds them by handle (`ibv_open_qp(3)`).
+//! Targets: XRC receive queue pairs, held by a process through a handle (`ibv_open_qp(3)`).
 
 use std::sync::{Arc, Once};
 
@@ -13,22 +13,22 @@ use crate::objects::xrc::ask::unexpected;
 use crate::objects::xrc::request::{Hold, XrcReply, XrcRequest};
 use crate::objects::xrc::target::TargetCore;
 
-/// A handle on a target, which lives at least as long. Let go when dropped.
+/// A handle on a target, which lives at least as long as the handle. Dropping the handle closes it.
 #[derive(Debug)]
 pub struct Target {
     core: Arc<TargetCore>,
     domain: Use,
-    /// Whether it was let go.
+    /// Whether it was closed.
     closed: Once,
 }
 
 impl Target {
-    /// Creates a target in RESET (`ibv_create_qp_ex(3)` with `IBV_QPT_XRC_RECV`). `context` is the caller's
-    /// own, and comes back in events.
+    /// Creates a target in RESET (`ibv_create_qp_ex(3)` with `IBV_QPT_XRC_RECV`). `context` is the caller's own value, which
+    /// events carry.
     ///
     /// # Errors
     ///
-    /// ENOMEM when there are as many targets as there can be.
+    /// ENOMEM when the hub has as many targets as it can have.
     pub fn create(domain: &Xrcd, context: u64) -> Result<Self, VerbsError> {
         let request = XrcRequest::CreateTarget { domain: domain.id(), hold: Hold::Handle };
         match domain.ask(&request, "create an XRC receive queue pair")? {
@@ -37,11 +37,11 @@ impl Target {
         }
     }
 
-    /// A further handle on a target that exists, of whichever process (`ibv_open_qp(3)`).
+    /// Opens another handle on an existing target of any process (`ibv_open_qp(3)`).
     ///
     /// # Errors
     ///
-    /// EINVAL for a number that is unknown, of something else, or of another domain.
+    /// EINVAL for a number that is unknown, that is not a target's, or that belongs to another domain.
     pub fn open(domain: &Xrcd, qpn: Qpn, context: u64) -> Result<Self, VerbsError> {
         let request = XrcRequest::HoldTarget { domain: domain.id(), qpn, hold: Hold::Handle };
         domain.ask(&request, "open an XRC receive queue pair")?;
@@ -54,7 +54,7 @@ impl Target {
         Self { core, domain: domain.in_use(), closed: Once::new() }
     }
 
-    /// Changes attributes and state, for everybody who holds it.
+    /// Changes attributes and state, for all its holders.
     ///
     /// # Errors
     ///
@@ -63,28 +63,28 @@ impl Target {
         self.domain().modify(self.core.qpn, attr, mask)
     }
 
-    /// All attributes.
+    /// Returns all attributes.
     ///
     /// # Errors
     ///
-    /// The service's, when it is gone.
+    /// The service's error, when it is gone.
     pub fn query(&self) -> Result<QpAttr, VerbsError> {
         self.domain().query(self.core.qpn)
     }
 
-    /// The number. Its top bit is 1, and it does not come back soon.
+    /// Returns the number. Its top bit is 1, and it is not reused soon.
     pub fn qpn(&self) -> Qpn {
         self.core.qpn
     }
-    /// The value that the handle was made with.
+    /// Returns the value that the handle was created with.
     pub fn context(&self) -> u64 {
         self.core.context
     }
-    /// The domain that it was made with.
+    /// Returns the domain that it was opened with.
     pub fn domain(&self) -> &Xrcd {
         self.domain.xrcd()
     }
-    /// Its device.
+    /// Returns its device.
     pub fn device(&self) -> &Arc<Device> {
         self.domain().device()
     }
@@ -93,8 +93,8 @@ impl Target {
         self.core.unacked.ack(1);
     }
 
-    /// Closes the handle, for good, and then waits until the events that the program took are acknowledged. What the program has
-    /// under the handle's context has to stay until then, as events name it.
+    /// Closes the handle for good, then waits until the events that the program took are acknowledged. Until then the program
+    /// must keep the data that the handle's context refers to, as events name it.
     pub fn quiesce(&self) {
         self.close();
         self.core.unacked.wait();
@@ -108,7 +108,7 @@ impl Target {
                 qpn: self.core.qpn,
                 hold: Hold::Handle,
             };
-            // Where the service is gone, so is the target.
+            // If the service is gone, so is the target.
             let _ = device.ask_hub(&request, None, "close an XRC receive queue pair");
             device.xrc().closed(&self.core);
             device.events().withdraw(|e| e.is_about_target(&self.core));

@@ -228,7 +228,7 @@ fn a_window_does_not_open_what_has_its_regions_key_later() {
     }
 }
 
-/// Else a key that a program chose for a window could open what comes after it.
+/// Otherwise a key that a program chose for a window could match a later entry.
 #[test]
 fn a_chosen_key_does_not_come_back_by_itself() {
     let (mut r, lkey, key) = window(MwType::Two);

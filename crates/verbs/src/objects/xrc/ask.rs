@@ -1,4 +1,4 @@
-//! Asking the hub.
+//! Requests to the hub.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,7 +6,7 @@ use crate::objects::control::{Control, ControlError};
 use crate::objects::error::VerbsError;
 use crate::objects::xrc::request::{XrcReply, XrcRequest};
 
-/// Asks the hub. `what` is for the error.
+/// Sends a request to the hub. `what` names the operation in the error.
 pub(crate) fn ask_hub(
     control: &dyn Control,
     request: &XrcRequest,
@@ -16,7 +16,7 @@ pub(crate) fn ask_hub(
     Ok(control.ask_hub(request, fd, what)?)
 }
 
-/// An answer of the hub's that does not belong to the question.
+/// Reports a reply of the hub that does not match the request.
 pub(crate) fn unexpected(reply: &XrcReply) -> VerbsError {
     crate::throttled!(error, ?reply, "an answer that does not belong to the question");
     ControlError::Gone.into()

@@ -1,5 +1,5 @@
-//! What process and hub say to each other, what a process has of domains and targets, and the numbers of what belongs to no
-//! process.
+//! The requests and records between process and hub, a process's part of domains and targets, and the numbers of objects that
+//! belong to no process.
 
 pub(crate) mod ask;
 pub(crate) mod numbers;

@@ -1,32 +1,32 @@
-//! Numbers of targets and of XRC shared receive queues: bit 23 is set, then come nine bits that advance at each
-//! allocation, then fourteen that say which. So a number returns only after 512 allocations of its index,
-//! and an index rests as long as others are free. The generation of an index begins at random: a late packet for what another
-//! service had rarely finds anything.
+//! Numbers of targets and of XRC shared receive queues: bit 23 is set, then follow nine bits of generation, which advance with
+//! each allocation, then fourteen bits of index. So a number is reused only after 512 allocations of its index, and an index is
+//! not reused while others are free. The generation of an index starts at random: a late packet for an object of an earlier
+//! service rarely matches anything.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 
-/// Bit 23: set in the numbers of all that belongs to no process.
+/// Bit 23: set in the numbers of all objects that belong to no process.
 pub(crate) const TOP: u32 = 1 << 23;
 /// Bits of the index.
 const INDEX_BITS: u32 = 14;
 /// Bits of the generation.
 const GENERATION_BITS: u32 = 9;
-/// How many numbers can be in use at a time. One less than there are: all ones is the QPN of multicast.
+/// How many numbers can be in use at a time. One less than there are indexes: all ones is the multicast QPN.
 pub(crate) const MOST: usize = (1 << INDEX_BITS) - 1;
 
 /// Numbers of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
-    /// By index: the generation that comes next.
+    /// The next generation, by index.
     generations: Vec<u16>,
     free: VecDeque<u16>,
-    /// Where the generations of an index begin: another place in each service.
+    /// The random seed for the first generation of each index: different in each service.
     first: RandomState,
 }
 
 impl Numbers {
-    /// A number that was not in use recently; none when all are in use.
+    /// Allocates a number that was not in use recently. Returns none when all are in use.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let fresh =
             || u16::try_from(self.generations.len()).ok().filter(|&i| usize::from(i) < MOST);
@@ -48,7 +48,7 @@ impl Numbers {
         (self.first.hash_one(index) % (1 << GENERATION_BITS)) as u16
     }
 
-    /// Takes a number back.
+    /// Frees a number.
     pub(crate) fn give_back(&mut self, number: u32) {
         if let Ok(index) = u16::try_from(index_of(number)) {
             self.free.push_back(index);
@@ -56,7 +56,7 @@ impl Numbers {
     }
 }
 
-/// The index in a number.
+/// Returns the index in a number.
 pub(crate) fn index_of(number: u32) -> usize {
     (number & ((1 << INDEX_BITS) - 1)) as usize
 }
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// X8: bit 23 is set, and the same slot gives another number for several hundred rounds.
+    /// X8: bit 23 is set, and the same index gives different numbers for several hundred rounds.
     #[test]
     fn x8_a_number_returns_only_after_hundreds_of_allocations_of_its_slot() {
         let mut numbers = Numbers::default();

@@ -1,4 +1,4 @@
-//! Openings of XRC domains, and who uses them.
+//! Openings of XRC domains, and their users.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,27 +11,27 @@ use crate::objects::xrc::request::XrcRequest;
 pub(crate) struct Opening {
     control: Arc<dyn Control>,
     id: u32,
-    /// Shared receive queues, handles and registrations that were made with it.
+    /// The number of shared receive queues, handles and registrations that were made with it.
     users: AtomicUsize,
 }
 
-/// A registration, which counts as a use, but does not keep the opening: the device that has it would live for
-/// ever.
+/// A registration. It counts as a use, but does not keep the opening alive: otherwise the device that contains it would never be
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Registration(Weak<Opening>);
 
 impl Opening {
-    /// The opening to which the hub gave this number.
+    /// Creates the opening with the number that the hub assigned.
     pub(crate) fn new(control: Arc<dyn Control>, id: u32) -> Arc<Self> {
         Arc::new(Self { control, id, users: AtomicUsize::new(0) })
     }
 
-    /// Its number.
+    /// Returns its number.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
-    /// How many shared receive queues, handles and registrations were made with it.
+    /// Returns how many shared receive queues, handles and registrations were made with it.
     pub(crate) fn users(&self) -> usize {
         self.users.load(Ordering::Acquire)
     }
@@ -42,7 +42,7 @@ impl Opening {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Registers this process for a target of the domain.
+    /// Adds a use for the registration of this process for a target of the domain.
     pub(crate) fn registration(self: &Arc<Self>) -> Registration {
         self.add_user();
         Registration(Arc::downgrade(self))
@@ -52,7 +52,7 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         let request = XrcRequest::CloseDomain { domain: self.id };
-        // Where the service is gone, so is the domain.
+        // If the service is gone, so is the domain.
         let _ = ask_hub(self.control.as_ref(), &request, None, "close an XRC domain");
     }
 }

@@ -19,13 +19,13 @@ const LINE: usize = 64;
 const HEAD: usize = 24;
 const SGE: usize = 16;
 
-/// What an XRC shared receive queue has in place of a queue of its own.
+/// The part of an XRC shared receive queue that replaces its own entries.
 #[derive(Debug)]
 pub(crate) struct XrcQueue {
-    /// Where its receives complete.
+    /// The completion queue of its receives.
     cq: Arc<CqCore>,
     ring: Mutex<Poster>,
-    /// Receives posted and not complete.
+    /// The number of receives that are posted and not complete.
     outstanding: AtomicU32,
 }
 
@@ -36,7 +36,7 @@ struct Poster {
 }
 
 impl XrcQueue {
-    /// Makes the ring, for `max_wr` receives of `max_sge` entries each. The descriptor is for the hub.
+    /// Creates the ring, for `max_wr` receives of `max_sge` entries each. The returned descriptor is for the hub.
     pub(crate) fn new(
         cq: Arc<CqCore>,
         max_wr: u32,
@@ -47,12 +47,12 @@ impl XrcQueue {
         Ok((Self { cq, ring, outstanding: AtomicU32::new(0) }, fd))
     }
 
-    /// Where its receives complete.
+    /// Returns the completion queue of its receives.
     pub(crate) fn cq(&self) -> &Arc<CqCore> {
         &self.cq
     }
 
-    /// Posts a receive, whose list was checked to be short enough.
+    /// Posts a receive, whose scatter list was checked to be short enough.
     pub(crate) fn post(&self, wr: &RecvWr<'_>, max_wr: u32) -> Result<(), VerbsError> {
         const WHAT: &str = "post to an XRC shared receive queue";
         let full = || VerbsError::no_memory(WHAT, format!("all {max_wr} are posted"));
@@ -62,7 +62,7 @@ impl XrcQueue {
         }
         let Poster { ring, bytes } = &mut *poster;
         let meta = Receive::encode(wr.wr_id, wr.sges, bytes);
-        // It may be complete before this thread goes on.
+        // Counted first: the receive may complete before this thread continues.
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         ring.try_push(kind::RECEIVE, meta, &[bytes]).map_err(|error| {
             self.completed();
@@ -73,7 +73,7 @@ impl XrcQueue {
         })
     }
 
-    /// One is complete. Returns how many are not.
+    /// Records that a receive is complete. Returns how many are not.
     pub(crate) fn completed(&self) -> u32 {
         let took = self
             .outstanding
@@ -82,7 +82,7 @@ impl XrcQueue {
     }
 }
 
-/// A ring that holds as many receives as the queue is to have.
+/// Creates a ring that holds as many receives as the queue has room for.
 fn make_ring(max_wr: u32, max_sge: u32) -> std::io::Result<(OwnedFd, Producer)> {
     let stride = (HEAD + max_sge as usize * SGE).next_multiple_of(LINE);
     let capacity = (max_wr as usize + 2).saturating_mul(stride).min(MAX_CAPACITY);
@@ -108,7 +108,7 @@ mod tests {
         let mut ring = Consumer::map(&fd).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // What bounds it is the ring.
+                // Only the ring limits the number of receives.
                 for wr_id in 0..RECEIVES {
                     while queue.post(&RecvWr { wr_id, sges: &[] }, u32::MAX).is_err() {
                         std::thread::yield_now();

@@ -1,34 +1,34 @@
-//! What hub and process put into the rings between them, and into the rings of receives. The reader
-//! checks: the other side may write anything.
+//! The records in the rings between hub and process, and in the rings of receives. The reader checks them: the other side may
+//! write anything.
 
 use rdmux_transport::env::{AccessFault, AtomicOp};
 use rdmux_transport::wr::{Completion, Sge, WcFlags, WcOpcode, WcStatus};
 use rdmux_wire::{Lkey, Qpn, Rkey};
 
-/// Kinds of records in the ring between hub and process; a packet is 1.
+/// Kinds of records in the ring between hub and process. Kind 1 is a packet.
 pub(crate) mod kind {
-    /// Hub to process: bytes for memory.
+    /// Hub to process: bytes to be placed in memory.
     pub(crate) const PLACE: u8 = 2;
     /// Hub to process: a receive is complete.
     pub(crate) const COMPLETE: u8 = 3;
-    /// Hub to process: an atomic to carry out.
+    /// Hub to process: an atomic to execute.
     pub(crate) const ATOMIC: u8 = 4;
-    /// Process to hub: its result.
+    /// Process to hub: the result of an atomic.
     pub(crate) const RESULT: u8 = 5;
-    /// Process to hub: a region's remote key opens nothing any more.
+    /// Process to hub: a region's remote key is no longer valid.
     pub(crate) const INVALIDATE: u8 = 6;
-    /// In a ring of receives: one of them.
+    /// In a ring of receives: a receive.
     pub(crate) const RECEIVE: u8 = 7;
-    /// Hub to process: bytes for memory, and a receive that is complete with them.
+    /// Hub to process: bytes to be placed in memory, and a receive that completes with them.
     pub(crate) const DELIVER: u8 = 8;
 }
 
-/// The most entries of a scatter list, whatever the device's limit.
+/// The maximum number of entries of a scatter list, whatever the device's limit.
 pub(crate) const MAX_SGES: u32 = 32;
 /// Bytes of a scatter entry.
 const SGE: usize = 16;
 
-/// Sixteen bytes of a record's head, as three numbers.
+/// The three numbers in a record's head, encoded in sixteen bytes.
 pub(crate) type Meta = [u8; 16];
 
 fn meta(a: u64, b: u32, c: u32) -> Meta {
@@ -48,7 +48,7 @@ fn parse_meta(meta: Meta) -> (u64, u32, u32) {
     )
 }
 
-/// Takes numbers off the front of some bytes.
+/// Parses numbers from the front of some bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -80,18 +80,19 @@ fn sge(bytes: &[u8]) -> Option<Sge> {
     Some(Sge { addr: reader.u64()?, length: reader.u32()?, lkey: Lkey(reader.u32()?) })
 }
 
-/// A receive that was posted.
+/// A posted receive.
 pub(crate) struct Receive;
 
 impl Receive {
-    /// Head and bytes.
+    /// Encodes a receive: returns the head and writes the bytes to `to`.
     pub(crate) fn encode(wr_id: u64, sges: &[Sge], to: &mut Vec<u8>) -> Meta {
         to.clear();
         sges.iter().for_each(|sge| put_sge(to, sge));
         meta(wr_id, u32::try_from(sges.len()).unwrap_or(u32::MAX), 0)
     }
 
-    /// The work request's id and how many entries were put into `sges`; none if it makes no sense.
+    /// Parses a receive. Returns the work request's ID and the number of entries written to `sges`; none if the record is
+    /// invalid.
     pub(crate) fn parse(meta: Meta, bytes: &[u8], sges: &mut [Sge]) -> Option<(u64, usize)> {
         let (wr_id, n, _) = parse_meta(meta);
         let n = usize::try_from(n).ok()?;
@@ -105,12 +106,12 @@ impl Receive {
     }
 }
 
-/// Bytes for a process's memory.
+/// Bytes to be placed in a process's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
-    /// The shared receive queue whose protection domain counts.
+    /// The shared receive queue whose protection domain applies.
     pub(crate) srqn: u32,
-    /// Whether a peer named the memory, by its remote key; else the process itself, by a local one.
+    /// Whether a peer named the memory, by a remote key. Otherwise the process itself did, by a local key.
     pub(crate) remote: bool,
     /// Address, key and length of the piece.
     pub(crate) at: Sge,
@@ -131,7 +132,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A completed receive: what of a completion means something for it.
+/// A completed receive: those fields of a completion that apply to one.
 pub(crate) struct Completed;
 
 impl Completed {
@@ -150,7 +151,7 @@ impl Completed {
         (meta(completion.wr_id, srqn, completion.qpn.get()), bytes)
     }
 
-    /// The queue's number, and the completion.
+    /// Parses a completion. Returns the queue's number with it.
     pub(crate) fn parse(meta: Meta, bytes: &[u8]) -> Option<(u32, Completion)> {
         let (wr_id, srqn, qpn) = parse_meta(meta);
         let mut reader = Reader(bytes);
@@ -180,7 +181,7 @@ impl Completed {
     }
 }
 
-/// A completed receive together with its last bytes, whose [`Place`] the head tells.
+/// A completed receive with its last bytes. The head encodes their [`Place`].
 pub(crate) struct Delivered;
 
 impl Delivered {
@@ -195,7 +196,7 @@ impl Delivered {
         bytes
     }
 
-    /// The queue's number and the completion, and the data.
+    /// Parses a delivery: the queue's number and the completion, then the data.
     pub(crate) fn parse(bytes: &[u8]) -> Option<((u32, Completion), &[u8])> {
         let (meta, rest) = bytes.split_first_chunk()?;
         let (completion, data) = rest.split_at_checked(Self::LEN - meta.len())?;
@@ -203,7 +204,7 @@ impl Delivered {
     }
 }
 
-/// The statuses that a receive ends with.
+/// Returns the status of a receive with this code.
 fn status(code: u32) -> Option<WcStatus> {
     use WcStatus as S;
     [S::Success, S::LocLenErr, S::LocQpOpErr, S::LocProtErr, S::WrFlushErr, S::LocAccessErr]
@@ -212,13 +213,13 @@ fn status(code: u32) -> Option<WcStatus> {
         .find(|status| *status as u32 == code)
 }
 
-/// An atomic for a process's memory.
+/// An atomic on a process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Atomic {
-    /// The target that asks, and the PSN of the request: the result names both.
+    /// The requesting target, and the PSN of the request. The result has both.
     pub(crate) qpn: Qpn,
     pub(crate) psn: u32,
-    /// The shared receive queue whose protection domain counts.
+    /// The shared receive queue whose protection domain applies.
     pub(crate) srqn: u32,
     pub(crate) rkey: Rkey,
     pub(crate) va: u64,
@@ -254,7 +255,7 @@ impl Atomic {
     }
 }
 
-/// What became of an [`Atomic`].
+/// The outcome of an [`Atomic`].
 pub(crate) struct Outcome;
 
 impl Outcome {
@@ -263,7 +264,7 @@ impl Outcome {
         meta(result.unwrap_or(0), qpn.get(), word)
     }
 
-    /// The target, the PSN, and the value that was there; of a failure nothing but that it was one.
+    /// Parses an outcome: the target, the PSN, and the original value, or only that it failed.
     pub(crate) fn parse(meta: Meta) -> (Qpn, u32, Result<u64, AccessFault>) {
         let (value, qpn, word) = parse_meta(meta);
         let result = if word >> 24 & 1 == 1 { Err(AccessFault::Gone) } else { Ok(value) };
@@ -271,14 +272,14 @@ impl Outcome {
     }
 }
 
-/// A key that opens nothing to peers any more.
+/// A key that is no longer valid for peers.
 pub(crate) struct Invalidated;
 
 impl Invalidated {
     pub(crate) fn encode(rkey: Rkey, serial: u64) -> Meta {
         meta(serial, rkey.0, 0)
     }
-    /// The key, and of which registration.
+    /// Parses an invalidation: the key, and the serial number of the registration.
     pub(crate) fn parse(meta: Meta) -> (Rkey, u64) {
         let (serial, rkey, _) = parse_meta(meta);
         (Rkey(rkey), serial)
@@ -363,7 +364,7 @@ mod tests {
     }
 
     proptest! {
-        /// The process at the other end of a ring may be hostile: what it writes is parsed or refused, within bounds.
+        /// The process at the other end of a ring may be hostile: its records are parsed or refused, within bounds.
         #[test]
         fn any_record_is_parsed_or_refused(meta: Meta, bytes in vec(any::<u8>(), 0..600)) {
             let mut sges = [Sge::default(); MAX_SGES as usize];

@@ -1,45 +1,45 @@
-//! What a process asks of the hub.
+//! Requests of a process to the hub, and the replies.
 
 use rdmux_transport::attr::{Access, AttrMask, QpAttr};
 use rdmux_wire::Qpn;
 use serde::{Deserialize, Serialize};
 
-/// How a process holds a target: it lives as long as anybody holds it.
+/// How a process holds a target. A target lives as long as any process holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hold {
-    /// By a handle: created or opened (`ibv_open_qp(3)`). Each counts.
+    /// By a handle, created or opened (`ibv_open_qp(3)`). Handles are counted.
     Handle,
-    /// By registration, as the interface of 2007 has it: once for a process, without a count.
+    /// By registration, as in the interface of 2007: once for each process, not counted.
     Registration,
 }
 
 /// A region of the process as the hub mirrors it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionRow {
-    /// Where the bytes lie in the process.
+    /// The address of the bytes in the process.
     pub addr: u64,
-    /// How many.
+    /// The length in bytes.
     pub length: u64,
-    /// What the first byte is called in work requests.
+    /// The address of the first byte in work requests.
     pub iova: u64,
-    /// Who may do what.
+    /// The access rights.
     pub access: Access,
-    /// Whether it stands for no memory (`ibv_alloc_null_mr(3)`).
+    /// Whether it is a region without memory (`ibv_alloc_null_mr(3)`).
     pub null: bool,
     /// The number of its protection domain in the process.
     pub pd: u32,
-    /// Which registration of the process it is.
+    /// The serial number of its registration in the process.
     pub serial: u64,
 }
 
-/// A request. Each has one [`XrcReply`], or is refused with an errno.
+/// A request. Each is answered with an [`XrcReply`], or refused with an errno.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum XrcRequest {
-    /// Opens a domain: that of the file whose descriptor comes along, else a new one of the caller's own.
+    /// Opens a domain: that of the file whose descriptor is attached, or else a new private one.
     OpenDomain {
-        /// Make it if it does not exist.
+        /// Create the domain if it does not exist.
         create: bool,
-        /// With `create`: it must not exist.
+        /// With `create`: the domain must not exist.
         exclusive: bool,
     },
     /// Closes an opening of a domain.
@@ -47,7 +47,7 @@ pub enum XrcRequest {
         /// The opening.
         domain: u32,
     },
-    /// A shared receive queue; the descriptor of the ring that receives are posted into comes along.
+    /// Creates a shared receive queue. The descriptor of the ring for its receives is attached.
     CreateSrq {
         /// The opening of its domain.
         domain: u32,
@@ -56,7 +56,7 @@ pub enum XrcRequest {
         /// Scatter entries of a receive.
         max_sge: u32,
     },
-    /// Destroys one.
+    /// Destroys a shared receive queue.
     DestroySrq {
         /// Its number.
         srqn: u32,
@@ -68,28 +68,28 @@ pub enum XrcRequest {
         /// The region.
         region: RegionRow,
     },
-    /// Takes one out.
+    /// Removes a region from the mirror.
     RemoveRegion {
         /// Its key.
         key: u32,
     },
-    /// A target in RESET, which the caller holds.
+    /// Creates a target in RESET, which the caller holds.
     CreateTarget {
         /// The opening of its domain.
         domain: u32,
         /// How it is held.
         hold: Hold,
     },
-    /// Holds a target that exists.
+    /// Holds an existing target.
     HoldTarget {
         /// An opening of its domain.
         domain: u32,
         /// Its number.
         qpn: Qpn,
-        /// How.
+        /// How it is held.
         hold: Hold,
     },
-    /// Lets go of it.
+    /// Releases a hold on a target.
     LetGo {
         /// An opening of its domain.
         domain: u32,
@@ -98,7 +98,7 @@ pub enum XrcRequest {
         /// How it was held.
         hold: Hold,
     },
-    /// Changes attributes and state.
+    /// Changes attributes and state of a target.
     ModifyTarget {
         /// An opening of its domain.
         domain: u32,
@@ -106,10 +106,10 @@ pub enum XrcRequest {
         qpn: Qpn,
         /// The attributes.
         attr: Box<QpAttr>,
-        /// Which of them are meant.
+        /// Which of them to change.
         mask: AttrMask,
     },
-    /// Asks for all attributes.
+    /// Queries all attributes of a target.
     QueryTarget {
         /// An opening of its domain.
         domain: u32,
@@ -118,10 +118,10 @@ pub enum XrcRequest {
     },
 }
 
-/// The answer.
+/// A reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum XrcReply {
-    /// It was done.
+    /// The request was executed.
     Done,
     /// The opening of a domain.
     Domain(u32),

@@ -1,15 +1,15 @@
-//! Handles on targets, as events know them.
+//! Handles on targets, as events refer to them.
 
 use rdmux_wire::Qpn;
 
 use crate::objects::unacked::Unacked;
 
-/// A handle of this process's on a target.
+/// A handle of this process on a target.
 #[derive(Debug)]
 pub(crate) struct TargetCore {
     pub(crate) qpn: Qpn,
-    /// The value that it was made with.
+    /// The value that it was created with.
     pub(crate) context: u64,
-    /// Events about it.
+    /// The count of unacknowledged events about it.
     pub(crate) unacked: Unacked,
 }

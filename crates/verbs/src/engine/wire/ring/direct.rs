@@ -1,5 +1,5 @@
-//! WRITEs and READs by the initiator alone, straight between its memory and the memory of a process of the same
-//! host, and what lets the peer do so: queue pairs that it finds on our board.
+//! WRITEs and READs that the initiator executes alone, directly between its memory and that of a process of the same host; and
+//! the publication of queue pairs on this process's board, which enables the peer to do the same.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::objects::regions::Regions;
 /// The local end of a copy.
 pub(crate) type Near = ArrayVec<Piece, MAX_PIECES>;
 
-/// The process at the other end of a queue pair, if the two may reach each other's memory.
+/// Returns the process at the other end of a queue pair, if the two may access each other's memory.
 pub(crate) fn reach_of<'p>(core: &QpCore, path: &'p Path) -> Option<&'p Arc<Reach>> {
     match path {
         Path::Near(near, ..) if core.qp_type == QpType::Rc => near.reach(),
@@ -33,12 +33,12 @@ pub(crate) fn reach_of<'p>(core: &QpCore, path: &'p Path) -> Option<&'p Arc<Reac
     }
 }
 
-/// Publishes a queue pair, which is open to its peer.
+/// Publishes a queue pair that is open to its peer.
 pub(crate) fn show(device: &Device, core: &QpCore, path: &Path, attr: &QpAttr) {
     if let (Some(board), Some(_), Ends::Own(objects)) =
         (device.reaches().board(), reach_of(core, path), &core.ends)
     {
-        // A queue pair that answers no READ says so to the packet of one.
+        // A queue pair that serves no READ refuses it when the packet arrives.
         let refused =
             if attr.max_dest_rd_atomic == 0 { Access::REMOTE_READ } else { Access::empty() };
         board.show_qp(&QpRow {
@@ -51,7 +51,7 @@ pub(crate) fn show(device: &Device, core: &QpCore, path: &Path, attr: &QpAttr) {
     }
 }
 
-/// Takes it back. When this returns, the peer carries nothing out in its place any more.
+/// Withdraws a queue pair. When this returns, the peer no longer executes operations in its place.
 pub(crate) fn hide(device: &Device, core: &QpCore, path: &Path) {
     if let (Some(board), Some(reach)) = (device.reaches().board(), reach_of(core, path))
         && board.hide_qp(core.qpn.get())
@@ -60,8 +60,8 @@ pub(crate) fn hide(device: &Device, core: &QpCore, path: &Path) {
     }
 }
 
-/// Carries a copy out, if the link, the peer's queue pair and both ends' regions permit it. False if not, or if the
-/// system did not do all of it.
+/// Executes a copy, if the link, the peer's queue pair and both ends' regions permit it. Returns false if they do not, or if the
+/// kernel did not copy everything.
 pub(crate) fn carry_out(
     device: &Device,
     core: &QpCore,
@@ -69,7 +69,7 @@ pub(crate) fn carry_out(
     (objects, regions): (&Objects, &Regions),
     copy: &Direct<'_>,
 ) -> bool {
-    // What a READ brings the peer sends: between hosts the ports count it.
+    // The data of a READ is sent by the peer: between hosts, the ports count it.
     if !path.may_cut_short(device, core.port()) || !copy.write && path.is_counted() {
         return false;
     }
@@ -100,7 +100,7 @@ pub(crate) fn carry_out(
     true
 }
 
-/// Where a copy's bytes are, or belong, here. None if they may not, and for the packets to find out why.
+/// Returns the local memory of a copy. Returns none if access is not permitted: the packets then find out why.
 fn near_end(objects: &Objects, regions: &Regions, copy: &Direct<'_>) -> Option<Near> {
     let mut near = Near::new();
     match copy.near {
@@ -114,8 +114,7 @@ fn near_end(objects: &Objects, regions: &Regions, copy: &Direct<'_>) -> Option<N
     Some(near)
 }
 
-/// Where a part of a list is here: `len` bytes from `offset` on. Out of reach if not all of it is this process's own
-/// memory.
+/// Returns the local memory of `len` bytes from `offset` of a list. An error if not all of it is this process's own memory.
 #[inline]
 pub(crate) fn near_list(
     (pd, regions): (PdId, &Regions),

@@ -1,4 +1,4 @@
-//! Out of the rings: records, taken one by one, and what is done with each kind.
+//! Receiving from rings: records are taken one by one, and dispatched by their kind.
 
 use std::sync::Arc;
 
@@ -18,48 +18,48 @@ use crate::engine::recent::RecentQps;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::xrc::record as xrc;
 
-/// How many records of a ring a round takes before it looks at the next ring.
+/// How many records of a ring a round takes before it polls the next ring.
 const TURNS: usize = 64;
 
-/// All rings that a round empties.
+/// The receiving side of all rings.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     ends: Vec<RingRx>,
-    /// Where records are copied to before anything in them is looked at.
+    /// A private buffer: records are copied here before their contents are examined.
     private: Vec<u8>,
-    /// The queue pairs that received last, and where each one's data was put.
+    /// The queue pairs that received most recently, and the memory that each one's data was written to.
     pub(in crate::engine::wire) qps: RecentQps,
 }
 
-/// The ring that the same process fills and we empty. A round's own: looking into it costs no lock.
+/// The ring that a process fills and this one empties. Only rounds use it, so that reading it takes no lock.
 #[derive(Debug)]
 struct RingRx {
     peer: u16,
     rx: Consumer,
     tx: Arc<Neighbour>,
     taken: Taken,
-    /// The peer wrote what no ring holds: nothing that comes from it can be trusted any more.
+    /// Whether the peer wrote an invalid record: nothing from it can be trusted any more.
     broken: bool,
 }
 
 impl Inbox {
-    /// Empties the ring that a process fills.
+    /// Starts receiving from the ring of a process.
     pub(super) fn add(&mut self, peer: u16, rx: Consumer, tx: Arc<Neighbour>) {
         self.ends.push(RingRx { peer, rx, tx, taken: Taken::default(), broken: false });
     }
 
-    /// Does so no longer.
+    /// Stops receiving from the ring of a process.
     pub(super) fn remove(&mut self, peer: u16) {
         self.ends.retain(|end| end.peer != peer);
     }
 
-    /// Whether no record waits in any ring. A few loads; no lock, no system call.
+    /// Returns whether no record waits in any ring. Takes a few loads; no lock, no system call.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.iter().all(|end| end.rx.is_empty())
     }
 
-    /// Takes packets from all rings.
+    /// Receives packets from all rings.
     pub(crate) fn receive(
         &mut self,
         device: &Arc<Device>,
@@ -74,7 +74,7 @@ impl Inbox {
             broken |= end.broken;
         }
         if broken {
-            // Queue pairs that still send to such a peer find out by their retry counters.
+            // Queue pairs that still send to such a peer notice by their retry counters.
             ends.retain_mut(|end| {
                 if end.broken {
                     end.taken.tell(device);
@@ -86,8 +86,8 @@ impl Inbox {
         received
     }
 
-    /// Takes from all rings until that of a process that is gone is empty. It may be there nevertheless and go on: no more is taken
-    /// than a ring holds.
+    /// Receives from all rings until that of a process that is gone is empty. The process may still exist and continue: at most the
+    /// number of records that a ring holds is taken.
     pub(in crate::engine::wire) fn receive_rest(
         &mut self,
         device: &Arc<Device>,
@@ -104,26 +104,26 @@ impl Inbox {
         }
     }
 
-    /// Brings the counters up to date.
+    /// Updates the counters.
     pub(crate) fn tell(&mut self, device: &Device) {
         self.ends.iter_mut().for_each(|end| end.taken.tell(device));
     }
 
-    /// Marks all rings as unattended. False if a record waits in one: do not sleep then.
+    /// Marks all rings as unattended. Returns false if a record waits in one: the caller must not sleep then.
     pub(crate) fn sleep(&self) -> bool {
         Consumer::prepare_all(self.ends.iter().map(|end| &end.rx))
     }
 
-    /// Takes that back.
+    /// Marks all rings as attended again.
     pub(crate) fn wake(&self) {
         self.ends.iter().for_each(|end| end.rx.awake());
     }
 }
 
-/// What a ring is emptied into.
+/// The state into which a ring is emptied.
 struct Here<'a> {
     device: &'a Arc<Device>,
-    /// Where records are copied to before anything in them is looked at.
+    /// A private buffer: records are copied here before their contents are examined.
     private: &'a mut Vec<u8>,
     qps: &'a mut RecentQps,
     now: Time,
@@ -131,7 +131,7 @@ struct Here<'a> {
     owed: &'a mut Vec<Qpn>,
 }
 
-/// How much was taken from a ring that the counters do not tell yet, as in [`Tx`].
+/// The records taken from a ring that have not been added to the counters, as in [`Tx`].
 #[derive(Debug, Default)]
 struct Taken {
     records: u64,
@@ -152,7 +152,7 @@ impl Taken {
     }
 }
 
-/// What is next in a ring.
+/// The next record of a ring.
 type Next = Result<Option<Head>, Broken>;
 
 impl RingRx {
@@ -194,7 +194,7 @@ impl RingRx {
         usize::try_from(taken).unwrap_or(usize::MAX)
     }
 
-    /// Takes a record that is not for a queue pair of ours, or is too long to be copied twice.
+    /// Handles a record that is not for one of this process's queue pairs, or is too long to be copied twice.
     fn other(&mut self, here: &mut Here<'_>, head: Head) {
         let device = here.device;
         let (kind, meta, long) = (head.kind(), head.meta(), head.len() >= IN_PLACE);
@@ -212,8 +212,8 @@ impl RingRx {
         }
     }
 
-    /// Takes the packets at the front of the ring that are for the same queue pair as the first, under one lock,
-    /// and then sends what they allow to be sent. Returns what is next.
+    /// Handles the packets at the front of the ring that are for the same queue pair as the first, under one lock, and then sends
+    /// what they permit to be sent. Returns the next record.
     fn packets(&mut self, here: &mut Here<'_>, first: Head, end: u64) -> Next {
         let Here { device, private, qps, now, owed } = here;
         let (device, now) = (*device, *now);
@@ -277,7 +277,7 @@ impl RingRx {
     }
 }
 
-/// A record's bytes, where the peer cannot change them any more.
+/// Copies a record's bytes to private memory, where the peer cannot change them.
 fn copied<'a>(record: &Record<'_>, private: &'a mut Vec<u8>) -> &'a mut [u8] {
     if private.len() < record.len() {
         private.resize(record.len(), 0);
@@ -287,7 +287,7 @@ fn copied<'a>(record: &Record<'_>, private: &'a mut Vec<u8>) -> &'a mut [u8] {
     bytes
 }
 
-/// Whether a record is handed to a queue pair from a private copy.
+/// Returns whether a record is passed to a queue pair from a private copy.
 #[inline]
 fn is_for_qp(head: &Head, device: &Device) -> bool {
     match head.kind() {
@@ -297,19 +297,19 @@ fn is_for_qp(head: &Head, device: &Device) -> bool {
     }
 }
 
-/// Whether the payload of packets is only moved elsewhere, and nobody looks at it: so it is in the hub.
+/// Returns whether the payload of packets is only moved on, without being examined, as in the hub.
 fn moves_only(device: &Device) -> bool {
     device.xrc().is_hub() && !device.engine().detour().is_captured()
 }
 
-/// Hands over a packet with the payload where it lies. Only the headers are copied before they are looked at.
+/// Passes on a packet with its payload in place. Only the headers are copied before they are examined.
 #[expect(unsafe_code, reason = "the payload stays in memory that the sender may write to")]
 fn in_place(here: &mut Here<'_>, ring: &Arc<Neighbour>, meta: &Meta, record: &Record<'_>) {
     let (device, now) = (here.device, here.now);
     let headers = &mut [0; MAX_HEADER][..usize::from(meta.header).min(MAX_HEADER)];
     record.copy(0, headers);
-    // SAFETY: a target's machine takes nothing of the payload but its length, which is the record's, and its
-    // surroundings only copy it on (`xrc::place`): nothing is decided by these bytes.
+    // SAFETY: a target's machine uses only the length of the payload, which is the record's, and its
+    // environment only copies it on (`xrc::place`): no decision depends on these bytes.
     let payload = unsafe { record.bytes() }.get(headers.len()..).unwrap_or_default();
     let Some(packet) = checked(device, Packet::parse_parts(headers, payload)) else { return };
     let table = device.qps().read();
@@ -327,16 +327,16 @@ fn in_place(here: &mut Here<'_>, ring: &Arc<Neighbour>, meta: &Meta, record: &Re
     bound.schedule_after(state);
 }
 
-/// Takes the hub's bytes for our memory from where they lie.
+/// Handles the hub's bytes for this process's memory in place.
 #[expect(unsafe_code, reason = "the bytes stay in memory that the hub may write to")]
 fn place_in_place(device: &Arc<Device>, from: u16, meta: [u8; 16], record: &Record<'_>) {
-    // SAFETY: the bytes are copied to where they belong (`Side::place`), and nothing is decided by them.
+    // SAFETY: the bytes are copied to their destination (`Side::place`), and no decision depends on them.
     if !device.xrc().take_place(device, from, meta, unsafe { record.bytes() }) {
         count(device, Counter::RxMalformed);
     }
 }
 
-/// Hands over the packet in these bytes: in the short way if it is plain, in which most are.
+/// Handles the packet in these bytes. Plain packets, which most are, take the short path.
 #[inline]
 fn take(
     device: &Device,
@@ -366,7 +366,7 @@ fn take(
     }
 }
 
-/// Hands over an acknowledgement that came by itself.
+/// Handles an acknowledgement that arrived without a packet.
 #[inline]
 fn ack(
     device: &Device,
@@ -382,7 +382,7 @@ fn ack(
     }
 }
 
-/// Hands over a packet that names its payload, and acknowledges it at once: what it stands for is long.
+/// Handles a packet that names its payload, and acknowledges it at once, since its payload is long.
 fn named(
     device: &Device,
     (machine, env): (&mut Machine, &mut QpEnv<'_>),
@@ -408,7 +408,7 @@ fn named(
     machine.flush_ack(now, env);
 }
 
-/// Whether a packet is for the queue pair that its record says, and comes from its peer.
+/// Returns whether a packet is for the queue pair that its record names, and is from its peer.
 #[inline]
 fn is_meant(
     (device, env): (&Device, &QpEnv<'_>),
@@ -427,8 +427,8 @@ fn is_meant(
     false
 }
 
-/// Hands a record's packet to its queue pair, after the acknowledgement that was piggybacked on it. Only the process that the
-/// queue pair is connected to may send it any: its ring is the one that the queue pair itself sends into.
+/// Passes a record's packet to its queue pair, after the acknowledgement that was piggybacked on it. Only the process that the
+/// queue pair is connected to may send to it: its ring is the one that the queue pair itself sends into.
 fn hand_over(
     device: &Device,
     (machine, env): (&mut Machine, &mut QpEnv<'_>),
@@ -447,7 +447,7 @@ fn hand_over(
     machine.handle_packet(now, &RxPacket { packet, source: &NEIGHBOUR }, env);
 }
 
-/// Where packets of a ring come from: nothing that a connected queue pair looks at.
+/// The source of packets from rings, which a connected queue pair does not read.
 static NEIGHBOUR: Source<'static> = Source {
     sgid: Gid::ZERO,
     dgid: Gid::ZERO,

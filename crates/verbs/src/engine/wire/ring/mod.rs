@@ -1,7 +1,8 @@
-//! Processes of this host, and of other hosts of the user's, reached by rings: records into them, of which packets are one kind, and what is shorter.
+//! Processes of this host, and of other hosts of the user's, reached by rings: records, of which packets are one kind, and shortcuts past
+//! packets.
 //!
-//! - `inbox`: what comes out of rings
-//! - `short`: short SENDs, from the send queue straight into a record
+//! - `inbox`: receiving from rings
+//! - `short`: short SENDs, directly from the send queue into a record
 //! - `named`: packets that name their payload
 //! - `direct`: WRITEs and READs without any record
 
@@ -35,36 +36,36 @@ use crate::objects::reach::Reach;
 
 /// The kind of a record that holds a packet which names its payload (`named`).
 const NAMED: u8 = 9;
-/// The kind of a record that is an acknowledgement and nothing else.
+/// The kind of a record that is only an acknowledgement.
 const ACK: u8 = 10;
-/// Bytes of data of the ring to ourselves.
+/// Data bytes of the ring of a process to itself.
 const LOOP_CAPACITY: usize = rdmux_link::ring::DEFAULT_CAPACITY;
-/// The most payload bytes of an XRC packet: for each the hub asks the kernel to copy, which takes as long as some ten
-/// thousand bytes do.
+/// The maximum payload of an XRC packet. For each packet the hub makes the kernel copy, which takes as long as copying some ten thousand
+/// bytes.
 const MAX_XRC_PAYLOAD: u32 = 64 << 10;
-/// From how many bytes on it is worth to leave them where they lie until they are moved to where they belong.
+/// The length from which on bytes are left in place until they are copied to their destination.
 pub(crate) const IN_PLACE: usize = 4096;
-/// A process of this host, which may be this one: the ring to it, and what wakes it.
+/// A process of this host, which may be this one: the ring to it, and the doorbell that wakes it.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
     tx: Mutex<Tx>,
     wire: Ring,
-    /// The process's memory, if it is within reach.
+    /// The process's memory, if it is accessible.
     reach: Option<Arc<Reach>>,
 }
 
-/// Wakes that the hub holds back until the end of its round, when its acknowledgements are sent. A process that is woken
-/// earlier may answer before the sender has the acknowledgement, and programs expect their own completion first.
+/// Wakeups that the hub holds back until the end of its round, when its acknowledgements are sent. A process that is woken earlier may
+/// answer before the sender has the acknowledgement, and programs expect their own completion first.
 #[derive(Debug, Default)]
 pub(crate) struct LateWakes(parking_lot::Mutex<Option<Vec<Arc<PeerBell>>>>);
 
 impl LateWakes {
-    /// From here on wakes are held back.
+    /// Starts to hold back wakeups.
     pub(in crate::engine) fn hold(&self) {
         self.0.lock().get_or_insert_default();
     }
 
-    /// Ends that. Returns whom to wake, each once.
+    /// Stops holding back wakeups. Returns the processes to wake, each once.
     pub(in crate::engine) fn take(&self) -> Vec<Arc<PeerBell>> {
         self.0.lock().take().unwrap_or_default()
     }
@@ -83,15 +84,15 @@ impl LateWakes {
     }
 }
 
-/// Wakes the process at the other end. Never blocks, whatever it does.
+/// Wakes the process at the other end. Never blocks, whatever that process does.
 fn wake(device: &Device, wire: &Ring) {
     if !wire.wake() {
         device.engine().waiter.wake();
     }
 }
 
-/// A ring that we fill, and what went into it that the counters do not tell yet: they are shared by all rings, and a
-/// small message takes hardly longer than to count it.
+/// A ring that this process fills, and the records that have not been added to the counters. All rings share the counters, and sending a
+/// small message takes hardly longer than counting it.
 #[derive(Debug)]
 struct Tx {
     ring: Producer,
@@ -100,7 +101,7 @@ struct Tx {
 }
 
 impl Tx {
-    /// How many packets the counters may be behind.
+    /// How many packets the counters may lag behind.
     const BEHIND: u64 = 64;
 
     #[inline]
@@ -120,7 +121,7 @@ impl Tx {
 }
 
 impl Neighbour {
-    /// What the ring can do for queue pairs of a type.
+    /// Returns the capabilities of the ring for queue pairs of a type.
     pub(crate) fn caps(&self, qp_type: QpType) -> LinkCaps {
         let mut caps = self.wire.caps();
         if qp_type.is_xrc() {
@@ -130,12 +131,12 @@ impl Neighbour {
         caps
     }
 
-    /// The process's memory, if it is within reach.
+    /// Returns the process's memory, if it is accessible.
     pub(crate) fn reach(&self) -> Option<&Arc<Reach>> {
         self.reach.as_ref()
     }
 
-    /// Puts in a record that is no packet, and wakes the peer if it sleeps. Returns the position after it.
+    /// Sends a record that is not a packet, and wakes the peer if it sleeps. Returns the position after the record.
     pub(crate) fn put(
         &self,
         device: &Device,
@@ -160,22 +161,23 @@ impl Neighbour {
         Ok(position)
     }
 
-    /// Whether there is room for so many bytes. If not, the peer will wake us.
+    /// Returns whether there is room for this many bytes. If not, the peer will wake this process when there is.
     pub(crate) fn has_room_or_wait(&self, bytes: usize) -> bool {
         self.tx.lock().ring.has_room_or_wait(bytes)
     }
 
-    /// The position that the peer has come to. It passes a record that is no packet when it is done with it.
+    /// Returns the position up to which the peer has consumed the ring. The peer advances past a record that is not a packet when it has
+    /// finished with it.
     pub(crate) fn consumed(&self) -> u64 {
         self.tx.lock().ring.consumed()
     }
 
-    /// Brings the counters up to date.
+    /// Updates the counters.
     fn tell(&self, device: &Device) {
         self.tx.lock().tell(device);
     }
 
-    /// The process at its other end wakes this one no longer.
+    /// No longer lets the process at the other end wake this one.
     fn ignore(&self, device: &Device) {
         if let Some(bell) = self.wire.bell() {
             device.engine().waiter.ignore(bell);
@@ -184,7 +186,7 @@ impl Neighbour {
 }
 
 impl Neighbour {
-    /// Puts a packet in and wakes the peer if it sleeps.
+    /// Sends a packet, and wakes the peer if it sleeps.
     pub(crate) fn send(
         &self,
         device: &Arc<Device>,
@@ -193,7 +195,7 @@ impl Neighbour {
         frame: &Frame<'_>,
     ) -> Result<(), LinkError> {
         if device.engine().detour().is_cut(av.port_num.max(PORT)) {
-            // Lost, as on a cable that is not plugged in: the transport notices.
+            // Dropped, as on an unplugged cable: the transport notices.
             count(device, Counter::TxNoLink);
             return Ok(());
         }
@@ -220,7 +222,7 @@ impl Neighbour {
     }
 }
 
-/// A packet of few bytes, as it goes into a record.
+/// A short packet, in the form of its record.
 pub(super) struct Short {
     pub(super) bytes: [u8; SHORT],
     pub(super) len: usize,
@@ -236,7 +238,7 @@ impl Default for Short {
 }
 
 impl Neighbour {
-    /// Puts a packet without extension headers in, and wakes the peer if it sleeps. False if there is no room.
+    /// Sends a packet without extension headers, and wakes the peer if it sleeps. Returns false if there is no room.
     #[inline]
     pub(super) fn send_short(&self, device: &Device, short: &Short) -> bool {
         let meta = Meta {
@@ -249,7 +251,7 @@ impl Neighbour {
         self.push_short(device, PACKET, meta, &short.bytes, short.len)
     }
 
-    /// Puts an acknowledgement in for a queue pair of the peer's, likewise.
+    /// Sends an acknowledgement to a queue pair of the peer, and wakes the peer if it sleeps. Returns false if there is no room.
     pub(in crate::engine) fn send_ack(&self, device: &Device, dest_qpn: Qpn, psn: Psn) -> bool {
         let path = RingPath::default();
         let meta = Meta { header: 0, pad: 0, dest_qpn: dest_qpn.get(), ack: Some(psn), path };
@@ -278,7 +280,7 @@ impl Neighbour {
         true
     }
 
-    /// Puts a packet in that names its payload, and wakes the peer if it sleeps.
+    /// Sends a packet that names its payload, and wakes the peer if it sleeps.
     pub(in crate::engine) fn send_named(
         &self,
         device: &Device,
@@ -297,20 +299,20 @@ impl Neighbour {
     }
 }
 
-/// The rings that a process fills, by the number by which the peer is known.
+/// The rings that this process fills, by the number of the peer.
 #[derive(Default)]
 pub(crate) struct Neighbours {
     rings: RwLock<Vec<(u16, Arc<Neighbour>)>>,
-    /// By which number a process of another host is known.
+    /// The numbers by which processes of other hosts are known.
     remote: RwLock<HashMap<RingPeer, u16>>,
     departures: parking_lot::Mutex<Departures>,
 }
 
-/// Processes that have gone, counted. An answer of the service about rings to one may be older.
+/// The count of processes that have gone. A reply of the service about rings to one of them may be older.
 #[derive(Debug, Default)]
 struct Departures {
     count: u64,
-    /// Which of them the last process was that had a number.
+    /// By number: the count when the last process with it had gone.
     last: HashMap<u16, u64>,
 }
 
@@ -320,14 +322,14 @@ impl Departures {
         self.last.insert(number, self.count);
     }
 
-    /// Whether the process that had a number has gone since so many had.
+    /// Returns whether the process with a number has gone since the count had this value.
     fn has_gone_since(&self, count: u64, number: u16) -> bool {
         self.last.get(&number).is_some_and(|last| *last > count)
     }
 }
 
 impl Neighbours {
-    /// The ring to the process that has `slot`, if the two may share memory.
+    /// Returns the ring to the process that has `slot`, if the two may share memory.
     pub(crate) fn to(
         &self,
         device: &Arc<Device>,
@@ -341,7 +343,7 @@ impl Neighbours {
             return Ok(Some(ring));
         }
         if own {
-            // Two of its queue pairs are connected to each other: what it fills it empties.
+            // Two of its queue pairs are connected to each other: it empties the ring that it fills.
             let ring = ring::create(LOOP_CAPACITY);
             let ring = ring.map_err(VerbsError::os("make a ring to ourselves"))?;
             let wire = Ring::to_ourselves();
@@ -350,7 +352,7 @@ impl Neighbours {
         self.ask(device, RingPeer::here(slot))
     }
 
-    /// The ring to the process that has `slot` of the host that takes packets at an address, if the two may share memory.
+    /// Returns the ring to the process that has `slot` of the host that receives packets at an address, if the two may share memory.
     pub(crate) fn at(
         &self,
         device: &Arc<Device>,
@@ -365,7 +367,7 @@ impl Neighbours {
         self.ask(device, peer)
     }
 
-    /// Asks the service for the ring to a process.
+    /// Requests the ring to a process from the service.
     fn ask(
         &self,
         device: &Arc<Device>,
@@ -374,8 +376,8 @@ impl Neighbours {
         loop {
             let before = self.departures.lock().count;
             let Some((number, end)) = device.control().connect_ring(peer)? else { return Ok(None) };
-            // Another thread may have been told meanwhile that the process is gone, and nobody is told that twice. From here on
-            // none is: what is opened now is there to be taken away.
+            // Another thread may meanwhile have processed the event that the process is gone, which is sent only once. From here on no
+            // thread processes events: a ring that is opened now will be removed by a later event.
             let told = device.engine().told.lock();
             if !self.departures.lock().has_gone_since(before, number) {
                 let ring = self.open_to_process(device, number, end)?;
@@ -388,9 +390,9 @@ impl Neighbours {
         }
     }
 
-    /// Takes our end of rings that a peer asked for.
+    /// Opens this process's end of rings that a peer requested.
     pub(crate) fn add(&self, device: &Arc<Device>, slot: u16, end: RingEnd) {
-        // If we connect to it we ask for the rings ourselves, and tell the program.
+        // A connection to the peer requests the rings again, and reports the error to the program.
         if let Err(error) = self.open_to_process(device, slot, end) {
             crate::throttled!(warn, slot, %error, "the rings to a process are not used yet");
         }
@@ -415,12 +417,12 @@ impl Neighbours {
         });
     }
 
-    /// Brings the counters up to date.
+    /// Updates the counters.
     pub(crate) fn tell(&self, device: &Device) {
         self.rings.read().iter().for_each(|(_, ring)| ring.tell(device));
     }
 
-    /// The ring to the process that is known by a number.
+    /// Returns the ring to the process that is known by a number.
     pub(in crate::engine) fn find(&self, slot: u16) -> Option<Arc<Neighbour>> {
         self.rings.read().iter().find(|(s, _)| *s == slot).map(|(_, r)| r.clone())
     }
@@ -436,8 +438,8 @@ impl Neighbours {
         self.open(device, slot, (&tx, &rx), Ring::to_process(bell), reach)
     }
 
-    /// Our end of rings. None if they are no rings. What this process cannot do with those that are is an error: its peer has opened its
-    /// end, and sends by no other way.
+    /// Opens this process's end of rings. Returns none if the descriptors are not valid rings. A failure of this process to use valid rings
+    /// is an error: its peer has opened its end, and sends by no other path.
     fn open(
         &self,
         device: &Device,
@@ -471,7 +473,7 @@ impl Neighbours {
         ends.push((slot, ring.clone()));
         drop(ends);
         device.engine().inbound(|inbound| inbound.near.add(slot, rx, ring.clone()));
-        // A background thread that sleeps already does not attend to this one yet.
+        // A background thread that already sleeps does not yet wait for this ring.
         device.engine().wake_sleeper();
         Ok(Some(ring))
     }

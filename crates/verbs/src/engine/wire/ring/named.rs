@@ -1,10 +1,9 @@
-//! Packets through a ring that name their payload: the receiver fetches it with one copy from where it lies in the
-//! sender's memory to where it belongs.
+//! Packets through a ring that name their payload: the receiver fetches it with one copy from the sender's memory to its
+//! destination.
 //!
-//! The names are in the record behind the packet's headers: the sender's queue pair and its place on the sender's board,
-//! then for each range its region's key, its length and its address. The receiver checks them against the board
-//! while its hazard is set, so nothing is fetched any more when a queue pair has failed, or a region is gone: the program
-//! has its memory back then.
+//! The names follow the packet's headers in the record: the sender's queue pair and the sequence of its row on the sender's
+//! board, then for each range its region's key, its length and its address. The receiver checks them against the board while its
+//! hazard is set, so nothing is fetched once a queue pair has failed or a region is gone: the program may then reuse its memory.
 
 use arrayvec::ArrayVec;
 use rdmux_link::Piece;
@@ -17,12 +16,12 @@ use crate::objects::counters::{Counter, Counters};
 use crate::objects::memory;
 use crate::objects::reach::{Origin, Reach};
 
-/// The most bytes behind the headers.
+/// The maximum number of bytes after the headers.
 const MOST: usize = ORIGIN + MAX_PIECES * RANGE;
 const ORIGIN: usize = 8;
 const RANGE: usize = 16;
 
-/// Where the bytes of a packet are, in words for the receiver.
+/// The location of a packet's payload, encoded for the receiver.
 pub(crate) struct Names(ArrayVec<u8, MOST>);
 
 impl Names {
@@ -33,7 +32,7 @@ impl Names {
         Self(bytes)
     }
 
-    /// Adds a range. False if there are too many.
+    /// Adds a range. Returns false if there are too many.
     pub(crate) fn add(&mut self, key: u32, range: Range) -> bool {
         if self.0.remaining_capacity() < RANGE {
             return false;
@@ -49,7 +48,7 @@ impl Names {
     }
 }
 
-/// The same as the receiver reads it.
+/// Names, decoded by the receiver.
 #[derive(Debug)]
 struct Parsed {
     origin: Origin,
@@ -58,7 +57,7 @@ struct Parsed {
 }
 
 impl Parsed {
-    /// None if it makes no sense.
+    /// Parses names. Returns none if they are invalid.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (origin, list) = bytes.split_first_chunk::<ORIGIN>()?;
         let [q0, q1, q2, q3, s0, s1, s2, s3] = *origin;
@@ -78,12 +77,12 @@ impl Parsed {
     }
 }
 
-/// How many bytes a record's names stand for; none if that makes no sense.
+/// Returns how many bytes a record's names cover; none if they are invalid.
 pub(crate) fn len(names: &[u8]) -> Option<u32> {
     Parsed::parse(names)?.ranges.iter().try_fold(0_u32, |sum, range| sum.checked_add(range.len))
 }
 
-/// Fetches what a packet names into pieces as long as that, where everything may be done without packets.
+/// Fetches the payload that a packet names into pieces of that length, if shortcuts past packets are permitted.
 pub(crate) fn fetch(
     device: &Device,
     (own, reach): (&QpCore, &Reach),

@@ -1,4 +1,4 @@
-//! Short SENDs into a ring: from the send queue straight into a record.
+//! Short SENDs into a ring: directly from the send queue into a record.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -18,11 +18,11 @@ use crate::objects::cached_region::CachedRegion;
 use crate::objects::memory::Space;
 use crate::objects::pd::PdId;
 
-/// The most bytes of a message that goes this way, and its pad.
+/// The maximum length of a message that is sent this way, with its pad.
 #[expect(clippy::cast_possible_truncation, reason = "less than two cache lines")]
 const MOST: u32 = ((SHORT - Bth::LEN) & !3) as u32;
 
-/// Sends what may leave now in this way. What may not is left to the long way.
+/// Sends requests that may be sent now and in this way. The others are left to the full path.
 #[inline]
 pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Time) {
     let Driven { machine, path, sent_from, .. } = driven;
@@ -46,7 +46,7 @@ pub(crate) fn send(device: &Device, core: &QpCore, driven: &mut Driven, now: Tim
     }
 }
 
-/// The packet as it goes into a record; what is behind it is not defined.
+/// Builds the packet of a record. The bytes after it are undefined.
 #[inline]
 fn gather(
     device: &Device,
@@ -82,16 +82,16 @@ fn gather(
     Some(())
 }
 
-/// The region that a queue pair last sent from, so that the table of regions need not be locked for each message.
+/// The region that a queue pair last sent from, cached so that the table of regions need not be locked for each message.
 #[derive(Debug, Default)]
 pub(crate) struct SentFrom {
     cached: CachedRegion,
-    /// The engine's count of changes when it was found.
+    /// The engine's count of changes when the region was found.
     changes: u64,
 }
 
 impl SentFrom {
-    /// Copies an entry's bytes. None if they may not be read.
+    /// Copies an entry's bytes. Returns none if they may not be read.
     #[inline]
     fn read(&mut self, device: &Device, pd: PdId, sge: &Sge, into: &mut [u8]) -> Option<()> {
         let len = u32::try_from(into.len()).ok()?;
@@ -104,7 +104,7 @@ impl SentFrom {
             return None;
         }
         Space::Own.read(sge.addr, into).ok()?;
-        // What was read of memory that is not registered any more is not used.
+        // Bytes read from memory that is no longer registered are not used.
         fence(Ordering::Acquire);
         (device.engine().changes() == changes).then_some(())
     }

@@ -1,4 +1,4 @@
-//! What a queue pair asks of its stream.
+//! The environment of a queue pair with a stream.
 
 use std::io;
 
@@ -14,22 +14,22 @@ use crate::engine::wire::Path;
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::region::Located;
 
-/// A frame with a payload of at most so many bytes, alone, is sent as one run of bytes: to copy them
-/// takes less than to name them to the kernel.
+/// A single frame with a payload of at most this many bytes is sent as one run of bytes: copying them takes less time than
+/// passing them to the kernel as pieces.
 const SHORT: usize = 512;
-/// Room for such a frame.
+/// The size of a buffer for such a frame.
 const SHORT_FRAME: usize = SHORT + 128;
 
-/// Pieces of memory that go out, or in, together.
+/// Pieces of memory that are sent or received together.
 type Gathered = ArrayVec<Piece, MAX_PIECES>;
 
-/// Why a payload is not gathered by name.
+/// Why a payload is not gathered as pieces.
 enum Trouble {
     /// There is no room for more pieces.
     Full,
-    /// It is not memory of this process's, and must be copied.
+    /// It is another process's memory, and must be copied.
     Foreign,
-    /// It may not be used.
+    /// Access is not permitted.
     Fault(AccessFault),
 }
 
@@ -49,7 +49,7 @@ fn add(to: &mut Gathered, at: &Located<'_>, len: u32) -> Result<(), Trouble> {
 }
 
 impl QpEnv<'_> {
-    /// Names the memory of a payload.
+    /// Adds the memory of a payload as pieces.
     fn name(&self, payload: &TxPayload<'_>, to: &mut Gathered) -> Result<(), Trouble> {
         let Here::Own(objects, regions) = &self.here else { return Err(AccessFault::Key.into()) };
         match *payload {
@@ -70,7 +70,7 @@ impl QpEnv<'_> {
         }
     }
 
-    /// Names the memory of a whole segment; leaves `to` as it was if that cannot be.
+    /// Adds a whole segment as pieces. Leaves `to` unchanged if that is not possible.
     fn name_segment(&self, segment: &Segment<'_>, to: &mut Gathered) -> Result<(), Trouble> {
         let before = to.len();
         let named = to
@@ -90,7 +90,7 @@ impl QpEnv<'_> {
         self.write_frame(&Frame { header: &[], payload, pad: 0, ack: None }, skip)
     }
 
-    /// Writes what the stream has room for, but for the first `skip` bytes. Returns how much that was.
+    /// Writes as much as the stream has room for, except the first `skip` bytes. Returns how much was written.
     fn write_frame(&self, frame: &Frame<'_>, skip: usize) -> io::Result<usize> {
         let Path::Stream(stream) = &*self.path else {
             return Err(io::ErrorKind::NotConnected.into());
@@ -122,7 +122,7 @@ impl QpEnv<'_> {
         self.write_frame(&run, 0).map_err(|_| SendFault::Broken)
     }
 
-    /// Writes one segment by way of a copy: its memory is not this process's, or was found not to be mapped.
+    /// Writes one segment through a copy: its memory is another process's, or was found not to be mapped.
     fn write_copy(&mut self, segment: &Segment<'_>, skip: usize) -> Result<usize, SendFault> {
         let len = payload_len(&segment.payload);
         let mut copy = std::mem::take(self.bounce);
@@ -139,8 +139,8 @@ impl QpEnv<'_> {
         sent
     }
 
-    /// Receives straight to where the coming bytes belong, if there are at least `min` of them and all of it
-    /// may be written; what comes behind them goes to `rest`. Returns also how many bytes belong there.
+    /// Receives incoming bytes directly to their destination, if there are at least `min` of them and all may be written. Bytes
+    /// that follow them go to `rest`. Also returns how many bytes belong to the destination.
     pub(crate) fn receive_direct(
         &mut self,
         tcp: &TcpStream,
@@ -182,7 +182,7 @@ impl QpEnv<'_> {
     }
 }
 
-/// Bytes of a payload.
+/// Returns the length of a payload in bytes.
 fn payload_len(payload: &TxPayload<'_>) -> usize {
     match payload {
         TxPayload::None => 0,
@@ -204,7 +204,7 @@ impl StreamEnv for QpEnv<'_> {
         for (index, segment) in segments.iter().enumerate() {
             match self.name_segment(segment, &mut pieces) {
                 Ok(()) => {}
-                // What is before it leaves first.
+                // The segments before it are sent first.
                 Err(_) if index != 0 => break,
                 Err(Trouble::Foreign | Trouble::Full) => return self.write_copy(segment, skip),
                 Err(Trouble::Fault(why)) => {
@@ -218,7 +218,7 @@ impl StreamEnv for QpEnv<'_> {
         }
         match self.write(&pieces, skip) {
             Ok(taken) => Ok(taken),
-            // Some page is not there. Which segment's, the copy finds out; what is before it leaves.
+            // Some page is not mapped. The copy finds out in which segment; segments before it are sent.
             Err(e) if e.raw_os_error() == Some(libc::EFAULT) => match segments.first() {
                 Some(first) => self.write_copy(first, skip),
                 None => Ok(0),

@@ -1,13 +1,12 @@
-//! Streams of iWARP: from the service to a queue pair, bytes in, and the end.
+//! Streams of iWARP: their way from the service to a queue pair, receiving, and closing.
 //!
-//! A round receives from each stream that has something. Long payloads of a frame whose header has come go
-//! from the socket to where they belong, together with the next header; everything else comes into a buffer that
-//! the rounds share, and the machine copies from there. What it cannot use yet, a part of a frame, is kept with the
-//! queue pair.
+//! A round receives from each stream that has data. The long payload of a frame whose header has arrived is received directly to its
+//! destination, together with the next header. Everything else is received into a buffer that the rounds share, and the machine
+//! copies from there. An incomplete frame is kept with the queue pair.
 //!
-//! A stream whose next message waits for a receive is left unread: no round looks at it, and it wakes nobody, until
-//! a receive is posted, to the queue pair or to its shared queue, or the time is over. So is one whose end was read, if
-//! there is something to send on it.
+//! A stream whose next message waits for a receive is paused: no round reads it, and it wakes no thread, until a receive is posted,
+//! to the queue pair or to its shared queue, or the time limit expires. So is one whose end was read, if there is data to send on
+//! it.
 
 mod env;
 
@@ -31,38 +30,37 @@ use crate::engine::{Engine, Table, with_qp};
 use crate::objects::counters::{Counter, Counters};
 use crate::objects::srq::SrqCore;
 
-/// Bytes of the buffer that rounds receive into.
+/// Size of the buffer that rounds receive into, in bytes.
 const BUFFER: usize = 256 * 1024;
-/// Payload that is shorter than this is not worth a system call of its own.
+/// A payload shorter than this is not worth a system call of its own.
 const DIRECT: usize = 8 * 1024;
-/// What is received behind a payload that goes where it belongs: the CRC of its frame, and the next
-/// header, the longer of the two.
+/// Bytes to receive behind a payload that is received directly: the CRC of its frame, and the next header, the longer of the two.
 const BEHIND: usize = 24;
 /// How often a round receives from one stream before others get their turn.
 const TURNS: usize = 16;
-/// So many streams are looked at one by one; of more, those that the kernel says have something.
+/// Up to this many streams are polled one by one. With more, only those that the kernel reports as ready.
 const FEW: usize = 4;
-/// How many streams one round takes in.
+/// The maximum number of streams that one round receives from.
 const READY: usize = 64;
 
 /// A queue pair's stream.
 #[derive(Debug)]
 pub(crate) struct StreamPath {
     tcp: Arc<TcpStream>,
-    /// The service's number of it.
+    /// The service's number of the stream.
     number: u64,
-    /// A part of a frame that came without its rest, or all that came with a message that waits for a receive.
+    /// An incomplete frame, or all bytes that arrived with a message that waits for a receive.
     held: Vec<u8>,
-    /// Whether our half was ended, and whether what has come is all that is received.
+    /// Whether the local half was shut down, and whether the peer's end has been read.
     shut: bool,
     read_out: bool,
-    /// Whether it is left unread.
+    /// Whether it is paused.
     paused: bool,
-    /// Whether it is on the list of those that are to be read again.
+    /// Whether it is on the list of streams that must be read again.
     resuming: bool,
 }
 
-/// A stream that is of no more use.
+/// A stream that is no longer needed.
 #[derive(Debug)]
 pub(crate) struct Ended {
     qpn: Qpn,
@@ -70,17 +68,16 @@ pub(crate) struct Ended {
     tcp: Arc<TcpStream>,
 }
 
-/// A queue pair whose stream is to be read again, and the shared receive queue where a receive was posted, if that
-/// is why.
+/// A queue pair whose stream must be read again, and the shared receive queue at which a receive was posted, if that is the reason.
 pub(crate) type Resumed = (Qpn, Weak<SrqCore>);
 
 impl StreamPath {
-    /// What the wire can do.
+    /// Returns the capabilities of the wire.
     pub(super) fn caps(&self) -> LinkCaps {
         self.tcp.caps()
     }
 
-    /// It is of no more use to its queue pair.
+    /// Returns the stream for closing, as the queue pair no longer needs it.
     pub(crate) fn ended(&self, qpn: Qpn) -> Ended {
         Ended { qpn, number: self.number, tcp: self.tcp.clone() }
     }
@@ -90,7 +87,7 @@ impl StreamPath {
 #[derive(Debug)]
 pub(crate) struct Streams {
     epoll: OwnedFd,
-    /// Those that rounds look at, and those that are left unread.
+    /// The streams that rounds read, and those that are paused.
     open: Vec<(Qpn, Arc<TcpStream>)>,
     paused: Vec<Arc<TcpStream>>,
     buffer: Box<[u8]>,
@@ -123,14 +120,14 @@ impl Streams {
         Ok(epoll::add(&self.epoll, tcp.as_fd(), token, epoll::EventFlags::IN)?)
     }
 
-    /// Rounds leave a stream alone, and it wakes nobody.
+    /// Pauses a stream: rounds do not read it, and it wakes no thread.
     fn pause(&mut self, tcp: &Arc<TcpStream>) {
         let _ = epoll::delete(&self.epoll, tcp.as_fd());
         self.open.retain(|(_, open)| !Arc::ptr_eq(open, tcp));
         self.paused.push(tcp.clone());
     }
 
-    /// Rounds look at a paused stream again.
+    /// Resumes a paused stream.
     fn resume(&mut self, qpn: Qpn, tcp: Arc<TcpStream>) {
         let before = self.paused.len();
         self.paused.retain(|paused| !Arc::ptr_eq(paused, &tcp));
@@ -143,9 +140,9 @@ impl Streams {
         self.open.push((qpn, tcp));
     }
 
-    /// Returns whether there was one.
+    /// Removes a stream. Returns whether it existed.
     fn remove(&mut self, tcp: &Arc<TcpStream>) -> bool {
-        // Fails only if it is not there.
+        // Fails only if it is not in the set.
         let _ = epoll::delete(&self.epoll, tcp.as_fd());
         let before = self.open.len() + self.paused.len();
         self.open.retain(|(_, open)| !Arc::ptr_eq(open, tcp));
@@ -153,14 +150,14 @@ impl Streams {
         self.open.len() + self.paused.len() != before
     }
 
-    /// Finds the streams that may have something.
+    /// Finds the streams that may have data.
     fn find_ready(&mut self) {
         self.ready.clear();
         if self.open.len() <= FEW {
             return self.ready.extend(self.open.iter().cloned());
         }
         let mut events = [const { std::mem::MaybeUninit::uninit() }; READY];
-        // An interruption is no reason to wait: the next round looks again.
+        // An interruption needs no retry: the next round checks again.
         let Ok((found, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()))
         else {
             return;
@@ -174,7 +171,7 @@ impl Streams {
 }
 
 impl Engine {
-    /// A stream has come for a queue pair.
+    /// Gives a queue pair its stream.
     pub(super) fn take_stream(
         &self,
         device: &Arc<Device>,
@@ -204,7 +201,7 @@ impl Engine {
         }
     }
 
-    /// The program disconnects.
+    /// Closes a stream in order, as the program disconnects.
     pub(super) fn close_stream(&self, device: &Arc<Device>, qpn: Qpn, number: u64) {
         let mut found = false;
         with_qp(device, &device.qps().read(), qpn, |bound| {
@@ -221,35 +218,35 @@ impl Engine {
             bound.transmit();
         });
         if !found {
-            // It has ended, or could not be taken. The service may be told twice.
+            // The stream has ended, or was never accepted. The service may be told twice.
             device.control().stream_ended(qpn, number);
         }
     }
 
-    /// A stream is of no more use. It is closed with the round, and the service told.
+    /// Queues a stream for closing. A round closes it, and tells the service.
     pub(crate) fn end_stream(&self, ended: Ended) {
         self.wires.ended.lock().push(ended);
         self.queued.store(true, std::sync::atomic::Ordering::Release);
         self.wake_sleeper();
     }
 
-    /// Goes on with streams that were left unread, and closes those that have ended.
+    /// Continues paused streams, and closes those that have ended.
     pub(in crate::engine) fn tend_streams(&self, device: &Arc<Device>, inbound: &mut Inbound) {
         self.resume_streams(device, inbound.streams());
         self.close_ended(device, inbound.streams());
     }
 
-    /// Whether a stream is to be read again.
+    /// Returns whether a stream must be read again.
     pub(in crate::engine) fn has_resumed(&self) -> bool {
         !self.wires.resumed.lock().is_empty()
     }
 
-    /// Whether a stream is to be closed.
+    /// Returns whether a stream must be closed.
     pub(in crate::engine) fn has_ended(&self) -> bool {
         !self.wires.ended.lock().is_empty()
     }
 
-    /// Closes what has ended.
+    /// Closes the streams that have ended.
     fn close_ended(&self, device: &Arc<Device>, streams: &mut Streams) {
         loop {
             let Some(Ended { qpn, number, tcp }) = self.wires.ended.lock().pop() else { return };
@@ -260,7 +257,7 @@ impl Engine {
         }
     }
 
-    /// The stream of a queue pair is to be read again, by the next round.
+    /// Queues a stream to be read again by the next round.
     pub(crate) fn resume_stream(&self, qpn: Qpn, srq: Weak<SrqCore>) {
         self.wires.resumed.lock().push((qpn, srq));
         self.queued.store(true, std::sync::atomic::Ordering::Release);
@@ -274,7 +271,7 @@ impl Engine {
         }
     }
 
-    /// Goes on with streams for whose messages there may be a receive now, or that need none any more.
+    /// Continues streams whose messages may have a receive now, or no longer need one.
     fn resume_streams(&self, device: &Arc<Device>, streams: &mut Streams) {
         let resumed = std::mem::take(&mut *self.wires.resumed.lock());
         if resumed.is_empty() {
@@ -296,7 +293,7 @@ impl Engine {
         }
     }
 
-    /// Processes the bytes that arrived on streams. Returns how many receives brought something.
+    /// Processes the bytes that arrived on streams. Returns how many receive calls returned data.
     pub(in crate::engine) fn receive_streams(
         &self,
         device: &Arc<Device>,
@@ -324,8 +321,8 @@ impl Engine {
     }
 }
 
-/// The most bytes of a frame that carries part of a message, so that the frame fills a segment of the
-/// stream (RFC 5044 section 4.2).
+/// Returns the maximum length of the part of a message that a frame carries, so that the frame fills a segment of the stream (RFC
+/// 5044 section 4.2).
 fn mulpdu(segment: usize) -> u32 {
     /// A frame's length field is 16 bits, and its payload is padded to words.
     const MOST: usize = 65_532;
@@ -334,7 +331,7 @@ fn mulpdu(segment: usize) -> u32 {
 }
 
 impl Bound<'_> {
-    /// Takes the stream away that a queue pair in RESET may not have.
+    /// Removes the stream of a queue pair that has moved to RESET.
     pub(in crate::engine) fn forget_stream(&mut self) {
         let qpn = self.qpn();
         if let Some(stream) = self.driven().path.stream() {
@@ -373,9 +370,8 @@ impl Bound<'_> {
         attached.is_ok()
     }
 
-    /// Receives until there is no more, or other queue pairs or threads must have their turn, or a message waits for a
-    /// receive. Returns how
-    /// many receives brought something, and whether the stream is to be left unread now.
+    /// Receives until there is no more data, other queue pairs or threads must get their turn, or a message waits for a receive.
+    /// Returns how many receive calls returned data, and whether the stream must be paused now.
     fn receive_stream(&mut self, tcp: &Arc<TcpStream>, buffer: &mut [u8]) -> (usize, bool) {
         let (mut received, mut paused) = (0, false);
         for _ in 0..TURNS {
@@ -404,7 +400,7 @@ impl Bound<'_> {
                 }
                 More::Perhaps => received += 1,
                 More::Never => {
-                    // It would be readable for as long as there is something to send.
+                    // It would be readable for as long as there is data to send.
                     (received, paused) = (received + 1, true);
                     break;
                 }
@@ -420,7 +416,7 @@ impl Bound<'_> {
         (received, paused)
     }
 
-    /// Presents again the bytes that arrived with a message that waited for a receive. Returns the stream if it is to be read again.
+    /// Processes again the bytes that arrived with a message that waited for a receive. Returns the stream if it must be read again.
     fn go_on_with_stream(&mut self) -> Option<Arc<TcpStream>> {
         let path = self.driven().path.stream().filter(|path| path.paused)?;
         path.resuming = false;
@@ -428,7 +424,7 @@ impl Bound<'_> {
         let now = self.device().now();
         let used = self.handle_bytes(now, &held);
         held.drain(..used);
-        // What is left is a part of a frame, which needs little room.
+        // The rest is an incomplete frame, which needs little room.
         held.shrink_to_fit();
         let paused = self.machine().waits_for_receive();
         let resumed = self.driven().path.stream().and_then(|path| {
@@ -442,7 +438,7 @@ impl Bound<'_> {
         resumed
     }
 
-    /// Another message waits for a receive: of a shared queue until it is this queue pair's turn.
+    /// Registers another message that waits for a receive: of a shared queue until it is this queue pair's turn.
     fn wait_for_receive(&mut self) {
         Counters(self.device().counters()).add(Counter::RxWaits, 1);
         if let Some(srq) = self.srq() {
@@ -450,12 +446,12 @@ impl Bound<'_> {
         }
     }
 
-    /// Whether the stream is left unread.
+    /// Returns whether the stream is paused.
     pub(crate) fn is_paused(&mut self) -> bool {
         self.driven().path.stream().is_some_and(|path| path.paused)
     }
 
-    /// Reads a paused stream again if there is no reason left to wait.
+    /// Queues a paused stream for reading if there is no reason left to wait.
     fn resume_stream(&mut self) {
         if self.driven().path.stream().is_none_or(|path| !path.paused || path.resuming)
             || self.machine().waits_for_receive()
@@ -468,7 +464,7 @@ impl Bound<'_> {
         self.device().engine().resume_stream(self.qpn(), Weak::new());
     }
 
-    /// One receive. Takes what was held back, and returns what is held back now.
+    /// Receives once. Takes the bytes that were kept back, and returns those that are kept back now.
     fn receive_once(
         &mut self,
         tcp: &Arc<TcpStream>,
@@ -534,7 +530,7 @@ impl Bound<'_> {
         used.min(bytes.len())
     }
 
-    /// Does with the stream what the machine wants done.
+    /// Executes the machine's wish for the stream.
     pub(in crate::engine) fn tend_stream(&mut self) {
         if !matches!(self.driven().path, Path::Stream(_)) {
             return;
@@ -570,11 +566,11 @@ impl Bound<'_> {
     }
 }
 
-/// Whether it is worth to receive again.
+/// Whether to receive again.
 enum More {
-    /// Nothing came.
+    /// Nothing arrived.
     Nothing,
-    /// What came was all.
+    /// All available data was received.
     Last,
     /// The buffer was filled.
     Perhaps,

@@ -1,4 +1,4 @@
-//! What a queue pair has lent the kernel to send from, until the peer has read it.
+//! Zero-copy sends of a queue pair: its buffers are recycled when the peer has acknowledged them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock};
 use rdmux_link::udp::{Borrower, LendingPool, Loan};
 use rdmux_wire::{Bth, Psn};
 
-/// Messages that a process may have lent at a time; less than that is in flight to a socket.
+/// The maximum number of zero-copy messages of a process at a time; less than that is in flight to a socket.
 const LOANS: usize = 64;
-/// Bytes from which on lending, which takes two system calls more, costs less than the copy.
+/// The number of bytes from which on zero-copy, which takes two more system calls, costs less than the copy.
 const LEAST: usize = 24 << 10;
 
-/// What a process lends of: none where the kernel takes nothing.
+/// The pool of buffers for zero-copy sends: none if the kernel does not support them.
 #[derive(Debug, Default)]
 pub(crate) struct Lender(OnceLock<Option<Arc<LendingPool>>>);
 
@@ -28,20 +28,20 @@ impl Lender {
     }
 }
 
-/// A queue pair's loans.
+/// The zero-copy sends of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Loans {
-    /// With the PSN of the last packet of each, the oldest first.
+    /// Zero-copy sends in flight with the PSN of each one's last packet, oldest first.
     out: VecDeque<(Psn, Loan)>,
     /// The PSN of the newest request that was sent.
     newest: Option<Psn>,
-    /// Whether all that is gathered is requests, none of which was sent before: what is sent again its receiver may read
-    /// after it was acknowledged.
+    /// Whether all gathered packets are requests that are sent for the first time. The receiver may still read a retransmitted
+    /// packet after it was acknowledged.
     fresh: bool,
 }
 
 impl Loans {
-    /// Takes note of a packet that is gathered, perhaps as the first.
+    /// Records a packet that is gathered, possibly as the first.
     #[inline]
     pub(crate) fn note(&mut self, header: &[u8], first: bool) {
         let fresh = self.is_new(header);
@@ -50,9 +50,9 @@ impl Loans {
 
     #[inline]
     fn is_new(&mut self, header: &[u8]) -> bool {
-        /// The first opcode that answers, of whatever transport, and the last.
+        /// The range of response opcodes, in all transports.
         const ANSWERS: std::ops::RangeInclusive<u8> = 0x0d..=0x12;
-        /// The transports whose packets are acknowledged: RC, and XRC, which is as RC.
+        /// The transports whose packets are acknowledged: RC, and XRC, which is like RC.
         const ACKNOWLEDGED: [u8; 2] = [0, 5];
         let Some(bth) = header.first_chunk::<{ Bth::LEN }>() else { return false };
         let psn = Psn::new(u32::from_be_bytes([0, bth[9], bth[10], bth[11]]));
@@ -66,21 +66,21 @@ impl Loans {
         new
     }
 
-    /// A loan to a socket for what is gathered for it, which is so many bytes, if that is worth one.
+    /// Allocates a zero-copy buffer for the packets gathered for a socket, if their number of bytes is worth it.
     pub(crate) fn borrow(&self, lender: &Lender, to: Borrower, bytes: usize) -> Option<Loan> {
         let worth = self.fresh && bytes >= LEAST;
         worth.then(|| lender.take(to)).flatten()
     }
 
-    /// The kernel has a loan, with what was gathered.
+    /// Records a zero-copy send that the kernel has accepted.
     pub(crate) fn lent(&mut self, loan: Loan) {
         if let Some(newest) = self.newest {
             self.out.push_back((newest, loan));
         }
     }
 
-    /// Takes back what the peer has read, or says that it has: if it has not, that is its own loss. Without acknowledgements
-    /// nobody knows, and the kernel keeps what it has.
+    /// Recycles the buffers of acknowledged packets. A peer that acknowledges packets it has not read only harms itself. Without
+    /// acknowledgements nothing is known, and the kernel keeps the pages.
     #[inline]
     pub(crate) fn recycle(&mut self, unacknowledged: impl FnOnce() -> Option<Psn>) {
         if self.out.is_empty() {
@@ -104,7 +104,7 @@ mod tests {
         header
     }
 
-    /// Whether packets that are gathered together may be lent.
+    /// Returns whether packets that are gathered together may be sent zero-copy.
     fn fresh(loans: &mut Loans, packets: &[(u8, u32)]) -> bool {
         for (i, (opcode, psn)) in packets.iter().enumerate() {
             loans.note(&header(*opcode, *psn), i == 0);

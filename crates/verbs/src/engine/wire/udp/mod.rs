@@ -1,5 +1,4 @@
-//! Sockets of port 4791; and what all wires of packets have that go by sockets: memory that is lent, and shares of a socket's
-//! buffer.
+//! Sockets of port 4791, and the common parts of packet wires that use sockets: zero-copy sends, and shares of a socket's buffer.
 
 pub(super) mod lend;
 pub(super) mod shared_buffer;
@@ -16,7 +15,7 @@ use super::gathered::{self, Gathered};
 use crate::engine::device::Device;
 use crate::objects::error::VerbsError;
 
-/// One of our sockets on port 4791.
+/// A socket of this process on port 4791.
 #[derive(Debug)]
 pub(crate) struct UdpWire {
     pub(super) port: UdpPort,
@@ -25,7 +24,7 @@ pub(crate) struct UdpWire {
 }
 
 impl UdpWire {
-    /// Where a packet along `av` goes.
+    /// Returns the destination of packets along `av`.
     pub(super) fn destination(&self, av: &AddressVector) -> Result<Destination, VerbsError> {
         let own = self.port.local_addr();
         if own.is_ipv4() != av.dgid.ip().is_ipv4() {
@@ -42,8 +41,8 @@ impl UdpWire {
     }
 }
 
-/// Gathers a packet with others of the same queue pair. `loans` is what the queue pair has lent; none of one whose packets
-/// nobody acknowledges.
+/// Gathers a packet with others of the same queue pair. `loans` has the queue pair's zero-copy sends; none if its packets are not
+/// acknowledged.
 pub(super) fn send(
     device: &Device,
     (wire, to): (&Arc<UdpWire>, &Destination),

@@ -1,7 +1,7 @@
-//! Queue pairs of this process that send to one socket, and what they may have in flight together.
+//! Queue pairs of this process that send to one socket, and the bytes that they may have in flight together.
 //!
-//! Each has a window of its own, which knows nothing of the others. What many windows allow does not fit into one socket's
-//! buffer, and what does not fit is lost. So those that have something in flight share what the buffer holds.
+//! Each has its own window, independent of the others. Many windows together exceed one socket's buffer, and the excess is lost.
+//! So the queue pairs that have packets in flight share the size of the buffer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use rdmux_wire::Qpn;
 use super::lend::Loans;
 use crate::objects::control::slot_of;
 
-/// By address and slot, which are a socket of the peer's.
+/// By address and slot, which identify a socket of the peer.
 #[derive(Debug, Default)]
 pub(crate) struct SharedBuffers(Mutex<HashMap<(SocketAddr, u16), Weak<SharedBuffer>>>);
 
 impl SharedBuffers {
-    /// A share for a queue pair that sends to `dest` at an address by one of our sockets. What the peer's holds nobody says; ours
-    /// holds as much.
+    /// Returns the share of a queue pair that sends to `dest` at an address by one of this process's sockets. The size of the
+    /// peer's buffer is not known; it is taken to be that of the own socket.
     pub(crate) fn share(&self, port: &UdpPort, to: SocketAddr, dest: Qpn) -> Share {
         let mut shared_buffers = self.0.lock();
         let key = (to, slot_of(dest));
@@ -35,50 +35,50 @@ impl SharedBuffers {
     }
 }
 
-/// Those of one socket.
+/// The queue pairs that send to one socket.
 #[derive(Debug)]
 struct SharedBuffer {
-    /// Bytes of payload that they may have in flight.
+    /// The bytes of payload that they may have in flight.
     bytes: u32,
-    /// How many have some.
+    /// How many of them have packets in flight.
     active: AtomicU32,
 }
 
 impl SharedBuffer {
-    /// For a socket with a buffer of so many bytes, from which the kernel takes what it needs besides the payload.
+    /// Creates it for a socket with a buffer of this many bytes, of which the kernel uses a part for more than payload.
     fn new(buffer: u32) -> Self {
         Self { bytes: buffer / 8 * 5, active: AtomicU32::new(0) }
     }
 }
 
-/// A queue pair's.
+/// The share of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Share {
     shared_buffer: Arc<SharedBuffer>,
     active: bool,
-    /// What of it the kernel sends from.
+    /// Its zero-copy sends in flight.
     loans: Loans,
 }
 
 impl Share {
-    /// That of a queue pair whose wire says itself when it is full.
+    /// Returns the share of a queue pair whose wire reports itself when it is full.
     pub(crate) fn alone() -> Self {
         let shared_buffer = Arc::new(SharedBuffer { bytes: u32::MAX, active: AtomicU32::new(0) });
         Self { shared_buffer, active: false, loans: Loans::default() }
     }
 
-    /// What the queue pair has lent of what it has in flight.
+    /// Returns the queue pair's zero-copy sends in flight.
     pub(crate) fn loans(&mut self) -> &mut Loans {
         &mut self.loans
     }
 
-    /// Bytes that it may have in flight now.
+    /// Returns how many bytes it may have in flight now.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
         self.shared_buffer.bytes / self.shared_buffer.active.load(Ordering::Relaxed).max(1)
     }
 
-    /// Whether the queue pair has something in flight.
+    /// Records whether the queue pair has packets in flight.
     #[inline]
     pub(crate) fn set_active(&mut self, active: bool) {
         if std::mem::replace(&mut self.active, active) == active {

@@ -18,7 +18,7 @@ fn errno<T>(result: Result<T, VerbsError>) -> i32 {
     result.map(drop).expect_err("refused").errno()
 }
 
-/// A registry in which both have the domain of one file open.
+/// A registry in which both processes have the domain of one file open.
 fn shared() -> (Registry, u32, u32) {
     let mut registry = Registry::default();
     let a = registry.open(A, FILE, true, true).unwrap();
@@ -38,7 +38,7 @@ fn domains_are_opened_as_files_are() {
     registry.close(A, a).unwrap();
     registry.close(B, b).unwrap();
     assert_eq!(registry.domains().count(), 0);
-    // Private ones are each for themselves.
+    // Each private opening is a domain of its own.
     registry.open(A, None, true, false).unwrap();
     registry.open(A, None, true, true).unwrap();
     assert_eq!(registry.domains().count(), 2);
@@ -91,7 +91,7 @@ fn a_process_that_dies_holds_nothing() {
     assert!(registry.leave(B).is_empty());
 }
 
-/// What processes may ask, by small numbers that mostly name something.
+/// A request of a process. The small numbers mostly name an existing object.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Open { shared: bool },
@@ -115,8 +115,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Three processes do anything in any order: a target lives exactly as long as somebody holds it, by a
-    /// model of its own, and in the end nothing is left.
+    /// Three processes make requests in any order. By a separate model, a target lives exactly as long as a process holds it; in
+    /// the end none remains.
     #[test]
     fn targets_live_as_long_as_they_are_held(
         steps in proptest::collection::vec((1..4_u64, step()), 0..120),
