@@ -1,15 +1,14 @@
-//! What the links can do, as ratios against bare peers in the same run.
+//! Performance of the links, as ratios to bare counterparts in the same run.
 //!
 //! `cargo bench -p rdmux-link` prints a table; each figure is the median of several rounds.
 //!
-//! - UDP: batches of 4 KiB segments between two threads, ICRC computed and checked, payload copied
-//!   to its place, with as much in flight as a window allows; against one TCP stream that is read
-//!   into the same place
+//! - UDP: batches of 4 KiB segments between two threads, ICRC computed and checked, payload copied to its destination, with a
+//!   window of data in flight; against one TCP stream that is read into the same destination
 //! - InfiniBand: packets of 4 KiB from port to port over UDP in the same way; against the same TCP stream
 //! - UDP latency: 64 bytes there and back through batches, both sides polling; against bare sendto
-//!   and recvfrom, polling likewise
+//! and recvfrom, polling likewise
 //! - ring: 64 bytes there and back, both sides polling; against one cache line that goes there and
-//!   back
+//! back
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -31,7 +30,7 @@ use rdmux_wire::{Bth, Guid, Lid, Mtu, Opcode, Pkey, Psn, Qpn};
 
 const ROUNDS: usize = 5;
 const SEGMENT: usize = 4096;
-/// What is sent and where it goes: larger than a first-level cache, as a message is.
+/// The data to send and its destination: larger than a first-level cache, as a message is.
 const MESSAGE: usize = 1 << 20;
 const TOTAL: usize = 1 << 30;
 /// Bytes in flight, well below a socket's buffer.
@@ -97,8 +96,8 @@ fn gigabytes_per_second(bytes: usize, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64() / 1e9
 }
 
-/// One direction over UDP, at a window of [`WINDOW`] that the receiver opens through shared memory,
-/// as acknowledgements would.
+/// Measures one direction over UDP, with a window of [`WINDOW`] that the receiver opens through shared memory, as
+/// acknowledgements would.
 fn udp_bandwidth(check: bool) -> f64 {
     let options = GroupOptions { port: 0, header_info: false, ..GroupOptions::default() };
     let open = |host| UdpGroup::open([127, 77, 203, host].into(), &options).unwrap();
@@ -159,7 +158,7 @@ fn udp_bandwidth(check: bool) -> f64 {
     })
 }
 
-/// A port, whose table has a way to the LID that is twice its own.
+/// Creates a port whose table has a route to the LID that is twice its own.
 fn ib_port(n: u8, peer: Option<&IbWire>) -> (IbWire, RouteTable) {
     let options = GroupOptions { port: 0, header_info: false, ..GroupOptions::default() };
     let mut group = UdpGroup::open([127, 77, 203, 10 + n].into(), &options).unwrap();
@@ -188,7 +187,7 @@ fn ib_port(n: u8, peer: Option<&IbWire>) -> (IbWire, RouteTable) {
     (IbWire::new(group.socket(0).unwrap(), 0, routes).unwrap(), table)
 }
 
-/// One direction from InfiniBand port to port, otherwise as [`udp_bandwidth`].
+/// Measures one direction from InfiniBand port to port, otherwise as [`udp_bandwidth`].
 fn ib_bandwidth() -> f64 {
     let (rx, _there) = ib_port(2, None);
     let (tx, _here) = ib_port(1, Some(&rx));
@@ -317,7 +316,7 @@ fn bare_udp_round_trip() -> f64 {
 const TRIPS: u64 = 300_000;
 const UDP_TRIPS: u64 = 50_000;
 
-/// One way, in nanoseconds: half of there and back.
+/// Returns the time of one direction in nanoseconds: half a round trip.
 fn one_way(time: Duration, trips: u64) -> f64 {
     time.as_nanos() as f64 / (2 * trips) as f64
 }

@@ -1,33 +1,31 @@
-//! What a process publishes to the processes of its host, so that they can reach its memory without it:
-//! which regions it has, which queue pairs, and which copies of its own are in flight.
+//! The board of a process: its regions, its queue pairs and its own copies in flight, published to the processes of its host so
+//! that they can access its memory without its help.
 //!
 //! # Layout
 //!
-//! A memfd of fixed size, of which only what is used takes memory. The owner alone writes it; others map
-//! it to read.
+//! A memfd of fixed size; only the part in use takes memory. Only the owner writes it; others map it for reading.
 //!
 //! ```text
-//! page 0   magic; how many hazards were ever used; the slots whose queue pairs are here
-//! page 1   hazards, a cache line each
-//! then     queue pairs, a cache line each, by the index of their slot and their number
-//! then     regions, a cache line each, by the index in their key
+//! page 0   magic; number of hazards ever used; slots whose queue pairs are published
+//! page 1   hazards, one cache line each
+//! then     queue pairs, one cache line each, by the index of their slot and their number
+//! then     regions, one cache line each, by the index in their key
 //! ```
 //!
-//! A row is a word that says whose it is and that it holds (`VALID | sequence << 32 | key`), and others
-//! that are read between two equal looks at the first. Each time that a row is written it has another
-//! sequence number.
+//! A row is a word with its key and validity (`VALID | sequence << 32 | key`), and further words, which are read between two
+//! equal reads of the first. Each write of a row changes its sequence number.
 //!
-//! # Taking away what somebody may be using
+//! # Withdrawing rows that may be in use
 //!
-//! A process that copies sets a [`Hazard`] on its own board, *then* looks at the other's rows, copies, and leaves.
-//! An owner that takes a row away clears it, *then* looks at the hazards of others, and waits for those that are busy
-//! with its memory to change once ([`PeerBoard::wait_for_copies`]). There is a full fence between the two steps on
-//! both sides, so one of them always sees the other: after the wait nobody copies who saw the row.
+//! A process that copies sets a [`Hazard`] on its own board, *then* reads the other's rows, copies, and clears the hazard. An
+//! owner that withdraws a row clears it, *then* reads the hazards of others, and waits for those on its memory to change once
+//! ([`PeerBoard::wait_for_copies`]). Both sides have a full fence between the two steps, so at least one of them sees the other:
+//! after the wait, no process that saw the row still copies.
 //!
 //! # A hostile peer
 //!
-//! Whatever it publishes is read once into private memory and checked. It can name any memory of its own,
-//! which is its own matter. A hazard that never changes is waited for only so long ([`Stuck`]).
+//! Its board is read once into private memory and checked. It can name any of its own memory, which harms only itself. The wait
+//! for a hazard that never changes ends with a timeout ([`Stuck`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,24 +34,24 @@ use std::time::{Duration, Instant};
 
 use crate::shared::{AtomicU64, Mapping, Ordering, ReadMapping, fence, size};
 
-/// How many copies of a process can be in flight at once.
+/// The maximum number of copies of a process in flight at once.
 pub const HAZARDS: usize = size(64, 2);
-/// How many slots of queue pair numbers a board has room for.
+/// The number of slots of queue pair numbers that a board has room for.
 pub const SLOTS: usize = size(16, 1);
-/// Queue pair numbers of a slot.
+/// The number of queue pairs of a slot.
 const SLOT_QPS: usize = size(4096, 2);
-/// How many indices of regions it has room for.
+/// The number of region indexes that it has room for.
 const REGIONS: usize = size(1 << 16, 2);
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
 /// "rdmuxbd" and the version of the layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxbd\x02");
-/// Set in the first word of a row that holds.
+/// Set in the first word of a valid row.
 const VALID: u64 = 1 << 63;
 /// Set in the word of a hazard while a copy is in flight.
 const BUSY: u64 = 1 << 16;
-/// What is added to a hazard's word whenever it changes.
+/// Added to a hazard's word whenever it changes.
 const STEP: u64 = 1 << 32;
 
 /// Offsets, in bytes.
@@ -66,16 +64,16 @@ mod at {
     pub(super) const END: usize = REGIONS + super::REGIONS * super::LINE;
 }
 
-/// A queue pair that takes what its peer asks for.
+/// A queue pair that accepts its peer's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpRow {
     /// Its number.
     pub qpn: u32,
-    /// Its peer's.
+    /// Its peer's number.
     pub dest_qpn: u32,
     /// Its protection domain.
     pub pd: u32,
-    /// What the peer may do, as the owner's bits say it.
+    /// The access rights of the peer, as the owner's bits.
     pub access: u32,
     /// Its P_Key.
     pub pkey: u16,
@@ -88,24 +86,24 @@ pub struct RegionRow {
     pub key: u32,
     /// Its protection domain.
     pub pd: u32,
-    /// Who may do what, as the owner's bits say it.
+    /// The access rights, as the owner's bits.
     pub access: u32,
-    /// Where it lies.
+    /// Its address.
     pub addr: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub length: u64,
-    /// What its first byte is called.
+    /// The address of its first byte in work requests.
     pub iova: u64,
 }
 
 impl RegionRow {
-    /// Whether `len` bytes at an address of its process's are all in it.
+    /// Returns whether `len` bytes at an address of its process are all within the region.
     pub fn holds(&self, addr: u64, len: u64) -> bool {
         let Some(offset) = addr.checked_sub(self.addr) else { return false };
         offset.checked_add(len).is_some_and(|end| end <= self.length)
     }
 
-    /// Where `len` bytes at `va` lie, if they are all inside, in its process's memory.
+    /// Returns the address of `va` in its process's memory, if `len` bytes there are all within the region.
     pub fn locate(&self, va: u64, len: u64) -> Option<u64> {
         let offset = va.checked_sub(self.iova)?;
         let end = offset.checked_add(len)?;
@@ -114,14 +112,14 @@ impl RegionRow {
     }
 }
 
-/// Our own board.
+/// The board of this process.
 #[derive(Debug)]
 pub struct Board {
     fd: OwnedFd,
     map: Mapping,
 }
 
-/// A copy in flight, as others see it. Dropped when it is over.
+/// A copy in flight, as other processes see it. Dropped when it has ended.
 #[derive(Debug)]
 pub struct Hazard<'b> {
     word: &'b AtomicU64,
@@ -129,7 +127,7 @@ pub struct Hazard<'b> {
 }
 
 impl Board {
-    /// A new one, on which nothing is.
+    /// Creates an empty board.
     ///
     /// # Errors
     ///
@@ -140,12 +138,12 @@ impl Board {
         Ok(Self { fd, map })
     }
 
-    /// The descriptor, to hand over.
+    /// Returns the descriptor, to be passed to other processes.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Gives the queue pairs of a slot a place here, unless there is none left.
+    /// Makes room for the queue pairs of a slot, unless no room is left.
     pub fn add_slot(&self, slot: u16) {
         for i in 0..SLOTS {
             let word = self.map.word(at::SLOTS + 8 * i);
@@ -156,12 +154,12 @@ impl Board {
         }
     }
 
-    /// The place of a queue pair, if it has one.
+    /// Returns the offset of a queue pair's row, if there is room for it.
     fn qp_at(&self, qpn: u32) -> Option<usize> {
         qp_at(qpn, |i| self.map.word(at::SLOTS + 8 * i).load(Ordering::Relaxed))
     }
 
-    /// Publishes a queue pair. Calls for one queue pair must not run at once.
+    /// Publishes a queue pair. Calls for one queue pair must not run concurrently.
     pub fn show_qp(&self, row: &QpRow) {
         if let Some(at) = self.qp_at(row.qpn) {
             let ends = u64::from(row.pd) << 32 | u64::from(row.dest_qpn);
@@ -170,19 +168,19 @@ impl Board {
         }
     }
 
-    /// Which writing of its row a queue pair that is published has.
+    /// Returns the sequence number of a published queue pair's row.
     pub fn qp_sequence(&self, qpn: u32) -> Option<u32> {
         let first = self.map.word(self.qp_at(qpn)?).load(Ordering::Relaxed);
         (first & VALID != 0 && low(first) == qpn).then(|| sequence(first))
     }
 
-    /// Takes a queue pair back. Returns whether it was there. Others may have seen it: see
+    /// Withdraws a queue pair. Returns whether it was published. Other processes may still use it: see
     /// [`PeerBoard::wait_for_copies`].
     pub fn hide_qp(&self, qpn: u32) -> bool {
         self.qp_at(qpn).is_some_and(|at| self.clear(at))
     }
 
-    /// Publishes a region, if there is room for its index. Calls for one index must not run at once.
+    /// Publishes a region, if there is room for its index. Calls for one index must not run concurrently.
     pub fn show_region(&self, row: &RegionRow) {
         if let Some(at) = region_at(row.key) {
             let rights = u64::from(row.pd) << 32 | u64::from(row.access);
@@ -190,7 +188,7 @@ impl Board {
         }
     }
 
-    /// Takes the region with a key's index back. Returns whether there was one. As [`hide_qp`](Self::hide_qp).
+    /// Withdraws the region with a key's index, as [`hide_qp`](Self::hide_qp). Returns whether one was published.
     pub fn hide_region(&self, key: u32) -> bool {
         region_at(key).is_some_and(|at| self.clear(at))
     }
@@ -215,8 +213,8 @@ impl Board {
         there & VALID != 0
     }
 
-    /// Tells others that a copy from or to the memory of `slot`'s process begins: look at its board only
-    /// now. None while [`HAZARDS`] others are in flight.
+    /// Publishes that a copy from or to the memory of `slot`'s process begins. The caller must read its board only after this.
+    /// Returns none while [`HAZARDS`] others are in flight.
     pub fn enter(&self, slot: u16) -> Option<Hazard<'_>> {
         let hint = hint();
         for i in 0..HAZARDS {
@@ -246,7 +244,7 @@ impl Drop for Hazard<'_> {
     }
 }
 
-/// Where a thread looks for a free hazard first: threads that copy at once do not meet.
+/// Returns the index at which a thread starts to look for a free hazard: threads that copy at once do not contend.
 fn hint() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -266,7 +264,7 @@ fn region_at(key: u32) -> Option<usize> {
     (index < REGIONS).then_some(at::REGIONS + index * LINE)
 }
 
-/// A copy that was in flight did not end in time: its process is stopped, or means no good.
+/// A copy in flight did not end in time: its process is stopped or malicious.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a copy of the peer's does not end")]
 pub struct Stuck;
@@ -278,7 +276,7 @@ pub struct PeerBoard {
 }
 
 impl PeerBoard {
-    /// Maps a board that a peer may have made.
+    /// Maps the board of a peer, which is not trusted.
     ///
     /// # Errors
     ///
@@ -292,7 +290,7 @@ impl PeerBoard {
         Ok(Self { map })
     }
 
-    /// Whether a queue pair is published, and its row was not written since it had this sequence number.
+    /// Returns whether a queue pair is published, and its row has not been rewritten since it had this sequence number.
     pub fn is_qp_since(&self, qpn: u32, sequence: u32) -> bool {
         qp_at(qpn, |i| self.map.load(at::SLOTS + 8 * i, Ordering::Relaxed)).is_some_and(|at| {
             let first = self.map.load(at, Ordering::Acquire);
@@ -300,7 +298,7 @@ impl PeerBoard {
         })
     }
 
-    /// A queue pair, if it is published.
+    /// Returns a queue pair, if it is published.
     pub fn qp(&self, qpn: u32) -> Option<QpRow> {
         let at = qp_at(qpn, |i| self.map.load(at::SLOTS + 8 * i, Ordering::Relaxed))?;
         let [ends, rights, ..] = self.row(at, qpn)?;
@@ -308,13 +306,13 @@ impl PeerBoard {
         Some(QpRow { qpn, dest_qpn: low(ends), pd: low(ends >> 32), access, pkey })
     }
 
-    /// A region, if it is published.
+    /// Returns a region, if it is published.
     pub fn region(&self, key: u32) -> Option<RegionRow> {
         let [rights, addr, length, iova] = self.row(region_at(key)?, key)?;
         Some(RegionRow { key, pd: low(rights >> 32), access: low(rights), addr, length, iova })
     }
 
-    /// The words of a row that is `key`'s, all of one writing.
+    /// Reads the words of a row with this key, if they are consistent.
     fn row(&self, at: usize, key: u32) -> Option<[u64; 4]> {
         let first = self.map.load(at, Ordering::Acquire);
         if first & VALID == 0 || low(first) != key {
@@ -325,22 +323,22 @@ impl PeerBoard {
         (self.map.load(at, Ordering::Relaxed) == first).then_some(words)
     }
 
-    /// Whether the peer is in the middle of a copy from or to the memory of `slot`'s process. Waits for none.
+    /// Returns whether the peer is in the middle of a copy from or to the memory of `slot`'s process. Does not wait.
     pub fn is_copying(&self, slot: u16) -> bool {
         fence(Ordering::SeqCst);
         self.hazards().any(|hazard| is_of(self.map.load(hazard, Ordering::SeqCst), slot))
     }
 
-    /// Where the hazards are that it has used so far.
+    /// Returns the offsets of the hazards that it has used so far.
     fn hazards(&self) -> impl Iterator<Item = usize> {
         let used = self.map.load(at::USED_HAZARDS, Ordering::SeqCst);
         let used = usize::try_from(used).unwrap_or(HAZARDS).min(HAZARDS);
         (0..used).map(|hazard| at::HAZARDS + hazard * LINE)
     }
 
-    /// Waits until the peer's copies from or to the memory of `slot`'s process that were in flight when
-    /// this was called are over, as they mostly are. Call it after rows were taken back. Looks now and
-    /// then whether the peer is `gone`: then nothing of it is in flight.
+    /// Waits until the peer's copies from or to the memory of `slot`'s process that were in flight at the call have ended; mostly
+    /// there are none. To be called after rows were withdrawn. Checks occasionally whether the peer is `gone`: it then has no
+    /// copies in flight.
     ///
     /// # Errors
     ///
@@ -377,12 +375,12 @@ impl PeerBoard {
     }
 }
 
-/// Whether a hazard says that a copy from or to the memory of `slot`'s process is under way.
+/// Returns whether a hazard marks a copy from or to the memory of `slot`'s process.
 fn is_of(hazard: u64, slot: u16) -> bool {
     hazard & BUSY != 0 && hazard & 0xffff == u64::from(slot)
 }
 
-/// Spins for a moment, then yields, then sleeps. Whether it is time to ask what else may be.
+/// Spins briefly, then yields, then sleeps. Returns whether the caller should check for other reasons to end the wait.
 fn wait_a_turn(turn: u32) -> bool {
     #[cfg(loom)]
     loom::thread::yield_now();
@@ -395,7 +393,7 @@ fn wait_a_turn(turn: u32) -> bool {
     turn >= 1100
 }
 
-/// The sequence number in the first word of a row.
+/// Returns the sequence number in the first word of a row.
 fn sequence(first: u64) -> u32 {
     (first >> 32 & 0x7fff_ffff) as u32
 }

@@ -1,13 +1,13 @@
-//! The cancellation of threads (pthread_cancel(3)), put off: it would unwind the stack, which frames of Rust cannot bear.
+//! Deferral of thread cancellation (pthread_cancel(3)): cancellation would unwind the stack, which Rust frames do not support.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
-/// While it lives, the calling thread is not cancelled. A cancellation that comes meanwhile acts at the thread's next cancellation point.
+/// While it lives, the calling thread is not cancelled. A pending cancellation acts at the thread's next cancellation point after that.
 #[derive(Debug)]
 pub struct Uncancelled {
     before: c_int,
-    /// It belongs to its thread.
+    /// Must stay on its thread.
     thread: PhantomData<*mut ()>,
 }
 
@@ -15,11 +15,11 @@ pub struct Uncancelled {
 const CANCEL_DISABLE: c_int = 1;
 
 impl Uncancelled {
-    /// Puts it off.
+    /// Defers cancellation of the calling thread.
     #[expect(clippy::new_without_default, reason = "it is made for its effect")]
     pub fn new() -> Self {
         let mut before = 0;
-        // SAFETY: it changes the calling thread's state only, and says what that was.
+        // SAFETY: the call only changes the calling thread's state, and returns the old one.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
         Self { before, thread: PhantomData }
     }
@@ -28,7 +28,7 @@ impl Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         let mut ours = 0;
-        // SAFETY: as above. With deferred cancellation, which is the default, it does not act on a cancellation itself.
+        // SAFETY: as above. With deferred cancellation, which is the default, the call itself is not a cancellation point.
         unsafe { pthread_setcancelstate(self.before, &raw mut ours) };
     }
 }

@@ -1,6 +1,6 @@
-//! Frames on their way to the capturing program: the header before each in its message.
+//! Captured frames in messages to the capturing program: the header before each frame.
 
-/// What a frame begins with.
+/// The header that a frame begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -10,24 +10,24 @@ pub enum FrameKind {
     InfiniBand = 1,
 }
 
-/// What precedes each captured frame: 16 bytes, numbers in the machine's order.
+/// The header that precedes each captured frame: 16 bytes, numbers in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Whether it was sent, else it was received.
+    /// Whether it was sent; otherwise it was received.
     pub sent: bool,
-    /// Whether it went through shared memory; its headers below the BTH are then made up.
+    /// Whether it went through shared memory; its headers below the BTH are then synthetic.
     pub memory: bool,
-    /// What the frame begins with.
+    /// The header that the frame begins with.
     pub kind: FrameKind,
-    /// When, in nanoseconds since 1970.
+    /// The time, in nanoseconds since 1970.
     pub time: u64,
 }
 
 impl FrameHeader {
-    /// Its length.
+    /// Its length in bytes.
     pub const LEN: usize = 16;
 
-    /// Takes a header off the front of a message. None if it is too short, or of a kind that is not known.
+    /// Parses the header at the front of a message. Returns none if the message is too short, or of an unknown kind.
     pub fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (header, frame) = message.split_first_chunk::<{ Self::LEN }>()?;
         let [sent, memory, kind, _, _, _, _, _, time @ ..] = *header;
@@ -40,7 +40,7 @@ impl FrameHeader {
         Some((Self { sent: sent != 0, memory: memory != 0, kind, time }, frame))
     }
 
-    /// The header as it goes into a message.
+    /// Encodes the header for a message.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[0] = self.sent.into();

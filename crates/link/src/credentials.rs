@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket.
+//! The credentials of the process at the other end of a Unix socket.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,16 +7,17 @@ use rustix::process::Pid;
 
 use crate::sys;
 
-/// The process that connected, or that listens where we connected.
+/// The process that connected, or, on the connecting side, the process that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// None if it has no number in our PID namespace: it is in another one that is not below ours (`pid_namespaces(7)`).
+    /// Its process ID. None if it has none in this process's PID namespace: it is in another one that is not a descendant
+    /// (`pid_namespaces(7)`).
     pub pid: Option<Pid>,
-    /// Its user.
+    /// Its user ID.
     pub uid: u32,
 }
 
-/// By the kernel's word (`SO_PEERCRED`, `unix(7)`).
+/// Returns the peer's credentials from the kernel (`SO_PEERCRED`, `unix(7)`).
 ///
 /// # Errors
 /// ENOTCONN for a socket without a peer, and those of getsockopt(2).
@@ -55,7 +56,7 @@ mod tests {
         assert!(peer_credentials(std::io::pipe().unwrap().0).is_err());
     }
 
-    /// Not a test, but what a process in a PID namespace of its own says of a peer outside.
+    /// Not a test: the role of a process in a PID namespace of its own, which reports a peer outside.
     #[test]
     fn role_of_another_namespace() {
         if std::env::var_os(ROLE).is_some() {

@@ -1,8 +1,9 @@
-//! How a thread that sleeps is woken: by a thread of its own process ([`Doorbell`]), or by another process ([`PeerBell`]).
+//! Doorbells that wake a sleeping thread: rung by a thread of its own process ([`Doorbell`]), or by another process
+//! ([`PeerBell`]).
 //!
 //! The file status flags of a descriptor belong to the open file description, so a process that holds a duplicate can clear
-//! `O_NONBLOCK`, fill what is behind it, or read it empty. Therefore two processes share no description: each holds
-//! one end of a pair of datagram sockets, and each call says for itself that it does not block (`MSG_DONTWAIT`).
+//! `O_NONBLOCK`, fill the queue behind it, or empty it. Therefore two processes share no description: each holds one end of a
+//! pair of datagram sockets, and each call requests non-blocking operation itself (`MSG_DONTWAIT`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,15 +24,14 @@ use crate::sys;
 /// A file descriptor that becomes readable when a thread rings, until it is [`clear`](Self::clear)ed: an eventfd
 /// (`eventfd(2)`).
 ///
-/// Ringing is idempotent and never blocks, as long as no other process has the descriptor: for others there is
-/// [`PeerBell`].
+/// Ringing is idempotent and never blocks, as long as no other process has the descriptor. Between processes, use [`PeerBell`].
 #[derive(Debug)]
 pub struct Doorbell {
     fd: OwnedFd,
 }
 
 impl Doorbell {
-    /// A new one, silent, close-on-exec.
+    /// Creates a doorbell that is not ringing, close-on-exec.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Doorbell {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// Another handle of the same one, for another thread.
+    /// Creates another handle of the same doorbell, for another thread.
     ///
     /// # Errors
     ///
@@ -49,11 +49,11 @@ impl Doorbell {
         Ok(Self { fd: self.fd.try_clone()? })
     }
 
-    /// Rings.
+    /// Rings the bell.
     ///
     /// # Errors
     ///
-    /// Whatever `write(2)` says. A bell that rings already is no error.
+    /// Those of `write(2)`. A bell that already rings is not an error.
     pub fn ring(&self) -> io::Result<()> {
         loop {
             match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
@@ -64,7 +64,7 @@ impl Doorbell {
         }
     }
 
-    /// Silences it. Returns whether it rang.
+    /// Clears the bell. Returns whether it rang.
     pub fn clear(&self) -> bool {
         let mut count = [0u8; 8];
         loop {
@@ -76,11 +76,11 @@ impl Doorbell {
         }
     }
 
-    /// Waits until it rings and silences it. `None` waits without limit. Returns whether it rang.
+    /// Waits until it rings and clears it. `None` waits without limit. Returns whether it rang.
     ///
     /// # Errors
     ///
-    /// Whatever `poll(2)` says, save an interruption, after which it waits anew.
+    /// Those of `poll(2)`, except an interruption, after which it waits again.
     pub fn wait(&self, timeout: Option<Timespec>) -> io::Result<bool> {
         Ok(wait_readable(self.as_fd(), timeout)? && self.clear())
     }
@@ -92,39 +92,39 @@ impl AsFd for Doorbell {
     }
 }
 
-/// One end of what two processes wake each other with: a connected pair of Unix datagram sockets (`unix(7)`).
+/// One end of a doorbell between two processes: a connected pair of Unix datagram sockets (`unix(7)`).
 ///
-/// Each process has one end. What a process can do with its own end, or with what it passes as one, is no matter to
-/// the other: neither [`ring`](Self::ring) nor [`clear`](Self::clear) blocks, nobody else can take the datagrams that
-/// wake this side, and who fills the queue or shuts its end down is itself not heard or not woken any more. Only one
-/// peer must have the other end: one that shuts it down would silence others.
+/// Each process has one end. A process cannot harm the other through its own end, or through a descriptor that it passes as one:
+/// neither [`ring`](Self::ring) nor [`clear`](Self::clear) blocks, no other process can take the datagrams that wake this side,
+/// and a process that fills the queue or shuts its end down only loses its own wakeups. Only one peer must have the other end:
+/// one that shuts it down would silence others.
 #[derive(Debug)]
 pub struct PeerBell {
     socket: Arc<OwnedFd>,
-    /// Whether the kernel lets datagrams carry descriptors here (Linux before 6.16). See [`holds_descriptors`].
+    /// Whether the kernel permits datagrams to carry descriptors here (Linux before 6.16). See [`holds_descriptors`].
     ///
     /// [`holds_descriptors`]: Self::holds_descriptors
     takes_descriptors: bool,
 }
 
-/// How many handles of an end this process has, by the inode of the socket. Two answers to the question for a ring may
-/// bring an end twice, and what the drop of the last handle does to the socket would take the rings of the others.
+/// The number of handles of an end in this process, by the inode of the socket. Two answers to a request for a ring may bring an
+/// end twice, and dropping the last handle alone may drain the socket: otherwise the rings of other handles would be lost.
 static HANDLES: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
-/// By which name [`HANDLES`] knows a socket.
+/// Returns the key of a socket in [`HANDLES`].
 fn inode(socket: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
 }
 
-/// Whether descriptors may come in messages (`SO_PASSRIGHTS`, Linux 6.16).
+/// The socket option that permits descriptors in messages (`SO_PASSRIGHTS`, Linux 6.16).
 const SO_PASSRIGHTS: i32 = 83;
 
 impl PeerBell {
-    /// The most datagrams that are taken out of a socket before it is closed: more than its peer can queue, unless it
-    /// may exceed the kernel's limits.
+    /// The maximum number of datagrams that are taken out of a socket before it is closed: more than its peer can queue, unless
+    /// the peer may exceed the kernel's limits.
     const QUEUE: usize = 1024;
 
-    /// A connected pair, silent, close-on-exec.
+    /// Creates a connected pair that is not ringing, close-on-exec.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl PeerBell {
         Ok((Self::new(a), Self::new(b)))
     }
 
-    /// Takes over an end that was handed here.
+    /// Takes over an end that another process passed.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl PeerBell {
         Self { socket: Arc::new(socket), takes_descriptors: refused.is_err() }
     }
 
-    /// A duplicate, to hand over to the process whose end it is.
+    /// Returns a duplicate, to be passed to the process whose end it is.
     ///
     /// # Errors
     ///
@@ -167,11 +167,11 @@ impl PeerBell {
         self.socket.try_clone()
     }
 
-    /// Rings at the other end. Never blocks.
+    /// Rings the bell at the other end. Never blocks.
     ///
     /// # Errors
     ///
-    /// What `send(2)` says when the peer closed its end or shut it down. A full queue is none: it rings already.
+    /// Those of `send(2)` when the peer closed its end or shut it down. A full queue is not an error: the bell already rings.
     pub fn ring(&self) -> io::Result<()> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
@@ -183,23 +183,24 @@ impl PeerBell {
         }
     }
 
-    /// Takes one ring from this end, if there is one; never blocks. Returns whether there was.
+    /// Takes one ring from this end, if there is one. Never blocks. Returns whether there was one.
     ///
     /// # Errors
     ///
-    /// Of an end that is of no more use and is not to be listened to any more: the peer sent what no honest one sends.
+    /// The end is no longer usable, and the caller must not wait on it any more: the peer sent a message that no honest one
+    /// sends.
     pub fn clear(&self) -> io::Result<bool> {
         match self.take() {
             // The peer connected its end to something else.
             Ok(true) | Err(Errno::CONNRESET) => Ok(true),
-            // Ours are not empty: it is the end, or the peer sends what no honest one does.
+            // Honest datagrams are not empty: this is the end of the stream, or a dishonest peer.
             Ok(false) => Err(io::ErrorKind::InvalidData.into()),
             Err(Errno::AGAIN) => Ok(false),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Takes a datagram, unless it carries descriptors. Whether it was one of ours.
+    /// Takes a datagram, unless it carries descriptors. Returns whether it was a valid ring.
     fn take(&self) -> rustix::io::Result<bool> {
         if self.takes_descriptors && self.holds_descriptors()? {
             return Ok(false);
@@ -208,7 +209,7 @@ impl PeerBell {
         rustix::io::retry_on_intr(recv).map(|(_, len)| len != 0)
     }
 
-    /// Waits until it rings and takes one ring. `None` waits without limit. Returns whether it rang.
+    /// Waits until it rings, and takes one ring. `None` waits without limit. Returns whether it rang.
     ///
     /// # Errors
     ///
@@ -217,8 +218,8 @@ impl PeerBell {
         Ok(wait_readable(self.as_fd(), timeout)? && self.clear()?)
     }
 
-    /// Whether the next datagram carries descriptors. It must not be taken then: the thread that closes the last descriptor of
-    /// a TCP socket may have to wait for as long as its sender has set (`SO_LINGER`, `socket(7)`).
+    /// Returns whether the next datagram carries descriptors. It must not be received then: the thread that closes the last
+    /// descriptor of a TCP socket may block for as long as its sender has set (`SO_LINGER`, `socket(7)`).
     fn holds_descriptors(&self) -> rustix::io::Result<bool> {
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         let mut none = RecvAncillaryBuffer::default();
@@ -226,9 +227,9 @@ impl PeerBell {
         Ok(rustix::io::retry_on_intr(peek)?.flags.contains(ReturnFlags::CTRUNC))
     }
 
-    /// Empties it for good. Whether it can be closed without closing what a peer has put in.
+    /// Empties the socket for good. Returns whether it can be closed without closing descriptors that a peer has put in.
     fn is_harmless(&self) -> bool {
-        // Nothing comes in after this; what is left ends with datagrams of no bytes.
+        // No datagram arrives after this. The queued ones are followed by empty reads.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         (0..Self::QUEUE).all(|_| {
             let _ = self.take();
@@ -236,7 +237,7 @@ impl PeerBell {
         })
     }
 
-    /// Counts this handle no more. Whether it was the process's last of its end.
+    /// Removes this handle from the count. Returns whether it was the process's last of its end.
     fn is_last(&self) -> bool {
         let Some(inode) = inode(&self.socket) else { return true };
         let mut handles = HANDLES.lock();
@@ -326,7 +327,7 @@ mod tests {
         assert!(b.wait(None).unwrap());
     }
 
-    /// What a peer may do with a duplicate of its own end, before it rings and is rung.
+    /// A pair whose peer has attacked through a duplicate of its own end, before any ring.
     fn attacked(attack: impl Fn(BorrowedFd<'_>)) -> (PeerBell, PeerBell) {
         let (victim, peer) = PeerBell::pair().unwrap();
         attack(peer.as_fd());
@@ -338,7 +339,7 @@ mod tests {
         let (victim, peer) = attacked(|end| {
             rustix::fs::fcntl_setfl(end, OFlags::empty()).unwrap();
         });
-        // Neither when nothing is there, nor when there is no more room in either direction.
+        // Neither when no ring is queued, nor when there is no more room in either direction.
         assert!(!victim.clear().unwrap());
         for _ in 0..10_000 {
             victim.ring().unwrap();
@@ -414,7 +415,7 @@ mod tests {
         sendmsg(end, &bytes, &mut control, SendFlags::DONTWAIT)
     }
 
-    /// As one finds it where the kernel does not refuse descriptors.
+    /// An end as it is on kernels that do not refuse descriptors.
     fn old(end: PeerBell) -> PeerBell {
         let mut old = PeerBell::from_fd(end.duplicate().unwrap()).unwrap();
         let _ = sys::set_int(&old, libc::SOL_SOCKET, SO_PASSRIGHTS, 1);
@@ -422,7 +423,7 @@ mod tests {
         old
     }
 
-    /// Both processes may ask for a ring at once, and each then gets its end in an answer and in an event.
+    /// Both processes may ask for a ring at once. Each then gets its end in a reply and in an event.
     #[test]
     fn a_second_handle_of_an_end_that_is_dropped_silences_nobody() {
         let (a, b) = PeerBell::pair().unwrap();
@@ -439,7 +440,7 @@ mod tests {
         b.ring().unwrap_err();
     }
 
-    /// Whether a pipe's other end is still open somewhere.
+    /// Returns whether a pipe's other end is still open somewhere.
     fn is_held(read: &OwnedFd) -> bool {
         rustix::io::ioctl_fionbio(read, true).unwrap();
         rustix::io::read(read, &mut [0u8; 1]) == Err(Errno::AGAIN)

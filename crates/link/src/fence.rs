@@ -1,14 +1,13 @@
-//! A fence of which one side pays nothing (`membarrier(2)`).
+//! An asymmetric fence, which costs one side nothing (`membarrier(2)`).
 //!
-//! Who fills a ring looks after each record whether the other side sleeps, and who is about to sleep raises a flag and
-//! looks once more whether a record has come: between the two steps both sides need a full fence. The first does it for
-//! every message, and would wait each time until all processors have seen the record; the second does it when it has
-//! nothing else to do. So the second asks the kernel to run a fence on every processor on which a process runs that has
-//! [`register`]ed, and the first needs none.
+//! A producer checks after each record whether the other side sleeps. A consumer that is about to sleep sets a flag and checks once
+//! more for a record. Both sides need a full fence between the two steps. The producer would execute it for every message, and wait
+//! each time until all processors have seen the record; the consumer executes it only when it has nothing else to do. So the
+//! consumer makes the kernel execute a fence on every processor that runs a [`register`]ed process, and the producer needs none.
 //!
 //! # What the unsafe code here relies on
 //!
-//! The system call takes numbers only, and touches no memory.
+//! The system call takes only numbers, and accesses no memory.
 
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 
@@ -17,10 +16,10 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Sees to it that [`heavy`] fences of other processes reach this one. Whether they do.
+/// Registers this process for the [`heavy`] fences of other processes. Returns whether they reach it.
 ///
-/// Takes milliseconds the first time, in which another thread may fork: so no lock is held, and a child, which would
-/// wait for it for ever, registers for itself.
+/// Takes milliseconds the first time, in which another thread may fork. So no lock is held, which a child would wait for forever,
+/// and a child registers for itself.
 pub(crate) fn register() -> bool {
     /// The process that has registered.
     static DONE: AtomicU32 = AtomicU32::new(0);
@@ -35,31 +34,31 @@ pub(crate) fn register() -> bool {
     done
 }
 
-/// Does at once what the first ring to another process would wait for, as long as that takes no time: while the process has
-/// one thread.
+/// Registers in advance, as the first ring to another process would otherwise have to wait for it. Only while the process has one
+/// thread, when it takes no time.
 pub fn prepare() {
     use std::os::unix::fs::MetadataExt;
-    // The links of a folder: one for each folder in it, and two of its own.
+    // The number of links of a directory: one for each subdirectory, and two of its own.
     if std::fs::metadata("/proc/self/task").is_ok_and(|threads| threads.nlink() == 3) {
         register();
     }
 }
 
-/// Whether this process can do the [`heavy`] fence. A sandbox may forbid the system call.
+/// Returns whether this process can execute the [`heavy`] fence. A sandbox may forbid the system call.
 pub(crate) fn can_do_heavy() -> bool {
     register() && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
 
-/// A full fence of this thread, and of all threads of the processes that are registered. False if it is of this thread only, since a
-/// sandbox forbids the system call by now.
+/// A full fence of this thread, and of all threads of registered processes. Returns false if it was of this thread only, because a
+/// sandbox has since forbidden the system call.
 #[must_use]
 pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst);
     membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
 
-/// A full fence towards who does the [`heavy`] one: none at all, where `relies` says that this process is registered
-/// and that the other side can do the heavy one.
+/// A full fence against a side that executes the [`heavy`] one. It is only a compiler fence if `relies` is set: this process is
+/// registered, and the other side can execute the heavy fence.
 #[inline]
 pub(crate) fn light(relies: bool) {
     if relies {

@@ -1,4 +1,4 @@
-//! Messages of a socket that keeps their borders, several with one system call.
+//! Messages of a socket that preserves message boundaries, several with one system call.
 
 use std::fmt;
 use std::io;
@@ -6,19 +6,19 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::sys;
 
-/// Buffers for what one call brings.
+/// Buffers for the messages of one call.
 pub struct Inbox {
     data: Box<[u8]>,
-    /// Room for the descriptors that come along with each message.
+    /// Room for the descriptors that are passed with each message.
     rights: Box<[sys::Rights]>,
     /// None for a message that was too long.
     lengths: Box<[Option<usize>]>,
-    /// How many came.
+    /// The number of received messages.
     filled: usize,
 }
 
 impl Inbox {
-    /// Room for `messages` messages, up to 64, of `bytes` bytes each.
+    /// Creates buffers for `messages` messages, up to 64, of `bytes` bytes each.
     pub fn new(messages: usize, bytes: usize) -> Self {
         let messages = messages.min(sys::MAX_MESSAGES);
         Self {
@@ -29,12 +29,12 @@ impl Inbox {
         }
     }
 
-    /// Receives what there is, without blocking, in place of what was there; how many messages, zero when none waits. At
-    /// the end of the stream they are empty. Descriptors that come along go to `keep`: the kernel cuts off none, whose closing might
-    /// block.
+    /// Receives the available messages, without blocking, and replaces the previous ones. Returns how many there are, zero if none
+    /// is queued. At the end of the stream they are empty. Descriptors that are passed with them go to `keep`: the kernel truncates
+    /// none, as closing it might block.
     ///
     /// # Errors
-    /// Those of `recvmmsg(2)`; nothing is there then.
+    /// Those of `recvmmsg(2)`; there are no messages then.
     pub fn receive(&mut self, socket: impl AsFd, keep: impl FnMut(OwnedFd)) -> io::Result<usize> {
         self.filled = 0;
         let (data, rights) = (&mut self.data, &mut self.rights);
@@ -42,7 +42,7 @@ impl Inbox {
         Ok(self.filled)
     }
 
-    /// The messages of the last [`receive`](Self::receive), in order; None in place of one that was too long.
+    /// Returns the messages of the last [`receive`](Self::receive), in order; none in place of one that was too long.
     pub fn messages(&self) -> impl Iterator<Item = Option<&[u8]>> {
         let share = self.data.len() / self.lengths.len().max(1);
         let buffers = self.data.chunks_exact(share.max(1));
@@ -50,7 +50,7 @@ impl Inbox {
         messages.map(|(buffer, length)| length.and_then(|length| buffer.get(..length)))
     }
 
-    /// Whether the last [`receive`](Self::receive) filled all buffers, so that more may wait.
+    /// Returns whether the last [`receive`](Self::receive) filled all buffers, so that more may be queued.
     pub fn is_full(&self) -> bool {
         self.filled == self.lengths.len()
     }
@@ -97,7 +97,7 @@ mod tests {
         let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let ((ours, theirs), (near, passed)) = (pair(), pair());
         let mut inbox = Inbox::new(4, 8);
-        // As many as the kernel lets a message have (unix(7)), and again, since room is used again.
+        // As many as the kernel permits in a message (unix(7)), twice, since the room is reused.
         for counts in [[0, 1, 253], [2, 0, 1]] {
             for count in counts {
                 let passing = vec![passed.as_fd(); count];
@@ -121,7 +121,7 @@ mod tests {
                 assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
             }
         }
-        // Nothing is left open that was not kept.
+        // Only descriptors that were kept are still open.
         drop(passed);
         let e = send(&near, b"x", SendFlags::NOSIGNAL).unwrap_err();
         assert_eq!(e, rustix::io::Errno::PIPE);

@@ -1,12 +1,12 @@
-//! What a process has from the program that started it, and a service must not keep.
+//! State that a process inherits from the program that started it, and that a service must not keep.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Lets the calling thread have all signals again, which the program may have blocked: a mask survives execve(2).
+/// Unblocks all signals for the calling thread. The parent may have blocked them: a mask survives execve(2).
 pub fn unblock_signals() {
     let mut none = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the pointer is to a set of our own, which `sigemptyset` initialises before it is read; the calls change
+    // SAFETY: the pointer is to a local set, which `sigemptyset` initialises before it is read; the calls change
     // nothing but the calling thread's mask.
     unsafe {
         libc::sigemptyset(none.as_mut_ptr());
@@ -14,13 +14,13 @@ pub fn unblock_signals() {
     }
 }
 
-/// Lets what this process executes have standard input, output and error, and no other of its descriptors.
+/// Marks all descriptors except standard input, output and error as close-on-exec.
 ///
 /// # Errors
 /// ENOSYS or EINVAL of kernels before 5.11.
 pub fn close_descriptors_on_exec() -> io::Result<()> {
     let (first, last) = (3_u32, u32::MAX);
-    // SAFETY: it takes no pointer, and closes nothing that this process has: it sets a flag.
+    // SAFETY: the call takes no pointer, and closes no descriptor of this process: it only sets a flag.
     let r = unsafe { libc::syscall(libc::SYS_close_range, first, last, libc::CLOSE_RANGE_CLOEXEC) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

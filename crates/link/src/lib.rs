@@ -1,36 +1,35 @@
-//! The operating system boundary: everything that carries packets out of a process and into it.
+//! The operating system boundary: all transports of packets out of a process and into it.
 //!
 //! In the order in which a packet meets them:
 //!
-//! - [`wire`]: the [`Wire`] trait, which all of them implement, packets to send and packets that have arrived
-//! - [`udp`]: RoCEv2 over UDP port 4791: the socket group of an address, batches out with
-//!   segmentation offload, batches in with receive offload, multicast
+//! - [`wire`]: the [`Wire`] trait, which all of them implement, packets to send and received packets
+//! - [`udp`]: RoCEv2 over UDP port 4791: the socket group of an address, sending in batches with segmentation offload, receiving in batches
+//!   with receive offload, multicast
 //! - [`tcp`]: iWARP over a stream
 //! - [`ring`]: packets to a process on the same host, through shared memory
-//! - [`shm`]: shared memory as such, for rings and for pages of counters
-//! - [`doorbell`]: how one thread or process wakes another
+//! - [`shm`]: plain shared memory, for rings and for pages of counters
+//! - [`doorbell`]: wakeups between threads or processes
 //! - [`Inbox`]: messages of any socket, several in one system call
-//! - [`spin_wait`]: looking for a moment before going to sleep
-//! - [`signals`]: threads that run no handler of the program's
-//! - [`cancel`]: the cancellation of threads, put off while Rust runs
-//! - [`guarded`]: the program's own memory, which may not be there
+//! - [`spin_wait`]: busy-polling briefly before sleeping
+//! - [`signals`]: threads that run no signal handler of the program
+//! - [`cancel`]: deferral of thread cancellation while Rust code runs
+//! - [`guarded`]: guarded access to the program's own memory, which may be unmapped
 //! - [`procmem`]: the memory of another process, by cross-process copy
-//! - [`ib`]: InfiniBand packets over UDP, straight to where the subnet's switches would bring them
-//! - [`routes`]: where the packets of an InfiniBand port go, as the owner of the subnet publishes it
-//! - [`rows`]: what a process counts of the packets that it sends there, for the ports on the way
-//! - [`acm`]: what an ACM service has resolved, for its clients to read
-//! - [`board`]: what a process publishes, so that others reach its memory without it
-//! - [`capture`]: how frames travel to the capturing program
-//! - [`peer_credentials`]: who is at the other end of a Unix socket
-//! - [`namespace`]: other files for a process and its children
+//! - [`ib`]: InfiniBand packets over UDP, directly to the port to which the subnet's switches would deliver them
+//! - [`routes`]: the routes of an InfiniBand port's packets, as the owner of the subnet publishes them
+//! - [`rows`]: a process's counts of the packets that it sends there, for the ports on the way
+//! - [`acm`]: the paths that an ACM service has resolved, for its clients to read
+//! - [`board`]: the regions and queue pairs that a process publishes, so that others access its memory without its help
+//! - [`capture`]: the format of frames for the capturing program
+//! - [`peer_credentials`]: the process at the other end of a Unix socket
+//! - [`namespace`]: replacement of files for a process and its children
 //!
 //! # Safety
 //!
-//! The data path's only unsafe code is here, and in this crate it is in `sys` (system calls that
-//! take pointers), [`tcp`] (payload to where it belongs), `mmap` (mapped memory; with `--cfg loom` also its stand-in, `model`), [`wire`] (naming memory by pointer), [`cancel`], [`signals`], [`guarded`], [`procmem`] and
-//! [`namespace`].
-//! Everything that comes from a socket, from shared memory or from a file descriptor that a peer
-//! handed over is checked and bounded: a hostile peer can make a link fail, and no more.
+//! The data path's only unsafe code is here, and in this crate it is in `sys` (system calls that take pointers), [`tcp`] (payload received
+//! to its destination), `mmap` (mapped memory; with `--cfg loom` also its stand-in, `model`), [`wire`] (memory given by pointer),
+//! [`cancel`], [`signals`], [`guarded`], [`procmem`] and [`namespace`]. All input from a socket, from shared memory or from a file
+//! descriptor that a peer passed is checked and bounded: a hostile peer can make a link fail, and nothing worse.
 #![deny(unsafe_code)]
 
 pub mod acm;

@@ -2,11 +2,10 @@
 //!
 //! # What the unsafe code here relies on
 //!
-//! A mapping of a memfd is valid from `mmap` to `munmap`, which is `Drop`. It is never remapped. It cannot
-//! fault, because the file behind it is a memfd that is sealed against shrinking, checked before
-//! mapping, is not of huge pages, and is at least as large as the mapping, checked after the seal. Other processes write to
-//! it at any time, so it is only accessed through atomics and raw copies into private memory, and
-//! nothing is decided twice from the same shared bytes.
+//! A mapping of a memfd is valid from `mmap` to `munmap`, which is `Drop`. It is never remapped. It cannot fault: the file behind it is a
+//! memfd that is sealed against shrinking, checked before mapping, is not of huge pages, and is at least as large as the mapping, checked
+//! after the seal. Other processes may write to it at any time, so it is only accessed through atomics and raw copies into private memory,
+//! and no two decisions are made from the same shared bytes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,14 +18,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::guarded::{self, Unmapped};
 use crate::sys;
 
-/// File system of memfds of huge pages (statfs(2)): one that was taken out of such a file may not come back, so that who touches it gets SIGBUS,
-/// in spite of all seals.
+/// File system of memfds of huge pages (statfs(2)): a page that was removed from such a file may not be available again, so that an access
+/// gets SIGBUS in spite of all seals.
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
-/// Whether so many bytes of memory can be had at once: maps them, and lets them go.
+/// Returns whether this many bytes of memory are available: maps them, and unmaps them.
 pub fn has_room(bytes: usize) -> bool {
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new mapping at an address of the kernel's choice, which nobody else knows of.
+    // SAFETY: a new mapping at an address of the kernel's choice, which no other code knows.
     unsafe {
         rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes.max(1), access, flags)
             .and_then(|base| rustix::mm::munmap(base, bytes.max(1)))
@@ -58,8 +57,8 @@ impl Mapping {
         Ok(fd)
     }
 
-    /// Creates a memfd of `len` bytes that nobody but the returned mapping writes to: others can only
-    /// map it to read. (A system without that seal gives one that every holder may write to.)
+    /// Creates a memfd of `len` bytes that only the returned mapping can write: others can only map it for reading. (On a kernel without
+    /// that seal, every holder can write to it.)
     pub(crate) fn create_readable(name: &str, len: usize) -> io::Result<(OwnedFd, Self)> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
@@ -99,19 +98,19 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    /// All of it, as words; a tail of less than a word is not shown.
+    /// Returns all of it as words, without a tail of less than a word.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, `len` bytes long, and lives as long as `self`.
         // Atomics may be written by others.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
     }
 
-    /// The word at byte `offset`, which must be a multiple of eight inside the mapping.
+    /// Returns the word at byte `offset`, which must be a multiple of eight inside the mapping.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         &self.words()[offset / 8]
     }
 
-    /// `n` words from byte `offset` on, as [`word`](Self::word).
+    /// Returns `n` words from byte `offset` on, as [`word`](Self::word).
     #[inline]
     pub(crate) fn row(&self, offset: usize, n: usize) -> impl Iterator<Item = &AtomicU64> {
         self.words()[offset / 8..offset / 8 + n].iter()
@@ -135,18 +134,18 @@ impl Mapping {
         unsafe { copy(self.base.as_ptr().add(offset), to, len) }
     }
 
-    /// `len` bytes at `offset`, in place.
+    /// Returns `len` bytes at `offset`, in place.
     ///
     /// # Safety
     ///
-    /// Nobody else may write to them, or the caller decides nothing by them.
+    /// No other process may write to them, or the caller makes no decision by them.
     pub(crate) unsafe fn slice(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) }
     }
 
-    /// Copies `len` bytes from `from`, which may not be there, to `offset`.
+    /// Copies `len` bytes from `from`, which may be unmapped, to `offset`.
     pub(crate) fn write_guarded(
         &self,
         offset: usize,
@@ -166,14 +165,14 @@ impl Mapping {
     }
 }
 
-/// As `copy_nonoverlapping`, which is a call, save for the few bytes of a header or a small message.
+/// As `copy_nonoverlapping`, but without its function call for the few bytes of a header or a small message.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for `copy_nonoverlapping`.
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    /// Two words, the first and the last, which overlap.
+    /// Copies two words, the first and the last, which may overlap.
     ///
     /// # Safety
     ///
@@ -181,7 +180,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     #[inline]
     unsafe fn words<T>(from: *const u8, to: *mut u8, len: usize) {
         let last = len - size_of::<T>();
-        // SAFETY: both words lie within the range, of which nothing is expected to be aligned.
+        // SAFETY: both words are within the range, and the accesses need no alignment.
         unsafe {
             let first = from.cast::<T>().read_unaligned();
             let end = from.add(last).cast::<T>().read_unaligned();
@@ -204,7 +203,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// A memfd, mapped to read: only loads are offered, because a store would fault.
+/// A memfd, mapped for reading: only loads are offered, because a store would fault.
 #[derive(Debug)]
 pub(crate) struct ReadMapping(Mapping);
 
@@ -214,7 +213,7 @@ impl ReadMapping {
         Mapping::map_for(fd, len, ProtFlags::READ).map(Self)
     }
 
-    /// The word at byte `offset`, which must be a multiple of eight inside the mapping.
+    /// Loads the word at byte `offset`, which must be a multiple of eight inside the mapping.
     pub(crate) fn load(&self, offset: usize, order: Ordering) -> u64 {
         self.0.word(offset).load(order)
     }
@@ -227,8 +226,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Memory of this process alone, whose pages the kernel may be lent: in huge pages where it has them, so that there is
-/// little to count and to look up. Only ever accessed through raw copies, because the kernel may read it at any time.
+/// Private memory of this process, whose pages can be sent zero-copy. It uses huge pages if available, so that few pages need reference
+/// counts and lookups. Only accessed through raw copies, because the kernel may read it at any time.
 #[derive(Debug)]
 pub(crate) struct PrivateMapping {
     whole: NonNull<u8>,
@@ -239,11 +238,11 @@ pub(crate) struct PrivateMapping {
 
 // SAFETY: the mapping belongs to the process, and every access goes through raw copies.
 unsafe impl Send for PrivateMapping {}
-// SAFETY: as above; what two threads may do at once the methods say.
+// SAFETY: as above; the methods say what two threads may do at once.
 unsafe impl Sync for PrivateMapping {}
 
 impl PrivateMapping {
-    /// Where a huge page starts.
+    /// The alignment of a huge page.
     const HUGE: usize = 2 << 20;
 
     /// Maps `len` bytes, which take memory when they are first written.
@@ -255,33 +254,33 @@ impl PrivateMapping {
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, access, flags)? };
         let whole = NonNull::new(whole.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let skip = whole.as_ptr().align_offset(Self::HUGE).min(Self::HUGE);
-        // SAFETY: `skip` bytes are mapped more than `len`.
+        // SAFETY: at least `skip` bytes more than `len` are mapped.
         let base = unsafe { whole.add(skip) };
         let mapping = Self { whole, mapped, base, len };
-        // Both may be refused, and matter little then. A child has no use for it, and copies of its pages would cost.
+        // Both may be refused, which matters little. A child has no use for it, and copying its pages would cost time.
         for advice in [Advice::LinuxHugepage, Advice::LinuxDontFork] {
-            // SAFETY: the range is this mapping's own, and neither advice changes what it holds.
+            // SAFETY: the range is this mapping's own, and neither advice changes its contents.
             let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, advice) };
         }
         Ok(mapping)
     }
 
-    /// Copies `from` to `offset`, past the caches: who reads it is another processor, which would take each line from this
-    /// one's cache, and this one would have to ask for it back. Nobody may write to the same bytes meanwhile.
+    /// Copies `from` to `offset` with non-temporal stores: another processor reads it, and would have to fetch each line from this one's
+    /// cache, which would later have to fetch it back. No other thread may write to the same bytes meanwhile.
     pub(crate) fn stream(&self, offset: usize, from: &[u8]) {
         assert!(offset <= self.len && from.len() <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above; no reference to these bytes exists.
         unsafe { stream(from, self.base.as_ptr().add(offset)) }
     }
 
-    /// The same through the caches.
+    /// As [`stream`](Self::stream), but through the caches.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset <= self.len && from.len() <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above; no reference to these bytes exists.
         unsafe { copy(from.as_ptr(), self.base.as_ptr().add(offset), from.len()) }
     }
 
-    /// Puts the pages of `len` bytes at `offset` into a pipe. Returns how many bytes went in.
+    /// Puts the pages of `len` bytes at `offset` into a pipe. Returns how many bytes were put in.
     pub(crate) fn lend(&self, offset: usize, len: usize, pipe: impl AsFd) -> io::Result<usize> {
         assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
         // SAFETY: in bounds by the line above. A thread that writes meanwhile, against what `stream` asks for, races with
@@ -290,7 +289,7 @@ impl PrivateMapping {
         sys::name_pages(pipe, bytes)
     }
 
-    /// Takes other pages for `len` bytes at `offset`, both multiples of a page. Who was lent the old ones keeps them.
+    /// Replaces the pages of `len` bytes at `offset`, both multiples of a page. The kernel keeps the old ones while it uses them.
     pub(crate) fn renew(&self, offset: usize, len: usize) -> io::Result<()> {
         assert!(offset <= self.len && len <= self.len - offset, "inside the mapping");
         // SAFETY: the range is this mapping's own, and no reference to its bytes exists.
@@ -309,13 +308,13 @@ impl Drop for PrivateMapping {
     }
 }
 
-/// Copies past the caches where the processor can.
+/// Copies with non-temporal stores if the processor has them.
 ///
 /// # Safety
 ///
 /// `to` must be writable for as many bytes as `from` has, none of which a Rust reference covers.
 unsafe fn stream(from: &[u8], to: *mut u8) {
-    // SAFETY: the caller's promise; what is streamed is the first part of both.
+    // SAFETY: the caller's promise; the streamed bytes are the first part of both.
     unsafe {
         let done = stream_lines(from, to);
         let rest = &from[done..];
@@ -323,15 +322,15 @@ unsafe fn stream(from: &[u8], to: *mut u8) {
     }
 }
 
-/// Copies whole cache lines past the caches, and says how many bytes that were.
+/// Copies whole cache lines with non-temporal stores. Returns how many bytes were copied.
 ///
 /// # Safety
 ///
-/// As [`stream`].
+/// As for [`stream`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream_lines(from: &[u8], to: *mut u8) -> usize {
     use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-    /// A cache line.
+    /// The size of a cache line.
     const LINE: usize = 64;
     if to.align_offset(LINE) != 0 {
         return 0;
@@ -348,16 +347,16 @@ unsafe fn stream_lines(from: &[u8], to: *mut u8) -> usize {
         }
         done += LINE;
     }
-    // SAFETY: as above. What is streamed is seen before what is stored after this.
+    // SAFETY: as above. Streamed bytes become visible before later stores.
     unsafe { _mm_sfence() };
     done
 }
 
-/// None.
+/// Copies nothing, as there are no non-temporal stores.
 ///
 /// # Safety
 ///
-/// As [`stream`].
+/// As for [`stream`].
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn stream_lines(_from: &[u8], _to: *mut u8) -> usize {
     0
@@ -370,7 +369,7 @@ mod tests {
     use super::{Mapping, PrivateMapping};
 
     fn bytes(mapping: &PrivateMapping, len: usize) -> Vec<u8> {
-        // SAFETY: nobody else knows of the mapping, which is as long.
+        // SAFETY: no other code knows the mapping, which is as long.
         unsafe { std::slice::from_raw_parts(mapping.base.as_ptr(), len) }.to_vec()
     }
 
@@ -392,7 +391,7 @@ mod tests {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
         let fd = match rustix::fs::memfd_create("huge", flags) {
             Ok(fd) => fd,
-            // Kernels without them, and sandboxes, need no care.
+            // Kernels without them, and sandboxes, need no check.
             Err(e) => return println!("no memfd of huge pages here: {e}"),
         };
         rustix::fs::ftruncate(&fd, 2 << 20).unwrap();
@@ -412,7 +411,7 @@ mod tests {
         let from: Vec<u8> = (1..=200).collect();
         for len in 0..=130 {
             let mut to = vec![0; 200];
-            // SAFETY: both are longer than that, and apart.
+            // SAFETY: both are longer than that, and do not overlap.
             unsafe { super::copy(from.as_ptr(), to.as_mut_ptr(), len) };
             assert_eq!(to[..len], from[..len]);
             assert!(to[len..].iter().all(|b| *b == 0), "{len}");

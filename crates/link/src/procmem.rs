@@ -1,14 +1,12 @@
 //! The memory of another process, by cross-process copy (`process_vm_readv(2)`).
 //!
-//! Who may touch whose memory is the operating system's rule, not ours (`ptrace(2)`, access mode
-//! checking): the same user and the same user namespace, and where Yama restricts it the target has
-//! to allow it with `PR_SET_PTRACER`.
+//! The operating system decides which process may access which memory (`ptrace(2)`, access mode checking): it requires the same
+//! user and the same user namespace. If Yama restricts access, the target must also permit it with `PR_SET_PTRACER`.
 //!
 //! # What the unsafe code here relies on
 //!
-//! The kernel checks the remote range and fails with `EFAULT`. The local range comes from slices,
-//! or from a caller who promises that it is valid. Writing to one's own memory this way would
-//! bypass the borrow checker, so that a process's own pid is refused.
+//! The kernel checks the remote range and fails with `EFAULT`. The local range comes from slices, or from a caller who promises
+//! that it is valid. Writing to a process's own memory this way would bypass the borrow checker, so its own PID is refused.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,73 +16,73 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::wire::Piece;
 
-/// Why a copy did not happen, or not all of it.
+/// The reason why a copy failed, in whole or in part.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcMemError {
     /// The process has ended.
     #[error("process {pid} is gone")]
     Gone {
-        /// Which.
+        /// The process.
         pid: i32,
     },
     /// The range, or its end, is not mapped in the other process, or not with the right to do this.
     #[error("process {pid} has no such memory at {va:#x}, {len} bytes ({done} bytes copied)")]
     Fault {
-        /// Which process.
+        /// The process.
         pid: i32,
-        /// Where the range starts.
+        /// The start of the range.
         va: u64,
         /// Its length.
         len: usize,
-        /// Bytes that were copied nevertheless.
+        /// The number of bytes that were copied nevertheless.
         done: usize,
     },
-    /// The operating system does not let us touch this process's memory. Use a link that does not
-    /// need it, or let the process call `prctl(PR_SET_PTRACER)`.
+    /// The operating system does not permit access to this process's memory. Use a link that does not need it, or let the process
+    /// call `prctl(PR_SET_PTRACER)`.
     #[error("may not touch the memory of process {pid}")]
     Refused {
-        /// Which process.
+        /// The process.
         pid: i32,
     },
-    /// A process may not name itself here.
+    /// The process is the calling process, which is not permitted.
     #[error("process {pid} is this process")]
     OwnProcess {
-        /// This process.
+        /// The process.
         pid: i32,
     },
-    /// `/proc` is of another PID namespace than this process, so that it tells numbers which are others here.
+    /// `/proc` belongs to another PID namespace than this process, so that its process IDs are not valid here.
     #[error("/proc is of another PID namespace, and does not tell the number of a process here")]
     ForeignProc,
     /// Anything else.
     #[error("cannot reach the memory of process {pid}: {source}")]
     Io {
-        /// Which process.
+        /// The process.
         pid: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Lets all other processes of the same user reach this one's memory, as they could without Yama
-/// (`PR_SET_PTRACER_ANY`, see `ptrace(2)`).
+/// Permits all other processes of the same user to access this one's memory, as they could without Yama (`PR_SET_PTRACER_ANY`,
+/// see `ptrace(2)`).
 ///
 /// # Errors
 ///
-/// `EINVAL` where there is no Yama.
+/// `EINVAL` if the kernel has no Yama.
 pub fn let_others_in() -> io::Result<()> {
     // SAFETY: sets an attribute of the process; no memory is involved.
     let done = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The bytes of a write that are written last.
+/// The number of bytes of a write that are written last.
 const LAST: usize = size_of::<u64>();
-/// The most pieces of one copy.
+/// The maximum number of pieces of one copy.
 pub const MAX_PIECES: usize = 32;
 
 const NOTHING: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
-/// Pieces as the kernel wants them; at most [`MAX_PIECES`].
+/// Converts pieces for the kernel; at most [`MAX_PIECES`].
 fn iovecs(pieces: &[Piece]) -> [libc::iovec; MAX_PIECES] {
     let mut iovecs = [NOTHING; MAX_PIECES];
     for (to, piece) in iovecs.iter_mut().zip(pieces) {
@@ -93,7 +91,7 @@ fn iovecs(pieces: &[Piece]) -> [libc::iovec; MAX_PIECES] {
     iovecs
 }
 
-/// Bytes of pieces in all.
+/// Returns the total length of pieces in bytes.
 fn total(pieces: &[Piece]) -> usize {
     pieces.iter().fold(0, |n, piece| n.saturating_add(piece.len()))
 }
@@ -101,35 +99,35 @@ fn total(pieces: &[Piece]) -> usize {
 /// A range of another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Where it starts.
+    /// Its start.
     pub va: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u32,
 }
 
 /// Another process's memory.
 ///
-/// Copies are not atomic: the other side may see, or be seen in, any mixture.
+/// Copies are not atomic: concurrent writes on either side may yield any mixture.
 #[derive(Debug)]
 pub struct ProcessMemory {
     pid: i32,
     pidfd: Option<OwnedFd>,
-    /// When it was last seen to live, in ticks of the coarse clock.
+    /// When it was last checked to be alive, in ticks of the coarse clock.
     seen: AtomicI64,
 }
 
 impl ProcessMemory {
-    /// Names the memory of process `pid`. Nothing is opened or checked yet, save that it is not
-    /// this process. With a pidfd, a later process of the same number is never taken for this one.
+    /// Creates a handle of the memory of process `pid`. Only checks that it is not this process. With a pidfd, a later process
+    /// with the same ID is never mistaken for this one.
     ///
     /// # Errors
     ///
-    /// [`ProcMemError::OwnProcess`]; [`ProcMemError::Gone`] for a pid that cannot be.
+    /// [`ProcMemError::OwnProcess`]; [`ProcMemError::Gone`] for an invalid PID.
     pub fn new(pid: i32, pidfd: Option<OwnedFd>) -> Result<Self, ProcMemError> {
         if pid <= 0 {
             return Err(ProcMemError::Gone { pid });
         }
-        // A thread's number reaches the memory of its process, too.
+        // A thread's ID gives access to the memory of its process, too.
         let thread = std::path::PathBuf::from(format!("/proc/self/task/{pid}"));
         if i64::from(pid) == i64::from(std::process::id()) || thread.exists() {
             return Err(ProcMemError::OwnProcess { pid });
@@ -137,12 +135,12 @@ impl ProcessMemory {
         Ok(Self { pid, pidfd, seen: AtomicI64::new(-1) })
     }
 
-    /// Names the memory of the process that a pidfd stands for, whatever its number is here.
+    /// Creates a handle of the memory of a pidfd's process, whatever its ID is here.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new); [`ForeignProc`](ProcMemError::ForeignProc); [`Io`](ProcMemError::Io) for what is no pidfd,
-    /// or without `/proc`.
+    /// As for [`new`](Self::new); [`ForeignProc`](ProcMemError::ForeignProc); [`Io`](ProcMemError::Io) for a descriptor that is
+    /// not a pidfd, or without `/proc`.
     pub fn of_pidfd(pidfd: OwnedFd) -> Result<Self, ProcMemError> {
         let io = |source| ProcMemError::Io { pid: 0, source };
         let own = std::fs::read_link("/proc/self").map_err(io)?;
@@ -155,12 +153,12 @@ impl ProcessMemory {
         Self::new(pid.unwrap_or(0), Some(pidfd))
     }
 
-    /// The process.
+    /// Returns the process ID.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether it is known to have ended. Without a pidfd that shows only in a copy.
+    /// Returns whether the process is known to have ended. Without a pidfd, only a copy shows that.
     pub fn is_gone(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let Some(pidfd) = &self.pidfd else { return false };
@@ -168,8 +166,8 @@ impl ProcessMemory {
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
     }
 
-    /// Whether it was looked for during this tick of the coarse clock, some milliseconds: no system gives
-    /// out all its numbers in that time, and a number is not given anew before.
+    /// Returns whether it was checked during this tick of the coarse clock, some milliseconds. No kernel allocates all its
+    /// process IDs in that time, and none is reused before.
     fn was_seen(&self) -> bool {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         let tick = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;
@@ -180,7 +178,7 @@ impl ProcessMemory {
     ///
     /// # Errors
     ///
-    /// [`ProcMemError`]. After an error `to` holds some mixture of what it held and what was read.
+    /// [`ProcMemError`]. After an error, `to` holds some mixture of its old contents and bytes that were read.
     pub fn read(&self, va: u64, to: &mut [u8]) -> Result<(), ProcMemError> {
         // SAFETY: `to` is a valid, exclusive slice.
         unsafe { self.read_raw(va, to.as_mut_ptr(), to.len()) }
@@ -196,8 +194,8 @@ impl ProcessMemory {
         unsafe { self.write_raw(va, from.as_ptr(), from.len()) }
     }
 
-    /// As [`read`](Self::read), into memory that is named by address: the application's own
-    /// registered buffers, which may be shared with threads of its own.
+    /// As [`read`](Self::read), but into memory given by address: the application's registered buffers, which its threads may
+    /// share.
     ///
     /// # Safety
     ///
@@ -205,12 +203,12 @@ impl ProcessMemory {
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read).
+    /// As for [`read`](Self::read).
     pub unsafe fn read_raw(&self, va: u64, to: *mut u8, len: usize) -> Result<(), ProcMemError> {
         self.copy(va, to, len, false)
     }
 
-    /// As [`write`](Self::write), from memory that is named by address.
+    /// As [`write`](Self::write), but from memory given by address.
     ///
     /// # Safety
     ///
@@ -218,7 +216,7 @@ impl ProcessMemory {
     ///
     /// # Errors
     ///
-    /// As [`write`](Self::write).
+    /// As for [`write`](Self::write).
     pub unsafe fn write_raw(
         &self,
         va: u64,
@@ -228,8 +226,8 @@ impl ProcessMemory {
         self.copy(va, from.cast_mut(), len, true)
     }
 
-    /// Fills memory of this process's, piece by piece, from the other process's address `va`, with one system call.
-    /// Pieces that are not mapped here are an error like any other.
+    /// Fills memory of this process, piece by piece, from the other process's address `va`, with one system call. Pieces that are
+    /// not mapped here are an error like any other.
     ///
     /// # Safety
     ///
@@ -238,12 +236,12 @@ impl ProcessMemory {
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read), and [`Fault`](ProcMemError::Fault) for more than [`MAX_PIECES`] pieces.
+    /// As for [`read`](Self::read), and [`Fault`](ProcMemError::Fault) for more than [`MAX_PIECES`] pieces.
     pub unsafe fn read_pieces(&self, va: u64, to: &[Piece]) -> Result<(), ProcMemError> {
         self.copy_pieces(va, to, false)
     }
 
-    /// As [`read_pieces`](Self::read_pieces), from ranges that are as long in all as the pieces.
+    /// As [`read_pieces`](Self::read_pieces), but from ranges with the same total length as the pieces.
     ///
     /// # Safety
     ///
@@ -251,8 +249,8 @@ impl ProcessMemory {
     ///
     /// # Errors
     ///
-    /// As [`read_pieces`](Self::read_pieces), and [`Fault`](ProcMemError::Fault) for more than [`MAX_PIECES`] ranges, or
-    /// ranges that are not as long as the pieces.
+    /// As for [`read_pieces`](Self::read_pieces), and [`Fault`](ProcMemError::Fault) for more than [`MAX_PIECES`] ranges, or
+    /// ranges of another total length than the pieces.
     pub unsafe fn read_ranges(&self, from: &[Range], to: &[Piece]) -> Result<(), ProcMemError> {
         let pid = self.pid;
         let len = total(to);
@@ -277,18 +275,18 @@ impl ProcessMemory {
         self.outcome(copied, len, fault)
     }
 
-    /// Writes memory of this process's, piece by piece, to the other process's address `va`, with one system call.
-    /// The last eight bytes are written after all others: a program that waits for the last byte of what a peer
-    /// writes has all of it then, as with adapters.
+    /// Writes memory of this process, piece by piece, to the other process's address `va`, with one system call. The last eight
+    /// bytes are written after all others: a program that polls for the last byte of a peer's WRITE then has all of it, as with
+    /// adapters.
     ///
     /// # Errors
     ///
-    /// As [`read_pieces`](Self::read_pieces).
+    /// As for [`read_pieces`](Self::read_pieces).
     pub fn write_pieces(&self, va: u64, from: &[Piece]) -> Result<(), ProcMemError> {
         self.copy_pieces(va, from, true)
     }
 
-    /// One call for all pieces. What it does only in part is an error: who called tries another way.
+    /// Copies all pieces with one call. A partial copy is an error: the caller then uses another method.
     fn copy_pieces(&self, va: u64, near: &[Piece], write: bool) -> Result<(), ProcMemError> {
         let pid = self.pid;
         let len = total(near);
@@ -315,7 +313,7 @@ impl ProcessMemory {
         self.outcome(copied, len, fault)
     }
 
-    /// What a call's result means.
+    /// Converts the result of a call.
     fn outcome(
         &self,
         copied: isize,
@@ -329,7 +327,7 @@ impl ProcessMemory {
         }
     }
 
-    /// An error if it is known to have ended.
+    /// Returns an error if the process is known to have ended.
     fn look_for_it(&self) -> Result<(), ProcMemError> {
         if !self.was_seen() && self.is_gone() {
             return Err(ProcMemError::Gone { pid: self.pid });
@@ -337,7 +335,7 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// What the kernel said of a copy; `fault` is what a bad address is.
+    /// Converts the kernel's error of a copy. `fault` is the error for a bad address.
     fn failed(&self, fault: ProcMemError) -> ProcMemError {
         let (pid, source) = (self.pid, io::Error::last_os_error());
         match source.raw_os_error() {
@@ -348,8 +346,8 @@ impl ProcessMemory {
         }
     }
 
-    /// Copies between `local` and `va`, going on after a partial copy, which says where the memory
-    /// ends only at its second attempt. The callers promise that `local` is valid.
+    /// Copies between `local` and `va`, and continues after a partial copy: only the second attempt reports where the memory
+    /// ends. The callers promise that `local` is valid.
     fn copy(&self, va: u64, local: *mut u8, len: usize, write: bool) -> Result<(), ProcMemError> {
         let pid = self.pid;
         let fault = |done| ProcMemError::Fault { pid, va, len, done };

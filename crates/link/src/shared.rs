@@ -1,8 +1,8 @@
-//! What rings, boards, route tables and counter rows are made of: memory that processes share, the words in it, and fences.
+//! The primitives of rings, boards, route tables and counter rows: shared memory, its words, and fences.
 //!
-//! Built with `--cfg loom`, all of it is a model, and the same [`ring`](crate::ring), [`board`](crate::board) and [`routes`](crate::routes) run on that:
-//! the tests in `model` then see every order in which their threads' accesses can happen, and every value
-//! that a load may return by the rules of the language.
+//! With `--cfg loom`, they are models, and the unchanged [`ring`](crate::ring), [`board`](crate::board) and [`routes`](crate::routes) run
+//! on them: the tests in `model` then explore every order of their threads' accesses, and every value that a load may return by the memory
+//! model of the language.
 
 #[cfg(not(loom))]
 pub(crate) use {
@@ -23,7 +23,7 @@ pub(crate) use {
     loom::sync::atomic::{AtomicU64, Ordering, fence},
 };
 
-/// The bytes of a model are few, since each way through it is gone: `real`, or of a model `model`.
+/// Returns the size `real`, or `model` in a model: models are small, since each execution consumes one.
 pub(crate) const fn size(real: usize, model: usize) -> usize {
     if cfg!(loom) { model } else { real }
 }

@@ -1,4 +1,4 @@
-//! Memory that several processes map: a memfd of fixed size (`memfd_create(2)`).
+//! Shared memory: a memfd of fixed size (`memfd_create(2)`) that several processes map.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,8 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::mmap::Mapping;
 
-/// Shared 64-bit words, in a memfd that can neither shrink nor grow, so that no peer can make an
-/// access fault. Starts as zeros.
+/// Shared 64-bit words, in a memfd that can neither shrink nor grow, so that no peer can cause a fault on access. Initially zero.
 #[derive(Debug)]
 pub struct SharedMem {
     fd: OwnedFd,
@@ -15,7 +14,7 @@ pub struct SharedMem {
 }
 
 impl SharedMem {
-    /// Creates `words` words. `name` shows in `/proc/PID/maps`, nowhere else.
+    /// Creates `words` words. `name` only appears in `/proc/PID/maps`.
     ///
     /// # Errors
     ///
@@ -26,8 +25,8 @@ impl SharedMem {
         Self::map(fd, words)
     }
 
-    /// Maps what another process created. The descriptor is not trusted: it must be a memfd sealed
-    /// against shrinking, of at least `words` words.
+    /// Maps memory that another process created. The descriptor is not trusted: it must be a memfd sealed against shrinking, of
+    /// at least `words` words.
     ///
     /// # Errors
     ///
@@ -38,12 +37,12 @@ impl SharedMem {
         Ok(Self { fd, map })
     }
 
-    /// The words. Other processes write to them at any time.
+    /// Returns the words. Other processes may write to them at any time.
     pub fn words(&self) -> &[AtomicU64] {
         self.map.words()
     }
 
-    /// A duplicate of the descriptor, to hand over.
+    /// Returns a duplicate of the descriptor, to be passed to another process.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Signals of threads that programs do not know of: the device's and the service's.
+//! Signal masks of threads that the program does not know of: those of the device and of the service.
 //!
 //! # Safety of this file
 //!
@@ -6,15 +6,15 @@
 
 use std::mem::MaybeUninit;
 
-/// Signals that tell of a fault of the thread itself: never blocked.
+/// Signals for a fault of the thread itself: never blocked.
 const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 
-/// Calls `f` with all signals blocked but those that tell of a fault. Threads made by it inherit
-/// that, and so never run a handler of the program's.
+/// Calls `f` with all signals blocked except those for faults. Threads created by it inherit the mask, and so never run a signal
+/// handler of the program.
 pub fn with_blocked<R>(f: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the pointers are to sets of our own; `sigfillset` initialises `all` before the rest
+    // SAFETY: the pointers are to local sets; `sigfillset` initialises `all` before the rest
     // reads it, and `pthread_sigmask` initialises `before`.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());

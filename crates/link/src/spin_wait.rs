@@ -1,15 +1,15 @@
 //! Waiting for another thread or process without sleeping for long, and without starving.
 //!
-//! Waking a processor that sleeps takes tens of microseconds, longer than most answers of another process take to come.
-//! So a thread that expects one [`look`]s for a moment before it sleeps, and gives up the processor between looks: on a
-//! machine with few processors the peer may be waiting for this one.
+//! Waking a sleeping processor takes tens of microseconds, longer than most answers of another process. So a thread that expects
+//! one busy-polls briefly ([`look`]) before it sleeps, and yields the processor between polls: on a machine with few processors,
+//! the peer may be waiting for this one.
 //!
-//! There are two ways to give it up. To yield (`sched_yield(2)`) costs less than a microsecond where nobody else wants
-//! the processor, and is the fastest way to a peer that does. But Linux takes a yield as forfeiting the time slice, some
-//! milliseconds, whatever was used of it (measured on Linux 6.18): among threads that compute a thread that yields after
-//! each look gets a look for every slice of each of the others. A short sleep forfeits nothing. So after a yield in which
-//! another thread computed, [`yield_or_sleep`] sleeps instead, for some time. Threads that only wait for events and serve
-//! them quickly ask for a short slice too ([`ask_for_short_slices`]), so that they come soon after they are woken.
+//! There are two ways to do that. A yield (`sched_yield(2)`) costs less than a microsecond if no other thread is runnable, and is
+//! the fastest way to let a peer run. But on Linux a yield forfeits the whole time slice of some milliseconds, however little of
+//! it was used (measured on Linux 6.18): among computing threads, a thread that yields after each poll polls once for every slice
+//! of each of the others. A short sleep forfeits nothing. So after a yield in which another thread computed, [`yield_or_sleep`]
+//! sleeps instead for some time. Threads that only wait for events and handle them quickly also ask for a short slice
+//! ([`ask_for_short_slices`]), so that they run soon after they are woken.
 
 use std::cell::Cell;
 use std::io;
@@ -20,11 +20,11 @@ use rustix::thread::{Timespec, nanosleep};
 
 use crate::sys;
 
-/// How long. Longer than an answer of the host service takes, and too short to be seen in the
-/// accounts of a process that waits.
+/// The time of [`look`]. Longer than an answer of the host service takes, and too short to show in the CPU usage of a waiting
+/// process.
 const MOMENT: Duration = Duration::from_micros(100);
 
-/// Asks `ready` again and again for a moment, until it says so. Returns whether it did.
+/// Busy-polls `ready` for a moment, until it returns true. Returns whether it did.
 pub fn look(ready: impl FnMut() -> bool) -> bool {
     look_for(MOMENT, ready)
 }
@@ -42,27 +42,27 @@ fn look_for(moment: Duration, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// A yield that took longer met a thread that computes. The peers that one waits for answer sooner, or sleep. Where
-/// other threads of this process wait in the same way, each of them may take as long between its looks.
+/// A yield that took longer let a thread run that computes. The peers of a waiting thread answer sooner, or sleep. If other
+/// threads of this process wait in the same way, each of them may take as long between its polls.
 const SLICE: Duration = Duration::from_micros(500);
-/// How long a thread sleeps in place of a yield, to which the kernel adds as much (`PR_SET_TIMERSLACK`).
+/// How long a thread sleeps instead of yielding. The kernel adds as much (`PR_SET_TIMERSLACK`).
 const SLEEP: Duration = Duration::from_micros(50);
-/// For how long it does so before it tries a yield again.
+/// How long a thread sleeps instead of yielding before it tries a yield again.
 const BUSY: Duration = Duration::from_millis(20);
 
-/// Lets other threads have the processor: yields, or sleeps for a moment where another thread computes.
+/// Lets other threads run: yields, or sleeps briefly if another thread computes.
 pub fn yield_or_sleep() {
-    // By a system call of its own: the C library's sleep is a cancellation point, and polling is none.
+    // As a direct system call: the C library's sleep is a cancellation point, and polling must not be one.
     let time = Timespec { tv_sec: 0, tv_nsec: SLEEP.subsec_nanos().into() };
     yield_or(|| drop(nanosleep(&time)));
 }
 
-/// As [`yield_or_sleep`], for who has a better way to sleep for a moment.
+/// As [`yield_or_sleep`], for callers that have a better way to sleep briefly.
 pub fn yield_or(sleeps: impl FnOnce()) {
     thread_local! {
         static POLICY: Cell<YieldPolicy> = const { Cell::new(YieldPolicy { sleeps_until: None }) };
     }
-    /// Threads of this process that are in here.
+    /// The number of threads of this process that are in this function.
     static WAITING: AtomicU32 = AtomicU32::new(0);
     let others = WAITING.fetch_add(1, Ordering::Relaxed);
     POLICY.with(|policy| {
@@ -73,16 +73,16 @@ pub fn yield_or(sleeps: impl FnOnce()) {
     WAITING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// When a thread yields, and when it sleeps for a moment because another thread computes.
+/// The policy of when a thread yields, and when it sleeps briefly because another thread computes.
 #[derive(Clone, Copy, Debug)]
 struct YieldPolicy {
-    /// It sleeps until then.
+    /// The time until which the thread sleeps instead of yielding.
     sleeps_until: Option<Instant>,
 }
 
 impl YieldPolicy {
-    /// `others` threads of this process wait, too. Their turns are no sign of a thread that computes, and if hundreds of
-    /// threads slept for so short a time each, they would spend the processor on being woken.
+    /// Yields or sleeps. `others` is the number of other threads of this process that wait. Their turns do not mean that a thread
+    /// computes; and if hundreds of threads slept so briefly, wakeups would take all the processor time.
     fn yield_or_sleep(
         &mut self,
         others: u32,
@@ -101,42 +101,42 @@ impl YieldPolicy {
     }
 }
 
-/// The slice that a thread asks for which serves others: long enough for a round of work.
+/// The slice that a thread that serves others asks for: long enough for a round of work.
 const SHORT_SLICE: Duration = Duration::from_micros(100);
-/// The slice that stands for the system's own.
+/// The value that selects the kernel's default slice.
 const USUAL_SLICE: Duration = Duration::ZERO;
 
-/// Asks the kernel to give the calling thread the processor in short slices: no more of it than before, but sooner when it
-/// is woken (Linux 6.12, `sched_setattr(2)` with a `sched_runtime`; an older one takes no notice). For threads whose work
-/// others wait for.
+/// Asks the kernel to schedule the calling thread in short slices: with the same share of the processor, but sooner after a
+/// wakeup (Linux 6.12, `sched_setattr(2)` with a `sched_runtime`; ignored by older kernels). For threads whose work other threads
+/// wait for.
 ///
 /// # Errors
-/// Where the kernel forbids it. The thread works as well, only later where processors are scarce.
+/// If the kernel forbids it. The thread still works, but runs later if processors are scarce.
 pub fn ask_for_short_slices() -> io::Result<()> {
     sys::set_slice(SHORT_SLICE)
 }
 
-/// The slices that the calling thread has: short ones while it serves messages that are quickly served, the system's own
-/// while it moves long ones, in the middle of which it would be interrupted.
+/// The slices of the calling thread: short ones while it handles small messages, the kernel's default while it moves long ones,
+/// which short slices would interrupt.
 #[derive(Debug)]
 pub struct Slices {
     short: bool,
 }
 
 impl Slices {
-    /// Asks for short ones, for the calling thread.
+    /// Selects short slices for the calling thread.
     ///
     /// # Errors
-    /// As [`ask_for_short_slices`].
+    /// As for [`ask_for_short_slices`].
     pub fn new() -> io::Result<Self> {
         ask_for_short_slices()?;
         Ok(Self { short: true })
     }
 
-    /// Asks for short ones or for the system's own, unless the thread has them.
+    /// Selects short or default slices, unless the thread has them already.
     ///
     /// # Errors
-    /// As [`ask_for_short_slices`].
+    /// As for [`ask_for_short_slices`].
     pub fn have(&mut self, short: bool) -> io::Result<()> {
         if short != self.short {
             sys::set_slice(if short { SHORT_SLICE } else { USUAL_SLICE })?;
@@ -162,12 +162,12 @@ mod tests {
         assert!(!look_for(Duration::ZERO, || false));
     }
 
-    /// Yields or sleeps once on a clock of its own; a yield takes so long. Returns whether it slept instead.
+    /// Yields or sleeps once on a simulated clock; a yield takes the given time. Returns whether it slept instead.
     fn once(policy: &mut YieldPolicy, clock: &Cell<Instant>, takes: Duration) -> bool {
         among(0, policy, clock, takes)
     }
 
-    /// The same where `others` threads wait, too.
+    /// As [`once`], while `others` threads wait, too.
     fn among(
         others: u32,
         policy: &mut YieldPolicy,

@@ -2,12 +2,12 @@
 //!
 //! # What the unsafe code here relies on
 //!
-//! Every pointer given to the kernel is made from a slice that lives until the call returns: no call
-//! here is asynchronous, save that the kernel goes on reading pages that are sent zero-copy, which it holds
-//! itself. The kernel writes at most the lengths that it is given.
+//! Every pointer given to the kernel is made from a slice that lives until the call returns: no call here is asynchronous, except
+//! that the kernel continues to read pages that are sent zero-copy, which it references itself. The kernel writes at most the
+//! lengths that it is given.
 //!
-//! Sending and receiving go past the C library's wrappers, which make each call a point where a
-//! thread may be cancelled and pay for it; no thread that runs this is ever cancelled.
+//! Sending and receiving bypass the C library's wrappers, which make each call a cancellation point at some cost. No thread that
+//! runs this code is ever cancelled.
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -17,16 +17,16 @@ use std::time::Duration;
 use crate::udp::control;
 use crate::wire::Piece;
 
-/// Bytes that hold any IPv4 or IPv6 socket address.
+/// The size of a buffer for any IPv4 or IPv6 socket address.
 pub(crate) const NAME_LEN: usize = mem::size_of::<libc::sockaddr_in6>();
-/// Bytes of control messages that a received datagram may come with.
+/// The size of a buffer for the control messages of a received datagram.
 pub(crate) const CONTROL_LEN: usize = 128;
-/// The most messages of one [`receive`].
+/// The maximum number of messages of one [`receive`].
 pub(crate) const MAX_MESSAGES: usize = 64;
-/// The most pieces of one [`send_pieces`] or [`receive_pieces`].
+/// The maximum number of pieces of one [`send_pieces`] or [`receive_pieces`].
 pub(crate) const MAX_IOVECS: usize = 256;
 
-/// Sets a socket option that is an int.
+/// Sets a socket option that is an integer.
 pub(crate) fn set_int(fd: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     set(fd, level, name, &value.to_ne_bytes())
 }
@@ -41,7 +41,7 @@ pub(crate) fn set(fd: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::Res
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A socket option that is an int.
+/// Returns a socket option that is an integer.
 pub(crate) fn get_int(fd: impl AsFd, level: i32, name: i32) -> io::Result<i32> {
     let (mut value, mut len) = (0_i32, length(mem::size_of::<i32>()));
     // SAFETY: `value` is `len` writable bytes, and so is `len`.
@@ -52,7 +52,7 @@ pub(crate) fn get_int(fd: impl AsFd, level: i32, name: i32) -> io::Result<i32> {
     if r == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Who is at the other end of a Unix socket, with pid 0 if that is outside of our PID namespace.
+/// Returns the credentials of the process at the other end of a Unix socket, with PID 0 if that is outside of this PID namespace.
 pub(crate) fn peer_credentials(fd: impl AsFd) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = length(mem::size_of::<libc::ucred>());
@@ -65,7 +65,7 @@ pub(crate) fn peer_credentials(fd: impl AsFd) -> io::Result<libc::ucred> {
     if r == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Attaches a classic BPF program that picks the socket of a SO_REUSEPORT group (`socket(7)`).
+/// Attaches a classic BPF program that selects the socket of a SO_REUSEPORT group (`socket(7)`).
 pub(crate) fn attach_reuseport_cbpf(
     fd: impl AsFd,
     program: &mut [libc::sock_filter],
@@ -85,15 +85,15 @@ pub(crate) fn attach_reuseport_cbpf(
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Policy, priority and slice of a thread (`sched_setattr(2)`).
+/// Returns empty attributes of a thread: policy, priority and slice (`sched_setattr(2)`).
 fn attributes() -> libc::sched_attr {
-    // SAFETY: numbers all of them, for which zero is a value.
+    // SAFETY: all fields are numbers, for which zero is valid.
     let mut attr: libc::sched_attr = unsafe { mem::zeroed() };
     attr.size = u32::try_from(mem::size_of::<libc::sched_attr>()).unwrap_or(0);
     attr
 }
 
-/// The calling thread's attributes as they are (`sched_getattr(2)`).
+/// Returns the calling thread's present attributes (`sched_getattr(2)`).
 fn own_attributes() -> io::Result<libc::sched_attr> {
     let mut attr = attributes();
     // SAFETY: `attr` has room for the size that it is said to have.
@@ -101,7 +101,7 @@ fn own_attributes() -> io::Result<libc::sched_attr> {
     if r == 0 { Ok(attr) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets the slice in which the calling thread is given the processor, where its policy knows one.
+/// Sets the calling thread's scheduling slice, if its policy has one.
 pub(crate) fn set_slice(slice: Duration) -> io::Result<()> {
     let mut attr = own_attributes()?;
     let policy = i32::try_from(attr.sched_policy).unwrap_or(-1);
@@ -114,22 +114,22 @@ pub(crate) fn set_slice(slice: Duration) -> io::Result<()> {
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What the process has used of the system (`getrusage(2)`).
+/// Returns the resource usage of the process (`getrusage(2)`).
 pub(crate) fn own_usage() -> io::Result<libc::rusage> {
-    // SAFETY: numbers all of them, for which zero is a value.
+    // SAFETY: all fields are numbers, for which zero is valid.
     let mut usage: libc::rusage = unsafe { mem::zeroed() };
     // SAFETY: `usage` is writable.
     let r = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     if r == 0 { Ok(usage) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The calling thread's policy and nice value.
+/// Returns the calling thread's policy and nice value.
 #[cfg(test)]
 pub(crate) fn policy() -> io::Result<(u32, i32)> {
     own_attributes().map(|attr| (attr.sched_policy, attr.sched_nice))
 }
 
-/// Sends one message, without blocking (`sendmsg(2)`), or with `more` only begins it.
+/// Sends one message, without blocking (`sendmsg(2)`). With `more`, only begins it.
 pub(crate) fn send(
     fd: impl AsFd,
     name: &socket2::SockAddr,
@@ -163,8 +163,8 @@ pub(crate) fn send(
     })
 }
 
-/// Puts the pages of `bytes` into a pipe that is empty, without a copy (`vmsplice(2)`). Returns how many bytes went in. Who
-/// reads the pipe sees what is there then, not now.
+/// Puts the pages of `bytes` into an empty pipe, without a copy (`vmsplice(2)`). Returns how many bytes were put in. A reader of
+/// the pipe sees the contents at the time of the read, not the present ones.
 pub(crate) fn name_pages(pipe: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let iovec = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     retry(|| {
@@ -177,8 +177,8 @@ pub(crate) fn name_pages(pipe: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     })
 }
 
-/// Writes pieces to a stream without blocking, but for their first `skip` bytes (`sendmsg(2)`). Pieces
-/// beyond [`MAX_IOVECS`] are left out. The kernel checks their addresses: what is not mapped is `EFAULT`.
+/// Writes pieces to a stream without blocking, except their first `skip` bytes (`sendmsg(2)`). Pieces beyond [`MAX_IOVECS`] are
+/// left out. The kernel checks their addresses: unmapped memory yields `EFAULT`.
 pub(crate) fn send_pieces(fd: impl AsFd, pieces: &[Piece], skip: usize) -> io::Result<usize> {
     let mut iovecs = [const { MaybeUninit::uninit() }; MAX_IOVECS];
     let count = name_pieces(&mut iovecs, pieces, skip);
@@ -187,7 +187,7 @@ pub(crate) fn send_pieces(fd: impl AsFd, pieces: &[Piece], skip: usize) -> io::R
     message.msg_iov = iovecs.as_mut_ptr().cast();
     message.msg_iovlen = count as _;
     retry(|| {
-        // SAFETY: the first `count` iovecs are initialised; of what they name the kernel reads what is mapped.
+        // SAFETY: the first `count` iovecs are initialised; the kernel reads only mapped memory through them.
         unsafe {
             libc::syscall(
                 libc::SYS_sendmsg,
@@ -199,11 +199,11 @@ pub(crate) fn send_pieces(fd: impl AsFd, pieces: &[Piece], skip: usize) -> io::R
     })
 }
 
-/// Reads from a stream without blocking, into pieces and then into `rest` (`recvmsg(2)`).
+/// Receives from a stream without blocking, into pieces and then into `rest` (`recvmsg(2)`).
 ///
 /// # Safety
 ///
-/// The pieces are memory whose owner gave it to be written, or that is not mapped.
+/// The pieces are memory that its owner permits to be written, or that is not mapped.
 pub(crate) unsafe fn receive_pieces(
     fd: impl AsFd,
     pieces: &[Piece],
@@ -234,8 +234,8 @@ pub(crate) unsafe fn receive_pieces(
     })
 }
 
-/// Writes bytes to a stream without blocking (`sendto(2)`): for one run of them half the kernel's
-/// preparations of [`send_pieces`].
+/// Writes bytes to a stream without blocking (`sendto(2)`): for a single run of bytes, the kernel's setup is half that of
+/// [`send_pieces`].
 pub(crate) fn send_bytes(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     retry(|| {
         // SAFETY: `bytes` is borrowed for the call, which reads it; no address is named.
@@ -253,7 +253,7 @@ pub(crate) fn send_bytes(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     })
 }
 
-/// Reads bytes from a stream without blocking (`recvfrom(2)`).
+/// Receives bytes from a stream without blocking (`recvfrom(2)`).
 pub(crate) fn receive_bytes(fd: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     retry(|| {
         // SAFETY: `into` is borrowed exclusively for the call, which writes to it; no address is asked for.
@@ -271,7 +271,7 @@ pub(crate) fn receive_bytes(fd: impl AsFd, into: &mut [u8]) -> io::Result<usize>
     })
 }
 
-/// Writes iovecs for the pieces but for their first `skip` bytes. Returns how many.
+/// Writes iovecs for the pieces, except their first `skip` bytes. Returns how many.
 fn name_pieces(
     iovecs: &mut [MaybeUninit<libc::iovec>],
     pieces: &[Piece],
@@ -293,7 +293,7 @@ fn name_pieces(
     named
 }
 
-/// A system call that is made again when a signal interrupts it.
+/// Makes a system call, and repeats it when a signal interrupts it.
 fn retry(mut call: impl FnMut() -> libc::c_long) -> io::Result<usize> {
     loop {
         if let Ok(n) = usize::try_from(call()) {
@@ -306,23 +306,23 @@ fn retry(mut call: impl FnMut() -> libc::c_long) -> io::Result<usize> {
     }
 }
 
-/// What the kernel said about one received message, beside its bytes.
+/// The kernel's information about one received message, besides its bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct RxMeta {
     /// A socket address, as the kernel lays it out.
     pub(crate) name: [u8; NAME_LEN],
     /// Control messages, as the kernel lays them out.
     pub(crate) control: [u8; CONTROL_LEN],
-    /// Bytes of `control` that count.
+    /// The number of valid bytes of `control`.
     pub(crate) control_len: usize,
-    /// Bytes of the message that were stored.
+    /// The number of bytes of the message that were stored.
     pub(crate) len: usize,
     /// Whether the message was longer than its buffer.
     pub(crate) truncated: bool,
 }
 
 impl RxMeta {
-    /// Nothing.
+    /// An empty value.
     pub(crate) const EMPTY: Self = Self {
         name: [0; NAME_LEN],
         control: [0; CONTROL_LEN],
@@ -332,15 +332,15 @@ impl RxMeta {
     };
 }
 
-/// Receives messages without blocking (`recvmmsg(2)`), at most one per element of `meta`: message
-/// i into the i-th of as many equal shares of `data`. Returns how many came.
+/// Receives messages without blocking (`recvmmsg(2)`), at most one per element of `meta`: message i into the i-th of as many
+/// equal shares of `data`. Returns how many were received.
 pub(crate) fn receive(fd: impl AsFd, data: &mut [u8], meta: &mut [RxMeta]) -> io::Result<usize> {
     let count = meta.len().min(MAX_MESSAGES);
     if count == 0 {
         return Ok(0);
     }
     let share = data.len() / meta.len();
-    // Initialised as far as they are used: a polling loop calls this all the time.
+    // Initialised only as far as they are used: a polling loop calls this constantly.
     let mut iovecs = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_MESSAGES];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_MESSAGES];
     let buffers = data.chunks_exact_mut(share.max(1)).zip(&mut *meta);
@@ -366,9 +366,9 @@ pub(crate) fn receive(fd: impl AsFd, data: &mut [u8], meta: &mut [RxMeta]) -> io
     Ok(received)
 }
 
-/// The most descriptors that the kernel lets a message have (`SCM_MAX_FD`, `unix(7)`).
+/// The maximum number of descriptors that the kernel permits in a message (`SCM_MAX_FD`, `unix(7)`).
 const MAX_RIGHTS: usize = 253;
-/// Bytes of a control message with so many.
+/// The size of a control message with that many.
 const RIGHTS_LEN: usize =
     mem::size_of::<libc::cmsghdr>() + (MAX_RIGHTS * mem::size_of::<i32>()).next_multiple_of(8);
 
@@ -378,14 +378,14 @@ const RIGHTS_LEN: usize =
 pub(crate) struct Rights([u8; RIGHTS_LEN]);
 
 impl Rights {
-    /// None yet.
+    /// Creates an empty buffer.
     pub(crate) const fn new() -> Self {
         Self([0; RIGHTS_LEN])
     }
 }
 
-/// As [`receive`], with descriptors in place of addresses: those that come along, close-on-exec, go to `keep`. A length is None
-/// where the message was longer than its share of `data`. `rights` has as many elements as `lengths`.
+/// As [`receive`], with descriptors instead of addresses: received ones, close-on-exec, go to `keep`. A length is none if the
+/// message was longer than its share of `data`. `rights` has as many elements as `lengths`.
 pub(crate) fn receive_messages(
     fd: impl AsFd,
     data: &mut [u8],
@@ -421,7 +421,7 @@ pub(crate) fn receive_messages(
         for (level, kind, numbers) in control::parse(&rights.0[..control_len.min(RIGHTS_LEN)]) {
             if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
                 for number in numbers.as_chunks().0 {
-                    // SAFETY: the kernel has just made this descriptor for us.
+                    // SAFETY: the kernel has just created this descriptor for this process.
                     keep(unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(*number)) });
                 }
             }
@@ -430,7 +430,7 @@ pub(crate) fn receive_messages(
     Ok(received)
 }
 
-/// A message to be received into a buffer, which `iovec` names.
+/// Returns a message header for receiving into a buffer, to which `iovec` points.
 fn message_into(buffer: &mut [u8], iovec: &mut MaybeUninit<libc::iovec>) -> libc::mmsghdr {
     let iov =
         iovec.write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
@@ -441,10 +441,10 @@ fn message_into(buffer: &mut [u8], iovec: &mut MaybeUninit<libc::iovec>) -> libc
     message
 }
 
-/// Receives messages without blocking; how many, zero where there are none.
+/// Receives messages without blocking. Returns how many, zero if there are none.
 ///
 /// # Safety
-/// All of `messages` are initialised, with pointers to exclusive, disjoint buffers of the lengths that they say.
+/// All of `messages` are initialised, with pointers to exclusive, disjoint buffers of the given lengths.
 unsafe fn receive_many(
     fd: impl AsFd,
     messages: &mut [MaybeUninit<libc::mmsghdr>],
@@ -468,7 +468,7 @@ unsafe fn receive_many(
     }
 }
 
-/// A length as the kernel's `socklen_t`; all lengths here are small.
+/// Converts a length to the kernel's `socklen_t`; all lengths here are small.
 fn length(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }

@@ -1,8 +1,8 @@
 //! A TCP stream that carries the frames of one queue pair (iWARP).
 //!
-//! The service opened it and the two ends agreed on everything before it comes here. Frames leave from where
-//! their payload lies, in one system call for several of them; payload that is long comes in to where it
-//! belongs. Both ways the kernel does the copy, and says so when the program's memory is not there.
+//! The service opens it and negotiates everything with the peer before it is passed here. Several frames are sent in one system
+//! call, with their payload in place. A long payload is received directly to its destination. In both directions the kernel
+//! copies, and reports if the program's memory is not mapped.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,41 +12,41 @@ use rustix::net::sockopt;
 use crate::sys;
 use crate::wire::{Ends, Flushed, Frame, LinkCaps, LinkError, Payload, Piece, TxFail, Wire};
 
-/// The most pieces of one send or one [`TcpStream::receive_to`] that are looked at.
+/// The maximum number of pieces that one send or one [`TcpStream::receive_to`] uses.
 pub const MAX_PIECES: usize = sys::MAX_IOVECS;
 
-/// What a receive brought.
+/// The result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Nothing is there.
+    /// No data was available.
     Nothing,
-    /// So many bytes.
+    /// This many bytes were received.
     Bytes(usize),
     /// The peer has ended its half of the stream.
     End,
 }
 
-/// See the module.
+/// A TCP stream; see the module.
 #[derive(Debug)]
 pub struct TcpStream {
     fd: OwnedFd,
 }
 
 impl TcpStream {
-    /// Takes over a connected socket, and makes it one that neither blocks nor waits for more to send.
+    /// Takes over a connected socket, and sets it to non-blocking and TCP_NODELAY.
     ///
     /// # Errors
     ///
-    /// Whatever the kernel says of a descriptor that is no such socket.
+    /// The kernel's error for a descriptor that is not such a socket.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         sockopt::set_tcp_nodelay(&fd, true)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         Ok(Self { fd })
     }
 
-    /// The most bytes that the stream puts into a segment of its own (EMSS, RFC 5044 section 2.1).
+    /// Returns the maximum number of bytes that the stream puts into a segment (EMSS, RFC 5044 section 2.1).
     pub fn max_segment(&self) -> usize {
-        /// What any host must take (RFC 9293 section 3.7.1).
+        /// The size that any host must accept (RFC 9293 section 3.7.1).
         const LEAST: usize = 536;
         sys::get_int(&self.fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG)
             .ok()
@@ -54,43 +54,44 @@ impl TcpStream {
             .map_or(LEAST, |mss| mss.max(LEAST))
     }
 
-    /// Receives what is there, into the pieces one behind the other, and what does not fit there into `rest`.
+    /// Receives available data into the pieces in order, and the rest of it into `rest`.
     ///
     /// # Errors
     ///
-    /// `EFAULT` when memory is not there, and then nothing was received; otherwise the stream is broken.
+    /// `EFAULT` if memory is not mapped; nothing was received then. After any other error the stream is broken.
     ///
     /// # Safety
     ///
-    /// The pieces are memory whose owner gave it to be written, or that is not there at all.
+    /// The pieces are memory that its owner permits to be written, or that is not mapped.
     #[expect(unsafe_code, reason = "writes to memory that is named by address")]
     pub unsafe fn receive_to(&self, pieces: &[Piece], rest: &mut [u8]) -> io::Result<Received> {
         // SAFETY: the caller's promise.
         received(unsafe { sys::receive_pieces(&self.fd, pieces, rest) })
     }
 
-    /// Ends our half of the stream, behind what was sent.
+    /// Shuts down the local half of the stream, after the data that was sent.
     pub fn shutdown(&self) {
-        // Fails only when the stream has ended already.
+        // Fails only if the stream has already ended.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
     }
 
-    /// What has come is still received, and behind it the stream's end, whether or not the peer has ended its half.
+    /// Stops receiving: data that has arrived is still returned, followed by the end of the stream, whether or not the peer has
+    /// ended its half.
     pub fn stop_receiving(&self) {
-        // Says of a stream that was reset that it is not connected, and its end is there already.
+        // Reports a stream that was reset as not connected; its end has then already arrived.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read);
     }
 
-    /// Lets the stream be reset when it is closed, instead of ended.
+    /// Makes the stream be reset when it is closed, instead of shut down in order.
     pub fn reset_on_close(&self) {
-        // It would be ended in order otherwise, which is nothing to fail for.
+        // If this fails, it is closed in order, which is acceptable.
         let _ = sockopt::set_socket_linger(&self.fd, Some(std::time::Duration::ZERO));
     }
 }
 
 impl Wire for TcpStream {
     type To = ();
-    /// How many bytes of the frame have left.
+    /// The number of bytes of the frame that have been sent.
     type Tx = usize;
     type Rx = [u8];
     type Arrived = io::Result<Received>;
@@ -114,13 +115,13 @@ impl Wire for TcpStream {
         Some(self.as_fd())
     }
 
-    /// Writes the frame but for the bytes that have left, as far as the stream has room. What has a header and a payload
-    /// takes two calls. Few bytes are best given as a header alone: the kernel takes them in the shortest way.
+    /// Writes the frame except the bytes that have been sent, as far as the stream has room. A header and a payload take two
+    /// calls. Few bytes are best passed as a header alone, which is the kernel's shortest path.
     ///
     /// # Errors
     ///
-    /// [`LinkError::Busy`] if the stream is full; [`LinkError::Io`] with `EFAULT` when memory is not there and nothing was
-    /// taken. After any other error the stream is broken.
+    /// [`LinkError::Busy`] if the stream is full; [`LinkError::Io`] with `EFAULT` if memory is not mapped and nothing was sent.
+    /// After any other error the stream is broken.
     fn send(&self, sent: &mut usize, (): &(), frame: &Frame<'_>) -> Result<(), LinkError> {
         if let Some(rest @ [_, ..]) = frame.header.get(*sent..) {
             *sent += taken(sys::send_bytes(&self.fd, rest))?;
@@ -140,18 +141,18 @@ impl Wire for TcpStream {
         Ok(())
     }
 
-    /// What was taken is on its way.
+    /// Does nothing: data that was accepted is sent.
     fn flush(&self, _sent: &mut usize) -> Result<Flushed, TxFail> {
         Ok(Flushed::default())
     }
 
-    /// Receives what is there, up to the length of `into`.
+    /// Receives available data, up to the length of `into`.
     fn receive(&self, into: &mut [u8]) -> io::Result<Received> {
         received(sys::receive_bytes(&self.fd, into))
     }
 }
 
-/// What the kernel's answer to a write means.
+/// Converts the kernel's result of a write.
 fn taken(answer: io::Result<usize>) -> Result<usize, LinkError> {
     answer.map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => LinkError::Busy,
@@ -159,7 +160,7 @@ fn taken(answer: io::Result<usize>) -> Result<usize, LinkError> {
     })
 }
 
-/// What the kernel's answer to a read means.
+/// Converts the kernel's result of a read.
 fn received(answer: io::Result<usize>) -> io::Result<Received> {
     match answer {
         Ok(0) => Ok(Received::End),
@@ -188,7 +189,7 @@ mod tests {
         (TcpStream::new(a.into()).unwrap(), TcpStream::new(b.into()).unwrap())
     }
 
-    /// Sends pieces but for the first `skip` bytes. Returns how many more have left.
+    /// Sends pieces except the first `skip` bytes. Returns how many more bytes were sent.
     fn send(stream: &TcpStream, pieces: &[Piece], skip: usize) -> Result<usize, LinkError> {
         let mut sent = skip;
         let frame = Frame { header: &[], payload: Payload::Pieces(pieces), pad: 0, ack: None };
@@ -199,7 +200,7 @@ mod tests {
         Piece::new(bytes.as_ptr(), bytes.len())
     }
 
-    /// Waits for bytes that the other end has sent: on one host they are on their way already.
+    /// Waits for bytes that the other end has sent: on one host they are already on their way.
     fn receive(stream: &TcpStream, into: &mut [u8]) -> Received {
         loop {
             match stream.receive(into).unwrap() {
@@ -252,7 +253,7 @@ mod tests {
             Piece::new(first.as_mut_ptr(), first.len()),
             Piece::new(second.as_mut_ptr(), second.len()),
         ];
-        // SAFETY: the two arrays are ours, and nobody looks at them meanwhile.
+        // SAFETY: the two arrays are locals, and are not read meanwhile.
         #[expect(unsafe_code, reason = "memory named by address")]
         let got = unsafe { b.receive_to(&pieces, &mut rest) }.unwrap();
         assert_eq!(got, Received::Bytes(10));

@@ -1,20 +1,20 @@
-//! How much processor time the process has used.
+//! The processor time of the process.
 
 use std::time::Duration;
 
 use crate::sys;
 
-/// What the process has had of the processors, all its threads together.
+/// The processor usage of all threads of the process together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// The time in the program and in the kernel.
     pub time: Duration,
-    /// How often one of its threads lost the processor though it could have gone on.
+    /// How often one of its threads was preempted.
     pub preempted: u64,
 }
 
 impl Usage {
-    /// What it is now; zero where the kernel forbids the question.
+    /// Returns the present usage; zero if the kernel forbids the query.
     pub fn now() -> Self {
         let Ok(usage) = sys::own_usage() else { return Self::default() };
         Self {

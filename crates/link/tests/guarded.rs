@@ -1,5 +1,5 @@
-//! Signals of a program that uses guarded copies: each scenario is a process of its own, this test's
-//! program started anew, because a handler is a process's and the end of it is what some look for.
+//! Signals of a program that uses guarded copies. Each scenario is a process of its own, this test's program started again,
+//! because a handler belongs to a process and some tests expect it to be terminated.
 
 use std::mem;
 use std::os::unix::process::ExitStatusExt as _;
@@ -23,14 +23,14 @@ fn run(scenario: &str) -> ExitStatus {
     output.status
 }
 
-/// What the other tests start.
+/// Runs the scenario that another test selected.
 #[test]
 fn child() {
     let Ok(scenario) = std::env::var(SCENARIO) else { return };
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: no core file is wanted.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
-    // Rust's own handler is not what is tried here.
+    // Rust's own handler is not under test here.
     set(libc::SIGSEGV, libc::SIG_DFL, 0);
     match scenario.as_str() {
         "default" => {
@@ -80,7 +80,7 @@ fn child() {
             guarded::protect();
             let before = set(libc::SIGSEGV, leave as *const () as usize, 0);
             guarded::protect();
-            // SAFETY: what was there.
+            // SAFETY: restores the previous action.
             unsafe { libc::sigaction(libc::SIGSEGV, &raw const before, ptr::null_mut()) };
             guarded::protect();
             ours_is_an_error();
@@ -108,7 +108,7 @@ fn child() {
             assert_eq!(LOOKED.load(Ordering::Relaxed), USR1_BLOCKED | SEGV_BLOCKED);
         }
         "many" => {
-            // More handlers than there are layers: the operating system guards.
+            // More handlers than there are layers: the kernel copies instead.
             for flags in 0..64 {
                 let bits = [
                     libc::SA_NODEFER,
@@ -127,7 +127,7 @@ fn child() {
         "unmapped" => {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: new pages, and one of them less; nobody else maps memory here.
+            // SAFETY: new pages, of which one is unmapped; no other thread maps memory here.
             let page = unsafe {
                 let pages = libc::mmap(ptr::null_mut(), 3 * 4096, access, kind, -1, 0);
                 let page = pages.cast::<u8>().add(4096);
@@ -138,7 +138,7 @@ fn child() {
             assert_eq!(guarded::read(page, &mut private), Err(Unmapped));
             assert_eq!(guarded::read(page.wrapping_sub(1), &mut private), Err(Unmapped));
             assert_eq!(guarded::read(page.wrapping_sub(64), &mut private), Ok(()));
-            // SAFETY: nothing is there.
+            // SAFETY: no memory is mapped there.
             assert_eq!(unsafe { guarded::write(page, &private) }, Err(Unmapped));
         }
         "forked" => {
@@ -161,7 +161,7 @@ fn child() {
     }
 }
 
-/// A guarded copy of memory that is not there.
+/// Checks that a guarded copy of unmapped memory returns an error.
 fn ours_is_an_error() {
     assert_eq!(guarded::read(ptr::without_provenance(16), &mut [0; 99]), Err(Unmapped));
 }
@@ -173,7 +173,7 @@ fn counted_and_resumed(times: u32) {
     ours_is_an_error();
 }
 
-/// A fault of the program's own, at address 8; a handler may skip it.
+/// Causes a fault of the program's own, at address 8; a handler may skip it.
 fn fault() {
     // SAFETY: a load of two bytes of code, the only one here that faults; see `count`.
     unsafe {
@@ -186,9 +186,9 @@ fn raise() {
     unsafe { libc::raise(libc::SIGSEGV) };
 }
 
-/// Installs a handler that blocks SIGUSR1 meanwhile.
+/// Installs a handler that blocks SIGUSR1 while it runs.
 fn set(signal: i32, handler: usize, flags: i32) -> libc::sigaction {
-    // SAFETY: all zeros is a valid action; the handlers of this file are what their flags say.
+    // SAFETY: all zeros is a valid action; the handlers of this file match their flags.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         let mut before: libc::sigaction = mem::zeroed();
@@ -215,10 +215,10 @@ unsafe extern "C" fn count(_: i32, info: *mut libc::siginfo_t, context: *mut lib
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Does what well-behaved handlers do: calls the one that was there before, once.
+/// Chains to the previous handler, once, as well-behaved handlers do.
 unsafe extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     if COUNT.fetch_add(1, Ordering::Relaxed) != 0 {
-        // SAFETY: the end.
+        // SAFETY: terminates the process.
         unsafe { libc::_exit(98) };
     }
     type Entry = unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
@@ -230,7 +230,7 @@ unsafe extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *
 }
 
 unsafe extern "C" fn leave(_: i32) {
-    // SAFETY: the end.
+    // SAFETY: terminates the process.
     unsafe { libc::_exit(97) };
 }
 
@@ -239,9 +239,9 @@ const USR1_BLOCKED: i32 = 2;
 const SEGV_BLOCKED: i32 = 4;
 static LOOKED: AtomicI32 = AtomicI32::new(-1);
 
-/// Says where it runs, and what is blocked.
+/// Records on which stack it runs, and which signals are blocked.
 unsafe extern "C" fn look(_: i32) {
-    // SAFETY: the calls fill in what they are given.
+    // SAFETY: the calls fill in the structures.
     unsafe {
         let mut stack: libc::stack_t = mem::zeroed();
         libc::sigaltstack(ptr::null(), &raw mut stack);
@@ -263,7 +263,7 @@ fn on_a_stack() {
     let bytes = Box::leak(vec![0_u8; 1 << 16].into_boxed_slice());
     let stack =
         libc::stack_t { ss_sp: bytes.as_mut_ptr().cast(), ss_flags: 0, ss_size: bytes.len() };
-    // SAFETY: the memory stays.
+    // SAFETY: the memory is never freed.
     assert_eq!(unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) }, 0);
 }
 

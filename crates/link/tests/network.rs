@@ -1,7 +1,7 @@
-//! Packets on a real network device: a veth pair in network namespaces of the test's own.
+//! Packets on a real network device: a veth pair in private network namespaces.
 //!
-//! Needs the privilege to make namespaces, and `ip` of iproute2. Without, each test says that it was
-//! skipped. Each runs in a thread of its own, because a namespace belongs to a thread.
+//! Needs the privilege to create namespaces, and `ip` of iproute2. Without them, each test reports that it was skipped. Each runs
+//! in a thread of its own, because a namespace belongs to a thread.
 #![expect(clippy::cast_possible_truncation, reason = "patterns of bytes")]
 
 use std::io::Read;
@@ -32,7 +32,7 @@ fn new_namespace() -> Result<(), String> {
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| format!("no namespace: {e}"))
 }
 
-/// Runs `ip` with words, in this thread's namespace.
+/// Runs `ip` with these arguments, in this thread's namespace.
 fn run_ip(words: &str) -> Result<(), String> {
     let out = Command::new("ip").args(words.split(' ')).output();
     let out = out.map_err(|e| format!("cannot run ip: {e}"))?;
@@ -42,8 +42,8 @@ fn run_ip(words: &str) -> Result<(), String> {
     Err(format!("ip {words}: {}", String::from_utf8_lossy(&out.stderr)))
 }
 
-/// Runs `test` in a thread with a namespace of its own that holds both ends of a veth pair: v0 with
-/// [`OURS`], and v1, on which nobody answers for [`THEIRS`].
+/// Runs `test` in a thread with its own namespace that has both ends of a veth pair: v0 with [`OURS`], and v1, on which no host
+/// answers for [`THEIRS`].
 fn on_a_wire(test: impl FnOnce() + Send + 'static) {
     let outcome = thread::spawn(|| {
         let ready = new_namespace()
@@ -70,7 +70,7 @@ fn port(addr: &str) -> UdpPort {
     UdpPort::new(group.socket(0).unwrap()).unwrap()
 }
 
-/// A socket that sees every frame that arrives on a device.
+/// Opens a socket that receives every frame that arrives on a device.
 fn capture(device: &str) -> std::fs::File {
     let index = std::fs::read_to_string("/proc/thread-self/net/dev_mcast").unwrap();
     let index = index
@@ -102,7 +102,7 @@ fn capture(device: &str) -> std::fs::File {
     }
 }
 
-/// The next frame that holds a RoCEv2 packet: its IPv4 and UDP headers, and the rest.
+/// Returns the next frame that contains a RoCEv2 packet: its IPv4 and UDP headers, and the rest.
 fn next_packet(capture: &mut std::fs::File) -> ([u8; 20], [u8; 8], Vec<u8>) {
     let mut frame = vec![0; 70_000];
     loop {
@@ -126,7 +126,7 @@ fn wait(fd: impl std::os::fd::AsFd) {
 #[test]
 fn the_checksum_covers_the_identification_of_each_segment() {
     on_a_wire(|| {
-        // One segment per frame on the wire, as a real network adapter would put it there.
+        // One segment per frame on the wire, as a real network adapter would send it.
         if let Err(why) = run_ip("link set v0 gso_max_segs 1") {
             return println!("SKIPPED: {why}");
         }
@@ -182,8 +182,8 @@ fn a_packet_that_the_path_does_not_take_is_said_to_be_too_large() {
     });
 }
 
-/// Another host: a thread with a namespace of its own that has v1 with [`THEIRS`] (and fd77::2),
-/// while the calling thread keeps v0 with [`OURS`] (and fd77::1).
+/// Simulates another host: a thread with its own namespace that has v1 with [`THEIRS`] (and fd77::2), while the calling thread
+/// keeps v0 with [`OURS`] (and fd77::1).
 fn with_a_peer(ours: impl FnOnce() + Send + 'static, theirs: impl FnOnce() + Send + 'static) {
     let (tell_tid, tid) = mpsc::channel();
     let (tell_go, go) = mpsc::channel();
@@ -236,7 +236,7 @@ fn send_until(port: &UdpPort, to: Destination, stop: &mpsc::Receiver<()>) {
     }
 }
 
-/// A program that another test is just starting has a copy of every descriptor, until it runs.
+/// Waits until the group is left. A process that another test is just starting has a copy of every descriptor, until its exec.
 fn wait_until_left(group: &str) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while membership_shows(group) {
@@ -271,7 +271,7 @@ fn multicast_crosses_the_wire(group: &'static str, ours: &'static str, theirs: &
     );
 }
 
-/// Whether this thread's namespace shows the membership on v0.
+/// Returns whether this thread's namespace shows the membership on v0.
 fn membership_shows(group: &str) -> bool {
     match ip(group) {
         IpAddr::V4(group) => {

@@ -1,6 +1,6 @@
-//! The memory of another process.
+//! Access to the memory of another process.
 //!
-//! The other process is this test program again, told by its environment to be the target.
+//! The other process is this test program again, made the target by its environment.
 #![expect(clippy::cast_possible_truncation, reason = "patterns of bytes")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use rdmux_link::{Piece, ProcMemError, ProcessMemory};
 const ROLE: &str = "RDMUX_TEST_PROCMEM_TARGET";
 const NAMESPACE_ROLE: &str = "RDMUX_TEST_PROCMEM_NAMESPACE";
 
-/// The target: says where its buffer lies, waits for a line, says what the buffer holds.
+/// The target: prints the address of its buffer, waits for a line, prints the buffer's contents.
 #[test]
 fn target() {
     if std::env::var_os(ROLE).is_none() {
@@ -109,7 +109,7 @@ fn a_range_that_ends_early_says_how_far_it_came() {
     if let Err(ProcMemError::Refused { .. }) = memory.read(addr, &mut [0]) {
         return println!("SKIPPED: the kernel does not let us read our child's memory");
     }
-    // Somewhere above the buffer what is readable ends.
+    // Somewhere above the buffer the readable memory ends.
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
     let readable = maps.lines().filter_map(|line| {
         let (range, rights) = line.split_once(' ')?;
@@ -169,7 +169,7 @@ fn pieces_of_any_length_arrive_whole() {
     }
 }
 
-/// Not a test, but what a process says of another one that a pidfd stands for.
+/// Not a test: the role of a process that reports on another process by a pidfd.
 #[test]
 fn role_of_another_namespace() {
     if std::env::var_os(NAMESPACE_ROLE).is_none() {
@@ -187,7 +187,7 @@ fn role_of_another_namespace() {
     println!("\nSAYS {:?}", memory.map(drop));
 }
 
-/// What the kernel tells of a pidfd in /proc is then another number than the one that a copy takes.
+/// The process ID of a pidfd in /proc then differs from the one that a copy needs.
 #[test]
 fn a_pidfd_names_no_memory_where_proc_is_of_another_pid_namespace() {
     let unshare = |more: &[&str]| {

@@ -1,4 +1,4 @@
-//! The shared-memory ring: against a model, between threads that sleep, and against hostile peers.
+//! The shared-memory ring: against a model, between sleeping threads, and against hostile peers.
 #![expect(clippy::cast_possible_truncation, reason = "patterns of bytes")]
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use rdmux_link::{Consumer, PeerBell, Producer, RingPair, SharedMem};
 use rdmux_wire::Psn;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// A ring, both ends, and a third mapping of its memory.
+/// Creates a ring, with both ends and the descriptor of its memory.
 fn ring(capacity: usize) -> (Producer, Consumer, OwnedFd) {
     let (a, b) = RingPair::create(capacity).unwrap();
     (Producer::map(&a.tx).unwrap(), Consumer::map(&b.rx).unwrap(), a.tx)
@@ -64,7 +64,7 @@ proptest! {
                     serial = serial.wrapping_add(1);
                     let bytes: [u8; SHORT] =
                         std::array::from_fn(|i| (i as u8).wrapping_mul(serial) ^ 0x55);
-                    // It does not look itself how far the consumer is.
+                    // `push_short` does not read the consumer's position itself.
                     prop_assert_eq!(tx.is_drained(), Ok(model.is_empty()));
                     if tx.push_short(kind, [serial; 16], &bytes, len) {
                         model.push_back((kind, [serial; 16], bytes[..len].to_vec()));
@@ -84,7 +84,7 @@ proptest! {
         prop_assert!(tx.is_drained().unwrap());
     }
 
-    /// Whatever a peer writes anywhere: no panic, no record longer than any may be.
+    /// Whatever a peer writes anywhere: no panic, and no record longer than the maximum.
     #[test]
     fn a_scribbling_peer_breaks_only_the_ring(
         scribbles in prop::collection::vec((0usize..(4096 + 4096) / 8, any::<u64>(), any::<bool>()), 1..60),
@@ -153,11 +153,11 @@ fn what_is_no_ring_is_refused() {
         memory.words()[1].store(claim, Ordering::Relaxed);
         Consumer::map(&fd).unwrap_err();
     }
-    // Not sealed: it could shrink under us.
+    // Not sealed: it could shrink while mapped.
     let open = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&open, 65_536).unwrap();
     SharedMem::map(open, 8).unwrap_err();
-    // Ours cannot.
+    // A ring's memory cannot.
     rustix::fs::ftruncate(&fd, 0).unwrap_err();
 }
 
@@ -251,7 +251,7 @@ fn no_wakeup_is_lost() {
     exchange(1 << 20, 2_000, |i| (i as usize * 7919) % 65_000);
 }
 
-/// From now on the kernel refuses membarrier(2) to this thread, as to a process that enters a sandbox.
+/// Makes the kernel refuse membarrier(2) to this thread, as to a process that enters a sandbox.
 fn forbid_membarrier() {
     let rules = [(libc::SYS_membarrier, Vec::new())].into_iter().collect();
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
@@ -265,7 +265,7 @@ fn forbid_membarrier() {
 fn a_consumer_that_may_not_fence_for_its_producer_any_more_sleeps_when_the_producer_fences() {
     let (mut tx, rx, fd) = ring(4096);
     let memory = SharedMem::map(fd, (4096 + 4096) / 8).unwrap();
-    // What the consumer says in the header.
+    // The consumer's capability in the header.
     let heavy = || memory.words()[136 / 8].load(Ordering::Acquire);
     if heavy() == 0 {
         println!("no membarrier(2) here: not run");
@@ -273,7 +273,7 @@ fn a_consumer_that_may_not_fence_for_its_producer_any_more_sleeps_when_the_produ
     }
     let forbidden = std::thread::spawn(move || {
         forbid_membarrier();
-        // The producer may have looked before it is told.
+        // The producer may have checked before it is told.
         assert!(!rx.prepare_sleep());
         while !rx.prepare_sleep() {
             std::thread::yield_now();

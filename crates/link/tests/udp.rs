@@ -1,4 +1,4 @@
-//! Packets over UDP on loopback: steering, batches, checksums, who holds a port, multicast.
+//! Packets over UDP on loopback: steering, batches, checksums, holders of ports, multicast.
 #![expect(clippy::cast_possible_truncation, reason = "patterns of bytes")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -25,10 +25,10 @@ fn bth(qpn: u32, psn: u32) -> [u8; 12] {
     b
 }
 
-/// What arrived: destination QPN, PSN, bytes, check, position among merged ones.
+/// A received packet: destination QPN, PSN, bytes, check, position among merged ones.
 type Arrived = (u32, u32, usize, IcrcCheck, u16);
 
-/// Receives until `count` datagrams came. Waits for the socket, not for a time.
+/// Receives until `count` datagrams have arrived. Waits for the socket, not for a time.
 fn receive(port: &UdpPort, count: usize) -> Vec<Arrived> {
     let mut batch = RxBatch::new(4);
     let mut all = Vec::new();
@@ -79,7 +79,7 @@ impl Pair {
 #[test]
 fn packets_go_to_the_slot_of_their_qpn() {
     let mut p = pair("127.77.201.1", "127.77.201.2");
-    // The fourth creates all of them.
+    // The request for the fourth creates all of them.
     let ports: Vec<_> = [3, 0, 1, 2].map(|slot| (slot, p.port(slot))).into_iter().collect();
     assert_eq!(p.group.sockets(), 4);
     let mut batch = TxBatch::new();
@@ -91,7 +91,7 @@ fn packets_go_to_the_slot_of_their_qpn() {
             batch.flush(&p.sender).unwrap();
         }
     }
-    // Slot 9 has nobody: the service gets it.
+    // Slot 9 has no process: the service gets it.
     p.send(&mut batch, 0x9000, 50, b"");
     batch.flush(&p.sender).unwrap();
     for (slot, port) in &ports {
@@ -188,7 +188,7 @@ fn damage_is_seen() {
         std::thread::yield_now();
     }
     let good = rx.arrivals().next().unwrap().bytes.to_vec();
-    // The congestion bits are not covered; everything else is. A wrong one passes 1 in 65,536.
+    // The congestion bits are not covered; all other bits are. One in 65,536 wrong packets passes.
     for at in (0..good.len()).filter(|at| *at != 4) {
         let mut bad = good.clone();
         bad[at] ^= 0x40;
@@ -198,7 +198,7 @@ fn damage_is_seen() {
         raw.send_to(&good[..short], p.to.addr).unwrap();
     }
     let mut seen = 0;
-    let wanted = good.len() - 1 + 3; // an empty datagram has nothing to yield
+    let wanted = good.len() - 1 + 3; // an empty datagram yields nothing
     while seen < wanted {
         rx.recv(&port).unwrap();
         for d in rx.arrivals() {
@@ -284,7 +284,7 @@ fn a_recycled_socket_is_empty() {
     p.send(&mut batch, 0x2000, 0, b"for one that lives");
     batch.flush(&p.sender).unwrap();
     drop(one);
-    // The last one that was sent: the others have arrived, too.
+    // The last packet that was sent: the others have arrived, too.
     assert_eq!(receive(&two, 1)[0].0, 0x2000);
     assert_eq!(p.group.recycle(1), 10);
     assert_eq!(p.group.recycle(7), 0);
@@ -302,7 +302,7 @@ fn a_port_that_is_held_names_its_holder() {
     let said = again.unwrap_err().to_string();
     assert!(said.contains("127.77.201.15") && said.contains("uid"), "{said}");
     assert_eq!(holder_of(ip("127.77.201.16"), port), None);
-    // Another host on the same port is no conflict.
+    // The same port of another host does not conflict.
     UdpGroup::open(ip("127.77.201.16"), &GroupOptions { port, ..ANY_PORT }).unwrap();
     drop(first);
     UdpGroup::open(ip("127.77.201.15"), &GroupOptions { port, ..ANY_PORT }).unwrap();
@@ -318,7 +318,7 @@ fn a_foreign_address_is_refused() {
     assert!(matches!(e, OpenError::Io { .. }), "{e}");
 }
 
-/// Whether `/proc/net/igmp` shows the group on the loopback interface.
+/// Returns whether `/proc/net/igmp` shows the group on the loopback interface.
 fn igmp_shows(group: [u8; 4]) -> bool {
     let wanted = format!("{:08X}", u32::from_ne_bytes(group));
     let table = std::fs::read_to_string("/proc/net/igmp").unwrap();
@@ -335,7 +335,7 @@ fn igmp_shows(group: [u8; 4]) -> bool {
 
 #[test]
 fn multicast_reaches_every_member_host() {
-    // Nobody else's on this machine now.
+    // A group that no other process on this machine uses now.
     let [.., high, low] = std::process::id().to_be_bytes();
     let group = [239, 76, high, low];
     let mut p = pair("127.77.201.17", "127.77.201.18");
@@ -386,7 +386,7 @@ fn unreachable_is_an_error_and_not_fatal() {
     let port = p.port(0);
     let mut batch = TxBatch::new();
     let good = p.to;
-    // A host socket on loopback has no way to a foreign address.
+    // A host socket on loopback has no route to a foreign address.
     p.to.addr = SocketAddr::new(ip("192.0.2.1"), 4791);
     for psn in 0..3 {
         p.send(&mut batch, 1, psn, &[1; 8]);
@@ -403,7 +403,7 @@ fn unreachable_is_an_error_and_not_fatal() {
     assert_eq!(batch.push(&p.sender, &p.to, &huge), Err(PushError::TooLarge { len: 65_516 }));
 }
 
-/// The hop limit that is not told with each packet is the one that the socket has.
+/// The hop limit that is not passed with each packet is the one that the socket has.
 #[test]
 fn hop_limits_arrive_as_asked() {
     let mut group = UdpGroup::open(ip("127.0.0.1"), &ANY_PORT).unwrap();

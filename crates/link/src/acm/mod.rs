@@ -1,39 +1,38 @@
-//! Paths that an ACM service has resolved: a table that the service writes and its clients read, so that what is cached
-//! costs no message.
+//! Paths that an ACM service has resolved: a table that the service writes and its clients read, so that a cached path costs no message.
 //!
 //! # Layout
 //!
-//! A memfd whose size is set when it is made, of which only what is used takes memory. [`PathTable`] alone writes it; others map it to
-//! read ([`PathCache`]).
+//! A memfd of a size that is fixed at creation; only the part in use takes memory. Only [`PathTable`] writes it; others map it for reading
+//! ([`PathCache`]).
 //!
 //! ```text
-//! page 0   magic; the number of slots; the seed of the hash; the lease; the epoch; how many slots are in use
-//! then     slots, 256 bytes each: sequence number, hash, epoch, what it is, expiry, source, destination, path, chosen source
+//! page 0   magic; number of slots; seed of the hash; lease; epoch; number of slots in use
+//! then     slots, 256 bytes each: sequence number, hash, epoch, types and flags, expiry, source, destination, path, chosen source
 //! ```
 //!
-//! A slot is found by the hash of its [`Key`]: it is one of the [`WINDOW`] slots that begin there, among those that are in use. These are few at
-//! first, so that a small cache lies in a few pages. Where a new entry finds no room in its window, twice as many come into use, and all entries
-//! are written anew, with another epoch. Once all are in use, the entry that expires first is replaced; the service answers what is not here.
+//! A slot is found by the hash of its [`Key`]: it is one of the [`WINDOW`] slots from there on, among those in use. At first few are in
+//! use, so that a small cache takes a few pages. When a new entry finds no room in its window, the number in use is doubled, and all
+//! entries are rewritten with a new epoch. Once all are in use, the entry that expires first is replaced. For a key that is not in the
+//! table, a client asks the service.
 //!
 //! # Reading while it is written
 //!
-//! Each slot is a seqlock: its sequence number is odd while the writer changes it, and a reader that finds it odd or changed reads
-//! again, a few times, and then does without. So readers never wait for the writer, also if it dies between two steps.
+//! Each slot is a seqlock: its sequence number is odd while the writer changes it, and a reader that finds it odd or changed reads again, a
+//! few times, and then does without. So readers never wait for the writer, even if it dies between two steps.
 //!
-//! # When it holds
+//! # Validity
 //!
 //! - An entry has an expiry.
-//! - The table has a lease, which the writer renews ([`PathTable::renew`]). A table whose writer is gone or hangs is not used longer than that.
-//!   A writer that ends properly ends the lease.
-//! - The epoch changes when everything is invalidated at once ([`PathTable::flush`]); entries of another epoch do not count.
+//! - The table has a lease, which the writer renews ([`PathTable::renew`]). A table whose writer is gone or hangs is not used after the
+//!   lease. A writer that exits properly ends the lease.
+//! - The epoch changes when everything is invalidated at once ([`PathTable::flush`]); entries of another epoch are invalid.
 //!
 //! Times are nanoseconds of `CLOCK_BOOTTIME` ([`now`]), which all processes of a machine share.
 //!
 //! # A hostile writer
 //!
-//! The memfd cannot shrink, which is checked, so reading never faults. What is read is copied once, and all loops are
-//! bounded. A writer can give wrong paths, as a service can by its socket, and no more. A hash that many keys have in common only makes
-//! them replace each other.
+//! The memfd cannot shrink, which is checked, so reading never faults. Data is copied once before it is used, and all loops are bounded. A
+//! writer can provide wrong paths, as a service can by its socket, and nothing worse. Keys with the same hash only replace each other.
 
 mod reader;
 mod writer;
@@ -48,43 +47,43 @@ pub use self::reader::PathCache;
 pub use self::writer::PathTable;
 use crate::shared::size;
 
-/// How many slots a key may be in.
+/// The number of slots that a key may be in.
 pub const WINDOW: usize = size(16, 1);
-/// The most slots of a table.
+/// The maximum number of slots of a table.
 pub const MAX_SLOTS: usize = 1 << 20;
-/// How many are in use at first: 64 KiB of them.
+/// The number of slots that are in use at first: 64 KiB.
 const FIRST_SLOTS: usize = size(256, 1);
-/// The longest lease that a reader believes, in nanoseconds: one minute.
+/// The longest lease that a reader accepts, in nanoseconds: one minute.
 pub const MAX_LEASE: u64 = 60_000_000_000;
 
-/// What an entry is found by.
+/// The key of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The source that the client names; none if it leaves the choice to the service.
+    /// The source that the client names; none if the service chooses it.
     pub source: Option<Address>,
     /// The destination.
     pub dest: Address,
 }
 
-/// What a key resolves to.
+/// The result for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The path.
     pub path: PathData,
-    /// The source address that the service chose, where the client named none.
+    /// The source address that the service chose, if the client named none.
     pub source: Option<IpAddr>,
-    /// When it ends.
+    /// The time when it expires.
     pub expiry: u64,
 }
 
-/// The time that entries expire by: nanoseconds of `CLOCK_BOOTTIME`.
+/// Returns the time on the clock of expiries: nanoseconds of `CLOCK_BOOTTIME`.
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let [seconds, nanos] = [time.tv_sec, time.tv_nsec].map(|n| u64::try_from(n).unwrap_or(0));
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// The bytes of a slot.
+/// The size of a slot in bytes.
 const SLOT: usize = 256;
 /// "rdmuxpa" and the version of the layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxpa\x03");
@@ -103,24 +102,24 @@ mod at {
     pub(super) const CONTENT: usize = 16;
 }
 
-/// The bytes of a table.
+/// Returns the size of a table in bytes.
 const fn bytes(slots: usize) -> usize {
     at::FIRST + slots * SLOT
 }
 
-/// Where the slot is that a hash leads to, and those after it, among the first `slots` (a power of two).
+/// Returns the offsets of the slots of a hash's window, among the first `slots` (a power of two).
 fn window(hash: u64, slots: usize) -> impl Iterator<Item = usize> + Clone {
     let first = usize::try_from(hash >> 32).unwrap_or(0);
     (first..first + WINDOW).map(move |slot| at::FIRST + (slot & (slots - 1)) * SLOT)
 }
 
-/// How many words a slot has behind its hash.
+/// The number of words in a slot after its hash.
 const WORDS: usize = 30;
-/// These words: the epoch; kinds and flags; the expiry; eight of the source, eight of the destination, eight of
-/// the path; the family of the chosen source, and two of itself.
+/// The words after the hash: the epoch; kinds and flags; the expiry; eight of the source, eight of the destination, eight of the path; the
+/// family of the chosen source, and two of its address.
 type Content = [u64; WORDS];
 
-/// Where they are among these words.
+/// The indexes of the fields in these words.
 mod word {
     pub(super) const EPOCH: usize = 0;
     pub(super) const ABOUT: usize = 1;
@@ -132,17 +131,17 @@ mod word {
     pub(super) const CHOSEN: usize = 28;
 }
 
-/// Those that are written and read: in models two, which show a mixture as well as all, in less time.
+/// The words that are written and read. In models there are two, which reveal a mixture as well as all would, in less time.
 const USED: std::ops::Range<usize> =
     if cfg!(loom) { word::ABOUT..word::SOURCE } else { word::EPOCH..WORDS };
-/// The first epoch; in models the one in words that are not written.
+/// The first epoch. In models it is the value of the words that are not written.
 const FIRST_EPOCH: u64 = size(1, 0) as u64;
 
-/// A key as a slot has it, and its hash in a table.
+/// A key as it is stored in a slot, and its hash in a table.
 struct Sought {
-    /// The types: the source's is 0 if there is none.
+    /// The address types: the source's is 0 if there is none.
     kinds: u32,
-    /// Eight of the source, eight of the destination.
+    /// Eight words of the source, eight of the destination.
     words: [u64; 16],
     hash: u64,
 }
@@ -160,14 +159,14 @@ impl Sought {
         Self { kinds, words: all, hash: hash(seed, kinds, &all) }
     }
 
-    /// Whether this is what a slot has.
+    /// Returns whether a slot has this key.
     fn is_in(&self, content: &Content) -> bool {
         content[word::ABOUT] << 32 == u64::from(self.kinds) << 32
             && content[word::SOURCE..word::PATH] == self.words
     }
 }
 
-/// The hash of a key, which is not zero. It is not made against those who know the seed: see the module.
+/// Returns the hash of a key, which is not zero. It is not secure against those who know the seed: see the module.
 fn hash(seed: u64, kinds: u32, words: &[u64; 16]) -> u64 {
     let fold = |hash: u64, [one, other]: [u64; 2]| {
         let product = u128::from(hash ^ one) * u128::from(other ^ 0x9e37_79b9_7f4a_7c15);
@@ -199,7 +198,7 @@ fn content(key: &Sought, entry: &Entry, epoch: u64) -> Content {
     content
 }
 
-/// What a slot's words say; none if they say nothing that can be.
+/// Parses a slot's words. Returns none if they are invalid.
 fn parsed(content: &Content) -> Option<(Key, Entry)> {
     let [a, b, c, d, flags @ ..] = content[word::ABOUT].to_le_bytes();
     let [source, dest] = [[a, b], [c, d]].map(|kind| AddressType(u16::from_le_bytes(kind)));

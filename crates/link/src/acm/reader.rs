@@ -1,4 +1,4 @@
-//! A table as clients see it.
+//! The clients' side of a table.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,12 +9,12 @@ use super::{
 };
 use crate::shared::{Ordering, ReadMapping, fence, size};
 
-/// Whether what a slot has counts in an epoch, at some time.
+/// Returns whether a slot's entry is valid in an epoch, at some time.
 fn holds(content: &Content, epoch: u64, now: u64) -> bool {
     content[word::EPOCH] == epoch && content[word::EXPIRY] > now
 }
 
-/// How often a slot is read that changes while it is read.
+/// How often a slot that changes during the read is read again.
 const TRIES: usize = size(16, 1);
 
 /// A table that another process writes.
@@ -26,7 +26,7 @@ pub struct PathCache {
 }
 
 impl PathCache {
-    /// Maps a table that a service may have made.
+    /// Maps the table of a service, which is not trusted.
     ///
     /// # Errors
     ///
@@ -50,21 +50,21 @@ impl PathCache {
         Ok(Self { map: ReadMapping::map(&fd, bytes(slots))?, slots, seed })
     }
 
-    /// Whether the table's writer lives, as far as its lease says. Without a lease nothing is found; one that has ended may be renewed, but where the
-    /// writer is gone another table has come in the place of this one.
+    /// Returns whether the table's writer is alive, according to its lease. Without a lease no entry is found. An expired lease may be
+    /// renewed; but if the writer is gone, another table has replaced this one.
     #[inline]
     pub fn is_leased(&self, now: u64) -> bool {
         let lease = self.map.load(at::LEASE, Ordering::Acquire);
         lease > now && lease - now <= MAX_LEASE
     }
 
-    /// What a key resolves to, if the table has it and it holds.
+    /// Returns the entry of a key, if the table has it and it is valid.
     pub fn get(&self, key: &Key, now: u64) -> Option<Entry> {
         if !self.is_leased(now) {
             return None;
         }
-        // Before the entry: if a flush comes in between, the entry may be the one from before it. And before where the entry is to be looked for:
-        // what is of this epoch lies there, or the writer is at the next one.
+        // The epoch is read before the entry: if a flush comes in between, the entry may be an older one. It is also read before the number
+        // of slots in use: entries of this epoch are in the slots of that number, or the writer has moved to the next epoch.
         let epoch = self.epoch();
         let slots = self.in_use();
         let key = Sought::new(key, self.seed);
@@ -75,7 +75,7 @@ impl PathCache {
         parsed(&content).map(|(_, entry)| entry)
     }
 
-    /// Shows all entries that hold. Those that are written meanwhile may be missed.
+    /// Passes all valid entries to `show`. Entries that are written meanwhile may be missed.
     pub fn each(&self, now: u64, mut show: impl FnMut(&Key, &Entry)) {
         if !self.is_leased(now) {
             return;
@@ -94,13 +94,13 @@ impl PathCache {
         self.map.load(at::EPOCH, Ordering::Acquire)
     }
 
-    /// How many slots are in use: a power of two, and not more than there are, whatever the writer says.
+    /// Returns how many slots are in use: a power of two, and at most the number of slots, whatever the writer stored.
     pub(super) fn in_use(&self) -> usize {
         let said = usize::try_from(self.map.load(at::IN_USE, Ordering::Relaxed)).unwrap_or(0);
         if said.is_power_of_two() { said.min(self.slots) } else { self.slots }
     }
 
-    /// What a slot has, if it is all of one writing and holds.
+    /// Returns the entry of a slot, if it was read consistently and is valid.
     fn read(&self, slot: usize, epoch: u64, now: u64) -> Option<(Key, Entry)> {
         let content = self.content(slot).filter(|content| holds(content, epoch, now))?;
         parsed(&content)

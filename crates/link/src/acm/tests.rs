@@ -23,7 +23,7 @@ fn key(n: u32) -> Key {
     Key { source: None, dest: name(n) }
 }
 
-/// All of whose fields tell of `n`.
+/// An entry whose fields are all derived from `n`.
 fn entry(n: u32) -> Entry {
     let (ip, mut path) = (Ipv6Addr::from_bits(u128::from(n) << 70 | u128::from(n)), [0; 64]);
     path.as_chunks_mut().0.fill(n.to_be_bytes());
@@ -66,7 +66,7 @@ fn table_that_only_changes_takes_no_more_memory() {
         file.read_exact_at(&mut bytes, 0).unwrap();
         bytes[at::FIRST..].chunks(SLOT).filter(|slot| slot[at::HASH..][..8] != [0; 8]).count()
     };
-    // All of these begin at one slot.
+    // The windows of all these keys start at one slot.
     for (now, n) in (0..).zip((0..1000).filter(|n| first(*n) == first(0)).take(20)) {
         assert!(table.put(&key(n), &Entry { expiry: now + 1, ..entry(n) }, now));
         assert_eq!(used(), 1, "the one before has expired");
@@ -107,7 +107,7 @@ fn full_window_loses_what_expires_first() {
     assert!(!table.put(&key(100), &entry(100), 0), "it displaced one");
     let found: Vec<_> = (1..=entries).filter(|n| cache.get(&key(*n), 1).is_some()).collect();
     assert_eq!(found, (2..=entries).collect::<Vec<_>>());
-    // What has expired is displaced without loss.
+    // An expired entry is replaced without loss.
     assert!(table.put(&key(101), &entry(101), 2002));
     assert_eq!((cache.get(&key(2), 1), cache.get(&key(100), 1)), (None, Some(entry(100))));
 }
@@ -133,7 +133,7 @@ fn few_entries_lie_in_few_slots_and_none_is_lost_when_more_come_into_use() {
         }
     }
     assert!((0..3000).all(|n| cache.get(&key(n), 1) == Some(entry(n))));
-    // What has expired is not taken along, and the slots serve again after a flush.
+    // Expired entries are not kept, and the slots are reused after a flush.
     let before = in_use();
     table.flush();
     assert!((0..3000).all(|n| cache.get(&key(n), 1).is_none()));
@@ -149,7 +149,7 @@ fn reader_finds_the_newest_entry_or_none_while_more_slots_come_into_use() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for n in 1..4000 {
-                // Those of key 0 have even numbers.
+                // The entries of key 0 have even numbers.
                 table.put(&key(2 * n + 1), &entry(2 * n + 1), 0);
                 table.put(&key(0), &entry(2 * n), 0);
                 newest.store(2 * n, Ordering::Release);
@@ -226,7 +226,7 @@ fn slots_are_a_power_of_two_within_bounds() {
     }
 }
 
-/// A table whose writer means no good.
+/// A table with a malicious writer.
 fn hostile(slots: u64, size: usize) -> (Mapping, std::io::Result<PathCache>) {
     let fd = Mapping::create_fd("hostile", size).unwrap();
     let map = Mapping::map(&fd, size).unwrap();

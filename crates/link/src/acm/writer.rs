@@ -1,4 +1,4 @@
-//! The writer of a table.
+//! The writer's side of a table.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,20 +9,20 @@ use super::{
 };
 use crate::shared::{Mapping, Ordering, fence};
 
-/// The table of a service, of which only this process can change anything. Its lease ends when it is dropped.
+/// The table of a service, which only this process can change. Dropping it ends its lease.
 #[derive(Debug)]
 pub struct PathTable {
     fd: OwnedFd,
     map: Mapping,
-    /// How many slots there are.
+    /// The number of slots.
     slots: usize,
     seed: u64,
     epoch: u64,
-    /// What is in each slot that is in use, where a window's lie together.
+    /// The contents of the slots in use, compactly, so that a window is contiguous in memory.
     held: Vec<Held>,
 }
 
-/// What is in a slot; zeros if nothing, or nothing of this epoch.
+/// The content of a slot; zeros if it has no entry of this epoch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     hash: u64,
@@ -30,8 +30,8 @@ struct Held {
 }
 
 impl PathTable {
-    /// A new one without entries and without a lease, of at least so many slots (a power of two from [`WINDOW`] to [`MAX_SLOTS`]).
-    /// `seed` is any random number.
+    /// Creates a table without entries and without a lease, with at least this many slots (a power of two from [`WINDOW`] to
+    /// [`MAX_SLOTS`]). `seed` is any random number.
     ///
     /// # Errors
     ///
@@ -48,12 +48,12 @@ impl PathTable {
         Ok(Self { fd, map, slots, seed, epoch: FIRST_EPOCH, held })
     }
 
-    /// The descriptor, to hand over. Those who have it can only read.
+    /// Returns the descriptor, to be passed to clients. They can only read.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Has readers use the table until then, unless it is renewed again. It is to be called at least twice in each lease.
+    /// Permits readers to use the table until this time, unless it is renewed again. To be called at least twice in each lease.
     pub fn renew(&mut self, until: u64) {
         self.map.word(at::LEASE).store(until, Ordering::Release);
     }
@@ -65,8 +65,8 @@ impl PathTable {
         self.map.word(at::EPOCH).store(self.epoch, Ordering::Release);
     }
 
-    /// Writes what a key resolves to, in place of what was there. `now` says which entries have expired. Returns false if that
-    /// displaced another key's entry that still held, as it does only where all slots are in use.
+    /// Writes the entry of a key, replacing an earlier one. `now` determines which entries have expired. Returns false if that evicted
+    /// another key's valid entry, which happens only when all slots are in use.
     pub fn put(&mut self, key: &Key, entry: &Entry, now: u64) -> bool {
         let key = &Sought::new(key, self.seed);
         let hash = key.hash;
@@ -82,12 +82,12 @@ impl PathTable {
         free.is_some()
     }
 
-    /// A slot where a new key may lie: without an entry, or with one that has expired.
+    /// Finds a slot for a new key: without an entry, or with an expired one.
     fn free(&self, hash: u64, now: u64) -> Option<usize> {
         window(hash, self.held.len()).find(|slot| self.held[number(*slot)].expiry <= now)
     }
 
-    /// Has twice as many slots in use, with the same entries but those that have expired. Readers that come meanwhile may find none.
+    /// Doubles the number of slots in use and keeps the entries that have not expired. Readers may find no entries meanwhile.
     fn grow(&mut self, now: u64) {
         let all: Vec<_> = (self.slots_in_use())
             .filter(|slot| self.held[number(*slot)].expiry > now)
@@ -102,7 +102,7 @@ impl PathTable {
         self.map.word(at::EPOCH).store(self.epoch, Ordering::Release);
     }
 
-    /// Withdraws what a key resolves to. Returns whether there was an entry.
+    /// Removes the entry of a key. Returns whether there was one.
     pub fn remove(&mut self, key: &Key) -> bool {
         let slot = self.slot_of(&Sought::new(key, self.seed));
         if let Some(slot) = slot {
@@ -111,7 +111,7 @@ impl PathTable {
         slot.is_some()
     }
 
-    /// Withdraws all entries for which `keep` does not say otherwise; what has expired goes, too. Takes as long as there are slots in use.
+    /// Removes all entries for which `keep` returns false, and expired ones. Takes time proportional to the number of slots in use.
     pub fn retain(&mut self, now: u64, mut keep: impl FnMut(&Key, &Entry) -> bool) {
         for slot in self.slots_in_use() {
             let Held { hash, expiry } = self.held[number(slot)];
@@ -125,7 +125,7 @@ impl PathTable {
         }
     }
 
-    /// The slot that has a key, also if that has expired.
+    /// Returns the slot that has a key, even if its entry has expired.
     fn slot_of(&self, key: &Sought) -> Option<usize> {
         let has = |slot: &usize| {
             self.held[number(*slot)].hash == key.hash && key.is_in(&self.content(*slot))
@@ -153,7 +153,7 @@ impl PathTable {
         let sequence = self.map.word(slot + at::SEQUENCE);
         let before = sequence.load(Ordering::Relaxed);
         sequence.store(before.wrapping_add(1), Ordering::Relaxed);
-        // A reader that sees any of these words sees, too, that the sequence number is odd, or a later one.
+        // A reader that sees any of these words also sees that the sequence number is odd, or a later one.
         fence(Ordering::Release);
         self.map.word(slot + at::HASH).store(held.hash, Ordering::Relaxed);
         self.held[number(slot)] = held;
@@ -164,7 +164,7 @@ impl PathTable {
     }
 }
 
-/// The number of the slot at an offset.
+/// Returns the number of the slot at an offset.
 fn number(slot: usize) -> usize {
     (slot - at::FIRST) / SLOT
 }

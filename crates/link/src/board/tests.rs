@@ -27,7 +27,7 @@ fn rows_are_seen_as_long_as_they_are_there() {
     assert_eq!(peer.qp(QPN), None);
     own.show_region(&region(0x105));
     assert_eq!(peer.region(0x105), Some(region(0x105)));
-    // The same index with the generation of the past, and of the future.
+    // The same index with an older and a newer generation.
     assert_eq!((peer.region(0x104), peer.region(0x106)), (None, None));
     own.show_region(&region(0x106));
     assert_eq!((peer.region(0x105), peer.region(0x106)), (None, Some(region(0x106))));
@@ -47,7 +47,7 @@ fn what_has_no_room_is_not_there() {
         own.show_qp(&QpRow { qpn, dest_qpn: 9, pd: 2, access: 6, pkey: 0xffff });
         assert_eq!(peer.qp(qpn), None);
     }
-    // Slots beyond those that have room push nobody out.
+    // Slots beyond the limit evict none.
     (4..100).for_each(|slot| own.add_slot(slot));
     own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 2, access: 6, pkey: 0xffff });
     assert!(peer.qp(QPN).is_some());
@@ -63,7 +63,7 @@ fn a_range_is_inside_or_it_is_not() {
     for (va, len) in [(0x4ff, 1), (0x501, 4096), (0x1501, 0), (u64::MAX, 2), (0x500, u64::MAX)] {
         assert_eq!(row.locate(va, len), None, "{va:#x} {len}");
     }
-    // What no honest owner publishes.
+    // Values that no honest owner publishes.
     let wild = RegionRow { addr: u64::MAX - 1, length: u64::MAX, iova: 0, ..row };
     assert_eq!(wild.locate(0, 2), None);
     assert_eq!(wild.locate(1, 0), Some(u64::MAX));
@@ -101,7 +101,7 @@ fn nobody_copies_who_saw_a_row_that_is_gone() {
                 while copiers.load(Ordering::Acquire) {
                     let Some(_hazard) = copier.enter(3) else { continue };
                     if theirs.region(0x105).is_some() {
-                        // The memory is the owner's to lend for as long as our hazard is set.
+                        // The owner must not reuse the memory while the hazard is set.
                         assert_eq!(lent.load(Ordering::SeqCst), 1);
                         assert_eq!(lent.load(Ordering::SeqCst), 1);
                     }

@@ -1,23 +1,20 @@
-//! Our handler of SIGSEGV and SIGBUS, over whatever the program has.
+//! The handler of SIGSEGV and SIGBUS, which replaces the program's disposition and chains to it.
 //!
-//! A fault in one of the [`routine`]s is ours; every other signal goes to the action that was there
-//! before, as the kernel would have done it: its mask, its flags, the default action as if nobody
-//! had ever changed it.
+//! The handler resolves a fault in one of the [`routine`]s. It passes every other signal to the previous action, as the kernel
+//! would have done: with its mask, its flags, or the default action as if it had never been changed.
 //!
-//! A program may install a handler of its own over ours at any time, keep ours as the one to call
-//! next, and later put it back. So each time that we come over an action we come with another entry
-//! ([`Layer`]), which knows for good what lies below it: code that calls an entry that it found, or puts
-//! it back, gets what it found, and no two handlers call each other in circles.
+//! A program may replace this handler at any time, keep it as the one to chain to, and later restore it. So each action that is
+//! replaced gets another entry ([`Layer`]), which permanently records the action below it. Code that chains to an entry that it
+//! found, or restores it, gets the action that it found, and no two handlers call each other in a cycle.
 //!
-//! A program whose `sigaction(2)` can be ours ([`replace`]) has its handlers put below at once, and sees
-//! nothing of this.
+//! If the program's `sigaction(2)` is intercepted ([`replace`]), its handlers are placed below immediately, and the program sees
+//! none of this.
 //!
 //! # What the unsafe code here relies on
 //!
-//! The kernel calls a handler with a `siginfo_t` and a `ucontext_t` that are valid for the call, and
-//! a handler that calls the previous one passes on what it got (`sigaction(2)`). All that the entries
-//! do is safe in a signal handler: atomics, and system calls. An `Action` is a handler that some
-//! program had installed, and is called as the kernel would have called it.
+//! The kernel calls a handler with a `siginfo_t` and a `ucontext_t` that are valid for the call, and a handler that chains to the
+//! previous one passes on its arguments (`sigaction(2)`). The entries are async-signal-safe: atomics, and system calls. An
+//! `Action` is a handler that the program had installed, and is called as the kernel would have called it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -27,46 +24,46 @@ use super::routine;
 use super::turn::Turn;
 
 unsafe extern "C" {
-    /// The C library's, by the name that nobody else defines: what programs call may be ours.
+    /// The C library's function, by a name that no other library defines: `sigaction` itself may be intercepted.
     #[cfg_attr(target_env = "gnu", link_name = "__sigaction")]
     fn sigaction(signal: c_int, new: *const libc::sigaction, before: *mut libc::sigaction)
     -> c_int;
 }
 
-/// What we handle.
+/// The signals that are handled.
 pub(super) const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-/// How many different actions of a program we come over, for each signal. After that the operating
-/// system guards.
+/// The maximum number of a program's actions that are replaced, for each signal. Beyond that the operating system guards
+/// accesses.
 const LAYERS: usize = 16;
 
 type Entry = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// What becomes of a signal (`struct sigaction`).
+/// The disposition of a signal (`struct sigaction`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Action {
     /// The address of a handler, or `SIG_DFL`, or `SIG_IGN`.
     handler: usize,
     flags: c_int,
-    /// Signals that are blocked meanwhile, as the kernel has them: one bit each.
+    /// The signals that are blocked during the handler, in the kernel's form: one bit each.
     mask: u64,
 }
 
-/// An entry of ours, and what lies below it. Nobody waits for anybody here: a signal handler may have interrupted
-/// who is writing, and a child of `fork(2)` does not have the thread that is.
+/// An entry of this handler, and the action below it. No thread waits for another here: a signal handler may have interrupted the
+/// thread that writes, and a child of `fork(2)` does not have that thread.
 struct Layer {
-    /// Nothing, [`WRITING`](Self::WRITING) or [`WRITTEN`](Self::WRITTEN), for good.
+    /// Zero, [`WRITING`](Self::WRITING) or [`WRITTEN`](Self::WRITTEN), which is permanent.
     state: AtomicU8,
     handler: AtomicUsize,
     flags: AtomicI32,
     mask: AtomicU64,
-    /// It was to be used once (`SA_RESETHAND`), and was.
+    /// Whether an action with `SA_RESETHAND` has been used.
     spent: AtomicBool,
 }
 
 static TABLE: [[Layer; LAYERS]; SIGNALS.len()] =
     [const { [const { Layer::new() }; LAYERS] }; SIGNALS.len()];
 
-/// The entries; their numbers are those of the layers.
+/// The entries, indexed as the layers.
 static ENTRIES: [Entry; LAYERS] = [
     enter::<0>,
     enter::<1>,
@@ -86,10 +83,10 @@ static ENTRIES: [Entry; LAYERS] = [
     enter::<15>,
 ];
 
-/// Sees to it that both signals come to us first. False if that cannot be.
+/// Installs the handler as the first for both signals. Returns false if that is not possible.
 pub(super) fn install() -> bool {
     static TURN: Turn = Turn::new();
-    // Who finds another thread at it may rely on that one.
+    // A thread that finds another one installing may rely on it.
     TURN.take(|| SIGNALS.iter().all(|&signal| come_over(signal))).unwrap_or(true)
 }
 
@@ -110,8 +107,8 @@ fn come_over(signal: c_int) -> bool {
     true
 }
 
-/// What `sigaction(2)` says, and does with a `new` action, to a program that is not to know of our handler: the
-/// new action comes below it, in one step. None, and nothing is done, if we do not lie over that signal.
+/// Emulates `sigaction(2)` for a program that must not see this handler: returns the program's action, and atomically places a
+/// `new` one below this handler. Returns none, without effect, if this handler is not installed for the signal.
 pub(super) fn replace(signal: c_int, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
     if !SIGNALS.contains(&signal) {
         return None;
@@ -138,7 +135,7 @@ impl Layer {
         }
     }
 
-    /// What lies below, if that is known yet.
+    /// Returns the action below, if it is known yet.
     fn get(&self) -> Option<Action> {
         (self.state.load(Ordering::Acquire) == Self::WRITTEN).then(|| Action {
             handler: self.handler.load(Ordering::Relaxed),
@@ -147,7 +144,7 @@ impl Layer {
         })
     }
 
-    /// Whether this is what lies below, from now on if nothing does yet.
+    /// Returns whether this action is below. Sets it if none is yet.
     fn is_over(&self, below: Action) -> bool {
         let (empty, order) = (0, Ordering::Relaxed);
         if self.state.compare_exchange(empty, Self::WRITING, order, order).is_ok() {
@@ -159,7 +156,7 @@ impl Layer {
         self.get() == Some(below)
     }
 
-    /// What a program that knows nothing of us thinks the action is.
+    /// Returns the action as a program without knowledge of this handler must see it.
     fn below(signal: c_int, action: Action) -> Action {
         let entry = |entry: &Entry| *entry as *const () as usize == action.handler;
         let Some(layer) = ENTRIES.iter().position(entry).map(|at| &layers(signal)[at]) else {
@@ -170,12 +167,12 @@ impl Layer {
         if spent { Action::DEFAULT } else { below }
     }
 
-    /// An action of ours over another, which is used again if the program comes back to that one.
+    /// Returns an action of this handler above another. It is reused if the program returns to that one.
     fn over(signal: c_int, below: Action) -> Option<Action> {
         let (layer, entry) =
             layers(signal).iter().zip(ENTRIES).find(|(layer, _)| layer.is_over(below))?;
         layer.spent.store(false, Ordering::Relaxed);
-        // The handler below runs on the stack that it asked for, and interrupts what it asked for.
+        // The handler below runs on its requested stack, and system calls restart as it requested.
         let kept = match below.handler {
             libc::SIG_DFL | libc::SIG_IGN => libc::SA_ONSTACK,
             _ => below.flags & (libc::SA_ONSTACK | libc::SA_RESTART),
@@ -192,7 +189,7 @@ fn layers(signal: c_int) -> &'static [Layer; LAYERS] {
     &TABLE[usize::from(signal == SIGNALS[1])]
 }
 
-/// What the kernel calls.
+/// The entry that the kernel calls.
 unsafe extern "C" fn enter<const LAYER: usize>(
     signal: c_int,
     info: *mut libc::siginfo_t,
@@ -200,7 +197,7 @@ unsafe extern "C" fn enter<const LAYER: usize>(
 ) {
     // SAFETY: the kernel's arguments, or those that another handler passed on.
     unsafe {
-        // A positive code says that the thread itself did it, and not kill(2).
+        // A positive code means that the thread itself caused the signal, not kill(2).
         let fault = (*info).si_code > 0;
         if fault && routine::resume(context.cast()) {
             return;
@@ -222,12 +219,12 @@ impl Action {
         ENTRIES.iter().any(|entry| *entry as *const () as usize == self.handler)
     }
 
-    /// The present one.
+    /// Returns the present action of a signal.
     fn of(signal: c_int) -> Option<Self> {
         Self::exchange(signal, None)
     }
 
-    /// Makes this the present one, and returns the one before.
+    /// Installs this action, and returns the previous one.
     fn set(&self, signal: c_int) -> Option<Self> {
         Self::exchange(signal, Some(self))
     }
@@ -235,7 +232,7 @@ impl Action {
     fn exchange(signal: c_int, new: Option<&Self>) -> Option<Self> {
         let new = new.map(|new| new.to_c());
         // SAFETY: all zeros is a valid `sigaction`; the pointers are to such or null. The new action
-        // is an entry of ours, or one that the kernel returned, or the default.
+        // is an entry of this handler, one that the kernel returned, or the default.
         unsafe {
             let mut before: libc::sigaction = mem::zeroed();
             let new = new.as_ref().map_or(ptr::null(), ptr::from_ref);
@@ -244,7 +241,7 @@ impl Action {
     }
 
     fn from_c(action: &libc::sigaction) -> Self {
-        /// A flag by which the C library tells the kernel of something of its own.
+        /// A flag by which the C library passes its own information to the kernel.
         const SA_RESTORER: c_int = 0x0400_0000;
         // SAFETY: the kernel's mask is the first eight bytes of the C library's.
         let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
@@ -262,7 +259,7 @@ impl Action {
         }
     }
 
-    /// Does what the kernel would have done. In a signal handler.
+    /// Delivers a signal to this action as the kernel would have done. Called in a signal handler.
     ///
     /// # Safety
     ///
@@ -271,7 +268,7 @@ impl Action {
         // SAFETY: by the caller's promise; see the head of this file.
         unsafe {
             match self.handler {
-                // The kernel lets nobody ignore a fault of his own.
+                // The kernel does not permit a thread to ignore a fault of its own.
                 libc::SIG_IGN if (*info).si_code <= 0 => {}
                 libc::SIG_IGN | libc::SIG_DFL => end(signal, info),
                 handler => {
@@ -288,8 +285,8 @@ impl Action {
         }
     }
 
-    /// Blocks what the kernel would block while this handler runs: its mask, and the signal. When it
-    /// returns, or jumps, the mask is set anew in any case.
+    /// Blocks the signals that the kernel would block while this handler runs: its mask, and the signal itself. When the handler
+    /// returns, or jumps, the mask is set again in any case.
     ///
     /// # Safety
     ///
@@ -307,8 +304,8 @@ impl Action {
     }
 }
 
-/// The default action: the end of the program, by this signal, with the same particulars. It is
-/// blocked now, and takes effect when the handler returns, at the instruction that faulted.
+/// Takes the default action: terminates the program by this signal, with the same `siginfo_t`. The signal is blocked now, and
+/// takes effect when the handler returns, at the instruction that faulted.
 ///
 /// # Safety
 ///

@@ -1,10 +1,10 @@
-//! The program's memory by way of the operating system, which checks it: `process_vm_readv(2)` and
-//! `process_vm_writev(2)` on ourselves, about half a microsecond each. Where these are forbidden, too
-//! (seccomp), memory that is not there is what it is without us: the end of the program.
+//! Access to the program's memory through the kernel, which checks it: `process_vm_readv(2)` and `process_vm_writev(2)` on the
+//! own process, about half a microsecond each. If these are forbidden, too (seccomp), an access to unmapped memory terminates the
+//! program, as it does without rdmux.
 //!
 //! # What the unsafe code here relies on
 //!
-//! The kernel checks the program's range and fails with `EFAULT`; the other one is valid by the
+//! The kernel checks the program's range and fails with `EFAULT`; the other range is valid by the
 //! callers' promise.
 
 use std::io;
@@ -31,7 +31,7 @@ pub(super) unsafe fn read(from: *const u8, to: *mut u8, len: usize) -> Result<()
 ///
 /// # Safety
 ///
-/// They are readable, and what is at `to` may be overwritten.
+/// They are readable, and the bytes at `to` may be overwritten.
 pub(super) unsafe fn write(to: *mut u8, from: *const u8, len: usize) -> Result<(), Unmapped> {
     match transfer(from.cast_mut(), to, len, true) {
         // SAFETY: `from` by the caller's promise; nothing vouches for `to`.
@@ -42,8 +42,7 @@ pub(super) unsafe fn write(to: *mut u8, from: *const u8, len: usize) -> Result<(
     Ok(())
 }
 
-/// Changes a cell and returns what it was. Atomic among the callers of this function, not with the
-/// program.
+/// Changes a cell and returns its previous value. Atomic with respect to callers of this function, but not to the program.
 ///
 /// # Safety
 ///
@@ -52,7 +51,7 @@ pub(super) unsafe fn update(cell: *mut u64, f: impl Fn(u64) -> u64) -> Result<u6
     static TURN: Turn = Turn::new();
     let once = || {
         let mut bytes = [0; 8];
-        // SAFETY: `bytes` is ours.
+        // SAFETY: `bytes` is a local.
         unsafe { read(cell.cast(), bytes.as_mut_ptr(), 8)? };
         let before = u64::from_ne_bytes(bytes);
         // SAFETY: by the caller's promise.
@@ -73,7 +72,7 @@ enum Outcome {
     Forbidden,
 }
 
-/// Moves bytes between `near`, which is valid by the callers' promise, and `far`, which may not be.
+/// Moves bytes between `near`, which is valid by the callers' promise, and `far`, which may be unmapped.
 fn transfer(near: *mut u8, far: *mut u8, len: usize, write: bool) -> Outcome {
     let mut done = 0;
     while done < len {

@@ -1,13 +1,11 @@
-//! The program's memory, which may not be there.
+//! Guarded access to the program's memory, which may be unmapped.
 //!
-//! A program may unmap memory, protect it, or truncate the file behind it, while it is registered.
-//! A thread that touches it then gets a signal. Every access to memory of the program's goes through the
-//! functions here, which say [`Unmapped`] instead.
+//! A program may unmap memory, protect it, or truncate the file behind it, while it is registered. A thread that accesses it then
+//! gets a signal. Every access to the program's memory goes through the functions here, which return [`Unmapped`] instead.
 //!
-//! They are a few instructions in one place (`routine`). Our handler of SIGSEGV and SIGBUS
-//! (`handler`) lets a fault in that place return to the caller, and hands every other one to
-//! the handler that would have got it without ours. Where the handler cannot be, the operating system copies
-//! (`kernel`). `docs/safety.md` tells the whole story.
+//! The accesses are a few instructions in one place (`routine`). The handler of SIGSEGV and SIGBUS (`handler`) makes a fault in
+//! that place return to the caller, and chains every other signal to the handler that it replaced. If the handler cannot be
+//! installed, the kernel copies (`kernel`). See `docs/safety.md` for details.
 
 mod handler;
 mod kernel;
@@ -20,18 +18,18 @@ mod turn;
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// The memory is not there, or not for this.
+/// The memory is not mapped, or does not permit the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory is not mapped, or not for this")]
 pub struct Unmapped;
 
-/// Who notices that memory is not there.
+/// The mechanism that detects unmapped memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Guard {
-    /// Nobody yet.
+    /// Not chosen yet.
     None,
-    /// Our signal handler.
+    /// The signal handler of this module.
     Handler,
     /// The operating system.
     Kernel,
@@ -39,7 +37,7 @@ enum Guard {
 
 static GUARD: AtomicU8 = AtomicU8::new(Guard::None as u8);
 
-/// Whether the handler is the guard. The first to ask installs it.
+/// Returns whether the handler is the guard. The first call installs it.
 #[inline]
 fn handler_guards() -> bool {
     GUARD.load(Ordering::Relaxed) == Guard::Handler as u8 || choose_guard()
@@ -53,18 +51,18 @@ fn choose_guard() -> bool {
     GUARD.load(Ordering::Acquire) == Guard::Handler as u8
 }
 
-/// How long a handler that the program installs over ours may stay unnoticed, in nanoseconds, while
-/// [`keep`] is called: it gets our faults meanwhile.
+/// How long a handler that the program installs over this one may remain undetected, in nanoseconds, while [`keep`] is called.
+/// The program's handler gets the faults of guarded accesses meanwhile.
 pub const NOTICE: u64 = 1_000_000;
 
-/// Sees to it that accesses are guarded: installs our handler, or puts it over one that the program
-/// installed since. Takes two system calls; call it where memory is registered.
+/// Enables the guard: installs the handler, or reinstalls it above one that the program has installed since. Takes two system
+/// calls. To be called when memory is registered.
 pub fn protect() {
     let guard = if routine::EXISTS && handler::install() { Guard::Handler } else { Guard::Kernel };
     GUARD.store(guard as u8, Ordering::Release);
 }
 
-/// As [`protect`], every [`NOTICE`] at most. `now` is in nanoseconds of any one clock.
+/// As [`protect`], but at most once per [`NOTICE`]. `now` is in nanoseconds of any one clock.
 #[inline]
 pub fn keep(now: u64) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -74,19 +72,18 @@ pub fn keep(now: u64) {
     }
 }
 
-/// For a library that stands between a program and its C library's `sigaction(2)`: what that says, and does
-/// with a `new` action, as if there were no handler of ours. The program's comes below it at once, so that
-/// not even for [`NOTICE`] it gets our faults. None if the C library is to be asked: we have no handler for
-/// this signal.
+/// Emulates `sigaction(2)` as if this handler did not exist, for a library that intercepts a program's calls. The program's
+/// action is placed below this handler immediately, so that it does not get faults of guarded accesses even for [`NOTICE`].
+/// Returns none if the C library's function must be called: this handler is not installed for the signal.
 ///
-/// Safe to call in a signal handler, as `sigaction(2)` is.
+/// Async-signal-safe, as `sigaction(2)` is.
 pub fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
     if GUARD.load(Ordering::Acquire) != Guard::Handler as u8 {
         return None;
     }
     let before = handler::replace(signal, new);
     if before.is_none() && new.is_some() && handler::SIGNALS.contains(&signal) {
-        // The program's is about to be on top.
+        // The program's handler is about to replace this one.
         GUARD.store(Guard::Kernel as u8, Ordering::Release);
     }
     before
@@ -104,7 +101,7 @@ pub fn read(from: *const u8, to: &mut [u8]) -> Result<(), Unmapped> {
     unsafe { read_raw(from, to.as_mut_ptr(), to.len()) }
 }
 
-/// As [`read`], to memory that is named by address.
+/// As [`read`], but into memory given by address.
 ///
 /// # Safety
 ///
@@ -123,11 +120,11 @@ pub unsafe fn read_raw(from: *const u8, to: *mut u8, len: usize) -> Result<(), U
     unsafe { kernel::read(from, to, len) }
 }
 
-/// Writes `from` to the program's memory, in ascending order: who sees the last byte sees all.
+/// Writes `from` to the program's memory, in ascending order: a thread that sees the last byte sees all.
 ///
 /// # Safety
 ///
-/// What is there must be nobody's but the program's, and no Rust reference may cover it.
+/// The memory there must belong to the program, and no Rust reference may cover it.
 ///
 /// # Errors
 ///
@@ -138,7 +135,7 @@ pub unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Unmapped> {
     unsafe { write_raw(to, from.as_ptr(), from.len()) }
 }
 
-/// As [`write()`], from memory that is named by address.
+/// As [`write()`], but from memory given by address.
 ///
 /// # Safety
 ///
@@ -150,16 +147,15 @@ pub unsafe fn write(to: *mut u8, from: &[u8]) -> Result<(), Unmapped> {
 #[inline]
 pub unsafe fn write_raw(to: *mut u8, from: *const u8, len: usize) -> Result<(), Unmapped> {
     if handler_guards() {
-        // SAFETY: `from` by the caller's promise; `to` may not be there, since the handler guards, and
-        // what is there may be overwritten by the caller's promise.
+        // SAFETY: `from` by the caller's promise; `to` may be unmapped, since the handler guards, and
+        // the bytes there may be overwritten by the caller's promise.
         return outcome(unsafe { routine::copy(to, from, len) });
     }
     // SAFETY: by the caller's promise.
     unsafe { kernel::write(to, from, len) }
 }
 
-/// Adds to eight bytes of the program's memory, atomically, and returns what was there. They must be
-/// aligned to eight.
+/// Adds to eight bytes of the program's memory, atomically, and returns their previous value. They must be aligned to eight.
 ///
 /// # Safety
 ///
@@ -172,7 +168,7 @@ pub unsafe fn fetch_add(cell: *mut u64, add: u64) -> Result<u64, Unmapped> {
     debug_assert!(cell.is_aligned());
     let mut before = 0;
     if handler_guards() {
-        // SAFETY: `before` is ours; `cell` as in `write`.
+        // SAFETY: `before` is a local; `cell` as in `write`.
         outcome(unsafe { routine::fetch_add(cell, add, &raw mut before) })?;
         return Ok(before);
     }
@@ -180,8 +176,8 @@ pub unsafe fn fetch_add(cell: *mut u64, add: u64) -> Result<u64, Unmapped> {
     unsafe { kernel::update(cell, |value| value.wrapping_add(add)) }
 }
 
-/// Replaces eight bytes of the program's memory by `swap` if they are `compare`, atomically, and
-/// returns what was there. They must be aligned to eight.
+/// Replaces eight bytes of the program's memory by `swap` if they equal `compare`, atomically, and returns their previous value.
+/// They must be aligned to eight.
 ///
 /// # Safety
 ///
@@ -194,7 +190,7 @@ pub unsafe fn compare_swap(cell: *mut u64, compare: u64, swap: u64) -> Result<u6
     debug_assert!(cell.is_aligned());
     let mut before = 0;
     if handler_guards() {
-        // SAFETY: `before` is ours; `cell` as in `write`.
+        // SAFETY: `before` is a local; `cell` as in `write`.
         outcome(unsafe { routine::compare_swap(cell, compare, swap, &raw mut before) })?;
         return Ok(before);
     }

@@ -1,4 +1,4 @@
-//! What stands for the routines on machines that have none: the operating system copies there.
+//! A stand-in for the routines on machines that have none: the kernel copies there.
 
 pub(super) const EXISTS: bool = false;
 

@@ -1,15 +1,14 @@
-//! The instructions that touch the program's memory.
+//! The instructions that access the program's memory.
 //!
 //! # What the unsafe code here relies on
 //!
-//! Everything from `rdmux_link_guarded_begin` to `rdmux_link_guarded_end` may fault at any
-//! instruction: it changes no register that a caller keeps, and leaves the stack pointer where it
-//! was, so that going on at `rdmux_link_guarded_fault` is a return from the routine, with 1.
-//! The routines are called by the functions here and by nobody else.
+//! Everything from `rdmux_link_guarded_begin` to `rdmux_link_guarded_end` may fault at any instruction: it changes no
+//! callee-saved register, and leaves the stack pointer where it was, so that continuing at `rdmux_link_guarded_fault` is a return
+//! from the routine, with 1. Only the functions here call the routines.
 //!
-//! SSE2, which every x86-64 has, copies as fast as the C library does on what this was measured on
-//! (`benches/links.rs`). In each size class the last byte is among those stored last, and stores go
-//! upwards: a program that waits for the last byte of an RDMA WRITE finds the others.
+//! SSE2, which every x86-64 has, copies as fast as the C library does on the processors measured (`benches/links.rs`). In each
+//! size class the last byte is among those stored last, and stores go upwards: a program that polls for the last byte of an RDMA
+//! WRITE then sees the others.
 
 use std::arch::global_asm;
 
@@ -182,28 +181,28 @@ unsafe extern "C" {
 /// Whether this machine has the routines.
 pub(super) const EXISTS: bool = true;
 
-/// Copies, and returns 0, or after a fault that the handler caught 1.
+/// Copies, and returns 0, or 1 after a fault that the handler caught.
 ///
 /// # Safety
 ///
-/// Each range is valid, or the handler is installed. What is at `to` may be overwritten.
+/// Each range is valid, or the handler is installed. The bytes at `to` may be overwritten.
 #[inline]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> u32 {
-    // SAFETY: the caller's promise is the routine's need.
+    // SAFETY: the caller's promise is the routine's requirement.
     unsafe { rdmux_link_guarded_copy(to, from, len) }
 }
 
-/// Adds to an aligned cell and tells what was there; returns as [`copy`].
+/// Adds to an aligned cell and stores the previous value in `before`. Returns as [`copy`].
 ///
 /// # Safety
 ///
 /// As for [`copy`]; `before` is valid.
 pub(super) unsafe fn fetch_add(cell: *mut u64, add: u64, before: *mut u64) -> u32 {
-    // SAFETY: the caller's promise is the routine's need.
+    // SAFETY: the caller's promise is the routine's requirement.
     unsafe { rdmux_link_guarded_fetch_add(cell, add, before) }
 }
 
-/// Swaps an aligned cell if it is `compare` and tells what was there; returns as [`copy`].
+/// Swaps an aligned cell if it equals `compare`, and stores the previous value in `before`. Returns as [`copy`].
 ///
 /// # Safety
 ///
@@ -214,15 +213,15 @@ pub(super) unsafe fn compare_swap(
     swap: u64,
     before: *mut u64,
 ) -> u32 {
-    // SAFETY: the caller's promise is the routine's need.
+    // SAFETY: the caller's promise is the routine's requirement.
     unsafe { rdmux_link_guarded_compare_swap(cell, compare, swap, before) }
 }
 
-/// Lets a thread that faulted go on, if it was in one of the routines.
+/// Makes a thread that faulted in one of the routines return from it. Returns whether it was in one.
 ///
 /// # Safety
 ///
-/// `context` is what the kernel gave a handler with `SA_SIGINFO`, for a fault of the thread's own.
+/// `context` is that of a handler with `SA_SIGINFO`, for a fault that the thread itself caused.
 pub(super) unsafe fn resume(context: *mut libc::ucontext_t) -> bool {
     let address = |label: unsafe extern "C" fn()| label as *const () as i64;
     let begin = address(rdmux_link_guarded_begin);

@@ -7,7 +7,7 @@ use super::*;
 
 const PAGE: usize = 4096;
 
-/// Pages of which the second half is not for everything.
+/// Pages of which the second half is not fully accessible.
 struct Pages {
     base: *mut u8,
     half: usize,
@@ -24,11 +24,11 @@ impl Pages {
     }
     fn protect(flags: MprotectFlags) -> Self {
         let pages = Self::anonymous();
-        // SAFETY: the second page is ours and unused.
+        // SAFETY: the second page is the test's own and unused.
         unsafe { rustix::mm::mprotect(pages.second().cast(), PAGE, flags).unwrap() };
         pages
     }
-    /// The file ends after the first page.
+    /// Pages of a file that ends after the first page.
     fn truncated() -> Self {
         let file = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, PAGE as u64).unwrap();
@@ -88,7 +88,7 @@ fn memory_that_is_not_there_is_an_error_wherever_it_begins() {
                 for inside in [0, len / 2, len - 1] {
                     let at = pages.second().wrapping_sub(inside);
                     let mut private = vec![0; len];
-                    // SAFETY: `private` is as long; what `at` names is the test's own or not there.
+                    // SAFETY: `private` is as long; the memory at `at` is the test's own or unmapped.
                     unsafe {
                         let wrote = write(at, private.as_ptr(), len);
                         assert_eq!(wrote, Err(Unmapped), "{name}: write {len}, {inside} inside");
@@ -125,7 +125,7 @@ fn atomics_are_guarded_too() {
     let own = &raw mut cell;
     let pages = Pages::protect(MprotectFlags::READ);
     let theirs = pages.second().cast::<u64>();
-    // SAFETY: the cell is ours; the page is the test's own.
+    // SAFETY: the cell is a local; the page is the test's own.
     unsafe {
         assert_eq!(fetch_add(own, 2), Ok(40));
         assert_eq!(compare_swap(own, 42, 7), Ok(42));
@@ -154,7 +154,7 @@ fn faults_of_many_threads_at_once() {
     });
 }
 
-/// What the kernel has, by the C library's other name for asking it.
+/// Returns the handler that the kernel has, by another name of the C library's function.
 fn installed(signal: i32) -> usize {
     unsafe extern "C" {
         fn __sigaction(s: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> i32;

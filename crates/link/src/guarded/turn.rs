@@ -1,18 +1,18 @@
-//! A lock that a child of `fork(2)` does not find taken for ever by a thread that it does not have.
+//! A lock that never stays taken in a child of `fork(2)` by a thread that the child does not have.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Whose turn it is, by process number; 0 is nobody's.
+/// The process ID of the holder's process; 0 if the lock is free.
 #[derive(Debug)]
 pub(super) struct Turn(AtomicI32);
 
 impl Turn {
-    /// Nobody's.
+    /// Creates a free lock.
     pub(super) const fn new() -> Self {
         Self(AtomicI32::new(0))
     }
 
-    /// Calls `f`, unless another thread of this process is at it; says what `f` said.
+    /// Calls `f` and returns its result, unless another thread of this process holds the lock.
     pub(super) fn take<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         let own = own_pid();
         let holder = self.0.load(Ordering::Relaxed);
@@ -26,7 +26,7 @@ impl Turn {
     }
 }
 
-/// The number of this process, which a fork changes.
+/// Returns the ID of this process, which a fork changes.
 pub(super) fn own_pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }

@@ -1,5 +1,5 @@
-//! A wire without a socket: what [`IbWire`](super::IbWire) does with packets and datagrams, for those who carry datagrams by
-//! themselves.
+//! A wire without a socket: the packet and datagram handling of [`IbWire`](super::IbWire), for callers that transport the
+//! datagrams themselves.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::sender::{Exit, Refused};
 use super::{IbDrop, Outlet, Routes, Sender};
 use crate::wire::{Arrival, Flushed, Frame, LinkError, Trailer, TxFail};
 
-/// See the module.
+/// A wire without a socket; see the module.
 #[derive(Debug)]
 pub struct BareWire<O> {
     outlet: O,
@@ -20,30 +20,30 @@ pub struct BareWire<O> {
     numbers: Numbers,
     routes: Arc<Routes>,
     sender: Sender,
-    /// What has left before a flush.
+    /// The packets and bytes that were sent before a flush.
     left: Flushed,
     receiver: Receiver,
 }
 
 impl<O: Outlet> BareWire<O> {
-    /// The wire of the process that has this slot.
+    /// Creates the wire of the process that has this slot.
     pub fn new(outlet: O, slot: u16, routes: Arc<Routes>) -> Self {
         let (sender, receiver) = (Sender::new(), Receiver::default());
         let (owner, numbers) = (Owner { slot, has_targets: false }, Numbers::new(slot));
         Self { outlet, owner, numbers, routes, sender, left: Flushed::default(), receiver }
     }
 
-    /// What takes its datagrams.
+    /// Returns the outlet of its datagrams.
     pub fn outlet(&self) -> &O {
         &self.outlet
     }
 
-    /// What it shares with other wires of its port.
+    /// Returns the state that it shares with other wires of its port.
     pub fn routes(&self) -> &Arc<Routes> {
         &self.routes
     }
 
-    /// Takes a packet. One that would be lost on the way is counted.
+    /// Gathers a packet. A packet that would be dropped on the way is counted.
     ///
     /// # Errors
     ///
@@ -71,16 +71,16 @@ impl<O: Outlet> BareWire<O> {
         }
     }
 
-    /// Sends what was gathered.
+    /// Sends the gathered packets.
     pub fn flush(&mut self) -> Flushed {
         let Self { outlet, numbers, routes, sender, .. } = self;
         let (_, flushed) = sender.flush(Exit { port: outlet, routes, numbers }, None);
-        // What a full outlet does not take now leaves with the next.
+        // Datagrams that a full outlet does not accept now are sent with the next ones.
         let _full = self.left(flushed);
         std::mem::take(&mut self.left)
     }
 
-    /// Notes what has left.
+    /// Adds to the packets and bytes that were sent.
     fn left(&mut self, flushed: Result<Flushed, TxFail>) -> Result<(), LinkError> {
         let (sent, all) = match flushed {
             Ok(sent) => (sent, Ok(())),
@@ -92,8 +92,8 @@ impl<O: Outlet> BareWire<O> {
         all
     }
 
-    /// Takes a datagram, and shows the packet that it makes whole, if it makes one and that is let in. Packets for other processes
-    /// of the host are counted only.
+    /// Processes a datagram. Passes the packet that it completes to `show`, if it completes one that is admitted. Packets for
+    /// other processes of the host are only counted.
     pub fn take(&mut self, from: SocketAddr, datagram: &[u8], show: impl FnOnce(&Arrival<'_>)) {
         self.receiver.refresh(&self.routes);
         let dst = self.outlet.local_addr();
@@ -110,7 +110,7 @@ impl<O: Outlet> BareWire<O> {
         }
     }
 
-    /// How many packets of which parts are missing are kept.
+    /// Returns how many incomplete packets are kept.
     pub fn under_way(&self) -> usize {
         self.receiver.under_way()
     }

@@ -1,8 +1,8 @@
-//! Datagrams out: several packets, or several parts of one, in one system call.
+//! Sending of datagrams: several packets, or several parts of one, in one system call.
 //!
-//! The kernel cuts one message into datagrams of one size, of which the last may be shorter (`UDP_SEGMENT`). So a packet joins
-//! those that are gathered if it goes to the same process and its parts are as large; one in a single smaller part is the
-//! last. If the path turns out to be narrower than thought, packets are taken out of their parts and split anew.
+//! The kernel cuts one message into datagrams of one size, of which the last may be shorter (`UDP_SEGMENT`). So a packet is added
+//! to the gathered ones if it goes to the same process and its parts have the same size; a packet in a single smaller part ends
+//! the batch. If the path MTU turns out to be smaller than assumed, packets are reassembled from their parts and split again.
 
 use std::fmt;
 use std::io;
@@ -18,12 +18,12 @@ use crate::guarded::Unmapped;
 use crate::udp::{Borrower, Loan, SLOT_SHIFT};
 use crate::wire::{Flushed, Frame, Payload};
 
-/// The most datagrams of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
+/// The maximum number of datagrams of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
 const MAX_DATAGRAMS: usize = 64;
-/// The most bytes of one message.
+/// The maximum number of bytes of one message.
 const MAX_BYTES: usize = 65_507;
 
-/// A packet's headers below the BTH, and what follows.
+/// A packet's headers below the BTH, and the rest of it.
 #[derive(Clone, Copy)]
 pub(super) struct Contents<'a> {
     /// LRH and GRH.
@@ -32,7 +32,7 @@ pub(super) struct Contents<'a> {
 }
 
 impl Contents<'_> {
-    /// Bytes of the packet, LRH to ICRC.
+    /// Returns the length of the packet in bytes, LRH to ICRC.
     pub(super) fn len(&self) -> usize {
         self.route.len().saturating_add(self.frame.len()).saturating_add(Icrc::LEN)
     }
@@ -53,7 +53,7 @@ impl Contents<'_> {
             }
         }
         rest.fill(0);
-        // Of the copy, since the program may write to its memory meanwhile.
+        // Computed over the copy, since the program may write to its memory meanwhile.
         let mut checksum = Icrc::of_route_headers(self.route);
         checksum.update(transport);
         icrc.copy_from_slice(&checksum.finish());
@@ -61,7 +61,7 @@ impl Contents<'_> {
     }
 }
 
-/// To which process a packet goes, and in how many parts.
+/// A packet's destination process and its division into parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) to: SocketAddr,
@@ -76,50 +76,50 @@ impl Shape {
         Encap { part, parts, steer, number, total }
     }
 
-    /// Bytes of each of its datagrams.
+    /// Returns the length of each of its datagrams in bytes.
     fn datagram(&self) -> usize {
         Encap::LEN + self.part(0, 0).size()
     }
 
-    /// Bytes of all of them, before the last is cut short.
+    /// Returns the length of all its datagrams in bytes, before the last is cut short.
     fn bytes(&self) -> usize {
         self.datagram() * usize::from(self.parts)
     }
 
-    /// How many of these say nothing.
+    /// Returns how many of these bytes are padding.
     fn filling(&self) -> usize {
         self.part(0, 0).size() * usize::from(self.parts) - usize::from(self.total)
     }
 }
 
-/// What is gathered for one process.
+/// The packets gathered for one process.
 pub(super) struct Batch {
-    /// Datagrams, one after the other.
+    /// Datagrams, one after another.
     arena: Box<[u8]>,
     used: usize,
     packets: Vec<(usize, Shape)>,
     datagrams: usize,
     to: Option<Name>,
-    /// The last one's datagram was smaller: no other may follow.
+    /// Set when the last datagram is smaller: no other may follow.
     closed: bool,
-    /// A packet that is taken out of its parts.
+    /// A buffer for a packet that is reassembled from its parts.
     whole: Vec<u8>,
-    /// The MTU of the path that the kernel is made to have, for tests.
+    /// The simulated MTU of the path, for tests.
     #[cfg(test)]
     pub(super) pretended: Option<usize>,
 }
 
-/// What a flush found out.
+/// The result of a flush.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) sent: Flushed,
     /// Packets that the kernel refused.
     pub(super) refused: u64,
-    /// To this address no larger parts go.
+    /// An address, and the maximum size of parts to it, if the path MTU is smaller.
     pub(super) narrowed: Option<(SocketAddr, usize)>,
 }
 
-/// Numbers of the packets of one socket that are sent in parts: the sender's slot above, and a count.
+/// Numbers of the packets of one socket that are sent in parts: the sender's slot in the upper bits, and a count.
 #[derive(Debug)]
 pub(super) struct Numbers {
     slot: u32,
@@ -127,14 +127,14 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// The bits that count packets of one socket. Those above tell the sockets of an address apart.
+    /// The bits that count packets of one socket. The bits above distinguish the sockets of an address.
     const COUNT_BITS: u32 = 21;
 
     pub(super) fn new(slot: u16) -> Self {
         Self { slot: u32::from(slot) << Self::COUNT_BITS, count: AtomicU32::new(0) }
     }
 
-    /// The number of a packet in so many parts. A whole one needs none.
+    /// Returns the number of a packet in this many parts. A whole packet needs none.
     fn next(&self, parts: u8) -> u32 {
         let count = if parts > 1 { self.count.fetch_add(1, Ordering::Relaxed) } else { 0 };
         self.slot | count & ((1 << Self::COUNT_BITS) - 1)
@@ -160,18 +160,18 @@ impl Batch {
         self.packets.len()
     }
 
-    /// Bytes of all datagrams.
+    /// Returns the length of all datagrams in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.used
     }
 
-    /// The socket that all of it goes to. None while nothing is gathered.
+    /// Returns the socket that all gathered packets go to. None while none is gathered.
     pub(super) fn borrower(&self) -> Option<Borrower> {
         let (_, Shape { to, steer, .. }) = *self.packets.first()?;
         Some(Borrower { addr: to, slot: steer >> SLOT_SHIFT })
     }
 
-    /// Whether a packet can be added without a flush.
+    /// Returns whether a packet can be added without a flush.
     pub(super) fn has_room(&self, shape: &Shape) -> bool {
         let Some((_, first)) = self.packets.first() else { return shape.bytes() <= MAX_BYTES };
         let same = shape.datagram() == first.datagram();
@@ -187,7 +187,7 @@ impl Batch {
     ///
     /// # Errors
     ///
-    /// What `put` says; nothing was added.
+    /// That of `put`; nothing was added.
     pub(super) fn push(
         &mut self,
         shape: &Shape,
@@ -196,7 +196,8 @@ impl Batch {
     ) -> Result<(), Unmapped> {
         let (start, headers) = (self.used, Encap::LEN * usize::from(shape.parts));
         let place = &mut self.arena[start..start + shape.bytes()];
-        // Whole first, behind the room for all headers; then each part goes to its place, which is never behind it.
+        // The whole packet is written first, after the room for all headers. Each part is then moved to its place, which is never
+        // after it.
         put(&mut place[headers..headers + usize::from(shape.total)])?;
         let number = numbers.next(shape.parts);
         for part in 0..shape.parts {
@@ -219,11 +220,12 @@ impl Batch {
         Ok(())
     }
 
-    /// As [`flush`](Self::flush), but lends the kernel `loan` to copy from if it takes it. Returns whether it may have it.
+    /// As [`flush`](Self::flush), but zero-copy from the buffer `loan` if the kernel accepts it. Returns whether the kernel may
+    /// use the buffer.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`flush`](Self::flush).
     pub(super) fn flush_lent(
         &mut self,
         port: &impl Outlet,
@@ -241,22 +243,22 @@ impl Batch {
                 self.clear();
                 (true, Ok(Outcome { sent, ..Outcome::default() }))
             }
-            // Some of it may have left, and the receiver gets it twice.
+            // Some datagrams may have been sent; the receiver then gets them twice.
             Some(Err(_)) => (true, self.flush(port, numbers)),
         }
     }
 
-    /// Bytes of a datagram, and of all.
+    /// Returns the length of a datagram, and of all, in bytes.
     fn extent(&self) -> Option<(usize, usize)> {
         let (first, last) = (self.packets.first()?, self.packets.last()?);
         Some((first.1.datagram(), self.used - last.1.filling()))
     }
 
-    /// Sends what was gathered.
+    /// Sends the gathered packets.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` while the socket is full; all of it is kept.
+    /// `WouldBlock` while the socket is full; all packets are kept.
     pub(super) fn flush(&mut self, port: &impl Outlet, numbers: &Numbers) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
         let Some((segment, end)) = self.extent() else { return Ok(outcome) };
@@ -277,13 +279,13 @@ impl Batch {
         Ok(outcome)
     }
 
-    /// What is gathered.
+    /// Returns the number and length of the gathered packets.
     fn contents(&self) -> Flushed {
         let bytes = self.packets.iter().map(|(_, shape)| usize::from(shape.total)).sum();
         Flushed { packets: self.packets.len(), bytes }
     }
 
-    /// Forgets what was gathered.
+    /// Discards the gathered packets.
     pub(super) fn clear(&mut self) {
         (self.used, self.datagrams, self.closed) = (0, 0, false);
         self.packets.clear();
@@ -315,8 +317,8 @@ impl Batch {
         port.send(name, segment, bytes)
     }
 
-    /// Sends datagram by datagram, after the kernel did not take several at once: it does not segment here, or the path is
-    /// narrower than they are.
+    /// Sends one datagram at a time, after the kernel refused several at once: it does not segment here, or they exceed the path
+    /// MTU.
     fn send_singly(&mut self, port: &impl Outlet, numbers: &Numbers, outcome: &mut Outcome) {
         let several = self.datagrams > 1;
         let mut whole = std::mem::take(&mut self.whole);
@@ -337,7 +339,7 @@ impl Batch {
         }
     }
 
-    /// Puts a packet together again.
+    /// Reassembles a packet from its parts.
     fn take_out(&self, start: usize, shape: &Shape, whole: &mut Vec<u8>) {
         whole.clear();
         for part in 0..shape.parts {

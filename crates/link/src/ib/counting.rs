@@ -1,7 +1,7 @@
-//! What is counted for the ports that packets come by ([`rows`](crate::rows)).
+//! Counting of packets for the ports on their way ([`rows`](crate::rows)).
 //!
-//! Who sends has a [`SentCounts`] of its own, a row for each kind of packets to a LID. What is lost, here or as it arrives, is counted
-//! together for the process ([`LostCounts`]), since it is seldom.
+//! Each sender has its own [`SentCounts`], with a row for each kind of packets to a LID. Packets that are lost, here or on arrival,
+//! are counted together for the process ([`LostCounts`]), since they are rare.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::IbDrop;
 use crate::routes::{RouteId, RouteView};
 use crate::rows::{Counted, Row, Rows, Tally, Unfound};
 
-/// What a sender has found out of a port's routes, as far as counting needs it.
+/// The part of a port's routes that counting needs.
 #[derive(Clone, Copy, Debug)]
 pub struct CountBy<'a> {
-    /// The table that ways are looked up in.
+    /// The table in which routes are looked up.
     pub view: Option<&'a Arc<RouteView>>,
     /// The process's rows.
     pub rows: Option<&'a Arc<Rows>>,
 }
 
-/// What decides where a packet goes.
+/// The properties of a packet that determine its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentKind {
     /// Its destination LID, of a port or a group.
@@ -32,7 +32,7 @@ pub struct SentKind {
     pub pkey: u8,
 }
 
-/// The way that was looked up is not in the table any more: it is to be looked up again.
+/// The route that was looked up is no longer in the table, and must be looked up again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WayChanged;
 
@@ -43,24 +43,24 @@ impl SentKind {
     }
 }
 
-/// The rows that one sender counts its packets in. Packets to the own port, which never leave it, are not counted.
+/// The rows in which one sender counts its packets. Packets to the own port, which never leave it, are not counted.
 #[derive(Debug)]
 pub struct SentCounts {
-    /// None until there are rows.
+    /// None if there are no rows.
     tally: Option<Tally>,
-    /// What was found last, by the LID's low bits.
+    /// The rows that were found last, by the LID's low bits.
     last: [Option<(SentKind, RouteId, Row)>; Self::LAST],
 }
 
 impl SentCounts {
     const LAST: usize = 64;
 
-    /// Nothing is counted yet.
+    /// Creates counts without rows.
     pub const fn new() -> Self {
         Self { tally: None, last: [None; Self::LAST] }
     }
 
-    /// Ways may have changed, or the table of them: before the next ones are looked up.
+    /// Updates the counts after routes, or their table, may have changed. To be called before the next lookup.
     pub fn refresh(&mut self, by: CountBy<'_>) {
         self.last = [None; Self::LAST];
         match (&mut self.tally, by.rows) {
@@ -69,7 +69,7 @@ impl SentCounts {
         }
     }
 
-    /// The row for packets of a kind along a way. Ask before they are sent: none when nothing is counted.
+    /// Returns the row for packets of a kind along a route; none if they are not counted. To be called before they are sent.
     ///
     /// # Errors
     ///
@@ -104,12 +104,12 @@ impl SentCounts {
                 Ok(Some(row))
             }
             Err(Unfound::Changed) => Err(WayChanged),
-            // More kinds at once than there are rows: the ports do not see them.
+            // There are more kinds at once than rows: the ports do not see these packets.
             Err(Unfound::Full) => Ok(None),
         }
     }
 
-    /// Counts packets, and their length in words of four bytes from LRH to ICRC.
+    /// Adds packets, and their length in words of four bytes from LRH to ICRC.
     #[inline]
     pub fn add(&mut self, row: Option<Row>, packets: u64, words: u64) {
         if let Some((tally, row)) = self.tally.as_mut().zip(row) {
@@ -124,7 +124,7 @@ impl Default for SentCounts {
     }
 }
 
-/// Whether a table has what is counted by.
+/// Returns whether a table still has the route of a row.
 fn is_current(view: Option<&Arc<RouteView>>, counted: &Counted) -> bool {
     match (view, counted) {
         (Some(view), Counted::Sent { route, dlid, .. }) => view.route_id(*dlid) == *route,
@@ -133,12 +133,12 @@ fn is_current(view: Option<&Arc<RouteView>>, counted: &Counted) -> bool {
     }
 }
 
-/// What a process counts of packets that are lost.
+/// A process's counts of lost packets.
 #[derive(Debug, Default)]
 pub(super) struct LostCounts(Mutex<Option<Tally>>);
 
 impl LostCounts {
-    /// Counts packets that the port drops itself.
+    /// Counts packets that the port itself drops.
     pub(super) fn dropped(&self, by: CountBy<'_>, why: IbDrop, packets: u64) {
         self.count(by, packets, 0, || Counted::Dropped(why as u8));
     }
@@ -150,7 +150,7 @@ impl LostCounts {
     }
 
     fn count(&self, by: CountBy<'_>, packets: u64, words: u64, what: impl Fn() -> Counted) {
-        /// How often the way may change meanwhile.
+        /// The maximum number of route changes meanwhile.
         const TRIES: usize = 16;
         let Some(rows) = by.rows else { return };
         let mut tally = self.0.lock();

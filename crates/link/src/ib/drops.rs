@@ -1,4 +1,4 @@
-//! Why packets are dropped, and how often.
+//! Reasons for which packets are dropped, and their counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use crate::shm::SharedMem;
 
 macro_rules! drops {
     ($($variant:ident $name:literal, $about:literal;)*) => {
-        /// Why a packet, or a part of one, was dropped.
+        /// The reason for which a packet, or a part of one, was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum IbDrop {
@@ -14,15 +14,15 @@ macro_rules! drops {
         }
 
         impl IbDrop {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Its name, as counters have it.
+            /// Returns its name in counters.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The one with this number, as [`Counted::Dropped`](crate::rows::Counted::Dropped) has it.
+            /// Returns the reason with this number, as in [`Counted::Dropped`](crate::rows::Counted::Dropped).
             pub fn from_number(number: u8) -> Option<Self> {
                 Self::ALL.get(usize::from(number)).copied()
             }
@@ -52,11 +52,11 @@ drops! {
     RxStray "rx_stray", "It was for another process of this host, which got it a little later.";
 }
 
-/// How often each was.
+/// The number of drops for each reason.
 #[derive(Debug, Default)]
 pub(super) struct Drops {
     own: [AtomicU64; IbDrop::ALL.len()],
-    /// A page that others see, and its first word for drops.
+    /// A page that other processes see, and its first word for drops.
     page: Option<(SharedMem, usize)>,
 }
 

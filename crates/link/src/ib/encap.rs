@@ -9,53 +9,54 @@
 //!
 //! All numbers are big-endian. A packet goes from its LRH to its ICRC; it has no VCRC, since UDP has a checksum.
 //!
-//! The word at offset 4 is where a RoCEv2 packet has its BTH's destination QPN, so that one program steers datagrams of both
-//! to the socket of a process: it is that QPN here, too. For a multicast group it is 0xFFFFFF; a copy that the host makes for
-//! one of its processes has a QPN of that process there.
+//! The word at offset 4 is at the place of the BTH's destination QPN in a RoCEv2 packet, so that one BPF program steers datagrams
+//! of both to the socket of a process: it is that QPN here, too. For a multicast group it is 0xFFFFFF; a copy that the host makes
+//! for one of its processes has a QPN of that process there.
 //!
 //! # Parts
 //!
-//! All parts of a packet have one size, which its total length and their number tell: `total / parts + 1`. So the last one
-//! has room for more than is left. It is filled with zeros, or is shorter. The sender fills all but the last datagram of a
-//! system call, so that the kernel can cut them, and leaves that one short, so that the receiver's kernel does not merge
-//! it with what comes next, which may be for another process.
+//! All parts of a packet have one size, which follows from its total length and their number: `total / parts + 1`. So the last
+//! one is larger than the rest of the packet. It is padded with zeros, or is shorter. The sender pads all but the last datagram
+//! of a system call, so that the kernel can cut them. It leaves the last one short, so that the receiver's kernel does not merge
+//! it with the following datagram, which may be for another process.
 
 use std::ops::Range;
 
 use super::IbDrop;
 
-/// See the module.
+/// The header; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encap {
-    /// Which part this is, from 0.
+    /// The index of this part, from 0.
     pub part: u8,
-    /// Of how many, 1 to [`MAX_PARTS`](Self::MAX_PARTS).
+    /// The number of parts, 1 to [`MAX_PARTS`](Self::MAX_PARTS).
     pub parts: u8,
-    /// What decides which socket of the destination's group gets it: 24 bits.
+    /// Selects the socket of the destination's group: 24 bits.
     pub steer: u32,
-    /// What the parts of a packet have in common, and no others of this sender have at that time.
+    /// The number that the parts of a packet share. No other packets of this sender have it at that time.
     pub number: u32,
-    /// Bytes of the packet, LRH to ICRC.
+    /// The length of the packet in bytes, LRH to ICRC.
     pub total: u16,
 }
 
 impl Encap {
-    /// Bytes of the header.
+    /// The length of the header in bytes.
     pub const LEN: usize = 16;
     /// The version described here.
     pub const VERSION: u8 = 1;
-    /// The most parts of a packet.
+    /// The maximum number of parts of a packet.
     pub const MAX_PARTS: u8 = 16;
-    /// The shortest packet: LRH, BTH, ICRC.
+    /// The length of the shortest packet: LRH, BTH, ICRC.
     pub const MIN_TOTAL: u16 = 24;
-    /// The longest that an LRH can tell of.
+    /// The maximum length that an LRH can encode.
     pub const MAX_TOTAL: u16 = 4 * 2047;
 
-    /// Takes the header off a datagram, and what it does not say to be filling.
+    /// Parses the header of a datagram. Returns it with the body, without padding.
     ///
     /// # Errors
     ///
-    /// [`IbDrop::RxVersion`], or [`IbDrop::RxMalformed`] where the numbers do not fit each other or the datagram's length.
+    /// [`IbDrop::RxVersion`], or [`IbDrop::RxMalformed`] if the numbers are inconsistent with each other or with the datagram's
+    /// length.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Result<(Self, &[u8]), IbDrop> {
         let (header, body) =
@@ -83,7 +84,7 @@ impl Encap {
         Ok((encap, &body[..len]))
     }
 
-    /// The header as it goes on the wire.
+    /// Encodes the header.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let [_, s1, s2, s3] = self.steer.to_be_bytes();
@@ -93,10 +94,10 @@ impl Encap {
         [Self::VERSION, 0, part, parts, 0, s1, s2, s3, n1, n2, n3, n4, t1, t2, t3, t4]
     }
 
-    /// Into how many parts a packet is split of which none may be larger than `room` bytes. None if there would be too many.
+    /// Returns into how many parts a packet is split if none may be larger than `room` bytes. None if there would be too many.
     #[inline]
     pub fn parts_for(total: u16, room: usize) -> Option<u8> {
-        // Without a division, as nearly always.
+        // Avoids a division in nearly all cases.
         if usize::from(total) < room {
             return Some(1);
         }
@@ -104,15 +105,15 @@ impl Encap {
         u8::try_from(parts).ok().filter(|parts| *parts <= Self::MAX_PARTS)
     }
 
-    /// How large the parts are.
+    /// Returns the size of the parts.
     #[inline]
     pub fn size(&self) -> usize {
         let total = usize::from(self.total);
-        // Without a division, as nearly always.
+        // Avoids a division in nearly all cases.
         if self.parts <= 1 { total + 1 } else { total / usize::from(self.parts) + 1 }
     }
 
-    /// Which bytes of the packet this part is.
+    /// Returns the range of the packet that this part covers.
     pub fn place(&self) -> Range<usize> {
         let (size, total) = (self.size(), usize::from(self.total));
         let start = (usize::from(self.part) * size).min(total);

@@ -1,5 +1,5 @@
-//! Whether the subnet would let packets pass that do not go through it: those of a queue pair whose peer is a process of another
-//! host on this machine, and is reached by a ring. And what ports on the way would count of them.
+//! Checks whether the subnet would pass packets that do not go through it: those of a queue pair whose peer is a process of another host
+//! on this machine, reached by a ring. Also counts them for the ports on the way.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,30 +16,29 @@ use crate::routes::{Route, RouteView};
 use crate::rows::Row;
 use crate::wire::Frame;
 
-/// What decides about the packets of one queue pair. What was found is kept until the routes change, which is seen by
-/// comparing the epoch.
+/// The check for the packets of one queue pair. The result is cached until the routes change, which is detected by comparing the epoch.
 #[derive(Debug)]
 pub struct RouteGuard {
     routes: Arc<Routes>,
-    /// Where the host takes packets that the ring leads to; not known before there was a way to it.
+    /// The address at which the peer's host receives packets; not known before there was a route to it.
     to: Option<SocketAddr>,
     path: Path,
-    /// What it was found for.
+    /// The state for which the result was found.
     seen: Option<Seen>,
     found: Result<Passage, IbDrop>,
     counts: SentCounts,
-    /// Where the packets are counted.
+    /// The row in which the packets are counted.
     row: Option<Row>,
 }
 
-/// What the queue pair's packets have in common.
+/// The properties that all packets of the queue pair share.
 #[derive(Debug, Default)]
 struct Path {
     dlid: Lid,
     sl: u8,
     src_path_bits: u8,
     is_global: bool,
-    /// The payload of a packet of the real thing; a ring's may be longer.
+    /// The maximum payload of a packet on a real link; a ring's packets may be longer.
     mtu: Option<Mtu>,
     pkey_index: u16,
 }
@@ -50,40 +49,40 @@ struct Seen {
     epoch: u64,
     view: Option<Arc<RouteView>>,
     pkey: Pkey,
-    /// Where that is in the port's table.
+    /// The index of the P_Key in the port's table.
     index: Option<u8>,
     slid: Lid,
 }
 
-/// What passes.
+/// The packets that pass.
 #[derive(Clone, Copy, Debug)]
 struct Passage {
-    /// The largest payload.
+    /// The maximum payload.
     most: u32,
-    /// Whether everything that the queue pair sends passes, and every answer.
+    /// Whether every packet of the queue pair passes, and every answer.
     open: bool,
 }
 
 impl RouteGuard {
-    /// For a queue pair whose peer's host takes packets at an address.
+    /// Creates the guard of a queue pair whose peer's host receives packets at this address.
     pub fn new(routes: Arc<Routes>, to: SocketAddr) -> Self {
         Self { to: Some(to), ..Self::by_other_port(routes) }
     }
 
-    /// For a queue pair whose peer's host is known by another port than these routes', which shows where it takes packets at this one
-    /// when there is a way.
+    /// Creates the guard of a queue pair whose peer's host is known by another port than that of these routes. The host's address at this
+    /// port becomes known when there is a route.
     pub fn by_other_port(routes: Arc<Routes>) -> Self {
         let (path, found, counts) = (Path::default(), Err(IbDrop::TxNoWay), SentCounts::new());
         Self { routes, to: None, path, seen: None, found, counts, row: None }
     }
 
-    /// The number of the port by which the packets leave.
+    /// Returns the number of the port by which the packets leave.
     #[inline]
     pub fn port(&self) -> u8 {
         self.routes.port_num()
     }
 
-    /// The queue pair has these attributes from now on.
+    /// Updates the attributes of the queue pair.
     pub fn follow(&mut self, attr: &QpAttr) {
         let QpAttr { av, path_mtu, pkey_index, .. } = attr;
         let (dlid, sl, src_path_bits) = (Lid(av.dlid), av.sl, av.src_path_bits);
@@ -92,22 +91,22 @@ impl RouteGuard {
         self.seen = None;
     }
 
-    /// Where in the port's table the queue pair's P_Key is.
+    /// Returns the index of the queue pair's P_Key in the port's table.
     #[inline]
     pub fn pkey_index(&self) -> u16 {
         self.path.pkey_index
     }
 
-    /// Whether all that the queue pair sends with a P_Key passes, and every answer to it: only then may anything be done to the
-    /// peer without a packet.
+    /// Returns whether every packet that the queue pair sends with a P_Key passes, and every answer to it. Only then are operations on
+    /// the peer without a packet permitted.
     #[inline]
     pub fn is_open(&mut self, pkey: Pkey) -> bool {
         self.refresh(pkey);
         matches!(self.found, Ok(Passage { open: true, .. }))
     }
 
-    /// Whether a packet passes; counts it if not. Of a payload that is longer than the path's MTU the first packet of the
-    /// real thing decides.
+    /// Returns whether a packet passes, and counts it if not. If its payload exceeds the path's MTU, the first packet that a real link
+    /// would carry decides.
     #[inline]
     pub fn passes(&mut self, pkey: Pkey, frame: &Frame<'_>) -> bool {
         self.refresh(pkey);
@@ -125,15 +124,15 @@ impl RouteGuard {
         false
     }
 
-    /// Counts what was sent, for the ports on the way: headers from the BTH on, and payload. What is longer than the path's MTU counts as
-    /// the packets that it stands for.
+    /// Counts a packet for the ports on the way, by the length of its headers from the BTH on and of its payload. A payload that exceeds
+    /// the path's MTU counts as the packets that would carry it.
     #[inline]
     pub fn sent(&mut self, header: usize, payload: usize) {
         let (packets, words) = self.on_the_wire(header, payload);
         self.counts.add(self.row, packets, words);
     }
 
-    /// As how many packets that goes over a wire, and as how many words altogether.
+    /// Returns how many packets a link would carry for it, and how many words altogether.
     #[inline]
     fn on_the_wire(&self, header: usize, payload: usize) -> (u64, u64) {
         let packets = payload.div_ceil(self.mtu()).max(1);
@@ -144,13 +143,13 @@ impl RouteGuard {
         (packets as u64, bytes as u64 / 4)
     }
 
-    /// The most bytes of a packet's payload.
+    /// Returns the maximum payload of a packet on a link.
     #[inline]
     fn mtu(&self) -> usize {
         self.path.mtu.map_or(usize::MAX, |mtu| mtu.bytes() as usize)
     }
 
-    /// What is sent is lost, here or on its way.
+    /// Counts and reports a packet that is lost, here or on its way.
     #[cold]
     fn lost(&self, why: IbDrop, frame: &Frame<'_>) {
         if why == IbDrop::TxInactive {
@@ -207,7 +206,7 @@ impl RouteGuard {
         let index = known.pkey_index(pkey).ok_or(IbDrop::TxPkey)?;
         let kind = SentKind { dlid, sl, pkey: u8::try_from(index).unwrap_or(u8::MAX) };
         let Route { id, way } = view.route(dlid);
-        // Another way by now: the epoch has changed, and it is looked up again.
+        // On failure the route has changed, and so has the epoch: it is looked up again.
         self.row = self.counts.row(known.count_by(), kind, id).unwrap_or_default();
         let way = way.ok_or(IbDrop::TxNoWay)?;
         // Another host may have the LID by now.

@@ -1,24 +1,25 @@
-//! InfiniBand packets over UDP: what carries data between the ports of an InfiniBand subnet whose switches are tables.
+//! InfiniBand packets over UDP: the transport of data between the ports of an InfiniBand subnet whose switches are simulated by
+//! tables.
 //!
-//! The sender looks up where a packet would come out of the subnet ([`routes`](crate::routes)) and sends it there itself, to
-//! the socket of the process that has the destination queue pair. No third process touches it.
+//! The sender looks up where a packet would leave the subnet ([`routes`](crate::routes)), and sends it directly to the socket of
+//! the process that has the destination queue pair. No third process is involved.
 //!
 //! - [`encap`]: the header before a packet, or a part of one, in a datagram
-//! - [`reassembly`]: packets from their parts, without I/O
-//! - [`Routes`]: the table that holds now, the port's GIDs, and counters
-//! - `batch`: datagrams out, several in one system call; [`Sender`]: which packets leave, and where to
-//! - `receiver`: which packets are let in
+//! - [`reassembly`]: reassembly of packets from their parts, without I/O
+//! - [`Routes`]: the current table, the port's GIDs, and counters
+//! - `batch`: sending of datagrams, several in one system call; [`Sender`]: checks of packets to send, and their destinations
+//! - `receiver`: admission of received packets
 //! - [`multicast`]: one datagram for all members of a group that are on this machine
-//! - [`SentCounts`]: what is counted for the ports on the way
-//! - [`KeyViolation`]: packets with wrong keys, of which the subnet's manager is told
-//! - [`Outlet`]: what takes datagrams, a socket for example
+//! - [`SentCounts`]: counts for the ports on the way
+//! - [`KeyViolation`]: packets with wrong keys, which are reported to the subnet manager
+//! - [`Outlet`]: a destination of datagrams, such as a socket
 //! - [`IbWire`]: all of it as a wire; [`BareWire`]: the same without a socket
-//! - [`RouteGuard`]: what of it holds for packets that go by a ring
+//! - [`RouteGuard`]: the same checks for packets that go by a ring
 //!
-//! # What is lost
+//! # Loss
 //!
-//! A packet for which there is no way, or which a switch or a port on the way would drop, is dropped and counted by its
-//! reason ([`IbDrop`]). To the queue pair it is lost, as on cables.
+//! A packet without a route, or which a switch or a port on the way would drop, is dropped and counted by its reason
+//! ([`IbDrop`]). To the queue pair it is lost, as on a cable.
 
 mod bare;
 mod batch;

@@ -1,8 +1,8 @@
 //! One datagram for all members of a group whose hosts are on this machine: IP multicast on the loopback interface.
 //!
-//! A copy for each member costs the sender a system call and the kernel a way through its network stack; of one datagram to an IP
-//! group the kernel makes the copies, at a fraction of that, and puts each into the socket of a process that has members. So that
-//! the subnet decides who gets a packet, and not who has joined the IP group, the datagram says for which ports it is:
+//! A copy for each member costs the sender a system call and the kernel a pass through its network stack. For one datagram to an IP
+//! group, the kernel makes the copies at a fraction of that cost, and puts each into the socket of a process that has members. The
+//! subnet determines the receivers of a packet, not the membership of the IP group. So the datagram names the ports that it is for:
 //!
 //! ```text
 //! 0   version 2, a zero, the number of ports (16 bits)
@@ -12,7 +12,7 @@
 //! ..  the packet, LRH to ICRC
 //! ```
 //!
-//! The IP group is that of the MGID, whatever the fabric: its number keeps fabrics of one machine apart. All numbers are big-endian.
+//! The IP group depends on the MGID only. The number of the fabric distinguishes fabrics of one machine. All numbers are big-endian.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,58 +27,58 @@ use super::{IbDrop, IbWire};
 use crate::udp::control::ControlBuf;
 use crate::udp::{GroupOptions, McastSocket, OpenError, UdpPort};
 
-/// The UDP port of all groups. Ephemeral ports, which others may have, are above it.
+/// The UDP port of all groups. Ephemeral ports, which other programs may use, are above it.
 const PORT: u16 = 14_791;
-/// What begins such a datagram.
+/// The version at the start of such a datagram.
 const VERSION: u8 = 2;
-/// Bytes before the list of ports.
+/// The length of the header before the list of ports, in bytes.
 const HEADER: usize = 16;
-/// Bytes of a GUID.
+/// The size of a GUID in bytes.
 const GUID: usize = 8;
-/// The most ports of a datagram: with the largest packet it is shorter than UDP's longest.
+/// The maximum number of ports of a datagram: with the largest packet it is shorter than UDP's maximum.
 pub const MOST: usize = 4096;
 
-/// The IP address of a group: 239.0.0.0/8 (RFC 2365) and 24 bits of a hash. Two groups may have the same.
+/// Returns the IP address of a group: 239.0.0.0/8 (RFC 2365) and 24 bits of a hash. Two groups may have the same.
 fn address(mgid: Gid) -> Ipv4Addr {
     let [_, a, b, c] = crc32fast::hash(&mgid.0).to_be_bytes();
     Ipv4Addr::new(239, a, b, c)
 }
 
-/// Where datagrams for a group go.
+/// Returns the destination of datagrams for a group.
 pub(super) fn destination(mgid: Gid) -> SocketAddr {
     SocketAddr::new(address(mgid).into(), PORT)
 }
 
-/// Hears a group's datagrams at the interface that has a loopback address of this host.
+/// Joins a group at the interface that has a loopback address of this host.
 ///
 /// # Errors
 ///
-/// As [`McastSocket::join`].
+/// As for [`McastSocket::join`].
 pub fn hear(mgid: Gid, local: IpAddr) -> Result<McastSocket, OpenError> {
     let options = GroupOptions { port: PORT, header_info: false, ..GroupOptions::default() };
     McastSocket::join(address(mgid).into(), local, &options)
 }
 
-/// Whether this machine carries multicast between processes: what a wire sends to a group comes back. Not every container does, and
-/// who may not join groups sends and gets copies, as between machines.
+/// Checks whether this machine delivers multicast between processes, by whether a datagram that a wire sends to a group is received.
+/// Not every container does. A process that cannot join groups sends and gets copies, as between machines.
 ///
 /// # Errors
 ///
-/// What failed.
+/// The operation that failed.
 pub fn probe(wire: &IbWire) -> Result<(), OpenError> {
     let local = wire.port().local_addr().ip();
     let group = Gid::ZERO;
     let heard = hear(group, local)?;
     let fail = |what| move |source| OpenError::Io { what, addr: local, source };
     let name = SockAddr::from(destination(group));
-    // Of no fabric and for no port. Another host's does as well.
+    // Of no fabric and for no port. That of another host proves the same.
     let probe = header(0, 0);
     let sent = wire.port().send_message(&name, &probe, &ControlBuf::new());
     sent.map_err(fail("send to a multicast group"))?;
     received(heard.port()).map_err(fail("hear a multicast group"))
 }
 
-/// Takes one datagram. The loopback interface mostly delivers while it sends, and on a busy machine a little later.
+/// Receives one datagram. The loopback interface mostly delivers during the send, but on a busy machine a little later.
 fn received(port: &UdpPort) -> io::Result<()> {
     let soon = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
     retry_on_intr(|| poll(&mut [PollFd::new(port, PollFlags::IN)], Some(&soon)))?;
@@ -94,7 +94,7 @@ fn header(fabric: u64, ports: u16) -> [u8; HEADER] {
     header
 }
 
-/// Writes a datagram for some ports, at most [`MOST`], in place of what was in `to`.
+/// Writes a datagram for some ports, at most [`MOST`], to `to`, replacing its contents.
 pub fn put(
     fabric: u64,
     ports: impl ExactSizeIterator<Item = Guid>,
@@ -107,7 +107,7 @@ pub fn put(
     to.extend_from_slice(packet);
 }
 
-/// The packet of a datagram, if it is for a port of a fabric.
+/// Returns the packet of a datagram, if it is for this port of this fabric.
 ///
 /// # Errors
 ///
@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(read(0x1234_5678_9abc_def0, port.0), Some(&b"packet"[..]));
             assert_eq!(read(0x1234_5678_9abc_def1, port.0), None);
         }
-        // Also not for one whose GUID lies across two of them.
+        // Nor for a port whose GUID spans two of them.
         for port in [3, 0x0001_0002_ffff_ffff, 1 << 63] {
             assert_eq!(read(0x1234_5678_9abc_def0, port), None);
         }

@@ -1,4 +1,4 @@
-//! What takes datagrams: a socket, or whatever else brings them to their destination.
+//! Destinations of datagrams: a socket, or any other transport.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use socket2::SockAddr;
 use crate::udp::control::ControlBuf;
 use crate::udp::{Loan, UdpPort};
 
-/// An address, and the same as the kernel wants it.
+/// An address, also in the kernel's form.
 #[derive(Clone)]
 pub struct Name {
     addr: SocketAddr,
@@ -17,7 +17,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// The address.
+    /// Returns the address.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -35,26 +35,26 @@ impl fmt::Debug for Name {
     }
 }
 
-/// What takes datagrams.
+/// A destination of datagrams.
 pub trait Outlet {
-    /// The address that they come from, and at which the own host takes them.
+    /// Returns the address that the datagrams come from, and at which the own host receives them.
     fn local_addr(&self) -> SocketAddr;
 
-    /// Whether one call may carry several.
+    /// Returns whether one call may carry several datagrams.
     fn segments(&self) -> bool;
 
-    /// Remembers that no call may, because one has failed.
+    /// Records that no call may, because one has failed.
     fn refuse_segments(&self);
 
     /// Sends `bytes` as datagrams of `segment` bytes each; the last one may be shorter.
     ///
     /// # Errors
     ///
-    /// Those of `sendmsg(2)`. `EAGAIN` if it is full, `EMSGSIZE` if one is too large for the path. Then none was sent.
+    /// Those of `sendmsg(2)`. `EAGAIN` if the outlet is full, `EMSGSIZE` if a datagram is too large for the path. None was sent then.
     fn send(&self, to: &Name, segment: usize, bytes: &[u8]) -> io::Result<()>;
 
-    /// As [`send`](Self::send) for several datagrams, and lends `loan` to be copied from later. None if it takes no loans; after an error it may have
-    /// the loan nevertheless, and some of what was sent may have left.
+    /// As [`send`](Self::send) for several datagrams, but zero-copy from the buffer `loan`. Returns none if zero-copy is not supported.
+    /// After an error the kernel may nevertheless use the buffer, and some datagrams may have been sent.
     fn send_lent(
         &self,
         _to: &Name,
@@ -100,7 +100,7 @@ impl Outlet for UdpPort {
     }
 }
 
-/// Has the kernel cut a message into datagrams of one size.
+/// Returns the control message that makes the kernel cut a message into datagrams of one size.
 fn segmented(size: usize) -> ControlBuf {
     let mut control = ControlBuf::new();
     let size = u16::try_from(size).unwrap_or(u16::MAX);

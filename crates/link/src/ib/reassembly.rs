@@ -1,65 +1,65 @@
-//! Packets from their parts.
+//! Reassembly of packets from their parts.
 //!
-//! A machine without I/O: what comes in is a part and who sent it, what comes out is a whole packet. It is bounded, since
-//! anybody may send parts: so many packets of a sender and so many in all are under way, and the oldest is given up for
-//! another one. There is no timer.
+//! A machine without I/O: its input is a part and its sender, its output is a whole packet. It is bounded, since anybody may send
+//! parts: the numbers of incomplete packets of a sender and in all are limited, and the oldest is discarded for a new one. There
+//! is no timer.
 
 use std::net::SocketAddr;
 
 use super::Encap;
 
-/// The parts of packets that are not whole yet.
+/// The incomplete packets.
 #[derive(Debug, Default)]
 pub struct Reassembly {
-    /// Those under way, and the memory of those that were.
+    /// The incomplete packets, and unused entries whose memory is kept.
     packets: Vec<Partial>,
-    /// Counts packets that were begun.
+    /// The number of packets that were begun.
     begun: u64,
-    /// Which had a part last.
+    /// The index of the packet that received a part last.
     last: usize,
-    /// How many were given up.
+    /// The number of packets that were discarded incomplete.
     given_up: u64,
 }
 
-/// A packet under way.
+/// An incomplete packet.
 #[derive(Debug)]
 struct Partial {
     from: SocketAddr,
     number: u32,
     total: u16,
     parts: u8,
-    /// Bit i: part i has come. None is set if the packet is not under way.
+    /// Bit i: part i has arrived. No bit is set if the entry is unused.
     came: u16,
-    /// The less, the older.
+    /// The order in which packets were begun; lower is older.
     begun: u64,
     data: Vec<u8>,
 }
 
-/// What a part made.
+/// The result of adding a part.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Joined<'a> {
-    /// The packet is whole.
+    /// The packet is complete.
     Whole(&'a [u8]),
-    /// It is the first one of a packet.
+    /// The part is the first one of a packet.
     Begun {
-        /// Whether another packet was given up for it.
+        /// Whether another packet was discarded for it.
         gave_up: bool,
     },
-    /// Others are to come.
+    /// Further parts are missing.
     Waits,
-    /// It was there already.
+    /// The part is a duplicate.
     Twice,
 }
 
 impl Reassembly {
-    /// The most packets under way.
+    /// The maximum number of incomplete packets.
     pub const MOST: usize = 64;
-    /// The most of one sender. (All processes of a host may send from one address.)
+    /// The maximum number of incomplete packets of one sender. (All processes of a host may send from one address.)
     pub const MOST_OF_SENDER: usize = 16;
-    /// A packet before so many others never becomes whole: a part was lost, and its number comes again.
+    /// The age, in packets begun since, from which on a packet can never complete: a part was lost, and its number is reused.
     const OLD: u64 = 1 << 16;
 
-    /// Takes a part. `encap` and `body` are what [`Encap::parse`] returned.
+    /// Adds a part. `encap` and `body` are what [`Encap::parse`] returned.
     pub fn join<'a>(&'a mut self, from: SocketAddr, encap: &Encap, body: &'a [u8]) -> Joined<'a> {
         let place = encap.place();
         if encap.parts == 1 {
@@ -89,18 +89,18 @@ impl Reassembly {
         Joined::Whole(&packet.data)
     }
 
-    /// How many packets were given up because others needed the room, or because their sender began another one of the same
-    /// number.
+    /// Returns how many packets were discarded incomplete, because others needed the room or because their sender began another
+    /// one with the same number.
     pub fn given_up(&self) -> u64 {
         self.given_up
     }
 
-    /// How many packets are under way.
+    /// Returns the number of incomplete packets.
     pub fn under_way(&self) -> usize {
         self.packets.iter().filter(|packet| packet.came != 0).count()
     }
 
-    /// Where the packet is that a part belongs to; a new one if there is none.
+    /// Returns the index of the packet that a part belongs to, after creating it if need be.
     fn find(&mut self, from: SocketAddr, encap: &Encap) -> usize {
         let same = |packet: &Partial| {
             packet.came != 0 && packet.number == encap.number && packet.from == from
@@ -128,13 +128,13 @@ impl Reassembly {
         self.begun += 1;
         let packet = &mut self.packets[at];
         let mut data = std::mem::take(&mut packet.data);
-        // Every byte of it is written before it is shown.
+        // Every byte of it is written before it is returned.
         data.resize(total.into(), 0);
         *packet = Partial { from, number, total, parts, came: 0, begun: self.begun, data };
         at
     }
 
-    /// Room for another packet of a sender.
+    /// Returns the index of an entry for another packet of a sender.
     fn room(&mut self, from: SocketAddr) -> usize {
         let (mut free, mut oldest, mut own, mut owns) = (None, (u64::MAX, 0), (u64::MAX, 0), 0);
         for (at, packet) in self.packets.iter().enumerate() {
@@ -179,7 +179,7 @@ mod tests {
         ([10, 0, 0, 1], 1 + n).into()
     }
 
-    /// The parts of a packet whose bytes tell what they are of.
+    /// The parts of a packet whose bytes identify it.
     fn parts(number: u32, total: u16, parts: u8) -> Vec<(Encap, Vec<u8>)> {
         let bytes = packet(number, total);
         let encap = |part| Encap { part, parts, steer: 0, number, total };
@@ -277,7 +277,7 @@ mod tests {
         assert!(last(&mut reassembly, 9, 0), "another sender's stays");
         assert!((1..=most).all(|number| last(&mut reassembly, 1, number)));
         assert!(!last(&mut reassembly, 1, 0), "the oldest");
-        // Many senders with one each.
+        // Many senders with one packet each.
         (0..senders).for_each(|sender| first(&mut reassembly, 100 + sender, 0));
         assert_eq!((reassembly.given_up(), reassembly.under_way()), (2, Reassembly::MOST));
         assert!((0..senders).all(|sender| last(&mut reassembly, 100 + sender, 0)));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever parts come, each packet that is whole is one that was sent, at most as often as its parts were.
+        /// Whatever parts arrive, each packet that completes is one that was sent, at most as often as its parts were.
         #[test]
         fn only_what_was_sent_becomes_whole(
             order in proptest::collection::vec((0_u16..6, 0_u32..6, 0_usize..16), 0..400),
@@ -309,7 +309,7 @@ mod tests {
             }
         }
 
-        /// Any datagrams at all are bounded, and never a packet of another length than they say.
+        /// Any datagrams at all use bounded memory, and never yield a packet of another length than they say.
         #[test]
         fn any_bytes_are_taken(
             datagrams in proptest::collection::vec(

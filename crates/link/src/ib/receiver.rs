@@ -1,4 +1,4 @@
-//! Which packets are let in.
+//! Admission of received packets.
 
 use std::net::SocketAddr;
 
@@ -11,46 +11,47 @@ use super::{Encap, IbDrop, KeyViolation, Reassembly, Routes, Violated, multicast
 use crate::udp::{SERVICE_QPNS, SLOT_SHIFT, SLOTS};
 use crate::wire::IbRoute;
 
-/// What receivers have in turn.
+/// The state that receivers use in turn.
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
     known: Known,
     reassembly: Reassembly,
 }
 
-/// Whose socket datagrams come to.
+/// The owner of the socket that receives datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
-    /// The slot of the process; zero is nobody's and gets what others do not.
+    /// The slot of the process. The socket of slot zero gets datagrams for slots that have none.
     pub(super) slot: u16,
-    /// Whether it gets what belongs to no process.
+    /// Whether it gets datagrams for objects that belong to no process.
     pub(super) has_targets: bool,
 }
 
-/// What a datagram brought.
+/// The result of a datagram.
 pub(super) enum Came<'a> {
-    /// A packet that is let in if its ICRC is right.
+    /// A packet that is admitted if its ICRC is right.
     Packet(Admitted<'a>),
-    /// The same, but not in the datagram's memory.
+    /// As `Packet`, but not in the datagram's memory.
     Joined(Admitted<'a>),
     /// A whole packet for another process of this host.
     Stray,
-    /// Nothing yet, or nothing that is let in.
+    /// No packet yet, or none that is admitted.
     Nothing,
 }
 
-/// A packet that is let in if its ICRC is right, which takes the longest to check and so is left to who reads the packet anyway.
+/// A packet that is admitted if its ICRC is right. That check takes the longest, and is left to the code that reads the packet
+/// anyway.
 #[derive(Clone, Copy)]
 pub(super) struct Admitted<'a> {
-    /// From its LRH to its ICRC.
+    /// The packet from its LRH to its ICRC.
     pub(super) packet: &'a [u8],
-    /// The bytes of LRH and GRH.
+    /// The length of LRH and GRH in bytes.
     pub(super) below: usize,
     pub(super) route: IbRoute,
 }
 
 impl Admitted<'_> {
-    /// The destination GID of its GRH.
+    /// Returns the destination GID of its GRH.
     fn dgid(&self) -> Option<Gid> {
         let grh = self.route.grh.as_ref()?;
         grh.last_chunk::<16>().copied().map(Gid)
@@ -58,17 +59,17 @@ impl Admitted<'_> {
 }
 
 impl Receiver {
-    /// Brings it up to date: before each burst.
+    /// Updates the known routes; to be called before each burst.
     pub(super) fn refresh(&mut self, routes: &Routes) {
         self.known.refresh(routes);
     }
 
-    /// How many packets are under way of which parts are missing.
+    /// Returns the number of incomplete packets.
     pub(super) fn under_way(&self) -> usize {
         self.reassembly.under_way()
     }
 
-    /// Takes a datagram that came to the socket of `owner`.
+    /// Processes a datagram that arrived at the socket of `owner`.
     #[inline]
     pub(super) fn take<'a>(
         &'a mut self,
@@ -104,7 +105,7 @@ impl Receiver {
         }
     }
 
-    /// Takes a datagram that came to a socket which hears a group.
+    /// Processes a datagram that arrived at a socket that receives a group.
     #[inline]
     pub(super) fn take_of_group<'a>(
         &mut self,
@@ -120,7 +121,7 @@ impl Receiver {
                 Ok(admitted) => Came::Packet(admitted),
                 Err(why) => refused(routes, why, packet),
             },
-            // For others.
+            // The datagram is for other ports.
             Ok(None) => Came::Nothing,
             Err(why) => lost(routes, why),
         }
@@ -133,14 +134,14 @@ fn lost<'a>(routes: &Routes, why: IbDrop) -> Came<'a> {
     Came::Nothing
 }
 
-/// A whole packet is not let in.
+/// Counts a whole packet that is not admitted.
 #[cold]
 fn refused<'a>(routes: &Routes, why: IbDrop, packet: &[u8]) -> Came<'a> {
     if why == IbDrop::RxPkey
         && let Ok(parts) = Parts::split(packet)
         && let Some(violation) = KeyViolation::of(Violated::Pkey, parts.route, parts.transport)
     {
-        // What is damaged is no violation.
+        // A damaged packet is not a violation.
         if parts.right_icrc() != parts.icrc {
             return lost(routes, IbDrop::RxIcrc);
         }
@@ -151,7 +152,7 @@ fn refused<'a>(routes: &Routes, why: IbDrop, packet: &[u8]) -> Came<'a> {
 }
 
 impl Owner {
-    /// Whether a datagram was meant for another socket than this one.
+    /// Returns whether a datagram was meant for another socket than this one.
     fn is_other(self, steer: u32) -> bool {
         if steer & SERVICE_QPNS != 0 {
             return !self.has_targets;
@@ -161,7 +162,8 @@ impl Owner {
 }
 
 impl Known {
-    /// Checks a packet, LRH to ICRC, except for the ICRC. It came to the socket of the queue pair `steer`, or to that of a group.
+    /// Checks a packet, LRH to ICRC, except for the ICRC. It arrived at the socket of the queue pair `steer`, or at that of a
+    /// group.
     #[inline]
     fn admit<'p>(&mut self, steer: Option<u32>, bytes: &'p [u8]) -> Result<Admitted<'p>, IbDrop> {
         let parts = Parts::split(bytes).map_err(|_| IbDrop::RxMalformed)?;
@@ -212,7 +214,7 @@ impl Known {
     }
 }
 
-/// Whether a GID is a group's: its first byte is 0xFF (IBTA 4.1.1).
+/// Returns whether a GID is a group's: its first byte is 0xFF (IBTA 4.1.1).
 fn is_multicast(gid: Gid) -> bool {
     gid.0[0] == 0xff
 }

@@ -1,4 +1,4 @@
-//! Which packets leave, and where to.
+//! Checks of packets to send, and their destinations.
 
 use std::fmt;
 use std::io;
@@ -22,43 +22,43 @@ use crate::rows::Row;
 use crate::udp::Loan;
 use crate::wire::{Flushed, Frame, LinkError, TxFail};
 
-/// What a sender has to itself: packets that are gathered, and where packets go. One thread's, for all its wires in turn;
-/// what was gathered for one is flushed before another has it.
+/// The private state of a sender: gathered packets, and known destinations. It belongs to one thread, and serves its wires in turn; packets
+/// gathered for one wire are flushed before it serves another.
 pub struct Sender {
-    /// Whose ways are known.
+    /// The routes that are known.
     of: Option<Arc<Routes>>,
     known: Known,
     counts: SentCounts,
-    /// What was looked up last, by the LID's low bits.
+    /// The destinations that were looked up last, by the LID's low bits.
     found: [Found; Self::FOUND],
     /// Ways to a group's members.
     group: Vec<Way>,
-    /// Those who hear a group by IP multicast, and where they take copies.
+    /// The ports that receive a group by IP multicast, and the addresses at which they receive copies.
     near: Vec<(Guid, SocketAddr)>,
-    /// A packet that goes to several.
+    /// A buffer for a packet with several destinations.
     copy: Vec<u8>,
-    /// The datagram that has it for those who hear the group by IP multicast.
+    /// A buffer for the datagram with it for ports that receive the group by IP multicast.
     datagram: Vec<u8>,
     pub(super) batch: Batch,
-    /// What has left since the last flush.
+    /// The packets and bytes sent since the last flush.
     left: Flushed,
 }
 
-/// Which socket of a host gets what is sent to a group: slot 0, which is the service's. The destination QPN, all ones, would lead
-/// to that of XRC targets.
+/// The slot whose socket of a host gets packets to a group: slot 0, which is the service's. The destination QPN, all ones, would select the
+/// socket of XRC targets.
 const GROUP_STEER: u32 = 0;
 
-/// Where packets to a LID go.
+/// The destination of packets to a LID.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     addr: SocketAddr,
-    /// None if it is the own port.
+    /// None for the own port.
     way: Option<Way>,
-    /// By what packets are counted.
+    /// The route by which packets are counted.
     route: RouteId,
 }
 
-/// What was looked up of a LID; nothing of LID 0.
+/// A cached destination; unused if its LID is 0.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     dlid: Lid,
@@ -76,7 +76,7 @@ impl Found {
     };
 }
 
-/// What packets leave by.
+/// The wire by which packets leave.
 pub(super) struct Exit<'w, O> {
     pub(super) port: &'w O,
     pub(super) routes: &'w Arc<Routes>,
@@ -91,11 +91,11 @@ impl<O> Clone for Exit<'_, O> {
 
 impl<O> Copy for Exit<'_, O> {}
 
-/// Why a packet is not taken.
+/// The reason why a packet is not sent.
 pub(super) enum Refused {
-    /// It is lost.
+    /// The packet is lost.
     Lost(IbDrop),
-    /// The queue pair must know.
+    /// The queue pair must be told.
     Link(LinkError),
 }
 
@@ -111,14 +111,14 @@ impl From<Unmapped> for Refused {
     }
 }
 
-/// LRH and GRH, as they go on the wire.
+/// LRH and GRH, encoded.
 pub(super) struct RouteHeaders {
     bytes: [u8; Lrh::LEN + Grh::LEN],
     len: usize,
 }
 
 impl RouteHeaders {
-    /// With the lengths that they need before so many bytes of BTH to ICRC. None if the LRH cannot tell the length.
+    /// Creates the headers, with length fields for this many bytes from BTH to ICRC. Returns none if the LRH cannot encode the length.
     #[inline]
     pub(super) fn new(lrh: Lrh, grh: Option<Grh>, rest: usize) -> Option<Self> {
         let len = Lrh::LEN + if grh.is_some() { Grh::LEN } else { 0 };
@@ -141,12 +141,12 @@ impl RouteHeaders {
 }
 
 impl Sender {
-    /// How many LIDs are remembered.
+    /// The number of cached LIDs.
     const FOUND: usize = 64;
-    /// How often a way may change while a packet is sent.
+    /// How often a route may change while a packet is sent.
     const TRIES: usize = 16;
 
-    /// Nothing is gathered or known.
+    /// Creates a sender without packets or known routes.
     pub fn new() -> Self {
         Self {
             of: None,
@@ -162,7 +162,7 @@ impl Sender {
         }
     }
 
-    /// Sees to it that what is known is what holds for a wire now.
+    /// Updates the known routes to the present ones of a wire.
     #[inline]
     fn turn_to(&mut self, routes: &Arc<Routes>) {
         if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, routes)) {
@@ -176,7 +176,7 @@ impl Sender {
         }
     }
 
-    /// Takes a packet, if there is room for it.
+    /// Gathers a packet, if there is room for it.
     pub(super) fn send(
         &mut self,
         exit: Exit<'_, impl Outlet>,
@@ -222,7 +222,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a packet to each that the group has.
+    /// Sends a packet to each member of the group.
     fn send_to_group(
         &mut self,
         exit: Exit<'_, impl Outlet>,
@@ -230,7 +230,7 @@ impl Sender {
         contents: &Contents<'_>,
         total: u16,
     ) -> Result<(), Refused> {
-        // No port sends more than it may, not even to its own host.
+        // No port sends a packet that it must not, not even to its own host.
         self.known.check(None, av.sl, pkey, contents.frame.payload.len())?;
         let view = self.known.view.clone().ok_or(IbDrop::TxInactive)?;
         let (mut group, mut near) =
@@ -240,7 +240,7 @@ impl Sender {
         let sent = self.send_to_ways(exit, &view, (av, pkey), contents, (&group, &mut near));
         let is_empty = group.is_empty();
         (self.group, self.near) = (group, near);
-        // What fails has not left.
+        // A packet that fails has not left.
         sent?;
         self.counts.add(row, 1, u64::from(total / 4));
         if is_empty { Err(IbDrop::TxNoWay.into()) } else { Ok(()) }
@@ -258,7 +258,7 @@ impl Sender {
         copy.resize(contents.len(), 0);
         let mut send_all = || -> Result<(), Refused> {
             contents.put(&mut copy)?;
-            // Members of the own port hear it, too, which no switch sends back (IBTA 10.5.2.2).
+            // Members of the own port receive it, too, as no switch sends it back (IBTA 10.5.2.2).
             let own = own_addr(exit.port);
             if self.known.own.multicast {
                 near.push((self.known.own.port_guid, own));
@@ -270,7 +270,7 @@ impl Sender {
                     Ok(peer) if peer.multicast && self.known.own.multicast => {
                         near.push((peer.port_guid, peer.addr));
                     }
-                    // Some have it already; to the others it is lost.
+                    // Some members may have it already; to the others it is lost.
                     Ok(peer) => {
                         if self.copy_at(exit, peer.addr, &copy).is_err() {
                             exit.routes.count(IbDrop::TxRefused, 1);
@@ -292,7 +292,7 @@ impl Sender {
         sent
     }
 
-    /// Where a packet of a group comes to by one of its ways.
+    /// Returns the destination of a group's packet along one of its ways.
     fn end_of(
         &self,
         view: &RouteView,
@@ -303,7 +303,7 @@ impl Sender {
         view.peer(way.peer).ok_or(IbDrop::TxNoWay)
     }
 
-    /// Sends a packet to those who hear its group by IP multicast: one datagram for all, or a copy for each if the kernel does not take that.
+    /// Sends a packet to ports that receive its group by IP multicast: one datagram for all, or a copy for each if the kernel refuses that.
     fn send_near(
         &mut self,
         exit: Exit<'_, impl Outlet>,
@@ -311,7 +311,7 @@ impl Sender {
         near: &[(Guid, SocketAddr)],
         copy: &[u8],
     ) {
-        // What was gathered was sent before.
+        // Packets gathered earlier are sent first.
         let flushed = self.flush_batch(exit, None).1;
         let ports = near.iter().map(|(guid, _)| *guid);
         multicast::put(self.known.fabric, ports, copy, &mut self.datagram);
@@ -372,7 +372,7 @@ impl Sender {
         RouteHeaders::new(lrh, grh, rest).ok_or(IbDrop::TxLength)
     }
 
-    /// Where it is found where packets go, and in which row they are counted. Those to the own port are in none.
+    /// Returns the index of the destination in `found`, and the row in which its packets are counted. Packets to the own port have no row.
     #[inline]
     fn find_counted(
         &mut self,
@@ -393,7 +393,7 @@ impl Sender {
         Err(IbDrop::TxNoWay)
     }
 
-    /// The ways to a group's members, and the row in which a packet is counted.
+    /// Finds the ways to a group's members, and the row in which a packet is counted.
     fn find_group(
         &mut self,
         view: &RouteView,
@@ -409,7 +409,7 @@ impl Sender {
         None
     }
 
-    /// Where in `found` it is where packets to a LID go.
+    /// Returns the index in `found` of the destination of packets to a LID.
     #[inline]
     fn find(&mut self, port: &impl Outlet, dlid: Lid) -> Option<usize> {
         let at = usize::from(dlid.0) % Self::FOUND;
@@ -433,7 +433,7 @@ impl Sender {
         Some(at)
     }
 
-    /// Sends what was gathered. Returns whether the kernel may have the loan.
+    /// Sends the gathered packets. Returns whether the kernel may use the zero-copy buffer.
     fn flush_batch(
         &mut self,
         exit: Exit<'_, impl Outlet>,
@@ -459,7 +459,7 @@ impl Sender {
         (lent, Ok(()))
     }
 
-    /// Sends one packet at once, after what was gathered.
+    /// Sends one packet at once, after the gathered ones.
     pub(super) fn send_alone(
         &mut self,
         exit: Exit<'_, impl Outlet>,
@@ -476,7 +476,7 @@ impl Sender {
         flush(self)
     }
 
-    /// Sends what was gathered, and says what has left since the last time; and whether the kernel may have the loan.
+    /// Sends the gathered packets. Returns what was sent since the last time, and whether the kernel may use the zero-copy buffer.
     pub(super) fn flush(
         &mut self,
         exit: Exit<'_, impl Outlet>,
@@ -501,13 +501,13 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// What is counted of a packet along an address vector, with the P_Key at this index.
+/// Returns the kind under which a packet along an address vector is counted, with the P_Key at this index.
 fn kind(av: &AddressVector, pkey: usize) -> SentKind {
     let pkey = u8::try_from(pkey).unwrap_or(u8::MAX);
     SentKind { dlid: Lid(av.dlid), sl: av.sl & 0xf, pkey }
 }
 
-/// A switch on the way does not let a packet's partition pass.
+/// Reports that a switch on the way does not pass a packet's partition.
 #[cold]
 fn report(routes: &Routes, route: &[u8], frame: &Frame<'_>) {
     if let Some(violation) = KeyViolation::of(Violated::SwitchPkey, route, frame.header) {
@@ -515,7 +515,7 @@ fn report(routes: &Routes, route: &[u8], frame: &Frame<'_>) {
     }
 }
 
-/// In what a packet leaves.
+/// Returns the destination and division into parts of a packet.
 fn shape(
     exit: Exit<'_, impl Outlet>,
     to: SocketAddr,
@@ -529,7 +529,7 @@ fn shape(
     Ok(Shape { to, steer, total, parts })
 }
 
-/// The P_Key and the destination QPN in a BTH.
+/// Returns the P_Key and the destination QPN in a BTH.
 fn addressed(frame: &Frame<'_>) -> Option<(Pkey, Qpn)> {
     let [_, _, p1, p2, _, q1, q2, q3, ..] = *frame.header else { return None };
     let pkey = Pkey(u16::from_be_bytes([p1, p2]));

@@ -1,4 +1,4 @@
-//! What an InfiniBand port's wires share: where packets go, the port's GIDs, and counters.
+//! The state that the wires of an InfiniBand port share: routes, the port's GIDs, and counters.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,15 +16,15 @@ use crate::routes::{OwnPort, RouteView, Way};
 use crate::rows::Rows;
 use crate::shm::SharedMem;
 
-/// What holds for one port of a device now. All its wires look here, in all threads.
+/// The present routes of one port of a device. All its wires use it, in all threads.
 ///
-/// Without a table, as before the port is attached to a fabric and after that has gone, nothing is sent and nothing let in.
+/// Without a table, as before the port is attached to a fabric and after the fabric is gone, no packet is sent or admitted.
 #[derive(Debug, Default)]
 pub struct Routes {
     /// The number of the port.
     port_num: u8,
     now: RwLock<Now>,
-    /// Raised when what is there is replaced.
+    /// Raised when the contents of `now` are replaced.
     version: AtomicU64,
     drops: Drops,
     lost: LostCounts,
@@ -32,10 +32,10 @@ pub struct Routes {
     narrow: Narrow,
 }
 
-/// How many bytes of a packet go to an address in one datagram, where the path is narrow.
+/// The maximum part of a packet in one datagram to an address, if the path MTU is small.
 #[derive(Debug, Default)]
 struct Narrow {
-    /// Whether any is.
+    /// Whether there is any such address.
     any: AtomicBool,
     rooms: RwLock<HashMap<SocketAddr, usize>>,
 }
@@ -54,28 +54,28 @@ impl Now {
 }
 
 impl Routes {
-    /// The number of the port.
+    /// Returns the number of the port.
     pub fn port_num(&self) -> u8 {
         self.port_num
     }
 
-    /// Those of the port of a device with this number, without a table and without GIDs.
+    /// Creates the routes of the port with this number, without a table and without GIDs.
     pub fn new(port_num: u8) -> Self {
         Self { port_num, ..Self::default() }
     }
 
-    /// The same, and counts what is dropped in the words of a page that others see, from `first` on in the order of
+    /// As [`new`](Self::new), but counts drops in the words of a page that other processes see, from `first` on in the order of
     /// [`IbDrop::ALL`].
     pub fn counting_in(port_num: u8, page: SharedMem, first: usize) -> Self {
         Self { port_num, drops: Drops::in_page(page, first), ..Self::default() }
     }
 
-    /// Replaces the table, or takes it away. Nothing is counted any more for the ports on the way.
+    /// Replaces the table, or removes it. Packets are no longer counted for the ports on the way.
     pub fn set_view(&self, view: Option<RouteView>) {
         self.set_view_with(view, None);
     }
 
-    /// The same, with rows in which this process counts what the writer of the table knows of.
+    /// As [`set_view`](Self::set_view), with rows in which this process counts packets for the writer of the table.
     pub fn set_view_with(&self, view: Option<RouteView>, rows: Option<Rows>) {
         let (view, rows) = (view.map(Arc::new), rows.map(Arc::new));
         {
@@ -85,33 +85,33 @@ impl Routes {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn view(&self) -> Option<Arc<RouteView>> {
         self.now.read().view.clone()
     }
 
-    /// Where the host takes packets that has a LID, whether or not a way leads there.
+    /// Returns the address at which the host that has a LID receives packets, whether or not there is a route to it.
     pub fn endpoint(&self, lid: Lid) -> Option<SocketAddr> {
         Some(self.view()?.peer_with(lid)?.addr)
     }
 
-    /// Says which GIDs the port has, by their index.
+    /// Sets the GIDs of the port, by their index.
     pub fn set_gids(&self, gids: &[Gid]) {
         self.now.write().gids = gids.into();
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// How many packets were dropped for a reason.
+    /// Returns how many packets were dropped for a reason.
     pub fn dropped(&self, why: IbDrop) -> u64 {
         self.drops.get(why)
     }
 
-    /// All reasons for which packets were dropped, and how many: the name, as counters have it, and the count.
+    /// Returns all reasons for which packets were dropped: the name in counters, and the count.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         IbDrop::ALL.iter().map(|why| (why.name(), self.dropped(*why)))
     }
 
-    /// How often what is there was replaced.
+    /// Returns how often the state was replaced.
     #[inline]
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -121,27 +121,27 @@ impl Routes {
         self.drops.count(why, n);
     }
 
-    /// The port drops a packet because its ICRC is wrong: counts that, also for the port's own counters.
+    /// Counts a packet that the port drops because its ICRC is wrong, also in the port's own counters.
     #[cold]
     pub(super) fn wrong_icrc(&self) {
         self.drop_here(IbDrop::RxIcrc);
     }
 
-    /// The port itself drops a packet: counts that, also for the port's own counters.
+    /// Counts a packet that the port itself drops, also in the port's own counters.
     pub(super) fn drop_here(&self, why: IbDrop) {
         self.count(why, 1);
         let now = self.now.read();
         self.lost.dropped(now.count_by(), why, 1);
     }
 
-    /// A packet with so much payload, as many words altogether, leaves the port and comes as far as the port that drops it.
+    /// Counts a packet with this payload and total number of words, which leaves the port and reaches the port that drops it.
     pub(super) fn lose(&self, kind: SentKind, payload: usize, words: u64) {
         let payload = u16::try_from(payload).unwrap_or(u16::MAX);
         let now = self.now.read();
         self.lost.lost(now.count_by(), kind, payload, words);
     }
 
-    /// A packet had a wrong key: counts that, and reports it, though not more often than somebody can use.
+    /// Counts a packet with a wrong key, and reports it, with a limited rate.
     pub fn violated(&self, violation: &KeyViolation) {
         if let Some(why) = violation.kind.counted_as() {
             self.drop_here(why);
@@ -149,12 +149,12 @@ impl Routes {
         self.reports.report(violation);
     }
 
-    /// Has reports of wrong keys handed to `take`, which may be called by any thread that sends or receives.
+    /// Sets the function that is called for reports of wrong keys, by any thread that sends or receives.
     pub fn report_violations(&self, take: impl Fn(&KeyViolation) + Send + Sync + 'static) {
         self.reports.set(Box::new(take));
     }
 
-    /// How large the parts of a packet to an address may be.
+    /// Returns the maximum size of parts of a packet to an address.
     #[inline]
     pub(super) fn room(&self, to: SocketAddr) -> usize {
         let is_any = self.narrow.any.load(Ordering::Relaxed);
@@ -162,14 +162,14 @@ impl Routes {
         narrow.unwrap_or(room::WHOLE)
     }
 
-    /// They may be so large at most.
+    /// Limits the size of parts to an address.
     #[cold]
     pub(super) fn narrow(&self, to: SocketAddr, room: usize) {
         self.narrow.rooms.write().insert(to, room);
         self.narrow.any.store(true, Ordering::Relaxed);
     }
 
-    /// Packets may take other paths than before.
+    /// Removes the limits, as packets may take other paths than before.
     #[cold]
     pub(super) fn widen(&self) {
         if self.narrow.any.swap(false, Ordering::Relaxed) {
@@ -178,7 +178,7 @@ impl Routes {
     }
 }
 
-/// What a sender or a receiver knows of the routes: a copy of its own, which it compares by two loads.
+/// A sender's or receiver's copy of the routes, whose validity is checked by two loads.
 #[derive(Debug)]
 pub(super) struct Known {
     /// The number of the port.
@@ -191,7 +191,7 @@ pub(super) struct Known {
     pub(super) own: OwnPort,
     /// The number of the fabric.
     pub(super) fabric: u64,
-    /// The P_Key that was looked up last, and what was found.
+    /// The P_Key that was looked up last, and the result.
     pkey: (Pkey, Option<usize>),
 }
 
@@ -204,7 +204,7 @@ impl Default for Known {
 }
 
 impl Known {
-    /// Brings it up to date. Whether anything has changed.
+    /// Updates the copy. Returns whether anything has changed.
     #[inline]
     pub(super) fn refresh(&mut self, routes: &Routes) -> bool {
         let version = routes.version();
@@ -220,7 +220,7 @@ impl Known {
     fn renew(&mut self, routes: &Routes, version: u64) {
         let Now { view, rows, gids } = routes.now.read().clone();
         (self.port_num, self.version) = (routes.port_num, version);
-        // The epoch first: what is read after it is not older.
+        // The epoch is read first: later reads are at least as new.
         self.epoch = view.as_ref().map_or(0, |view| view.epoch());
         self.own = view.as_ref().map(|view| view.own()).unwrap_or_default();
         self.fabric = view.as_ref().map_or(0, |view| view.fabric());
@@ -228,24 +228,24 @@ impl Known {
         self.pkey = (Pkey(0), None);
     }
 
-    /// What packets are counted by.
+    /// Returns the table and rows by which packets are counted.
     #[inline]
     pub(super) fn count_by(&self) -> CountBy<'_> {
         CountBy { view: self.view.as_ref(), rows: self.rows.as_ref() }
     }
 
-    /// The version and the epoch that it is of.
+    /// Returns the version and the epoch of the copy.
     pub(super) fn found_at(&self) -> (u64, u64) {
         (self.version, self.epoch)
     }
 
-    /// Whether the port sends and receives.
+    /// Returns whether the port sends and receives.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
         self.own.active && self.own.lid.is_unicast()
     }
 
-    /// Where a P_Key is in the port's table.
+    /// Returns the index of a P_Key in the port's table.
     #[inline]
     pub(super) fn pkey_index(&mut self, pkey: Pkey) -> Option<usize> {
         if self.pkey.0 != pkey {
@@ -255,7 +255,7 @@ impl Known {
         self.pkey.1
     }
 
-    /// Which key of the port's table admits a packet with a P_Key.
+    /// Returns the index of the key in the port's table that admits a packet with this P_Key.
     #[inline]
     pub(super) fn admitted(&mut self, pkey: Pkey) -> Option<usize> {
         if self.pkey.0 != pkey {
@@ -265,8 +265,8 @@ impl Known {
         self.pkey.1
     }
 
-    /// Whether a packet of so many bytes of payload, with the P_Key at an index of the own table, passes all links of a way; of
-    /// no way, to the own port.
+    /// Checks whether a packet with this many bytes of payload, and with the P_Key at an index of the own table, passes all links
+    /// of a way; without a way, to the own port.
     #[inline]
     pub(super) fn check(
         &self,
@@ -286,7 +286,8 @@ impl Known {
         if way.takes_sl(sl & 0xf) { Ok(()) } else { Err(IbDrop::TxSl) }
     }
 
-    /// Whether a GID is one of the port's: of its table, or with the default prefix in place of the subnet's (IBTA 4.1.1).
+    /// Returns whether a GID is one of the port's: one of its table, or one with the default prefix in place of the subnet's
+    /// (IBTA 4.1.1).
     pub(super) fn has_gid(&self, gid: Gid) -> bool {
         let is_default = gid.prefix() == Gid::DEFAULT_PREFIX && gid.guid() != Guid(0);
         self.gids.contains(&gid)
@@ -294,23 +295,23 @@ impl Known {
     }
 }
 
-/// Whether it is the key of a partition: no key is zero, with or without full membership (IBTA 10.9.1.1).
+/// Returns whether it is the key of a partition: no key is zero, with or without full membership (IBTA 10.9.1.1).
 fn is_partition(pkey: Pkey) -> bool {
     pkey.0 & 0x7fff != 0
 }
 
-/// How many bytes of a packet a datagram to a host may have.
+/// The maximum number of bytes of a packet in a datagram to a host.
 pub(super) mod room {
     use super::Encap;
 
-    /// What UDP itself takes over IPv4.
+    /// The limit of UDP over IPv4.
     pub(in crate::ib) const WHOLE: usize = 65_507 - Encap::LEN;
-    /// The MTUs of usual paths, from wide to narrow; the last is what any path takes.
+    /// Common path MTUs, in descending order; every path supports the last.
     const PATHS: [usize; 6] = [9000, 1500, 1450, 1400, 1280, 576];
-    /// IPv6 and UDP headers, and ours.
+    /// The length of IPv6, UDP and encapsulation headers.
     const HEADERS: usize = 48 + Encap::LEN;
 
-    /// The next narrower.
+    /// Returns the next smaller size.
     pub(in crate::ib) fn below(room: usize) -> Option<usize> {
         PATHS.iter().map(|mtu| mtu - HEADERS).find(|narrower| *narrower < room)
     }

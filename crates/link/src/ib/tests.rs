@@ -31,7 +31,7 @@ struct Port {
     routes: Arc<Routes>,
     wire: IbWire,
     tx: RefCell<Sender>,
-    /// Packets that have left before a flush.
+    /// Packets that were sent before a flush.
     left: Cell<usize>,
     rx: Arrivals,
     n: u16,
@@ -85,7 +85,7 @@ impl Port {
         Self { group, table, routes, wire, tx, left, rx, n }
     }
 
-    /// Ways to another's LIDs.
+    /// Adds routes to another port's LIDs.
     fn reaches(&mut self, other: &Self) {
         let (addr, port_guid) = (other.group.local_addr(), gid(other.n).guid());
         let id = PeerId::new(other.n).unwrap();
@@ -114,14 +114,14 @@ impl Port {
         }
     }
 
-    /// Sends what was gathered. Counts what has left since the last time.
+    /// Sends the gathered packets. Returns what was sent since the last time.
     fn flush(&self) -> Flushed {
         let mut flushed = self.wire.flush(&mut self.tx.borrow_mut()).unwrap();
         flushed.packets += self.left.take();
         flushed
     }
 
-    /// Receives so many packets.
+    /// Receives this many packets.
     fn expect(&mut self, packets: usize) -> Vec<(Vec<u8>, IbRoute)> {
         let (mut came, since) = (Vec::new(), Instant::now());
         while came.len() < packets {
@@ -140,7 +140,7 @@ impl Port {
     }
 }
 
-/// A packet that is sent, from its BTH on.
+/// A packet to send, from its BTH on.
 #[derive(Clone)]
 struct Sent {
     header: Vec<u8>,
@@ -163,7 +163,7 @@ impl Sent {
         (self.payload.len().next_multiple_of(4) - self.payload.len()).to_le_bytes()[0]
     }
 
-    /// As it arrives.
+    /// Returns the packet as it arrives.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = [&self.header[..], &self.payload].concat();
         bytes.resize(bytes.len() + usize::from(self.pad()), 0);
@@ -205,7 +205,7 @@ fn a_packet_without_a_grh_arrives_with_its_lids() {
         let (bytes, route) = b.expect(1).remove(0);
         assert_eq!(bytes, sent.bytes());
         let dlid_path_bits = bits.to_le_bytes()[0];
-        // Of six, the two low path bits are the port's.
+        // Of the path bits 6, the port uses the low two.
         let (slid, dlid) = (Lid(0x12), Lid(0x20 + bits));
         assert_eq!(route, IbRoute { port_num: 7, slid, dlid, sl: 3, dlid_path_bits, grh: None });
     }
@@ -291,7 +291,7 @@ fn packets_that_are_sent_zero_copy_arrive_whole() {
 #[test]
 fn what_a_full_socket_does_not_take_is_kept_until_it_is_forgotten() {
     let (a, _b) = pair(238);
-    // Nobody receives. Where the receiver's buffer is the smaller one, packets are lost there instead.
+    // No thread receives. If the receiver's buffer is the smaller one, packets are lost there instead.
     let busy = (0..2_000).find_map(|round| {
         long(&a, round);
         a.wire.flush(&mut a.tx.borrow_mut()).err()
@@ -339,7 +339,7 @@ fn every_member_of_a_group_gets_a_copy() {
     assert_eq!(a.dropped(), [("tx_no_way", 1), ("tx_length", 1)]);
 }
 
-/// A socket of which each datagram is seen as it is.
+/// A socket whose received datagrams can be examined.
 fn bare(net: u8) -> (UdpSocket, Peer) {
     let socket = UdpSocket::bind(SocketAddr::from(([127, 77, net, 9], 0))).unwrap();
     let addr = socket.local_addr().unwrap();
@@ -356,7 +356,7 @@ fn packets_of_one_size_leave_together_and_the_last_is_not_filled() {
     for (psn, len) in [(0, 100), (1, 100), (2, 100), (3, 20)] {
         a.send(&local(0x90), &Sent::new(psn, len)).unwrap();
     }
-    // Of another process, and larger: each takes a call.
+    // To another process, and larger: each takes a call.
     a.send(&local(0x90), &Sent::to(Qpn::new(0x5234), 4, 100, Pkey::DEFAULT)).unwrap();
     a.send(&local(0x90), &Sent::to(Qpn::new(0x5235), 5, 400, Pkey::DEFAULT)).unwrap();
     let flushed = a.flush();
@@ -379,7 +379,7 @@ fn packets_of_one_size_leave_together_and_the_last_is_not_filled() {
 fn packets_are_split_where_the_path_is_narrow() {
     let (a, mut b) = pair(225);
     let to = b.group.local_addr();
-    // What is known of paths lasts until routes change, and the first packet finds that they have.
+    // Path limits last until routes change, and the first packet finds that they have.
     a.send(&local(0x20), &Sent::new(0, 0)).unwrap();
     a.flush();
     b.expect(1);
@@ -412,7 +412,7 @@ fn a_path_that_proves_narrow_has_smaller_parts_from_then_on() {
         assert_eq!(found.min(8936), room, "{mtu}");
     }
     assert!(a.wire.port().segments(), "that the path is narrow is no reason to send singly");
-    // No part fits there.
+    // Not even the smallest part fits there.
     a.tx.borrow_mut().batch.pretended = Some(100);
     a.send(&local(0x20), &Sent::new(1, 4096)).unwrap();
     assert_eq!((a.flush().packets, a.dropped()), (0, vec![("tx_refused", 1)]));
@@ -481,7 +481,7 @@ fn what_does_not_pass_the_way_is_lost_and_counted() {
     a.send(&local(0x20), &small).unwrap();
     a.flush();
     assert_eq!(b.expect(1).len(), 1, "and what passes arrives");
-    // A way whose peer is gone.
+    // A route whose peer is gone.
     a.table.set_peer(PeerId::new(2).unwrap(), None).unwrap();
     a.table.publish();
     lost(&a, IbDrop::TxNoWay, &local(0x20), &small);
@@ -497,7 +497,7 @@ fn what_does_not_pass_the_way_is_lost_and_counted() {
 }
 
 impl Sent {
-    /// With a header that is not as long as any.
+    /// Makes its header longer than any valid one.
     fn odd(mut self) -> Self {
         self.header.push(0);
         self
@@ -512,7 +512,7 @@ fn a_new_way_holds_for_the_next_packet() {
     a.send(&local(0x20), &Sent::new(1, 40)).unwrap();
     a.flush();
     b.expect(1);
-    // The port that had the LID 0x20 is elsewhere now.
+    // The port that had the LID 0x20 has moved.
     let mut moved = own(3);
     moved.lid = lid(2);
     c.table.set_own(&moved).unwrap();
@@ -530,7 +530,7 @@ fn a_new_way_holds_for_the_next_packet() {
     assert_eq!(a.expect(1)[0].1.slid, Lid(0x52));
 }
 
-/// A packet from the LRH to the ICRC, as anybody may send it.
+/// Builds a packet from the LRH to the ICRC, as anybody may send it.
 fn forged(lrh: Lrh, grh: Option<Grh>, qpn: u32, pkey: Pkey, payload: &[u8]) -> Vec<u8> {
     let bth = Bth { pkey, ..Bth::new(Opcode::UC_SEND_ONLY, Qpn::new(qpn), Psn::new(1)) };
     let packet = IbPacket { lrh, grh, packet: Packet::new(bth, payload) };
@@ -542,7 +542,7 @@ fn forged(lrh: Lrh, grh: Option<Grh>, qpn: u32, pkey: Pkey, payload: &[u8]) -> V
 
 const LRH: Lrh = Lrh { sl: 1, dlid: Lid(0x10), slid: Lid(0x20), ..Lrh::DEFAULT };
 
-/// Datagrams with the parts of a packet.
+/// Splits a packet into datagrams.
 fn datagrams(packet: &[u8], parts: u8, number: u32) -> Vec<Vec<u8>> {
     let total = u16::try_from(packet.len()).unwrap();
     let encap = |part| Encap { part, parts, steer: 0x234, number, total };
@@ -550,7 +550,7 @@ fn datagrams(packet: &[u8], parts: u8, number: u32) -> Vec<Vec<u8>> {
     (0..parts).map(datagram).collect()
 }
 
-/// Somebody who sends datagrams to a port.
+/// An untrusted sender of datagrams to a port.
 struct Stranger {
     port: Port,
     socket: UdpSocket,
@@ -566,7 +566,7 @@ impl Stranger {
         self.socket.send_to(datagram, self.port.group.local_addr()).unwrap();
     }
 
-    /// Sends datagrams, of which nothing must come, and one that must. Returns what was counted meanwhile.
+    /// Sends datagrams, of which none must be received, and one that must. Returns the counts of drops meanwhile.
     fn lost(&mut self, datagrams: &[Vec<u8>]) -> Vec<(&'static str, u64)> {
         let counts = |port: &Port| port.routes.counters().collect::<Vec<_>>();
         let before = counts(&self.port);
@@ -590,7 +590,7 @@ fn parts_may_be_lost_come_twice_and_in_any_order() {
     let came = s.port.expect(2);
     assert_eq!([came[0].0[12], came[1].0[12]], [1, 2]);
     assert_eq!(s.port.dropped(), [("rx_part", 1)]);
-    // One part is lost of each of many.
+    // One part of each of many packets is lost.
     let lost: Vec<_> =
         (0..20).flat_map(|number| datagrams(&packets[0], 3, 100 + number)[1..].to_vec()).collect();
     assert_eq!(s.lost(&lost), [("rx_given_up", 4)]);
@@ -652,7 +652,7 @@ fn what_is_not_to_be_let_in_is_counted_by_its_reason() {
     let mut to_qp0 = plain(LRH, 0, Pkey::DEFAULT);
     to_qp0[0][5..8].fill(0);
     assert_eq!(s.lost(&to_qp0), [("rx_management", 1)]);
-    // A limited member of a partition of which the port is a full one.
+    // A limited member of a partition of which the port is a full member.
     s.send(&plain(LRH, 0x234, Pkey(0x0012))[0]);
     assert_eq!(s.port.expect(1).len(), 1);
 }
@@ -678,7 +678,7 @@ fn a_port_that_is_not_active_lets_nothing_in() {
 
 #[test]
 fn what_came_to_the_wrong_process_goes_to_the_right_one() {
-    // The second is a process's, or what is for no process.
+    // The second socket is a process's, or that for objects of no process.
     for second in [0x2234, 0x80_0001] {
         comes_to_the_second(second);
     }
@@ -756,7 +756,7 @@ fn a_guard_lets_through_what_the_wire_would_send_and_counts_the_rest() {
     lost(&mut a, &mut guard, IbDrop::TxPkey, Pkey(0), Some(way_2));
     lost(&mut a, &mut guard, IbDrop::TxSl, PARTITION, Some(Way { sls: 0xf7, ..way_2 }));
     lost(&mut a, &mut guard, IbDrop::TxLength, PARTITION, Some(Way { mtu: Mtu::M256, ..way_2 }));
-    // The LID is another host's now.
+    // The LID belongs to another host now.
     let elsewhere = Way { peer: PeerId::new(7).unwrap(), ..way_2 };
     lost(&mut a, &mut guard, IbDrop::TxNoWay, PARTITION, Some(elsewhere));
     let (_socket, peer) = bare(239);
@@ -788,7 +788,7 @@ fn a_guard_counts_long_messages_as_the_packets_that_they_stand_for() {
     let mut read = Vec::new();
     let mut look = || reader.read(|row| read.push((row.counted, row.packets, row.words)));
     look();
-    // A switch does not let the partition pass: the packet is lost behind the port.
+    // A switch does not pass the partition: the packet is lost after it left the port.
     a.set_way(2, &Way { pkeys: 1, ..way(2) });
     assert!(!lets(&mut guard, PARTITION, 300));
     look();
@@ -805,7 +805,7 @@ fn a_guard_counts_long_messages_as_the_packets_that_they_stand_for() {
 #[test]
 fn without_a_way_back_packets_pass_and_nothing_is_done_without_one() {
     let (mut a, b) = pair(240);
-    // Of six, the two low path bits are the port's.
+    // Of the path bits 6, the port uses the low two.
     let mut guard = guarded(&a, &b, local(0x20), Mtu::M1024);
     let mut shut = |a: &mut Port, way: Way| {
         a.set_way(2, &way);
@@ -839,7 +839,7 @@ fn a_packet_of_a_group_is_passed_on_to_a_process() {
     a.table.set_group(MLID, &[way(2)]).unwrap();
     a.table.publish();
     let member = IbWire::new(b.group.socket(3).unwrap(), 3, b.routes.clone()).unwrap();
-    // Groups are not for whom targets are.
+    // Group packets do not go to the socket of XRC targets.
     b.group.steer_targets(3).unwrap();
     let sent = Sent::to(Qpn::MULTICAST, 1, 41, Pkey::DEFAULT);
     a.send(&global(MLID.0, MGID), &sent).unwrap();

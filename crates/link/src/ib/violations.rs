@@ -1,4 +1,4 @@
-//! Packets with keys that do not fit: what the port that notices tells the subnet's manager of them (IBTA 10.9.4, 14.2.5.1).
+//! Packets with wrong keys: the reports of the detecting port to the subnet manager (IBTA 10.9.4, 14.2.5.1).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use rdmux_wire::{Bth, Deth, Gid, Grh, Lid, Qpn};
 
 use super::IbDrop;
 
-/// Which rule a packet broke.
+/// The rule that a packet violated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Violated {
-    /// The P_Key is none of the receiving port's, or not that of the queue pair.
+    /// The P_Key is not one of the receiving port's, or not that of the queue pair.
     Pkey,
     /// The Q_Key is not that of the queue pair.
     Qkey,
-    /// A switch on the way enforces partitions, and this one does not pass. The sender notices.
+    /// A switch on the way enforces partitions, and does not pass this one. The sender detects it.
     SwitchPkey,
 }
 
 impl Violated {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Self; 3] = [Self::Pkey, Self::Qkey, Self::SwitchPkey];
 
-    /// The reason by which the receiver counts it.
+    /// Returns the reason by which the receiver counts it.
     pub(super) const fn counted_as(self) -> Option<IbDrop> {
         match self {
             Self::Pkey => Some(IbDrop::RxPkey),
@@ -35,10 +35,10 @@ impl Violated {
     }
 }
 
-/// A packet with a key that does not fit, as traps 257 to 259 tell of it.
+/// A packet with a wrong key, as reported by traps 257 to 259.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyViolation {
-    /// Which rule it broke.
+    /// The violated rule.
     pub kind: Violated,
     /// Its source LID.
     pub slid: Lid,
@@ -48,16 +48,16 @@ pub struct KeyViolation {
     pub sl: u8,
     /// The P_Key or Q_Key.
     pub key: u32,
-    /// The queue pair that sent it; 0 unless the packet says.
+    /// The queue pair that sent it; 0 if the packet does not name it.
     pub src_qpn: Qpn,
-    /// The queue pair that it is for.
+    /// The destination queue pair.
     pub dst_qpn: Qpn,
     /// Source and destination GID, if it has a GRH.
     pub gids: Option<(Gid, Gid)>,
 }
 
 impl KeyViolation {
-    /// Of a packet by its headers: LRH and GRH, and from the BTH on. None if they make no sense.
+    /// Creates the report of a packet from its headers: LRH and GRH, and from the BTH on. Returns none if they are invalid.
     pub fn of(kind: Violated, route: &[u8], transport: &[u8]) -> Option<Self> {
         let lrh = Lrh::parse(route).ok()?;
         let grh = route.get(Lrh::LEN..).and_then(|grh| Grh::parse(grh).ok());
@@ -76,22 +76,22 @@ impl KeyViolation {
     }
 }
 
-/// Who takes a report.
+/// The receiver of reports.
 type Take = dyn Fn(&KeyViolation) + Send + Sync;
 
-/// Where reports go.
+/// The destination of reports, and their rate limit.
 #[derive(Default)]
 pub(super) struct Reports(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     take: Option<Arc<Take>>,
-    /// When each kind was reported last.
+    /// The time of the last report of each kind.
     last: [Option<Instant>; Violated::ALL.len()],
 }
 
 impl Reports {
-    /// How long nothing of a kind is reported after a report. A port repeats its traps no faster than that.
+    /// The minimum interval between reports of a kind. A port repeats its traps no faster.
     const PAUSE: Duration = Duration::from_millis(20);
 
     pub(super) fn set(&self, take: Box<Take>) {

@@ -1,4 +1,4 @@
-//! InfiniBand as a wire of packets.
+//! InfiniBand as a packet wire.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,16 +22,16 @@ use crate::wire::{
     Arrival, Arrivals, Flushed, Frame, Gathering, LinkCaps, LinkError, Payload, TxFail, Wire,
 };
 
-/// What carries the packets of one process from and to an InfiniBand port: a UDP socket, and the table that says where to.
+/// The wire of one process at an InfiniBand port: a UDP socket, and the table of destinations.
 ///
-/// Packets that a switch or a port on the way would drop are dropped here and counted ([`Routes::counters`]); the queue pair
-/// is not told. Packets are gathered until the next flush as long as they go to one process.
+/// Packets that a switch or a port on the way would drop are dropped here and counted ([`Routes::counters`]); the queue pair is not
+/// told. Packets to the same process are gathered until the next flush.
 #[derive(Debug)]
 pub struct IbWire {
     port: UdpPort,
-    /// Whose socket it is.
+    /// The owner of the socket.
     owner: Owner,
-    /// The group that it hears, if it hears one by IP multicast, and nothing else.
+    /// The group that it receives by IP multicast, and nothing else, if it is such a socket.
     of_group: Option<Gid>,
     routes: Arc<Routes>,
     numbers: Numbers,
@@ -51,16 +51,17 @@ impl IbWire {
         Ok(Self { port, owner, of_group: None, routes, numbers, receiver })
     }
 
-    /// Takes over a socket that hears a group by IP multicast ([`multicast::hear`](super::multicast::hear)). Nothing is sent by it.
+    /// Takes over a socket that receives a group by IP multicast ([`multicast::hear`](super::multicast::hear)). Nothing is sent
+    /// through it.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new).
+    /// As for [`new`](Self::new).
     pub fn of_group(fd: OwnedFd, mgid: Gid, routes: Arc<Routes>) -> io::Result<Self> {
         Ok(Self { of_group: Some(mgid), ..Self::new(fd, 0, routes)? })
     }
 
-    /// The socket also gets what is for XRC targets, which belong to no process ([`UdpGroup::steer_targets`]).
+    /// Makes the socket also accept packets for XRC targets, which belong to no process ([`UdpGroup::steer_targets`]).
     ///
     /// [`UdpGroup::steer_targets`]: crate::UdpGroup::steer_targets
     #[must_use]
@@ -69,13 +70,13 @@ impl IbWire {
         self
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn port(&self) -> &UdpPort {
         &self.port
     }
 
-    /// The packets of the last [`receive`](Wire::receive) that `which` chooses by their headers, in order. The ICRC of each is
-    /// checked when it is its turn, so that its bytes are read once; who has a wrong one is counted and not shown.
+    /// Returns the packets of the last [`receive`](Wire::receive) that `which` selects by their headers, in order. The ICRC of each
+    /// is checked when it is its turn, so that its bytes are read once. A packet with a wrong ICRC is counted and skipped.
     pub fn intact<'a>(
         &'a self,
         rx: &'a Arrivals,
@@ -90,22 +91,23 @@ impl IbWire {
         })
     }
 
-    /// Where packets for the own port go.
+    /// Returns the destination of packets for the own port.
     fn own_addr(&self) -> SocketAddr {
         own_addr(&self.port)
     }
 
-    /// What it shares with other wires of its port.
+    /// Returns the state that it shares with other wires of its port.
     pub fn routes(&self) -> &Arc<Routes> {
         &self.routes
     }
 
-    /// Gives a packet that has arrived to another process of this host: a group's, which arrives once for all of them. It
-    /// leaves at once.
+    /// Forwards a received packet to another process of this host. Used for a group's packet, which arrives once for all processes.
+    /// It is sent at once.
     ///
     /// # Errors
     ///
-    /// [`LinkError::Busy`] if the socket is full, [`LinkError::Io`]; `InvalidInput` for what did not come over InfiniBand.
+    /// [`LinkError::Busy`] if the socket is full, [`LinkError::Io`]; `InvalidInput` for a packet that did not arrive over
+    /// InfiniBand.
     pub fn pass_on(
         &self,
         tx: &mut Sender,
@@ -132,7 +134,7 @@ impl IbWire {
         Exit { port: &self.port, routes: &self.routes, numbers: &self.numbers }
     }
 
-    /// Sends a datagram that came to the wrong socket, because the kernel merged it with others, to the right one.
+    /// Sends a datagram that arrived at the wrong socket, because the kernel merged it with others, to the right one.
     fn give_back(&self, datagram: &[u8]) {
         let name = SockAddr::from(self.own_addr());
         if self.port.send_message(&name, datagram, &ControlBuf::new()).is_err() {
@@ -141,7 +143,8 @@ impl IbWire {
     }
 }
 
-/// Where packets for the own port go. A socket that takes packets at all addresses gets these by a loopback address.
+/// Returns the destination of packets for the own port. A socket that is bound to all addresses receives these at a loopback
+/// address.
 pub(super) fn own_addr(port: &impl Outlet) -> SocketAddr {
     let local = port.local_addr();
     match local.ip() {
@@ -182,7 +185,7 @@ impl Wire for IbWire {
                 self.routes.drop_here(IbDrop::TxInactive);
                 Ok(())
             }
-            // What leaves the port and is dropped on the way is counted there.
+            // A packet that leaves the port and is dropped on the way is counted there.
             Err(Refused::Lost(why)) => {
                 self.routes.count(why, 1);
                 Ok(())
@@ -195,7 +198,7 @@ impl Wire for IbWire {
         tx.flush(self.exit(), None).1
     }
 
-    /// Returns how many packets came, which [`intact`](IbWire::intact) shows; there may be more.
+    /// Returns how many packets arrived, which [`intact`](IbWire::intact) returns. There may be more.
     fn receive(&self, rx: &mut Arrivals) -> io::Result<usize> {
         let receiver = &mut *self.receiver.lock();
         receiver.refresh(&self.routes);

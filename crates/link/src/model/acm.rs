@@ -1,4 +1,4 @@
-//! A table of paths between the service that writes it and a client.
+//! The table of paths of an ACM service, with a writer and a client.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,21 +9,21 @@ use rdmux_wire::sa::PathRecord;
 use super::check;
 use crate::acm::{Entry, Key, PathCache, PathTable};
 
-/// As much as models write of it.
+/// An entry with the fields that models write.
 fn entry(n: u8) -> Entry {
     let flags = PathFlags::from_bits_retain(n.into());
     let path = PathData { flags, path: PathRecord::from_bytes(&[0; 64]) };
     Entry { path, source: None, expiry: 100 + u64::from(n) }
 }
 
-/// Two whose addresses are zeros.
+/// Two keys whose addresses are zeros.
 fn key(n: u8) -> Key {
     let dest = if n == 1 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     Key { source: None, dest }
 }
 
 /// Needs: the writer's fence between the odd sequence number and the words, that the even one is written with Release and read with
-/// Acquire, and the reader's fence before it looks at the sequence number again.
+/// Acquire, and the reader's fence before it reads the sequence number again.
 #[test]
 fn path_is_of_one_writing() {
     check(2, || {
@@ -42,7 +42,7 @@ fn path_is_of_one_writing() {
     });
 }
 
-/// Needs the same: the only slot gets another key.
+/// Needs the same: the only slot is reused for another key.
 #[test]
 fn path_is_of_the_key_that_is_asked_for() {
     check(2, || {
@@ -60,7 +60,8 @@ fn path_is_of_the_key_that_is_asked_for() {
     });
 }
 
-/// Needs: that the epoch changes with the number of slots in use, and is written with Release and read with Acquire after it.
+/// Needs: that the epoch changes with the number of slots in use, and is written with Release after it and read with Acquire before
+/// it.
 #[test]
 fn path_is_the_newest_or_none_when_more_slots_come_into_use() {
     check(2, || {

@@ -1,4 +1,4 @@
-//! A board between its owner and who copies.
+//! A board between its owner and a process that copies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::shared::Mapping;
 const OWNER: u16 = 3;
 const KEY: u32 = 1 << 8 | 5;
 const QPN: u32 = 2 * OWNER as u32 + 1;
-/// Of its first row.
+/// The sequence number of its first row.
 const SEQUENCE: u32 = 1;
 
 fn region(n: u64) -> RegionRow {
@@ -23,7 +23,7 @@ fn show_qp(own: &Board) {
     own.show_qp(&QpRow { qpn: QPN, dest_qpn: 9, pd: 1, access: 7, pkey: 0xffff });
 }
 
-/// The owner of two rows, and as others see it.
+/// Creates a board with two rows, and the view of it that others have.
 fn owner() -> (Board, PeerBoard) {
     let own = Board::create().unwrap();
     own.add_slot(OWNER);
@@ -34,9 +34,9 @@ fn owner() -> (Board, PeerBoard) {
     (own, seen)
 }
 
-/// After a row is hidden and all copies have ended, no thread copies that saw it: `copiers` threads of one process do, and the
-/// owner takes the memory back, and does what comes `next`. Needs: the full fences between setting a hazard and looking at a row, and between
-/// hiding the row and looking at the hazards, and that a hazard is cleared with Release.
+/// Checks that after a row is hidden and all copies have ended, no thread that saw the row copies. `copiers` threads of one process copy;
+/// the owner reuses the memory, and then calls `next`. Needs: the full fences between setting a hazard and reading a row, and between
+/// hiding the row and reading the hazards, and that a hazard is cleared with Release.
 fn nobody_copies_who_saw_a_row_that_is_gone(
     copiers: usize,
     hide: fn(&Board),
@@ -103,7 +103,7 @@ fn of_a_queue_pair() {
     );
 }
 
-/// What was to be fetched before is not fetched after. Needs, too, that each row has another sequence number.
+/// A fetch that was requested before is not executed after. Also needs that each row has another sequence number.
 #[test]
 fn of_a_queue_pair_that_opens_again() {
     nobody_copies_who_saw_a_row_that_is_gone(

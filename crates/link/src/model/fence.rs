@@ -1,8 +1,8 @@
-//! `membarrier(2)` in a model. As the crate's `fence`, which see.
+//! `membarrier(2)` in a model; see the crate's `fence`.
 //!
-//! A heavy fence happens on each thread of the others somewhere between two of its accesses. So of that thread's light
-//! fence and the heavy one, either comes first, and what was before it is seen by what is after the other. Two
-//! changes of one word are just that; and a light fence that relies on a heavy one where there is none orders nothing.
+//! A heavy fence takes effect on each other thread somewhere between two of its accesses. So either that thread's light fence or
+//! the heavy one comes first, and accesses after the later one see those before the earlier one. Two changes of one word have the
+//! same effect. A light fence that relies on a heavy one that does not exist orders nothing.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -14,11 +14,11 @@ loom::lazy_static! {
 }
 
 std::thread_local! {
-    /// Whether the kernel has the call. All threads of a model are one of the kernel's.
+    /// Whether the kernel has the system call. All threads of a model run on one kernel thread.
     static THERE: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Says whether processes can do heavy fences from now on.
+/// Sets whether processes can execute heavy fences.
 #[cfg(test)]
 pub(super) fn set_there(there: bool) {
     THERE.set(there);
@@ -28,7 +28,7 @@ pub(crate) fn register() -> bool {
     true
 }
 
-/// There is nothing to wait for.
+/// Does nothing: registration takes no time here.
 pub fn prepare() {}
 
 pub(crate) fn can_do_heavy() -> bool {
@@ -45,7 +45,7 @@ pub(crate) fn heavy() -> bool {
     there
 }
 
-/// A fence of this thread, and of the others.
+/// Executes a fence of this thread, and of the others.
 fn all_fence() {
     fence(Ordering::SeqCst);
     PROCESSORS.fetch_add(1, Ordering::AcqRel);
@@ -63,7 +63,7 @@ std::thread_local! {
     static CLOCK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// See `std::time::Instant`. Time passes by [`wait_long`] only.
+/// See `std::time::Instant`. Only [`wait_long`] advances the time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instant(Duration);
 
@@ -77,8 +77,8 @@ impl Instant {
     }
 }
 
-/// Waits until all processors have seen what was written before, and the threads on them have gone on from there: as a heavy
-/// fence, which nobody has to permit.
+/// Waits until all processors have seen all earlier writes, and their threads have continued from there: as a heavy fence, which
+/// needs no permission.
 #[cfg(test)]
 pub(super) fn wait_long() {
     CLOCK.set(CLOCK.get() + Duration::from_secs(1));

@@ -1,9 +1,9 @@
-//! A memfd and its mappings, as words of a model. As `mmap`, which see.
+//! A memfd and its mappings, as words of a model; see `mmap`.
 //!
 //! # What the unsafe code here relies on
 //!
-//! The threads of a model run one at a time, and change places only inside accesses to atomics. So a reference to a
-//! word that lives for one call has no other beside it.
+//! The threads of a model run one at a time, and switch only inside accesses to atomics. So while a reference to a word lives for
+//! one call, there is no other.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use rustix::fs::MemfdFlags;
 use crate::guarded::Unmapped;
 
 loom::lazy_static! {
-    /// What the descriptors of one execution mean, by the number of the file.
+    /// The files behind the descriptors of one execution, by inode number.
     static ref FILES: Mutex<HashMap<u64, Arc<[Word]>>> = Mutex::default();
 }
 
@@ -63,7 +63,7 @@ impl Mapping {
         (0..n).map(move |i| self.word(offset + 8 * i))
     }
 
-    /// A store to part of a word, which must be ordered with every other access to the word.
+    /// Stores part of a word, which must be ordered with every other access to the word.
     fn change(&self, offset: usize, byte: u8) {
         // SAFETY: see the head of this file.
         let word = unsafe { &mut *self.0[offset / 8].0.get() };
@@ -95,7 +95,7 @@ impl Mapping {
         self.read(offset, unsafe { std::slice::from_raw_parts_mut(to, len) });
     }
 
-    /// Bytes in place have no model.
+    /// Not modelled.
     ///
     /// # Safety
     ///

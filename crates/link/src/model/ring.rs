@@ -1,4 +1,4 @@
-//! A ring between a thread that fills it and one that empties it.
+//! A ring between a producer thread and a consumer thread.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use loom::thread;
 use super::{check, fence};
 use crate::ring::{self, Consumer, MIN_CAPACITY, Producer, RingError};
 
-/// Bytes of a record of one line, of which the ring has eight, and of the longest: two lines.
+/// The length of a record of one line, of which the ring has eight, and of the longest: two lines.
 const SHORT: usize = 8;
 const LONG: usize = ring::SHORT;
 
-/// A ring that `before` records have gone through already.
+/// Creates a ring that `before` records have passed through.
 fn pair(before: &[usize]) -> (Producer, Consumer) {
     let fd = ring::create(MIN_CAPACITY).unwrap();
     let (mut tx, mut rx) = (Producer::map(&fd).unwrap(), Consumer::map(&fd).unwrap());
@@ -24,7 +24,7 @@ fn pair(before: &[usize]) -> (Producer, Consumer) {
     (tx, rx)
 }
 
-/// Writes a record that is full of `n`, every other one in the short way.
+/// Writes a record filled with `n`, every other one by the short path.
 fn push(tx: &mut Producer, n: u8, len: usize) -> Result<(), RingError> {
     if n.is_multiple_of(2) && tx.push_short(n, [n; 16], &[n; LONG], len) {
         return Ok(());
@@ -35,7 +35,7 @@ fn push(tx: &mut Producer, n: u8, len: usize) -> Result<(), RingError> {
     Ok(())
 }
 
-/// Takes one. Returns what it is full of, and its length.
+/// Takes a record. Returns its fill value and its length.
 fn pop(rx: &mut Consumer) -> Option<(u8, usize)> {
     let record = rx.pop().unwrap()?;
     let (n, len, mut bytes) = (record.kind(), record.len(), [0; LONG]);
@@ -45,9 +45,9 @@ fn pop(rx: &mut Consumer) -> Option<(u8, usize)> {
     Some((n, len))
 }
 
-/// Nothing is read before it is written, nor written over before it is read; and the word behind a record is never
-/// taken for one. Needs: the state word's Release and Acquire, the marker's, the tail's, and that words are cleared before
-/// what is in front of them is shown.
+/// Checks that no byte is read before it is written, or overwritten before it is read, and that the word behind a record is never
+/// taken for a record. Needs: Release and Acquire of the state word, the marker and the tail, and that words are cleared before
+/// the record in front of them is published.
 fn in_order(before: &'static [usize], lens: &'static [usize]) {
     check(3, move || {
         let (mut tx, mut rx) = pair(before);
@@ -79,7 +79,7 @@ fn short_records_of_a_new_ring() {
 
 #[test]
 fn records_over_the_bytes_of_earlier_ones() {
-    // The first lap leaves bytes where state words of the second are.
+    // The first lap leaves payload bytes at the positions of the second lap's state words.
     in_order(&[LONG, LONG, LONG, LONG], &[SHORT, SHORT, LONG]);
 }
 
@@ -93,17 +93,17 @@ fn a_full_ring() {
     in_order(&[SHORT], &[LONG, LONG, LONG, LONG]);
 }
 
-/// Whether the consumer can do the heavy fence.
+/// Whether the consumer can execute the heavy fence.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Heavy {
     There,
     Missing,
-    /// Only while it maps the ring.
+    /// Only until it has mapped the ring.
     Forbidden,
 }
 
-/// Both sides sleep whenever they may, and a model in which nobody wakes them is a failure. Needs: the full fences on
-/// both sides of both flags, and that a producer without one relies on a consumer that has the heavy one.
+/// Checks that no wakeup is lost: both sides sleep whenever they may, and a model in which neither is woken fails. Needs: the
+/// full fences on both sides of both flags, and that a producer without a fence relies on a consumer that has the heavy one.
 fn no_wakeup_is_lost(switches: usize, lens: &'static [usize], heavy: Heavy) {
     check(switches, move || {
         fence::set_there(heavy != Heavy::Missing);
@@ -157,8 +157,8 @@ fn a_consumer_that_sleeps_is_woken_without_the_heavy_fence() {
     no_wakeup_is_lost(3, &[SHORT, SHORT], Heavy::Missing);
 }
 
-/// Needs also: that the consumer tells the producer before it begins to wait until that is known, and does not sleep before; and
-/// that the producer writes a record before it looks who does its fence.
+/// Also needs that the consumer tells the producer, and then does not sleep until that is known; and that the producer writes a
+/// record before it checks which side executes the fence.
 #[test]
 fn a_consumer_that_sleeps_is_woken_after_the_heavy_fence_was_forbidden() {
     no_wakeup_is_lost(3, &[SHORT, SHORT], Heavy::Forbidden);

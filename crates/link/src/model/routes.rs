@@ -12,7 +12,7 @@ const MLID: Lid = Lid::FIRST_MULTICAST;
 fn way(n: u8) -> Way {
     let (peer, bits) = (PeerId::new(1).unwrap(), n.into());
     let (mtu, rate, sls) = (Mtu::M256, n, 0);
-    // As much as models write of it.
+    // The fields that models write.
     Way { peer, hops: n, mtu, rate, sls, pkeys: bits, back: 0, answered: 0 }
 }
 
@@ -20,8 +20,8 @@ fn is_whole(it: &Way) -> bool {
     *it == way(it.hops)
 }
 
-/// Needs: the fence between taking an entry back and writing its row again, that the entry is written with Release and
-/// read with Acquire, and the reader's fence before it looks at the entry again.
+/// Needs: the fence between clearing an entry and rewriting its row, that the entry is written with Release and read with
+/// Acquire, and the reader's fence before it reads the entry again.
 #[test]
 fn a_way_is_of_one_writing() {
     check(3, || {
@@ -34,13 +34,13 @@ fn a_way_is_of_one_writing() {
             }
         });
         table.set_way(DLID, Some(&way(2))).unwrap();
-        // The first row is used again.
+        // The first row is reused.
         table.set_way(DLID, Some(&way(3))).unwrap();
         reader.join().unwrap();
     });
 }
 
-/// Needs the same, for rows of a list that become a part of another.
+/// Needs the same, for rows of a list that are reused in another.
 #[test]
 fn a_group_is_of_one_writing() {
     check(1, || {

@@ -1,4 +1,4 @@
-//! Counter rows between a sender, and the owner of the subnet, which changes the table of ways.
+//! Counter rows between a sender and the owner of the subnet, which changes the route table.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn route(n: u64) -> Route {
     Route { id: RouteId(n), way: None }
 }
 
-/// Needs: the writer's fence between opening a row and looking at the table, and the reader's before it looks at rows.
+/// Needs: the writer's fence between opening a row and reading the table, and the reader's before it reads rows.
 #[test]
 fn way_that_is_counted_by_is_seen_after_the_table_has_changed() {
     check(3, || {
@@ -51,7 +51,7 @@ fn way_that_is_counted_by_is_seen_after_the_table_has_changed() {
     });
 }
 
-/// Needs: Release and Acquire of what a row counts, of its closing, and of the reader's word that it knows.
+/// Needs: Release and Acquire of a row's contents, of its closing, and of the reader's acknowledgement.
 #[test]
 fn row_that_is_used_again_counts_for_what_it_is_used_for() {
     check(3, || {

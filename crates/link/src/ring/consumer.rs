@@ -1,4 +1,4 @@
-//! The side that reads records.
+//! The consumer's side of a ring.
 
 use std::cell::Cell;
 use std::io;
@@ -8,26 +8,26 @@ use std::time::Duration;
 use super::{Broken, RECORD_HEADER, Shared, VALID, WRAP, field, stride, take_down};
 use crate::shared::{Instant, Ordering, fence};
 
-/// The reading end of a ring. There must be one only.
+/// The reading end of a ring. There must be only one.
 #[derive(Debug)]
 pub struct Consumer {
     ring: Shared,
     tail: u64,
-    /// Where it was when the producer was last asked whether it waits.
+    /// The tail when the producer's flag for waiting was last checked.
     asked: u64,
-    /// Whether the producer leaves its fence to us.
+    /// Whether the consumer executes the producer's fence.
     heavy: Cell<bool>,
-    /// When it was told to do its own from then on, until it must know.
+    /// When the producer was told to execute its own fence from then on, until it must know.
     told: Cell<Option<Instant>>,
     broken: bool,
 }
 
-/// How long after the consumer has told the producer to do its own fences it does not sleep: far longer than it takes until a write is
-/// seen by all processors, and until what the producer has written before it knew is.
+/// How long the consumer does not sleep after it has told the producer to execute its own fences: far longer than it takes until all
+/// processors see a write, including writes of the producer from before it knew.
 const KNOWN_AFTER: Duration = Duration::from_millis(10);
 
 impl Consumer {
-    /// Maps a ring from its beginning: nobody has consumed from it.
+    /// Maps a ring from which nothing has been consumed yet.
     ///
     /// # Errors
     ///
@@ -40,20 +40,20 @@ impl Consumer {
         Ok(Self { ring, tail: 0, asked: 0, heavy, told, broken: false })
     }
 
-    /// The next record, if there is one. Its room is given back when it is dropped.
+    /// Returns the next record, if there is one. Dropping it frees its room.
     ///
     /// # Errors
     ///
-    /// [`Broken`], from then on always.
+    /// [`Broken`], and from then on always.
     pub fn pop(&mut self) -> Result<Option<Record<'_>>, Broken> {
         Ok(self.peek()?.map(|head| self.take(head)))
     }
 
-    /// What the next record says of itself, if there is one.
+    /// Returns the head of the next record, if there is one.
     ///
     /// # Errors
     ///
-    /// [`Broken`], from then on always.
+    /// [`Broken`], and from then on always.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Head>, Broken> {
         let mut state = self.state();
@@ -64,7 +64,7 @@ impl Consumer {
             self.tail += self.ring.to_end(self.tail) as u64;
             state = self.state();
         }
-        // A marker is written after the record that it points at; two in a row are never.
+        // A marker is published after the record that it points at. There are never two in a row.
         let len = usize::try_from(state & 0xffff_ffff).unwrap_or(usize::MAX);
         let kind = u8::try_from(state >> 32 & 0xff).unwrap_or_default();
         if self.broken
@@ -83,29 +83,29 @@ impl Consumer {
         Ok(Some(Head { at: at + RECORD_HEADER, len, kind, meta }))
     }
 
-    /// The record that [`peek`](Self::peek) returned last.
+    /// Returns the record whose head [`peek`](Self::peek) returned last.
     #[inline]
     pub fn take(&mut self, head: Head) -> Record<'_> {
         Record { consumer: self, head }
     }
 
-    /// How many records can wait in the ring at a time.
+    /// Returns how many records the ring can hold at a time.
     pub fn max_records(&self) -> usize {
         self.ring.capacity / stride(0)
     }
 
-    /// Whether there is nothing to pop. A cheap look for a polling loop.
+    /// Returns whether there is no record to pop. A cheap check for a polling loop.
     pub fn is_empty(&self) -> bool {
         !self.broken && self.state() == 0
     }
 
-    /// Asks to be woken for the next record. Returns false if there is one already, or the ring is
-    /// broken, or the producer may not notice for a moment: do not sleep then.
+    /// Requests to be woken for the next record. Returns false if there is one already, if the ring is broken, or if the producer may
+    /// not see the request for a moment: the caller must not sleep then.
     pub fn prepare_sleep(&self) -> bool {
         Self::prepare_all([self].into_iter())
     }
 
-    /// As [`prepare_sleep`](Self::prepare_sleep) for several rings, at the price of one.
+    /// As [`prepare_sleep`](Self::prepare_sleep) for several rings, with only one fence.
     pub fn prepare_all<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> bool {
         let mut heavy = false;
         for one in all.clone() {
@@ -127,7 +127,7 @@ impl Consumer {
         }
     }
 
-    /// Leaves the producer's fence to it from now on.
+    /// Makes the producer execute its own fence from now on.
     fn give_up_heavy(&self) {
         if self.heavy.replace(false) {
             self.ring.map.word(field::HEAVY).store(0, Ordering::Release);
@@ -135,20 +135,20 @@ impl Consumer {
         }
     }
 
-    /// Whether the producer knows who does its fence.
+    /// Returns whether the producer knows which side executes its fence.
     fn is_known(&self) -> bool {
         let is_new = |told: Instant| told.elapsed() < KNOWN_AFTER;
         self.told.set(self.told.get().filter(|told| is_new(*told)));
         self.told.get().is_none()
     }
 
-    /// Takes back [`prepare_sleep`](Self::prepare_sleep), after whatever ended the sleep.
+    /// Cancels [`prepare_sleep`](Self::prepare_sleep), whatever ended the sleep.
     pub fn awake(&self) {
         self.ring.map.word(field::SLEEPS).store(0, Ordering::Relaxed);
     }
 
-    /// Whether the producer waits for room and must be woken now. Ask whenever records were popped. True once for each
-    /// time that it waits.
+    /// Returns whether the producer waits for room and must be woken now. To be called whenever records were popped. Returns true once
+    /// for each time that the producer waits.
     pub fn producer_waits(&mut self) -> bool {
         if self.tail - self.asked < self.ring.asks_every() {
             return false;
@@ -164,7 +164,7 @@ impl Consumer {
     }
 }
 
-/// What a record says of itself: read once, and checked.
+/// The head of a record: read once, and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     at: usize,
@@ -174,19 +174,19 @@ pub struct Head {
 }
 
 impl Head {
-    /// What the producer said it is.
+    /// Returns the kind that the producer gave.
     #[inline]
     pub fn kind(&self) -> u8 {
         self.kind
     }
 
-    /// What the producer added.
+    /// Returns the bytes that the producer added.
     #[inline]
     pub fn meta(&self) -> [u8; 16] {
         self.meta
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "records without bytes are nothing special")]
     #[inline]
     pub fn len(&self) -> usize {
@@ -194,7 +194,7 @@ impl Head {
     }
 }
 
-/// A record. Its bytes are in memory that the peer may write to: copy them before looking at them.
+/// A record. Its bytes are in memory that the peer may write to: they must be copied before they are examined.
 #[derive(Debug)]
 pub struct Record<'c> {
     consumer: &'c mut Consumer,
@@ -202,28 +202,28 @@ pub struct Record<'c> {
 }
 
 impl Record<'_> {
-    /// What the producer said it is.
+    /// Returns the kind that the producer gave.
     pub fn kind(&self) -> u8 {
         self.head.kind
     }
 
-    /// What the producer added.
+    /// Returns the bytes that the producer added.
     pub fn meta(&self) -> [u8; 16] {
         self.head.meta
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.head.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the record has no bytes.
     pub fn is_empty(&self) -> bool {
         self.head.len == 0
     }
 
-    /// Copies bytes, from `offset` on, into `to`. Returns how many there were: fewer than `to` is
-    /// long if the record ends before.
+    /// Copies bytes, from `offset` on, into `to`. Returns how many were copied: fewer than the length of `to` if the record ends
+    /// before.
     pub fn copy(&self, offset: usize, to: &mut [u8]) -> usize {
         let offset = offset.min(self.head.len);
         let n = to.len().min(self.head.len - offset);
@@ -231,8 +231,7 @@ impl Record<'_> {
         n
     }
 
-    /// As [`copy`](Self::copy), into memory that is named by address: the application's registered
-    /// buffers.
+    /// As [`copy`](Self::copy), but into memory given by address: the application's registered buffers.
     ///
     /// # Safety
     ///
@@ -246,12 +245,12 @@ impl Record<'_> {
         n
     }
 
-    /// The bytes in place, without a copy.
+    /// Returns the bytes in place, without a copy.
     ///
     /// # Safety
     ///
-    /// The peer may change them at any time. Either it is trusted not to, or the caller only moves
-    /// them elsewhere and decides nothing by them.
+    /// The peer may change them at any time. Either it is trusted not to, or the caller only moves them elsewhere and makes no
+    /// decision by them.
     #[expect(unsafe_code, reason = "the caller promises what the peer may not")]
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: in bounds, checked by `pop`; by the caller's promise.

@@ -13,25 +13,23 @@
 //! byte 24  the record's bytes, up to the next multiple of 64
 //! ```
 //!
-//! The consumer waits on the state word of the record to come, so that a small message costs the
-//! transfer of the cache line that holds it and no other. Before a producer sets a state word it
-//! clears the next one. A record that does not fit before the end of the data is preceded by a
-//! marker that says so, and starts at offset zero. The consumer publishes its position, which the
-//! producer reads only when its last known one leaves no room.
+//! The consumer polls the state word of the next record, so that a small message costs the transfer of only the cache line that
+//! holds it. Before a producer sets a state word it clears the next one. A record that does not fit before the end of the data is
+//! preceded by a marker, and starts at offset zero. The consumer publishes its position. The producer reads that only when the
+//! last known position leaves no room.
 //!
 //! # Sleeping
 //!
-//! A side that wants to sleep raises its flag, then looks again; the other side moves on, then looks
-//! at the flag, with a full fence between the two steps on both sides. So one of them always sees
-//! the other, and the side that finds a flag raised clears it and rings a [`PeerBell`]. The producer, which looks after
-//! each record, leaves its fence to the consumer where the kernel can do that (`fence`).
+//! A side that is about to sleep sets its flag, then checks the ring again. The other side advances its position, then checks the
+//! flag. Both sides have a full fence between the two steps, so at least one of them sees the other. The side that finds a flag
+//! set clears it and rings a [`PeerBell`]. The producer, which checks after each record, leaves its fence to the consumer if the
+//! kernel supports that (`fence`).
 //!
 //! # A hostile peer
 //!
-//! It can write anything anywhere in the shared memory at any time. Each word that matters is read
-//! once, checked, and used from a private copy; what is out of bounds breaks the ring for good
-//! ([`Broken`]). Positions of one's own are kept privately. Bytes of records may change while they are
-//! read, therefore they are copied out before they are looked at.
+//! It can write anything anywhere in the shared memory at any time. Each word that matters is read once, checked, and used from a
+//! private copy; an invalid one breaks the ring for good ([`Broken`]). Each side keeps its own position privately. Bytes of
+//! records may change while they are read, so they are copied out before they are examined.
 
 mod consumer;
 mod producer;
@@ -48,38 +46,38 @@ pub use consumer::{Consumer, Head, Record};
 pub use producer::{Producer, Reserved, RingError, SHORT};
 pub use wire::{Meta, PACKET, Ring, RingPath, dest_qpn};
 
-/// The ring's other side broke its rules. The ring is of no more use.
+/// The ring's other side violated the protocol. The ring is no longer usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer broke the ring")]
 pub struct Broken;
 
-/// Bytes of data of a ring, unless asked otherwise.
+/// The default number of data bytes of a ring.
 pub const DEFAULT_CAPACITY: usize = 1 << 20;
-/// The fewest bytes of data of a ring.
+/// The minimum number of data bytes of a ring.
 pub const MIN_CAPACITY: usize = size(4096, 512);
-/// The most bytes of data of a ring.
+/// The maximum number of data bytes of a ring.
 pub const MAX_CAPACITY: usize = 1 << 30;
-/// The most bytes of one record in a ring that is large enough: 64 KiB and a packet's headers.
+/// The maximum length of a record in a ring that is large enough: 64 KiB and a packet's headers.
 pub const MAX_RECORD: usize = (64 << 10) + 128;
 
-/// Bytes of the header page.
+/// The size of the header page in bytes.
 const HEADER: usize = 4096;
-/// Records start at multiples of this, and nothing that both sides write shares one.
+/// Records start at multiples of this. Words that different sides write never share such a line.
 const LINE: usize = 64;
-/// Bytes of a record before its own.
+/// The length of the header of a record, in bytes.
 const RECORD_HEADER: usize = 24;
 
 /// Offsets in the header page.
 mod field {
     /// [`super::MAGIC`].
     pub(super) const MAGIC: usize = 0;
-    /// Bytes of data.
+    /// The number of data bytes.
     pub(super) const CAPACITY: usize = 8;
     /// The consumer's position.
     pub(super) const TAIL: usize = 64;
     /// One while the consumer sleeps or is about to.
     pub(super) const SLEEPS: usize = 128;
-    /// One if the consumer does the heavy fence before it sleeps.
+    /// One if the consumer executes the heavy fence before it sleeps.
     pub(super) const HEAVY: usize = 136;
     /// One while the producer waits for room.
     pub(super) const WAITS: usize = 192;
@@ -92,13 +90,13 @@ const VALID: u64 = 1 << 63;
 /// The state word of a marker: the next record is at offset zero.
 const WRAP: u64 = VALID | 1 << 62;
 
-/// Bytes that a record of `len` bytes takes.
+/// Returns how many bytes a record of `len` bytes takes.
 const fn stride(len: usize) -> usize {
     (RECORD_HEADER + len).next_multiple_of(LINE)
 }
 
-/// Takes the other side's flag down, if it is up. Whether it was. What is down is not written to: the other side may be
-/// raising it again.
+/// Clears the other side's flag, if it is set. Returns whether it was. A clear flag is not written to: the other side may be
+/// setting it.
 fn take_down(flag: &AtomicU64) -> bool {
     flag.load(Ordering::Relaxed) != 0
         && flag.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -118,8 +116,8 @@ pub struct RingFds {
 pub struct RingPair;
 
 impl RingPair {
-    /// Creates a pair with `capacity` bytes of data each, rounded up to a power of two and into
-    /// [`MIN_CAPACITY`] to [`MAX_CAPACITY`]. Returns what each side needs.
+    /// Creates a pair with `capacity` bytes of data each, rounded up to a power of two and into [`MIN_CAPACITY`] to
+    /// [`MAX_CAPACITY`]. Returns the descriptors for each side.
     ///
     /// # Errors
     ///
@@ -132,7 +130,7 @@ impl RingPair {
 }
 
 impl RingFds {
-    /// Maps both rings. `bell` wakes the other side, and is rung by it.
+    /// Maps both rings. `bell` wakes the other side, and the other side rings it.
     ///
     /// # Errors
     ///
@@ -165,7 +163,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Maps a ring that a peer may have made.
+    /// Maps the ring of a peer, which is not trusted.
     fn map(fd: impl AsFd) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let header = Mapping::map(&fd, HEADER)?;
@@ -180,24 +178,24 @@ impl Shared {
         Ok(Self { map: Mapping::map(&fd, HEADER + capacity)?, capacity })
     }
 
-    /// The most bytes of one record.
+    /// Returns the maximum length of a record.
     fn max_record(&self) -> usize {
         MAX_RECORD.min(self.capacity / 4 - RECORD_HEADER)
     }
 
-    /// After how many bytes the consumer looks whether the producer waits, which costs a fence. One that waits had
-    /// found twice as much in the ring, so that there is a look after it began to wait.
+    /// Returns after how many bytes the consumer checks whether the producer waits, which costs a fence. A producer that waits
+    /// found twice as many bytes in the ring, so there is a check after it began to wait.
     fn asks_every(&self) -> u64 {
         self.capacity as u64 / 4
     }
 
-    /// The offset of a position, in the mapping.
+    /// Returns the offset of a position in the mapping.
     #[expect(clippy::cast_possible_truncation, reason = "less than the capacity")]
     fn at(&self, position: u64) -> usize {
         HEADER + (position & (self.capacity as u64 - 1)) as usize
     }
 
-    /// Bytes of data from a position to the end.
+    /// Returns the number of data bytes from a position to the end.
     fn to_end(&self, position: u64) -> usize {
         HEADER + self.capacity - self.at(position)
     }

@@ -1,4 +1,4 @@
-//! The side that writes records.
+//! The producer's side of a ring.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,46 +8,46 @@ use crate::guarded::Unmapped;
 use crate::shared::{Ordering, fence};
 use crate::wire::Piece;
 
-/// The most bytes of a record that [`Producer::push_short`] writes: those of two lines.
+/// The maximum length of a record for [`Producer::push_short`]: the bytes of two lines.
 pub const SHORT: usize = 2 * LINE - RECORD_HEADER;
-/// Bytes ahead that are cleared: two small packets.
+/// How many bytes ahead are cleared: two small packets.
 const CLEAR_AHEAD: u64 = 4 * LINE as u64;
 
-/// Why a record was not written.
+/// The reason why a record was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
-    /// No room until the consumer has moved on.
+    /// There is no room until the consumer advances.
     #[error("the ring is full")]
     Full,
-    /// No ring of this capacity takes such a record.
+    /// The record is too long for a ring of this capacity.
     #[error("a record of {len} bytes does not fit in this ring, which takes {max}")]
     TooLarge {
-        /// Bytes of the record.
+        /// The length of the record.
         len: usize,
-        /// The most that it takes.
+        /// The maximum length.
         max: usize,
     },
-    /// The consumer broke the rules.
+    /// The consumer violated the protocol.
     #[error(transparent)]
     Broken(#[from] Broken),
 }
 
-/// The writing end of a ring. There must be one only.
+/// The writing end of a ring. There must be only one.
 #[derive(Debug)]
 pub struct Producer {
     ring: Shared,
     head: u64,
-    /// The consumer's position when last read.
+    /// The consumer's position at the last read.
     tail: u64,
     /// The state words of all lines from `head` to here are zero.
     cleared: u64,
-    /// Whether a heavy fence of the consumer's reaches us.
+    /// Whether heavy fences of the consumer reach this process.
     registered: bool,
     broken: bool,
 }
 
 impl Producer {
-    /// Maps a ring from its beginning: nobody has produced into it.
+    /// Maps a ring into which nothing has been produced yet.
     ///
     /// # Errors
     ///
@@ -57,13 +57,13 @@ impl Producer {
         Ok(Self { ring, head: 0, tail: 0, cleared: 0, registered, broken: false })
     }
 
-    /// The most bytes of one record.
+    /// Returns the maximum length of a record.
     pub fn max_record(&self) -> usize {
         self.ring.max_record()
     }
 
-    /// Writes a record: the parts, one after the other. The consumer sees it at once, but is not
-    /// woken: ask [`consumer_sleeps`](Self::consumer_sleeps) after the last of several.
+    /// Writes a record that consists of the parts in order. The consumer sees it at once, but is not woken: the caller must check
+    /// [`consumer_sleeps`](Self::consumer_sleeps) after the last of several.
     ///
     /// # Errors
     ///
@@ -78,8 +78,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Writes the first `len` of these bytes as a record, if there is room: as [`try_push`](Self::try_push), and in
-    /// fewer steps. False if there is none, or none in one piece.
+    /// Writes the first `len` of these bytes as a record, if there is room: as [`try_push`](Self::try_push), but in fewer steps.
+    /// Returns false if there is no room, or none in one piece.
     #[inline]
     pub fn push_short(
         &mut self,
@@ -102,7 +102,7 @@ impl Producer {
         true
     }
 
-    /// Finds room for a record of `len` bytes, to be written through what is returned.
+    /// Reserves room for a record of `len` bytes, which is written through the returned value.
     ///
     /// # Errors
     ///
@@ -112,8 +112,8 @@ impl Producer {
         Ok(self.reserved(len, skip))
     }
 
-    /// As [`reserve`](Self::reserve), and when the ring is full, the consumer was asked to ring when
-    /// it has moved on: no wakeup is lost between the two.
+    /// As [`reserve`](Self::reserve). If the ring is full, also requests a wakeup by the consumer when it advances; no wakeup is
+    /// lost in between.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl Producer {
         Ok(self.reserved(len, skip))
     }
 
-    /// Sees to it that a record of `len` bytes has room. Returns how many bytes are skipped before it.
+    /// Ensures that a record of `len` bytes has room. Returns how many bytes are skipped before it.
     fn find_room(&mut self, len: usize) -> Result<usize, RingError> {
         let max = self.ring.max_record();
         if self.broken {
@@ -157,9 +157,8 @@ impl Producer {
         Reserved { start, skips: skip > 0, len, at, end: at + len, producer: self }
     }
 
-    /// Asks to be woken when the consumer has moved on: for a driver that found the ring full.
-    /// Returns false if it has moved already: then nothing was asked, and pushing may succeed now,
-    /// or not yet.
+    /// Requests a wakeup when the consumer advances, for a caller that found the ring full. Returns false, without a request, if
+    /// the consumer has already advanced: pushing may then succeed, or not yet.
     ///
     /// # Errors
     ///
@@ -177,17 +176,17 @@ impl Producer {
         Ok(false)
     }
 
-    /// Whether the consumer sleeps and must be woken now. True once for each time that it sleeps.
+    /// Returns whether the consumer sleeps and must be woken now. Returns true once for each time that it sleeps.
     pub fn consumer_sleeps(&self) -> bool {
-        // A consumer says what it can before it first sleeps. One that can do less from then on waits until what was written
-        // before an earlier look is seen by all: so the record is written before the look, not only in the source.
+        // A consumer announces its capability before it first sleeps. If the capability is lost, it waits until all processors
+        // see records written before an earlier check. So the record must be written before the check, not only in program order.
         fence::light(true);
         let heavy = self.ring.map.word(field::HEAVY).load(Ordering::Acquire) == 1;
         fence::light(heavy && self.registered);
         take_down(self.ring.map.word(field::SLEEPS))
     }
 
-    /// Whether the consumer has taken everything, as far as it says.
+    /// Returns whether the consumer has taken all records, as far as it reports.
     ///
     /// # Errors
     ///
@@ -197,8 +196,8 @@ impl Producer {
         Ok(self.tail == self.head)
     }
 
-    /// Whether records that take `bytes` in all have room. If not, the consumer was asked to ring when it has
-    /// moved on.
+    /// Returns whether records that take `bytes` in total have room. If not, the consumer has been asked for a wakeup when it
+    /// advances.
     pub fn has_room_or_wait(&mut self, bytes: usize) -> bool {
         loop {
             if self.has_room(bytes as u64) {
@@ -211,20 +210,20 @@ impl Producer {
         }
     }
 
-    /// The position after the last record.
+    /// Returns the position after the last record.
     pub fn position(&self) -> u64 {
         self.head
     }
 
-    /// The position that the consumer has come to, as far as it says; never beyond
-    /// [`position`](Self::position). Of a broken ring the last that made sense.
+    /// Returns the consumer's position, as far as it reports; never beyond [`position`](Self::position). For a broken ring, the
+    /// last valid one.
     pub fn consumed(&mut self) -> u64 {
         let _ = self.read_tail();
         self.tail
     }
 
-    /// Clears the state words of some lines to come. Their cache lines then belong to this core when
-    /// the next record is written, which would otherwise wait for each of them.
+    /// Clears the state words of some lines ahead. Their cache lines then belong to this core when the next record is written,
+    /// which would otherwise wait for each of them.
     fn clear_ahead(&mut self) {
         let end = (self.head + CLEAR_AHEAD).min(self.tail + self.ring.capacity as u64);
         while self.cleared < end {
@@ -237,7 +236,7 @@ impl Producer {
         self.head - self.tail + need <= self.ring.capacity as u64
     }
 
-    /// Reads the consumer's position, which only moves on and not past ours.
+    /// Reads the consumer's position, which only advances, and not past the producer's.
     fn read_tail(&mut self) -> Result<(), Broken> {
         let tail = self.ring.map.word(field::TAIL).load(Ordering::Acquire);
         if self.broken || tail < self.tail || tail > self.head {
@@ -249,7 +248,7 @@ impl Producer {
     }
 }
 
-/// Room for a record that is being written. Dropping it unpublished leaves the ring as it was.
+/// Room for a record that is being written. Dropping it without publishing leaves the ring as it was.
 #[derive(Debug)]
 pub struct Reserved<'p> {
     producer: &'p mut Producer,
@@ -261,18 +260,18 @@ pub struct Reserved<'p> {
 }
 
 impl Reserved<'_> {
-    /// Writes the next bytes; what goes beyond the reserved length is cut off.
+    /// Writes the next bytes. Bytes beyond the reserved length are cut off.
     pub fn put(&mut self, bytes: &[u8]) {
         let n = bytes.len().min(self.end - self.at);
         self.producer.ring.map.write(self.at, &bytes[..n]);
         self.at += n;
     }
 
-    /// As [`put`](Self::put), from memory that is named by address.
+    /// As [`put`](Self::put), but from memory given by address.
     ///
     /// # Errors
     ///
-    /// [`Unmapped`]: drop the record then.
+    /// [`Unmapped`]; the caller must then drop the record.
     pub fn put_piece(&mut self, piece: Piece) -> Result<(), Unmapped> {
         let n = piece.len().min(self.end - self.at);
         self.producer.ring.map.write_guarded(self.at, piece.as_ptr(), n)?;
@@ -280,7 +279,7 @@ impl Reserved<'_> {
         Ok(())
     }
 
-    /// Shows the record to the consumer.
+    /// Publishes the record to the consumer.
     pub fn publish(self, kind: u8, meta: [u8; 16]) {
         let Self { producer, start, skips, len, .. } = self;
         producer.show((start, skips), len, kind, meta);
@@ -288,7 +287,7 @@ impl Reserved<'_> {
 }
 
 impl Producer {
-    /// Shows a record of `len` bytes that was written at `start`, behind a marker if that is not where the last one ended.
+    /// Publishes a record of `len` bytes that was written at `start`, with a marker if that is not where the last one ended.
     #[inline]
     fn show(&mut self, (start, skips): (u64, bool), len: usize, kind: u8, meta: [u8; 16]) {
         let map = &self.ring.map;

@@ -11,37 +11,37 @@ use crate::wire::{Flushed, Frame, LinkCaps, LinkError, Payload, TxFail, Wire};
 
 /// The kind of a record that holds a packet.
 pub const PACKET: u8 = 1;
-/// The most payload bytes of a packet, whatever the ring would take: half of it fits in a core's
-/// second-level cache together with its copy.
+/// The maximum payload of a packet, even if the ring permits more: half of it fits in a core's second-level cache together with
+/// its copy.
 const MAX_PAYLOAD: u32 = 32 << 10;
 
-/// A wire to one process: a ring in each direction, and what the two processes wake each other with. The ends of the rings
-/// belong to who sends and who receives.
+/// A wire to one process: a ring in each direction, and the doorbell between the two processes. The sender and the receiver own
+/// the ends of the rings.
 #[derive(Debug)]
 pub struct Ring {
     bell: Option<Arc<PeerBell>>,
 }
 
 impl Ring {
-    /// To another process, which has the other end of the bell.
+    /// Creates the wire to another process, which has the other end of the bell.
     pub fn to_process(bell: PeerBell) -> Self {
         Self { bell: Some(Arc::new(bell)) }
     }
 
-    /// To the process itself: what it fills it empties.
+    /// Creates the wire of a process to itself: it empties the ring that it fills.
     pub fn to_ourselves() -> Self {
         Self { bell: None }
     }
 
-    /// What the other process wakes this one with.
+    /// Returns the bell with which the other process wakes this one.
     pub fn bell(&self) -> Option<&Arc<PeerBell>> {
         self.bell.as_ref()
     }
 
-    /// Wakes the other process, whatever it does. False if it is this one, which must wake itself.
+    /// Wakes the other process, whatever that process does. Returns false if it is this one, which must wake itself.
     pub fn wake(&self) -> bool {
         let Some(bell) = &self.bell else { return false };
-        // A process that closed its end, or shut it down, is not woken: its own doing.
+        // Fails only for a process that closed its end, or shut it down, and which is then not woken.
         let _ = bell.ring();
         true
     }
@@ -62,7 +62,7 @@ impl Wire for Ring {
         }
     }
 
-    /// The bell, which rings once and must be cleared.
+    /// Returns the bell, which rings once and must be cleared.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.bell.as_ref().map(|bell| bell.as_fd())
     }
@@ -75,7 +75,7 @@ impl Wire for Ring {
         rx.awake();
     }
 
-    /// Puts the packet in. The other process sees it at once if it looks.
+    /// Writes the packet as a record. The other process sees it at once if it polls.
     #[inline]
     fn send(&self, tx: &mut Producer, path: &RingPath, frame: &Frame<'_>) -> Result<(), LinkError> {
         let pad = frame.pad & 3;
@@ -102,46 +102,46 @@ impl Wire for Ring {
         Ok(Flushed::default())
     }
 
-    /// What the next record says of itself. The receiver takes it from the ring: most are looked at one after the other,
-    /// and some are left where they lie.
+    /// Returns the head of the next record. The receiver takes the record from the ring: most are examined one after another, and
+    /// some are left in place.
     #[inline]
     fn receive(&self, rx: &mut Consumer) -> Self::Arrived {
         rx.peek()
     }
 }
 
-/// What a record says about the packet in it besides its bytes.
+/// The properties of a packet in a record, besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// Bytes of the packet's headers.
+    /// The length of the packet's headers.
     pub header: u8,
-    /// Zero bytes after its payload.
+    /// The number of zero bytes after its payload.
     pub pad: u8,
-    /// Whom it is for, as its header says too: packets in a row for one queue pair share its lock.
+    /// The destination QPN, as in its header: consecutive packets for one queue pair share its lock.
     pub dest_qpn: u32,
-    /// What it acknowledges.
+    /// The PSN that it acknowledges.
     pub ack: Option<Psn>,
     /// The path that it was sent by.
     pub path: RingPath,
 }
 
-/// A path between two processes of a machine, as the sender names its ends. There is one ring whatever the paths, but a queue
-/// pair that has two of them must know by which a packet came (IBTA 17.2.8).
+/// A path between two processes of a machine, with its ends as the sender names them. There is one ring for all paths, but a
+/// queue pair that has two paths must know by which a packet arrived (IBTA 17.2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RingPath {
-    /// The number of the port that both ends are at, or [`ELSEWHERE`](Self::ELSEWHERE); 0 if nothing is said of the path.
+    /// The number of the port of both ends, or [`ELSEWHERE`](Self::ELSEWHERE); 0 if the path is not given.
     pub port: u8,
-    /// The sender's end: the index of its address where ports have addresses, on InfiniBand its LID.
+    /// The sender's end: the index of its address if ports have addresses, on InfiniBand its LID.
     pub near: u16,
-    /// The receiver's end, likewise.
+    /// The receiver's end, in the same form.
     pub far: u16,
 }
 
 impl RingPath {
-    /// In place of the port's number: the ends are at ports of two hosts, which need not have the same number.
+    /// Used instead of the port's number: the ends are at ports of two hosts, whose numbers may differ.
     pub const ELSEWHERE: u8 = u8::MAX;
 
-    /// The same path as its other end names it.
+    /// Returns the path as its other end names it.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self { near: self.far, far: self.near, ..self }
@@ -149,10 +149,10 @@ impl RingPath {
 }
 
 impl Meta {
-    /// In the word with the PSN: there is one.
+    /// Set in the word with the PSN if there is one.
     const ACK: u32 = 1 << 31;
 
-    /// As it is in a record.
+    /// Encodes it for a record.
     #[inline]
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
@@ -167,7 +167,7 @@ impl Meta {
         bytes
     }
 
-    /// The same as the receiver reads it.
+    /// Parses it from a record.
     #[inline]
     pub fn parse(bytes: [u8; 16]) -> Self {
         let [header, pad, port, _, q0, q1, q2, q3, a0, a1, a2, a3, n0, n1, f0, f1] = bytes;
@@ -186,7 +186,7 @@ impl Meta {
     }
 }
 
-/// The queue pair that a header names.
+/// Returns the destination QPN in a header.
 #[inline]
 pub fn dest_qpn(header: &[u8]) -> u32 {
     header

@@ -1,41 +1,41 @@
-//! Where the packets of an InfiniBand port go: a table that the process which owns the subnet writes and the processes of
-//! the port's host read, so that they send straight to the destination and no third process touches data.
+//! The routes of an InfiniBand port's packets: a table that the owner of the subnet writes and the processes of the port's host read, so
+//! that they send directly to the destination, without a third process.
 //!
-//! A subnet's switches are tables. Their owner walks them once for each change and leaves the outcome here: for
-//! each unicast LID the [`Way`] to the port that has it, for each multicast LID the ways to the ports that get a copy,
-//! for each such port the [`Peer`], which is the address of its host's sockets, and the port's own properties ([`OwnPort`]).
+//! A subnet's switches are tables. Their owner walks them once for each change and stores the result here: for each unicast LID the [`Way`]
+//! to the port that has it, for each multicast LID the ways to the ports that get a copy, for each such port the [`Peer`], which has the
+//! address of its host's sockets, and the port's own properties ([`OwnPort`]).
 //!
 //! # Layout
 //!
-//! A memfd of fixed size, of which only what is used takes memory. [`RouteTable`] alone writes it; others map it to read.
+//! A memfd of fixed size; only the part in use takes memory. Only [`RouteTable`] writes it; others map it for reading.
 //!
 //! ```text
-//! page 0   magic; the fabric's number; the epoch; an entry and two places for the port's own properties
-//! then     entries: of peers by their number, of unicast LIDs, of multicast LIDs
-//! then     rows, a cache line each: a way or a peer, and for a group the number of the next row
+//! page 0   magic; number of the fabric; epoch; an entry and two places for the port's own properties
+//! then     entries: peers by their number, unicast LIDs, multicast LIDs
+//! then     rows, two cache lines each: a way or a peer, and for a group the number of the next row
 //! ```
 //!
 //! # Reading while it is written
 //!
-//! An entry is one word: the number of its first row, none if it is zero, and how often the entry was written. A change writes
-//! rows that no entry has, then the entry, and the rows that it had before are used again only after that. A reader takes
-//! the entry, then the rows, then looks at the entry again: if it is the same, the rows are all of one change. So
-//! readers never wait for the writer, and a writer that dies between two steps leaves every entry whole.
+//! An entry is one word: the number of its first row (zero for none), and how often the entry was written. A change writes unused rows,
+//! then the entry. The old rows of the entry are reused only after that. A reader reads the entry, then the rows, then the entry again: if
+//! it is unchanged, the rows are consistent. So readers never wait for the writer, and a writer that dies between two steps leaves every
+//! entry consistent.
 //!
-//! A reader that keeps what it found compares [`RouteView::epoch`], which is one load, with the epoch that it read
-//! *before* it looked. [`RouteTable::publish`] raises the epoch after a change. (A change is visible to those who look
-//! from the moment on that it is made, as a switch takes its tables entry by entry.)
+//! A reader that caches a lookup compares [`RouteView::epoch`], which is one load, with the epoch that it read *before* the lookup.
+//! [`RouteTable::publish`] raises the epoch after a change. (Each change is visible to lookups immediately, as a switch updates its tables
+//! entry by entry.)
 //!
-//! # What is counted of packets
+//! # Counting of packets
 //!
-//! Ports on the way count what comes by, and only the sender knows how much it sends. So an entry has a [`RouteId`], which names the way as
-//! it is now with all its ports, also where nothing arrives at its end; a changed way has another one. Senders count by it
+//! Ports on the way count passing packets, and only the sender knows how many it sends. So an entry has a [`RouteId`], which identifies the
+//! present way with all its ports, even if no packet arrives at its end. A changed way gets another ID. Senders count by it
 //! ([`rows`](crate::rows)).
 //!
 //! # A hostile writer
 //!
-//! Whatever it writes is read once into private memory, checked, and bounded: it can make packets be lost or go to another address,
-//! as is its trade, and no more.
+//! Everything is read once into private memory, checked, and bounded: the writer can cause packets to be lost or to go to another address,
+//! as it may anyway, and nothing worse.
 
 mod reader;
 mod writer;
@@ -47,9 +47,9 @@ use rdmux_wire::{Guid, Lid, Mtu, Pkey};
 pub use self::reader::RouteView;
 pub use self::writer::{RouteError, RouteTable};
 
-/// The largest number of a peer.
+/// The maximum number of a peer.
 pub const MAX_PEERS: u16 = if cfg!(loom) { 2 } else { 4095 };
-/// How many entries a port's P_Key table can have here.
+/// The maximum number of entries of a port's P_Key table.
 pub const PKEYS: usize = 128;
 
 /// The number of a peer in one table: 1 to [`MAX_PEERS`].
@@ -57,40 +57,40 @@ pub const PKEYS: usize = 128;
 pub struct PeerId(u16);
 
 impl PeerId {
-    /// None outside of 1 to [`MAX_PEERS`].
+    /// Returns none outside of 1 to [`MAX_PEERS`].
     pub const fn new(id: u16) -> Option<Self> {
         if id == 0 || id > MAX_PEERS { None } else { Some(Self(id)) }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u16 {
         self.0
     }
 }
 
-/// Names a way to a LID, or the ways to a group, as the subnet's tables are at some time; zero names none. It is not used again as
-/// long as the writer of the table lives.
+/// Identifies a way to a LID, or the ways to a group, by the subnet's tables at some time; zero identifies none. An ID is not reused while
+/// the writer of the table lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteId(pub u64);
 
 impl RouteId {
-    /// No name: the writer does not tell ways to this LID apart.
+    /// No ID: the writer does not distinguish ways to this LID.
     pub const NONE: Self = Self(0);
 }
 
-/// What an entry says of a LID.
+/// The entry of a LID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// By what packets are counted.
+    /// The ID by which packets are counted.
     pub id: RouteId,
-    /// The way to the port that has it, if packets come there.
+    /// The way to the port that has the LID, if packets arrive there.
     pub way: Option<Way>,
 }
 
-/// The port whose table it is.
+/// The port to which the table belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPort {
-    /// Whether the port is active: no other one sends or receives data.
+    /// Whether the port is active: a port that is not neither sends nor receives data.
     pub active: bool,
     /// Its base LID; zero while no subnet manager has given it one.
     pub lid: Lid,
@@ -102,14 +102,14 @@ pub struct OwnPort {
     pub gid_prefix: u64,
     /// The GUID in its first GID.
     pub port_guid: Guid,
-    /// Whether its host hears groups by IP multicast ([`Peer::multicast`]), and so may send by it.
+    /// Whether its host receives groups by IP multicast ([`Peer::multicast`]), and so may send by it.
     pub multicast: bool,
-    /// Its P_Key table; zero where there is none.
+    /// Its P_Key table; unused entries are zero.
     pub pkeys: [Pkey; PKEYS],
 }
 
 impl Default for OwnPort {
-    /// A port that is not active, and has nothing.
+    /// Returns a port that is not active, without LID or P_Keys.
     fn default() -> Self {
         let (lid, port_guid, pkeys) = (Lid::NONE, Guid(0), [Pkey(0); PKEYS]);
         let (gid_prefix, mtu) = (0, Mtu::M256);
@@ -118,18 +118,18 @@ impl Default for OwnPort {
 }
 
 impl OwnPort {
-    /// The path bits of a LID, if it is one of the port's (IBTA 7.11.1).
+    /// Returns the path bits of a LID, if it is one of the port's (IBTA 7.11.1).
     pub fn path_bits(&self, lid: Lid) -> Option<u8> {
         has_lid(self.lid, self.lmc, lid).then_some((lid.0 & self.mask() & 0x7f) as u8)
     }
 
-    /// The LID with some path bits, of which only as many count as the LMC says.
+    /// Returns the LID with these path bits, of which the LMC determines how many are used.
     pub fn lid_with(&self, path_bits: u8) -> Lid {
         let mask = self.mask();
         Lid(self.lid.0 & !mask | u16::from(path_bits) & mask)
     }
 
-    /// The path bits of a LID.
+    /// Returns the mask of the path bits of a LID.
     fn mask(&self) -> u16 {
         path_mask(self.lmc)
     }
@@ -139,36 +139,36 @@ fn path_mask(lmc: u8) -> u16 {
     (1 << lmc.min(7)) - 1
 }
 
-/// Whether a port with a base LID and an LMC has a LID (IBTA 7.11.1).
+/// Returns whether a LID is one of those of a port with this base LID and LMC (IBTA 7.11.1).
 fn has_lid(base: Lid, lmc: u8, lid: Lid) -> bool {
     let mask = path_mask(lmc);
     lid.is_unicast() && base.is_unicast() && lid.0 & !mask == base.0 & !mask
 }
 
-/// Another port, or this one: where its host takes its packets.
+/// Another port, or this one, with the address at which its host receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The address of the sockets. Neither the address nor the port is zero.
     pub addr: SocketAddr,
-    /// The port's GUID, by which a change of the port is seen where the number stays.
+    /// The port's GUID, which reveals a change of the port under the same number.
     pub port_guid: Guid,
-    /// Its base LID, whether or not a way leads there; zero while it has none.
+    /// Its base LID, whether or not there is a way to it; zero while it has none.
     pub lid: Lid,
     /// How many low bits of the LID are path bits.
     pub lmc: u8,
-    /// Whether its host is on this machine and hears groups by the machine's IP multicast, so that one datagram reaches all such hosts
+    /// Whether its host is on this machine and receives groups by the machine's IP multicast, so that one datagram reaches all such hosts
     /// ([`ib`](crate::ib)).
     pub multicast: bool,
 }
 
-/// What a packet meets between the own port and another.
+/// The properties of the way from the own port to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The other port.
     pub peer: PeerId,
-    /// Links from port to port, or 0 if it is the own port.
+    /// The number of links from port to port, or 0 if it is the own port.
     pub hops: u8,
-    /// The largest payload that every link takes.
+    /// The maximum payload on all links.
     pub mtu: Mtu,
     /// The lowest rate of a link, as the code of a path record (IBTA 15.2.5.16).
     pub rate: u8,
@@ -176,27 +176,27 @@ pub struct Way {
     pub sls: u16,
     /// Bit i: packets with the P_Key at index i of the own table pass every partition enforcement.
     pub pkeys: u128,
-    /// Bit b: what the other port sends to the own LID with the path bits b arrives, if it is what may be sent there: packets as
-    /// large, with the same service levels. All that is done to the other's memory without a packet is allowed only then.
+    /// Bit b: packets from the other port to the own LID with the path bits b arrive, if they may be sent in this direction: of the same
+    /// size, with the same service levels. Only then are operations on the other's memory without a packet permitted.
     pub back: u128,
-    /// Bit i: the other port takes packets with the P_Key at index i of the own table, and answers with that partition's key
-    /// pass every enforcement, too.
+    /// Bit i: the other port accepts packets with the P_Key at index i of the own table, and answers with that partition's key pass every
+    /// enforcement, too.
     pub answered: u128,
 }
 
 impl Way {
-    /// Whether packets of a service level, 0 to 15, pass.
+    /// Returns whether packets of a service level, 0 to 15, pass.
     pub const fn takes_sl(&self, sl: u8) -> bool {
         sl < 16 && self.sls >> sl & 1 != 0
     }
 
-    /// Whether packets with the P_Key at an index of the own table pass.
+    /// Returns whether packets with the P_Key at an index of the own table pass.
     pub const fn takes_pkey(&self, index: usize) -> bool {
         index < PKEYS && self.pkeys >> index & 1 != 0
     }
 
-    /// Whether what the other port answers to packets from the own LID with these path bits, and with the P_Key at an index of
-    /// the own table, arrives.
+    /// Returns whether the other port's answers arrive, for packets from the own LID with these path bits, and with the P_Key at an index
+    /// of the own table.
     pub const fn comes_back(&self, path_bits: u8, pkey: usize) -> bool {
         path_bits < 128
             && self.back >> path_bits & 1 != 0
@@ -205,14 +205,14 @@ impl Way {
     }
 }
 
-/// The unicast LIDs that there is room for.
+/// The number of unicast LIDs that there is room for.
 const LIDS: u16 = if cfg!(loom) { 2 } else { 0xc000 };
-/// The multicast LIDs.
+/// The number of multicast LIDs that there is room for.
 const MLIDS: u16 = if cfg!(loom) { 2 } else { 0x4000 };
-/// How many rows. With one for each unicast LID and each peer, 200,000 are left to groups.
+/// The number of rows. With one for each unicast LID and each peer, 200,000 are left for groups.
 const ROWS: u32 = if cfg!(loom) { 4 } else { 1 << 18 };
 
-/// The bytes of a row: two cache lines, of which the second has the end of what it holds and the number of the next row.
+/// The size of a row in bytes: two cache lines, of which the second has the end of its contents and the number of the next row.
 const LINE: usize = 128;
 /// "rdmuxrt" and the version of the layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrt\x04");
@@ -222,29 +222,29 @@ mod at {
     pub(super) const FABRIC: usize = 8;
     pub(super) const EPOCH: usize = 64;
     pub(super) const OWN: usize = 128;
-    /// Two of them.
+    /// The first of two places.
     pub(super) const OWN_PLACES: usize = 192;
     pub(super) const OWN_SIZE: usize = 8 * super::OWN_WORDS;
     pub(super) const PEERS: usize = 4096;
     pub(super) const LIDS: usize = PEERS + 8 * (super::MAX_PEERS as usize + 1);
     pub(super) const MLIDS: usize = LIDS + 8 * super::LIDS as usize;
-    /// In a model nothing lies on a line.
+    /// In a model this is not a multiple of a line.
     const ENTRIES_END: usize = MLIDS + 8 * super::MLIDS as usize;
     pub(super) const ROWS: usize = ENTRIES_END.next_multiple_of(super::LINE);
     pub(super) const END: usize = ROWS + super::ROWS as usize * super::LINE;
 }
 
-/// The entry of a peer.
+/// Returns the offset of a peer's entry.
 const fn peer_entry(id: PeerId) -> usize {
     at::PEERS + 8 * id.0 as usize
 }
 
-/// The entry of a unicast LID.
+/// Returns the offset of a unicast LID's entry.
 const fn lid_entry(dlid: Lid) -> Option<usize> {
     if dlid.is_unicast() && dlid.0 < LIDS { Some(at::LIDS + 8 * dlid.0 as usize) } else { None }
 }
 
-/// The entry of a multicast LID.
+/// Returns the offset of a multicast LID's entry.
 const fn mlid_entry(mlid: Lid) -> Option<usize> {
     if !mlid.is_multicast() {
         return None;
@@ -253,22 +253,22 @@ const fn mlid_entry(mlid: Lid) -> Option<usize> {
     if index < MLIDS { Some(at::MLIDS + 8 * index as usize) } else { None }
 }
 
-/// The number in a word that says where a row is, from 1 on; 0 is none.
+/// Returns the number of the first row in an entry, from 1 on; 0 for none.
 const fn first(entry: u64) -> u32 {
     (entry & 0xffff_ffff) as u32
 }
 
-/// What a row holds; the word after these is the number of the next row.
+/// The contents of a row. The number of the next row is in the word after these.
 type Words = [u64; 8];
-/// How many of them are written and read: in models two, which show a mixture as well as all, in less time.
+/// The number of words that are written and read. In models there are two, which reveal a mixture as well as all would, in less time.
 const USED: usize = if cfg!(loom) { 2 } else { 8 };
-/// The number of the next row, which has a word of its own.
+/// The index of the word with the number of the next row.
 const NEXT: usize = 8;
 
-/// The words of [`OwnPort`].
+/// The number of words of [`OwnPort`].
 const OWN_WORDS: usize = 3 + PKEYS / 4;
 
-/// The low half first.
+/// Splits a number, with the low half first.
 fn halves(bits: u128) -> [u64; 2] {
     [(bits << 64 >> 64) as u64, (bits >> 64) as u64]
 }
@@ -338,12 +338,12 @@ impl Peer {
         Self { addr, port_guid: Guid(guid), lid: base, lmc, multicast }.checked()
     }
 
-    /// Whether the port has a LID.
+    /// Returns whether the port has a LID.
     pub fn has_lid(&self, lid: Lid) -> bool {
         has_lid(self.lid, self.lmc, lid)
     }
 
-    /// Itself, if packets can go there.
+    /// Returns itself, if packets can be sent there.
     fn checked(self) -> Option<Self> {
         let unspecified = match self.addr.ip() {
             IpAddr::V4(ip) => ip.is_unspecified(),

@@ -1,4 +1,4 @@
-//! A table as others see it.
+//! The readers' side of a table.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::shared::{Ordering, ReadMapping, fence, size};
 
-/// How often an entry is read that changes while it is read.
+/// How often an entry that changes during the read is read again.
 const TRIES: usize = size(16, 2);
 
 /// A table that another process writes.
@@ -21,7 +21,7 @@ pub struct RouteView {
 }
 
 impl RouteView {
-    /// Maps a table that a peer may have made.
+    /// Maps the table of a peer, which is not trusted.
     ///
     /// # Errors
     ///
@@ -35,18 +35,18 @@ impl RouteView {
         Ok(Self { map })
     }
 
-    /// The number of the fabric, which those of other fabrics on the machine do not have.
+    /// Returns the number of the fabric, which is unique on the machine.
     pub fn fabric(&self) -> u64 {
         self.map.load(at::FABRIC, Ordering::Relaxed)
     }
 
-    /// The epoch. What was looked up after it was read holds as long as it stays.
+    /// Returns the epoch. Lookups after this read remain valid as long as the epoch is unchanged.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.map.load(at::EPOCH, Ordering::Acquire)
     }
 
-    /// The port whose table it is; [`OwnPort::default`] if the table does not say.
+    /// Returns the port to which the table belongs; [`OwnPort::default`] if the table does not have it.
     pub fn own(&self) -> OwnPort {
         let port = self.settled(at::OWN, |place| {
             let at = match place {
@@ -61,19 +61,19 @@ impl RouteView {
         port.unwrap_or_default()
     }
 
-    /// The way to the port that has a LID, if there is one.
+    /// Returns the way to the port that has a LID, if there is one.
     pub fn way(&self, dlid: Lid) -> Option<Way> {
         self.route(dlid).way
     }
 
-    /// What the table says of a LID of a port; nothing if it does not know it.
+    /// Returns the entry of a port's LID; an empty one if the table has none.
     pub fn route(&self, dlid: Lid) -> Route {
         let found = lid_entry(dlid)
             .and_then(|entry| self.settled(entry, |row| Route::from_words(self.row(row)?.0)));
         found.unwrap_or_default()
     }
 
-    /// By what packets to a LID, of a port or a group, are counted now.
+    /// Returns the ID by which packets to a LID, of a port or a group, are counted now.
     pub fn route_id(&self, lid: Lid) -> RouteId {
         if !lid.is_multicast() {
             return self.route(lid).id;
@@ -83,26 +83,26 @@ impl RouteView {
         found.unwrap_or_default().id
     }
 
-    /// A peer, if there is one of this number.
+    /// Returns the peer with this number, if there is one.
     pub fn peer(&self, id: PeerId) -> Option<Peer> {
         self.settled(peer_entry(id), |row| Peer::from_words(self.row(row)?.0))
     }
 
-    /// The peer that has a LID, whether or not a way leads there.
+    /// Returns the peer that has a LID, whether or not there is a way to it.
     pub fn peer_with(&self, lid: Lid) -> Option<Peer> {
         let peer = |id| self.peer(id).filter(|peer| peer.has_lid(lid));
         let at_end = self.way(lid).and_then(|way| peer(way.peer));
         at_end.or_else(|| (1..=MAX_PEERS).filter_map(PeerId::new).find_map(peer))
     }
 
-    /// The ways to those that get a copy of what is sent to a group, in place of what `ways` has. None if there is no such
-    /// group. Returns by what packets to it are counted.
+    /// Writes the ways to the ports that get a copy of a group's packets to `ways`, replacing its contents; none if there is no
+    /// such group. Returns the ID by which packets to it are counted.
     pub fn group(&self, mlid: Lid, ways: &mut Vec<Way>) -> RouteId {
         let found = mlid_entry(mlid).and_then(|entry| {
             self.settled(entry, |mut row| {
                 let mut all = RouteId::NONE;
                 ways.clear();
-                // No list is longer, unless it has no end.
+                // No list is longer, unless it is cyclic.
                 for _ in 0..=MAX_PEERS {
                     if row == 0 {
                         return Some(all);
@@ -121,7 +121,7 @@ impl RouteView {
         found.unwrap_or_default()
     }
 
-    /// What `read` makes of an entry's rows, if they are all of one change.
+    /// Returns the result of `read` for an entry's rows, if they are consistent.
     fn settled<T>(&self, entry: usize, mut read: impl FnMut(u32) -> Option<T>) -> Option<T> {
         for _ in 0..TRIES {
             let word = self.map.load(entry, Ordering::Acquire);
@@ -138,7 +138,7 @@ impl RouteView {
         None
     }
 
-    /// A row and the number of the one after it.
+    /// Returns a row and the number of the next one.
     fn row(&self, row: u32) -> Option<(Words, u32)> {
         let at = (1..=ROWS).contains(&row).then(|| at::ROWS + (row as usize - 1) * LINE)?;
         let mut words = Words::default();

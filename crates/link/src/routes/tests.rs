@@ -14,7 +14,7 @@ fn id(n: u16) -> PeerId {
     PeerId::new(n).unwrap()
 }
 
-/// A way all of whose fields tell of `n`.
+/// A way whose fields are all derived from `n`.
 fn way(n: u16) -> Way {
     let bits = u128::from(n) << 100 | u128::from(n);
     let (hops, rate) = (n.to_le_bytes()[0], n.to_le_bytes()[1]);
@@ -106,7 +106,7 @@ fn the_epoch_rises_with_what_is_published_and_only_with_a_change() {
         table.set_way(Lid(9), None).unwrap();
         assert_eq!(table.publish(), epoch, "there was none, {again}");
     }
-    // A shorter and a longer list are other lists.
+    // A shorter or longer list, or another order, is a change.
     for ways in [&[way(3)][..], &[way(3), way(4), way(5)], &[way(4), way(3), way(5)]] {
         table.set_group(Lid(0xc003), ways).unwrap();
         epoch += 1;
@@ -160,12 +160,12 @@ fn rows_are_used_again_and_limited() {
     let mlid = full(&mut table);
     assert_eq!(table.set_group(Lid(mlid), &ways), Err(RouteError::Full));
     assert_eq!(group(&view, mlid), []);
-    // Others are as they were, and what is replaced makes room for what comes in its place.
+    // The other entries are unchanged, and a replaced list makes room for its replacement.
     assert_eq!((group(&view, 0xc100), group(&view, mlid - 1)), (ways.clone(), ways.clone()));
     let last: Vec<_> = ways.iter().rev().copied().collect();
     table.set_group(Lid(0xc100), &last).unwrap();
     assert_eq!(group(&view, 0xc100), last);
-    // What is taken back makes room for others.
+    // A removed list makes room for others.
     table.set_group(Lid(0xc101), &[]).unwrap();
     table.set_group(Lid(mlid), &ways).unwrap();
     assert_eq!(group(&view, mlid), ways);
@@ -275,7 +275,7 @@ fn a_peer_is_found_by_each_of_its_lids_with_and_without_a_way() {
     for (n, lmc) in [(1, 0), (2, 2), (3, 3)] {
         table.set_peer(id(n), Some(&peer(n, lmc))).unwrap();
     }
-    // One that leads to the right port, and one that leads to another.
+    // One way leads to the right port, the other to another port.
     table.set_way(Lid(0x20), Some(&Way { peer: id(2), ..way(1) })).unwrap();
     table.set_way(Lid(0x30), Some(&Way { peer: id(1), ..way(1) })).unwrap();
     let found = |lid| view.peer_with(Lid(lid)).map(|peer| peer.port_guid.0);
@@ -301,7 +301,7 @@ fn what_is_no_table_is_not_taken_for_one() {
     assert!(RouteView::map(&short).is_err());
 }
 
-/// A table whose writer means no good.
+/// A table with a malicious writer.
 fn hostile() -> (Mapping, RouteView) {
     let fd = Mapping::create_fd("hostile", at::END).unwrap();
     let map = Mapping::map(&fd, at::END).unwrap();
@@ -319,7 +319,7 @@ fn any_words_at_all_are_only_something_or_nothing() {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        // Half of the entries point to rows that are there.
+        // Half of the entries point to existing rows.
         word.store(if i % 2 == 0 { x } else { x & 0xffff_0000_0000_0fff }, Ordering::Relaxed);
     }
     let mut ways = Vec::new();
@@ -347,10 +347,10 @@ fn a_list_that_has_no_end_is_no_group() {
     assert_eq!(group(&view, 0xc000), [way(1)]);
     map.word(at::ROWS + 8 * NEXT).store(1, Ordering::Relaxed);
     assert_eq!(group(&view, 0xc000), []);
-    // One without a way, either.
+    // Even one without a way.
     (0..NEXT).for_each(|i| map.word(at::ROWS + 8 * i).store(0, Ordering::Relaxed));
     assert_eq!(group(&view, 0xc000), []);
-    // A row that is not there ends it, too.
+    // An invalid row number ends it, too.
     map.word(at::ROWS + 8 * NEXT).store(u64::from(ROWS) + 1, Ordering::Relaxed);
     assert_eq!(group(&view, 0xc000), []);
 }

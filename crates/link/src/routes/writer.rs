@@ -1,4 +1,4 @@
-//! The writer of a table.
+//! The writer's side of a table.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::shared::{Mapping, Ordering, fence};
 
-/// Why an entry was not written. What it was before is gone, too.
+/// The reason why an entry was not written. Its old value is removed as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// All rows are in use.
@@ -23,21 +23,21 @@ pub enum RouteError {
     OutOfRange,
 }
 
-/// The table of one port, of which only this process can change anything.
+/// The table of one port, which only this process can change.
 #[derive(Debug)]
 pub struct RouteTable {
     fd: OwnedFd,
     map: Mapping,
-    /// Rows that were in use: numbers, from 1 on.
+    /// The numbers, from 1 on, of rows that are no longer in use.
     free: Vec<u32>,
-    /// Rows from 1 to this one have been in use.
+    /// The highest number of a row that has been in use.
     pub(super) used: u32,
-    /// Whether anything was changed since the last [`publish`](Self::publish).
+    /// Whether there are changes since the last [`publish`](Self::publish).
     changed: bool,
 }
 
 impl RouteTable {
-    /// A new one, of a port that is not active and reaches nothing, on a fabric without a number. The epoch is 1.
+    /// Creates the table of a port that is not active and has no routes, on a fabric without a number. The epoch is 1.
     ///
     /// # Errors
     ///
@@ -46,11 +46,12 @@ impl RouteTable {
         Self::of_fabric(0)
     }
 
-    /// The same on the fabric with this number: a random one, so that the machine's fabrics have different ones.
+    /// As [`create`](Self::create), on the fabric with this number. It should be random, so that the machine's fabrics have
+    /// different ones.
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create).
+    /// As for [`create`](Self::create).
     pub fn of_fabric(number: u64) -> io::Result<Self> {
         let (fd, map) = Mapping::create_readable("rdmux-routes", at::END)?;
         map.word(at::FABRIC).store(number, Ordering::Relaxed);
@@ -59,12 +60,12 @@ impl RouteTable {
         Ok(Self { fd, map, free: Vec::new(), used: 0, changed: false })
     }
 
-    /// The descriptor, to hand over. Those who have it can only read.
+    /// Returns the descriptor, to be passed to readers. They can only read.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Says how the port is.
+    /// Sets the properties of the port.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl RouteTable {
         }
         let (entry, words) = (self.map.word(at::OWN), port.to_words());
         let old = entry.load(Ordering::Relaxed);
-        // Its two places are used in turn.
+        // The two places are used alternately.
         let place = |first: u32| at::OWN_PLACES + (first as usize - 1) % 2 * at::OWN_SIZE;
         if first(old) != 0 {
             let there = self.map.row(place(first(old)), words.len());
@@ -94,51 +95,51 @@ impl RouteTable {
         Ok(())
     }
 
-    /// Says where a peer's packets go, or that it is gone.
+    /// Sets the address of a peer, or removes it.
     ///
     /// # Errors
     ///
-    /// [`RouteError`]; then there is no such peer.
+    /// [`RouteError`]; there is no such peer then.
     pub fn set_peer(&mut self, id: PeerId, peer: Option<&Peer>) -> Result<(), RouteError> {
         let checked = peer.and_then(|peer| peer.checked());
         self.set(peer_entry(id), checked.iter().map(|peer| peer.to_words()))?;
         if peer.is_some() && checked.is_none() { Err(RouteError::OutOfRange) } else { Ok(()) }
     }
 
-    /// Says how packets come to the port that has a LID, or that none come. The own LIDs need no way.
+    /// Sets the way to the port that has a LID, or removes it. The own LIDs need no way.
     ///
     /// # Errors
     ///
-    /// [`RouteError`]; then packets to this LID are lost.
+    /// [`RouteError`]; packets to this LID are lost then.
     pub fn set_way(&mut self, dlid: Lid, way: Option<&Way>) -> Result<(), RouteError> {
         self.set_route(dlid, Route { id: RouteId::NONE, way: way.copied() })
     }
 
-    /// The same, and by what packets to it are counted.
+    /// As [`set_way`](Self::set_way), with the ID by which packets to the LID are counted.
     ///
     /// # Errors
     ///
-    /// As [`set_way`](Self::set_way).
+    /// As for [`set_way`](Self::set_way).
     pub fn set_route(&mut self, dlid: Lid, route: Route) -> Result<(), RouteError> {
         let entry = lid_entry(dlid).ok_or(RouteError::OutOfRange)?;
         let row = (route != Route::default()).then(|| route.to_words());
         self.set(entry, row.into_iter())
     }
 
-    /// Says who gets a copy of what is sent to a group, and how it comes there.
+    /// Sets the ways to the ports that get a copy of a group's packets.
     ///
     /// # Errors
     ///
-    /// [`RouteError`]; then packets to this group are lost.
+    /// [`RouteError`]; packets to this group are lost then.
     pub fn set_group(&mut self, mlid: Lid, ways: &[Way]) -> Result<(), RouteError> {
         self.set_group_route(mlid, RouteId::NONE, ways)
     }
 
-    /// The same, and by what packets to it are counted.
+    /// As [`set_group`](Self::set_group), with the ID by which packets to the group are counted.
     ///
     /// # Errors
     ///
-    /// As [`set_group`](Self::set_group).
+    /// As for [`set_group`](Self::set_group).
     pub fn set_group_route(
         &mut self,
         mlid: Lid,
@@ -157,8 +158,7 @@ impl RouteTable {
         if fits { Ok(()) } else { Err(RouteError::OutOfRange) }
     }
 
-    /// Raises the epoch if anything was changed since the last time: those who kept what they found look again. Returns
-    /// the epoch that holds now.
+    /// Raises the epoch if there are changes since the last call: readers then discard cached lookups. Returns the present epoch.
     pub fn publish(&mut self) -> u64 {
         let word = self.map.word(at::EPOCH);
         let epoch = word.load(Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl RouteTable {
         epoch
     }
 
-    /// Writes an entry, unless it is what it would be.
+    /// Writes an entry, unless it is unchanged.
     fn set(
         &mut self,
         entry: usize,
@@ -180,7 +180,7 @@ impl RouteTable {
             return Ok(());
         }
         if self.room() < rows.len() {
-            // What the entry has makes room for what it gets. Readers see none in between.
+            // The old rows of the entry make room for the new ones. Readers find none in between.
             self.point(entry, 0);
             if self.room() < rows.len() {
                 return Err(RouteError::Full);
@@ -191,7 +191,7 @@ impl RouteTable {
         Ok(())
     }
 
-    /// Whether an entry has these rows.
+    /// Returns whether an entry has these rows.
     fn holds(&self, entry: usize, rows: impl Iterator<Item = Words>) -> bool {
         let mut row = first(self.map.word(entry).load(Ordering::Relaxed));
         for words in rows {
@@ -205,20 +205,20 @@ impl RouteTable {
         row == 0
     }
 
-    /// How many rows nothing has.
+    /// Returns the number of unused rows.
     fn room(&self) -> usize {
         self.free.len() + (ROWS - self.used) as usize
     }
 
-    /// Writes a row that no entry has, and returns its number. There must be room.
+    /// Writes an unused row, and returns its number. There must be room.
     fn put(&mut self, words: Words, next: u32) -> u32 {
         let row = self.free.pop().unwrap_or_else(|| {
             self.used += 1;
             self.used
         });
         if let Some(at) = self.row_at(row) {
-            // A reader that sees any of these words while it follows an entry that had this row sees, too, that the
-            // entry does not have it any more.
+            // A reader that sees any of these words while it follows an entry that had this row also sees that the entry no
+            // longer has it.
             fence(Ordering::Release);
             for (there, word) in self.map.row(at, USED).zip(words) {
                 there.store(word, Ordering::Relaxed);
@@ -228,15 +228,15 @@ impl RouteTable {
         row
     }
 
-    /// Has an entry start with another row, none if it is zero. Those that it had are free.
+    /// Sets the first row of an entry; zero for none. Its old rows are freed.
     fn point(&mut self, entry: usize, row: u32) {
         let word = self.map.word(entry);
         let old = word.load(Ordering::Relaxed);
         word.store(written_again(old, row), Ordering::Release);
         self.changed = true;
         let mut gone = first(old);
-        // What is read here only this process can have written, where the kernel has that seal. Elsewhere no more
-        // than there is becomes free.
+        // Only this process can have written these words, if the kernel has that seal. Otherwise no more rows are freed than
+        // exist.
         while let Some(at) = self.row_at(gone) {
             if self.free.len() >= self.used as usize {
                 break;
@@ -255,7 +255,7 @@ impl RouteTable {
     }
 }
 
-/// An entry that is written once more.
+/// Returns the next value of an entry, with this row.
 const fn written_again(old: u64, row: u32) -> u64 {
     ((old >> 32).wrapping_add(1) << 32) | row as u64
 }

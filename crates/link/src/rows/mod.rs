@@ -1,30 +1,29 @@
-//! What a process counts of the packets that it sends by an InfiniBand port, for the ports that they come by.
+//! A process's counts of the packets that it sends by an InfiniBand port, for the ports on their way.
 //!
-//! Ports of adapters and switches count what passes them, but packets go straight to their destination. So the sender counts them in
-//! a row for each way that they take ([`RouteId`]), and the owner of the subnet, which knows the ports of each way, reads the rows when
-//! somebody asks what the ports have counted, and before it forgets a way. The rows are memory of the sender's, so what it has
-//! counted outlives it.
+//! Ports of adapters and switches count passing packets, but here packets go directly to their destination. So the sender counts them in a
+//! row for each way that they take ([`RouteId`]). The owner of the subnet, which knows the ports of each way, reads the rows when the
+//! counters of a port are queried, and before it discards a way. The rows are in shared memory, so the sender's counts outlive it.
 //!
-//! A row has one writer, which has the only [`Tally`] that the row is in. To count is two loads and two stores, without a fence or a locked instruction.
+//! A row has one writer, the owner of the only [`Tally`] that contains it. Counting takes two loads and two stores, without a fence or a
+//! locked instruction.
 //!
 //! # Layout
 //!
-//! A memfd of fixed size, of which only what is used takes memory: a page with how many rows were in use and a word that changes with what is
-//! dropped, then rows of a cache line each. A row is what is counted ([`Counted`]), how many packets and words, and two numbers: how often its writer has closed it,
-//! and for which of these times the reader has said that it knows. These only grow; a reader keeps what it has read and goes by the
-//! difference.
+//! A memfd of fixed size; only the part in use takes memory. A page has the number of rows that were in use and a word that changes with
+//! drops; rows of a cache line each follow. A row has its key ([`Counted`]), the numbers of packets and words, and two counts: how often
+//! its writer has closed it, and which of these closings the reader has acknowledged. All numbers only grow; a reader remembers what it has
+//! read and uses the difference.
 //!
-//! # When a way changes
+//! # Changes of ways
 //!
-//! A writer opens a row, then looks whether the way is still the one. The reader changes the table of ways first, then looks at
-//! rows. Both have a full fence in between, so either the writer sees that the way is another one, or the reader sees a row that is still
-//! counted in and keeps the way that it is for ([`RowReader::read`]). A row is used for something else only after the reader has
-//! said that it knows all that it was used for before.
+//! A writer opens a row, then checks that the way is unchanged. The reader changes the route table first, then reads rows. Both have a full
+//! fence in between, so either the writer sees that the way has changed, or the reader sees an open row and keeps the way that it is for
+//! ([`RowReader::read`]). A row is reused for another key only after the reader has acknowledged its closing.
 //!
 //! # A hostile peer
 //!
-//! Either side may write anything. A row with nonsense is not read, more than [`MAX_PACKETS`] at once are not believed, and of words no more
-//! than fit into these packets. A writer that lies does so about what it has sent itself.
+//! Either side may write anything. An invalid row is not read. Increments of more than [`MAX_PACKETS`] are ignored, as are words beyond
+//! what fits into these packets. A writer can only falsify the counts of its own packets.
 
 mod reader;
 mod writer;
@@ -36,44 +35,44 @@ pub use self::reader::{RowRead, RowReader};
 pub use self::writer::{Row, Rows, Tally, Unfound};
 use crate::routes::RouteId;
 
-/// How many packets are believed in one reading of a row. At 400 Gb/s so many small ones are sent in a day.
+/// The maximum number of packets that one read of a row accepts. At 400 Gb/s, this many small ones take a day to send.
 pub const MAX_PACKETS: u64 = 1 << 46;
 
-/// What a row counts.
+/// The key of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Counted {
     /// Packets that leave the port.
     Sent {
-        /// The way that they take, or [`RouteId::NONE`] if the table names none.
+        /// The way that they take, or [`RouteId::NONE`] if the table identifies none.
         route: RouteId,
-        /// Where to.
+        /// Their destination.
         dlid: Lid,
         /// Their service level.
         sl: u8,
         /// The index of their P_Key in the port's table.
         pkey: u8,
-        /// Bytes of payload: zero unless that is what they end by.
+        /// Their payload in bytes; zero unless they are dropped because of it.
         payload: u16,
     },
-    /// Packets that the port drops itself, by the number of the reason ([`IbDrop`](crate::ib::IbDrop)).
+    /// Packets that the port itself drops, by the number of the reason ([`IbDrop`](crate::ib::IbDrop)).
     Dropped(u8),
 }
 
-/// How many rows there are.
+/// The number of rows.
 const ROWS: u32 = if cfg!(loom) { 2 } else { 4096 };
 const LINE: usize = 64;
 /// "rdmuxrw" and the version of the layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"rdmuxrw\x01");
-/// The most words of a packet.
+/// The maximum number of words of a packet.
 const MAX_WORDS: u64 = Lrh::MAX_PKT_LEN as u64;
 
 /// Offsets, in bytes.
 mod at {
     use crate::shared::size;
 
-    /// How many rows were in use.
+    /// The number of rows that were in use.
     pub(super) const USED: usize = 8;
-    /// Changes when something was counted that the port drops itself.
+    /// Changes when packets were counted that the port itself drops.
     pub(super) const DROPPED: usize = 16;
     pub(super) const ROWS: usize = size(4096, 64);
     pub(super) const END: usize = ROWS + super::ROWS as usize * super::LINE;
@@ -88,25 +87,25 @@ mod at {
     pub(super) const KNOWN: usize = 40;
 }
 
-/// Where a row is.
+/// Returns the offset of a row.
 const fn row_at(row: u32) -> usize {
     at::ROWS + row as usize * LINE
 }
 
-/// What is done with a row, in the lowest byte of its first word.
+/// The state of a row, in the lowest byte of its first word.
 mod state {
     pub(super) const OPEN: u8 = 1;
     pub(super) const CLOSED: u8 = 2;
 }
 
-/// What kind of packets it counts, in the byte above.
+/// The kind of packets that it counts, in the next byte.
 mod kind {
     pub(super) const SENT: u8 = 1;
     pub(super) const DROPPED: u8 = 2;
 }
 
 impl Counted {
-    /// The two words, without the state.
+    /// Encodes the key in two words, without the state.
     fn to_words(self) -> [u64; 2] {
         match self {
             Self::Sent { route, dlid, sl, pkey, payload } => {
@@ -133,7 +132,7 @@ impl Counted {
         }
     }
 
-    /// The way that packets take, if it has a name.
+    /// Returns the ID of the way that packets take, if it has one.
     pub fn route(&self) -> Option<RouteId> {
         match self {
             Self::Sent { route, .. } if *route != RouteId::NONE => Some(*route),

@@ -1,4 +1,4 @@
-//! The side that reads.
+//! The reader's side of rows.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,41 +6,41 @@ use std::os::fd::AsFd;
 use super::{Counted, MAGIC, MAX_PACKETS, MAX_WORDS, ROWS, at, row_at, state};
 use crate::shared::{Mapping, Ordering, fence};
 
-/// The rows of a process, for the owner of the subnet. It is the only one who reads them.
+/// The rows of a process, for the owner of the subnet, which is the only reader.
 #[derive(Debug)]
 pub struct RowReader {
     map: Mapping,
     read: Vec<Read>,
-    /// The word that changes with what is dropped, as it was then.
+    /// The word that changes with drops, at the last read.
     dropped: u64,
 }
 
-/// What was read of a row before.
+/// The state of a row at the last read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
     packets: u64,
     words: u64,
-    /// Words that fit into packets that were shown, and have not been shown themselves.
+    /// The number of words that fit into the packets reported so far, and have not been reported themselves.
     room: u64,
-    /// Words that did not fit.
+    /// The number of words that did not fit.
     waiting: u64,
 }
 
-/// What has been counted in a row since it was read before.
+/// The counts of a row since the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowRead {
-    /// Of what.
+    /// The key.
     pub counted: Counted,
     /// Packets.
     pub packets: u64,
     /// Words of four bytes.
     pub words: u64,
-    /// Whether the row may still be counted in.
+    /// Whether the row may still be in use.
     pub is_open: bool,
 }
 
 impl RowReader {
-    /// Maps rows that a process may have made. What was counted before counts.
+    /// Maps the rows of a process, which is not trusted. Earlier counts are included.
     ///
     /// # Errors
     ///
@@ -53,19 +53,19 @@ impl RowReader {
         Ok(Self { map, read: Vec::new(), dropped: 0 })
     }
 
-    /// Whether anything was counted since the last reading that the port drops itself.
+    /// Returns whether packets that the port itself drops were counted since the last read.
     pub fn has_dropped(&self) -> bool {
         self.map.word(at::DROPPED).load(Ordering::Acquire) != self.dropped
     }
 
-    /// Shows each row that is in use, or that has been since the last time. After a change of the table of ways, each way that it had before
-    /// and that a process still counts by is among the open ones.
+    /// Passes each row to `show` that is in use, or has been since the last call. After a change of the route table, each old way by which
+    /// a process still counts is among the open rows.
     pub fn read(&mut self, show: impl FnMut(&RowRead)) {
         self.read_within(|used| used, show);
     }
 
-    /// The same of so many rows as `most` says, which gets how many have been in use, and of those that were read before. What others count is not
-    /// known then, nor by which ways they do.
+    /// As [`read`](Self::read), but reads only as many rows as `most` returns, which gets the number of rows that have been in use, and the
+    /// rows that were read before. The counts and ways of the other rows are not known then.
     pub fn read_within(
         &mut self,
         most: impl FnOnce(usize) -> usize,
@@ -90,17 +90,17 @@ impl RowReader {
 
 fn read_row(map: &Mapping, row: u32, before: &mut Read) -> Option<RowRead> {
     let word = |at| map.word(row_at(row) + at);
-    // A row says what it counts as long as it is open, and then until that is known.
+    // The key of a row is valid while it is open, and then until its closing is acknowledged.
     let about = word(at::ABOUT).load(Ordering::Acquire);
     let (closed, known) = (word(at::CLOSED).load(Ordering::Relaxed), word(at::KNOWN));
     let is_open = match (about & 0xff) as u8 {
         state::OPEN => true,
         state::CLOSED if known.load(Ordering::Relaxed) != closed => false,
-        // It may count something else by now, which is read the next time.
+        // It may have another key by now, which is read the next time.
         _ => return None,
     };
     let route = word(at::ROUTE).load(Ordering::Relaxed);
-    // Words first: those that are seen are of packets that are seen.
+    // Words are read first: words that are seen belong to packets that are seen.
     let words = word(at::WORDS).load(Ordering::Acquire);
     let (packets, words) = before.advance(word(at::PACKETS).load(Ordering::Relaxed), words);
     if !is_open {
@@ -112,7 +112,7 @@ fn read_row(map: &Mapping, row: u32, before: &mut Read) -> Option<RowRead> {
 }
 
 impl Read {
-    /// How many packets and words more these are, as far as that is to be believed.
+    /// Returns how many packets and words were added, as far as that is plausible.
     fn advance(&mut self, packets: u64, words: u64) -> (u64, u64) {
         let new = packets.wrapping_sub(self.packets);
         let new = if new <= MAX_PACKETS { new } else { 0 };

@@ -39,7 +39,7 @@ fn reader_gets_what_was_counted_since_it_read_before() {
     tally.has_dropped();
     assert!(reader.has_dropped() && reader.has_dropped());
     assert_eq!((all(&mut reader).len(), reader.has_dropped()), (2, false));
-    // Another sender has rows of its own.
+    // Another sender has its own rows.
     let mut other = Tally::new(rows);
     let z = other.find(&a, |_| true).unwrap();
     other.add(z, 5, 50);
@@ -105,7 +105,7 @@ fn nothing_is_lost_or_counted_for_another_way_while_ways_change() {
             for n in 1..=ROUNDS {
                 tally.refresh();
                 let counted = sent(n, (n % 16) as u8);
-                // Where no row is left the reader is behind.
+                // If no row is left, the reader lags behind.
                 let row = loop {
                     if let Ok(row) = tally.find(&counted, |it| *it == counted) {
                         break row;
@@ -156,7 +156,7 @@ fn a_writer_that_lies_is_believed_within_bounds() {
             x ^= x << 13;
             x ^= x >> 7;
             x ^= x << 17;
-            // Half of the rows say that they are one.
+            // Half of the rows have a valid state.
             word.store(
                 if x.is_multiple_of(2) { x } else { x & 0xff0f_ffff_ff0f_0303 },
                 Ordering::Relaxed,

@@ -1,4 +1,4 @@
-//! The side that counts.
+//! The writers' side of rows.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::{Counted, MAGIC, ROWS, at, row_at, state};
 use crate::shared::{Mapping, Ordering, fence};
 
-/// The rows of a process, for all that send by the port. Whoever sends has a [`Tally`] of its own.
+/// The rows of a process, for all its senders of a port. Each sender has its own [`Tally`].
 #[derive(Debug)]
 pub struct Rows {
     map: Mapping,
@@ -19,14 +19,14 @@ pub struct Rows {
 
 #[derive(Debug, Default)]
 struct Free {
-    /// Rows from 0 to this one have been in use.
+    /// The number of rows that have been in use.
     used: u32,
-    /// Those of them that are closed.
+    /// The rows of these that are closed.
     closed: Vec<u32>,
 }
 
 impl Rows {
-    /// New memory for the rows of a process, to be handed to both sides.
+    /// Creates memory for the rows of a process, to be passed to both sides.
     ///
     /// # Errors
     ///
@@ -38,11 +38,11 @@ impl Rows {
         Ok(fd)
     }
 
-    /// Maps memory in which this process counts, and no other. It does so once.
+    /// Maps rows in which only this process counts. A process may map them only once.
     ///
     /// # Errors
     ///
-    /// `InvalidData` for anything else than what [`create`](Self::create) makes; `ENOMEM`.
+    /// `InvalidData` for anything else than memory from [`create`](Self::create); `ENOMEM`.
     pub fn map(fd: impl AsFd) -> io::Result<Self> {
         let map = Mapping::map(fd, at::END)?;
         if map.word(0).load(Ordering::Acquire) != MAGIC {
@@ -51,14 +51,14 @@ impl Rows {
         Ok(Self { map, free: Mutex::default() })
     }
 
-    /// A row that nobody counts in, and that the reader knows all of.
+    /// Takes an unused row, whose counts the reader has acknowledged.
     fn take(&self) -> Option<u32> {
         let mut free = self.free.lock();
         let is_known = |&row: &u32| {
             let [known, closed] = [at::KNOWN, at::CLOSED].map(|at| self.map.word(row_at(row) + at));
             known.load(Ordering::Acquire) == closed.load(Ordering::Relaxed)
         };
-        // Those that were closed first are the first to be known.
+        // The reader acknowledges the rows first that were closed first.
         if let Some(at) = free.closed.iter().take(64).position(is_known) {
             return Some(free.closed.remove(at));
         }
@@ -68,7 +68,7 @@ impl Rows {
         Some(row)
     }
 
-    /// Has a row count this from now on.
+    /// Opens a row for a key.
     fn open(&self, row: u32, counted: &Counted) {
         let [about, route] = counted.to_words();
         self.map.word(row_at(row) + at::ROUTE).store(route, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Rows {
         self.map.word(row_at(row) + at::ABOUT).store(about, Ordering::Release);
     }
 
-    /// Nothing is counted in a row any more.
+    /// Closes a row.
     fn close(&self, row: u32) {
         let closed = self.map.word(row_at(row) + at::CLOSED);
         closed.store(closed.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -91,16 +91,16 @@ impl Rows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row(pub(super) u32);
 
-/// Why there is no row.
+/// The reason why there is no row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfound {
-    /// The table of ways does not have the name that is counted by: look the way up again.
+    /// The route table no longer has the ID: the way must be looked up again.
     Changed,
     /// No row is left.
     Full,
 }
 
-/// The rows that one sender counts in. Who has it is the only one who does.
+/// The rows in which one sender counts. Only its owner counts in them.
 #[derive(Debug)]
 pub struct Tally {
     rows: Arc<Rows>,
@@ -110,23 +110,23 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Without rows.
+    /// Creates a tally without rows.
     pub fn new(rows: Arc<Rows>) -> Self {
         Self { rows, open: HashMap::new(), is_old: false }
     }
 
-    /// Ways may have changed: what [`find`](Self::find) has found is not to be counted in any more.
+    /// Records that ways may have changed: rows that [`find`](Self::find) returned must no longer be used.
     pub fn refresh(&mut self) {
         self.is_old = true;
     }
 
-    /// Whether these are the rows that it counts in.
+    /// Returns whether these are the rows in which it counts.
     pub fn is_of(&self, rows: &Arc<Rows>) -> bool {
         Arc::ptr_eq(&self.rows, rows)
     }
 
-    /// The row for packets of a kind. `is_current` says, each time anew, whether the table of ways has the name that is counted by; rows
-    /// for what it has no more are closed.
+    /// Returns the row for a key. `is_current` checks each time whether the route table still has the key's way; rows for ways that it no
+    /// longer has are closed.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl Tally {
         Ok(Row(row))
     }
 
-    /// Counts packets, and their length in words of four bytes from LRH to ICRC.
+    /// Adds packets, and their length in words of four bytes from LRH to ICRC.
     #[inline]
     pub fn add(&mut self, row: Row, packets: u64, words: u64) {
         let word = |at| self.rows.map.word(row_at(row.0) + at);
@@ -165,14 +165,14 @@ impl Tally {
         add(at::WORDS, words, Ordering::Release);
     }
 
-    /// Says that something was counted that the port drops itself, which its reader may want to know before it reads all rows. One thread at a time
-    /// does so.
+    /// Records that packets were counted that the port itself drops, so that the reader can check for them before it reads all rows. Only
+    /// one thread at a time may call this.
     pub fn has_dropped(&self) {
         let word = self.rows.map.word(at::DROPPED);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// Closes rows.
+    /// Closes the rows that `is_closed` selects.
     fn close(&mut self, mut is_closed: impl FnMut(&Counted) -> bool) {
         self.open.retain(|counted, row| {
             let closes = is_closed(counted);

@@ -4,24 +4,24 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rdmux_wire::icrc::{Icrc, Ipv4Pseudo, Ipv6Pseudo, solve_ipv4_id};
 
-/// Bytes of a UDP header.
+/// The length of a UDP header in bytes.
 const UDP_HEADER: usize = 8;
 
-/// How an ICRC compares with its packet.
+/// The result of comparing an ICRC with its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcrcCheck {
-    /// Right. Over IPv4, with the Identification that was expected.
+    /// Right. Over IPv4, with the expected Identification.
     Right,
-    /// Right with an Identification that was not expected: one wrong packet in 65,536 passes.
+    /// Right with an unexpected Identification: one in 65,536 wrong packets passes.
     Solved,
-    /// Wrong: drop the packet.
+    /// Wrong: the packet must be dropped.
     Wrong,
-    /// There is none: the wire protects its packets in another way.
+    /// The packet has none: the wire protects its packets by other means.
     Absent,
 }
 
-/// Starts the ICRC of a packet of `len` bytes, BTH to ICRC. `id` is the IPv4 Identification. The
-/// destination port is always counted as 4791.
+/// Starts the ICRC of a packet of `len` bytes, BTH to ICRC. `id` is the IPv4 Identification. The destination port is always taken
+/// as 4791.
 pub(super) fn begin(src: SocketAddr, dst: IpAddr, id: u16, len: usize) -> Icrc {
     let udp_len = u16::try_from(UDP_HEADER + len).unwrap_or(u16::MAX);
     let src_port = src.port();
@@ -51,7 +51,7 @@ pub(crate) fn check(src: SocketAddr, dst: IpAddr, id: u16, bytes: &[u8]) -> Icrc
     if computed == *received {
         return IcrcCheck::Right;
     }
-    // Linear: the difference tells by which bits the Identification differs from the likely one.
+    // The CRC is linear: the difference determines in which bits the Identification differs from the likely one.
     let udp_len = u16::try_from(UDP_HEADER + bytes.len()).unwrap_or(u16::MAX);
     match solve_ipv4_id(computed, *received, udp_len) {
         Some(_) if dst.is_ipv4() && src.is_ipv4() => IcrcCheck::Solved,

@@ -1,11 +1,11 @@
 //! Control messages (`cmsg(3)`), written and read as bytes.
 
-/// Bytes before the data of a control message.
+/// The length of a control message's header in bytes.
 const HEADER: usize = size_of::<libc::cmsghdr>();
 /// Control messages start at multiples of this.
 const ALIGN: usize = size_of::<usize>();
 
-/// Where the next control message starts after one with `len` bytes of header and data.
+/// Returns the offset of the next control message after one with `len` bytes of header and data.
 const fn aligned(len: usize) -> usize {
     len.next_multiple_of(ALIGN)
 }
@@ -18,7 +18,7 @@ pub(crate) struct ControlBuf {
 }
 
 impl ControlBuf {
-    /// None.
+    /// Creates an empty buffer.
     pub(crate) const fn new() -> Self {
         Self { bytes: [0; 96], len: 0 }
     }
@@ -33,13 +33,13 @@ impl ControlBuf {
         self.len += aligned(HEADER + data.len());
     }
 
-    /// All of them.
+    /// Returns all control messages.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// Control messages that came with a packet: level, type, data. Ends at the first that is malformed.
+/// Parses the control messages of a received packet: level, type, data. Ends at the first malformed one.
 pub(crate) fn parse(mut bytes: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from_ne_bytes(*bytes.first_chunk()?);
@@ -51,7 +51,7 @@ pub(crate) fn parse(mut bytes: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])>
     })
 }
 
-/// A small integer of one or four bytes, as the options for TOS and TTL come.
+/// Parses a small integer of one or four bytes, as in control messages for TOS and TTL.
 pub(crate) fn small_int(data: &[u8]) -> Option<u32> {
     match *data {
         [b] => Some(b.into()),

@@ -12,19 +12,18 @@ use super::holder::{Holder, holder_of};
 use super::{HOP_LIMIT, ROCE_PORT, SLOTS, mcast, steer};
 use crate::sys;
 
-/// How the sockets of a group, or a multicast socket, are set up.
+/// Options for the sockets of a group, or for a multicast socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// The UDP port; zero lets the kernel choose one, for tests.
+    /// The UDP port; zero makes the kernel choose one, for tests.
     pub port: u16,
-    /// Bytes of each socket's receive and send buffer that are asked for. Without privilege the
-    /// system gives no more than `net.core.rmem_max` and `wmem_max`.
+    /// The requested size in bytes of each socket's receive and send buffer. Without privilege the kernel grants at most
+    /// `net.core.rmem_max` and `wmem_max`.
     pub buffer: usize,
-    /// Whether received datagrams tell their traffic class and hop limit, for the GRH area of UD.
-    /// It costs some time on each; [`UdpPort::report_headers`](super::UdpPort::report_headers)
-    /// changes it later.
+    /// Whether received datagrams report their traffic class and hop limit, for the GRH area of UD. It costs some time for each;
+    /// [`UdpPort::report_headers`](super::UdpPort::report_headers) changes it later.
     pub header_info: bool,
-    /// The interface of a link-local IPv6 address, else zero.
+    /// The interface of a link-local IPv6 address, otherwise zero.
     pub scope_id: u32,
 }
 
@@ -34,17 +33,17 @@ impl Default for GroupOptions {
     }
 }
 
-/// Why a port could not be had.
+/// The reason why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Somebody else has it.
+    /// Another socket holds the port.
     #[error("UDP port {port} of {addr} is held by {}", who(.holder.as_ref()))]
     InUse {
         /// The local address.
         addr: IpAddr,
         /// The port.
         port: u16,
-        /// Who, if that can be seen.
+        /// The holder, if it is visible.
         holder: Option<Holder>,
     },
     /// The machine has no such address.
@@ -56,17 +55,17 @@ pub enum OpenError {
     /// Anything else.
     #[error("cannot {what} for {addr}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// The local address, or the multicast group.
         addr: IpAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// The number of it, as system calls give it.
+    /// Returns its `errno`.
     pub fn errno(&self) -> i32 {
         match self {
             Self::InUse { .. } => libc::EADDRINUSE,
@@ -80,28 +79,26 @@ fn who(holder: Option<&Holder>) -> String {
     holder.map_or_else(|| "somebody who cannot be seen".to_owned(), Holder::to_string)
 }
 
-/// The SO_REUSEPORT group of one local address. Slot n's socket is the n-th, and a packet goes to
-/// the slot that its destination QPN names (see [`super::SLOT_SHIFT`]).
+/// The SO_REUSEPORT group of one local address. Slot n's socket is the n-th, and a packet is steered to the slot in its destination
+/// QPN (see [`super::SLOT_SHIFT`]).
 ///
-/// The group keeps a duplicate of every socket, because the kernel renumbers when one is closed.
-/// Datagrams for a slot whose process is gone wait in its socket until it is
-/// [`recycle`](Self::recycle)d.
+/// The group keeps a duplicate of every socket, because the kernel renumbers when one is closed. Datagrams for a slot whose process is
+/// gone remain in its socket until it is [`recycle`](Self::recycle)d.
 #[derive(Debug)]
 pub struct UdpGroup {
     local: SocketAddr,
     options: GroupOptions,
     sockets: Vec<OwnedFd>,
-    /// The slot that gets what belongs to no process.
+    /// The slot that gets packets for objects that belong to no process.
     nobodys: u16,
 }
 
 impl UdpGroup {
-    /// Takes the port on `addr`, with the socket of slot 0, the service's own.
+    /// Opens the port on `addr`, with the socket of slot 0, which is the service's.
     ///
     /// # Errors
     ///
-    /// [`OpenError::InUse`] also when this user's own other service has the port: the first socket
-    /// is bound without sharing.
+    /// [`OpenError::InUse`] also if another service of the same user has the port: the first socket is bound without sharing.
     pub fn open(addr: IpAddr, options: &GroupOptions) -> Result<Self, OpenError> {
         let mut local = SocketAddr::new(addr, options.port);
         if let SocketAddr::V6(v6) = &mut local {
@@ -115,23 +112,23 @@ impl UdpGroup {
         Ok(group)
     }
 
-    /// What the sockets are bound to.
+    /// Returns the address that the sockets are bound to.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// How many sockets there are.
+    /// Returns the number of sockets.
     pub fn sockets(&self) -> usize {
         self.sockets.len()
     }
 
-    /// A duplicate of `slot`'s socket, to hand over. Sockets up to there are created as needed, and
-    /// packets to QPNs of those slots go to them from now on. Who has one of a slot other than 0 can attach no program to it or to the
-    /// group.
+    /// Returns a duplicate of `slot`'s socket, to be passed to a process. Sockets up to that slot are created as needed, and packets
+    /// to QPNs of those slots go to them from now on. A process that has one of a slot other than 0 cannot attach a program to it or
+    /// to the group.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a slot that no QPN can name; `EMFILE`; whatever `bind(2)` says.
+    /// `EINVAL` for a slot beyond those of QPNs; `EMFILE`; those of `bind(2)`.
     pub fn socket(&mut self, slot: u16) -> io::Result<OwnedFd> {
         if slot >= SLOTS {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -140,18 +137,18 @@ impl UdpGroup {
             let socket = self.bind_one()?;
             self.sockets.push(socket.into());
         }
-        // Also if there is no new one: who has a socket can detach the program. The first alone is no group yet.
+        // Even without a new socket: a process that has a socket can detach the program. A single socket is not a group yet.
         if self.sockets.len() > 1 {
             self.steer()?;
         }
         self.sockets[usize::from(slot)].try_clone()
     }
 
-    /// Sends packets to QPNs that belong to no process to the socket of `slot`, which there must be.
+    /// Steers packets to QPNs that belong to no process to the socket of `slot`, which must exist.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a slot without a socket; whatever `setsockopt(2)` says.
+    /// `EINVAL` for a slot without a socket; those of `setsockopt(2)`.
     pub fn steer_targets(&mut self, slot: u16) -> io::Result<()> {
         if usize::from(slot) >= self.sockets.len() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -165,19 +162,19 @@ impl UdpGroup {
 
     fn steer(&mut self) -> io::Result<()> {
         let count = u16::try_from(self.sockets.len()).unwrap_or(SLOTS);
-        // By the one socket that is not locked.
+        // Through the one socket that is not locked.
         sys::attach_reuseport_cbpf(&self.sockets[0], &mut steer::program(count, self.nobodys))
     }
 
-    /// The socket that a packet to this QPN arrives at, in this group as it is now.
+    /// Returns the socket at which a packet to this QPN arrives, in the present group.
     pub fn slot_of(&self, qpn: u32) -> u16 {
         steer::slot_of(qpn, self.sockets.len(), self.nobodys)
     }
 
-    /// Drops what waits in a slot's socket, before the slot is given to another process. Returns
-    /// how many datagrams that were (GRO counts several as one).
+    /// Drops the datagrams in a slot's socket, before the slot is given to another process. Returns how many they were (GRO counts
+    /// several as one).
     pub fn recycle(&self, slot: u16) -> usize {
-        /// More than a receive buffer can hold, so that a flood does not keep us here.
+        /// More than a receive buffer can hold, so that a flood does not keep this loop running.
         const MOST: usize = 1 << 16;
         let Some(socket) = self.sockets.get(usize::from(slot)) else { return 0 };
         let mut dropped = 0;
@@ -191,13 +188,13 @@ impl UdpGroup {
         dropped
     }
 
-    /// A slot's socket as the group keeps it.
+    /// Returns the group's own duplicate of a slot's socket.
     pub fn get(&self, slot: u16) -> Option<BorrowedFd<'_>> {
         self.sockets.get(usize::from(slot)).map(AsFd::as_fd)
     }
 
-    /// Creates and binds the next socket of the group. The first is bound exclusively and only then
-    /// opened for sharing, or two services of one user would share one group unawares.
+    /// Creates and binds the next socket of the group. The first is bound exclusively and only then set to sharing: otherwise two
+    /// services of one user could share a group without noticing.
     fn bind_one(&self) -> io::Result<Socket> {
         let socket = new_socket(self.local.ip(), &self.options)?;
         let first = self.sockets.is_empty();
@@ -219,7 +216,7 @@ impl UdpGroup {
     }
 }
 
-/// An error of `bind(2)` and its like, with what can be found out about it.
+/// Converts an error of `bind(2)` and the like, with details that can be found out.
 pub(super) fn explain(addr: IpAddr, port: u16, what: &'static str, source: io::Error) -> OpenError {
     match source.kind() {
         io::ErrorKind::AddrInUse => OpenError::InUse { addr, port, holder: holder_of(addr, port) },
@@ -228,7 +225,7 @@ pub(super) fn explain(addr: IpAddr, port: u16, what: &'static str, source: io::E
     }
 }
 
-/// A socket with everything that all of ours have, not yet bound.
+/// Creates a socket with the common options, not yet bound.
 pub(super) fn new_socket(addr: IpAddr, options: &GroupOptions) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(SocketAddr::new(addr, 0)), Type::DGRAM, None)?;
     debug_assert_eq!(socket.protocol().ok().flatten(), Some(Protocol::UDP));
@@ -245,14 +242,13 @@ pub(super) fn new_socket(addr: IpAddr, options: &GroupOptions) -> io::Result<Soc
         socket.set_only_v6(true)?;
         sys::set_int(&socket, v6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         sys::set_int(&socket, v6, libc::IPV6_UNICAST_HOPS, HOP_LIMIT.into())?;
-        // Other stacks send RoCEv2 without a UDP checksum, since there is the ICRC. Over IPv6 a
-        // socket drops that unless told not to.
+        // Other stacks send RoCEv2 without a UDP checksum, since there is the ICRC. Over IPv6 a socket drops such packets by default.
         sys::set_int(&socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     }
     Ok(socket)
 }
 
-/// Lets received datagrams tell their traffic class and hop limit, or not.
+/// Enables or disables reporting of received datagrams' traffic class and hop limit.
 pub(super) fn report_headers(socket: impl AsFd, addr: IpAddr, on: bool) -> io::Result<()> {
     let (level, names) = if addr.is_ipv4() {
         (libc::IPPROTO_IP, [libc::IP_RECVTOS, libc::IP_RECVTTL])
@@ -262,7 +258,7 @@ pub(super) fn report_headers(socket: impl AsFd, addr: IpAddr, on: bool) -> io::R
     names.iter().try_for_each(|name| sys::set_int(&socket, level, *name, on.into()))
 }
 
-/// Asks for a buffer size with privilege, else for as much as is allowed.
+/// Requests a buffer size with privilege, or otherwise as much as is permitted.
 fn set_buffer(socket: &Socket, force: i32, ask: i32, bytes: usize) -> io::Result<()> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX / 2);
     sys::set_int(socket, libc::SOL_SOCKET, force, bytes)
@@ -282,7 +278,7 @@ mod tests {
     const ANY_PORT: GroupOptions =
         GroupOptions { port: 0, buffer: 1 << 16, header_info: false, scope_id: 0 };
 
-    /// Sends a datagram to a QPN of slot 1 from each of some ports; how many arrive there.
+    /// Sends a datagram to a QPN of slot 1 from each of some ports. Returns how many arrive there.
     fn steered_to_1(group: &UdpGroup) -> usize {
         let senders: Vec<_> = (0..16).map(|_| UdpSocket::bind((ADDRESS, 0)).unwrap()).collect();
         let bytes = [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0];
@@ -303,7 +299,7 @@ mod tests {
         let held = group.socket(1).unwrap();
         let e = sys::attach_reuseport_cbpf(&held, &mut steer::program(1, 0)).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::PermissionDenied);
-        // A filter that drops everything would stay for who has the slot next.
+        // A filter that drops everything would persist for the next owner of the slot.
         let nothing = [SockFilter::new(6, 0, 0, 0)];
         let e = SockRef::from(&held).attach_filter(&nothing).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::PermissionDenied);

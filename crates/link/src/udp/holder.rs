@@ -1,4 +1,4 @@
-//! Who holds a UDP port, for an error message that says what to do.
+//! The holder of a UDP port, for an error message that says what to do.
 
 use std::fmt;
 use std::fs;
@@ -7,15 +7,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// The process that is bound to a UDP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// What the socket is bound to; an unspecified address holds the port on all.
+    /// The address that the socket is bound to; an unspecified address holds the port on all.
     pub addr: SocketAddr,
     /// The user who opened the socket.
     pub uid: u32,
     /// The user's name, if it has one.
     pub user: Option<String>,
-    /// The process, if we may see it.
+    /// The process ID, if it is visible.
     pub pid: Option<u32>,
-    /// The process's name, if we may see it.
+    /// The process's name, if it is visible.
     pub command: Option<String>,
 }
 
@@ -35,8 +35,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Who holds UDP `port` in a way that keeps others from `addr`, from `/proc/net/udp` and
-/// `/proc/net/udp6` of this thread's network namespace. `None` if nobody is seen to.
+/// Returns the holder of UDP `port` that keeps others from binding `addr`, from `/proc/net/udp` and `/proc/net/udp6` of this
+/// thread's network namespace. `None` if none is visible.
 pub fn holder_of(addr: IpAddr, port: u16) -> Option<Holder> {
     let tables = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
     let entry = tables.iter().filter_map(|t| fs::read_to_string(t).ok()).find_map(|table| {
@@ -58,7 +58,7 @@ pub fn holder_of(addr: IpAddr, port: u16) -> Option<Holder> {
     })
 }
 
-/// The name of a local user, from `/etc/passwd`.
+/// Returns the name of a local user, from `/etc/passwd`.
 pub fn user_name(uid: u32) -> Option<String> {
     let passwd = fs::read_to_string("/etc/passwd").ok()?;
     passwd.lines().find_map(|line| {
@@ -74,7 +74,7 @@ struct Entry {
     inode: u64,
 }
 
-/// A line of `/proc/net/udp`: sl, local, remote, st, queues, timer, retransmits, uid, timeout, inode.
+/// Parses a line of `/proc/net/udp`: sl, local, remote, st, queues, timer, retransmits, uid, timeout, inode.
 fn parse_line(line: &str) -> Option<Entry> {
     let mut fields = line.split_ascii_whitespace();
     let (ip, port) = fields.nth(1)?.split_once(':')?;
@@ -84,7 +84,7 @@ fn parse_line(line: &str) -> Option<Entry> {
     Some(Entry { addr: SocketAddr::new(parse_ip(ip)?, port), uid, inode })
 }
 
-/// An address as words in the machine's byte order, each of eight hexadecimal digits.
+/// Parses an address given as words in native byte order, each of eight hexadecimal digits.
 fn parse_ip(hex: &str) -> Option<IpAddr> {
     let word = |s: &str| u32::from_str_radix(s, 16).ok().map(u32::to_ne_bytes);
     match hex.len() {
@@ -100,7 +100,7 @@ fn parse_ip(hex: &str) -> Option<IpAddr> {
     }
 }
 
-/// The process that has a socket open, if `/proc` shows us.
+/// Returns the process that has a socket open, if it is visible in `/proc`.
 fn process_of(inode: u64) -> Option<u32> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir("/proc").ok()?.flatten() {

@@ -1,14 +1,14 @@
-//! Zero-copy transmission of packets: the kernel sends from the pages that they lie in (`vmsplice(2)`, `splice(2)`).
+//! Zero-copy transmission of packets: the kernel sends from the pages that hold them (`vmsplice(2)`, `splice(2)`).
 //!
-//! On loopback the receiver copies out of the very pages that the sender's system call filled. They are few, and used again
-//! at once, so each of their cache lines is still in the receiver's cache when the sender writes to it: where the two
-//! processors are far from each other that wait is most of what sending takes. Lent pages are filled past the caches,
-//! which waits for nobody, unless it turns out that the way through them is as fast (`Way`).
+//! Without zero-copy, a receiver on loopback copies out of the pages that the sender's system call filled. They are few and
+//! reused at once, so each of their cache lines is still in the receiver's cache when the sender writes to it: if the two
+//! processors are far apart, waiting for these lines takes most of the sending time. Zero-copy pages are filled with non-temporal
+//! stores, which do not wait, unless filling through the caches is found to be as fast (`Way`).
 //!
-//! A page that is sent zero-copy must stay as it is until the receiver has read it. The kernel does not say when that is, but the
-//! transport does: what was acknowledged was read. Pages of which nobody knows are exchanged for others
-//! ([`Loan`]'s drop). A receiver may lie, and find in its socket later what the pages then hold: so they are lent again as
-//! they are to the same socket only ([`Borrower`]), and exchanged before they are lent to another.
+//! A page that is sent zero-copy must not change until the receiver has read it. The kernel does not report that, but the
+//! transport does: acknowledged packets have been read. Pages whose state is unknown are replaced by others ([`Loan`]'s drop). A
+//! receiver may acknowledge packets without reading them, and later find the pages' new contents in its socket. So pages are
+//! reused as they are only for the same socket ([`Borrower`]), and replaced before they are used for another.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,19 +27,19 @@ use super::control::ControlBuf;
 use crate::mmap::PrivateMapping;
 use crate::sys;
 
-/// Bytes of one loan: no datagram, segmented or not, is larger.
+/// The size of a zero-copy buffer in bytes: no datagram, segmented or not, is larger.
 const SIZE: usize = 65_536;
-/// Bytes of a message that go in front, copied. A socket buffer holds 17 runs of bytes that do not adjoin: these, and 16
-/// pages. Where these do not fit into what the kernel has left of a page of its own, they are two.
+/// The number of leading bytes of a message that are copied. A socket buffer holds 17 non-contiguous runs of bytes: these, and 16
+/// pages. If these bytes do not fit into the rest of a kernel page, they are two runs.
 const FRONT: usize = 16;
-/// The pages of a pipe unless it is asked for more.
+/// The capacity of a pipe by default, in bytes.
 const PIPE: usize = 16 * 4096;
 
-/// Memory to lend, shared by the queue pairs of a process.
+/// A pool of zero-copy buffers, shared by the queue pairs of a process.
 #[derive(Debug)]
 pub struct LendingPool {
     memory: PrivateMapping,
-    /// What is not lent; the one that was given back first is the next to be lent.
+    /// Free buffers, least recently returned first.
     free: Mutex<VecDeque<Free>>,
     way: Way,
 }
@@ -49,40 +49,40 @@ pub struct LendingPool {
 pub struct Borrower {
     /// The address that is sent to.
     pub addr: SocketAddr,
-    /// The slot, which tells the sockets of an address apart: the destination QPN above [`super::SLOT_SHIFT`].
+    /// The slot, which distinguishes the sockets of an address: the destination QPN above [`super::SLOT_SHIFT`].
     pub slot: u32,
 }
 
-/// Memory that is not lent.
+/// A free buffer.
 #[derive(Debug)]
 struct Free {
     index: usize,
-    /// Who had its pages, and says that it has read them.
+    /// The last socket that its pages were sent to, if that has acknowledged them.
     last: Option<Borrower>,
 }
 
-/// How memory is filled. Through the caches is better for who reads it, if the two processors are near each other: then it
-/// takes the writer no longer. So that is tried now and then, and kept to while it is so. (Where a virtual machine's
-/// processors are, its host decides anew now and then.)
+/// The method of filling buffers. Filling through the caches is better for the reader if the two processors are near each other;
+/// the writer then takes no longer. So that is tried occasionally, and kept while it holds. (A virtual machine's processors may
+/// be moved by its host from time to time.)
 #[derive(Debug)]
 struct Way {
-    /// Nanoseconds that 64 KiB past the caches take; at first none have.
+    /// The time in nanoseconds to fill 64 KiB with non-temporal stores; initially unknown.
     past: AtomicU32,
-    /// Messages until the way through the caches is next tried; at zero it is taken.
+    /// The number of messages until filling through the caches is tried next; at zero it is used.
     left: AtomicU32,
 }
 
 impl Way {
-    /// How many messages go by between trials.
+    /// The number of messages between trials.
     const TRIAL: u32 = 32;
-    /// How much longer than past the caches the way through them may take.
+    /// The factor by which filling through the caches may take longer than non-temporal stores.
     const LONGER: u32 = 3;
 
     const fn new() -> Self {
         Self { past: AtomicU32::new(u32::MAX), left: AtomicU32::new(Self::TRIAL) }
     }
 
-    /// Whether the next message goes through the caches. Threads may be wrong about each other by one.
+    /// Returns whether the next message is filled through the caches. Unsynchronized threads may be wrong by one message.
     fn is_through(&self) -> bool {
         let left = self.left.load(Relaxed);
         if left != 0 {
@@ -91,7 +91,7 @@ impl Way {
         left == 0
     }
 
-    /// So many nanoseconds it took for so many bytes.
+    /// Records the time in nanoseconds that filling this many bytes took.
     fn took(&self, through: bool, nanos: u128, bytes: usize) {
         let each = nanos.saturating_mul(SIZE as u128) / bytes.max(1) as u128;
         let each = u32::try_from(each).unwrap_or(u32::MAX);
@@ -100,18 +100,18 @@ impl Way {
             let slow = each > past.saturating_mul(Self::LONGER);
             self.left.store(if slow { Self::TRIAL } else { 0 }, Relaxed);
         } else {
-            // The least, which slowly grows: much may interrupt.
+            // The minimum, which slowly grows: a measurement may include interruptions.
             self.past.store(each.min(past.saturating_add(past / 16)), Relaxed);
         }
     }
 }
 
 impl LendingPool {
-    /// With room for `loans` messages at a time.
+    /// Creates a pool for `loans` messages at a time.
     ///
     /// # Errors
     ///
-    /// `Unsupported` where the kernel takes no pages or makes something else of them; whatever `mmap(2)` says.
+    /// `Unsupported` if the kernel does not accept pages or corrupts them; those of `mmap(2)`.
     pub fn new(loans: usize) -> io::Result<Self> {
         static WORKS: OnceLock<bool> = OnceLock::new();
         if !*WORKS.get_or_init(|| works().unwrap_or(false)) {
@@ -126,14 +126,14 @@ impl LendingPool {
         Ok(Self { memory, free: Mutex::new(free), way: Way::new() })
     }
 
-    /// Memory for one message to a socket, if there is some: if possible with pages that nobody else has had.
+    /// Takes a buffer for one message to a socket, if there is one: preferably one whose pages no other socket has had.
     pub fn take(self: &Arc<Self>, to: Borrower) -> Option<Loan> {
         let mut free = self.free();
         let own = free.iter().position(|free| free.last.is_none_or(|last| last == to));
         let Free { index, .. } = free.remove(own.unwrap_or(0))?;
         drop(free);
         let loan = Loan { pool: self.clone(), to, index, read: false };
-        // Dropped, it gets other pages, or is not lent again.
+        // If it is dropped here, it gets other pages, or is not reused.
         if own.is_none() && self.memory.renew(index * SIZE, SIZE).is_err() {
             return None;
         }
@@ -145,7 +145,7 @@ impl LendingPool {
     }
 }
 
-/// Memory for one message. Dropped while the kernel may still have it, it gets other pages.
+/// A buffer for one message. If it is dropped while the kernel may still use its pages, it gets other pages.
 #[derive(Debug)]
 pub struct Loan {
     pool: Arc<LendingPool>,
@@ -155,7 +155,7 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// The kernel has it no more: the receiver has read it, or says so.
+    /// Returns the buffer to the pool: the receiver has read or acknowledged its contents, so the kernel no longer uses it.
     pub fn give_back(mut self) {
         self.read = true;
     }
@@ -172,8 +172,8 @@ impl Loan {
         way.took(through, began.elapsed().as_nanos(), bytes.len());
     }
 
-    /// Puts its first `len` bytes into a pipe. Who reads the pipe later reads what is there then, which is packets whose
-    /// ICRC tells.
+    /// Puts its first `len` bytes into a pipe. A later reader of the pipe sees the contents at that time, which are packets
+    /// protected by their ICRC.
     fn lend(&self, pipe: impl AsFd, len: usize) -> io::Result<usize> {
         self.pool.memory.lend(self.index * SIZE, len, pipe)
     }
@@ -183,14 +183,14 @@ impl Drop for Loan {
     fn drop(&mut self) {
         let Self { index, .. } = *self;
         let last = self.read.then_some(self.to);
-        // What has no other pages is not lent again.
+        // A buffer that cannot get other pages is not reused.
         if self.read || self.pool.memory.renew(index * SIZE, SIZE).is_ok() {
             self.pool.free().push_back(Free { index, last });
         }
     }
 }
 
-/// What pages go through to a socket.
+/// A pipe through which pages are passed to a socket.
 #[derive(Debug)]
 pub(super) struct Pipe {
     read: OwnedFd,
@@ -204,9 +204,9 @@ impl Pipe {
     }
 }
 
-/// Sends a message by lending what follows its first bytes. Nobody else may send through the socket meanwhile.
+/// Sends a message zero-copy, except its first bytes. No other thread may send through the socket meanwhile.
 ///
-/// When this fails, some of the message may have left: packets that are right, and part of one.
+/// On failure, some of the message may have been sent: valid packets, and part of one.
 pub(super) fn send(
     fd: impl AsFd,
     pipe: &mut Option<Pipe>,
@@ -235,19 +235,19 @@ pub(super) fn send(
             Ok(())
         }
         outcome => {
-            // What was begun is ended, or the kernel would take what is sent next for the rest of it.
+            // The message that was begun must be ended: otherwise the kernel would take the next one as the rest of it.
             uncork(fd)?;
             Err(outcome.err().map_or_else(|| io::ErrorKind::Unsupported.into(), io::Error::from))
         }
     }
 }
 
-/// Lets the kernel send what was begun and not sent whole, if anything was: also by who had the socket before.
+/// Makes the kernel send a message that was begun and not completed, if there is one, even by a previous owner of the socket.
 pub(super) fn uncork(fd: impl AsFd) -> io::Result<()> {
     sys::set_int(fd, libc::SOL_UDP, libc::UDP_CORK, 0)
 }
 
-/// A socket on loopback.
+/// Creates a socket on loopback.
 fn socket() -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
@@ -255,16 +255,17 @@ fn socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Has the kernel cut a message into datagrams of so many bytes.
+/// Returns the control message that makes the kernel cut a message into datagrams of this size.
 fn cut(segment: u16) -> ControlBuf {
     let mut control = ControlBuf::new();
     control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
     control
 }
 
-/// Whether what is sent zero-copy arrives, cut into segments: kernels before 6.5 have another way, and not every sandbox has any.
+/// Checks whether data that is sent zero-copy, cut into segments, arrives. Kernels before 6.5 implement it differently, and not
+/// every sandbox supports it.
 fn works() -> io::Result<bool> {
-    /// More than one page, and segments that no page boundary falls between.
+    /// More than one page, and segments that do not end at a page boundary.
     const SEGMENT: u16 = 1000;
     const LEN: usize = 8_500;
     let (from, to) = (socket()?, socket()?);
@@ -329,7 +330,7 @@ mod tests {
         third.give_back();
     }
 
-    /// It has acknowledged what it has not read: that is its own loss.
+    /// The receiver has acknowledged data that it has not read, which only harms itself.
     #[test]
     fn who_says_it_has_read_what_it_has_not_sees_nothing_of_others() {
         let (from, liar) = (socket().unwrap(), socket().unwrap());

@@ -1,7 +1,7 @@
 //! Multicast: a socket per joined group, kept by the service.
 //!
-//! A socket that is bound to a unicast address hears no multicast, so each group has one that is
-//! bound to it. Such a socket may be shared (`SO_REUSEADDR`): every one gets its own copy.
+//! A socket that is bound to a unicast address does not receive multicast, so each group has a socket that is bound to it. Its address
+//! may be shared (`SO_REUSEADDR`): every socket gets its own copy.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -30,9 +30,8 @@ impl McastSocket {
     ///
     /// # Errors
     ///
-    /// [`OpenError::NotLocal`] if no interface has `local`; [`OpenError::InUse`] if someone holds
-    /// the group's port exclusively; [`OpenError::Io`], with `EINVAL` for what is no multicast group
-    /// or mixes IPv4 and IPv6.
+    /// [`OpenError::NotLocal`] if no interface has `local`; [`OpenError::InUse`] if another socket holds the group's port exclusively;
+    /// [`OpenError::Io`], with `EINVAL` for an address that is not a multicast group, or for a mixture of IPv4 and IPv6.
     pub fn join(group: IpAddr, local: IpAddr, options: &GroupOptions) -> Result<Self, OpenError> {
         if !group.is_multicast() || group.is_ipv4() != local.is_ipv4() {
             let source = io::ErrorKind::InvalidInput.into();
@@ -53,11 +52,11 @@ impl McastSocket {
         Ok(Self { group, local, port })
     }
 
-    /// Leaves the group, also for those who have duplicates of the socket. It hears nothing any more.
+    /// Leaves the group, also for duplicates of the socket. The socket then receives nothing any more.
     ///
     /// # Errors
     ///
-    /// Those of `IP_DROP_MEMBERSHIP` and `IPV6_DROP_MEMBERSHIP`; a group of IPv6 is left only where its interface is known by `scope_id`.
+    /// Those of `IP_DROP_MEMBERSHIP` and `IPV6_DROP_MEMBERSHIP`; an IPv6 group is left only if `scope_id` identifies its interface.
     pub fn leave(&self, scope_id: u32) -> io::Result<()> {
         let socket = SockRef::from(&self.port);
         match (self.group, self.local) {
@@ -67,17 +66,17 @@ impl McastSocket {
         }
     }
 
-    /// The group.
+    /// Returns the group.
     pub fn group(&self) -> IpAddr {
         self.group
     }
 
-    /// The address whose interface it is joined on.
+    /// Returns the address whose interface it is joined on.
     pub fn local(&self) -> IpAddr {
         self.local
     }
 
-    /// To receive from.
+    /// Returns the socket to receive from.
     pub fn port(&self) -> &UdpPort {
         &self.port
     }
@@ -106,7 +105,7 @@ fn join(socket: &Socket, group: IpAddr, local: IpAddr, interface: u32) -> io::Re
     }
 }
 
-/// Makes multicast leave by the interface that has the address `local`, and local members hear it.
+/// Makes multicast leave by the interface that has the address `local`, and be delivered to local members.
 pub(super) fn set_outgoing(socket: &Socket, local: IpAddr, scope_id: u32) -> io::Result<()> {
     match local {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) | IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ok(()),
@@ -121,9 +120,8 @@ pub(super) fn set_outgoing(socket: &Socket, local: IpAddr, scope_id: u32) -> io:
     }
 }
 
-/// The index of the interface that has an IPv6 address, from
-/// `/proc/thread-self/net/if_inet6` (a thread may be in a network namespace of its own). IPv4 needs none:
-/// the kernel finds the interface by address. A scope that is known already wins.
+/// Returns the index of the interface that has an IPv6 address, from `/proc/thread-self/net/if_inet6` (a thread may be in its own network
+/// namespace). IPv4 needs none: the kernel finds the interface by address. A scope ID that is already known takes precedence.
 fn interface_of(local: IpAddr, scope_id: u32) -> io::Result<u32> {
     let IpAddr::V6(local) = local else { return Ok(0) };
     if scope_id != 0 {

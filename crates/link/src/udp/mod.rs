@@ -1,21 +1,21 @@
-//! RoCEv2's carrier: UDP port 4791 (IBTA annex A17).
+//! The transport of RoCEv2: UDP port 4791 (IBTA annex A17).
 //!
 //! - [`group`]: the service's side, the group of sockets of one address
-//! - `steer`: the program that picks a socket by destination QPN
-//! - [`holder`]: who has the port when we cannot
+//! - `steer`: the BPF program that selects a socket by destination QPN
+//! - [`holder`]: the process that holds the port if it cannot be opened
 //! - [`mcast`]: a socket per joined group
-//! - [`offload`]: whether the kernel has what makes this fast
+//! - [`offload`]: whether the kernel has segmentation and receive offload
 //! - [`port`]: one socket of a group, in the process that uses it
-//! - [`tx`]: packets out, gathered into one system call
-//! - [`lend`]: pages that the kernel sends from, instead of a copy
-//! - [`rx`]: packets in, many per system call
+//! - [`tx`]: sending, with packets gathered into one system call
+//! - [`lend`]: zero-copy transmission
+//! - [`rx`]: receiving, with many packets per system call
 //! - `control`: control messages, and `checksum`: the ICRC over UDP
 //!
 //! # The IPv4 Identification
 //!
-//! The ICRC covers it, and a UDP socket neither chooses nor sees it. A socket that is not connected
-//! and has `IP_PMTUDISC_DO` sends zero, and i in segment i of a segmented message. So the sender
-//! computes with that, and the receiver solves for what it cannot see ([`Arrival::check_icrc`](crate::wire::Arrival::check_icrc)).
+//! The ICRC covers it, and a UDP socket neither chooses nor sees it. A socket that is not connected and has `IP_PMTUDISC_DO` sends
+//! zero, and i in segment i of a segmented message. So the sender computes with that value, and the receiver solves for the value
+//! that it cannot see ([`Arrival::check_icrc`](crate::wire::Arrival::check_icrc)).
 
 pub mod group;
 pub mod holder;
@@ -44,6 +44,5 @@ pub use tx::{PushError, TxBatch};
 /// The UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;
 
-/// The hop limit that our sockets send with unless told otherwise, so that the usual one need not be
-/// told with each packet.
+/// The default hop limit of this crate's sockets, so that the usual value need not be passed with each packet.
 const HOP_LIMIT: u8 = 64;

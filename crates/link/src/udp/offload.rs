@@ -1,17 +1,17 @@
-//! Whether the kernel cuts and merges datagrams (udp(7)). All kernels since 5.0 do, but not every
-//! sandbox that speaks for one.
+//! Checks whether the kernel segments and merges datagrams (udp(7)). All kernels since 5.0 do, but not every sandbox that
+//! emulates one.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 
 use crate::sys;
 
-/// What the kernel said to each.
+/// The kernel's result for each offload.
 #[derive(Debug)]
 pub struct Offload {
-    /// Segmentation of what is sent (`UDP_SEGMENT`).
+    /// Segmentation of sent messages (`UDP_SEGMENT`).
     pub gso: io::Result<()>,
-    /// Merging of what is received (`UDP_GRO`).
+    /// Merging of received datagrams (`UDP_GRO`).
     pub gro: io::Result<()>,
 }
 
@@ -20,7 +20,7 @@ impl Offload {
     ///
     /// # Errors
     ///
-    /// When there can be no UDP socket at all.
+    /// If a UDP socket cannot be created at all.
     pub fn probe() -> io::Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let set = |name, value| sys::set_int(&socket, libc::SOL_UDP, name, value);

@@ -16,24 +16,24 @@ use super::tx::{PushError, TxBatch};
 use crate::sys;
 use crate::wire::{Ends, Flushed, Frame, Gathering, LinkCaps, LinkError, TxFail, Wire};
 
-/// A UDP socket to send and receive RoCEv2 packets with: not connected, nonblocking, set up as
-/// [`super::UdpGroup`] does it.
+/// A UDP socket to send and receive RoCEv2 packets with: not connected, nonblocking, set up by [`super::UdpGroup`].
 #[derive(Debug)]
 pub struct UdpPort {
     fd: OwnedFd,
     local: SocketAddr,
     segments: AtomicBool,
     lends: AtomicBool,
-    /// How many messages the next receive asks for.
+    /// The number of messages that the next receive requests.
     ask: AtomicUsize,
-    /// Whether the last one brought as many as it asked for.
+    /// Whether the last receive returned as many as it requested.
     full: AtomicBool,
-    /// Held to write by who sends a message in parts, to read by all others who send; with what parts go through.
+    /// Locked for writing by a thread that sends a message in parts, and for reading by all other senders; holds the pipe for
+    /// these parts.
     pipe: RwLock<Option<Pipe>>,
 }
 
 impl UdpPort {
-    /// Takes over a socket, usually one that the service handed here.
+    /// Takes over a socket, usually one that the service passed.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl UdpPort {
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let name = rustix::net::getsockname(&fd)?;
         let local = SocketAddr::try_from(name).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // A process that had the socket before may have ended in the middle of a message.
+        // An earlier owner of the socket may have ended in the middle of a message.
         lend::uncork(&fd)?;
         let lends = AtomicBool::new(local.ip().is_loopback());
         let (segments, full) = (AtomicBool::new(true), AtomicBool::new(false));
@@ -49,12 +49,12 @@ impl UdpPort {
         Ok(Self { fd, local, segments, lends, ask, full, pipe })
     }
 
-    /// How many messages the next receive asks for.
+    /// Returns the number of messages that the next receive requests.
     pub(super) fn ask(&self) -> usize {
         self.ask.load(Ordering::Relaxed)
     }
 
-    /// A receive that asked for so many messages has brought so many.
+    /// Records that a receive of `asked` messages has returned `messages`.
     pub(super) fn brought(&self, asked: usize, messages: usize) {
         let is_full = messages != 0 && messages == asked;
         let ask = match messages {
@@ -66,53 +66,52 @@ impl UdpPort {
         self.full.store(is_full, Ordering::Relaxed);
     }
 
-    /// Whether the last receive brought as much as it asked for, so that there may be more.
+    /// Returns whether the last receive returned as many messages as it requested, so that there may be more.
     pub fn may_have_more(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// The local address and port: the source of what is sent.
+    /// Returns the local address and port: the source of sent packets.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Whether the socket would take a packet now. When it would not, poll the descriptor for
-    /// writing.
+    /// Returns whether the socket would accept a packet now. If not, poll the descriptor for writing.
     pub fn writable(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
     }
 
-    /// Lets received datagrams tell their traffic class and hop limit, which datagram queue pairs
-    /// show in their GRH area, or spares the time.
+    /// Enables or disables reporting of received datagrams' traffic class and hop limit, which datagram queue pairs expose in
+    /// their GRH area. It costs some time.
     ///
     /// # Errors
     ///
-    /// Whatever `setsockopt(2)` says.
+    /// Those of `setsockopt(2)`.
     pub fn report_headers(&self, on: bool) -> io::Result<()> {
         super::group::report_headers(&self.fd, self.local.ip(), on)
     }
 
-    /// Bytes that wait in the socket at most, with what the kernel needs for them; zero if it does not say.
+    /// Returns the size of the receive buffer in bytes, including the kernel's overhead; zero if the kernel does not report it.
     pub fn receive_buffer(&self) -> u32 {
         let bytes = sys::get_int(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF);
         bytes.ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or_default()
     }
 
-    /// Whether one system call may carry several packets. True until the kernel refused it.
+    /// Returns whether one system call may carry several packets. True until the kernel refuses it.
     pub fn segments(&self) -> bool {
         self.segments.load(Ordering::Relaxed)
     }
 
-    /// Whether the kernel may be lent the pages of long messages: where the receiver, on the same machine, copies out of
-    /// what the sender wrote.
+    /// Returns whether long messages may be sent zero-copy: if the receiver is on the same machine, and copies from the sender's
+    /// pages.
     pub fn lends(&self) -> bool {
         self.lends.load(Ordering::Relaxed) && self.segments()
     }
 
-    /// A loan was not taken. Remembers if the kernel does not take pages on this socket's way out.
+    /// Records a failed zero-copy send. Zero-copy is disabled if the kernel does not support it on this socket's path.
     pub(crate) fn loan_refused(&self, error: &io::Error) {
-        // No room now, or one page too many (`lend`): the next may leave so again.
+        // No room now, or one page too many (`lend`): the next one may succeed.
         if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EMSGSIZE)) {
             self.lends.store(false, Ordering::Relaxed);
         }
@@ -129,7 +128,7 @@ impl UdpPort {
         sys::send(&self.fd, name, bytes, control.as_slice(), false).map(drop)
     }
 
-    /// The same by lending the kernel the pages that most of it lies in.
+    /// As [`send_message`](Self::send_message), but zero-copy from the buffer `loan`.
     pub(crate) fn send_lent(
         &self,
         name: &SockAddr,
@@ -141,7 +140,7 @@ impl UdpPort {
         lend::send(&self.fd, &mut pipe, name, control, bytes, loan)
     }
 
-    /// Remembers that the kernel refuses to segment on this socket's way out.
+    /// Records that the kernel refuses to segment on this socket's path.
     pub(crate) fn refuse_segments(&self) {
         self.segments.store(false, Ordering::Relaxed);
     }
@@ -153,10 +152,10 @@ impl AsFd for UdpPort {
     }
 }
 
-/// Where a packet goes, and how.
+/// The destination of a packet, with its network header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Address and port; for a link-local IPv6 address with its interface.
+    /// Address and port; with the interface for a link-local IPv6 address.
     pub addr: SocketAddr,
     /// The traffic class (IPv4 TOS): DSCP and ECN bits.
     pub tos: u8,
@@ -165,7 +164,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// To `ip` and `port`, traffic class 0, the kernel's hop limit.
+    /// The destination `ip` and `port`, with traffic class 0 and the kernel's hop limit.
     pub fn new(ip: IpAddr, port: u16) -> Self {
         Self { addr: SocketAddr::new(ip, port), tos: 0, ttl: 0 }
     }
@@ -209,7 +208,7 @@ impl Wire for UdpPort {
         tx.flush(self)
     }
 
-    /// Returns the number of messages, each of which holds one packet or several.
+    /// Returns the number of messages, each of which contains one packet or several.
     fn receive(&self, rx: &mut RxBatch) -> io::Result<usize> {
         rx.recv(self)
     }
@@ -258,7 +257,7 @@ mod tests {
             let turn = tx.pipe.write().unwrap();
             sys::send(&tx.fd, &name, &[1; 40], &[], true).unwrap();
             let other = s.spawn(|| tx.send_message(&name, &[2; 40], &ControlBuf::new()));
-            // Time enough for one who does not wait.
+            // Time enough for a thread that does not wait.
             for _ in 0..5000 {
                 std::thread::yield_now();
                 assert!(!other.is_finished(), "it is not his turn");

@@ -1,7 +1,7 @@
-//! Packets in: many in one system call, and several in one message.
+//! Receiving of packets: many in one system call, and several in one message.
 //!
-//! The kernel merges datagrams of one sender (`UDP_GRO`, `udp(7)`) and tells the size of all but the
-//! last, so that one copy and one call bring up to 64 KiB.
+//! The kernel merges datagrams of one sender (`UDP_GRO`, `udp(7)`) and reports the size of all but the last, so that one copy and
+//! one call return up to 64 KiB.
 
 use std::fmt;
 use std::io;
@@ -13,10 +13,10 @@ use super::port::UdpPort;
 use crate::sys::{self, RxMeta};
 use crate::wire::{Arrival, Trailer};
 
-/// Bytes of the buffer of one message: no datagram, merged or not, is larger.
+/// The size of the buffer of one message: no datagram, merged or not, is larger.
 const BUFFER: usize = 65_536;
 
-/// Buffers for what one system call brings.
+/// Buffers for the messages of one system call.
 ///
 /// Nothing is allocated after [`new`](Self::new).
 pub struct RxBatch {
@@ -28,11 +28,11 @@ pub struct RxBatch {
 }
 
 impl RxBatch {
-    /// Buffers that suit a process: their total stays in a core's second-level cache.
+    /// The usual number of buffers of a process: together they fit in a core's second-level cache.
     pub const USUAL: usize = 8;
 
-    /// Room for `messages` messages of 64 KiB, up to 64, in one call. With none it allocates and
-    /// receives nothing, as a stand-in.
+    /// Creates buffers for `messages` messages of 64 KiB, up to 64, in one call. With zero it allocates and receives nothing, as
+    /// a placeholder.
     pub fn new(messages: usize) -> Self {
         let messages = messages.min(sys::MAX_MESSAGES);
         Self {
@@ -44,17 +44,17 @@ impl RxBatch {
         }
     }
 
-    /// Receives what there is, without blocking, in place of what was there. Returns the number of
-    /// messages, zero when none waits. Where many come it takes more and more in a call.
+    /// Receives available messages, without blocking, and replaces the previous ones. Returns their number, zero if none is
+    /// queued. While many arrive, each call requests more.
     ///
     /// # Errors
     ///
-    /// Whatever `recvmmsg(2)` says; the batch is then empty.
+    /// Those of `recvmmsg(2)`; the batch is then empty.
     pub fn recv(&mut self, port: &UdpPort) -> io::Result<usize> {
         self.filled = 0;
         self.dst = port.local_addr();
-        // The kernel looks once more than there is something, unless it is asked for no more: of a socket that has
-        // one message at a time one is asked for.
+        // The kernel checks once more after the last message, unless it has returned as many as requested. So one message is
+        // requested from a socket that has one at a time.
         let ask = port.ask().min(self.meta.len());
         let (data, meta) = (&mut self.data[..ask * BUFFER], &mut self.meta[..ask]);
         let received = sys::receive(port, data, meta);
@@ -65,33 +65,33 @@ impl RxBatch {
         Ok(self.filled)
     }
 
-    /// How many messages there is room for.
+    /// Returns how many messages there is room for.
     pub fn capacity(&self) -> usize {
         self.meta.len()
     }
 
-    /// The packets of the last [`recv`](Self::recv), in order.
+    /// Returns the packets of the last [`recv`](Self::recv), in order.
     pub fn arrivals(&self) -> Datagrams<'_> {
         Datagrams { batch: self, next: 0, message: None }
     }
 
-    /// Where bytes of a packet lie, for [`bytes`](Self::bytes).
+    /// Returns the position of bytes of a packet, for [`bytes`](Self::bytes).
     pub(crate) fn place_of(&self, bytes: &[u8]) -> Range<usize> {
         let start = bytes.as_ptr().addr().wrapping_sub(self.data.as_ptr().addr());
         start..start.saturating_add(bytes.len())
     }
 
-    /// What lies there since the last [`recv`](Self::recv); nothing outside of all buffers.
+    /// Returns the bytes at a position since the last [`recv`](Self::recv); empty outside of all buffers.
     pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
         self.data.get(place).unwrap_or_default()
     }
 
-    /// How many messages were ever longer than a buffer; their datagrams are not shown.
+    /// Returns how many messages have been longer than a buffer; their datagrams are not returned.
     pub fn truncated(&self) -> u64 {
         self.truncated
     }
 
-    /// Where message i lies, and what was said about it.
+    /// Returns message i, with its metadata.
     fn message(&self, i: usize) -> Option<Message<'_>> {
         let meta = self.meta[..self.filled].get(i)?;
         let bytes = self.data.get(i * BUFFER..)?.get(..meta.len)?;
@@ -176,7 +176,7 @@ impl<'a> Iterator for Datagrams<'a> {
     }
 }
 
-/// A `sockaddr_in` or `sockaddr_in6`.
+/// Parses a `sockaddr_in` or `sockaddr_in6`.
 fn parse_name(name: &[u8; sys::NAME_LEN]) -> Option<SocketAddr> {
     let family = i32::from(u16::from_ne_bytes(*name.first_chunk()?));
     let port = u16::from_be_bytes(*name[2..].first_chunk()?);

@@ -1,15 +1,15 @@
-//! The program that picks the socket of a group from the destination QPN.
+//! The BPF program that selects the socket of a group by the destination QPN.
 //!
-//! A queue pair's number carries the slot of the process that it belongs to. Slot n's socket is the
-//! n-th of the group. The program is classic BPF, which needs no privilege; it runs on the UDP
-//! payload, whose second word is, in the BTH, FECN, BECN, six reserved bits and the QPN.
+//! A queue pair's number carries the slot of the process that it belongs to. Slot n's socket is the n-th of the group. The
+//! program is classic BPF, which needs no privilege; it runs on the UDP payload, whose second word in the BTH has FECN, BECN, six
+//! reserved bits and the QPN.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_RSH, BPF_W,
     sock_filter,
 };
 
-/// The QPN bit of what belongs to no process: it goes to one slot, whatever the slot bits say.
+/// The QPN bit of objects that belong to no process: their packets go to one slot, whatever the slot bits are.
 pub const SERVICE_QPNS: u32 = 1 << 23;
 /// The lowest of the QPN's slot bits.
 pub const SLOT_SHIFT: u32 = 12;
@@ -18,8 +18,8 @@ pub const SLOTS: u16 = 1 << 11;
 
 const BPF_A: u32 = 0x10;
 
-/// The slot that a packet to `qpn` goes to in a group of `sockets` sockets, of which `nobodys` gets what
-/// belongs to no process.
+/// Returns the slot that a packet to `qpn` goes to in a group of `sockets` sockets. `nobodys` is the slot for objects that belong
+/// to no process.
 pub(crate) fn slot_of(qpn: u32, sockets: usize, nobodys: u16) -> u16 {
     let slot = (qpn >> SLOT_SHIFT) & (u32::from(SLOTS) - 1);
     match u16::try_from(slot) {
@@ -29,8 +29,7 @@ pub(crate) fn slot_of(qpn: u32, sockets: usize, nobodys: u16) -> u16 {
     }
 }
 
-/// [`slot_of`] as a program. What is too short for a BTH goes to slot 0: a load out of bounds ends
-/// a program with zero.
+/// [`slot_of`] as a program. A payload that is too short for a BTH goes to slot 0: a load out of bounds ends a program with zero.
 pub(crate) fn program(sockets: u16, nobodys: u16) -> [sock_filter; 8] {
     let op = |code: u32, jt, jf, k| sock_filter {
         code: u16::try_from(code).unwrap_or_default(),

@@ -1,18 +1,16 @@
-//! Packets out: several to one destination in one system call.
+//! Sending of packets: several to one destination in one system call.
 //!
-//! The kernel cuts one message into segments of equal size, of which only the last may be shorter
-//! (`UDP_SEGMENT`, `udp(7)`). So a packet joins the batch if it is not larger than the first, and
-//! closes it if it is smaller. The FIRST packet of a WRITE is larger than a MIDDLE one by its RETH:
-//! such a message of n packets takes a call for two of them and then one for each 64 KiB. So the
-//! transport cuts long WRITEs into WRITEs of one packet each, where that may be.
+//! The kernel cuts one message into segments of equal size, of which only the last may be shorter (`UDP_SEGMENT`, `udp(7)`). So a
+//! packet is added to the batch if it is not larger than the first, and closes the batch if it is smaller. The FIRST packet of a
+//! WRITE is larger than a MIDDLE one by its RETH: such a message of n packets takes a call for two of them and then one for each
+//! 64 KiB. So the transport cuts long WRITEs into WRITEs of one packet each, if that is permitted.
 //!
-//! On loopback a message is not cut at all before it is steered to a socket, by its first packet's
-//! QPN. So the packets of a batch go to queue pairs of one process, as their numbers tell.
+//! On loopback a message is not cut at all before it is steered to a socket, by its first packet's QPN. So the packets of a batch
+//! go to queue pairs of one process, as identified by their numbers.
 //!
-//! Payload is copied into the batch and its checksum made from the copy: the program may write to
-//! its memory meanwhile, or take it away, and what leaves is right nevertheless. The system call then
-//! takes one run of bytes from a warm cache, which makes up for most of the copy. To a receiver on this machine it may be lent
-//! the run's pages instead ([`super::lend`]).
+//! Payload is copied into the batch and its checksum computed from the copy: the program may write to its memory meanwhile, or
+//! unmap it, and the sent packet is valid nevertheless. The system call then reads one run of bytes from a warm cache, which
+//! compensates for most of the copy. For a receiver on this machine the run may be sent zero-copy instead ([`super::lend`]).
 
 use std::fmt;
 use std::io;
@@ -29,18 +27,18 @@ use super::steer::SLOT_SHIFT;
 use crate::guarded::Unmapped;
 use crate::wire::{Flushed, Frame, Payload, Piece, TxFail};
 
-/// The most segments of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
+/// The maximum number of segments of one message (`UDP_MAX_SEGMENTS` of kernels before 6.6).
 const MAX_SEGMENTS: usize = 64;
-/// The most bytes of one UDP datagram over IPv4.
+/// The maximum number of bytes of one UDP datagram over IPv4.
 const MAX_BYTES: usize = 65_507;
-/// Zero bytes to pad with.
+/// Zero bytes for padding.
 const PAD: [u8; 4] = [0; 4];
 
 /// Packets to one destination, to be sent together.
 ///
 /// Nothing is allocated after [`new`](Self::new).
 pub struct TxBatch {
-    /// All packets, one after the other.
+    /// All packets, one after another.
     arena: Box<[u8]>,
     used: usize,
     packets: Vec<Queued>,
@@ -48,18 +46,18 @@ pub struct TxBatch {
     /// The destination's slot: its host steers a message by the first packet's QPN.
     slot: u32,
     bytes: usize,
-    /// No other packet may follow: one smaller than the first was taken, or some have left.
+    /// No other packet may follow: one smaller than the first was added, or some have been sent.
     closed: bool,
-    /// Packet i's ICRC was computed with Identification i, else with zero.
+    /// Whether packet i's ICRC was computed with Identification i; otherwise with zero.
     numbered: bool,
 }
 
 /// A packet of a batch.
 #[derive(Clone, Copy)]
 struct Queued {
-    /// Where it lies in the arena.
+    /// Its offset in the arena.
     start: usize,
-    /// Bytes with ICRC.
+    /// Its length with ICRC.
     len: usize,
 }
 
@@ -75,19 +73,19 @@ struct To {
     name: SockAddr,
 }
 
-/// Why a batch did not take a packet.
+/// The reason why a batch did not accept a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// It does not go with what is in the batch: flush, then push it again.
+    /// The packet cannot be combined with the batch: flush, then push it again.
     #[error("flush the batch first")]
     Full,
-    /// Its payload is not there.
+    /// Its payload is not mapped.
     #[error(transparent)]
     Unmapped(#[from] Unmapped),
-    /// It can never be sent.
+    /// The packet can never be sent.
     #[error("a packet of {len} bytes does not fit in a datagram")]
     TooLarge {
-        /// Bytes of UDP payload, with ICRC.
+        /// Its UDP payload in bytes, with ICRC.
         len: usize,
     },
 }
@@ -96,7 +94,7 @@ impl TxBatch {
     /// The largest packet: BTH to ICRC.
     pub const MAX_PACKET: usize = MAX_BYTES;
 
-    /// An empty one.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self {
             arena: vec![0; MAX_BYTES].into_boxed_slice(),
@@ -110,18 +108,18 @@ impl TxBatch {
         }
     }
 
-    /// How many packets wait.
+    /// Returns the number of packets in the batch.
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Whether a packet of `len` bytes, ICRC included, to `to` would be taken without a flush, if it
-    /// also goes to a queue pair of the same process as those in the batch.
+    /// Returns whether a packet of `len` bytes, ICRC included, to `to` would be accepted without a flush, if it also goes to a
+    /// queue pair of the same process as those in the batch.
     pub fn room(&self, to: &Destination, len: usize) -> bool {
         let Some(first) = self.packets.first() else { return len <= MAX_BYTES };
         !self.closed
@@ -131,12 +129,12 @@ impl TxBatch {
             && self.to.as_ref().is_some_and(|t| t.destination == *to)
     }
 
-    /// Takes a packet and computes its ICRC. Nothing is sent yet. All packets of a batch must be
-    /// pushed and flushed through the same port.
+    /// Adds a packet and computes its ICRC. Nothing is sent yet. All packets of a batch must be pushed and flushed through the
+    /// same port.
     ///
     /// # Errors
     ///
-    /// [`PushError`]; the packet was not taken.
+    /// [`PushError`]; the packet was not added.
     pub fn push(
         &mut self,
         port: &UdpPort,
@@ -162,7 +160,7 @@ impl TxBatch {
         let id = u16::try_from(id).unwrap_or_default();
         let icrc = checksum::begin(port.local_addr(), to.addr.ip(), id, len);
         let start = self.used;
-        // Nothing was taken until `used` says so.
+        // The packet is not part of the batch until `used` includes it.
         let mut packet = Packet { rest: &mut self.arena[start..start + len], icrc };
         packet.put(frame.header);
         match frame.payload {
@@ -179,11 +177,11 @@ impl TxBatch {
         Ok(())
     }
 
-    /// Sends everything, without blocking.
+    /// Sends all packets, without blocking.
     ///
     /// # Errors
     ///
-    /// [`TxFail`], which says what left, what is kept and what is gone.
+    /// [`TxFail`], which has the numbers of packets sent, kept and lost.
     pub fn flush(&mut self, port: &UdpPort) -> Result<Flushed, TxFail> {
         if self.packets.is_empty() {
             return Ok(Flushed::default());
@@ -202,8 +200,7 @@ impl TxBatch {
                 Some(libc::EAGAIN) => {
                     Err(TxFail::Busy { sent: Flushed::default(), kept: self.packets.len() })
                 }
-                // No checksum offload on the way out, or packets larger than the path: one by one
-                // tells.
+                // There is no checksum offload on the path, or packets exceed the path MTU: sending them one by one decides.
                 Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) => {
                     self.renumber(port);
                     let outcome = self.flush_singly(port);
@@ -221,11 +218,12 @@ impl TxBatch {
         }
     }
 
-    /// As [`flush`](Self::flush), but lends the kernel `loan` to copy from if it takes it. Returns whether it has it.
+    /// As [`flush`](Self::flush), but zero-copy from the buffer `loan` if the kernel accepts it. Returns whether the kernel may
+    /// use the buffer.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`flush`](Self::flush).
     pub fn flush_lent(
         &mut self,
         port: &UdpPort,
@@ -242,25 +240,25 @@ impl TxBatch {
             }
             Err(e) => {
                 port.loan_refused(&e);
-                // Some of it may have left, and the receiver gets it twice.
+                // Some packets may have been sent; the receiver then gets them twice.
                 (true, self.flush(port))
             }
         }
     }
 
-    /// The socket that all of it goes to. None while nothing waits.
+    /// Returns the socket that all packets go to. None if the batch is empty.
     pub fn borrower(&self) -> Option<Borrower> {
         self.packets.first()?;
         let addr = self.to.as_ref()?.destination.addr;
         Some(Borrower { addr, slot: self.slot })
     }
 
-    /// How many bytes wait, ICRCs included.
+    /// Returns the number of bytes in the batch, ICRCs included.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Forgets what waits.
+    /// Discards all packets.
     pub fn clear(&mut self) {
         self.used = 0;
         self.bytes = 0;
@@ -286,7 +284,7 @@ impl TxBatch {
         }
     }
 
-    /// Computes every ICRC anew with Identification 0, as a packet that leaves alone has it.
+    /// Recomputes every ICRC with Identification 0, as for a packet that is sent alone.
     fn renumber(&mut self, port: &UdpPort) {
         let (true, Some(to)) = (self.numbered, &self.to) else { return };
         self.numbered = false;
@@ -302,7 +300,7 @@ impl TxBatch {
         }
     }
 
-    /// Sends packet by packet. All have Identification 0 here.
+    /// Sends the packets one by one. All have Identification 0 here.
     fn flush_singly(&mut self, port: &UdpPort) -> Result<Flushed, TxFail> {
         let mut sent = Flushed::default();
         let Some(to) = &self.to else { return Ok(sent) };
@@ -331,7 +329,7 @@ impl TxBatch {
         Ok(sent)
     }
 
-    /// Drops the first `n` packets, which left, and takes no more until the rest has left, too.
+    /// Drops the first `n` packets, which have been sent, and accepts no more until the rest has been sent, too.
     fn forget(&mut self, n: usize) {
         self.bytes -= self.packets.drain(..n).map(|packet| packet.len).sum::<usize>();
         self.closed |= n != 0;
@@ -368,13 +366,13 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What of a BTH's destination QPN decides which socket of the destination gets the packet.
+/// Returns the bits of a BTH's destination QPN that determine which socket of the destination gets the packet.
 fn slot_bits(header: &[u8]) -> u32 {
     let qpn = header.get(4..).and_then(|h| h.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b));
     (qpn & 0x00ff_ffff) >> SLOT_SHIFT
 }
 
-/// Control messages that say traffic class and hop limit, where they are not the socket's own.
+/// Returns control messages for traffic class and hop limit, if they are not the socket's own.
 fn control_of(to: &Destination) -> ControlBuf {
     let mut control = ControlBuf::new();
     let (level, tos, ttl) = if to.addr.is_ipv4() {
@@ -382,7 +380,7 @@ fn control_of(to: &Destination) -> ControlBuf {
     } else {
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
     };
-    // To a group the kernel's own is 1, whatever the socket has for others.
+    // For a group the kernel's default is 1, whatever the socket has for others.
     let usual = to.ttl == super::HOP_LIMIT && !to.addr.ip().is_multicast();
     let told = if usual { 0 } else { to.ttl };
     for (kind, value) in [(tos, to.tos), (ttl, told)] {

@@ -1,4 +1,4 @@
-//! Packets that have arrived.
+//! Received packets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,9 +14,9 @@ use crate::udp::{ROCE_PORT, RxBatch, UdpPort};
 /// The two ends of a packet, as captures show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// Who sends it.
+    /// The source.
     pub src: SocketAddr,
-    /// Where it goes.
+    /// The destination.
     pub dst: SocketAddr,
     /// The traffic class (IPv4 TOS).
     pub tos: u8,
@@ -25,21 +25,21 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Those of a packet that no network has carried, as RoCEv2 would show them.
+    /// Returns the ends of a packet that no network has carried, as RoCEv2 would show them.
     pub fn between(src: IpAddr, dst: IpAddr) -> Self {
         let end = |ip| SocketAddr::new(ip, ROCE_PORT);
         Self { src: end(src), dst: end(dst), tos: 0, ttl: 64 }
     }
 }
 
-/// What the link and network headers of an InfiniBand packet said (IBTA 7.7, 8.3).
+/// The contents of an InfiniBand packet's link and network headers (IBTA 7.7, 8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IbRoute {
-    /// The number of our port at which it came in.
+    /// The number of the port at which it arrived.
     pub port_num: u8,
-    /// The LID that it came from.
+    /// Its source LID.
     pub slid: Lid,
-    /// The LID that it was sent to: one of the port's, or a group's.
+    /// Its destination LID: one of the port's, or a group's.
     pub dlid: Lid,
     /// The service level, 0 to 15.
     pub sl: u8,
@@ -49,32 +49,32 @@ pub struct IbRoute {
     pub grh: Option<[u8; Grh::LEN]>,
 }
 
-/// What the ICRC at the end of a packet covers besides the packet.
+/// The headers that the ICRC at the end of a packet covers besides the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trailer<'a> {
     /// There is no ICRC: the wire has none, or has checked it.
     None,
-    /// Addresses, and the IPv4 Identification that is probably this: the position among the datagrams that the kernel merged.
+    /// Addresses, and the likely IPv4 Identification: the position among the datagrams that the kernel merged.
     Ip(u16),
-    /// These headers of an InfiniBand packet: LRH and GRH.
+    /// The headers of an InfiniBand packet: LRH and GRH.
     Ib(&'a [u8]),
 }
 
-/// A packet that has arrived, over an IP network or over InfiniBand.
+/// A packet received over an IP network or over InfiniBand.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
-    /// Who sent it. If it is an InfiniBand packet: who sent the datagrams that carried it.
+    /// The sender. For an InfiniBand packet: the sender of the datagrams that carried it.
     pub src: SocketAddr,
-    /// Where it was sent to: one of our addresses, or a multicast group. If it is an InfiniBand packet: where the datagrams
-    /// were sent to.
+    /// The destination: one of this host's addresses, or a multicast group. For an InfiniBand packet: the destination of the
+    /// datagrams.
     pub dst: SocketAddr,
-    /// From its BTH to its pad, and to its ICRC if it has one. Of any length and content.
+    /// The packet from its BTH to its pad, and to its ICRC if it has one. Of any length and content.
     pub bytes: &'a [u8],
-    /// What its ICRC covers besides, if it has one.
+    /// The headers that its ICRC covers besides, if it has one.
     pub icrc: Trailer<'a>,
-    /// The traffic class (IPv4 TOS), if the wire tells it.
+    /// The traffic class (IPv4 TOS), if the wire reports it.
     pub tos: Option<u8>,
-    /// The hop limit (IPv4 TTL), if the wire tells it.
+    /// The hop limit (IPv4 TTL), if the wire reports it.
     pub ttl: Option<u8>,
     /// Its headers below the BTH, if it is an InfiniBand packet.
     pub ib: Option<&'a IbRoute>,
@@ -97,7 +97,7 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// The same without its ICRC, if that is right.
+    /// Returns the packet without its ICRC, if that is right.
     #[inline]
     pub(crate) fn intact(self) -> Option<Self> {
         let is_wrong = self.check_icrc() == IcrcCheck::Wrong;
@@ -105,7 +105,7 @@ impl<'a> Arrival<'a> {
         (!is_wrong).then(intact)
     }
 
-    /// Everything before the ICRC; nothing if it is too short to have the one that it should have.
+    /// Returns everything before the ICRC; nothing if the packet is too short for its ICRC.
     pub fn without_icrc(&self) -> &'a [u8] {
         if self.icrc == Trailer::None {
             return self.bytes;
@@ -113,26 +113,25 @@ impl<'a> Arrival<'a> {
         self.bytes.split_last_chunk::<{ Icrc::LEN }>().map_or(&[], |(packet, _)| packet)
     }
 
-    /// The destination QPN, if there is a BTH's worth of it: to tell whose packet this is without
-    /// parsing it.
+    /// Returns the destination QPN, if the packet is long enough for it, without parsing the rest.
     pub fn dest_qpn(&self) -> Option<u32> {
         let word = self.bytes.get(4..)?.first_chunk()?;
         Some(u32::from_be_bytes(*word) & 0x00ff_ffff)
     }
 
-    /// Whether this answers a request: a READ or ATOMIC response or an acknowledgement, by its opcode, of whatever
-    /// transport (IBTA table 38).
+    /// Returns whether the packet is a response: a READ or ATOMIC response or an acknowledgement, by its opcode, in any transport
+    /// (IBTA table 38).
     pub fn is_response(&self) -> bool {
         self.bytes.first().is_some_and(|opcode| (0x0d..=0x12).contains(&(opcode & 0x1f)))
     }
 
-    /// Its two ends, as captures show them.
+    /// Returns its two ends, as captures show them.
     pub fn ends(&self) -> Ends {
         let Self { src, dst, tos, ttl, .. } = *self;
         Ends { src, dst, tos: tos.unwrap_or(0), ttl: ttl.unwrap_or(64) }
     }
 
-    /// Its source as the transport knows it. `grh` is what [`grh`](Self::grh) says, or anything if nobody will look.
+    /// Returns its source in the transport's form. `grh` is the result of [`grh`](Self::grh), or anything if it will not be read.
     #[inline]
     pub fn source<'g>(&self, grh: &'g [u8; 40]) -> Source<'g> {
         if let Some(ib) = self.ib {
@@ -149,14 +148,14 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// The GID that it was sent to: of one of our addresses, or of a multicast group. Zero if it is an InfiniBand packet
+    /// Returns the destination GID: that of one of this host's addresses, or of a multicast group. Zero for an InfiniBand packet
     /// without a GRH.
     pub fn dgid(&self) -> Gid {
         self.ib.map_or_else(|| Gid::from(self.dst.ip()), |ib| ib.gids().1)
     }
 
-    /// What stands for the service level, of which RoCEv2 has none: the kind of packet, which IBTA A17.4.5.1
-    /// wants completions to tell, in the bits in which adapters do. UCX drops datagrams over IPv4 without it.
+    /// Returns the value for the service level, which RoCEv2 does not have: the kind of packet, which IBTA A17.4.5.1 requires in
+    /// completions, in the bits that adapters use. Without it, UCX drops datagrams over IPv4.
     fn packet_type(&self) -> u8 {
         /// There was a UDP header.
         const UDP: u8 = 8;
@@ -165,9 +164,9 @@ impl<'a> Arrival<'a> {
         UDP | if self.dst.is_ipv4() { IPV4 } else { IPV6 }
     }
 
-    /// The network header as the 40-byte GRH area of a UD receive shows it: an IPv6 header, or an
-    /// IPv4 header in the last 20 bytes (IBTA A17.4.5.1). Fields that a wire does not tell are zero:
-    /// flow label, Identification, and what was not asked for. The GRH if it is an InfiniBand packet, zeros if it had none.
+    /// Returns the network header for the 40-byte GRH area of a UD receive: an IPv6 header, or an IPv4 header in the last 20
+    /// bytes (IBTA A17.4.5.1). Fields that the wire does not report are zero: flow label, Identification, and those whose
+    /// reporting is disabled. For an InfiniBand packet the GRH, or zeros if it had none.
     pub fn grh(&self) -> [u8; 40] {
         if let Some(ib) = self.ib {
             return ib.grh.unwrap_or([0; 40]);
@@ -208,7 +207,7 @@ impl<'a> Arrival<'a> {
 }
 
 impl IbRoute {
-    /// The sender's and the receiver's GID; both zero without a GRH.
+    /// Returns the sender's and the receiver's GID; both zero without a GRH.
     fn gids(&self) -> (Gid, Gid) {
         let grh = self.grh.as_ref().and_then(|grh| Grh::parse(grh).ok());
         grh.map_or((Gid::ZERO, Gid::ZERO), |grh| (grh.sgid, grh.dgid))
@@ -223,7 +222,7 @@ impl IbRoute {
 
 const IPPROTO_UDP: u8 = 17;
 
-/// The checksum of an IPv4 header whose checksum field is zero (RFC 1071).
+/// Returns the checksum of an IPv4 header whose checksum field is zero (RFC 1071).
 fn ipv4_checksum(header: &[u8]) -> u16 {
     let sum: u32 =
         header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
@@ -231,40 +230,40 @@ fn ipv4_checksum(header: &[u8]) -> u16 {
     !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or(u16::MAX)
 }
 
-/// Packets that a receive brought, for wires that have no buffers of their own.
+/// The packets of a receive, for wires that have no buffers of their own.
 ///
-/// Its memory is kept: nothing is allocated once it has grown to what usually arrives.
+/// Its memory is kept: nothing is allocated once it has grown to the usual size.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     data: Vec<u8>,
-    /// How much of it is filled.
+    /// The number of bytes in use.
     used: usize,
-    /// What datagrams were received into, if they were.
+    /// The buffers of received datagrams, if any were received.
     datagrams: Option<RxBatch>,
     list: Vec<Arrived>,
-    /// The ends of packets, once for those in a row that have the same.
+    /// The ends of packets, stored once for consecutive packets with the same ends.
     ends: Vec<Ends>,
 }
 
-/// A packet, and what is told of it.
+/// A packet, and its metadata.
 #[derive(Debug)]
 struct Arrived {
     place: Place,
-    /// How many bytes of LRH and GRH lie before it, if its ICRC is to be checked.
+    /// The length of LRH and GRH before it, if its ICRC must be checked.
     below: usize,
-    /// Which of the ends.
+    /// The index of its ends.
     ends: usize,
     ib: Option<IbRoute>,
 }
 
-/// Where a packet lies.
+/// The location of a packet.
 #[derive(Clone, Debug)]
 enum Place {
     Data(Range<usize>),
     Datagrams(Range<usize>),
 }
 
-/// What to show of a datagram.
+/// A sink for the packets of a datagram.
 pub(crate) struct Shown<'a> {
     datagrams: &'a RxBatch,
     ends: Ends,
@@ -275,13 +274,13 @@ pub(crate) struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// An InfiniBand packet, LRH to ICRC, which is part of the datagram. `below` is how long its LRH and GRH are.
+    /// Adds an InfiniBand packet, LRH to ICRC, that is part of the datagram. `below` is the length of its LRH and GRH.
     pub(crate) fn in_place(&mut self, packet: &[u8], below: usize, route: IbRoute) {
         let Range { start, end } = self.datagrams.place_of(packet);
         self.add(Place::Datagrams(start + below..end), below, route);
     }
 
-    /// One that is not.
+    /// Adds one that is not part of the datagram.
     pub(crate) fn copied(&mut self, packet: &[u8], below: usize, route: IbRoute) {
         let start = *self.used;
         self.data.truncate(start);
@@ -296,7 +295,7 @@ impl Shown<'_> {
     }
 }
 
-/// Where ends are among those of packets, of which this is the last.
+/// Returns the index of a packet's ends, which are added unless they equal the last ones.
 #[inline]
 fn place_of_ends(all: &mut Vec<Ends>, ends: Ends) -> usize {
     if all.last() != Some(&ends) {
@@ -306,21 +305,21 @@ fn place_of_ends(all: &mut Vec<Ends>, ends: Ends) -> usize {
 }
 
 impl Arrivals {
-    /// Room for each packet: a payload of 64 KiB and its headers.
+    /// The size of the buffer for each packet: a payload of 64 KiB and its headers.
     const ROOM: usize = (64 << 10) + 128;
 
-    /// Forgets what arrived before.
+    /// Discards the packets.
     pub fn clear(&mut self) {
         self.list.clear();
         self.ends.clear();
         self.used = 0;
     }
 
-    /// Adds a packet that `receive` puts into the buffer that it is given, and whose length and ends it returns.
+    /// Adds a packet. `receive` writes it to the given buffer, and returns its length and ends.
     ///
     /// # Errors
     ///
-    /// What `receive` says; nothing was added.
+    /// That of `receive`; nothing was added.
     pub fn add(
         &mut self,
         receive: impl FnOnce(&mut [u8]) -> io::Result<(usize, Ends)>,
@@ -328,11 +327,11 @@ impl Arrivals {
         self.put(|buffer| receive(buffer).map(|(len, ends)| (len, ends, None)))
     }
 
-    /// Adds an InfiniBand packet, from its BTH to its pad, in the same way. Its ICRC was checked.
+    /// As [`add`](Self::add), for an InfiniBand packet from its BTH to its pad. Its ICRC was checked.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`add`](Self::add).
     pub fn add_ib(
         &mut self,
         receive: impl FnOnce(&mut [u8]) -> io::Result<(usize, Ends, IbRoute)>,
@@ -355,8 +354,8 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Receives datagrams, in place of what was there, and has `judge` say which packets they bring. Returns how many those
-    /// are.
+    /// Receives datagrams, and replaces the previous packets. `judge` determines which packets they contain. Returns the number
+    /// of packets.
     pub(crate) fn receive_ib(
         &mut self,
         port: &UdpPort,
@@ -373,17 +372,17 @@ impl Arrivals {
         Ok(list.len())
     }
 
-    /// How many there are.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no packets.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// All of them, in order. Those that datagrams brought have an ICRC that is still to be checked.
+    /// Returns all packets, in order. Those from datagrams have an ICRC that must still be checked.
     pub fn iter(&self) -> impl Iterator<Item = Arrival<'_>> {
         self.list.iter().map(|Arrived { place, below, ends, ib }| {
             let Ends { src, dst, tos, ttl } = self.ends[*ends];

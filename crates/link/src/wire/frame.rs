@@ -1,8 +1,7 @@
-//! Packets to send, and how their payload is named.
+//! Packets to send, and references to their payload.
 //!
-//! A [`Piece`] names memory by address and length, because a payload lies in memory that the
-//! application registered, which it may change, share or unmap while we read. It is only ever read,
-//! by guarded copies into private memory or into a ring.
+//! A [`Piece`] refers to memory by address and length, because a payload is in memory that the application registered, and may
+//! change, share or unmap while it is read. It is only ever read, by guarded copies into private memory or into a ring.
 
 use std::fmt;
 
@@ -12,35 +11,35 @@ use crate::guarded::{self, Unmapped};
 
 /// A run of bytes in this process's memory that is not copied until it must be.
 ///
-/// Not a slice, because the application may write to it at any time.
+/// It is not a slice, because the application may write to it at any time.
 #[derive(Clone, Copy)]
 pub struct Piece {
     ptr: *const u8,
     len: usize,
 }
 
-// SAFETY: a piece is an address; what is there is only ever read, by guarded copies.
+// SAFETY: a piece is an address; the memory there is only ever read, by guarded copies.
 #[expect(unsafe_code, reason = "an address may travel between threads")]
 unsafe impl Send for Piece {}
 
 impl Piece {
-    /// Names `len` bytes at `ptr`, whatever is there when they are read. They may be written
-    /// meanwhile: the packet then carries some mixture of old and new bytes.
+    /// Refers to `len` bytes at `ptr`, whatever their contents when they are read. They may be written meanwhile: the packet then
+    /// carries some mixture of old and new bytes.
     pub const fn new(ptr: *const u8, len: usize) -> Self {
         Self { ptr, len }
     }
 
-    /// Where it starts.
+    /// Returns the start.
     pub const fn as_ptr(self) -> *const u8 {
         self.ptr
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub const fn len(self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the length is zero.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -61,19 +60,19 @@ impl fmt::Debug for Piece {
     }
 }
 
-/// Where the payload of a packet lies.
+/// The location of a packet's payload.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Nowhere.
+    /// No payload.
     None,
-    /// Here; copied before the call returns.
+    /// These bytes; copied before the call returns.
     Bytes(&'a [u8]),
-    /// In memory of the application's; copied before the call returns.
+    /// The application's memory; copied before the call returns.
     Pieces(&'a [Piece]),
 }
 
 impl Payload<'_> {
-    /// Bytes in total.
+    /// Returns the total length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -83,7 +82,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -92,9 +91,9 @@ impl Payload<'_> {
 /// A packet to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// BTH and extension headers, as they go on the wire.
+    /// BTH and extension headers, encoded.
     pub header: &'a [u8],
-    /// What follows them.
+    /// The payload after them.
     pub payload: Payload<'a>,
     /// Zero bytes after the payload, 0 to 3 (also in the BTH).
     pub pad: u8,
@@ -105,7 +104,7 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Bytes in total, without a checksum.
+    /// Returns the total length in bytes, without a checksum.
     #[expect(clippy::len_without_is_empty, reason = "a packet has a header")]
     #[inline]
     pub fn len(&self) -> usize {
@@ -113,7 +112,7 @@ impl Frame<'_> {
         len.saturating_add(usize::from(self.pad & 3))
     }
 
-    /// Appends all bytes to a buffer, in the order in which they go on the wire.
+    /// Appends all bytes to a buffer, in wire order.
     ///
     /// # Errors
     ///

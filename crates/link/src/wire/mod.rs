@@ -1,13 +1,13 @@
-//! The seam between the engine and what carries its packets: the [`Wire`] trait.
+//! The interface between the engine and the wires that carry its packets: the [`Wire`] trait.
 //!
-//! - `frame`: packets to send, and how their payload is named
-//! - `arrival`: packets that have arrived
+//! - `frame`: packets to send, and references to their payload
+//! - `arrival`: received packets
 //!
-//! Four wires are in this crate. [`UdpPort`](crate::UdpPort) carries packets to any destination and gathers them into one
-//! system call, and so does [`IbWire`](crate::IbWire) ([`Gathering`]). [`Ring`](crate::Ring) carries records to one process, and a packet is one kind of record.
-//! [`TcpStream`](crate::TcpStream) carries bytes to one queue pair. Each has shortcuts besides, which its part of the engine
-//! knows. A wire that has none needs no part of the engine: it is a [`PacketWire`], which the device's control plane hands
-//! to the engine. `crates/verbs/tests/unix_wire.rs` is one over Unix sockets.
+//! Four wires are in this crate. [`UdpPort`](crate::UdpPort) carries packets to any destination and gathers them into one system call, and
+//! so does [`IbWire`](crate::IbWire) ([`Gathering`]). [`Ring`](crate::Ring) carries records to one process, and a packet is one kind of
+//! record. [`TcpStream`](crate::TcpStream) carries bytes to one queue pair. Each also has shortcuts, which its part of the engine uses. A
+//! wire without shortcuts needs no part in the engine: it is a [`PacketWire`], which the device's control plane passes to the engine.
+//! `crates/verbs/tests/unix_wire.rs` is one over Unix sockets.
 
 mod arrival;
 mod frame;
@@ -24,114 +24,113 @@ pub use self::frame::{Frame, Payload, Piece};
 use crate::guarded::Unmapped;
 use crate::udp::{Borrower, Loan};
 
-/// What carries packets, records or a stream of bytes between processes, in both directions.
+/// A wire that carries packets, records or a stream of bytes between processes, in both directions.
 ///
-/// A wire is shared by all who send and receive. What only one of them may have at a time is in [`Tx`](Self::Tx) and
-/// [`Rx`](Self::Rx), which they keep themselves, so that a wire needs no locks. No method blocks.
+/// A wire is shared by all its senders and receivers. Their exclusive state is in [`Tx`](Self::Tx) and [`Rx`](Self::Rx), which they own, so
+/// that a wire needs no locks. No method blocks.
 pub trait Wire: fmt::Debug {
-    /// Where a packet goes; nothing if the wire has one other end.
+    /// The destination of a packet; empty if the wire has only one other end.
     type To: ?Sized;
-    /// What a sender has to itself: what it gathers packets in, or how far it is.
+    /// The exclusive state of a sender: the packets that it gathers, or its progress.
     type Tx: ?Sized;
-    /// What a receiver has to itself: what it receives into. It shows what has arrived until the next receive.
+    /// The exclusive state of a receiver: its buffers. It holds the received packets until the next receive.
     type Rx: ?Sized;
-    /// What a receive brings: how much, or why nothing comes any more.
+    /// The result of a receive: how much arrived, or why nothing can arrive any more.
     type Arrived;
 
-    /// What the wire can do.
+    /// Returns the capabilities of the wire.
     fn caps(&self) -> LinkCaps;
 
-    /// The two ends of a packet that is sent to `to`, as captures show them. None if the wire has no addresses: captures
-    /// then show those of the queue pairs.
+    /// Returns the two ends of a packet that is sent to `to`, as captures show them. None if the wire has no addresses: captures then show
+    /// those of the queue pairs.
     fn ends(&self, _to: &Self::To) -> Option<Ends> {
         None
     }
 
-    /// A descriptor that is readable when something has arrived, for as long as that is so. One that must be armed
-    /// ([`arm`](Self::arm)) is readable once after that. None if the receiver is woken by other means.
+    /// Returns a descriptor that is readable while something has arrived. One that must be armed ([`arm`](Self::arm)) is readable once
+    /// after that. None if the receiver is woken by other means.
     fn readable(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The receiver is about to wait for [`readable`](Self::readable). False if something has arrived: do not wait then.
+    /// Prepares to wait for [`readable`](Self::readable). Returns false if something has arrived: the receiver must not wait then.
     fn arm(&self, _rx: &Self::Rx) -> bool {
         true
     }
 
-    /// The receiver does not wait any more.
+    /// Ends the wait that [`arm`](Self::arm) prepared.
     fn disarm(&self, _rx: &Self::Rx) {}
 
-    /// Takes a packet, to send it now or at the next [`flush`](Self::flush).
+    /// Sends a packet, now or at the next [`flush`](Self::flush).
     ///
     /// # Errors
     ///
-    /// [`LinkError::Full`] when what was gathered must be flushed first, [`LinkError::Busy`] when there is no room: the
-    /// packet was not taken. Any other error is about this packet, which is lost.
+    /// [`LinkError::Full`] if gathered packets must be flushed first, [`LinkError::Busy`] if there is no room: the packet was not accepted.
+    /// Any other error concerns this packet, which is lost.
     fn send(&self, tx: &mut Self::Tx, to: &Self::To, frame: &Frame<'_>) -> Result<(), LinkError>;
 
-    /// Sends what was gathered, and wakes the other end if that takes a call.
+    /// Sends the gathered packets, and wakes the other end if that takes a call.
     ///
     /// # Errors
     ///
-    /// [`TxFail`], which says what left, what is kept and what is gone.
+    /// [`TxFail`], which has the numbers of packets sent, kept and lost.
     fn flush(&self, tx: &mut Self::Tx) -> Result<Flushed, TxFail>;
 
-    /// Receives what there is, in place of what was received before.
+    /// Receives what has arrived, and replaces what was received before.
     fn receive(&self, rx: &mut Self::Rx) -> Self::Arrived;
 }
 
-/// A wire that gathers packets in what the sender has to itself until they are flushed, and may send them zero-copy: out of
-/// memory of a [`Loan`], which the kernel is lent.
+/// A wire that gathers packets in the sender's state until they are flushed, and may send them zero-copy, from the buffer of a [`Loan`].
 pub trait Gathering: Wire {
-    /// How many packets are gathered.
+    /// Returns the number of gathered packets.
     fn packets(&self, tx: &Self::Tx) -> usize;
 
-    /// How many bytes they are.
+    /// Returns their length in bytes.
     fn bytes(&self, tx: &Self::Tx) -> usize;
 
-    /// Whether the kernel may be lent memory.
+    /// Returns whether packets may be sent zero-copy.
     fn lends(&self) -> bool;
 
-    /// The destination socket of the packets that are gathered. None if there are none.
+    /// Returns the destination socket of the gathered packets. None if there are none.
     fn borrower(&self, tx: &Self::Tx) -> Option<Borrower>;
 
-    /// As [`flush`](Wire::flush), but lends the kernel memory, taken for the [`borrower`](Self::borrower), if it takes it. Returns
-    /// whether the kernel may have it.
+    /// As [`flush`](Wire::flush), but zero-copy from a buffer taken for the [`borrower`](Self::borrower), if the kernel accepts it. Returns
+    /// whether the kernel may use the buffer.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`flush`](Wire::flush).
     fn flush_lent(&self, tx: &mut Self::Tx, loan: &mut Loan) -> (bool, Result<Flushed, TxFail>);
 
-    /// Forgets what was gathered and has not left.
+    /// Discards gathered packets that have not been sent.
     fn forget(&self, tx: &mut Self::Tx);
 }
 
-/// A wire of packets that the engine drives by the methods of [`Wire`] alone. A receive brings so many packets, or an error
-/// after which the next may bring more. A flush returns what has left since the last one, and keeps nothing: what does not
-/// leave then is lost, as on any wire.
+/// A packet wire that the engine uses only through the methods of [`Wire`]. A receive returns a number of packets, or an error after which
+/// the next may return more. A flush returns what was sent since the last one, and keeps nothing: packets that are not sent then are lost,
+/// as on any wire.
 pub type PacketWire =
     dyn Wire<To = AddressVector, Tx = (), Rx = Arrivals, Arrived = io::Result<usize>> + Send + Sync;
 
-/// Why a packet did not leave.
+/// The reason why a packet was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The packet does not go with those that were gathered: flush them, then send it again.
+    /// The packet cannot be combined with the gathered ones: flush them, then send it again.
     #[error("flush what was gathered first")]
     Full,
-    /// The link is full: ask again when it has room.
+    /// The link is full: try again when it has room.
     #[error("the link is full")]
     Busy,
-    /// The packet is larger than the link or the path to its destination can take.
+    /// The packet is larger than the link or the path to its destination supports.
     #[error("a packet of {len} bytes is too large for the link, which takes {max}")]
     TooLarge {
-        /// Bytes of the packet.
+        /// The length of the packet in bytes.
         len: usize,
-        /// Bytes that would have been taken, 0 if not known.
+        /// The maximum length in bytes, 0 if not known.
         max: usize,
     },
-    /// The payload's memory is not there. The packet was not taken.
+    /// The payload's memory is not mapped. The packet was not accepted.
     #[error(transparent)]
     Unmapped(#[from] Unmapped),
-    /// The other end is gone or broke the rules of the link, which is of no more use.
+    /// The other end is gone or violated the protocol of the link, which is no longer usable.
     #[error("the link is broken")]
     Broken,
     /// The kernel refused.
@@ -139,45 +138,45 @@ pub enum LinkError {
     Io(#[from] io::Error),
 }
 
-/// What was sent.
+/// The amount that was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
-    /// Packets.
+    /// The number of packets.
     pub packets: usize,
     /// Their bytes, ICRCs included.
     pub bytes: usize,
 }
 
-/// Why not all was sent.
+/// The reason why not all packets were sent.
 #[derive(Debug, thiserror::Error)]
 pub enum TxFail {
-    /// The socket's buffer is full. The batch keeps the packets that did not leave: flush it again
-    /// when the socket is writable, or clear it and let the transport send them again.
+    /// The socket's buffer is full. The batch keeps the packets that were not sent: flush it again when the socket is writable, or clear it
+    /// and let the transport retransmit them.
     #[error("the socket is full ({kept} packets kept)")]
     Busy {
-        /// What left before.
+        /// What was sent before.
         sent: Flushed,
-        /// Packets that stay in the batch.
+        /// The number of packets that remain in the batch.
         kept: usize,
     },
-    /// A packet is larger than the path takes. It and what followed it are gone.
+    /// A packet is larger than the path MTU. It and those after it are lost.
     #[error("a packet of {len} bytes is larger than the path takes ({lost} packets lost)")]
     TooLarge {
-        /// Bytes of UDP payload of the packet.
+        /// Its UDP payload in bytes.
         len: usize,
-        /// What left before.
+        /// What was sent before.
         sent: Flushed,
-        /// Packets that did not leave.
+        /// The number of packets that were not sent.
         lost: usize,
     },
-    /// The kernel refused a packet: no route, a firewall. It and what followed it are gone.
+    /// The kernel refused a packet: no route, a firewall. It and those after it are lost.
     #[error("the kernel refused to send ({lost} packets lost): {source}")]
     Io {
-        /// What it said.
+        /// The kernel's error.
         source: io::Error,
-        /// What left before.
+        /// What was sent before.
         sent: Flushed,
-        /// Packets that did not leave.
+        /// The number of packets that were not sent.
         lost: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! What is counted for the ports on the way, and what of wrong keys is reported.
+//! Counts for the ports on the way, and reports of wrong keys.
 
 use std::sync::Mutex;
 
@@ -29,7 +29,7 @@ impl Counting {
         self.port.table.publish();
     }
 
-    /// What was counted since the last time.
+    /// Returns the counts since the last time.
     fn read(&mut self) -> Vec<(Counted, u64, u64)> {
         let mut all = Vec::new();
         self.reader.read(|row| all.push((row.counted, row.packets, row.words)));
@@ -64,7 +64,7 @@ fn packets_are_counted_by_their_way_with_all_their_words() {
     ];
     assert_eq!(a.read(), expected);
     assert_eq!(a.read(), []);
-    // To the own port nothing leaves.
+    // A packet to the own port does not leave it.
     a.port.send(&local(0x10), &Sent::new(1, 4)).unwrap();
     a.port.flush();
     assert_eq!((a.port.expect(1).len(), a.read()), (1, vec![]));
@@ -108,7 +108,7 @@ fn what_is_lost_on_the_way_is_counted_by_what_it_is_lost_for() {
     a.port.send(&local(0x20), &key(4)).unwrap();
     a.port.send(&local(0x30), &Sent::new(1, 4)).unwrap();
     a.port.send(&local(0x77), &Sent::new(1, 8)).unwrap();
-    // Such a key the port does not have, so that nothing leaves it.
+    // The port does not have this key, so the packet does not leave it.
     a.port.send(&local(0x20), &Sent::to(Qpn::new(1), 1, 4, Pkey(0x8123))).unwrap();
     a.port.flush();
     let expected = [
@@ -127,7 +127,7 @@ fn what_is_lost_on_the_way_is_counted_by_what_it_is_lost_for() {
     assert_eq!(a.read(), [(Counted::Dropped(IbDrop::TxInactive as u8), 1, 0)]);
     assert_eq!(IbDrop::from_number(IbDrop::TxInactive as u8), Some(IbDrop::TxInactive));
     assert_eq!(IbDrop::from_number(IbDrop::ALL.len().try_into().unwrap()), None);
-    // The switch that does not let the partition pass is told of.
+    // The report names the switch that does not pass the partition.
     let reports = a.reports.lock().unwrap();
     let [report] = reports[..] else { panic!("{reports:?}") };
     assert_eq!((report.kind, report.key), (Violated::SwitchPkey, PARTITION.0.into()));
@@ -154,7 +154,7 @@ fn a_packet_to_a_group_is_counted_once_whoever_gets_it() {
     c.expect(1);
     let words = 2 * (6 + 10) + 10 + 75;
     assert_eq!(a.read(), [(sent(4, MLID.0, 3, 0, 0), 2, words)]);
-    // What is not mapped does not leave.
+    // A packet with unmapped payload does not leave.
     let (packet, gone) = (
         Sent::to(Qpn::MULTICAST, 1, 8, Pkey::DEFAULT),
         [Piece::new(std::ptr::without_provenance(64), 8)],
@@ -164,7 +164,7 @@ fn a_packet_to_a_group_is_counted_once_whoever_gets_it() {
     let result = a.port.wire.send(&mut a.port.tx.borrow_mut(), &av, &frame);
     assert!(matches!(result, Err(LinkError::Unmapped(_))), "{result:?}");
     assert_eq!(a.read(), []);
-    // Nobody is there, and it leaves the port all the same.
+    // The group has no members, and the packet leaves the port nevertheless.
     a.port.table.set_group_route(MLID, RouteId(5), &[]).unwrap();
     a.port.table.publish();
     a.port.send(&av, &Sent::to(Qpn::MULTICAST, 1, 0, Pkey::DEFAULT)).unwrap();

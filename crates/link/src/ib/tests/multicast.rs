@@ -1,18 +1,18 @@
-//! Groups whose members hear them by IP multicast.
+//! Groups whose members receive them by IP multicast.
 
 use std::os::fd::AsFd as _;
 
 use super::super::multicast::{destination, probe, put};
 use super::*;
 
-/// A port whose host hears the group.
+/// A port whose host receives the group.
 struct Member {
     port: Port,
     wire: IbWire,
     rx: Arrivals,
 }
 
-/// Packets that came by IP multicast, and those that came as copies.
+/// Packets that arrived by IP multicast, and those that arrived as copies.
 type Heard = (Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 /// A fabric that no other test of this or another process has.
@@ -35,7 +35,7 @@ impl Member {
         Self { port, wire, rx: Arrivals::default() }
     }
 
-    /// Ways to these, whose hosts hear groups.
+    /// Adds routes to these ports, whose hosts receive groups.
     fn reaches(&mut self, others: &[&Self]) {
         for other in others {
             self.port.reaches(&other.port);
@@ -56,7 +56,7 @@ impl Member {
         self.port.flush();
     }
 
-    /// What has come by IP multicast, and what as copies.
+    /// Receives packets: those that arrived by IP multicast, and copies.
     fn came(&mut self) -> Heard {
         let all = |wire: &IbWire, rx: &mut Arrivals| {
             let mut came = Vec::new();
@@ -68,9 +68,9 @@ impl Member {
         (all(&self.wire, &mut self.rx), all(&self.port.wire, &mut self.port.rx))
     }
 
-    /// What comes until so many packets have come, and what is there then beside them.
+    /// Receives until this many packets have arrived, and any that are queued beside them.
     ///
-    /// The kernel mostly delivers on loopback while it sends, and on a busy machine later.
+    /// The kernel mostly delivers on loopback during the send, but on a busy machine later.
     fn heard(&mut self, packets: usize) -> Heard {
         let (mut heard, since) = (Heard::default(), Instant::now());
         loop {
@@ -85,7 +85,7 @@ impl Member {
         }
     }
 
-    /// Receives until something was dropped beside what was before.
+    /// Receives until a packet is dropped beyond those counted in `before`.
     fn expect_another_drop(&mut self, before: &[(&str, u64)]) {
         let since = Instant::now();
         while self.port.dropped() == before {
@@ -123,19 +123,19 @@ fn subnet_decides_who_hears_a_group_and_not_who_listens() {
     let fabric = fabric(1);
     let [mut a, mut b, mut c, mut d] = [1, 2, 3, 4].map(|n| Member::new(fabric, 241, n));
     a.reaches(&[&b, &c, &d]);
-    // To one there is no way, and to another one that does not let the packet pass.
+    // One has no route, and another has one that does not pass the packet.
     a.set_group(&[way(2), Way { mtu: Mtu::M256, ..way(3) }]);
     a.send(&sent(300));
     assert_eq!(b.heard(1).0.len(), 1);
     assert_eq!((c.came(), d.came()), (Default::default(), Default::default()));
     assert_eq!(a.port.dropped(), [("tx_length", 1)]);
-    // Without a member the own host still hears it.
+    // Without a member the own host still receives it.
     a.heard(1);
     a.set_group(&[]);
     a.port.send(&global(MLID.0, MGID), &sent(3)).unwrap();
     assert_eq!((a.heard(1).0.len(), b.came().0.len()), (1, 0));
     assert_eq!(a.port.dropped(), [("tx_no_way", 1), ("tx_length", 1)]);
-    // A port that is not active any more hears nothing.
+    // A port that is no longer active receives nothing.
     a.set_group(&[way(2)]);
     b.port.table.set_own(&OwnPort { active: false, multicast: true, ..own(2) }).unwrap();
     b.port.table.publish();
@@ -171,7 +171,7 @@ fn who_does_not_hear_groups_itself_sends_copies() {
 #[test]
 fn socket_of_a_group_takes_no_packets_of_others() {
     let fabric = fabric(5);
-    // What is of no fabric is counted by all who hear the group: no other test does.
+    // Every process that receives the group counts a datagram of no fabric: no other test receives this group.
     let mut mgid = MGID;
     mgid.0[11..15].copy_from_slice(&std::process::id().to_be_bytes());
     let mut b = Member::of_group(fabric, 244, 2, mgid);

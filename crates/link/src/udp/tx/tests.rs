@@ -1,4 +1,4 @@
-//! What the kernel does only when it refuses something, provoked from inside.
+//! Behaviour after refusals of the kernel, provoked from inside.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::wire::{Piece, Trailer};
 
 static PIECE: [u8; 1000] = [0x5a; 1000];
 
-/// A receiver, a sender, and where to send.
+/// A receiver, a sender, and the destination.
 fn ports(host: u8) -> (UdpPort, UdpPort, Destination, [UdpGroup; 2]) {
     let options = GroupOptions { port: 0, ..GroupOptions::default() };
     let open = |last| UdpGroup::open([127, 77, 202, last].into(), &options).unwrap();
@@ -32,7 +32,7 @@ fn fill(batch: &mut TxBatch, port: &UdpPort, to: &Destination, packets: u8) {
     }
 }
 
-/// Receives `packets` packets, numbered from `first`, each of which came alone.
+/// Receives `packets` packets, numbered from `first`, each of which arrived alone.
 fn expect_single(port: &UdpPort, first: u8, packets: u8) {
     let mut rx = RxBatch::new(8);
     let mut next = first;
@@ -53,7 +53,7 @@ fn expect_single(port: &UdpPort, first: u8, packets: u8) {
 fn without_segmentation_each_leaves_alone_and_is_right() {
     let (rx, tx, to, _groups) = ports(1);
     let mut batch = TxBatch::new();
-    // Refused between push and flush, as when another thread found out.
+    // Refused between push and flush, as if by another thread.
     fill(&mut batch, &tx, &to, 5);
     tx.refuse_segments();
     assert_eq!(batch.flush(&tx).unwrap().packets, 5);
@@ -95,7 +95,7 @@ fn what_is_left_after_some_have_gone_is_right() {
     assert!(batch.room(&to, 1040));
 }
 
-/// A batch of WRITEs' worth of bytes, whose payload tells them apart.
+/// Fills a batch with packets of WRITEs, which their payload identifies.
 fn fill_long(batch: &mut TxBatch, port: &UdpPort, to: &Destination, packets: u8, mark: u8) {
     for i in 0..packets {
         let header = [i, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, mark];
@@ -105,7 +105,7 @@ fn fill_long(batch: &mut TxBatch, port: &UdpPort, to: &Destination, packets: u8,
     }
 }
 
-/// Receives such a batch, with what is alone between.
+/// Receives such a batch, skipping single packets in between.
 fn expect_long(port: &UdpPort, rx: &mut RxBatch, packets: u8, mark: u8) {
     let mut next = 0;
     let since = Instant::now();
