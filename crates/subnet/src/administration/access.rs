@@ -1,11 +1,11 @@
-//! Who may know of whom: ports with a partition in common (IBTA 15.4.1.1).
+//! Which ports may see each other: ports with a partition in common (IBTA 15.4.1.1).
 
 use rdmux_wire::Pkey;
 
 use crate::manager::model::Port;
 
-/// Whether packets between two ports can have a P_Key that both take. A port without keys is asked for nothing: switches
-/// need not have tables for all their ports.
+/// Returns whether packets between two ports can have a P_Key that both admit. A port without keys admits everything:
+/// switches need not have tables for all their ports.
 pub(super) fn share_partition(a: &Port, b: &Port) -> bool {
     has_no_keys(a) || has_no_keys(b) || core::ptr::eq(a, b) || common(&a.pkeys, &b.pkeys)
 }
@@ -18,7 +18,7 @@ fn common(a: &[Pkey], b: &[Pkey]) -> bool {
     a.iter().any(|key| is_key(*key) && b.iter().any(|other| key.admits(*other)))
 }
 
-/// Whether an entry of a table is a key.
+/// Returns whether a table entry is a key.
 pub(super) fn is_key(key: Pkey) -> bool {
     key.0 & 0x7fff != 0
 }

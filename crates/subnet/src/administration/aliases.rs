@@ -1,7 +1,7 @@
-//! GUIDInfoRecord: alias GUIDs that a port asks for or gives up (IBTA 15.2.5.18).
+//! GUIDInfoRecord: alias GUIDs that a port requests or gives up (IBTA 15.2.5.18).
 //!
-//! The manager sets them at the port after the answer is made: the set of the port's table leaves first, the answer second.
-//! By a GUID that it gives up a port is a member of groups no more.
+//! The manager writes them to the port after the answer is made: the Set of the port's table is sent first, the answer
+//! second. When a port gives up a GUID, its group memberships with that GUID end.
 
 use core::iter;
 
@@ -17,7 +17,7 @@ use super::{AdministrationSink, Context, State, Status, events};
 use crate::manager::model::Port;
 use crate::topology::PortRef;
 
-/// The GUIDs that are assigned count up from here.
+/// The first GUID that administration assigns; later ones count up.
 const FIRST_ASSIGNED: u64 = 0x0014_0500_0000_0001;
 
 pub(super) fn change(
@@ -33,7 +33,7 @@ pub(super) fn change(
     }
     let place = cx.model.by_lid(record.lid).ok_or(status::SA_NO_RECORDS)?;
     let port = cx.model.port(place).ok_or(status::SA_NO_RECORDS)?;
-    // A port's GUIDs are its own.
+    // Only the port itself or a trusted client may change its GUIDs.
     if place != request.place && !request.trusted {
         return Err(status::SA_DENIED);
     }
@@ -75,17 +75,17 @@ pub(super) fn change(
     table.push(&GuidInfoRecord { lid, block_num: record.block_num, guid_info: block, ..record })
 }
 
-/// Whether a GUID is one of another port.
+/// Returns whether a GUID belongs to another port.
 fn is_anothers(cx: &Context<'_>, place: PortRef, guid: Guid) -> bool {
     cx.model.by_port_guid(guid).is_some_and(|owner| owner != place)
 }
 
-/// Whether a GUID would be in a port's table more than once with this block, which begins at an index.
+/// Returns whether a port's table would have a GUID more than once after this block is written at index `first`.
 fn is_twice(port: &Port, first: usize, block: &GuidInfo, guid: Guid) -> bool {
     table_with(port, first, block).filter(|other| *other == guid).count() > 1
 }
 
-/// The GUIDs of a port with this block, which begins at an index.
+/// Returns the GUIDs of a port's table after this block is written at index `first`.
 fn table_with(port: &Port, first: usize, block: &GuidInfo) -> impl Iterator<Item = Guid> {
     let table = iter::once(port.guid).chain(port.aliases.iter().copied()).enumerate();
     let replaced = first..first + block.guids.len();
@@ -93,7 +93,7 @@ fn table_with(port: &Port, first: usize, block: &GuidInfo) -> impl Iterator<Item
     others.map(|(_, other)| other).chain(block.guids)
 }
 
-/// A GUID that no port has, nor is to have.
+/// Returns a GUID that no port has and that the request does not set.
 fn next_guid(state: &mut State, cx: &Context<'_>, wanted: &GuidInfo) -> Guid {
     loop {
         let guid = Guid(FIRST_ASSIGNED.wrapping_add(state.assigned_guids));

@@ -1,4 +1,4 @@
-//! Which attributes there are, which methods they have, and who answers.
+//! The attributes, their methods, and the function that handles each.
 
 use rdmux_wire::class_port_info::ClassPortInfo;
 use rdmux_wire::mad::{Method, status};
@@ -12,7 +12,7 @@ use rdmux_wire::sa::{
 use super::records::{links, managers, nodes, ports, switches};
 use super::{Read, Status, Write, aliases, class_port_info, groups, path, services, subscriptions};
 
-/// An attribute, and what is done with each method.
+/// An attribute and the handling of each of its methods.
 pub(super) struct Row {
     id: u16,
     get: Way,
@@ -22,26 +22,26 @@ pub(super) struct Row {
     delete: Way,
 }
 
-/// What is done with a method.
+/// How a method is handled.
 #[derive(Clone, Copy)]
 enum Way {
-    /// It is refused with a status.
+    /// Refused with a status.
     Refused(Status),
-    /// It is answered.
+    /// Answered with records.
     Read(Read),
-    /// It changes something.
+    /// Changes a registration.
     Write(Write),
 }
 
-/// What is done with a question.
+/// How a request is handled.
 pub(super) enum Outcome {
-    /// It gets no answer.
+    /// Gets no answer.
     Silent,
-    /// It is refused.
+    /// Refused with a status.
     Status(Status),
-    /// It is answered by this.
+    /// Answered by this function.
     Read(Read),
-    /// It is done by this.
+    /// Executed by this function.
     Write(Write),
 }
 
@@ -49,13 +49,13 @@ const UNSUPPORTED: Way = Way::Refused(status::UNSUPPORTED_METHOD_ATTRIBUTE);
 
 const INVALID: Way = Way::Refused(status::SA_REQUEST_INVALID);
 
-/// Get and GetTable, as most have them.
+/// Get and GetTable, the methods of most attributes.
 const fn readable(id: u16, read: Read) -> Row {
     let (get, get_table) = (Way::Read(read), Way::Read(read));
     Row { id, get, get_table, get_multi: UNSUPPORTED, set: UNSUPPORTED, delete: UNSUPPORTED }
 }
 
-/// All attributes. Those that are not here get no answer.
+/// All supported attributes. Requests for any other get no answer.
 const ROWS: &[Row] = &[
     Row {
         id: ClassPortInfo::ATTR_ID,
@@ -111,17 +111,17 @@ const ROWS: &[Row] = &[
 ];
 
 impl Row {
-    /// Whether its answers are paths.
+    /// Returns whether the answers of this attribute are paths.
     pub(super) fn follows_paths(&self) -> bool {
         [PathRecord::ATTR_ID, MultiPathRecord::ATTR_ID].contains(&self.id)
     }
 
-    /// The row of an attribute.
+    /// Returns the row of an attribute.
     pub(super) fn of(id: u16) -> Option<&'static Self> {
         ROWS.iter().find(|row| row.id == id)
     }
 
-    /// What is done with a method.
+    /// Returns how a method of this attribute is handled.
     pub(super) fn outcome(&self, method: Method) -> Outcome {
         let way = match method {
             Method::GET => self.get,

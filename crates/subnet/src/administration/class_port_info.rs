@@ -1,4 +1,4 @@
-//! ClassPortInfo: what this administration can do (IBTA 15.2.5.1).
+//! ClassPortInfo: the capabilities of this administration (IBTA 15.2.5.1).
 
 use rdmux_wire::class_port_info::{ClassCapabilities, ClassPortInfo};
 use rdmux_wire::sa::{CLASS_VERSION, capability};
@@ -8,7 +8,7 @@ use super::request::Request;
 use super::table::Table;
 use super::{Status, View};
 
-/// How long an answer takes: 4.096 us * 2^16, 268 ms.
+/// The response time: 4.096 us * 2^16, 268 ms.
 const RESP_TIME: u8 = 0x10;
 
 pub(super) fn read(_: &View<'_>, _: &Request<'_>, table: &mut Table) -> Result<(), Status> {

@@ -1,32 +1,32 @@
-//! What administration is to know, and how much it may keep.
+//! Options and limits of administration.
 
 use rdmux_wire::{Gid, SmKey};
 
-/// What administration is to know, and how much it may keep.
+/// Options and limits of administration.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The subnet prefix, of which GIDs are made.
+    /// The subnet prefix of all GIDs.
     pub gid_prefix: u64,
-    /// The key of trusted clients: who shows it may read P_Key tables, and all of what others have registered.
+    /// The key of trusted clients: a client that presents it may read P_Key tables and everything that others have registered.
     pub sa_key: SmKey,
-    /// The longest way through the subnet: 4.096 us * 2^code. It is the life time of packets.
+    /// The longest transit time through the subnet: 4.096 us * 2^code. It is the packet life time of paths.
     pub subnet_timeout: u8,
-    /// The most bytes of a table; a longer one is refused with "no resources". A requester that has had twice as many within
-    /// a second is told "busy".
+    /// The size limit of an answer in bytes. A longer one is refused with "no resources". A requester that has received twice
+    /// as many bytes within a second is told "busy".
     pub table_bytes: usize,
-    /// How long the answer to a Report is waited for, in milliseconds.
+    /// How long to wait for the response to a Report, in milliseconds.
     pub timeout_ms: u32,
-    /// How often a Report without an answer, or what is not acknowledged of a table, is sent again.
+    /// How often an unanswered Report, or unacknowledged segments of a table, are retransmitted.
     pub retries: u32,
-    /// The most services of all ports; more are refused with "no resources".
+    /// The most services of all ports together. Further ones are refused with "no resources".
     pub services: usize,
     /// The most services that one port may register.
     pub services_of_port: usize,
-    /// The most subscriptions of all ports.
+    /// The most subscriptions of all ports together.
     pub subscriptions: usize,
     /// The most subscriptions of one port.
     pub subscriptions_of_port: usize,
-    /// The most Reports that a port may leave unanswered at a time; others are dropped.
+    /// The most unanswered Reports of one port. Further ones are dropped.
     pub reports_of_port: usize,
 }
 

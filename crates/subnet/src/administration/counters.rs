@@ -1,23 +1,22 @@
-//! What became of what arrived.
+//! Counters of administration, by the outcome of each message.
 
-/// Datagrams and messages, by what became of them.
+/// Datagrams and messages, counted by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// All that arrived.
+    /// All messages that arrived.
     pub received: u64,
     /// Answered with status 0.
     pub answered: u64,
     /// Answered with another status.
     pub refused: u64,
-    /// Not answered: the manager is not master, or its first sweep is not over.
+    /// Not answered: the manager is not master, or its first sweep has not ended.
     pub not_master: u64,
-    /// Not answered: malformed, of an unknown attribute or method, with a wrong key, or from a port that the manager does not
-    /// know.
+    /// Not answered: malformed, an unknown attribute or method, a wrong key, or a port that the manager does not know.
     pub ignored: u64,
-    /// Told to come again: the requester has had too much.
+    /// Answered "busy": the requester has exceeded its quota.
     pub busy: u64,
     /// Answers that could not be sent.
     pub unsent: u64,
-    /// Reports that were dropped because too many were not answered, or could not be sent.
+    /// Reports dropped because too many are unanswered, or because they could not be sent.
     pub dropped_reports: u64,
 }

@@ -1,4 +1,4 @@
-//! Events that administration itself tells subscribers of: traps 64 to 67 (IBTA 14.4.9 and 15.4.2).
+//! Events that administration itself reports to subscribers: traps 64 to 67 (IBTA 14.4.9 and 15.4.2).
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use super::subscriptions::Audience;
 use super::{AdministrationSink, Context, State};
 use crate::manager::model::Port;
 
-/// A port is there, or is there no more.
+/// Reports that a port has appeared or disappeared.
 pub(super) fn port(
     state: &mut State,
     cx: &Context<'_>,
@@ -24,7 +24,7 @@ pub(super) fn port(
     report(state, cx, &trap, Audience::Of(port), sink);
 }
 
-/// A group has its first full member.
+/// Reports that a group has its first full member.
 pub(super) fn group_created(
     state: &mut State,
     cx: &Context<'_>,
@@ -35,7 +35,7 @@ pub(super) fn group_created(
     report(state, cx, &Trap::GroupCreated(event(mgid)), Audience::Partition(pkey), sink);
 }
 
-/// A group has lost its last full member.
+/// Reports that a group has lost its last full member.
 pub(super) fn group_deleted(
     state: &mut State,
     cx: &Context<'_>,
@@ -46,7 +46,7 @@ pub(super) fn group_deleted(
     report(state, cx, &Trap::GroupDeleted(event(mgid)), Audience::Partition(pkey), sink);
 }
 
-/// A port has lost one of its GIDs, and is a member by it no more.
+/// Handles a port's loss of one of its GIDs: ends the memberships with that GUID's GID.
 pub(super) fn gid_lost(
     state: &mut State,
     cx: &Context<'_>,
@@ -57,11 +57,11 @@ pub(super) fn gid_lost(
     members_lost(state, cx, port, |_, member| member == gid, sink);
 }
 
-/// A sweep has ended: ports are members no more by GIDs that they have lost, and of groups whose partition they are not in any more.
+/// Handles the end of a sweep: ends memberships with GIDs that ports have lost, and in groups whose partition the port has left.
 pub(super) fn swept(state: &mut State, cx: &Context<'_>, sink: &mut dyn AdministrationSink) {
     for guid in state.groups.ports().collect::<Vec<_>>() {
         let place = cx.model.by_own_guid(guid);
-        // Of those that are gone the manager tells.
+        // The manager reports ports that are gone.
         let Some((place, port)) = place.and_then(|at| Some((at, cx.model.port(at)?))) else {
             continue;
         };
@@ -89,7 +89,7 @@ fn event(gid: Gid) -> GidEvent {
     GidEvent { gid, ..GidEvent::default() }
 }
 
-/// These are from the manager's own port.
+/// Reports a trap in the name of the manager's own port.
 fn report(
     state: &mut State,
     cx: &Context<'_>,

@@ -1,12 +1,12 @@
-//! Subnet administration: what programs ask of the subnet, answered from the manager's [`Model`] (IBTA chapter 15).
+//! Subnet administration: answers programs' queries about the subnet from the manager's [`Model`] (IBTA chapter 15).
 //!
 //! ```text
-//!   UserMad --> handle_mad --> request     who asks, what, may they
+//!   UserMad --> handle_mad --> request     parse, authorize
 //!                                 |
 //!                             attributes   which methods an attribute has
 //!                              /      \
-//!                        records,    groups, services,      what members, services and
-//!                        path        subscriptions,         subscribers have said
+//!                        records,    groups, services,      registrations of
+//!                        path        subscriptions,         ports
 //!                              \     aliases
 //!                               \    /
 //!                               table      records of the answer
@@ -14,9 +14,9 @@
 //!   UserMad <---------------- AdministrationSink ---> the manager: trees, alias GUIDs
 //! ```
 //!
-//! It is a program on the manager's port, as any other: the user MAD device ([`crate::umad`]) does retries and RMPP.
-//! Statuses, and silence where there is no answer, are OpenSM's. What is kept for a requester is bounded, see [`Config`]; of all groups that
-//! switches have room for, a port makes three quarters at most.
+//! Administration is a program on the manager's port like any other: the user MAD device ([`crate::umad`]) does
+//! retransmission and RMPP. Statuses, and which requests get no answer, are OpenSM's. State per requester is bounded, see
+//! [`Config`]. A port creates at most three quarters of the groups that switches have room for.
 
 mod access;
 mod aliases;
@@ -60,22 +60,22 @@ use crate::umad::UserMad;
 pub use config::Config;
 pub use counters::Counters;
 
-/// What administration wants done. Administration must not be called from here.
+/// Receives the output of administration. An implementation must not call administration.
 pub trait AdministrationSink {
-    /// Send this from the manager's port, by an agent of the class with RMPP. Whether that was possible: what was refused,
-    /// for example because too much is on its way, is not sent again.
+    /// Sends a message from the manager's port, by an agent of the class with RMPP. Returns whether that was possible. A
+    /// message that was refused, for example because too many are outstanding, is not sent again.
     fn send(&mut self, mad: UserMad) -> bool;
 
-    /// The members of a group are others than before: [`Administration::members`] has them. Called before the answer is sent.
+    /// The members of a group have changed: [`Administration::members`] returns them. Called before the answer is sent.
     fn group_changed(&mut self, mlid: Lid);
 
-    /// The same, if nothing has changed but one port, named by its own GUID: by now it is a member that receives, or one that only
+    /// A single member of a group has changed. `_port` is its own GUID. It now receives, only sends, or is no member (none).
     /// sends, or none.
     fn member_changed(&mut self, mlid: Lid, _port: Guid, _receives: Option<bool>) {
         self.group_changed(mlid);
     }
 
-    /// A port has another alias GUID, or none where it is zero: to be kept in the model before the next question, and set at
+    /// A port has a new alias GUID, or none if it is zero. It must be in the model before the next request, and be written to
     /// the port. Called before the answer is sent.
     fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid);
 }
@@ -85,39 +85,39 @@ pub trait AdministrationSink {
 pub struct Administration {
     config: Config,
     partitions: Partitions,
-    /// The manager's port, while it is master and has swept.
+    /// The manager's port, while the manager is master and has swept.
     own: Option<Guid>,
     state: State,
     throttle: Throttle,
     counters: Counters,
-    /// What is followed to find paths.
+    /// The links that path queries follow.
     links: Links,
 }
 
-/// What programs have registered.
+/// The registrations of programs.
 #[derive(Debug, Default)]
 struct State {
     groups: Groups,
     services: Services,
     subscriptions: Subscriptions,
-    /// The P_Keys of ports at the end of the last sweep.
+    /// The P_Keys of each port at the end of the last sweep.
     pkeys: BTreeMap<Guid, Vec<Pkey>>,
     assigned_guids: u64,
     dropped_reports: u64,
 }
 
-/// What is known when something happens.
+/// The configuration, model and time with which an event is handled.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     now: Time,
     model: &'a Model,
     config: &'a Config,
     partitions: &'a Partitions,
-    /// The manager's port.
+    /// The GUID of the manager's port.
     own: Guid,
 }
 
-/// What a question is answered from.
+/// The data from which a query is answered.
 #[derive(Clone, Copy)]
 struct View<'a> {
     cx: Context<'a>,
@@ -126,7 +126,7 @@ struct View<'a> {
     links: &'a Links,
 }
 
-/// The context, borrowed from fields of an [`Administration`] that are not its state; none while it is not master.
+/// Returns the context, borrowed from the fields of an [`Administration`] other than its state; none while it is not master.
 macro_rules! context {
     ($administration:expr, $now:expr, $model:expr) => {
         $administration.own.map(|own| Context {
@@ -140,7 +140,7 @@ macro_rules! context {
 }
 
 impl Administration {
-    /// Administration of a subnet whose manager is not yet master.
+    /// Creates the administration of a subnet whose manager is not yet master.
     pub fn new(config: Config, partitions: Partitions) -> Self {
         let state = State { groups: Groups::new(&partitions), ..State::default() };
         Self {
@@ -154,9 +154,9 @@ impl Administration {
         }
     }
 
-    /// Says where the manager is once it is master and its first sweep is over, and with none that it is master no more. Until
-    /// then no question is answered. Members, services and subscriptions are not inherited: the next master asks
-    /// ports to register again.
+    /// Sets the manager's port once the manager is master and its first sweep has ended; none when it is master no more.
+    /// Until then no request is answered. Members, services and subscriptions are not inherited: the next master asks ports
+    /// to reregister.
     pub fn set_master(&mut self, port: Option<Guid>) {
         if self.own.is_some() != port.is_some() {
             self.reset();
@@ -164,8 +164,8 @@ impl Administration {
         self.own = port;
     }
 
-    /// Other partitions. What ports have registered stays. Groups that partitions no longer have end when they have no members, and those
-    /// that have members stay as these know them.
+    /// Changes the partitions. Registrations of ports stay. Groups that no partition has any more end when they have no
+    /// members. Groups with members keep their parameters.
     pub fn set_partitions(&mut self, partitions: Partitions) {
         self.state.groups.set_partitions(&partitions);
         self.partitions = partitions;
@@ -177,27 +177,27 @@ impl Administration {
         self.state = State { groups, assigned_guids, dropped_reports, ..State::default() };
     }
 
-    /// The partitions.
+    /// Returns the partitions.
     pub const fn partitions(&self) -> &Partitions {
         &self.partitions
     }
 
-    /// How many questions came, and what became of them.
+    /// Returns how many requests arrived, by outcome.
     pub fn counters(&self) -> Counters {
         Counters { dropped_reports: self.state.dropped_reports, ..self.counters }
     }
 
-    /// The MLIDs of all groups.
+    /// Returns the MLIDs of all groups.
     pub fn groups(&self) -> impl Iterator<Item = Lid> + '_ {
         self.state.groups.mlids()
     }
 
-    /// The members of a group: GUIDs of their ports, and whether a member receives. One that does not only sends.
+    /// Returns the members of a group: the GUIDs of their ports, and whether each receives. A send-only member does not.
     pub fn members(&self, mlid: Lid) -> impl Iterator<Item = (Guid, bool)> + '_ {
         self.state.groups.members(mlid)
     }
 
-    /// A sweep of the master has ended: nodes, cables or tables may be others than before.
+    /// Handles the end of a master's sweep: nodes, cables or tables may have changed.
     pub fn model_changed(&mut self, now: Time, model: &Model, sink: &mut dyn AdministrationSink) {
         let (state, cx) = (&mut self.state, context!(self, now, model));
         state.groups.capacity = None;
@@ -208,17 +208,17 @@ impl Administration {
         events::swept(state, &cx, sink);
     }
 
-    /// When [`Administration::handle_timeout`] is due.
+    /// Returns when [`Administration::handle_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Time> {
         self.state.services.next_timeout()
     }
 
-    /// Ends leases of services.
+    /// Expires leases of services.
     pub fn handle_timeout(&mut self, now: Time) {
         self.state.services.handle_timeout(now);
     }
 
-    /// A port is there since the last sweep.
+    /// Reports that a port has appeared since the last sweep.
     pub fn port_appeared(
         &mut self,
         now: Time,
@@ -233,8 +233,8 @@ impl Administration {
         events::port(state, &cx, guid, port, true, sink);
     }
 
-    /// A port is not there any more. What it has registered is gone; services end with their lease. The model may have
-    /// forgotten the port: who is told is who had a partition in common with it when it was seen last.
+    /// Handles the disappearance of a port: removes its registrations, except services, which end with their lease. The model
+    /// may not have the port any more, so the audience is the ports that last had a partition in common with it.
     pub fn port_gone(
         &mut self,
         now: Time,
@@ -256,7 +256,7 @@ impl Administration {
         }
     }
 
-    /// A trap of a port is to be reported to subscribers.
+    /// Reports a port's trap to subscribers.
     pub fn handle_notice(
         &mut self,
         now: Time,
@@ -272,7 +272,7 @@ impl Administration {
         state.dropped_reports += dropped;
     }
 
-    /// Something that was given to the sink could not be sent after all: its header, with a status. A Report is over, and dropped.
+    /// Handles a message that could not be sent after all: its header, with a status. A Report is dropped.
     pub fn handle_unsent(&mut self, mad: &UserMad) {
         let is_report =
             report_tid(mad).is_some_and(|tid| self.state.subscriptions.handle_response(tid));
@@ -283,7 +283,7 @@ impl Administration {
         }
     }
 
-    /// A datagram or message for the class has arrived, or a Report was not answered.
+    /// Handles a datagram or message of the class, or the timeout of a Report.
     pub fn handle_mad(
         &mut self,
         now: Time,
@@ -342,7 +342,7 @@ impl Administration {
     }
 }
 
-/// The transaction ID of a Report, if this is its response, or says that there is none.
+/// Returns the transaction ID of a Report if `mad` is its response or its timeout.
 fn report_tid(mad: &UserMad) -> Option<u32> {
     let header = MadHeader::parse(&mad.data).ok()?;
     let is_response = header.method == Method::REPORT_RESP && mad.status == 0;
@@ -355,13 +355,13 @@ fn port(model: &Model, guid: Guid) -> Option<&Port> {
     model.port(model.by_own_guid(guid)?)
 }
 
-/// A status of an answer: one of [`rdmux_wire::mad::status`].
+/// The status of an answer: one of [`rdmux_wire::mad::status`].
 type Status = u16;
 
-/// What the records of an answer are read by.
+/// A function that adds the records of an answer to a query.
 type Read = fn(&View<'_>, &Request<'_>, &mut Table) -> Result<(), Status>;
 
-/// What a record is set or deleted by.
+/// A function that sets or deletes a record.
 type Write = fn(
     &mut State,
     &Context<'_>,

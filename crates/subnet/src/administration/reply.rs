@@ -1,4 +1,4 @@
-//! Answers.
+//! Answers to requests.
 
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method};
 use rdmux_wire::sa::{DATA_LEN, MultiPathRecord, PathRecord, SaHeader, SaMad};
@@ -9,7 +9,7 @@ use super::table::Table;
 use super::{Config, Status};
 use crate::umad::UserMad;
 
-/// The answer to a question.
+/// Builds the answer to a request.
 pub(super) fn reply(
     config: &Config,
     request: &Request<'_>,
@@ -49,7 +49,7 @@ pub(super) fn reply(
     UserMad {
         agent: request.mad.agent,
         status: 0,
-        // Nothing answers an answer: one that is acknowledged is over, and makes room for others.
+        // No response follows an answer. An acknowledged answer is complete and makes room for others.
         timeout_ms: 0,
         retries: if in_segments { config.retries } else { 0 },
         address: request.mad.address,
@@ -57,7 +57,7 @@ pub(super) fn reply(
     }
 }
 
-/// Questions for several paths are answered with paths.
+/// Returns the attribute of the answer: MultiPathRecord queries are answered with PathRecords.
 fn attribute(request: &Request<'_>) -> u16 {
     match request.sa.header.attr_id {
         MultiPathRecord::ATTR_ID => PathRecord::ATTR_ID,

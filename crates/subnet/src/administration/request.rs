@@ -1,4 +1,4 @@
-//! A question: who asks what.
+//! A request with its requester.
 
 use rdmux_wire::Lid;
 use rdmux_wire::mad::{Method, status};
@@ -11,23 +11,23 @@ use crate::manager::model::Port;
 use crate::topology::PortRef;
 use crate::umad::UserMad;
 
-/// A question that may be answered.
+/// A request that may be answered.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
-    /// The message as it was read.
+    /// The message as it was received.
     pub(super) mad: &'a UserMad,
-    /// What it says.
+    /// The parsed message.
     pub(super) sa: SaMad<'a>,
-    /// The port that asks.
+    /// The requesting port.
     pub(super) requester: &'a Port,
-    /// Where that is.
+    /// The requesting port's place in the model.
     pub(super) place: PortRef,
-    /// It knows the key.
+    /// Whether the request presents the SA key.
     pub(super) trusted: bool,
 }
 
 impl<'a> Request<'a> {
-    /// None of what gets no answer: malformed, a response, with a wrong key, or from an unknown port.
+    /// Parses a request. Returns none for messages that get no answer: malformed, a response, a wrong key, or an unknown port.
     pub(super) fn new(model: &'a Model, config: &Config, mad: &'a UserMad) -> Option<Self> {
         let sa = SaMad::parse(&mad.data).ok()?;
         let key = sa.sa.sm_key;
@@ -44,32 +44,32 @@ impl<'a> Request<'a> {
         self.sa.header.method
     }
 
-    /// The component mask.
+    /// Returns the component mask.
     pub(super) fn mask(&self) -> u64 {
         self.sa.sa.component_mask
     }
 
-    /// Whether all components of `mask` are asked for.
+    /// Returns whether the component mask has all bits of `mask`.
     pub(super) fn has(&self, mask: u64) -> bool {
         self.mask() & mask == mask
     }
 
-    /// The record of the question.
+    /// Parses the record of the request.
     pub(super) fn record<R: Components>(&self) -> Result<R, Status> {
         self.sa.record().map_err(|_| status::SA_REQUEST_INVALID)
     }
 
-    /// What records are to be like, but for some components that the caller has looked at.
+    /// Returns the pattern that records must match, without the components in `but`, which the caller checks itself.
     pub(super) fn pattern<R: Components>(&self, but: u64) -> Result<Pattern, Status> {
         Ok(Pattern::new(self.mask() & !but, &self.record::<R>()?))
     }
 
-    /// Whether the one who asks may know of a port.
+    /// Returns whether the requester may see a port.
     pub(super) fn may_see(&self, port: &Port) -> bool {
         share_partition(self.requester, port)
     }
 
-    /// The LID of the question, if it is one of its components.
+    /// Returns the LID of the request, if the component mask has it.
     pub(super) fn lid(&self, mask: u64, lid: Lid) -> Option<Lid> {
         self.has(mask).then_some(lid)
     }

@@ -13,19 +13,19 @@ use super::table::Table;
 use super::{AdministrationSink, Context, State, Status, View};
 use crate::Time;
 
-/// A lease that does not end.
+/// A lease that does not expire.
 const FOR_EVER: u32 = u32::MAX;
 
-/// What tells services apart.
+/// The key of a service.
 type Key = (ServiceId, Gid, Pkey);
 
 /// All services.
 #[derive(Debug, Default)]
 pub(super) struct Services {
     by_key: BTreeMap<Key, Service>,
-    /// When leases end.
+    /// When leases expire.
     ends: BTreeSet<(Time, Key)>,
-    /// How many a port has registered.
+    /// The number of services of each port.
     by_port: BTreeMap<Guid, usize>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Services {
 struct Service {
     record: ServiceRecord,
     ends: Option<Time>,
-    /// Who has registered it.
+    /// The port that registered the service.
     port: Guid,
 }
 
@@ -42,7 +42,7 @@ impl Services {
         self.ends.first().map(|&(at, _)| at)
     }
 
-    /// Ends leases that are over.
+    /// Removes services whose lease has expired.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         while let Some(&(at, key)) = self.ends.first() {
             if at > now {
@@ -77,12 +77,12 @@ impl Services {
 }
 
 impl Service {
-    /// Who changes a service has to show its key, if it has one.
+    /// Returns whether a request presents the service's key, if the service has one.
     fn is_shown(&self, key: &[u8; 16]) -> bool {
         self.record.service_key == [0; 16] || self.record.service_key == *key
     }
 
-    /// The record as it is shown now.
+    /// Returns the record with the remaining lease.
     fn record(&self, now: Time, trusted: bool) -> ServiceRecord {
         let left = |at: Time| u32::try_from(at.since(now).as_secs()).unwrap_or(FOR_EVER);
         ServiceRecord {
@@ -98,7 +98,7 @@ pub(super) fn read(
     request: &Request<'_>,
     table: &mut Table,
 ) -> Result<(), Status> {
-    // Nobody finds out a key by guessing, or knows when a lease ends to the second.
+    // Untrusted clients cannot probe for a key. The lease changes every second and is not matched.
     let hidden = if request.trusted { Mask::empty() } else { Mask::SERVICE_KEY };
     let pattern = request.pattern::<ServiceRecord>((hidden | Mask::SERVICE_LEASE).bits())?;
     for service in view.state.services.by_key.values() {
@@ -121,7 +121,7 @@ pub(super) fn register(
     let mask = Mask::from_bits_retain(request.mask());
     let all = !mask.contains(Mask::SERVICE_PKEY);
     if all {
-        // What the mask leaves out means nothing.
+        // A component that is not in the mask has no meaning.
         record.service_pkey = Pkey(0);
     }
     let pkey = record.service_pkey;
@@ -169,7 +169,7 @@ pub(super) fn unregister(
     }
     let services = &mut state.services;
     let key_in = |pkey| (record.service_id, record.service_gid, pkey);
-    // Programs send back the record that they were shown, also with a mask without the P_Key.
+    // Programs send back the record that they received, also with a mask without the P_Key.
     let known = sees && services.by_key.contains_key(&key_in(pkey));
     let key = key_in(if named || known { pkey } else { Pkey(0) });
     let service = services.by_key.get(&key).ok_or(status::SA_NO_RECORDS)?;

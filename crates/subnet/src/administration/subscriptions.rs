@@ -1,6 +1,6 @@
 //! Subscriptions to events (IBTA 13.4.8.3), and Reports of them (IBTA 13.4.8.2).
 //!
-//! A Report is a request: the user MAD device sends it again until it is answered, and gives up in the end.
+//! A Report is a request: the user MAD device retransmits it until it is answered, and gives up eventually.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -20,15 +20,15 @@ use super::{AdministrationSink, Context, State, Status, View};
 use crate::manager::model::Port;
 use crate::umad::{UserAddress, UserMad};
 
-/// Stand for any value of a subscription.
+/// Stands for any value in a subscription.
 const ANY: u16 = 0xffff;
 const ANY_PRODUCER: Producer = Producer(0x00ff_ffff);
 
-/// The upper 16 bits of the transaction IDs of Reports, as OpenSM has them; the lower ones count.
+/// The upper 16 bits of the transaction IDs of Reports, as in OpenSM; the lower 16 count.
 const REPORT_TID: u32 = 0x02da_0000;
 const REPORT_TIDS: u32 = 0x1_0000;
 
-/// Security traps, which are not for everyone.
+/// Security traps, which only their issuer and trusted clients receive.
 const SECURITY: core::ops::RangeInclusive<u16> = 256..=259;
 
 /// All subscriptions.
@@ -36,9 +36,9 @@ const SECURITY: core::ops::RangeInclusive<u16> = 256..=259;
 pub(super) struct Subscriptions {
     by_port: BTreeMap<Guid, Vec<Subscription>>,
     count: usize,
-    /// Reports that were not yet answered, by the lower half of their transaction IDs.
+    /// The subscribers of unanswered Reports, by transaction ID.
     outstanding: BTreeMap<u32, Guid>,
-    /// How many of them each port has.
+    /// The number of unanswered Reports of each port.
     behind: BTreeMap<Guid, usize>,
     next: u32,
 }
@@ -52,17 +52,17 @@ struct Subscription {
     trusted: bool,
 }
 
-/// Who may know of an event.
+/// The ports that may see an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Audience<'a> {
-    /// Ports with a partition in common with this one.
+    /// Ports with a partition in common with this port.
     Of(&'a Port),
     /// Members of a partition.
     Partition(Pkey),
 }
 
 impl Subscription {
-    /// Whether a subscription is the same but for what is not part of it.
+    /// Returns whether a subscription equals this one in all fields that identify it.
     fn is(&self, what: &InformInfo) -> bool {
         key(&self.what) == key(what)
     }
@@ -85,7 +85,7 @@ impl Subscription {
     }
 }
 
-/// What subscriptions are told apart by.
+/// Returns the fields that identify a subscription.
 fn key(what: &InformInfo) -> InformInfo {
     let mut key = *what;
     (key.subscribe, key.qpn, key.resp_time_value) = (0, Qpn::QP0, 0);
@@ -94,7 +94,7 @@ fn key(what: &InformInfo) -> InformInfo {
 }
 
 impl Subscriptions {
-    /// A port is gone, and nobody reads its Reports.
+    /// Removes the subscriptions of a port that is gone, and its outstanding Reports.
     pub(super) fn remove_port(&mut self, port: Guid) {
         self.count -= self.by_port.remove(&port).map_or(0, |all| all.len());
         if self.behind.remove(&port).is_some() {
@@ -102,7 +102,7 @@ impl Subscriptions {
         }
     }
 
-    /// A Report was answered, or it never will be. Whether there was one.
+    /// Handles the response to a Report, or its timeout. Returns whether the Report was outstanding.
     pub(super) fn handle_response(&mut self, tid: u32) -> bool {
         let Some(port) = self.outstanding.remove(&tid) else { return false };
         if let Some(behind) = self.behind.get_mut(&port) {
@@ -131,8 +131,8 @@ impl Subscriptions {
         self.behind.get(&port).is_some_and(|behind| *behind >= most)
     }
 
-    /// Reports an event to all who want to know and may. Returns how many Reports were dropped because they or their
-    /// receiver had too many outstanding.
+    /// Reports an event to all subscribers that want it and may see it. Returns how many Reports were dropped because all
+    /// transaction IDs were in use, the receiver had too many outstanding, or the send failed.
     pub(super) fn report(
         &mut self,
         cx: &Context<'_>,
@@ -152,7 +152,7 @@ impl Subscriptions {
             };
             let foreign = SECURITY.contains(&notice.trap_number) && issuer.guid() != guid;
             let is_wanted = |s: &&Subscription| s.wants(notice, issuer) && (s.trusted || !foreign);
-            // One Report for each, however many of its subscriptions want it.
+            // A port gets one Report, however many of its subscriptions match.
             if let (true, Some(first), Some(lid)) = (may, all.iter().find(is_wanted), port.lid()) {
                 wanted.push((guid, lid, *first));
             }
@@ -242,7 +242,7 @@ pub(super) fn set(
     table.push(&what)
 }
 
-/// Whether the port that a subscription is for, or the first of them, is there, if it is for any.
+/// Returns whether the port that a subscription names, or the first of its LIDs, exists. True if it names none.
 fn names_known_port(cx: &Context<'_>, what: &InformInfo) -> bool {
     if !what.gid.is_zero() {
         return cx.model.by_port_guid(what.gid.guid()).is_some();
@@ -283,7 +283,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// A port that a notice is from, by its LID.
+/// Returns the port that issued a notice, by its LID.
 pub(super) fn issuer<'a>(cx: &Context<'a>, lid: Lid) -> Option<&'a Port> {
     cx.model.by_lid(lid).and_then(|at| cx.model.port(at))
 }

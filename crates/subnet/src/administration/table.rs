@@ -9,22 +9,22 @@ use rdmux_wire::sa::{DATA_AT, Pattern};
 use super::Status;
 use super::request::Request;
 
-/// An answer may take as much time as writing so many times the most that it can have.
+/// The work limit of an answer, in multiples of its size limit.
 const MOST_WORK: usize = 4;
 
-/// Records, one behind the other.
+/// The records of an answer, one after the other.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The answer, with room for its headers.
+    /// The answer, starting with room for its headers.
     bytes: Vec<u8>,
-    /// The length of a record; 0 while there is none.
+    /// The length of a record; 0 without a record.
     record: usize,
     count: usize,
-    /// The most bytes.
+    /// The most bytes of records.
     limit: usize,
-    /// A Get has one record as its answer.
+    /// The answer to a Get, which has exactly one record.
     single: bool,
-    /// How many bytes were written, of records that were not wanted too.
+    /// Bytes written, including records that did not match.
     work: usize,
 }
 
@@ -42,7 +42,7 @@ impl Table {
         self.keep::<R>()
     }
 
-    /// Adds a record if it is what was asked for.
+    /// Adds a record if it matches the pattern.
     pub(super) fn push_if<R: Layout>(
         &mut self,
         pattern: &Pattern,
@@ -64,7 +64,7 @@ impl Table {
         self.charge(R::LEN);
     }
 
-    /// The record that was written last is one of the answer.
+    /// Keeps the record that was written last.
     fn keep<R: Layout>(&mut self) -> Result<(), Status> {
         if self.single && self.count == 1 {
             return Err(status::SA_TOO_MANY_RECORDS);
@@ -77,22 +77,22 @@ impl Table {
         Ok(())
     }
 
-    /// The attribute is no record, so it has no distance to the next one.
+    /// Marks the answer as an attribute that is no record, so that its attribute offset is zero.
     pub(super) fn is_no_record(&mut self) {
         self.record = 0;
     }
 
-    /// Whether the answer has all the records that it can have.
+    /// Returns whether the answer is full: a Get that has its record.
     pub(super) fn is_full(&self) -> bool {
         self.single && self.count == 1
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub(super) fn len(&self) -> usize {
         self.count
     }
 
-    /// Takes back all but the first records.
+    /// Removes all but the first `count` records.
     pub(super) fn truncate(&mut self, count: usize) {
         if count < self.count {
             self.bytes.truncate(DATA_AT + count * self.record);
@@ -100,15 +100,15 @@ impl Table {
         }
     }
 
-    /// Looking for records took as much time as writing so many bytes.
+    /// Charges work for a search, in units of bytes written.
     pub(super) fn charge(&mut self, bytes: usize) {
         self.work = self.work.saturating_add(bytes);
     }
 
-    /// To be asked by who looks at more than it charges much for.
+    /// Checks the work limit. A caller whose search charges little must call this.
     ///
     /// # Errors
-    /// `SA_NO_RESOURCES` when looking for records takes too long for one answer.
+    /// `SA_NO_RESOURCES` when the search takes too long for one answer.
     pub(super) fn check_work(&self) -> Result<(), Status> {
         if self.work > self.limit.saturating_mul(MOST_WORK) {
             return Err(status::SA_NO_RESOURCES);
@@ -116,22 +116,22 @@ impl Table {
         Ok(())
     }
 
-    /// How much time the answer took, in bytes.
+    /// Returns the work that the answer took, in bytes.
     pub(super) fn work(&self) -> usize {
         self.work
     }
 
-    /// The answer is complete.
+    /// Checks that a Get has a record.
     pub(super) fn finish(&self) -> Result<(), Status> {
         if self.single && self.count == 0 { Err(status::SA_NO_RECORDS) } else { Ok(()) }
     }
 
-    /// The distance of the records in units of 8 bytes.
+    /// Returns the attribute offset: the distance between records in units of 8 bytes.
     pub(super) fn offset(&self) -> u16 {
         if self.count == 0 { 0 } else { u16::try_from(self.record / 8).unwrap_or(0) }
     }
 
-    /// The answer with its headers.
+    /// Returns the answer with its headers.
     pub(super) fn into_bytes(mut self, head: &[u8; DATA_AT]) -> Vec<u8> {
         self.bytes[..DATA_AT].copy_from_slice(head);
         self.bytes

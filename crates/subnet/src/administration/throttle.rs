@@ -1,11 +1,11 @@
-//! What a requester may have worked out in a time, so that none keeps the others waiting.
+//! A limit on the work per requester, so that no requester starves the others.
 
 use alloc::collections::BTreeMap;
 
 use crate::Time;
 use crate::topology::PortRef;
 
-/// What ports have had, in bytes of records.
+/// Bytes of records that ports have received, as debts that decrease over time.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     debts: BTreeMap<PortRef, Debt>,
@@ -17,11 +17,11 @@ struct Debt {
     at: Time,
 }
 
-/// What is forgotten at once: a question for one record.
+/// Answers up to this size are free: a query for one record.
 const FREE: usize = 1024;
 
 impl Throttle {
-    /// Whether a port has had so much that it has to wait. Debts fall by `limit` bytes in a second.
+    /// Returns whether a port has to wait because of its debt. Debts fall by `limit` bytes per second.
     pub(super) fn is_over(&mut self, now: Time, port: PortRef, limit: u64) -> bool {
         if self.debts.is_empty() {
             return false;
@@ -37,7 +37,7 @@ impl Throttle {
         debt.bytes >= limit
     }
 
-    /// A port has had so many bytes.
+    /// Adds bytes to a port's debt.
     pub(super) fn add(&mut self, now: Time, port: PortRef, bytes: usize) {
         if bytes > FREE {
             let debt = self.debts.entry(port).or_insert(Debt { bytes: 0, at: now });

@@ -1,4 +1,4 @@
-//! A port joins a group, which may be made for it.
+//! Joins a port to a group, and creates the group if needed.
 
 use alloc::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::topology::PortRef;
 /// The signature of GIDs that administration assigns.
 const ASSIGNED: [u8; 2] = [0xa0, 0x1b];
 
-/// What is asked for, by whom and for whom.
+/// A join request, with the requester and the port that is to join.
 struct Join<'a> {
     request: &'a Request<'a>,
     record: McMemberRecord,
@@ -71,7 +71,7 @@ pub(in super::super) fn join(
 }
 
 impl Join<'_> {
-    /// Whether an existing group is what the port wants, and can have it as a member.
+    /// Checks that an existing group matches the request and can have the port as a member.
     fn check(&self, group: &Group) -> Result<(), Status> {
         let (wanted, mask) = (&self.record, self.mask);
         let is = |bit: Mask, matches: bool| !mask.contains(bit) || matches;
@@ -90,14 +90,14 @@ impl Join<'_> {
         if fits && can && self.may_change(group) { Ok(()) } else { Err(status::SA_REQUEST_INVALID) }
     }
 
-    /// Only the port, and who has joined for it, may change what it is.
+    /// Returns whether the requester may change this membership: only the port itself and the port that joined it may.
     fn may_change(&self, group: &Group) -> bool {
         let member = group.members.get(&self.record.port_gid);
         let own = self.place == self.request.place;
         member.is_none_or(|member| own || member.by == self.request.requester.guid)
     }
 
-    /// The GID may have been an alias of another port, which is no member by it any more.
+    /// Takes the GID from another port that had it as an alias before, and ends that port's memberships with it.
     fn take_gid(&self, state: &mut State, cx: &Context<'_>, sink: &mut dyn AdministrationSink) {
         let gid = self.record.port_gid;
         let group = state.groups.get(self.record.mgid);
@@ -152,7 +152,7 @@ impl Join<'_> {
         Ok(mgid)
     }
 
-    /// The MTU of a new group: what is asked for, as far as the port can, or what the port uses.
+    /// Returns the MTU of a new group: the requested one if the port supports it, or the one that the port uses.
     fn mtu(&self, uses: u8, can: u8) -> Option<Mtu> {
         let wanted = self.record.mtu;
         let both = self.mask.contains(Mask::MTU_SELECTOR | Mask::MTU);
@@ -166,7 +166,7 @@ impl Join<'_> {
         Mtu::from_code(code).filter(|_| code <= can)
     }
 
-    /// The rate of a new group, likewise.
+    /// Returns the rate of a new group: the requested one if the port supports it, or the highest that it supports.
     fn rate(&self, can: Rate) -> Option<Rate> {
         let wanted = self.record.rate;
         let both = self.mask.contains(Mask::RATE_SELECTOR | Mask::RATE);
@@ -184,7 +184,7 @@ impl Join<'_> {
             .then_some(rate)
     }
 
-    /// A GID that no group has.
+    /// Returns a GID that no group has.
     fn assign(&self, state: &mut State, prefix: u64) -> Gid {
         let given = self.mask.contains(Mask::SCOPE) && self.record.scope != 0;
         let scope = if given { self.record.scope } else { LINK_LOCAL };
@@ -200,7 +200,7 @@ impl Join<'_> {
         }
     }
 
-    /// The port is a member. The answer, and whether the group has its first full member.
+    /// Makes the port a member. Returns the answer, and whether this is the group's first full member.
     fn enter(&self, state: &mut State, mgid: Gid) -> Option<(McMemberRecord, bool)> {
         let group = state.groups.by_mgid.get_mut(&mgid)?;
         let wanted = self.record.join_state;
@@ -225,14 +225,14 @@ impl Join<'_> {
     }
 }
 
-/// Whether a program may choose this GID: one of a group, and not one that administration assigns in this subnet.
+/// Returns whether a program may choose this GID: a multicast GID that is not in the range that administration assigns.
 fn may_be_chosen(mgid: Gid) -> bool {
     let is_ours = mgid.0[2..4] == ASSIGNED && scope(mgid) == LINK_LOCAL;
     mgid.0[0] == 0xff && !is_ours
 }
 
-/// Groups of IP over IB are like the broadcast group of their partition (RFC 4391, section 5), but for MTU and rate. Without one there are
-/// no others.
+/// Returns whether an IPoIB group has the parameters of its partition's broadcast group (RFC 4391, section 5), except MTU and
+/// rate. Without a broadcast group there are no other IPoIB groups.
 fn agrees_with_broadcast(state: &State, group: &Group) -> bool {
     if !matches!(group.mgid.0[2..4], [0x40 | 0x60, 0x1b]) {
         return true;
@@ -254,12 +254,12 @@ fn agrees_with_broadcast(state: &State, group: &Group) -> bool {
     })
 }
 
-/// How many groups one port may have made: a quarter of all is left to others.
+/// Returns how many groups one port may create: all but a quarter, which is reserved for others.
 const fn most_of_port(capacity: u16) -> u16 {
     capacity - capacity / 4
 }
 
-/// How many groups all switches can have.
+/// Returns how many groups all switches have room for.
 fn multicast_capacity(model: &Model) -> u16 {
     let switches = model.nodes().iter().filter_map(|node| node.switch.as_deref());
     let capacities = switches.map(|switch| switch.info.multicast_fdb_cap);

@@ -1,4 +1,4 @@
-//! A port leaves a group.
+//! Removes a port from a group.
 
 use rdmux_wire::mad::status;
 use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask as Mask, Selector};
@@ -34,7 +34,7 @@ pub(in super::super) fn leave(
     let left = member.state.difference(bits);
     let was_full = member.state.intersects(FULL);
     let (mlid, pkey, port) = (group.mlid, group.pkey, member.port);
-    // Who leaves is told what it is still, and nothing of the group.
+    // The answer has the remaining join state and none of the group's parameters.
     let mut answer = McMemberRecord {
         mgid: record.mgid,
         port_gid: record.port_gid,
@@ -72,7 +72,7 @@ pub(in super::super) fn leave(
     Ok(())
 }
 
-/// The port that a record is about, which the one who asks may act for.
+/// Returns the port that a record names, if the requester may act for it.
 pub(super) fn port<'a>(
     cx: &Context<'a>,
     request: &Request<'_>,

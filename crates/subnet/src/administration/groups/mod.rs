@@ -1,6 +1,6 @@
 //! Multicast groups and their members (IBTA 15.2.5.17).
 //!
-//! A group exists while a full member does. Groups of partitions ([`crate::partitions`]) exist always.
+//! A group exists while it has a full member. The groups of partitions ([`crate::partitions`]) always exist.
 
 mod join;
 mod leave;
@@ -24,7 +24,7 @@ pub(super) use query::read;
 /// Link-local scope (RFC 4291, section 2.7).
 const LINK_LOCAL: u8 = 2;
 
-/// How long a packet of a partition's group may take: 4.096 us * 2^18.
+/// The packet life time of a partition's group: 4.096 us * 2^18.
 const PARTITION_LIFE: u8 = 0x12;
 
 /// All groups.
@@ -32,15 +32,15 @@ const PARTITION_LIFE: u8 = 0x12;
 pub(super) struct Groups {
     by_mgid: BTreeMap<Gid, Group>,
     by_mlid: BTreeMap<Lid, Gid>,
-    /// MLIDs below `next` that are free.
+    /// Free MLIDs below `next`.
     free: BTreeSet<Lid>,
-    /// How many MLIDs were ever taken.
+    /// How many MLIDs were ever allocated.
     next: u16,
-    /// How many GIDs were assigned.
+    /// How many group GIDs were assigned.
     assigned: u32,
-    /// How many groups all switches can have, if that was looked up.
+    /// How many groups all switches have room for, once it was computed.
     pub(super) capacity: Option<u16>,
-    /// In which groups a port is, and by which of its GIDs.
+    /// The groups of each port, with the port GID of each membership.
     by_port: BTreeMap<Guid, BTreeSet<(Gid, Gid)>>,
 }
 
@@ -58,13 +58,13 @@ pub(super) struct Group {
     pub(super) tclass: u8,
     pub(super) flow_label: u32,
     pub(super) hop_limit: u8,
-    /// It exists without members.
+    /// The group exists without members.
     well_known: bool,
-    /// The port that has had it made; zero if it is a partition's.
+    /// The port that created the group; zero for a partition's group.
     by: Guid,
-    /// By the GID that joined.
+    /// Members by the GID that joined.
     members: BTreeMap<Gid, Member>,
-    /// Members while which the group exists.
+    /// The number of members that keep the group in existence.
     full_members: usize,
 }
 
@@ -72,25 +72,25 @@ pub(super) struct Group {
 #[derive(Clone, Copy, Debug)]
 struct Member {
     state: JoinState,
-    /// The port's own GUID, whatever GUID has joined.
+    /// The port's own GUID, even if the member joined with an alias.
     port: Guid,
-    /// The port that joined for it.
+    /// The port that sent the join.
     by: Guid,
     proxy: bool,
 }
 
 impl Member {
-    /// One that does not only sends.
+    /// Returns whether the member receives, which a send-only member does not.
     fn receives(&self) -> bool {
         self.state.intersects(JoinState::FULL_MEMBER | JoinState::NON_MEMBER)
     }
 }
 
-/// Kinds of members while which a group exists.
+/// Join states that keep a group in existence.
 const FULL: JoinState = JoinState::FULL_MEMBER.union(JoinState::SEND_ONLY_FULL_MEMBER);
 
 impl Groups {
-    /// The groups of partitions, whose LIDs are in the order of the file.
+    /// Creates the groups of partitions, with MLIDs in the order of the file.
     pub(super) fn new(partitions: &Partitions) -> Self {
         let mut groups = Self::default();
         for group in partitions.groups() {
@@ -99,8 +99,8 @@ impl Groups {
         groups
     }
 
-    /// Other partitions: groups that are new are there, and those that are gone stay as long as they have members. Those that have members
-    /// keep their parameters.
+    /// Changes the partitions. Creates the groups that are new, and keeps those that are gone as long as they have members.
+    /// Groups with members keep their parameters.
     pub(super) fn set_partitions(&mut self, partitions: &Partitions) {
         let known: Vec<Gid> = self.by_mgid.keys().copied().collect();
         let wanted: BTreeMap<Gid, &PartitionGroup> =
@@ -132,19 +132,19 @@ impl Groups {
         self.get(*self.by_mlid.get(&mlid)?)
     }
 
-    /// Whether a port is a member of a group.
+    /// Returns whether a port is a member of a group.
     pub(super) fn has_member(&self, mgid: Gid, port: Guid) -> bool {
         self.gids(mgid, port).next().is_some()
     }
 
-    /// The GIDs by which a port is a member of a group.
+    /// Returns the GIDs with which a port is a member of a group.
     fn gids(&self, mgid: Gid, port: Guid) -> impl Iterator<Item = Gid> + '_ {
         let own = self.by_port.get(&port).into_iter();
         own.flat_map(move |all| all.range((mgid, Gid([0; 16]))..=(mgid, Gid([0xff; 16]))))
             .map(|&(_, gid)| gid)
     }
 
-    /// Whether a port gets the packets of a group; none if it is no member.
+    /// Returns whether a port receives the packets of a group; none if it is no member.
     pub(super) fn receives(&self, mgid: Gid, port: Guid) -> Option<bool> {
         let members = &self.get(mgid)?.members;
         let own = self.gids(mgid, port).filter_map(|gid| members.get(&gid));
@@ -155,7 +155,7 @@ impl Groups {
         self.by_mgid.values()
     }
 
-    /// The members' ports by MLID, and whether each receives: one that only sends does not.
+    /// Returns the members' ports of an MLID, and whether each receives: a send-only member does not.
     pub(super) fn members(&self, mlid: Lid) -> impl Iterator<Item = (Guid, bool)> + '_ {
         let group = self.by_mlid(mlid).into_iter();
         group
@@ -167,7 +167,7 @@ impl Groups {
         self.by_mlid.keys().copied()
     }
 
-    /// Adds a group with the lowest free MLID. None where all of `capacity` are taken.
+    /// Adds a group with the lowest free MLID. Returns none if all of `capacity` are in use.
     fn add(&mut self, mut group: Group, capacity: u16) -> Option<Lid> {
         let fresh = Lid(Lid::FIRST_MULTICAST.0 + self.next);
         group.mlid = match self.free.pop_first() {
@@ -184,8 +184,7 @@ impl Groups {
         Some(mlid)
     }
 
-    /// Takes a member away, and the group if it has no reason to exist any more. Returns its MLID, and whether its last full
-    /// member is gone.
+    /// Removes a member, and the group if nothing keeps it in existence. Returns the MLID, and whether the last full member left.
     fn remove(&mut self, mgid: Gid, member: Gid) -> Option<(Lid, bool)> {
         let group = self.by_mgid.get_mut(&mgid)?;
         let old = group.members.remove(&member)?;
@@ -197,13 +196,13 @@ impl Groups {
         if last {
             self.last_full_member_left(mgid);
         } else if is_empty {
-            // It was a partition's, which had no full member.
+            // A partition's group without a full member.
             self.free_if_unknown(mgid);
         }
         Some((mlid, last))
     }
 
-    /// Without full members a group has no members, and does not exist unless it is a partition's.
+    /// Removes all members of a group that has lost its last full member, and the group unless it is a partition's.
     fn last_full_member_left(&mut self, mgid: Gid) {
         let Some(group) = self.by_mgid.get_mut(&mgid) else { return };
         for (gid, member) in core::mem::take(&mut group.members) {
@@ -229,8 +228,8 @@ impl Groups {
         }
     }
 
-    /// A port is a member no more by those of its GIDs for which `is_over` says so, group by group. The manager is told. Returns the groups
-    /// that have lost their last full member, and their partitions.
+    /// Removes the memberships of a port for which `is_over` returns true, and tells the manager. Returns the groups that
+    /// have lost their last full member, with their partitions.
     pub(super) fn remove_members(
         &mut self,
         port: Guid,
@@ -243,7 +242,7 @@ impl Groups {
                 continue;
             };
             let pkey = group.pkey;
-            // The last full member takes the others along, this port's other GIDs, too.
+            // The last full member removes all others, including those of this port's other GIDs.
             let Some((mlid, last)) = self.remove(mgid, member) else { continue };
             if last {
                 sink.group_changed(mlid);
@@ -259,7 +258,7 @@ impl Groups {
         ended
     }
 
-    /// The ports that are members of groups.
+    /// Returns the ports that are members of groups.
     pub(super) fn ports(&self) -> impl Iterator<Item = Guid> + '_ {
         self.by_port.keys().copied()
     }
@@ -286,17 +285,17 @@ impl Group {
         }
     }
 
-    /// Whether its packets stay in the subnet.
+    /// Returns whether the group's packets stay in the subnet.
     pub(super) fn is_link_local(&self) -> bool {
         scope(self.mgid) <= LINK_LOCAL
     }
 
-    /// Whether the one who asks is in the group's partition.
+    /// Returns whether the requester is in the group's partition.
     pub(super) fn is_visible(&self, request: &Request<'_>) -> bool {
         request.trusted || has_partition(&request.requester.pkeys, self.pkey)
     }
 
-    /// What all members have in common.
+    /// Returns the record of the group, without any member's fields.
     fn record(&self) -> McMemberRecord {
         McMemberRecord {
             mgid: self.mgid,
@@ -319,12 +318,12 @@ impl Group {
     }
 }
 
-/// The scope of a multicast GID.
+/// Returns the scope of a multicast GID.
 fn scope(mgid: Gid) -> u8 {
     mgid.0[1] & 0xf
 }
 
-/// Whether a port is in a partition, as a member of either kind.
+/// Returns whether a port is in a partition, as a full or limited member.
 pub(super) fn has_partition(keys: &[Pkey], pkey: Pkey) -> bool {
     keys.iter().any(|key| is_key(*key) && key.0 & 0x7fff == pkey.0 & 0x7fff)
 }

@@ -1,4 +1,4 @@
-//! Questions for groups and members.
+//! Queries for groups and members.
 
 use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask as Mask, Pattern, Rate, Selector};
 
@@ -10,7 +10,7 @@ use crate::administration::request::Request;
 use crate::administration::table::Table;
 use crate::administration::{Status, View};
 
-/// Components that are not compared as they are.
+/// Components that are not compared for equality.
 const OTHERWISE: Mask = Mask::MTU_SELECTOR
     .union(Mask::MTU)
     .union(Mask::RATE_SELECTOR)
@@ -22,7 +22,7 @@ const OTHERWISE: Mask = Mask::MTU_SELECTOR
     .union(Mask::JOIN_STATE)
     .union(Mask::PROXY_JOIN);
 
-/// Who knows the key sees the members; others see groups.
+/// Answers with members if the requester is trusted, and with groups otherwise.
 pub(in super::super) fn read(
     view: &View<'_>,
     request: &Request<'_>,
@@ -80,7 +80,7 @@ fn members(
     Ok(())
 }
 
-/// Whether MTU, rate and life time of a group are as is asked for.
+/// Returns whether a group has the requested MTU, rate and life time.
 pub(super) fn fits(group: &Group, wanted: &McMemberRecord, mask: Mask) -> bool {
     let rank = |rate: Rate| rate::rank(rate).unwrap_or(0);
     let compare = |bits: Mask, selector, has: usize, wanted: usize| {

@@ -13,21 +13,21 @@ use crate::administration::{Status, View};
 use crate::manager::model::Port;
 use crate::topology::PortRef;
 
-/// What looking at two ports costs, whether or not there is a path, in bytes.
+/// The cost of examining a pair of ports, whether or not there is a path, in bytes.
 const LOOK: usize = 16;
 
-/// Where paths start or end.
+/// An end port of paths.
 #[derive(Clone, Copy)]
 pub(super) struct End<'a> {
     pub(super) place: PortRef,
     pub(super) port: &'a Port,
-    /// The GID that was asked for, or the port's first.
+    /// The requested GID, or the port's first.
     pub(super) gid: Gid,
-    /// The first LID that paths may have, and how many.
+    /// The first LID for paths and the number of LIDs.
     pub(super) lids: (Lid, u16),
 }
 
-/// A question, and what it is answered from.
+/// A request and the data from which it is answered.
 #[derive(Clone, Copy)]
 pub(super) struct Finder<'a> {
     pub(super) view: &'a View<'a>,
@@ -35,17 +35,17 @@ pub(super) struct Finder<'a> {
     pub(super) wants: &'a Wants,
 }
 
-/// What paths between two ports have in common.
+/// What all paths between two ports have in common.
 struct Pair<'a> {
     from: &'a End<'a>,
     to: &'a End<'a>,
-    /// Of the answer: raw packets have none.
+    /// The P_Key of the answer: zero for raw traffic.
     pkey: Pkey,
     sl: u8,
 }
 
 impl<'a> End<'a> {
-    /// A port with all its LIDs; none if it has none.
+    /// Creates an end with all LIDs of a port; none if the port has none.
     pub(super) fn new(prefix: u64, place: PortRef, port: &'a Port) -> Option<Self> {
         let gid = Gid::new(prefix, port.guid);
         Some(Self { place, port, gid, lids: (port.lid()?, 1 << port.lmc().min(7)) })
@@ -53,7 +53,7 @@ impl<'a> End<'a> {
 }
 
 impl<'a> Finder<'a> {
-    /// The port that is meant by GID or LID, no port in particular if there is neither, or none if there is no such port.
+    /// Returns the port named by GID or LID: any port if neither is given, none if there is no such port.
     pub(super) fn ends(
         &self,
         gid: Option<Gid>,
@@ -83,7 +83,7 @@ impl<'a> Finder<'a> {
         Ok(Some(Some(end)))
     }
 
-    /// Adds the paths from a port to another.
+    /// Adds the paths from one port to another.
     pub(super) fn paths(
         &self,
         from: &End<'_>,
@@ -115,7 +115,7 @@ impl<'a> Finder<'a> {
         Ok(())
     }
 
-    /// The path from a LID to another.
+    /// Returns the path from one LID to another.
     fn path(&self, pair: &Pair<'_>, [slid, dlid]: [Lid; 2], preference: u8) -> Option<PathRecord> {
         let (model, wants) = (self.view.model, self.wants);
         let (from, to) = (pair.from.place, pair.to.place);
@@ -145,8 +145,8 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// The P_Key of paths between two ports, if they have one in common that will do. Raw packets have none, but the service level is that of
-    /// the first partition that the ports have in common.
+    /// Returns the P_Key of paths between two ports, if they have a suitable one in common. Raw traffic has no P_Key, but its
+    /// service level is that of the first partition that the ports have in common.
     fn pkey(&self, from: &Port, to: &Port) -> Option<Pkey> {
         let has =
             |port: &Port, key: Pkey| port.pkeys.iter().any(|own| is_key(*own) && own.admits(key));
@@ -161,7 +161,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Pairs of offsets of LIDs: first each with the same, which have the least in common with each other, then all others.
+/// Returns pairs of LID offsets: first the pairs of equal offsets, whose paths share the fewest links, then all others.
 fn offsets(from: u16, to: u16) -> impl Iterator<Item = (u16, u16, u8)> {
     let same = (0..from.min(to)).map(|i| (i, i, 0));
     let others = (0..from).flat_map(move |i| (0..to).map(move |j| (i, j, 2)));

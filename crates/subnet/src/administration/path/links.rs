@@ -1,5 +1,5 @@
-//! What of ports matters to the ways of packets, in so little room that it stays in the processor's caches: a way through a
-//! large subnet passes ten ports, and what a [`Model`] knows of each of them is several cache lines far from all others.
+//! A summary of the ports, with the fields that routes depend on. It is so small that it stays in the processor's caches: a
+//! route through a large subnet passes ten ports, and a [`Model`] has several distant cache lines for each of them.
 
 use alloc::vec::Vec;
 
@@ -13,41 +13,41 @@ use crate::manager::Model;
 use crate::manager::model::Port;
 use crate::topology::PortRef;
 
-/// How many questions are answered from a model that has changed before a summary is made of it: while a sweep
-/// changes it all the time, none is made.
+/// How many queries a changed model answers before a summary is built. During a sweep, which changes the model all the time,
+/// none is built.
 const STALE_QUESTIONS: u32 = 32;
 
-/// The most ports that are found by GUIDs in one step.
+/// The most ports that the GUID cache holds.
 const MOST_GUIDS: usize = 1 << 18;
 
-/// A summary of the ports of a model, or none while that is not worth it.
+/// A summary of the ports of a model; empty while building one does not pay off.
 #[derive(Debug, Default)]
 pub(in crate::administration) struct Links {
-    /// By node where its ports begin in `ports`, and whether it is a switch; behind the last node the end.
+    /// For each node the index of its first port in `ports`, and whether it is a switch. The last element marks the end.
     first: Vec<(u32, bool)>,
     ports: Vec<Packed>,
     ways: Ways,
-    /// Ports by GUIDs that were asked for.
+    /// Ports by requested GUIDs.
     guids: Sets<(u32, u8)>,
-    /// The model of which this was made.
+    /// The model version that this summary was built from.
     version: Option<u64>,
-    /// The model that was seen last, and how many questions it was asked without a summary.
+    /// The model version seen last, and how many queries it has answered without a summary.
     seen: (u64, u32),
     is_fresh: bool,
 }
 
-/// What matters of a port.
+/// The properties of a port that matter to routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     /// The port at the other end of the cable.
     pub(super) peer: Option<PortRef>,
-    /// The code of the largest MTU that the port can have.
+    /// The code of the largest MTU that the port supports.
     pub(super) mtu: u8,
-    /// The place of the link's rate among all rates; of a port without a link none.
+    /// The rank of the link's rate; none for a port without a link.
     pub(super) rate: Option<u8>,
 }
 
-/// A [`Link`], or that nothing is known of a port.
+/// A packed [`Link`], or a mark that nothing is known of the port.
 #[derive(Clone, Copy, Debug)]
 struct Packed {
     node: u32,
@@ -57,12 +57,12 @@ struct Packed {
     known: bool,
 }
 
-/// Of a node without number, and of a rate without place.
+/// Marks a port without peer; `NO_RATE` marks a link without a ranked rate.
 const NO_NODE: u32 = u32::MAX;
 const NO_RATE: u8 = u8::MAX;
 
 impl Link {
-    /// Of a port, if something is known of it.
+    /// Summarizes a port, if its PortInfo is known.
     fn of(port: &Port) -> Option<Self> {
         let info = port.info.as_ref()?;
         let rate = rate::of(info).and_then(rate::rank).and_then(|rank| u8::try_from(rank).ok());
@@ -90,7 +90,7 @@ impl Packed {
 }
 
 impl Links {
-    /// Before a question about a model: makes a summary of it if this is the time. `many`: the answer may be long.
+    /// Builds a summary before a query if the model has changed and it pays off. `many`: the answer may be long.
     pub(in crate::administration) fn prepare(&mut self, model: &Model, many: bool) {
         let version = model.version();
         if self.version != Some(version) {
@@ -118,7 +118,7 @@ impl Links {
         self.guids.clear(ends.saturating_mul(2).min(MOST_GUIDS));
     }
 
-    /// The way from a switch to where packets with a LID end, which `follow` finds if it is not known.
+    /// Returns the route from a switch to the end port of a LID; calls `follow` if it is not cached.
     pub(super) fn way(
         &self,
         switch: usize,
@@ -128,7 +128,7 @@ impl Links {
         if self.is_fresh { self.ways.get(switch, dlid, follow) } else { follow() }
     }
 
-    /// A port by its GUID or one of its alias GUIDs.
+    /// Returns the port with a GUID or alias GUID.
     pub(super) fn by_port_guid(&self, model: &Model, guid: Guid) -> Option<PortRef> {
         if !self.is_fresh {
             return model.by_port_guid(guid);
@@ -141,7 +141,7 @@ impl Links {
         Some(PortRef { node: node as usize, port })
     }
 
-    /// Whether a node has the tables of a switch.
+    /// Returns whether a node has the tables of a switch.
     pub(super) fn is_switch(&self, model: &Model, node: usize) -> bool {
         if self.is_fresh {
             return self.first.get(node).is_some_and(|&(_, is_switch)| is_switch);
@@ -149,7 +149,7 @@ impl Links {
         model.node(node).is_some_and(|node| node.switch.is_some())
     }
 
-    /// A port, if something is known of it.
+    /// Returns a port, if anything is known of it.
     pub(super) fn get(&self, model: &Model, at: PortRef) -> Option<Link> {
         if !self.is_fresh {
             return Link::of(model.port(at)?);
@@ -171,7 +171,7 @@ mod tests {
         let ports = model.nodes().iter().enumerate();
         let ports = ports.flat_map(|(node, n)| {
             let count = u8::try_from(n.ports.len()).unwrap();
-            // One further than there are.
+            // One more than the node has.
             (0..=count).map(move |port| PortRef { node, port })
         });
         ports.chain([PortRef { node: model.nodes().len(), port: 0 }]).collect()
@@ -230,7 +230,7 @@ mod tests {
                 }
                 assert_eq!(count == ends.len().pow(2), has_all);
             }
-            // A switch has no routes any more.
+            // The switch loses its routes.
             let node = model.node_mut(ends[switch].0.node).unwrap();
             node.switch.as_deref_mut().unwrap().forwarding.clear();
         }

@@ -1,8 +1,8 @@
-//! PathRecord: how packets go from port to port (IBTA 15.2.5.16).
+//! PathRecord: routes of packets from port to port (IBTA 15.2.5.16).
 //!
-//! A question by GID or LID takes a look-up of either end and a walk along the switches of the way, there and back. That does not
-//! depend on the number of nodes, and neither does how far apart it reads: `links` keeps together what it needs of ports, `ways`
-//! where a walk has ended before, and `sets` lets each look-up of either take one cache line.
+//! A query by GID or LID takes a look-up of each end and a walk along the switches of the route, there and back. The cost
+//! does not depend on the number of nodes, and neither does the locality of its memory accesses: `links` packs the needed
+//! properties of ports, `ways` caches the results of earlier walks, and `sets` does each look-up of either in one cache line.
 
 mod find;
 mod links;
@@ -56,7 +56,7 @@ pub(super) fn read(
     if wants.count == 0 {
         return Ok(());
     }
-    // A Get has the first path as its answer, whatever ends it has.
+    // A Get is answered with the first path, whatever ends it names.
     for to in ends(view, destinations) {
         for from in ends(view, sources) {
             if !table.is_full() {
@@ -67,7 +67,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// One end, or all that there are.
+/// Returns one end, or all ends if the request names none.
 fn ends<'a>(view: &View<'a>, one: Option<End<'a>>) -> impl Iterator<Item = End<'a>> {
     let prefix = view.cx.config.gid_prefix;
     let all = one.is_none().then(|| view.model.end_ports());
@@ -75,7 +75,7 @@ fn ends<'a>(view: &View<'a>, one: Option<End<'a>>) -> impl Iterator<Item = End<'
     all.filter_map(move |(place, port)| End::new(prefix, place, port)).chain(one)
 }
 
-/// The path to a group: its LID, and what its members have agreed on, whatever MTU, rate and life time are asked for.
+/// Returns the path to a group: its LID and the group's parameters, whatever MTU, rate and life time are requested.
 fn multicast(
     finder: &Finder<'_>,
     record: &PathRecord,
@@ -105,7 +105,7 @@ fn multicast(
         sgid: record.sgid,
         slid: record.slid,
         flow_label: group.flow_label,
-        // Beyond the subnet a packet passes routers.
+        // Packets that leave the subnet pass routers.
         hop_limit: if group.is_link_local() { group.hop_limit } else { 0xff },
         tclass: group.tclass,
         numb_path: 1,

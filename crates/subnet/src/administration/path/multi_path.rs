@@ -11,7 +11,7 @@ use crate::administration::request::Request;
 use crate::administration::table::Table;
 use crate::administration::{Status, View};
 
-/// The most GIDs of a question.
+/// The most GIDs of a request.
 const MAX_GIDS: usize = 11;
 
 pub(in super::super) fn read(
@@ -46,7 +46,7 @@ pub(in super::super) fn read(
     if let ([a, b], [c, d], 2) = (&from[..], &to[..], wants.count) {
         return migration(&finder, [a, b], [c, d], table);
     }
-    // The number is that of all paths.
+    // The requested number counts all paths together.
     for a in &from {
         for b in &to {
             let left = wants.count.saturating_sub(table.len());
@@ -57,7 +57,7 @@ pub(in super::super) fn read(
     Ok(())
 }
 
-/// The record of the question, of which GIDs that are not there may be missing.
+/// Reads the record of the request, whose trailing unused GIDs may be missing.
 fn question(request: &Request<'_>) -> Result<MultiPathRecord, Status> {
     let mut bytes = [0; MultiPathRecord::LEN];
     let data = &request.sa.data[..request.sa.data.len().min(bytes.len())];
@@ -65,7 +65,7 @@ fn question(request: &Request<'_>) -> Result<MultiPathRecord, Status> {
     MultiPathRecord::read(&bytes).map_err(|_| status::SA_REQUEST_INVALID)
 }
 
-/// A path and its alternate for automatic migration: both have different ends, so that no port fails with both.
+/// Adds a path and its alternate for automatic path migration. The two have different ends, so that no port failure breaks both.
 fn migration(
     finder: &Finder<'_>,
     [a, b]: [&End<'_>; 2],
@@ -84,7 +84,7 @@ fn migration(
         }
         table.truncate(before);
     }
-    // No two of them have both: whatever there is.
+    // No pairing has both paths: add those that exist.
     [(a, c), (a, d), (b, c), (b, d)].into_iter().try_for_each(|(from, to)| {
         if table.len() < 2 { one.paths(from, to, table) } else { Ok(()) }
     })

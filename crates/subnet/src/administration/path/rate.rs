@@ -1,44 +1,44 @@
-//! Rates of ports, and which of two rates is the higher one.
+//! Rates of ports and their order.
 
 use rdmux_wire::sa::Rate;
 use rdmux_wire::sm::PortInfo;
 
 use crate::topology::Speed;
 
-/// The codes in ascending order, as OpenSM has it: 25 Gb/s comes after 30.
+/// The codes in ascending order, as OpenSM orders them: 25 Gb/s comes after 30.
 const ASCENDING: [u8; 21] =
     [2, 5, 3, 11, 6, 4, 15, 19, 7, 8, 20, 12, 9, 10, 16, 13, 14, 17, 18, 21, 22];
 
-/// The place of a rate among all; none for an unknown code.
+/// Returns the rank of a rate; none for an unknown code.
 pub(in super::super) fn rank(rate: Rate) -> Option<usize> {
     ASCENDING.iter().position(|&code| code == rate.0)
 }
 
-/// The rate that has a place among all; the highest of all behind the last one.
+/// Returns the rate with a rank, or the highest rate if the rank is too large.
 pub(super) fn at(rank: u8) -> Rate {
     ASCENDING.get(usize::from(rank)).map_or(HIGHEST, |&code| Rate(code))
 }
 
-/// The next higher rate.
+/// Returns the next higher rate.
 pub(in super::super) fn above(rate: Rate) -> Option<Rate> {
     ASCENDING.get(rank(rate)? + 1).map(|&code| Rate(code))
 }
 
-/// The next lower rate.
+/// Returns the next lower rate.
 pub(in super::super) fn below(rate: Rate) -> Option<Rate> {
     let place = rank(rate)?.checked_sub(1)?;
     Some(Rate(ASCENDING[place]))
 }
 
-/// The lower of two rates.
+/// Returns the lower of two rates.
 pub(crate) fn lower(a: Rate, b: Rate) -> Rate {
     if rank(a) <= rank(b) { a } else { b }
 }
 
-/// The highest rate of all.
+/// The highest rate.
 pub(crate) const HIGHEST: Rate = Rate::GBPS_600;
 
-/// The rate of a port's link: none of a port that has none, such as port 0 of a switch.
+/// Returns the rate of a port's link; none if it has no link, such as port 0 of a switch.
 pub(crate) fn of(info: &PortInfo) -> Option<Rate> {
     let lanes = u32::from(info.link_width_active.lanes());
     let (codes, ext) = (info.link_speed_active.bits(), info.link_speed_ext_active.bits());

@@ -1,4 +1,4 @@
-//! The way of packets from port to port, as the switches' tables have it.
+//! Routes from port to port, as the switches' forwarding tables define them.
 
 use rdmux_wire::Lid;
 use rdmux_wire::sa::Rate;
@@ -8,24 +8,24 @@ use super::rate;
 use crate::manager::Model;
 use crate::topology::PortRef;
 
-/// The most switches on a way.
+/// The most switches of a route.
 const MAX_HOPS: usize = 64;
 
-/// What a way can take.
+/// The MTU and rate of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
-    /// A code of an MTU: the smallest of all ports'.
+    /// The MTU code: the smallest of all ports.
     pub(super) mtu: u8,
-    /// The lowest of all links', by its place among all rates.
+    /// The rank of the lowest rate of all links.
     rate: u8,
 }
 
-/// The way from a switch to where packets with a LID end.
+/// The route from a switch to the end port of a LID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     /// An adapter's port, or port 0 of a switch.
     pub(super) end: PortRef,
-    /// As of a [`Route`].
+    /// As in [`Route`].
     pub(super) mtu: u8,
     pub(super) rate: u8,
 }
@@ -33,12 +33,12 @@ pub(super) struct Way {
 impl Route {
     const ANY: Self = Self { mtu: u8::MAX, rate: u8::MAX };
 
-    /// The lowest rate of all links.
+    /// Returns the lowest rate of all links.
     pub(super) fn rate(self) -> Rate {
         rate::at(self.rate)
     }
 
-    /// A packet passes this port.
+    /// Accounts for a port on the route.
     fn pass(&mut self, link: Option<Link>) -> Option<Link> {
         let link = link?;
         self.mtu = self.mtu.min(link.mtu);
@@ -47,7 +47,7 @@ impl Route {
     }
 }
 
-/// Follows the route of a LID. None where it ends elsewhere, is longer than 64 switches, or runs in a circle.
+/// Follows the route of a LID. Returns none if it ends elsewhere, is longer than 64 switches, or loops.
 pub(super) fn follow(
     model: &Model,
     links: &Links,
@@ -75,14 +75,14 @@ pub(super) fn follow(
     (way.end == to).then(|| Route { mtu: mtu.min(way.mtu), rate: rate.min(way.rate) })
 }
 
-/// Follows the route of a LID from a switch to its end.
+/// Follows the route of a LID from a switch to its end port.
 fn way(model: &Model, links: &Links, from: usize, dlid: Lid) -> Option<Way> {
     let (mut route, mut node) = (Route::ANY, from);
     for _ in 0..MAX_HOPS {
         let switch = model.node(node)?.switch.as_ref()?;
         let mut at = PortRef { node, port: switch.egress(dlid)? };
         let link = route.pass(links.get(model, at))?;
-        // Port 0 is the end, without a cable.
+        // Port 0 ends the route and has no cable.
         if at.port != 0 {
             at = link.peer?;
             route.pass(links.get(model, at))?;

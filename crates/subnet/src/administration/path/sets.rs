@@ -1,25 +1,25 @@
-//! A table that remembers what takes long to find, at the cost of one cache line for each look-up.
+//! A set-associative cache: each look-up touches one cache line.
 //!
-//! Keys may be chosen by somebody who wants them to collide: those of one set replace each other, and are found elsewhere again.
+//! A client may choose keys that collide. Keys of one set evict each other and are recomputed.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use core::cell::Cell;
 
-/// How many keys share a set: with 16 bytes for each, a cache line of 64 bytes.
+/// Keys per set: with 16 bytes each, a cache line of 64 bytes.
 const WAYS: usize = 4;
 
-/// Values by keys other than 0.
+/// Values by nonzero keys.
 #[derive(Debug, Default)]
 pub(super) struct Sets<T: Copy>(Box<[Set<T>]>);
 
-/// What one set has, the newest first.
+/// The entries of one set, newest first.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Set<T: Copy>([Cell<(u64, T)>; WAYS]);
 
 impl<T: Copy + Default> Sets<T> {
-    /// Forgets all, and makes room for so many keys.
+    /// Clears the cache and makes room for this many keys.
     pub(super) fn clear(&mut self, keys: usize) {
         let sets = keys.div_ceil(WAYS).next_power_of_two();
         let empty = Set([(); WAYS].map(|()| Cell::new((0, T::default()))));
@@ -30,7 +30,7 @@ impl<T: Copy + Default> Sets<T> {
         }
     }
 
-    /// The value of a key, which `find` finds if it is not here. What is not found is not remembered.
+    /// Returns the value of a key; calls `find` if it is not cached. A failed `find` is not cached.
     #[inline]
     pub(super) fn get(&self, key: u64, find: impl FnOnce() -> Option<T>) -> Option<T> {
         let Some(Set(entries)) = self.0.get(self.place_of(key)).filter(|_| key != 0) else {
@@ -49,7 +49,7 @@ impl<T: Copy + Default> Sets<T> {
 
     fn place_of(&self, key: u64) -> usize {
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // A power of two, or 0 before it is cleared.
+        // The size is a power of two, or 0 before `clear`.
         let mask = self.0.len().wrapping_sub(1) as u64;
         usize::try_from(mixed >> 32 & mask).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! What a path is to be like: the components of a question, and how they are meant (IBTA 15.2.5.16).
+//! The requested properties of a path: the components of a query and their selectors (IBTA 15.2.5.16).
 
 use rdmux_wire::mad::status;
 use rdmux_wire::sa::{
@@ -9,10 +9,10 @@ use rdmux_wire::{Mtu, Pkey};
 use super::rate;
 use crate::administration::Status;
 
-/// A value of a question and how it is meant.
+/// A requested value and its selector.
 pub(in super::super) type Wanted<T> = Option<(Selector, T)>;
 
-/// What a path is to be like.
+/// The requested properties of a path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wants {
     mtu: Wanted<u8>,
@@ -20,11 +20,11 @@ pub(super) struct Wants {
     life: Wanted<u8>,
     pub(super) pkey: Option<Pkey>,
     pub(super) sl: Option<u8>,
-    /// Paths without a way back are of no use.
+    /// Only reversible paths.
     pub(super) reversible: bool,
-    /// For raw packets.
+    /// Paths for raw traffic.
     pub(super) raw: bool,
-    /// How many paths from port to port at most.
+    /// The most paths per pair of ports.
     pub(super) count: usize,
 }
 
@@ -55,15 +55,15 @@ macro_rules! wants {
 
 impl Wants {
     wants! {
-        /// What a PathRecord asks for.
+        /// Reads the components of a PathRecord.
         path(PathRecord, PathRecordMask)
     }
     wants! {
-        /// What a MultiPathRecord asks for.
+        /// Reads the components of a MultiPathRecord.
         multi_path(MultiPathRecord, MultiPathRecordMask)
     }
 
-    /// The same, for so many paths from port to port.
+    /// Returns the same properties with at most this many paths per pair of ports.
     pub(super) fn at_most(self, count: usize) -> Self {
         Self { count, ..self }
     }
@@ -74,7 +74,8 @@ impl Wants {
         if mtu && rate { Ok(self) } else { Err(status::SA_REQUEST_INVALID) }
     }
 
-    /// The MTU of an answer, if a way with this MTU will do. A larger one can be used with a smaller MTU.
+    /// Returns the MTU of the answer if a route with this MTU satisfies the request. A route can be used with a smaller MTU
+    /// than it has.
     pub(super) fn mtu(&self, has: u8) -> Option<u8> {
         let Some((selector, wanted)) = self.mtu else { return Some(has) };
         match selector {
@@ -85,8 +86,8 @@ impl Wants {
         }
     }
 
-    /// The rate of an answer, if a way with this rate will do. A higher one can be used with a lower rate, if less is
-    /// asked for.
+    /// Returns the rate of the answer if a route with this rate satisfies the request. A faster route can be used with a
+    /// lower rate if the request is for less.
     pub(super) fn rate(&self, has: Rate) -> Option<Rate> {
         let Some((selector, wanted)) = self.rate else { return Some(has) };
         let (place, wanted_place) = (rate::rank(has), rate::rank(wanted));
@@ -98,7 +99,7 @@ impl Wants {
         }
     }
 
-    /// The life time of an answer, if a way with this life time will do. OpenSM treats it as it does an MTU.
+    /// Returns the life time of the answer if a route with this life time satisfies the request. OpenSM treats it like an MTU.
     pub(super) fn life(&self, has: u8) -> Option<u8> {
         let Some((selector, wanted)) = self.life else { return Some(has) };
         match selector {

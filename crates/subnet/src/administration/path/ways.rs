@@ -1,7 +1,7 @@
-//! Ways from switches that were followed already.
+//! A cache of routes from switches to LIDs.
 //!
-//! To follow a way through a large subnet reads two dozen places far from each other. All ports of a switch ask for the same ways, and all
-//! answers to a port lead to the same LID, so that most ways were followed before.
+//! Following a route through a large subnet reads two dozen distant cache lines. All ports of a switch need the same routes,
+//! and all answers to a port lead to the same LID, so that most routes were followed before.
 
 use rdmux_wire::Lid;
 
@@ -9,18 +9,18 @@ use super::route::Way;
 use super::sets::Sets;
 use crate::topology::PortRef;
 
-/// How many ways are kept for each port that has a LID: to it from the switches that ask most.
+/// Cached routes per port with a LID.
 const FOR_EACH_PORT: usize = 4;
-/// The most ways that are kept, as many bytes as 16 times that.
+/// The most cached routes, of 16 bytes each.
 const MOST: usize = 1 << 18;
 
-/// Ways by the switch where they begin and the LID.
+/// Routes by the switch where they begin and the LID.
 #[derive(Debug, Default)]
 pub(super) struct Ways(Sets<Entry>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
-    /// Where the way ends, its MTU and its rate.
+    /// The node of the end port.
     node: u32,
     port: u8,
     mtu: u8,
@@ -28,12 +28,12 @@ struct Entry {
 }
 
 impl Ways {
-    /// Forgets all, and makes room for those of a subnet with so many ports that have LIDs.
+    /// Clears the cache and makes room for a subnet with this many ports that have LIDs.
     pub(super) fn clear(&mut self, ports: usize) {
         self.0.clear(ports.saturating_mul(FOR_EACH_PORT).min(MOST));
     }
 
-    /// The way from a switch, by its node, to where packets with a LID end. One that is not known is followed by `follow`.
+    /// Returns the route from a switch, named by its node, to the end port of a LID; calls `follow` if it is not cached.
     pub(super) fn get(
         &self,
         switch: usize,
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!((get(&ways, 7, 8), get(&ways, 7, 8), get(&ways, 8, 7)), (3, 3, 4));
         ways.clear(4);
         assert_eq!(get(&ways, 7, 8), 5);
-        // More than there is room for: each is right, whatever was there.
+        // More routes than fit: each answer is right, whatever was evicted.
         for (switch, lid) in (0..300).flat_map(|switch| (1..200).map(move |lid| (switch, lid))) {
             get(&ways, switch, lid);
         }

@@ -1,4 +1,4 @@
-//! LinkRecords: each cable from either end.
+//! LinkRecords: each cable, once from either end.
 
 use rdmux_wire::Lid;
 use rdmux_wire::sa::{LinkRecord, LinkRecordMask};
@@ -25,7 +25,7 @@ pub(in super::super) fn read(
     let nodes = match one {
         None => 0..model.nodes().len(),
         Some(None) => 0..0,
-        // From the other end if only that is known.
+        // Search from the other end if only that one is given.
         Some(Some(node)) => node..node + 1,
     };
     for near in nodes {
@@ -47,7 +47,7 @@ pub(in super::super) fn read(
     Ok(())
 }
 
-/// Whether a port has the LID of an end port: is it, or is one of the same switch.
+/// Returns whether an end port is this port, or port 0 of its switch.
 fn is_at(model: &Model, end: PortRef, at: PortRef) -> bool {
     end.node == at.node && (end.port == at.port || model.node(at.node).is_some_and(Node::is_switch))
 }
@@ -66,7 +66,7 @@ fn link(model: &Model, request: &Request<'_>, a: PortRef, b: PortRef) -> Option<
     if sees(a) && sees(b) { record() } else { None }
 }
 
-/// The LID of a port, or of its switch.
+/// Returns the LID of a port, or of its switch.
 fn lid(model: &Model, at: PortRef) -> Option<Lid> {
     let node = model.node(at.node)?;
     let port = if node.is_switch() { 0 } else { at.port };

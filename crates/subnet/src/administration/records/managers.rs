@@ -19,7 +19,7 @@ pub(in super::super) fn read(
     let wanted = request.lid(lid, request.record::<SmInfoRecord>()?.lid);
     for (_, _, port, lid) in end_ports(view.model, wanted) {
         let Some(manager) = port.manager.filter(|_| request.may_see(port)) else { continue };
-        // Keys are for those who know them.
+        // Only trusted clients see keys.
         let sm_key = if request.trusted { manager.sm_key } else { SmKey(0) };
         let record =
             SmInfoRecord { lid, sm_info: SmInfo { sm_key, ..manager }, ..SmInfoRecord::default() };

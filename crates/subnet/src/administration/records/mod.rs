@@ -1,4 +1,4 @@
-//! Records that only say what the model has, a file for each kind of thing.
+//! Records that are read from the model, one file per kind of record.
 
 pub(super) mod links;
 pub(super) mod managers;
@@ -12,7 +12,7 @@ use crate::manager::Model;
 use crate::manager::model::{Node, Port};
 use crate::topology::PortRef;
 
-/// The port with a LID, or all ports that have one.
+/// Returns the port with a LID, or all ports that have one.
 fn end_ports(
     model: &Model,
     lid: Option<Lid>,
@@ -25,7 +25,7 @@ fn end_ports(
         .filter_map(|(place, port)| Some((place, model.node(place.node)?, port, port.lid()?)))
 }
 
-/// The switch with a LID, or all switches: their port 0.
+/// Returns port 0 of the switch with a LID, or of all switches.
 fn switches(
     model: &Model,
     lid: Option<Lid>,
@@ -34,7 +34,7 @@ fn switches(
         .filter_map(|(_, node, port, lid)| Some((node.switch.as_deref()?, node, port, lid)))
 }
 
-/// A number of things of which `each` fit into a block, in blocks.
+/// Returns the numbers of the blocks that hold `count` things, `each` per block.
 fn blocks(count: usize, each: usize) -> core::ops::Range<usize> {
     0..count.div_ceil(each)
 }

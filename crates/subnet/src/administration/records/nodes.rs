@@ -1,4 +1,4 @@
-//! NodeRecords: a node for each of its ports that has a LID.
+//! NodeRecords: one record for each port with a LID.
 
 use rdmux_wire::sa::{NodeRecord, NodeRecordMask};
 use rdmux_wire::sm::NodeInfo;

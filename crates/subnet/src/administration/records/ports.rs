@@ -16,7 +16,7 @@ use crate::administration::{Status, View};
 use crate::manager::Model;
 use crate::manager::model::{Node, Port};
 
-/// The ports with a LID, or all: of a switch every one that the requester may know of.
+/// Returns the port with a LID, or all ports; of a switch, every port that the requester may see.
 fn ports<'a>(
     model: &'a Model,
     request: &'a Request<'_>,
@@ -40,7 +40,7 @@ pub(in super::super) fn info(
     table: &mut Table,
 ) -> Result<(), Status> {
     let mask = PortInfoRecordMask::LID.bits();
-    // Only one form of the attribute is known, whichever is asked for.
+    // Only one form of the attribute is supported, whichever is requested.
     let options = PortInfoRecordMask::OPTIONS.bits();
     let mut pattern = request.pattern::<PortInfoRecord>(mask | options)?;
     for (bit, component) in [
@@ -56,7 +56,7 @@ pub(in super::super) fn info(
     let wanted = request.lid(mask, question.lid);
     for (_, port_num, port, lid) in ports(view.model, request, wanted) {
         let Some(info) = port.info else { continue };
-        // Keys are for those who know them.
+        // Only trusted clients see keys.
         let mkey = if request.trusted { info.mkey } else { Mkey(0) };
         let port_info = PortInfo { mkey, ..info };
         let record = PortInfoRecord { lid, port_num, options: asked, port_info, reserved68: 0 };
@@ -72,7 +72,7 @@ pub(in super::super) fn sl_to_vl(
 ) -> Result<(), Status> {
     let mask = SlToVlTableRecordMask::LID.bits();
     let of_switch = request.pattern::<SlToVlTableRecord>(mask)?;
-    // Another node's port has one table, which is that of port 0 whatever ports are asked for, as OpenSM has it.
+    // An adapter's port has one table, that of port 0, whatever ports are requested, as in OpenSM.
     let numbers = SlToVlTableRecordMask::INPUT_PORT_NUM | SlToVlTableRecordMask::OUTPUT_PORT_NUM;
     let of_other = request.pattern::<SlToVlTableRecord>(mask | numbers.bits())?;
     let wanted = request.lid(mask, request.record::<SlToVlTableRecord>()?.lid);
@@ -101,7 +101,7 @@ pub(in super::super) fn vl_arbitration(
 ) -> Result<(), Status> {
     let mask = VlArbitrationRecordMask::LID.bits();
     let of_switch = request.pattern::<VlArbitrationRecord>(mask)?;
-    // A LID says which port it is but for a switch.
+    // A LID names one port, except on a switch.
     let number = VlArbitrationRecordMask::OUTPUT_PORT_NUM.bits();
     let of_other = request.pattern::<VlArbitrationRecord>(mask | number)?;
     let wanted = request.lid(mask, request.record::<VlArbitrationRecord>()?.lid);
@@ -144,7 +144,7 @@ pub(in super::super) fn guids(
     Ok(())
 }
 
-/// Eight GUIDs of a port; the first of all is its own.
+/// Returns a block of eight GUIDs of a port; the first of block 0 is its own.
 pub(in super::super) fn guid_block(port: &Port, block: usize) -> GuidInfo {
     let guid = |index: usize| match index.checked_sub(1) {
         None => port.guid,
@@ -182,7 +182,7 @@ pub(in super::super) fn pkeys(
     Ok(())
 }
 
-/// How many P_Keys a port can have.
+/// Returns how many P_Keys a port can have.
 fn capacity(node: &Node, port: u8) -> usize {
     let enforcement =
         node.switch.as_ref().map_or(0, |switch| switch.info.partition_enforcement_cap);

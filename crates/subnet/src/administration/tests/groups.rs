@@ -25,7 +25,7 @@ const NON: JoinState = JoinState::NON_MEMBER;
 const SEND_ONLY: JoinState = JoinState::SEND_ONLY_NON_MEMBER;
 const SEND_FULL: JoinState = JoinState::SEND_ONLY_FULL_MEMBER;
 
-/// The GID of the port with a LID.
+/// Returns the GID of the port with a LID.
 fn gid(net: &Net, lid: u16) -> Gid {
     let port = net.model.port(net.model.by_lid(Lid(lid)).expect("a port")).expect("a port");
     Gid::new(Gid::DEFAULT_PREFIX, port.guid)
@@ -36,7 +36,7 @@ fn record(net: &Net, mgid: Gid, lid: u16, join_state: JoinState) -> McMemberReco
     McMemberRecord { mgid, port_gid, join_state, pkey: Pkey::DEFAULT, ..McMemberRecord::default() }
 }
 
-/// The port with this LID asks for itself.
+/// The port with this LID sends a join for itself.
 fn join(
     net: &mut Net,
     mask: Mask,
@@ -106,7 +106,7 @@ fn groups_go_with_members_that_are(state: JoinState) {
         let all = net.table(ID, 0, &McMemberRecord::default());
         all.iter().map(|r| (r.mlid.0, r.pkey.0, r.mtu, r.rate.0)).collect::<Vec<_>>()
     };
-    // The default partition's group has a member; that of A has what the file says now.
+    // The default partition's group has a member and keeps its parameters; that of A has those of the file.
     let all = [(0xc001, 0x8011, 5, 2), (0xc002, 0x8012, 4, 7), (0xc000, 0xffff, 4, 3)];
     assert_eq!(seen(&mut net), all);
     leave(&mut net, 2, &wanted).expect("left");
@@ -460,7 +460,7 @@ fn port_that_is_a_member_by_several_gids_receives_while_one_does_and_leaves_with
     join(&mut net, CREATE, 2, &own).expect("created");
     let other = record(&net, OWN, 3, FULL);
     join(&mut net, JOIN, 3, &other).expect("joined");
-    // One that is in front of the port's own GID, and one that is behind it.
+    // One alias sorts before the port's own GID, the other after it.
     let aliases = [Guid(1), Guid(u64::MAX)].map(|alias| {
         net.model.set_alias(place, u8::from(alias == Guid(1)) + 1, alias);
         let port_gid = Gid::new(Gid::DEFAULT_PREFIX, alias);
@@ -490,7 +490,7 @@ fn port_that_is_a_member_by_several_gids_receives_while_one_does_and_leaves_with
     assert_eq!(members(&net, 0xc001), [(gid(&net, 3).guid(), true)]);
 }
 
-/// The port with LID 2 chooses its first two alias GUIDs, or gives them up where they are zero.
+/// The port with LID 2 sets its first two alias GUIDs, or gives them up if they are zero.
 fn set_aliases(net: &mut Net, aliases: [u64; 2]) {
     net.asks = Lid(2);
     let lids = GuidInfoRecordMask::LID | GuidInfoRecordMask::BLOCK_NUM;
@@ -515,7 +515,7 @@ fn alias_guid_that_is_given_up_is_a_member_no_more() {
         ..record(&Net::new("switch:4", 0), mgid, 2, join_state)
     };
     set_aliases(&mut net, [0x77, 0x78]);
-    // A group that it has made, one that it is in by its own GID, too, and one that another port has made.
+    // A group that the port created, one that it has also joined with its own GID, and one that another port created.
     let both = with(BROADCAST, 0x77, FULL);
     join(&mut net, CREATE, 2, &with(OWN, 0x77, FULL)).expect("created");
     join(&mut net, JOIN, 2, &both).expect("joined");
@@ -535,7 +535,7 @@ fn alias_guid_that_is_given_up_is_a_member_no_more() {
     assert_eq!(net.out.members, told);
     assert_eq!(members(&net, 0xc000), [(port, false)]);
     assert_eq!(members(&net, 0xc002), [(other, true)]);
-    // It is free for another one.
+    // The alias is free for another port.
     let place = net.model.by_lid(Lid(4)).unwrap();
     net.model.set_alias(place, 1, Guid(0x77));
     let joined = join(&mut net, JOIN, 4, &both).expect("joined");
@@ -570,7 +570,7 @@ fn port_that_has_the_alias_guid_of_a_member_now_takes_its_place() {
     let wanted = McMemberRecord { port_gid, ..record(&net, BROADCAST, 2, FULL) };
     net.model.set_alias(places[0], 1, Guid(0x77));
     join(&mut net, JOIN, 2, &wanted).expect("joined");
-    // A sweep has found it elsewhere.
+    // A sweep has found the alias at another port.
     net.model.set_alias(places[0], 1, Guid(0));
     net.model.set_alias(places[1], 1, Guid(0x77));
     (net.out.members, net.out.changed) = Default::default();

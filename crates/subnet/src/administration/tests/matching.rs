@@ -1,10 +1,10 @@
-//! Records match by the components of a mask, and by nothing else.
+//! Records match by the components of the mask and by nothing else.
 
 use proptest::prelude::*;
 use rdmux_wire::layout::Layout;
 use rdmux_wire::sa::{Components, NodeRecord, Pattern, PortInfoRecord, ServiceRecord};
 
-/// Whether two records agree in each component of a mask by itself.
+/// Returns whether two records agree in each single component of a mask.
 fn agree<R: Components>(mask: u64, a: &[u8], b: &[u8]) -> bool {
     (0..64).filter(|bit| mask >> bit & 1 == 1).all(|bit| {
         let [mut x, mut y] = [[0; 200]; 2];
@@ -14,7 +14,7 @@ fn agree<R: Components>(mask: u64, a: &[u8], b: &[u8]) -> bool {
     })
 }
 
-/// A record like another but for some bytes.
+/// Returns a record with some bytes changed.
 fn changed(bytes: &[u8; 200], changes: &[(usize, u8)]) -> [u8; 200] {
     let mut other = *bytes;
     for &(at, bits) in changes {

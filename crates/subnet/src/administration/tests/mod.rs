@@ -17,13 +17,13 @@ mod registrations;
 
 pub(crate) use model::model;
 
-/// Administration with a model, and what it has sent.
+/// Administration with a model and the messages that it has sent.
 pub(super) struct Net {
     pub(super) administration: Administration,
     pub(super) model: Model,
     pub(super) now: Time,
     pub(super) out: Out,
-    /// The LID that asks.
+    /// The LID of the requester.
     pub(super) asks: Lid,
     pub(super) key: SmKey,
     pub(super) modifier: u32,
@@ -35,7 +35,7 @@ pub(super) struct Out {
     pub(super) changed: Vec<Lid>,
     pub(super) members: Vec<(Lid, Guid, Option<bool>)>,
     pub(super) aliases: Vec<(PortRef, u8, Guid)>,
-    /// Nothing more can be sent.
+    /// No more messages can be sent.
     pub(super) full: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Answer<R> {
 }
 
 impl Net {
-    /// The manager is on the last adapter, and the first adapter asks.
+    /// Puts the manager on the last adapter and the requester on the first.
     pub(super) fn new(shape: &str, lmc: u8) -> Self {
         let shape: Shape = shape.parse().expect("a shape");
         let model = model(&shape.topology(Guid(0x1000)), lmc);
@@ -89,7 +89,7 @@ impl Net {
         ports.filter_map(|(place, port)| Some((place, port.lid()?))).collect()
     }
 
-    /// Puts bytes to it as a message.
+    /// Delivers bytes as a message.
     pub(super) fn put(&mut self, data: Vec<u8>) {
         let mad = UserMad {
             agent: 0,
@@ -102,7 +102,7 @@ impl Net {
         self.administration.handle_mad(self.now, &self.model, &mad, &mut self.out);
     }
 
-    /// What comes back for a question, if something does.
+    /// Sends a request and returns the answer, if there is one.
     pub(super) fn exchange(
         &mut self,
         method: Method,
@@ -122,7 +122,7 @@ impl Net {
         Some(self.out.sent.remove(at))
     }
 
-    /// The answer to a question.
+    /// Sends a request and returns the parsed answer.
     pub(super) fn ask<R: Components>(
         &mut self,
         method: Method,

@@ -1,4 +1,4 @@
-//! A model as a manager would have it: of a topology, with LIDs in the order of the nodes and the shortest routes.
+//! Builds the model that a manager would have of a topology: LIDs in the order of the nodes and shortest routes.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -14,7 +14,7 @@ use crate::manager::Model;
 use crate::manager::model::{Node, Port, Switch};
 use crate::topology::{self, PortRef, Topology};
 
-/// LIDs from 1 on, 2^lmc for each port of an adapter.
+/// Builds a model. LIDs count from 1, 2^lmc for each port of an adapter.
 pub(crate) fn model(topology: &Topology, lmc: u8) -> Model {
     let mut model = Model::default();
     for node in &topology.nodes {
@@ -101,7 +101,7 @@ fn port(of: &topology::Node, is_switch: bool, number: u8) -> Port {
     }
 }
 
-/// Routes of all switches to the LIDs of a port, by the fewest hops; of several ways by the path bits in turn.
+/// Sets the routes of all switches to the LIDs of a port, by the fewest hops. Path bits choose between equal routes in turn.
 fn route(model: &mut Model, to: PortRef, lids: u16) {
     let Some(port) = model.port(to) else { return };
     let (Some(base), lmc) = (port.lid(), port.lmc()) else { return };
@@ -124,7 +124,7 @@ fn route(model: &mut Model, to: PortRef, lids: u16) {
         }
         let nearer = |(_, port): &(u8, &Port)| {
             let peer = port.peer.filter(|peer| hops[peer.node] < hops[index]);
-            // Only the last hop is to an adapter, and to the right port of it.
+            // Only the last hop leads to an adapter, and only to the right port.
             peer.is_some_and(|peer| peer == to || model.nodes()[peer.node].is_switch())
         };
         let ways: Vec<u8> =

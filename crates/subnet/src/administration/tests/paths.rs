@@ -14,7 +14,7 @@ fn gid(net: &Net, lid: Lid) -> Gid {
     Gid::new(Gid::DEFAULT_PREFIX, port.guid)
 }
 
-/// A question for paths between two LIDs.
+/// A query for paths between two LIDs.
 fn between(slid: Lid, dlid: Lid) -> (Mask, PathRecord) {
     (Mask::SLID | Mask::DLID, PathRecord { slid, dlid, ..PathRecord::default() })
 }
@@ -278,7 +278,7 @@ fn no_route_is_no_path_and_no_way_back_is_not_reversible() {
     assert!(get(&mut net, (mask | Mask::REVERSIBLE, record)).is_ok(), "0 does not matter");
     record.reversible = true;
     assert_eq!(get(&mut net, (mask | Mask::REVERSIBLE, record)), Err(status::SA_NO_RECORDS));
-    // To the wrong adapter.
+    // A route to the wrong adapter.
     forwarding(&mut net, 3, 3);
     assert_eq!(get(&mut net, between(Lid(2), Lid(3))), Err(status::SA_NO_RECORDS));
 }
@@ -293,7 +293,7 @@ fn circles_and_long_ways_are_no_paths() {
         let Some(node) = net.model.node_mut(node) else { continue };
         let peers: Vec<_> = node.ports.iter().map(|port| port.peer).collect();
         let Some(switch) = node.switch.as_mut() else { continue };
-        // Every switch sends it to another switch.
+        // Every switch forwards to another switch.
         let up = peers.iter().rposition(Option::is_some).expect("a cable");
         switch.forwarding[usize::from(to.0)] = u8::try_from(up).unwrap();
     }
@@ -301,7 +301,7 @@ fn circles_and_long_ways_are_no_paths() {
     assert_eq!(get(&mut net, question), Err(status::SA_NO_RECORDS));
 }
 
-/// The tables of the two adapters and of the one that asks.
+/// Sets the P_Key tables of the two adapters and of the requester.
 fn with_keys(a: &[u16], b: &[u16]) -> Net {
     let mut net = Net::new("switch:3", 0);
     for (node, keys) in [(1, &[0xffff, 0x8001, 0x8002][..]), (2, a), (3, b)] {
@@ -406,7 +406,7 @@ fn alias_guid_is_an_end_as_asked() {
     assert_eq!((path.sgid, path.slid), (alias, Lid(3)));
 }
 
-/// A question for several paths.
+/// Sends a query for several paths.
 fn ask_multi(
     net: &mut Net,
     mask: MultiPathRecordMask,
@@ -477,7 +477,7 @@ fn path_and_alternate_have_different_ends() {
     };
     let [a, b, c, d] = [lids[0], lids[1], lids[2], lids[3]];
     assert_eq!(pairs(ask_multi(&mut net, mask, &record, true)), [(a, c), (b, d)]);
-    // Without the first of these the others are taken.
+    // Without the first of these paths the others are used.
     net.model.port_mut(net.model.by_lid(a).unwrap()).unwrap().pkeys = [Pkey(0x8001)].into();
     net.model.port_mut(net.model.by_lid(d).unwrap()).unwrap().pkeys =
         [Pkey(0x8001), Pkey(0xffff)].into();

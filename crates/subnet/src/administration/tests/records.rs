@@ -1,4 +1,4 @@
-//! Records that only say what the model has, and what is the same for all of them.
+//! Records that are read from the model, and the rules that apply to all of them.
 
 use super::*;
 use rdmux_wire::Pkey;

@@ -129,7 +129,7 @@ fn service_is_in_no_partition_if_the_mask_has_none() {
     assert_eq!(all.iter().map(|record| record.service_pkey).collect::<Vec<_>>(), [Pkey(0)]);
     let delete = |net: &mut Net| net.ask(Method::DELETE, SERVICE, NEEDED.bits(), &foreign).status;
     assert_eq!(delete(&mut net), 0, "nor is the P_Key of the record looked at");
-    // One that is in a partition is still found by the record, which is what it was shown as.
+    // A service in a partition is still found by the record that was returned for it.
     let own = ServiceRecord { service_pkey: Pkey::DEFAULT, ..service(1) };
     assert_eq!(set(&mut net, NEEDED | ServiceRecordMask::SERVICE_PKEY, &own), 0);
     assert_eq!(net.ask(Method::DELETE, SERVICE, NEEDED.bits(), &own).status, 0);
@@ -171,7 +171,7 @@ fn subscribe(net: &mut Net, lid: u16, what: &InformInfo) -> u16 {
     mad.header.status
 }
 
-/// Reports that were sent: to whom, and what.
+/// Returns the Reports that were sent, with their receivers.
 fn reports(net: &mut Net) -> Vec<(Lid, ReportedNotice)> {
     let sent = core::mem::take(&mut net.out.sent);
     let report = |mad: &UserMad| {
@@ -250,7 +250,7 @@ fn partitions_of_ports_are_forgotten_when_there_is_another_master() {
     assert_eq!(net.administration.state.pkeys.len(), 0);
 }
 
-/// The port with LID 5 is found so.
+/// Checks that a forgotten port is reported to its partition. `found` is how administration learned of the port.
 fn forgotten_port_is_reported_to_its_partition(found: fn(&mut Net)) {
     let mut net = Net::new("switch:4", 0);
     for (lid, keys) in [(3, [0xffff, 0x8001]), (4, [0xffff, 0x8002]), (5, [0x7fff, 0x8001])] {
@@ -464,7 +464,7 @@ fn subscriber_that_never_answers_gets_no_more_reports_until_they_time_out() {
         appear(&mut net, 4);
         let sent = core::mem::take(&mut net.out.sent);
         first = first.or(sent.iter().find(|mad| mad.address.lid == Lid(2)).cloned());
-        // The second one answers.
+        // The second subscriber answers.
         let answered = sent.iter().find(|mad| mad.address.lid == Lid(3)).expect("it is told");
         let mut answer = answered.data.clone();
         answer[3] = Method::REPORT_RESP.0;
@@ -575,7 +575,7 @@ fn alias_guids_move_within_a_port_and_are_there_once() {
     let as_before = (status::SA_REQUEST_INVALID, [false, true, true], aliases(&[0xc, 0xb]));
     assert_eq!(set(one, 0, [0, 0xb, 0]), as_before, "the next one is this already");
     assert_eq!(set(two, 1, [0, 0, 0xc]), as_before, "another block has it");
-    // One that is assigned is none that is asked for.
+    // An assigned GUID differs from every requested one.
     let next = 0x0014_0500_0000_0001;
     let (status, _, all) = set(both, 0, [0, 0, next]);
     assert_eq!((status, all), (0, aliases(&[next + 1, next])));
