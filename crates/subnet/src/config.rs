@@ -1,4 +1,4 @@
-//! What the hardware of a subnet can do.
+//! Capabilities of the hardware in a subnet.
 
 use rdmux_wire::Mtu;
 use rdmux_wire::sm::VlCap;
@@ -6,19 +6,19 @@ use rdmux_wire::sm::VlCap;
 /// Sizes and limits that all nodes of a subnet have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// LIDs that a switch can have routes for: at most 49152.
+    /// The most unicast LIDs that a switch can route: at most 49152.
     pub linear_fdb_cap: u16,
-    /// Multicast LIDs that a switch can have routes for: at most 16383.
+    /// The most multicast LIDs that a switch can route: at most 16383.
     pub multicast_fdb_cap: u16,
-    /// P_Keys of an adapter's port and of port 0 of a switch.
+    /// The size of the P_Key table of an adapter's port and of port 0 of a switch.
     pub partition_cap: u16,
-    /// P_Keys of an external port of a switch.
+    /// The size of the P_Key table of a switch's external port.
     pub partition_enforcement_cap: u16,
-    /// GUIDs of an adapter's port.
+    /// The size of the GUID table of an adapter's port.
     pub guid_cap: u8,
     /// Virtual lanes of every port.
     pub vl_cap: VlCap,
-    /// The largest packet of every port.
+    /// The largest MTU of every port.
     pub mtu_cap: Mtu,
 }
 

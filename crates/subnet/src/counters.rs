@@ -1,4 +1,4 @@
-//! What ports count, and why datagrams are dropped.
+//! Counters of ports, and reasons for dropped datagrams.
 
 use alloc::boxed::Box;
 
@@ -41,13 +41,13 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// How many there are.
+    /// The number of counters.
     pub const COUNT: usize = Self::PortSwHoqLifetimeLimitDiscards as usize + 1;
-    /// How many of them every port has at hand. The others are details of these.
+    /// The number of counters that every port has allocated. The others are details of these and allocated on first use.
     const COMMON: usize = Self::PortMulticastRcvPkts as usize + 1;
 }
 
-/// Which direction of data is counted by service level.
+/// The direction of the data that is counted by service level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Sent.
@@ -56,57 +56,57 @@ pub(crate) enum Way {
     Rcv = 1,
 }
 
-/// What happens in a row until a threshold is passed.
+/// Faults that are counted until a threshold is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tally {
     /// Physical errors.
     Physical = 0,
-    /// Update periods of flow control with an overrun.
+    /// Flow control update periods with an overrun.
     Overrun = 1,
 }
 
-/// Why a datagram went no further.
+/// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DropReason {
-    /// There is no link behind the port it should leave by.
+    /// There is no link at the port by which it should leave.
     NoLink,
     /// One end of the link is not in a state to pass data.
     NotActive,
     /// The switch has no route to the LID.
     NoRoute,
-    /// The route leads back to where it came from.
+    /// The route leads back to the port where it entered.
     Loop,
-    /// It went round for too long.
+    /// It crossed too many switches.
     TooManyHops,
-    /// A directed route that contradicts itself, or names a port that does not exist.
+    /// The directed route is inconsistent, or names a port that does not exist.
     DirectedRoute,
     /// The service level maps to no virtual lane of the link.
     NoVirtualLane,
-    /// It is longer than the link takes. No management datagram is.
+    /// It exceeds the MTU of the link. No management datagram does.
     TooLong,
-    /// A switch port enforces partitions, and this one is not allowed out.
+    /// A switch port that enforces partitions did not let it out.
     PkeyOut,
-    /// The same, in.
+    /// A switch port that enforces partitions did not let it in.
     PkeyIn,
-    /// It came to a port with another LID.
+    /// It reached a port with another LID.
     WrongLid,
     /// Subnet management on a data lane, or the reverse.
     WrongQueuePair,
-    /// The receiving port is in no partition with it.
+    /// The receiving port is not in the packet's partition.
     WrongPkey,
     /// Its Q_Key is not that of QP1.
     WrongQkey,
-    /// The receiving port's M_Key was not shown.
+    /// The M_Key is not that of the receiving port.
     WrongMkey,
-    /// A version, class or method that no agent knows and that has no answer.
+    /// A version, class or method that no agent supports and that gets no answer.
     NotUnderstood,
 }
 
 impl DropReason {
-    /// How many there are.
+    /// The number of reasons.
     pub const COUNT: usize = Self::NotUnderstood as usize + 1;
 
-    /// The counter of the specification that it belongs to, where there is one.
+    /// Returns the specification's counter for this reason, if there is one.
     const fn counter(self) -> Option<Counter> {
         Some(match self {
             Self::NoLink | Self::NotActive | Self::TooManyHops | Self::TooLong => {
@@ -125,7 +125,7 @@ impl DropReason {
         })
     }
 
-    /// The counter that says more than that one (IBTA 16.1.4).
+    /// Returns the detail counter for this reason (IBTA 16.1.4).
     const fn detail(self) -> Option<Counter> {
         Some(match self {
             Self::NoLink | Self::NotActive => Counter::PortInactiveDiscards,
@@ -139,30 +139,30 @@ impl DropReason {
     }
 }
 
-/// The counters of a port. They only grow; what performance management sets is a base that is
-/// subtracted, one for each of the two attributes that show them.
+/// The counters of a port. They only grow. Performance management sets a base that is subtracted, one for each of the two
+/// attributes that show them.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     total: [u64; Counter::COMMON],
     rest: Option<Box<Rest>>,
 }
 
-/// What most ports do not have.
+/// Counters that most ports never use.
 #[derive(Clone, Debug)]
 struct Rest {
     bases: [[u64; Counter::COUNT]; 2],
     drops: [u64; DropReason::COUNT],
     details: [u64; Counter::COUNT - Counter::COMMON],
     tallies: [u32; 2],
-    /// Words by service level, in both directions; those of level 0 are what of all words is left.
+    /// Words by service level, in both directions. Those of level 0 are the total minus the other levels.
     by_sl: [[u64; 16]; 2],
     by_sl_bases: [[u64; 16]; 2],
 }
 
-/// Which attribute shows a counter.
+/// The attribute that shows a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// PortCounters, whose fields stay at their largest value.
+    /// PortCounters, whose fields saturate.
     Classic = 0,
     /// PortCountersExtended, whose fields wrap.
     Extended = 1,
@@ -183,7 +183,7 @@ impl Counters {
         *total = total.wrapping_add(n);
     }
 
-    /// Counts words that have a service level.
+    /// Counts data words of a service level.
     #[inline]
     pub(crate) fn add_data(&mut self, way: Way, sl: u8, words: u64) {
         let counter = match way {
@@ -197,7 +197,7 @@ impl Counters {
         }
     }
 
-    /// Words of each service level since they were set.
+    /// Returns the words of each service level since they were set.
     pub(crate) fn by_sl(&self, way: Way) -> [u64; 16] {
         let mut all = self.all_by_sl(way);
         if let Some(rest) = &self.rest {
@@ -208,7 +208,7 @@ impl Counters {
         all
     }
 
-    /// Sets the words of a service level.
+    /// Sets the word count of a service level.
     pub(crate) fn set_by_sl(&mut self, way: Way, sl: usize, value: u64) {
         let count = self.all_by_sl(way)[sl];
         self.rest().by_sl_bases[way as usize][sl] = count.wrapping_sub(value);
@@ -225,7 +225,7 @@ impl Counters {
         all
     }
 
-    /// Counts what happens in a row; how many times that has passed the threshold.
+    /// Counts faults in a row. Returns how many times the threshold was passed.
     pub(crate) fn tally(&mut self, tally: Tally, times: u32, threshold: u8) -> u32 {
         let row = &mut self.rest().tallies[tally as usize];
         let (sum, each) = (row.saturating_add(times), u32::from(threshold) + 1);

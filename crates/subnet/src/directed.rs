@@ -1,34 +1,34 @@
-//! Directed routes: what sender, switches and receiver do to hop pointer and paths (IBTA 14.2.2).
+//! Directed routes: how the sender, switches and the receiver update hop pointer and paths (IBTA 14.2.2).
 //!
-//! With n hops the pointer p of a request goes from 0 to n + 1, that of the response back to 0. Index 0
-//! of both paths is not used. A route may begin or end with a part that is LID routed.
+//! With n hops the pointer p of a request goes from 0 to n + 1, and that of the response back to 0. Index 0 of both paths is
+//! unused. A route may begin or end with a LID-routed part.
 
 use rdmux_wire::Lid;
 use rdmux_wire::mad::{MAD_LEN, MgmtClass};
 use rdmux_wire::smp::MAX_HOPS;
 
-/// What to do with a datagram.
+/// What a node does with a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It is for the agents or programs here.
+    /// Deliver it to the agents or programs of this port.
     Here,
-    /// It leaves by this port.
+    /// Send it by this port.
     Leave(u8),
-    /// It goes to this LID, where its directed part ends; or to the LID that it has, where that part
-    /// has not begun.
+    /// Route it by LID: to this LID, where its directed part ends, or to its own destination LID if the directed part has not
+    /// begun.
     LidRouted(Option<Lid>),
-    /// It breaks the rules.
+    /// Discard it: it violates the rules.
     Discard,
 }
 
-/// The node that a datagram has come to.
+/// The node that a datagram has reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Here {
-    /// The port that it came in by.
+    /// The port by which it entered.
     pub(crate) ingress: u8,
-    /// Adapters do not send on what they get.
+    /// Whether the node is a switch. Adapters do not forward.
     pub(crate) is_switch: bool,
-    /// It came by the node's LID: it was LID routed up to here.
+    /// Whether it was sent to the node's LID, so that it was LID routed up to here.
     pub(crate) routed: bool,
 }
 
@@ -43,7 +43,7 @@ mod field {
     pub(super) const RETURN_PATH: usize = 192;
 }
 
-/// A datagram's fields of the route.
+/// The routing fields of a datagram.
 struct Route<'a> {
     mad: &'a mut [u8; MAD_LEN],
     returning: bool,
@@ -62,7 +62,7 @@ impl<'a> Route<'a> {
     fn set_pointer(&mut self, pointer: u8) {
         self.mad[field::HOP_POINTER] = pointer;
     }
-    /// Callers have checked that `hop` is at most [`MAX_HOPS`].
+    /// Returns the port of hop `hop`. The caller has checked that `hop` is at most [`MAX_HOPS`].
     fn initial(&self, hop: u8) -> u8 {
         self.mad[field::INITIAL_PATH + usize::from(hop)]
     }
@@ -75,7 +75,7 @@ impl<'a> Route<'a> {
     fn lid(&self, at: usize) -> Lid {
         Lid(u16::from_be_bytes([self.mad[at], self.mad[at + 1]]))
     }
-    /// The LID of the end from which it came, or to which it returns.
+    /// Returns the LID of the requester's end of the route.
     fn dr_slid(&self) -> Lid {
         self.lid(field::DR_SLID)
     }
@@ -84,7 +84,7 @@ impl<'a> Route<'a> {
     }
 }
 
-/// At the sender, which is on port `own`, or on port 0 of a switch and may then leave by any.
+/// Handles a datagram at its sender. The sender is port `own`, or port 0 of a switch, which may send by any port.
 pub(crate) fn originate(mad: &mut [u8; MAD_LEN], own: u8, is_switch: bool) -> Turn {
     let Some(mut route) = Route::new(mad) else { return Turn::Discard };
     let begins_lid_routed = if route.returning { route.dr_dlid() } else { route.dr_slid() };
@@ -108,9 +108,10 @@ pub(crate) fn originate(mad: &mut [u8; MAD_LEN], own: u8, is_switch: bool) -> Tu
     }
 }
 
-/// Whether the kernel lets a program on port `own`, or on port 0 of a switch, send this datagram: where `smi_handle_dr_smp_send` of
-/// `drivers/infiniband/core/smi.c` says no, write(2) is EINVAL. What is beyond `mad` counts as zero. A pointer that is neither
-/// at the beginning nor at the end of the route passes here as there, and is discarded by [`originate`].
+/// Returns whether the kernel lets a program on port `own`, or on port 0 of a switch, send this datagram. If
+/// `smi_handle_dr_smp_send` of `drivers/infiniband/core/smi.c` rejects it, write(2) fails with EINVAL. Bytes beyond `mad`
+/// count as zero. As in the kernel, a pointer that is neither at the beginning nor at the end of the route passes;
+/// [`originate`] discards it.
 pub(crate) fn may_write(mad: &[u8], own: u8) -> bool {
     let byte = |at: usize| mad.get(at).copied().unwrap_or_default();
     let is_permissive = |at: usize| [byte(at), byte(at + 1)] == Lid::PERMISSIVE.0.to_be_bytes();
@@ -121,7 +122,7 @@ pub(crate) fn may_write(mad: &[u8], own: u8) -> bool {
         true => (field::DR_DLID, field::DR_SLID),
     };
     if !is_permissive(near) {
-        // It is LID routed first.
+        // The datagram starts LID routed.
         return true;
     }
     let (n, p) = (byte(field::HOP_COUNT), byte(field::HOP_POINTER));
@@ -145,14 +146,14 @@ pub(crate) fn may_write(mad: &[u8], own: u8) -> bool {
     }
 }
 
-/// An answer to who is on the same port: it has no way to go.
+/// Completes the route of an answer to a requester on the same port: there are no hops.
 pub(crate) fn return_at_once(mad: &mut [u8; MAD_LEN]) {
     if mad[field::CLASS] == MgmtClass::SUBN_DIRECTED.0 {
         mad[field::HOP_POINTER] = 0;
     }
 }
 
-/// At a node that it has come to by a link.
+/// Handles a datagram at a node that it has reached by a link.
 pub(crate) fn relay(mad: &mut [u8; MAD_LEN], here: Here) -> Turn {
     match Route::new(mad) {
         Some(route) if route.returning => relay_response(route, here),
@@ -167,7 +168,7 @@ fn relay_request(mut route: Route<'_>, here: Here) -> Turn {
         return Turn::Here;
     }
     if p == 0 && n > 0 {
-        // The directed part begins here, if there was another before it.
+        // The directed part begins here if a LID-routed part precedes it.
         if !(here.is_switch && here.routed && route.dr_slid() != Lid::PERMISSIVE) {
             return Turn::Discard;
         }
@@ -198,7 +199,7 @@ fn relay_response(mut route: Route<'_>, here: Here) -> Turn {
     if p == 0 {
         return Turn::Here;
     }
-    // It came back LID routed to where the directed part had ended.
+    // A response was LID routed back to the end of the directed part.
     let begins = p == n + 1 && here.routed && route.dr_dlid() != Lid::PERMISSIVE;
     if p > n && !begins {
         return Turn::Discard;
@@ -270,11 +271,11 @@ mod tests {
 
     #[test]
     fn a_route_that_breaks_the_rules_is_discarded() {
-        // A sender must begin at the beginning, and by its own port.
+        // A sender must begin at the start of the route and send by its own port.
         assert_eq!(originate(&mut request(&[1], 1), 1, false), Turn::Discard);
         assert_eq!(originate(&mut request(&[2], 0), 1, false), Turn::Discard);
         assert_eq!(originate(&mut response(&[1], &[1], 1), 1, false), Turn::Discard);
-        // Adapters do not send on; pointers beyond the route mean nothing.
+        // Adapters do not forward, and pointers beyond the route are invalid.
         assert_eq!(relay(&mut request(&[1, 2], 1), ADAPTER), Turn::Discard);
         assert_eq!(relay(&mut request(&[1, 2], 0), SWITCH), Turn::Discard);
         assert_eq!(relay(&mut request(&[1, 2], 4), SWITCH), Turn::Discard);
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn first_hop_that_is_not_the_own_port_may_not_be_written() {
-        // (route, its port) of an adapter, and whether it may.
+        // (route, its port) of an adapter, and whether the kernel accepts it.
         for (mad, own, may) in [
             (request(&[1, 5], 0), 1, true),
             (request(&[2, 5], 0), 1, false),
@@ -313,14 +314,14 @@ mod tests {
         ] {
             assert_eq!(may_write(&mad, own), may, "{:?}", Smp::parse(&mad));
         }
-        // Where the directed part ends at a LID, an adapter has nobody behind it.
+        // A directed part that ends at a LID cannot continue behind an adapter.
         let mut on = request(&[1], 1);
         on[field::DR_DLID] = 0;
         assert!(!may_write(&on, 1) && may_write(&on, 0));
         let mut back = response(&[1], &[1], 1);
         back[field::DR_SLID] = 0;
         assert!(!may_write(&back, 1) && may_write(&back, 0));
-        // A route that begins at a LID says nothing of this port.
+        // A route that begins LID routed says nothing about this port.
         let mut later = request(&[9], 0);
         later[field::DR_SLID] = 0;
         assert!(may_write(&later, 1));
@@ -328,7 +329,7 @@ mod tests {
         assert!(may_write(&long, 1));
         long[field::HOP_COUNT] = 64;
         assert!(!may_write(&long, 1));
-        // What is left out is zero, and no port of an adapter.
+        // Missing bytes count as zero, which is no port of an adapter.
         assert!(!may_write(&request(&[1], 0)[..36], 1));
         assert!(may_write(&request(&[], 0)[..36], 1));
     }

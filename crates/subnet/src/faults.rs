@@ -1,5 +1,4 @@
-//! Faults that the hardware of a port would notice: what the port counts of them, and which traps it sends
-//! (IBTA 7.12.2, 14.2.5.1, 14.2.5.6).
+//! Link faults: what a port counts when its hardware notices one, and which traps it sends (IBTA 7.12.2, 14.2.5.1, 14.2.5.6).
 
 use rdmux_transport::Time;
 use rdmux_wire::sm::{LinkError, Trap};
@@ -13,20 +12,19 @@ use crate::subnet::{Cx, Subnet};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Fault {
-    /// A physical error: a bad symbol. More in a row than PortInfo's LocalPhyErrors are a LocalLinkIntegrityError.
+    /// A physical error: a bad symbol. More than PortInfo's LocalPhyErrors in a row are a LocalLinkIntegrityError.
     Symbol,
-    /// An update period of flow control in which a packet found no buffer. More in a row than PortInfo's OverrunErrors
-    /// are an ExcessiveBufferOverrunError.
+    /// A flow control update period in which a packet found no buffer. More than PortInfo's OverrunErrors in a row are an
+    /// ExcessiveBufferOverrunError.
     Overrun,
-    /// The peer has told no credits for so long that the watchdog timer of flow control has expired.
+    /// The peer has sent no credits for so long that the watchdog timer of flow control has expired.
     Watchdog,
 }
 
 impl Subnet {
-    /// A port notices a fault so many times in a row. Each time that a threshold is passed, a counter grows and a trap is
-    /// raised: 129 for physical errors, 130 for overruns; each expiry of the watchdog raises trap 131. A port of a switch
-    /// has its port 0 send the trap. Nothing happens to a port that does not exist. Returns how many times a threshold was
-    /// passed.
+    /// Injects `times` faults in a row at a port. Each time that a threshold is passed, a counter grows and a trap is raised:
+    /// 129 for physical errors, 130 for overruns. Each expiry of the watchdog raises trap 131. Port 0 of a switch sends the
+    /// traps of the switch's ports. An unknown port is ignored. Returns how many times a threshold was passed.
     pub fn fault(
         &mut self,
         now: Time,

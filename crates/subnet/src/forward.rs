@@ -1,4 +1,4 @@
-//! Hop by hop: how a datagram gets from port to port.
+//! Forwarding: moves a datagram hop by hop from port to port.
 
 use alloc::vec::Vec;
 
@@ -13,32 +13,32 @@ use crate::sink::Sink;
 use crate::subnet::{Cx, Subnet};
 use crate::ways::Traffic;
 
-/// The most switches that a datagram crosses. Forwarding tables with circles make it go round until its
-/// time in the switches is over; here the hops are counted instead.
+/// The most switches that a datagram crosses. Forwarding tables with loops make a packet circulate until its switch lifetime
+/// ends; here the hops are counted instead.
 pub(crate) const MAX_HOPS: usize = 1024;
 
-/// Where a datagram has arrived.
+/// The port where a datagram has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// The port whose agents and programs it is for: an adapter's, or port 0 of a switch.
+    /// The destination port: an adapter's, or port 0 of a switch.
     pub(crate) at: usize,
-    /// The number of the port that it came in by.
+    /// The number of the port by which it entered.
     pub(crate) ingress: u8,
-    /// It has crossed no link: the sender is on the same port.
+    /// Whether it has crossed no link: the sender is on the same port.
     pub(crate) is_local: bool,
 }
 
-/// What a node does with a datagram.
+/// The next step of a datagram at a node.
 enum Step {
-    /// It is for a port of the node.
+    /// Deliver it to this port of the node.
     Here(usize),
-    /// It leaves by a port.
+    /// Send it by this port.
     Leave(usize),
 }
 
 impl Subnet {
-    /// Moves a datagram from the port `from`, which sends it, to the port that it is for. From port 0 of a
-    /// switch the permissive LID is that of the node at the port `neighbour`.
+    /// Moves a datagram from its sender, the port `from`, to its destination port. When port 0 of a switch sends to the
+    /// permissive LID, it means the node at the port `neighbour`.
     pub(crate) fn forward(
         &mut self,
         from: usize,
@@ -72,7 +72,7 @@ impl Subnet {
         None
     }
 
-    /// The first step, at the sender.
+    /// Takes the first step, at the sender.
     fn originate(
         &mut self,
         from: usize,
@@ -111,7 +111,7 @@ impl Subnet {
         }
     }
 
-    /// From the port by which a datagram leaves to the one at the other end of the cable.
+    /// Crosses the cable from the port by which a datagram leaves to the peer.
     fn cross(
         &mut self,
         egress: usize,
@@ -134,7 +134,7 @@ impl Subnet {
         Some(ingress)
     }
 
-    /// What the node does with a datagram that has come in by a port.
+    /// Handles a datagram at a node that it has entered by a port.
     fn relay(
         &mut self,
         ingress: usize,
@@ -165,7 +165,7 @@ impl Subnet {
         }
     }
 
-    /// The rules of directed routes, at a switch or at an adapter.
+    /// Applies the rules of directed routes, at a switch or an adapter.
     fn directed(
         &mut self,
         ingress: usize,
@@ -196,7 +196,7 @@ impl Subnet {
         }
     }
 
-    /// By port `number` of the node of `at`, if there is one.
+    /// Leaves by port `number` of the node of `at`, if it exists.
     fn leave_by(&mut self, at: usize, number: u8) -> Option<Step> {
         let egress = self.node_of(at).port(number).filter(|_| number != 0);
         if egress.is_none() {
@@ -205,7 +205,7 @@ impl Subnet {
         egress.map(Step::Leave)
     }
 
-    /// The linear forwarding table of the switch whose port 0 is `end`.
+    /// Looks up the linear forwarding table of the switch whose port 0 is `end`.
     fn look_up(&mut self, end: usize, ingress: Option<usize>, packet: &MadPacket) -> Option<Step> {
         let node = self.node_of(end);
         let route = node.switch.as_ref().and_then(|switch| switch.route(packet.dlid));
@@ -213,14 +213,14 @@ impl Subnet {
         match route.and_then(|number| node.port(number)) {
             None => self.drop(blame, DropReason::NoRoute),
             Some(egress) if Some(egress) == ingress => self.drop(blame, DropReason::Loop),
-            // A route to the switch itself for a LID that it does not have.
+            // The route leads to the switch itself, which does not have this LID.
             Some(egress) if egress == end => self.drop(blame, DropReason::WrongLid),
             Some(egress) => return Some(Step::Leave(egress)),
         }
         None
     }
 
-    /// Partition enforcement where a datagram enters a switch.
+    /// Returns whether partition enforcement lets a datagram enter a switch.
     fn check_in(&mut self, at: usize, packet: &MadPacket, cx: &mut Cx<'_, impl Sink>) -> bool {
         let port = &self.ports[at];
         let enforced = port.info.partition_enforcement_inbound && !packet.is_vl15();
@@ -232,7 +232,7 @@ impl Subnet {
         false
     }
 
-    /// The lane by which it leaves a switch, and partition enforcement there.
+    /// Returns whether a datagram has a lane to leave a switch by, and whether partition enforcement lets it out.
     fn check_out(
         &mut self,
         ingress: usize,
@@ -259,8 +259,8 @@ impl Subnet {
         false
     }
 
-    /// The ports that a multicast datagram from `from` comes to, by the tables as they are: every
-    /// (switch, port) is entered once, and nothing leaves by the port that it came in by.
+    /// Returns the ports that a multicast datagram from `from` reaches by the present tables. Each (switch, port) is entered
+    /// once, and no copy leaves by the port where it entered.
     pub(crate) fn forward_multicast(
         &mut self,
         from: usize,

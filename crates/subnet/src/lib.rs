@@ -1,7 +1,7 @@
-//! An InfiniBand subnet without I/O: switches, cables, and the management agents of every port.
+//! An InfiniBand subnet without I/O: switches, cables and the management agents of every port.
 //!
-//! A [`Topology`] says which nodes there are and how they are cabled; it is read from a file as
-//! `ibnetdiscover` writes it, or made from a [`topology::Shape`]. [`Subnet`] is those nodes at work:
+//! A [`Topology`] lists the nodes and their cables. It is read from a file in the format of `ibnetdiscover`, or generated
+//! from a [`topology::Shape`]. [`Subnet`] is a running instance of it:
 //!
 //! ```text
 //!   a program's datagram                    for programs of another port, events
@@ -10,19 +10,19 @@
 //!   Subnet::send -> forward, directed   hop by hop           |
 //!                     |  link  switch   states and tables    |
 //!                     v                                      |
-//!                   receive -> mkey -> sma, pma   the agents answer; what they do not know is delivered
+//!                   receive -> mkey -> sma, pma   the agents answer; other messages are delivered
 //!                                 |
-//!                               traps   what ports tell the manager of their own accord
+//!                               traps   unsolicited notices of ports to the manager
 //! ```
 //!
-//! Programs reach it through the user MAD device ([`umad`]). One of them may be the subnet manager ([`manager`]), which gives LIDs and
-//! writes the forwarding tables; what programs ask of the subnet as a whole is answered by [`administration`], from what the manager
-//! knows; [`service`] is both beside each other.
+//! Programs reach it through the user MAD device ([`umad`]). One of them may be the subnet manager ([`manager`]), which
+//! assigns LIDs and writes the forwarding tables. [`administration`] answers programs' queries about the subnet from the
+//! manager's model. [`service`] combines the two.
 //!
-//! Where packets of programs would go by the same tables is asked of [`ways`].
+//! [`ways`] returns the routes of programs' data packets by the same tables.
 //!
-//! Time and input are arguments, and what comes out goes to a [`Sink`]; nothing is allocated for each
-//! hop of a datagram. [`Subnet::next_timeout`] says when [`Subnet::handle_timeout`] has something to do.
+//! Time and input are arguments, and output goes to a [`Sink`]. Forwarding a datagram allocates nothing per hop.
+//! [`Subnet::next_timeout`] returns when [`Subnet::handle_timeout`] has work to do.
 #![no_std]
 #![forbid(unsafe_code)]
 

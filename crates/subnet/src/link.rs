@@ -11,7 +11,7 @@ use crate::subnet::{Cx, Subnet};
 use crate::topology::{LinkRate, Speed, Width};
 
 impl Subnet {
-    /// Puts a cable between two ports that have none.
+    /// Connects two ports that have no cable.
     pub(crate) fn lay_cable(&mut self, a: usize, b: usize, rate: LinkRate) {
         for (end, other) in [(a, b), (b, a)] {
             let port = &mut self.ports[end];
@@ -22,8 +22,8 @@ impl Subnet {
         }
     }
 
-    /// Brings the link of a port up, if both ends want it and have a width and a speed in common:
-    /// both ports are in state Init then.
+    /// Brings the link of a port up, if both ends allow it and have a width and a speed in common. Both ports are then in
+    /// state Init.
     pub(crate) fn train(&mut self, a: usize, cx: &mut Cx<'_, impl Sink>) {
         let Some(b) = self.ports[a].peer else { return };
         let ready = [a, b].iter().all(|&end| {
@@ -38,7 +38,7 @@ impl Subnet {
             info.port_physical_state = PhysState::LINK_UP;
             info.link_width_active = LinkWidth::from_bits_retain(rate.width.code());
             info.link_speed_ext_active = LinkSpeedExt::from_bits_retain(rate.speed.ext_code());
-            // Beside an extended speed this field has the fastest that it knows.
+            // With an extended speed this field has the fastest speed that it can express.
             let code = if rate.speed.code() == 0 { Speed::Qdr.code() } else { rate.speed.code() };
             info.link_speed_active = LinkSpeed::from_bits_retain(code);
             self.set_state(end, PortState::INIT, cx);
@@ -46,7 +46,7 @@ impl Subnet {
         }
     }
 
-    /// The widest and fastest that is enabled at both ends.
+    /// Returns the widest and fastest rate that is enabled at both ends.
     fn common_rate(&self, a: usize, b: usize) -> Option<LinkRate> {
         let [a, b] = [a, b].map(|end| &self.ports[end]);
         let mlnx = a.mlnx.enabled & b.mlnx.enabled;
@@ -57,7 +57,7 @@ impl Subnet {
         Some(LinkRate { width, speed: Speed::fastest(speeds.bits(), ext.bits(), mlnx.bits())? })
     }
 
-    /// What the hardware of a port can do at most.
+    /// Returns the highest rate that a port's hardware supports.
     pub(crate) fn capability(&self, at: usize) -> LinkRate {
         let (info, mlnx) = (&self.ports[at].info, self.ports[at].mlnx.supported);
         let width = Width::widest(info.link_width_supported.bits());
@@ -69,8 +69,8 @@ impl Subnet {
         }
     }
 
-    /// Takes the link of a port down; the port is then in the physical state `phys`, and its peer does
-    /// what it does by default. The link does not come up by itself: see [`Subnet::train`].
+    /// Takes the link of a port down. The port enters the physical state `phys`, and its peer its default down state. The
+    /// link does not come up by itself: see [`Subnet::train`].
     pub(crate) fn take_down(&mut self, at: usize, phys: PhysState, cx: &mut Cx<'_, impl Sink>) {
         let peer = self.ports[at].peer;
         if self.ports[at].is_up() {
@@ -95,7 +95,7 @@ impl Subnet {
         port.counters.add(Counter::LinkDowned, 1);
     }
 
-    /// Changes the logical state of a port and tells its programs.
+    /// Changes the logical state of a port and notifies its programs.
     pub(crate) fn set_state(&mut self, at: usize, new: PortState, cx: &mut Cx<'_, impl Sink>) {
         let port = &mut self.ports[at];
         let old = core::mem::replace(&mut port.info.port_state, new);
@@ -110,15 +110,15 @@ impl Subnet {
         self.event(at, event, cx);
     }
 
-    /// Tells the programs of an adapter's port, or of port 0 of a switch.
+    /// Notifies the programs of an adapter's port, or of port 0 of a switch.
     pub(crate) fn event(&mut self, at: usize, event: PortEvent, cx: &mut Cx<'_, impl Sink>) {
         if self.kind(at) != PortKind::External {
             cx.sink.port_event(self.ports[at].id, event);
         }
     }
 
-    /// A link has come or gone by itself, not by a command to this port: a switch remembers that, and
-    /// tells the manager (IBTA 14.2.5.4, 14.3.2).
+    /// Records that a link came up or went down without a command to this port: a switch sets its port state change bit and
+    /// sends a trap to the manager (IBTA 14.2.5.4, 14.3.2).
     pub(crate) fn report_change(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) {
         if self.kind(at) != PortKind::External {
             return;
@@ -129,8 +129,8 @@ impl Subnet {
         self.raise_link_state(self.manager_of(at), cx);
     }
 
-    /// A packet other than subnet management's comes in by a link. A port that is armed becomes
-    /// active by it (IBTA 7.2.7.1.3).
+    /// Returns whether a port takes a packet that is not subnet management. An armed port becomes active when it receives one
+    /// (IBTA 7.2.7.1.3).
     pub(crate) fn may_take_data(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) -> bool {
         match self.ports[at].info.port_state {
             PortState::ACTIVE => true,
@@ -143,7 +143,7 @@ impl Subnet {
     }
 }
 
-/// The physical state that a port goes to when its link goes down.
+/// Returns the physical state of a port after its link goes down.
 pub(crate) const fn down_state(default: LinkDownDefault) -> PhysState {
     match default {
         LinkDownDefault::SLEEP => PhysState::SLEEP,

@@ -1,4 +1,4 @@
-//! Who may manage a port: its M_Key, the level of protection, and the lease (IBTA 14.2.4).
+//! M_Key checks: the key, the level of protection, and the lease (IBTA 14.2.4).
 
 use core::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::packet::MadPacket;
 use crate::sink::Sink;
 use crate::subnet::{Cx, Subnet, Timer};
 
-/// From which level on a wrong key may not even ask.
+/// The protection level from which on a Get with a wrong key is refused.
 const NO_GET: u8 = 2;
 
-/// The key that a datagram of subnet management shows.
+/// Returns the M_Key of a subnet management datagram.
 pub(crate) fn shown(mad: &[u8]) -> Mkey {
     const MKEY: usize = 24;
     let bytes = mad.get(MKEY..).and_then(|rest| rest.first_chunk());
@@ -20,8 +20,8 @@ pub(crate) fn shown(mad: &[u8]) -> Mkey {
 }
 
 impl Subnet {
-    /// Whether a Get, Set or TrapRepress is allowed at the port `at`. If it is not, it is counted, told
-    /// to the manager, and the lease begins to run; a right key stops it.
+    /// Returns whether a Get, Set or TrapRepress is allowed at the port `at`. If it is not, the violation is counted and
+    /// reported to the manager, and the lease starts. A right key stops the lease.
     pub(crate) fn check_mkey(
         &mut self,
         at: usize,
@@ -50,7 +50,7 @@ impl Subnet {
         false
     }
 
-    /// Nobody showed the right key during the lease: everybody may ask again.
+    /// Ends the lease: no right key was presented in time, so that the port is unprotected.
     pub(crate) fn end_lease(&mut self, at: usize) {
         let port = &mut self.ports[at];
         port.lease = None;

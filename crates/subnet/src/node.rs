@@ -1,4 +1,4 @@
-//! A node: what NodeInfo says of it, and where its ports are.
+//! A node: its NodeInfo and the indices of its ports.
 
 use alloc::boxed::Box;
 
@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::switch::Switch;
 use crate::topology::{self, NodeKind};
 
-/// The revision that NodeInfo gives, for every node.
+/// The revision in every node's NodeInfo.
 pub const REVISION: u32 = 0xa1;
 
 /// A node of a subnet.
@@ -22,7 +22,7 @@ pub(crate) struct NodeState {
     pub(crate) device_id: u16,
     pub(crate) num_ports: u8,
     pub(crate) description: NodeDescription,
-    /// The index of the first port: 0 of a switch, else 1.
+    /// The index of the first port: port 0 of a switch, port 1 of an adapter.
     pub(crate) first: usize,
     pub(crate) switch: Option<Box<Switch>>,
 }
@@ -43,12 +43,12 @@ impl NodeState {
         }
     }
 
-    /// The number of the first port.
+    /// Returns the number of the first port.
     pub(crate) fn lowest(&self) -> u8 {
         u8::from(self.switch.is_none())
     }
 
-    /// The index of a port.
+    /// Returns the index of a port.
     #[inline]
     pub(crate) fn port(&self, number: u8) -> Option<usize> {
         let lowest = self.lowest();
@@ -57,7 +57,7 @@ impl NodeState {
             .then(|| self.first + usize::from(number - lowest))
     }
 
-    /// How many ports there are, port 0 too.
+    /// Returns the number of ports, including port 0.
     pub(crate) fn all_ports(&self) -> usize {
         usize::from(self.num_ports) + usize::from(self.switch.is_some())
     }

@@ -1,4 +1,4 @@
-//! What operators and drivers do to a subnet: cables, switches, programs that come and go.
+//! Operations of operators and drivers: cables, switch resets, and attaching programs.
 
 use alloc::string::String;
 
@@ -14,30 +14,30 @@ use crate::sink::Sink;
 use crate::subnet::{Cx, Subnet};
 use crate::topology::LinkRate;
 
-/// Why an operator's command cannot be done.
+/// Why an operator's command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperateError {
-    /// There is no such port, or it is port 0 of a switch, which takes no cable.
+    /// There is no such port, or it is port 0 of a switch, which has no connector.
     #[error(
         "{0} does not exist or takes no cable: name a port from 1 to the node's number of ports"
     )]
     NoPort(PortId),
-    /// The port has a cable.
+    /// The port already has a cable.
     #[error("{0} has a cable to {1} already: unplug it first")]
     Taken(PortId, PortId),
-    /// A cable has two ends.
+    /// Both ends of the cable are the same port.
     #[error("{0} cannot be cabled to itself")]
     Itself(PortId),
     /// The port has no cable.
     #[error("{0} has no cable: plug one first")]
     NoCable(PortId),
-    /// Only switches are reset.
+    /// The node is no switch: only switches are reset.
     #[error("{0} is not a switch of this subnet")]
     NoSwitch(NodeId),
 }
 
 impl Subnet {
-    /// Puts a cable between two free ports. The link comes up at once, if both ports want it.
+    /// Connects two free ports. The link comes up at once if both ports allow it.
     ///
     /// # Errors
     /// [`OperateError`] when a port does not exist or has a cable.
@@ -63,10 +63,10 @@ impl Subnet {
         Ok(())
     }
 
-    /// Takes the cable of a port away, at both ends, and returns where it went.
+    /// Removes the cable of a port at both ends, and returns the peer.
     ///
     /// # Errors
-    /// [`OperateError`] when the port does not exist or has none.
+    /// [`OperateError`] when the port does not exist or has no cable.
     pub fn unplug(
         &mut self,
         now: Time,
@@ -89,7 +89,7 @@ impl Subnet {
     /// Switches the cable of a port off or on: the link goes down at both ends, or comes up.
     ///
     /// # Errors
-    /// [`OperateError`] when the port does not exist or has none.
+    /// [`OperateError`] when the port does not exist or has no cable.
     pub fn set_cable(
         &mut self,
         now: Time,
@@ -113,7 +113,7 @@ impl Subnet {
         Ok(())
     }
 
-    /// The light goes out at both ends, without a command to either.
+    /// Cuts the signal at both ends, without a command to either.
     fn cut(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) {
         if self.ports[at].is_up() {
             let default = self.ports[at].info.link_down_default_state;
@@ -122,11 +122,10 @@ impl Subnet {
         }
     }
 
-    /// A switch loses its power and gets it back: LID, forwarding tables and everything else that was set
-    /// is gone, its links go down and come up again.
+    /// Power-cycles a switch: it loses its LID, forwarding tables and all other settings, and its links go down and come up again.
     ///
     /// # Errors
-    /// [`OperateError::NoSwitch`] when it is none.
+    /// [`OperateError::NoSwitch`] when the node is no switch.
     pub fn reset_switch(
         &mut self,
         now: Time,
@@ -154,7 +153,7 @@ impl Subnet {
         Ok(())
     }
 
-    /// A port as it is after power-on, with the cable that it has.
+    /// Returns a port to its state after power-on, with its cable.
     fn power_on(&mut self, at: usize) {
         if let Some(end) = self.ports[at].lease {
             self.timers.remove(&(end, crate::subnet::Timer::Lease(at)));
@@ -170,15 +169,14 @@ impl Subnet {
         self.ports[at] = new;
     }
 
-    /// Programs come to a port, or leave it: who is not there is answered for by the agents.
+    /// Attaches programs to a port or detaches them. Without programs the agents answer in their place.
     pub fn set_attached(&mut self, port: PortId, attached: bool) {
         if let Some(at) = self.index(port) {
             self.ports[at].attached = attached;
         }
     }
 
-    /// A subnet manager comes to a port, or leaves it: the bit IsSM of its capability mask, of which the
-    /// master is told.
+    /// Attaches a subnet manager to a port or detaches it: sets the IsSM bit of the capability mask and notifies the master.
     pub fn set_is_sm(&mut self, now: Time, port: PortId, is_sm: bool, sink: &mut impl Sink) {
         let Some(at) = self.index(port) else { return };
         let mask = &mut self.ports[at].info.capability_mask;
@@ -191,8 +189,7 @@ impl Subnet {
         self.expire(&mut cx);
     }
 
-    /// Names a node, as `/sys/class/infiniband/*/node_desc` does; the master is told. What is beyond 64
-    /// bytes is cut off.
+    /// Sets a node's description, as `/sys/class/infiniband/*/node_desc` does, and notifies the master. Truncated to 64 bytes.
     pub fn set_node_description(
         &mut self,
         now: Time,
@@ -208,8 +205,7 @@ impl Subnet {
         self.expire(&mut cx);
     }
 
-    /// Changes the GUID of the system that a node is in, as `ib_modify_device` of the kernel does; the master is told
-    /// (trap 145).
+    /// Changes the system image GUID of a node, as `ib_modify_device` of the kernel does, and notifies the master (trap 145).
     pub fn set_system_guid(&mut self, now: Time, node: NodeId, guid: Guid, sink: &mut impl Sink) {
         let first = [0, 1].iter().find_map(|&number| self.index(PortId { node, number }));
         let Some(first) = first.filter(|&at| self.node_of(at).system_guid != guid) else { return };
@@ -219,25 +215,25 @@ impl Subnet {
         self.expire(&mut cx);
     }
 
-    /// Tells the master by the first port that can.
+    /// Notifies the master by the first port that can.
     pub(crate) fn name_has_changed(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) {
         self.raise_local_change(at, LocalChangeFlags::NODE_DESCRIPTION, cx);
     }
 
-    /// A node's description, as far as it is text.
+    /// Returns a node's description as text.
     pub fn node_description(&self, node: NodeId) -> Option<String> {
         let index = usize::try_from(node.0).ok()?;
         Some(text(&self.nodes.get(index)?.description))
     }
 
-    /// A port that takes a cable.
+    /// Returns the index of a port that can have a cable.
     fn plug_at(&self, port: PortId) -> Result<usize, OperateError> {
         let at = self.index(port).filter(|at| self.kind(*at) != PortKind::Management);
         at.ok_or(OperateError::NoPort(port))
     }
 }
 
-/// A description as text; what is not UTF-8 becomes U+FFFD.
+/// Returns a description as text. Bytes that are not UTF-8 become U+FFFD.
 pub(crate) fn text(description: &NodeDescription) -> String {
     String::from_utf8_lossy(description.node_description.as_bytes()).into_owned()
 }

@@ -22,7 +22,7 @@ pub struct PortId {
 }
 
 impl PortId {
-    /// Port `number` of node `node`.
+    /// Names port `number` of node `node`.
     pub const fn new(node: NodeId, number: u8) -> Self {
         Self { node, number }
     }
@@ -43,19 +43,19 @@ impl fmt::Display for PortId {
 /// A management datagram with its addresses, as it travels from port to port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadPacket {
-    /// The sender's LID; 0xffff while it has none.
+    /// The source LID; 0xffff while the sender has none.
     pub slid: Lid,
-    /// The receiver's LID, a multicast LID, or 0xffff for the node that is next.
+    /// The destination LID, a multicast LID, or 0xffff for the next node.
     pub dlid: Lid,
-    /// Service level, 0 to 15; of no meaning from QP0.
+    /// Service level, 0 to 15; not meaningful from QP0.
     pub sl: u8,
     /// QP0, QP1, or a program's queue pair.
     pub src_qpn: Qpn,
     /// QP0, QP1, or a program's queue pair.
     pub dst_qpn: Qpn,
-    /// Queue key; of no meaning on QP0.
+    /// Queue key; not meaningful on QP0.
     pub qkey: Qkey,
-    /// Partition key; of no meaning on QP0.
+    /// Partition key; not meaningful on QP0.
     pub pkey: Pkey,
     /// The global route header, if it has one.
     pub grh: Option<Grh>,
@@ -64,8 +64,8 @@ pub struct MadPacket {
 }
 
 impl MadPacket {
-    /// A subnet management packet, from QP0 to QP0 and so without a queue key and a partition key that mean anything (IBTA 3.5.8.1). A sender
-    /// without a LID, 0, has the permissive one (IBTA 14.2.1.1).
+    /// Creates a subnet management packet, from QP0 to QP0, whose queue key and partition key have no meaning (IBTA 3.5.8.1).
+    /// A sender without a LID, 0, uses the permissive LID (IBTA 14.2.1.1).
     pub fn smp(slid: Lid, dlid: Lid, sl: u8, mad: Box<[u8; MAD_LEN]>) -> Self {
         Self {
             slid: if slid == Lid::NONE { Lid::PERMISSIVE } else { slid },
@@ -80,12 +80,12 @@ impl MadPacket {
         }
     }
 
-    /// Whether it travels on virtual lane 15, which is for QP0 alone (IBTA 3.5.8.1).
+    /// Returns whether it uses virtual lane 15, which only QP0 uses (IBTA 3.5.8.1).
     pub fn is_vl15(&self) -> bool {
         self.src_qpn == Qpn::QP0
     }
 
-    /// Its length on the wire in 4-byte words, from the LRH through the ICRC: what data counters count.
+    /// Returns the length on the wire in 4-byte words, from the LRH through the ICRC, as data counters count it.
     pub fn words(&self) -> u64 {
         const PLAIN: usize = 8 + 12 + 8 + MAD_LEN + 4;
         let bytes = PLAIN + if self.grh.is_some() { Grh::LEN } else { 0 };

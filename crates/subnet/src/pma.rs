@@ -1,4 +1,4 @@
-//! The performance management agent: what ports have counted (IBTA 16.1).
+//! The performance management agent, which reads and sets the counters of ports (IBTA 16.1).
 
 use alloc::vec::Vec;
 use core::ops::{Range, RangeInclusive};
@@ -19,9 +19,9 @@ struct Field {
     counter: Counter,
     /// The bit that selects it in a Set: from 0 in CounterSelect, from 16 in CounterSelect2.
     select: u8,
-    /// The byte of the data that it begins with.
+    /// The byte offset in the attribute's data.
     at: usize,
-    /// Its width; fields of 4 bits share a byte, of which `high` ones have the upper half.
+    /// The width in bits. Of two 4-bit fields in a byte, the one with `high` has the upper half.
     bits: u8,
     high: bool,
 }
@@ -101,14 +101,14 @@ const XMIT_DISCARDS: &[Field] = &[
 struct Table {
     fields: &'static [Field],
     shown: Shown,
-    /// Where the counters begin, behind what selects them.
+    /// The offset of the counters, after the selection fields.
     counters: usize,
     /// The bytes of CounterSelect2.
     select2: Range<usize>,
 }
 
 impl Table {
-    /// One that begins with the port and CounterSelect.
+    /// Creates a table that begins with the port and CounterSelect.
     const fn new(fields: &'static [Field]) -> Self {
         Self { fields, shown: Shown::Classic, counters: 4, select2: 0..0 }
     }
@@ -125,15 +125,14 @@ impl Table {
         })
     }
 
-    /// Which counters a Set is for: CounterSelect, and CounterSelect2 from bit 16 on.
+    /// Returns the counters that a Set selects: CounterSelect, and CounterSelect2 from bit 16 on.
     fn selected(&self, data: &[u8; DATA_LEN]) -> u64 {
         let second = data[self.select2.clone()].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
         second << 16 | u64::from(select(data))
     }
 }
 
-/// Answers a Get or a Set at the node of port `at`: the data is that of the answer then. Returns the
-/// status.
+/// Answers a Get or a Set at the node of port `at`: replaces the data with that of the answer. Returns the status.
 pub(crate) fn answer(
     subnet: &mut Subnet,
     at: usize,
@@ -179,7 +178,7 @@ fn counters(ports: &mut [PortData], table: &Table, is_set: bool, data: &mut [u8;
             }
         }
     }
-    // The selections are echoed.
+    // The answer echoes the selection fields.
     let echoed = table.select2.clone();
     for (_, byte) in
         data.iter_mut().enumerate().skip(counters).filter(|(at, _)| !echoed.contains(at))
@@ -196,7 +195,7 @@ fn counters(ports: &mut [PortData], table: &Table, is_set: bool, data: &mut [u8;
     }
 }
 
-/// PortXmitDataSL and PortRcvDataSL: 16 words, which stay at their largest value (IBTA A13).
+/// Handles PortXmitDataSL and PortRcvDataSL: 16 words, which saturate (IBTA A13).
 fn by_sl(ports: &mut [PortData], way: Way, is_set: bool, data: &mut [u8; DATA_LEN]) {
     let selected = if is_set { select(data) } else { 0 };
     let (head, rest) = data.split_at_mut(4);
@@ -217,12 +216,12 @@ fn by_sl(ports: &mut [PortData], way: Way, is_set: bool, data: &mut [u8; DATA_LE
     }
 }
 
-/// CounterSelect.
+/// Returns CounterSelect.
 fn select(data: &[u8; DATA_LEN]) -> u16 {
     u16::from_be_bytes([data[2], data[3]])
 }
 
-/// The ports that PortSelect names.
+/// Returns the ports that PortSelect names.
 fn ports(subnet: &Subnet, at: usize, select: u8) -> Option<RangeInclusive<usize>> {
     let node = subnet.node_of(at);
     if select == ALL_PORTS {
@@ -257,7 +256,7 @@ impl Field {
     }
 }
 
-/// What the agent can do: all ports at once, extended counters, XmitWait, and the error counters in 64 bits.
+/// Writes the agent's capabilities: all ports at once, extended counters, XmitWait, and the error counters in 64 bits.
 fn class_port_info(data: &mut [u8; DATA_LEN]) {
     let mask = capability::ALL_PORT_SELECT | capability::EXTENDED_WIDTH | capability::XMIT_WAIT;
     let info = ClassPortInfo {

@@ -1,4 +1,4 @@
-//! A port: PortInfo, tables, counters; and what the driver may see of it.
+//! A port: PortInfo, tables and counters, and the driver's view of it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,34 +15,34 @@ use crate::counters::{Counter, Counters, DropReason, Shown};
 use crate::packet::PortId;
 use crate::topology::{LinkRate, NodeKind, Speed, Width};
 
-/// A port. The attribute is the state: what [`PortInfo`] says is so.
+/// A port. The attribute [`PortInfo`] is the port's state.
 #[derive(Clone, Debug)]
 pub(crate) struct PortData {
     pub(crate) id: PortId,
     pub(crate) guid: Guid,
     pub(crate) info: PortInfo,
-    /// Speeds that PortInfo does not know.
+    /// Speeds that PortInfo cannot express.
     pub(crate) mlnx: MlnxSpeeds,
     /// The port at the other end of the cable.
     pub(crate) peer: Option<usize>,
-    /// Whether the cable carries anything; an operator can say that it does not.
+    /// Whether the cable carries a signal. An operator can switch it off.
     pub(crate) cable_up: bool,
-    /// Whether programs are on the port, to take what its agents do not answer.
+    /// Whether programs are attached to the port, which receive what its agents do not answer.
     pub(crate) attached: bool,
-    /// When the lease of the M_Key ends, while it runs.
+    /// When the lease of the M_Key ends, if it runs.
     pub(crate) lease: Option<Time>,
-    /// What of the P_Key table is not zero.
+    /// The nonzero part of the P_Key table.
     pub(crate) pkeys: Vec<Pkey>,
-    /// The GUIDs after the first; zero where there is none.
+    /// The GUIDs after the first; zero for an unused entry.
     pub(crate) aliases: Vec<Guid>,
-    /// Of an adapter: its service levels, if they were set.
+    /// An adapter's SL-to-VL table, if it was set.
     pub(crate) sl_to_vl: Option<[u8; 8]>,
-    /// The blocks of the arbitration tables that were set.
+    /// The arbitration table blocks that were set.
     pub(crate) vl_arbitration: Vec<VlArbitration>,
     pub(crate) counters: Counters,
 }
 
-/// Mellanox's speeds of a port.
+/// Mellanox-specific speeds of a port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MlnxSpeeds {
     pub(crate) supported: MlnxLinkSpeed,
@@ -58,10 +58,10 @@ impl MlnxSpeeds {
     };
 }
 
-/// What kind of port it is, as far as PortInfo is concerned.
+/// The kind of port, as far as PortInfo depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortKind {
-    /// Of an adapter or a router.
+    /// A port of an adapter or a router.
     Adapter,
     /// Port 0 of a switch.
     Management,
@@ -98,44 +98,45 @@ impl PortData {
         }
     }
 
-    /// The port can pass subnet management.
+    /// Returns whether the port can pass subnet management.
     #[inline]
     pub(crate) fn is_up(&self) -> bool {
         self.info.port_state != PortState::DOWN
     }
 
-    /// Whether packets to this LID are for the port.
+    /// Returns whether this LID belongs to the port.
     #[inline]
     pub(crate) fn owns(&self, lid: Lid) -> bool {
         let mask = (1 << (self.info.lmc & 7)) - 1;
         self.info.lid != Lid::NONE && lid.0 & !mask == self.info.lid.0 & !mask
     }
 
-    /// What a packet from this port says of its sender: the LID, or permissive while there is none.
+    /// Returns the source LID of the port's packets: its LID, or the permissive LID while it has none.
     pub(crate) fn source(&self) -> Lid {
         if self.info.lid == Lid::NONE { Lid::PERMISSIVE } else { self.info.lid }
     }
 
-    /// Whether a packet with this key may enter: some key of the table admits it.
+    /// Returns whether a packet with this key may enter: some key of the table admits it.
     #[inline]
     pub(crate) fn admits(&self, pkey: Pkey) -> bool {
         pkey.0 & 0x7fff != 0 && self.pkeys.iter().any(|own| pkey.admits(*own))
     }
 
-    /// The own key of the partition, with which the port answers a packet that this key has let in.
+    /// Returns the port's own key of the partition, with which it answers a packet that has this key.
     pub(crate) fn own_key(&self, pkey: Pkey) -> Pkey {
         self.pkeys.iter().copied().find(|own| pkey.admits(*own)).unwrap_or(pkey)
     }
 
-    /// Whether a packet with this key may come from behind the port, whose table is that of its neighbour: it is the neighbour's own key, so
-    /// limited members send limited ones. Whether the other side admits it is for the port that it leaves by, and for the receiver.
+    /// Returns whether a packet with this key may enter from the neighbour, whose table this port has. The packet has the
+    /// neighbour's own key, so limited members send limited keys. The egress port and the receiver check whether the other
+    /// side admits it.
     #[inline]
     pub(crate) fn has_partition(&self, pkey: Pkey) -> bool {
         let base = |key: Pkey| key.0 & 0x7fff;
         base(pkey) != 0 && self.pkeys.iter().any(|own| base(*own) == base(pkey))
     }
 
-    /// The lane of a service level, by this table or by the default; none if it is not in use.
+    /// Returns the lane of a service level, by this table or by the default one; none if the lane is not operational.
     pub(crate) fn lane(&self, table: Option<&[u8; 8]>, sl: u8) -> Option<u8> {
         let lanes = self.info.operational_vls.count().max(1);
         let sl = sl & 0xf;
@@ -149,7 +150,7 @@ impl PortData {
         (vl < lanes).then_some(vl)
     }
 
-    /// What the port's hardware can do at most, by the cable in the topology.
+    /// Sets the highest rate of the port's hardware, by the cable in the topology.
     pub(crate) fn set_rate(&mut self, rate: LinkRate) {
         let widths = LinkWidth::from_bits_retain(rate.width.mask());
         let speeds = LinkSpeed::from_bits_retain(rate.speed.mask());
@@ -162,7 +163,7 @@ impl PortData {
         (info.link_speed_ext_supported, info.link_speed_ext_enabled) = (ext, ext);
     }
 
-    /// The active rate, if there is a link.
+    /// Returns the active rate, if there is a link.
     pub(crate) fn rate(&self) -> Option<LinkRate> {
         let info = &self.info;
         let width = Width::widest(info.link_width_active.bits())?;
@@ -173,14 +174,14 @@ impl PortData {
     }
 }
 
-/// The mapping that holds until another one is set, for this many lanes.
+/// Returns the default SL-to-VL mapping for this many lanes.
 pub(crate) fn default_sl_to_vl(lanes: u8) -> [u8; 8] {
     let vl = |sl: u8| Vl(sl % lanes.max(1));
     let sls: [u8; 16] = core::array::from_fn(|sl| u8::try_from(sl).unwrap_or_default());
     SlToVlTable { vls: sls.map(vl) }.to_bytes()
 }
 
-/// PortInfo after power-on.
+/// Returns PortInfo after power-on.
 fn power_on(kind: PortKind, config: &Config) -> PortInfo {
     let mtu = config.mtu_cap.code();
     let mut info = PortInfo {
@@ -234,66 +235,66 @@ fn power_on(kind: PortKind, config: &Config) -> PortInfo {
     info
 }
 
-/// A port as its driver sees it.
+/// The driver's view of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct PortView<'a> {
     pub(crate) port: &'a PortData,
 }
 
 impl<'a> PortView<'a> {
-    /// Which port it is.
+    /// Returns the port's node and number.
     pub fn id(self) -> PortId {
         self.port.id
     }
-    /// PortGUID.
+    /// Returns the PortGUID.
     pub fn guid(self) -> Guid {
         self.port.guid
     }
-    /// PortInfo as it is now. The M_Key is in it: it is for the port's owner.
+    /// Returns the present PortInfo. It includes the M_Key, so it is for the port's owner only.
     pub fn info(self) -> &'a PortInfo {
         &self.port.info
     }
-    /// The base LID, or 0.
+    /// Returns the base LID, or 0.
     pub fn lid(self) -> Lid {
         self.port.info.lid
     }
-    /// How many low bits of the LID are path bits.
+    /// Returns the LMC: the number of low LID bits that are path bits.
     pub fn lmc(self) -> u8 {
         self.port.info.lmc
     }
-    /// The manager's LID, or 0.
+    /// Returns the manager's LID, or 0.
     pub fn sm_lid(self) -> Lid {
         self.port.info.sm_lid
     }
-    /// The service level to the manager.
+    /// Returns the service level to the manager.
     pub fn sm_sl(self) -> u8 {
         self.port.info.master_smsl
     }
-    /// Logical state.
+    /// Returns the logical state.
     pub fn state(self) -> PortState {
         self.port.info.port_state
     }
-    /// Physical state.
+    /// Returns the physical state.
     pub fn phys_state(self) -> PhysState {
         self.port.info.port_physical_state
     }
-    /// Width and speed, if there is a link.
+    /// Returns width and speed, if there is a link.
     pub fn rate(self) -> Option<LinkRate> {
         self.port.rate()
     }
-    /// What the port can do.
+    /// Returns the capability mask.
     pub fn capability_mask(self) -> CapabilityMask {
         self.port.info.capability_mask
     }
-    /// A P_Key by its index; none where the table has none.
+    /// Returns the P_Key at an index; none beyond the table.
     pub fn pkey(self, index: u16) -> Option<Pkey> {
         self.port.pkeys.get(usize::from(index)).copied().filter(|key| *key != Pkey(0))
     }
-    /// What of the P_Key table is in use, by index; zero where there is none.
+    /// Returns the used part of the P_Key table; unused entries are zero.
     pub fn pkeys(self) -> &'a [Pkey] {
         &self.port.pkeys
     }
-    /// A GID by its index: the subnet prefix and a GUID. None where the port has no GUID.
+    /// Returns the GID at an index: the subnet prefix and a GUID. None if the port has no such GUID.
     pub fn gid(self, index: u8) -> Option<Gid> {
         let guid = match index.checked_sub(1) {
             None => self.port.guid,
@@ -301,15 +302,15 @@ impl<'a> PortView<'a> {
         };
         (guid != Guid(0)).then(|| Gid::new(self.port.info.gid_prefix, guid))
     }
-    /// Whether programs are on the port.
+    /// Returns whether programs are attached to the port.
     pub fn is_attached(self) -> bool {
         self.port.attached
     }
-    /// A counter as PortCountersExtended shows it: without the limits of PortCounters.
+    /// Returns a counter as PortCountersExtended shows it, without the limits of PortCounters.
     pub fn counter(self, counter: Counter) -> u64 {
         self.port.counters.get(counter, Shown::Extended)
     }
-    /// How many datagrams were dropped at this port for a reason.
+    /// Returns how many datagrams this port has dropped for a reason.
     pub fn drops(self, reason: DropReason) -> u64 {
         self.port.counters.drops(reason)
     }

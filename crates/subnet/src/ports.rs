@@ -1,4 +1,4 @@
-//! What the user MAD device asks of its ports, answered by the subnet that they are in.
+//! The user MAD device's queries about its ports, answered by their subnet.
 
 use rdmux_wire::{Gid, Lid, Pkey};
 

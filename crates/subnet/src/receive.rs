@@ -1,4 +1,4 @@
-//! What a port does with a datagram that is for it: the agents answer, or programs get it.
+//! Reception: the agents of a port answer a datagram, or programs get it.
 
 use rdmux_wire::mad::{MadHeader, Method, MgmtClass, status};
 use rdmux_wire::sm::{CapabilityMask, SmInfo, Trap};
@@ -11,11 +11,11 @@ use crate::sink::Sink;
 use crate::subnet::{Cx, Subnet};
 use crate::{pma, sma};
 
-/// The version of the class, which is 1 for subnet and performance management.
+/// The class version: 1 for subnet and performance management.
 const CLASS_VERSION: u8 = 1;
 
 impl Subnet {
-    /// Takes a datagram at its end; returns the answer of an agent, addressed to who asked.
+    /// Receives a datagram at its destination. Returns the answer of an agent, addressed to the requester.
     pub(crate) fn receive(
         &mut self,
         arrival: Arrival,
@@ -41,7 +41,7 @@ impl Subnet {
         }
     }
 
-    /// On QP0: subnet management.
+    /// Handles a subnet management datagram on QP0.
     fn receive_smp(
         &mut self,
         arrival: Arrival,
@@ -68,7 +68,7 @@ impl Subnet {
         }
         if header.method == Method::TRAP_REPRESS {
             if !self.repress(at, &header) {
-                // A program's own trap.
+                // The trap was sent by a program.
                 self.deliver(at, packet, cx);
             }
             return None;
@@ -83,7 +83,7 @@ impl Subnet {
         Some(self.smp_answer(at, header, packet, status))
     }
 
-    /// Turns a request into its answer, whose data is in place.
+    /// Turns a request, whose data is already the answer's, into the answer.
     fn smp_answer(
         &self,
         at: usize,
@@ -99,14 +99,14 @@ impl Subnet {
         let permissive = packet.mad[DR_DLID..DR_DLID + 2] == [0xff; 2];
         if directed && permissive {
             (packet.slid, packet.dlid) = (Lid::PERMISSIVE, Lid::PERMISSIVE);
-            // The sender's rules begin at the end of the route.
+            // The answer starts at the end of the directed route.
             return packet;
         }
         self.turn_around(at, &mut packet);
         packet
     }
 
-    /// Addresses an answer to who asked: from the LID that was asked, path bits too.
+    /// Addresses an answer to the requester. Its source is the LID that was addressed, including path bits.
     fn turn_around(&self, at: usize, packet: &mut MadPacket) {
         let port = &self.ports[at];
         let own = if port.owns(packet.dlid) { packet.dlid } else { port.source() };
@@ -117,7 +117,7 @@ impl Subnet {
         }
     }
 
-    /// Whether P_Key and, of QP1, Q_Key let a datagram in (IBTA 10.9.3, 10.2.4).
+    /// Returns whether P_Key and, for QP1, Q_Key admit a datagram (IBTA 10.9.3, 10.2.4).
     fn check_keys(&mut self, at: usize, packet: &MadPacket, cx: &mut Cx<'_, impl Sink>) -> bool {
         let port = &mut self.ports[at];
         if !port.admits(packet.pkey) {
@@ -135,7 +135,7 @@ impl Subnet {
         true
     }
 
-    /// On QP1, or for a program's queue pair: general services.
+    /// Handles a general services datagram on QP1 or a program's queue pair.
     fn receive_gmp(
         &mut self,
         at: usize,
@@ -151,7 +151,7 @@ impl Subnet {
                 _ => status::BAD_VERSION,
             }
         } else if is_own && !self.ports[at].attached {
-            // Nobody is there, as it is with a host whose programs have no agent for the class.
+            // Without programs the answer is that of a host whose programs have no agent for the class.
             status::UNSUPPORTED_METHOD_ATTRIBUTE
         } else {
             self.deliver(at, packet, cx);
@@ -159,7 +159,7 @@ impl Subnet {
         };
         MadHeader { method: Method::GET_RESP, status, ..header }.emit(&mut packet.mad[..]);
         self.turn_around(at, &mut packet);
-        // A limited member's key would not get back to it.
+        // The requester, as a limited member, would not admit its own key.
         packet.pkey = self.ports[at].own_key(packet.pkey);
         packet.qkey = Qkey::QP1;
         Some(packet)

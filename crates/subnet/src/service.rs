@@ -1,14 +1,15 @@
-//! Subnet administration beside a manager: what programs ask of the subnet, answered from what the manager knows.
+//! Subnet administration combined with a manager: answers queries from the manager's model.
 //!
 //! ```text
-//!   Manager --- Event ---> Service ---> Administration <--- questions, Reports' ends
+//!   Manager --- Event ---> Service ---> Administration <--- requests, outcomes of Reports
 //!      ^                      |               |
 //!      +---- groups, aliases -+               +---> answers, Reports: Service::next_mad
 //! ```
 //!
-//! It reads and writes whole messages by an agent with RMPP, [`Service::REGISTRATION`], on the manager's port. Alias GUIDs are set at their
-//! port before the answer goes out. Groups are given to the manager when it works next: those ports that have joined or left, or all
-//! members of a group that is new or has ended, once for everything that has changed meanwhile. The manager sets the switches soon.
+//! It reads and writes whole messages by an agent with RMPP, [`Service::REGISTRATION`], on the manager's port. Alias GUIDs
+//! are set at their port before the answer is sent. Group changes are batched and passed to the manager when it works next:
+//! the ports that have joined or left, or all members of a group that is new or has ended. The manager soon updates the
+//! switches.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -25,11 +26,11 @@ use crate::partitions::Partitions;
 use crate::topology::PortRef;
 use crate::umad::{Registration, UserAddress, UserMad};
 
-/// Administration, and what comes out of it.
+/// Administration and its output.
 #[derive(Debug)]
 pub struct Service {
     administration: Administration,
-    /// The agent of directed routes by which aliases are set.
+    /// The directed-route agent that sets aliases.
     directed: u32,
     out: Out,
 }
@@ -37,9 +38,9 @@ pub struct Service {
 #[derive(Debug, Default)]
 struct Out {
     sent: VecDeque<UserMad>,
-    /// Groups whose members are others than the manager knows.
+    /// Groups whose members have changed since the manager was told.
     groups: BTreeSet<Lid>,
-    /// What the manager does not know of single ports: whether one receives; none if it is no member any more.
+    /// Changes of single ports since the manager was told: whether the port receives; none if it is no member any more.
     members: BTreeMap<(Lid, Guid), Option<bool>>,
     aliases: Vec<(PortRef, u8, Guid)>,
 }
@@ -64,7 +65,7 @@ impl AdministrationSink for Out {
 }
 
 impl Service {
-    /// Administration's agent.
+    /// The registration of administration's agent.
     pub const REGISTRATION: Registration = Registration {
         qpn: 1,
         class: MgmtClass::SUBN_ADM.0,
@@ -79,35 +80,35 @@ impl Service {
         flags: 0,
     };
 
-    /// Administration beside a manager that is not yet the master. `directed` is the agent of the same file that sends by directed
-    /// routes.
+    /// Creates administration for a manager that is not yet the master. `directed` is the agent of the same file that sends
+    /// by directed routes.
     pub fn new(config: Config, partitions: Partitions, directed: u32) -> Self {
         let administration = Administration::new(config, partitions);
         Self { administration, directed, out: Out::default() }
     }
 
-    /// What programs have registered.
+    /// Returns the administration with its registrations.
     pub const fn administration(&self) -> &Administration {
         &self.administration
     }
 
-    /// Other partitions: see [`Administration::set_partitions`].
+    /// Changes the partitions: see [`Administration::set_partitions`].
     pub fn set_partitions(&mut self, partitions: Partitions) {
         self.administration.set_partitions(partitions);
     }
 
-    /// Whether a message is for administration, and not for the manager.
+    /// Returns whether a message is for administration rather than for the manager.
     pub fn is_asked(mad: &UserMad) -> bool {
         const CLASS: usize = 1;
         mad.data.get(CLASS) == Some(&MgmtClass::SUBN_ADM.0)
     }
 
-    /// What is to be written next to the file with the agents.
+    /// Returns the next message to write to the file that has the agents.
     pub fn next_mad(&mut self) -> Option<UserMad> {
         self.out.sent.pop_front()
     }
 
-    /// When [`Service::handle_timeout`] has something to do.
+    /// Returns when [`Service::handle_timeout`] has work to do.
     pub fn next_timeout(&self) -> Option<Time> {
         if self.out.groups.is_empty() && self.out.members.is_empty() {
             self.administration.next_timeout()
@@ -116,8 +117,7 @@ impl Service {
         }
     }
 
-    /// Ends leases, and gives the manager the groups that have changed. To be called before the manager's own
-    /// [`Manager::handle_timeout`].
+    /// Expires leases, and passes changed groups to the manager. Call this before the manager's own [`Manager::handle_timeout`].
     pub fn handle_timeout(&mut self, now: Time, manager: &mut Manager) {
         for ((mlid, port), receives) in core::mem::take(&mut self.out.members) {
             if !self.out.groups.contains(&mlid) {
@@ -130,20 +130,20 @@ impl Service {
         self.administration.handle_timeout(now);
     }
 
-    /// A question, or what became of a Report.
+    /// Handles a request, or the outcome of a Report.
     pub fn handle_mad(&mut self, now: Time, manager: &mut Manager, mad: &UserMad) {
         self.administration.handle_mad(now, manager.model(), mad, &mut self.out);
         self.set_aliases(manager);
     }
 
-    /// What [`Service::next_mad`] gave could not be written: its header, with a status.
+    /// Handles a message of [`Service::next_mad`] that could not be written: its header, with a status.
     pub fn handle_unsent(&mut self, mad: &UserMad) {
         if Self::is_asked(mad) {
             self.administration.handle_unsent(mad);
         }
     }
 
-    /// The manager has told something.
+    /// Handles an event of the manager.
     pub fn handle_event(&mut self, now: Time, manager: &mut Manager, event: &Event) {
         let Self { administration, out, .. } = self;
         match event {
@@ -165,7 +165,7 @@ impl Service {
         self.set_aliases(manager);
     }
 
-    /// Groups end with the master: the next one asks their members to join again.
+    /// Removes all groups when this manager is no longer master: the next master asks their members to join again.
     fn resign(&mut self, manager: &mut Manager) {
         for mlid in self.administration.groups().collect::<Vec<_>>() {
             manager.set_group(mlid, []);
@@ -174,9 +174,9 @@ impl Service {
         self.administration.set_master(None);
     }
 
-    /// Gives ports the aliases that have changed, before the answer to the one who asked for them.
+    /// Sends changed aliases to their ports, before the answer to the requester.
     fn set_aliases(&mut self, manager: &mut Manager) {
-        // Of each block the last request has all that has changed.
+        // The last request for each block has all its changes.
         let mut requests = BTreeMap::new();
         for (port, index, guid) in core::mem::take(&mut self.out.aliases) {
             if let Some(request) = manager.set_alias(port, index, guid) {

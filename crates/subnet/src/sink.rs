@@ -1,17 +1,16 @@
-//! What a subnet tells its driver.
+//! The output of a subnet.
 
 use crate::packet::{MadPacket, PortId};
 
-/// What the driver of a subnet does with what comes out of it.
+/// Receives the output of a subnet.
 pub trait Sink {
-    /// A datagram arrives for the programs of a port: one that the port's own agents do not answer.
+    /// Delivers a datagram to the programs of a port: one that the port's own agents do not answer.
     fn deliver(&mut self, port: PortId, packet: MadPacket);
 
-    /// Something about a port has changed, as `ibv_get_async_event(3)` would tell its programs.
+    /// Reports an asynchronous event of a port, as `ibv_get_async_event(3)` returns it.
     fn port_event(&mut self, port: PortId, event: PortEvent);
 
-    /// For who captures: a datagram has left an adapter's port, or port 0 of a switch, or it has come to one, whoever takes it
-    /// there.
+    /// For captures: a datagram left or reached an adapter's port or port 0 of a switch, whether or not anything receives it.
     #[inline]
     fn passed(&mut self, _port: PortId, _sent: bool, _packet: &MadPacket) {}
 }
@@ -28,15 +27,15 @@ pub enum PortEvent {
     LidChange,
     /// The manager's LID or the service level to it has changed.
     SmChange,
-    /// The manager asks programs to register again what they had registered with its predecessor.
+    /// The manager asks programs to reregister what they had registered with its predecessor.
     ClientReregister,
     /// The P_Key table has changed.
     PkeyChange,
-    /// The subnet prefix or a GUID has changed, and so a GID.
+    /// The subnet prefix or a GUID has changed, and therefore a GID.
     GidChange,
 }
 
-/// A sink that counts nothing and keeps nothing.
+/// Discards all output.
 impl Sink for () {
     fn deliver(&mut self, _: PortId, _: MadPacket) {}
     fn port_event(&mut self, _: PortId, _: PortEvent) {}

@@ -1,4 +1,4 @@
-//! The subnet: all nodes and ports, and the calls of its driver.
+//! The subnet: all nodes and ports, and the driver's interface.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -22,41 +22,41 @@ use crate::traps::Outstanding;
 
 /// All nodes of a subnet, with their agents.
 ///
-/// The driver hands in what programs send ([`Subnet::send`]), what operators do, and the time; a
-/// [`Sink`] takes what arrives for programs. Links train in no time, and datagrams travel in none.
+/// The driver passes in programs' datagrams ([`Subnet::send`]), operators' commands and the time. A [`Sink`] receives what is
+/// delivered to programs. Link training and transit take no time.
 #[derive(Debug)]
 pub struct Subnet {
     pub(crate) config: Config,
     pub(crate) nodes: Vec<NodeState>,
     /// The ports of all nodes, those of a node together.
     pub(crate) ports: Vec<PortData>,
-    /// Names and what else the agents do not need.
+    /// The topology, with names and other details that the agents do not need.
     topology: Topology,
     pub(crate) timers: BTreeSet<(Time, Timer)>,
-    /// By the port that it is about, and trap number.
+    /// Outstanding traps by the port that they are about and the trap number.
     pub(crate) traps: BTreeMap<(usize, u16), Outstanding>,
     pub(crate) next_tid: u64,
     pub(crate) changes: Changes,
 }
 
-/// What happens at a time.
+/// What a timer does when it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// The lease of a port's M_Key ends.
     Lease(usize),
-    /// The trap of this number about a port may be sent.
+    /// The trap of this number about a port may be sent, or repeated.
     Trap(usize, u16),
 }
 
-/// The time of a call, and where its results go.
+/// The time of a call, and the sink for its output.
 pub(crate) struct Cx<'a, S> {
     pub(crate) now: Time,
     pub(crate) sink: &'a mut S,
 }
 
 impl Subnet {
-    /// A subnet as after power-on: links are up and in state Init; ports have the LIDs that the
-    /// topology gives them, if it gives any. No programs are attached.
+    /// Creates a subnet in its state after power-on: links are up and in state Init, and ports have the LIDs of the topology,
+    /// if it has any. No programs are attached.
     pub fn new(topology: &Topology, config: Config) -> Self {
         let mut subnet = Self {
             config,
@@ -84,7 +84,7 @@ impl Subnet {
         subnet
     }
 
-    /// Adds a node, as after power-on and without cables; its number is the next one.
+    /// Adds a node in its state after power-on, without cables. It gets the next number.
     pub fn add(&mut self, node: &topology::Node) -> NodeId {
         let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
         self.add_node(node);
@@ -92,8 +92,8 @@ impl Subnet {
         id
     }
 
-    /// Puts another adapter, as after power-on, in the place of one without cables, whose number it gets. False if the one is no adapter,
-    /// has a cable, or has not as many ports as the other.
+    /// Replaces an adapter that has no cables with another one in its state after power-on, which gets the same number.
+    /// Returns false if the old node is no adapter, has a cable, or has another number of ports.
     pub fn replace(&mut self, node: NodeId, by: &topology::Node) -> bool {
         let at = usize::try_from(node.0).unwrap_or(usize::MAX);
         let Some(old) = self.nodes.get(at) else { return false };
@@ -136,12 +136,12 @@ impl Subnet {
         self.nodes.push(state);
     }
 
-    /// A program on an adapter's port, or on port 0 of a switch, sends a datagram. The agents answer
-    /// before this returns. What cannot travel is dropped and counted; an unknown port sends nothing.
+    /// Sends a program's datagram from an adapter's port, or from port 0 of a switch. Agents answer before this returns. A
+    /// datagram that cannot travel is dropped and counted. An unknown port sends nothing.
     pub fn send(&mut self, now: Time, from: PortId, packet: MadPacket, sink: &mut impl Sink) {
         let mut cx = Cx { now, sink };
         match self.index(from).filter(|&at| self.kind(at) != PortKind::External) {
-            // Programs have QP0 and QP1 of a port; other queue pairs do not reach QP0.
+            // Programs use QP0 and QP1 of a port. Other queue pairs cannot reach QP0.
             Some(at) if (packet.src_qpn == Qpn::QP0) == (packet.dst_qpn == Qpn::QP0) => {
                 self.dispatch(at, packet, &mut cx);
             }
@@ -151,12 +151,12 @@ impl Subnet {
         self.expire(&mut cx);
     }
 
-    /// Does what is due: leases of M_Keys end, traps are repeated.
+    /// Does what is due: ends leases of M_Keys, repeats traps.
     pub fn handle_timeout(&mut self, now: Time, sink: &mut impl Sink) {
         self.expire(&mut Cx { now, sink });
     }
 
-    /// When [`Subnet::handle_timeout`] has something to do.
+    /// Returns when [`Subnet::handle_timeout`] has work to do.
     pub fn next_timeout(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }
@@ -171,7 +171,7 @@ impl Subnet {
         }
     }
 
-    /// Brings a datagram from the port `at` to its receiver, and the answer of an agent back.
+    /// Moves a datagram from the port `at` to its receiver, and an agent's answer back.
     pub(crate) fn dispatch(&mut self, at: usize, packet: MadPacket, cx: &mut Cx<'_, impl Sink>) {
         let mut next = Some((at, None, packet));
         while let Some((at, neighbour, mut packet)) = next.take() {
@@ -181,7 +181,7 @@ impl Subnet {
             }
             let Some(arrival) = self.forward(at, neighbour, &mut packet, cx) else { return };
             match self.receive(arrival, packet, cx) {
-                // The agent and who asked it share the port: the answer goes nowhere else.
+                // Agent and requester share the port: the answer crosses no link.
                 Some(mut answer) if arrival.is_local => {
                     directed::return_at_once(&mut answer.mad);
                     cx.sink.deliver(self.ports[arrival.at].id, answer);
@@ -192,7 +192,7 @@ impl Subnet {
         }
     }
 
-    /// A multicast datagram: a copy to every port that the tables name.
+    /// Delivers a copy of a multicast datagram to every port that the tables name.
     fn multicast(&mut self, at: usize, packet: MadPacket, cx: &mut Cx<'_, impl Sink>) {
         for at in self.forward_multicast(at, &packet, cx) {
             let arrival = Arrival { at, ingress: self.ports[at].id.number, is_local: false };
@@ -200,34 +200,34 @@ impl Subnet {
         }
     }
 
-    /// A port.
+    /// Returns a port.
     pub fn port(&self, port: PortId) -> Option<PortView<'_>> {
         Some(PortView { port: &self.ports[self.index(port)?] })
     }
 
-    /// All ports, in the order of the nodes and of their numbers.
+    /// Returns all ports, ordered by node and number.
     pub fn ports(&self) -> impl Iterator<Item = PortView<'_>> {
         self.ports.iter().map(|port| PortView { port })
     }
 
-    /// The port at the other end of a cable, if there is one.
+    /// Returns the port at the other end of a cable, if there is one.
     pub fn peer(&self, port: PortId) -> Option<PortId> {
         let peer = self.ports[self.index(port)?].peer?;
         Some(self.ports[peer].id)
     }
 
-    /// Whether the cable of a port has been switched off by an operator.
+    /// Returns whether an operator has switched off the cable of a port.
     pub fn is_cable_down(&self, port: PortId) -> bool {
         self.index(port).is_some_and(|at| !self.ports[at].cable_up)
     }
 
-    /// How many nodes there are; they are numbered from 0.
+    /// Returns the number of nodes, which are numbered from 0.
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The topology as it is now, with cables, descriptions and LIDs: to be written to a file, and
-    /// read when the subnet starts again. A node's index is its [`NodeId`].
+    /// Returns the present topology with cables, descriptions and LIDs. It can be written to a file and read at the next
+    /// start. A node's index is its [`NodeId`].
     pub fn topology(&self) -> Topology {
         let mut all = self.topology.clone();
         for (node, state) in all.nodes.iter_mut().zip(&self.nodes) {
@@ -245,7 +245,7 @@ impl Subnet {
             }
             let Some(peer) = port.peer.filter(|peer| *peer > at) else { continue };
             let far = PortRef { node: self.node_index(peer), port: self.ports[peer].id.number };
-            // Both ends exist and have one cable each, so that this cannot fail.
+            // Both ends exist and have one cable each, so this cannot fail.
             let _ = all.connect(place, far, self.capability(at));
         }
         for node in &mut all.nodes {
@@ -254,8 +254,7 @@ impl Subnet {
         all
     }
 
-    /// The ports by which a switch sends packets with a LID on: one or none of a unicast LID, any
-    /// number of a multicast one.
+    /// Returns the ports by which a switch forwards a LID: at most one for a unicast LID, any number for a multicast LID.
     pub fn routes(&self, switch: NodeId, lid: Lid) -> Vec<u8> {
         match self.switch(switch) {
             Some(s) if lid.is_multicast() => s.group(lid).collect(),
@@ -264,12 +263,12 @@ impl Subnet {
         }
     }
 
-    /// The port of each unicast LID from 0 up to the LinearFDBTop of a switch, 255 where it has no route.
+    /// Returns the port of each unicast LID from 0 to the LinearFDBTop of a switch; 255 means no route.
     pub fn linear_table(&self, switch: NodeId) -> Vec<u8> {
         self.switch(switch).map_or_else(Vec::new, Switch::linear_table)
     }
 
-    /// The multicast LIDs for which a switch has ports, ascending, and these ports.
+    /// Returns the multicast LIDs that a switch forwards, ascending, with their ports.
     pub fn multicast_table(&self, switch: NodeId) -> Vec<(Lid, Vec<u8>)> {
         self.switch(switch).map_or_else(Vec::new, Switch::multicast_table)
     }
@@ -287,7 +286,7 @@ impl Subnet {
         self.nodes.get(port.node)?.port(port.port)
     }
 
-    /// The index of a port's node.
+    /// Returns the index of a port's node.
     #[inline]
     pub(crate) fn node_index(&self, at: usize) -> usize {
         self.ports[at].id.node.0 as usize
@@ -308,25 +307,25 @@ impl Subnet {
         PortKind::of(self.node_of(at).kind, self.ports[at].id.number)
     }
 
-    /// The port whose agents manage this one: port 0 of a switch, or the port itself.
+    /// Returns the port whose agents manage this one: port 0 of a switch, or the port itself.
     pub(crate) fn manager_of(&self, at: usize) -> usize {
         let node = self.node_of(at);
         if node.switch.is_some() { node.first } else { at }
     }
 
-    /// Counts a datagram that goes no further at a port.
+    /// Counts a datagram that is dropped at a port.
     pub(crate) fn drop(&mut self, at: usize, reason: DropReason) {
         self.ports[at].counters.drop(reason);
     }
 
-    /// Adds to a counter of a port, as if its hardware had counted: so that a test has an error to find.
+    /// Adds to a counter of a port as if its hardware had counted, for tests that look for errors.
     pub fn count(&mut self, port: PortId, counter: Counter, n: u64) {
         if let Some(at) = self.index(port) {
             self.ports[at].counters.add(counter, n);
         }
     }
 
-    /// Whether data may be sent by a port.
+    /// Returns whether a port may send data.
     pub(crate) fn is_active(&self, at: usize) -> bool {
         self.ports[at].info.port_state == PortState::ACTIVE
     }

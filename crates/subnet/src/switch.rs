@@ -1,4 +1,4 @@
-//! What a switch has beside its ports: SwitchInfo and the forwarding tables.
+//! The state of a switch besides its ports: SwitchInfo and the forwarding tables.
 
 use alloc::vec::Vec;
 
@@ -7,26 +7,26 @@ use rdmux_wire::sm::{NO_ROUTE, SwitchInfo};
 
 use crate::config::Config;
 
-/// LIDs of a block of the linear forwarding table.
+/// LIDs per block of the linear forwarding table.
 pub(crate) const LFT_BLOCK: usize = 64;
 
-/// LIDs of a block of the multicast forwarding table.
+/// LIDs per block of the multicast forwarding table.
 pub(crate) const MFT_BLOCK: usize = 32;
 
-/// Ports of a position of the multicast forwarding table.
+/// Ports per position of the multicast forwarding table.
 const POSITION: u8 = 16;
 
 /// Positions of the multicast forwarding table.
 const POSITIONS: usize = 16;
 
-/// A switch. Tables grow with what is written; what lies beyond has no route.
+/// A switch. Tables grow as they are written; entries beyond their end have no route.
 #[derive(Clone, Debug)]
 pub(crate) struct Switch {
     pub(crate) info: SwitchInfo,
     lft: Vec<u8>,
-    /// By position: the ports of each multicast LID, a bit each.
+    /// By position: a port bitmap for each multicast LID.
     mft: [Vec<u16>; POSITIONS],
-    /// By input and output port, flat; the default mapping where it is empty.
+    /// By input and output port, flattened; empty means the default mapping.
     sl_to_vl: Vec<[u8; 8]>,
 }
 
@@ -35,7 +35,7 @@ impl Switch {
         Self { info: power_on(config, enhanced_port0), ..Self::without_tables() }
     }
 
-    /// Everything as after power-on.
+    /// Resets everything to the state after power-on.
     pub(crate) fn reset(&mut self, config: &Config) {
         *self = Self::new(config, self.info.enhanced_port0);
     }
@@ -45,7 +45,7 @@ impl Switch {
         Self { info, lft: Vec::new(), mft: [const { Vec::new() }; POSITIONS], sl_to_vl: Vec::new() }
     }
 
-    /// The port by which a unicast LID goes.
+    /// Returns the port by which a unicast LID is forwarded.
     #[inline]
     pub(crate) fn route(&self, lid: Lid) -> Option<u8> {
         if lid > self.info.linear_fdb_top {
@@ -54,7 +54,7 @@ impl Switch {
         self.lft.get(usize::from(lid.0)).copied().filter(|port| *port != NO_ROUTE)
     }
 
-    /// The port of each LID up to the top; [`NO_ROUTE`] where there is none.
+    /// Returns the port of each LID up to the top; [`NO_ROUTE`] where there is none.
     pub(crate) fn linear_table(&self) -> Vec<u8> {
         let top = usize::from(self.info.linear_fdb_top.0);
         let mut table: Vec<u8> = self.lft.iter().copied().take(top + 1).collect();
@@ -62,7 +62,7 @@ impl Switch {
         table
     }
 
-    /// The multicast LIDs that have ports, and these.
+    /// Returns the multicast LIDs that have ports, with these ports.
     pub(crate) fn multicast_table(&self) -> Vec<(Lid, Vec<u8>)> {
         let lids = self.mft.iter().map(Vec::len).max().unwrap_or(0);
         let lids = (Lid::FIRST_MULTICAST.0..).take(lids).map(Lid);
@@ -70,7 +70,7 @@ impl Switch {
         lids.map(of).filter(|(_, ports)| !ports.is_empty()).collect()
     }
 
-    /// The ports by which a multicast LID goes, ascending.
+    /// Returns the ports by which a multicast LID is forwarded, ascending.
     pub(crate) fn group(&self, mlid: Lid) -> impl Iterator<Item = u8> + '_ {
         let at = usize::from(mlid.0.wrapping_sub(Lid::FIRST_MULTICAST.0));
         (0..=u8::MAX).step_by(POSITION.into()).zip(&self.mft).flat_map(move |(first, masks)| {
@@ -79,14 +79,14 @@ impl Switch {
         })
     }
 
-    /// A block of the linear table, unless it lies beyond the switch's capacity.
+    /// Returns a block of the linear table; none beyond the switch's capacity.
     pub(crate) fn lft_block(&self, block: usize) -> Option<[u8; LFT_BLOCK]> {
         let at = self.lft_at(block)?;
         let stored = self.lft.get(at..).and_then(|rest| rest.first_chunk());
         Some(stored.copied().unwrap_or([NO_ROUTE; LFT_BLOCK]))
     }
 
-    /// Writes a block of the linear table; false if it lies beyond the switch's capacity.
+    /// Writes a block of the linear table. Returns false beyond the switch's capacity.
     pub(crate) fn set_lft_block(&mut self, block: usize, ports: &[u8; LFT_BLOCK]) -> bool {
         let Some(at) = self.lft_at(block) else { return false };
         if self.lft.len() < at + LFT_BLOCK {
@@ -101,7 +101,7 @@ impl Switch {
         (at < self.info.linear_fdb_cap.into()).then_some(at)
     }
 
-    /// A block of the multicast table, as it is on the wire; none beyond the switch's capacity.
+    /// Returns a block of the multicast table in wire format; none beyond the switch's capacity.
     pub(crate) fn mft_block(&self, position: usize, block: usize) -> Option<[u16; MFT_BLOCK]> {
         let at = self.mft_at(block)?;
         let masks = self.mft.get(position)?;
@@ -109,7 +109,7 @@ impl Switch {
         Some(stored.copied().unwrap_or([0; MFT_BLOCK]))
     }
 
-    /// Writes a block of the multicast table; false beyond the switch's capacity.
+    /// Writes a block of the multicast table. Returns false beyond the switch's capacity.
     pub(crate) fn set_mft_block(
         &mut self,
         position: usize,
@@ -131,12 +131,12 @@ impl Switch {
         (at < self.info.multicast_fdb_cap.into()).then_some(at)
     }
 
-    /// The mapping of service levels from `input` to `output`, if it was set; ports from 0 to `ports`.
+    /// Returns the SL-to-VL mapping from `input` to `output`, if it was set. Ports range from 0 to `ports`.
     pub(crate) fn sl_to_vl(&self, ports: u8, input: u8, output: u8) -> Option<&[u8; 8]> {
         self.sl_to_vl.get(mapping_at(ports, input, output))
     }
 
-    /// The same, to be written. All mappings that were not set become `default`.
+    /// Returns the same mapping for writing. Mappings that were not set become `default`.
     pub(crate) fn sl_to_vl_mut(
         &mut self,
         ports: u8,
@@ -156,7 +156,7 @@ fn mapping_at(ports: u8, input: u8, output: u8) -> usize {
     usize::from(input) * (usize::from(ports) + 1) + usize::from(output)
 }
 
-/// SwitchInfo after power-on. A change of the ports' states is reported from the start: they came up.
+/// Returns SwitchInfo after power-on. It reports a port state change from the start, since the ports came up.
 fn power_on(config: &Config, enhanced_port0: bool) -> SwitchInfo {
     SwitchInfo {
         linear_fdb_cap: config.linear_fdb_cap.min(Lid::FIRST_MULTICAST.0),

@@ -1,7 +1,7 @@
-//! Traps: what agents tell the manager of their own accord (IBTA 13.4.9, 14.2.5.1).
+//! Traps: unsolicited notices of agents to the manager (IBTA 13.4.9, 14.2.5.1).
 //!
-//! At most one trap of each number is outstanding about a port. It is repeated, no faster than once per
-//! SubnetTimeOut, until the manager represses it; what happens meanwhile follows as the next one.
+//! At most one trap of each number is outstanding per port. It is repeated, at most once per SubnetTimeOut, until the manager
+//! represses it. A further event in the meantime is sent as the next trap.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -22,29 +22,29 @@ use crate::sink::Sink;
 use crate::subnet::{Cx, Subnet, Timer};
 use crate::topology::NodeKind;
 
-/// However short SubnetTimeOut is, a trap is not repeated faster.
+/// The shortest repeat interval of a trap, however short SubnetTimeOut is.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A trap that a port is sending, or has sent so recently that the next one has to wait.
+/// A trap that a port is sending, or has sent so recently that the next one must wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Outstanding {
     notice: Notice,
     tid: u64,
     sent: bool,
     repressed: bool,
-    /// What has happened since it was sent.
+    /// The latest event since it was sent.
     next: Option<Notice>,
 }
 
 impl Subnet {
-    /// The state of a link of a switch has changed.
+    /// Raises a trap for a link state change at a switch.
     pub(crate) fn raise_link_state(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) {
         let lid = self.ports[at].info.lid;
         let trap = Trap::LinkState(LinkStateChange { lid, ..LinkStateChange::default() });
         self.raise(at, &trap, cx);
     }
 
-    /// A port's capability mask has changed, or what the flags say.
+    /// Raises a trap for a change of a port's capability mask, or of what the flags name.
     pub(crate) fn raise_local_change(
         &mut self,
         at: usize,
@@ -63,14 +63,14 @@ impl Subnet {
         self.raise(at, &trap, cx);
     }
 
-    /// The GUID of the system that a port's node is in has changed.
+    /// Raises a trap for a change of the system image GUID of a port's node.
     pub(crate) fn raise_system_guid(&mut self, at: usize, cx: &mut Cx<'_, impl Sink>) {
         let (lid, system_image_guid) = (self.ports[at].info.lid, self.node_of(at).system_guid);
         let change = SystemImageGuidChange { lid, system_image_guid, ..Default::default() };
         self.raise(at, &Trap::SystemImageGuid(change), cx);
     }
 
-    /// Somebody showed a wrong M_Key.
+    /// Raises a trap for a wrong M_Key.
     pub(crate) fn raise_bad_mkey(
         &mut self,
         at: usize,
@@ -98,7 +98,7 @@ impl Subnet {
         self.raise(at, &Trap::Mkey(bad), cx);
     }
 
-    /// A datagram came with a wrong P_Key or Q_Key.
+    /// Raises a trap for a datagram with a wrong P_Key or Q_Key.
     pub(crate) fn raise_bad_key(
         &mut self,
         at: usize,
@@ -110,7 +110,7 @@ impl Subnet {
         self.raise(at, &trap(bad_key(packet, key)), cx);
     }
 
-    /// A datagram with a wrong P_Key met a port of a switch that enforces partitions.
+    /// Raises a trap for a datagram with a wrong P_Key at a switch port that enforces partitions.
     pub(crate) fn raise_switch_pkey(
         &mut self,
         port: usize,
@@ -144,8 +144,8 @@ impl Subnet {
         self.raise(at, &Trap::SwitchPkey(bad), cx);
     }
 
-    /// A packet with data had a key that does not fit. The port that noticed tells the manager: an adapter's port by trap 257 or 258, as
-    /// `trap` says, a switch's port that enforces partitions by trap 259. Counts nothing.
+    /// Raises a trap for a data packet with a wrong key, from the port that noticed it: an adapter's port sends trap 257 or
+    /// 258, as `trap` says; a switch port that enforces partitions sends trap 259. Counts nothing.
     pub fn key_violation(
         &mut self,
         now: Time,
@@ -164,7 +164,7 @@ impl Subnet {
         self.expire(&mut cx);
     }
 
-    /// Raises a trap about any port: the one that manages it sends it.
+    /// Raises a trap about a port. The port that manages it sends the trap.
     pub(crate) fn raise(&mut self, about: usize, trap: &Trap, cx: &mut Cx<'_, impl Sink>) {
         let at = self.manager_of(about);
         if !may_trap(&self.ports[at]) {
@@ -194,7 +194,7 @@ impl Subnet {
         self.timers.insert((cx.now, Timer::Trap(about, trap.number())));
     }
 
-    /// A trap may be sent, or sent again, or forgotten.
+    /// Handles a trap timer: sends, repeats or forgets the trap.
     pub(crate) fn trap_is_due(&mut self, about: usize, number: u16, cx: &mut Cx<'_, impl Sink>) {
         let key = (about, number);
         let at = self.manager_of(about);
@@ -210,9 +210,9 @@ impl Subnet {
         self.dispatch(at, packet, cx);
     }
 
-    /// The manager has heard a trap; false if none with this transaction ID is outstanding.
+    /// Handles a TrapRepress. Returns false if no trap with this transaction ID is outstanding.
     pub(crate) fn repress(&mut self, at: usize, header: &MadHeader) -> bool {
-        // Port 0 of a switch sends what is about its other ports, too.
+        // Port 0 of a switch also sends the traps about its other ports.
         let last = self.node_of(at).switch.as_ref().map_or(0, |_| self.node_of(at).num_ports);
         let keys = (at, 0)..=(at + usize::from(last), u16::MAX);
         let mut of_port = self.traps.range_mut(keys).map(|(_, trap)| trap);
@@ -243,7 +243,7 @@ impl Outstanding {
     }
 }
 
-/// Whether a port tells anybody: it is active, knows its manager, and can.
+/// Returns whether a port can send traps: it is active, knows its manager, and supports traps.
 fn may_trap(port: &PortData) -> bool {
     port.info.port_state == PortState::ACTIVE
         && port.info.sm_lid != Lid::NONE
@@ -255,7 +255,7 @@ fn after_timeout(now: Time, port: &PortData) -> Time {
     now.after(timeout.max(MIN_INTERVAL))
 }
 
-/// What traps 257 to 259 say of a datagram.
+/// Returns the details of traps 257 to 259 for a datagram.
 fn bad_key(packet: &MadPacket, key: u32) -> BadKey {
     let gids = packet.grh.as_ref().map_or((Gid::ZERO, Gid::ZERO), |grh| (grh.sgid, grh.dgid));
     BadKey {

@@ -1,7 +1,8 @@
-//! Alias GUIDs: administration chooses them, and the manager sets them again at ports that have lost them.
+//! Alias GUIDs: administration assigns them, and the manager restores them at ports that have lost them.
 //!
-//! They are in the model as long as their port is. In a discovery a port that should have some is asked for them, and told again where it
-//! has others: a port that was reset has none. Before a manager is up it takes those that ports have, which another master may have set.
+//! The model has a port's aliases as long as it has the port. During discovery the manager reads the tables of ports that
+//! should have aliases, and writes those that differ: a port that was reset has none. Before a manager is up, it adopts the
+//! aliases it finds, which another master may have set.
 
 use rdmux_wire::Guid;
 use rdmux_wire::mad::Method;
@@ -13,10 +14,10 @@ use super::model::{Model, Port};
 use super::requests::{Request, What};
 use crate::topology::PortRef;
 
-/// GUIDs of a block.
+/// GUIDs per block.
 const GUID_BLOCK: usize = 8;
 
-/// A block of the table that a port should have; the first GUID of all is its own.
+/// Returns a block of the table that a port should have. The first GUID of block 0 is the port's own.
 fn block_of(port: &Port, block: u8) -> GuidInfo {
     let guid = |index: usize| match index.checked_sub(1) {
         None => port.guid,
@@ -25,14 +26,14 @@ fn block_of(port: &Port, block: u8) -> GuidInfo {
     GuidInfo { guids: core::array::from_fn(|n| guid(usize::from(block) * GUID_BLOCK + n)) }
 }
 
-/// The block with the GUID of an index.
+/// Returns the number of the block with this index.
 fn block_with(index: u8) -> u8 {
     index / u8::try_from(GUID_BLOCK).unwrap_or(u8::MAX)
 }
 
 impl Manager {
-    /// Gives a port another alias GUID, or none where it is zero. Returns the request by directed route, without transaction ID, that
-    /// sets it at the port; none if there is no such port.
+    /// Sets an alias GUID of a port, or removes it if `guid` is zero. Returns the directed-route request, without transaction
+    /// ID, that writes it to the port; none if there is no such port.
     pub fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid) -> Option<Smp> {
         self.model.set_alias(port, index, guid);
         let block = block_with(index);
@@ -47,7 +48,7 @@ impl Manager {
         Some(block_of(model.port(port)?, block))
     }
 
-    /// In a discovery: asks a port that should have aliases for the blocks with some.
+    /// During discovery: reads the blocks of a port that should have aliases.
     pub(super) fn ask_aliases(&mut self, place: PortRef, guid: Guid) {
         if !self.is_up() {
             return;
@@ -60,7 +61,7 @@ impl Manager {
         }
     }
 
-    /// In a discovery of a manager that is not up: asks a port for all its blocks, if it may have aliases.
+    /// During discovery, before the manager is up: reads all blocks of a port that may have aliases.
     pub(super) fn ask_all_aliases(&mut self, place: PortRef, guid_cap: u8) {
         if self.is_up() || guid_cap <= 1 {
             return;
@@ -70,7 +71,8 @@ impl Manager {
         }
     }
 
-    /// What a port has is taken by a manager that is not up, or else compared with what is known of it from before this discovery.
+    /// Handles a block that a port has. A manager that is not up adopts it; otherwise it is compared with the aliases from
+    /// before this discovery.
     pub(super) fn found_aliases(&mut self, place: PortRef, block: u8, smp: &Smp) {
         let is_up = self.is_up();
         let Some(port) = self.found.port_mut(place) else { return };
@@ -90,8 +92,8 @@ impl Manager {
         }
     }
 
-    /// Gives a port the aliases that it had, by their index from 1, but for those that are GUIDs of other ports by now: they are taken out
-    /// of its table.
+    /// Restores the aliases that a port had, by index from 1, except those that are GUIDs of other ports by now: those are
+    /// removed from its table.
     pub(super) fn keep_aliases(&mut self, place: PortRef, aliases: &[Guid]) {
         if let Some(port) = self.model.port_mut(place) {
             port.aliases.clear();
@@ -105,7 +107,7 @@ impl Manager {
         }
     }
 
-    /// Asks for the blocks of a port's table that it has lost.
+    /// Queues requests that restore the blocks that a port has lost.
     pub(super) fn queue_aliases(&mut self, place: PortRef) {
         let Some(guid) = self.model.port(place).map(|port| port.guid) else { return };
         let range = (guid, 0)..=(guid, u8::MAX);

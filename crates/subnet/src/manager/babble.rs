@@ -1,8 +1,8 @@
-//! Ports that babble: traps of link errors (129 to 131) that come again and again.
+//! Babbling ports: repeated traps of link errors (129 to 131).
 //!
-//! As OpenSM has it: the tenth of identical traps, none of which came more than 5 s after the one before, and those after it, are repressed
-//! and otherwise ignored until none has come for a minute. A port of which 250 have come so is disabled, if the policy
-//! ([`Config::disable_babbling`](super::Config::disable_babbling)) says so.
+//! As in OpenSM: when identical traps follow each other within 5 s, the tenth and later ones are repressed and otherwise
+//! ignored until none has arrived for a minute. A port that has sent 250 such traps is disabled, if the policy
+//! ([`Config::disable_babbling`](super::Config::disable_babbling)) allows it.
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -17,25 +17,25 @@ use super::{Event, Manager, ManagerSink};
 use crate::Time;
 use crate::topology::PortRef;
 
-/// Identical traps count as one series that come no later than this after each other.
+/// Identical traps that follow each other within this time form a series.
 const SERIES: Duration = Duration::from_secs(5);
 
-/// So many of a series are told on.
+/// The number of traps of a series that are reported.
 const TOLD: u32 = 9;
 
-/// A series that is ignored ends when nothing has come for so long.
+/// A series that is ignored ends when no trap has arrived for this long.
 const IGNORED: Duration = Duration::from_secs(60);
 
-/// The port that sends so many, and each time that it has sent as many again, is disabled.
+/// A port is disabled after this many traps, and again after each further such number.
 const DISABLED: u32 = 250;
 
-/// The most series that are counted at a time: what comes beyond that is ignored.
+/// The most series that are tracked. Traps of further ones are ignored.
 const MAX_SERIES: usize = 4096;
 
-/// The port that it is about, by its node's GUID and its number, and the number of the trap.
+/// The port's node GUID and number, and the trap number.
 type Key = (Guid, u8, u16);
 
-/// Traps that have come one after the other.
+/// A series of identical traps.
 #[derive(Clone, Copy, Debug)]
 struct Series {
     last: Time,
@@ -55,7 +55,7 @@ pub(super) struct Babble {
 }
 
 impl Babble {
-    /// How many traps of a series there have been with this one; none if it cannot be counted.
+    /// Counts a trap and returns the count of its series; none if there are too many series.
     fn count(&mut self, now: Time, key: Key) -> Option<u32> {
         if !self.series.contains_key(&key) && self.series.len() >= MAX_SERIES {
             self.series.retain(|_, series| !series.is_over(now));
@@ -72,7 +72,7 @@ impl Babble {
         Some(series.count)
     }
 
-    /// The last one of a series is not counted: nothing could be done about it.
+    /// Uncounts the last trap of a series, because it could not be acted on.
     fn take_back(&mut self, key: Key) {
         if let Some(series) = self.series.get_mut(&key) {
             series.count = series.count.saturating_sub(1);
@@ -80,7 +80,7 @@ impl Babble {
     }
 }
 
-/// The port that a trap of a link error is about, which is one of the node that has sent it.
+/// Returns the port that a trap of a link error is about. It must belong to the node that sent the trap.
 fn subject(model: &Model, sender: PortRef, trap: &Trap) -> Option<PortRef> {
     let (Trap::LinkIntegrity(error)
     | Trap::BufferOverrun(error)
@@ -89,14 +89,14 @@ fn subject(model: &Model, sender: PortRef, trap: &Trap) -> Option<PortRef> {
         return None;
     };
     let is_switch = model.node(sender.node)?.is_switch();
-    // An adapter's port tells of itself only.
+    // An adapter's port reports only itself.
     let place =
         PortRef { node: sender.node, port: if is_switch { error.port } else { sender.port } };
     model.port(place).map(|_| place)
 }
 
 impl Manager {
-    /// Whether a trap is one of so many that nobody is to be told. `sender` is the port that has sent it, as far as it is known.
+    /// Returns whether a trap is to be ignored as one of too many. `sender` is the port that sent it, if known.
     pub(super) fn is_babble(
         &mut self,
         now: Time,
@@ -105,7 +105,7 @@ impl Manager {
         out: &mut impl ManagerSink,
     ) -> bool {
         let Some(trap) = notice.trap().filter(is_link_error) else { return false };
-        // Nobody speaks for others.
+        // Ignore traps that a port sends in the name of another.
         let issuer = self.model.by_lid(notice.issuer_lid);
         let Some(place) = sender
             .filter(|sender| issuer == Some(*sender))
@@ -118,7 +118,7 @@ impl Manager {
         let Some(count) = self.babble.count(now, key) else { return true };
         if count.is_multiple_of(DISABLED) && self.config.disable_babbling {
             if self.phase == Phase::Discovery {
-                // Requests are about what is being found now: the next trap is soon enough.
+                // Requests refer to the model that is being discovered. The next trap triggers the action.
                 self.babble.take_back(key);
             } else {
                 self.disable(place, out);
@@ -127,13 +127,13 @@ impl Manager {
         count > TOLD
     }
 
-    /// Disables a port; of an adapter the switch's port that it is at, whose answer arrives.
+    /// Disables a port. For an adapter's port this disables the peer port of its switch, whose answer can arrive.
     fn disable(&mut self, place: PortRef, out: &mut impl ManagerSink) {
         let peer = |at: PortRef| self.model.port(at).and_then(|port| port.peer);
         let node = |at: PortRef| self.model.node(at.node);
         let is_external = |at: &PortRef| at.port != 0 && node(*at).is_some_and(Node::is_switch);
         let port = [Some(place), peer(place)].into_iter().flatten().find(is_external);
-        // The manager does not cut itself off.
+        // The manager does not disconnect itself.
         let Some(port) = port.filter(|&port| peer(port) != Some(self.own)) else { return };
         if let Some(node) = node(port) {
             out.event(Event::PortDisabled { node: node.info.node_guid, port: port.port });

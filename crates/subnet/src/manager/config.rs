@@ -1,4 +1,4 @@
-//! What a manager is to do, and how fast.
+//! Options of a manager.
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -6,20 +6,20 @@ use core::time::Duration;
 use rdmux_wire::sm::SlToVlTable;
 use rdmux_wire::{Gid, Guid, Lid, Mkey, SmKey};
 
-/// How a manager finds routes between switches.
+/// How a manager computes routes between switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum RoutingEngine {
-    /// Shortest routes, spread over the ports that begin one.
+    /// Shortest routes, balanced over the ports that begin one.
     #[default]
     Minhop,
-    /// Routes that go up, to switches that are further from the adapters, and then only down: their channel dependencies have
-    /// no cycle, so that they cannot deadlock.
+    /// Routes that first go up, away from the adapters, and then only down. Their channel dependencies have no cycle, so they
+    /// cannot deadlock.
     Updn,
 }
 
-/// A name of a routing engine that does not exist.
+/// The error for a routing engine name that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no such routing engine: it is `minhop` or `updn`")]
 pub struct NoSuchEngine;
@@ -48,54 +48,55 @@ impl core::fmt::Display for RoutingEngine {
 /// Options of a manager. The defaults are OpenSM's where it has the option.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// 0 to 15: of several managers the one with the highest priority becomes the master, of equal ones that with the lowest
-    /// port GUID (IBTA 14.4.1).
+    /// The priority, 0 to 15. The manager with the highest priority becomes master; of equal ones that with the lowest port
+    /// GUID (IBTA 14.4.1).
     pub priority: u8,
-    /// The GUID of the manager's port; 0 if the manager is to ask the port. Until it knows, it does not answer other managers.
+    /// The GUID of the manager's port; 0 to read it from the port. Until it is known, the manager does not answer other managers.
     pub guid: Guid,
-    /// Routes between switches.
+    /// The algorithm for routes between switches.
     pub routing: RoutingEngine,
-    /// LID mask control, 0 to 7: each port of an adapter gets 2^lmc LIDs.
+    /// The LID mask control, 0 to 7: each port of an adapter gets 2^lmc LIDs.
     pub lmc: u8,
-    /// LIDs that ports had before and get again, by port GUID. They count until another manager is the master: after that ports
+    /// Earlier LIDs by port GUID, which ports get again. They apply until another manager is the master: after that, ports
     /// keep the LIDs that they have.
     pub lids: BTreeMap<Guid, Lid>,
     /// The subnet prefix.
     pub prefix: u64,
-    /// The key that is shown to all ports, and set at them; 0 protects nothing.
+    /// The M_Key that is presented to all ports and set at them; 0 means no protection.
     pub mkey: Mkey,
-    /// What managers of one subnet have in common: it is shown to who asks for SMInfo, and OpenSM takes no notice of a manager that
-    /// has another one.
+    /// The key that all managers of a subnet share. It is part of SMInfo answers. OpenSM ignores managers with another key.
     pub sm_key: SmKey,
-    /// How a wrong key is dealt with, 0 to 3 (PortInfo's M_KeyProtectBits): without the key nothing is set; from 1 on the key is not shown, from 2
-    /// on no question is answered. It counts with a key only.
+    /// The protection level, 0 to 3 (PortInfo's M_KeyProtectBits). Without the key nothing can be set. From 1 on the key is
+    /// not shown, from 2 on queries are not answered. Applies only with a nonzero key.
     pub mkey_protect: u8,
-    /// After how many seconds without the right key, once a wrong one was shown, a port is protected no more (M_KeyLeasePeriod); 0 is never.
+    /// Seconds until a port drops its protection if the right key is not presented after a wrong one (M_KeyLeasePeriod); 0 is
+    /// never.
     pub mkey_lease: u16,
-    /// Which virtual lane each service level takes, at each port with more than one; a lane that a port does not have is taken modulo those that
-    /// it has, as [`Config::SL_TO_VL`] and OpenSM's `qos_sl2vl` have it. None leaves the tables as they are, and does not read them.
+    /// The virtual lane of each service level, at each port with more than one lane. A lane that a port lacks is taken modulo
+    /// the number that it has, as with [`Config::SL_TO_VL`] and OpenSM's `qos_sl2vl`. None leaves the tables unchanged and
+    /// does not read them.
     pub sl_to_vl: Option<SlToVlTable>,
-    /// How long after a sweep the switches are asked whether something has changed.
+    /// The time from a sweep to the light sweep that follows it.
     pub sweep_interval: Duration,
-    /// How long after a sweep with errors it is repeated, the first time; each further time twice as long.
+    /// The time until a sweep with errors is repeated. It doubles with each further failure.
     pub retry_interval: Duration,
-    /// How often a standby asks the master whether it is still there.
+    /// How often a standby polls the master.
     pub poll_interval: Duration,
-    /// After how many such questions without an answer the master counts as dead.
+    /// The number of unanswered polls after which the master counts as dead.
     pub poll_misses: u32,
-    /// How many requests may be without an answer at a time, at most 1024.
+    /// The most requests in flight, at most 1024.
     pub outstanding: usize,
-    /// How long an answer may take.
+    /// How long to wait for an answer.
     pub timeout: Duration,
-    /// How often a request is sent again.
+    /// How often a request is retransmitted.
     pub retries: u32,
-    /// Whether the port is disabled of which so many traps of link errors (129 to 131) come one after the other that nobody is told of them
-    /// any more: OpenSM's `babbling_port_policy`. The switch's port stays disabled until somebody enables it.
+    /// Whether to disable a port that sends so many traps of link errors (129 to 131) in a row that they are no longer
+    /// reported: OpenSM's `babbling_port_policy`. The switch's port stays disabled until an operator enables it.
     pub disable_babbling: bool,
-    /// The most ports of all nodes together, port 0 of adapters too, that are looked at. Nodes that are found when there are more are reported
-    /// and left out: what says that it is a subnet without end takes no more memory than that.
+    /// The most ports of all nodes together, including port 0 of adapters. Nodes beyond that are reported and ignored, which
+    /// bounds the memory that a forged endless subnet takes.
     pub max_ports: usize,
-    /// How many cables a call of `handle_timeout` looks at while routes are computed; then `next_timeout` is due at once.
+    /// How many cables one call of `handle_timeout` processes while routes are computed. `next_timeout` is then due at once.
     pub routing_slice: usize,
 }
 

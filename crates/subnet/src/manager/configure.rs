@@ -1,4 +1,4 @@
-//! What ports are told: LID, manager, partitions, MTU and virtual lanes, and then the states of links.
+//! The settings of ports: LID, manager, partitions, MTU and virtual lanes, and then the states of links.
 
 use rdmux_wire::sm::{
     CapabilityMask, LinkDownDefault, LinkSpeed, LinkSpeedExt, LinkWidth, PhysState, PortInfo,
@@ -12,10 +12,10 @@ use super::requests::{Request, What};
 use super::status::ProblemKind;
 use crate::topology::PortRef;
 
-/// SubnetTimeOut: traps are repeated no faster than 4.096 us * 2^18, some second.
+/// SubnetTimeOut: ports repeat traps no faster than 4.096 us * 2^18, about one second.
 const SUBNET_TIMEOUT: u8 = 18;
 
-/// A Set that leaves the state of the link and what it may do as they are.
+/// Returns a PortInfo for a Set that leaves the link's state and enabled widths and speeds unchanged.
 const fn unchanged(info: &PortInfo) -> PortInfo {
     PortInfo {
         port_state: PortState::NO_CHANGE,
@@ -28,14 +28,14 @@ const fn unchanged(info: &PortInfo) -> PortInfo {
     }
 }
 
-/// MTU and lanes: the smaller ones of both ends.
+/// Sets MTU and lanes to the smaller values of both ends.
 fn agree(info: &mut PortInfo, peer: &PortInfo) {
     info.neighbor_mtu = info.mtu_cap.min(peer.mtu_cap);
     info.operational_vls = info.vl_cap.min(peer.vl_cap);
 }
 
 impl Manager {
-    /// What PortInfo of an end port should be, but for the state of its link; none if it was not read or has no LID.
+    /// Returns the PortInfo that an end port should have, except its link state; none if it was not read or has no LID.
     pub(super) fn identity(&self, model: &Model, place: PortRef) -> Option<PortInfo> {
         let port = model.port(place)?;
         let info = port.info.as_ref().filter(|_| port.assigned != Lid::NONE)?;
@@ -56,7 +56,7 @@ impl Manager {
             new.link_down_default_state = LinkDownDefault::POLLING;
             agree(&mut new, peer);
             if differs_on_link(&new, info) && info.port_state > PortState::INIT {
-                // The link is trained anew, and then both ends take it.
+                // Retraining the link makes both ends adopt the new values.
                 new.port_state = PortState::DOWN;
             }
         }
@@ -65,14 +65,14 @@ impl Manager {
         Some(new)
     }
 
-    /// All ports have to register everything again.
+    /// Marks all ports to reregister.
     pub(super) fn ask_all_again(&mut self) {
         let known = self.model.end_ports().filter(|(_, port)| port.info.is_some());
         self.unasked.extend(known.map(|(_, port)| port.guid));
     }
 
-    /// Notes which ports have to register everything again: all that are new to this manager, those that another one has managed
-    /// meanwhile, which may have registered with that, and those that have had another port's LID, and so its name.
+    /// Marks the ports that must reregister: those new to this manager, those that another manager has configured since and
+    /// that may have registered with it, and those that had another port's LID and thus its address.
     pub(super) fn note_unasked(&mut self, gone: &[Guid]) {
         let own = self.own_lid();
         self.unasked.retain(|guid| !gone.contains(guid));
@@ -94,7 +94,7 @@ impl Manager {
         }
     }
 
-    /// What PortInfo of a port with a link should be when it goes to a state.
+    /// Returns the PortInfo that a port with a link should have when it enters a state.
     pub(super) fn link(&self, model: &Model, place: PortRef, state: PortState) -> Option<PortInfo> {
         let port = model.port(place)?;
         let peer = model.port(port.peer?)?.info.as_ref()?;
@@ -105,23 +105,24 @@ impl Manager {
         Some(new)
     }
 
-    /// PortInfo of a switch's port that is up, with the enforcement of partitions that it should have.
+    /// Returns the PortInfo of a switch's port that is up, with the partition enforcement that it should have.
     pub(super) fn enforce(&self, model: &Model, place: PortRef) -> Option<PortInfo> {
         let info = model.port(place)?.info.as_ref()?;
         Some(self.enforcing(model, place, unchanged(info)))
     }
 
-    /// What PortInfo of a port should be that is to have no link.
+    /// Returns the PortInfo that disables a port.
     pub(super) fn disabled(&self, model: &Model, place: PortRef) -> Option<PortInfo> {
         let info = unchanged(model.port(place)?.info.as_ref()?);
         Some(PortInfo { port_physical_state: PhysState::DISABLED, ..info })
     }
 
-    /// What a node must be told before there are routes.
+    /// Queues the settings that a node needs before routes are computed.
     pub(super) fn queue_identity(&mut self, index: usize) {
         let Some(node) = self.model.node(index) else { return };
         if self.fresh && node.switch.as_ref().is_some_and(|switch| switch.info.port_state_change) {
-            // A manager that is not yet the master leaves it as it is when it reads it. It is cleared before tables are set: a later one is news.
+            // A manager that is not yet the master leaves the change bit set. Clear it before tables are set: a later change
+            // is new.
             let port = PortRef { node: index, port: 0 };
             self.queue.push_back(Request { port, what: What::ClearChange });
         }
@@ -142,7 +143,7 @@ impl Manager {
         self.queue_sl_to_vl(index);
     }
 
-    /// The links of a node that are not yet in the state that `what` brings them to.
+    /// Queues the links of a node that are not yet in the state that `what` brings them to.
     pub(super) fn queue_links(&mut self, index: usize, what: What) {
         if what == What::Arm {
             self.queue_enforcement(index);
@@ -157,13 +158,13 @@ impl Manager {
         }
     }
 
-    /// Whether a port and its peer say that there is a link. One that says so alone is a problem of the next sweep.
+    /// Returns whether a port and its peer both report a link. A one-sided link is a problem of the next sweep.
     pub(super) fn is_linked(&self, port: &Port) -> bool {
         let peer = port.peer.and_then(|peer| self.model.port(peer));
         port.is_up() && peer.is_some_and(Port::is_up)
     }
 
-    /// Notes cables of which only one end says that they are there.
+    /// Reports cables that only one end reports.
     pub(super) fn check_links(&mut self) {
         for index in 0..self.model.nodes().len() {
             for number in 0..=u8::MAX {
@@ -177,7 +178,7 @@ impl Manager {
     }
 }
 
-/// Whether MTU or lanes are others.
+/// Returns whether MTU or lanes differ.
 fn differs_on_link(a: &PortInfo, b: &PortInfo) -> bool {
     (a.neighbor_mtu, a.operational_vls) != (b.neighbor_mtu, b.operational_vls)
 }

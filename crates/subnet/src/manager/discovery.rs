@@ -1,10 +1,11 @@
-//! Discovery: which nodes there are, and by which cables, found by directed routes.
+//! Discovery: finds nodes and cables with directed-route queries.
 //!
-//! Each port that is not down is looked through, but for the one by which its switch was found: so each cable between two switches
-//! is looked at from both sides, and what is found must agree. If it does not, two nodes have one GUID, or a cable was moved.
+//! Discovery explores each port that is not down, except the one by which its switch was found. Each cable between two
+//! switches is therefore seen from both sides, and the two views must agree. If not, two nodes have the same GUID, or a cable
+//! was moved.
 //!
-//! A switch remembers that a port's state has changed until the manager clears it. The master clears it before it reads the states of
-//! the ports, so that a change in between shows again.
+//! A switch keeps its port state change bit set until the manager clears it. The master clears it before it reads the states
+//! of the ports, so that a change in between sets it again.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -27,7 +28,7 @@ use super::tables::Dirty;
 use crate::topology::PortRef;
 
 impl Manager {
-    /// A node has answered: the manager's own, or the one behind a port.
+    /// Handles NodeInfo of the manager's own node or of the node behind a port.
     pub(super) fn found_node(&mut self, from: Option<PortRef>, smp: &Smp) {
         let Ok(info) = NodeInfo::parse(&smp.data[..]) else { return };
         let place = from.unwrap_or(self.own);
@@ -96,7 +97,7 @@ impl Manager {
         Some(index)
     }
 
-    /// A port of an adapter: each is found by its own cable.
+    /// Adds a port of an adapter. Each port is found by its own cable.
     fn found_end(&mut self, port: PortRef, guid: Guid) {
         let Some(entry) = self.found.port(port) else { return };
         if entry.guid != Guid(0) {
@@ -128,7 +129,7 @@ impl Manager {
 
     pub(super) fn cleared_change(&mut self, port: PortRef, smp: &Smp) {
         if self.phase != Phase::Discovery {
-            // The ports were read before, and are to be read again.
+            // The ports were read before and must be read again.
             self.stale = true;
             return;
         }
@@ -145,7 +146,7 @@ impl Manager {
         self.queue_ports(port.node);
     }
 
-    /// Asks for all ports of a switch.
+    /// Queues queries for all ports of a switch.
     pub(super) fn queue_ports(&mut self, index: usize) {
         let Some(node) = self.found.node(index) else { return };
         let (found_by, count) = (node.info.local_port_num, node.info.num_ports);
@@ -187,7 +188,7 @@ impl Manager {
         }
     }
 
-    /// Asks for the table of a switch's port if that leads to an end port.
+    /// Queries the P_Key table of a switch's port if its peer is an end port.
     fn ask_enforced(&mut self, port: PortRef) {
         let is_switch = |at: PortRef| self.found.node(at.node).is_some_and(|node| node.is_switch());
         let peer = self.found.port(port).and_then(|entry| entry.peer);
@@ -208,8 +209,8 @@ impl Manager {
         self.queue.push_back(Request { port: PortRef { node, port }, what });
     }
 
-    /// What was found takes the place of what was known; what was known of switches that still have it is kept. Returns the GUIDs of
-    /// ports that are new, and of those that are gone.
+    /// Replaces the model with the discovered one, and keeps the known tables of switches that still have them. Returns the
+    /// GUIDs of new ports and of ports that are gone.
     pub(super) fn adopt(&mut self) -> (Vec<Guid>, Vec<Guid>) {
         let mut old = core::mem::replace(&mut self.model, core::mem::take(&mut self.found));
         self.model.replaces(&old);
@@ -223,7 +224,7 @@ impl Manager {
             let dirty = node.switch.as_deref_mut().map(|switch| {
                 let was = before.and_then(|at| Some((at, old.node_mut(at)?)));
                 let kept = was.filter(|_| !self.fresh).and_then(|(at, was)| {
-                    // A switch that was reset has no LID; one that another manager has configured has that one's.
+                    // A switch that was reset has no LID. One that another manager configured has that manager's LID.
                     let lids = |port: &Port| port.info.map(|info| (info.lid, info.sm_lid));
                     let told = lids(was.ports.first()?);
                     let known = was.switch.as_deref_mut()?;
@@ -263,7 +264,7 @@ impl Manager {
                         if !self.fresh {
                             aliases.push((number, was.aliases.clone()));
                         }
-                        // What had this GUID at another place was another node, which may be what was asked to register again.
+                        // A port with this GUID at another place was another node, and that node may have been asked to reregister.
                         if !has_cable(&self.model, index, cable(&old, at)) {
                             self.unasked.insert(port.guid);
                         }
@@ -287,34 +288,34 @@ impl Manager {
         (appeared, gone)
     }
 
-    /// The manager's own LID.
+    /// Returns the manager's own LID.
     pub(super) fn own_lid(&self) -> Lid {
         super::encode::lid_of(&self.model, self.own)
     }
 }
 
-/// The end of a cable, and what is at the other end: its node and port.
+/// One end of a cable, and the node GUID and port at the other end.
 type Cable = (u8, (Guid, u8));
 
-/// The cable by which requests reach an end port; none of the manager's own switch, or without a cable.
+/// Returns the cable by which requests reach an end port; none for the manager's own switch or without a cable.
 fn cable(model: &Model, end: PortRef) -> Option<Cable> {
     let node = model.node(end.node)?;
     let number = if node.is_switch() { node.info.local_port_num } else { end.port };
     Some((number, far_end(model, PortRef { port: number, ..end })?))
 }
 
-/// Whether a node has this cable.
+/// Returns whether a node has this cable.
 fn has_cable(model: &Model, node: usize, cable: Option<Cable>) -> bool {
     cable.is_none_or(|(port, far)| far_end(model, PortRef { node, port }) == Some(far))
 }
 
-/// What is at the other end of a port's cable.
+/// Returns the node GUID and port at the other end of a port's cable.
 pub(super) fn far_end(model: &Model, end: PortRef) -> Option<(Guid, u8)> {
     let peer = model.port(end)?.peer?;
     Some((model.node(peer.node)?.info.node_guid, peer.port))
 }
 
-/// Ports of an adapter that were not reset meanwhile still have their tables.
+/// Keeps the SL-to-VL tables of an adapter's ports that were not reset in the meantime.
 fn keep_sl_to_vl(node: &mut Node, was: Option<&mut Node>) {
     let was = was.into_iter().flat_map(|was| &mut was.ports);
     for (port, was) in node.ports.iter_mut().zip(was) {

@@ -1,16 +1,16 @@
-//! Doubt: whether the tables that were set are at the switches for which they were meant.
+//! Doubt: detects whether tables may have reached other switches than intended.
 //!
-//! A datagram with a directed route goes to what is at the end of the route now. If a cable on the way was moved after a discovery, a
-//! table goes to another switch, whose answer looks the same. Both switches then have tables other than the model says; and if the
-//! cable is moved back before the next discovery, that finds the nodes and cables that it has found before.
+//! A directed-route datagram goes to the node that is at the end of the route now. If a cable on the route was moved after
+//! discovery, a table reaches another switch, whose answer looks the same. Both switches then have tables that differ from
+//! the model. If the cable is moved back before the next discovery, that discovery finds the same nodes and cables as before.
 //!
-//! What the next discovery can see is this. Up to the first cable that was moved a route leads where it should: the switch before that
-//! cable, or the manager's own port, has seen the link go down and come up. So that switch says that the state of a port has changed,
-//! and the link is not active, unless it was not active either when the tables were set, and was made active since. Where an adapter was
-//! unplugged and plugged again, the links between switches are as they were: that is no reason to set all tables again.
+//! The next discovery has these clues. Up to the first moved cable a route is correct. The switch before that cable, or the
+//! manager's own port, has seen the link go down and come up. So that switch reports a port state change, and the link is not
+//! active, unless it was not active when the tables were set either and was activated since. Replugging an adapter does not
+//! affect links between switches, so it is no reason to set all tables again.
 //!
-//! Tables are also others where two managers were masters, of which each has set its own. Discoveries show other masters; and one that
-//! has had its answer by then, or is gone, has told the ports that it is their manager.
+//! Tables also differ if two managers were masters and each has set its own. Discovery finds other masters. A master that had
+//! its answers by then, or is gone, has set itself as the ports' manager.
 
 use rdmux_wire::Guid;
 use rdmux_wire::sm::{PortState, SmState};
@@ -23,23 +23,23 @@ use super::requests::What;
 use super::tables::Dirty;
 use crate::topology::PortRef;
 
-/// What makes it doubtful that tables are where they were sent.
+/// Evidence that tables may not be where they were sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Doubt {
     /// Something was sent to switches since it was last certain that no cable was moved.
     sent: bool,
-    /// A switch has said since then that the state of a port has changed.
+    /// A switch has reported a port state change since then.
     changed: bool,
-    /// A link by which directed routes lead was not active when the last discovery saw it.
+    /// A link on directed routes was not active when the last discovery saw it.
     young: bool,
-    /// Another manager was a master as well, and may have set tables since the last discovery.
+    /// Another manager was also a master, and may have set tables since the last discovery.
     rivalled: bool,
-    /// Where the manager's own cable leads; none of a switch, from which routes lead by all ports.
+    /// The far end of the manager's own cable; none for a switch, whose routes use all ports.
     root: Option<(Guid, u8)>,
 }
 
 impl Doubt {
-    /// A request is sent.
+    /// Notes that a request is sent.
     pub(super) fn note_sent(&mut self, what: What) {
         self.sent |= matches!(
             what,
@@ -51,28 +51,28 @@ impl Doubt {
         );
     }
 
-    /// A switch has said, in a discovery, that the state of a port has changed. The discovery clears that, and may end too early.
+    /// Notes that discovery has found a switch with a port state change. Discovery clears the bit, and may be abandoned afterwards.
     pub(super) fn note_change(&mut self) {
         self.changed = true;
     }
 
-    /// Another manager is a master, or was until now.
+    /// Notes that another manager is a master, or was until now.
     pub(super) fn note_rival(&mut self) {
         self.rivalled = true;
     }
 
-    /// A light sweep has asked all switches, and none has said that the state of a port has changed: until now everything went
-    /// where it should.
+    /// Notes that a light sweep has queried all switches and none reported a port state change: everything sent so far
+    /// reached its destination.
     pub(super) fn note_quiet(&mut self) {
         self.sent &= self.changed;
     }
 }
 
 impl Manager {
-    /// The model is new. Where it is doubtful that tables are where they were sent, all of them are to be set again.
+    /// Evaluates the evidence with a new model. If tables may not be where they were sent, all of them are set again.
     pub(super) fn settle_doubt(&mut self) {
         let graph = Graph::new(&self.model);
-        // One that is found now may still set tables after this manager has set them.
+        // A master that is found now may still set tables after this manager has set them.
         let rivalled = self.rivals.iter().any(|rival| rival.info.state == SmState::MASTER);
         let was = core::mem::replace(
             &mut self.doubt,
@@ -88,11 +88,11 @@ impl Manager {
         let astray = was.sent && (moved || may_have_moved);
         let asked = core::mem::take(&mut self.asked);
         if was.sent && moved {
-            // What was asked to register again may have been another port.
+            // The port that was asked to reregister may have been another one.
             self.unasked.extend(asked);
         }
         if was.rivalled && !rivalled {
-            // Programs may have registered with the other one, whose LID may have been the same.
+            // Programs may have registered with the other master, which may have had the same LID.
             self.ask_all_again();
         }
         if astray || was.rivalled || rivalled {
@@ -103,7 +103,7 @@ impl Manager {
     }
 }
 
-/// Whether a link between switches, or of the manager's own port, is up and not active.
+/// Returns whether a link between switches, or of the manager's own port, is up and not active.
 fn has_young_link(model: &Model, own: PortRef) -> bool {
     let is_switch = |index: usize| model.node(index).is_some_and(|node| node.switch.is_some());
     let is_young = |port: &super::model::Port| {

@@ -1,4 +1,4 @@
-//! Which of several managers is the master: SMInfo, and what managers tell each other by it (IBTA 14.4).
+//! Master election with SMInfo (IBTA 14.4).
 //!
 //! ```text
 //!                   no better one found            HANDOVER from the master
@@ -28,14 +28,14 @@ use crate::Time;
 use crate::topology::PortRef;
 use crate::umad::UserAddress;
 
-/// Another manager, and the way to it.
+/// Another manager and the route to it.
 #[derive(Clone, Debug)]
 pub(super) struct Rival {
     pub(super) info: SmInfo,
     pub(super) route: Vec<u8>,
 }
 
-/// What another manager has told this one to do.
+/// A command from another manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     BecomeMaster,
@@ -45,19 +45,19 @@ pub(super) enum Command {
     StandBy,
 }
 
-/// What is higher of a better manager.
+/// Returns the rank of a manager: the better one compares greater.
 fn rank(info: &SmInfo) -> (u8, Reverse<Guid>) {
     (info.priority, Reverse(info.guid))
 }
 
 impl Manager {
-    /// What this manager says of itself.
+    /// Returns this manager's SMInfo.
     pub(super) fn sm_info(&self, state: SmState) -> SmInfo {
         let (guid, sm_key, priority) = (self.guid, self.config.sm_key, self.config.priority);
         SmInfo { guid, sm_key, act_count: self.act_count, priority, state }
     }
 
-    /// What this manager says of itself is in the model as that of others is.
+    /// Stores this manager's own SMInfo in the model, like that of others.
     pub(super) fn know_itself(&mut self) {
         let info = self.sm_info(self.state);
         if let Some(port) = self.model.port_mut(self.own) {
@@ -65,7 +65,7 @@ impl Manager {
         }
     }
 
-    /// Another manager's SMInfo has come in a discovery.
+    /// Handles the SMInfo of another manager, found during discovery.
     pub(super) fn found_manager(&mut self, place: PortRef, smp: &Smp) {
         let Ok(info) = SmInfo::parse(&smp.data[..]) else { return };
         let Some(hops) = self.hops_to(&self.found, place) else { return };
@@ -77,10 +77,10 @@ impl Manager {
         }
     }
 
-    /// Everything is found. Whether this manager is to go on and configure it.
+    /// Handles the end of discovery. Returns whether this manager continues and configures the subnet.
     pub(super) fn discovered(&mut self, now: Time, out: &mut impl ManagerSink) -> bool {
         if self.found.port(self.own).is_none_or(|port| port.info.is_none()) {
-            // Its own port did not answer.
+            // The manager's own port did not answer.
             self.abandon();
             self.heavy_due = Some(now.after(self.config.retry_interval));
             return false;
@@ -116,8 +116,8 @@ impl Manager {
         true
     }
 
-    /// Tells masters that are worse to look around: then they find this one, and hand over. They may not notice by themselves, since this
-    /// manager clears what switches say of changes.
+    /// Sends DISCOVER to lower-ranked masters: they then find this one and hand over. They may not notice it by themselves,
+    /// since this manager clears the switches' change bits.
     fn wake_worse_masters(&mut self) {
         for (index, rival) in self.rivals.iter().enumerate() {
             if rival.info.state == SmState::MASTER {
@@ -127,12 +127,12 @@ impl Manager {
         }
     }
 
-    /// One of them refuses that, as OpenSM does while it is the master. It looks around when another master tells it of a handover.
+    /// Wakes a master that refuses DISCOVER, as OpenSM does while it is master. A HANDOVER from another master makes it sweep.
     pub(super) fn wake(&mut self, port: PortRef) {
         self.queue.push_back(Request { port, what: What::Wake });
     }
 
-    /// The best of the other managers, if it is better than `than`.
+    /// Returns the best of the other managers, if it is better than `than`.
     pub(super) fn heir(&self, than: Option<(u8, Reverse<Guid>)>) -> Option<usize> {
         let active = |(_, rival): &(usize, &Rival)| rival.info.state != SmState::NOT_ACTIVE;
         let all = self.rivals.iter().enumerate().filter(active);
@@ -150,14 +150,14 @@ impl Manager {
     fn stand_by(&mut self, now: Time, master: Option<Rival>, out: &mut impl ManagerSink) {
         (self.heavy_due, self.light_due) = (None, None);
         self.misses = 0;
-        // Another manager gives LIDs now: those that ports have then are right.
+        // Another manager assigns LIDs now: the LIDs that ports get from it are valid.
         self.lids.clear();
         self.master = master;
         self.poll_due = Some(now.after(self.config.poll_interval));
         self.become_state(SmState::STANDBY, out);
     }
 
-    /// Asks the master whether it is still there.
+    /// Polls the master.
     pub(super) fn poll_master(&mut self, now: Time, out: &mut impl ManagerSink) {
         self.poll_due = Some(now.after(self.config.poll_interval));
         self.act_count = self.act_count.wrapping_add(1);
@@ -179,7 +179,8 @@ impl Manager {
         }
     }
 
-    /// The master does not answer, or is none. After some time this manager looks around again.
+    /// Counts a poll that the master did not answer, or answered as non-master. After `poll_misses` of them this manager
+    /// starts discovery.
     pub(super) fn master_is_silent(&mut self, now: Time, out: &mut impl ManagerSink) {
         self.misses += 1;
         if self.state == SmState::STANDBY && self.misses >= self.config.poll_misses {
@@ -187,7 +188,7 @@ impl Manager {
         }
     }
 
-    /// Looks who is there, and who is to be the master.
+    /// Returns to DISCOVERING to find out which managers there are and which becomes master.
     fn discover_again(&mut self, now: Time, out: &mut impl ManagerSink) {
         self.abandon();
         self.become_state(SmState::DISCOVERING, out);
@@ -195,7 +196,7 @@ impl Manager {
         self.heavy_due = Some(now);
     }
 
-    /// In a light sweep: what another manager does now.
+    /// Handles another manager's SMInfo in a light sweep.
     pub(super) fn rival_answers(&mut self, now: Time, index: usize, smp: &Smp) {
         let Ok(info) = SmInfo::parse(&smp.data[..]) else { return };
         let own = rank(&self.sm_info(self.state));
@@ -210,7 +211,7 @@ impl Manager {
         }
     }
 
-    /// Tells another manager that it is the master from now on.
+    /// Sends HANDOVER to another manager.
     pub(super) fn begin_handover(
         &mut self,
         now: Time,
@@ -226,7 +227,7 @@ impl Manager {
         self.transmit(now, request, out);
     }
 
-    /// The other one has taken it.
+    /// Handles the acceptance of a handover.
     pub(super) fn end_handover(&mut self, now: Time, leaves: bool, out: &mut impl ManagerSink) {
         self.phase = Phase::Idle;
         match leaves {
@@ -239,7 +240,7 @@ impl Manager {
         }
     }
 
-    /// The other one does not take it: it stays as it is.
+    /// Handles a refused handover: this manager stays master.
     pub(super) fn handover_failed(&mut self, now: Time, out: &mut impl ManagerSink) {
         let leaves = matches!(self.phase, Phase::Handover { leaves: true });
         self.phase = Phase::Idle;
@@ -250,7 +251,7 @@ impl Manager {
         self.heavy_due = Some(now.after(self.config.retry_interval));
     }
 
-    /// Another manager asks for SMInfo, or sets it. What it says is done after the answer, by [`Manager::obey`].
+    /// Answers another manager's Get or Set of SMInfo. [`Manager::obey`] executes a command after the answer.
     pub(super) fn answer_sm_info(
         &mut self,
         from: &UserAddress,
@@ -283,7 +284,7 @@ impl Manager {
         out.send(to, Box::new(answer.to_bytes()));
     }
 
-    /// What a Set(SMInfo) makes of this manager (IBTA 14.4.1, table of state transitions).
+    /// Returns the command that a Set(SMInfo) is for this manager (IBTA 14.4.1, table of state transitions).
     fn command(&self, modifier: u32, theirs: &SmInfo) -> Option<Command> {
         let from_master = theirs.state == SmState::MASTER;
         match (self.state, modifier) {
@@ -299,7 +300,7 @@ impl Manager {
         }
     }
 
-    /// Does what another manager has told.
+    /// Executes the command of another manager.
     pub(super) fn obey(&mut self, now: Time, out: &mut impl ManagerSink) {
         match self.command.take() {
             None => {}
@@ -310,7 +311,7 @@ impl Manager {
             Some(Command::Discover) => self.discover_again(now, out),
             Some(Command::BecomeMaster) => {
                 self.abandon();
-                // Those of the configuration are older, too.
+                // The configured LIDs are outdated as well.
                 self.lids.clear();
                 if let Some(master) = self.master.take() {
                     self.rivals = Vec::from([master]);

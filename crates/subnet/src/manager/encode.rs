@@ -1,4 +1,4 @@
-//! Requests as datagrams: which attribute, which modifier, which data, and by which route.
+//! Encodes requests as datagrams: attribute, modifier, data and route.
 
 use rdmux_wire::mad::Method;
 use rdmux_wire::sm::{
@@ -17,7 +17,7 @@ use super::sweep::Phase;
 use super::tables::{linear_block, multicast_block};
 use crate::topology::PortRef;
 
-/// The ports by which a datagram leaves each node on its way.
+/// The egress ports of a directed route.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hops {
     ports: [u8; MAX_HOPS as usize],
@@ -25,7 +25,7 @@ pub(super) struct Hops {
 }
 
 impl Hops {
-    /// None if it is too far.
+    /// Creates a route; none if it is too long.
     pub(super) fn new(way: &[u8], last: Option<u8>) -> Option<Self> {
         let mut hops = Self { ports: [0; MAX_HOPS as usize], count: 0 };
         for &port in way.iter().chain(&last) {
@@ -41,7 +41,7 @@ impl Hops {
 }
 
 impl Manager {
-    /// The model that requests are about: during a discovery what it has found so far.
+    /// Returns the model that requests refer to: during discovery, the one found so far.
     pub(super) fn working(&self) -> &Model {
         if self.phase == Phase::Discovery { &self.found } else { &self.model }
     }
@@ -50,8 +50,8 @@ impl Manager {
         if self.phase == Phase::Discovery { &mut self.found } else { &mut self.model }
     }
 
-    /// The way to a port from the manager's port, which must be the receiving one: an adapter does not send on what is for its
-    /// other ports.
+    /// Returns the route from the manager's port to a port. It must be the port where the datagram arrives, since an adapter
+    /// does not forward to its other ports.
     pub(super) fn hops_to(&self, model: &Model, port: PortRef) -> Option<Hops> {
         let node = model.node(port.node)?;
         if node.is_switch() || port.node == self.own.node && port.port == self.own.port {
@@ -63,7 +63,7 @@ impl Manager {
         }
     }
 
-    /// A request as a datagram, without its transaction ID; none if its port is gone.
+    /// Encodes a request, without its transaction ID; none if its port is gone.
     pub(super) fn smp(&self, request: Request) -> Option<Smp> {
         let Request { port, what } = request;
         let model = self.working();
@@ -88,7 +88,7 @@ impl Manager {
         Some(smp)
     }
 
-    /// What a Set sets.
+    /// Returns the attribute that a Set writes.
     pub(super) fn value(&self, model: &Model, request: Request) -> Option<Attribute> {
         let Request { port, what } = request;
         let switch = || model.node(port.node)?.switch.as_deref();
@@ -122,12 +122,12 @@ impl Manager {
     }
 }
 
-/// Attribute and modifier.
+/// Returns the attribute ID and modifier.
 fn key(model: &Model, request: Request) -> Option<(u16, u32)> {
     let Request { port, what } = request;
     let is_switch = || model.node(port.node).is_some_and(|node| node.is_switch());
     let number = u32::from(port.port);
-    // The port whose table it is: only a switch has more than one behind one agent.
+    // The port that owns the table: only the agent of a switch manages several.
     let table_port = || if is_switch() { number } else { 0 };
     Some(match what {
         What::Own | What::Probe | What::Neighbour => (NodeInfo::ATTR_ID, 0),
@@ -161,7 +161,7 @@ fn key(model: &Model, request: Request) -> Option<(u16, u32)> {
     })
 }
 
-/// Whether the data of an answer to a Set are what was set, as far as the agent may not choose.
+/// Returns whether the answer to a Set has the requested values, in all fields that the agent may not choose.
 pub(super) fn is_kept(wanted: &Attribute, data: &[u8; DATA_LEN]) -> bool {
     match wanted {
         Attribute::PortInfo(wanted) => {
@@ -188,7 +188,7 @@ pub(super) fn is_kept(wanted: &Attribute, data: &[u8; DATA_LEN]) -> bool {
     }
 }
 
-/// The LID of a port, or 0.
+/// Returns the LID of a port, or 0.
 pub(super) fn lid_of(model: &Model, port: PortRef) -> Lid {
     model.port(port).map_or(Lid::NONE, |port| port.assigned)
 }

@@ -1,4 +1,4 @@
-//! The switches and the cables between them, as routing sees them.
+//! The graph of switches and cables that routing works on.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -7,20 +7,20 @@ use rdmux_wire::{Guid, Lid};
 
 use super::model::{Model, Port};
 
-/// Not a switch.
+/// Marks a node that is no switch.
 const NONE: u32 = u32::MAX;
 
-/// Switches by their index, ascending by GUID: the order in which they were found is of no matter to routes.
+/// The switches, ordered by GUID, so that routes do not depend on the order of discovery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
     guids: Vec<Guid>,
-    /// Where the cables of each switch begin in `cables`, and where the last ones end.
+    /// The index in `cables` of each switch's first cable, and the end.
     starts: Vec<u32>,
     cables: Vec<Cable>,
-    /// Where the LIDs at each switch begin in `lids`, and where the last ones end.
+    /// The index in `lids` of each switch's first LID, and the end.
     lid_starts: Vec<u32>,
     lids: Vec<(Lid, u8)>,
-    /// The nodes in the model, and the other way round.
+    /// The model's node of each switch, and the switch of each node.
     nodes: Vec<usize>,
     switch_of: Vec<u32>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Cable {
 }
 
 impl Graph {
-    /// Of the model, with the cables that both ends say they have.
+    /// Builds the graph of a model, with the cables that both ends report.
     pub(super) fn new(model: &Model) -> Self {
         let mut nodes: Vec<usize> = (0..model.nodes().len())
             .filter(|&index| model.nodes()[index].switch.is_some())
@@ -71,7 +71,7 @@ impl Graph {
             let Some(peer) = port.peer.filter(|_| port.is_up()) else { continue };
             let Some(far) = model.port(peer).filter(|far| far.is_up()) else { continue };
             match self.switch_of[peer.node] {
-                // An adapter, or a switch that does not say what it is.
+                // An adapter, or a switch whose SwitchInfo is missing.
                 NONE => self.add_lids(model, far, number),
                 to if peer.node != index => {
                     self.cables.push(Cable { to, port: number, back: peer.port });
@@ -90,67 +90,67 @@ impl Graph {
         self.lids.extend(own.map(|lid| (lid, egress)));
     }
 
-    /// How many switches there are.
+    /// Returns the number of switches.
     pub(super) fn len(&self) -> usize {
         self.guids.len()
     }
 
-    /// How many ends cables have.
+    /// Returns the number of cable ends.
     pub(super) fn cable_ends(&self) -> usize {
         self.cables.len()
     }
 
-    /// The cables of a switch.
+    /// Returns the cables of a switch.
     #[inline]
     pub(super) fn cables(&self, switch: usize) -> &[Cable] {
         &self.cables[self.first_cable(switch)..self.starts[switch + 1] as usize]
     }
 
-    /// The index of the first cable of a switch among all.
+    /// Returns the index of a switch's first cable among all.
     #[inline]
     pub(super) fn first_cable(&self, switch: usize) -> usize {
         self.starts[switch] as usize
     }
 
-    /// The LIDs of a switch and of the adapters at it, and the port to each.
+    /// Returns the LIDs of a switch and of the adapters at it, with the port to each.
     pub(super) fn lids(&self, switch: usize) -> &[(Lid, u8)] {
         &self.lids[self.lid_starts[switch] as usize..self.lid_starts[switch + 1] as usize]
     }
 
-    /// All LIDs.
+    /// Returns all LIDs.
     pub(super) fn all_lids(&self) -> &[(Lid, u8)] {
         &self.lids
     }
 
-    /// Whether adapters are at a switch.
+    /// Returns whether adapters are connected to a switch.
     pub(super) fn has_adapters(&self, switch: usize) -> bool {
         self.lids(switch).iter().any(|&(_, port)| port != 0)
     }
 
-    /// The node of a switch in the model.
+    /// Returns the model's node of a switch.
     #[inline]
     pub(super) fn node(&self, switch: usize) -> usize {
         self.nodes[switch]
     }
 
-    /// The switch that a node of the model is.
+    /// Returns the switch of a model's node.
     pub(super) fn switch(&self, node: usize) -> Option<usize> {
         let switch = self.switch_of.get(node).copied().filter(|&switch| switch != NONE)?;
         usize::try_from(switch).ok()
     }
 
-    /// Whether switches, cables and LIDs are the same: then so are the routes.
+    /// Returns whether switches, cables and LIDs are equal: then the routes are, too.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.has_cables_of(other)
             && (&self.lid_starts, &self.lids) == (&other.lid_starts, &other.lids)
     }
 
-    /// Whether switches and the cables between them are the same.
+    /// Returns whether switches and the cables between them are equal.
     pub(super) fn has_cables_of(&self, other: &Self) -> bool {
         self.guids == other.guids && (&self.starts, &self.cables) == (&other.starts, &other.cables)
     }
 
-    /// The distance of each switch from the nearest of some switches; `u32::MAX` where no way leads.
+    /// Returns the distance of each switch from the nearest of some switches; `u32::MAX` if it is unreachable.
     pub(super) fn distances(&self, from: impl Iterator<Item = usize>) -> Vec<u32> {
         let mut distance = vec![u32::MAX; self.len()];
         let mut order: Vec<usize> = from.collect();

@@ -1,4 +1,4 @@
-//! LIDs: every end port gets 2^LMC of them, and keeps them as long as it can.
+//! LID assignment: every end port gets 2^LMC LIDs and keeps them as long as possible.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -10,26 +10,26 @@ use super::Manager;
 use super::status::ProblemKind;
 use crate::topology::PortRef;
 
-/// Behind the last unicast LID.
+/// One past the last unicast LID.
 const END: usize = Lid::FIRST_MULTICAST.0 as usize;
 
-/// A port that is to have LIDs.
+/// A port that needs LIDs.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     port: PortRef,
     guid: Guid,
     lmc: u8,
-    /// The LID that it says it has.
+    /// The LID that the port reports.
     current: Lid,
-    /// The LID that it had last.
+    /// The LID that this manager assigned last.
     last: Lid,
 }
 
-/// LIDs that are taken.
+/// LIDs in use, indexed by LID.
 struct Taken(Vec<bool>);
 
 impl Taken {
-    /// Takes 2^lmc LIDs from `lid` on, if they are LIDs and free.
+    /// Takes 2^lmc LIDs starting at `lid`, if they are valid and free.
     fn take(&mut self, lid: Lid, lmc: u8) -> bool {
         let (first, count) = (usize::from(lid.0), 1 << lmc);
         let fits = lid.is_unicast() && first.is_multiple_of(count);
@@ -43,7 +43,7 @@ impl Taken {
         true
     }
 
-    /// Takes the first free ones from `from` on that nobody else has had.
+    /// Takes the first free LIDs at or above `from` that are not reserved for other ports.
     fn take_free(&mut self, from: usize, lmc: u8, reserved: &Taken) -> Option<Lid> {
         let count = 1_usize << lmc;
         let mut first = from.next_multiple_of(count).max(count);
@@ -62,17 +62,17 @@ impl Taken {
 }
 
 impl Manager {
-    /// Chooses the LIDs of all end ports of the model.
+    /// Assigns the LIDs of all end ports of the model.
     ///
-    /// A port keeps a LID that it has, if it is free. Otherwise it gets the one that it had last, and otherwise the first that is
-    /// free and was nobody else's. The LID of a port that is gone is given away only when there is no other.
+    /// A port keeps its LID if it is free. Otherwise it gets the LID that it had last, and otherwise the first LID that is
+    /// free and was never another port's. The LID of a port that is gone is reused only when there is no other.
     pub(super) fn assign_lids(&mut self) {
         let claims = self.claims();
         let end = self.lid_end();
         let mut taken = Taken(vec![false; end]);
         let mut chosen: Vec<Option<Lid>> = vec![None; claims.len()];
         let mut rest = 1;
-        // First those who are sure of theirs, then those whose LID nobody else had last, then those who lost theirs.
+        // First ports that still have their last LID, then ports whose LID no other port had last, then ports that lost theirs.
         let owners: BTreeMap<Lid, Guid> = claims.iter().map(|c| (c.last, c.guid)).collect();
         let is_others = |c: &Claim| owners.get(&c.current).is_some_and(|guid| *guid != c.guid);
         let rounds: [&dyn Fn(&Claim) -> Lid; 4] = [
@@ -111,7 +111,7 @@ impl Manager {
         self.forget_lids();
     }
 
-    /// The ports that can have LIDs. A port whose GUID another one has already gets none.
+    /// Returns the ports that can have LIDs. A port with a duplicate GUID gets none.
     fn claims(&self) -> Vec<Claim> {
         let mut claims = Vec::new();
         for (place, port) in self.model.end_ports() {
@@ -131,15 +131,15 @@ impl Manager {
         claims
     }
 
-    /// Behind the last LID that all switches have room for.
+    /// Returns one past the last LID that all switches have room for.
     fn lid_end(&self) -> usize {
         let switches = self.model.nodes().iter().filter_map(|node| node.switch.as_ref());
         let caps = switches.map(|switch| usize::from(switch.info.linear_fdb_cap));
-        // A switch that says it has no table does not keep the others from having LIDs.
+        // A switch that reports no table does not prevent LIDs for all others.
         caps.filter(|&cap| cap >= MIN_CAP).min().unwrap_or(END).min(END)
     }
 
-    /// Ports that are gone are forgotten when there are many: GUIDs that change all the time take no memory.
+    /// Forgets ports that are gone when there are many, so that changing GUIDs cannot exhaust memory.
     fn forget_lids(&mut self) {
         if self.lids.len() > END {
             let model = &self.model;
@@ -148,5 +148,5 @@ impl Manager {
     }
 }
 
-/// A linear forwarding table that is smaller is none.
+/// A smaller linear forwarding table counts as none.
 const MIN_CAP: usize = 1024;

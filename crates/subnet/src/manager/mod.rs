@@ -1,4 +1,4 @@
-//! The subnet manager: finds the nodes of a subnet, gives them LIDs and tables, and keeps them so.
+//! The subnet manager: discovers the nodes of a subnet, assigns LIDs, writes tables, and keeps them up to date.
 //!
 //! ```text
 //!   datagrams of QP0 ----> Manager ----> model ----> administration <---- requests on QP1
@@ -7,17 +7,18 @@
 //!      SMInfo                v
 //!                          sweep
 //!        discovery -> election -> lids -> configure -> routing -> tables -> links, active
-//!        who is there  who may   who is   ports know   by which   switches
-//!                      manage    called   their LIDs   ports      know it
+//!        which nodes  who may  which    ports learn  by which   switches
+//!        exist        manage   LIDs     their LIDs   ports      learn it
 //! ```
 //!
-//! A manager is a program on a port. It reads and writes datagrams as programs do with the user MAD device ([`crate::umad`]), by
-//! agents of the classes 0x01 and 0x81, but waits for answers and sends again by itself: that takes no memory for each request.
-//! Time and datagrams are arguments, and what it wants to send goes to a [`ManagerSink`].
+//! A manager is a program on a port. It reads and writes datagrams as programs do with the user MAD device ([`crate::umad`]),
+//! by agents of the classes 0x01 and 0x81, but does timeouts and retransmission itself, which takes no memory in the device
+//! for each request. Time and datagrams are arguments, and output goes to a [`ManagerSink`].
 //!
-//! A *heavy sweep* finds everything by directed routes and configures what is not as it should be. A *light sweep* asks only the switches
-//! whether something has changed; if so, or when a trap says so, a heavy one follows. What a sweep does not reach, or what does not do as
-//! it is told, is reported ([`Status`]), and the rest of the subnet is managed without it.
+//! A *heavy sweep* discovers everything by directed routes and configures whatever differs from the target. A *light sweep*
+//! only asks the switches for changes. If there are any, or if a trap reports one, a heavy sweep follows. Nodes that a sweep
+//! cannot reach, or that do not accept their settings, are reported ([`Status`]), and the rest of the subnet is managed
+//! without them.
 
 mod aliases;
 mod babble;
@@ -78,78 +79,78 @@ use crate::umad::UserAddress;
 pub struct Manager {
     config: Config,
     state: SmState,
-    /// The GUID of its port, once it is known.
+    /// The GUID of the manager's port, once known.
     guid: Guid,
-    /// Its port in the model.
+    /// The manager's port in the model.
     own: PortRef,
-    /// Grows with each sweep and each poll that is answered.
+    /// SMInfo's ActCount. Incremented with each sweep and each poll.
     act_count: u32,
     model: Model,
-    /// What is not yet at the switches, by the index of the node.
+    /// Settings not yet written to the switches, by node index.
     dirty: Vec<Option<Box<Dirty>>>,
-    /// What a discovery has found so far.
+    /// The model of a discovery in progress.
     found: Model,
     phase: Phase,
-    /// What is to be asked next.
+    /// Requests to be sent next.
     queue: VecDeque<Request>,
     requests: Requests,
-    /// Which node the requests of this phase have come to.
+    /// The next node that this phase makes requests for.
     cursor: usize,
     tally: Tally,
     /// Whether tables are at the switches to which they were sent.
     doubt: Doubt,
-    /// Traps of link errors that come again and again.
+    /// Repeated traps of link errors.
     babble: Babble,
     /// Nodes whose traps ask for sweeps.
     pauses: Pauses,
     /// The switches and cables for which the tables in the model were computed.
     graph: Graph,
-    /// The model is newer than the graph: its nodes may have other indices.
+    /// The model is newer than the graph, so node indices may differ.
     graph_is_old: bool,
     job: Option<Box<Routing>>,
-    /// Who had which LID last.
+    /// The last LID of each port.
     lids: BTreeMap<Guid, Lid>,
     pkeys: Box<dyn PkeyTables + Send>,
-    /// Blocks of alias GUIDs, by the GUID of the port, that a discovery did not find.
+    /// Blocks of alias GUIDs, by port GUID, that a discovery did not find.
     lost_aliases: BTreeSet<(Guid, u8)>,
-    /// By multicast LID: the GUIDs of the ports that are members, and whether each receives. One that does not only sends.
+    /// Members of each multicast LID: port GUIDs, and whether each receives. A send-only member does not.
     groups: BTreeMap<Lid, BTreeMap<Guid, bool>>,
-    /// Those that have members or routes other than before.
+    /// Groups whose members or routes have changed.
     changed_groups: BTreeMap<Lid, multicast::Changed>,
     trees: trees::Trees,
     /// Ports that the last discovery has found for the first time.
     appeared: BTreeSet<Guid>,
-    /// Ports that are to be asked to register everything again with administration, and have not answered that they were.
+    /// Ports that must be asked to reregister with administration and have not acknowledged it.
     unasked: BTreeSet<Guid>,
-    /// Those that have answered so since the last discovery: cables may have been moved on the way to them.
+    /// Ports that have acknowledged it since the last discovery. If cables on the route were moved, another port may have answered.
     asked: BTreeSet<Guid>,
     /// Other managers that the last discovery has found.
     rivals: Vec<Rival>,
-    /// The manager that a standby waits for, and how often it did not answer.
+    /// The master that a standby polls, and the number of its unanswered polls.
     master: Option<Rival>,
     misses: u32,
-    /// What another manager has told this one to do, after the answer.
+    /// A command of another manager, to be executed after the answer.
     command: Option<Command>,
-    /// Nothing of what the subnet has is known to come from this manager.
+    /// No setting in the subnet is known to come from this manager.
     fresh: bool,
     /// Something has changed since the last discovery began.
     stale: bool,
-    /// This sweep has found that nodes, cables or LIDs are others.
+    /// This sweep has found changes of nodes, cables or LIDs.
     changed: bool,
-    /// When the next sweep is due: heavy, light.
+    /// When the next heavy and the next light sweep are due.
     heavy_due: Option<Time>,
     light_due: Option<Time>,
-    /// After a heavy sweep as much time passes as it took: a link that flaps does not keep the manager from everything else.
+    /// Pause after a heavy sweep, as long as the sweep took, so that a flapping link does not occupy the manager completely.
     rest_until: Time,
     poll_due: Option<Time>,
-    /// Sweeps with errors, one after the other.
+    /// The number of consecutive sweeps with errors.
     failures: u32,
     sweeps: u64,
     last: Option<Report>,
 }
 
 impl Manager {
-    /// A manager that begins to look around at `now`.
+    /// Creates a manager that begins discovery at `now`.
     pub fn new(config: Config, now: Time) -> Self {
         Self {
             state: SmState::DISCOVERING,
@@ -197,37 +198,37 @@ impl Manager {
         }
     }
 
-    /// What the manager knows of the subnet.
+    /// Returns the manager's model of the subnet.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The same, for administration: aliases are its to change.
+    /// Returns the model for administration, which changes the aliases.
     pub fn model_mut(&mut self) -> &mut Model {
         &mut self.model
     }
 
-    /// The options.
+    /// Returns the options.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Who has which LID or had it last: what [`Config::lids`] takes. A manager that stands by knows none.
+    /// Returns the present or last LID of each port, in the form of [`Config::lids`]. A standby returns none.
     pub fn lids(&self) -> &BTreeMap<Guid, Lid> {
         &self.lids
     }
 
-    /// The manager's own port in the model.
+    /// Returns the manager's own port in the model.
     pub fn port(&self) -> PortRef {
         self.own
     }
 
-    /// Whether it is the master, and has configured the subnet at least once.
+    /// Returns whether the manager is the master and has configured the subnet at least once.
     pub fn is_up(&self) -> bool {
         self.state == SmState::MASTER && !self.fresh
     }
 
-    /// The state of the manager, and how the last sweep went.
+    /// Returns the state of the manager and the report of the last sweep.
     pub fn status(&self) -> Status {
         let master = match self.state {
             SmState::MASTER => Some(self.guid),
@@ -244,26 +245,26 @@ impl Manager {
         }
     }
 
-    /// Sweeps the subnet as soon as what it does now has ended.
+    /// Requests a sweep, which starts when the present activity has ended.
     pub fn sweep(&mut self, now: Time) {
         if matches!(self.state, SmState::MASTER | SmState::DISCOVERING) {
             self.request_sweep(now);
         }
     }
 
-    /// Changes the priority, 0 to 15. The next sweep, of this manager or of the master, acts on it.
+    /// Changes the priority, 0 to 15. It takes effect with the next sweep, of this manager or of the master.
     pub fn set_priority(&mut self, now: Time, priority: u8) {
         self.config.priority = priority.min(15);
         self.sweep(now);
     }
 
-    /// Who may be in which partition from now on; the tables are set by a sweep.
+    /// Changes the partitions. A sweep writes the new tables.
     pub fn set_pkey_tables(&mut self, now: Time, tables: Box<dyn PkeyTables + Send>) {
         self.pkeys = tables;
         self.sweep(now);
     }
 
-    /// Stops, as the master after another manager has been told to go on, if there is one.
+    /// Stops the manager. A master first hands over to another manager, if there is one.
     pub fn leave(&mut self, now: Time, out: &mut impl ManagerSink) {
         self.abandon();
         (self.heavy_due, self.light_due, self.poll_due) = (None, None, None);
@@ -274,19 +275,19 @@ impl Manager {
         }
     }
 
-    /// When [`Manager::handle_timeout`] has something to do: it may be at once.
+    /// Returns when [`Manager::handle_timeout`] has work to do, possibly at once.
     pub fn next_timeout(&self) -> Option<Time> {
         if self.job.is_some() || self.has_group_work() {
             return Some(Time::ZERO);
         }
-        // What must wait for the end of what is under way is not due before.
+        // A sweep that must wait for the present activity is not due before that ends.
         let heavy = self.heavy_due.filter(|_| self.may_begin());
         let light = self.light_due.filter(|_| self.phase == Phase::Idle);
         let due = [self.requests.next_timeout(), heavy, light, self.poll_due];
         due.into_iter().flatten().min()
     }
 
-    /// Does what is due: sends again, begins a sweep, computes routes, a slice at a time.
+    /// Does what is due: retransmits, begins a sweep, and computes routes in slices.
     pub fn handle_timeout(&mut self, now: Time, out: &mut impl ManagerSink) {
         let again = now.after(self.config.timeout);
         while let Some(overdue) = self.requests.overdue(now, again) {
@@ -308,7 +309,7 @@ impl Manager {
         self.proceed(now, out);
     }
 
-    /// Takes a datagram that came to QP0 of the manager's port: an answer, a trap, or what another manager says.
+    /// Handles a datagram for QP0 of the manager's port: an answer, a trap, or a message of another manager.
     pub fn handle_mad(
         &mut self,
         now: Time,
@@ -336,7 +337,7 @@ impl Manager {
         self.proceed(now, out);
     }
 
-    /// Sends a request.
+    /// Sends a new request.
     fn transmit(&mut self, now: Time, request: Request, out: &mut impl ManagerSink) {
         let Some(mut smp) = self.smp(request) else { return };
         let key = (smp.header.attr_id, smp.header.attr_mod);
@@ -349,7 +350,8 @@ impl Manager {
     }
 
     fn transmit_again(&mut self, pending: &requests::Pending, out: &mut impl ManagerSink) {
-        // What has changed meanwhile no longer has the attribute that is waited for: the answer to the first is good enough.
+        // If the model has changed so that the request now has another attribute, do not retransmit: an answer to the first
+        // transmission suffices.
         let Some(mut smp) = self.smp(pending.request) else { return };
         if (smp.header.attr_id, smp.header.attr_mod) == (pending.attr_id, pending.modifier) {
             smp.header.tid = pending.tid.into();
@@ -358,7 +360,7 @@ impl Manager {
         }
     }
 
-    /// Sends as much as may be outstanding, and goes on to the next phase when everything is answered.
+    /// Sends requests up to the limit in flight, and enters the next phase when all are answered.
     fn proceed(&mut self, now: Time, out: &mut impl ManagerSink) {
         let window = self.config.outstanding.clamp(1, MAX_OUTSTANDING);
         loop {
@@ -377,7 +379,7 @@ impl Manager {
         }
     }
 
-    /// Forgets what is under way.
+    /// Abandons the present activity.
     fn abandon(&mut self) {
         self.requests.clear();
         self.queue.clear();
@@ -393,7 +395,7 @@ impl Manager {
         }
     }
 
-    /// Something has changed: a heavy sweep is due, or due again after the one that is under way.
+    /// Requests a heavy sweep: now, or again after the present one.
     fn request_sweep(&mut self, now: Time) {
         self.failures = 0;
         if matches!(self.phase, Phase::Idle | Phase::Light) {
