@@ -1,10 +1,10 @@
 //! Multicast: a tree of switches for each group ([`trees`](super::trees)), and the ports of its members.
 //!
-//! A member that comes adds its way to the tree of its group, and one that goes takes along what only it has needed: only these
-//! switches are told. In sweeps, and where the last member that receives goes, the whole tree is computed; then, too, only switches are
-//! told whose ports are others.
+//! A new member adds its branch to the tree of its group. A leaving member removes what only it needed. Only the affected
+//! switches are updated. The whole tree is computed in sweeps, and when the last receiving member leaves. In that case, too,
+//! only switches whose ports change are updated.
 //!
-//! A member that only sends has a way up to the rest of the tree, and none leads back to it.
+//! A send-only member has a route up to the rest of the tree, but no route leads back to it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -20,16 +20,16 @@ use super::trees::Placed;
 use super::{Manager, model::Model};
 use crate::Time;
 
-/// What is to be done for a group.
+/// The pending work for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Changed {
-    /// The tree is to be computed.
+    /// The tree must be computed.
     All,
-    /// Nothing but these ports: they have come or gone, or receive from now on or no more.
+    /// Only these ports have joined, left, or changed whether they receive.
     Members(BTreeSet<Guid>),
 }
 
-/// Where a port is: its switch, and the port there.
+/// Returns the switch and the switch's port where a port is connected.
 fn place(model: &Model, graph: &Graph, guid: Guid) -> Option<(usize, u8)> {
     let at = model.by_own_guid(guid)?;
     if let Some(switch) = graph.switch(at.node) {
@@ -41,13 +41,14 @@ fn place(model: &Model, graph: &Graph, guid: Guid) -> Option<(usize, u8)> {
 }
 
 impl Manager {
-    /// Says which ports, by GUID, get the packets of a multicast LID; none ends the group. The switches are told soon: see
-    /// [`Manager::next_timeout`].
+    /// Sets the ports, by GUID, that receive the packets of a multicast LID; no ports end the group. The switches are updated
+    /// soon: see [`Manager::next_timeout`].
     pub fn set_group(&mut self, mlid: Lid, members: impl IntoIterator<Item = Guid>) {
         self.set_group_members(mlid, members.into_iter().map(|guid| (guid, true)));
     }
 
-    /// The same, with whether each member receives. To one that does not no packet of the group is sent, but what it sends reaches the others.
+    /// Sets the members of a multicast LID and whether each receives. A send-only member gets no packets of the group, but
+    /// the others get its packets.
     pub fn set_group_members(
         &mut self,
         mlid: Lid,
@@ -56,7 +57,7 @@ impl Manager {
         if mlid.is_multicast() {
             let mut all = BTreeMap::new();
             for (guid, receives) in members {
-                // A port may be a member for several GUIDs.
+                // A port may be a member with several GUIDs.
                 *all.entry(guid).or_insert(receives) |= receives;
             }
             self.groups.insert(mlid, all);
@@ -64,7 +65,7 @@ impl Manager {
         }
     }
 
-    /// Says whether a port, by its GUID, is a member of a group that receives, or one that only sends, or none. The others stay.
+    /// Sets whether a port, by GUID, is a receiving member of a group, a send-only member, or none. Other members stay.
     pub fn set_member(&mut self, mlid: Lid, port: Guid, receives: Option<bool>) {
         let was = match receives {
             Some(receives) if mlid.is_multicast() => {
@@ -80,13 +81,13 @@ impl Manager {
         }
     }
 
-    /// Whether groups have changed, and nothing else is to be done first.
+    /// Returns whether groups have changed and the manager is free to process them.
     pub(super) fn has_group_work(&self) -> bool {
         let may_begin = self.phase == Phase::Idle && self.is_up() && !self.graph_is_old;
         may_begin && !self.changed_groups.is_empty()
     }
 
-    /// Computes the groups that have changed, and begins to tell the switches.
+    /// Computes the changed groups and queues the updates of switches.
     pub(super) fn update_groups(&mut self, now: Time) {
         if !self.has_group_work() {
             return;
@@ -111,7 +112,7 @@ impl Manager {
         }
     }
 
-    /// In a sweep: all groups, since switches and cables may be others.
+    /// Computes all groups during a sweep, since switches and cables may have changed.
     pub(super) fn route_all_groups(&mut self) {
         self.changed_groups.clear();
         let all: Vec<Lid> = self.groups.keys().copied().collect();
@@ -120,7 +121,7 @@ impl Manager {
         }
     }
 
-    /// Takes ports that do not receive any more out of the tree that a group has. False if it must be computed.
+    /// Removes ports that no longer receive from the existing tree of a group. Returns false if the tree must be computed.
     fn prune_group(
         &mut self,
         mlid: Lid,
@@ -135,7 +136,7 @@ impl Manager {
             let (model, graph) = (&self.model, &self.graph);
             let has = |switch| group_ports(model, graph.node(switch), mlid);
             let sends = |switch| has_sender(model, graph, members, switch);
-            // Where the port was is not known if it is there no more: then nobody knows its branch.
+            // A port that is gone cannot be located, so its branch is unknown.
             let Some(place) = place(model, graph, *guid) else { return false };
             let Some(top) = placed.top else { return false };
             let Some(rest) = tree.without(graph, top, place, &has, &sends) else { return false };
@@ -156,7 +157,7 @@ impl Manager {
         true
     }
 
-    /// Adds those of some ports that are members to the tree that a group has. False if it must be computed.
+    /// Adds those of the given ports that are members to the existing tree of a group. Returns false if the tree must be computed.
     fn extend_group(
         &mut self,
         mlid: Lid,
@@ -192,7 +193,7 @@ impl Manager {
         true
     }
 
-    /// Computes the tree of a group and writes its ports into the tables of the model; adds the switches that are concerned.
+    /// Computes the tree of a group and writes its ports into the model's tables. Adds the affected switches to `touched`.
     fn route_group(&mut self, mlid: Lid, touched: &mut BTreeSet<usize>) {
         self.trees.make(&self.graph);
         let Some(members) = self.groups.get(&mlid) else { return };
@@ -223,8 +224,8 @@ impl Manager {
             touched.insert(switch);
         }
         if ended {
-            // It is known to be on no switch, so the next group with its LID concerns only those where that will be; but not if it
-            // ended before any switch was told of it.
+            // The group is known to be on no switch, so that the next group with its LID affects only its own switches. Not
+            // if it ended before any switch was updated.
             self.groups.remove(&mlid);
             if !was_placed {
                 self.trees.forget_place(mlid);
@@ -233,7 +234,7 @@ impl Manager {
     }
 }
 
-/// Whether a member that only sends is at a switch.
+/// Returns whether a send-only member is at a switch.
 fn has_sender(model: &Model, graph: &Graph, members: &BTreeMap<Guid, bool>, switch: usize) -> bool {
     let Some(node) = model.node(graph.node(switch)) else { return false };
     (0..=u8::MAX).zip(&node.ports).any(|(number, port)| {
@@ -245,7 +246,7 @@ fn has_sender(model: &Model, graph: &Graph, members: &BTreeMap<Guid, bool>, swit
     })
 }
 
-/// The ports that a group has at a switch, as the model says.
+/// Returns the ports of a group at a switch, by the model.
 fn group_ports(model: &Model, node: usize, mlid: Lid) -> PortSet {
     let switch = model.node(node).and_then(|node| node.switch.as_deref());
     switch.and_then(|switch| switch.multicast.get(&mlid)).copied().unwrap_or_default()

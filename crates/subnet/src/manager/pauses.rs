@@ -1,8 +1,9 @@
-//! Pauses before sweeps that traps ask for.
+//! Rate limit on sweeps that traps request.
 //!
-//! After each sweep nothing is swept again for as long as it took. For a node whose traps have had nine sweeps made the pause doubles from
-//! sweep to sweep, until none of its traps has come for a minute: one that sends traps without end does not keep the manager busy. The pause
-//! is no longer than the time between light sweeps, and no other node's traps wait for it.
+//! After each sweep the manager pauses for as long as the sweep took. If a node's traps have caused nine sweeps, the node's
+//! pause doubles with each further sweep, until none of its traps has arrived for a minute. A node that sends traps endlessly
+//! thus cannot occupy the manager. The pause is at most the interval of light sweeps, and does not delay sweeps for other
+//! nodes.
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -13,27 +14,27 @@ use super::{Manager, sweep::Phase};
 use crate::Time;
 use crate::topology::PortRef;
 
-/// So many sweeps are made for a node before its pause grows.
+/// The number of sweeps for a node before its pause grows.
 const FREE: u32 = 9;
 
-/// How often it is doubled at most.
+/// How often the pause is doubled at most.
 const MAX_DOUBLINGS: u32 = 4;
 
-/// A node that has asked for nothing for so long begins anew.
+/// A node that has requested nothing for this long starts afresh.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// A node whose traps ask for sweeps.
+/// The state of a node whose traps request sweeps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pause {
-    /// When it has asked last.
+    /// When it made its last request.
     asked: Time,
-    /// It is yet to get the sweep.
+    /// Whether it still waits for a sweep.
     waits: bool,
-    /// The sweep that is under way was made for it.
+    /// Whether the present sweep serves its request.
     served: bool,
-    /// Sweeps that were made for it.
+    /// The number of sweeps that it has caused.
     sweeps: u32,
-    /// None is made for it before.
+    /// The end of its pause.
     until: Time,
 }
 
@@ -43,14 +44,14 @@ impl Pause {
     }
 }
 
-/// All of them, by the node's GUID; zero stands for all that are not known.
+/// The state of all nodes by GUID; zero stands for unknown nodes.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     nodes: BTreeMap<Guid, Pause>,
 }
 
 impl Pauses {
-    /// A node asks for a sweep. Whether it has had so many that it has to wait longer than others.
+    /// Notes a node's request for a sweep. Returns whether its pause is extended.
     fn ask(&mut self, now: Time, node: Guid) -> bool {
         let pause = self.nodes.entry(node).or_default();
         if pause.is_over(now) {
@@ -60,12 +61,12 @@ impl Pauses {
         pause.sweeps > FREE
     }
 
-    /// When a sweep is due for a node that has asked for one.
+    /// Returns when a sweep is due for a node that waits for one.
     fn due(&self) -> Option<Time> {
         self.nodes.values().filter(|pause| pause.waits).map(|pause| pause.until).min()
     }
 
-    /// A sweep begins: it is for all.
+    /// Notes the start of a sweep, which serves all nodes.
     pub(super) fn begin(&mut self, now: Time) {
         self.nodes.retain(|_, pause| !pause.is_over(now));
         for pause in self.nodes.values_mut() {
@@ -74,7 +75,7 @@ impl Pauses {
         }
     }
 
-    /// It has ended, after which nothing is swept for a while.
+    /// Notes the end of a sweep and starts the pauses.
     pub(super) fn end(&mut self, now: Time, rest: Duration, most: Duration) {
         for pause in self.nodes.values_mut().filter(|pause| pause.served) {
             let doublings = pause.sweeps.saturating_sub(FREE).min(MAX_DOUBLINGS);
@@ -84,7 +85,7 @@ impl Pauses {
 }
 
 impl Manager {
-    /// A trap from this port, as far as it is known, says that something has changed.
+    /// Handles a trap that reports a change. `sender` is the port that sent it, if known.
     pub(super) fn request_sweep_for(&mut self, now: Time, sender: Option<PortRef>) {
         let node = sender.and_then(|at| self.model.node(at.node));
         if !self.pauses.ask(now, node.map_or(Guid(0), |node| node.info.node_guid)) {
@@ -93,7 +94,7 @@ impl Manager {
         self.sweep_for_traps(now);
     }
 
-    /// Has a sweep made for traps that ask for one, when it is due; while another one is under way that is for its end to do.
+    /// Schedules a sweep that traps have requested. Does nothing during a sweep, whose end calls this again.
     pub(super) fn sweep_for_traps(&mut self, now: Time) {
         if matches!(self.phase, Phase::Idle | Phase::Light)
             && let Some(due) = self.pauses.due()
@@ -112,7 +113,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// How long a node that asks at once waits after each of so many sweeps, of which each takes a second.
+    /// Returns the pause after each of `sweeps` sweeps of a second for a node that requests the next one at once.
     fn waits(pauses: &mut Pauses, now: &mut Time, most: Duration, sweeps: usize) -> Vec<u64> {
         let sweep = |_| {
             pauses.ask(*now, Guid(1));

@@ -1,7 +1,8 @@
-//! P_Key tables: what each end port should have, and enforcement at the switches' ports that lead to end ports.
+//! P_Key tables: the keys of each end port, and enforcement at the switches' ports that connect to end ports.
 //!
-//! A port of a switch that leads to an adapter gets the adapter's table and enforces it both ways (SwitchInfo's
-//! PartitionEnforcementCap and capability bits permitting), as OpenSM does it. Enforcement begins when the table is known to be there.
+//! A switch port that connects to an adapter gets the adapter's table and enforces it both ways (SwitchInfo's
+//! PartitionEnforcementCap and capability bits permitting), as in OpenSM. Enforcement is enabled when the table is known to
+//! be written.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -17,19 +18,19 @@ use super::requests::{Request, What};
 use super::status::ProblemKind;
 use crate::topology::PortRef;
 
-/// P_Keys of a block.
+/// P_Keys per block.
 pub(super) const PKEY_BLOCK: usize = 32;
 
-/// The most blocks that are read and written of a port: 1024 P_Keys.
+/// The most blocks that are read and written per port: 1024 P_Keys.
 pub(super) const MAX_PKEY_BLOCKS: u16 = 32;
 
-/// Who is in which partition.
+/// The assignment of ports to partitions.
 pub trait PkeyTables: fmt::Debug {
-    /// The table of an end port: index by index, zero where there is no key.
+    /// Returns the table of an end port, by index; unused entries are zero.
     fn of(&self, model: &Model, port: PortRef) -> Vec<Pkey>;
 }
 
-/// Every port is a full member of the default partition, and of no other.
+/// An assignment in which every port is a full member of the default partition only.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefaultPartition;
 
@@ -39,7 +40,7 @@ impl PkeyTables for DefaultPartition {
     }
 }
 
-/// How many P_Keys a port can have: of a switch's external port as many as it can enforce.
+/// Returns how many P_Keys a port can have; a switch's external port, how many it can enforce.
 pub(super) fn capacity(node: &Node, port: u8) -> u16 {
     match &node.switch {
         Some(switch) if port != 0 => switch.info.partition_enforcement_cap,
@@ -47,15 +48,15 @@ pub(super) fn capacity(node: &Node, port: u8) -> u16 {
     }
 }
 
-/// The end port, not of a switch, that this external port of a switch leads to.
+/// Returns the non-switch end port that a switch's external port connects to.
 fn guarded(model: &Model, port: PortRef) -> Option<PortRef> {
     let peer = model.port(port)?.peer?;
     (!model.node(peer.node)?.is_switch()).then_some(peer)
 }
 
-/// The keys of `wanted` in a table with room for all of them. The first is at index 0. The others stay where `known` has them, or another
-/// kind of membership of the same partition, so that queue pairs keep their partition; what is new comes behind all that, since an index
-/// that has become free may still be in use, as long as there is room.
+/// Arranges the keys of `wanted` in a table that has room for all of them. The first is at index 0. The others stay where
+/// `known` has them or another membership of their partition, so that queue pairs keep their partition. New keys are
+/// appended, since a freed index may still be in use; they fill gaps only when there is no room behind.
 fn arrange(known: &[Pkey], wanted: Vec<Pkey>, capacity: usize) -> Vec<Pkey> {
     let Some(&first) = wanted.first().filter(|_| *known != *wanted) else { return wanted };
     let base = |key: Pkey| key.0 & 0x7fff;
@@ -91,7 +92,7 @@ fn arrange(known: &[Pkey], wanted: Vec<Pkey>, capacity: usize) -> Vec<Pkey> {
 }
 
 impl Manager {
-    /// A port has these keys in a block of its table.
+    /// Notes the keys of a block of a port's table.
     pub(super) fn know_pkeys(&mut self, port: PortRef, block: u16, keys: [Pkey; PKEY_BLOCK]) {
         let Some(port) = self.working_mut().port_mut(port) else { return };
         let first = usize::from(block) * PKEY_BLOCK;
@@ -104,8 +105,8 @@ impl Manager {
         port.pkeys.shrink_to_fit();
     }
 
-    /// In a discovery: a block of a port's table could not be read. It is taken to be as it was before, so that keys stay at their index;
-    /// the next sweep reads it again.
+    /// During discovery: handles a block of a port's table that could not be read. The former block is assumed, so that keys
+    /// stay at their index; the next sweep reads it again.
     pub(super) fn keep_pkeys(&mut self, port: PortRef, block: u16) {
         let known = self.found.node(port.node).and_then(|node| {
             let node = self.model.by_node_guid(node.info.node_guid)?;
@@ -118,9 +119,9 @@ impl Manager {
         self.know_pkeys(port, block, keys);
     }
 
-    /// The table that a port should have: an end port that of its partitions, as much of it as fits, with the keys that it has already where
-    /// they are; a switch's port that of the end port behind it, if all of it fits, in any order. None for ports that have no table of their
-    /// own.
+    /// Returns the table that a port should have. For an end port that is the part of its partitions' keys that fits, with
+    /// present keys at their index. For a switch's external port it is the table of the end port behind it, in any order, if
+    /// all of it fits. None for ports without a table of their own.
     pub(super) fn wanted_pkeys(&self, model: &Model, port: PortRef) -> Option<Vec<Pkey>> {
         let node = model.node(port.node)?;
         let is_external = port.port != 0 && node.is_switch();
@@ -134,8 +135,8 @@ impl Manager {
         Some(arrange(&model.port(port)?.pkeys, table, capacity))
     }
 
-    /// What a port of a switch enforces, on packets that come in and on those that leave, once its table is there. None of other ports, and
-    /// where nobody knows what the cable leads to.
+    /// Returns whether a switch port enforces partitions inbound and outbound, which it does once its table is written. None
+    /// for other ports, and if the peer is unknown.
     fn enforcement(&self, model: &Model, port: PortRef) -> Option<(bool, bool)> {
         let switch = model.node(port.node)?.switch.as_deref().filter(|_| port.port != 0)?;
         let entry = model.port(port)?;
@@ -148,7 +149,7 @@ impl Manager {
         ))
     }
 
-    /// PortInfo with the enforcement that the port should have.
+    /// Returns PortInfo with the enforcement that the port should have.
     pub(super) fn enforcing(&self, model: &Model, port: PortRef, info: PortInfo) -> PortInfo {
         let Some((inbound, outbound)) = self.enforcement(model, port) else { return info };
         PortInfo {
@@ -158,8 +159,7 @@ impl Manager {
         }
     }
 
-    /// Asks for enforcement at the ports of a switch that are up and do something else. Those that are yet to come up are told with the
-    /// state of their link.
+    /// Queues changes of enforcement at the ports of a switch that are up. Ports that are not yet up get it with their link state.
     pub(super) fn queue_enforcement(&mut self, index: usize) {
         let Some(node) = self.model.node(index).filter(|node| node.is_switch()) else { return };
         for (number, port) in (0..=u8::MAX).zip(&node.ports) {
@@ -173,7 +173,7 @@ impl Manager {
         }
     }
 
-    /// Asks for the blocks of all tables of a node that are not as they should be.
+    /// Queues the blocks of all tables of a node that differ from the target.
     pub(super) fn queue_pkeys(&mut self, index: usize) {
         let Some(node) = self.model.node(index) else { return };
         for number in 0..=node.info.num_ports {
@@ -181,7 +181,7 @@ impl Manager {
         }
     }
 
-    /// Asks for the blocks of a table that are not as they should be.
+    /// Queues the blocks of a table that differ from the target.
     fn queue_table(&mut self, port: PortRef) {
         let Some(entry) = self.model.port(port).filter(|entry| entry.info.is_some()) else {
             return;
@@ -208,7 +208,7 @@ impl Manager {
 mod tests {
     use super::*;
 
-    /// What a port has, what it should have, its room, and what it gets.
+    /// The present table, the wanted keys, the capacity, and the resulting table.
     type Case = (&'static [u16], &'static [u16], usize, &'static [u16]);
 
     #[test]
@@ -216,16 +216,16 @@ mod tests {
         let cases: &[Case] = &[
             (&[], &[0xffff, 0x8010], 8, &[0xffff, 0x8010]),
             (&[0xffff], &[0xffff, 0x8010, 0x8020], 8, &[0xffff, 0x8010, 0x8020]),
-            // What is gone leaves a gap, and what is new comes behind.
+            // A removed key leaves a gap, and a new one is appended.
             (&[0xffff, 0x8010, 0x8020], &[0xffff, 0x8020], 8, &[0xffff, 0, 0x8020]),
             (&[0xffff, 0x8010, 0x8020], &[0xffff, 0x8005, 0x8020], 8, &[0xffff, 0, 0x8020, 0x8005]),
             (&[0xffff, 0x8010], &[0xffff], 8, &[0xffff]),
-            // Without room the gap is filled.
+            // Without room at the end the gap is filled.
             (&[0xffff, 0x8010, 0x8020], &[0xffff, 0x8005, 0x8020], 3, &[0xffff, 0x8005, 0x8020]),
-            // Another membership of the same partition is in its place; both kinds are in two.
+            // Another membership of the same partition takes its place; both memberships take two places.
             (&[0xffff, 0x8010, 0x8020], &[0xffff, 0x0010, 0x8020], 8, &[0xffff, 0x0010, 0x8020]),
             (&[0xffff, 0x0010], &[0xffff, 0x8010, 0x0010], 8, &[0xffff, 0x0010, 0x8010]),
-            // Another one at index 0.
+            // A different key at index 0.
             (&[0xffff, 0x8010], &[0x8010, 0xffff], 8, &[0x8010, 0, 0xffff]),
             (&[0xffff, 0x8010], &[0x8010, 0xffff], 2, &[0x8010, 0xffff]),
             (&[0, 0x8010, 0x8010], &[0xffff, 0x8010], 8, &[0xffff, 0, 0x8010]),

@@ -1,4 +1,4 @@
-//! Requests of a manager: what is asked, and which have no answer yet.
+//! A manager's requests, and those in flight.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -6,89 +6,88 @@ use alloc::vec::Vec;
 use crate::Time;
 use crate::topology::PortRef;
 
-/// The bits of a transaction ID that say in which slot its request is. The others are of no meaning to anybody but make IDs
-/// differ.
+/// The bits of a transaction ID that hold the slot of its request. The remaining bits only make IDs differ.
 const SLOT_BITS: u32 = 10;
 
-/// The most requests without an answer.
+/// The most requests in flight.
 pub(super) const MAX_OUTSTANDING: usize = 1 << SLOT_BITS;
 
-/// The lower half of a transaction ID: the upper one is the user MAD device's.
+/// Returns the lower half of a transaction ID: the upper half belongs to the user MAD device.
 pub(super) fn low(tid: u64) -> u32 {
     u32::try_from(tid & u64::from(u32::MAX)).unwrap_or_default()
 }
 
-/// What is asked of a port, or set at it.
+/// A query to a port, or a setting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) port: PortRef,
     pub(super) what: What,
 }
 
-/// Of a [`Request`]: what.
+/// The kind of a [`Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// NodeInfo of the manager's own node.
     Own,
-    /// NodeInfo of what is at the other end of the port's cable.
+    /// NodeInfo of the node at the other end of the port's cable.
     Probe,
     Description,
     SwitchInfo,
     PortInfo,
     /// A block of the P_Key table.
     Pkeys(u16),
-    /// Of another manager.
+    /// SMInfo of another manager.
     SmInfo,
-    /// Clears PortStateChange, before the states of the ports are read.
+    /// Clears PortStateChange before the states of the ports are read.
     ClearChange,
-    /// LID and what else an end port must know.
+    /// LID and the other identity settings of an end port.
     Identity,
     /// A block of the P_Key table.
     SetPkeys(u16),
-    /// Enforcement of partitions at a switch's port that is up.
+    /// Partition enforcement at a switch's port that is up.
     Enforce,
-    /// The capacity of the tables that is in use.
+    /// The used size of the forwarding tables.
     SwitchSetup,
     Linear(u16),
     Multicast {
         position: u8,
         block: u16,
     },
-    /// By the port that packets come in by.
+    /// An SLtoVL table, by input port.
     SlToVl(u8),
-    /// A block of the arbitration of virtual lanes, from 1.
+    /// A block of the VL arbitration table, from 1.
     Arbitration(u8),
     /// A block of GUIDInfo.
     Guids(u8),
     SetGuids(u8),
     Arm,
     Activate,
-    /// The port babbles.
+    /// Disables a babbling port.
     Disable,
     /// SwitchInfo in a light sweep.
     Changed,
-    /// PortInfo of the manager's own port, in a light sweep: of an adapter no switch tells of that end of the cable; and another
-    /// master, of which this one does not know, has told the port that it is its manager.
+    /// PortInfo of the manager's own port, in a light sweep. For an adapter no switch reports that end of the cable. It also
+    /// shows whether another, unknown master has set itself as the port's manager.
     OwnPort,
-    /// NodeInfo of what is at the other end of the manager's own cable, in a light sweep: without a switch nobody tells that it is another
-    /// node.
+    /// NodeInfo of the node at the other end of the manager's own cable, in a light sweep. Without a switch nothing else
+    /// reports that the node has changed.
     Neighbour,
-    /// SMInfo of the master, asked by a standby.
+    /// SMInfo of the master, polled by a standby.
     Poll,
-    /// SMInfo of another manager, asked by the master in a light sweep.
+    /// SMInfo of another manager, polled by the master in a light sweep.
     Rival,
-    /// The other manager is to be the master.
+    /// HANDOVER to another manager.
     Handover,
-    /// Its handover has been heard.
+    /// ACKNOWLEDGE of another manager's handover.
     Acknowledge,
-    /// A worse master is to look around again.
+    /// DISCOVER to a lower-ranked master, so that it sweeps.
     Discover,
-    /// The same for one that refuses that: it is told of a handover, which a master takes as a reason to look around.
+    /// HANDOVER to a lower-ranked master that refuses DISCOVER: a master sweeps when it receives one.
     Wake,
 }
 
 impl What {
-    /// Whether its method is Set.
+    /// Returns whether the method is Set.
     pub(super) const fn is_set(self) -> bool {
         matches!(
             self,
@@ -112,7 +111,7 @@ impl What {
     }
 }
 
-/// A request without an answer.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) request: Request,
@@ -120,25 +119,25 @@ pub(super) struct Pending {
     pub(super) tid: u32,
     pub(super) attr_id: u16,
     pub(super) modifier: u32,
-    /// How often it may be sent again.
+    /// The remaining retransmissions.
     retries: u32,
 }
 
-/// What becomes of a request whose answer is overdue.
+/// The fate of a request whose answer is overdue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Overdue {
-    /// It is to be sent again.
+    /// Retransmit it.
     Again(Pending),
-    /// It has been sent often enough.
+    /// It has failed: no retransmissions remain.
     Failed(Request),
 }
 
-/// All requests without an answer. The lower half of a transaction ID says where a request is.
+/// All requests in flight. The lower half of a transaction ID has the slot of its request.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     slots: Vec<Option<Pending>>,
     free: Vec<u16>,
-    /// By the time at which their answers are due, which is the order in which they were sent: slot and ID.
+    /// Slot and ID of each request by the time when its answer is due, which is the order of transmission.
     order: VecDeque<(Time, u16, u32)>,
     count: u32,
 }
@@ -152,7 +151,7 @@ impl Requests {
         self.len() == 0
     }
 
-    /// The ID of a request that is to be sent now. There must be fewer than [`MAX_OUTSTANDING`].
+    /// Adds a request that is sent now and returns its ID. There must be fewer than [`MAX_OUTSTANDING`].
     pub(super) fn add(
         &mut self,
         request: Request,
@@ -171,7 +170,7 @@ impl Requests {
         tid
     }
 
-    /// The request that an answer with this ID, attribute and modifier is for.
+    /// Removes and returns the request that an answer with this ID, attribute and modifier matches.
     pub(super) fn take(&mut self, tid: u32, attr_id: u16, modifier: u32) -> Option<Request> {
         let slot = u16::try_from(tid & ((1 << SLOT_BITS) - 1)).ok()?;
         let pending = self.slots.get(usize::from(slot))?.as_ref()?;
@@ -181,7 +180,8 @@ impl Requests {
         self.remove(slot).map(|pending| pending.request)
     }
 
-    /// A request whose answer is overdue at `now`: it stays until `again` if it may be sent again, or else is no longer there.
+    /// Returns a request whose answer is overdue at `now`. It stays until `again` if retransmissions remain, and is removed
+    /// otherwise.
     pub(super) fn overdue(&mut self, now: Time, again: Time) -> Option<Overdue> {
         let slot = self.front().filter(|&(due, _)| due <= now)?.1;
         self.order.pop_front();
@@ -195,12 +195,12 @@ impl Requests {
         self.remove(slot).map(|pending| Overdue::Failed(pending.request))
     }
 
-    /// When the next answer is due.
+    /// Returns when the next answer is due.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.order.front().map(|&(due, ..)| due)
     }
 
-    /// Nobody waits for any answer.
+    /// Forgets all requests.
     pub(super) fn clear(&mut self) {
         for slot in 0..self.slots.len() {
             self.remove(u16::try_from(slot).unwrap_or_default());
@@ -208,7 +208,7 @@ impl Requests {
         self.order.clear();
     }
 
-    /// The first that is due; those that are no longer there are forgotten.
+    /// Returns the first request that is due, and drops entries whose request is gone.
     fn front(&mut self) -> Option<(Time, u16)> {
         while let Some(entry) = self.order.front() {
             if self.is_current(entry) {

@@ -1,4 +1,4 @@
-//! Service levels: which virtual lane each takes at which port, where that is an option; and the arbitration of lanes, which is read.
+//! Service levels: the manager sets SL-to-VL tables if that option is on, and reads VL arbitration tables.
 
 use rdmux_wire::sm::{CapabilityMask, SlToVlTable, Vl, VlArbitration};
 use rdmux_wire::smp::Smp;
@@ -9,14 +9,15 @@ use super::model::Model;
 use super::requests::{Request, What};
 use crate::topology::PortRef;
 
-/// Blocks of an arbitration table: two of low priority, then two of high.
+/// Blocks of an arbitration table: two of low priority, then two of high priority.
 const ARBITRATION_BLOCKS: u8 = 4;
 
-/// Entries of a block of an arbitration table.
+/// Entries per block of an arbitration table.
 const ARBITRATION_BLOCK: u8 = 32;
 
 impl Config {
-    /// What OpenSM's `qos_sl2vl` is by default: each service level takes the lane of its number, and 15, which is no lane of data, lane 7.
+    /// The default of OpenSM's `qos_sl2vl`: each service level takes the lane of its number, and 15, which is no data lane,
+    /// takes lane 7.
     pub const SL_TO_VL: SlToVlTable = SlToVlTable {
         vls: [
             Vl(0),
@@ -40,8 +41,9 @@ impl Config {
 }
 
 impl Manager {
-    /// The table of a port by which packets leave: that of the options, with lanes that the port does not have taken modulo those that it
-    /// has. None where nothing is to be set: without the option, without a link, with one lane, and at adapters that know no service levels.
+    /// Returns the SL-to-VL table of an egress port: that of the options, with lanes that the port lacks taken modulo the
+    /// number that it has. None if nothing is to be set: without the option, without a link, with one lane, and at adapters
+    /// without SL mapping.
     pub(super) fn wanted_sl_to_vl(&self, model: &Model, place: PortRef) -> Option<SlToVlTable> {
         let SlToVlTable { vls } = self.config.sl_to_vl?;
         let (node, port) = (model.node(place.node)?, model.port(place)?);
@@ -52,7 +54,7 @@ impl Manager {
         (knows && lanes > 1).then(|| SlToVlTable { vls: vls.map(lane) })
     }
 
-    /// The tables of a node that are not as they should be: of a switch's port one for each port that packets come in by.
+    /// Queues the tables of a node that differ from the target: for a switch's port, one for each input port.
     pub(super) fn queue_sl_to_vl(&mut self, index: usize) {
         if self.config.sl_to_vl.is_none() {
             return;
@@ -75,7 +77,7 @@ impl Manager {
         }
     }
 
-    /// A port has the table that was set.
+    /// Notes that a port has the table that was set.
     pub(super) fn know_sl_to_vl(&mut self, place: PortRef, input: u8) {
         let wanted = self.wanted_sl_to_vl(&self.model, place);
         let Some(port) = self.model.port_mut(place) else { return };
@@ -86,7 +88,7 @@ impl Manager {
         port.sl_to_vl[at] = wanted;
     }
 
-    /// A port does not have the table that was set.
+    /// Notes that a port does not have the table that was set.
     pub(super) fn forget_sl_to_vl(&mut self, place: PortRef, input: u8) {
         let port = self.model.port_mut(place);
         if let Some(entry) = port.and_then(|port| port.sl_to_vl.get_mut(usize::from(input))) {
@@ -94,7 +96,7 @@ impl Manager {
         }
     }
 
-    /// In a discovery: asks a port with a link for the arbitration of its lanes, as many blocks as it says it has.
+    /// During discovery: queries a port with a link for as many arbitration blocks as it reports.
     pub(super) fn ask_arbitration(&mut self, place: PortRef) {
         if self.config.sl_to_vl.is_none() {
             return;

@@ -1,4 +1,4 @@
-//! What a manager asks its driver to do, and tells it.
+//! The output of a manager.
 
 use alloc::boxed::Box;
 
@@ -9,36 +9,36 @@ use super::Report;
 use crate::rmpp::Mad;
 use crate::umad::UserAddress;
 
-/// What the driver of a manager does with what comes out of it.
+/// Receives the output of a manager.
 pub trait ManagerSink {
-    /// Sends a datagram from QP0 of the manager's port. The manager waits for the answer and sends again by itself. The driver must
-    /// not call the manager from here.
+    /// Sends a datagram from QP0 of the manager's port. The manager does timeouts and retransmission itself. An
+    /// implementation must not call the manager.
     fn send(&mut self, to: UserAddress, mad: Box<Mad>);
 
-    /// Something has happened.
+    /// Reports an event.
     fn event(&mut self, event: Event);
 }
 
-/// What a manager tells: administration reports some of it to subscribers.
+/// An event of the manager. Administration reports some of them to subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The manager does something else now.
+    /// The manager has changed its state.
     State(SmState),
     /// A port has come into service, by its GUID (trap 64).
     PortAppeared(Guid),
     /// A port has gone out of service, by its GUID (trap 65).
     PortGone(Guid),
-    /// The nodes, cables or LIDs of the model are other ones than before.
+    /// The nodes, cables or LIDs of the model have changed.
     ModelChanged,
     /// A heavy sweep of the master has ended.
     SweepEnded(Report),
-    /// A port that babbles is disabled, by the GUID of its node and its number.
+    /// A babbling port, named by the GUID of its node and its number, was disabled.
     PortDisabled {
         /// NodeGUID.
         node: Guid,
         /// The number of the port.
         port: u8,
     },
-    /// The master has got a trap, unless it is one of so many that it is ignored.
+    /// The master has received a trap and not ignored it as one of too many.
     Trap(Notice),
 }

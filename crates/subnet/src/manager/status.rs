@@ -1,4 +1,4 @@
-//! What a manager says of itself: its state, the last sweep, and what went wrong in it.
+//! The status of a manager: its state, the last sweep, and the problems of that sweep.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,78 +9,78 @@ use rdmux_wire::sm::SmState;
 
 use crate::Time;
 
-/// How many problems of a sweep are kept; the others are only counted.
+/// The most problems of a sweep that are kept; further ones are only counted.
 const MAX_PROBLEMS: usize = 32;
 
-/// A manager as it is now.
+/// The present status of a manager.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// What it does.
+    /// The manager's state.
     pub state: SmState,
-    /// The GUID of its port; zero until the port has answered.
+    /// The GUID of the manager's port; zero until the port has answered.
     pub guid: Guid,
-    /// Its priority.
+    /// The manager's priority.
     pub priority: u8,
-    /// The master's GUID, as far as it is known.
+    /// The master's GUID, if known.
     pub master: Option<Guid>,
     /// Whether a sweep is under way.
     pub sweeping: bool,
-    /// Heavy sweeps as the master so far.
+    /// The number of heavy sweeps as master so far.
     pub sweeps: u64,
-    /// The last of them.
+    /// The report of the last of them.
     pub last: Option<Report>,
 }
 
-/// How a heavy sweep of the master went.
+/// The result of a heavy sweep of the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// When it ended.
+    /// When the sweep ended.
     pub ended: Time,
-    /// How long it took.
+    /// How long the sweep took.
     pub took: Duration,
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// Switches among them.
+    /// The number of switches among them.
     pub switches: usize,
-    /// Ports that can have a LID.
+    /// The number of ports that can have a LID.
     pub end_ports: usize,
-    /// How many requests of the method Set it sent, repetitions too.
+    /// The number of requests of the method Set, including retransmissions.
     pub sets: u64,
-    /// How many problems there were.
+    /// The number of problems.
     pub problem_count: u64,
-    /// The first of them.
+    /// The first problems.
     pub problems: Vec<Problem>,
 }
 
-/// What went wrong at one place of the subnet. The rest of the subnet is managed nevertheless.
+/// A problem at one place of the subnet. The rest of the subnet is managed nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What.
+    /// The kind of problem.
     pub what: ProblemKind,
-    /// The node; zero where it did not say who it is.
+    /// The node; zero if its GUID is unknown.
     pub node: Guid,
     /// The port of that node.
     pub port: u8,
 }
 
-/// What can go wrong.
+/// The kinds of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProblemKind {
-    /// There is a link, but what is at its other end does not answer.
+    /// There is a link, but the node at its other end does not answer.
     Silent,
     /// A request got no answer.
     NoAnswer,
     /// A request was refused, with this status.
     Refused(u16),
-    /// What was set is not what the node has.
+    /// The node does not have the value that was set.
     NotKept,
     /// A GUID is zero, or a port number does not exist.
     Nonsense,
     /// Two nodes have this GUID, or a cable was moved during the sweep.
     DuplicateGuid,
-    /// More hops from the manager than a directed route can have.
+    /// The route is longer than a directed route can be.
     TooFar,
-    /// There are more ports than are looked at: what is behind this one is left out.
+    /// There are more ports than the limit: nodes behind this port are ignored.
     TooMany,
     /// No LID is free for a port, or the table of a switch is too small for the LIDs.
     NoLid,
@@ -115,7 +115,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What is counted during a sweep.
+/// Counts during a sweep.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) started: Time,

@@ -1,4 +1,4 @@
-//! Sweeps: phase after phase, and when the next one is due.
+//! Sweeps: their phases, and when the next one is due.
 
 use core::time::Duration;
 
@@ -17,36 +17,36 @@ use super::{Event, Manager, ManagerSink};
 use crate::Time;
 use crate::topology::PortRef;
 
-/// What a manager is doing.
+/// The present activity of a manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing.
     Idle,
     /// Finds nodes and cables.
     Discovery,
-    /// Tells end ports their LIDs and partitions.
+    /// Sets LIDs and partitions at end ports.
     Identity,
     /// Computes routes.
     Routing,
-    /// Tells switches the routes.
+    /// Writes routes to switches.
     Tables,
     /// Links go from Init to Armed.
     Arm,
     /// Links go from Armed to Active.
     Activate,
-    /// Asks switches whether something has changed.
+    /// Asks switches for changes.
     Light,
-    /// Tells switches the routes of groups that have changed.
+    /// Writes the routes of changed groups to switches.
     Groups,
-    /// Another manager is to be the master; then this one stands by, or leaves.
+    /// Hands over to another manager. This one then becomes standby, or stops if `leaves` is set.
     Handover { leaves: bool },
 }
 
-/// The most that the time between sweeps with errors is doubled.
+/// How often the time between sweeps with errors is doubled at most.
 const MAX_DOUBLINGS: u32 = 6;
 
 impl Manager {
-    /// Whether a heavy sweep may begin now: not in the middle of another one.
+    /// Returns whether a heavy sweep may begin now, which it may not during another one.
     pub(super) fn may_begin(&self) -> bool {
         matches!(self.phase, Phase::Idle | Phase::Light)
             && matches!(self.state, SmState::MASTER | SmState::DISCOVERING)
@@ -66,7 +66,7 @@ impl Manager {
         self.proceed(now, out);
     }
 
-    /// Asks all switches whether the state of a port has changed, and what else may have.
+    /// Starts a light sweep: asks all switches for port state changes, and checks what else may have changed.
     pub(super) fn begin_light(&mut self, now: Time) {
         self.light_due = None;
         self.act_count = self.act_count.wrapping_add(1);
@@ -92,7 +92,7 @@ impl Manager {
         }
     }
 
-    /// Puts what is to be asked of the next node into the queue; false if there is none in this phase.
+    /// Queues the requests for the next node. Returns false if the phase has no more nodes.
     pub(super) fn refill(&mut self) -> bool {
         if self.cursor >= self.model.nodes().len() {
             return false;
@@ -108,7 +108,7 @@ impl Manager {
         true
     }
 
-    /// Everything of a phase is answered. False if nothing is to be sent now.
+    /// Enters the next phase, when everything of this one is answered. Returns false if nothing is to be sent now.
     pub(super) fn next_phase(&mut self, now: Time, out: &mut impl ManagerSink) -> bool {
         let next = match self.phase {
             Phase::Idle => return false,
@@ -163,7 +163,7 @@ impl Manager {
         true
     }
 
-    /// The subnet is as it should be, as far as it can be reached.
+    /// Ends a heavy sweep: all reachable nodes are configured.
     fn end_heavy(&mut self, now: Time, out: &mut impl ManagerSink) {
         self.phase = Phase::Idle;
         self.sweeps += 1;
@@ -188,8 +188,8 @@ impl Manager {
             out.event(Event::ModelChanged);
         }
         out.event(Event::SweepEnded(report));
-        // Changes that a switch reports since before the ports were read are cleared, and looked at, by another sweep; that is how it is
-        // after power-on.
+        // Changes that a switch has reported since before its ports were read need another sweep to clear and examine them.
+        // This is normal after power-on.
         let rest = if was_fresh { Duration::ZERO } else { took };
         self.rest_until = now.after(rest);
         self.pauses.end(now, rest, self.config.sweep_interval);
@@ -206,13 +206,13 @@ impl Manager {
         self.light_due = Some(now.after(self.config.sweep_interval));
     }
 
-    /// Whether a switch has said that a state has changed, and that was not cleared before its ports were read.
+    /// Returns whether a switch has reported a change that was not cleared before its ports were read.
     fn changes_are_pending(&self) -> bool {
         let switches = self.model.nodes().iter().filter_map(|node| node.switch.as_ref());
         switches.into_iter().any(|switch| switch.info.port_state_change)
     }
 
-    /// An answer has come.
+    /// Handles an answer.
     pub(super) fn handle_answer(
         &mut self,
         now: Time,
@@ -220,7 +220,7 @@ impl Manager {
         smp: &Smp,
         out: &mut impl ManagerSink,
     ) {
-        // A port that is active already may say so with a status.
+        // A port that is active already may answer with this status.
         let tolerated = request.what == What::Activate && smp.status() == status::INVALID_VALUE;
         if smp.status() != status::OK && !tolerated {
             return self.handle_failure(now, request, Some(smp.status()), out);
@@ -256,16 +256,16 @@ impl Manager {
                     let was_up = port.is_up();
                     let had_manager = has_manager(port);
                     port.info = Some(PortInfo::from_bytes(&smp.data));
-                    // A port that does not know its manager yet tells nobody that it has one of its own now.
+                    // A port that does not know its manager yet sends no trap when a manager starts on it.
                     self.stale |= !had_manager && has_manager(port);
-                    // Its link has come up since it was looked for; of an adapter's port that is the manager's own no switch tells.
+                    // The link has come up since discovery. No switch reports the manager's own port if it is an adapter's.
                     self.stale |= !was_up && port.is_up();
                     if request.what == What::Identity && kept && self.unasked.remove(&port.guid) {
                         self.asked.insert(port.guid);
                     }
                 }
             }
-            // The switch does not tell of what it is told to do.
+            // A switch does not report changes that it was told to make.
             What::Disable => self.request_sweep(now),
             What::SwitchSetup => self.know_switch(place, smp),
             What::SlToVl(input) if kept => self.know_sl_to_vl(place, input),
@@ -308,7 +308,7 @@ impl Manager {
         }
     }
 
-    /// No answer has come, or one that says that the request is not done.
+    /// Handles a request without answer, or with an answer that refuses it.
     pub(super) fn handle_failure(
         &mut self,
         now: Time,
@@ -325,7 +325,7 @@ impl Manager {
             What::Handover => return self.handover_failed(now, out),
             What::Discover if refused.is_some() => return self.wake(place),
             What::Acknowledge | What::Discover | What::Wake => return,
-            // Another manager that has gone meanwhile. One that does not answer is asked again by the next sweep.
+            // The other manager is gone. One that does not answer is queried again by the next sweep.
             What::SmInfo if refused.is_some() => return,
             What::Pkeys(block) => self.keep_pkeys(place, block),
             _ => {}
@@ -358,7 +358,7 @@ impl Manager {
         }
     }
 
-    /// What is set at a port is not there: it is to be set again.
+    /// Notes that a port does not have what was set, so that it is set again.
     fn undo(&mut self, request: Request) {
         if let What::SlToVl(input) = request.what {
             self.forget_sl_to_vl(request.port, input);
@@ -374,7 +374,7 @@ impl Manager {
     }
 }
 
-/// Whether a port says that a manager is on it.
+/// Returns whether a port reports a manager.
 fn has_manager(port: &Port) -> bool {
     port.info.is_some_and(|info| info.capability_mask.contains(CapabilityMask::SM))
 }

@@ -1,4 +1,4 @@
-//! The forwarding tables of switches: which blocks of them are not yet at the switch.
+//! The forwarding tables of switches, and which of their blocks still have to be written.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -11,32 +11,32 @@ use super::model::PortSet;
 use super::requests::{Request, What};
 use crate::topology::PortRef;
 
-/// LIDs of a block of a linear forwarding table.
+/// LIDs per block of a linear forwarding table.
 pub(super) const LINEAR_BLOCK: u16 = 64;
 
-/// The same as a length.
+/// [`LINEAR_BLOCK`] as a length.
 const BLOCK_LEN: usize = LINEAR_BLOCK as usize;
 
-/// LIDs of a block of a multicast forwarding table.
+/// LIDs per block of a multicast forwarding table.
 pub(super) const MULTICAST_BLOCK: u16 = 32;
 
-/// LifeTimeValue: how long a packet may be in a switch, 4.096 us * 2^18.
+/// LifeTimeValue: the most time a packet may stay in a switch, 4.096 us * 2^18.
 const LIFE_TIME: u8 = 0x12;
 
-/// Blocks of tables in the model that a switch does not have yet.
+/// Blocks of the model's tables that a switch does not have yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dirty {
     /// A bit for each block of the linear table.
     linear: [u64; 12],
-    /// Position and block.
+    /// Position and block of each multicast table block.
     multicast: BTreeSet<(u8, u16)>,
-    /// So many blocks of the multicast table are as the model has them, but for those above. Of the others nothing is known: an
+    /// The number of multicast table blocks, from 0 on, that equal the model's except those above. The others are unknown: an
     /// earlier manager may have left groups there.
     multicast_known: u16,
 }
 
 impl Dirty {
-    /// Of a switch of which nothing is known.
+    /// Returns the state of a switch whose tables are unknown: everything is dirty.
     pub(super) fn everything() -> Self {
         Self { linear: [u64::MAX; 12], multicast: BTreeSet::new(), multicast_known: 0 }
     }
@@ -51,7 +51,7 @@ impl Dirty {
         self.multicast.insert((position, block));
     }
 
-    /// The block is at the switch once it has answered.
+    /// Clears a block's mark and returns whether it was set. The block is written when the switch has answered.
     fn take_linear(&mut self, block: u16) -> bool {
         let Some(word) = self.linear.get_mut(usize::from(block / 64)) else { return false };
         let bit = 1 << (block % 64);
@@ -59,7 +59,7 @@ impl Dirty {
     }
 }
 
-/// Writes the route of a LID.
+/// Writes the route of a LID into the model's table.
 #[inline]
 pub(super) fn put_route(forwarding: &mut Vec<u8>, dirty: &mut Dirty, lid: u16, port: u8) {
     let at = usize::from(lid);
@@ -75,7 +75,7 @@ pub(super) fn put_route(forwarding: &mut Vec<u8>, dirty: &mut Dirty, lid: u16, p
     dirty.mark_linear(lid / LINEAR_BLOCK);
 }
 
-/// Writes the ports of a multicast LID.
+/// Writes the ports of a multicast LID into the model's table.
 pub(super) fn put_group(
     table: &mut BTreeMap<Lid, PortSet>,
     dirty: &mut Dirty,
@@ -94,14 +94,14 @@ pub(super) fn put_group(
     }
 }
 
-/// A block of a linear table; what is behind its end has no route.
+/// Returns a block of a linear table; LIDs beyond the end have no route.
 pub(super) fn linear_block(forwarding: &[u8], block: u16) -> [u8; BLOCK_LEN] {
     let first = usize::from(block) * BLOCK_LEN;
     let stored = forwarding.get(first..).and_then(|rest| rest.first_chunk());
     stored.copied().unwrap_or([NO_ROUTE; BLOCK_LEN])
 }
 
-/// A block of a multicast table.
+/// Returns a block of a multicast table.
 pub(super) fn multicast_block(
     table: &BTreeMap<Lid, PortSet>,
     position: u8,
@@ -117,10 +117,10 @@ pub(super) fn multicast_block(
 }
 
 impl Manager {
-    /// What SwitchInfo should be: the table is in use up to the highest LID.
+    /// Returns the SwitchInfo that a switch should have: the table is used up to the highest LID.
     pub(super) fn switch_setup(&self, info: &SwitchInfo) -> SwitchInfo {
         let top = self.model.highest_lid().0.min(info.linear_fdb_cap.saturating_sub(1));
-        // PortStateChange is cleared before the states of ports are read, not now.
+        // PortStateChange is cleared before the ports are read, not here.
         SwitchInfo {
             linear_fdb_top: Lid(top),
             life_time_value: LIFE_TIME,
@@ -129,7 +129,7 @@ impl Manager {
         }
     }
 
-    /// What a switch does not have yet.
+    /// Queues the tables that a switch does not have yet.
     pub(super) fn queue_tables(&mut self, index: usize) {
         let Some(switch) = self.model.node(index).and_then(|n| n.switch.as_deref()) else { return };
         let new = self.switch_setup(&switch.info);
@@ -146,14 +146,14 @@ impl Manager {
         self.queue_groups(index);
     }
 
-    /// Blocks of groups that a switch does not have yet.
+    /// Queues the multicast table blocks that a switch does not have yet.
     pub(super) fn queue_groups(&mut self, index: usize) {
         let Some(node) = self.model.node(index) else { return };
         let Some(cap) = node.switch.as_deref().map(|switch| switch.info.multicast_fdb_cap) else {
             return;
         };
         let Some(dirty) = self.dirty.get_mut(index).and_then(Option::as_deref_mut) else { return };
-        // All blocks up to the last one in use are written once, those of no group as well.
+        // All blocks up to the last one in use are written once, including empty ones.
         let last = self.groups.keys().next_back();
         let blocks = 1 + last.map_or(0, |lid| lid.0 - Lid::FIRST_MULTICAST.0) / MULTICAST_BLOCK;
         for block in dirty.multicast_known..blocks {

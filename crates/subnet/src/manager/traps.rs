@@ -1,5 +1,5 @@
-//! Traps: the master represses each, acts on some, and tells administration of those that ports raise of their own node, but for
-//! ports that babble.
+//! Traps: the master represses each, acts on some, and reports to administration those that ports send about their own node,
+//! except traps of babbling ports.
 
 use alloc::boxed::Box;
 
@@ -15,7 +15,7 @@ use crate::topology::PortRef;
 use crate::umad::UserAddress;
 
 impl Manager {
-    /// A trap has come. Managers that are not the master leave it to the master.
+    /// Handles a trap. Managers that are not the master leave it to the master.
     pub(super) fn handle_trap(
         &mut self,
         now: Time,
@@ -45,7 +45,7 @@ impl Manager {
             Some(Trap::LinkState(_) | Trap::Local(_)) => self.request_sweep_for(now, sender),
             Some(Trap::SystemImageGuid(change)) => {
                 let node = |lid| self.model.by_lid(lid).map(|port| port.node);
-                // Nobody speaks for others.
+                // Ignore traps that a node sends in the name of another.
                 let own = node(change.lid).filter(|own| node(from.lid) == Some(*own));
                 if let Some(node) = own.and_then(|node| self.model.node_mut(node)) {
                     node.info.system_image_guid = change.system_image_guid;
@@ -53,7 +53,7 @@ impl Manager {
             }
             _ => {}
         }
-        // Nobody speaks for others, or for administration.
+        // Ignore traps in the name of another node or of administration.
         let is_own = sender.is_some_and(|sender| known.is_some_and(|at| at.node == sender.node));
         if is_own && !notice.trap().is_some_and(|trap| is_of_administration(&trap)) {
             out.event(Event::Trap(notice));
@@ -63,7 +63,7 @@ impl Manager {
     fn read_name_again(&mut self, now: Time, sender: Option<PortRef>, change: &LocalChange) {
         let Some(port) = self.model.by_lid(change.lid) else { return };
         if self.phase == Phase::Discovery {
-            // Nobody knows whether it has been read already.
+            // The description may already have been read.
             self.request_sweep_for(now, sender);
         } else {
             self.queue.push_back(Request { port, what: What::Description });
@@ -71,7 +71,7 @@ impl Manager {
     }
 }
 
-/// Whether administration tells of this by itself, and no port does.
+/// Returns whether only administration raises this trap.
 const fn is_of_administration(trap: &Trap) -> bool {
     matches!(
         trap,
@@ -82,7 +82,7 @@ const fn is_of_administration(trap: &Trap) -> bool {
     )
 }
 
-/// Whether only the node description has changed.
+/// Returns whether only the node description has changed.
 fn is_name_only(change: &LocalChange) -> bool {
     change.other_local_changes && change.change_flags == LocalChangeFlags::NODE_DESCRIPTION
 }

@@ -1,9 +1,9 @@
 //! Trees of switches for multicast groups.
 //!
-//! A few switches far from the adapters are roots; from each of them hangs a tree of shortest ways to all switches. A group
-//! has one of these trees by its LID, and of the tree what connects its members: the part below its *top*, the lowest switch that
-//! all of them are below. So another member adds the way from its switch to that part, and no more; and one that leaves takes with
-//! it the way up to where the tree has another branch or member.
+//! A few switches far from the adapters are roots. From each of them hangs a tree of shortest routes to all switches. The LID
+//! of a group selects a tree. The group has the part of the tree that connects its members: the part below its *top*, the
+//! lowest switch above all of them. A new member adds only the route from its switch to that part. A leaving member removes
+//! its route up to the next other branch or member.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -21,60 +21,59 @@ const MAX_TREES: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Trees {
     trees: Vec<Tree>,
-    /// Where groups are; not known of groups that are not here. One that has ended is on no switch.
+    /// The place of each group. A group that is not here has an unknown place. A group that has ended is on no switch.
     placed: BTreeMap<Lid, Placed>,
 }
 
-/// Where a group is.
+/// The place of a group.
 #[derive(Debug, Default)]
 pub(super) struct Placed {
-    /// The switches on which it has ports, by the indices of the graph.
+    /// The switches on which it has ports, by graph index.
     pub(super) switches: BTreeSet<usize>,
-    /// The switch that all others of the group are below. None where nobody receives, and where the switches are not all
-    /// connected.
+    /// The lowest switch above all others of the group. None if no member receives, or if the switches are not all connected.
     pub(super) top: Option<usize>,
 }
 
-/// A tree. Switches that are not connected with its root are roots, too.
+/// A tree. Switches that are not connected to its root are roots as well.
 #[derive(Debug)]
 pub(super) struct Tree {
-    /// By switch: the way to the switch above it; none at the root.
+    /// By switch: the link to the switch above; none at a root.
     links: Vec<Option<Link>>,
-    /// By switch: how many links the root is away.
+    /// By switch: the distance from the root in links.
     depth: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
     above: usize,
-    /// The port to the switch above, and that one's port back.
+    /// The port to the switch above, and the port of that switch back here.
     up: u8,
     down: u8,
 }
 
-/// What a group gets for another member.
+/// The additions to a group for a new member.
 #[derive(Debug)]
 pub(super) struct Branch {
     pub(super) top: usize,
-    /// Ports of switches.
+    /// Pairs of switch and port.
     pub(super) ports: Vec<(usize, u8)>,
 }
 
-/// What a group has without a member.
+/// What remains of a group without a member.
 #[derive(Debug)]
 pub(super) struct Rest {
     pub(super) top: usize,
-    /// All ports of the switches where they are others than before.
+    /// All ports of those switches whose ports change.
     pub(super) ports: BTreeMap<usize, PortSet>,
 }
 
 impl Trees {
-    /// Other switches or cables.
+    /// Forgets everything after switches or cables have changed.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// Nothing is known of what some switch has: all switches are told of the next group with any LID.
+    /// Forgets the places of all groups, so that the next update of any group goes to all switches.
     pub(super) fn forget_places(&mut self) {
         self.placed.clear();
     }
@@ -91,14 +90,14 @@ impl Trees {
         self.trees = tops.iter().step_by(stride).map(|&root| Tree::new(graph, root)).collect();
     }
 
-    /// The tree of a group, and where the group is, if that is known.
+    /// Returns the tree of a group and the group's place, if that is known.
     pub(super) fn of(&mut self, mlid: Lid) -> Option<(&Tree, &mut Placed)> {
         let number = usize::from(mlid.0.wrapping_sub(Lid::FIRST_MULTICAST.0));
         let tree = self.trees.get(number % self.trees.len().max(1))?;
         Some((tree, self.placed.get_mut(&mlid)?))
     }
 
-    /// The ports of a group by switch, of members that receive, and of the switches of those that only send; and its top.
+    /// Returns the top of a group and its ports by switch, with the receiving members and the switches of send-only members.
     pub(super) fn ports(
         &self,
         mlid: Lid,
@@ -110,12 +109,12 @@ impl Trees {
         tree.map(|tree| tree.ports(members, senders)).unwrap_or_default()
     }
 
-    /// Says where a group is; where it was, if that was known.
+    /// Sets the place of a group. Returns the former place, if that was known.
     pub(super) fn place(&mut self, mlid: Lid, placed: Placed) -> Option<Placed> {
         self.placed.insert(mlid, placed)
     }
 
-    /// Nothing is known of where a group is.
+    /// Forgets the place of a group.
     pub(super) fn forget_place(&mut self, mlid: Lid) {
         self.placed.remove(&mlid);
     }
@@ -150,7 +149,7 @@ impl Tree {
         senders: &BTreeSet<usize>,
     ) -> (BTreeMap<usize, PortSet>, Option<usize>) {
         let mut all: BTreeMap<usize, PortSet> = BTreeMap::new();
-        // By switch above: the switches below that are connected to it.
+        // By switch above: the connected switches below.
         let mut below: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for &(member, port) in members {
             let mut known = all.contains_key(&member);
@@ -177,7 +176,7 @@ impl Tree {
                 at = above;
             }
         }
-        // What only leads from the root to where the members are is not needed.
+        // Remove the part that only leads from the root down to the members.
         let is_member = |switch| {
             let mut ports = members.range((switch, 0)..=(switch, u8::MAX));
             ports.next().is_some() || senders.contains(&switch)
@@ -196,8 +195,8 @@ impl Tree {
         (all, at.filter(|_| another.is_none()))
     }
 
-    /// What a group whose top this is gets for another member at a switch, its own port apart; none where the two are not connected.
-    /// `has` says which ports the group has at a switch.
+    /// Returns what a group with this top adds for a new member at a switch, except the member's own port; none if the two
+    /// are not connected. `has` returns the group's ports at a switch.
     pub(super) fn branch(
         &self,
         top: usize,
@@ -214,7 +213,7 @@ impl Tree {
         }
         at = switch;
         while let Some(Link { above, up, down }) = self.link(at).filter(|_| at != meeting) {
-            // The way of a member that receives is both ways; that of one that only sends ends where it meets any other.
+            // A receiving member's branch is bidirectional. A send-only member's branch ends at the first switch of the group.
             let is_there = if receives { has(above).contains(down) } else { !has(at).is_empty() };
             if is_there {
                 break;
@@ -228,8 +227,9 @@ impl Tree {
         Some(Branch { top: meeting, ports })
     }
 
-    /// What a group whose top this is keeps without the member at a switch's port, which may have only sent; none where nobody receives
-    /// any more. `has` says which ports the group had at a switch, `sends` whether a member that only sends is still there.
+    /// Returns what a group with this top keeps without the member at a switch's port, which may be send-only; none if no
+    /// receiver remains. `has` returns the group's former ports at a switch, `sends` whether a send-only member remains
+    /// there.
     pub(super) fn without(
         &self,
         graph: &Graph,
@@ -260,7 +260,7 @@ impl Tree {
             return None;
         }
         let mut top = top;
-        // A top with one branch and no member leads nowhere else.
+        // A top with a single branch and no member is not needed.
         while let Some(only) = cut.only_branch(top).filter(|_| !sends(top))
             && let Some(Link { up, down, .. }) = self.link(only)
         {
@@ -271,7 +271,7 @@ impl Tree {
         Some(Rest { top, ports: cut.ports })
     }
 
-    /// The lowest switch that two are below.
+    /// Returns the lowest switch above both.
     fn meeting(&self, mut a: usize, mut b: usize) -> Option<usize> {
         while a != b {
             if self.depth.get(a)? >= self.depth.get(b)? {
@@ -284,12 +284,12 @@ impl Tree {
     }
 }
 
-/// A group's part of a tree while something is taken from it.
+/// The part of a tree that a group has, while ports are removed from it.
 struct Cut<'a> {
     tree: &'a Tree,
     graph: &'a Graph,
     has: &'a dyn Fn(usize) -> PortSet,
-    /// Of switches that have lost ports: what is left.
+    /// The remaining ports of switches that have lost some.
     ports: BTreeMap<usize, PortSet>,
 }
 
@@ -298,7 +298,7 @@ impl Cut<'_> {
         self.ports.get(&switch).copied().unwrap_or_else(|| (self.has)(switch))
     }
 
-    /// Takes a port away; false if the group had none there.
+    /// Removes a port. Returns false if the group did not have it.
     fn remove(&mut self, switch: usize, port: u8) -> bool {
         let mut ports = self.at(switch);
         if !ports.contains(port) {
@@ -309,7 +309,7 @@ impl Cut<'_> {
         true
     }
 
-    /// The switches right below that lead up to this one.
+    /// Returns the switches directly below that lead up to this one.
     fn below(&self, switch: usize) -> impl Iterator<Item = usize> + '_ {
         let cables = self.graph.cables(switch).iter();
         cables.filter_map(move |cable| {
@@ -320,7 +320,7 @@ impl Cut<'_> {
         })
     }
 
-    /// The switch right below a top that has no other port, and that no other switch leads up to.
+    /// Returns the only switch directly below a top that has no other port and to which no other switch leads up.
     fn only_branch(&self, top: usize) -> Option<usize> {
         if self.at(top).len() > 1 {
             return None;
@@ -342,7 +342,7 @@ mod tests {
     use rand_chacha::rand_core::{RngCore, SeedableRng};
     use rdmux_wire::Guid;
 
-    /// Where members may be at a switch: its port 0 first, then the ports that adapters are at.
+    /// Returns the places for members at a switch: its port 0 first, then the ports of adapters.
     fn places(model: &Model, graph: &Graph, switch: usize) -> Vec<(usize, u8)> {
         let node = model.node(graph.node(switch)).expect("a switch");
         let far = |port: &Port| model.node(port.peer?.node);
@@ -352,7 +352,7 @@ mod tests {
         ends.map(|(number, _)| (switch, number)).collect()
     }
 
-    /// A group: its members, and the part of the tree that it has.
+    /// A group: its members, and its part of the tree.
     struct Group {
         receivers: BTreeSet<(usize, u8)>,
         senders: BTreeSet<(usize, u8)>,
@@ -366,7 +366,7 @@ mod tests {
             tree.ports(&self.receivers, &senders)
         }
 
-        /// Takes a member out of the tree; false if there is nothing left to take it from.
+        /// Removes a member from the tree. Returns false if the tree must be computed.
         fn prune(&mut self, graph: &Graph, tree: &Tree, place: (usize, u8)) -> bool {
             let Some(top) = self.top else { return false };
             let has = |switch| self.ports.get(&switch).copied().unwrap_or_default();
@@ -413,7 +413,7 @@ mod tests {
             (group.ports, group.top) = group.whole(&tree);
             while !group.receivers.is_empty() {
                 let all: Vec<_> = group.receivers.union(&group.senders).copied().collect();
-                // Some leave at once; who received may go on to send.
+                // Some leave at once; a receiver may become send-only.
                 let gone: Vec<_> = (0..=below(3)).map(|_| all[below(all.len())]).collect();
                 for place in &gone {
                     let received = group.receivers.remove(place);
@@ -452,7 +452,7 @@ mod tests {
         let rest = without(near[0]);
         assert_eq!(rest.ports.keys().copied().collect::<Vec<_>>(), [near[0].0]);
         assert_eq!(Some(rest.top), top);
-        // Without the far one everything is at one switch, which is the top then.
+        // Without the far member everything is at one switch, which becomes the top.
         let rest = without(far[0]);
         assert_eq!(rest.top, near[0].0);
         assert!(rest.ports[&far[0].0].is_empty());

@@ -1,5 +1,5 @@
-//! Partitions: which P_Keys ports have, and the multicast groups that exist from the start, as OpenSM's `partitions.conf`
-//! says (`opensm(8)`, "PARTITION CONFIGURATION").
+//! Partitions: the P_Keys of ports, and the multicast groups that exist from the start, in the format of OpenSM's
+//! `partitions.conf` (`opensm(8)`, "PARTITION CONFIGURATION").
 //!
 //! ```
 //! # use rdmux_subnet::partitions::{EndPort, Partitions};
@@ -12,11 +12,10 @@
 //! # Ok::<(), rdmux_subnet::partitions::ParseError>(())
 //! ```
 //!
-//! Of several rules for a port the last one counts, and of several groups with a GID the first one, as OpenSM has it.
+//! As in OpenSM, the last of several rules for a port applies, and the first of several groups with the same GID.
 //!
-//! Differences from OpenSM: a word that the format does not know is an error, not ignored; a file with an error is
-//! refused as a whole; the manager's port is a full member of the default partition whatever rules say; and `both` means both keys
-//! without another option.
+//! Differences from OpenSM: an unknown word is an error instead of being ignored. A file with an error is rejected as a
+//! whole. The manager's port is always a full member of the default partition. `both` means both keys without another option.
 
 mod parse;
 mod scan;
@@ -39,44 +38,44 @@ pub const DEFAULT_PARTITION: u16 = 0x7fff;
 /// The most multicast groups of all partitions: about as many as there are multicast LIDs.
 pub const MAX_GROUPS: usize = 0x3ffe;
 
-/// Link-local scope (RFC 4291, section 2.7), which groups have unless the file says another.
+/// Link-local scope (RFC 4291, section 2.7), the default scope of groups.
 const LINK_LOCAL: u8 = 2;
 
 /// All partitions of a subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partitions {
-    /// By their P_Key without the membership bit.
+    /// Partitions by P_Key without the membership bit.
     all: BTreeMap<u16, Partition>,
-    /// The multicast groups that they have from the start, in the order of the file.
+    /// The initial multicast groups, in the order of the file.
     groups: Vec<PartitionGroup>,
 }
 
 /// A partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name; it need not be unique.
+    /// The name, which need not be unique.
     pub name: String,
-    /// It is at index 0 of tables instead of the default partition.
+    /// Whether its key is at index 0 of tables instead of the default partition's.
     pub index0: bool,
-    /// The service level of its paths, if its last definition says one.
+    /// The service level of its paths, if its last definition sets one.
     pub sl: Option<u8>,
-    /// Members that are named by what they are: a rule for each kind of [`Ports`] at most.
+    /// Members by kind of port: at most one rule for each kind of [`Ports`].
     kinds: Vec<(Ports, Member)>,
-    /// Members that are named by their GUID.
+    /// Members by GUID.
     guids: BTreeMap<Guid, Member>,
-    /// How many rules there were.
+    /// The number of rules.
     rules: u32,
 }
 
-/// What a rule says of some ports.
+/// A rule for some ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Member {
-    /// Of several rules for a port the one with the highest number counts.
+    /// The rule with the highest number applies.
     number: u32,
     membership: Membership,
 }
 
-/// A multicast group that a partition has from the start.
+/// An initial multicast group of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionGroup {
     /// Its GID.
@@ -97,18 +96,18 @@ pub struct PartitionGroup {
     pub flow_label: u32,
 }
 
-/// What a port may do in a partition.
+/// A port's membership in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Membership {
-    /// It talks to full members.
+    /// Communicates with full members only.
     Limited,
-    /// It talks to all.
+    /// Communicates with all members.
     Full,
-    /// It has both keys.
+    /// Has both keys.
     Both,
 }
 
-/// Ports as a line names them.
+/// The ports that a rule names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ports {
     All,
@@ -121,9 +120,9 @@ enum Ports {
 pub struct EndPort {
     /// Its GUID.
     pub guid: Guid,
-    /// What its node is.
+    /// The type of its node.
     pub kind: NodeType,
-    /// The subnet manager is on it.
+    /// Whether the subnet manager is on it.
     pub is_manager: bool,
 }
 
@@ -143,7 +142,7 @@ impl Partition {
         Self { name, index0: false, sl: None, kinds, guids, rules: 0 }
     }
 
-    /// What a port may do in the partition; none if it is not in it.
+    /// Returns the membership of a port; none if it is not in the partition.
     pub fn membership(&self, port: &EndPort) -> Option<Membership> {
         let kinds = self.kinds.iter().filter(|(ports, _)| ports.contain(port));
         let rules = kinds.map(|(_, rule)| rule).chain(self.guids.get(&port.guid));
@@ -155,7 +154,7 @@ impl Partition {
         Member { number: self.rules, membership }
     }
 
-    /// Adds members. Those who are members already are what this says from then on.
+    /// Adds a rule for a kind of ports. It overrides earlier rules.
     fn add_kind(&mut self, ports: Ports, membership: Membership) {
         let rule = self.rule(membership);
         match self.kinds.iter_mut().find(|(known, _)| *known == ports) {
@@ -164,14 +163,14 @@ impl Partition {
         }
     }
 
-    /// The same for a port of its own.
+    /// Adds a rule for one port. It overrides earlier rules.
     fn add_guid(&mut self, guid: Guid, membership: Membership) {
         let rule = self.rule(membership);
         self.guids.insert(guid, rule);
     }
 }
 
-/// Without a file: all ports are full members of the default partition, which has an IP over IB broadcast group.
+/// The partitions without a file: all ports are full members of the default partition, which has an IPoIB broadcast group.
 impl Default for Partitions {
     fn default() -> Self {
         let mut default = Partition::new("Default".into());
@@ -182,40 +181,41 @@ impl Default for Partitions {
 }
 
 impl Partitions {
-    /// Reads a file. `name` is for errors.
+    /// Parses a file. `name` is used in errors.
     ///
     /// Every port is at least a limited member of the default partition, and the manager's a full one.
     ///
     /// # Errors
-    /// [`ParseError`] says the line, and what is wrong with which token.
+    /// [`ParseError`] has the line, the token, and the rule that it violates.
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseError> {
         parse::parse(name, text)
     }
 
-    /// A partition by its P_Key, of which the membership bit does not matter.
+    /// Returns a partition by its P_Key, ignoring the membership bit.
     pub fn get(&self, pkey: Pkey) -> Option<&Partition> {
         self.all.get(&(pkey.0 & 0x7fff))
     }
 
-    /// All partitions in the order of their P_Keys, which have the membership bit set.
+    /// Returns all partitions in the order of their P_Keys, which have the membership bit set.
     pub fn iter(&self) -> impl Iterator<Item = (Pkey, &Partition)> {
         self.all.iter().map(|(&base, partition)| (Pkey(base | 0x8000), partition))
     }
 
-    /// All groups that exist from the start, in the order of the file.
+    /// Returns all initial groups, in the order of the file.
     pub fn groups(&self) -> impl Iterator<Item = &PartitionGroup> {
         self.groups.iter()
     }
 
-    /// What a port may do in a partition. Without the manager as a full member of the default partition limited ones would not reach it.
+    /// Returns a port's membership. The manager is always a full member of the default partition, because limited members
+    /// could not reach it otherwise.
     fn membership(&self, base: u16, partition: &Partition, port: &EndPort) -> Option<Membership> {
         let membership = partition.membership(port);
         let is_manager = base == DEFAULT_PARTITION && port.is_manager;
         if is_manager { membership.max(Some(Membership::Full)) } else { membership }
     }
 
-    /// The P_Key table of a port: the default partition first, unless another one has `indx0`, then the others in the order
-    /// of their keys. A member of both kinds has two keys, the full one first.
+    /// Returns the P_Key table of a port: the default partition first, unless another one has `indx0`, then the others in the
+    /// order of their keys. A port with both memberships has two keys, the full one first.
     pub fn table_for(&self, port: &EndPort) -> Vec<Pkey> {
         let mut keys: Vec<_> = self.all.iter().collect();
         keys.sort_by_key(|&(&base, partition)| (!partition.index0, base != DEFAULT_PARTITION));
@@ -234,7 +234,7 @@ impl Partitions {
 }
 
 impl PartitionGroup {
-    /// The IP over IB broadcast group of a partition (RFC 4391, section 4), with OpenSM's values.
+    /// Returns the IPoIB broadcast group of a partition (RFC 4391, section 4), with OpenSM's values.
     fn broadcast(base: u16) -> Self {
         let [high, low] = (base | 0x8000).to_be_bytes();
         let mut mgid = [0; 16];
@@ -252,7 +252,7 @@ impl PartitionGroup {
         }
     }
 
-    /// The hop limit of its packets: those of a link-local group stay in the subnet.
+    /// Returns the hop limit of its packets: those of a link-local group stay in the subnet.
     pub fn hop_limit(&self) -> u8 {
         if self.mgid.0[1] & 0xf == LINK_LOCAL { 0 } else { u8::MAX }
     }

@@ -16,20 +16,20 @@ use super::{
     Ports,
 };
 
-/// Why a file is refused.
+/// Why a file is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The file.
     pub file: String,
     /// The line, from 1.
     pub line: u32,
-    /// What is wrong there; empty at the end of the file.
+    /// The offending token; empty at the end of the file.
     pub token: String,
-    /// What it should be.
+    /// The violated rule.
     pub rule: Rule,
 }
 
-/// What a file has to keep to.
+/// The rules of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rule {
     /// A definition ends with a colon, and its parts with commas.
@@ -38,7 +38,7 @@ pub enum Rule {
     /// A P_Key.
     #[error("a P_Key is a number whose low 15 bits are not zero")]
     Pkey,
-    /// No P_Key is free for a partition that does not say its own.
+    /// No P_Key is left for a partition that does not set its own.
     #[error("no P_Key is left for a partition without one")]
     NoPkeyLeft,
     /// A flag.
@@ -113,7 +113,7 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// What a definition says beside name and P_Key.
+/// The flags of a definition, besides name and P_Key.
 #[derive(Clone, Debug)]
 struct Definition {
     base: u16,
@@ -123,13 +123,13 @@ struct Definition {
     group: GroupFlags,
 }
 
-/// What is said of groups.
+/// Flags of groups.
 #[derive(Clone, Debug, Default)]
 struct GroupFlags {
     rate: Option<Rate>,
     mtu: Option<Mtu>,
     sl: Option<u8>,
-    /// A bit for each.
+    /// A bit for each scope.
     scopes: u16,
     qkey: Option<Qkey>,
     tclass: u8,
@@ -154,7 +154,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Partitions, ParseError> {
 struct Parser<'a> {
     scan: Scanner<'a>,
     partitions: Partitions,
-    /// Those of all groups.
+    /// The GIDs of all groups.
     mgids: BTreeSet<Gid>,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `NAME=PKEY, flags:`
+    /// Parses `NAME=PKEY, flags:`.
     fn definition(&mut self) -> Result<(&'a str, Definition), ParseError> {
         let name = self.scan.name();
         let base = if self.scan.take('=') {
@@ -271,7 +271,7 @@ impl<'a> Parser<'a> {
 
     fn membership(&mut self) -> Result<Membership, ParseError> {
         let word = self.scan.word();
-        // OpenSM takes abbreviations.
+        // OpenSM accepts abbreviations.
         let names = [
             ("full", Membership::Full),
             ("limited", Membership::Limited),
@@ -284,7 +284,7 @@ impl<'a> Parser<'a> {
             .ok_or_else(|| self.scan.error(token, Rule::Membership))
     }
 
-    /// A port, a group, or more of the definition before a second colon.
+    /// Parses a port, a group, or more of the definition before a second colon.
     fn property(&mut self, definition: &mut Definition) -> Result<(), ParseError> {
         let word = self.scan.word();
         match word {
@@ -318,7 +318,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `mgid=GID, flags` up to the end of the line.
+    /// Parses `mgid=GID, flags` up to the end of the line.
     fn group(&mut self, definition: &Definition) -> Result<(), ParseError> {
         let text = self.scan.gid();
         let gid = text.parse::<Ipv6Addr>().ok().map(Gid::from).filter(|gid| gid.0[0] == 0xff);
@@ -327,7 +327,7 @@ impl<'a> Parser<'a> {
             return Err(self.scan.error(token, Rule::Mgid));
         };
         let of = &definition.group;
-        // What the definition says counts for its groups, too.
+        // The flags of the definition also apply to its groups.
         let mut flags = GroupFlags { tclass: 0, ..of.clone() };
         while !self.scan.is_at_line_end() && self.scan.take(',') {
             if self.scan.is_at_line_end() {
@@ -360,7 +360,7 @@ impl<'a> Parser<'a> {
         self.add_groups(flags.apply(like), flags.scopes, text)
     }
 
-    /// A group for each scope, or one with the usual one. One that is there already stays as it is.
+    /// Adds a group for each scope, or one with the default scope. An existing group is not changed.
     fn add_groups(
         &mut self,
         mut group: PartitionGroup,
@@ -383,7 +383,7 @@ impl<'a> Parser<'a> {
 }
 
 impl GroupFlags {
-    /// A group with what is said.
+    /// Applies the flags to a group.
     fn apply(&self, group: PartitionGroup) -> PartitionGroup {
         PartitionGroup {
             qkey: self.qkey.unwrap_or(group.qkey),
@@ -397,12 +397,12 @@ impl GroupFlags {
     }
 }
 
-/// Whether a GID is of an IP group: its signature is that of IPv4 or IPv6 (RFC 4391, section 4).
+/// Returns whether a GID belongs to an IP group: its signature is that of IPv4 or IPv6 (RFC 4391, section 4).
 fn is_ip(mgid: &[u8; 16]) -> bool {
     matches!(mgid[2..4], [0x40 | 0x60, 0x1b])
 }
 
-/// A number: hexadecimal after `0x`, else decimal.
+/// Parses a number: hexadecimal after `0x`, else decimal.
 fn number(text: &str) -> Option<u64> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = hex.map_or((text, 10), |digits| (digits, 16));

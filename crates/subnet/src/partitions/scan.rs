@@ -1,11 +1,11 @@
-//! The tokens of a file: words and the punctuation between them, with their lines.
+//! The scanner: words and the punctuation between them, with their lines.
 
 use super::parse::{ParseError, Rule};
 
-/// What ends a word.
+/// Characters that end a word.
 const PUNCTUATION: [char; 5] = ['=', ',', ':', ';', '#'];
 
-/// The rest of a file.
+/// The remaining text of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Scanner<'a> {
     name: &'a str,
@@ -18,12 +18,12 @@ impl<'a> Scanner<'a> {
         Self { name, rest: text, line: 1 }
     }
 
-    /// An error about a token on the line that is read now.
+    /// Returns an error about a token on the present line.
     pub(super) fn error(&self, token: &str, rule: Rule) -> ParseError {
         ParseError::new(self.name, self.line, token, rule)
     }
 
-    /// Skips spaces and comments, and ends of lines too if `lines` says so.
+    /// Skips spaces and comments, and also line ends if `lines` is set.
     pub(super) fn skip(&mut self, lines: bool) {
         loop {
             let space = |c: char| c.is_whitespace() && c != '\n';
@@ -46,13 +46,13 @@ impl<'a> Scanner<'a> {
         self.rest.is_empty()
     }
 
-    /// Whether the line ends here.
+    /// Returns whether the line ends here.
     pub(super) fn is_at_line_end(&mut self) -> bool {
         self.skip(false);
         self.rest.is_empty() || self.rest.starts_with('\n')
     }
 
-    /// Takes a character if it comes next.
+    /// Consumes a character if it is next. Returns whether it was.
     pub(super) fn take(&mut self, c: char) -> bool {
         self.skip(true);
         match self.rest.strip_prefix(c) {
@@ -64,25 +64,25 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next word, which may be empty.
+    /// Returns the next word, which may be empty.
     pub(super) fn word(&mut self) -> &'a str {
         self.skip(true);
         self.until(|c| PUNCTUATION.contains(&c) || c.is_whitespace())
     }
 
-    /// A name, which may have spaces inside.
+    /// Returns a name, which may have spaces inside.
     pub(super) fn name(&mut self) -> &'a str {
         self.skip(true);
         self.until(|c| PUNCTUATION.contains(&c) || c == '\n').trim_end()
     }
 
-    /// A word that may have colons.
+    /// Returns a word that may have colons.
     pub(super) fn gid(&mut self) -> &'a str {
         self.skip(false);
         self.until(|c| c.is_whitespace() || matches!(c, ',' | ';' | '#' | '='))
     }
 
-    /// What comes next, for an error: a word or a character.
+    /// Returns the next word or character, for an error.
     pub(super) fn next_token(&self) -> &'a str {
         let mut ahead = self.clone();
         let word = ahead.word();

@@ -8,7 +8,7 @@ use super::{EndPort, Partitions};
 use crate::manager::{Model, PkeyTables};
 use crate::topology::PortRef;
 
-/// Partitions, and who their `SELF` is: what [`Manager::set_pkey_tables`](crate::manager::Manager::set_pkey_tables) takes.
+/// The partitions and the port that `SELF` names, for [`Manager::set_pkey_tables`](crate::manager::Manager::set_pkey_tables).
 #[derive(Clone, Debug)]
 pub struct PartitionTables {
     /// The partitions.

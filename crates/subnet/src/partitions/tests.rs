@@ -177,7 +177,7 @@ fn what_a_definition_says_counts_for_its_groups_whose_scope_is_2_otherwise() {
         mtu: Mtu::M4096,
         rate: Rate::GBPS_40,
         sl: 1,
-        // This alone is not inherited.
+        // Only this is not inherited.
         tclass: 0,
         flow_label: 6,
     };

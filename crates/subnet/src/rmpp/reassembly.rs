@@ -1,4 +1,4 @@
-//! All messages that are coming in, and those that came in last.
+//! Reassembly: incoming messages, and messages that were recently completed.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -10,20 +10,20 @@ use rdmux_wire::{Qpn, Rmpp, RmppFlags, RmppStatus};
 use super::{Mad, REMEMBERED, Receiver, TOTAL_TIME, Taken, abort, acknowledge, stop};
 use crate::Time;
 
-/// How much may be coming in at a time. What would exceed it is answered with STOP.
+/// Limits on incoming messages. A segment that would exceed one is answered with STOP.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of one message.
     pub message: usize,
-    /// Bytes of all messages that are coming in.
+    /// Bytes of all incoming messages.
     pub bytes: usize,
-    /// Messages that are coming in.
+    /// The number of incoming messages.
     pub transfers: usize,
-    /// Bytes of the messages that are coming in from one peer.
+    /// Bytes of incoming messages from one peer.
     pub peer_bytes: usize,
-    /// Messages that are coming in from one peer.
+    /// The number of incoming messages from one peer.
     pub peer_transfers: usize,
-    /// Whole messages that are remembered; the oldest is forgotten for another.
+    /// The number of complete messages that are remembered. A further one evicts the oldest.
     pub remembered: usize,
 }
 
@@ -40,7 +40,7 @@ impl Default for Limits {
     }
 }
 
-/// What tells one transfer from another, to its receiver.
+/// The key of a transfer at its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TransferId<P> {
     /// The sender, in the driver's terms.
@@ -55,26 +55,25 @@ pub struct TransferId<P> {
     pub method: u8,
 }
 
-/// What came of a segment.
+/// The outcome of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It was refused, or said nothing new.
+    /// It was refused, or was a duplicate.
     Nothing,
-    /// It brought its message further.
+    /// It was accepted, and the message is still incomplete.
     Progress,
-    /// The message is whole: one long MAD.
+    /// It completed the message: one long MAD.
     Whole(Vec<u8>),
 }
 
-/// Receives messages from peers `P`; answers go out along an address `A`, of which each transfer
-/// keeps that of its first segment.
+/// Receives messages from peers `P`. Answers go to an address `A`; each transfer keeps that of its first segment.
 #[derive(Debug)]
 pub struct Reassembly<P, A> {
     limits: Limits,
     transfers: BTreeMap<TransferId<P>, Transfer<A>>,
-    /// Those that are not whole, by when they are given up.
+    /// Incomplete transfers by their deadline.
     open: Timers<TransferId<P>>,
-    /// Those that are whole, by when they are forgotten.
+    /// Complete transfers by the time when they are forgotten.
     whole: Timers<TransferId<P>>,
     peers: BTreeMap<P, Usage>,
     bytes: usize,
@@ -85,11 +84,11 @@ struct Transfer<A> {
     receiver: Receiver,
     address: A,
     deadline: Deadline,
-    /// The window with which a response to this message begins.
+    /// The initial window of a response to this message.
     turned: u32,
 }
 
-/// What a peer has open.
+/// The resources that a peer uses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     transfers: usize,
@@ -97,7 +96,7 @@ struct Usage {
 }
 
 impl<P: Copy + Ord, A> Reassembly<P, A> {
-    /// Nothing is coming in.
+    /// Creates a reassembly without transfers.
     pub const fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -109,27 +108,27 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         }
     }
 
-    /// How many transfers there are, with those that are remembered.
+    /// Returns the number of transfers, including those that are remembered.
     pub fn len(&self) -> usize {
         self.transfers.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no transfers.
     pub fn is_empty(&self) -> bool {
         self.transfers.is_empty()
     }
 
-    /// The bytes of messages that are coming in.
+    /// Returns the bytes of all incoming messages.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether a transfer is known, whole or not.
+    /// Returns whether a transfer is known, complete or not.
     pub fn knows(&self, id: &TransferId<P>) -> bool {
         self.transfers.contains_key(id)
     }
 
-    /// Takes a segment, which [`check`](super::check) has passed, from `address`. What is to be sent back goes to `answer`.
+    /// Handles a segment from `address` that [`check`](super::check) has passed. Responses are passed to `answer`.
     pub fn handle_data(
         &mut self,
         now: Time,
@@ -160,32 +159,32 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         }
     }
 
-    /// The sender of a message has ended the transfer.
+    /// Ends an incomplete transfer, because its sender has ended it.
     pub fn end(&mut self, id: &TransferId<P>) {
         if self.transfers.get(id).is_some_and(|t| !t.receiver.is_complete()) {
             self.remove(id);
         }
     }
 
-    /// The sender of a whole message has turned to receiving: the response to it may send up to `window` at first.
+    /// Notes that the sender of a complete message now receives: it allows a response of up to `window` segments at first.
     pub fn turn(&mut self, id: &TransferId<P>, window: u32) {
         if let Some(transfer) = self.transfers.get_mut(id).filter(|t| t.receiver.is_complete()) {
             transfer.turned = window.max(1);
         }
     }
 
-    /// The window with which a response to this message begins.
+    /// Returns the initial window of a response to this message.
     pub fn turned(&self, id: &TransferId<P>) -> u32 {
         self.transfers.get(id).map_or(1, |t| t.turned)
     }
 
-    /// Forgets the transfers for which `gone` is true.
+    /// Keeps only the transfers for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&TransferId<P>) -> bool) {
         let gone: Vec<_> = self.transfers.keys().filter(|id| !keep(id)).copied().collect();
         gone.iter().for_each(|id| self.remove(id));
     }
 
-    /// When [`Reassembly::handle_timeout`] is due.
+    /// Returns when [`Reassembly::handle_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Time> {
         match (self.open.next(), self.whole.next()) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -193,8 +192,8 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         }
     }
 
-    /// Gives up one transfer that took too long, or forgets one, if its time has come. What is to be sent goes to `answer`.
-    /// Returns whether there was one.
+    /// Aborts one transfer that took too long, or forgets a complete one, if its time has come. The ABORT is passed to
+    /// `answer`. Returns whether there was one.
     pub fn handle_timeout(&mut self, now: Time, answer: impl FnOnce(&A, Box<Mad>)) -> bool {
         let old = self.whole.due(now).next();
         if let Some(id) = old {
@@ -210,7 +209,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         true
     }
 
-    /// Makes room for a transfer that `mad` begins.
+    /// Makes room for the transfer that `mad` starts.
     fn begin(
         &mut self,
         now: Time,
@@ -224,7 +223,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
             return Err(Refusal::Abort(RmppStatus::FIRST_SEGMENT));
         }
         if !first {
-            // Of a transfer that was given up or forgotten.
+            // A late segment of a transfer that was aborted or forgotten.
             return Err(Refusal::Silence);
         }
         let theirs = self.peers.get(&id.peer).copied().unwrap_or_default();
@@ -244,7 +243,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         Ok(())
     }
 
-    /// Takes a segment of a known transfer; what to acknowledge, if anything.
+    /// Handles a segment of a known transfer. Returns the segment and window to acknowledge, if any.
     fn continue_with(
         &mut self,
         now: Time,
@@ -260,7 +259,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
             Taken::Dropped | Taken::Stored => None,
             Taken::Window | Taken::Again | Taken::Complete => Some(receiver.ack()),
         };
-        // What was behind a gap took more room than it takes in the message.
+        // An out-of-order segment takes more room while buffered than in the message.
         let (more, less) =
             (receiver.len().saturating_sub(before), before.saturating_sub(receiver.len()));
         if taken == Taken::Complete {
@@ -271,7 +270,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         Ok((if progress { Arrival::Progress } else { Arrival::Nothing }, ack))
     }
 
-    /// Takes the message of a transfer that is whole, and remembers that it was. It was charged `charged` bytes.
+    /// Takes the message of a complete transfer and remembers the transfer, which was charged `charged` bytes.
     fn complete(&mut self, now: Time, id: &TransferId<P>, charged: usize) -> Vec<u8> {
         let Some(transfer) = self.transfers.get_mut(id) else { return Vec::new() };
         let message = transfer.receiver.take();
@@ -285,7 +284,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         message
     }
 
-    /// Counts what a transfer holds more, and less, than before.
+    /// Adjusts the bytes that a transfer is charged.
     fn charge(&mut self, id: &TransferId<P>, more: usize, less: usize) -> Result<(), Refusal> {
         let held = self.transfers.get(id).map_or(0, |t| t.receiver.len());
         let usage = self.peers.entry(id.peer).or_default();
@@ -298,7 +297,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
         if fits { Ok(()) } else { Err(Refusal::Stop) }
     }
 
-    /// A peer has a transfer less, which was charged `bytes`.
+    /// Releases a transfer of a peer, which was charged `bytes`.
     fn release(&mut self, peer: P, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
         let Some(usage) = self.peers.get_mut(&peer) else { return };
@@ -321,7 +320,7 @@ impl<P: Copy + Ord, A> Reassembly<P, A> {
     }
 }
 
-/// Why a segment is not taken, and what its sender is told.
+/// Why a segment is refused, and how its sender is told.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     Silence,

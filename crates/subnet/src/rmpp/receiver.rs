@@ -11,15 +11,15 @@ use rdmux_wire::{Rmpp, RmppFlags, RmppStatus};
 
 use super::{Mad, WINDOW, data_offset};
 
-/// Puts one message together.
+/// Reassembles one message.
 #[derive(Debug)]
 pub struct Receiver {
-    /// The header of the first segment, and the data that came in order.
+    /// The header of the first segment, and the data received in order.
     message: Vec<u8>,
     offset: usize,
-    /// Segments behind a gap, by number; all of them within the window.
+    /// Out-of-order segments by number, all of them within the window.
     early: BTreeMap<u32, Segment>,
-    /// The last segment that came in order.
+    /// The last segment received in order.
     received: u32,
     /// The last segment that was acknowledged.
     acked: u32,
@@ -28,30 +28,30 @@ pub struct Receiver {
     complete: bool,
 }
 
-/// A segment, as far as it matters.
+/// The relevant part of a segment.
 #[derive(Debug)]
 struct Segment {
     data: Box<[u8]>,
     last: bool,
 }
 
-/// What came of a segment.
+/// The outcome of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is not for now: seen before, or beyond the window.
+    /// It was discarded: a duplicate, or beyond the window.
     Dropped,
-    /// It was taken.
+    /// It was stored.
     Stored,
-    /// It was taken, and a window is full: send [`Receiver::ack`].
+    /// It was stored, and a window is complete: send [`Receiver::ack`].
     Window,
-    /// It was acknowledged before: send [`Receiver::ack`] again.
+    /// It had been acknowledged: send [`Receiver::ack`] again.
     Again,
-    /// It was the one that was missing: send [`Receiver::ack`] and take the message.
+    /// It completed the message: send [`Receiver::ack`] and take the message.
     Complete,
 }
 
 impl Receiver {
-    /// Begins with the first segment, which [`Receiver::handle_data`] is to be given next.
+    /// Creates a receiver for the first segment, which the caller passes to [`Receiver::handle_data`] next.
     pub fn new(first: &Mad) -> Self {
         let offset = data_offset(MgmtClass(first[1]));
         Self {
@@ -65,10 +65,10 @@ impl Receiver {
         }
     }
 
-    /// Takes a segment, the first one included.
+    /// Handles a segment, including the first one.
     ///
     /// # Errors
-    /// The status of the ABORT that answers it, if segment, flags and length do not agree.
+    /// The status of the ABORT, if segment number, flags and length are inconsistent.
     pub fn handle_data(&mut self, mad: &Mad, rmpp: &Rmpp) -> Result<Taken, RmppStatus> {
         let number = rmpp.segment;
         let segment = self.read(mad, rmpp)?;
@@ -86,28 +86,28 @@ impl Receiver {
         Ok(self.progress())
     }
 
-    /// What the next ACK says: the last segment that came in order and the last that may be sent.
+    /// Returns the contents of the next ACK: the last segment received in order and the last that may be sent.
     pub fn ack(&mut self) -> (u32, u32) {
         self.acked = self.received;
         (self.acked, self.window)
     }
 
-    /// The bytes that it holds.
+    /// Returns the number of bytes held.
     pub fn len(&self) -> usize {
         self.message.len() + self.early.len() * MAD_LEN
     }
 
-    /// Whether it holds nothing any more.
+    /// Returns whether nothing is held any more.
     pub fn is_empty(&self) -> bool {
         self.message.is_empty()
     }
 
-    /// Whether all of the message has come.
+    /// Returns whether the message is complete.
     pub const fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// What has come so far, header first.
+    /// Returns the message so far, header first.
     pub fn message(&self) -> &[u8] {
         &self.message
     }
@@ -132,7 +132,7 @@ impl Receiver {
         Ok(Segment { data: data.into(), last })
     }
 
-    /// Moves what has come in order from behind the gap to the message.
+    /// Moves buffered segments that are now in order to the message.
     fn advance(&mut self) {
         while let Some(segment) = self.early.remove(&(self.received + 1)) {
             self.received += 1;

@@ -11,24 +11,24 @@ use rdmux_wire::{Rmpp, RmppFlags, RmppStatus, RmppType};
 use super::{ACK_WAIT, BURST, Mad, data_offset};
 use crate::Time;
 
-/// Sends one message. After each call of [`Sender::handle_ack`] and [`Sender::handle_timeout`] the
-/// driver sends what [`Sender::poll_segment`] gives, and calls again at [`Sender::deadline`].
+/// Sends one message. After each call of [`Sender::handle_ack`] and [`Sender::handle_timeout`] the driver sends the segments
+/// that [`Sender::poll_segment`] returns, and calls again at [`Sender::deadline`].
 #[derive(Debug)]
 pub struct Sender {
     /// The whole long MAD.
     message: Vec<u8>,
-    /// Where its data start.
+    /// The offset of its data.
     offset: usize,
     segments: u32,
     /// The last segment that was acknowledged.
     acked: u32,
-    /// The last segment that ever left.
+    /// The highest segment ever sent.
     sent: u32,
-    /// The segment that leaves next.
+    /// The next segment to send.
     next: u32,
-    /// The last segment that may leave.
+    /// The last segment that may be sent.
     window: u32,
-    /// How many may leave in this turn.
+    /// How many segments may be sent in this turn.
     burst: u32,
     wait: Duration,
     retries: u32,
@@ -36,37 +36,36 @@ pub struct Sender {
     deadline: Time,
 }
 
-/// What an ACK meant.
+/// The meaning of an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
-    /// It came late and says less than is known.
+    /// It is outdated.
     Old,
     /// There is more to send, now or after the next ACK.
     More,
-    /// The message has arrived.
+    /// The message is completely acknowledged.
     Complete,
 }
 
-/// What came of a timeout.
+/// The outcome of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
     /// It is not due.
     Early,
-    /// Nothing was late: the next turn of a wide window begins.
+    /// Nothing was late: the next turn of a wide window starts.
     Turn,
-    /// What was not acknowledged is sent again.
+    /// Unacknowledged segments are retransmitted.
     Resend,
-    /// All retries are used up.
+    /// No retries remain.
     GiveUp,
 }
 
 impl Sender {
-    /// A sender of `message`, a whole long MAD, whose RMPP header need not be filled in.
+    /// Creates a sender of `message`, a whole long MAD, whose RMPP header need not be filled in.
     ///
-    /// It may send up to segment `window` before the first ACK: 1, or what the peer said when it
-    /// turned to receiving. It waits `wait` for each ACK, at most [`ACK_WAIT`], which zero means as well, and sends
-    /// again `retries` times without progress. A message that is shorter than the header of its class
-    /// is filled up with zeros.
+    /// It may send up to segment `window` before the first ACK: 1, or the peer's window when the peer turned to receiving. It
+    /// waits `wait` for each ACK, at most [`ACK_WAIT`], which zero selects as well, and retransmits `retries` times without
+    /// progress. A message shorter than the header of its class is padded with zeros.
     pub fn new(mut message: Vec<u8>, window: u32, wait: Duration, retries: u32) -> Self {
         let class = message.get(1).copied().unwrap_or_default();
         let offset = data_offset(MgmtClass(class));
@@ -90,37 +89,37 @@ impl Sender {
         }
     }
 
-    /// How many segments the message has; at least 1.
+    /// Returns the number of segments of the message, at least 1.
     pub const fn segments(&self) -> u32 {
         self.segments
     }
 
-    /// Whether all of it was acknowledged.
+    /// Returns whether all of it was acknowledged.
     pub const fn is_complete(&self) -> bool {
         self.acked == self.segments
     }
 
-    /// When [`Sender::handle_timeout`] is due, if the message is not complete.
+    /// Returns when [`Sender::handle_timeout`] is due, if the message is not complete.
     pub const fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// The bytes that it holds.
+    /// Returns the number of bytes held.
     pub const fn len(&self) -> usize {
         self.message.len()
     }
 
-    /// Never: a message has a header at least.
+    /// Returns false: a message has at least a header.
     pub const fn is_empty(&self) -> bool {
         self.message.is_empty()
     }
 
-    /// The message, of which the header of the class is as it was given.
+    /// Returns the message, with the header of its class as it was given.
     pub fn message(&self) -> &[u8] {
         &self.message
     }
 
-    /// The next segment to send now, if there is one.
+    /// Returns the next segment to send now, if there is one.
     pub fn poll_segment(&mut self, now: Time) -> Option<Box<Mad>> {
         if self.is_complete() || self.next > self.window.min(self.segments) {
             return None;
@@ -137,10 +136,10 @@ impl Sender {
         Some(mad)
     }
 
-    /// The receiver has all segments up to `segment`, and lets us send up to `window`.
+    /// Handles an ACK: the receiver has all segments up to `segment` and allows segments up to `window`.
     ///
     /// # Errors
-    /// The status of the ABORT that answers an ACK that cannot be.
+    /// The status of the ABORT that answers an impossible ACK.
     pub fn handle_ack(&mut self, now: Time, segment: u32, window: u32) -> Result<Ack, RmppStatus> {
         if window < segment {
             return Err(RmppStatus::WINDOW_TOO_SMALL);
@@ -165,7 +164,7 @@ impl Sender {
         Ok(if self.is_complete() { Ack::Complete } else { Ack::More })
     }
 
-    /// Time has passed.
+    /// Handles a timeout.
     pub fn handle_timeout(&mut self, now: Time) -> Timeout {
         if now < self.deadline || self.is_complete() {
             return Timeout::Early;
@@ -180,12 +179,12 @@ impl Sender {
         self.retries_left -= 1;
         self.next = self.acked + 1;
         self.burst = BURST;
-        // The receiver may let nothing be sent: then it is waited for, too.
+        // A receiver that allows no segment for now is waited for as well.
         self.deadline = now.after(self.wait);
         Timeout::Resend
     }
 
-    /// Segment `number`, from 1 to [`Sender::segments`].
+    /// Builds segment `number`, from 1 to [`Sender::segments`].
     fn segment(&self, number: u32) -> Box<Mad> {
         let room = MAD_LEN - self.offset;
         let mut mad = Box::new([0; MAD_LEN]);
@@ -209,7 +208,7 @@ impl Sender {
         mad
     }
 
-    /// PayloadLength: that of the whole transfer in the first segment, its own in the last.
+    /// Returns PayloadLength: that of the whole transfer in the first segment, its own in the last.
     fn payload_length(&self, first: bool, last: bool) -> u32 {
         let extra = self.offset - OFFSET - Rmpp::LEN;
         let data = self.message.len() - self.offset;

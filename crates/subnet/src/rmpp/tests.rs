@@ -13,7 +13,7 @@ const SA: u8 = 0x03;
 const GET_TABLE_RESP: u8 = 0x92;
 const RETRIES: u32 = 3;
 
-/// A long MAD of a class with so many bytes of data, no two alike nearby.
+/// Builds a long MAD of a class with this many data bytes, without repetition nearby.
 fn message(class: u8, data: usize) -> Vec<u8> {
     let offset = data_offset(MgmtClass(class));
     let mut mad = vec![0; offset];
@@ -24,13 +24,13 @@ fn message(class: u8, data: usize) -> Vec<u8> {
     mad
 }
 
-/// A transfer between a sender and a receiver, in which a filter loses and repeats packets.
+/// A transfer between a sender and a receiver, with a filter that drops and duplicates packets.
 struct Transfer {
     now: Time,
     sender: Sender,
     receiver: Reassembly<u8, ()>,
     whole: Vec<Vec<u8>>,
-    /// Segments that left the sender, and what came back.
+    /// Segments that the sender sent, and the packets that came back.
     segments: Vec<u32>,
     back: Vec<Rmpp>,
     gave_up: bool,
@@ -54,8 +54,8 @@ impl Transfer {
         }
     }
 
-    /// Runs until nothing happens any more. `copies` says how often a packet arrives: of the sender or
-    /// not, and the how manieth of its direction, from 0.
+    /// Runs until the transfer is idle. `copies` returns how often a packet arrives, given whether it is the sender's, and
+    /// its index in its direction, from 0.
     fn run(&mut self, mut copies: impl FnMut(bool, usize) -> usize) -> &mut Self {
         loop {
             self.exchange(&mut copies);
@@ -117,12 +117,12 @@ impl Transfer {
     }
 }
 
-/// What must come of it: header and data once, and nothing left but the memory that it was.
+/// Checks that header and data arrived once, and that only the remembered transfer is left.
 fn arrived(transfer: &Transfer, message: &[u8]) {
     assert_eq!(transfer.whole.len(), 1);
     let whole = &transfer.whole[0];
     assert_eq!(whole.len(), message.len());
-    // Behind the MAD header is the RMPP header of the first segment.
+    // The RMPP header of the first segment follows the MAD header.
     assert_eq!(whole[36..], message[36..]);
     assert_eq!(whole[..24], message[..24]);
     assert_eq!((transfer.receiver.len(), transfer.receiver.bytes()), (1, 0));
@@ -146,7 +146,7 @@ fn table_of_0_records_is_one_segment_of_20_bytes() {
 }
 
 impl Transfer {
-    /// The first segment, as it left.
+    /// Returns the first segment as it was sent.
     fn sender_segment(&self) -> Box<Mad> {
         let mut again = Sender::new(self.sender.message().to_vec(), 1, Duration::ZERO, 0);
         again.poll_segment(Time(1)).expect("a segment")
@@ -164,7 +164,7 @@ fn table_of_1_record_is_one_segment() {
 fn first_segment_tells_the_length_of_all() {
     let transfer = clean(450);
     let first = Rmpp::of(&transfer.sender_segment());
-    // Three segments of 220 bytes, less the 150 that the last one lacks.
+    // Three segments of 220 bytes, minus the 150 that the last one lacks.
     assert_eq!((first.length, first.flags), (3 * 220 - 150, RmppFlags(3)));
     assert_eq!(transfer.acks(), [(1, 65), (3, 65)]);
 }
@@ -187,7 +187,7 @@ fn windows_end_where_the_receiver_says() {
 fn ten_thousand_node_records_arrive() {
     let transfer = clean(10_000 * 112);
     assert_eq!(transfer.segments.len(), 5600);
-    // One for the first segment, one for each window of 64, the last one included.
+    // One ACK for the first segment, one for each window of 64, including the last.
     assert_eq!(transfer.acks().len(), 1 + 5599_usize.div_ceil(64));
 }
 
@@ -195,7 +195,7 @@ fn ten_thousand_node_records_arrive() {
 fn lost_ack_makes_the_sender_send_its_window_again() {
     let message = message(SA, 200 * 100);
     let mut transfer = Transfer::new(message.clone());
-    // The ACK of segment 65.
+    // Drop the ACK of segment 65.
     transfer.run(|forward, n| usize::from(forward || n != 1));
     arrived(&transfer, &message);
     let again = transfer.segments.iter().filter(|&&s| s == 2).count();
@@ -219,7 +219,7 @@ fn lost_final_ack_is_said_again() {
     transfer.run(|forward, n| usize::from(forward || n != 1));
     arrived(&transfer, &message);
     assert_eq!(transfer.acks(), [(1, 65), (3, 65), (3, 65), (3, 65)]);
-    // Ten seconds later it is forgotten.
+    // The transfer is forgotten after ten seconds.
     let at = transfer.receiver.next_timeout().expect("remembered for some time");
     assert_eq!(at, Time(1).after(REMEMBERED));
     assert!(transfer.receiver.handle_timeout(at, |(), _| panic!("nothing to say")));
@@ -232,7 +232,7 @@ fn lost_segment_is_waited_for_and_what_followed_is_kept() {
     let mut transfer = Transfer::new(message.clone());
     transfer.run(|forward, n| usize::from(!forward || n != 30));
     arrived(&transfer, &message);
-    // All of the window again, but the one that was missing is enough.
+    // All of the window is retransmitted; the missing segment suffices.
     assert_eq!(transfer.segments.len(), 60 + 59);
 }
 
@@ -241,7 +241,7 @@ fn sender_gives_up_after_its_retries_without_progress() {
     let mut transfer = Transfer::new(message(SA, 200 * 300));
     transfer.run(|forward, n| usize::from(!forward || n < 100));
     assert!(transfer.gave_up);
-    // The windows of 1, of 64, and 35 of the next; then 4 times all that the window allows.
+    // The windows of 1, of 64, and 35 of the next; then 4 times the whole window.
     let tried = transfer.segments.iter().filter(|&&s| s == 129).count();
     assert_eq!(tried, 1 + RETRIES as usize);
     assert_eq!(transfer.now, Time(1 + 100_000_000 * (1 + u64::from(RETRIES))));
@@ -271,7 +271,7 @@ fn abort_of_the_sender_midway_frees_what_came() {
     transfer.receiver.end(&ID);
     assert!(transfer.receiver.is_empty());
     assert_eq!((transfer.receiver.bytes(), transfer.receiver.next_timeout()), (0, None));
-    // What is still on its way begins nothing, and is not answered.
+    // A late segment starts no transfer and is not answered.
     let late = Rmpp { segment: 6, ..Rmpp::of(&transfer.sender_segment()) };
     let mut mad = transfer.sender_segment();
     Rmpp { flags: RmppFlags::ACTIVE, ..late }.put(&mut mad);
@@ -372,7 +372,7 @@ fn every_class_and_length_comes_out_as_it_went_in() {
     }
 }
 
-/// First segments of transfers that never go on, with one TID each.
+/// Sends the first segment of a transfer that never continues, with its own TID.
 fn begin(receiver: &mut Reassembly<u8, ()>, peer: u8, tid: u64) -> Option<Rmpp> {
     let mut said = None;
     let mad = Transfer::new(message(SA, 1000)).sender_segment();
@@ -425,7 +425,7 @@ fn oldest_whole_message_is_forgotten_for_another() {
     assert_eq!(known, [2, 3, 4]);
 }
 
-/// Its window opens by a later ACK, which may be lost.
+/// A later ACK, which may be lost, opens the window.
 #[test]
 fn receiver_that_lets_nothing_be_sent_for_now_is_waited_for_with_every_retry() {
     let (start, wait) = (Time(7), Duration::from_secs(2));

@@ -1,7 +1,7 @@
 //! The subnet management agent of adapters and switches: a file for each group of attributes (IBTA 14.2.5).
 //!
-//! A Set changes what is valid of its data and answers with the state after it, as a Get would. The
-//! status says whether all of it was valid.
+//! A Set changes the valid part of its data and answers with the resulting state, as a Get would. The status tells whether
+//! all of it was valid.
 
 mod node;
 mod port_info;
@@ -25,7 +25,7 @@ use crate::subnet::{Cx, Subnet};
 /// The data of a subnet management packet.
 type Data = [u8; DATA_LEN];
 
-/// Where the data begins.
+/// The offset of the data.
 const DATA: usize = 64;
 
 /// A Get or a Set that the M_Key allows.
@@ -50,16 +50,16 @@ impl Request {
     }
 }
 
-/// Why a request is not done, or not all of it: a status.
+/// Why a request is refused in whole or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
-    /// There is no such attribute here, or it cannot be set.
+    /// The attribute does not exist here or cannot be set.
     Unsupported,
     /// The modifier or a value is not allowed.
     Invalid,
 }
 
-/// Answers a request: the data is that of the answer then. Returns the status.
+/// Answers a request: replaces the data with that of the answer. Returns the status.
 pub(crate) fn answer(
     subnet: &mut Subnet,
     request: &Request,
@@ -90,7 +90,7 @@ pub(crate) fn answer(
     }
 }
 
-/// Writes an attribute over the data, whose rest becomes zero.
+/// Writes an attribute over the data and zeroes the rest.
 fn put(data: &mut Data, attribute: &[u8]) {
     *data = [0; DATA_LEN];
     data[..attribute.len()].copy_from_slice(attribute);

@@ -6,7 +6,7 @@ use rdmux_wire::{mad, smp};
 use super::{Data, Refused, Request, put};
 use crate::subnet::Subnet;
 
-/// What the node is, and by which port it was asked.
+/// Writes NodeInfo, including the port that was queried.
 pub(super) fn info(subnet: &Subnet, r: &Request, data: &mut Data) -> Result<(), Refused> {
     if r.is_set {
         return Err(Refused::Unsupported);
@@ -34,7 +34,7 @@ pub(super) fn info(subnet: &Subnet, r: &Request, data: &mut Data) -> Result<(), 
     Ok(())
 }
 
-/// The node's name, which a manager may set where the capability mask says so.
+/// Gets or sets the node's description. A manager may set it if the capability mask allows that.
 pub(super) fn description(
     subnet: &mut Subnet,
     r: &Request,

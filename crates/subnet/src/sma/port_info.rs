@@ -9,7 +9,7 @@ use crate::port::PortKind;
 use crate::sink::{PortEvent, Sink};
 use crate::subnet::{Cx, Subnet};
 
-/// In the modifier: the manager knows extended speeds.
+/// A bit of the modifier: the manager supports extended speeds.
 const EXTENDED_SPEEDS: u32 = 1 << 31;
 
 pub(super) fn answer(
@@ -44,14 +44,14 @@ pub(super) fn answer(
     result
 }
 
-/// What a way depends on, beside the state, whose changes are noted where they happen.
+/// Returns the fields that routes depend on, except the state, whose changes are recorded separately.
 fn of_ways(info: &PortInfo) -> impl PartialEq + use<> {
     let enforced = (info.partition_enforcement_inbound, info.partition_enforcement_outbound);
     (info.lid, info.lmc, info.gid_prefix, info.neighbor_mtu, info.operational_vls, enforced)
 }
 
-/// The port that the modifier names: of a switch any; of an adapter the one that was asked, or for a Get
-/// another.
+/// Returns the port that the modifier names: any port of a switch; of an adapter the port that was addressed, or for a Get
+/// also another one.
 pub(super) fn target(subnet: &Subnet, r: &Request) -> Option<usize> {
     let number = u8::try_from(r.modifier & !EXTENDED_SPEEDS).ok()?;
     let at = r.arrival.at;
@@ -63,7 +63,7 @@ pub(super) fn target(subnet: &Subnet, r: &Request) -> Option<usize> {
     (node.switch.is_some() || !r.is_set || port == at).then_some(port)
 }
 
-/// Changes what is valid, and says whether everything was.
+/// Applies the valid part of a Set. Returns whether all of it was valid.
 fn set(
     subnet: &mut Subnet,
     at: usize,
@@ -79,7 +79,7 @@ fn set(
         valid &= set_identity(subnet, at, new, lmc, cx);
     }
     if kind == PortKind::Management {
-        // It is always active.
+        // Port 0 is always active.
         let state =
             matches!(new.port_state, PortState::NO_CHANGE | PortState::ARMED | PortState::ACTIVE);
         return valid && state && new.port_physical_state == PhysState::NO_CHANGE;
@@ -93,7 +93,7 @@ fn set(
     valid && command(subnet, at, new.port_state, new.port_physical_state, cx)
 }
 
-/// Who the port is, and who manages it.
+/// Sets the port's identity and its manager.
 fn set_identity(
     subnet: &mut Subnet,
     at: usize,
@@ -126,7 +126,7 @@ fn set_identity(
     info.gid_prefix = new.gid_prefix;
     info.subnet_timeout = new.subnet_timeout;
     info.init_type_reply = new.init_type_reply;
-    // Zero clears them; other values are what the manager has read.
+    // Zero clears a counter; other values are what the manager has read.
     for (mine, theirs) in [
         (&mut info.mkey_violations, new.mkey_violations),
         (&mut info.pkey_violations, new.pkey_violations),
@@ -149,7 +149,7 @@ fn set_identity(
     valid
 }
 
-/// What the link may do; width and speed take effect when it is trained the next time.
+/// Sets the enabled properties of the link. Width and speed take effect when it trains next.
 fn set_link(info: &mut PortInfo, new: &PortInfo, knows_ext: bool) -> bool {
     let mut valid = true;
     match new.link_width_enabled.bits() {
@@ -204,7 +204,7 @@ fn set_link(info: &mut PortInfo, new: &PortInfo, knows_ext: bool) -> bool {
     valid
 }
 
-/// A command to the link state machine (IBTA 7.2.7). A state that the port has already is no error.
+/// Executes a command to the link state machine (IBTA 7.2.7). Requesting the present state is no error.
 fn command(
     subnet: &mut Subnet,
     at: usize,
@@ -237,7 +237,7 @@ fn command(
     true
 }
 
-/// The link goes down; a port that polls then comes up again with its peer at once.
+/// Takes the link down. A polling port comes up again with its peer at once.
 fn take_down(subnet: &mut Subnet, at: usize, phys: PhysState, cx: &mut Cx<'_, impl Sink>) {
     subnet.take_down(at, phys, cx);
     subnet.train(at, cx);

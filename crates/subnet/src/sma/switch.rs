@@ -7,7 +7,7 @@ use crate::changes::Change;
 use crate::subnet::Subnet;
 use crate::switch::{MFT_BLOCK, Switch};
 
-/// The switch of a request; adapters have none of these attributes.
+/// Returns the switch that a request addresses; adapters have none of these attributes.
 fn switch<'a>(subnet: &'a mut Subnet, r: &Request) -> Result<&'a mut Switch, Refused> {
     let node = subnet.node_of_mut(r.arrival.at);
     node.switch.as_deref_mut().ok_or(Refused::Unsupported)
@@ -36,7 +36,7 @@ pub(super) fn info(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Result<
         info.default_multicast_primary_port = new.default_multicast_primary_port;
         info.default_multicast_not_primary_port = new.default_multicast_not_primary_port;
         info.life_time_value = new.life_time_value;
-        // Writing 1 clears it.
+        // Writing 1 clears the bit.
         info.port_state_change &= !new.port_state_change;
         has_other_top = info.linear_fdb_top != old_top;
     }

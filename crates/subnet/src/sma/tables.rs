@@ -1,4 +1,4 @@
-//! The tables of a port: GUIDs, P_Keys, service levels, arbitration of virtual lanes.
+//! The tables of a port: GUIDs, P_Keys, service levels, VL arbitration.
 
 use rdmux_wire::sm::{GuidInfo, PkeyTable, VlArbitration};
 use rdmux_wire::{Guid, Pkey};
@@ -9,7 +9,7 @@ use crate::port::{PortKind, default_sl_to_vl};
 use crate::sink::{PortEvent, Sink};
 use crate::subnet::{Cx, Subnet};
 
-/// GUIDInfo: block b has the GUIDs from 8b on. The first of all is the port's own and cannot be set.
+/// Handles GUIDInfo: block b has the GUIDs from 8b on. The very first is the port's own and cannot be set.
 pub(super) fn guids(
     subnet: &mut Subnet,
     r: &Request,
@@ -45,7 +45,7 @@ pub(super) fn guids(
     Ok(())
 }
 
-/// P_KeyTable: of the port that was asked, or of an external port of a switch.
+/// Handles P_KeyTable: of the addressed port, or of an external port of a switch.
 pub(super) fn pkeys(
     subnet: &mut Subnet,
     r: &Request,
@@ -85,8 +85,8 @@ pub(super) fn pkeys(
     Ok(())
 }
 
-/// SLtoVLMappingTable: of an adapter's port, or from one port of a switch to another. An adapter has one
-/// table for each port, whether the modifier is 0 or the port's number, as OpenSM and smpquery write it.
+/// Handles SLtoVLMappingTable: of an adapter's port, or from one port of a switch to another. An adapter has one table per
+/// port, whether the modifier is 0 or the port's number, as OpenSM and smpquery write it.
 pub(super) fn sl_to_vl(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Result<(), Refused> {
     let [high, middle, input, output] = r.modifier.to_be_bytes();
     if (high, middle) != (0, 0) {
@@ -101,7 +101,7 @@ pub(super) fn sl_to_vl(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Res
     let now = match &mut node.switch {
         Some(_) if input > ports => return Err(Refused::Invalid),
         Some(switch) if r.is_set => {
-            // The first one that is set gives all others a value, too.
+            // The first Set also gives all other mappings a value.
             let is_first = switch.sl_to_vl(ports, input, output).is_none();
             let slot = switch.sl_to_vl_mut(ports, input, output, default);
             let old = core::mem::replace(slot.ok_or(Refused::Invalid)?, new);
@@ -129,7 +129,7 @@ pub(super) fn sl_to_vl(subnet: &mut Subnet, r: &Request, data: &mut Data) -> Res
     Ok(())
 }
 
-/// VLArbitrationTable: low priority in blocks 1 and 2, high priority in 3 and 4.
+/// Handles VLArbitrationTable: low priority in blocks 1 and 2, high priority in 3 and 4.
 pub(super) fn vl_arbitration(
     subnet: &mut Subnet,
     r: &Request,
@@ -164,8 +164,8 @@ pub(super) fn vl_arbitration(
     Ok(())
 }
 
-/// The port whose table a modifier names: any of a switch; of an adapter the one that was asked, which may
-/// be called 0.
+/// Returns the port whose table a modifier names: any port of a switch; of an adapter the addressed port, which may also be
+/// named 0.
 fn table_port(subnet: &Subnet, r: &Request, number: u8) -> Option<usize> {
     let at = r.arrival.at;
     let node = subnet.node_of(at);

@@ -1,19 +1,19 @@
-//! ExtendedPortInfo, which devices of Mellanox have and ibsim's nodes, too: it tells FDR10 from QDR. libibnetdisc asks those whose
-//! vendor and device it knows to have it.
+//! ExtendedPortInfo, which Mellanox devices and also ibsim's nodes have: it distinguishes FDR10 from QDR. libibnetdisc
+//! queries nodes whose vendor and device it knows to have it.
 //!
-//! VendorDiag and LedInfo have no answer here. Nothing is to be diagnosed, and LedInfo is for ports whose capability mask has
-//! LEDInfoSupported; neither ibsim nor the agents in the kernel (`qib_mad.c`) have them.
+//! VendorDiag and LedInfo get no answer here. There is nothing to diagnose, and LedInfo is for ports whose capability mask
+//! has LEDInfoSupported. Neither ibsim nor the agents in the kernel (`qib_mad.c`) have them.
 
 use rdmux_wire::sm::MlnxExtPortInfo;
 
 use super::{Data, Refused, Request, put};
 use crate::subnet::Subnet;
 
-/// In StateChangeEnable: LinkSpeedEnabled is to be set, as `ibportstate fdr10` does.
+/// A value of StateChangeEnable: set LinkSpeedEnabled, as `ibportstate fdr10` does.
 const SET_SPEED: u8 = 0x01;
 
-/// The speeds of a port beside those of PortInfo, whose modifier this has. What is enabled holds when the link is trained the
-/// next time.
+/// Gets or sets the speeds of a port that PortInfo lacks. The modifier is that of PortInfo. Enabled speeds take effect when
+/// the link trains next.
 pub(super) fn ext_port_info(
     subnet: &mut Subnet,
     r: &Request,

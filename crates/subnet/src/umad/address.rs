@@ -1,4 +1,4 @@
-//! Addresses of packets: made from what a program writes, and told to it of what it reads.
+//! Addresses of packets: built from what a program writes, and reported for what it reads.
 
 use alloc::boxed::Box;
 
@@ -8,7 +8,7 @@ use super::{Errno, Ports, UserAddress, UserGrh};
 use crate::rmpp::Mad;
 use crate::{MadPacket, PortId};
 
-/// The permissive LID: of a port that has none, and of the node that is next.
+/// The permissive LID: of a port without a LID, and of the next node.
 const PERMISSIVE: Lid = Lid(0xffff);
 
 /// The first multicast LID.
@@ -27,17 +27,17 @@ pub(super) struct Envelope {
     grh: Option<Grh>,
 }
 
-/// Whom a packet came from or goes to, as far as it tells peers apart.
+/// The part of an address that identifies a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Peer {
     /// Without a global route header.
     Lid(Lid),
-    /// With one.
+    /// With a global route header.
     Gid(Gid),
 }
 
 impl Envelope {
-    /// Of what a program sends from a queue pair of a port.
+    /// Builds the envelope of a packet that a program sends from a queue pair of a port.
     pub(super) fn outgoing(
         port: PortId,
         qpn: Qpn,
@@ -66,11 +66,11 @@ impl Envelope {
         Ok(Self { slid, dlid, sl: to.sl & 0xf, src_qpn: qpn, dst_qpn: to.qpn, qkey, pkey, grh })
     }
 
-    /// Of an answer to a packet that came to a port.
+    /// Builds the envelope of an answer to a packet that a port received.
     pub(super) fn answer(port: PortId, to: &MadPacket, ports: &impl Ports) -> Self {
         let own = ports.lid(port).map_or(Lid(0), |(lid, _)| lid);
         let unicast = to.dlid < MULTICAST || to.dlid == PERMISSIVE;
-        // The port's own key of the partition: a limited member's would not get back to it.
+        // Use the port's own key of the partition: the key of a limited member would not reach that member.
         let pkey = ports.pkey_index(port, to.pkey).and_then(|index| ports.pkey(port, index));
         let grh = to.grh.map(|grh| Grh { sgid: grh.dgid, dgid: grh.sgid, hop_limit: 0xff, ..grh });
         Self {
@@ -85,18 +85,18 @@ impl Envelope {
         }
     }
 
-    /// The packet with this MAD.
+    /// Returns the packet with this MAD.
     pub(super) fn packet(&self, mad: Box<Mad>) -> MadPacket {
         let Self { slid, dlid, sl, src_qpn, dst_qpn, qkey, pkey, grh } = *self;
         MadPacket { slid, dlid, sl, src_qpn, dst_qpn, qkey, pkey, grh, mad }
     }
 
-    /// Whom it goes to.
+    /// Returns the peer that it is sent to.
     pub(super) fn peer(&self) -> Peer {
         self.grh.map_or(Peer::Lid(self.dlid), |grh| Peer::Gid(grh.dgid))
     }
 
-    /// Whether `packet`, which came to the port, comes from where this one went, to where it came from.
+    /// Returns whether a received `packet` comes from the destination of this envelope and is addressed to its source.
     pub(super) fn is_answered_by(
         &self,
         packet: &MadPacket,
@@ -116,16 +116,16 @@ impl Envelope {
 }
 
 impl Peer {
-    /// The first in their order.
+    /// The first peer in sort order.
     pub(super) const FIRST: Self = Self::Lid(Lid(0));
 
-    /// Who sent a packet.
+    /// Returns the sender of a packet.
     pub(super) fn source(packet: &MadPacket) -> Self {
         packet.grh.map_or(Self::Lid(packet.slid), |grh| Self::Gid(grh.sgid))
     }
 }
 
-/// What a program is told of where a packet came from.
+/// Returns the source address of a packet, as reported to a program.
 pub(super) fn incoming(port: PortId, packet: &MadPacket, ports: &impl Ports) -> UserAddress {
     UserAddress {
         qpn: packet.src_qpn,
@@ -162,13 +162,13 @@ fn outgoing_grh(port: PortId, to: &UserGrh, ports: &impl Ports) -> Result<Grh, E
     })
 }
 
-/// The offset of an own LID from the base LID; 0 for the LID of a group, of nobody and of the node that is next.
+/// Returns the offset of a port's LID from its base LID; 0 for a group's, foreign or permissive LID.
 fn path_bits(port: PortId, lid: Lid, ports: &impl Ports) -> u8 {
     let lmc = ports.lid(port).map_or(0, |(_, lmc)| lmc);
     if lid >= MULTICAST { 0 } else { (lid.0 & mask(lmc)).to_be_bytes()[1] }
 }
 
-/// The low bits of a LID that an LMC leaves to the port.
+/// Returns the mask of the path bits for an LMC.
 fn mask(lmc: u8) -> u16 {
     (1 << lmc.min(7)) - 1
 }

@@ -1,4 +1,4 @@
-//! What comes to a port.
+//! Handling of MADs that a port receives.
 
 use alloc::vec::Vec;
 
@@ -11,23 +11,23 @@ use super::write::is_response;
 use super::{Agent, AgentNumber, FileId, Ports, Umad, UmadSink, UserMad};
 use crate::{MadPacket, PortId, Time};
 
-/// A packet that came to an agent.
+/// A packet for an agent.
 pub(super) struct Inbound<'a> {
     pub(super) number: AgentNumber,
     pub(super) agent: Agent,
     pub(super) header: MadHeader,
     pub(super) packet: &'a MadPacket,
-    /// Whether it is a response.
+    /// Whether the packet is a response.
     pub(super) response: bool,
 }
 
 impl Umad {
-    /// A MAD has come to QP0 or QP1 of a port, and none of the port's own agents answers it.
+    /// Handles a MAD for QP0 or QP1 of a port that none of the port's own agents answers.
     ///
-    /// A response, or TrapRepress, goes to the agent whose number is in the upper half of the TID, if
-    /// it is outstanding there with this class and peer (in directed-route SMPs: with this class). A request goes to the
-    /// owner of its class, version, OUI and method; Get and Set without one are answered with
-    /// status 0x000c, as the specification asks. Everything else is dropped and counted.
+    /// A response, or TrapRepress, goes to the agent whose number is in the upper half of the TID, if a request with this
+    /// class and peer (for directed-route SMPs: with this class) is outstanding there. A request goes to the owner of its
+    /// class, version, OUI and method. Get and Set without an owner are answered with status 0x000c, as the specification
+    /// requires. Everything else is dropped and counted.
     pub fn arrived(
         &mut self,
         now: Time,
@@ -88,21 +88,21 @@ impl Umad {
         if active && agent.what.reassembles() {
             self.take_rmpp(now, inbound, ports, sink);
         } else if !response || self.finish_request(inbound, ports) || active {
-            // A program that does RMPP itself gets all of it.
+            // A program that does RMPP itself gets all packets.
             self.deliver(inbound, packet.mad.to_vec(), ports, sink);
         } else {
             self.counters.no_request += 1;
         }
     }
 
-    /// Ends the request that this answers; whether there is one.
+    /// Ends the request that this packet answers. Returns whether there is one.
     pub(super) fn finish_request(&mut self, inbound: &Inbound<'_>, ports: &impl Ports) -> bool {
         let Some(id) = self.request_of(inbound, ports) else { return false };
         let open = self.files.get_mut(&inbound.agent.file);
         open.and_then(|open| open.sends.remove(id)).is_some()
     }
 
-    /// The request that this answers.
+    /// Returns the request that this packet answers.
     pub(super) fn request_of(&self, inbound: &Inbound<'_>, ports: &impl Ports) -> Option<SendId> {
         let Inbound { number, agent, header, packet, .. } = inbound;
         let class = header.mgmt_class;
@@ -116,7 +116,7 @@ impl Umad {
         answered.map(|(id, _)| id)
     }
 
-    /// Gives a whole MAD to the program.
+    /// Delivers a whole MAD to the program.
     pub(super) fn deliver(
         &mut self,
         inbound: &Inbound<'_>,
@@ -136,7 +136,7 @@ impl Umad {
         sink.readable(file, record);
     }
 
-    /// Answers a request that nobody wants, or drops it.
+    /// Answers a request that has no owner, or drops it.
     fn refuse(
         &mut self,
         port: PortId,

@@ -1,6 +1,6 @@
-//! Errors as programs see them.
+//! The errors that programs see.
 
-/// An error number of Linux.
+/// A Linux error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Errno {
@@ -10,13 +10,13 @@ pub enum Errno {
     /// EBADF: no such file.
     #[error("no such file (EBADF)")]
     BadF,
-    /// EAGAIN: somebody else has it.
+    /// EAGAIN: another program has it open.
     #[error("taken by another file (EAGAIN)")]
     Again,
-    /// ENOMEM: a limit is reached.
+    /// ENOMEM: a limit is exceeded.
     #[error("a limit is reached (ENOMEM)")]
     NoMem,
-    /// EINVAL: an argument that is not allowed.
+    /// EINVAL: an invalid argument.
     #[error("invalid argument (EINVAL)")]
     Inval,
     /// EPIPE: the port is gone.
@@ -25,7 +25,7 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The number, positive.
+    /// Returns the number, positive.
     pub const fn raw(self) -> i32 {
         match self {
             Self::Io => 5,

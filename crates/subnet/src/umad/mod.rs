@@ -1,5 +1,5 @@
-//! The user MAD device without I/O: what Linux's `ib_mad` and `ib_umad` do for programs that manage a
-//! subnet, for all ports of one process.
+//! The user MAD device without I/O: does for programs that manage a subnet what Linux's `ib_mad` and `ib_umad` do, for all
+//! ports of one process.
 //!
 //! ```text
 //!   program     writes UserMad                          reads UserMad
@@ -13,18 +13,17 @@
 //!    port        UmadSink::transmit                      Umad::arrived
 //! ```
 //!
-//! A program opens a *file* for a port and registers up to 32 *agents* on it. An agent may own methods
-//! of a class: requests of these are for it, and for no other agent of the port. A request that it
-//! sends gets the agent's number in the upper half of its transaction ID, so that the response,
-//! which repeats it, finds the way back. A request is sent again when no response comes in
-//! time; when retries are used up, the program reads the request's header with
-//! [`UserMad::TIMED_OUT`]. Agents with RMPP write and read whole messages, see [`crate::rmpp`].
+//! A program opens a *file* for a port and registers up to 32 *agents* on it. An agent may own methods of a class: requests
+//! of these go to it and to no other agent of the port. A request that it sends gets the agent's number in the upper half of
+//! its transaction ID, so that the response, which repeats the ID, finds the agent. A request is retransmitted when no
+//! response arrives in time. When no retries remain, the program reads the request's header with [`UserMad::TIMED_OUT`].
+//! Agents with RMPP write and read whole messages, see [`crate::rmpp`].
 //!
-//! Peers are told apart by LID, or by GID where packets have a global route header, so the same serves RoCE, whose ports
-//! have no LIDs.
+//! Peers are distinguished by LID, or by GID if packets have a global route header. So the device also serves RoCE, whose
+//! ports have no LIDs.
 //!
-//! Where it differs from Linux: while a response of several MADs is coming in, the request's timer and retries start anew with each segment,
-//! and a request whose transfer the peer aborts ends at once, with [`UserMad::ABORTED`], instead of never.
+//! Differences from Linux: while a response of several MADs arrives, each segment restarts the request's timer and retries. A
+//! request whose transfer the peer aborts ends at once with [`UserMad::ABORTED`], instead of never.
 
 mod address;
 mod arrive;
@@ -59,37 +58,37 @@ pub use record::{Unsent, UserAddress, UserGrh, UserMad};
 pub use registration::Registration;
 pub use seams::{Ports, UmadSink};
 
-/// How many agents a file may have.
+/// The most agents of a file.
 pub const MAX_AGENTS: usize = 32;
 
-/// How many records that nobody reads Linux keeps for a file; a driver does well to keep fewer.
+/// The number of unread records that Linux keeps per file. A driver should keep fewer.
 pub const MAX_QUEUED: usize = 200_000;
 
-/// A file that a program has opened; never used again.
+/// A file that a program has opened; IDs are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FileId(pub u64);
 
-/// The number of an agent among those of all files: what is in the upper half of TIDs. From 1 to 2^24 - 1.
+/// The number of an agent among those of all files, as used in the upper half of TIDs. From 1 to 2^24 - 1.
 type AgentNumber = u32;
 
-/// How much a file may have on its way, and how much is done at a time.
+/// Limits on the outstanding MADs of a file, and on the work per call.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Requests without a response and messages on their way; what is more is refused with ENOMEM.
+    /// Outstanding requests and outgoing messages. Further ones are refused with ENOMEM.
     pub outstanding: usize,
-    /// Bytes of these; what is more is refused with ENOMEM.
+    /// Bytes of these. Further ones are refused with ENOMEM.
     pub bytes: usize,
-    /// Responses on their way to one peer; what is more is refused with ENOMEM. So a peer that acknowledges nothing
-    /// leaves room for others.
+    /// Outgoing responses to one peer. Further ones are refused with ENOMEM, so that a peer that acknowledges nothing leaves
+    /// room for others.
     pub responses_to_peer: usize,
-    /// Bytes of these; what is more is refused with ENOMEM.
+    /// Bytes of these. Further ones are refused with ENOMEM.
     pub bytes_to_peer: usize,
-    /// What may be coming in for one file.
+    /// Limits on the incoming messages of one file.
     pub incoming: rmpp::Limits,
-    /// How many timers one call of [`Umad::handle_timeout`] serves; then [`Umad::next_timeout`] is due at once.
+    /// How many timers one call of [`Umad::handle_timeout`] handles. After that [`Umad::next_timeout`] is due at once.
     pub timers_per_call: usize,
-    /// How many of them belong to one file before it is another's turn.
+    /// How many of them belong to one file before the next file's turn.
     pub timers_per_turn: usize,
 }
 
@@ -114,11 +113,11 @@ pub struct Umad {
     files: BTreeMap<FileId, File>,
     agents: BTreeMap<AgentNumber, Agent>,
     owners: Owners,
-    /// Who has opened the file that sets IsSM.
+    /// The open IsSM file of each port.
     issm: BTreeMap<PortId, FileId>,
-    /// When files want to be woken.
+    /// When files need service.
     timers: Timers<FileId>,
-    /// The file whose timers were served last.
+    /// The file whose timers were handled last.
     turn: FileId,
     next_file: u64,
     next_agent: AgentNumber,
@@ -129,7 +128,7 @@ pub struct Umad {
 #[derive(Debug)]
 struct File {
     port: PortId,
-    /// The port is gone.
+    /// Whether the port is gone.
     gone: bool,
     agents: [Option<AgentNumber>; MAX_AGENTS],
     sends: Sends,
@@ -141,7 +140,7 @@ struct File {
 #[derive(Clone, Copy, Debug)]
 struct Agent {
     file: FileId,
-    /// Its number in the file.
+    /// Its number within the file.
     slot: u32,
     port: PortId,
     what: Registration,
@@ -154,7 +153,7 @@ impl Agent {
 }
 
 impl Umad {
-    /// No files.
+    /// Creates a device without files.
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -188,7 +187,7 @@ impl Umad {
     /// Opens the file that sets IsSM in a port's capability mask while it is open.
     ///
     /// # Errors
-    /// [`Errno::Again`] if it is open. Who opens it without O_NONBLOCK waits until it is closed.
+    /// [`Errno::Again`] if it is open. An open without O_NONBLOCK waits until it is closed.
     pub fn open_issm(&mut self, port: PortId, sink: &mut impl UmadSink) -> Result<FileId, Errno> {
         if self.issm.contains_key(&port) {
             return Err(Errno::Again);
@@ -199,7 +198,7 @@ impl Umad {
         Ok(id)
     }
 
-    /// Closes a file of either kind, or does nothing if there is none: agents, requests, transfers and IsSM are gone.
+    /// Closes a file of either kind with its agents, requests, transfers and IsSM. Does nothing if there is no such file.
     pub fn close(&mut self, file: FileId, sink: &mut impl UmadSink) {
         if let Some((&port, _)) = self.issm.iter().find(|&(_, &id)| id == file) {
             self.issm.remove(&port);
@@ -211,7 +210,7 @@ impl Umad {
         }
     }
 
-    /// A port is gone: its files can only be closed. Returns them, so that the driver can wake who waits for them.
+    /// Removes a port: its files can only be closed. Returns them, so that the driver can wake processes that wait for them.
     pub fn remove_port(
         &mut self,
         port: PortId,
@@ -231,12 +230,12 @@ impl Umad {
         files
     }
 
-    /// Registers an agent; its number in the file, 0 to 31.
+    /// Registers an agent. Returns its number in the file, 0 to 31.
     ///
     /// # Errors
-    /// [`Errno::Inval`]: a class, version, OUI, queue pair, flag or RMPP version that cannot be, or a
-    /// method that another agent of the port has. [`Errno::NoMem`]: the file has
-    /// [`MAX_AGENTS`]. [`Errno::Pipe`]: the port is gone. [`Errno::BadF`]: no such file.
+    /// [`Errno::Inval`]: an invalid class, version, OUI, queue pair, flag or RMPP version, or a method that another agent of
+    /// the port owns. [`Errno::NoMem`]: the file has [`MAX_AGENTS`]. [`Errno::Pipe`]: the port is gone. [`Errno::BadF`]: no
+    /// such file.
     pub fn register(&mut self, file: FileId, what: &Registration) -> Result<u32, Errno> {
         let number = self.free_number();
         let open = self.files.get_mut(&file).ok_or(Errno::BadF)?;
@@ -257,7 +256,7 @@ impl Umad {
         Ok(slot)
     }
 
-    /// Takes an agent away, with its requests, which are answered by nothing.
+    /// Unregisters an agent. Its requests end without a response.
     ///
     /// # Errors
     /// [`Errno::Inval`]: no such agent. [`Errno::BadF`]: no such file.
@@ -274,22 +273,22 @@ impl Umad {
         Ok(())
     }
 
-    /// The port of a file.
+    /// Returns the port of a file.
     pub fn port(&self, file: FileId) -> Option<PortId> {
         self.files.get(&file).map(|f| f.port)
     }
 
-    /// What a file has on its way: requests without a response and messages that are being sent.
+    /// Returns the number of a file's outstanding requests and outgoing messages.
     pub fn outstanding(&self, file: FileId) -> usize {
         self.files.get(&file).map_or(0, |f| f.sends.len())
     }
 
-    /// What came, what went, and what was dropped for which reason.
+    /// Returns the counters.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Whether no file, agent, timer or IsSM is left.
+    /// Returns whether no file, agent, timer or IsSM is left.
     pub fn is_idle(&self) -> bool {
         self.files.is_empty()
             && self.agents.is_empty()
@@ -312,7 +311,7 @@ impl Umad {
         }
     }
 
-    /// An agent number that was not used for long.
+    /// Returns an unused agent number, preferring numbers that were not used recently.
     fn free_number(&mut self) -> AgentNumber {
         const LAST: AgentNumber = (1 << 24) - 1;
         loop {
@@ -324,7 +323,7 @@ impl Umad {
         }
     }
 
-    /// Wakes a file when the first of its timers wants it.
+    /// Schedules service of a file at its earliest timer.
     fn settle(&mut self, file: FileId) {
         let Some(open) = self.files.get_mut(&file) else { return };
         let next = [open.sends.next_timeout(), open.incoming.next_timeout()];
@@ -335,7 +334,7 @@ impl Umad {
         }
     }
 
-    /// When [`Umad::handle_timeout`] is due.
+    /// Returns when [`Umad::handle_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Time> {
         self.timers.next()
     }

@@ -1,4 +1,4 @@
-//! Which agent gets which requests.
+//! The agents that own requests.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -21,15 +21,15 @@ struct Class {
     port: PortId,
     class: u8,
     version: u8,
-    /// Zero for classes that have none.
+    /// Zero for classes without an OUI.
     oui: [u8; 3],
 }
 
-/// Where the OUI is in MADs of vendor classes.
+/// The offset of the OUI in MADs of vendor classes.
 const OUI: usize = 37;
 
 impl Owners {
-    /// Gives the methods to an agent; false if another has one of them.
+    /// Gives methods to an agent. Returns false if another agent owns one of them.
     pub(super) fn claim(&mut self, port: PortId, what: &Registration, agent: AgentNumber) -> bool {
         if what.class == 0 || what.methods == 0 {
             return true;
@@ -42,7 +42,7 @@ impl Owners {
         true
     }
 
-    /// Takes everything from an agent.
+    /// Releases everything that an agent owns.
     pub(super) fn release(&mut self, port: PortId, what: &Registration, agent: AgentNumber) {
         let class = Class::of(port, what);
         let Some(owners) = self.classes.get_mut(&class) else { return };
@@ -52,7 +52,7 @@ impl Owners {
         }
     }
 
-    /// The agent that gets this request.
+    /// Returns the agent that owns this request.
     pub(super) fn owner(&self, port: PortId, header: &MadHeader, mad: &Mad) -> Option<AgentNumber> {
         let class = header.mgmt_class;
         let oui = match mad[OUI..].first_chunk() {

@@ -1,11 +1,11 @@
-//! What an agent is, and which may exist.
+//! Agent registrations and their rules.
 
 use rdmux_wire::Rmpp;
 use rdmux_wire::mad::MgmtClass;
 
 use super::Errno;
 
-/// A request for an agent: IB_USER_MAD_REGISTER_AGENT2, and the first form with `flags` 0.
+/// A registration request: IB_USER_MAD_REGISTER_AGENT2, or the first form with `flags` 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Registration {
@@ -13,32 +13,31 @@ pub struct Registration {
     pub qpn: u32,
     /// The management class; 0 for an agent that only sends.
     pub class: u8,
-    /// Its version, below 8.
+    /// The class version, below 8.
     pub class_version: u8,
-    /// Whose vendor class it is; for classes 0x30 to 0x4f only.
+    /// The vendor of the class; for classes 0x30 to 0x4f only.
     pub oui: [u8; 3],
-    /// Bit n is set if requests of method n are for this agent. With none, it gets nothing but
-    /// responses to its own requests.
+    /// Bit n is set if requests of method n go to this agent. An agent without methods gets only responses to its own requests.
     pub methods: u128,
-    /// 1 if messages of several MADs are put together and taken apart, else 0.
+    /// 1 if the device segments and reassembles messages of several MADs, else 0.
     pub rmpp_version: u8,
     /// [`Registration::USER_RMPP`] or 0.
     pub flags: u32,
 }
 
 impl Registration {
-    /// The program does RMPP itself, whatever `rmpp_version` says.
+    /// The program does RMPP itself, regardless of `rmpp_version`.
     pub const USER_RMPP: u32 = 1;
 
-    /// The flags that exist; what a program is told when it sets others.
+    /// The flags that exist, as reported to a program that sets others.
     pub const FLAGS: u32 = Self::USER_RMPP;
 
-    /// Whether messages of several MADs are our business.
+    /// Returns whether the device reassembles messages of several MADs.
     pub(super) const fn reassembles(&self) -> bool {
         self.rmpp_version != 0 && self.flags & Self::USER_RMPP == 0
     }
 
-    /// The rules that need no look at other agents.
+    /// Checks the rules that do not depend on other agents.
     pub(super) fn check(&self) -> Result<(), Errno> {
         let ok = self.rmpp_version <= Rmpp::VERSION
             && if self.class == 0 { self.flags == 0 } else { self.class_is_valid() };
@@ -55,7 +54,7 @@ impl Registration {
             && !self.is_connection_management()
     }
 
-    /// The connection manager of the host owns its class.
+    /// Returns whether this is the class of the host's connection manager, which owns it.
     fn is_connection_management(&self) -> bool {
         const VERSION: u8 = 2;
         const SEND: u128 = 1 << 3;
@@ -65,7 +64,7 @@ impl Registration {
     }
 }
 
-/// Class versions are below this.
+/// The limit of class versions.
 const VERSIONS: u8 = 8;
 
 #[cfg(test)]

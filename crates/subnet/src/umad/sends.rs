@@ -1,4 +1,4 @@
-//! What a file has sent and is not done with: requests without a response, messages on their way.
+//! A file's unfinished sends: outstanding requests and outgoing messages.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -11,25 +11,25 @@ use super::address::{Envelope, Peer};
 use crate::Time;
 use crate::rmpp::{Mad, Sender};
 
-/// The name of a [`Pending`] in its file.
+/// The ID of a [`Pending`] in its file.
 pub(super) type SendId = u64;
 
-/// By what a response, or an ACK, names what it belongs to.
+/// The key by which a response or an ACK refers to a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Transaction {
     pub(super) class: u8,
-    /// Whether it is a response that was sent.
+    /// Whether the send is a response.
     pub(super) response: bool,
     pub(super) tid: u64,
     pub(super) peer: Peer,
 }
 
-/// One of them.
+/// An unfinished send.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) transaction: Transaction,
     pub(super) agent: super::AgentNumber,
-    /// What the program reads if it fails: what it wrote, with the header only.
+    /// The record that the program reads on failure: what it wrote, with only the header.
     pub(super) record: UserMad,
     pub(super) envelope: Envelope,
     pub(super) body: Body,
@@ -39,7 +39,7 @@ pub(super) struct Pending {
     deadline: Deadline,
 }
 
-/// What is sent.
+/// The data of a send.
 #[derive(Debug)]
 pub(super) enum Body {
     Single(Box<Mad>),
@@ -69,7 +69,7 @@ impl Pending {
         Self { transaction, agent, record, envelope, body, timeout, retries_left, deadline }
     }
 
-    /// The sender, while its message is not acknowledged.
+    /// Returns the sender, while its message is not acknowledged.
     pub(super) fn sending(&mut self) -> Option<&mut Sender> {
         match &mut self.body {
             Body::Segments(sender) if !sender.is_complete() => Some(sender),
@@ -78,7 +78,7 @@ impl Pending {
     }
 }
 
-/// All of a file.
+/// All unfinished sends of a file.
 #[derive(Debug, Default)]
 pub(super) struct Sends {
     pending: BTreeMap<SendId, Pending>,
@@ -89,7 +89,7 @@ pub(super) struct Sends {
     next: SendId,
 }
 
-/// Responses to one peer.
+/// Unfinished responses to one peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Responses {
     pub(super) count: usize,
@@ -101,12 +101,12 @@ impl Sends {
         self.pending.len()
     }
 
-    /// The bytes of the MADs.
+    /// Returns the bytes of the MADs.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What is on its way to a peer, but for requests.
+    /// Returns the unfinished responses to a peer.
     pub(super) fn responses_to(&self, peer: Peer) -> Responses {
         self.responses.get(&peer).copied().unwrap_or_default()
     }
@@ -147,14 +147,14 @@ impl Sends {
         self.pending.get_mut(&id)
     }
 
-    /// Wakes this one at a time, and no longer at another.
+    /// Sets the timer of a send, replacing an earlier one.
     pub(super) fn wake_at(&mut self, id: SendId, at: Time) {
         if let Some(pending) = self.pending.get_mut(&id) {
             self.timers.set(&mut pending.deadline, id, at);
         }
     }
 
-    /// Those with this class, direction and TID, to whatever peer.
+    /// Returns the sends with this class, direction and TID, to any peer.
     pub(super) fn with_tid(
         &self,
         class: u8,
@@ -169,14 +169,14 @@ impl Sends {
             .filter_map(|&(_, id)| Some((id, self.pending.get(&id)?)))
     }
 
-    /// Those of this transaction.
+    /// Returns the sends of this transaction.
     pub(super) fn of(&self, transaction: Transaction) -> impl Iterator<Item = (SendId, &Pending)> {
         self.transactions
             .range((transaction, 0)..=(transaction, SendId::MAX))
             .filter_map(|&(_, id)| Some((id, self.pending.get(&id)?)))
     }
 
-    /// Removes all of an agent.
+    /// Removes all sends of an agent.
     pub(super) fn remove_agent(&mut self, agent: super::AgentNumber) {
         let theirs = self.pending.iter().filter(|(_, p)| p.agent == agent);
         let ids: alloc::vec::Vec<_> = theirs.map(|(&id, _)| id).collect();
@@ -189,7 +189,7 @@ impl Sends {
         self.timers.next()
     }
 
-    /// One whose time has come.
+    /// Returns a send whose timer has expired.
     pub(super) fn due(&self, now: Time) -> Option<SendId> {
         self.timers.due(now).next()
     }

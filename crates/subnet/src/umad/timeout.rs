@@ -1,4 +1,4 @@
-//! What happens when time has passed: requests are sent again or fail, transfers go on or are given up.
+//! Timeouts: requests are retransmitted or fail, transfers continue or are aborted.
 
 use super::sends::{Body, SendId};
 use super::{FileId, Umad, UmadSink, UserMad};
@@ -7,7 +7,7 @@ use crate::rmpp::{self, Timeout};
 use rdmux_wire::RmppStatus;
 
 impl Umad {
-    /// Time has passed. Serves files in turn, a few timers of each, and not more than
+    /// Handles timeouts. Serves files in turn, a few timers of each, and at most
     /// [`Config::timers_per_call`](super::Config::timers_per_call) in all.
     pub fn handle_timeout(&mut self, now: Time, sink: &mut impl UmadSink) {
         let mut left = self.config.timers_per_call.max(1);
@@ -21,13 +21,13 @@ impl Umad {
         }
     }
 
-    /// The next file in turn that has something due.
+    /// Returns the next file in turn that has a timer due.
     fn next_due(&self, now: Time) -> Option<FileId> {
         let after = self.timers.due(now).filter(|&file| file > self.turn).min();
         after.or_else(|| self.timers.due(now).min())
     }
 
-    /// Serves one timer of a file that is due; whether there was one.
+    /// Handles one timer of a file that is due. Returns whether there was one.
     fn serve(&mut self, now: Time, file: FileId, sink: &mut impl UmadSink) -> bool {
         let Some(open) = self.files.get_mut(&file) else { return false };
         let (port, counters) = (open.port, &mut self.counters);
@@ -71,7 +71,7 @@ impl Umad {
         open.sends.wake_at(id, at);
     }
 
-    /// All retries are used up.
+    /// Fails a send: no retries remain.
     fn fail(&mut self, file: FileId, id: SendId, sink: &mut impl UmadSink) {
         let Some(open) = self.files.get_mut(&file) else { return };
         let port = open.port;

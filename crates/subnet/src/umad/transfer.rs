@@ -1,4 +1,4 @@
-//! Packets of RMPP for agents whose messages are put together and taken apart here.
+//! RMPP packets for agents whose messages the device segments and reassembles.
 
 use rdmux_wire::{Rmpp, RmppStatus, RmppType};
 
@@ -10,7 +10,7 @@ use crate::Time;
 use crate::rmpp::{self, Ack, Arrival, TransferId};
 
 impl Inbound<'_> {
-    /// The transfer to us that this belongs to, if its sender sent it.
+    /// Returns the incoming transfer of this packet, assuming that its sender sends the message.
     fn transfer(&self) -> TransferId<(AgentNumber, Peer)> {
         TransferId {
             peer: (self.number, Peer::source(self.packet)),
@@ -21,7 +21,7 @@ impl Inbound<'_> {
         }
     }
 
-    /// The transfer from us that this belongs to, if its receiver sent it.
+    /// Returns the outgoing transfer of this packet, assuming that its sender receives the message.
     fn transaction(&self) -> Transaction {
         Transaction {
             class: self.header.mgmt_class.0,
@@ -56,7 +56,7 @@ impl Umad {
         }
     }
 
-    /// The peer broke the protocol: it is told, and what we send there ends.
+    /// Handles a protocol violation of the peer: sends ABORT, and ends our transfer to it.
     fn violation(
         &mut self,
         inbound: &Inbound<'_>,
@@ -106,7 +106,7 @@ impl Umad {
         }
     }
 
-    /// Gives the response to a request its whole time, and all retries, from now on.
+    /// Restarts the timeout and the retries of a request.
     fn expect_response(&mut self, now: Time, file: FileId, id: SendId) {
         let Some(open) = self.files.get_mut(&file) else { return };
         let Some(pending) = open.sends.get_mut(id) else { return };
@@ -143,7 +143,7 @@ impl Umad {
         }
     }
 
-    /// A message has arrived at its receiver.
+    /// Handles the completion of an outgoing message.
     fn sent(
         &mut self,
         now: Time,
@@ -159,11 +159,11 @@ impl Umad {
             return;
         }
         self.expect_response(now, inbound.agent.file, id);
-        // The other side sends now, and begins with this window.
+        // Turn around: the peer sends next, and begins with this window.
         self.answer(inbound, rmpp::acknowledge(&inbound.packet.mad, 0, 1), ports, sink);
     }
 
-    /// The sender of a message that came in whole says with which window the response may begin.
+    /// Sets the initial window of the response, which the sender of a complete message announces.
     fn turn(&mut self, inbound: &Inbound<'_>, segment: u32, window: u32) {
         let Some(open) = self.files.get_mut(&inbound.agent.file) else { return };
         let id = inbound.transfer();
@@ -174,14 +174,14 @@ impl Umad {
         }
     }
 
-    /// The message of ours that the sender of this receives.
+    /// Returns the outgoing message that the sender of this packet receives.
     fn send_of(&self, inbound: &Inbound<'_>) -> Option<SendId> {
         let open = self.files.get(&inbound.agent.file)?;
         let mut sends = open.sends.of(inbound.transaction());
         sends.find(|(_, p)| p.agent == inbound.number).map(|(id, _)| id)
     }
 
-    /// Ends what we send in this transaction, if it is not acknowledged.
+    /// Ends the outgoing message of this transaction, if it is not acknowledged.
     fn end_send(&mut self, inbound: &Inbound<'_>, sink: &mut impl UmadSink) {
         let file = inbound.agent.file;
         let Some(id) = self.send_of(inbound) else { return };

@@ -1,4 +1,4 @@
-//! What programs write.
+//! Writes by programs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,36 +14,36 @@ use crate::Time;
 use crate::directed;
 use crate::rmpp::{Mad, Sender, TransferId};
 
-/// What a program must write at least: MAD header and RMPP header.
+/// The least that a program must write: MAD header and RMPP header.
 const SHORTEST: usize = rdmux_wire::rmpp::OFFSET + Rmpp::LEN;
 
 const METHOD: usize = 3;
 const TID: usize = 8;
 const ATTR_MOD: usize = 20;
 
-/// What is to be done with something that may be written.
+/// How an accepted write is executed.
 struct Plan {
     agent: AgentNumber,
     envelope: Envelope,
     transaction: Transaction,
-    /// The first window, if it is sent in segments.
+    /// The initial window, if it is sent in segments.
     segments: Option<u32>,
 }
 
 impl Umad {
-    /// A program sends.
+    /// Sends a program's MAD or message.
     ///
-    /// A request gets the agent's number in the upper half of its TID; a response and TrapRepress
-    /// are sent as they are. A MAD of fewer than 256 bytes is filled up with zeros. An agent with
-    /// RMPP sends a message of any length when the flag [`ACTIVE`](rdmux_wire::RmppFlags::ACTIVE) is
-    /// set in its RMPP header, of which nothing else matters. With `timeout_ms` 0 nothing comes back, unless a
-    /// message in segments is not acknowledged.
+    /// A request gets the agent's number in the upper half of its TID. A response and TrapRepress are sent unchanged. A MAD
+    /// of fewer than 256 bytes is padded with zeros. An agent with RMPP sends a message of any length when the flag
+    /// [`ACTIVE`](rdmux_wire::RmppFlags::ACTIVE) is set in its RMPP header; the rest of that header is ignored. With
+    /// `timeout_ms` 0 nothing is returned, unless a message in segments is not acknowledged.
     ///
     /// # Errors
-    /// [`Errno::Inval`]: fewer than 36 bytes; more than 256 without RMPP; an agent above 31; an index of a P_Key or GID
-    /// that the port's tables do not have; no GID on a port without LIDs; a directed route whose first hop is not this port; a request whose TID and class are
-    /// those of one that is outstanding, or a response to the same peer. [`Errno::Io`]: no such agent, or the port is gone.
-    /// [`Errno::NoMem`]: too much is outstanding, see [`Config`](super::Config). [`Errno::BadF`]: no such file.
+    /// [`Errno::Inval`]: fewer than 36 bytes; more than 256 without RMPP; an agent above 31; a P_Key or GID index that the
+    /// port's tables do not have; no GID on a port without LIDs; a directed route whose first hop is not this port; a request
+    /// with the TID and class of an outstanding one, or a response that is outstanding to the same peer. [`Errno::Io`]: no
+    /// such agent, or the port is gone. [`Errno::NoMem`]: too much is outstanding, see [`Config`](super::Config).
+    /// [`Errno::BadF`]: no such file.
     pub fn write(
         &mut self,
         now: Time,
@@ -73,10 +73,10 @@ impl Umad {
         Ok(())
     }
 
-    /// Whether [`Umad::write`] would take this.
+    /// Checks whether [`Umad::write`] would accept a record.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Umad::write`].
     pub fn check_write(
         &self,
         file: FileId,
@@ -133,7 +133,7 @@ impl Umad {
         if fits && fits_peer { Ok(()) } else { Err(Errno::NoMem) }
     }
 
-    /// Sends for the first time.
+    /// Transmits a send for the first time.
     fn start(&mut self, now: Time, file: FileId, id: SendId, sink: &mut impl UmadSink) {
         let Some(open) = self.files.get_mut(&file) else { return };
         let Some(pending) = open.sends.get_mut(id) else { return };
@@ -148,7 +148,7 @@ impl Umad {
         }
     }
 
-    /// Sends what the window allows of a message.
+    /// Sends the segments of a message that the window allows.
     pub(super) fn send_segments(
         &mut self,
         now: Time,
@@ -169,7 +169,7 @@ impl Umad {
     }
 }
 
-/// What matters of the bytes that a program wrote.
+/// The relevant part of what a program wrote.
 struct Written {
     class: u8,
     method: u8,
@@ -179,7 +179,7 @@ struct Written {
 }
 
 impl Written {
-    /// Of at least [`SHORTEST`] bytes.
+    /// Parses at least [`SHORTEST`] bytes.
     fn new(data: &[u8]) -> Self {
         let mut head = [0; MAD_LEN];
         head[..SHORTEST].copy_from_slice(&data[..SHORTEST]);
@@ -200,15 +200,15 @@ impl Written {
     }
 }
 
-/// Whether a MAD answers another, whose TID it repeats. Baseboard management says so in bit 0 of the attribute modifier, of
-/// which the last byte is given.
+/// Returns whether a MAD is an answer, whose TID is that of the request. Baseboard management marks answers in bit 0 of the
+/// attribute modifier; `modifier` is its last byte.
 pub(super) fn is_response(class: MgmtClass, method: Method, modifier: u8) -> bool {
     method.is_response()
         || method == Method::TRAP_REPRESS
         || class == MgmtClass::BM && modifier & 1 != 0
 }
 
-/// A TID of a program, with the number of its agent in the upper half.
+/// Returns a program's TID with the number of its agent in the upper half.
 fn with_agent(tid: u64, agent: AgentNumber) -> u64 {
     u64::from(agent) << 32 | tid & 0xffff_ffff
 }
@@ -221,7 +221,7 @@ fn is_outstanding(open: &File, wanted: &Transaction) -> bool {
     }
 }
 
-/// The window that a response begins with, if its request came in segments; otherwise 1.
+/// Returns the initial window of a response whose request came in segments; otherwise 1.
 fn first_window(open: &File, agent: AgentNumber, to: &Envelope, written: &Written) -> u32 {
     let id = TransferId {
         peer: (agent, to.peer()),

@@ -1,4 +1,4 @@
-//! The same for multicast: a tree of ways.
+//! Multicast routes: a tree of routes to the members of a group.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -12,18 +12,18 @@ use crate::packet::PortId;
 use crate::port::PortKind;
 use crate::subnet::Subnet;
 
-/// Which packets have come in by a port: for each service level, the keys that they may have.
+/// The packets that have entered a port: for each service level, a bitmap of their keys.
 type Entered = [u128; 16];
 
 impl Subnet {
-    /// The ways of packets from a port to all that get a copy of what it sends to a multicast LID: never out by the port of a switch that
-    /// they came in by, and in by each once, as [`Subnet::send`] does it. A port that gets more than one copy is there for each of
-    /// them. The sender itself gets none, unless tables lead back to it.
+    /// Returns the routes of packets from a port to all ports that get a copy of what it sends to a multicast LID. As in
+    /// [`Subnet::send`], no copy leaves a switch by the port where it entered, and each port is entered once. A port that
+    /// gets several copies is listed for each of them. The sender itself gets none, unless tables lead back to it.
     pub fn group_ways(&self, from: PortId, mlid: Lid) -> Vec<WayFound> {
         self.group_ways_along(from, mlid, &mut Trail::default())
     }
 
-    /// The same; adds to `trail` what the outcome depends on, and what ports count.
+    /// Returns the routes as [`Subnet::group_ways`] does, and adds to `trail` what the result depends on and what ports count.
     pub fn group_ways_along(&self, from: PortId, mlid: Lid, trail: &mut Trail) -> Vec<WayFound> {
         let mut found = Vec::new();
         let Some(start) = self.sender(from).filter(|_| mlid.is_multicast()) else { return found };
@@ -78,9 +78,9 @@ impl Subnet {
 }
 
 impl Subnet {
-    /// The multicast LIDs for which [`Subnet::group_ways`] from an adapter's port can find somebody: those that the switch at the other
-    /// end of its cable has ports for. An adapter at the other end gets all that is sent to it; then these are as many as the configuration
-    /// says that a switch has.
+    /// Returns the multicast LIDs that can reach a member from an adapter's port: those for which the switch at the other end
+    /// of its cable has ports. An adapter at the other end receives everything; then these are all multicast LIDs that the
+    /// configuration allows a switch.
     pub fn groups_from(&self, from: PortId) -> Vec<Lid> {
         let Some(peer) = self.index(from).and_then(|at| self.ports[at].peer) else {
             return Vec::new();
@@ -96,7 +96,7 @@ impl Subnet {
     }
 }
 
-/// Those packets that have not come in before, apart by service levels if their keys are not the same for all; and those that have.
+/// Splits packets into those that have not entered before, by service level if their keys differ, and those that have.
 fn first_time<'a>(entered: &mut Entered, met: Met<'a>) -> (Vec<Met<'a>>, Vec<Kinds>) {
     let (mut parts, mut again): (Vec<Met<'a>>, Vec<Kinds>) = Default::default();
     for (sl, there) in entered.iter_mut().enumerate().filter(|(sl, _)| met.sls >> sl & 1 != 0) {

@@ -1,9 +1,9 @@
-//! Where packets with data go, without sending any: the tables of the switches are walked as a datagram would be forwarded.
+//! Routes of data packets, found without sending any: a walk along the switches' tables as a datagram would be forwarded.
 //!
-//! What is sent to a LID takes one way, whatever it holds; whether it arrives depends on its service level and P_Key, too. So a walk
-//! carries the set of service levels and of the sender's P_Keys that would have come as far, and each port takes out what it would
-//! drop. Nothing is counted at the ports, and a port in state Armed, which its first packet makes active, stays as it is.
-//! Subnet management, which has a lane of its own and needs no LIDs, is `crate::directed`'s.
+//! All packets to a LID take one route. Whether they arrive also depends on their service level and P_Key. So a walk carries
+//! the set of service levels and of the sender's P_Keys that get as far, and each port removes those that it would drop.
+//! Ports count nothing, and an armed port, which its first packet would make active, stays armed. Subnet management, which
+//! has its own lane and needs no LIDs, is handled by `crate::directed`.
 
 mod group;
 #[cfg(test)]
@@ -25,40 +25,40 @@ use crate::switch::{LFT_BLOCK, MFT_BLOCK};
 use self::trail::Kinds;
 pub use self::trail::{PacketKind, Traffic, Trail};
 
-/// The way of packets from one port to another.
+/// The route of packets from one port to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WayFound {
-    /// The port that they come to: an adapter's, or port 0 of a switch.
+    /// The destination: an adapter's port, or port 0 of a switch.
     pub to: PortId,
-    /// Links from port to port; 0 if both are the same port.
+    /// The number of links; 0 if both ports are the same.
     pub hops: u16,
-    /// The largest payload that every link takes (PortInfo's NeighborMTU and MTUCap, IBTA 14.2.5.6).
+    /// The largest payload that every link carries (PortInfo's NeighborMTU and MTUCap, IBTA 14.2.5.6).
     pub mtu: Mtu,
-    /// The lowest rate of a link.
+    /// The lowest rate of all links.
     pub rate: Rate,
     /// Bit n: packets of service level n have a virtual lane on every link. At least one bit is set.
     pub sls: u16,
-    /// Bit i: packets with the P_Key at index i of the sender's table pass the partition enforcement of every switch. At least one bit
-    /// is set. Whether the receiver has the partition is not said.
+    /// Bit i: packets with the P_Key at index i of the sender's table pass the partition enforcement of every switch. At
+    /// least one bit is set. Whether the receiver has the partition is not checked.
     pub pkeys: u128,
 }
 
-/// Why packets do not arrive: the port that drops all of them, and why.
+/// Why packets do not arrive: the port that drops all of them, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("packets end at {at}: {reason:?}")]
 pub struct Lost {
     /// The port.
     pub at: PortId,
-    /// The reason that it counts.
+    /// The reason, as the port counts it.
     pub reason: DropReason,
 }
 
-/// The block of the linear forwarding tables in which a LID is.
+/// Returns the block of the linear forwarding tables that has a LID.
 pub const fn linear_block(lid: Lid) -> u16 {
     lid.0 >> LFT_BLOCK.trailing_zeros()
 }
 
-/// The block of the multicast forwarding tables in which a multicast LID is.
+/// Returns the block of the multicast forwarding tables that has a multicast LID.
 pub const fn multicast_block(mlid: Lid) -> Option<u16> {
     match mlid.0.checked_sub(Lid::FIRST_MULTICAST.0) {
         Some(index) => Some(index >> MFT_BLOCK.trailing_zeros()),
@@ -66,7 +66,7 @@ pub const fn multicast_block(mlid: Lid) -> Option<u16> {
     }
 }
 
-/// What packets have met up to some port, and which are left.
+/// The state of a walk at some port, and the packets that get there.
 #[derive(Clone, Copy, Debug)]
 struct Met<'a> {
     hops: u16,
@@ -74,7 +74,7 @@ struct Met<'a> {
     rate: Rate,
     sls: u16,
     pkeys: u128,
-    /// The sender's table.
+    /// The sender's P_Key table.
     keys: &'a [Pkey],
 }
 
@@ -84,13 +84,13 @@ impl Met<'_> {
         WayFound { to, hops, mtu, rate, sls, pkeys }
     }
 
-    /// The packets that are left.
+    /// Returns the remaining packets.
     fn kinds(&self) -> Kinds {
         let Self { sls, pkeys, mtu, .. } = *self;
         Kinds { sls, pkeys, above: 0, up_to: bytes(mtu) }
     }
 
-    /// Takes out the packets with other keys, which a port drops.
+    /// Removes packets whose keys a port drops.
     fn keep(
         &mut self,
         at: PortId,
@@ -107,14 +107,14 @@ impl Met<'_> {
         trail.lose(at, reason, Kinds { pkeys: before.pkeys & !self.pkeys, ..before });
     }
 
-    /// Takes out the packets of service levels without a lane, which a port drops.
+    /// Removes packets whose service level has no lane at a port, which drops them.
     fn keep_sls(&mut self, at: PortId, trail: &mut Trail, lanes: u16) {
         let before = self.kinds();
         self.sls &= lanes;
         trail.lose(at, DropReason::NoVirtualLane, Kinds { sls: before.sls & !lanes, ..before });
     }
 
-    /// Takes out the packets that are longer than a link takes, which the port before it drops.
+    /// Removes packets longer than the link's MTU, which the port before it drops.
     fn keep_short(&mut self, at: PortId, trail: &mut Trail, mtu: Mtu) {
         let before = self.kinds();
         self.mtu = self.mtu.min(mtu);
@@ -124,22 +124,23 @@ impl Met<'_> {
 
 /// One step of a walk.
 enum Step {
-    /// It ends at a port of the node.
+    /// The walk ends at this port of the node.
     Here(usize),
-    /// It leaves by a port.
+    /// The walk leaves by this port.
     Leave(usize),
 }
 
 impl Subnet {
-    /// The way of packets from a port to a unicast LID.
+    /// Returns the route of packets from a port to a unicast LID.
     ///
     /// # Errors
-    /// [`Lost`] when none arrives, whatever its service level and P_Key are.
+    /// [`Lost`] when none arrives, regardless of service level and P_Key.
     pub fn way(&self, from: PortId, dlid: Lid) -> Result<WayFound, Lost> {
         self.way_along(from, dlid, &mut Trail::default())
     }
 
-    /// The same; adds to `trail` what the outcome depends on, also if none arrives, and what ports count.
+    /// Returns the route as [`Subnet::way`] does. Adds to `trail` what the result depends on, even if no packet arrives, and
+    /// what ports count.
     ///
     /// # Errors
     /// As [`Subnet::way`].
@@ -180,12 +181,12 @@ impl Subnet {
         Err(self.lost(egress, DropReason::TooManyHops))
     }
 
-    /// A port from which packets can come.
+    /// Returns the index of a port that can send.
     fn sender(&self, from: PortId) -> Option<usize> {
         self.index(from).filter(|&at| self.kind(at) != PortKind::External)
     }
 
-    /// All that a port can send.
+    /// Starts a walk with all packets that a port can send.
     fn begin(&self, from: usize) -> Result<Met<'_>, Lost> {
         let keys = &self.ports[from].pkeys;
         let keys = &keys[..keys.len().min(128)];
@@ -196,7 +197,7 @@ impl Subnet {
         if met.pkeys == 0 { Err(self.lost(from, DropReason::WrongPkey)) } else { Ok(met) }
     }
 
-    /// At the sender.
+    /// Takes the first step, at the sender.
     fn first_step(
         &self,
         from: usize,
@@ -215,14 +216,14 @@ impl Subnet {
         Ok(Step::Leave(from))
     }
 
-    /// The lanes by which an adapter sends.
+    /// Restricts packets to those that have a lane at the sending adapter.
     fn leave_adapter(&self, from: usize, met: &mut Met<'_>, trail: &mut Trail) -> Result<(), Lost> {
         let port = &self.ports[from];
         met.keep_sls(port.id, trail, lanes(port, port.sl_to_vl.as_ref()));
         if met.sls == 0 { Err(self.lost(from, DropReason::NoVirtualLane)) } else { Ok(()) }
     }
 
-    /// Over a link, to the port at its other end.
+    /// Crosses a link to the port at its other end.
     fn pass_link(
         &self,
         egress: usize,
@@ -235,7 +236,7 @@ impl Subnet {
         };
         let into = &self.ports[ingress];
         trail.push(into);
-        // What is armed becomes active by the first packet.
+        // An armed port becomes active with the first packet.
         let takes = matches!(into.info.port_state, PortState::ACTIVE | PortState::ARMED);
         if !(takes && self.is_active(egress)) {
             return Err(self.lost(egress, DropReason::NotActive));
@@ -250,7 +251,7 @@ impl Subnet {
         Ok(ingress)
     }
 
-    /// Into a node, and through it if it is a switch.
+    /// Enters a node, and crosses it if it is a switch.
     fn pass_node(
         &self,
         ingress: usize,
@@ -276,7 +277,7 @@ impl Subnet {
         Ok(step)
     }
 
-    /// The linear forwarding table of the switch whose port 0 is `end`.
+    /// Looks up the linear forwarding table of the switch whose port 0 is `end`.
     fn find(&self, end: usize, ingress: Option<usize>, dlid: Lid) -> Result<Step, Lost> {
         let node = self.node_of(end);
         let route = node.switch.as_ref().and_then(|switch| switch.route(dlid));
@@ -289,7 +290,7 @@ impl Subnet {
         Err(self.lost(ingress.unwrap_or(end), reason))
     }
 
-    /// Partition enforcement where packets enter a node.
+    /// Applies partition enforcement where packets enter a node.
     fn enter(&self, ingress: usize, met: &mut Met<'_>, trail: &mut Trail) -> Result<(), Lost> {
         let port = &self.ports[ingress];
         if port.info.partition_enforcement_inbound {
@@ -298,7 +299,7 @@ impl Subnet {
         if met.pkeys == 0 { Err(self.lost(ingress, DropReason::PkeyIn)) } else { Ok(()) }
     }
 
-    /// The lanes by which packets leave a switch, and partition enforcement there.
+    /// Applies the lanes and the partition enforcement of a switch's egress port.
     fn leave(
         &self,
         ingress: usize,
@@ -325,12 +326,12 @@ impl Subnet {
     }
 }
 
-/// The largest payload.
+/// Returns the payload size of an MTU in bytes.
 fn bytes(mtu: Mtu) -> u16 {
     u16::try_from(mtu.bytes()).unwrap_or(u16::MAX)
 }
 
-/// The service levels that have a lane by a port.
+/// Returns the service levels that have a lane at a port.
 fn lanes(port: &PortData, table: Option<&[u8; 8]>) -> u16 {
     (0..16).filter(|sl| port.lane(table, *sl).is_some()).fold(0, |set, sl| set | 1 << sl)
 }

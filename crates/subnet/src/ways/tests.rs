@@ -21,10 +21,10 @@ use crate::{Change, Config, Counter, Time, sma};
 
 const KEYS: [u16; 6] = [0xffff, 0x7fff, 0x8001, 0x0001, 0x8002, 0];
 const MLID: Lid = Lid(0xc001);
-/// LIDs that tables are written for.
+/// LIDs for which tables are written.
 const LIDS: u16 = 24;
 
-/// What ports count of packets.
+/// The counters of packets.
 const COUNTED: [Counter; 17] = [
     Counter::PortRcvErrors,
     Counter::PortRcvSwitchRelayErrors,
@@ -56,7 +56,7 @@ const DROPS: [DropReason; 9] = [
     DropReason::WrongLid,
 ];
 
-/// Switches, adapters and cables at random, whose tables and states [`Random::set`] writes at random.
+/// A random subnet of switches, adapters and cables. [`Random::set`] randomizes its tables and states.
 struct Random {
     rng: ChaCha8Rng,
     subnet: Subnet,
@@ -128,13 +128,13 @@ impl Random {
         u8::try_from(self.below(n)).unwrap()
     }
 
-    /// Ports with a LID, from which and to which packets go.
+    /// Returns the ports with a LID, which send and receive packets.
     fn ends(&self) -> Vec<usize> {
         let all = 0..self.subnet.ports.len();
         all.filter(|&at| self.subnet.kind(at) != PortKind::External).collect()
     }
 
-    /// What a manager sets.
+    /// Sends a Set, as a manager does.
     fn ask(&mut self, end: usize, attr_id: u16, modifier: u32, data: &[u8]) {
         let mut mad = [0; MAD_LEN];
         let mut header = MadHeader::new(MgmtClass::SUBN_LID, 1, Method::SET);
@@ -212,7 +212,7 @@ impl Random {
         self.ask(end, PortInfo::ATTR_ID, number.into(), &info.to_bytes());
     }
 
-    /// Something changes.
+    /// Makes a random change.
     fn change(&mut self) {
         let at = self.below(self.subnet.ports.len());
         let end = self.subnet.manager_of(at);
@@ -240,7 +240,7 @@ impl Random {
                 let _ = self.subnet.reset_switch(Time::ZERO, port.node, &mut ());
             }
             _ => {
-                // Most links are in use.
+                // Most links should be active.
                 if self.subnet.ports[at].is_up() {
                     let mut cx = Cx { now: Time::ZERO, sink: &mut () };
                     self.subnet.set_state(at, PortState::ACTIVE, &mut cx);
@@ -249,7 +249,7 @@ impl Random {
         }
     }
 
-    /// Sends one datagram: the ports that it comes to, and how many links all copies crossed.
+    /// Sends one datagram. Returns the ports that it reaches, and how many links all copies crossed.
     fn sent(&mut self, from: usize, dlid: Lid, sl: u8, pkey: Pkey) -> (Vec<PortId>, u64) {
         let mut packet = MadPacket {
             slid: self.subnet.ports[from].source(),
@@ -282,7 +282,7 @@ impl Random {
         (reached, crossed(&self.subnet) - before)
     }
 
-    /// What all ports have counted, of everything.
+    /// Returns all counters of all ports.
     fn counted(&self) -> Vec<u64> {
         let of = |port: &PortData| {
             let counters = COUNTED.map(|counter| port.counters.get(counter, Shown::Extended));
@@ -293,7 +293,7 @@ impl Random {
         self.subnet.ports.iter().flat_map(of).collect()
     }
 
-    /// The packets that can be sent from a port: service level, index and value of the P_Key.
+    /// Returns the packets that a port can send: service level, and index and value of the P_Key.
     fn packets(&self, from: usize) -> Vec<(u8, usize, Pkey)> {
         let keys = self.subnet.ports[from].pkeys.iter().copied().enumerate();
         let keys = keys.filter(|(_, key)| key.0 & 0x7fff != 0);
@@ -301,7 +301,7 @@ impl Random {
     }
 }
 
-/// Whether packets of a kind go a way.
+/// Returns whether packets of a kind take a route.
 fn takes(way: &WayFound, sl: u8, index: usize) -> bool {
     way.sls >> sl & 1 != 0 && way.pkeys >> index & 1 != 0
 }
@@ -381,7 +381,7 @@ proptest! {
         for _ in 0..random.below(80) {
             random.change();
         }
-        // A copy that makes an armed port active lets another one out by it.
+        // A copy that makes an armed port active would let a later copy out by it.
         for port in &mut random.subnet.ports {
             if port.info.port_state == PortState::ARMED {
                 port.info.port_state = PortState::ACTIVE;
@@ -439,7 +439,7 @@ proptest! {
     }
 }
 
-/// `switch:3` with LIDs 1 to 4 in the order of the nodes, routes to all, and active links.
+/// Builds `switch:3` with LIDs 1 to 4 in the order of the nodes, routes to all, and active links.
 fn star() -> Random {
     let subnet = Subnet::new(&Shape::Switch(3).topology(Guid(0x100)), Config::default());
     let mut random = Random { rng: ChaCha8Rng::seed_from_u64(0), subnet };
@@ -474,7 +474,7 @@ fn a_way_has_the_smallest_mtu_and_the_lowest_rate_of_its_links() {
         pkeys: 1,
     };
     assert_eq!(way, whole);
-    // The last link, from the switch's side; then what the receiver can take.
+    // The last link: first the switch's end, then the receiver's capabilities.
     let [out, into] = [port(0, 3), port(3, 1)].map(|id| random.subnet.index(id).unwrap());
     random.subnet.ports[out].info.neighbor_mtu = Mtu::M2048.code();
     random.subnet.ports[out].info.link_speed_ext_active = rdmux_wire::sm::LinkSpeedExt::FDR;

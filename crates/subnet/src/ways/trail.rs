@@ -1,4 +1,4 @@
-//! What a walk leaves behind: the ports that it depends on, and what each of them counts of the packets that come by.
+//! The record of a walk: the ports that it depends on, and what each of them counts.
 
 use alloc::vec::Vec;
 
@@ -11,17 +11,17 @@ use crate::packet::{NodeId, PortId};
 use crate::port::PortData;
 use crate::subnet::Subnet;
 
-/// What the outcome of a walk depends on, and what ports count of packets that go by it.
+/// The dependencies of a walk, and the counts of packets that take its route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trail {
     ports: Vec<PortId>,
     links: Vec<Crossed>,
     losses: Vec<Loss>,
-    /// Which packets the links and losses are for. Mostly there is one entry, since all packets go the same way.
+    /// The packet sets that links and losses refer to. Usually there is one, since all packets take the same route.
     kinds: Vec<Kinds>,
 }
 
-/// A link that packets of some kinds cross.
+/// A link that some packets cross.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Crossed {
     out: PortId,
@@ -29,7 +29,7 @@ struct Crossed {
     kinds: u16,
 }
 
-/// A port that drops packets of some kinds.
+/// A port that drops some packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loss {
     at: PortId,
@@ -40,13 +40,13 @@ struct Loss {
 /// A set of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kinds {
-    /// Bit n: those of service level n.
+    /// Bit n: packets of service level n.
     pub(super) sls: u16,
-    /// Bit i: those with the P_Key at index i of the sender's table.
+    /// Bit i: packets with the P_Key at index i of the sender's table.
     pub(super) pkeys: u128,
-    /// Those with more payload than this, in bytes; zero stands for all.
+    /// Packets with more payload than this, in bytes; zero stands for no limit.
     pub(super) above: u16,
-    /// And with no more than this.
+    /// Packets with at most this much payload.
     pub(super) up_to: u16,
 }
 
@@ -63,7 +63,7 @@ impl Kinds {
     }
 }
 
-/// What decides where a packet goes, apart from its LIDs.
+/// The properties that decide a packet's route, apart from its LIDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PacketKind {
     /// Its service level, 0 to 15.
@@ -74,24 +74,24 @@ pub struct PacketKind {
     pub payload: u16,
 }
 
-/// Packets that were sent.
+/// A number of sent packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// How many.
+    /// The number of packets.
     pub packets: u64,
-    /// Their length altogether, in words of four bytes, LRH to ICRC (IBTA 16.1.3.5).
+    /// Their total length in words of four bytes, LRH to ICRC (IBTA 16.1.3.5).
     pub words: u64,
-    /// Whether they were sent to a group.
+    /// Whether they were sent to a multicast group.
     pub is_multicast: bool,
 }
 
 impl Trail {
-    /// The ports that packets come by, up to where the last ones end; those of a group's tree perhaps more than once.
+    /// Returns the ports that packets pass, up to the last ones that they reach; in a group's tree possibly with duplicates.
     pub fn ports(&self) -> &[PortId] {
         &self.ports
     }
 
-    /// Whether the way to `dlid` that has left this trail may be another one after a change.
+    /// Returns whether the route to `dlid` that has left this trail may differ after a change.
     pub fn depends_on(&self, dlid: Lid, change: Change) -> bool {
         let crosses = |node| self.ports.iter().any(|port| port.node == node);
         match change {
@@ -109,12 +109,12 @@ impl Trail {
         }
     }
 
-    /// Whether ports count the same of packets that go by another trail.
+    /// Returns whether packets of another trail are counted the same way.
     pub fn counts_as(&self, other: &Self) -> bool {
         (&self.links, &self.losses, &self.kinds) == (&other.links, &other.losses, &other.kinds)
     }
 
-    /// The port that drops packets of a kind, and why; the first one, if copies are dropped at several.
+    /// Returns the port that drops packets of a kind, and the reason; the first such port, if copies are dropped at several.
     pub fn loss(&self, packet: PacketKind) -> Option<(PortId, DropReason)> {
         let is_lost = |loss: &&Loss| self.kinds_of(loss.kinds).has(&packet);
         self.losses.iter().find(is_lost).map(|loss| (loss.at, loss.reason))
@@ -141,7 +141,7 @@ impl Trail {
             self.kinds.push(kinds);
             self.kinds.len() - 1
         });
-        // There are no more than 16 service levels, 128 keys and 5 MTUs to tell apart at each port of a way.
+        // Each port of a route distinguishes at most 16 service levels, 128 keys and 5 MTUs.
         u16::try_from(at).unwrap_or(u16::MAX)
     }
 
@@ -151,7 +151,7 @@ impl Trail {
     }
 }
 
-/// A trail of known ports, by which no packets are counted.
+/// A trail of known ports that counts no packets.
 impl FromIterator<PortId> for Trail {
     fn from_iter<T: IntoIterator<Item = PortId>>(ports: T) -> Self {
         Self { ports: ports.into_iter().collect(), ..Self::default() }
@@ -159,7 +159,7 @@ impl FromIterator<PortId> for Trail {
 }
 
 impl Change {
-    /// The node that has changed, or whose port has.
+    /// Returns the node that has changed, or whose port has.
     pub const fn node(self) -> NodeId {
         match self {
             Self::Port(port) => port.node,
@@ -172,8 +172,8 @@ impl Change {
 }
 
 impl Subnet {
-    /// Has the ports of a trail count packets that were sent along it, and those where they ended drop them: as if they had come by as
-    /// datagrams do.
+    /// Makes the ports of a trail count packets that were sent along it, as if they had been forwarded: links count them, and
+    /// ports that drop some count those.
     pub fn count_along(&mut self, trail: &Trail, packet: PacketKind, traffic: Traffic) {
         for link in trail.links.iter().filter(|link| trail.kinds_of(link.kinds).has(&packet)) {
             if let (Some(out), Some(into)) = (self.index(link.out), self.index(link.into)) {
@@ -185,15 +185,15 @@ impl Subnet {
         }
     }
 
-    /// Has a port count packets that end there.
+    /// Makes a port count packets that it drops.
     pub fn count_loss(&mut self, at: PortId, reason: DropReason, packets: u64) {
         if let Some(at) = self.index(at) {
             self.ports[at].counters.drop_many(reason, packets);
         }
     }
 
-    /// Has a port count packets that it did not let in, since their P_Key was none of its own or their Q_Key not that of the queue pair.
-    /// The counters of PortInfo stay at their largest value.
+    /// Makes a port count packets that it did not admit, because their P_Key was not in its table or their Q_Key not that of
+    /// the queue pair. The counters of PortInfo saturate.
     pub fn count_violations(&mut self, at: PortId, reason: DropReason, packets: u64) {
         self.count_loss(at, reason, packets);
         let Some(at) = self.index(at) else { return };
@@ -206,7 +206,7 @@ impl Subnet {
         *counter = counter.saturating_add(u16::try_from(packets).unwrap_or(u16::MAX));
     }
 
-    /// Both ends of a link count packets that cross it.
+    /// Counts packets at both ends of a link that they cross.
     pub(crate) fn count_link(&mut self, out: usize, into: usize, sl: u8, traffic: Traffic) {
         let Traffic { packets, words, is_multicast } = traffic;
         let (sent, received) = if is_multicast {

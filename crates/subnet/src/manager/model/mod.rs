@@ -1,6 +1,6 @@
-//! What a manager knows of its subnet: nodes, ports, cables, and the tables that it has set.
+//! The manager's model of its subnet: nodes, ports, cables, and the tables that it has set.
 //!
-//! [`Model`] finds nodes and ports by GUIDs and LIDs; what is known of each is in [`Node`], [`Port`] and [`Switch`].
+//! [`Model`] finds nodes and ports by GUIDs and LIDs. [`Node`], [`Port`] and [`Switch`] have the properties of each.
 
 mod node;
 mod port_set;
@@ -19,17 +19,17 @@ use crate::topology::PortRef;
 pub struct Model {
     nodes: Vec<Node>,
     by_node_guid: BTreeMap<Guid, usize>,
-    /// Ports by their GUIDs and alias GUIDs. Of a switch it is port 0.
+    /// Ports by their GUIDs and alias GUIDs; for a switch, its port 0.
     by_port_guid: BTreeMap<Guid, PortRef>,
-    /// Who has a LID, by the LID: 2^LMC entries for each port.
+    /// The owner of each LID, indexed by LID: 2^LMC entries per port.
     by_lid: Vec<Option<PortRef>>,
-    /// Of all nodes together.
+    /// The number of ports of all nodes together.
     ports: usize,
     version: u64,
 }
 
 impl Model {
-    /// Another number whenever something other than the ports of multicast groups may have changed.
+    /// Returns a number that changes whenever anything but the ports of multicast groups may have changed.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -38,44 +38,44 @@ impl Model {
         self.version = self.version.wrapping_add(1);
     }
 
-    /// All nodes, in the order in which they were found.
+    /// Returns all nodes, in the order of discovery.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// How many ports all nodes have together, port 0 of each too.
+    /// Returns the number of ports of all nodes together, including port 0 of each.
     pub fn port_count(&self) -> usize {
         self.ports
     }
 
-    /// A node by its index.
+    /// Returns a node by its index.
     pub fn node(&self, node: usize) -> Option<&Node> {
         self.nodes.get(node)
     }
 
-    /// A node by its index, to be changed. Its GUIDs and LIDs stay.
+    /// Returns a node by its index for modification. Its GUIDs and LIDs must not be changed.
     pub fn node_mut(&mut self, node: usize) -> Option<&mut Node> {
         self.changes();
         self.nodes.get_mut(node)
     }
 
-    /// The ports of multicast groups at a switch, to be changed.
+    /// Returns the multicast table of a switch for modification.
     pub(super) fn multicast_mut(&mut self, node: usize) -> Option<&mut BTreeMap<Lid, PortSet>> {
         Some(&mut self.nodes.get_mut(node)?.switch.as_deref_mut()?.multicast)
     }
 
-    /// A port.
+    /// Returns a port.
     pub fn port(&self, port: PortRef) -> Option<&Port> {
         self.nodes.get(port.node)?.ports.get(usize::from(port.port))
     }
 
-    /// A port, to be changed. Its GUIDs and LIDs are changed by [`Model::set_lid`] and [`Model::set_alias`].
+    /// Returns a port for modification. [`Model::set_lid`] and [`Model::set_alias`] change its GUIDs and LIDs.
     pub fn port_mut(&mut self, port: PortRef) -> Option<&mut Port> {
         self.changes();
         self.nodes.get_mut(port.node)?.ports.get_mut(usize::from(port.port))
     }
 
-    /// The ports that have a LID of their own or could have one, in the order of the nodes.
+    /// Returns the ports that have or can have a LID of their own, in the order of the nodes.
     pub fn end_ports(&self) -> impl Iterator<Item = (PortRef, &Port)> {
         self.nodes.iter().enumerate().flat_map(|(index, node)| {
             node.end_ports().filter_map(move |number| {
@@ -85,34 +85,34 @@ impl Model {
         })
     }
 
-    /// A node by its GUID.
+    /// Returns the node with a GUID.
     pub fn by_node_guid(&self, guid: Guid) -> Option<usize> {
         self.by_node_guid.get(&guid).copied()
     }
 
-    /// A port by its GUID or one of its alias GUIDs.
+    /// Returns the port with a GUID or alias GUID.
     pub fn by_port_guid(&self, guid: Guid) -> Option<PortRef> {
         self.by_port_guid.get(&guid).copied()
     }
 
-    /// A port by its own GUID: an alias GUID leads to none.
+    /// Returns the port with this GUID as its own, not as an alias.
     pub fn by_own_guid(&self, guid: Guid) -> Option<PortRef> {
         let at = self.by_port_guid(guid)?;
         (self.port(at)?.guid == guid).then_some(at)
     }
 
-    /// The port that has a LID: its base LID or one with path bits.
+    /// Returns the port that owns a LID, which is its base LID or has path bits.
     pub fn by_lid(&self, lid: Lid) -> Option<PortRef> {
         self.by_lid.get(usize::from(lid.0)).copied().flatten()
     }
 
-    /// The highest LID that a port has; 0 if none has.
+    /// Returns the highest LID of a port; 0 if none has one.
     pub fn highest_lid(&self) -> Lid {
         let at = self.by_lid.iter().rposition(Option::is_some).unwrap_or(0);
         Lid(u16::try_from(at).unwrap_or(u16::MAX))
     }
 
-    /// Adds a node. Its index stays until [`Model::clear`]. A node whose GUID is there already is not added.
+    /// Adds a node and returns its index, which is valid until [`Model::clear`]. Adds nothing if the GUID exists already.
     pub fn add(&mut self, node: Node) -> Option<usize> {
         let index = self.nodes.len();
         if self.by_node_guid.contains_key(&node.info.node_guid) {
@@ -135,14 +135,14 @@ impl Model {
         Some(index)
     }
 
-    /// Says what GUID a port has, once it is known.
+    /// Sets a port's GUID, once it is known.
     pub fn set_guid(&mut self, port: PortRef, guid: Guid) {
         let Some(entry) = self.port_mut(port) else { return };
         entry.guid = guid;
         self.know_guid(guid, port);
     }
 
-    /// Gives a port another alias GUID, or none where it is zero.
+    /// Sets an alias GUID of a port, or removes it if `guid` is zero.
     pub fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid) {
         let Some(entry) = self.port_mut(port) else { return };
         let Some(at) = usize::from(index).checked_sub(1) else { return };
@@ -157,7 +157,7 @@ impl Model {
         self.know_guid(guid, port);
     }
 
-    /// Gives a port a LID. PortInfo must have been read.
+    /// Sets a port's LID. PortInfo must have been read.
     pub fn set_lid(&mut self, port: PortRef, lid: Lid, lmc: u8) {
         let Some(info) = self.port_mut(port).and_then(|p| p.info.as_mut()) else { return };
         let (old, old_lmc) = (info.lid, info.lmc);
@@ -170,14 +170,14 @@ impl Model {
         self.know_lid(lid, lmc, Some(port));
     }
 
-    /// Chooses a LID for a port, which is its from now on.
+    /// Assigns a LID to a port, which owns it from now on.
     pub(super) fn assign(&mut self, port: PortRef, lid: Lid, lmc: u8) {
         let Some(entry) = self.port_mut(port) else { return };
         entry.assigned = lid;
         self.know_lid(lid, lmc, Some(port));
     }
 
-    /// Says that two ports are at the ends of a cable; false if one of them is at the end of another.
+    /// Connects two ports by a cable. Returns false if one of them is connected to another port.
     pub(super) fn connect(&mut self, a: PortRef, b: PortRef) -> bool {
         let ends = [(a, b), (b, a)];
         let fits = |&(end, far): &(PortRef, PortRef)| {
@@ -194,20 +194,20 @@ impl Model {
         true
     }
 
-    /// Nothing is known of the SLtoVL tables of any port.
+    /// Forgets the SLtoVL tables of all ports.
     pub(super) fn forget_sl_to_vl(&mut self) {
         self.changes();
         let ports = self.nodes.iter_mut().flat_map(|node| node.ports.iter_mut());
         ports.for_each(|port| port.sl_to_vl.clear());
     }
 
-    /// Forgets everything, before a sweep from the beginning.
+    /// Forgets everything, before a new discovery.
     pub fn clear(&mut self) {
         let version = self.version.wrapping_add(1);
         *self = Self { version, ..Self::default() };
     }
 
-    /// Says that this is there instead of another one.
+    /// Notes that this model replaces another one.
     pub(super) fn replaces(&mut self, old: &Self) {
         self.version = self.version.max(old.version).wrapping_add(1);
     }
@@ -229,7 +229,7 @@ impl Model {
     }
 }
 
-/// The LIDs of a port: 2^LMC from the base LID on.
+/// Returns the LIDs of a port: 2^LMC from the base LID on.
 fn lids(lid: Lid, lmc: u8) -> impl Iterator<Item = Lid> {
     let count = if lid.is_unicast() { 1 << lmc.min(7) } else { 0 };
     (0..count).map(move |bits| Lid(lid.0.saturating_add(bits))).filter(|lid| lid.is_unicast())

@@ -1,4 +1,4 @@
-//! Sets of ports, as multicast forwarding tables have them.
+//! Sets of ports, as used in multicast forwarding tables.
 
 /// A set of ports of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,32 +10,32 @@ impl PortSet {
         self.0[usize::from(port) / 64] |= 1 << (port % 64);
     }
 
-    /// Takes a port away.
+    /// Removes a port.
     pub fn remove(&mut self, port: u8) {
         self.0[usize::from(port) / 64] &= !(1 << (port % 64));
     }
 
-    /// Whether a port is in it.
+    /// Returns whether the set has a port.
     pub fn contains(&self, port: u8) -> bool {
         self.0[usize::from(port) / 64] & (1 << (port % 64)) != 0
     }
 
-    /// Whether no port is in it.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0 == [0; 4]
     }
 
-    /// How many ports are in it.
+    /// Returns the number of ports.
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Its ports in ascending order.
+    /// Returns the ports in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u8> + '_ {
         (0..=u8::MAX).filter(|&port| self.contains(port))
     }
 
-    /// The mask of 16 ports from `16 * position` on, as a multicast forwarding table has it.
+    /// Returns the mask of the 16 ports from `16 * position` on, as in a multicast forwarding table.
     pub fn mask(&self, position: u8) -> u16 {
         let bit = usize::from(position % 16) * 16;
         u16::try_from((self.0[bit / 64] >> (bit % 64)) & 0xffff).unwrap_or_default()

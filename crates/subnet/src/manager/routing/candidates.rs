@@ -1,4 +1,4 @@
-//! The ports of every switch that begin a way to one destination.
+//! The ports of every switch that begin a route to one destination.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 use super::super::graph::Graph;
 use super::updn::Order;
 
-/// No way.
+/// Unreachable.
 const FAR: u32 = u32::MAX;
 
-/// For each switch the cables that begin a way, as indices among its own.
+/// For each switch, the indices of its cables that begin a route.
 #[derive(Debug)]
 pub(super) struct Candidates {
-    /// Room for as many as the switch has cables.
+    /// Room for one entry per cable of each switch.
     ways: Vec<u8>,
     counts: Vec<u8>,
     /// Hops to the destination.
@@ -31,7 +31,7 @@ impl Candidates {
         }
     }
 
-    /// Those of a switch, after one of the searches.
+    /// Returns the candidates of a switch, after one of the searches.
     #[inline]
     pub(super) fn of(&self, graph: &Graph, switch: usize) -> &[u8] {
         let first = graph.first_cable(switch);
@@ -44,7 +44,7 @@ impl Candidates {
         self.queue.clear();
     }
 
-    /// All that begin a shortest way.
+    /// Finds all cables that begin a shortest route.
     pub(super) fn shortest(&mut self, graph: &Graph, to: usize) {
         self.clear();
         self.hops[to] = 0;
@@ -55,19 +55,19 @@ impl Candidates {
         }
     }
 
-    /// All that begin a shortest way of those that go up and then down. Where a switch can go down all the way, it does: a packet
-    /// that comes to it from above may not go up again. False if an adapter cannot reach one at the destination in this
-    /// order; switches then get some other way, without loops, since management must reach them.
+    /// Finds all cables that begin a shortest up-down route. A switch that can go down all the way does: a packet that
+    /// reaches it from above may not go up again. Returns false if some adapters cannot reach the destination's adapters in
+    /// this order. Such switches get another, loop-free route, since management must reach them.
     pub(super) fn up_and_down(&mut self, graph: &Graph, order: &Order, to: usize) -> bool {
         self.clear();
         self.hops[to] = 0;
         self.queue.push(index(to));
-        // Against the direction of packets: from the destination up to all that can go down to it.
+        // Search backwards: from the destination up to all switches that can go down to it.
         self.search(graph, |from, next| order.is_above(next, from));
         for switch in 0..graph.len() {
             self.choose(graph, switch, |next| order.is_above(switch, next));
         }
-        // All others go up; who is above is done before.
+        // All others go up; switches above are done first.
         for &switch in order.topmost_first() {
             if self.hops[switch] != FAR {
                 continue;
@@ -93,7 +93,7 @@ impl Candidates {
         complete
     }
 
-    /// From the switches in the queue on to all that `may` be gone to (from, next).
+    /// Extends the search from the queued switches along all hops that `may(from, next)` allows.
     fn search(&mut self, graph: &Graph, may: impl Fn(usize, usize) -> bool) {
         let mut done = 0;
         while let Some(&switch) = self.queue.get(done) {
@@ -110,7 +110,7 @@ impl Candidates {
         }
     }
 
-    /// The cables of a switch to those that are one hop nearer and that it `may` go to.
+    /// Selects the cables of a switch to neighbours that are one hop nearer and that `may` allows.
     #[inline]
     fn choose(&mut self, graph: &Graph, switch: usize, may: impl Fn(usize) -> bool) {
         let hops = self.hops[switch];

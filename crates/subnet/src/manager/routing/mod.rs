@@ -1,8 +1,8 @@
-//! Routing: by which port each switch sends on to each LID.
+//! Routing: computes the egress port of each LID at each switch.
 //!
-//! Destination by destination: from the switch where a LID is, the ways of all other switches to it are found, and where several are
-//! equally good, the LIDs at that switch take turns, beginning with the port that fewest LIDs use so far. That takes time in proportion to
-//! switches times cables, and the LIDs of one port (LMC) take different ways where there are any.
+//! For each switch as destination, the routes from all other switches are computed. Among equally good ports the LIDs at that
+//! switch alternate, starting with the port that the fewest LIDs use so far. This takes time proportional to switches times
+//! cables. The LIDs of one port (LMC) take different routes if there are any.
 
 mod candidates;
 mod updn;
@@ -21,18 +21,18 @@ use super::model::Model;
 use super::tables::{Dirty, put_route};
 use super::{Manager, RoutingEngine};
 
-/// A computation of routes under way. The tables of the model are changed in place, and their blocks marked.
+/// A computation of routes in progress. It changes the model's tables in place and marks the changed blocks.
 #[derive(Debug)]
 pub(super) struct Routing {
     graph: Graph,
-    /// Up and down, if they matter.
+    /// The up-down order, if the engine needs it.
     order: Option<Order>,
-    /// Switches that are done as destinations; behind the last, switches whose old routes are removed.
+    /// Switches completed as destinations; after the last one, switches whose old routes were removed.
     done: usize,
     ways: Candidates,
-    /// How many LIDs use each cable's end.
+    /// The number of LIDs that use each cable end.
     loads: Vec<u32>,
-    /// LIDs that somebody has.
+    /// Whether each LID has an owner.
     owned: Vec<bool>,
 }
 
@@ -46,7 +46,7 @@ impl Routing {
         Self { graph, order, done: 0, ways, loads, owned }
     }
 
-    /// Goes on until some `budget` of cables has been looked at; whether everything is done.
+    /// Continues until about `budget` cables have been processed. Returns whether routing is complete.
     pub(super) fn step(
         &mut self,
         model: &mut Model,
@@ -59,7 +59,7 @@ impl Routing {
             spent += self.graph.cable_ends() + switches;
             match self.done.checked_sub(switches) {
                 None if !self.find_ways(self.done) => {
-                    // Some adapters cannot reach each other up and down these layers: begin again with a single root.
+                    // Some adapters cannot reach each other up and down these layers: restart with a single root.
                     self.order = Some(Order::tree(&self.graph));
                     self.loads.fill(0);
                     self.done = 0;
@@ -73,7 +73,7 @@ impl Routing {
         self.done == 2 * switches
     }
 
-    /// The ports of all switches that begin a good way to switch `to`; false if they must be found in another order.
+    /// Finds the ports of all switches that begin a good route to switch `to`. Returns false if another order is needed.
     fn find_ways(&mut self, to: usize) -> bool {
         match &self.order {
             None => {
@@ -120,7 +120,7 @@ impl Routing {
         }
     }
 
-    /// LIDs that nobody has any more have no route.
+    /// Removes the routes of LIDs without an owner.
     fn remove_old(&self, switch: usize, model: &mut Model, dirty: &mut [Option<Box<Dirty>>]) {
         let node = self.graph.node(switch);
         let table = model.node_mut(node).and_then(|node| node.switch.as_deref_mut());
@@ -134,7 +134,7 @@ impl Routing {
 }
 
 impl Manager {
-    /// Begins to compute routes, if the ones that are there are of other cables or LIDs.
+    /// Starts routing if the present routes are for other cables or LIDs. Returns whether it started.
     pub(super) fn begin_routing(&mut self) -> bool {
         self.check_links();
         let graph = Graph::new(&self.model);
@@ -154,7 +154,7 @@ impl Manager {
         !same
     }
 
-    /// Goes on with the routes.
+    /// Continues routing.
     pub(super) fn compute(&mut self) {
         let Some(job) = &mut self.job else { return };
         if job.step(&mut self.model, &mut self.dirty, self.config.routing_slice) {

@@ -1,4 +1,4 @@
-//! Up and down: an order of all switches in which every cable leads up one way and down the other.
+//! Up-down: an order of all switches in which every cable leads up in one direction and down in the other.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,24 +8,25 @@ use super::super::graph::Graph;
 /// An order of the switches.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// By switch: how far up it is. All are different.
+    /// The height of each switch. All are different.
     height: Vec<u32>,
-    /// The switches, the uppermost first.
+    /// The switches, highest first.
     topmost_first: Vec<usize>,
     tree: bool,
 }
 
 impl Order {
-    /// Layers by the distance from the nearest adapters: in a fat tree the roots are on top. Not every subnet has such layers.
+    /// Orders switches by the distance from the nearest adapters: in a fat tree the roots are on top. Not every subnet has
+    /// such layers.
     pub(super) fn layers(graph: &Graph) -> Self {
         let leaves = (0..graph.len()).filter(|&switch| graph.has_adapters(switch));
         let distance = graph.distances(leaves);
-        // Without a way to an adapter a switch is on no way either.
+        // A switch without a route to an adapter is on no route either.
         Self::by(graph, |switch| distance[switch], false)
     }
 
-    /// One root, from which all others hang: in this order every switch can reach every other. The root is the one that the
-    /// farthest switch is nearest to.
+    /// Orders switches as a tree with one root, so that every switch can reach every other. The root is the switch with the
+    /// smallest distance to the farthest switch.
     pub(super) fn tree(graph: &Graph) -> Self {
         let farthest = |switch: usize| {
             let distances = graph.distances(core::iter::once(switch)).into_iter();
@@ -48,18 +49,18 @@ impl Order {
         Self { height, topmost_first, tree }
     }
 
-    /// Whether the way from `lower` to `upper` leads up.
+    /// Returns whether the hop from `lower` to `upper` leads up.
     #[inline]
     pub(super) fn is_above(&self, upper: usize, lower: usize) -> bool {
         self.height[upper] > self.height[lower]
     }
 
-    /// All switches, the uppermost first.
+    /// Returns all switches, highest first.
     pub(super) fn topmost_first(&self) -> &[usize] {
         &self.topmost_first
     }
 
-    /// Whether it hangs from one root.
+    /// Returns whether the order is a tree with one root.
     pub(super) fn is_tree(&self) -> bool {
         self.tree
     }

@@ -1,4 +1,4 @@
-//! Files, agents, and who gets which request.
+//! Files, agents, and the dispatch of requests.
 
 use rdmux_wire::{Lid, Qpn};
 
@@ -11,7 +11,7 @@ fn overlapping_masks_of_two_files_are_refused() {
     assert_eq!(net.umad.register(one, &sa(&[GET, GET_TABLE])), Ok(0));
     assert_eq!(net.umad.register(other, &sa(&[GET_TABLE, 0x15])), Err(Errno::Inval));
     assert_eq!(net.umad.register(one, &gsi(SA, &[GET])), Err(Errno::Inval));
-    // Other methods, another version, another class, another port and no methods are no overlap.
+    // Other methods, another version, another class, another port and no methods do not overlap.
     assert_eq!(net.umad.register(other, &sa(&[0x15])), Ok(0));
     let version = Registration { class_version: 1, ..sa(&[GET]) };
     assert_eq!(net.umad.register(other, &version), Ok(1));
@@ -19,7 +19,7 @@ fn overlapping_masks_of_two_files_are_refused() {
     assert_eq!(net.umad.register(other, &sa(&[])), Ok(3));
     let elsewhere = net.umad.open(B);
     assert_eq!(net.umad.register(elsewhere, &sa(&[GET])), Ok(0));
-    // The methods are free when their owner is gone.
+    // The methods are free once their owner is gone.
     net.close(one);
     assert_eq!(net.umad.register(other, &sa(&[GET, GET_TABLE])), Ok(4));
 }
@@ -92,7 +92,7 @@ fn get_and_set_without_an_agent_are_answered_with_0x000c() {
     let answer = net.read(client).expect("an answer");
     assert_eq!((answer.data[3], &answer.data[4..6]), (0x81, &[0, 0x0c][..]));
     assert_eq!(answer.data[200..204], *b"body");
-    // What is no Get or Set is dropped.
+    // Other methods than Get and Set are dropped.
     net.write(client, request(mad(PERF, 0x05, 2), to(B))).unwrap();
     net.deliver();
     assert_eq!(net.read(client), None);
@@ -111,7 +111,7 @@ fn refused_directed_route_smp_has_the_direction_bit() {
     net.arrive(B, &packet);
     let answer = net.on_the_way().remove(0);
     assert_eq!((answer.mad[3], &answer.mad[4..6]), (0x81, &[0x80, 0x0c][..]));
-    // It comes from a LID that was not asked.
+    // It comes from a LID other than the one that was addressed.
     net.arrive(A, &answer);
     assert_eq!(net.read(client).map(|m| tid(&m.data) & 0xffff_ffff), Some(1));
 }

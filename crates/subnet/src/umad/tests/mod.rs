@@ -1,4 +1,4 @@
-//! Two ports with LIDs and two without, and a network between them that delivers what it is asked to.
+//! Two ports with LIDs and two without, and a network between them that delivers as instructed.
 
 mod agents;
 mod requests;
@@ -48,7 +48,7 @@ impl Ports for Tables {
     }
 }
 
-/// What came out.
+/// The output of the device.
 #[derive(Default)]
 pub(super) struct Out {
     pub(super) sent: VecDeque<(PortId, MadPacket)>,
@@ -83,7 +83,7 @@ impl Net {
         Self { umad: Umad::new(config), out: Out::default(), now: Time(1) }
     }
 
-    /// A file of a port with one agent.
+    /// Opens a file of a port with one agent.
     pub(super) fn agent(&mut self, port: PortId, what: Registration) -> FileId {
         let file = self.umad.open(port);
         assert_eq!(self.umad.register(file, &what), Ok(0));
@@ -105,7 +105,7 @@ impl Net {
         self.umad.arrived(self.now, port, packet, &Tables, &mut self.out);
     }
 
-    /// Delivers what was sent, and what comes of it, as often as `copies` says, until nothing is on its way.
+    /// Delivers packets and the packets that they cause, as often as `copies` returns, until none is in flight.
     pub(super) fn deliver_if(&mut self, mut copies: impl FnMut(&MadPacket) -> usize) {
         while let Some((_, packet)) = self.out.sent.pop_front() {
             let Some(port) = destination(&packet) else { continue };
@@ -119,7 +119,7 @@ impl Net {
         self.deliver_if(|_| 1);
     }
 
-    /// Lets time pass until the next timeout and serves it; false if there is none.
+    /// Advances time to the next timeout and handles it. Returns false if there is none.
     pub(super) fn pass(&mut self) -> bool {
         let Some(at) = self.umad.next_timeout() else { return false };
         self.now = self.now.max(at);
@@ -127,7 +127,7 @@ impl Net {
         true
     }
 
-    /// The MADs that are on their way.
+    /// Returns the MADs in flight.
     pub(super) fn on_the_way(&mut self) -> Vec<MadPacket> {
         self.out.sent.drain(..).map(|(_, packet)| packet).collect()
     }
@@ -145,32 +145,32 @@ fn destination(packet: &MadPacket) -> Option<PortId> {
     [A, B, C, D].into_iter().find(at)
 }
 
-/// An agent of QP1 that owns these methods.
+/// Returns the registration of a QP1 agent that owns these methods.
 pub(super) fn gsi(class: u8, methods: &[u8]) -> Registration {
     let methods = methods.iter().fold(0, |mask, method| mask | 1 << method);
     let class_version = if class == SA { 2 } else { 1 };
     Registration { qpn: 1, class, class_version, methods, ..Registration::default() }
 }
 
-/// An agent of subnet administration with RMPP.
+/// Returns the registration of a subnet administration agent with RMPP.
 pub(super) fn sa(methods: &[u8]) -> Registration {
     Registration { rmpp_version: 1, ..gsi(SA, methods) }
 }
 
-/// The address of a port by its LID.
+/// Returns the address of a port by its LID.
 pub(super) fn to(port: PortId) -> UserAddress {
     let lid = Tables.lid(port).map_or(Lid(0), |(lid, _)| lid);
     UserAddress { qpn: Qpn::QP1, qkey: Qkey::QP1, lid, ..UserAddress::default() }
 }
 
-/// The address of a port by its GID.
+/// Returns the address of a port by its GID.
 pub(super) fn by_gid(port: PortId) -> UserAddress {
     let gid = Tables.gid(port, 1).expect("two of them");
     let grh = UserGrh { gid_index: 1, gid, hop_limit: 9, traffic_class: 3, flow_label: 0x1_2345 };
     UserAddress { grh: Some(grh), lid: Lid(0), ..to(port) }
 }
 
-/// A MAD of 256 bytes.
+/// Builds a MAD of 256 bytes.
 pub(super) fn mad(class: u8, method: u8, tid: u64) -> Vec<u8> {
     let mut mad = vec![0; MAD_LEN];
     let version = if class == SA { 2 } else { 1 };
@@ -181,8 +181,7 @@ pub(super) fn mad(class: u8, method: u8, tid: u64) -> Vec<u8> {
     mad
 }
 
-/// A long MAD of subnet administration with so many bytes of data, and the flag ACTIVE and nothing else
-/// in its RMPP header.
+/// Builds a long MAD of subnet administration with this many data bytes. Its RMPP header has only the flag ACTIVE.
 pub(super) fn long(method: u8, tid: u64, data: usize) -> Vec<u8> {
     let mut long = mad(SA, method, tid);
     long.truncate(56);
@@ -191,12 +190,12 @@ pub(super) fn long(method: u8, tid: u64, data: usize) -> Vec<u8> {
     long
 }
 
-/// A request that waits 100 ms and is sent 1 + 2 times.
+/// Builds a request that waits 100 ms and is sent 1 + 2 times.
 pub(super) fn request(data: Vec<u8>, address: UserAddress) -> UserMad {
     UserMad { agent: 0, status: 0, timeout_ms: 100, retries: 2, address, data }
 }
 
-/// What a program writes to answer what it has read.
+/// Builds the answer to a record that a program has read.
 pub(super) fn response(of: &UserMad, data: Vec<u8>) -> UserMad {
     let mut data = data;
     data[8..16].copy_from_slice(&of.data[8..16]);

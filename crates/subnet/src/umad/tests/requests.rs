@@ -6,7 +6,7 @@ use rdmux_wire::{Lid, Pkey, Qkey, Qpn};
 
 use super::*;
 
-/// A server of performance management at B, and a client at A.
+/// Opens a server of performance management at B, and a client at A.
 fn pair(net: &mut Net) -> (FileId, FileId) {
     (net.agent(B, gsi(PERF, &[GET])), net.agent(A, gsi(PERF, &[])))
 }
@@ -25,7 +25,7 @@ fn response_finds_the_agent_by_the_upper_half_of_its_tid() {
     let tids = asked.each_ref().map(|m| tid(&m.data));
     assert_eq!(tids.map(|tid| tid & 0xffff_ffff), [7, 7]);
     assert_ne!(tids[0], tids[1]);
-    // The answers, the other way round.
+    // The answers arrive in reverse order.
     for asked in asked.iter().rev() {
         net.write(server, response(asked, mad(PERF, GET | RESPONSE, 0))).unwrap();
     }
@@ -39,7 +39,7 @@ fn response_finds_the_agent_by_the_upper_half_of_its_tid() {
     assert_eq!(net.umad.next_timeout(), None);
 }
 
-/// What a program reads of a packet that came from a port.
+/// Returns the source address that a program reads for a packet from a port.
 fn to_peer(port: PortId) -> UserAddress {
     UserAddress { qkey: Qkey(0), ..to(port) }
 }
@@ -75,7 +75,7 @@ fn request_without_a_response_is_sent_again_and_then_comes_back_as_24_bytes() {
     assert_eq!(tid(&record.data) & 0xffff_ffff, 5);
     assert_ne!(tid(&record.data), 5);
     assert!(net.on_the_way().is_empty() && !net.pass());
-    // The TID is free again, and an answer that comes late is not wanted.
+    // The TID is free again, and a late answer is dropped.
     net.write(client, asked).unwrap();
     let packet = net.on_the_way().remove(0);
     while net.pass() {}
@@ -106,12 +106,12 @@ fn tid_that_is_outstanding_is_refused() {
     let asked = |class, tid| request(mad(class, GET, tid), to(B));
     net.write(client, asked(PERF, 5)).unwrap();
     assert_eq!(net.write(client, asked(PERF, 5)), Err(Errno::Inval));
-    // The upper half is not the program's.
+    // The upper half is not available to the program.
     assert_eq!(net.write(client, asked(PERF, 5 | 7 << 32)), Err(Errno::Inval));
     net.write(client, asked(PERF, 6)).unwrap();
     net.write(client, asked(0x05, 5)).unwrap();
     net.write(other, asked(PERF, 5)).unwrap();
-    // What it answers with this TID has nothing to do with it.
+    // An answer that it sends with this TID is unrelated.
     let answer = UserMad { timeout_ms: 0, ..request(mad(PERF, GET | RESPONSE, 5), to(B)) };
     net.write(client, answer).unwrap();
     while net.pass() {}
@@ -141,7 +141,7 @@ fn foreign_answers_are_dropped() {
         net.arrive(A, &bad);
         assert_eq!(net.read(client), None);
     }
-    // Nor does it help to send it to another port.
+    // Sending it to another port does not help.
     net.arrive(B, &good);
     assert_eq!((net.read(client), net.umad.counters().no_request), (None, 6));
     net.arrive(A, &good);
@@ -163,7 +163,7 @@ fn file_closed_with_requests_outstanding_leaves_nothing() {
     net.write(server, response(&asked, mad(PERF, GET | RESPONSE, 0))).unwrap();
     net.deliver();
     assert_eq!(net.read(client), None);
-    // The next agent of this port gets another number, and no answer of its predecessor's.
+    // The next agent of this port gets another number, and no answers to its predecessor.
     let next = net.agent(A, gsi(PERF, &[]));
     net.write(next, request(mad(PERF, GET, 0), to(B))).unwrap();
     net.write(server, response(&asked, mad(PERF, GET | RESPONSE, 0))).unwrap();
@@ -191,11 +191,11 @@ fn writes_that_make_no_sense_are_refused() {
     grh.grh.as_mut().unwrap().gid_index = 2;
     assert_eq!(net.write(client, UserMad { address: grh, ..good.clone() }), Err(Errno::Inval));
     assert_eq!(net.write(FileId(99), good.clone()), Err(Errno::BadF));
-    // A port without LIDs is reached by GID only.
+    // A port without LIDs is reachable by GID only.
     let roce = net.agent(C, gsi(PERF, &[]));
     assert_eq!(net.write(roce, UserMad { address: to(D), ..good.clone() }), Err(Errno::Inval));
     assert!(net.on_the_way().is_empty());
-    // What is short is filled up.
+    // A short MAD is padded.
     net.write(client, UserMad { data: good.data[..36].to_vec(), ..good }).unwrap();
     assert_eq!(net.on_the_way()[0].mad[36..], [0; 220]);
 }
@@ -221,7 +221,7 @@ fn addresses_are_what_the_packet_has_and_what_the_receiver_is_told() {
     let grh = told.grh.expect("a GRH");
     assert_eq!((Some(grh.gid), grh.gid_index), (Tables.gid(A, 1), 1));
     assert_eq!((grh.hop_limit, grh.traffic_class, grh.flow_label), (9, 3, 0x1_2345));
-    // The address of what was read is that of the answer.
+    // The address of the record that was read is that of the answer.
     net.write(server, response(&asked, mad(PERF, GET | RESPONSE, 0))).unwrap();
     net.deliver();
     assert!(net.read(client).is_some());
@@ -257,14 +257,14 @@ fn ten_thousand_requests_are_bounded_and_starve_nobody() {
     assert_eq!(net.write(greedy, more.clone()), Err(Errno::NoMem));
     net.write(modest, more).unwrap();
     net.on_the_way();
-    // All of them are due at once. The first call serves few, and one of them is not the greedy file's.
+    // All timers are due at once. The first call handles few, and one of them is not the greedy file's.
     net.pass();
     let sent = net.on_the_way();
     assert_eq!(sent.len(), config.timers_per_call);
     let owner = |tid: u64| tid >> 32;
     let greedy_number = owner(tid(&sent[0].mad[..]));
     assert!(sent.iter().any(|packet| owner(tid(&packet.mad[..])) != greedy_number));
-    // The rest is due at once.
+    // The rest is still due.
     assert_eq!(net.umad.next_timeout(), Some(net.now));
     while net.pass() {
         net.out.sent.clear();

@@ -1,4 +1,4 @@
-//! Messages of several MADs, through the device on both sides.
+//! Messages of several MADs, with the device on both sides.
 
 use core::time::Duration;
 
@@ -7,12 +7,12 @@ use rdmux_wire::{Lid, Rmpp, RmppFlags, RmppStatus, RmppType};
 use super::*;
 use crate::rmpp;
 
-/// Subnet administration at B, and a client at A.
+/// Opens subnet administration at B, and a client at A.
 fn pair(net: &mut Net) -> (FileId, FileId) {
     (net.agent(B, sa(&[GET, GET_TABLE, GET_MULTI])), net.agent(A, sa(&[])))
 }
 
-/// The client asks for a table, and the server has the question.
+/// The client requests a table, and the server reads the request.
 fn ask(net: &mut Net, server: FileId, client: FileId) -> UserMad {
     let tid = net.umad.counters().sent;
     net.write(client, request(mad(SA, GET_TABLE, tid), to(B))).unwrap();
@@ -40,7 +40,7 @@ fn tables_arrive_whole_whatever_their_length() {
         assert_eq!(tid(&answer.data), tid(&asked.data));
         assert_eq!((net.umad.outstanding(server), net.umad.outstanding(client)), (0, 0));
     }
-    // Nothing but the memory of them is left, and not for long.
+    // Only the remembered transfers are left, and not for long.
     while net.pass() {
         assert!(net.on_the_way().is_empty());
     }
@@ -76,7 +76,7 @@ fn lost_final_ack_does_not_give_the_program_a_second_table() {
     });
     assert_eq!((lost, net.umad.outstanding(server)), (1, 1));
     assert!(net.read(client).is_some());
-    // After two seconds, since the response has no timeout of its own.
+    // After two seconds, because the response has no timeout of its own.
     net.pass();
     assert_eq!(net.now, Time(1).after(rmpp::ACK_WAIT));
     net.deliver();
@@ -96,7 +96,7 @@ fn response_that_nobody_acknowledges_comes_back_to_its_sender() {
     }
     let record = net.read(server).expect("a failure");
     assert_eq!((record.status, record.data.len()), (UserMad::TIMED_OUT, 24));
-    // The peer need not wait for the rest.
+    // The peer need not wait for the remaining segments.
     let abort = rmpp_of(&net.on_the_way()[0]);
     assert_eq!((abort.kind, abort.status), (RmppType::ABORT, RmppStatus::TOO_MANY_RETRIES));
 }
@@ -112,7 +112,7 @@ fn second_response_to_the_same_peer_is_refused_while_the_first_is_sent() {
     let address = UserAddress { lid: Lid(77), ..table.address };
     net.write(server, UserMad { address, ..table.clone() }).unwrap();
     net.deliver();
-    // It has arrived; another one is nobody's.
+    // It has arrived; a further one belongs to no transfer.
     net.write(server, table).unwrap();
 }
 
@@ -200,7 +200,7 @@ fn abort_midway_of_either_side_frees_both() {
         net.arrive(if by_sender { A } else { B }, &abort);
         assert_eq!(net.umad.outstanding(server), usize::from(by_sender));
         assert_eq!(net.read(client), None);
-        // The request is sent again in time, and the second response arrives.
+        // The request is retransmitted in time, and the second response arrives.
         net.out.sent.clear();
         while net.read(server).is_none() {
             assert!(net.pass());
@@ -250,7 +250,7 @@ fn peer_that_acknowledges_nothing_leaves_room_for_others() {
         assert_eq!(answer(&mut net, 3, to(A)), Err(Errno::NoMem));
         answer(&mut net, 3, by_gid(A)).unwrap();
         net.write(server, request(mad(SA, GET, 4), to(A))).unwrap();
-        // Nothing was acknowledged, and in the end nothing is waited for.
+        // Nothing was acknowledged, and in the end nothing is outstanding.
         while net.pass() {
             net.out.sent.clear();
         }
@@ -291,7 +291,7 @@ fn agents_without_rmpp_write_and_read_segments_as_they_are() {
         let asked = ask(&mut net, server, client);
         let table = long(GET_TABLE | RESPONSE, 0, 1000);
         assert_eq!(net.write(server, response(&asked, table.clone())), Err(Errno::Inval));
-        // Segments that the program has made, the second of them behind the end of the request.
+        // Segments built by the program, the second of them after the end of the request.
         for segment in 1..=2 {
             let mut data = table[..256].to_vec();
             data[24..28].copy_from_slice(&[1, 1, 1, 0]);
@@ -301,7 +301,7 @@ fn agents_without_rmpp_write_and_read_segments_as_they_are() {
             let answer = net.read(client).expect("a segment");
             assert_eq!((answer.data.len(), answer.data[31]), (256, segment));
         }
-        // Without ACTIVE there would have to be a request.
+        // Without ACTIVE a request would have to exist.
         let mut data = table[..256].to_vec();
         data[26] = 0;
         net.write(server, response(&asked, data)).unwrap();
@@ -348,12 +348,12 @@ fn packets_that_break_the_protocol_are_aborted_and_end_the_transfer() {
         let abort = rmpp_of(&net.on_the_way()[0]);
         assert_eq!((abort.kind, abort.status), (RmppType::ABORT, status), "{change}");
         assert_eq!(net.umad.outstanding(server), 0, "{change}");
-        // As on Linux the program is not told: it waits for nothing.
+        // As on Linux the program is not told: it expects no response.
         assert!(net.read(server).is_none());
     }
 }
 
-/// What the receiver of the first segment says.
+/// The ACK of the first segment.
 const ACK: Rmpp = Rmpp {
     version: 1,
     kind: RmppType::ACK,
