@@ -1,8 +1,8 @@
-//! What a real ibnetdiscover printed is read, and written as it was.
+//! Output of a real ibnetdiscover is parsed, and written unchanged.
 //!
-//! The files in `tests/ibnetdiscover` are the output of ibnetdiscover (infiniband-diags 44.0) on ibsim 0.10, after OpenSM 3.3.23
-//! had brought the subnet up, which gave the LIDs: `net.2sw2path4hca` is the example of this name in ibsim's sources, and
-//! `mixed` a topology of ours with vendors and devices that ibnetdiscover asks for Mellanox's speeds.
+//! The files in `tests/ibnetdiscover` are the output of ibnetdiscover (infiniband-diags 44.0) on ibsim 0.10, after OpenSM
+//! 3.3.23 had brought the subnet up and assigned the LIDs. `net.2sw2path4hca` is the example of this name in ibsim's sources.
+//! `mixed` is our own topology, with vendors and devices that ibnetdiscover queries for Mellanox's speeds.
 
 use rdmux_subnet::Topology;
 use rdmux_subnet::topology::{NodeKind, PortRef};
@@ -11,13 +11,13 @@ use rdmux_wire::{Guid, Lid};
 const MIXED: &str = include_str!("ibnetdiscover/mixed");
 const EXAMPLE: &str = include_str!("ibnetdiscover/net.2sw2path4hca");
 
-/// The lines that say something, with single blanks.
+/// Returns the lines with content, with single blanks.
 fn words(text: &str) -> Vec<String> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Every cable, by the descriptions of its ends.
+/// Returns every cable, by the descriptions of its ends.
 fn cables(t: &Topology) -> Vec<String> {
     let end = |at: PortRef| format!("{}[{}]", t.nodes[at.node].description, at.port);
     t.links().map(|(a, b, rate)| format!("{} {} {rate}", end(a), end(b))).collect()

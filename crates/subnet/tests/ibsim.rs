@@ -1,7 +1,7 @@
-//! Files with modules, aliases and commands are what ibsim makes of them.
+//! Files with modules, aliases and commands are read as ibsim reads them.
 //!
-//! `tests/ibsim/dump` has the nodes and ports that ibsim 0.10 shows (`Dump`) of `tests/ibsim/racks.net`. The row "ibsim reads
-//! the same file" of `cargo xtask programs` shows that the ibsim of the distribution still does.
+//! `tests/ibsim/dump` has the nodes and ports that ibsim 0.10 shows (`Dump`) for `tests/ibsim/racks.net`. The row "ibsim
+//! reads the same file" of `cargo xtask programs` shows that the ibsim of the distribution still does.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ fn open(_: &str, name: &str) -> Result<Included, String> {
     Ok(Included { name: file.0.to_owned(), text: file.1.to_owned() })
 }
 
-/// A node with its ports, as ibsim shows them after the start, without rates.
+/// Formats a node with its ports, as ibsim shows them after the start, without rates.
 fn shown(t: &Topology, index: usize, node: &Node) -> String {
     let kind = match node.kind {
         NodeKind::Switch => "Switch",
@@ -48,7 +48,7 @@ fn shown(t: &Topology, index: usize, node: &Node) -> String {
     text
 }
 
-/// What ibsim shows, without rates, states and the manager's LID.
+/// Returns ibsim's output without rates, states and the manager's LID.
 fn compared(dump: &str) -> Vec<String> {
     let line = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();

@@ -4,7 +4,7 @@
 //!   Sender                                  Receiver, one of a Reassembly
 //!     | DATA 1, first ------------------------> |
 //!     | <------------------ ACK 1, window to 65 |   the first window is one segment
-//!     | DATA 1, first ------------------------> |
+//!     | DATA 2 .. 65 -------------------------> |
 //!     | <---------------- ACK 65, window to 129 |   one ACK for a window
 //!     | DATA 66 .. 70, last ------------------> |
 //!     | <---------------- ACK 70, window to 129 |   and the message is whole

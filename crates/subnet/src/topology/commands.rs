@@ -1,4 +1,4 @@
-//! `do`: commands of ibsim that make a topology.
+//! `do`: ibsim commands that define a topology.
 
 use rdmux_wire::Lid;
 
@@ -9,7 +9,7 @@ use super::parse::{Cable, Reader};
 use super::scan::{self, Line};
 
 impl Reader {
-    /// `do COMMAND ...`, in letters of any case. Commands name what is above them.
+    /// Executes `do COMMAND ...`; case is ignored. A command can only name what precedes it.
     pub(super) fn command(&mut self, mut line: Line<'_>) -> Result<(), ParseError> {
         let start = line;
         let is = |word: &str, name: &str| word.eq_ignore_ascii_case(name);
@@ -22,7 +22,7 @@ impl Reader {
         }
     }
 
-    /// `Link "node"[port] "node"[port]`.
+    /// Executes `Link "node"[port] "node"[port]`.
     fn link(&mut self, mut line: Line<'_>) -> Result<(), ParseError> {
         let mut end = || {
             let at = line;
@@ -39,7 +39,7 @@ impl Reader {
         Ok(())
     }
 
-    /// `Guid "node"[port] GUID`: of the node, whose ports keep theirs, or of a port.
+    /// Executes `Guid "node"[port] GUID`, which sets the GUID of a node, whose ports keep theirs, or of a port.
     fn set_guid(&mut self, mut line: Line<'_>) -> Result<(), ParseError> {
         let start = line;
         let (node, port) = self.end(&mut line, Rule::SetGuid)?;
@@ -55,7 +55,7 @@ impl Reader {
         Ok(())
     }
 
-    /// `Baselid "node"[port] LID [LMC]`.
+    /// Executes `Baselid "node"[port] LID [LMC]`.
     fn base_lid(&mut self, mut line: Line<'_>) -> Result<(), ParseError> {
         let start = line;
         let (node, port) = self.end(&mut line, Rule::Baselid)?;
@@ -76,7 +76,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A node or a port that is above: `"node"`, `"node"[port]` or `"module@alias"`.
+    /// Parses the name of a preceding node or port: `"node"`, `"node"[port]` or `"module@alias"`.
     fn end(&self, line: &mut Line<'_>, rule: Rule) -> Result<(usize, Option<u8>), ParseError> {
         let at = *line;
         let name = line.quoted().ok_or_else(|| self.error(at, rule.clone()))?;

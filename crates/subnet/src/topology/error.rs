@@ -1,4 +1,4 @@
-//! What is wrong with a topology file, and where.
+//! Errors in topology files, with their place.
 
 use alloc::string::String;
 use core::fmt;
@@ -8,14 +8,14 @@ use rdmux_wire::Guid;
 use super::model::LinkError;
 use super::{MAX_ALL_PORTS, MAX_DEPTH, MAX_DESCRIPTION, MAX_FILES, MAX_NODES, MAX_PORTS, MAX_TEXT};
 
-/// A line that is not what it should be.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The line.
     pub place: Place,
-    /// Where on the line reading stopped: the next word, at most 64 characters of it.
+    /// The next word where parsing stopped, truncated to 64 characters.
     pub token: String,
-    /// The rule that it breaks.
+    /// The rule that the line violates.
     pub rule: Rule,
 }
 
@@ -53,87 +53,87 @@ pub enum Rule {
         "a line begins with Switch, Ca, Hca, Rt, a port in square brackets, @ and such a port, `keyword=value`, include, do or #"
     )]
     Line,
-    /// A keyword that nobody knows.
+    /// An unknown keyword.
     #[error(
         "a keyword is one of vendid, devid, sysimgguid, switchguid, caguid, hcaguids, rtguid, width, speed, extspeed, module"
     )]
     Keyword,
-    /// Not a number that fits.
+    /// Not a number, or a number that is too large.
     #[error("{0} must be a number, at most {1:#x}")]
     Number(&'static str, u64),
-    /// A node's line has to say how many ports there are.
+    /// The number of ports is missing in a node's line.
     #[error("a node has 1 to {MAX_PORTS} ports: `Switch 36 \"S-1\"`")]
     Ports,
-    /// A name between quotes is missing.
+    /// A quoted name is missing.
     #[error("a name between quotes is expected: `Switch 36 \"S-1\"`, `[1] \"H-1\"[1]`")]
     Name,
-    /// A name has a character that stands for something else.
+    /// A name has a reserved character.
     #[error("# and @ are reserved: # separates a module from a name, @ a module from an alias")]
     Reserved,
-    /// A module's name is missing, or too long.
+    /// The name of a module is missing or too long.
     #[error("a module has a name of at most 20 bytes between quotes: `module=\"rack1\"`")]
     Module,
-    /// Two nodes have one name.
+    /// Two nodes have the same name.
     #[error("another node has this name already, see {0}")]
     SameName(Place),
-    /// Two ports have one alias.
+    /// Two ports have the same alias.
     #[error("another port has this alias already, see {0}")]
     SameAlias(Place),
-    /// Two nodes have one GUID, or a GUID is zero.
+    /// Two nodes have the same GUID, or a GUID is zero.
     #[error("{0} is zero, or the GUID of another node already")]
     Guid(Guid),
     /// A description is too long.
     #[error("a description has at most {MAX_DESCRIPTION} bytes and no control characters")]
     Description,
-    /// There is no node that the port could belong to.
+    /// A port line without a node.
     #[error("a port belongs to the node above it; an empty line ends a node")]
     NoNode,
-    /// A port's number is not one of the node's.
+    /// The node has no port of this number.
     #[error("the ports of this node are [1] to [{0}]")]
     Port(u8),
-    /// A port is there twice.
+    /// A port is defined twice.
     #[error("this port has a line already")]
     SamePort,
-    /// What follows a port's number.
+    /// Invalid text after a port's number.
     #[error("after a port come (GUID), \"name\"[port], and w=, s= or e= with a number")]
     AfterPort,
-    /// The other end of a cable is not in the file.
+    /// The node or port at the other end of a cable is not in the file.
     #[error("there is no node with this name, or it has no such port; an alias has its line above")]
     Remote,
     /// The two ends of a cable contradict each other.
     #[error("{0}")]
     Cable(LinkError),
-    /// What is included has no name.
+    /// The name of the included file is missing.
     #[error("the name of a file between quotes is expected: `include \"leaf.net\"`")]
     Include,
-    /// What is included cannot be read.
+    /// The included file cannot be read.
     #[error("{0}")]
     Included(String),
-    /// Files include each other too often.
+    /// Too many included files, or too deep inclusion.
     #[error(
         "files include others at most {MAX_DEPTH} deep, {MAX_FILES} in all, of {MAX_TEXT} bytes together"
     )]
     TooManyFiles,
-    /// Not a command that makes a topology.
+    /// Not a command that defines a topology.
     #[error("`do` knows Link, Guid and Baselid: others are for a subnet that is up already")]
     Command,
-    /// What a command names is not there.
+    /// The node or port that a command names does not exist.
     #[error("there is no node or alias with this name above, or the node has no such port")]
     Named,
-    /// What follows `do Link`.
+    /// Invalid arguments of `do Link`.
     #[error("Link takes two ports: `do Link \"S-1\"[3] \"S-2\"[3]`")]
     Link,
-    /// What follows `do Guid`.
+    /// Invalid arguments of `do Guid`.
     #[error(
         "Guid takes a node or the port of an adapter, and a GUID: `do Guid \"H-1\"[1] 0x2c9000001`"
     )]
     SetGuid,
-    /// What follows `do Baselid`.
+    /// Invalid arguments of `do Baselid`.
     #[error(
         "Baselid takes the port of an adapter or port 0 of a switch, a LID up to 0xbfff, and an LMC up to 7: `do Baselid \"H-1\"[1] 4 0`"
     )]
     Baselid,
-    /// Too much of it.
+    /// The topology is too large.
     #[error("a topology has at most {MAX_NODES} nodes and {MAX_ALL_PORTS} ports")]
     TooLarge,
 }

@@ -1,4 +1,4 @@
-//! What can be told only when all lines are read: GUIDs of nodes without one, and cables.
+//! The steps after all lines are read: GUIDs of nodes without one, and cables.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -12,7 +12,7 @@ use super::parse::{Cable, FIRST_GUIDS, Origin, Reader, place_of};
 use super::rate::LinkRate;
 
 impl Reader {
-    /// The topology of all lines.
+    /// Builds the topology from all lines.
     pub(super) fn finish(mut self) -> Result<Topology, ParseError> {
         let mut seen = self.given_guids()?;
         self.choose_guids(&mut seen);
@@ -47,7 +47,7 @@ impl Reader {
         self.error_at(cable.at, &token, rule)
     }
 
-    /// The GUIDs that the file has; two nodes with one are refused.
+    /// Returns the GUIDs in the file. Duplicates are refused.
     fn given_guids(&mut self) -> Result<BTreeSet<Guid>, ParseError> {
         let mut seen = BTreeSet::new();
         for (index, &(origin, at)) in self.origins.iter().enumerate() {
@@ -61,8 +61,8 @@ impl Reader {
         Ok(seen)
     }
 
-    /// Nodes without a GUID get one as ibsim chooses them: that of the last node of their kind that has
-    /// one by a keyword or in this way, and as many more as that node and its ports need.
+    /// Assigns GUIDs to nodes without one as ibsim does: the GUID of the last node of their kind that has one by a keyword or
+    /// an assignment, plus as many as that node and its ports need.
     fn choose_guids(&mut self, seen: &mut BTreeSet<Guid>) {
         let mut next = FIRST_GUIDS;
         for (node, (origin, _)) in self.topology.nodes.iter_mut().zip(&self.origins) {
@@ -86,7 +86,7 @@ impl Reader {
         }
     }
 
-    /// What `do Guid` changes. A node whose GUID is another one leaves its ports the ones that they had.
+    /// Applies the GUIDs of `do Guid`. When a node's GUID changes, its ports keep theirs.
     fn commanded_guids(&mut self, seen: &mut BTreeSet<Guid>) -> Result<(), ParseError> {
         for &(at, index, port, guid) in &self.commanded {
             let node = &mut self.topology.nodes[index];
@@ -108,7 +108,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What a port has by default it does not have as its own.
+    /// Removes port GUIDs that equal the default.
     fn drop_default_guids(&mut self) {
         for node in &mut self.topology.nodes {
             let (guid, is_switch) = (node.guid.0, node.kind == NodeKind::Switch);
@@ -123,7 +123,7 @@ impl Reader {
 }
 
 impl Node {
-    /// Makes the GUIDs that its ports have by default their own.
+    /// Stores the default GUIDs of the ports explicitly.
     fn keep_port_guids(&mut self) {
         let ports = match self.kind {
             NodeKind::Switch => 0..=0,

@@ -1,4 +1,4 @@
-//! What ibsim adds to the format: modules, aliases, included files, commands, GUIDs that are counted.
+//! ibsim's extensions of the format: modules, aliases, included files, commands, automatic GUIDs.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -10,7 +10,7 @@ use rdmux_wire::{Guid, Lid};
 
 use super::*;
 
-/// Reads the first of some files; the others can be included from anywhere.
+/// Parses the first of some files. Any file can include the others.
 fn parse(files: &[(&str, &str)]) -> Result<Topology, ParseError> {
     let all: BTreeMap<_, _> = files.iter().copied().collect();
     let mut open = |_: &str, name: &str| match all.get(name) {
@@ -59,7 +59,7 @@ fn guids_of_a_kind_are_counted_from_the_last_that_the_file_has() {
             ("f", 0x5102)
         ]
     );
-    // A GUID in the file takes precedence over a counted one.
+    // A GUID in the file takes precedence over an automatic one.
     let t = Topology::parse("Ca 1 \"a\"\n\ncaguid=0x100000\nCa 1 \"b\"\n").unwrap();
     assert_eq!([t.nodes[0].guid.0, t.nodes[1].guid.0], [0x10_0002, 0x10_0000]);
 }
@@ -76,7 +76,7 @@ fn modules_have_nodes_and_aliases_of_their_own() {
     assert_eq!(cables(&t)[4..], ["top[3] edge[1]", "top[4] last[1]"]);
     let (.., rate) = t.links().nth(1).unwrap();
     assert_eq!(rate.to_string(), "4xSDR", "the alias says how fast its port is");
-    // What is written has the names as they are now.
+    // The written file has the final names.
     let again = Topology::parse(&t.to_string()).unwrap();
     assert_eq!(again, t);
 }
@@ -100,7 +100,7 @@ fn commands_link_ports_and_set_guids_and_lids() {
     assert_eq!(cables(&t), ["s[1] h[1]", "s[2] h[2]"]);
     assert_eq!(t.links().next().unwrap().2.width, Width::X12);
     let h = &t.nodes[1];
-    // The ports of a node whose GUID is another one, and its system, keep theirs.
+    // When the GUID of a node changes, its ports and its system keep theirs.
     assert_eq!((h.guid, h.system_guid), (Guid(0x500), Guid(0x100)));
     assert_eq!((h.port_guid(1), h.port_guid(2)), (Guid(0x101), Guid(0x77)));
     assert_eq!((h.ports[&2].lid, h.ports[&2].lmc), (Lid(9), 3));
@@ -132,7 +132,7 @@ fn errors_name_line_token_and_rule() {
             "Ca 2 \"a\"\n@[1] \"x\"\n@[2] \"x\"\n",
             "line 3, at `\"x\"`: another port has this alias already, see line 2",
         ),
-        // An alias that is not above is none.
+        // An alias must precede its use.
         (
             "Ca 1 \"a\"\n[1] \"@x\"\n\nCa 1 \"b\"\n@[1] \"x\"\n",
             "line 2, at `\"@x\"[1]`: there is no node with this name",
@@ -194,7 +194,7 @@ fn errors_in_included_files_name_the_file() {
     assert!(said.starts_with("line 2, at `Swich`: "), "{said}");
     let said = error(&[("", "include \"a\"\n\nCa 1 \"h\"\n"), ("a", "\nCa 1 \"h\"\n")]);
     assert_eq!(said, "line 3, at `\"h\"`: another node has this name already, see a, line 2");
-    // A cable that cannot be is told where it stands, and the end of a file ends its last node.
+    // A contradictory cable is reported at its line, and the end of a file ends its last node.
     let said = error(&[("", "include \"a\"\n"), ("a", "Ca 1 \"h\"\n[1] \"gone\"\n")]);
     assert!(said.starts_with("a, line 2, at `\"gone\"[1]`: there is no node"), "{said}");
     let said = error(&[("", "include \"a\"\n[1] \"h\"\n"), ("a", "Ca 1 \"h\"\n")]);

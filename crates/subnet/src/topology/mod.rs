@@ -1,7 +1,7 @@
-//! Which nodes a subnet has and how they are cabled.
+//! The nodes of a subnet and their cables.
 //!
-//! [`Topology`] is the model. [`Topology::parse`] reads the text that `ibnetdiscover` prints and
-//! `ibsim` reads, `Display` writes it, and a [`Shape`] makes one of a size.
+//! [`Topology`] is the model. [`Topology::parse`] reads the text that `ibnetdiscover` prints and `ibsim` reads, `Display`
+//! writes it, and [`Shape`] generates topologies of a given size.
 
 mod commands;
 mod error;
@@ -24,7 +24,7 @@ pub use shapes::{Shape, ShapeError};
 /// The most nodes that a topology has: about as many as there are unicast LIDs.
 pub const MAX_NODES: usize = 0xbfff;
 
-/// The most ports of one node, as many as a forwarding table can name.
+/// The most ports of one node, the limit of a forwarding table.
 pub const MAX_PORTS: u8 = 254;
 
 /// The most ports of all nodes together.
@@ -33,13 +33,13 @@ pub const MAX_ALL_PORTS: usize = 1 << 21;
 /// The longest node description, in bytes.
 pub const MAX_DESCRIPTION: usize = 64;
 
-/// How deep files may include others, as in ibsim.
+/// How deep files may include others; the same as in ibsim.
 pub const MAX_DEPTH: usize = 8;
 
-/// How many files a topology may include, each as often as it is included.
+/// How many files a topology may include, counting each inclusion.
 pub const MAX_FILES: usize = 4096;
 
-/// The most bytes of a text and all that it includes.
+/// The most bytes of a text with all files that it includes.
 pub const MAX_TEXT: usize = 64 << 20;
 
 #[cfg(test)]

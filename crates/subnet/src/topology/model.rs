@@ -9,7 +9,7 @@ use rdmux_wire::{Guid, Lid};
 
 use super::{LinkRate, MAX_DESCRIPTION};
 
-/// What a node is (IBTA 14.2.5.3).
+/// The kind of a node (IBTA 14.2.5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NodeKind {
@@ -17,12 +17,12 @@ pub enum NodeKind {
     Ca,
     /// A switch.
     Switch,
-    /// A router. It has ports as an adapter has.
+    /// A router. Its ports are like those of an adapter.
     Router,
 }
 
 impl NodeKind {
-    /// NodeInfo's code.
+    /// Returns NodeInfo's code.
     pub const fn code(self) -> u8 {
         match self {
             Self::Ca => 1,
@@ -32,23 +32,23 @@ impl NodeKind {
     }
 }
 
-/// All nodes of a subnet. The first is where a manager attaches if nobody says otherwise.
+/// All nodes of a subnet. A manager attaches to the first one by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// The nodes; a cable names them by their index.
+    /// The nodes. Cables refer to them by index.
     pub nodes: Vec<Node>,
 }
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// The kind of the node.
     pub kind: NodeKind,
-    /// Its name in the file, unique there: `H-` or `S-` and the GUID in files of `ibnetdiscover`.
+    /// The name in the file, which is unique: `H-` or `S-` and the GUID in files of `ibnetdiscover`.
     pub id: String,
     /// NodeDescription: at most 64 bytes, without quotes and control characters.
     pub description: String,
-    /// NodeGUID; of a switch it is also the GUID of port 0.
+    /// NodeGUID; for a switch also the GUID of port 0.
     pub guid: Guid,
     /// SystemImageGUID.
     pub system_guid: Guid,
@@ -56,28 +56,28 @@ pub struct Node {
     pub vendor_id: u32,
     /// DeviceID.
     pub device_id: u16,
-    /// How many ports it has, without port 0 of a switch.
+    /// The number of ports, without port 0 of a switch.
     pub num_ports: u8,
-    /// Of a switch: whether port 0 is an enhanced one, which can do what an adapter's port can.
+    /// For a switch: whether port 0 is enhanced, with the capabilities of an adapter's port.
     pub enhanced_port0: bool,
-    /// The ports that have something to tell: a cable, a LID, or a GUID of their own choice.
+    /// The ports that have a cable, a LID, or an explicit GUID.
     pub ports: BTreeMap<u8, Port>,
 }
 
 /// A port of a node. Port 0 of a switch has a LID, but neither a cable nor a GUID of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    /// PortGUID, where it is not the node's GUID plus the number of the port.
+    /// PortGUID, if it differs from the node's GUID plus the port number.
     pub guid: Option<Guid>,
-    /// The LID that it had, or 0.
+    /// The LID in the file, or 0.
     pub lid: Lid,
-    /// The LMC that it had.
+    /// The LMC in the file.
     pub lmc: u8,
-    /// The cable, if there is one: where it goes, and how fast it is.
+    /// The peer and the rate of the cable, if there is one.
     pub link: Option<(PortRef, LinkRate)>,
 }
 
-/// A port by the index of its node and its number.
+/// A port, named by the index of its node and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortRef {
     /// The index in [`Topology::nodes`].
@@ -92,13 +92,13 @@ impl fmt::Display for PortRef {
     }
 }
 
-/// Why a cable cannot be there.
+/// Why a cable is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// There is no such port.
     #[error("there is no {0}")]
     NoPort(PortRef),
-    /// The port has a cable already.
+    /// The port already has a cable.
     #[error("{0} has a cable already, to {1}")]
     Taken(PortRef, PortRef),
     /// Both ends are the same port.
@@ -113,10 +113,10 @@ impl Topology {
         self.nodes.len() - 1
     }
 
-    /// Puts a cable between two ports.
+    /// Connects two ports by a cable.
     ///
     /// # Errors
-    /// [`LinkError`] when one of them does not exist or has another cable, or both are the same.
+    /// [`LinkError`] when one of them does not exist or has another cable, or both are the same port.
     pub fn connect(&mut self, a: PortRef, b: PortRef, rate: LinkRate) -> Result<(), LinkError> {
         for (end, other) in [(a, b), (b, a)] {
             if !self.exists(end) {
@@ -135,12 +135,12 @@ impl Topology {
         Ok(())
     }
 
-    /// The cable of a port.
+    /// Returns the peer and the rate of a port's cable.
     pub fn link(&self, at: PortRef) -> Option<(PortRef, LinkRate)> {
         self.nodes.get(at.node)?.ports.get(&at.port)?.link
     }
 
-    /// Every cable once, from the end that comes first.
+    /// Returns every cable once, from the end that comes first.
     pub fn links(&self) -> impl Iterator<Item = (PortRef, PortRef, LinkRate)> + '_ {
         self.nodes.iter().enumerate().flat_map(|(node, n)| {
             n.ports.iter().filter_map(move |(&port, p)| {
@@ -150,12 +150,12 @@ impl Topology {
         })
     }
 
-    /// The index of the node with this GUID.
+    /// Returns the index of the node with this GUID.
     pub fn by_guid(&self, guid: Guid) -> Option<usize> {
         self.nodes.iter().position(|n| n.guid == guid)
     }
 
-    /// The index of the node with this name: its id, or else its description.
+    /// Returns the index of the node with this name: its id, or else its description.
     pub fn by_name(&self, name: &str) -> Option<usize> {
         let id = self.nodes.iter().position(|n| n.id == name);
         id.or_else(|| self.nodes.iter().position(|n| n.description == name))
@@ -167,7 +167,7 @@ impl Topology {
 }
 
 impl Node {
-    /// A node with default GUIDs for its ports, and no cables.
+    /// Creates a node with default GUIDs for its ports and without cables.
     pub fn new(kind: NodeKind, id: String, guid: Guid, num_ports: u8) -> Self {
         Self {
             kind,
@@ -183,16 +183,16 @@ impl Node {
         }
     }
 
-    /// The GUID of a port: its own choice, or the node's GUID plus the number. The ports of a switch
-    /// have the GUID of its port 0, which is the node's unless it says otherwise.
+    /// Returns the GUID of a port: its explicit GUID, or the node's GUID plus the number. All ports of a switch have the GUID
+    /// of port 0, which is the node's unless it has an explicit one.
     pub fn port_guid(&self, number: u8) -> Guid {
         let at = if self.kind == NodeKind::Switch { 0 } else { number };
         let own = self.ports.get(&at).and_then(|p| p.guid);
         own.unwrap_or(Guid(self.guid.0.wrapping_add(at.into())))
     }
 
-    /// Sets the description, without what a file cannot hold: quotes become apostrophes, control
-    /// characters spaces, and what is beyond 64 bytes is cut off.
+    /// Sets the description, adapted to what a file can hold: quotes become apostrophes, control characters become spaces,
+    /// and it is truncated to 64 bytes.
     pub fn describe(&mut self, text: &str) {
         self.description.clear();
         for c in text.chars() {

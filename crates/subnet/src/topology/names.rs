@@ -1,4 +1,4 @@
-//! Names of nodes and ports: modules, and aliases.
+//! Names of nodes and ports: modules and aliases.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -11,10 +11,10 @@ use super::rate::LinkRate;
 /// The longest name of a module, as in ibsim.
 const MAX_MODULE: usize = 20;
 
-/// The names that were read.
+/// The names read so far.
 #[derive(Default)]
 pub(super) struct Names {
-    /// The module that the lines belong to; empty if they belong to none.
+    /// The module of the present lines; empty outside of modules.
     module: String,
     nodes: BTreeMap<String, usize>,
     aliases: BTreeMap<String, Alias>,
@@ -28,22 +28,22 @@ struct Alias {
 
 /// The other end of a cable.
 pub(super) enum Remote {
-    /// By its name: the node may come later.
+    /// By node name and port number. The node may follow later.
     Named(String, u8),
-    /// By an alias, with the rate that its line has.
+    /// By an alias, with the rate in the alias's line.
     Port(PortRef, Option<LinkRate>),
 }
 
-/// An end that a command names.
+/// A node or port that a command names.
 pub(super) enum Named {
-    /// By the name of its node.
+    /// By the name of the node.
     Node(usize),
     /// By an alias.
     Port(PortRef),
 }
 
 impl Names {
-    /// Begins a module, or ends the last one with an empty name. Whether the name is a good one.
+    /// Begins a module, or ends the last one if the name is empty. Returns whether the name is valid.
     pub(super) fn set_module(&mut self, name: &str) -> bool {
         let good = name.len() <= MAX_MODULE
             && !name.contains(|c: char| c.is_control() || c == '#' || c == '@');
@@ -53,8 +53,8 @@ impl Names {
         good
     }
 
-    /// The name of a node of this module. In none all characters are allowed, so that what was written
-    /// of a topology with modules can be read.
+    /// Returns the full name of a node of this module. Outside of modules all characters are allowed, so that the written
+    /// form of a topology with modules can be read again.
     pub(super) fn new_id(&self, base: &str) -> Option<String> {
         if self.module.is_empty() {
             return Some(base.to_string());
@@ -62,7 +62,7 @@ impl Names {
         (!base.contains(['#', '@'])).then(|| format!("{}#{base}", self.module))
     }
 
-    /// Enters a node, or returns the one that has the name.
+    /// Adds a node, or returns the node that already has the name.
     pub(super) fn insert(&mut self, id: &str, node: usize) -> Option<usize> {
         let other = self.nodes.get(id).copied();
         if other.is_none() {
@@ -71,7 +71,7 @@ impl Names {
         other
     }
 
-    /// Enters an alias, or returns the line that has it already.
+    /// Adds an alias, or returns the line that already defines it.
     pub(super) fn insert_alias(
         &mut self,
         name: &str,
@@ -87,8 +87,8 @@ impl Names {
         other
     }
 
-    /// The other end of a cable, as a line of this module names it: `name`, `module#name`, `@alias` or
-    /// `module@alias`. An alias has no number of its own.
+    /// Resolves the other end of a cable as named by a line of this module: `name`, `module#name`, `@alias` or
+    /// `module@alias`. An alias includes its port number.
     pub(super) fn remote(&self, name: &str, port: u8) -> Remote {
         match self.alias(name) {
             Some(alias) => Remote::Port(alias.port, alias.rate),
@@ -96,7 +96,7 @@ impl Names {
         }
     }
 
-    /// What a command names: only what is above it.
+    /// Resolves a name in a command, which must precede the command.
     pub(super) fn find(&self, name: &str) -> Option<Named> {
         match self.alias(name) {
             Some(alias) => Some(Named::Port(alias.port)),
@@ -104,7 +104,7 @@ impl Names {
         }
     }
 
-    /// The node that has this name, module and all.
+    /// Returns the node with this full name.
     pub(super) fn node(&self, id: &str) -> Option<usize> {
         self.nodes.get(id).copied()
     }

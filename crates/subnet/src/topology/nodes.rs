@@ -113,7 +113,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The port of the node above that a line begins with.
+    /// Parses the port of the present node at the beginning of a line.
     fn own_port(&self, line: &mut Line<'_>) -> Result<PortRef, ParseError> {
         let start = *line;
         let Some(node) = self.open.then(|| self.topology.nodes.len() - 1) else {
@@ -125,7 +125,7 @@ impl Reader {
         Ok(PortRef { node, port })
     }
 
-    /// The port at the other end: 1 if there is none, as an adapter's only one.
+    /// Parses the port at the other end; 1 if it is missing, as for an adapter's only port.
     fn far_port(&self, line: &mut Line<'_>) -> Result<u8, ParseError> {
         let at = *line;
         match line.bracketed() {
@@ -135,7 +135,7 @@ impl Reader {
         }
     }
 
-    /// `@[1] "name"`: another name for a port, by which a cable can be plugged from elsewhere.
+    /// Parses `@[1] "name"`: an alias for a port, to which a cable can be connected from elsewhere.
     pub(super) fn alias(&mut self, mut line: Line<'_>) -> Result<(), ParseError> {
         line.skip("@");
         let port = self.own_port(&mut line)?;
@@ -156,7 +156,7 @@ impl Reader {
         }
     }
 
-    /// `#[1](GUID) lid L lmc M`, as the writer has it. Anything else behind `#` is a comment.
+    /// Parses `#[1](GUID) lid L lmc M`, as the writer prints it. Other text after `#` is a comment.
     pub(super) fn port_without_cable(&mut self, mut line: Line<'_>) {
         line.skip("#");
         let (number, guid) = (line.bracketed(), line.guid_in_brackets());
@@ -170,8 +170,8 @@ impl Reader {
         }
     }
 
-    /// `w=`, `s=` and `e=`: masks of enabled widths, speeds and extended speeds; those that stand
-    /// for the whole file hold where a port says nothing.
+    /// Parses `w=`, `s=` and `e=`: masks of enabled widths, speeds and extended speeds. The masks of the file apply to ports
+    /// without their own.
     pub(super) fn options(&self, line: &mut Line<'_>) -> Result<Option<LinkRate>, ParseError> {
         let mut masks = self.masks;
         loop {
@@ -200,7 +200,7 @@ impl Reader {
     }
 }
 
-/// `lid L lmc M` of a port itself, behind the `#`: before the description of the other end.
+/// Parses `lid L lmc M` of a port itself, after the `#` and before the description of the other end.
 fn lid_and_lmc(line: &mut Line<'_>) -> (Lid, u8) {
     let before = *line;
     line.skip("base");
@@ -220,7 +220,7 @@ fn lid_and_lmc(line: &mut Line<'_>) -> (Lid, u8) {
     }
 }
 
-/// The rate that stands somewhere behind the `#`.
+/// Finds a rate anywhere after the `#`.
 fn trailing_rate(mut line: Line<'_>) -> Option<LinkRate> {
     while !line.is_empty() {
         if line.quoted().is_some() {

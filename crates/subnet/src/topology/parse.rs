@@ -1,4 +1,4 @@
-//! The reader of topology files.
+//! The parser of topology files.
 
 use alloc::string::{String, ToString as _};
 use alloc::vec;
@@ -16,21 +16,20 @@ use super::{MAX_DEPTH, MAX_FILES, MAX_TEXT};
 /// A file that a topology includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Included {
-    /// What errors call it, and those that look for what it includes in turn.
+    /// The name for errors, and for `open` when this file includes others.
     pub name: String,
-    /// What is in it.
+    /// The contents.
     pub text: String,
 }
 
-/// Gets the file that another file, by its name, includes by some name, or tells why there is none.
+/// Opens the file that another file, given by its name, includes under some name, or returns the reason why it cannot.
 type Open<'a> = dyn FnMut(&str, &str) -> Result<Included, String> + 'a;
 
 impl Topology {
     /// Reads what `ibnetdiscover` prints and `ibsim` reads. What stands behind `#` is read where it has
-    /// their form (descriptions, LIDs, rates) and is a comment elsewhere. A cable that stands at one
-    /// of its ends only is a cable. A text that includes files is refused: see
-    /// [`parse_with`](Self::parse_with).
-    ///
+    /// Parses the output format of `ibnetdiscover`, which `ibsim` reads. Text after `#` is parsed if it has their form
+    /// (descriptions, LIDs, rates) and is a comment otherwise. A cable may be listed at only one of its ends. A text that
+    /// includes files is refused: see [`parse_with`](Self::parse_with).
     /// ```
     /// # use rdmux_subnet::Topology;
     /// let text = "Switch 8 \"S-1\" # \"spine\"\n[1] \"H-1\"[1]\n\nHca 1 \"H-1\" # \"node1\"\n";
@@ -40,15 +39,14 @@ impl Topology {
     /// ```
     ///
     /// # Errors
-    /// [`ParseError`] names the line, the token and the rule.
+    /// [`ParseError`] has the line, the token and the rule.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let why = "a file that includes others can only be read where files can be";
         Self::parse_with(text, &mut |_, _| Err(why.to_string()))
     }
 
-    /// Reads the same, with what it includes. `open` gets the name of the file that includes (as
-    /// [`Included::name`] has it; empty for `text` itself) and the name that stands there, and
-    /// returns that file, or why it cannot.
+    /// Parses a text with the files that it includes. `open` gets the name of the including file (as in [`Included::name`];
+    /// empty for `text` itself) and the name to include, and returns that file, or the reason why it cannot be read.
     ///
     /// ```
     /// # use rdmux_subnet::topology::{Included, Topology};
@@ -63,7 +61,7 @@ impl Topology {
     /// ```
     ///
     /// # Errors
-    /// [`ParseError`] names the file, the line, the token and the rule.
+    /// [`ParseError`] has the file, the line, the token and the rule.
     pub fn parse_with(
         text: &str,
         open: &mut dyn FnMut(&str, &str) -> Result<Included, String>,
@@ -74,7 +72,7 @@ impl Topology {
     }
 }
 
-/// What stands before a node's line.
+/// The attribute lines before a node's line.
 #[derive(Default)]
 pub(super) struct Attributes {
     pub(super) vendor_id: u32,
@@ -83,14 +81,14 @@ pub(super) struct Attributes {
     pub(super) port0_guid: Option<Guid>,
 }
 
-/// A line, by the index of its file.
+/// A line, with the index of its file.
 #[derive(Clone, Copy, Default)]
 pub(super) struct At {
     pub(super) file: usize,
     pub(super) line: usize,
 }
 
-/// A cable as one of its ends tells it, or `do Link`.
+/// A cable as one of its ends or `do Link` describes it.
 pub(super) struct Cable {
     pub(super) at: At,
     pub(super) from: PortRef,
@@ -99,45 +97,45 @@ pub(super) struct Cable {
     pub(super) rate: Option<LinkRate>,
 }
 
-/// Where a node's GUID comes from.
+/// The origin of a node's GUID.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
-    /// A keyword's.
+    /// Set by a keyword.
     Given(Guid),
-    /// What its name says, as names of `ibnetdiscover` do.
+    /// Part of the node's name, as in files of `ibnetdiscover`.
     InName(Guid),
-    /// The one behind that of the last node of its kind.
+    /// Assigned after that of the last node of its kind.
     Next,
 }
 
 pub(super) struct Reader {
     pub(super) topology: Topology,
-    /// The files that were opened; the first is the text itself.
+    /// The names of the opened files; the first is the text itself.
     pub(super) files: Vec<String>,
     pub(super) at: At,
     depth: usize,
-    /// Bytes that were read.
+    /// The number of bytes read.
     length: usize,
     pub(super) attributes: Attributes,
-    /// The GUID of the next node of a kind, and the base that relative ones are added to.
+    /// For each kind of node: the GUID of the next one, and the base of relative GUIDs.
     pub(super) guids: [(Option<Guid>, Guid); 3],
-    /// Whether port lines belong to the last node.
+    /// Whether port lines are allowed, which belong to the last node.
     pub(super) open: bool,
     pub(super) all_ports: usize,
     /// Width, speed and extended speed for the lines that follow.
     pub(super) masks: [Option<u8>; 3],
     pub(super) names: Names,
     pub(super) cables: Vec<Cable>,
-    /// Of each node.
+    /// The origin of each node's GUID.
     pub(super) origins: Vec<(Origin, At)>,
-    /// GUIDs that commands give to nodes, or to ports of them.
+    /// GUIDs that commands assign to nodes or their ports.
     pub(super) commanded: Vec<(At, usize, Option<u8>, Guid)>,
 }
 
-/// The GUIDs of nodes that have none, of each kind, as in ibsim. It has none for routers.
+/// The first automatic GUID of each kind of node, as in ibsim, which has none for routers.
 pub(super) const FIRST_GUIDS: [Guid; 3] = [Guid(0x10_0000), Guid(0x20_0000), Guid(0x30_0000)];
 
-/// The place of a kind in lists.
+/// Returns the index of a kind in lists.
 pub(super) fn place_of(kind: NodeKind) -> usize {
     usize::from(kind.code() - 1)
 }
@@ -207,7 +205,7 @@ impl Reader {
         self.node(kind, start, line)
     }
 
-    /// `include "file"`. It ends a node, and so does the end of the file.
+    /// Processes `include "file"`. It ends a node, and so does the end of the file.
     fn include(&mut self, mut line: Line<'_>, open: &mut Open<'_>) -> Result<(), ParseError> {
         let at = line;
         let name = line.quoted().filter(|name| !name.is_empty());
@@ -266,7 +264,7 @@ impl Reader {
         guid.ok_or_else(|| self.error(at, Rule::Number("a GUID", u64::MAX)))
     }
 
-    /// `caguid+5`: that many behind the base of its kind.
+    /// Parses `caguid+5`: a GUID relative to the base of its kind.
     fn relative_guid(
         &mut self,
         key: &str,
@@ -304,7 +302,7 @@ impl Reader {
     }
 }
 
-/// The kind of node that a keyword gives a GUID.
+/// Returns the kind of node for which a keyword sets the GUID.
 fn kind_of(key: &str) -> Option<usize> {
     let kind = match key {
         "switchguid" => NodeKind::Switch,

@@ -1,4 +1,4 @@
-//! How fast a link is: lanes, and the speed of each.
+//! The rate of a link: the number of lanes, and the speed of each.
 
 use core::fmt;
 use core::str::FromStr;
@@ -13,7 +13,7 @@ macro_rules! table {
             /// All of them, ascending.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// As the diagnostics print it.
+            /// Returns the name as the diagnostics print it.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
@@ -28,7 +28,7 @@ macro_rules! table {
 }
 
 table! {
-    /// The lanes of a link.
+    /// The number of lanes of a link.
     Width {
         /// One lane.
         X1 = "1x",
@@ -52,7 +52,7 @@ table! {
         Ddr = "DDR",
         /// 10 Gb/s.
         Qdr = "QDR",
-        /// 10 Gb/s with FDR's line code: Mellanox's own, which PortInfo shows as QDR.
+        /// 10 Gb/s with FDR's line code: specific to Mellanox; PortInfo shows it as QDR.
         Fdr10 = "FDR10",
         /// 14.0625 Gb/s.
         Fdr = "FDR",
@@ -65,7 +65,7 @@ table! {
     }
 }
 
-/// Lanes and their speed, written `4xEDR`.
+/// The number of lanes and their speed, written `4xEDR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkRate {
     /// The lanes.
@@ -75,7 +75,7 @@ pub struct LinkRate {
 }
 
 impl Width {
-    /// PortInfo's code: a bit (IBTA 14.2.5.6).
+    /// Returns PortInfo's code, a single bit (IBTA 14.2.5.6).
     pub const fn code(self) -> u8 {
         match self {
             Self::X1 => 1,
@@ -85,11 +85,11 @@ impl Width {
             Self::X2 => 16,
         }
     }
-    /// The width of a code of one bit.
+    /// Returns the width with a code of one bit.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.iter().copied().find(|w| w.code() == code)
     }
-    /// The number of lanes.
+    /// Returns the number of lanes.
     pub const fn lanes(self) -> u32 {
         match self {
             Self::X1 => 1,
@@ -99,18 +99,18 @@ impl Width {
             Self::X12 => 12,
         }
     }
-    /// The widest of a set of codes.
+    /// Returns the widest of a set of codes.
     pub fn widest(mask: u8) -> Option<Self> {
         Self::ALL.iter().rev().copied().find(|w| mask & w.code() != 0)
     }
-    /// The codes of this width and of those that hardware of this width falls back to.
+    /// Returns the codes of this width and of the widths to which hardware of this width falls back.
     pub fn mask(self) -> u8 {
         Self::ALL.iter().filter(|w| **w <= self).map(|w| w.code()).sum()
     }
 }
 
 impl Speed {
-    /// The code of LinkSpeedActive, or 0 for a speed that only the extended fields can say.
+    /// Returns the code of LinkSpeedActive, or 0 for a speed that only the extended fields can express.
     pub const fn code(self) -> u8 {
         match self {
             Self::Sdr => 1,
@@ -119,7 +119,7 @@ impl Speed {
             _ => 0,
         }
     }
-    /// The code of LinkSpeedExtActive, or 0.
+    /// Returns the code of LinkSpeedExtActive, or 0.
     pub const fn ext_code(self) -> u8 {
         match self {
             Self::Fdr => 1,
@@ -129,14 +129,14 @@ impl Speed {
             _ => 0,
         }
     }
-    /// The code of Mellanox's LinkSpeedActive, or 0.
+    /// Returns the code of Mellanox's LinkSpeedActive, or 0.
     pub const fn mlnx_code(self) -> u8 {
         match self {
             Self::Fdr10 => 1,
             _ => 0,
         }
     }
-    /// Megabits a second of one lane, as links are named: 25000 of EDR.
+    /// Returns the nominal rate of one lane in Mb/s: 25000 for EDR.
     pub const fn megabits(self) -> u32 {
         match self {
             Self::Sdr => 2_500,
@@ -148,21 +148,22 @@ impl Speed {
             Self::Ndr => 100_000,
         }
     }
-    /// The fastest of a set of codes, a set of extended codes, and one of Mellanox's, which are for links that can do QDR.
+    /// Returns the fastest of a set of codes, a set of extended codes, and a set of Mellanox codes, which apply to links that
+    /// support QDR.
     pub fn fastest(codes: u8, ext: u8, mlnx: u8) -> Option<Self> {
         let mlnx = if codes & Self::Qdr.code() == 0 { 0 } else { mlnx };
         let is_in = |s: &Self| codes & s.code() | ext & s.ext_code() | mlnx & s.mlnx_code() != 0;
         Self::ALL.iter().rev().copied().find(is_in)
     }
-    /// The codes of this speed and the slower ones.
+    /// Returns the codes of this speed and the slower ones.
     pub fn mask(self) -> u8 {
         Self::ALL.iter().filter(|s| **s <= self).map(|s| s.code()).sum()
     }
-    /// Mellanox's codes of this speed and the slower ones.
+    /// Returns the Mellanox codes of this speed and the slower ones.
     pub fn mlnx_mask(self) -> u8 {
         Self::ALL.iter().filter(|s| **s <= self).map(|s| s.mlnx_code()).sum()
     }
-    /// The extended codes of this speed and the slower ones.
+    /// Returns the extended codes of this speed and the slower ones.
     pub fn ext_mask(self) -> u8 {
         Self::ALL.iter().filter(|s| **s <= self).map(|s| s.ext_code()).sum()
     }
@@ -172,7 +173,7 @@ impl LinkRate {
     /// Four lanes of EDR: 100 Gb/s.
     pub const DEFAULT: Self = Self { width: Width::X4, speed: Speed::Edr };
 
-    /// Megabits a second of all lanes: 100000 of 4xEDR.
+    /// Returns the nominal rate of all lanes in Mb/s: 100000 for 4xEDR.
     pub const fn megabits(self) -> u32 {
         self.width.lanes() * self.speed.megabits()
     }
@@ -184,7 +185,7 @@ impl fmt::Display for LinkRate {
     }
 }
 
-/// Not a width and a speed.
+/// The error for a text that is not a width and a speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a rate is a width of 1x, 2x, 4x, 8x or 12x and a speed from SDR to NDR, as in 4xEDR")]
 pub struct NoRate;

@@ -2,7 +2,7 @@
 
 use rdmux_wire::Guid;
 
-/// A line as it is read from left to right. Each method takes a token if the next one is of its kind.
+/// A line that is consumed from left to right. Each method consumes a token if the next one is of its kind.
 #[derive(Clone, Copy)]
 pub(super) struct Line<'a> {
     rest: &'a str,
@@ -17,17 +17,17 @@ impl<'a> Line<'a> {
         self.rest.is_empty()
     }
 
-    /// Whether this comes next.
+    /// Returns whether this text is next.
     pub(super) fn starts_with(&self, text: &str) -> bool {
         self.rest.starts_with(text)
     }
 
-    /// What a message shows of the place where reading stopped: the next word.
+    /// Returns the next word, which error messages show.
     pub(super) fn token(&self) -> &'a str {
         self.rest.split_whitespace().next().unwrap_or("end of line")
     }
 
-    /// The prefix `text`.
+    /// Consumes the prefix `text`. Returns whether it was there.
     pub(super) fn skip(&mut self, text: &str) -> bool {
         match self.rest.strip_prefix(text) {
             Some(rest) => {
@@ -38,45 +38,45 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Letters, digits and `_`.
+    /// Consumes letters, digits and `_`.
     pub(super) fn word(&mut self) -> Option<&'a str> {
         let end = self.rest.find(|c: char| !c.is_alphanumeric() && c != '_');
         self.take(end.unwrap_or(self.rest.len()))
     }
 
-    /// Everything up to white space.
+    /// Consumes everything up to white space.
     pub(super) fn any(&mut self) -> Option<&'a str> {
         let end = self.rest.find(char::is_whitespace);
         self.take(end.unwrap_or(self.rest.len()))
     }
 
-    /// A text between quotes, which knows no escapes.
+    /// Consumes a quoted text, without escapes.
     pub(super) fn quoted(&mut self) -> Option<&'a str> {
         self.between('"', '"')
     }
 
-    /// A number between square brackets.
+    /// Consumes a number in square brackets.
     pub(super) fn bracketed(&mut self) -> Option<u8> {
         let before = *self;
         let number = self.between('[', ']').and_then(|t| t.trim().parse().ok());
         self.or_back(before, number)
     }
 
-    /// A hexadecimal number between round brackets.
+    /// Consumes a hexadecimal number in round brackets.
     pub(super) fn guid_in_brackets(&mut self) -> Option<Guid> {
         let before = *self;
         let guid = self.between('(', ')').and_then(guid);
         self.or_back(before, guid)
     }
 
-    /// A decimal number, or a hexadecimal one after `0x`.
+    /// Consumes a decimal number, or a hexadecimal one after `0x`.
     pub(super) fn number(&mut self) -> Option<u64> {
         let before = *self;
         let number = self.word().and_then(number);
         self.or_back(before, number)
     }
 
-    /// The word that is a keyword, and the value after `=`.
+    /// Consumes a keyword and the `=` before its value. Returns the keyword.
     pub(super) fn assignment(&mut self) -> Option<&'a str> {
         let before = *self;
         let key = self.word().filter(|_| self.rest.starts_with('='));
@@ -104,7 +104,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A decimal number, or a hexadecimal one after `0x`.
+/// Parses a decimal number, or a hexadecimal one after `0x`.
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(hex) => hexadecimal(hex),
@@ -112,14 +112,14 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// A GUID: hexadecimal, with or without `0x`.
+/// Parses a GUID: hexadecimal, with or without `0x`.
 pub(super) fn guid(text: &str) -> Option<Guid> {
     let text = text.trim();
     hexadecimal(text.strip_prefix("0x").unwrap_or(text)).map(Guid)
 }
 
 fn hexadecimal(digits: &str) -> Option<u64> {
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` would accept a sign.
     let clean = digits.bytes().all(|b| b.is_ascii_hexdigit());
     clean.then(|| u64::from_str_radix(digits, 16).ok())?
 }

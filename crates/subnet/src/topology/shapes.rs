@@ -1,4 +1,4 @@
-//! Topologies made by rule: two adapters, one switch, fat trees, tori, dragonflies.
+//! Generated topologies: two adapters, one switch, fat trees, tori, dragonflies.
 
 use alloc::format;
 use alloc::string::String;
@@ -18,28 +18,27 @@ pub enum Shape {
     Two,
     /// One switch with this many ports, each with an adapter: `switch:N`.
     Switch(u8),
-    /// This many adapters on a tree of switches with 36 ports: `fattree:N`. Up to 648 on two levels,
-    /// up to 11,664 on three. A leaf has up to 18 adapters, all leaves about as many, and 18 ports
-    /// upwards; 10,368 adapters take 576 leaves, as many switches above them in 32 pods, and 324 at the
-    /// top.
+    /// This many adapters on a tree of switches with 36 ports: `fattree:N`. Up to 648 adapters take two levels, up to 11,664
+    /// take three. A leaf has up to 18 adapters, evenly distributed, and 18 ports upwards. 10,368 adapters take 576 leaves,
+    /// as many switches above them in 32 pods, and 324 at the top.
     FatTree(u16),
-    /// A switch with an adapter at each place of a ring in three dimensions: `torus:AxBxC`. Ports 1 to 6 go
-    /// to +x, -x, +y, -y, +z and -z, port 7 to the adapter. A dimension of two is a single cable.
+    /// A switch with an adapter at each place of a three-dimensional torus: `torus:AxBxC`. Ports 1 to 6 connect to +x, -x,
+    /// +y, -y, +z and -z, port 7 to the adapter. A dimension of size two has a single cable.
     Torus([u16; 3]),
-    /// Groups of switches, all of a group cabled to each other: `dragonfly:A,P,H[,G]`.
+    /// Groups of switches, with all switches of a group connected to each other: `dragonfly:A,P,H[,G]`.
     Dragonfly {
-        /// Switches of a group.
+        /// Switches per group.
         a: u16,
-        /// Adapters of a switch.
+        /// Adapters per switch.
         p: u16,
-        /// Cables of a switch to other groups.
+        /// Cables per switch to other groups.
         h: u16,
-        /// Groups; A times H and one more, if it is left out.
+        /// Number of groups; A times H plus one by default.
         g: u16,
     },
 }
 
-/// Why a text is not a shape.
+/// Why a text is not a valid shape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// No shape has this name.
@@ -47,7 +46,7 @@ pub enum ShapeError {
         "`{0}` is not a shape: two, switch:N, fattree:N, torus:AxBxC and dragonfly:A,P,H[,G] are"
     )]
     Unknown(String),
-    /// The numbers behind the name.
+    /// The numbers after the name are invalid.
     #[error("`{0}`: {1}")]
     Size(String, &'static str),
 }
@@ -89,7 +88,7 @@ impl FromStr for Shape {
 }
 
 fn number(text: &str) -> Option<u16> {
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
@@ -134,9 +133,8 @@ impl fmt::Display for Shape {
 }
 
 impl Shape {
-    /// The topology. GUIDs count up from `first` in steps of 256, so that those of the ports, which are
-    /// theirs plus the number, stay between; the same `first` gives the same GUIDs. Adapters are called
-    /// `node1` and so on.
+    /// Generates the topology. GUIDs count up from `first` in steps of 256, which leaves room for those of the ports, the
+    /// node's GUID plus the port number. The same `first` gives the same GUIDs. Adapters are called `node1` and so on.
     pub fn topology(self, first: Guid) -> Topology {
         let mut build = Builder { topology: Topology::default(), next: first.0, adapters: 0 };
         match self {
@@ -151,7 +149,7 @@ impl Shape {
     }
 }
 
-/// Half of the ports of a switch in a fat tree: down as many as up.
+/// Half of the ports of a fat tree's switch: the ports down and the ports up.
 const HALF: u8 = 18;
 const MAX_TWO_LEVELS: u16 = 2 * 18 * 18;
 const POD: u16 = 18 * 18;
@@ -176,9 +174,9 @@ impl Builder {
         }
     }
 
-    /// Leaves below spines. Few leaves need few spines; then several cables go to each.
+    /// Builds leaves below spines. A few leaves need few spines, with several cables to each.
     fn two_levels(&mut self, n: u16) {
-        // One leaf alone is no tree.
+        // A single leaf would not be a tree.
         let leaves = n.div_ceil(HALF.into()).max(2.min(n));
         let spines = [1, 2, 3, 6, 9, 18u8].into_iter().find(|s| u16::from(*s) * 2 >= leaves);
         let spines = spines.unwrap_or(HALF);
@@ -200,8 +198,8 @@ impl Builder {
         self.hang_on_leaves(first_leaf, leaves, n);
     }
 
-    /// Pods of up to 18 leaves, all of them of as many, below 18 switches each; and 324 switches at the
-    /// top, each of them with one cable to each pod.
+    /// Builds pods of up to 18 leaves, all of equal size, below 18 switches each, and 324 switches at the top, each with one
+    /// cable to every pod.
     fn three_levels(&mut self, n: u16) {
         let half = usize::from(HALF);
         let pods = n.div_ceil(POD);
@@ -240,7 +238,7 @@ impl Builder {
             for (dimension, (length, stride)) in steps.into_iter().enumerate() {
                 let place = i / stride % length;
                 let next = i - place * stride + (place + 1) % length * stride;
-                // Of two in a ring the second would lay the cable of the first again.
+                // In a ring of two the second switch would repeat the cable of the first.
                 if length > 2 || place + 1 < length {
                     self.cable(
                         first + i,
@@ -256,8 +254,8 @@ impl Builder {
         }
     }
 
-    /// Ports of a switch: its adapters, the others of its group, other groups. The cables between
-    /// groups go round: the first of each group to the next one, the second to the one after it.
+    /// Builds a dragonfly. Ports of a switch: its adapters, the others of its group, other groups. The cables between groups
+    /// go round: the first of each group to the next group, the second to the one after that.
     fn dragonfly(&mut self, size: [u16; 4]) {
         let [a, p, h, g] = size.map(usize::from);
         let first = self.topology.nodes.len();
@@ -293,7 +291,7 @@ impl Builder {
         }
     }
 
-    /// Spreads the adapters over the leaves: the first ones have one more, if they cannot all be alike.
+    /// Distributes the adapters over the leaves. The first leaves have one more if they cannot be equal.
     fn hang_on_leaves(&mut self, first_leaf: usize, leaves: u16, n: u16) {
         for leaf in 0..leaves {
             let adapters = n / leaves + u16::from(leaf < n % leaves);
@@ -303,7 +301,7 @@ impl Builder {
         }
     }
 
-    /// A row of switches of a fat tree; the index of the first.
+    /// Adds a row of switches of a fat tree. Returns the index of the first.
     fn row(&mut self, count: u16, name: &str) -> usize {
         let first = self.topology.nodes.len();
         for i in 1..=count {
@@ -330,7 +328,7 @@ impl Builder {
         self.topology.add(node)
     }
 
-    /// A new adapter on a port.
+    /// Adds an adapter on a port.
     fn hang(&mut self, switch: usize, port: u8) {
         let adapter = self.adapter();
         self.cable(adapter, 1, switch, port);
@@ -343,7 +341,7 @@ impl Builder {
     }
 }
 
-/// The number of the port with this index, from 0.
+/// Returns the port number with this index, from 0.
 fn port(index: usize) -> u8 {
     u8::try_from(index + 1).unwrap_or(u8::MAX)
 }

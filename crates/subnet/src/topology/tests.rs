@@ -1,4 +1,4 @@
-//! The format both ways, its errors, and the shapes.
+//! Parsing and writing, errors, and shapes.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::format;
@@ -167,7 +167,7 @@ fn count(t: &Topology, kind: NodeKind) -> usize {
     t.nodes.iter().filter(|n| n.kind == kind).count()
 }
 
-/// How many nodes the first one reaches.
+/// Returns how many nodes the first one reaches.
 fn reached(t: &Topology) -> usize {
     let mut seen = vec![false; t.nodes.len()];
     let mut next = VecDeque::from([0]);
@@ -300,7 +300,7 @@ fn wrong_shapes_are_told_what_is_right() {
     assert_eq!(error, "`fattree:x`: fattree:N wants 1 to 11664 adapters");
 }
 
-/// A topology of a few nodes with any names, LIDs, GUIDs and cables.
+/// Generates topologies of a few nodes with arbitrary names, LIDs, GUIDs and cables.
 fn any_topology() -> impl Strategy<Value = Topology> {
     let node = (0..3u8, 1..5u8, "[^\"\\p{C}]{0,16}", any::<(u32, u16, bool, Option<u64>)>());
     let cable = (0..6usize, 1..5u8, 0..6usize, 1..5u8, 0..5usize, 0..7usize);
@@ -327,13 +327,13 @@ fn any_topology() -> impl Strategy<Value = Topology> {
         }
         for (a, ap, b, bp, width, speed) in cables {
             let rate = LinkRate { width: Width::ALL[width], speed: Speed::ALL[speed] };
-            // Many do not fit.
+            // Many are refused.
             let _ = t.connect(at(a, ap), at(b, bp), rate);
         }
         for (node, port, lid, lmc, guid) in lids {
             let Some(n) = t.nodes.get_mut(node) else { continue };
             let is_switch = n.kind == NodeKind::Switch;
-            // Ports of a switch other than port 0 have none of their own.
+            // Only port 0 of a switch has a LID and GUID of its own.
             if is_switch != (port == 0) || port > n.num_ports {
                 continue;
             }

@@ -1,13 +1,12 @@
-//! The writer: what `ibnetdiscover` prints and `ibsim` reads.
+//! The writer, in the output format of `ibnetdiscover`, which `ibsim` reads.
 
 use core::fmt;
 
 use super::model::{Node, NodeKind, Port, PortRef, Topology};
 
 impl fmt::Display for Topology {
-    /// Writes the nodes in their order, each with its cables, and an empty line behind it.
-    /// [`Topology::parse`] reads the same topology back, if descriptions were set by
-    /// [`Node::describe`] and names have neither quotes nor control characters.
+    /// Writes the nodes in order, each with its cables and an empty line after it. [`Topology::parse`] reads the same
+    /// topology back, if descriptions were set by [`Node::describe`] and names have neither quotes nor control characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for node in &self.nodes {
             node.heading(f)?;
@@ -47,7 +46,7 @@ impl Node {
         writeln!(f)
     }
 
-    /// ibsim refuses a port without a cable: the line is a comment to it.
+    /// Writes a port without a cable as a comment, since ibsim would reject it.
     fn port_without_cable(&self, f: &mut fmt::Formatter<'_>, n: u8) -> fmt::Result {
         if self.kind == NodeKind::Switch {
             return Ok(());
@@ -59,7 +58,7 @@ impl Node {
         }
     }
 
-    /// The LID and LMC of a port; any port of a switch has those of port 0.
+    /// Returns the LID and LMC of a port; all ports of a switch have those of port 0.
     fn lid_and_lmc(&self, port: u8) -> (u16, u8) {
         let at = if self.kind == NodeKind::Switch { 0 } else { port };
         self.ports.get(&at).map_or((0, 0), |p| (p.lid.0, p.lmc))

@@ -1,4 +1,4 @@
-//! Who may come in, and who gets what no agent answers: keys of case 19, and the rules of delivery.
+//! Admission of packets, and delivery of those that no agent answers: keys of case 19, and the rules of delivery.
 
 use rdmux_subnet::{DropReason, PortId};
 use rdmux_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass, status};
@@ -29,7 +29,7 @@ fn drops(net: &Net, port: PortId, reason: DropReason) -> u64 {
     net.subnet.port(port).expect("a port").drops(reason)
 }
 
-/// A datagram of the connection manager, which programs get.
+/// A datagram of the connection manager, which is delivered to programs.
 fn cm() -> [u8; MAD_LEN] {
     let mut mad = [0; MAD_LEN];
     MadHeader::new(MgmtClass::COMM, 2, Method::SEND).emit(&mut mad);
@@ -108,7 +108,7 @@ fn another_qkey_than_that_of_qp1_is_a_violation() {
     let Trap::Qkey(bad) = trap(&mut net) else { panic!("another trap") };
     assert_eq!(bad.key, 0x0123_4567);
     assert_eq!(net.subnet.port(B).expect("a port").info().qkey_violations, 1);
-    // What is for a program's queue pair is checked by that.
+    // A packet for a program's queue pair is checked by that queue pair.
     packet.dst_qpn = Qpn::new(0x48);
     net.send(A, packet);
     assert_eq!(net.inbox.packets.len(), 1);
@@ -177,7 +177,7 @@ fn path_bits_reach_the_port_and_answers_come_from_them() {
         net.send(A, crate::net::qp0(Lid(1), to, &smp));
         net.inbox.packets.pop_front().map(|(_, packet)| packet.slid)
     };
-    // Above LinearFDBTop there is no route.
+    // LIDs above LinearFDBTop have no route.
     assert_eq!(answer(&mut net, Lid(10)), None);
     let Attribute::SwitchInfo(info) = net.get(A, &[1], 0x12, 0) else { panic!() };
     let top = rdmux_wire::sm::SwitchInfo { linear_fdb_top: Lid(63), ..info };
@@ -245,7 +245,7 @@ fn a_switch_port_that_enforces_partitions_drops_and_tells() {
         net.send(A, qp1(lid(&net, A), lid(&net, B), cm()));
         let number = u8::try_from(number).expect("a port");
         assert_eq!(drops(&net, port(0, number), reason), 1);
-        // The trap itself is subnet management, which no partition stops.
+        // The trap itself is subnet management, which partitions do not block.
         let Trap::SwitchPkey(bad) = trap(&mut net) else { panic!("another trap") };
         assert_eq!(
             (bad.pkey, bad.port, bad.switch_lid),

@@ -8,7 +8,7 @@ use rdmux_wire::smp::Smp;
 
 use crate::net::{Net, get, port, qp0};
 
-/// In `switch:2` the switch is node 0, the adapters are nodes 1 and 2 on its ports 1 and 2.
+/// Builds `switch:2`: the switch is node 0, the adapters are nodes 1 and 2 on its ports 1 and 2.
 fn star() -> Net {
     Net::of("switch:2")
 }
@@ -62,7 +62,7 @@ fn a_route_may_end_at_port_0_and_leave_by_its_ingress() {
     let mut net = star();
     let switch = node_info(&mut net, &[1]);
     assert_eq!((switch.node_type, switch.local_port_num), (NodeType::SWITCH, 1));
-    // Out by the port it came in by: back to the adapter that asks.
+    // Out by the port of entry: back to the requesting adapter.
     let own = node_info(&mut net, &[]);
     assert_eq!(node_info(&mut net, &[1, 1]).node_guid, own.node_guid);
 }
@@ -73,7 +73,7 @@ fn a_route_of_63_hops_arrives_and_one_of_64_does_not() {
     let mut net = Net::new(&Topology::parse(text).expect("a file"));
     let mut hops = vec![2; 63];
     hops[0] = 1;
-    // To a, and then to and fro between a and b.
+    // First to a, then back and forth between a and b.
     let info = match net.get(port(2, 1), &hops, NodeInfo::ATTR_ID, 0) {
         Attribute::NodeInfo(info) => info,
         other => panic!("{other}"),
@@ -95,7 +95,7 @@ fn a_port_that_does_not_exist_or_has_no_link_is_silence() {
     assert!(net.take_smps().is_empty(), "no error MAD");
 }
 
-/// Managed from adapter 1.
+/// A net that is configured from adapter 1.
 fn with_lids() -> Net {
     let mut net = star();
     crate::manager::Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");
@@ -134,7 +134,7 @@ fn a_port_without_a_lid_asks_its_neighbour_by_the_permissive_lid() {
         net.ask(port(1, 1), Lid::PERMISSIVE, get(NodeInfo::ATTR_ID, 0)).expect("an answer");
     let Some(Attribute::NodeInfo(info)) = answer.attribute() else { panic!("{answer}") };
     assert_eq!((info.node_type, info.local_port_num), (NodeType::SWITCH, 1));
-    // LID 0 is the own port while it has no other.
+    // LID 0 is the local port while it has no other LID.
     let answer = net.ask(port(1, 1), Lid::NONE, get(NodeInfo::ATTR_ID, 0)).expect("an answer");
     let Some(Attribute::NodeInfo(info)) = answer.attribute() else { panic!("{answer}") };
     assert_eq!(info.node_type, NodeType::CA);

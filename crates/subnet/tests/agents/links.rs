@@ -1,4 +1,4 @@
-//! Link states, from both ends of a cable: cases 6 and 7.
+//! Link states, seen from both ends of a cable: cases 6 and 7.
 
 use rdmux_subnet::{Counter, PortEvent, Topology};
 use rdmux_wire::mad::status;
@@ -9,7 +9,7 @@ use rdmux_wire::sm::{
 use crate::manager::Manager;
 use crate::net::{Net, port, set};
 
-/// An adapter at port 1 of a switch, and the switch's end of its cable.
+/// Connects an adapter to port 1 of a switch, and brings the link up from both ends.
 fn up() -> Net {
     let mut net = Net::of("switch:2");
     Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");
@@ -69,7 +69,7 @@ fn programs_hear_of_active_and_of_its_end() {
 #[test]
 fn an_armed_port_becomes_active_when_its_active_peer_sends_data() {
     let mut net = up();
-    // The adapter's end goes back to Armed; the switch's end is active.
+    // The adapter's end returns to Armed; the switch's end is active.
     assert_eq!(command(&mut net, &[], 1, PortState::ARMED, NOP), Some(status::OK));
     let far = net.subnet.port(port(2, 1)).expect("a port").lid();
     let own = net.subnet.port(port(1, 1)).expect("a port").lid();
@@ -137,7 +137,7 @@ fn a_link_without_a_common_speed_does_not_train() {
     assert_eq!(command(&mut net, &[1], 2, PortState::DOWN, PhysState::POLLING), Some(status::OK));
     let rate = net.subnet.port(port(2, 1)).expect("a port").rate();
     assert_eq!(rate.map(|r| r.to_string()).as_deref(), Some("4xSDR"));
-    // The adapter's end leaves only DDR, while the switch's has only SDR.
+    // The adapter's end enables only DDR, the switch's end only SDR.
     let ddr = net.change(port(1, 1), &[1, 2], 1 | 1 << 31, |info| {
         info.link_speed_enabled = rdmux_wire::sm::LinkSpeed::DDR;
         info.link_speed_ext_enabled = rdmux_wire::sm::LinkSpeedExt::from_bits_retain(30);
@@ -164,7 +164,7 @@ fn a_state_change_shows_until_it_is_cleared_by_writing_1() {
     let written = SwitchInfo { port_state_change: false, ..info };
     net.set(port(1, 1), &[1], written, 0).expect("an answer");
     assert!(switch_info(&mut net).port_state_change, "writing 0 leaves it");
-    // A change between the Get and the clearing Set is cleared with it; one after it shows again.
+    // The clearing Set also clears a change since the Get. A later change sets the bit again.
     let answer = net.set(port(1, 1), &[1], info, 0).expect("an answer");
     let Attribute::SwitchInfo(after) = answer.1 else { panic!("{answer:?}") };
     assert!(!after.port_state_change);
@@ -221,7 +221,7 @@ fn fdr10_is_told_by_mellanox_s_attribute_and_looks_like_qdr_in_port_info() {
     assert_eq!((shown.link_speed_active, shown.link_speed_ext_active.bits()), (LinkSpeed::QDR, 0));
     assert_eq!(ext(&mut net, &[1], 2).link_speed_supported, none);
     assert_eq!(net.subnet.topology().to_string().matches("4xFDR10").count(), 2);
-    // It may be switched off: the next training takes QDR.
+    // FDR10 may be disabled: the next training takes QDR.
     let off = MlnxExtPortInfo { state_change_enable: 1, ..MlnxExtPortInfo::default() };
     let (status, _) = net.set(manager, &[1], off, 1).expect("an answer");
     assert_eq!((status, rate(&net).as_deref()), (status::OK, Some("4xFDR10")));
@@ -230,7 +230,7 @@ fn fdr10_is_told_by_mellanox_s_attribute_and_looks_like_qdr_in_port_info() {
     }
     assert_eq!(rate(&net).as_deref(), Some("4xQDR"));
     assert_eq!(ext(&mut net, &[1], 1).link_speed_active, none);
-    // Without its bit the enabled speed stays, and what is not supported is refused.
+    // Without the enable bit the enabled speed stays, and an unsupported speed is refused.
     let on = MlnxExtPortInfo { link_speed_enabled: fdr10, ..MlnxExtPortInfo::default() };
     net.set(manager, &[1], on, 1).expect("an answer");
     assert_eq!(ext(&mut net, &[1], 1).link_speed_enabled, none);

@@ -1,4 +1,4 @@
-//! The agents of a subnet, asked as a manager or a diagnostic tool asks them.
+//! Tests of a subnet's agents, with requests as from a manager or a diagnostic tool.
 
 mod delivery;
 mod directed;

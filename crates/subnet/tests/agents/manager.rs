@@ -1,5 +1,5 @@
-//! A small subnet manager: finds all nodes by directed routes, gives LIDs, writes forwarding tables,
-//! and activates the ports. It asks again when an answer does not come.
+//! A small subnet manager: discovers all nodes by directed routes, assigns LIDs, writes forwarding tables, and activates the
+//! ports. It retransmits unanswered requests.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,39 +13,39 @@ use rdmux_wire::{Guid, Lid};
 
 use crate::net::{Net, get, set};
 
-/// How often a question is asked before the sweep fails.
+/// How often a request is sent before the sweep fails.
 const TRIES: u32 = 30;
 
 struct Found {
     path: Vec<u8>,
     info: NodeInfo,
     lid: Lid,
-    /// Of each port that has a link: the node and the port at its other end.
+    /// For each port with a link: the node and the port at its other end.
     peers: BTreeMap<u8, (usize, u8)>,
 }
 
 pub(crate) struct Manager<'a> {
     net: &'a mut Net,
     port: PortId,
-    /// Decides which questions are lost.
+    /// Decides which requests are lost.
     loses: Box<dyn FnMut() -> bool>,
-    /// What happens to the subnet meanwhile: it is called before each question.
+    /// Changes the subnet; called before each request.
     during: Box<dyn FnMut(&mut Net)>,
     nodes: Vec<Found>,
     by_port: BTreeMap<(Guid, u8), usize>,
 }
 
-/// A question that was never answered, or whose answer was an error since the subnet had changed.
+/// A request that was never answered, or was answered with an error because the subnet had changed.
 #[derive(Debug)]
 pub(crate) struct Silent;
 
 impl<'a> Manager<'a> {
-    /// Brings a subnet up from a port; the LID of every end.
+    /// Brings a subnet up from a port. Returns the LID of every end port.
     pub(crate) fn bring_up(net: &'a mut Net, port: PortId) -> Result<Vec<Lid>, Silent> {
         Self::bring_up_losing(net, port, || false)
     }
 
-    /// The same, while some questions are lost.
+    /// Brings a subnet up while some requests are lost.
     pub(crate) fn bring_up_losing(
         net: &'a mut Net,
         port: PortId,
@@ -56,7 +56,7 @@ impl<'a> Manager<'a> {
         manager.sweep()
     }
 
-    /// The same, while the subnet changes.
+    /// Brings a subnet up while it changes.
     pub(crate) fn bring_up_during(
         net: &'a mut Net,
         port: PortId,
@@ -126,7 +126,7 @@ impl<'a> Manager<'a> {
         let Attribute::NodeInfo(info) = self.ask(&path, &get(NodeInfo::ATTR_ID, 0))? else {
             panic!("not NodeInfo")
         };
-        // Each port of an adapter has a LID: it is an end of its own here.
+        // Each port of an adapter has a LID and counts as an end of its own here.
         let is_switch = info.node_type == NodeType::SWITCH;
         let key = (info.node_guid, if is_switch { 0 } else { info.local_port_num });
         let index = match self.by_port.get(&key) {
@@ -149,7 +149,7 @@ impl<'a> Manager<'a> {
                 index
             }
         };
-        // An adapter that is not the first one sends nothing on.
+        // Only the first adapter, the manager's own, sends further requests.
         if !is_switch && index != 0 {
             next.retain(|(node, _)| *node != index);
         }
@@ -177,7 +177,7 @@ impl<'a> Manager<'a> {
         Ok(())
     }
 
-    /// The port that has the node's LID.
+    /// Returns the port that has the node's LID.
     fn managed_port(&self, index: usize) -> u8 {
         match self.nodes[index].info.node_type {
             NodeType::SWITCH => 0,
@@ -211,7 +211,7 @@ impl<'a> Manager<'a> {
         Ok(())
     }
 
-    /// Shortest paths to one end, found backwards from it.
+    /// Computes shortest paths to one end, backwards from it.
     fn route_to(&self, to: usize, tables: &mut [Vec<u8>]) {
         let lid = usize::from(self.nodes[to].lid.0);
         tables[to][lid] = 0;

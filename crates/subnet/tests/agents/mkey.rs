@@ -14,7 +14,7 @@ use crate::net::{Net, get, port, set};
 const KEY: Mkey = Mkey(0x1234_5678);
 const WRONG: Mkey = Mkey(0x1234_5679);
 
-/// Adapter 2 of a switch has the key, at a level of protection and with a lease of 15 seconds.
+/// Protects adapter 2 of a switch with the key, at a level of protection and with a lease of 15 seconds.
 fn protected(level: u8) -> Net {
     let mut net = Net::of("switch:2");
     Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");
@@ -39,7 +39,7 @@ fn question() -> Smp {
     get(PortInfo::ATTR_ID, 1)
 }
 
-/// A Set that changes nothing: the key stays.
+/// Returns a Set that changes nothing: the key stays.
 fn command(level: u8) -> Smp {
     let info = PortInfo {
         mkey: KEY,

@@ -1,4 +1,4 @@
-//! A subnet with a program on every port, which keeps what comes.
+//! A subnet with a program on every port, which stores what is delivered.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Net {
         self.subnet.send(self.now, from, packet, &mut self.inbox);
     }
 
-    /// Sends an SMP from QP0 of `from`; what comes back for it, if something does.
+    /// Sends an SMP from QP0 of `from`. Returns the answer, if there is one.
     pub(crate) fn ask(&mut self, from: PortId, to: Lid, mut smp: Smp) -> Option<Smp> {
         self.tid += 1;
         smp.header.tid = self.tid;
@@ -69,7 +69,7 @@ impl Net {
         Some(Smp::parse(&packet.mad[..]).expect("an SMP"))
     }
 
-    /// By a directed route.
+    /// Sends an SMP by a directed route.
     pub(crate) fn dr(&mut self, from: PortId, hops: &[u8], smp: &Smp) -> Option<Smp> {
         let mut routed =
             Smp::directed(smp.header.method, smp.header.attr_id, smp.header.attr_mod, hops);
@@ -77,7 +77,7 @@ impl Net {
         self.ask(from, Lid::PERMISSIVE, routed)
     }
 
-    /// Get by a directed route; the answer's data, whose status must be 0.
+    /// Sends a Get by a directed route. Returns the answer's data; its status must be 0.
     pub(crate) fn get(
         &mut self,
         from: PortId,
@@ -90,7 +90,7 @@ impl Net {
         answer.attribute().expect("a known attribute")
     }
 
-    /// Set by a directed route; the status and the data of the answer, if there is one.
+    /// Sends a Set by a directed route. Returns the status and the data of the answer, if there is one.
     pub(crate) fn set(
         &mut self,
         from: PortId,
@@ -109,7 +109,7 @@ impl Net {
         }
     }
 
-    /// Reads PortInfo, changes it, writes it; the status and the answer.
+    /// Reads PortInfo, changes it, and writes it. Returns the status and the answer.
     pub(crate) fn change(
         &mut self,
         from: PortId,
@@ -131,7 +131,7 @@ impl Net {
         self.subnet.port(port).expect("a port").state()
     }
 
-    /// What else has come, as SMPs.
+    /// Takes the other datagrams that were delivered, as SMPs.
     pub(crate) fn take_smps(&mut self) -> Vec<(PortId, MadPacket, Smp)> {
         let smp = |(port, packet): (PortId, MadPacket)| {
             let smp = Smp::parse(&packet.mad[..]).expect("an SMP");
@@ -144,7 +144,7 @@ impl Net {
         std::mem::take(&mut self.inbox.events)
     }
 
-    /// Lets time pass, and what is due happen.
+    /// Advances time and handles all timeouts.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.now.after(time);
         while let Some(at) = self.subnet.next_timeout().filter(|at| *at <= until) {
@@ -166,12 +166,12 @@ pub(crate) fn set(attribute: impl Into<Attribute>, modifier: u32) -> Smp {
     smp
 }
 
-/// A packet from QP0 to QP0.
+/// Returns a packet from QP0 to QP0.
 pub(crate) fn qp0(slid: Lid, dlid: Lid, smp: &Smp) -> MadPacket {
     MadPacket::smp(slid, dlid, 0, Box::new(smp.to_bytes()))
 }
 
-/// A packet from QP1 to QP1 with the default keys.
+/// Returns a packet from QP1 to QP1 with the default keys.
 pub(crate) fn qp1(slid: Lid, dlid: Lid, mad: [u8; MAD_LEN]) -> MadPacket {
     MadPacket {
         slid,

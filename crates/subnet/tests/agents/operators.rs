@@ -1,4 +1,4 @@
-//! What operators do: cables, and switches that are reset. Case 20.
+//! Operators' commands: cables, and switch resets. Case 20.
 
 use rdmux_subnet::topology::{LinkRate, Node, NodeKind};
 use rdmux_subnet::{NodeId, OperateError};
@@ -117,7 +117,7 @@ fn a_reset_switch_forgets_its_tables_and_says_so() {
     for end in [port(0, 1), port(0, 2), port(1, 1), port(2, 1)] {
         assert_eq!(net.state(end), PortState::INIT);
     }
-    // Adapters have not been reset.
+    // Adapters were not reset.
     assert_eq!(net.subnet.port(port(1, 1)).expect("a port").lid(), Lid(1));
     let lids = Manager::bring_up(&mut net, port(1, 1)).expect("a subnet again");
     assert_eq!(lids.len(), 3);

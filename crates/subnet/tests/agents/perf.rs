@@ -1,4 +1,4 @@
-//! Performance management: counters that count, and how they are cleared.
+//! Performance management: what is counted, and how counters are cleared.
 
 use rdmux_subnet::{Counter, PortId};
 use rdmux_wire::Lid;
@@ -11,7 +11,7 @@ use crate::net::{Net, get, port, qp1};
 const PORT_COUNTERS: u16 = 0x12;
 const EXTENDED: u16 = 0x1d;
 
-/// Asks the agent of a port for the counters of one of its node's; status and data.
+/// Queries the agent of a port for the counters of a port of its node. Returns status and data.
 fn ask(
     net: &mut Net,
     to: PortId,
@@ -71,7 +71,7 @@ fn every_hop_counts_packets_and_words_in_both_directions() {
 #[test]
 fn counters_are_read_selected_and_cleared() {
     let mut net = managed();
-    // All cleared, and then one question and one answer through port 2.
+    // Clear all counters, then send one request and one answer through port 2.
     let clear = [0, 2, 0xff, 0xff];
     let (status, data) = ask(&mut net, port(0, 0), Method::SET, PORT_COUNTERS, 0, &clear);
     assert_eq!((status, data[1], word(&data, 32)), (status::OK, 2, 0));
@@ -79,7 +79,7 @@ fn counters_are_read_selected_and_cleared() {
     let data = counters(&mut net, port(0, 0), 2);
     assert_eq!((word(&data, 24), word(&data, 28)), (72, 72));
     assert_eq!((word(&data, 32), word(&data, 36)), (1, 1));
-    // Only what is selected: bit 12 is XmitData.
+    // Clear only what is selected: bit 12 is XmitData.
     ask(&mut net, port(0, 0), Method::SET, PORT_COUNTERS, 0, &[0, 2, 0x10, 0]);
     let data = counters(&mut net, port(0, 0), 2);
     assert_eq!((word(&data, 24), word(&data, 28), word(&data, 32)), (0, 72, 1));
@@ -159,7 +159,7 @@ fn words_are_counted_by_service_level_and_cleared_by_it() {
     assert_eq!((word(&data, 4), word(&data, 4 + 4 * 5)), (2 * 72, 72));
     let (_, data) = ask(&mut net, port(2, 1), Method::GET, XMIT, 0, &[0, 1]);
     assert_eq!((word(&data, 4), word(&data, 4 + 4 * 5)), (2 * 72, 0), "two answers");
-    // Only level 5, on all ports of the switch.
+    // Only service level 5, on all ports of the switch.
     let (_, data) = ask(&mut net, port(0, 0), Method::SET, RCV, 0, &[0, 0xff, 0, 1 << 5]);
     assert_eq!(word(&data, 4 + 4 * 5), 0);
     assert!(word(&data, 4) > 0);
@@ -174,7 +174,7 @@ fn details_say_why_packets_were_not_sent_on() {
     const RCV_ERRORS: u16 = 0x15;
     const DISCARDS: u16 = 0x16;
     let mut net = managed();
-    // No route, and a cable that is gone.
+    // A LID without route, and a removed cable.
     net.send(port(1, 1), qp1(Lid(1), Lid(0xb000), [0; MAD_LEN]));
     let gone = net.subnet.port(port(3, 1)).expect("a port").lid();
     net.subnet.set_cable(net.now, port(3, 1), false, &mut net.inbox).expect("a cable");

@@ -1,4 +1,4 @@
-//! PortInfo and what a Set of it does: cases 5 and 6, and the events of section 8.
+//! PortInfo and the effects of a Set: cases 5 and 6, and the events of section 8.
 
 use rdmux_subnet::PortEvent;
 use rdmux_wire::mad::{Method, status};

@@ -1,4 +1,4 @@
-//! Whole subnets: found, given LIDs and routes, activated, and then every port asked by its LID.
+//! Whole subnets: discovered, configured and activated. Then every port is queried by its LID.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use rdmux_wire::sm::{Attribute, LinearForwardingTable, PortState, SwitchInfo};
 use crate::manager::Manager;
 use crate::net::{Net, port, qp1};
 
-/// Shapes, and the node that is their first adapter.
+/// Shapes, and the node index of their first adapter.
 const SHAPES: &[(&str, u32)] = &[
     ("two", 0),
     ("switch:8", 1),
@@ -24,7 +24,7 @@ const SHAPES: &[(&str, u32)] = &[
     ("dragonfly:3,1,1", 12),
 ];
 
-/// A Get of PortCounters of the port that it comes to.
+/// Returns a Get of PortCounters of the destination port.
 fn perf_get(tid: u64, number: u8) -> [u8; MAD_LEN] {
     let mut mad = [0; MAD_LEN];
     let header = MadHeader::new(MgmtClass::PERF, 1, Method::GET);
@@ -33,7 +33,7 @@ fn perf_get(tid: u64, number: u8) -> [u8; MAD_LEN] {
     mad
 }
 
-/// Asks every port by its LID on QP1, from the manager's port.
+/// Queries every port by its LID on QP1, from the manager's port.
 fn all_answer(net: &mut Net, from: PortId, lids: &[Lid]) {
     net.inbox.packets.clear();
     let own = net.subnet.port(from).expect("a port").lid();
@@ -97,7 +97,7 @@ fn a_link_that_comes_up_after_a_sweep_is_found_by_the_next() {
     all_answer(&mut net, port(1, 1), &all);
 }
 
-/// Two adapters of a switch change places.
+/// Swaps two adapters of a switch.
 fn swap(net: &mut Net, ends: [PortId; 2]) {
     let far = ends.map(|end| net.subnet.unplug(net.now, end, &mut net.inbox).expect("a cable"));
     for (end, far) in ends.into_iter().zip([far[1], far[0]]) {
@@ -120,13 +120,13 @@ fn cables_that_are_swapped_at_any_moment_of_a_sweep_are_found_by_the_next() {
             }
             questions += 1;
         };
-        // It may fail; it must not leave what the next one cannot mend.
+        // It may fail, but must leave nothing that the next sweep cannot repair.
         let _ = Manager::bring_up_during(&mut net, port(1, 1), during);
         if !swapped.get() {
             assert!(moment > 30, "a sweep has more questions");
             break;
         }
-        // The switch says that something has changed, until a manager has seen it.
+        // The switch reports a change until a manager has seen it.
         let lids = Manager::bring_up(&mut net, port(1, 1));
         let lids = lids.unwrap_or_else(|e| panic!("swapped before question {moment}: {e:?}"));
         assert_eq!(lids.len(), 4, "swapped before question {moment}");
@@ -164,7 +164,7 @@ fn a_route_in_circles_ends() {
     let mut net = Net::new(&Topology::parse(text).expect("a file"));
     let h = port(3, 1);
     Manager::bring_up(&mut net, h).expect("a subnet");
-    // LID 60 goes from a to b, from b to c, from c to a.
+    // LID 60 is routed from a to b, from b to c, from c to a.
     for (hops, out) in [(&[1][..], 2), (&[1, 2], 4), (&[1, 3], 3)] {
         let mut ports = [255; 64];
         ports[60] = out;

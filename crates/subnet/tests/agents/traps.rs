@@ -16,7 +16,7 @@ use crate::net::{Net, port, qp0};
 /// SubnetTimeOut 0x12: 4.096 us * 2^18.
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 0x12);
 
-/// A switch with three adapters, managed from adapter 1.
+/// A switch with three adapters, configured from adapter 1.
 fn managed() -> Net {
     let mut net = Net::of("switch:3");
     Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");
@@ -24,7 +24,7 @@ fn managed() -> Net {
     net
 }
 
-/// The traps that have come, all to the manager.
+/// Returns the traps that were delivered, all to the manager.
 fn traps(net: &mut Net) -> Vec<(Smp, Notice)> {
     let smps = net.take_smps().into_iter();
     smps.filter(|(.., smp)| smp.header.method == Method::TRAP)
@@ -96,7 +96,7 @@ fn what_happens_while_a_trap_is_outstanding_is_the_next_one_and_not_faster() {
     let next = traps(&mut net).pop().expect("the next one").0;
     assert_ne!(next.header.tid, first.header.tid);
     repress(&mut net, &next, switch);
-    // After the repress nothing waits, but the interval still holds.
+    // After the repress no trap is outstanding, but the interval still applies.
     cable(&mut net, 3, false);
     assert!(traps(&mut net).is_empty());
     net.pass(TIMEOUT);
@@ -174,7 +174,7 @@ fn a_repress_needs_the_ports_key() {
     let switch = net.subnet.port(port(0, 0)).expect("a port").lid();
     repress(&mut net, &smp, switch);
     net.pass(TIMEOUT);
-    // The trap about the wrong key comes too.
+    // The trap about the wrong key arrives, too.
     let again = traps(&mut net);
     assert!(again.iter().any(|(again, _)| again.header.tid == smp.header.tid), "{again:?}");
     smp.mkey.0 = 5;
@@ -183,7 +183,7 @@ fn a_repress_needs_the_ports_key() {
     assert!(traps(&mut net).iter().all(|(again, _)| again.header.tid != smp.header.tid));
 }
 
-/// Raises PortInfo's thresholds of a port.
+/// Sets the error thresholds in a port's PortInfo.
 fn thresholds(net: &mut Net, hops: &[u8], number: u32, local_phy: u8, overrun: u8) {
     let (status, info) = net
         .change(port(1, 1), hops, number, |info| {
@@ -232,7 +232,7 @@ fn faults_beyond_their_thresholds_are_counted_and_told_for_each_port() {
         told.iter().map(about).collect::<Vec<_>>(),
         [(129, 2), (129, 3), (130, 2), (131, 3)]
     );
-    // Each is repressed by itself.
+    // Each is repressed separately.
     repress(&mut net, &told[1].0, switch);
     net.pass(TIMEOUT);
     assert_eq!(

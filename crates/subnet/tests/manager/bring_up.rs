@@ -1,4 +1,4 @@
-//! Subnets that nobody has configured yet, and sweeps of those that are configured.
+//! Sweeps of unconfigured and of configured subnets.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Cables, switches and adapters that come, go and change places.
+//! Cables, switches and adapters that appear, disappear and change places.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use rdmux_wire::sm::{LinearForwardingTable, PortState};
 
 use crate::net::{Net, Way, config, port};
 
-/// Long enough for everything that a manager does by itself after a change.
+/// Long enough for a manager to handle any change on its own.
 const QUIET: Duration = Duration::from_secs(60);
 
 #[test]
@@ -97,7 +97,7 @@ fn cables_that_change_places_at_any_moment_of_a_sweep_are_found() {
     }
 }
 
-/// Two cables between switches, with four switches at their ends.
+/// Returns two cables between switches, with four switches at their ends.
 fn two_cables(net: &Net) -> [PortId; 2] {
     let far = |id: &PortId| net.subnet.peer(*id).filter(|far| net.is_switch(far.node));
     let all = net.subnet.ports().map(|view| view.id()).filter(|id| net.is_switch(id.node));
@@ -109,7 +109,7 @@ fn two_cables(net: &Net) -> [PortId; 2] {
     pair.expect("two cables that have no switch in common")
 }
 
-/// The cables of two ports change their other ends.
+/// Swaps the far ends of two ports' cables.
 fn swap(subnet: &mut Subnet, [a, b]: [PortId; 2]) {
     let far = [a, b].map(|end| subnet.unplug(Time::ZERO, end, &mut ()).expect("a cable"));
     for (end, far) in [(a, far[1]), (b, far[0])] {
@@ -127,7 +127,7 @@ fn tables_that_went_astray_while_cables_were_swapped_for_a_moment_are_set_again(
     }
 }
 
-/// Cables are swapped at a moment of a first sweep, and back again; false if the sweeps have ended before.
+/// Swaps cables at a moment of a first sweep, and back again. Returns false if the sweeps ended before.
 fn survives_swap(shape: &str, moment: usize, length: usize) -> bool {
     let mut net = Net::of(shape);
     let cables = two_cables(&net);
@@ -162,7 +162,7 @@ fn count_tables(net: &mut Net) -> Rc<Cell<usize>> {
     count
 }
 
-/// A cable fails and is back at once.
+/// Takes a cable down and up again at once.
 fn flap(net: &mut Net, cable: PortId) {
     net.change(|subnet, now, inbox| {
         subnet.set_cable(now, cable, false, inbox).expect("a cable");
@@ -179,7 +179,7 @@ fn a_link_that_flaps_has_tables_set_again_only_where_they_may_have_gone_astray()
     flap(&mut net, adapter);
     net.pass(Duration::from_secs(1));
     assert_eq!(sets.get(), 0, "no route leads through an adapter");
-    // The adapter's switch was asked after the tables were set: what happens from now on is later than they are.
+    // A light sweep has queried the adapter's switch since the tables were set, so that later changes cannot affect them.
     net.pass(QUIET);
     flap(&mut net, cable);
     net.pass(QUIET);
@@ -259,7 +259,7 @@ fn the_managers_own_cable_without_a_switch_is_noticed_by_a_light_sweep() {
 fn a_part_that_is_cut_off_is_managed_again_when_it_comes_back() {
     let mut net = Net::up("torus:3x1x1", config());
     net.pass(QUIET);
-    // Switch 2 loses both cables to the others.
+    // Switch 2 loses both cables to the other switches.
     let cut: Vec<_> =
         (1..=6).map(|n| port(2, n)).filter(|p| net.subnet.peer(*p).is_some()).collect();
     for &cable in &cut {

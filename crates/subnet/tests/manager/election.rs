@@ -1,4 +1,4 @@
-//! Several managers: one is the master, and when it goes another one is.
+//! Several managers: one is the master, and when it stops another one takes over.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ fn a_better_newcomer_gets_the_subnet_by_handover() {
     net.assert_routed();
 }
 
-/// OpenSM takes no notice of a manager without the key, and would be a second master.
+/// OpenSM ignores a manager with another key, and would become a second master.
 #[test]
 fn sm_info_has_the_key_that_opensm_has_by_default() {
     let mut net = Net::up("switch:4", with_priority(1));
@@ -102,7 +102,7 @@ fn a_standby_takes_over_from_a_dead_master_with_the_lids_that_ports_have() {
     net.assert_configured();
 }
 
-/// Another master has given two ports each other's LIDs meanwhile.
+/// Another master has swapped the LIDs of two ports in the meantime.
 #[test]
 fn a_master_that_was_a_standby_leaves_ports_the_lids_that_another_master_gave() {
     for is_killed in [false, true] {
@@ -114,7 +114,7 @@ fn a_master_that_was_a_standby_leaves_ports_the_lids_that_another_master_gave() 
         let (first, second) = (of(&net, one), of(&net, two));
         let guid = |at| net.subnet.port(at).expect("a port").guid();
         let lids = BTreeMap::from([(guid(one), second), (guid(two), first)]);
-        // The first one does not run while the other one starts.
+        // The first manager is stopped while the other one starts.
         net.dead[0] = true;
         net.start(port(2, 1), Config { lids, ..with_priority(9) });
         net.pass(MINUTE);
@@ -240,7 +240,7 @@ fn a_manager_that_is_master_again_takes_the_alias_guids_that_ports_have() {
             let smp = Smp::directed(Method::GET, GuidInfo::ATTR_ID, block, &[3]);
             GuidInfo::from_bytes(&net.ask(port(0, 0), smp).expect("an answer").data).guids
         };
-        // What is set again, or not, is so by the next sweep.
+        // The next sweep shows what is set again.
         for _ in 0..2 {
             assert_eq!(owners(&net, 0), [false, true, false, true], "{is_killed}");
             assert_eq!(table(&mut net, 0)[3..5], [Guid(0), Guid(0x78)], "{is_killed}");
@@ -253,7 +253,7 @@ fn a_manager_that_is_master_again_takes_the_alias_guids_that_ports_have() {
 
 #[test]
 fn two_subnets_that_are_joined_keep_one_master() {
-    // Two switches with adapters, a manager on each, and no cable between them yet.
+    // Two switches with adapters and a manager on each, and no cable between them yet.
     let mut net = Net::of("torus:2x1x1");
     let cables: Vec<_> =
         (1..=6).map(|n| port(0, n)).filter(|p| net.subnet.peer(*p).is_some()).collect();
@@ -288,10 +288,10 @@ fn a_worse_master_that_does_not_look_is_told_to_discover_and_hands_over() {
     assert_eq!((first.state, first.priority), (SmState::MASTER, 7));
 }
 
-/// OpenSM does not discover as a master, but sweeps when another master tells it of a handover.
+/// OpenSM ignores DISCOVER as a master, but sweeps when another master sends HANDOVER.
 #[test]
 fn a_worse_master_that_refuses_to_discover_is_told_of_a_handover() {
-    // Only a master may ask for it.
+    // Only a master may send it.
     let refused = |mad: &mut Mad| mad[SM_STATE_AT] &= 0xf0;
     let told = told_by_a_better_master(refused);
     assert!(told.contains_key(&SmInfo::DISCOVER));
@@ -299,11 +299,12 @@ fn a_worse_master_that_refuses_to_discover_is_told_of_a_handover() {
     assert_eq!((first.state, first.priority), (SmState::MASTER, 7));
 }
 
-/// Where a datagram with SMInfo has the manager's priority and state.
+/// The offset of the manager's priority and state in a datagram with SMInfo.
 const SM_STATE_AT: usize = 64 + 20;
 
-/// Two subnets with a master each get a cable. The worse master is told of no change: the better one clears it first. What that tells it
-/// instead, by the modifier, each for the first time; `change` is done to what asks it to discover.
+/// Joins two subnets that have a master each. The lower-ranked master notices no change, because the better one clears the
+/// change bits first. Returns the first SMInfo that the better master sends it, for each modifier. `change` modifies the
+/// DISCOVER message.
 fn told_by_a_better_master(change: fn(&mut Mad)) -> BTreeMap<u32, SmInfo> {
     let mut net = Net::of("torus:2x1x1");
     let between: Vec<_> = (1..=6)
@@ -324,7 +325,7 @@ fn told_by_a_better_master(change: fn(&mut Mad)) -> BTreeMap<u32, SmInfo> {
         let smp = Smp::parse(mad).expect("an SMP");
         let is_set = smp.header.method == Method::SET && smp.header.attr_id == SmInfo::ATTR_ID;
         let info = SmInfo::parse(&smp.data[..]).unwrap_or_default();
-        // What the worse one tells when it hands over is something else.
+        // Ignore what the lower-ranked master sends when it hands over.
         if way == Way::ToManager && is_set && info.priority == 7 {
             seen.borrow_mut().entry(smp.header.attr_mod).or_insert(info);
             if smp.header.attr_mod == SmInfo::DISCOVER {
@@ -344,14 +345,14 @@ fn told_by_a_better_master(change: fn(&mut Mad)) -> BTreeMap<u32, SmInfo> {
     told.take()
 }
 
-/// Whether a datagram is one by which managers know of each other.
+/// Returns whether a datagram carries SMInfo or reveals a manager.
 fn is_sm_info(mad: &Mad) -> bool {
     MadHeader::parse(&mad[..]).is_ok_and(|header| header.attr_id == SmInfo::ATTR_ID)
 }
 
 #[test]
 fn tables_that_a_second_master_has_set_are_set_again() {
-    // The other manager gives the adapters each other's LIDs.
+    // The other manager swaps the adapters' LIDs.
     for moment in (0..).step_by(7) {
         let mut net = Net::up("torus:3x1x1", with_priority(5));
         let ends = net.ends();
@@ -363,7 +364,7 @@ fn tables_that_a_second_master_has_set_are_set_again() {
         let turned = switches.iter().chain(others.iter().rev()).copied();
         let lids: BTreeMap<Guid, Lid> = guids.zip(turned).collect();
         let other = *ends.last().expect("an adapter");
-        // They do not hear each other, and the first one sweeps while the other one sets its tables.
+        // The managers cannot see each other's SMInfo, and the first one sweeps while the other one sets its tables.
         let count = Rc::new(Cell::new(0));
         let counted = Rc::clone(&count);
         net.meddler = Box::new(move |_, way, mad| {
@@ -395,7 +396,7 @@ fn tables_that_a_second_master_has_set_are_set_again() {
 fn a_master_that_does_not_know_of_a_better_one_finds_that_its_port_has_another_manager() {
     let mut net = Net::up("torus:3x1x1", with_priority(1));
     let better = net.ends().into_iter().next_back().expect("an adapter");
-    // Neither hears the other, and no trap tells of the new one.
+    // The managers cannot see each other's SMInfo, and no trap reports the new one.
     net.meddler = Box::new(|_, _, mad| {
         let is_trap = MadHeader::parse(&mad[..]).is_ok_and(|h| h.method == Method::TRAP);
         !is_trap && !is_sm_info(mad)
@@ -408,7 +409,7 @@ fn a_master_that_does_not_know_of_a_better_one_finds_that_its_port_has_another_m
     assert_eq!(states(&net), [SmState::STANDBY, SmState::MASTER]);
 }
 
-/// The port does not know its manager yet, so that no trap is sent.
+/// The port does not know its manager yet, so no trap is sent.
 #[test]
 fn a_better_manager_that_comes_between_discovery_and_the_first_set_gets_the_subnet() {
     let mut net = Net::of("two");

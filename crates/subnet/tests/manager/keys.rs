@@ -1,4 +1,4 @@
-//! The M_Key, and alias GUIDs that ports lose.
+//! The M_Key, and alias GUIDs that ports have lost.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn ports_are_protected_and_the_manager_shows_the_key() {
     net.with(0, |manager, now, _| manager.sweep(now));
     net.pass(QUIET);
     assert_eq!(net.sets, 0);
-    // A switch that was reset has no key, and a trap is repressed with it.
+    // A switch that was reset has no key. TrapRepress must still present the key.
     net.change(|s, now, inbox| s.reset_switch(now, rdmux_subnet::NodeId(2), inbox)).expect("one");
     net.pass(QUIET);
     assert_keyed(&net);
@@ -70,7 +70,7 @@ fn a_protection_without_a_key_is_none() {
     assert_eq!((info.mkey, info.mkey_protect_bits, info.mkey_lease_period), (Mkey(0), 0, 0));
 }
 
-/// GUIDs of a block of a port behind a route.
+/// Returns the GUIDs of a block of the port at the end of a route.
 fn guids(net: &mut Net, route: &[u8], block: u32) -> [Guid; 8] {
     let smp = Smp::directed(Method::GET, GuidInfo::ATTR_ID, block, route);
     GuidInfo::from_bytes(&net.ask(port(0, 0), smp).expect("an answer").data).guids
@@ -135,7 +135,7 @@ fn a_port_whose_guid_became_an_alias_of_another_one_meanwhile_has_it_again() {
     net.pass(QUIET);
     assert_eq!(guids(&mut net, &[1], 0)[..3], [low, Guid(0), Guid(0)]);
     assert_eq!(guids(&mut net, &[3], 0)[..3], [high, Guid(0), Guid(0x77)]);
-    // It is not taken for the other one when it goes again.
+    // It is not mistaken for the other one when it disappears again.
     cable(&mut net, false);
     assert!(net.out.events.contains(&(0, Event::PortGone(low))));
 }

@@ -1,4 +1,4 @@
-//! LIDs: kept, given at the start, read out, and never given twice.
+//! LIDs are kept, can be configured and read out, and are never assigned twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn lids_are_aligned_to_their_mask_whatever_ports_had() {
 
 #[test]
 fn when_lids_run_out_the_rest_is_reported_and_all_others_work() {
-    // 2^7 LIDs for each port: there are 383 such ranges.
+    // 2^7 LIDs per port: there are 383 such ranges.
     let net = Net::up("fattree:400", Config { lmc: 7, ..config() });
     let last = net.managers[0].1.status().last.expect("a sweep");
     let left = last.problems.iter().filter(|p| p.what == ProblemKind::NoLid).count();

@@ -1,4 +1,4 @@
-//! Nodes that lie cost themselves only.
+//! Nodes that give false answers affect only themselves.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rdmux_wire::{Guid, Lid};
 
 use crate::net::{Net, Out, Way, config};
 
-/// Meddles with the answers of the node that was reached by a route that ends with these ports.
+/// Modifies the answers of the node that is reached by a route that ends with these ports.
 fn lie(net: &mut Net, route: &[u8], lie: impl Fn(&mut Smp) -> bool + 'static) {
     let route = route.to_vec();
     net.meddler = Box::new(move |_, way, mad: &mut [u8; MAD_LEN]| {
@@ -30,14 +30,14 @@ fn lie(net: &mut Net, route: &[u8], lie: impl Fn(&mut Smp) -> bool + 'static) {
     });
 }
 
-/// The port of the first switch by which another one is reached first.
+/// Returns the first port of the first switch that connects to another switch.
 fn to_switch(net: &Net) -> u8 {
     let peer = |number: &u8| net.subnet.peer(crate::net::port(0, *number));
     let leads_to_switch = |n: &u8| peer(n).is_some_and(|far| net.is_switch(far.node));
     (1..=36).find(leads_to_switch).expect("a cable to a switch")
 }
 
-/// Everything but the node behind port 3 of the first switch is as it should be.
+/// Checks that everything but the node behind port 3 of the first switch is configured.
 fn assert_others_work(net: &Net) {
     for view in net.subnet.ports().filter(|view| view.id().node.0 == 0) {
         if view.id().number != 3 {
@@ -119,7 +119,7 @@ fn two_adapters_with_one_guid_are_reported_and_one_works() {
     let text = "Switch 4 \"s\"\n[1] \"a\"[1]\n[2] \"b\"[1]\n[3] \"c\"[1]\n\nCa 1 \"a\"\n\nCa 1 \"b\"\n\nCa 1 \"c\"\n";
     let mut net = Net::new(&Topology::parse(text).expect("a file"));
     let guid = net.subnet.port(crate::net::port(1, 1)).expect("a port").guid();
-    // Both nodes behind ports 1 and 2 say that they are the first.
+    // The nodes behind ports 1 and 2 both claim to be the first.
     lie(&mut net, &[2], move |smp| {
         if smp.header.attr_id == NodeInfo::ATTR_ID {
             let info = NodeInfo::parse(&smp.data).expect("long enough");
@@ -216,7 +216,7 @@ fn a_switch_whose_cable_leads_to_a_port_without_a_link_costs_no_other_node() {
     }
 }
 
-/// An answer of a subnet without end: behind each port of a switch is another one, of 255 ports.
+/// Returns an answer of an endless subnet: behind each port of a switch is another switch with 255 ports.
 fn endless(request: &[u8; MAD_LEN]) -> [u8; MAD_LEN] {
     let mut smp = Smp::parse(request).expect("an SMP");
     let path = &smp.initial_path[1..=usize::from(smp.hop_count())];

@@ -1,4 +1,4 @@
-//! The subnet manager on a subnet of this crate: what it sets is looked at in the subnet itself.
+//! Tests of the subnet manager on a subnet of this crate, by the resulting state of the subnet.
 
 mod bring_up;
 mod changes;

@@ -1,4 +1,4 @@
-//! Members that a sweep puts out of their groups, in administration and in the switches' tables.
+//! Members that a sweep removes from their groups, in administration and in the switches' tables.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const A: PortId = port(1, 1);
 const B: PortId = port(2, 1);
 const C: PortId = port(3, 1);
 
-/// A group that programs make.
+/// Returns the GID of a group that programs create.
 fn group(number: u8) -> Gid {
     Gid([0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number])
 }
@@ -43,7 +43,7 @@ impl Administered {
         this
     }
 
-    /// Lets time pass; administration is told what the manager tells, and the manager of groups.
+    /// Advances time. Passes the manager's events to administration, and administration's groups to the manager.
     fn pass(&mut self) {
         self.net.pass(QUIET);
         for (index, event) in std::mem::take(&mut self.net.out.events) {
@@ -62,7 +62,7 @@ impl Administered {
         self.net.subnet.port(at).expect("a port").lid()
     }
 
-    /// What administration answers to a port's question; Reports are left out.
+    /// Returns administration's answer to a port's request, without Reports.
     fn ask(
         &mut self,
         from: PortId,
@@ -89,7 +89,7 @@ impl Administered {
         answer.data
     }
 
-    /// A port joins by a GUID, and makes the group if it is not there.
+    /// Joins a port with a GUID, which creates the group if needed.
     fn join(&mut self, from: PortId, mgid: Gid, guid: Guid, pkey: Pkey) -> Lid {
         let record = McMemberRecord {
             mgid,
@@ -107,7 +107,7 @@ impl Administered {
         joined.mlid
     }
 
-    /// A port subscribes to the ends of groups.
+    /// Subscribes a port to the deletion of groups.
     fn subscribe(&mut self, from: PortId) {
         let what = InformInfo {
             lid_range_begin: Lid(0xffff),
@@ -121,7 +121,7 @@ impl Administered {
         self.ask(from, Method::SET, InformInfo::ATTR_ID, 0, &what.to_bytes());
     }
 
-    /// The groups whose ends were reported, and to whom.
+    /// Returns the reported group deletions and their receivers.
     fn reported(&mut self) -> Vec<(Lid, Gid)> {
         let sent = std::iter::from_fn(|| self.service.next_mad());
         let report = |mad: UserMad| {
@@ -135,7 +135,7 @@ impl Administered {
         sent.map(report).collect()
     }
 
-    /// Where the switch sends what comes for a group.
+    /// Returns the switch's egress ports for a group.
     fn routes(&self, mlid: Lid) -> Vec<u8> {
         self.net.subnet.routes(port(0, 0).node, mlid)
     }
@@ -167,7 +167,7 @@ fn who_has_joined_by_a_guid_that_is_another_ports_again_leaves_the_tree() {
     assert_eq!(all.reported(), [(all.lid(C), group(1))]);
 }
 
-/// Who is in which partition from now on.
+/// Changes the partitions.
 fn set_partitions(all: &mut Administered, text: &str) {
     let partitions = Partitions::parse("p", text).expect("partitions");
     let manager = all.guid(port(0, 0));
@@ -195,7 +195,7 @@ fn who_is_no_longer_in_the_partition_of_a_group_leaves_it() {
     let routes = |all: &Administered| [alone, both, other, limited].map(|mlid| all.routes(mlid));
     let before = [vec![1], vec![1, 3], vec![1], vec![2]];
     assert_eq!((routes(&all), all.reported()), (before.clone(), vec![]));
-    // Nobody is out of a partition because a sweep could not read tables.
+    // A sweep that cannot read tables must not remove members from a partition.
     all.net.meddler = Box::new(|_, way, mad| {
         let header = MadHeader::parse(&mad[..]).expect("a MAD");
         let is_read = (header.method, header.attr_id) == (Method::GET, 0x16);
@@ -208,13 +208,13 @@ fn who_is_no_longer_in_the_partition_of_a_group_leaves_it() {
     set_partitions(&mut all, &with("0x100201, 0x100301=full"));
     assert_eq!(routes(&all), [vec![], vec![3], vec![1], vec![2]]);
     assert_eq!(all.reported(), [(all.lid(C), group(1))]);
-    // Who is in it again may join again, and is no member before.
+    // A port that is in the partition again may join again, and is no member before.
     set_partitions(&mut all, &with("0x100101=full, 0x100201, 0x100301=full"));
     assert_eq!(routes(&all), [vec![], vec![3], vec![1], vec![2]]);
     assert_eq!(all.join(A, group(2), guids[0], storage), both);
     all.pass();
     assert_eq!(all.routes(both), [1, 3]);
-    // A partition that is gone takes its groups along.
+    // Removing a partition removes its groups.
     set_partitions(&mut all, default);
     assert_eq!(routes(&all), [vec![], vec![], vec![1], vec![]]);
     let left: Vec<_> = all.service.administration().groups().collect();

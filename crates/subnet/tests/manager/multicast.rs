@@ -1,4 +1,4 @@
-//! Groups: every member is reached from every port, once, whatever happens to the subnet.
+//! Groups: a packet from any port reaches every member once, whatever happens to the subnet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::net::{Net, Way, config};
 
 const MLID: Lid = Lid(0xc003);
 
-/// The ports that a packet from a port comes to; panics if it comes to one twice, or goes in a circle.
+/// Returns the ports that a packet from a port reaches. Panics if it reaches one twice, or loops.
 fn reached(net: &Net, from: PortId, mlid: Lid) -> BTreeSet<PortId> {
     let mut reached = BTreeSet::new();
     let mut coming = vec![];
@@ -53,7 +53,7 @@ fn assert_reached(net: &Net, mlid: Lid, members: &[PortId]) {
             members.iter().copied().filter(|&member| member != from).collect();
         assert_eq!(reached(net, from, mlid), others, "from {from}");
     }
-    // No port leads to where nobody is.
+    // No port leads to a part without members.
     for at in net.subnet.ports().map(|view| view.id()).filter(|id| net.is_switch(id.node)) {
         if at.number == 0 || !net.subnet.routes(at.node, mlid).contains(&at.number) {
             continue;
@@ -77,7 +77,7 @@ fn members_reach_each_other_and_nobody_else() {
         let list = guids(&net, &members);
         net.with(0, |manager, _, _| manager.set_group(MLID, list));
         assert_reached(&net, MLID, &members);
-        // One after the other goes, and comes again.
+        // Each member leaves and joins again in turn.
         for gone in 0..members.len() {
             let guid = guids(&net, &members)[gone];
             net.with(0, |manager, _, _| manager.set_member(MLID, guid, None));
@@ -137,7 +137,7 @@ fn a_group_that_exists_before_the_first_sweep_is_there_after_it() {
     assert_reached(&net, MLID, &ends);
 }
 
-/// After the handover the manager knows the nodes that the sweep has found, and no routes between them.
+/// After the handover the manager knows the nodes that the sweep has found, but no routes between them.
 #[test]
 fn groups_wait_for_a_sweep_after_a_better_manager_did_not_take_over() {
     let mut net = Net::up("torus:3x1x1", Config { priority: 1, ..config() });
@@ -147,7 +147,7 @@ fn groups_wait_for_a_sweep_after_a_better_manager_did_not_take_over() {
         let is_set = smp.header.method == Method::SET && smp.header.attr_id == SmInfo::ATTR_ID;
         way == Way::ToManager || !is_set
     });
-    // Nodes are found in another order by the sweep that finds the other manager.
+    // The sweep that finds the other manager finds nodes in another order.
     let first = NodeId(0);
     let is_trunk = |at: &PortId| net.subnet.peer(*at).is_some_and(|far| net.is_switch(far.node));
     let cable = (1..=6).map(|n| PortId::new(first, n)).find(is_trunk).expect("a cable");
@@ -171,7 +171,7 @@ fn groups_wait_for_a_sweep_after_a_better_manager_did_not_take_over() {
 #[test]
 fn a_group_of_an_earlier_manager_is_overwritten_when_its_mlid_is_used_again() {
     let mut net = Net::up("fattree:40", config());
-    // Behind the first block of the tables.
+    // A LID after the first block of the tables.
     let mlid = Lid(0xc045);
     let adapters: Vec<_> = net.ends().into_iter().filter(|end| end.number != 0).collect();
     let list = guids(&net, &adapters);
@@ -200,7 +200,7 @@ fn members_that_only_send_reach_the_others_and_get_nothing() {
             let others: BTreeSet<_> = receivers.iter().copied().filter(|r| *r != from).collect();
             assert_eq!(reached(&net, from, MLID), others, "{shape} from {from}");
         }
-        // One receiver alone, and all others send, from every switch of the tree; then nobody receives.
+        // A single receiver while all others send, from every switch of the tree; then no receiver.
         for &one in &receivers {
             let list: Vec<_> =
                 guids(&net, &ends).into_iter().zip(ends.iter().map(|p| *p == one)).collect();
@@ -251,7 +251,7 @@ fn a_sender_reaches_the_only_receiver_from_any_place_in_the_tree() {
 
 #[test]
 fn a_group_that_comes_again_leaves_nothing_for_the_next_sweep_to_set() {
-    // Behind the first block of the tables.
+    // A LID after the first block of the tables.
     let mlid = Lid(0xc045);
     let sets_of_a_sweep = |net: &mut Net| {
         net.with(0, |manager, now, _| manager.sweep(now));
@@ -265,7 +265,7 @@ fn a_group_that_comes_again_leaves_nothing_for_the_next_sweep_to_set() {
         if reset {
             net.with(0, |manager, _, _| manager.set_group(mlid, list.clone()));
         }
-        // It ends, in the first round before any switch has heard of it.
+        // The group ends, in the first round before any switch is updated.
         net.with(0, |manager, _, _| manager.set_group(mlid, []));
         if reset {
             let last = NodeId(2);
@@ -278,7 +278,7 @@ fn a_group_that_comes_again_leaves_nothing_for_the_next_sweep_to_set() {
     }
 }
 
-/// What any member sends comes to all others that receive, and to no other port.
+/// Checks that a packet from any member reaches all other receiving members and no other port.
 fn assert_members(net: &Net, members: &BTreeMap<PortId, bool>, when: &str) {
     for &from in members.keys() {
         let others = members.iter().filter(|(port, receives)| **receives && **port != from);
@@ -287,7 +287,7 @@ fn assert_members(net: &Net, members: &BTreeMap<PortId, bool>, when: &str) {
     }
 }
 
-/// Cables between switches.
+/// Returns the cables between switches.
 fn trunks(net: &Net) -> Vec<PortId> {
     let all = net.subnet.ports().map(|view| view.id()).filter(|id| net.is_switch(id.node));
     all.filter(|id| net.subnet.peer(*id).is_some_and(|far| net.is_switch(far.node))).collect()
@@ -306,7 +306,7 @@ fn members_that_join_and_leave_at_random_are_reached_by_the_tree_that_is_compute
         let mut broken = None;
         for step in 0..120 {
             let when = format!("seed {seed}, step {step}, {shape}");
-            // Some changes are made before the manager works again.
+            // Some changes are made before the manager runs again.
             let changes: Vec<_> =
                 (0..=below(3)).map(|_| (ends[below(ends.len())], below(8))).collect();
             for &(end, what) in &changes {
@@ -320,7 +320,7 @@ fn members_that_join_and_leave_at_random_are_reached_by_the_tree_that_is_compute
             net.settle();
             assert_members(&net, &members, &when);
             if below(3) == 0 {
-                // Nothing is to be set for the tree of all members.
+                // The tree of all members needs no further update.
                 let all =
                     members.iter().map(|(end, receives)| (guids(&net, &[*end])[0], *receives));
                 let (all, sets) = (all.collect::<Vec<_>>(), net.sets);

@@ -1,4 +1,4 @@
-//! A subnet with managers on some of its ports, and the time.
+//! A subnet with managers on some of its ports, and a clock.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rdmux_wire::sm::{PortState, SmState};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid, Pkey, Qkey, Qpn};
 
-/// What comes out of managers, by their index.
+/// The output of managers, by their index.
 #[derive(Default)]
 pub(crate) struct Out {
     from: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// The next datagram that was sent.
+    /// Takes the next datagram that was sent.
     pub(crate) fn next(&mut self) -> Option<Box<Mad>> {
         self.sent.pop_front().map(|(_, _, mad)| mad)
     }
@@ -37,7 +37,7 @@ impl ManagerSink for Out {
     }
 }
 
-/// What comes out of the subnet.
+/// The output of the subnet.
 #[derive(Default)]
 pub(crate) struct Inbox {
     packets: VecDeque<(PortId, MadPacket)>,
@@ -53,10 +53,10 @@ impl Sink for Inbox {
     }
 }
 
-/// What may become of a datagram to a manager, or from it: it is changed, or lost with false.
+/// Intercepts a datagram to or from a manager: may change it, and drops it by returning false.
 type Meddler = Box<dyn FnMut(&mut Subnet, Way, &mut Mad) -> bool>;
 
-/// Which way a datagram goes.
+/// The direction of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     ToSubnet,
@@ -66,13 +66,13 @@ pub(crate) enum Way {
 pub(crate) struct Net {
     pub(crate) subnet: Subnet,
     pub(crate) managers: Vec<(PortId, Manager)>,
-    /// Those that are dead get nothing.
+    /// Stopped managers, which get no datagrams.
     pub(crate) dead: Vec<bool>,
     pub(crate) out: Out,
     pub(crate) inbox: Inbox,
     pub(crate) now: Time,
     pub(crate) meddler: Meddler,
-    /// How many Sets and Gets managers have sent.
+    /// The number of Sets and Gets that managers have sent.
     pub(crate) sets: u64,
     pub(crate) gets: u64,
 }
@@ -85,7 +85,7 @@ pub(crate) fn config() -> ManagerConfig {
     ManagerConfig::default()
 }
 
-/// A datagram to QP1 of a port.
+/// Returns a datagram to QP1 of a port.
 pub(crate) fn qp1(slid: Lid, dlid: Lid, mad: Mad) -> MadPacket {
     MadPacket {
         slid,
@@ -120,21 +120,21 @@ impl Net {
         Self::new(&shape.topology(Guid(0x10_0000)))
     }
 
-    /// The subnet with a manager where the fabric has it, after its first sweeps.
+    /// Creates the subnet with a manager where the fabric has it, and completes its first sweeps.
     pub(crate) fn up(shape: &str, config: ManagerConfig) -> Self {
         let mut net = Self::of(shape);
         net.start_first(config);
         net
     }
 
-    /// A manager at port 0 of the first switch, or at the first adapter's port, and its first sweeps.
+    /// Starts a manager at port 0 of the first switch, or at the first adapter's port, and completes its first sweeps.
     pub(crate) fn start_first(&mut self, config: ManagerConfig) -> usize {
         let all = || self.subnet.ports().map(|view| view.id());
         let at = all().find(|id| id.number == 0).or_else(|| all().next()).expect("a port");
         self.start(at, config)
     }
 
-    /// A manager at a port, and its first sweeps.
+    /// Starts a manager at a port, and completes its first sweeps.
     pub(crate) fn start(&mut self, at: PortId, config: ManagerConfig) -> usize {
         self.managers.push((at, Manager::new(config, self.now)));
         self.dead.push(false);
@@ -152,7 +152,7 @@ impl Net {
         self.managers[index].1.status().state
     }
 
-    /// The manager is killed.
+    /// Kills a manager.
     pub(crate) fn kill(&mut self, index: usize) {
         self.dead[index] = true;
         let at = self.managers[index].0;
@@ -160,7 +160,7 @@ impl Net {
         self.settle();
     }
 
-    /// Does something to a manager, and what comes of that.
+    /// Calls a manager and processes its output.
     pub(crate) fn with<T>(
         &mut self,
         index: usize,
@@ -172,19 +172,19 @@ impl Net {
         result
     }
 
-    /// Does something to the subnet, and what comes of that.
+    /// Calls the subnet and processes its output.
     pub(crate) fn change<T>(&mut self, f: impl FnOnce(&mut Subnet, Time, &mut Inbox) -> T) -> T {
         let result = f(&mut self.subnet, self.now, &mut self.inbox);
         self.settle();
         result
     }
 
-    /// Lets everything happen that takes no time.
+    /// Processes everything that takes no time.
     pub(crate) fn settle(&mut self) {
         self.settle_until(|| false);
     }
 
-    /// The same, but stops as soon as something has come about.
+    /// Like `settle`, but stops as soon as a condition holds.
     pub(crate) fn settle_until(&mut self, come_about: impl Fn() -> bool) {
         for _ in 0..50_000_000_u64 {
             if come_about() {
@@ -212,7 +212,7 @@ impl Net {
             .map(|(i, _)| i)
     }
 
-    /// Lets time pass.
+    /// Advances time.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.now.after(time);
         loop {
@@ -246,14 +246,14 @@ impl Net {
         self.subnet.send(self.now, from, packet, &mut self.inbox);
     }
 
-    /// Sends a datagram, and says which ports get it.
+    /// Sends a datagram. Returns the ports that receive it.
     pub(crate) fn deliver(&mut self, from: PortId, packet: MadPacket) -> Vec<PortId> {
         let mut inbox = Inbox::default();
         self.subnet.send(self.now, from, packet, &mut inbox);
         inbox.packets.into_iter().map(|(to, _)| to).collect()
     }
 
-    /// What a node answers to a request of a port's program, if it does.
+    /// Returns a node's answer to a program's request, if there is one.
     pub(crate) fn ask(&mut self, from: PortId, mut smp: Smp) -> Option<Smp> {
         const TID: u64 = 0x7777_0000_0001;
         smp.header.tid = TID;
@@ -276,7 +276,7 @@ impl Net {
         self.managers[index].1.handle_mad(self.now, &from, &packet.mad, &mut self.out);
     }
 
-    /// All ports with cables that carry something are active, end ports have LIDs, and no two the same one.
+    /// Checks that all ports with working cables are active, and that all end ports have distinct LIDs.
     pub(crate) fn assert_configured(&self) {
         let mut owners = std::collections::BTreeMap::new();
         for view in self.subnet.ports() {
@@ -296,7 +296,7 @@ impl Net {
         }
     }
 
-    /// The master knows whose LID it is.
+    /// Checks that the master knows the owner of an end port's LID.
     fn assert_known(&self, end: PortId) {
         let view = self.subnet.port(end).expect("a port");
         let masters = self.managers.iter().zip(&self.dead).filter(|(_, dead)| !**dead);
@@ -311,7 +311,7 @@ impl Net {
         self.subnet.port(PortId::new(node, 0)).is_some()
     }
 
-    /// How many switches a packet crosses from a port to a LID; none if it does not get there.
+    /// Returns how many switches a packet crosses from a port to a LID; none if it does not arrive.
     pub(crate) fn hops(&self, from: PortId, to: Lid) -> Option<usize> {
         let owns = |id: PortId| {
             let view = self.subnet.port(id).expect("a port");
@@ -336,13 +336,13 @@ impl Net {
         None
     }
 
-    /// The ports with LIDs.
+    /// Returns the ports with LIDs.
     pub(crate) fn ends(&self) -> Vec<PortId> {
         let views = self.subnet.ports().filter(|view| view.lid() != Lid::NONE);
         views.map(|view| view.id()).collect()
     }
 
-    /// Every end reaches every LID.
+    /// Checks that every end port reaches every LID.
     pub(crate) fn assert_routed(&self) {
         let ends = self.ends();
         for &from in &ends {

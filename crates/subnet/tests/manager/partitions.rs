@@ -1,4 +1,4 @@
-//! P_Key tables at end ports, and at the ports of switches that lead to adapters.
+//! P_Key tables at end ports, and at the switches' ports that connect to adapters.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const A: PortId = port(1, 1);
 const B: PortId = port(2, 1);
 const C: PortId = port(3, 1);
 
-/// A and B are in a partition, of which A is a full member, and nobody else. The manager is at the switch.
+/// Only A and B are in a partition, A as a full member. The manager is at the switch.
 const TEXT: &str = "Default=0x7fff: ALL, SELF=full;\nStorage=0x10: 0x100101=full, 0x100201;";
 
 fn tables(net: &Net, text: &str) -> Box<PartitionTables> {
@@ -31,7 +31,7 @@ fn tables(net: &Net, text: &str) -> Box<PartitionTables> {
     Box::new(PartitionTables { partitions, manager })
 }
 
-/// Says who is in which partition, and waits.
+/// Changes the partitions and waits.
 fn set(net: &mut Net, text: &str) {
     let tables = tables(net, text);
     net.with(0, |manager, now, _| manager.set_pkey_tables(now, tables));
@@ -48,13 +48,13 @@ fn keys(net: &Net, at: PortId) -> Vec<u16> {
     net.subnet.port(at).expect("a port").pkeys().iter().map(|key| key.0).collect()
 }
 
-/// What a port enforces: on what comes in, on what leaves.
+/// Returns whether a port enforces partitions inbound and outbound.
 fn enforces(net: &Net, at: PortId) -> (bool, bool) {
     let info = net.subnet.port(at).expect("a port").info();
     (info.partition_enforcement_inbound, info.partition_enforcement_outbound)
 }
 
-/// Whether a datagram with a P_Key gets from a port to another.
+/// Returns whether a datagram with a P_Key gets from one port to another.
 fn passes(net: &mut Net, from: PortId, to: PortId, pkey: u16) -> bool {
     let lid = |at| net.subnet.port(at).expect("a port").lid();
     let mut mad = [0; MAD_LEN];
@@ -95,17 +95,17 @@ fn packets_pass_within_a_partition_and_stop_at_the_switch_otherwise() {
     assert!(passes(&mut net, B, A, 0x0010), "from a limited member");
     assert!(passes(&mut net, C, port(0, 0), 0x7fff), "to the manager, a full member");
     let drops = |net: &Net, at, why| net.subnet.port(at).expect("a port").drops(why);
-    // Limited members do not hear each other: the one's switch port lets it pass, the other's does not.
+    // Limited members cannot communicate: the sender's switch port lets the packet pass, the receiver's does not.
     assert!(!passes(&mut net, B, C, 0x7fff));
     assert_eq!(drops(&net, port(0, 3), DropReason::PkeyOut), 1);
-    // Who is not in the partition does not get into the switch.
+    // Packets of a port outside of the partition do not enter the switch.
     assert!(!passes(&mut net, C, A, 0x8010));
     assert_eq!(drops(&net, port(0, 3), DropReason::PkeyIn), 1);
 }
 
 #[test]
 fn sweep_with_partitions_that_are_set_already_sends_no_set() {
-    // More than a block.
+    // More keys than fit a block.
     let many: String = (1..50).map(|n| format!("P{n}={n}: ALL=full;")).collect();
     for text in [TEXT, &many] {
         let mut net = up(text);
@@ -121,7 +121,7 @@ fn sweep_with_partitions_that_are_set_already_sends_no_set() {
 fn partitions_that_change_are_set_at_ports_that_are_active() {
     let mut net = up(TEXT);
     set(&mut net, "Other=0x20: 0x100101=full, 0x100301;");
-    // What A had at index 1 is gone, and what is new is not there.
+    // A's key at index 1 is removed, and the new key is not there yet.
     let tables: [(PortId, &[u16], &[u16]); 3] = [
         (A, &[0x7fff, 0, 0x8020], &[0x7fff, 0x8020]),
         (B, &[0x7fff], &[0x7fff]),
@@ -195,7 +195,7 @@ fn a_table_that_a_switch_has_no_room_for_is_not_enforced() {
     assert_eq!((keys(&net, A), enforces(&net, port(0, 1))), (vec![0x7fff, 0x8010], (false, false)));
     assert_eq!((keys(&net, port(0, 3)), enforces(&net, port(0, 3))), (vec![0x7fff], (true, true)));
     assert!(passes(&mut net, A, B, 0x8010));
-    // A switch that enforces nothing is asked for nothing.
+    // A switch without enforcement gets no tables.
     let mut net = small(Config { partition_enforcement_cap: 0, ..Config::default() });
     set(&mut net, TEXT);
     assert_eq!(enforces(&net, port(0, 3)), (false, false));
@@ -214,7 +214,7 @@ fn a_port_in_more_partitions_than_its_table_holds_is_a_problem_and_has_the_first
 #[test]
 fn enforcement_does_not_begin_before_the_table_is_there() {
     let mut net = up(TEXT);
-    // No table of a switch's external port is set any more.
+    // Sets of the tables of a switch's external ports are dropped from now on.
     net.meddler = Box::new(|_, way, mad| {
         let header = MadHeader::parse(&mad[..]).expect("a MAD");
         let is_table = (header.method, header.attr_id) == (Method::SET, 0x16);
@@ -277,7 +277,7 @@ fn keys_of_a_table_that_could_not_be_read_stay_at_their_index() {
     assert_eq!(problems(&net), []);
 }
 
-/// The manager tells administration what has happened.
+/// Passes the manager's events to administration.
 fn tell(net: &mut Net, service: &mut Service) {
     for (index, event) in std::mem::take(&mut net.out.events) {
         service.handle_event(net.now, &mut net.managers[index].1, &event);

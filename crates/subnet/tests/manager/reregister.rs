@@ -1,4 +1,4 @@
-//! Which ports are asked to register again with administration, and what a manager notices late.
+//! Client reregistration: which ports are asked, including changes that a manager notices late.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::net::{Net, Way, config, port};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How often a port was asked.
+/// Returns how often a port was asked to reregister.
 fn asked(net: &Net, port: PortId) -> usize {
     net.inbox.events.iter().filter(|event| **event == (port, PortEvent::ClientReregister)).count()
 }
@@ -27,7 +27,7 @@ fn is_set(mad: &Mad, attr_id: u16) -> bool {
     header.method == Method::SET && header.attr_id == attr_id
 }
 
-/// Something happens to the subnet just before the first port is told its LID.
+/// Changes the subnet just before the first port gets its LID.
 fn before_the_first_set(net: &mut Net, happen: impl Fn(&mut Subnet) + 'static) {
     let done = Cell::new(false);
     net.meddler = Box::new(move |subnet, way, mad| {
@@ -38,7 +38,7 @@ fn before_the_first_set(net: &mut Net, happen: impl Fn(&mut Subnet) + 'static) {
     });
 }
 
-/// Whether the second master has another LID than the first one, or the same one: then ports know no other manager's LID.
+/// With and without another LID of the second master. With the same LID, ports do not show that they had another manager.
 #[test]
 fn all_ports_are_asked_again_when_a_second_master_has_given_up() {
     for has_same_lid in [false, true] {
@@ -152,7 +152,7 @@ fn another_adapter_at_the_managers_own_cable_is_noticed_without_a_switch() {
     net.assert_configured();
 }
 
-/// A node says that it is another one until that is over. The true one is reached by another cable.
+/// A node claims the identity of another one until that ends. The real one is connected by another cable.
 #[test]
 fn a_port_is_asked_again_when_a_node_that_said_it_was_its_own_has_stopped() {
     const SWITCHES: &str =
@@ -195,8 +195,8 @@ fn a_port_is_asked_again_when_a_node_that_said_it_was_its_own_has_stopped() {
     }
 }
 
-/// The request for a port goes to another one: a switch on the way was moved after the discovery. Both have the LIDs that they should
-/// have all the same, since a manager before has given them those.
+/// A request for a port reaches another one, because a switch on the route was moved after discovery. Both ports already have
+/// the right LIDs, which an earlier manager has assigned.
 #[test]
 fn a_port_behind_a_cable_that_was_moved_meanwhile_is_asked_again() {
     const SWITCHES: &str = "Switch 4 \"m\"\n[1] \"s\"[1]\n[2] \"t\"[1]\n\nSwitch 4 \"s\"\n[2] \"a\"[1]\n\n\

@@ -1,4 +1,4 @@
-//! Routes: shortest ways, no cycles of channels, and balance.
+//! Routes: shortest paths, no channel dependency cycles, and balance.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,7 +8,7 @@ use rdmux_wire::Lid;
 
 use crate::net::{Net, config};
 
-/// Switches that a packet crosses at least from a port to all others' nodes.
+/// Returns the least number of switches that a packet crosses from a port to each other node.
 fn shortest(net: &Net, from: PortId) -> BTreeMap<NodeId, usize> {
     let mut hops = BTreeMap::from([(from.node, usize::from(from.number == 0))]);
     let mut next = VecDeque::from([from.node]);
@@ -48,10 +48,10 @@ fn minhop_finds_shortest_ways() {
     }
 }
 
-/// A directed channel: the port that packets leave by.
+/// A directed channel, named by its egress port.
 type Channel = PortId;
 
-/// For the routes between all adapters: which channel is asked for while which is held.
+/// Returns the channel dependencies of the routes between all adapters: the channels that are requested while one is held.
 fn dependencies(net: &Net) -> BTreeMap<Channel, BTreeSet<Channel>> {
     let adapters: Vec<_> = net.ends().into_iter().filter(|end| end.number != 0).collect();
     let mut all: BTreeMap<Channel, BTreeSet<Channel>> = BTreeMap::new();
@@ -69,9 +69,9 @@ fn dependencies(net: &Net) -> BTreeMap<Channel, BTreeSet<Channel>> {
     all
 }
 
-/// Whether channels wait for each other in a circle.
+/// Returns whether channel dependencies have a cycle.
 fn has_cycle(all: &BTreeMap<Channel, BTreeSet<Channel>>) -> bool {
-    // Channels that nothing waits behind are taken away, until none is left or all wait.
+    // Remove channels on which none waits, until none is left or all wait.
     let mut waits: BTreeMap<Channel, usize> = BTreeMap::new();
     for targets in all.values() {
         targets.iter().for_each(|target| *waits.entry(*target).or_default() += 1);
@@ -98,11 +98,11 @@ fn updn_has_no_cycle_of_channels() {
     for shape in ["fattree:40", "torus:4x4x1", "torus:3x3x2", "dragonfly:3,1,1", "fattree:120"] {
         assert!(!has_cycle(&dependencies(&Net::up(shape, updn()))), "{shape}");
     }
-    // The test can see one: shortest ways in a torus wait for each other.
+    // The test can detect a cycle: shortest paths in a torus have one.
     assert!(has_cycle(&dependencies(&Net::up("torus:5x5x1", config()))));
 }
 
-/// How many LIDs of adapters leave each switch by each port to another switch.
+/// Returns how many LIDs of adapters leave each switch by each port to another switch.
 fn loads(net: &Net) -> BTreeMap<NodeId, Vec<usize>> {
     let mut all: BTreeMap<NodeId, BTreeMap<u8, usize>> = BTreeMap::new();
     for end in net.ends().iter().filter(|end| end.number != 0) {

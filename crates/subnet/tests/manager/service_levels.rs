@@ -1,4 +1,4 @@
-//! Virtual lanes of service levels, where that is an option.
+//! Virtual lanes of service levels, if that option is on.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::net::{Net, config, port};
 
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Another mapping than that after power-on: the next lane, and the last service level is dropped.
+/// Returns a mapping other than that after power-on: the next lane, and the last service level is dropped.
 fn mapping() -> SlToVlTable {
     let mut vls = [Vl(0); 16];
     vls.iter_mut().zip(1..).for_each(|(vl, next)| *vl = Vl(next));
@@ -26,7 +26,7 @@ fn up(shape: &str) -> Net {
     net
 }
 
-/// The table of a port, by a directed route from the manager at port 0 of node 0.
+/// Returns the table of a port, by a directed route from the manager at port 0 of node 0.
 fn table(net: &mut Net, route: &[u8], modifier: u32) -> SlToVlTable {
     let smp = Smp::directed(Method::GET, SlToVlTable::ATTR_ID, modifier, route);
     let answer = net.ask(port(0, 0), smp).expect("an answer");
@@ -79,7 +79,7 @@ fn lanes_are_set_again_after_a_reset() {
     net.change(|subnet, now, inbox| subnet.reset_switch(now, NodeId(0), inbox)).expect("a switch");
     net.pass(QUIET);
     assert_mapped(&mut net);
-    // An adapter whose link was down may have lost everything.
+    // An adapter whose link was down may have lost its tables.
     let end = port(2, 1);
     let place = net.change(|s, now, inbox| s.unplug(now, end, inbox)).expect("a cable");
     net.change(|s, now, inbox| {
@@ -87,7 +87,7 @@ fn lanes_are_set_again_after_a_reset() {
     });
     let mut smp = Smp::directed(Method::SET, SlToVlTable::ATTR_ID, 0, &[2]);
     smp.set_attribute(&SlToVlTable { vls: [Vl(0); 16] }.into());
-    // It is not noticed while the link stays up.
+    // The change goes unnoticed while the link stays up.
     net.pass(QUIET);
     net.ask(port(0, 0), smp).expect("an answer");
     net.change(|s, now, inbox| s.set_cable(now, end, false, inbox)).expect("a cable");

@@ -1,4 +1,4 @@
-//! When a manager has something to do: what must wait for an answer is not due before.
+//! Timeouts of a manager: work that must wait for an answer is not due before the answer.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::net::{Net, Way, config, port};
 
 const MLID: Lid = Lid(0xc000);
 
-/// A second before the next sweep a group changes, and the switch does not answer until long after that sweep is due.
+/// Changes a group shortly before the next sweep. The switch does not answer until long after that sweep is due.
 fn lose_group_before(net: &mut Net, sweep: Duration) {
     net.pass(sweep - Duration::from_millis(100));
     net.meddler = Box::new(|_, way, mad| {
@@ -27,7 +27,7 @@ fn lose_group_before(net: &mut Net, sweep: Duration) {
     }
 }
 
-/// Nothing is due at this moment any more.
+/// Checks that nothing is due at this moment.
 fn assert_waits(net: &Net) {
     for (_, manager) in &net.managers {
         let due = manager.next_timeout();
@@ -64,7 +64,7 @@ fn a_heavy_sweep_that_must_wait_for_a_group_is_not_due() {
 
 #[test]
 fn a_standby_whose_polls_are_not_answered_waits_between_them() {
-    // An answer may take longer than the time between two polls.
+    // An answer may take longer than the poll interval.
     let standby = Config { poll_interval: Duration::from_millis(300), poll_misses: 9, ..config() };
     let mut net = Net::up("switch:4", Config { priority: 5, ..config() });
     net.start(port(2, 1), standby);

@@ -1,4 +1,4 @@
-//! Traps: repressed, told on, and acted on.
+//! Traps: repressed, reported, and acted on.
 
 use std::time::Duration;
 
@@ -130,12 +130,12 @@ fn nobody_tells_of_others_ports_or_of_what_administration_tells() {
     for number in 64..=67 {
         let notice = Notice { trap_number: number, ..mkey(liar) };
         assert_eq!(tell(&mut net, liar, notice), [0; 0], "{number}");
-        // A vendor's number means something else.
+        // A vendor-specific notice of this number has another meaning.
         assert_eq!(tell(&mut net, liar, Notice { is_generic: false, ..notice }), [number]);
     }
 }
 
-/// A port has so many faults, each long enough after the one before that a trap of its own tells of it.
+/// Injects faults at a port, far enough apart that each raises a trap of its own.
 fn babble(net: &mut Net, at: PortId, times: u32) {
     for _ in 0..times {
         net.change(|subnet, now, inbox| subnet.fault(now, at, Fault::Watchdog, 1, inbox));
@@ -198,7 +198,7 @@ fn nobody_has_another_ports_traps_ignored_or_that_port_disabled() {
     };
     tell(&mut net, victim, 1, 1000);
     assert_eq!(traps(&net), [0; 0]);
-    // Of itself it may say what it likes, about whatever port.
+    // A node may report anything about any of its own ports.
     for about in 0..=u8::MAX {
         tell(&mut net, liar, about, 10);
     }
@@ -212,7 +212,7 @@ fn nobody_has_another_ports_traps_ignored_or_that_port_disabled() {
     assert_eq!(traps(&net).last(), Some(&131));
 }
 
-/// A sweep takes as long as the answer to its first request is waited for.
+/// Delays each sweep by the timeout of its first request.
 fn slow_down(net: &mut Net) {
     let mut is_first = true;
     net.meddler = Box::new(move |_, way, mad| {
@@ -235,7 +235,7 @@ fn a_node_whose_traps_ask_for_sweeps_without_end_gets_fewer_and_others_get_their
     let changes = [
         Trap::LinkState(LinkStateChange { lid, ..LinkStateChange::default() }),
         Trap::Local(LocalChange { lid, ..LocalChange::default() }),
-        // A name that is new in the middle of a discovery.
+        // A new node description in the middle of a discovery.
         Trap::Local(LocalChange {
             lid,
             other_local_changes: true,
@@ -261,7 +261,7 @@ fn a_node_whose_traps_ask_for_sweeps_without_end_gets_fewer_and_others_get_their
         tell(&mut net, 12_000);
         let count = sweeps(&net) - before;
         assert!((20..60).contains(&count), "kind {index}: {count} in two minutes");
-        // Another node's change is found while this one waits, which has just had a sweep.
+        // A change of another node is found while this one, which has just had a sweep, waits for the next.
         let last = sweeps(&net);
         while sweeps(&net) == last {
             tell(&mut net, 1);
