@@ -61,7 +61,7 @@ enum Event {
     Arrive(usize, Vec<u8>),
     /// An end takes the next packet out of its buffer.
     Take(usize),
-    /// A timer of an end may be over.
+    /// A timer of an end may have expired.
     Timer(usize),
 }
 

@@ -55,13 +55,13 @@ impl World {
             if record.wr_id == wc.wr_id {
                 return self.send_ended(id, &record, wc);
             }
-            // Those before it are complete, and had not asked to be told.
+            // The sends before it completed unsignaled.
             ensure!(!record.signaled, "ep {id}: {:x} was passed over", record.wr_id);
             self.send_succeeded(id, &record)?;
         }
     }
 
-    /// No more completions will come: what is left succeeded before the failure, in silence.
+    /// Handles the last completion: the remaining sends are unsignaled and succeeded before the failure.
     pub(crate) fn last_completion_is_out(&mut self, id: usize) -> Result<(), String> {
         while let Some(record) = self.endpoints[id].sends.pop_front() {
             let silent = !record.signaled && !self.endpoints[id].failed;
@@ -129,7 +129,7 @@ impl World {
         Ok(())
     }
 
-    /// Looks at every byte that a send moved, and lets its memory go.
+    /// Checks every byte that a send moved, and deregisters its memory.
     fn send_succeeded(&mut self, id: usize, record: &SendRecord) -> Result<(), String> {
         let (op, len, process) = (record.op, record.len as usize, record.process);
         self.stats.bytes += u64::from(record.len);
@@ -222,7 +222,7 @@ impl World {
         check_message(format_args!("ep {id}"), &expected, wc, bytes)
     }
 
-    /// Messages may be missing or come twice, but each must be one that was sent.
+    /// Checks an unreliable message: messages may be lost or duplicated, but each must have been sent.
     fn check_unreliable(&self, id: usize, wc: &Completion, bytes: &[u8]) -> Result<(), String> {
         let len = wc.byte_len as usize;
         let matches = |e: &&Expected| {

@@ -27,7 +27,7 @@ use rdmux_cm::Time;
 pub use self::paths::PathOdds;
 use crate::net::{Faults, NetStats};
 
-/// Everything that is decided before the clock starts.
+/// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct CmScenario {
     /// How many nodes there are.
@@ -108,10 +108,10 @@ impl CmScenario {
     }
 }
 
-/// What happened in a run that found nothing wrong.
+/// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmStats {
-    /// Runs.
+    /// The number of runs.
     pub seeds: u64,
     /// Connections that came up on both sides.
     pub established: u64,
@@ -143,11 +143,11 @@ pub struct CmStats {
     pub disconnected: u64,
     /// Events of all kinds.
     pub events: u64,
-    /// What the network did.
+    /// Statistics of the network.
     pub net: NetStats,
-    /// How long it took, on its own clock.
+    /// The virtual time of the run.
     pub virtual_time: Duration,
-    /// A number that differs when anything was sent at another time.
+    /// A fingerprint that differs when anything is sent at another time.
     pub fingerprint: u64,
 }
 
@@ -171,7 +171,7 @@ impl AddAssign for CmStats {
         self.events += other.events;
         self.net += other.net;
         self.virtual_time += other.virtual_time;
-        // Whatever the order in which they ran.
+        // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
     }
 }
@@ -208,16 +208,16 @@ impl fmt::Display for CmStats {
     }
 }
 
-/// What was wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct CmFailure {
-    /// The seed that shows it.
+    /// The seed of the run.
     pub seed: u64,
-    /// When.
+    /// The virtual time of the failure.
     pub at: Time,
-    /// What.
+    /// What was wrong.
     pub what: String,
-    /// What the seed means.
+    /// The scenario of the seed.
     pub scenario: CmScenario,
 }
 
@@ -235,12 +235,12 @@ impl std::error::Error for CmFailure {}
 /// Runs the connection manager's simulation of a seed.
 ///
 /// # Errors
-/// The first thing that was wrong. The same seed fails in the same way.
+/// The first failure. The same seed fails in the same way.
 pub fn run_cm_seed(seed: u64) -> Result<CmStats, Box<CmFailure>> {
     world::World::new(seed, false).run()
 }
 
-/// The same, and tells on standard error what happens.
+/// Runs the simulation of a seed and logs its events to standard error.
 ///
 /// # Errors
 /// As [`run_cm_seed`].
@@ -261,7 +261,7 @@ mod tests {
                 Err(failure) => panic!("{failure}"),
             }
         }
-        // The seeds do reach what they are for.
+        // The seeds reach the cases that they are meant for.
         assert!(all.established > 1000 && all.disconnected > 1000, "{all:?}");
         assert!(all.extended > 300 && all.streams > 1000, "{all:?}");
         assert!(all.rejected > 200 && all.unreachable > 20 && all.looked_up > 200, "{all:?}");

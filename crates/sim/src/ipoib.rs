@@ -14,43 +14,43 @@ use std::time::Duration;
 use rand::Rng;
 use rdmux_transport::Time;
 
-/// Everything that is decided before the clock starts.
+/// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct IpoibScenario {
-    /// How many hosts there are.
+    /// The number of hosts.
     pub hosts: usize,
-    /// How many addresses, each of one host at a time.
+    /// The number of addresses, each of one host at a time.
     pub addresses: usize,
     /// How many groups members are of, beside new ones.
     pub groups: u8,
-    /// How likely it is that a datagram is lost, or comes twice: out of one.
+    /// The probability that a datagram is lost.
     pub loss: f64,
-    /// See above.
+    /// The probability that a datagram is duplicated.
     pub duplicate: f64,
-    /// How long a datagram takes at most.
+    /// The longest delay of a datagram.
     pub delay: Duration,
     /// How often programs look for an address.
     pub lookups: u32,
-    /// How often an address goes to another host, or to none.
+    /// How often an address moves to another host, or to none.
     pub moves: u32,
     /// How often a host forgets what it knows, as when its port changes.
     pub flushes: u32,
     /// How often a program joins or leaves a group.
     pub wishes: u32,
-    /// How long administration takes at most.
+    /// The longest delay of administration.
     pub think: Duration,
-    /// How likely it is that it refuses, or does not answer until it is given up.
+    /// The probability that administration refuses a query.
     pub refuses: f64,
-    /// See above.
+    /// The probability that administration does not answer, so that the query times out.
     pub silent: f64,
-    /// How often it forgets all memberships, and has ports register again.
+    /// How often administration forgets all memberships and asks ports to reregister.
     pub forgets: u32,
-    /// All of this happens within this time.
+    /// The time span in which all of this happens.
     pub span: Duration,
 }
 
 impl IpoibScenario {
-    /// Draws one. In half of them nothing is lost.
+    /// Draws a scenario. In half of all scenarios nothing is lost.
     pub fn draw(rng: &mut impl Rng) -> Self {
         let bad = rng.random_bool(0.5);
         let chance = |p: f64| if bad { p } else { 0.0 };
@@ -77,10 +77,10 @@ impl IpoibScenario {
     }
 }
 
-/// What happened in a run that found nothing wrong.
+/// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpoibStats {
-    /// Runs.
+    /// The number of runs.
     pub seeds: u64,
     /// Addresses that were looked for.
     pub lookups: u64,
@@ -104,9 +104,9 @@ pub struct IpoibStats {
     pub forgotten: u64,
     /// Questions to administration.
     pub questions: u64,
-    /// How long it took, on its own clock.
+    /// The virtual time of the run.
     pub virtual_time: Duration,
-    /// A number that differs when anything was sent at another time.
+    /// A fingerprint that differs when anything is sent at another time.
     pub fingerprint: u64,
 }
 
@@ -125,7 +125,7 @@ impl AddAssign for IpoibStats {
         self.forgotten += other.forgotten;
         self.questions += other.questions;
         self.virtual_time += other.virtual_time;
-        // Whatever the order in which they ran.
+        // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
     }
 }
@@ -153,16 +153,16 @@ impl fmt::Display for IpoibStats {
     }
 }
 
-/// What was wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct IpoibFailure {
-    /// The seed that shows it.
+    /// The seed of the run.
     pub seed: u64,
-    /// When.
+    /// The virtual time of the failure.
     pub at: Time,
-    /// What.
+    /// What was wrong.
     pub what: String,
-    /// What the seed means.
+    /// The scenario of the seed.
     pub scenario: IpoibScenario,
 }
 
@@ -180,12 +180,12 @@ impl std::error::Error for IpoibFailure {}
 /// Runs the simulation of a seed.
 ///
 /// # Errors
-/// The first thing that was wrong. The same seed fails in the same way.
+/// The first failure. The same seed fails in the same way.
 pub fn run_ipoib_seed(seed: u64) -> Result<IpoibStats, Box<IpoibFailure>> {
     world::World::new(seed, false).run(seed)
 }
 
-/// The same, and tells on standard error what happens.
+/// Runs the simulation of a seed and logs its events to standard error.
 ///
 /// # Errors
 /// As [`run_ipoib_seed`].
@@ -206,7 +206,7 @@ mod tests {
                 Err(failure) => panic!("{failure}"),
             }
         }
-        // The seeds do reach what they are for.
+        // The seeds reach the cases that they are meant for.
         assert!(all.known > 500 && all.found > 500 && all.failed > 100, "{all:?}");
         assert!(all.stale > 20 && all.lost > 500 && all.granted > 1000, "{all:?}");
         assert!(all.refused > 200 && all.forgotten > 50 && all.questions > 2000, "{all:?}");

@@ -26,13 +26,13 @@ const RECEIVE_WAIT: Duration = Duration::from_secs(1);
 /// A mistake that one end makes on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// WRITE with a key that nobody has.
+    /// WRITE with an invalid key.
     WriteKey,
     /// READ beyond the end of a region.
     ReadBounds,
     /// An atomic on seven aligned bytes.
     Misaligned,
-    /// SEND from memory with a key that nobody has.
+    /// SEND from memory with an invalid key.
     LocalKey,
     /// SEND longer than the receive.
     TooLong,
@@ -57,7 +57,7 @@ pub enum Trouble {
     Err(usize),
 }
 
-/// Everything that is decided before the clock starts.
+/// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct IwScenario {
     /// What the first end's side agreed on.
@@ -76,7 +76,7 @@ pub struct IwScenario {
     pub stall: f64,
     /// How many operations each end posts.
     pub ops: [u32; 2],
-    /// No message is longer.
+    /// The longest message.
     pub max_len: u32,
     /// Entries of each queue.
     pub depth: u32,
@@ -84,16 +84,16 @@ pub struct IwScenario {
     pub shared: [bool; 2],
     /// How long an end's messages wait for a receive; zero is not at all.
     pub receive_wait: [Duration; 2],
-    /// Whether every send asks for a completion.
+    /// Whether every send is signaled.
     pub signal_all: bool,
-    /// Which end makes which mistake at which of its operations.
+    /// The end that makes a mistake, the number of its operation, and the mistake.
     pub mistake: Option<(usize, u32, Mistake)>,
     /// What goes wrong, and when.
     pub trouble: Option<(Duration, Trouble)>,
 }
 
 impl IwScenario {
-    /// Draws one.
+    /// Draws a scenario.
     pub fn draw(rng: &mut impl Rng) -> Self {
         let params = StreamParams {
             initiator: true,
@@ -165,10 +165,10 @@ impl IwScenario {
     }
 }
 
-/// What happened in a run that found nothing wrong.
+/// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IwStats {
-    /// Runs.
+    /// The number of runs.
     pub seeds: u64,
     /// Bytes that streams carried.
     pub carried: u64,
@@ -184,7 +184,7 @@ pub struct IwStats {
     pub compared: u64,
     /// Asynchronous events.
     pub events: u64,
-    /// Timers that were over.
+    /// Timers that expired.
     pub timeouts: u64,
     /// Messages that waited for a receive.
     pub waits: u64,
@@ -192,9 +192,9 @@ pub struct IwStats {
     pub ended: u64,
     /// See there.
     pub reset: u64,
-    /// How long it took, on its own clock.
+    /// The virtual time of the run.
     pub virtual_time: Duration,
-    /// A number that differs when anything was sent at another time.
+    /// A fingerprint that differs when anything is sent at another time.
     pub fingerprint: u64,
 }
 
@@ -213,7 +213,7 @@ impl AddAssign for IwStats {
         self.ended += other.ended;
         self.reset += other.reset;
         self.virtual_time += other.virtual_time;
-        // Whatever the order in which they ran.
+        // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
     }
 }
@@ -240,16 +240,16 @@ impl fmt::Display for IwStats {
     }
 }
 
-/// What was wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct IwFailure {
-    /// The seed that shows it.
+    /// The seed of the run.
     pub seed: u64,
-    /// When.
+    /// The virtual time of the failure.
     pub at: Time,
-    /// What.
+    /// What was wrong.
     pub what: String,
-    /// What the seed means.
+    /// The scenario of the seed.
     pub scenario: IwScenario,
 }
 
@@ -267,12 +267,12 @@ impl std::error::Error for IwFailure {}
 /// Runs iWARP's simulation of a seed.
 ///
 /// # Errors
-/// The first thing that was wrong. The same seed fails in the same way.
+/// The first failure. The same seed fails in the same way.
 pub fn run_iwarp_seed(seed: u64) -> Result<IwStats, Box<IwFailure>> {
     world::World::new(seed, false).run(seed)
 }
 
-/// The same, and tells on standard error what happens.
+/// Runs the simulation of a seed and logs its events to standard error.
 ///
 /// # Errors
 /// As [`run_iwarp_seed`].
@@ -293,7 +293,7 @@ mod tests {
                 Err(failure) => panic!("{failure}"),
             }
         }
-        // The seeds do reach what they are for.
+        // The seeds reach the cases that they are meant for.
         assert!(all.ended > 500 && all.reset > 50 && all.timeouts > 5, "{all:?}");
         assert!(all.waits > 100, "{all:?}");
         assert!(all.errors > 500 && all.events > 50 && all.placed > 1_000_000, "{all:?}");

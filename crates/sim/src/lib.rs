@@ -42,7 +42,7 @@ use rdmux_transport::Time;
 
 use crate::net::NetStats;
 
-/// What happened in a run that found nothing wrong.
+/// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Seeds that ran.
@@ -55,7 +55,7 @@ pub struct Stats {
     pub kept: u64,
     /// Gaps behind which something had been kept, and that were filled.
     pub filled: u64,
-    /// Timers that were over.
+    /// Timers that expired.
     pub timeouts: u64,
     /// Completions of either queue.
     pub completions: u64,
@@ -73,11 +73,11 @@ pub struct Stats {
     pub migrations: u64,
     /// Paths through which nothing passed for some time, or from then on.
     pub dead_paths: u64,
-    /// What the network did.
+    /// Statistics of the network.
     pub net: NetStats,
-    /// How long it took, on its own clock.
+    /// The virtual time of the run.
     pub virtual_time: Duration,
-    /// A number that differs when anything was sent at another time.
+    /// A fingerprint that differs when anything is sent at another time.
     pub fingerprint: u64,
 }
 
@@ -99,7 +99,7 @@ impl AddAssign for Stats {
         self.dead_paths += other.dead_paths;
         self.net += other.net;
         self.virtual_time += other.virtual_time;
-        // Whatever the order in which they ran.
+        // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
     }
 }
@@ -139,16 +139,16 @@ impl fmt::Display for Stats {
     }
 }
 
-/// What was wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The seed that shows it.
+    /// The seed of the run.
     pub seed: u64,
-    /// When.
+    /// The virtual time of the failure.
     pub at: Time,
-    /// What.
+    /// What was wrong.
     pub what: String,
-    /// What the seed means.
+    /// The scenario of the seed.
     pub scenario: String,
 }
 
@@ -167,12 +167,12 @@ impl std::error::Error for Failure {}
 /// Runs the transports' simulation of a seed.
 ///
 /// # Errors
-/// The first thing that was wrong. The same seed fails in the same way.
+/// The first failure. The same seed fails in the same way.
 pub fn run_seed(seed: u64) -> Result<Stats, Box<Failure>> {
     run(seed, false)
 }
 
-/// The same, and tells on standard error what happens.
+/// Runs the simulation of a seed and logs its events to standard error.
 ///
 /// # Errors
 /// As [`run_seed`].
@@ -199,7 +199,7 @@ mod tests {
                 Err(failure) => panic!("{failure}"),
             }
         }
-        // The seeds do reach what they are for.
+        // The seeds reach the cases that they are meant for.
         assert!(all.late_atomics > 500 && all.busy > 500 && all.errors > 500, "{all:?}");
         assert!(all.kept > 500 && all.filled > 500 && all.pauses > 500, "{all:?}");
         assert!(all.migrations > 300 && all.dead_paths > 50, "{all:?}");

@@ -17,7 +17,7 @@ use rdmux_transport::Time;
 
 use crate::net::{Faults, NetStats};
 
-/// Everything that is decided before the clock starts.
+/// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct MadScenario {
     /// How many hosts there are, each with a server.
@@ -101,10 +101,10 @@ impl MadScenario {
     }
 }
 
-/// What happened in a run that found nothing wrong.
+/// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MadStats {
-    /// Runs.
+    /// The number of runs.
     pub seeds: u64,
     /// Requests that programs sent.
     pub requests: u64,
@@ -126,11 +126,11 @@ pub struct MadStats {
     pub aborted: u64,
     /// Datagrams that strangers sent.
     pub foreign: u64,
-    /// What the network did.
+    /// Statistics of the network.
     pub net: NetStats,
-    /// How long it took, on its own clock.
+    /// The virtual time of the run.
     pub virtual_time: Duration,
-    /// A number that differs when anything was sent at another time.
+    /// A fingerprint that differs when anything is sent at another time.
     pub fingerprint: u64,
 }
 
@@ -149,7 +149,7 @@ impl AddAssign for MadStats {
         self.foreign += other.foreign;
         self.net += other.net;
         self.virtual_time += other.virtual_time;
-        // Whatever the order in which they ran.
+        // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
     }
 }
@@ -185,16 +185,16 @@ impl fmt::Display for MadStats {
     }
 }
 
-/// What was wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct MadFailure {
-    /// The seed that shows it.
+    /// The seed of the run.
     pub seed: u64,
-    /// When.
+    /// The virtual time of the failure.
     pub at: Time,
-    /// What.
+    /// What was wrong.
     pub what: String,
-    /// What the seed means.
+    /// The scenario of the seed.
     pub scenario: MadScenario,
 }
 
@@ -212,12 +212,12 @@ impl std::error::Error for MadFailure {}
 /// Runs the simulation of management datagrams of a seed.
 ///
 /// # Errors
-/// The first thing that was wrong. The same seed fails in the same way.
+/// The first failure. The same seed fails in the same way.
 pub fn run_mad_seed(seed: u64) -> Result<MadStats, Box<MadFailure>> {
     world::World::new(seed, false).run(seed)
 }
 
-/// The same, and tells on standard error what happens.
+/// Runs the simulation of a seed and logs its events to standard error.
 ///
 /// # Errors
 /// As [`run_mad_seed`].
@@ -238,7 +238,7 @@ mod tests {
                 Err(failure) => panic!("{failure}"),
             }
         }
-        // The seeds do reach what they are for.
+        // The seeds reach the cases that they are meant for.
         assert!(all.answered > 1000 && all.long > 1000 && all.failed > 100, "{all:?}");
         assert!(all.resent > 1000 && all.aborted > 20 && all.orphaned > 20, "{all:?}");
         assert!(all.foreign > 1000 && all.net.lost > 1000, "{all:?}");

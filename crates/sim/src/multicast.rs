@@ -16,39 +16,39 @@ use std::time::Duration;
 use rand::Rng;
 use rdmux_transport::Time;
 
-/// Everything that is decided before the clock starts.
+/// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct MulticastScenario {
-    /// How many hosts there are.
+    /// The number of hosts.
     pub hosts: usize,
     /// How many ids each has.
     pub ids: usize,
     /// How many groups have a name.
     pub groups: u8,
-    /// How likely it is that a datagram is lost, or comes twice: out of one.
+    /// The probability that a datagram is lost.
     pub loss: f64,
-    /// See above.
+    /// The probability that a datagram is duplicated.
     pub duplicate: f64,
-    /// How long a datagram takes at most.
+    /// The longest delay of a datagram.
     pub delay: Duration,
     /// How often an id joins or leaves a group.
     pub wishes: u32,
     /// How often an id sends to a group.
     pub sends: u32,
-    /// How long administration takes at most.
+    /// The longest delay of administration.
     pub think: Duration,
-    /// How likely it is that it refuses, or does not answer until it is given up.
+    /// The probability that administration refuses a query.
     pub refuses: f64,
-    /// See above.
+    /// The probability that administration does not answer, so that the query times out.
     pub silent: f64,
-    /// How often it forgets all memberships, and has ports register again.
+    /// How often administration forgets all memberships and asks ports to reregister.
     pub forgets: u32,
-    /// All of this happens within this time.
+    /// The time span in which all of this happens.
     pub span: Duration,
 }
 
 impl MulticastScenario {
-    /// Draws one. In half of them nothing is lost.
+    /// Draws a scenario. In half of all scenarios nothing is lost.
     pub fn draw(rng: &mut impl Rng) -> Self {
         let bad = rng.random_bool(0.5);
         let chance = |p: f64| if bad { p } else { 0.0 };
@@ -70,10 +70,10 @@ impl MulticastScenario {
     }
 }
 
-/// What happened in a run that found nothing wrong.
+/// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MulticastStats {
-    /// Runs.
+    /// The number of runs.
     pub seeds: u64,
     /// Groups that were joined.
     pub joined: u64,
@@ -91,9 +91,9 @@ pub struct MulticastStats {
     pub received: u64,
     /// How often the network lost one.
     pub lost: u64,
-    /// How long it took, on its own clock.
+    /// The virtual time of the run.
     pub virtual_time: Duration,
-    /// A number that differs when anything was told at another time.
+    /// A fingerprint that differs when anything is reported at another time.
     pub fingerprint: u64,
 }
 
@@ -109,7 +109,7 @@ impl AddAssign for MulticastStats {
         self.received += other.received;
         self.lost += other.lost;
         self.virtual_time += other.virtual_time;
-        // Whatever the order in which they ran.
+        // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
     }
 }
@@ -134,16 +134,16 @@ impl fmt::Display for MulticastStats {
     }
 }
 
-/// What was wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct MulticastFailure {
-    /// The seed that shows it.
+    /// The seed of the run.
     pub seed: u64,
-    /// When.
+    /// The virtual time of the failure.
     pub at: Time,
-    /// What.
+    /// What was wrong.
     pub what: String,
-    /// What the seed means.
+    /// The scenario of the seed.
     pub scenario: MulticastScenario,
 }
 
@@ -161,12 +161,12 @@ impl std::error::Error for MulticastFailure {}
 /// Runs the simulation of a seed.
 ///
 /// # Errors
-/// The first thing that was wrong. The same seed fails in the same way.
+/// The first failure. The same seed fails in the same way.
 pub fn run_multicast_seed(seed: u64) -> Result<MulticastStats, Box<MulticastFailure>> {
     world::World::new(seed, false).run(seed)
 }
 
-/// The same, and tells on standard error what happens.
+/// Runs the simulation of a seed and logs its events to standard error.
 ///
 /// # Errors
 /// As [`run_multicast_seed`].
@@ -187,7 +187,7 @@ mod tests {
                 Err(failure) => panic!("{failure}"),
             }
         }
-        // The seeds do reach what they are for.
+        // The seeds reach the cases that they are meant for.
         assert!(all.joined > 1000 && all.failed > 100 && all.lost_groups > 50, "{all}");
         assert!(all.assigned > 50 && all.sent > 500 && all.unsent > 500, "{all}");
         assert!(all.received > 200 && all.lost > 50, "{all}");

@@ -93,7 +93,7 @@ impl World {
         self.act(to, |ep, now, env| {
             ep.qp.handle_packet(now, &RxPacket { packet: &packet, source: &source }, env)
         })?;
-        // Packets that arrive meanwhile make one burst.
+        // Packets that arrive in the meantime form one burst.
         self.wake_soon(to, 5);
         Ok(())
     }

@@ -12,17 +12,17 @@ use crate::net::{Faults, NodeId};
 /// A mistake that one side of a connection makes on purpose, so that it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poison {
-    /// WRITE with a key that nobody has.
+    /// WRITE with an invalid key.
     RemoteKey,
     /// READ beyond the end of a region.
     RemoteBounds,
     /// An atomic on seven aligned bytes.
     Misaligned,
-    /// SEND from memory with a key that nobody has.
+    /// SEND from memory with an invalid key.
     LocalKey,
     /// SEND longer than the receive.
     TooLong,
-    /// An atomic with a key that nobody has.
+    /// An atomic with an invalid key.
     AtomicKey,
     /// SEND to a shared receive queue that is not there; XRC only.
     Queue,
@@ -37,11 +37,11 @@ pub struct Plan {
     pub qp_type: QpType,
     /// How many operations each end posts.
     pub ops: [u32; 2],
-    /// No message is longer.
+    /// The longest message.
     pub max_len: u32,
     /// Entries of each queue.
     pub depth: u32,
-    /// How long an end takes at most to post a receive for one that was used.
+    /// The longest delay until an end replaces a used receive.
     pub refill: Duration,
     /// READs and atomics outstanding.
     pub rd_atomic: u8,
@@ -49,11 +49,11 @@ pub struct Plan {
     pub timeout: u8,
     /// Code of the receiver-not-ready timer.
     pub rnr_timer: u8,
-    /// Which end makes which mistake at which of its operations.
+    /// The end that makes a mistake, the number of its operation, and the mistake.
     pub poison: Option<(usize, u32, Poison)>,
     /// Whether an end drains its send queue in the middle of its work.
     pub drain: bool,
-    /// Whether every send asks for a completion.
+    /// Whether every send is signaled.
     pub signal_all: bool,
     /// How long an end takes at most until it posts again, in microseconds.
     pub pace: u64,
@@ -106,7 +106,7 @@ pub struct Cut {
     pub lasts: Duration,
 }
 
-/// Everything that is decided before the clock starts.
+/// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// How many nodes there are.
@@ -148,7 +148,7 @@ pub const BETWEEN_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::f
 const TIMEOUT_WITH_PAUSES: u8 = 14;
 
 impl Scenario {
-    /// Draws one.
+    /// Draws a scenario.
     pub fn draw(rng: &mut impl Rng) -> Self {
         let nodes = rng.random_range(2..=4);
         let lossless = rng.random_bool(0.2);
@@ -234,7 +234,7 @@ fn draw_faults(lossless: bool, rng: &mut impl Rng) -> Faults {
         reorder: level(0.1),
         delay,
         jitter: delay * 10,
-        // Fewer than the retries of a connection.
+        // Fewer than a connection's retries.
         at_most: Some(2),
     }
 }

@@ -10,7 +10,7 @@ use crate::memory::{CANARY, Mr, pattern};
 use crate::scenario::Poison;
 use crate::world::World;
 
-/// What every region here allows.
+/// The access rights of every region.
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -19,10 +19,10 @@ const ALL: Access = Access::LOCAL_WRITE
 /// The most bytes posted inline.
 pub(crate) const MAX_INLINE: u32 = 64;
 
-/// The key of every datagram queue pair.
+/// The Q_Key of every datagram queue pair.
 pub(crate) const QKEY: Qkey = Qkey(0x1234);
 
-/// Bytes between the parts of a list, which nobody may touch.
+/// Guard bytes between the elements of a scatter/gather list.
 const GAP: usize = 8;
 
 /// An operation before it is posted.
@@ -41,7 +41,7 @@ impl Draft {
 }
 
 impl World {
-    /// Posts the next operation of an endpoint. False if there is none, or no room for it.
+    /// Posts the next operation of an endpoint. Returns false if none is left, or if there is no room for it.
     pub(crate) fn post_next(&mut self, id: usize) -> Result<bool, String> {
         let (plan, end) = self.endpoints[id].plan;
         let plan = self.scenario.plans[plan].clone();
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// A record whose local memory holds its pattern, in several parts.
+    /// Creates a record whose local memory holds its pattern, in several parts.
     fn source(&mut self, id: usize, len: u32) -> SendRecord {
         let mut record = self.record(id, Kind::Send, len);
         let data = pattern(record.op, len as usize);
@@ -284,7 +284,7 @@ impl World {
         let (all, depth) = (plan.signal_all, plan.depth as usize);
         let peer = self.endpoints[id].peer;
         let mut flags = SendFlags::empty();
-        // Of the last one, and of the last that fits, the application must hear.
+        // The last operation, and the last that fits the queue, must be signaled.
         let must = self.endpoints[id].to_post == 1 || self.endpoints[id].sends.len() + 1 == depth;
         draft.record.signaled = all || must || self.rng.random_bool(0.5);
         flags.set(SendFlags::SIGNALED, draft.record.signaled);
@@ -310,7 +310,7 @@ impl World {
         if draft.inline.is_some()
             && let Some(mr) = draft.record.local.take()
         {
-            // Copied when posted: the memory may go at once.
+            // Inline data is copied when posted, so the memory can be deregistered at once.
             self.nodes[ep.node].processes[0].memory.deregister(&mr);
         }
         ep.to_post -= 1;

@@ -25,7 +25,7 @@ use crate::{Failure, Stats};
 /// The first queue pair's number.
 pub(crate) const FIRST_QPN: u32 = 0x100;
 
-/// The run is stuck if it takes longer than this, on its own clock and in events.
+/// The limits on virtual time and on events, beyond which a run counts as stuck.
 const MOST_TIME: Duration = Duration::from_secs(4000);
 const MOST_EVENTS: u64 = 20_000_000;
 
@@ -34,9 +34,9 @@ const MOST_EVENTS: u64 = 20_000_000;
 pub(crate) enum Event {
     /// A packet arrives.
     Deliver { to: usize, from: usize, path: u8, bytes: Vec<u8>, icrc: [u8; 4] },
-    /// An endpoint gets the floor, to send.
+    /// An endpoint may send.
     Wake(usize),
-    /// A timer of an endpoint may be over.
+    /// A timer of an endpoint may have expired.
     Timer(usize),
     /// An application posts a send.
     Post(usize),
@@ -177,7 +177,7 @@ impl World {
         });
     }
 
-    /// Runs to the end.
+    /// Runs the simulation to its end.
     pub(crate) fn run(&mut self) -> Result<(), String> {
         self.connect_all()?;
         self.plan_trouble();
@@ -527,7 +527,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets the application post, if it has something left.
+    /// Schedules the application's next post, if it has operations left.
     pub(crate) fn post_soon(&mut self, id: usize) {
         let ep = &mut self.endpoints[id];
         if ep.to_post > 0 && !ep.posting {

@@ -20,10 +20,10 @@ use rand::Rng;
 use rdmux_acm::{ClaimPolicy, Options, RouteProtocol};
 use rdmux_transport::Time;
 
-/// Everything that is decided before the clock starts.
+/// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct AcmScenario {
-    /// How many hosts there are.
+    /// The number of hosts.
     pub hosts: usize,
     /// How many names and addresses, each of one host at a time.
     pub addresses: usize,
@@ -31,15 +31,15 @@ pub struct AcmScenario {
     pub options: Options,
     /// How likely it is that a datagram is lost on the way to a host, or comes twice.
     pub loss: f64,
-    /// See above.
+    /// The probability that a datagram is duplicated.
     pub duplicate: f64,
-    /// How long a datagram takes at most.
+    /// The longest delay of a datagram.
     pub delay: Duration,
     /// How often programs ask.
     pub requests: u32,
     /// How long their requests may take.
     pub timeout: Duration,
-    /// How often an address goes to another host, or to none.
+    /// How often an address moves to another host, or to none.
     pub moves: u32,
     /// How often a port gets another LID.
     pub renumbers: u32,
@@ -51,13 +51,13 @@ pub struct AcmScenario {
     pub lies: u32,
     /// How often a service is told to forget, or its port's subnet manager is another one, or it goes down and up.
     pub events: u32,
-    /// How long administration takes at most.
+    /// The longest delay of administration.
     pub think: Duration,
     /// How likely it is that it refuses, or does not answer.
     pub refuses: f64,
     /// How likely it is that a send queue is full.
     pub full: f64,
-    /// All of this happens within this time.
+    /// The time span in which all of this happens.
     pub span: Duration,
 }
 
@@ -129,13 +129,13 @@ impl AcmScenario {
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What happened in a run that found nothing wrong.
+        /// Statistics of a run without failures.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct AcmStats {
             $($(#[$doc])* pub $name: u64,)*
-            /// How long it took, on its own clock.
+            /// The virtual time of the run.
             pub virtual_time: Duration,
-            /// A number that differs when anything was sent at another time.
+            /// A fingerprint that differs when anything is sent at another time.
             pub fingerprint: u64,
         }
 
@@ -143,7 +143,7 @@ macro_rules! stats {
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*
                 self.virtual_time += other.virtual_time;
-                // Whatever the order in which they ran.
+                // Independent of the order of the runs.
                 self.fingerprint ^= other.fingerprint;
             }
         }
@@ -151,7 +151,7 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Runs.
+    /// The number of runs.
     seeds,
     /// Runs in which nothing went wrong.
     good,
@@ -225,16 +225,16 @@ impl fmt::Display for AcmStats {
     }
 }
 
-/// What was wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct AcmFailure {
-    /// The seed that shows it.
+    /// The seed of the run.
     pub seed: u64,
-    /// When.
+    /// The virtual time of the failure.
     pub at: Time,
-    /// What.
+    /// What was wrong.
     pub what: String,
-    /// What the seed means.
+    /// The scenario of the seed.
     pub scenario: AcmScenario,
 }
 
@@ -252,12 +252,12 @@ impl std::error::Error for AcmFailure {}
 /// Runs the simulation of a seed.
 ///
 /// # Errors
-/// The first thing that was wrong. The same seed fails in the same way.
+/// The first failure. The same seed fails in the same way.
 pub fn run_acm_seed(seed: u64) -> Result<AcmStats, Box<AcmFailure>> {
     world::World::new(seed, false).run(seed)
 }
 
-/// The same, and tells on standard error what happens.
+/// Runs the simulation of a seed and logs its events to standard error.
 ///
 /// # Errors
 /// As [`run_acm_seed`].
@@ -278,7 +278,7 @@ mod tests {
                 Err(failure) => panic!("{failure}"),
             }
         }
-        // The seeds do reach what they are for.
+        // The seeds reach the cases that they are meant for.
         assert!(all.good > 80 && all.found > 20_000 && all.failed > 1000, "{all}");
         assert!(all.stale > 100 && all.read > 1000 && all.lost > 1000, "{all}");
         assert!(all.overheard > 50 && all.contradictions > 100 && all.replaced > 30, "{all}");

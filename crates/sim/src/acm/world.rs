@@ -19,7 +19,7 @@ use super::oracle::Oracle;
 use super::{AcmFailure, AcmScenario, AcmStats};
 use crate::agenda::Agenda;
 
-/// No run has more events than this.
+/// The limit on the events of a run.
 const EVENTS: u64 = 2_000_000;
 const PORT: PortId = PortId(0);
 const EP: EndpointId = EndpointId(0);

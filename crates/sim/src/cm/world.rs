@@ -31,7 +31,7 @@ use crate::net::{Network, NodeId};
 pub(super) const PORT: u16 = 7174;
 /// The channel of a node's server; clients have others.
 pub(super) const SERVER: ChannelId = ChannelId(1);
-/// The run is stuck if it has more events than this.
+/// The limit on events, beyond which a run counts as stuck.
 const MOST_EVENTS: u64 = 2_000_000;
 
 /// What happens.
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Runs to the end.
+    /// Runs the simulation to its end.
     pub(super) fn run(mut self) -> Result<CmStats, Box<CmFailure>> {
         let result = self.live().and_then(|()| self.check_all()).and_then(|()| self.clean_up());
         let Self { seed, scenario, agenda, mut stats, net, .. } = self;

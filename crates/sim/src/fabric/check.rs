@@ -1,4 +1,4 @@
-//! What must be true of every completion.
+//! The checks of every completion.
 
 use std::time::Duration;
 
@@ -29,13 +29,13 @@ impl World {
             if record.wr_id == wc.wr_id {
                 return self.send_ended(id, record, wc);
             }
-            // Those before it are complete, and had not asked to be told.
+            // The sends before it completed unsignaled.
             ensure!(!record.signaled, "ep {id}: {:x} was passed over", record.wr_id);
             self.send_succeeded(id, &record)?;
         }
     }
 
-    /// No more completions will come: what is left succeeded before the failure, in silence.
+    /// Handles the last completion: the remaining sends are unsignaled and succeeded before the failure.
     pub(super) fn last_completion_is_out(&mut self, id: usize) -> Result<(), String> {
         while let Some(record) = self.ends[id].sends.pop_front() {
             let silent = !record.signaled && !self.ends[id].failed;
@@ -98,7 +98,7 @@ impl World {
         end.litter.extend(record.local);
     }
 
-    /// Looks at every byte that a send moved, and lets its memory go.
+    /// Checks every byte that a send moved, and deregisters its memory.
     fn send_succeeded(&mut self, id: usize, record: &SendRecord) -> Result<(), String> {
         let (op, len) = (record.op, record.len as usize);
         self.stats.bytes += u64::from(record.len);
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// Messages may be missing or come twice, but each must be one that was sent.
+    /// Checks an unreliable message: messages may be lost or duplicated, but each must have been sent.
     fn check_unreliable(&self, id: usize, wc: &Completion, bytes: &[u8]) -> Result<(), String> {
         let len = wc.byte_len as usize;
         let matches = |e: &&Expected| {

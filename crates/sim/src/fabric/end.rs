@@ -34,7 +34,7 @@ pub(super) struct End {
     pub(super) sends: VecDeque<SendRecord>,
     /// Receives outstanding, oldest first.
     pub(super) recvs: VecDeque<RecvRecord>,
-    /// What the peer has posted for us, oldest first.
+    /// Messages that the peer has posted for this end, oldest first.
     pub(super) expected: VecDeque<Expected>,
     /// What the peer may do atomics on.
     pub(super) counter: Mr,

@@ -20,7 +20,7 @@ use crate::check::ensure;
 use crate::env::{Processes, SimEnv};
 use crate::memory::{CANARY, pattern};
 
-/// The key of every datagram queue pair.
+/// The Q_Key of every datagram queue pair.
 pub(super) const QKEY: Qkey = Qkey(0x0b1b);
 
 impl World {
@@ -358,7 +358,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets the application post, if it has something left.
+    /// Schedules the application's next post, if it has operations left.
     pub(super) fn post_soon(&mut self, id: usize) {
         let pace = self.scenario.plans[self.ends[id].plan.0].pace;
         let end = &mut self.ends[id];

@@ -147,7 +147,7 @@ impl World {
         self.subnet.send(now, from, packet, &mut self.inbox);
     }
 
-    /// A datagram takes some time, or is lost.
+    /// Delays a datagram, or loses it.
     pub(super) fn travel(&mut self, event: Event) {
         if self.rng.random_bool(self.scenario.loss) {
             return;

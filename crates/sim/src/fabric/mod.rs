@@ -47,7 +47,7 @@ pub struct Plan {
     pub qp_type: QpType,
     /// How many operations each end posts.
     pub ops: [u32; 2],
-    /// No message is longer.
+    /// The longest message.
     pub max_len: u32,
     /// Path MTU; of UD the largest datagram.
     pub mtu: Mtu,
@@ -55,7 +55,7 @@ pub struct Plan {
     pub depth: u32,
     /// How long an end takes at most until it posts the next operation.
     pub pace: Duration,
-    /// How long an end takes at most to post a receive for one that was used.
+    /// The longest delay until an end replaces a used receive.
     pub refill: Duration,
     /// READs and atomics outstanding.
     pub rd_atomic: u8,
@@ -67,22 +67,22 @@ pub struct Plan {
     pub grh: bool,
     /// Service level.
     pub sl: u8,
-    /// Whether every send asks for a completion.
+    /// Whether every send is signaled.
     pub signal_all: bool,
     /// How often its ends connect anew after an error.
     pub lives: u32,
 }
 
-/// Everything that is decided before the clock starts.
+/// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct FabricScenario {
     /// Nodes and cables.
     pub shape: &'static str,
     /// How many managers there are, at most.
     pub managers: usize,
-    /// How they find routes.
+    /// The algorithm for routes.
     pub routing: RoutingEngine,
-    /// Each adapter's port gets 2^lmc LIDs.
+    /// The LMC: each adapter's port gets 2^lmc LIDs.
     pub lmc: u8,
     /// Whether managers set which virtual lane a service level takes.
     pub service_levels: bool,
@@ -113,7 +113,7 @@ pub struct FabricScenario {
 }
 
 impl FabricScenario {
-    /// Draws one.
+    /// Draws a scenario.
     pub fn draw(rng: &mut impl Rng) -> Self {
         const SHAPES: [&str; 8] = [
             "two",
@@ -169,7 +169,7 @@ fn draw_faults(rng: &mut impl Rng) -> Faults {
         reorder: level(0.05),
         delay,
         jitter: delay * 10,
-        // Fewer than the retries of a connection.
+        // Fewer than a connection's retries.
         at_most: Some(2),
     }
 }
@@ -219,10 +219,10 @@ fn draw_plan(
     }
 }
 
-/// What happened in a run that found nothing wrong.
+/// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricStats {
-    /// Runs.
+    /// The number of runs.
     pub seeds: u64,
     /// Packets that queue pairs sent, and those of them that the fabric would not have brought anywhere.
     pub packets: u64,
@@ -250,15 +250,15 @@ pub struct FabricStats {
     pub received: u64,
     /// What happened to the subnet.
     pub troubles: u64,
-    /// Heavy sweeps that ended.
+    /// Completed heavy sweeps.
     pub sweeps: u64,
     /// Ways that were compared with a walk through the switches' tables.
     pub ways: u64,
-    /// What the network did.
+    /// Statistics of the network.
     pub net: NetStats,
-    /// How long it took, on its own clock.
+    /// The virtual time of the run.
     pub virtual_time: Duration,
-    /// A number that differs when anything was sent at another time.
+    /// A fingerprint that differs when anything is sent at another time.
     pub fingerprint: u64,
 }
 
@@ -282,7 +282,7 @@ impl AddAssign for FabricStats {
         self.ways += other.ways;
         self.net += other.net;
         self.virtual_time += other.virtual_time;
-        // Whatever the order in which they ran.
+        // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
     }
 }
@@ -337,16 +337,16 @@ impl fmt::Display for FabricStats {
     }
 }
 
-/// What was wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct FabricFailure {
-    /// The seed that shows it.
+    /// The seed of the run.
     pub seed: u64,
-    /// When.
+    /// The virtual time of the failure.
     pub at: Time,
-    /// What.
+    /// What was wrong.
     pub what: String,
-    /// What the seed means.
+    /// The scenario of the seed.
     pub scenario: FabricScenario,
 }
 
@@ -364,12 +364,12 @@ impl std::error::Error for FabricFailure {}
 /// Runs the simulation of queue pairs over a fabric of a seed.
 ///
 /// # Errors
-/// The first thing that was wrong. The same seed fails in the same way.
+/// The first failure. The same seed fails in the same way.
 pub fn run_fabric_seed(seed: u64) -> Result<FabricStats, Box<FabricFailure>> {
     world::World::new(seed, false).run(seed)
 }
 
-/// The same, and tells on standard error what happens.
+/// Runs the simulation of a seed and logs its events to standard error.
 ///
 /// # Errors
 /// As [`run_fabric_seed`].
@@ -390,7 +390,7 @@ mod tests {
                 Err(failure) => panic!("{failure}"),
             }
         }
-        // The seeds do reach what they are for.
+        // The seeds reach the cases that they are meant for.
         println!("{all}");
         assert!(all.failures > 100 && all.reconnects > 50 && all.troubles > 1000, "{all}");
         assert!(all.forbidden > 1000 && all.copies > 1000 && all.parts > 1000, "{all}");

@@ -119,7 +119,7 @@ impl Oracle<'_> {
     fn link(&self, egress: PortId, packet: &Headers) -> Option<PortId> {
         let ingress = self.subnet.peer(egress)?;
         let (out, into) = (self.view(egress), self.view(ingress));
-        // What is armed becomes active by the first packet.
+        // An armed port becomes active with the first packet.
         let takes = [PortState::ACTIVE, PortState::ARMED].contains(&into.state());
         let mtu = out.info().neighbor_mtu.min(into.info().mtu_cap);
         let passes = out.state() == PortState::ACTIVE && takes && packet.payload <= bytes(mtu);

@@ -337,7 +337,7 @@ impl World {
             if dropped {
                 self.lost(id);
             }
-            // Packets that arrive meanwhile make one burst.
+            // Packets that arrive in the meantime form one burst.
             self.wake_soon(id, 5);
         }
         Ok(())

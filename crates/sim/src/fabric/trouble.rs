@@ -54,7 +54,7 @@ impl World {
         self.undo_later(Undo::Cable(port));
     }
 
-    /// Two cables change their ends.
+    /// Swaps the ends of two cables.
     fn swap_cables(&mut self) {
         let (Some(a), Some(b)) = (self.cabled_port(), self.cabled_port()) else { return };
         let (Some(to_a), Some(to_b)) = (self.subnet.peer(a), self.subnet.peer(b)) else { return };
@@ -94,7 +94,7 @@ impl World {
         self.trace(format_args!("{node} is reset"));
         let now = self.agenda.now();
         let _ = self.subnet.reset_switch(now, node, &mut self.inbox);
-        // The driver of a manager there sets the bit again.
+        // The driver of a manager on this port sets the bit again.
         for seat in self.seats.iter().filter(|s| s.port.node == node && s.manager.is_some()) {
             self.subnet.set_is_sm(now, seat.port, true, &mut self.inbox);
         }

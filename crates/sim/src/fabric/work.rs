@@ -12,13 +12,13 @@ use super::world::World;
 use crate::endpoint::{Expected, Kind, RecvRecord, SendRecord};
 use crate::memory::{CANARY, Mr, pattern};
 
-/// What every region here allows.
+/// The access rights of every region.
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 
-/// Bytes between the parts of a list, which nobody may touch.
+/// Guard bytes between the elements of a scatter/gather list.
 const GAP: usize = 8;
 
 /// The shortest message of a service that does not say what is missing: it has its number.
@@ -46,7 +46,7 @@ impl World {
         Ok(())
     }
 
-    /// Posts the next operation of an end. False if there is none, or no room for it.
+    /// Posts the next operation of an end. Returns false if none is left, or if there is no room for it.
     fn post_next(&mut self, id: usize) -> Result<bool, String> {
         let end = &self.ends[id];
         let depth = self.scenario.plans[end.plan.0].depth as usize;
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// A record whose memory holds its pattern, in several parts.
+    /// Creates a record whose memory holds its pattern, in several parts.
     fn source(&mut self, id: usize, len: u32, kind: Kind) -> SendRecord {
         let mut record = self.record(kind, len);
         let data = pattern(record.op, len as usize);
@@ -210,7 +210,7 @@ impl World {
         let Draft { mut record, op, imm, dest } = draft;
         let plan = &self.scenario.plans[self.ends[id].plan.0];
         let (all, depth) = (plan.signal_all, plan.depth as usize);
-        // Of the last one, and of the last that fits, the program must hear.
+        // The last operation, and the last that fits the queue, must be signaled.
         let must = self.ends[id].to_post == 1 || self.ends[id].sends.len() + 1 == depth;
         record.signaled = all || must || self.rng.random_bool(0.5);
         let mut flags = SendFlags::empty();
@@ -228,7 +228,7 @@ impl World {
         let end = &mut self.ends[id];
         end.qp.post_send(now, &wr).map_err(|error| format!("post_send: {error}"))?;
         if inline && let Some(mr) = record.local.take() {
-            // Copied when posted: the memory may go at once.
+            // Inline data is copied when posted, so the memory can be deregistered at once.
             self.hosts[end.host].process.memory.deregister(&mr);
         }
         end.to_post -= 1;

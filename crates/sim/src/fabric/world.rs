@@ -25,7 +25,7 @@ use crate::agenda::Agenda;
 use crate::net::Network;
 use crate::subnet::is_end;
 
-/// No run has more events than this.
+/// The limit on the events of a run.
 const EVENTS: u64 = 20_000_000;
 
 /// How long a subnet takes to come up, and how long everything may take that follows from the last trouble: managers that
@@ -53,9 +53,9 @@ pub(super) enum Event {
     Audit,
     /// A datagram comes to a host.
     Deliver { to: usize, from: usize, datagram: Vec<u8>, damaged: bool },
-    /// A queue pair gets the floor, to send.
+    /// A queue pair may send.
     Wake(usize),
-    /// A timer of a queue pair may be over.
+    /// A timer of a queue pair may have expired.
     Timer(usize),
     /// An application posts sends.
     Post(usize),
@@ -303,7 +303,7 @@ impl World {
         Ok(())
     }
 
-    /// Puts down what comes of what has happened.
+    /// Schedules the effects of what has happened.
     pub(super) fn settle(&mut self) {
         self.publish();
         for (at, packet) in std::mem::take(&mut self.inbox.packets) {

@@ -18,7 +18,7 @@ use super::{IpoibFailure, IpoibScenario, IpoibStats};
 use crate::administration::{Fate, Groups, Manner, Question, Wanted};
 use crate::agenda::Agenda;
 
-/// No run has more events than this.
+/// The limit on the events of a run.
 const EVENTS: u64 = 1_000_000;
 /// How long a question for an address lasts at most: all pauses together.
 const PATIENCE: Duration = Duration::from_millis(3000);
@@ -217,7 +217,7 @@ impl World {
             ensure!(self.hosts[host].wishes.is_empty(), "host {host} waits for groups");
             self.leave_all(host)?;
         }
-        // What administration is asked now it answers.
+        // Administration answers all queries from now on.
         (self.scenario.refuses, self.scenario.silent) = (0.0, 0.0);
         self.until_nothing_happens()?;
         for (n, host) in self.hosts.iter().enumerate() {
@@ -470,7 +470,7 @@ impl World {
         question: &Question,
         errno: Option<i32>,
     ) -> Checked {
-        // Of what was asked before administration forgot, some was done before and some comes, or is repeated, after that.
+        // Of the queries sent before administration forgot, some were executed before, and some arrive or are repeated afterwards.
         let is_forgotten = asked != self.forgotten && self.rng.random_bool(0.5);
         self.hosts[host].open.retain(|open| open.number != question.number);
         let answer = match errno {
@@ -562,7 +562,7 @@ impl World {
         Ok(())
     }
 
-    /// Administration forgets all, and has ports register again.
+    /// Makes administration forget everything and ask ports to reregister.
     fn forget(&mut self) -> Checked {
         self.trace(|| "administration forgets".to_owned());
         self.groups.forget();

@@ -1,4 +1,4 @@
-//! What must be true of every completion.
+//! The checks of every completion.
 
 use rdmux_transport::env::Side;
 use rdmux_transport::wr::{Completion, WcStatus};
@@ -39,13 +39,13 @@ impl World {
             if record.wr_id == wc.wr_id {
                 return self.send_ended(id, &record, wc);
             }
-            // Those before it are complete, and had not asked to be told.
+            // The sends before it completed unsignaled.
             ensure!(!record.signaled, "end {id}: {:x} was passed over", record.wr_id);
             self.send_succeeded(id, &record)?;
         }
     }
 
-    /// No more completions will come: what is left succeeded before the failure, in silence.
+    /// Handles the last completion: the remaining sends are unsignaled and succeeded before the failure.
     pub(super) fn last_completion_is_out(&mut self, id: usize) -> Result<(), String> {
         while let Some(record) = self.ends[id].sends.pop_front() {
             let silent = !record.signaled && !self.ends[id].failed;

@@ -25,7 +25,7 @@ pub(super) struct End {
     pub(super) recvs: VecDeque<RecvRecord>,
     /// Sends outstanding, oldest first.
     pub(super) sends: VecDeque<SendRecord>,
-    /// What the peer has posted for us, oldest first.
+    /// Messages that the peer has posted for this end, oldest first.
     pub(super) expected: VecDeque<Expected>,
     /// WRITEs that are complete here, and that the peer may not have yet.
     pub(super) written: Vec<(u64, Mr)>,

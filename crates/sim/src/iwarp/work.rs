@@ -10,17 +10,17 @@ use super::world::{MAX_INLINE, World};
 use crate::endpoint::{Expected, Kind, RecvRecord, SendRecord};
 use crate::memory::{CANARY, Mr, pattern};
 
-/// What every region here allows.
+/// The access rights of every region.
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 
-/// Bytes between the parts of a list, which nobody may touch.
+/// Guard bytes between the elements of a scatter/gather list.
 const GAP: usize = 8;
 
 impl World {
-    /// Posts the next operation of an end. False if there is none, or no room for it.
+    /// Posts the next operation of an end. Returns false if none is left, or if there is no room for it.
     pub(super) fn post_next(&mut self, id: usize) -> Result<bool, String> {
         let end = &self.ends[id];
         let usable = matches!(end.qp.state(), QpState::Rts | QpState::Sqd | QpState::Err);
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// A record whose memory holds its pattern, in several parts.
+    /// Creates a record whose memory holds its pattern, in several parts.
     fn source(&mut self, id: usize, len: u32, kind: Kind) -> SendRecord {
         let mut record = self.record(kind, len);
         let data = pattern(record.op, len as usize);
@@ -210,7 +210,7 @@ impl World {
         imm: Option<[u8; 4]>,
     ) -> Result<(), String> {
         let depth = self.scenario.depth as usize;
-        // Of the last one, and of the last that fits, the program must hear.
+        // The last operation, and the last that fits the queue, must be signaled.
         let must = self.ends[id].to_post == 1 || self.ends[id].sends.len() + 1 == depth;
         record.signaled = self.scenario.signal_all || must || self.rng.random_bool(0.5);
         let mut flags = SendFlags::empty();
@@ -234,7 +234,7 @@ impl World {
         let end = &mut self.ends[id];
         end.qp.post_send(now, &SendWr { flags, ..wr }).map_err(|e| format!("post_send: {e}"))?;
         if inline && let Some(mr) = record.local.take() {
-            // Copied when posted: the memory may go at once.
+            // Inline data is copied when posted, so the memory can be deregistered at once.
             end.process.memory.deregister(&mr);
         }
         end.to_post -= 1;

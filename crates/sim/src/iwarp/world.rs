@@ -25,7 +25,7 @@ use crate::memory::mix;
 
 /// The most bytes posted inline.
 pub(super) const MAX_INLINE: u32 = 64;
-/// The run is stuck if it takes longer than this, on its own clock and in events.
+/// The limits on virtual time and on events, beyond which a run counts as stuck.
 const MOST_TIME: Duration = Duration::from_secs(1000);
 const MOST_EVENTS: u64 = 20_000_000;
 
@@ -34,9 +34,9 @@ const MOST_EVENTS: u64 = 20_000_000;
 pub(super) enum Event {
     /// Bytes that an end sent arrive, or the end of them.
     Arrive(usize),
-    /// An end gets the floor, to send.
+    /// An end may send.
     Wake(usize),
-    /// A timer of an end may be over.
+    /// A timer of an end may have expired.
     Timer(usize),
     /// A program posts sends.
     Post(usize),
@@ -74,7 +74,7 @@ impl World {
         Self { scenario, rng, agenda, ends, last_op: 0, stats, ending, given_up, tracing }
     }
 
-    /// Runs to the end.
+    /// Runs the simulation to its end.
     pub(super) fn run(mut self, seed: u64) -> Result<IwStats, Box<IwFailure>> {
         let result = self.run_to_end();
         self.stats.seeds = 1;
@@ -444,7 +444,7 @@ impl World {
         }
     }
 
-    /// Lets the program post, if it has something left.
+    /// Schedules the program's next post, if it has operations left.
     pub(super) fn post_soon(&mut self, id: usize) {
         if self.ends[id].to_post > 0 && !std::mem::replace(&mut self.ends[id].posting, true) {
             let delay = Duration::from_nanos(self.rng.random_range(0..50_000));

@@ -16,7 +16,7 @@ use super::{MadFailure, MadScenario, MadStats};
 use crate::agenda::Agenda;
 use crate::net::Network;
 
-/// No run has more events than this.
+/// The limit on the events of a run.
 const EVENTS: u64 = 20_000_000;
 
 /// How many packets strangers remember.

@@ -20,7 +20,7 @@ use super::{MulticastFailure, MulticastScenario, MulticastStats};
 use crate::administration::{Fate, Groups, Manner, Question};
 use crate::agenda::Agenda;
 
-/// No run has more events than this.
+/// The limit on the events of a run.
 const EVENTS: u64 = 1_000_000;
 const CHANNEL: ChannelId = ChannelId(1);
 const ENETRESET: i32 = 102;
@@ -204,7 +204,7 @@ impl World {
             let members: Vec<Member> = self.hosts[host].programs.keys().copied().collect();
             members.into_iter().try_for_each(|member| self.leave(host, member))?;
         }
-        // What administration is asked now it answers.
+        // Administration answers all queries from now on.
         (self.scenario.refuses, self.scenario.silent) = (0.0, 0.0);
         self.until_nothing_happens()?;
         for (n, host) in self.hosts.iter().enumerate() {
@@ -411,7 +411,7 @@ impl World {
         question: &Question,
         errno: Option<i32>,
     ) -> Checked {
-        // Of what was asked before administration forgot, some was done before and some comes, or is repeated, after that.
+        // Of the queries sent before administration forgot, some were executed before, and some arrive or are repeated afterwards.
         let is_forgotten = asked != self.forgotten && self.rng.random_bool(0.5);
         self.refused += u64::from(errno.is_some());
         let answer = match errno {
@@ -423,7 +423,7 @@ impl World {
         self.with(host, |host, _, out| host.memberships.handle_answer(number, answer, out))
     }
 
-    /// Administration forgets all, and has ports register again.
+    /// Makes administration forget everything and ask ports to reregister.
     fn forget(&mut self) -> Checked {
         self.trace(|| "administration forgets".to_owned());
         self.groups.forget();

@@ -1,4 +1,4 @@
-//! The checks find what is broken on purpose: a run in which all is well, and then one thing that is not.
+//! Tests of the checks themselves: each breaks one thing on purpose in a good run.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What must be true when nothing has happened for some time.
+//! The checks when nothing has happened for some time.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -31,16 +31,16 @@ use rdmux_transport::Time;
 pub use self::lies::Lie;
 pub(crate) use self::world::is_end;
 
-/// Everything that is decided before the clock starts.
+/// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct SubnetScenario {
     /// Nodes and cables.
     pub shape: &'static str,
     /// How many managers there are.
     pub managers: usize,
-    /// How they find routes.
+    /// The algorithm for routes.
     pub routing: RoutingEngine,
-    /// Each adapter's port gets 2^lmc LIDs.
+    /// The LMC: each adapter's port gets 2^lmc LIDs.
     pub lmc: u8,
     /// How many programs there are that ask subnet administration; without any, managers are told who is in which group.
     pub programs: usize,
@@ -59,7 +59,7 @@ pub struct SubnetScenario {
 }
 
 impl SubnetScenario {
-    /// Draws one.
+    /// Draws a scenario.
     pub fn draw(rng: &mut impl Rng) -> Self {
         const SHAPES: [&str; 7] = [
             "two",
@@ -92,16 +92,16 @@ impl SubnetScenario {
     }
 }
 
-/// What happened in a run that found nothing wrong.
+/// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubnetStats {
-    /// Runs.
+    /// The number of runs.
     pub seeds: u64,
     /// Datagrams of managers, and to them.
     pub datagrams: u64,
     /// Those that were lost.
     pub lost: u64,
-    /// Heavy sweeps that ended.
+    /// Completed heavy sweeps.
     pub sweeps: u64,
     /// Problems that they found.
     pub problems: u64,
@@ -129,9 +129,9 @@ pub struct SubnetStats {
     pub reports: u64,
     /// Pairs of port and LID that were walked.
     pub pairs: u64,
-    /// How long it took, on its own clock.
+    /// The virtual time of the run.
     pub virtual_time: Duration,
-    /// A number that differs when anything was sent at another time.
+    /// A fingerprint that differs when anything is sent at another time.
     pub fingerprint: u64,
 }
 
@@ -155,7 +155,7 @@ impl AddAssign for SubnetStats {
         self.lies += other.lies;
         self.pairs += other.pairs;
         self.virtual_time += other.virtual_time;
-        // Whatever the order in which they ran.
+        // Independent of the order of the runs.
         self.fingerprint ^= other.fingerprint;
     }
 }
@@ -192,16 +192,16 @@ impl fmt::Display for SubnetStats {
     }
 }
 
-/// What was wrong.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct SubnetFailure {
-    /// The seed that shows it.
+    /// The seed of the run.
     pub seed: u64,
-    /// When.
+    /// The virtual time of the failure.
     pub at: Time,
-    /// What.
+    /// What was wrong.
     pub what: String,
-    /// What the seed means.
+    /// The scenario of the seed.
     pub scenario: SubnetScenario,
 }
 
@@ -219,12 +219,12 @@ impl std::error::Error for SubnetFailure {}
 /// Runs the simulation of subnet managers of a seed.
 ///
 /// # Errors
-/// The first thing that was wrong. The same seed fails in the same way.
+/// The first failure. The same seed fails in the same way.
 pub fn run_subnet_seed(seed: u64) -> Result<SubnetStats, Box<SubnetFailure>> {
     world::World::new(seed, false).run(seed)
 }
 
-/// The same, and tells on standard error what happens.
+/// Runs the simulation of a seed and logs its events to standard error.
 ///
 /// # Errors
 /// As [`run_subnet_seed`].
@@ -245,7 +245,7 @@ mod tests {
                 Err(failure) => panic!("{failure}"),
             }
         }
-        // The seeds do reach what they are for.
+        // The seeds reach the cases that they are meant for.
         assert!(
             all.lost > 1000 && all.flaps > 100 && all.swaps > 100 && all.resets > 50,
             "{all:?}"

@@ -126,7 +126,7 @@ impl World {
         Ok(())
     }
 
-    /// A datagram takes some time, or is lost.
+    /// Delays a datagram, or loses it.
     pub(super) fn travel(&mut self, event: Event) {
         self.stats.datagrams += 1;
         let mixed = self.agenda.now().0.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -40,7 +40,7 @@ impl World {
                     self.trace(|| format!("{node} is reset"));
                     self.stats.resets += 1;
                     let _ = self.subnet.reset_switch(now, node, &mut self.inbox);
-                    // The driver of a manager there sets the bit again.
+                    // The driver of a manager on this port sets the bit again.
                     for seat in
                         self.seats.iter().filter(|s| s.port.node == node && s.manager.is_some())
                     {
@@ -87,7 +87,7 @@ impl World {
         Ok(())
     }
 
-    /// Two cables change their ends.
+    /// Swaps the ends of two cables.
     fn swap(&mut self, a: PortId, b: PortId) {
         let now = self.agenda.now();
         let (Some(to_a), Some(to_b)) = (self.subnet.peer(a), self.subnet.peer(b)) else { return };

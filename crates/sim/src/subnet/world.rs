@@ -18,7 +18,7 @@ use super::programs::Program;
 use super::{SubnetFailure, SubnetScenario, SubnetStats};
 use crate::agenda::Agenda;
 
-/// No run has more events than this.
+/// The limit on the events of a run.
 const EVENTS: u64 = 20_000_000;
 
 /// So long after the last trouble and the last loss everything must be well: a standby finds that the master is dead, and the longest pause after a failed
@@ -306,7 +306,7 @@ impl World {
         Ok(())
     }
 
-    /// Puts down what comes of what has happened.
+    /// Schedules the effects of what has happened.
     fn settle(&mut self) {
         for (at, packet) in std::mem::take(&mut self.inbox.packets) {
             let is_there = |seat: &Seat| seat.port == at && seat.manager.is_some();

@@ -43,7 +43,7 @@ fn ports_are_protected_and_the_manager_shows_the_key() {
     net.with(0, |manager, now, _| manager.sweep(now));
     net.pass(QUIET);
     assert_eq!(net.sets, 0);
-    // A switch that was reset has no key. TrapRepress must still present the key.
+    // A switch that was reset has no key, but a trap is repressed with the key.
     net.change(|s, now, inbox| s.reset_switch(now, rdmux_subnet::NodeId(2), inbox)).expect("one");
     net.pass(QUIET);
     assert_keyed(&net);

@@ -38,7 +38,8 @@ fn before_the_first_set(net: &mut Net, happen: impl Fn(&mut Subnet) + 'static) {
     });
 }
 
-/// With and without another LID of the second master. With the same LID, ports do not show that they had another manager.
+/// The second master has another LID than the first, or the same. With the same LID ports do not show that another manager
+/// set them.
 #[test]
 fn all_ports_are_asked_again_when_a_second_master_has_given_up() {
     for has_same_lid in [false, true] {
