@@ -1,4 +1,4 @@
-//! Subnet administration, as far as groups are concerned: who is what in which, what it was asked, and how it takes that.
+//! Subnet administration of groups: members, queries, and how queries are handled.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use rdmux_ipoib::membership::Administration;
 use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask as Mask};
 use rdmux_wire::{Gid, Lid, Qkey};
 
-/// When a host gives up a question.
+/// When a host times out a query.
 const GIVES_UP: Duration = Duration::from_secs(5);
 const ETIMEDOUT: i32 = 110;
 const EINVAL: i32 = 22;
 
-/// What was asked.
+/// A query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
     pub(crate) number: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Question {
     pub(crate) is_join: bool,
 }
 
-/// What a host's machine wants done.
+/// The requests of a host's machine.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) questions: Vec<Question>,
@@ -41,25 +41,25 @@ impl Administration<u32> for Wanted {
     }
 }
 
-/// How it takes questions, by a scenario.
+/// How administration handles queries, by scenario.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
-    /// How many it refuses: out of one.
+    /// The fraction of queries that it refuses.
     pub(crate) refuses: f64,
-    /// How many have no answer: out of one.
+    /// The fraction of queries without an answer.
     pub(crate) silent: f64,
-    /// How long it takes at most.
+    /// The longest delay of an answer.
     pub(crate) think: Duration,
 }
 
-/// What becomes of a question.
+/// The fate of a query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fate {
-    /// Whether it is done although no answer comes: the answer is lost, not the question.
+    /// Whether it is executed although no answer arrives: the answer is lost, not the query.
     pub(crate) is_done_unheard: bool,
-    /// The error that the host is told.
+    /// The error that the host gets.
     pub(crate) errno: Option<i32>,
-    /// When.
+    /// The delay of the answer.
     pub(crate) after: Duration,
 }
 
@@ -77,7 +77,7 @@ impl Manner {
     }
 }
 
-/// The groups.
+/// The members of all groups.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     members: BTreeMap<(Gid, usize), JoinState>,
@@ -85,7 +85,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Takes a host into a group, or lets it go; the record of the group.
+    /// Executes a host's join or leave. Returns the record of the group.
     pub(crate) fn answer(&mut self, host: usize, question: &Question) -> McMemberRecord {
         let record = self.record(question);
         let at = (record.mgid, host);
@@ -98,7 +98,7 @@ impl Groups {
         record
     }
 
-    /// The record of the group that a question is about.
+    /// Returns the record of the group in a query.
     pub(crate) fn record(&mut self, question: &Question) -> McMemberRecord {
         let mut record = question.record;
         if record.mgid.is_zero() {
@@ -110,17 +110,17 @@ impl Groups {
         record
     }
 
-    /// What a host is in a group.
+    /// Returns a host's join state in a group.
     pub(crate) fn state(&self, host: usize, mgid: Gid) -> JoinState {
         self.members.get(&(mgid, host)).copied().unwrap_or_default()
     }
 
-    /// Forgets all of them.
+    /// Forgets all members.
     pub(crate) fn forget(&mut self) {
         self.members.clear();
     }
 
-    /// Whether nobody is a member.
+    /// Returns whether there are no members.
     pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The virtual clock: what happens when, in an order that a seed repeats.
+//! The virtual clock: events in an order that a seed reproduces.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use rand::Rng;
 use rdmux_transport::Time;
 
-/// How often something happens, and the event that it is.
+/// A number of occurrences, and the event.
 pub type Often<E> = (u32, fn() -> E);
 
-/// Events to come. Those of one time happen in the order in which they were put down.
+/// Pending events. Events of the same time occur in the order of their scheduling.
 #[derive(Debug)]
 pub struct Agenda<E> {
     now: Time,
@@ -24,28 +24,28 @@ impl<E> Default for Agenda<E> {
 }
 
 impl<E> Agenda<E> {
-    /// One whose time begins at `now`.
+    /// Creates an agenda whose time begins at `now`.
     pub fn beginning_at(now: Time) -> Self {
         Self { now, ..Self::default() }
     }
 
-    /// The present: the time of the event that was taken last.
+    /// Returns the present: the time of the last event.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Puts an event down for some time from now.
+    /// Schedules an event after a delay.
     pub fn after(&mut self, delay: Duration, event: E) {
         self.at(self.now.after(delay), event);
     }
 
-    /// Puts an event down for a time; the past counts as now.
+    /// Schedules an event at a time; the past counts as now.
     pub fn at(&mut self, time: Time, event: E) {
         self.events.insert((time.max(self.now), self.next_id), event);
         self.next_id += 1;
     }
 
-    /// Puts events down for any times of a span: so many of each kind.
+    /// Schedules a number of events of each kind at random times of a span.
     pub fn scatter(&mut self, span: Duration, happens: &[Often<E>], rng: &mut impl Rng) {
         for (times, event) in happens {
             for _ in 0..*times {
@@ -54,24 +54,24 @@ impl<E> Agenda<E> {
         }
     }
 
-    /// Mixes what happens now into a number that differs when it happens at another time.
+    /// Mixes a value and the present time into a fingerprint.
     pub fn mix(&self, fingerprint: &mut u64, what: u64) {
         *fingerprint = (*fingerprint ^ self.now.0 ^ what << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// Takes the next event, and lets time pass until then.
+    /// Takes the next event, and advances time to it.
     pub fn next_event(&mut self) -> Option<E> {
         let ((time, _), event) = self.events.pop_first()?;
         self.now = time;
         Some(event)
     }
 
-    /// How many events are to come.
+    /// Returns the number of pending events.
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether nothing will happen any more.
+    /// Returns whether no events are pending.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }

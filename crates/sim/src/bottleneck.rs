@@ -1,5 +1,5 @@
-//! How well the window does its work: one sender, and a receiver whose socket buffer is finite and
-//! which is slower, so that what is sent too fast is lost.
+//! The efficiency of the congestion window: one sender, and a slower receiver with a finite socket buffer, so that packets
+//! sent too fast are lost.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,31 +16,31 @@ use rdmux_wire::{AckTimeout, Gid, Lkey, Mtu, Packet, Psn, Qpn, Rkey, RnrTimer};
 
 use crate::agenda::Agenda;
 
-/// The two machines and what is between them.
+/// The two machines and the link between them.
 #[derive(Clone, Copy, Debug)]
 pub struct Bottleneck {
     /// Path MTU.
     pub mtu: Mtu,
-    /// What the sender takes for a packet.
+    /// The sender's time per packet.
     pub send: Duration,
-    /// What the receiver takes for a packet.
+    /// The receiver's time per packet.
     pub receive: Duration,
-    /// Packets that its socket buffer holds.
+    /// The capacity of the receiver's socket buffer in packets.
     pub buffer: usize,
-    /// What a packet is under way.
+    /// The transit time of a packet.
     pub delay: Duration,
     /// Whether the receiver writes to the sender's memory, or the sender READs.
     pub read: bool,
-    /// Of how many packets the line loses one; 0 if none.
+    /// The link loses one packet of this many; 0 for none.
     pub lose_one_of: u32,
     /// Whether the receiver buffers out-of-order packets.
     pub keeps: bool,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goodput {
-    /// The bytes that arrived, in relation to what the receiver could have taken in that time.
+    /// The received bytes, as a fraction of what the receiver could have processed in that time.
     pub share: f64,
     /// Packets lost, at the full buffer or by the line.
     pub lost: u64,
@@ -48,9 +48,9 @@ pub struct Goodput {
     pub sent: u64,
 }
 
-/// Bytes of one message, and how many are outstanding.
+/// Bytes per message, and the number of outstanding messages.
 const MESSAGE: (u32, u64) = (256 << 10, 8);
-/// Bytes in all.
+/// Total bytes.
 const TOTAL: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ enum Event {
     Send(usize),
     /// A packet reaches the socket buffer of an end.
     Arrive(usize, Vec<u8>),
-    /// An end takes the next packet out of its buffer.
+    /// An end takes the next packet from its buffer.
     Take(usize),
     /// A timer of an end may have expired.
     Timer(usize),
@@ -97,7 +97,7 @@ fn end(mtu: Mtu, id: u32, keeps: bool) -> End {
     End { qp, port, buffer, taking: false, sending: false, timer: Time::NEVER }
 }
 
-/// Moves a fixed amount, and says how well it went.
+/// Transfers a fixed amount and returns the goodput.
 pub fn run(config: Bottleneck) -> Goodput {
     let mut ends = [0, 1].map(|id| end(config.mtu, id, config.keeps));
     let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -148,7 +148,7 @@ pub fn run(config: Bottleneck) -> Goodput {
                 id
             }
         };
-        // What it sent leaves packet by packet, and while there was something it goes on.
+        // The packets are transmitted one by one, and the end continues as long as there are any.
         let e = &mut ends[id];
         let out = std::mem::take(&mut e.port.packets);
         let busy = config.send * u32::try_from(out.len()).unwrap_or(u32::MAX);
@@ -177,7 +177,7 @@ pub fn run(config: Bottleneck) -> Goodput {
     Goodput { share: ideal / agenda.now().since(Time::ZERO).as_secs_f64(), lost, sent }
 }
 
-/// How many messages are complete, all of them well.
+/// Returns the number of completed messages, after checking that all succeeded.
 fn completed(end: &End) -> u64 {
     let completions = &end.port.completions;
     assert!(completions.back().is_none_or(|(_, wc)| wc.status == WcStatus::Success));
@@ -194,7 +194,7 @@ fn post(qp: &mut Qp, now: Time, read: bool) {
     qp.post_send(now, &wr).expect("there is room");
 }
 
-/// Takes a packet; with the last of a burst, or every 32, an ACK goes out.
+/// Handles a packet. The last of a burst, and every 32nd, is acknowledged.
 fn take(e: &mut End, now: Time) {
     let Some(bytes) = e.buffer.pop_front() else { return };
     let packet = Packet::parse(&bytes).expect("ours");
@@ -220,7 +220,7 @@ mod tests {
 
     const NS: Duration = Duration::from_nanos(1);
 
-    /// A window without memory of loss, or one that waits for its transport timer, gets nowhere near.
+    /// A window that forgets losses, or that waits for the transport timer, is far less efficient.
     #[test]
     fn little_is_wasted_behind_a_small_buffer() {
         for (buffer, least) in [(50, 0.5), (150, 0.8), (600, 0.8)] {

@@ -1,5 +1,4 @@
-//! What must be true of every completion: told once, in order, of the right status, and every byte
-//! right.
+//! The checks of every completion: reported once, in order, with the right status and every byte right.
 
 use std::fmt;
 
@@ -100,7 +99,7 @@ impl World {
         if record.poisoned {
             return self.check_poisoned(id, wc.status);
         }
-        // Where nothing else goes wrong, everything before the mistake must have succeeded.
+        // If nothing else goes wrong, everything before the mistake must have succeeded.
         let (plan, end) = self.endpoints[id].plan;
         let ours = self.scenario.plans[plan]
             .poison
@@ -109,12 +108,12 @@ impl World {
         Ok(())
     }
 
-    /// Whether the network may keep the two ends from understanding each other.
+    /// Returns whether the network may prevent the ends from communicating.
     fn is_disturbed(&self) -> bool {
         !self.scenario.lossless || self.scenario.crash.is_some()
     }
 
-    /// A mistake ends with its own status, unless the network ate the answer.
+    /// Checks that a mistake has its own status, unless the network lost the answer.
     fn check_poisoned(&self, id: usize, status: WcStatus) -> Result<(), String> {
         let plan = &self.scenario.plans[self.endpoints[id].plan.0];
         let Some((_, _, poison)) = plan.poison else { return Ok(()) };
@@ -236,7 +235,7 @@ impl World {
     }
 }
 
-/// Whether a receive has the message that is due: its length, what came beside it, and every byte, those behind it included.
+/// Checks that a receive has the expected message: its length, its flags, and every byte, including those after it.
 pub(crate) fn check_message(
     end: fmt::Arguments<'_>,
     expected: &Expected,
@@ -257,7 +256,7 @@ pub(crate) fn check_message(
     Ok(())
 }
 
-/// Whether an operation left alone what is between the parts of its list: `bytes` are those of the list's region.
+/// Checks that an operation did not write between the elements of its list. `bytes` are those of the list's region.
 pub(crate) fn check_gaps(
     end: fmt::Arguments<'_>,
     record: &SendRecord,

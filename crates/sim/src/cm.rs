@@ -1,13 +1,13 @@
-//! Connections in a bad world: managers on several nodes, programs that do anything at any time,
-//! and a network that loses, repeats, reorders and cuts.
+//! Connections under adverse conditions: managers on several nodes, programs that do anything at any time, and a network that
+//! loses, duplicates, reorders and partitions.
 //!
-//! What must be true: every connection ends in a defined state on both sides, each event comes at
-//! most once for its cause and in an order that makes sense, and when everything is destroyed,
-//! nothing is left. Connections are RoCE's, over that network, and iWARP's, over streams that are cut anywhere. Each side knows the other's queue pair, each query for a path ends in what its driver
-//! said, and who asks for a transport that is not
-//! served there is never connected. Programs ask for time, send their peers elsewhere, and have connections be ready for other paths, of which each is loaded at both ends or at neither as far as it is told; a rail of the network
-//! may fail, and what has migrated to the other one goes on. Where the seed has no long cut and no node that starts anew, nobody may give up
-//! and no connection may be up on one side only.
+//! Invariants: every connection ends in a defined state on both sides. Each event occurs at most once for its cause and in a
+//! sensible order. When everything is destroyed, nothing is left. Connections are RoCE's, over that network, and iWARP's,
+//! over streams that are split anywhere. Each side knows the other's queue pair, each path query ends as its driver answered,
+//! and a client that requests an unserved transport is never connected. Programs ask for more time, redirect their peers, and
+//! load alternate paths, each of which is loaded at both ends or at neither as far as the program knows. A rail of the
+//! network may fail, and connections that migrate to the other one continue. If the seed has no long partition and no
+//! restarted node, no side may give up, and no connection may be established on one side only.
 
 mod life;
 mod messages;
@@ -30,44 +30,44 @@ use crate::net::{Faults, NetStats};
 /// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct CmScenario {
-    /// How many nodes there are.
+    /// The number of nodes.
     pub nodes: usize,
     /// The network.
     pub faults: Faults,
-    /// How many connections are tried.
+    /// How many connections are attempted.
     pub connections: u32,
-    /// How many of them, at random, are XRC's: out of one.
+    /// The fraction of connections that use XRC.
     pub extended: f64,
-    /// How many of the others are iWARP's: out of one.
+    /// The fraction of the others that use iWARP.
     pub streaming: f64,
-    /// How many streams are reset while a connection is made.
+    /// How many streams are reset during connection setup.
     pub resets: u32,
-    /// How many peers connect and say nothing that makes sense.
+    /// How many peers connect and send invalid data.
     pub strangers: u32,
-    /// How many clients ask the service of XRC for a connection of RC.
+    /// How many clients request an RC connection from the XRC service.
     pub strays: u32,
-    /// How many lookups of datagram services are tried.
+    /// How many lookups of datagram services are attempted.
     pub lookups: u32,
-    /// How many commands come from nowhere.
+    /// How many random commands are executed.
     pub chaos: u32,
     /// How many processes die.
     pub deaths: u32,
-    /// Cuts, each between the first two nodes or another pair.
+    /// How many partitions there are, each between the first two nodes or another pair.
     pub cuts: u32,
-    /// How long a cut lasts.
+    /// The duration of a partition.
     pub cut_lasts: Duration,
-    /// How many nodes start anew.
+    /// How many nodes restart.
     pub restarts: u32,
-    /// A small backlog drops requests.
+    /// The listen backlog. A small one drops requests.
     pub backlog: u32,
     /// How path queries are answered.
     pub paths: PathOdds,
-    /// All of it starts within this time.
+    /// The time span in which everything starts.
     pub span: Duration,
 }
 
 impl CmScenario {
-    /// Draws one, in which paths are known at once.
+    /// Draws a scenario in which paths are known at once.
     pub fn draw(rng: &mut impl Rng) -> Self {
         let bad = rng.random_bool(0.8);
         let chance = |p: f64| if bad { p } else { 0.0 };
@@ -102,7 +102,7 @@ impl CmScenario {
         }
     }
 
-    /// Whether nobody has an excuse for giving up.
+    /// Returns whether no side has an excuse for giving up.
     pub fn strict(&self) -> bool {
         self.restarts == 0 && (self.cuts == 0 || self.cut_lasts < Duration::from_millis(20))
     }
@@ -113,33 +113,33 @@ impl CmScenario {
 pub struct CmStats {
     /// The number of runs.
     pub seeds: u64,
-    /// Connections that came up on both sides.
+    /// Connections established on both sides.
     pub established: u64,
-    /// Those of XRC among them.
+    /// XRC connections among them.
     pub extended: u64,
-    /// Streams that a queue pair got, both sides counted.
+    /// Streams handed over to a queue pair, counted on both sides.
     pub streams: u64,
     /// Refusals that arrived.
     pub rejected: u64,
-    /// Connections and lookups that nobody answered.
+    /// Connections and lookups without an answer.
     pub unreachable: u64,
     /// Path queries that ended without a path.
     pub unrouted: u64,
-    /// Lookups that were answered.
+    /// Lookups with an answer.
     pub looked_up: u64,
-    /// LAPs that were sent, repetitions not counted.
+    /// LAPs sent, without retransmissions.
     pub laps: u64,
     /// Alternate paths that both ends have loaded.
     pub alternates: u64,
-    /// Ends that went on by their alternate path.
+    /// Ends that continued on their alternate path.
     pub migrations: u64,
-    /// Connections that went on when a rail had failed.
+    /// Connections that survived the failure of a rail.
     pub saved: u64,
-    /// Requests for more time that arrived.
+    /// Requests for more time (MRA) received.
     pub respites: u64,
-    /// Requests and lookups that went elsewhere.
+    /// Redirected requests and lookups.
     pub redirected: u64,
-    /// Connections that ended by DREQ, both sides counted.
+    /// Connections ended by DREQ, counted on both sides.
     pub disconnected: u64,
     /// Events of all kinds.
     pub events: u64,
@@ -232,7 +232,7 @@ impl fmt::Display for CmFailure {
 
 impl std::error::Error for CmFailure {}
 
-/// Runs the connection manager's simulation of a seed.
+/// Runs the connection manager simulation of a seed.
 ///
 /// # Errors
 /// The first failure. The same seed fails in the same way.
@@ -271,10 +271,10 @@ mod tests {
         assert!(all.net.lost > 1000 && all.net.duplicated > 1000 && all.net.delayed > 1000);
     }
 
-    /// Seeds that were wrong once, of long runs.
+    /// Seeds that failed once, in long runs.
     #[test]
     fn what_was_found_stays_right() {
-        // A DREQ that came before the program had established; those after it were lost.
+        // A DREQ that arrived before the program had established; later ones were lost.
         for seed in [5_015_044] {
             if let Err(failure) = run_cm_seed(seed) {
                 panic!("{failure}");

@@ -1,4 +1,4 @@
-//! A node with its processes, and a queue pair on it.
+//! A node with its processes, and a queue pair.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,41 +10,41 @@ use rdmux_wire::Rkey;
 use crate::memory::{Memory, Mr};
 use crate::net::NodeId;
 
-/// Processes of a node. Ordinary queue pairs are the first one's; the others have a shared receive queue
-/// for XRC each.
+/// The number of processes per node. Ordinary queue pairs belong to the first one; the others have a shared receive queue for
+/// XRC each.
 pub(crate) const PROCESSES: usize = 4;
 
-/// The number of the first process's shared receive queue, if XRC had one there.
+/// The number of the first process's shared receive queue, if it had one for XRC.
 const FIRST_SRQN: u32 = 0xab_cd00;
 
-/// The number of a process's shared receive queue; 0 if XRC may not name it.
+/// Returns the number of a process's shared receive queue; 0 if XRC may not name it.
 pub(crate) fn srqn_of(process: usize) -> u32 {
     let index = u32::try_from(process).expect("few processes");
     if process == 0 { 0 } else { FIRST_SRQN + index }
 }
 
-/// The process whose shared receive queue has this number.
+/// Returns the process whose shared receive queue has this number.
 pub(crate) fn process_of(srqn: u32) -> Option<usize> {
     (1..PROCESSES).find(|&process| srqn_of(process) == srqn)
 }
 
-/// The place of a process among those of its node, by the number of its shared receive queue; 0 is the first one's.
+/// Returns the index of a process on its node, by the number of its shared receive queue; 0 is the first process.
 pub(crate) fn index_of(srqn: u32) -> usize {
     process_of(srqn).unwrap_or(0)
 }
 
-/// A receive that was posted.
+/// A posted receive.
 #[derive(Clone, Debug)]
 pub(crate) struct RecvRecord {
-    /// Its number.
+    /// The work request ID.
     pub(crate) wr_id: u64,
-    /// Its memory.
+    /// The memory of the list.
     pub(crate) mr: Mr,
-    /// Its list.
+    /// The scatter list.
     pub(crate) sges: Vec<Sge>,
 }
 
-/// What a send does.
+/// The kind of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// SEND, with or without immediate.
@@ -53,35 +53,35 @@ pub(crate) enum Kind {
     SendInv(Mr),
     /// RDMA WRITE to a region of the peer's.
     Write(Mr),
-    /// The same with immediate.
+    /// RDMA WRITE with immediate to a region of the peer's.
     WriteImm(Mr),
     /// RDMA READ from a region of the peer's.
     Read(Mr),
-    /// An atomic on the peer's counter, which was this before.
+    /// An atomic on the peer's counter.
     Atomic {
-        /// The value that must come back.
+        /// The former value of the counter, which the atomic must return.
         original: u64,
     },
-    /// Invalidates a region of our own.
+    /// Invalidates a local region.
     LocalInv(Mr),
 }
 
-/// A send that was posted.
+/// A posted send.
 #[derive(Clone, Debug)]
 pub(crate) struct SendRecord {
-    /// Its number.
+    /// The work request ID.
     pub(crate) wr_id: u64,
-    /// The number that its bytes follow from.
+    /// The operation number that determines its bytes.
     pub(crate) op: u64,
-    /// The process of the peer's that it is for.
+    /// The peer's process that it is for.
     pub(crate) process: usize,
-    /// What it does.
+    /// The kind of operation.
     pub(crate) kind: Kind,
-    /// Whether its success is told.
+    /// Whether it is signaled.
     pub(crate) signaled: bool,
-    /// Its local memory; none if it was inline.
+    /// The local memory; none if it was inline.
     pub(crate) local: Option<Mr>,
-    /// Its list.
+    /// The gather list.
     pub(crate) sges: Vec<Sge>,
     /// Bytes of the message.
     pub(crate) len: u32,
@@ -89,12 +89,12 @@ pub(crate) struct SendRecord {
     pub(crate) poisoned: bool,
 }
 
-/// A message that the peer has posted and that takes a receive.
+/// A message that the peer has posted and that consumes a receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
-    /// The number that its bytes follow from.
+    /// The operation number that determines its bytes.
     pub(crate) op: u64,
-    /// The process that is to receive it.
+    /// The process that receives it.
     pub(crate) process: usize,
     /// Its length.
     pub(crate) len: u32,
@@ -102,20 +102,20 @@ pub(crate) struct Expected {
     pub(crate) imm: Option<[u8; 4]>,
     /// The key that it invalidates.
     pub(crate) invalidates: Option<Rkey>,
-    /// Whether its bytes are in the receive, or were written elsewhere.
+    /// Whether its bytes are in the receive, rather than written elsewhere.
     pub(crate) in_receive: bool,
 }
 
-/// A queue pair, and what its application knows.
+/// A queue pair with the state of its application.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     /// Its node.
     pub(crate) node: NodeId,
-    /// The machine.
+    /// The queue pair.
     pub(crate) qp: Qp,
     /// The other end.
     pub(crate) peer: usize,
-    /// The plan's number, and which end this is.
+    /// The number of the plan, and which end this is.
     pub(crate) plan: (usize, usize),
     /// Operations still to be posted.
     pub(crate) to_post: u32,
@@ -125,34 +125,34 @@ pub(crate) struct Endpoint {
     pub(crate) sends: VecDeque<SendRecord>,
     /// Receives outstanding, oldest first, unless they are shared.
     pub(crate) recvs: VecDeque<RecvRecord>,
-    /// What the peer has posted for us, oldest first (RC).
+    /// Messages that the peer has posted for this end, oldest first (RC).
     pub(crate) expected: VecDeque<Expected>,
-    /// What the peer may do atomics on, in each process.
+    /// The memory for the peer's atomics, in each process.
     pub(crate) counters: [Mr; PROCESSES],
-    /// What the peer's counters are when everything posted so far is done.
+    /// The expected values of the peer's counters when everything posted so far is done.
     pub(crate) peer_counters: [u64; PROCESSES],
-    /// The shared receive queue of the receive that a target of XRC has taken.
+    /// The shared receive queue of the receive that an XRC target has taken.
     pub(crate) taken: Option<u32>,
-    /// Atomics that processes have to do, oldest first.
+    /// Deferred atomics of each process, oldest first.
     pub(crate) put_off: [VecDeque<PutOff>; PROCESSES],
     /// Whether a fault allows this end to see errors.
     pub(crate) doomed: bool,
     /// Whether a send has failed.
     pub(crate) failed: bool,
-    /// Whether a wake-up is on the agenda, and for when a timer is.
+    /// Whether a wake-up is scheduled.
     pub(crate) awake: bool,
-    /// Whether a post is on the agenda.
+    /// Whether a post is scheduled.
     pub(crate) posting: bool,
-    /// The time of the timer's event on the agenda.
+    /// The time of the scheduled timer event.
     pub(crate) timer: Time,
-    /// Whether the send queue is being drained, and no longer will be.
+    /// Whether the send queue is being drained, and whether draining is over.
     pub(crate) draining: bool,
-    /// WRITEs of UC, whose bytes are looked at in the end.
+    /// WRITEs of UC, whose bytes are checked at the end.
     pub(crate) unreliable_writes: Vec<(u64, Mr)>,
 }
 
 impl Endpoint {
-    /// Whether its application has nothing left to do or to wait for.
+    /// Returns whether the application has nothing left to do or to wait for.
     pub(crate) fn is_finished(&self) -> bool {
         let waits = self.qp.qp_type().is_reliable() && !self.doomed && !self.expected.is_empty();
         self.to_post == 0 && self.sends.is_empty() && !waits
@@ -166,7 +166,7 @@ pub(crate) struct Node {
     pub(crate) has_srq: bool,
     /// Whether it buffers out-of-order packets.
     pub(crate) keeps: bool,
-    /// Until when it is not given the processor.
+    /// Until when it is not scheduled on a processor.
     pub(crate) paused_until: Time,
     /// Its processes.
     pub(crate) processes: [Process; PROCESSES],
@@ -177,8 +177,8 @@ pub(crate) struct Node {
 pub(crate) struct Process {
     /// Its memory.
     pub(crate) memory: Memory,
-    /// The shared receives that nobody has taken.
+    /// The shared receives that are not taken.
     pub(crate) srq: VecDeque<RecvRecord>,
-    /// The shared receives that were taken and are not complete.
+    /// The shared receives that are taken and not complete.
     pub(crate) srq_taken: BTreeMap<u64, RecvRecord>,
 }

@@ -1,4 +1,4 @@
-//! What a queue pair sees of the world: the memory and the receives of the processes on its node.
+//! The environment of a queue pair: the memory and the receives of the processes on its node.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -11,15 +11,15 @@ use rdmux_transport::wr::Sge;
 use crate::endpoint::{Process, index_of, process_of};
 use crate::memory::Mr;
 
-/// The world as a queue pair sees it.
+/// The environment of a queue pair.
 pub(crate) type SimEnv<'a> = TestEnv<Processes<'a>>;
 
-/// How other processes behave towards a target of XRC.
+/// How other processes react to an XRC target.
 #[derive(Debug)]
 pub(crate) struct Owners<'a> {
-    /// How likely they are busy when they are asked.
+    /// The probability that they are busy.
     pub(crate) busy: f64,
-    /// For chance.
+    /// The random number generator.
     pub(crate) rng: &'a mut ChaCha8Rng,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Owners<'a> {
 pub(crate) struct Processes<'a> {
     /// All of them.
     pub(crate) processes: &'a mut [Process],
-    /// Of a target of XRC.
+    /// The reactions of other processes, for an XRC target.
     pub(crate) owners: Option<Owners<'a>>,
     /// How often the owner of memory was busy.
     pub(crate) met_busy: u64,

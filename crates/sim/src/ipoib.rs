@@ -1,9 +1,10 @@
-//! What hosts do on InfiniBand ports for IP addresses and groups, in a subnet that loses, repeats and delays datagrams, and whose
-//! administration is slow, refuses, and forgets.
+//! Address resolution and group membership of hosts on InfiniBand ports. The subnet loses, duplicates and delays datagrams,
+//! and its administration is slow, refuses, and forgets.
 //!
-//! What must be true: an address leads to nobody who has not had it within the life of what is known; who waits for one is told once, in
-//! time, and of a host that is there if nothing was lost; a wish to be a member ends in one answer; administration is asked one
-//! question about a group at a time, and has each port for what members want, and for no more if it never refused; and when all have left, nothing is left.
+//! Invariants: an address never leads to a host that has not had it within the life of a cache entry. A waiter is told once
+//! and in time, and gets the address of an existing host if nothing was lost. A join request ends with one answer.
+//! Administration gets one query about a group at a time. It has each port in the state that members want, and in no more if
+//! it never refused. When all have left, nothing is left.
 
 mod world;
 
@@ -21,7 +22,7 @@ pub struct IpoibScenario {
     pub hosts: usize,
     /// The number of addresses, each of one host at a time.
     pub addresses: usize,
-    /// How many groups members are of, beside new ones.
+    /// The number of groups, besides new ones.
     pub groups: u8,
     /// The probability that a datagram is lost.
     pub loss: f64,
@@ -29,11 +30,11 @@ pub struct IpoibScenario {
     pub duplicate: f64,
     /// The longest delay of a datagram.
     pub delay: Duration,
-    /// How often programs look for an address.
+    /// How often programs resolve an address.
     pub lookups: u32,
     /// How often an address moves to another host, or to none.
     pub moves: u32,
-    /// How often a host forgets what it knows, as when its port changes.
+    /// How often a host flushes its cache, as when its port changes.
     pub flushes: u32,
     /// How often a program joins or leaves a group.
     pub wishes: u32,
@@ -82,27 +83,27 @@ impl IpoibScenario {
 pub struct IpoibStats {
     /// The number of runs.
     pub seeds: u64,
-    /// Addresses that were looked for.
+    /// Address resolutions.
     pub lookups: u64,
-    /// Those that were known.
+    /// Resolutions from the cache.
     pub known: u64,
-    /// Those that were found.
+    /// Resolutions that found a host.
     pub found: u64,
-    /// Those that nobody said he had.
+    /// Resolutions without an answer.
     pub failed: u64,
-    /// Addresses that were known to be where they had been.
+    /// Outdated addresses from the cache.
     pub stale: u64,
-    /// Datagrams that were sent.
+    /// Datagrams sent.
     pub sent: u64,
-    /// Those that were lost.
+    /// Datagrams lost.
     pub lost: u64,
-    /// Wishes to be a member that were granted.
+    /// Join requests granted.
     pub granted: u64,
-    /// Those that were refused.
+    /// Join requests refused.
     pub refused: u64,
     /// Memberships that administration forgot.
     pub forgotten: u64,
-    /// Questions to administration.
+    /// Queries to administration.
     pub questions: u64,
     /// The virtual time of the run.
     pub virtual_time: Duration,

@@ -1,9 +1,9 @@
-//! iWARP queue pairs over byte streams that are cut and merged anywhere, that stall, fill up, break and
-//! end, and that carry what no peer should send.
+//! iWARP queue pairs over byte streams that are split and merged anywhere, that stall, fill up, break and end, and that carry
+//! data that no peer should send.
 //!
-//! What must be true: every completion comes once, in order, with every byte right; a WRITE is there when
-//! a later READ's response is; a program that disconnects loses nothing of what it has posted; a mistake
-//! ends the connection on both sides, and nobody waits for ever.
+//! Invariants: every completion occurs once, in order, with every byte right. A WRITE is placed before the response of a
+//! later READ arrives. A program that disconnects loses nothing that it has posted. A mistake ends the connection on both
+//! sides, and no side waits forever.
 
 mod check;
 mod end;
@@ -20,7 +20,7 @@ use rand::seq::IndexedRandom;
 use rdmux_transport::Time;
 use rdmux_transport::iwarp::{Rtr, StreamParams};
 
-/// How long messages wait for a receive where they do: longer than any program here takes to post one.
+/// How long messages wait for a receive, if they do: longer than any program here takes to post one.
 const RECEIVE_WAIT: Duration = Duration::from_secs(1);
 
 /// A mistake that one end makes on purpose.
@@ -30,7 +30,7 @@ pub enum Mistake {
     WriteKey,
     /// READ beyond the end of a region.
     ReadBounds,
-    /// An atomic on seven aligned bytes.
+    /// An atomic on a misaligned address.
     Misaligned,
     /// SEND from memory with an invalid key.
     LocalKey,
@@ -40,39 +40,39 @@ pub enum Mistake {
     NoReceive,
 }
 
-/// What goes wrong with a stream, and when.
+/// A trouble of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It is reset.
+    /// The stream is reset.
     Reset,
-    /// A bit of what an end sent is flipped.
+    /// A bit of an end's data is flipped.
     Flip(usize),
-    /// Bytes that an end did not send are among those it did.
+    /// Bytes that an end did not send are inserted into its data.
     Noise(usize),
-    /// Nothing of what an end sends arrives any more.
+    /// Nothing that an end sends arrives any more.
     Silence(usize),
-    /// The program of an end disconnects in the midst of its work.
+    /// The program of an end disconnects in the middle of its work.
     Disconnect(usize),
-    /// It goes to ERR.
+    /// An end goes to ERR.
     Err(usize),
 }
 
 /// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct IwScenario {
-    /// What the first end's side agreed on.
+    /// The parameters that the first end negotiated.
     pub params: StreamParams,
-    /// The most bytes between a frame's length and its padding, of each end.
+    /// The MULPDU of each end: the most bytes between a frame's length and its padding.
     pub mulpdu: [u32; 2],
-    /// Bytes that each direction of the stream holds.
+    /// The capacity of each direction of the stream in bytes.
     pub room: [usize; 2],
     /// The most bytes that arrive at a time.
     pub chunk: usize,
-    /// How likely it is that bytes go where a queue pair says without passing through it.
+    /// The probability that bytes are placed directly, without passing through the queue pair.
     pub direct: f64,
-    /// How long bytes take at most.
+    /// The longest delay of bytes.
     pub delay: Duration,
-    /// How likely they take a tenth of a second.
+    /// The probability of a delay of a tenth of a second.
     pub stall: f64,
     /// How many operations each end posts.
     pub ops: [u32; 2],
@@ -80,15 +80,15 @@ pub struct IwScenario {
     pub max_len: u32,
     /// Entries of each queue.
     pub depth: u32,
-    /// Whether an end shares its receives.
+    /// Whether an end uses a shared receive queue.
     pub shared: [bool; 2],
-    /// How long an end's messages wait for a receive; zero is not at all.
+    /// How long an end's messages wait for a receive; zero for not at all.
     pub receive_wait: [Duration; 2],
     /// Whether every send is signaled.
     pub signal_all: bool,
     /// The end that makes a mistake, the number of its operation, and the mistake.
     pub mistake: Option<(usize, u32, Mistake)>,
-    /// What goes wrong, and when.
+    /// The trouble and its time.
     pub trouble: Option<(Duration, Trouble)>,
 }
 
@@ -172,13 +172,13 @@ pub struct IwStats {
     pub seeds: u64,
     /// Bytes that streams carried.
     pub carried: u64,
-    /// How often some of them arrived.
+    /// How often bytes arrived.
     pub arrivals: u64,
-    /// Bytes that went to memory without passing through a queue pair.
+    /// Bytes placed in memory without passing through a queue pair.
     pub placed: u64,
     /// Completions of either queue.
     pub completions: u64,
-    /// Completions that were not successes.
+    /// Completions with an error.
     pub errors: u64,
     /// Bytes of messages that arrived and were compared.
     pub compared: u64,
@@ -186,11 +186,11 @@ pub struct IwStats {
     pub events: u64,
     /// Timers that expired.
     pub timeouts: u64,
-    /// Messages that waited for a receive.
+    /// How often a message waited for a receive.
     pub waits: u64,
-    /// Streams that ended in order, and that were reset.
+    /// Streams that ended in order.
     pub ended: u64,
-    /// See there.
+    /// Streams that were reset.
     pub reset: u64,
     /// The virtual time of the run.
     pub virtual_time: Duration,
@@ -264,7 +264,7 @@ impl fmt::Display for IwFailure {
 
 impl std::error::Error for IwFailure {}
 
-/// Runs iWARP's simulation of a seed.
+/// Runs the iWARP simulation of a seed.
 ///
 /// # Errors
 /// The first failure. The same seed fails in the same way.

@@ -1,12 +1,12 @@
-//! Deterministic simulation: nodes on a virtual clock, and a network that loses, repeats, delays,
-//! damages and cuts, all from one seed. The machines are those that run in a process; only their
-//! world is made up.
+//! Deterministic simulation: nodes on a virtual clock, and a network that loses, duplicates, delays, corrupts and partitions,
+//! all from one seed. The state machines are those of real processes; only their environment is simulated.
 //!
-//! [`agenda`] is the clock, [`net`] the network, [`memory`] what nodes have in place of RAM. [`cm`] runs
-//! the connection manager, [`iwarp`] queue pairs over streams, [`mads`] programs that manage a subnet, [`subnet`] subnet managers, [`ipoib`] hosts that look for IP addresses and join groups, [`multicast`] ids that join groups and send to them, [`acm`] hosts that resolve names to paths, [`fabric`] queue pairs whose
-//! packets go by the tables of a subnet's switches, [`acm_scale`] ACM on subnets of up to 65,536 endpoints. For the
-//! other transports, [`scenario`] says what a seed means; the world runs it: applications post random
-//! work, and every completion is checked for its order, its status and every byte.
+//! [`agenda`] is the clock, [`net`] the network, and [`memory`] the nodes' RAM. [`cm`] runs the connection manager, [`iwarp`]
+//! queue pairs over streams, [`mads`] programs that manage a subnet, [`subnet`] subnet managers, [`ipoib`] hosts that resolve
+//! IP addresses and join groups, [`multicast`] ids that join groups and send to them, [`acm`] hosts that resolve names to
+//! paths, [`fabric`] queue pairs whose packets are routed by the tables of a subnet's switches, [`acm_scale`] ACM on subnets
+//! of up to 65,536 endpoints. For the other transports, [`scenario`] defines the scenario of a seed and the world runs it:
+//! applications post random work, and every completion is checked for its order, its status and every byte.
 #![forbid(unsafe_code)]
 
 pub mod acm;
@@ -45,33 +45,33 @@ use crate::net::NetStats;
 /// Statistics of a run without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Seeds that ran.
+    /// The number of seeds.
     pub seeds: u64,
     /// Packets that queue pairs sent.
     pub packets: u64,
     /// Packets that queue pairs dropped or refused.
     pub refused: u64,
-    /// Packets that were buffered out of order.
+    /// Packets buffered out of order.
     pub kept: u64,
-    /// Gaps behind which something had been kept, and that were filled.
+    /// Gaps with buffered packets after them that were filled.
     pub filled: u64,
     /// Timers that expired.
     pub timeouts: u64,
     /// Completions of either queue.
     pub completions: u64,
-    /// Completions that were not successes.
+    /// Completions with an error.
     pub errors: u64,
     /// Bytes of messages that arrived and were compared.
     pub bytes: u64,
-    /// Atomics that a process did later, for the target of an XRC connection.
+    /// Atomics that a process executed later for an XRC target.
     pub late_atomics: u64,
-    /// How often a process was busy when such a target wanted its memory changed.
+    /// How often a process was busy when an XRC target needed its memory.
     pub busy: u64,
-    /// How often a node was not given the processor for some time.
+    /// How often a node was paused.
     pub pauses: u64,
-    /// How often an end of a connection went on by its other path.
+    /// How often an end of a connection continued on its other path.
     pub migrations: u64,
-    /// Paths through which nothing passed for some time, or from then on.
+    /// Paths that were dead for some time, or for good.
     pub dead_paths: u64,
     /// Statistics of the network.
     pub net: NetStats,
@@ -164,7 +164,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Runs the transports' simulation of a seed.
+/// Runs the transport simulation of a seed.
 ///
 /// # Errors
 /// The first failure. The same seed fails in the same way.

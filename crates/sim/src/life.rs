@@ -1,4 +1,4 @@
-//! How queue pairs come up, pause and are taken down, and what must be true in the end.
+//! How queue pairs are brought up, pause and are closed, and what must be true at the end.
 
 use rand::Rng;
 use rdmux_testing::qp::steps;
@@ -28,7 +28,7 @@ impl World {
         for id in 0..self.endpoints.len() {
             let attr = self.attributes(id, &psns);
             let qp_type = self.endpoints[id].qp.qp_type();
-            // RTR is enough for a target of XRC.
+            // RTR suffices for an XRC target.
             let moves = self.scenario.plans[self.endpoints[id].plan.0].moves.is_some();
             let short = qp_type == QpType::XrcRecv && self.rng.random_bool(0.5) && !moves;
             let last = if short { QpState::Rtr } else { QpState::Rts };
@@ -37,7 +37,7 @@ impl World {
             }
             let plan = &self.scenario.plans[self.endpoints[id].plan.0];
             let (depth, drain) = (plan.depth, plan.drain);
-            // A queue pair whose peer is gone may hold one of the shared receives for good.
+            // A queue pair whose peer is gone may hold one of the shared receives forever.
             let receivers = match qp_type {
                 QpType::XrcSend => 0..0,
                 QpType::XrcRecv => 1..PROCESSES,
@@ -97,7 +97,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes every queue pair down, and looks at what must be true then.
+    /// Closes every queue pair, and checks the final state.
     pub(crate) fn take_down(&mut self) -> Result<(), String> {
         self.ending = true;
         for id in 0..self.endpoints.len() {
@@ -136,7 +136,7 @@ impl World {
         Ok(())
     }
 
-    /// Every atomic was done exactly once.
+    /// Checks that every atomic was executed exactly once.
     fn check_counters(&mut self) -> Result<(), String> {
         for id in 0..self.endpoints.len() {
             let peer = self.endpoints[id].peer;

@@ -1,9 +1,9 @@
-//! Programs that ask each other by management datagrams, through the user MAD device and RMPP, in a network
-//! that loses, repeats, reorders and cuts, beside strangers that send what they have overheard.
+//! Programs that exchange management datagrams, through the user MAD device and RMPP, in a network that loses, duplicates,
+//! reorders and partitions, with strangers that send modified copies of overheard datagrams.
 //!
-//! What must be true: every request ends once, in its response with every byte right or in a timeout; what
-//! strangers send from their own address changes nothing for others; nobody times out without an excuse; and
-//! when all is said, no request, no transfer and no timer is left on any host.
+//! Invariants: every request ends once, in its response with every byte right or in a timeout. Datagrams that strangers send
+//! from their own address affect no others. No request times out without an excuse. At the end no request, no transfer and no
+//! timer is left on any host.
 
 mod message;
 mod world;
@@ -20,11 +20,11 @@ use crate::net::{Faults, NetStats};
 /// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct MadScenario {
-    /// How many hosts there are, each with a server.
+    /// The number of hosts, each with a server.
     pub nodes: usize,
-    /// How many clients each host has.
+    /// The number of clients per host.
     pub clients: usize,
-    /// How many requests are sent.
+    /// The number of requests.
     pub requests: u32,
     /// The network.
     pub faults: Faults,
@@ -32,28 +32,28 @@ pub struct MadScenario {
     pub by_gid: bool,
     /// The most data of a response, in bytes.
     pub longest: u32,
-    /// How long a server thinks at most.
+    /// The longest delay of a server.
     pub think: Duration,
-    /// How long a request waits for its response.
+    /// The timeout of a request.
     pub timeout_ms: u32,
-    /// How often what is not answered is sent again.
+    /// How often unanswered requests are retransmitted.
     pub retries: u32,
-    /// How likely it is that a server does not answer a request, however often it comes: out of one.
+    /// The probability that a server never answers a request.
     pub silent: f64,
-    /// How often two hosts do not reach each other for some time.
+    /// How often two hosts are partitioned for some time.
     pub cuts: u32,
-    /// How long.
+    /// The duration of a partition.
     pub cut_lasts: Duration,
-    /// How many programs die; others take their place.
+    /// How many programs die and are replaced.
     pub deaths: u32,
     /// How many packets strangers send.
     pub strangers: u32,
-    /// All requests are sent within this time.
+    /// The time span in which all requests are sent.
     pub span: Duration,
 }
 
 impl MadScenario {
-    /// Draws one. In half of them nobody has an excuse.
+    /// Draws a scenario. In half of all scenarios there is no excuse for a timeout.
     pub fn draw(rng: &mut impl Rng) -> Self {
         let strict = rng.random_bool(0.5);
         let bad = rng.random_bool(0.8);
@@ -67,8 +67,8 @@ impl MadScenario {
             jitter: Duration::from_millis(rng.random_range(1..30)),
             at_most: Some(2),
         };
-        // Windows of 1 and of 64 segments: 129 of 200 bytes take three of them, and each may have to be sent
-        // five times, two seconds apart, within the 40 that a message has.
+        // Windows of 1 and of 64 segments: 129 segments of 200 bytes take three windows, each of which may be sent five
+        // times, two seconds apart, within the 40 seconds that a message has.
         let longest = if faults.loss > 0.0 { 129 * 200 } else { 2_000_000 };
         let some =
             |rng: &mut dyn rand::RngCore, most| if strict { 0 } else { rng.random_range(0..=most) };
@@ -95,7 +95,7 @@ impl MadScenario {
         }
     }
 
-    /// Whether nobody has an excuse for a timeout.
+    /// Returns whether there is no excuse for a timeout.
     pub fn strict(&self) -> bool {
         self.cuts == 0 && self.deaths == 0 && self.silent == 0.0 && self.timeout_ms >= 2500
     }
@@ -106,23 +106,23 @@ impl MadScenario {
 pub struct MadStats {
     /// The number of runs.
     pub seeds: u64,
-    /// Requests that programs sent.
+    /// Requests sent.
     pub requests: u64,
-    /// Those whose response arrived.
+    /// Requests whose response arrived.
     pub answered: u64,
-    /// Those that timed out, or that the peer ended.
+    /// Requests that timed out, or that the peer ended.
     pub failed: u64,
-    /// Those whose program died first.
+    /// Requests whose program died first.
     pub orphaned: u64,
-    /// Responses of more than one segment that arrived.
+    /// Received responses of more than one segment.
     pub long: u64,
     /// Bytes of requests and responses that were compared.
     pub compared: u64,
     /// Datagrams that hosts sent.
     pub sent: u64,
-    /// Requests and windows that were sent again.
+    /// Requests and windows that were retransmitted.
     pub resent: u64,
-    /// Transfers that ended before their end.
+    /// Aborted transfers.
     pub aborted: u64,
     /// Datagrams that strangers sent.
     pub foreign: u64,
@@ -209,7 +209,7 @@ impl fmt::Display for MadFailure {
 
 impl std::error::Error for MadFailure {}
 
-/// Runs the simulation of management datagrams of a seed.
+/// Runs the management datagram simulation of a seed.
 ///
 /// # Errors
 /// The first failure. The same seed fails in the same way.

@@ -1,4 +1,4 @@
-//! Runs seeds, one to look at or a hundred thousand.
+//! Runs seeds, a single one or many.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs what was asked for on one of the simulations, and prints what came of it.
+/// Runs the requested seeds of a simulation, and prints the outcome.
 fn run<S, F>(
     args: &Args,
     run_seed: impl Fn(u64) -> Result<S, F> + Sync,

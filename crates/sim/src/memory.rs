@@ -1,4 +1,4 @@
-//! A node's memory: regions with keys and rights, and patterns by which every byte is known.
+//! A node's memory: regions with keys and access rights, and patterns that define every byte.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,34 +9,34 @@ use rdmux_transport::env::{AccessFault, AtomicOp};
 use rdmux_transport::wr::Sge;
 use rdmux_wire::{Lkey, Rkey};
 
-/// What bytes hold that nobody wrote.
+/// The value of bytes that were never written.
 pub const CANARY: u8 = 0xcd;
 
-/// Addresses between two regions, which belong to nobody.
+/// The gap between two regions.
 const GUARD: u64 = 4096;
 
-/// A region's name.
+/// A registered region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mr {
-    /// Local and remote key.
+    /// The local and remote key.
     pub key: u32,
-    /// Its first address.
+    /// The first address.
     pub addr: u64,
-    /// Its bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
 impl Mr {
-    /// The whole region as an entry of a list.
+    /// Returns the whole region as a list element.
     pub fn sge(&self) -> Sge {
         self.part(0..self.len)
     }
-    /// A part of it.
+    /// Returns a part of the region as a list element.
     pub fn part(&self, range: Range<usize>) -> Sge {
         let length = u32::try_from(range.len()).expect("regions are small");
         Sge { addr: self.addr + range.start as u64, length, lkey: Lkey(self.key) }
     }
-    /// Its remote key.
+    /// Returns the remote key.
     pub fn rkey(&self) -> Rkey {
         Rkey(self.key)
     }
@@ -49,7 +49,7 @@ struct Region {
     rights: Access,
 }
 
-/// All regions of a node. A key is never used again, so a late access to a region that is gone shows.
+/// All regions of a node. Keys are never reused, so that a late access to a deregistered region is detected.
 #[derive(Debug, Default)]
 pub struct Memory {
     regions: BTreeMap<u32, Region>,
@@ -63,38 +63,38 @@ impl Memory {
         self.last_key += 1;
         self.next_addr += GUARD;
         let mr = Mr { key: self.last_key, addr: self.next_addr, len: bytes.len() };
-        // Atomics want eight aligned bytes, so every region starts at a multiple of 8.
+        // Atomics need eight aligned bytes, so every region starts at a multiple of 8.
         self.next_addr = (self.next_addr + mr.len as u64).next_multiple_of(64);
         self.regions.insert(mr.key, Region { base: mr.addr, bytes, rights });
         mr
     }
 
-    /// Registers bytes that nobody wrote.
+    /// Registers bytes that were never written.
     pub fn blank(&mut self, len: usize, rights: Access) -> Mr {
         self.register(vec![CANARY; len], rights)
     }
 
-    /// Takes a region away, and returns its bytes.
+    /// Deregisters a region, and returns its bytes.
     pub fn deregister(&mut self, mr: &Mr) -> Vec<u8> {
         self.regions.remove(&mr.key).map(|r| r.bytes).unwrap_or_default()
     }
 
-    /// How many regions there are.
+    /// Returns the number of regions.
     pub fn len(&self) -> usize {
         self.regions.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no regions.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
 
-    /// A region's bytes; none if it is gone.
+    /// Returns a region's bytes; empty if it is deregistered.
     pub fn bytes(&self, mr: &Mr) -> &[u8] {
         self.regions.get(&mr.key).map_or(&[], |r| &r.bytes)
     }
 
-    /// Checks an access and finds its bytes.
+    /// Checks an access and returns its bytes.
     pub fn check(
         &self,
         key: u32,
@@ -114,13 +114,13 @@ impl Memory {
         Ok(index(start)..index(end))
     }
 
-    /// Reads.
+    /// Reads memory.
     pub fn read(&self, key: u32, addr: u64, len: u64, need: Access) -> Result<&[u8], AccessFault> {
         let range = self.check(key, addr, len, need)?;
         Ok(&self.regions[&key].bytes[range])
     }
 
-    /// Writes.
+    /// Writes memory.
     pub fn write(
         &mut self,
         key: u32,
@@ -134,7 +134,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Does an atomic, and returns what was there.
+    /// Executes an atomic and returns the former value.
     pub fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessFault> {
         let bytes = self.read(rkey.0, va, 8, Access::REMOTE_ATOMIC)?;
         let old = u64::from_ne_bytes(bytes.try_into().map_err(|_| AccessFault::Bounds)?);
@@ -158,8 +158,8 @@ fn index(v: u64) -> usize {
     usize::try_from(v).expect("within a region")
 }
 
-/// What the bytes of an operation are: every eight of them follow from its number and their place,
-/// and the first eight are its number.
+/// Returns the bytes of an operation: every eight of them follow from its number and their offset, and the first eight are
+/// its number.
 pub fn pattern(op: u64, len: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(len + 8);
     let mut word = op;

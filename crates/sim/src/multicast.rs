@@ -1,11 +1,11 @@
-//! Ids of connection managers that join groups of an InfiniBand subnet, in which datagrams are lost and repeated, and whose
-//! administration is slow, refuses, does not answer, and forgets.
+//! Ids of connection managers that join groups of an InfiniBand subnet. Datagrams are lost and duplicated, and administration
+//! is slow, refuses, does not answer, and forgets.
 //!
-//! What must be true: a wish ends in one event, unless it is taken back before, and a group that was joined is lost at most once; a
-//! group is known exactly as administration has told, and only while it is joined; a record and its components reach
-//! administration as they are; an id that was told that it is a member is one there, so that a datagram to its group comes unless the
-//! network loses it, once unless the network repeats it, and to nobody who has left or only sends; and when all have left,
-//! nothing is left.
+//! Invariants: a join request ends in one event, unless it is cancelled before, and a joined group is lost at most once. A
+//! group's parameters are those that administration has returned, and are known only while it is joined. A record and its
+//! components reach administration unchanged. An id that was told that it is a member is one: a datagram to its group arrives
+//! unless the network loses it, once unless the network duplicates it, and never at an id that has left or only sends. When
+//! all have left, nothing is left.
 
 mod world;
 
@@ -21,9 +21,9 @@ use rdmux_transport::Time;
 pub struct MulticastScenario {
     /// The number of hosts.
     pub hosts: usize,
-    /// How many ids each has.
+    /// The number of ids per host.
     pub ids: usize,
-    /// How many groups have a name.
+    /// The number of named groups.
     pub groups: u8,
     /// The probability that a datagram is lost.
     pub loss: f64,
@@ -75,21 +75,21 @@ impl MulticastScenario {
 pub struct MulticastStats {
     /// The number of runs.
     pub seeds: u64,
-    /// Groups that were joined.
+    /// Groups joined.
     pub joined: u64,
-    /// Those that did not come.
+    /// Failed joins.
     pub failed: u64,
-    /// Those that were lost.
+    /// Groups lost.
     pub lost_groups: u64,
-    /// Those that got a GID of administration.
+    /// Groups with a GID assigned by administration.
     pub assigned: u64,
-    /// Datagrams that were sent.
+    /// Datagrams sent.
     pub sent: u64,
-    /// Those that could not be, since the id was no member.
+    /// Datagrams that could not be sent because the id was no member.
     pub unsent: u64,
-    /// How often one was received.
+    /// Datagrams received.
     pub received: u64,
-    /// How often the network lost one.
+    /// Datagrams lost.
     pub lost: u64,
     /// The virtual time of the run.
     pub virtual_time: Duration,

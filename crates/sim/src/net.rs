@@ -1,4 +1,4 @@
-//! The network: what becomes of a packet, as a verdict drawn from the seed.
+//! The network: the fate of each packet, drawn from the seed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,31 +6,30 @@ use std::time::Duration;
 use rand::Rng;
 use rdmux_transport::Time;
 
-/// A place in the network.
+/// A node of the network.
 pub type NodeId = usize;
 
-/// How bad the network is. Probabilities are per packet.
+/// The faults of the network. Probabilities are per packet.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// Lost without a trace.
+    /// Probability of loss.
     pub loss: f64,
-    /// Delivered twice.
+    /// Probability of duplication.
     pub duplicate: f64,
-    /// Bits flipped on the way; the receiver's checksum must see it.
+    /// Probability of flipped bits, which the receiver's checksum must detect.
     pub corrupt: f64,
-    /// Delayed beyond the packets that follow it.
+    /// Probability of a delay beyond the packets that follow.
     pub reorder: f64,
-    /// What every packet takes.
+    /// The base delay of every packet.
     pub delay: Duration,
-    /// What a delayed packet takes besides, at most.
+    /// The largest additional delay of a delayed packet.
     pub jitter: Duration,
-    /// How often one and the same packet may be lost or corrupted, so that a protocol that retries
-    /// oftener has no excuse. `None`: as often as chance will have it.
+    /// How often the same packet may be lost or corrupted, so that a protocol with more retries has no excuse. `None` for no limit.
     pub at_most: Option<u8>,
 }
 
 impl Faults {
-    /// A network that delivers everything, once, in order, in this time.
+    /// Returns a network that delivers everything once and in order, with this delay.
     pub fn none(delay: Duration) -> Self {
         Self {
             loss: 0.0,
@@ -44,30 +43,30 @@ impl Faults {
     }
 }
 
-/// What becomes of a packet: a delivery for each element, after that time, with a bit flipped or not.
+/// The fate of a packet: its deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The deliveries; none if it is lost.
     pub deliveries: Vec<Delivery>,
 }
 
-/// One arrival of a packet.
+/// One delivery of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// When.
+    /// The delay.
     pub after: Duration,
     /// Whether it arrives damaged.
     pub corrupt: bool,
 }
 
-/// What happened to packets so far.
+/// Counts of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetStats {
     /// Sent.
     pub sent: u64,
-    /// Lost by chance.
+    /// Lost at random.
     pub lost: u64,
-    /// Lost to a partition or a node that was down.
+    /// Lost to a partition or a crashed node.
     pub unreachable: u64,
     /// Delivered twice.
     pub duplicated: u64,
@@ -92,19 +91,19 @@ impl std::ops::AddAssign for NetStats {
 #[derive(Debug)]
 pub struct Network {
     faults: Faults,
-    /// Until when each pair, smaller first, cannot reach each other.
+    /// Until when each pair of nodes, smaller first, is partitioned.
     partitions: BTreeMap<(NodeId, NodeId), Time>,
     down: BTreeMap<NodeId, ()>,
     /// How often each packet was lost.
     losses: BTreeMap<u64, u8>,
     /// The latest arrival in order, by direction and path.
     fifo: BTreeMap<(NodeId, NodeId, u8), Time>,
-    /// What happened.
+    /// Statistics.
     pub stats: NetStats,
 }
 
 impl Network {
-    /// A network with these faults.
+    /// Creates a network with these faults.
     pub fn new(faults: Faults) -> Self {
         Self {
             faults,
@@ -116,22 +115,22 @@ impl Network {
         }
     }
 
-    /// Two nodes do not reach each other until then.
+    /// Partitions two nodes until a time.
     pub fn partition(&mut self, a: NodeId, b: NodeId, until: Time) {
         self.partitions.insert((a.min(b), a.max(b)), until);
     }
 
-    /// A node is gone for good.
+    /// Crashes a node for good.
     pub fn crash(&mut self, node: NodeId) {
         self.down.insert(node, ());
     }
 
-    /// Whether a node is gone.
+    /// Returns whether a node has crashed.
     pub fn is_down(&self, node: NodeId) -> bool {
         self.down.contains_key(&node)
     }
 
-    /// Decides about a packet. Packets with the same `identity` are retransmissions of one another.
+    /// Decides the fate of a packet. Packets with the same `identity` are retransmissions of each other.
     pub fn send(
         &mut self,
         now: Time,
@@ -143,7 +142,7 @@ impl Network {
         self.send_by((from, to, 0), now, identity, rng)
     }
 
-    /// The same for one of several paths: packets by one may overtake those by another.
+    /// Decides the fate of a packet on one of several paths. Packets on different paths may overtake each other.
     pub fn send_by(
         &mut self,
         way: (NodeId, NodeId, u8),
@@ -193,7 +192,7 @@ impl Network {
         true
     }
 
-    /// Arrivals keep their order, except those that are delayed.
+    /// Returns the delay of a packet. Arrivals keep their order, except delayed ones.
     fn travel(&mut self, now: Time, way: (NodeId, NodeId, u8), rng: &mut impl Rng) -> Duration {
         if self.chance(self.faults.reorder, rng) {
             self.stats.delayed += 1;

@@ -1,4 +1,4 @@
-//! A packet's way: out of a queue pair, through the network's verdict, into another queue pair.
+//! The path of a packet: from a queue pair, through the network, into another queue pair.
 
 use std::net::Ipv4Addr;
 
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Flips one to three bits anywhere but in the byte that routers may change.
+    /// Flips one to three bits anywhere except in the byte that routers may change.
     fn damage(&mut self, bytes: &mut [u8]) {
         for _ in 0..self.rng.random_range(1..=3) {
             let at = self.rng.random_range(0..bytes.len());
@@ -76,7 +76,7 @@ impl World {
         }
         let (src, dst) = (self.endpoints[from].node, self.endpoints[to].node);
         if sealed != [0; 4] && icrc((src, dst, path), bytes) != sealed {
-            // What a link does with a wrong checksum. Bits flipped twice are no damage.
+            // A link drops packets with a wrong checksum. Bits flipped twice are no damage.
             return Ok(());
         }
         let packet = Packet::parse(bytes).map_err(|e| format!("ep {from} sent garbage: {e}"))?;
@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-/// A node's address on a path.
+/// Returns a node's address on a path.
 fn address(node: NodeId, path: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, path, u8::try_from(node + 1).expect("few nodes"))
 }

@@ -1,4 +1,4 @@
-//! Connections with two paths: programs that arm, migrate and arm again, and paths that go dead and come back.
+//! Connections with two paths: programs that arm, migrate and rearm, and paths that fail and recover.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,17 +13,16 @@ use crate::packets::gid;
 use crate::scenario::DeadPath;
 use crate::world::{Event, World};
 
-/// How long a program waits at least before it arms again, in microseconds: no packet is under way for longer that says what
-/// is not so any more.
+/// The shortest time before a program rearms, in microseconds: by then no packet with outdated migration state is in flight.
 const SETTLED: u64 = 3000;
-/// How often a path that is to go dead waits for the two ends to be ready for that.
+/// How often a path failure waits for both ends to be ready.
 const PATIENCE: u32 = 200;
 
-/// The paths through which nothing passes, by connection and number, and until when.
+/// The dead paths, by connection and number, with the time when each recovers.
 pub(crate) type DeadPaths = BTreeMap<(usize, u8), Time>;
 
 impl World {
-    /// The path that an endpoint is at.
+    /// Returns the path that an endpoint uses.
     pub(crate) fn path_of(&self, id: usize) -> u8 {
         self.endpoints[id].qp.attr().av.sgid_index
     }
@@ -36,13 +35,13 @@ impl World {
         self.dead.get(&(plan, path)).is_some_and(|until| self.agenda.now() < *until)
     }
 
-    /// A way to the peer.
+    /// Returns the address of the peer on a path.
     pub(crate) fn way(&self, id: usize, path: u8) -> AddressVector {
         let dgid = gid(self.endpoints[self.endpoints[id].peer].node, path);
         AddressVector { is_global: true, dgid, sgid_index: path, port_num: 1, ..Default::default() }
     }
 
-    /// Puts on the agenda what happens to paths.
+    /// Schedules the path events.
     pub(crate) fn plan_moves(&mut self) {
         for plan in 0..self.scenario.plans.len() {
             let Some(moves) = self.scenario.plans[plan].moves.clone() else { continue };
@@ -58,7 +57,7 @@ impl World {
         }
     }
 
-    /// A program loads the other path, and asks for it to be used if need be.
+    /// Loads the other path, and arms migration to it.
     pub(crate) fn arm(&mut self, id: usize) -> Result<(), String> {
         let state = self.endpoints[id].qp.state();
         if !self.is_alive(id) || self.mig_state(id) != MigState::Migrated {
@@ -83,7 +82,7 @@ impl World {
         Ok(())
     }
 
-    /// A program asks to migrate, if it may and the other path is not dead.
+    /// Makes a program request migration, if it may and the other path is alive.
     pub(crate) fn migrate(&mut self, id: usize) -> Result<(), String> {
         let is_ready = matches!(self.endpoints[id].qp.state(), QpState::Rts | QpState::Sqd)
             && self.mig_state(id) == MigState::Armed;
@@ -99,7 +98,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing passes by a path any more, once the connection would survive that. Now and then it does not have to.
+    /// Fails a path, once the connection would survive that. Sometimes it need not survive.
     pub(crate) fn cut_path(
         &mut self,
         plan: usize,
@@ -132,12 +131,12 @@ impl World {
         Ok(())
     }
 
-    /// An endpoint has migrated, or was asked to by what cannot be.
+    /// Handles a migration, or a migration request from an unexpected path.
     pub(crate) fn moved(&mut self, id: usize, event: QpEvent) -> Result<(), String> {
         let has_two = self.scenario.plans[self.endpoints[id].plan.0].moves.is_some();
         ensure!(has_two, "ep {id}: {event:?}, but it has one path only");
         if event == QpEvent::PathMigErr {
-            // What the peer sent before it was armed may come late.
+            // Packets that the peer sent before it was armed may arrive late.
             let faults = &self.scenario.faults;
             let is_late = faults.reorder > 0.0 || faults.duplicate > 0.0;
             ensure!(is_late, "ep {id}: {event:?}, but its peer has the right path");

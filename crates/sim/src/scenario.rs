@@ -1,4 +1,4 @@
-//! What a seed means: how many nodes, which connections, how bad the network, what goes wrong.
+//! The scenario of a seed: nodes, connections, faults of the network, and troubles.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use rdmux_wire::Mtu;
 
 use crate::net::{Faults, NodeId};
 
-/// A mistake that one side of a connection makes on purpose, so that it fails.
+/// A deliberate mistake of one side of a connection, which makes it fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poison {
     /// WRITE with an invalid key.
     RemoteKey,
     /// READ beyond the end of a region.
     RemoteBounds,
-    /// An atomic on seven aligned bytes.
+    /// An atomic on a misaligned address.
     Misaligned,
     /// SEND from memory with an invalid key.
     LocalKey,
@@ -24,11 +24,11 @@ pub enum Poison {
     TooLong,
     /// An atomic with an invalid key.
     AtomicKey,
-    /// SEND to a shared receive queue that is not there; XRC only.
+    /// SEND to a shared receive queue that does not exist; XRC only.
     Queue,
 }
 
-/// A connection, or for UD a pair that talks.
+/// A connection, or for UD a pair of communicating queue pairs.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The ends.
@@ -43,7 +43,7 @@ pub struct Plan {
     pub depth: u32,
     /// The longest delay until an end replaces a used receive.
     pub refill: Duration,
-    /// READs and atomics outstanding.
+    /// The limit on outstanding READs and atomics.
     pub rd_atomic: u8,
     /// Code of the transport timer.
     pub timeout: u8,
@@ -55,38 +55,38 @@ pub struct Plan {
     pub drain: bool,
     /// Whether every send is signaled.
     pub signal_all: bool,
-    /// How long an end takes at most until it posts again, in microseconds.
+    /// The longest delay until an end posts again, in microseconds.
     pub pace: u64,
-    /// What happens to the two paths that the connection has, if it has two.
+    /// The path events, if the connection has two paths.
     pub moves: Option<Moves>,
 }
 
-/// What happens to a connection with two paths.
+/// The path events of a connection with two paths.
 #[derive(Clone, Debug)]
 pub struct Moves {
-    /// When each end first loads the other path and asks to be armed.
+    /// When each end first loads the other path and arms.
     pub armed: [Duration; 2],
-    /// When an end asks to migrate.
+    /// When an end requests migration.
     pub asks: Vec<(usize, Duration)>,
-    /// Paths that go dead.
+    /// Path failures.
     pub dead: Vec<DeadPath>,
 }
 
-/// A path through which nothing passes for some time.
+/// A path that is dead for some time.
 #[derive(Clone, Copy, Debug)]
 pub struct DeadPath {
     /// The path.
     pub path: u8,
-    /// From when on, or as soon as both ends are ready for it.
+    /// When it fails, or as soon as both ends are ready after that.
     pub at: Duration,
-    /// How long.
+    /// How long it is dead.
     pub lasts: Duration,
-    /// Whether it stays as it is when the ends never are.
+    /// Whether the failure is skipped if the ends are never ready.
     pub is_merciful: bool,
 }
 
 impl Plan {
-    /// What an end is.
+    /// Returns the queue pair type of an end.
     pub fn type_of(&self, end: usize) -> QpType {
         match self.qp_type {
             QpType::XrcSend if end == 1 => QpType::XrcRecv,
@@ -95,7 +95,7 @@ impl Plan {
     }
 }
 
-/// A cut between two nodes.
+/// A partition of two nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     /// The nodes.
@@ -111,19 +111,19 @@ pub struct Cut {
 pub struct Scenario {
     /// How many nodes there are.
     pub nodes: usize,
-    /// Whether the link under all connections loses nothing.
+    /// Whether the link under all connections is lossless.
     pub lossless: bool,
-    /// Payload of the largest packet of the link.
+    /// The largest payload of a packet on the link.
     pub max_payload: u32,
     /// Path MTU.
     pub mtu: Mtu,
     /// The network.
     pub faults: Faults,
-    /// How likely a link is full when it is asked.
+    /// The probability that a link is full.
     pub busy: f64,
-    /// How likely a process is busy when the target of an XRC connection wants its memory changed.
+    /// The probability that a process is busy when an XRC target needs its memory.
     pub owner_busy: f64,
-    /// Whether such a process does atomics later.
+    /// Whether such a process executes atomics later.
     pub late_atomics: bool,
     /// Nodes whose queue pairs share a receive queue.
     pub srq: Vec<bool>,
@@ -131,20 +131,20 @@ pub struct Scenario {
     pub keeps: Vec<bool>,
     /// The connections.
     pub plans: Vec<Plan>,
-    /// A cut, if any.
+    /// A partition, if any.
     pub cut: Option<Cut>,
-    /// A node that dies, and when.
+    /// A node that crashes, and when.
     pub crash: Option<(NodeId, Duration)>,
-    /// Nodes that are not given the processor for up to [`LONGEST_PAUSE`] now and then. The network loses nothing if
-    /// there is one, and no queue pair may take a pause for a loss.
+    /// Nodes that are paused for up to [`LONGEST_PAUSE`] from time to time. The network loses nothing if there is one, and no
+    /// queue pair may mistake a pause for a loss.
     pub pauses: Vec<bool>,
 }
 
-/// The longest time that a node is not run.
+/// The longest pause of a node.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// The least and the longest time that it runs between pauses.
+/// The shortest and the longest time between pauses.
 pub const BETWEEN_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
-/// The timer that perftest uses: code 14, 67 ms.
+/// The timeout of perftest: code 14, 67 ms.
 const TIMEOUT_WITH_PAUSES: u8 = 14;
 
 impl Scenario {
@@ -173,7 +173,7 @@ impl Scenario {
         let cut = (!lossless && rng.random_bool(0.15)).then(|| Cut {
             nodes: (0, 1),
             at: soon,
-            // Either too short for anyone to notice, or too long for anyone to survive.
+            // Either too short for either end to notice, or too long for either to survive.
             lasts: if rng.random_bool(0.5) {
                 Duration::from_nanos(shortest_timer / 2)
             } else {
@@ -198,7 +198,7 @@ impl Scenario {
             mtu,
             faults,
             busy: if rng.random_bool(0.3) { 0.2 } else { 0.0 },
-            // Of a long message everything behind a refused packet is sent again.
+            // After a refused packet the whole rest of a long message is retransmitted.
             owner_busy: match rng.random_range(0..3) {
                 0 => 0.0,
                 1 => 0.002,

@@ -1,4 +1,4 @@
-//! What applications post: random operations, and receives for those of the peer.
+//! The operations of applications: random ones, and receives for those of the peer.
 
 use rand::Rng;
 use rdmux_transport::attr::{Access, QpType};
@@ -319,7 +319,7 @@ impl World {
         Ok(())
     }
 
-    /// The peer will see this in a receive.
+    /// Records that the peer will receive this.
     fn expect(&mut self, peer: usize, draft: &Draft) {
         let (in_receive, invalidates) = match draft.record.kind {
             Kind::Send => (true, None),
@@ -360,7 +360,7 @@ impl World {
         Ok(())
     }
 
-    /// Bytes of the receives of an endpoint: enough for any message, on any queue pair that shares.
+    /// Returns the length of an endpoint's receives: enough for any message, on any queue pair that shares them.
     fn longest_receive(&self, id: usize, process: usize) -> u32 {
         let node = self.endpoints[id].node;
         let shared = self.nodes[node].has_srq || process != 0;

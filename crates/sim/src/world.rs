@@ -1,5 +1,4 @@
-//! The world: nodes, endpoints and the network under one clock, from the first post to the last
-//! completion.
+//! The world: nodes, endpoints and the network on one clock, from the first post to the last completion.
 
 use std::fmt;
 use std::time::Duration;
@@ -29,7 +28,7 @@ pub(crate) const FIRST_QPN: u32 = 0x100;
 const MOST_TIME: Duration = Duration::from_secs(4000);
 const MOST_EVENTS: u64 = 20_000_000;
 
-/// What happens.
+/// An event of the simulation.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A packet arrives.
@@ -42,32 +41,33 @@ pub(crate) enum Event {
     Post(usize),
     /// An application posts a receive, in this process.
     Refill(usize, usize),
-    /// A process does the oldest atomic that it has to do for the target of an XRC connection.
+    /// A process executes its oldest deferred atomic for an XRC target.
     Atomic(usize, usize),
-    /// Two nodes are cut from each other until then.
+    /// Two nodes are partitioned until a time.
     Cut(NodeId, NodeId, Time),
     /// A node dies.
     Crash(NodeId),
     /// A driver learns that its peer's process is gone.
     PeerGone(usize),
-    /// An application begins to drain its send queue.
+    /// An application starts to drain its send queue.
     Drain(usize),
-    /// And ends it.
+    /// An application ends draining.
     Resume(usize),
-    /// A node is not given the processor for some time.
+    /// A node is paused.
     Pause(NodeId),
     /// An application loads the other path and arms its queue pair.
     Arm(usize),
-    /// An application has its queue pair migrate.
+    /// An application requests migration.
     Migrate(usize),
-    /// A path of a connection goes dead, which waits so often at most for the connection to be able to survive it.
+    /// A path of a connection fails. The last field is how often this may still wait for the connection to be able to survive it.
     Dead(usize, DeadPath, u32),
-    /// By now an endpoint must have found that its peer's node is dead, if it had posted more than so much before.
+    /// An endpoint must have noticed that its peer's node is dead by now, if sends from before the crash are outstanding. The
+    /// last field is the number posted then.
     Found(usize, u32),
 }
 
 impl Event {
-    /// Which endpoint's node it needs the processor of, and whether it waits for what has arrived to be taken in.
+    /// Returns the endpoint whose node must run for this event, and whether the event waits until received packets are processed.
     fn runs(&self) -> Option<(usize, bool)> {
         match *self {
             Self::Deliver { to, .. } => Some((to, false)),
@@ -88,7 +88,7 @@ impl Event {
     }
 }
 
-/// The world.
+/// The state of the simulation.
 pub(crate) struct World {
     pub(crate) scenario: Scenario,
     pub(crate) rng: ChaCha8Rng,
@@ -97,7 +97,7 @@ pub(crate) struct World {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) last_op: u64,
     pub(crate) stats: Stats,
-    /// Whether the work is done and the queue pairs are being taken down.
+    /// Whether the work is done and the queue pairs are being closed.
     pub(crate) ending: bool,
     pub(crate) net: Network,
     pub(crate) dead: DeadPaths,
@@ -250,7 +250,7 @@ impl World {
         if let Some(cut) = self.scenario.cut {
             let until = self.agenda.now().after(cut.at + cut.lasts);
             self.put(cut.at, Event::Cut(cut.nodes.0, cut.nodes.1, until));
-            // A cut that outlasts all retries excuses errors between these two.
+            // A partition that outlasts all retries excuses errors between these two nodes.
             let (a, b) = cut.nodes;
             for id in 0..self.endpoints.len() {
                 let ends = self.scenario.plans[self.endpoints[id].plan.0].ends;
@@ -281,8 +281,9 @@ impl World {
         self.put(lasts + runs, Event::Pause(node));
     }
 
-    /// How long a queue pair may take to find that nobody answers: four times its timer for each retry (IBTA 9.7.6.1.3),
-    /// and where this side itself is late each time, twice as much and the lateness. It may have been told to wait first.
+    /// Returns the longest time until a queue pair notices that no answer arrives: four times its timer for each retry (IBTA
+    /// 9.7.6.1.3). If this side may be late each time, add as much again and the lateness. It may also have been told to wait
+    /// first.
     fn longest_search(&self, id: usize) -> Duration {
         let plan = &self.scenario.plans[self.endpoints[id].plan.0];
         let expiry = Duration::from_nanos(4096 << plan.timeout) * 4;
@@ -298,7 +299,7 @@ impl World {
     fn check_found(&mut self, id: usize, posted: u32) -> Result<(), String> {
         let ep = &self.endpoints[id];
         let before = ep.sends.len().saturating_sub((ep.posted - posted) as usize);
-        // Nobody is told of the success of one that does not ask for it.
+        // An unsignaled send reports no success.
         let waits = ep.sends.iter().take(before).any(|send| send.signaled);
         ensure!(!waits, "ep {id} waits for a dead node still ({:?})", ep.qp.state());
         Ok(())
@@ -384,7 +385,7 @@ impl World {
         [0x45; 40]
     }
 
-    /// Gives an endpoint the floor, and deals with what it does.
+    /// Calls an endpoint's queue pair and executes its output.
     pub(crate) fn act<R>(
         &mut self,
         id: usize,
@@ -403,7 +404,7 @@ impl World {
         env.room = room as usize;
         env.buffers_out_of_order = node.keeps;
         env.later = late_atomics && is_target;
-        // A target of XRC chooses a process each time anew.
+        // An XRC target chooses a process for each message.
         env.selected = (!is_target).then_some(0);
         env.taken = ep.taken;
         let result = f(ep, now, &mut env);
@@ -575,7 +576,7 @@ impl World {
         }
     }
 
-    /// The results so far.
+    /// Returns the results so far.
     pub(crate) fn into_result(
         mut self,
         seed: u64,

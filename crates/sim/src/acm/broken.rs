@@ -10,7 +10,7 @@ use rdmux_wire::{Gid, Guid, Lid};
 use super::driver::Want;
 use super::world::{Event, World};
 
-/// A run in which nothing goes wrong, some time after its begin.
+/// Returns a world in which nothing goes wrong, some time after its start.
 fn running() -> World {
     for seed in 0.. {
         let mut world = World::new(seed, false);
@@ -24,7 +24,7 @@ fn running() -> World {
     unreachable!()
 }
 
-/// What is found first.
+/// Runs a world and returns the first failure.
 fn found(mut world: World) -> String {
     for _ in 0..100_000 {
         if let Err(what) = world.advance() {
@@ -105,7 +105,7 @@ fn memory_beyond_the_bound_is_found() {
 #[test]
 fn address_that_is_not_found_where_nothing_goes_wrong_is_found() {
     let mut world = running();
-    // No datagram arrives, although the scenario says that all do.
+    // No datagram arrives, although the scenario loses none.
     world.mute = true;
     for n in 0..world.scenario.addresses {
         let address: Address = super::world::address(n);

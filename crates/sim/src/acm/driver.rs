@@ -1,4 +1,4 @@
-//! What a host's machine wants done.
+//! The requests of a host's machine to its driver.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use rdmux_wire::Gid;
 use rdmux_wire::acm::{Address, Datagram};
 use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask};
 
-/// One thing that it wants done.
+/// A request of the machine.
 #[derive(Debug)]
 pub(super) enum Want {
     Send(To, Box<Datagram>),
@@ -20,13 +20,13 @@ pub(super) enum Want {
     Answer(ClientId, RequestId, Result<Resolved, Failure>),
 }
 
-/// Collects it, in order.
+/// Collects the requests in order.
 #[derive(Debug, Default)]
 pub(super) struct Driver {
     pub(super) wants: Vec<Want>,
-    /// What programs read without asking.
+    /// What programs read without a request.
     pub(super) published: BTreeMap<Address, (PathRecord, Time)>,
-    /// How many more datagrams there is room for.
+    /// How many more datagrams fit the send queue.
     pub(super) room: u32,
     pub(super) was_full: bool,
 }

@@ -1,10 +1,10 @@
-//! Hosts that resolve names and addresses to paths by ACM, in a subnet that loses, repeats and delays datagrams, whose ports get other LIDs,
-//! whose administration is slow, refuses and is silent, and in which some say that they have what is not theirs.
+//! Hosts that resolve names and addresses to paths by ACM. The subnet loses, duplicates and delays datagrams, ports get new
+//! LIDs, administration is slow, refuses or does not answer, and some hosts claim addresses of others.
 //!
-//! What must be true: no path leads to a port that has not had the address, or a LID that it has not had, within the time that the options
-//! say; nothing that programs may read without asking does, either; each request is answered once, at the latest when its time is
-//! over; what is remembered, asked and queued is bounded; where nothing goes wrong every address that somebody has is found; and when all
-//! is over, nothing is left.
+//! Invariants: within the time that the options allow, no path leads to a port that has not had the address, or to a LID that
+//! the port has not had. The same holds for what programs may read without a request. Each request is answered once, at the
+//! latest at its deadline. Cache, searches and queues are bounded. If nothing goes wrong, every address that a host has is
+//! found. At the end nothing is left.
 
 #[cfg(test)]
 mod broken;
@@ -25,44 +25,44 @@ use rdmux_transport::Time;
 pub struct AcmScenario {
     /// The number of hosts.
     pub hosts: usize,
-    /// How many names and addresses, each of one host at a time.
+    /// The number of names and addresses, each of one host at a time.
     pub addresses: usize,
     /// The options of all machines.
     pub options: Options,
-    /// How likely it is that a datagram is lost on the way to a host, or comes twice.
+    /// The probability that a datagram is lost on the way to a host.
     pub loss: f64,
     /// The probability that a datagram is duplicated.
     pub duplicate: f64,
     /// The longest delay of a datagram.
     pub delay: Duration,
-    /// How often programs ask.
+    /// The number of programs' requests.
     pub requests: u32,
-    /// How long their requests may take.
+    /// The timeout of programs' requests.
     pub timeout: Duration,
     /// How often an address moves to another host, or to none.
     pub moves: u32,
-    /// How often a port gets another LID.
+    /// How often a port gets a new LID.
     pub renumbers: u32,
-    /// How often a service starts anew and knows nothing.
+    /// How often a service restarts with an empty cache.
     pub restarts: u32,
-    /// How often a host is cut off for some time.
+    /// How often a host is disconnected for some time.
     pub cuts: u32,
-    /// How often a host says that it has what another one has.
+    /// How often a host claims an address of another one.
     pub lies: u32,
-    /// How often a service is told to forget, or its port's subnet manager is another one, or it goes down and up.
+    /// How often a service is told to flush, or its port gets another subnet manager, or the port goes down and up.
     pub events: u32,
     /// The longest delay of administration.
     pub think: Duration,
-    /// How likely it is that it refuses, or does not answer.
+    /// The probability that administration refuses, or does not answer.
     pub refuses: f64,
-    /// How likely it is that a send queue is full.
+    /// The probability that a send queue is full.
     pub full: f64,
     /// The time span in which all of this happens.
     pub span: Duration,
 }
 
 impl AcmScenario {
-    /// Draws one. In a third of them nothing goes wrong.
+    /// Draws a scenario. In a third of all scenarios nothing goes wrong.
     pub fn draw(rng: &mut impl Rng) -> Self {
         let bad = rng.random_bool(0.67);
         let chance = |p: f64| if bad { p } else { 0.0 };
@@ -118,7 +118,7 @@ impl AcmScenario {
         }
     }
 
-    /// Whether nothing goes wrong.
+    /// Returns whether nothing goes wrong.
     pub fn is_good(&self) -> bool {
         let faults = self.loss + self.duplicate + self.refuses + self.full;
         let events =
@@ -155,39 +155,39 @@ stats! {
     seeds,
     /// Runs in which nothing went wrong.
     good,
-    /// Requests of programs.
+    /// Programs' requests.
     requests,
-    /// Those that got a path.
+    /// Requests that got a path.
     found,
-    /// Those that were answered at once.
+    /// Requests that were answered at once.
     at_once,
-    /// Those that got none.
+    /// Requests that got no path.
     failed,
-    /// Paths that were true before, and still within their time.
+    /// Paths that were outdated but still within their allowed time.
     stale,
-    /// Paths that programs read without asking.
+    /// Paths that programs read without a request.
     read,
     /// Datagrams sent.
     sent,
     /// Datagrams lost.
     lost,
-    /// Searches whose answers were overheard.
+    /// Searches that were answered by overheard answers.
     overheard,
-    /// Addresses that two had.
+    /// Addresses that two hosts claimed.
     contradictions,
-    /// Contradictions in which the new one was believed.
+    /// Contradictions in which the new claim was accepted.
     replaced,
     /// Addresses confirmed before they expired.
     refreshed,
-    /// Addresses that were forgotten to make room.
+    /// Addresses evicted to make room.
     evicted,
-    /// Requests refused by what is known not to exist.
+    /// Requests refused by negative cache entries.
     negative,
-    /// Questions to administration about paths.
+    /// Path queries to administration.
     questions,
-    /// Requests whose time was over.
+    /// Requests that reached their deadline.
     deadlines,
-    /// Answers dropped since too many waited.
+    /// Answers dropped because too many were queued.
     dropped,
 }
 

@@ -1,4 +1,4 @@
-//! Who has had what, and when: the truth that paths are compared with.
+//! The history of addresses and LIDs, with which paths are compared.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use rdmux_wire::{Gid, Lid};
 
 use super::AcmScenario;
 
-/// Something that was true from one time to another.
+/// A fact that was true during some time.
 #[derive(Clone, Copy, Debug)]
 struct Period<T> {
     what: T,
@@ -19,7 +19,7 @@ struct Period<T> {
     until: Time,
 }
 
-/// What was true, one after the other.
+/// The facts in order of time.
 #[derive(Debug)]
 struct History<T>(Vec<Period<T>>);
 
@@ -28,14 +28,14 @@ impl<T: PartialEq + Copy> History<T> {
         self.0.push(Period { what, from, until });
     }
 
-    /// What was true so far is not any more.
+    /// Ends all facts that are still true.
     fn end(&mut self, now: Time) {
         for period in self.0.iter_mut().filter(|period| period.until == Time::NEVER) {
             period.until = now;
         }
     }
 
-    /// Whether it was true at some time since.
+    /// Returns whether a fact was true at some time since `since`.
     fn was(&self, what: T, since: Time) -> bool {
         self.0.iter().any(|period| period.what == what && period.until >= since)
     }
@@ -51,7 +51,7 @@ impl<T> Default for History<T> {
     }
 }
 
-/// The truth.
+/// The history of all addresses and LIDs.
 #[derive(Debug, Default)]
 pub(super) struct Oracle {
     holders: BTreeMap<Address, History<Gid>>,
@@ -59,7 +59,7 @@ pub(super) struct Oracle {
 }
 
 impl Oracle {
-    /// An address belongs to a host from now on, or to nobody.
+    /// Records that an address belongs to a host from now on, or to none.
     pub(super) fn moved(&mut self, now: Time, address: Address, to: Option<Gid>) {
         let history = self.holders.entry(address).or_default();
         history.end(now);
@@ -68,19 +68,19 @@ impl Oracle {
         }
     }
 
-    /// A host has said that it has an address that it does not have: that it does may be believed until this is forgotten.
+    /// Records a false claim of an address: it may be believed until its cache entry expires.
     pub(super) fn lied(&mut self, now: Time, address: Address, gid: Gid) {
         self.holders.entry(address).or_default().add(gid, now, now);
     }
 
-    /// A port has another LID from now on.
+    /// Records that a port has a new LID.
     pub(super) fn renumbered(&mut self, now: Time, gid: Gid, lid: Lid) {
         let history = self.lids.entry(gid).or_default();
         history.end(now);
         history.add(lid, now, Time::NEVER);
     }
 
-    /// Whether a host has the address now.
+    /// Returns whether a host has the address now.
     pub(super) fn is_held(&self, now: Time, address: &Address) -> bool {
         let gids: Vec<_> = self.lids.keys().copied().collect();
         match address {
@@ -92,7 +92,7 @@ impl Oracle {
         }
     }
 
-    /// Whether a path from `own` to an address may be told at a time: `Ok(true)` if it is true at this time.
+    /// Checks whether a path from `own` to an address may be returned now. Returns whether it is also true now.
     pub(super) fn judge(
         &self,
         now: Time,
@@ -142,7 +142,8 @@ impl Oracle {
     }
 }
 
-/// How long after it was heard something may be told: datagrams on their way, questions and searches that last, and the request itself.
+/// Returns how long after its origin a fact may be returned: datagrams in flight, queries and searches in progress, and the
+/// request itself.
 pub(super) fn slack(scenario: &AcmScenario) -> Duration {
     let options = &scenario.options;
     let search = options.timeout.saturating_mul(options.retries + 2).max(Duration::from_secs(1));

@@ -55,12 +55,12 @@ pub(super) struct Host {
     is_cut: bool,
     addresses: Vec<Address>,
     members: BTreeSet<Gid>,
-    /// Raised at each start.
+    /// Incremented at each restart.
     life: u32,
     open: BTreeMap<(ClientId, RequestId), Open>,
 }
 
-/// A request that is not answered.
+/// An unanswered request.
 struct Open {
     dest: Address,
     asked: Time,
@@ -77,12 +77,12 @@ pub(super) struct World {
     rng: ChaCha8Rng,
     tracing: bool,
     next: u64,
-    /// Whether no more is begun.
+    /// Whether no new activity starts.
     over: bool,
-    /// Answers are lost between machine and program: what tests break.
+    /// Whether answers are lost between machine and program, for tests.
     #[cfg(test)]
     pub(super) lose_answers: bool,
-    /// No datagram arrives: what tests break.
+    /// Whether no datagram arrives, for tests.
     #[cfg(test)]
     pub(super) mute: bool,
 }
@@ -127,7 +127,7 @@ impl World {
             self.oracle.renumbered(now, self.hosts[n].gid, self.hosts[n].lid);
             self.tell_port(n);
             self.tell_endpoint(n);
-            // What it wants is done when the clock runs.
+            // Its requests are executed when the clock runs.
             self.agenda.after(Duration::ZERO, Event::Room(n));
         }
         let scenario = &self.scenario;
@@ -141,7 +141,7 @@ impl World {
             (scenario.lies, || Event::Lie),
             (scenario.events, || Event::Trouble),
         ];
-        // Where nothing goes wrong programs begin when all hosts are members of their groups.
+        // If nothing goes wrong, programs start when all hosts have joined their groups.
         let start = if scenario.is_good() { scenario.think * 3 } else { Duration::ZERO };
         let span = u64::try_from(scenario.span.as_nanos()).unwrap_or(u64::MAX);
         for (times, event) in plan {
@@ -179,7 +179,7 @@ impl World {
         self.finish()
     }
 
-    /// Has the next thing happen.
+    /// Processes the next event.
     #[cfg(test)]
     pub(super) fn advance(&mut self) -> Result<(), String> {
         match self.agenda.next_event() {
@@ -250,7 +250,7 @@ impl World {
     }
 
     fn any_address(&mut self) -> Address {
-        // Some that nobody has.
+        // Includes addresses that no host has.
         let n = self.rng.random_range(0..self.scenario.addresses + 2);
         let host = self.rng.random_range(0..self.hosts.len());
         match self.rng.random_range(0..10) {
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// Has a machine do something, and does what it wants.
+    /// Calls a machine and executes its requests.
     fn with(
         &mut self,
         n: usize,
@@ -273,7 +273,7 @@ impl World {
         self.settle(n)
     }
 
-    /// Does what a machine wants, and checks its bounds.
+    /// Executes a machine's requests and checks its limits.
     fn settle(&mut self, n: usize) -> Result<(), String> {
         let now = self.agenda.now();
         if std::mem::take(&mut self.hosts[n].driver.was_full) {
@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// What administration answers, as it is when it is asked.
+    /// Answers a query from the state at the time of the query.
     fn administration(&mut self, n: usize, id: QuestionId, record: &PathRecord) {
         self.stats.questions += 1;
         let refuses = self.chance(self.scenario.refuses);
@@ -480,7 +480,7 @@ impl World {
         Ok(())
     }
 
-    /// A program reads what is published.
+    /// Lets a program read what is published.
     fn read(&mut self) -> Result<(), String> {
         let (n, dest) = (self.any_host(), self.any_address());
         let now = self.agenda.now();
@@ -549,7 +549,7 @@ impl World {
         self.settle(n)
     }
 
-    /// A host says that it has an address of another one.
+    /// Lets a host claim an address of another one.
     fn lie(&mut self) {
         let n = self.any_host();
         let address = address(self.rng.random_range(0..self.scenario.addresses));
@@ -596,7 +596,7 @@ impl World {
         }
     }
 
-    /// Tells a machine what its port is like.
+    /// Tells a machine the properties of its port.
     fn tell_port(&mut self, n: usize) {
         let now = self.agenda.now();
         let host = &mut self.hosts[n];
@@ -614,7 +614,7 @@ impl World {
         host.machine.set_endpoint(now, EP, endpoint, &mut host.driver);
     }
 
-    /// Nothing new is begun: what is remembered may expire.
+    /// Ends all troubles and lets cache entries expire.
     fn quiet_down(&mut self) -> Result<(), String> {
         for n in 0..self.hosts.len() {
             self.hosts[n].is_cut = false;
@@ -623,7 +623,7 @@ impl World {
         Ok(())
     }
 
-    /// All is over, and nothing is left.
+    /// Checks that nothing is left at the end.
     fn finish(&mut self) -> Result<(), String> {
         for (n, host) in self.hosts.iter().enumerate() {
             if !host.open.is_empty() {
@@ -648,7 +648,7 @@ impl World {
 }
 
 impl AcmScenario {
-    /// How long a search takes at most where nothing goes wrong: those before it take their turn.
+    /// Returns the longest time of a search if nothing goes wrong, including the searches queued before it.
     fn needs(&self) -> Duration {
         let options = &self.options;
         let search = (options.timeout + self.delay * 2) * (options.retries + 2) + self.think;
@@ -695,7 +695,7 @@ impl Host {
     }
 
     fn port(&self) -> Port {
-        // Some are slower than others.
+        // Some ports are slower than others.
         let is_slow = self.gid.guid().0.is_multiple_of(3);
         Port {
             kind: PortKind::InfiniBand,
@@ -716,7 +716,7 @@ impl Host {
     }
 }
 
-/// An address by its number: names, short and long, and IP addresses.
+/// Returns the address with a number: short and long names, and IP addresses.
 pub(super) fn address(n: usize) -> Address {
     let low = u16::try_from(n).unwrap_or(0);
     match n % 4 {
@@ -727,7 +727,7 @@ pub(super) fn address(n: usize) -> Address {
     }
 }
 
-/// Whether what was answered from the cache just now is answered in the same way in the rest of the [tick](Machine::tick), and nothing else follows from it.
+/// Returns whether a cached answer is repeated unchanged during the rest of the [tick](Machine::tick), without other effects.
 fn is_said_again(machine: &mut Machine, driver: &mut Driver, now: Time, request: &Request) -> bool {
     let Some(Want::Answer(client, _, Ok(first))) = driver.wants.last() else { return true };
     let (client, first, count) = (*client, *first, driver.wants.len());

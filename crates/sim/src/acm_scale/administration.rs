@@ -1,15 +1,15 @@
-//! Subnet administration: one queue, joins in the order in which they come.
+//! Subnet administration: one queue, with joins in their order of arrival.
 
 use std::time::Duration;
 
 use rdmux_acm::Time;
 
-/// What it has to do.
+/// The queue of administration.
 #[derive(Debug)]
 pub(super) struct Administration {
     join_time: Duration,
     free_at: Time,
-    /// Questions that were sent to it, and its answers.
+    /// Queries received and answers sent.
     pub(super) datagrams: u64,
 }
 
@@ -19,7 +19,7 @@ impl Administration {
         Self { join_time, free_at: Time::ZERO, datagrams: 0 }
     }
 
-    /// So many ports ask to join at the same time; when the last of them has its answer. Questions that are lost take no time.
+    /// Queues the joins of `ports` ports. Returns when the last of them is answered. Lost queries take no time.
     pub(super) fn join(&mut self, now: Time, ports: u32, is_lost: bool) -> Option<Time> {
         self.datagrams += u64::from(ports);
         if is_lost {

@@ -1,4 +1,4 @@
-//! The endpoints that are not simulated: who of them sends when a sampled one does.
+//! The endpoints that are not simulated: which of them send when their sampled endpoint does.
 
 use rand::Rng;
 
@@ -6,19 +6,20 @@ use super::Setup;
 
 /// The crowds of all sampled endpoints.
 ///
-/// A crowd sends when its sampled endpoint does, save at the beginning: of endpoints that all begin at once, chance lets so few send at once as
-/// receivers have buffers for, and the others hear from them how many there are. Of a sample only a few do, at times none. So chance decides for
-/// each member of a crowd by itself whether it sends at once, and if not, it sends with its sampled endpoint; with others, if that one has sent
-/// at once.
+/// A crowd sends when its sampled endpoint does, except at the beginning. When all endpoints start at once, each sends at
+/// once only with a probability such that receivers have buffers for the requests, and the others learn from these how many
+/// endpoints there are. In a sample only a few endpoints send at once, possibly none. So this choice is made for each member
+/// of a crowd separately. A member that does not send at once sends with its sampled endpoint, or with another one if that
+/// has sent at once.
 #[derive(Debug)]
 pub(super) struct Crowd {
-    /// How many endpoints a sampled one stands for, itself among them.
+    /// The number of endpoints that a sampled one represents, including itself.
     weight: u32,
-    /// Members that have sent at once: they do not send their first request again.
+    /// Members that have sent at once and do not repeat their first request.
     began: Vec<bool>,
     /// Members whose sampled endpoint sent at once while they did not.
     left_behind: Vec<u32>,
-    /// Chance decides who sends now.
+    /// Whether chance decides which members send.
     is_beginning: bool,
 }
 
@@ -32,9 +33,9 @@ impl Crowd {
         }
     }
 
-    /// All begin, and receivers have buffers for so many requests. Who of the crowds sends at once.
+    /// Starts all endpoints, when receivers have buffers for `at_once` requests. Returns the crowd members that send at once.
     ///
-    /// If there are buffers for all of them, nobody is left to chance.
+    /// If there are buffers for all of them, nothing is left to chance.
     pub(super) fn begin(&mut self, at_once: u64, rng: &mut impl Rng) -> Vec<u32> {
         let all = self.began.len() as u64;
         if self.weight == 1 || at_once >= all {
@@ -49,12 +50,12 @@ impl Crowd {
         began
     }
 
-    /// From now on all send with their sampled endpoints.
+    /// Ends the beginning: all members send with their sampled endpoints from now on.
     pub(super) fn has_begun(&mut self) {
         self.is_beginning = false;
     }
 
-    /// Who sends with a sampled endpoint.
+    /// Returns the members that send with a sampled endpoint.
     pub(super) fn send_with(&mut self, endpoint: u32) -> Vec<u32> {
         let began = &mut self.began;
         let waited = |member: &u32| !std::mem::take(&mut began[*member as usize]);
@@ -94,7 +95,7 @@ mod tests {
         }
         sent.sort_unstable();
         assert!(sent.iter().copied().eq((0..1024).filter(|endpoint| endpoint % 8 != 0)));
-        // From then on all members do what theirs does.
+        // From then on all members follow their sampled endpoint.
         for endpoint in sampled {
             assert!(crowd.send_with(endpoint).into_iter().eq(endpoint + 1..endpoint + 8));
         }

@@ -1,17 +1,17 @@
-//! How ACM behaves at sizes that no machine at hand has: the machine of the service, for each of up to 65,536 endpoints that all want
-//! paths to all others at the same time.
+//! ACM at sizes beyond any available machine: the state machine of the service, for each of up to 65,536 endpoints that all
+//! request paths to all others at the same time.
 //!
-//! Not every endpoint of a large subnet is simulated: [`Setup::sample`] of them are, with the whole machine and a cache of all endpoints each.
-//! Every one stands for as many others as there are for it, the crowd. What it sends its crowd sends too, each member from its own address and to
-//! its own destination, a little later: the pause since the sampled endpoint before is filled. Only whether it sends
-//! at once when all begin is decided by chance for each member. A crowd answers what is asked of its members. With a sample of all endpoints there is
-//! no crowd, and nothing is approximated but the network.
+//! Of a large subnet only [`Setup::sample`] endpoints are simulated, each with the whole state machine and a cache of all
+//! endpoints. Each represents an equal share of the others, its crowd. When it sends, its crowd sends too, each member from
+//! its own address and to its own destination, spread over the time since the previous sampled endpoint sent. Only whether a
+//! member sends at once at the start is drawn for each member. A crowd answers requests for its members. If the sample has
+//! all endpoints there is no crowd, and only the network is approximated.
 //!
-//! The network loses each delivery with the same chance, of joins and their answers, too, takes 5 us, and hands datagrams to receivers that have
-//! [`recv_depth`](rdmux_acm::Options::recv_depth) buffers, free one in [`Setup::service_time`], and stop for
-//! [`Setup::stall`] from time to time as processes do. Subnet administration answers joins one after the other.
-//! A join that is not answered is sent again as the management interface does it; a crowd's joins are lost when those of its sampled endpoint are.
-//! A client that is told that nobody has what it asked for asks again after a pause.
+//! The network loses each delivery with the same probability, including joins and their answers. A datagram takes 5 us.
+//! Receivers have [`recv_depth`](rdmux_acm::Options::recv_depth) buffers, free one per [`Setup::service_time`], and stop for
+//! [`Setup::stall`] from time to time as processes do. Subnet administration answers joins one by one. An unanswered join is
+//! retransmitted as by the management interface. A crowd's joins are lost together with those of its sampled endpoint. A
+//! client whose request fails asks again after a pause.
 
 mod administration;
 mod crowd;
@@ -28,26 +28,26 @@ pub use self::plot::plot;
 pub use self::report::{document, tables};
 use self::world::World;
 
-/// What is simulated.
+/// The parameters of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// How many endpoints there are, 2 to 65,536.
+    /// The number of endpoints, 2 to 65,536.
     pub endpoints: u32,
-    /// How many of them are simulated; all if there are not as many.
+    /// How many of them are simulated, at most all.
     pub sample: u32,
-    /// Chances in a million that a delivery is lost.
+    /// Lost deliveries per million.
     pub loss_ppm: u32,
-    /// Buffers of a receiver.
+    /// Receive buffers per endpoint.
     pub recv_depth: u32,
     /// How long a receiver takes to free a buffer.
     pub service_time: Duration,
-    /// How long a receiver stops for, on average once in 100 such times.
+    /// How long a receiver stops, on average once per 100 times this duration.
     pub stall: Duration,
-    /// How many requests a client has open at a time.
+    /// The outstanding requests of a client.
     pub window: u32,
-    /// How many joins a second subnet administration answers.
+    /// The joins per second that subnet administration answers.
     pub joins_per_second: u32,
-    /// Chooses everything that is left to chance.
+    /// The seed of all random decisions.
     pub seed: u64,
 }
 
@@ -68,12 +68,12 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// How many endpoints each sampled one stands for, itself among them.
+    /// Returns the number of endpoints that each sampled one represents, including itself.
     fn weight(&self) -> u32 {
         (self.endpoints / self.sample.max(1)).max(1)
     }
 
-    /// The same with numbers that fit each other: the sample divides the endpoints.
+    /// Returns a consistent setup: the sample divides the endpoints.
     fn rounded(&self) -> Self {
         let endpoints = self.endpoints.clamp(2, 1 << 16);
         let sample = self.sample.clamp(2, endpoints);
@@ -82,7 +82,7 @@ impl Setup {
     }
 }
 
-/// Lets all endpoints resolve all others, first with nothing known, then again.
+/// Lets all endpoints resolve all others, first with empty caches, then again.
 pub fn run(setup: &Setup) -> Outcome {
     let mut world = World::new(setup.rounded());
     world.run_cold();
@@ -90,7 +90,7 @@ pub fn run(setup: &Setup) -> Outcome {
     world.outcome()
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
@@ -123,7 +123,7 @@ mod tests {
         let setup = Setup { endpoints: 128, sample: 128, loss_ppm: 200_000, ..Setup::default() };
         let outcome = run(&setup);
         assert_eq!((outcome.resolved, outcome.wrong), (128 * 127, 0));
-        // Some were told that nobody has what they asked for, and asked again.
+        // Some requests failed and were repeated.
         assert!(outcome.failures > 0);
         assert!(outcome.time > world::PAUSE, "{:?}", outcome.time);
     }
@@ -133,7 +133,7 @@ mod tests {
         let setup = Setup { endpoints: 256, sample: 256, loss_ppm: 20_000, ..Setup::default() };
         let outcome = run(&setup);
         assert_eq!(outcome.resolved, 256 * 255);
-        // Of two joins each. A question that is lost has no answer, and one whose answer is lost is asked again.
+        // Two joins per endpoint. A lost query gets no answer, and a query whose answer is lost is repeated.
         let administration = outcome.administration_per_endpoint;
         assert!((4.02..4.4).contains(&administration), "{administration}");
         assert!(outcome.join_time > Duration::from_secs(2), "{:?}", outcome.join_time);
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn small_samples_do_not_differ_for_who_of_them_begins() {
         for seed in 1..=8 {
-            // Of the sample one sends at once, on average.
+            // On average one endpoint of the sample sends at once.
             let setup = Setup { endpoints: 2048, sample: 64, recv_depth: 128, ..Setup::default() };
             let outcome = run(&Setup { seed, ..setup });
             assert_eq!((outcome.resolved, outcome.wrong), (64 * 2047, 0));

@@ -1,4 +1,4 @@
-//! An endpoint that is simulated: its machine, its receive buffers, and the client that wants paths to all others.
+//! A simulated endpoint: its state machine, its receive buffers, and its client that requests paths to all others.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -19,18 +19,18 @@ pub(super) const ENDPOINT: EndpointId = EndpointId(0);
 const PORT: PortId = PortId(0);
 const CLIENT: ClientId = ClientId(0);
 
-/// Unicast LIDs end at 0xBFFF: endpoints beyond share them. Nothing here is forwarded by LID.
+/// Unicast LIDs end at 0xBFFF, so endpoints beyond that share them. Nothing here is forwarded by LID.
 const LIDS: u32 = 0xbf00;
 
 /// The GUID of the first endpoint's port.
 const FIRST_GUID: u64 = 0x0002_0000_0000_0000;
 
-/// The address of an endpoint.
+/// Returns the address of an endpoint.
 pub(super) fn address_of(endpoint: u32) -> Address {
     Address::Ip4(Ipv4Addr::from_bits(0x0a00_0000 + endpoint))
 }
 
-/// Which endpoint has an address.
+/// Returns the endpoint with an address.
 pub(super) fn endpoint_of(address: &Address) -> Option<u32> {
     match address {
         Address::Ip4(ip) => ip.to_bits().checked_sub(0x0a00_0000),
@@ -38,7 +38,7 @@ pub(super) fn endpoint_of(address: &Address) -> Option<u32> {
     }
 }
 
-/// Where an endpoint's datagrams come from.
+/// Returns the source address of an endpoint's datagrams.
 pub(super) fn peer_of(endpoint: u32) -> Peer {
     Peer { gid: gid_of(endpoint), lid: lid_of(endpoint), qpn: Qpn::new(0x100), sl: 0 }
 }
@@ -47,7 +47,7 @@ fn gid_of(endpoint: u32) -> Gid {
     Gid::new(Gid::DEFAULT_PREFIX, Guid(FIRST_GUID + u64::from(endpoint)))
 }
 
-/// Which endpoint has a GID; the last number if none has.
+/// Returns the endpoint with a GID; the largest number if there is none.
 pub(super) fn endpoint_at(gid: Gid) -> u32 {
     gid.guid().0.checked_sub(FIRST_GUID).and_then(|n| u32::try_from(n).ok()).unwrap_or(u32::MAX)
 }
@@ -56,7 +56,7 @@ fn lid_of(endpoint: u32) -> Lid {
     Lid(u16::try_from(endpoint % LIDS + 1).unwrap_or(1))
 }
 
-/// What a machine wants, until the world does it.
+/// The requests of a machine to the world.
 #[derive(Debug, Default)]
 pub(super) struct Wishes {
     pub(super) sends: Vec<(To, Datagram)>,
@@ -89,31 +89,31 @@ impl Io for Wishes {
     }
 }
 
-/// An endpoint.
+/// A simulated endpoint.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Which one it is.
+    /// The number of the endpoint.
     pub(super) endpoint: u32,
     pub(super) machine: Machine,
     pub(super) wishes: Wishes,
-    /// The timer that is set for it.
+    /// The expiry of its scheduled timer.
     pub(super) timer: Time,
     pub(super) has_joined: bool,
-    /// Datagrams that came and were not lost.
+    /// Datagrams received, without lost ones.
     pub(super) received: u64,
-    /// Those for which there was no buffer.
+    /// Datagrams dropped for lack of a buffer.
     pub(super) overflows: u64,
-    /// The most buffers that were in use.
+    /// The most buffers in use.
     pub(super) most_buffers: u64,
-    /// When each of the buffers in use is free again.
+    /// When each buffer in use is freed.
     buffers: VecDeque<Time>,
     next_stall: Time,
-    /// How many destinations its client has asked for, and how many it has.
+    /// How many destinations its client has requested and resolved.
     asked: u32,
     pub(super) resolved: u32,
-    /// Requests of its client that failed, each of which is made again.
+    /// Failed requests of its client, each of which is repeated.
     pub(super) failures: u64,
-    /// The destinations of those that are to be made again.
+    /// The destinations of failed requests that are to be repeated.
     pub(super) failed: Vec<u32>,
     pub(super) wrong: u64,
 }
@@ -149,7 +149,7 @@ impl Node {
         }
     }
 
-    /// The port is there.
+    /// Brings the port and the endpoint up.
     pub(super) fn start(&mut self, now: Time) {
         let port = Port {
             kind: PortKind::InfiniBand,
@@ -177,7 +177,7 @@ impl Node {
         self.machine.set_endpoint(now, ENDPOINT, endpoint, &mut self.wishes);
     }
 
-    /// Asks for the destinations that come next, as far as the client's window goes: the first after the own address, then on in a ring.
+    /// Requests the next destinations that fit the client's window: the endpoint after this one first, then on in a ring.
     pub(super) fn ask(&mut self, now: Time, endpoints: u32, window: u32) {
         while self.asked < endpoints - 1 && self.asked < self.resolved + window {
             self.asked += 1;
@@ -186,7 +186,7 @@ impl Node {
         }
     }
 
-    /// Asks for a destination.
+    /// Requests a path to a destination.
     pub(super) fn request(&mut self, now: Time, dest: u32) {
         let request = Request {
             source: Some(address_of(self.endpoint)),
@@ -198,7 +198,7 @@ impl Node {
         self.machine.request(now, CLIENT, id, &request, &mut self.wishes);
     }
 
-    /// The machine has answered the client.
+    /// Handles the machine's answer to the client.
     pub(super) fn answered(&mut self, dest: u64, answer: Result<Resolved, Failure>) {
         let dest = u32::try_from(dest).unwrap_or(u32::MAX);
         match answer {
@@ -215,13 +215,13 @@ impl Node {
         }
     }
 
-    /// Begins anew, with all that is known.
+    /// Restarts the client with the cache as it is.
     pub(super) fn forget_progress(&mut self) {
         self.asked = 0;
         self.resolved = 0;
     }
 
-    /// A datagram has come; false if there was no buffer for it.
+    /// Receives a datagram. Returns false if there was no buffer for it.
     pub(super) fn takes(&mut self, now: Time, setup: &Setup, random: u64) -> bool {
         while self.buffers.front().is_some_and(|free_at| *free_at <= now) {
             self.buffers.pop_front();

@@ -1,4 +1,4 @@
-//! What came of a simulation, beside the same by subnet administration alone.
+//! The outcome of a simulation, compared with subnet administration alone.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::Setup;
 use super::node::{ENDPOINT, Node};
 use super::world::START;
 
-/// What the world counts.
+/// The counters of the world.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// When the last endpoint was a member of its groups.
+    /// When the last endpoint had joined its groups.
     pub(super) joined: Time,
     /// When the last pair was resolved.
     pub(super) end: Time,
@@ -25,88 +25,88 @@ pub(super) struct Counts {
     pub(super) resolved: u64,
     pub(super) warm: u64,
     pub(super) warm_requests: u64,
-    /// A client has got an answer.
+    /// Whether a client has got an answer.
     pub(super) is_news: bool,
 }
 
-/// What came of it, in JSON with times in seconds. Numbers of endpoints are means over all, unless they say "most".
+/// The outcome of a simulation, in JSON with times in seconds. Numbers per endpoint are means, except for those called "most".
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// How many endpoints there are.
+    /// The number of endpoints.
     pub endpoints: u32,
-    /// How many of them were simulated whole.
+    /// How many of them were simulated.
     pub sample: u32,
-    /// Chances in a million that a delivery is lost.
+    /// Lost deliveries per million.
     pub loss_ppm: u32,
-    /// Requests by multicast that an endpoint sent.
+    /// Multicast requests that an endpoint sent.
     pub requests_per_endpoint: f64,
-    /// Datagrams that were delivered to an endpoint: requests of others, and answers.
+    /// Datagrams delivered to an endpoint: others' requests, and answers.
     pub deliveries_per_endpoint: f64,
-    /// The same of the endpoint that got most.
+    /// Datagrams delivered to the endpoint that got most.
     pub most_deliveries: u64,
     /// Answers that an endpoint sent.
     pub answers_per_endpoint: f64,
-    /// Datagrams of subnet administration for an endpoint: questions and answers, of joins.
+    /// Subnet administration datagrams per endpoint: queries and answers of joins.
     pub administration_per_endpoint: f64,
     /// Datagrams on each link of the multicast tree between switches, on the way down.
     pub messages_per_link: u64,
-    /// From the first request until the last pair is resolved.
+    /// The time from the first request to the last resolved pair.
     #[serde(serialize_with = "seconds")]
     pub time: Duration,
-    /// From the start until the last endpoint had joined.
+    /// The time from the start to the last join.
     #[serde(serialize_with = "seconds")]
     pub join_time: Duration,
     /// Pairs that the sampled endpoints resolved.
     pub resolved: u64,
-    /// Paths that led elsewhere.
+    /// Paths that led to a wrong destination.
     pub wrong: u64,
-    /// Requests of clients that failed and were made again.
+    /// Failed requests of clients, which were repeated.
     pub failures: u64,
-    /// Deliveries that the network lost, to sampled endpoints.
+    /// Deliveries to sampled endpoints that the network lost.
     pub lost: u64,
-    /// Deliveries for which a receiver had no buffer.
+    /// Deliveries dropped for lack of a receive buffer.
     pub overflows: u64,
-    /// The most buffers of a receiver that were in use.
+    /// The most receive buffers of an endpoint in use.
     pub most_buffers: u64,
     /// Bytes of an endpoint's cache.
     pub bytes_per_endpoint: u64,
-    /// Bytes of the cache for each address in it.
+    /// Bytes of the cache per address.
     pub bytes_per_address: f64,
-    /// Processor time for each datagram that an endpoint gets, with all that follows from it, the simulation's own work included.
+    /// Processor time per datagram that an endpoint receives, with all effects and the simulation's own work.
     pub nanoseconds_per_delivery: f64,
-    /// Processor time of a resolve of what is known.
+    /// Processor time of resolving a cached address.
     pub nanoseconds_per_warm_resolve: f64,
-    /// Requests that were sent for what is known.
+    /// Requests that were sent for cached addresses.
     pub warm_requests: u64,
-    /// Processor time that the simulation took.
+    /// Processor time of the simulation.
     #[serde(serialize_with = "seconds")]
     pub cpu: Duration,
-    /// The same pairs by subnet administration alone.
+    /// The cost of the same pairs by subnet administration alone.
     pub by_sa: BySa,
 }
 
-/// All pairs by questions to subnet administration.
+/// The cost of all pairs by queries to subnet administration.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BySa {
-    /// Datagrams that it gets and sends.
+    /// Datagrams received and sent.
     pub messages: u64,
-    /// How long it works on them, at each of the rates.
+    /// The processing time at each of the rates.
     #[serde(serialize_with = "seconds_each")]
     pub time: [Duration; 2],
 }
 
-/// Paths a second that subnet administrations answer.
+/// Path queries per second that subnet administrations answer.
 #[derive(Clone, Copy, Debug)]
 pub struct SaRates;
 
 impl SaRates {
-    /// That of rdmux and that of OpenSM, 64 questions outstanding, on a subnet of 3,240 nodes: measured by
-    /// `rdmux bench --peers --only sa-paths-64`, see docs/performance.md.
+    /// The rates of rdmux and of OpenSM, with 64 queries outstanding on a subnet of 3,240 nodes, measured by `rdmux bench
+    /// --peers --only sa-paths-64`, see docs/performance.md.
     pub const MEASURED: [f64; 2] = [268_230.0, 76_638.0];
 }
 
 impl BySa {
-    /// For so many endpoints.
+    /// Returns the cost for a number of endpoints.
     pub fn of(endpoints: u32) -> Self {
         let pairs = u64::from(endpoints) * u64::from(endpoints - 1);
         #[expect(clippy::cast_precision_loss, reason = "a figure to read")]
@@ -143,7 +143,7 @@ impl Outcome {
         });
         let requests = counts.requests - counts.warm_requests;
         let answers = sum(|node| node.machine.counters(Some(ENDPOINT)).sent_answers);
-        // A sampled endpoint answers what its crowd is asked, too: the world has counted those.
+        // Answers of a sampled endpoint for its crowd are counted by the world.
         let answers = counts.responses.max(answers);
         Self {
             endpoints: setup.endpoints,

@@ -1,4 +1,4 @@
-//! The outcomes as a plot: messages of subnet administration, and time, over the number of endpoints.
+//! The outcomes as a plot: subnet administration messages and time by number of endpoints.
 
 use std::cmp::Reverse;
 use std::path::Path;
@@ -17,10 +17,10 @@ const OPENSM: RGBColor = RGBColor(0xc4, 0x5a, 0x3c);
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Error = Box<dyn std::error::Error>;
 
-/// A line of a plot: its name, its colour, and the value that an outcome has.
+/// A line of a plot: its name, its colour, and its value for an outcome.
 struct Line(&'static str, RGBColor, fn(&Outcome) -> f64);
 
-/// Writes the plot to a file, in SVG. Of each size the outcome without loss is in it of which most was simulated.
+/// Writes the plot to an SVG file. For each size it shows the outcome without loss that has the largest sample.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -56,7 +56,7 @@ fn draw(area: &Area<'_>, title: &str, rows: &[&Outcome], lines: &[Line]) -> Resu
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 16))
         .margin(12)
-        // The last number has its middle at the edge.
+        // The last label is centred on the edge.
         .margin_right(30)
         .x_label_area_size(36)
         .y_label_area_size(64)

@@ -1,4 +1,4 @@
-//! The outcomes as tables, and as a document with them.
+//! The outcomes as tables, and a document with these tables.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use comfy_table::{CellAlignment, Table};
 
 use super::Outcome;
 
-/// A column: its heading, and what it says of an outcome.
+/// A column: its heading and its text for an outcome.
 type Column = (&'static str, fn(&Outcome) -> String);
 
-/// Which simulation it is.
+/// The parameters of the simulation.
 const SETUP: [Column; 3] = [
     ("endpoints", |o| count(o.endpoints.into())),
     ("simulated", |o| if o.sample == o.endpoints { "all".into() } else { count(o.sample.into()) }),
     ("loss", |o| format!("{} %", f64::from(o.loss_ppm) / 10_000.0)),
 ];
 
-/// What is sent until all have all paths, and how long that takes.
+/// Messages and time until all endpoints have all paths.
 const COLD: [Column; 7] = [
     ("requests of each", |o| format!("{:.2}", o.requests_per_endpoint)),
     ("deliveries to each", |o| {
@@ -30,7 +30,7 @@ const COLD: [Column; 7] = [
     ("by OpenSM alone", |o| time(o.by_sa.time[1])),
 ];
 
-/// What it costs whom, and resolving all again.
+/// The load of each party, and of resolving everything again.
 const LOAD: [Column; 9] = [
     ("all have joined after", |o| time(o.join_time)),
     ("datagrams of SA, for each", |o| format!("{:.2}", o.administration_per_endpoint)),
@@ -43,12 +43,12 @@ const LOAD: [Column; 9] = [
     ("warm: a resolve", |o| format!("{:.0} ns", o.nanoseconds_per_warm_resolve)),
 ];
 
-/// The outcomes as two tables in Markdown: cold resolution, and its load beside that of warm resolution.
+/// Returns two tables in Markdown: cold resolution, and its load compared with that of warm resolution.
 pub fn tables(outcomes: &[Outcome]) -> [String; 2] {
     [table(outcomes, &COLD), table(outcomes, &LOAD)]
 }
 
-/// A document with both tables and the plot, which lies beside it.
+/// Returns a document with both tables and the plot, which is in the same folder.
 pub fn document(outcomes: &[Outcome], command: &str, plot: &str) -> String {
     let [cold, load] = tables(outcomes);
     format!(
@@ -89,14 +89,14 @@ fn table(outcomes: &[Outcome], columns: &[Column]) -> String {
     table.to_string()
 }
 
-/// With a comma for each three digits.
+/// Formats a number with a comma for each three digits.
 fn count(n: u64) -> String {
     let digits = n.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")
 }
 
-/// With three digits or so, in a unit that fits.
+/// Formats a time with about three digits, in a suitable unit.
 fn time(time: Duration) -> String {
     match time.as_secs_f64() {
         s if s < 1e-3 => format!("{:.0} us", s * 1e6),

@@ -16,31 +16,33 @@ use super::node::{ENDPOINT, Node, address_of, endpoint_at, endpoint_of, peer_of}
 use super::outcome::{Counts, Outcome};
 use crate::agenda::Agenda;
 
-/// When all start. An endpoint listens before its first request only after a pause, and clocks of machines do not begin with them.
+/// When all endpoints start. An endpoint listens before its first request only after a pause, and machines do not start at
+/// time zero.
 pub(super) const START: Time = Time(1_000_000_000);
 
-/// How long a datagram is on its way.
+/// The transit time of a datagram.
 const LATENCY: Duration = Duration::from_micros(5);
 
-/// How long an answer of subnet administration is waited for, and how often it is asked again: the service's defaults.
+/// How long to wait for an answer of subnet administration, and how often to retransmit: the service's defaults.
 const WAIT: Duration = Duration::from_secs(2);
 const RETRIES: u32 = 2;
 
-/// The pause between two requests that a crowd fills is not longer.
+/// The longest time between two requests over which a crowd's requests are spread.
 const LONGEST_GAP: Duration = Duration::from_millis(100);
 
-/// After what pause a client asks again for what nobody had. Its machine remembers for a while that nobody had it: asked at once it says the same.
+/// The pause before a client repeats a failed request. Its machine caches the failure for a while and would return it again
+/// at once.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 enum Event {
-    /// A node's timer.
+    /// A node's timer expires.
     Timer(u32),
     /// A node has joined a group.
     Joined(u32, McMemberRecord),
-    /// It has no answer yet: it asks again, so often still, or gives up.
+    /// A join has no answer yet: it is retransmitted up to `retries` times, or fails.
     Unanswered { by: u32, record: McMemberRecord, retries: u32 },
-    /// A node's client asks again for a destination that nobody had.
+    /// A node's client repeats a failed request.
     Again { by: u32, dest: u32 },
     /// A request arrives at all members of the group.
     Request { from: u32, dest: u32, tid: u64 },
@@ -48,7 +50,7 @@ enum Event {
     Response { to: u32, from: u32, tid: u64 },
 }
 
-/// All that is simulated.
+/// The state of a simulation.
 pub(super) struct World {
     setup: Setup,
     agenda: Agenda<Event>,
@@ -56,7 +58,7 @@ pub(super) struct World {
     nodes: Vec<Node>,
     crowd: Crowd,
     administration: Administration,
-    /// The groups that requests say, and the one that responses choose: all endpoints are equal.
+    /// The groups in requests, and the one that responses choose. All endpoints are equal.
     groups: Groups,
     last_request: Time,
     counts: Counts,
@@ -78,7 +80,7 @@ impl World {
         }
     }
 
-    /// All endpoints start at once, join, and resolve all others.
+    /// Runs cold resolution: all endpoints start at once, join, and resolve all others.
     pub(super) fn run_cold(&mut self) {
         let start = cpu_time();
         for at in 0..self.nodes.len() {
@@ -103,7 +105,7 @@ impl World {
         self.counts.resolved = self.nodes.iter().map(|node| u64::from(node.resolved)).sum();
     }
 
-    /// Some endpoints resolve all others again.
+    /// Runs warm resolution: some endpoints resolve all others again.
     pub(super) fn run_warm(&mut self) {
         let before = self.counts.requests;
         let now = self.agenda.now();
@@ -134,7 +136,7 @@ impl World {
         Outcome::new(&self.setup, &self.counts, &self.nodes, self.administration.datagrams)
     }
 
-    /// All want paths to all others.
+    /// Starts all clients.
     fn begin(&mut self) {
         let at_once = self.nodes[0].machine.options().at_once();
         for from in self.crowd.begin(at_once, &mut self.rng) {
@@ -153,7 +155,7 @@ impl World {
         self.fulfil(at);
     }
 
-    /// Lets one event happen; false if there is none.
+    /// Processes one event. Returns false if there is none.
     fn step(&mut self) -> bool {
         let Some(event) = self.agenda.next_event() else { return false };
         let now = self.agenda.now();
@@ -200,7 +202,7 @@ impl World {
         true
     }
 
-    /// A request arrives at all others.
+    /// Delivers a request to all other nodes.
     fn deliver_request(&mut self, from: u32, dest: u32, tid: u64) {
         self.counts.requests += 1;
         let request = Request {
@@ -218,7 +220,7 @@ impl World {
         let weight = self.setup.weight();
         let is_of_crowd = !dest.is_multiple_of(weight);
         if is_of_crowd && !self.is_lost() {
-            // Only what a node asked for is of use.
+            // Only answers to a node's own requests matter.
             self.counts.responses += 1;
             if from.is_multiple_of(weight) && !self.is_lost() {
                 let to = from / weight;
@@ -245,7 +247,7 @@ impl World {
         self.fulfil(at);
     }
 
-    /// Does what a node wants, and sets its timer.
+    /// Executes a node's requests and sets its timer.
     fn fulfil(&mut self, at: usize) {
         let now = self.agenda.now();
         loop {
@@ -277,7 +279,7 @@ impl World {
         }
     }
 
-    /// A node asks for membership, and so does its crowd.
+    /// Sends a node's join, and those of its crowd.
     fn join(&mut self, by: u32, record: McMemberRecord, retries: u32) {
         let (now, is_lost) = (self.agenda.now(), self.is_lost());
         let answer = self.administration.join(now, self.setup.weight(), is_lost);
@@ -303,12 +305,12 @@ impl World {
                     self.agenda.after(LATENCY, event);
                 }
             }
-            // An endpoint asks another one whether it still has its address only when that expires.
+            // An endpoint verifies another's address only when the cache entry expires.
             _ => self.counts.others += 1,
         }
     }
 
-    /// An endpoint sends a request, and those that it stands for do.
+    /// Sends an endpoint's request, and those of its crowd.
     fn send_as_crowd(&mut self, endpoint: u32, dest: u32, tid: u64) {
         let now = self.agenda.now();
         let gap = now.since(self.last_request).min(LONGEST_GAP);

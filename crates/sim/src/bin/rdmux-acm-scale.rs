@@ -12,11 +12,12 @@ use std::thread;
 use clap::Parser;
 use rdmux_sim::acm_scale::{Outcome, Setup, document, plot, run, tables};
 
-/// What writes the figures of the documentation.
+/// The command that writes the figures of the documentation.
 const COMMAND: &str = "cargo run --profile peer -p rdmux-sim --bin rdmux-acm-scale -- --write docs";
-/// The names of the files that it writes.
+/// The name of the files that it writes.
 const NAME: &str = "acm-scale";
-/// Of large subnets a 64th is simulated: of 65,536 endpoints about 8 of those then begin at once, and chance does not decide for all.
+/// Of large subnets a 64th is simulated. Of 65,536 endpoints about 8 sampled ones then start at once, so that the outcome
+/// does not depend on chance alone.
 const SHARE: u32 = 64;
 
 /// Simulates endpoints that all resolve all others at once, with the machine of the ACM service, beside subnet administration alone.
@@ -69,7 +70,7 @@ fn simulate(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Runs them, some at the same time, the longest first; in the same order.
+/// Runs simulations in parallel, the longest first. Returns the outcomes in the order of `setups`.
 fn run_all(setups: &[Setup], jobs: usize) -> Vec<Outcome> {
     let next = AtomicUsize::new(setups.len());
     let outcomes = Mutex::new(BTreeMap::new());
@@ -105,7 +106,7 @@ impl Args {
         setups
     }
 
-    /// How many of so many endpoints are simulated, in each run.
+    /// Returns the sample size of each run with this number of endpoints.
     fn samples(&self, endpoints: u32) -> Vec<u32> {
         if !self.sample.is_empty() {
             return self.sample.iter().map(|sample| *sample.min(&endpoints)).collect();
@@ -125,7 +126,7 @@ fn write(outcomes: &[Outcome], folder: &Path) -> Result<(), Box<dyn std::error::
     plot(outcomes, &file("svg"))
 }
 
-/// Percent as parts in a million.
+/// Converts percent to parts per million.
 fn ppm(percent: f64) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
     let ppm = (percent.clamp(0.0, 100.0) * 10_000.0).round() as u32;

@@ -1,4 +1,4 @@
-//! What one id lived through, and what it must not.
+//! The history of one id, and the events that it must not get.
 
 use std::collections::BTreeMap;
 
@@ -9,44 +9,44 @@ use rdmux_wire::Qpn;
 use super::migration::Ways;
 use crate::net::NodeId;
 
-/// Which side of what an id is.
+/// The role of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Active,
     Passive,
-    /// Active, but asks for what is not served there.
+    /// The active side of a request for an unserved transport.
     Stray,
     Asking,
     Answering,
 }
 
-/// One id, but for listeners.
+/// One id, except listeners.
 #[derive(Clone, Debug)]
 pub(super) struct Life {
     pub(super) node: NodeId,
     pub(super) channel: ChannelId,
     pub(super) role: Role,
-    /// Whether the connection is a stream.
+    /// Whether the connection uses iWARP.
     pub(super) iwarp: bool,
-    /// What both sides of a connection know it by: the private data of the request.
+    /// The private data of the request, by which both sides identify the connection.
     pub(super) token: u64,
-    /// The program called connect or accept, and it was not an error.
+    /// Whether the program called connect or accept successfully.
     pub(super) said_yes: bool,
-    /// The queue pair that it then named.
+    /// The queue pair that it named then.
     pub(super) qpn: Option<Qpn>,
-    /// The program called establish, and it was not an error.
+    /// Whether the program called establish successfully.
     pub(super) established: bool,
-    /// The program refused, or destroyed the id, or died.
+    /// Whether the program rejected, destroyed the id, or died.
     pub(super) ended_here: bool,
-    /// The id is no more.
+    /// Whether the id is destroyed.
     pub(super) destroyed: bool,
-    /// It refused by sending its peer elsewhere.
+    /// Whether it rejected its peer with a redirection.
     pub(super) redirected: bool,
-    /// LAPs that it sent and that were not answered.
+    /// Unanswered LAPs that it sent.
     pub(super) laps: u32,
-    /// Alternate paths that its peer says it has.
+    /// Alternate paths that its peer has accepted.
     pub(super) loaded: u32,
-    /// Alternate paths of its peer's that it has taken.
+    /// Alternate paths of its peer that it has accepted.
     pub(super) taken: u32,
     /// Its paths.
     pub(super) ways: Ways,
@@ -81,30 +81,29 @@ impl Life {
         self.got.contains_key(&kind)
     }
 
-    /// Whether it was told that it is over.
+    /// Returns whether it was told that the connection is over.
     pub(super) fn told_over(&self) -> bool {
         [EventKind::Rejected, EventKind::Unreachable, EventKind::Disconnected]
             .iter()
             .any(|&kind| self.has(kind))
     }
 
-    /// Whether it is over, by its own will or the peer's.
+    /// Returns whether the connection is over, by its own decision or the peer's.
     pub(super) fn over(&self) -> bool {
         self.ended_here || self.told_over()
     }
 
-    /// Whether the connection is up as far as this side knows.
+    /// Returns whether the connection is established as far as this side knows.
     pub(super) fn up(&self) -> bool {
         (self.established || self.has(EventKind::Established)) && !self.over()
     }
 
-    /// Whether no answer came for so long that it is over. A lookup that was refused is told by
-    /// the same event.
+    /// Returns whether it gave up because no answer arrived. A refused lookup is reported by the same event.
     pub(super) fn gave_up(&self) -> bool {
         self.gave_up
     }
 
-    /// Takes an event, and says what is wrong with it.
+    /// Checks and records an event.
     pub(super) fn take(&mut self, event: &Event) -> Result<(), String> {
         let kind = event.kind;
         if self.destroyed {
@@ -117,7 +116,7 @@ impl Life {
         }
         let count = self.got.entry(kind).or_default();
         *count += 1;
-        // A program may ask for its path again.
+        // A program may query its path again.
         if *count > 1 && kind != EventKind::RouteError {
             return Err(format!("{kind} came {count} times"));
         }
@@ -151,7 +150,7 @@ impl Life {
         if fits { Ok(()) } else { Err(format!("{kind} does not fit what came before: {self:?}")) }
     }
 
-    /// Takes an event that may come any number of times.
+    /// Checks an event that may occur any number of times.
     fn take_word(&mut self, event: &Event) -> Result<(), String> {
         let kind = event.kind;
         let is_up = self.has(EventKind::Established) || self.established;
@@ -170,7 +169,7 @@ impl Life {
         Ok(())
     }
 
-    /// What the run may not end with, whatever the network did.
+    /// Checks the final state, whatever the network did.
     pub(super) fn check_end(&self) -> Result<(), String> {
         let outcome = self.told_over()
             || self.has(EventKind::Established)

@@ -1,6 +1,6 @@
-//! Programs that say more than they must: alternate paths by LAP and APR, requests for more time, redirections.
+//! Optional actions of programs: alternate paths by LAP and APR, requests for more time, redirections.
 //!
-//! Each node has two addresses. Whose queue pair has migrated has the messages of its connection go by the other ones.
+//! Each node has two addresses. After a migration the messages of a connection use the other ones.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -20,20 +20,20 @@ use super::program::Thought;
 use super::world::{Happening, Key, World};
 use crate::net::NodeId;
 
-/// Something that a program says beside what it must.
+/// An optional action of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     AskForTime,
     Redirect,
     Load,
-    /// Whether it takes the path.
+    /// Whether it accepts the path.
     Answer(bool),
     Migrated,
 }
 
-/// Whether programs of a scenario say such things, and when.
+/// Whether and when programs of a scenario take optional actions.
 pub(super) struct Words {
-    /// Of its own, so that what else a seed means does not depend on them.
+    /// A separate generator, so that the rest of a seed does not depend on these actions.
     pub(super) rng: ChaCha8Rng,
     pub(super) are_said: bool,
     pub(super) rails: Rails,
@@ -46,7 +46,7 @@ impl Words {
         Self { rng, are_said, rails: Rails::default() }
     }
 
-    /// Has an id hear of everything.
+    /// Makes an id report all messages.
     pub(super) fn tell(&self, cm: &mut Manager, id: IdHandle) {
         if self.are_said {
             let told = IdOption::Cm(CmOption::Messages(true));
@@ -55,13 +55,13 @@ impl Words {
     }
 }
 
-/// The second address of a node.
+/// Returns the second address of a node.
 pub(super) fn other_ip(node: NodeId) -> IpAddr {
     Ipv4Addr::new(10, 0, 1, u8::try_from(node + 1).unwrap_or(u8::MAX)).into()
 }
 
 impl World {
-    /// A program will say something: at once, soon, or late.
+    /// Schedules an action: at once, soon, or late.
     pub(super) fn says_later(&mut self, key: Key, word: Word) {
         let rng = &mut self.words.rng;
         let delay = match rng.random_range(0..3) {
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// What programs make of an event, beside what they must.
+    /// Schedules optional reactions to an event.
     pub(super) fn talks(&mut self, key: Key, event: &Event) -> Result<(), String> {
         match event.kind {
             EventKind::ConnectRequest => {
@@ -114,14 +114,14 @@ impl World {
         Ok(())
     }
 
-    /// A connection is up at the end that made it, which may have it be ready for other paths.
+    /// Handles establishment at the active end, which may load alternate paths.
     pub(super) fn is_up(&mut self, key: Key) {
         for odds in [0.8, 0.3] {
             self.perhaps(odds, key, Word::Load);
         }
     }
 
-    /// Says something. It may be an error; then it must not change anything.
+    /// Takes an action. If it fails, it must not change anything.
     pub(super) fn says(&mut self, key: Key, word: Word) -> Result<(), String> {
         let (at, life, id) = key;
         let Some(role) = self.lives.get(&key).filter(|l| !l.destroyed).map(|l| l.role) else {
@@ -131,7 +131,7 @@ impl World {
             return Err(format!("{key:?} outlives its node"));
         }
         match word {
-            // What could be saved goes by the rail that is left.
+            // What could survive uses the remaining rail.
             Word::Migrated if self.words.rails.has_failed() => return Ok(()),
             Word::Migrated if role == Role::Active => {
                 self.both_migrate(key);
@@ -183,7 +183,7 @@ impl World {
         self.flush(at)
     }
 
-    /// A path between two of the addresses of the ends.
+    /// Returns a path between two of the ends' addresses.
     fn records(&mut self, at: NodeId, id: IdHandle) -> Vec<PathData> {
         let peer = self.nodes[at].cm.query(id).ok().and_then(|info| info.peer);
         let peer = peer.and_then(|peer| self.node_at(peer.ip())).unwrap_or(at);
@@ -207,12 +207,12 @@ impl World {
         vec![PathData { flags: PathData::ALTERNATE | PathData::BIDIRECTIONAL, record }]
     }
 
-    /// The node that has an address.
+    /// Returns the node with an address.
     pub(super) fn node_at(&self, ip: IpAddr) -> Option<NodeId> {
         (0..self.nodes.len()).find(|&node| self.nodes[node].ip == ip || other_ip(node) == ip)
     }
 
-    /// Paths that were loaded at one end were taken at the other.
+    /// Checks that paths loaded at one end were accepted at the other.
     pub(super) fn check_alternates(&self) -> Result<(), String> {
         for (key, life) in self.lives.iter().filter(|(_, life)| life.loaded > 0) {
             let passive = |l: &&super::life::Life| l.token == life.token && l.role == Role::Passive;

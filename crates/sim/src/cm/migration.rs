@@ -1,7 +1,8 @@
-//! Alternate paths of connections as their programs know them, and a network of two rails of which one fails.
+//! Alternate paths of connections as programs know them, on a network of two rails of which one fails.
 //!
-//! Each node has an address on each rail. Both ends of a connection must know one and the same path when a LAP has been accepted.
-//! When a rail fails, connections that know a path on the other one go on there: their ends migrate, and what ends them reaches both.
+//! Each node has an address on each rail. Both ends of a connection must know the same path when a LAP was accepted. When a
+//! rail fails, connections with a path on the other rail continue there: their ends migrate, and their disconnects reach both
+//! ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,48 +23,48 @@ pub(super) type Way = (Gid, Gid);
 /// The paths of an end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ways {
-    /// The one that is used.
+    /// The path in use.
     pub(super) now: Option<Way>,
-    /// The one that it may migrate to, or has migrated from.
+    /// The path to which it may migrate, or from which it has migrated.
     pub(super) alternate: Option<Way>,
-    /// That of a LAP which is not answered.
+    /// The path of an unanswered LAP.
     pub(super) offered: Option<Way>,
-    /// The queue pair has migrated, and the program has not said so yet.
+    /// Whether the queue pair has migrated and the program has not yet told the manager.
     pub(super) unsaid: bool,
 }
 
 impl Ways {
-    /// The LAP was accepted.
+    /// Loads the offered path after the LAP was accepted.
     pub(super) fn load(&mut self) {
         self.alternate = self.offered.take().or(self.alternate);
     }
 
-    /// The queue pair has migrated.
+    /// Swaps the paths after the queue pair has migrated.
     pub(super) fn migrate(&mut self) {
         std::mem::swap(&mut self.now, &mut self.alternate);
         self.unsaid = false;
     }
 
-    /// Whether the other end uses the same path, and would migrate to the same one.
+    /// Returns whether the other end uses the same path, and would migrate to the same one.
     fn agree(&self, peer: &Self) -> bool {
         let same = |way: Option<Way>, other: Option<Way>| way == other.map(turned);
         same(self.now, peer.now) && same(self.alternate, peer.alternate)
     }
 }
 
-/// What becomes of the network and of connections on it.
+/// The state of the rails and of the connections on them.
 #[derive(Debug, Default)]
 pub(super) struct Rails {
-    /// The one that has failed.
+    /// The failed rail.
     dead: Option<u8>,
-    /// The connections, by their tokens, whose ends go on by the other one.
+    /// The tokens of connections that continue on the other rail.
     saved: BTreeSet<u64>,
-    /// Until when a message is not sent again: by sender, communication ID and transaction.
+    /// Until when a message must not be retransmitted, by sender, communication ID and transaction.
     quiet: BTreeMap<(NodeId, u32, u64), Time>,
 }
 
 impl Rails {
-    /// Whether a connection may end in any way, since a rail has failed that it needs.
+    /// Returns whether a connection may end in any way, because a rail that it needs has failed.
     pub(super) fn excuse(&self, token: u64) -> bool {
         self.dead.is_some() && !self.saved.contains(&token)
     }
@@ -81,7 +82,7 @@ impl Rails {
     }
 }
 
-/// The rail that an address is on: the third byte of its IPv4 form.
+/// Returns the rail of an address: the third byte of its IPv4 form.
 fn rail(gid: Gid) -> u8 {
     gid.0[14]
 }
@@ -91,7 +92,7 @@ const fn turned((local, remote): Way) -> Way {
 }
 
 impl Words {
-    /// Which rail fails and how long after everything has started, if one does.
+    /// Returns which rail fails and how long after the start of everything, if one does.
     pub(super) fn failure(&mut self) -> Option<(u8, Duration)> {
         let fails = self.are_said && self.rng.random_bool(0.4);
         fails.then(|| {
@@ -100,7 +101,7 @@ impl Words {
         })
     }
 
-    /// How much longer a connection stays up where programs have something to say.
+    /// Returns how much longer a connection stays established if programs take optional actions.
     pub(super) fn linger(&mut self) -> Duration {
         if !self.are_said || self.rng.random_bool(0.4) {
             return Duration::ZERO;
@@ -110,8 +111,8 @@ impl Words {
 }
 
 impl World {
-    /// Both queue pairs of a connection have migrated, if both ends know the path. The end that connected says so at once, the
-    /// other one at once or later, but before it answers a further LAP. False if they have not.
+    /// Migrates both queue pairs of a connection, if both ends know the path. The end that connected tells its manager at
+    /// once, the other one at once or later, but before it answers a further LAP. Returns false if they have not migrated.
     pub(super) fn both_migrate(&mut self, key: Key) -> bool {
         let Some((peer, true)) = self.peer_of(key) else { return false };
         let has_path = self.lives.get(&key).is_some_and(|l| l.ways.alternate.is_some());
@@ -125,7 +126,7 @@ impl World {
         true
     }
 
-    /// The other end of a connection that is up at both, and whether they agree on their paths.
+    /// Returns the other end of a connection that is established at both, and whether they agree on their paths.
     fn peer_of(&self, key: Key) -> Option<(Key, bool)> {
         let own = self.lives.get(&key).filter(|l| l.up())?;
         let is_peer = |l: &Life| l.token == own.token && l.role == Role::Passive && l.up();
@@ -134,7 +135,7 @@ impl World {
         Some((peer, !life.ways.unsaid && own.ways.agree(&life.ways)))
     }
 
-    /// A program says that its queue pair has migrated; false if that is an error.
+    /// Tells the manager that the queue pair has migrated. Returns false if that is an error.
     pub(super) fn migrates(&mut self, key: Key) -> bool {
         let migrated = self.nodes[key.0].cm.migrated(key.2);
         self.trace(format_args!("{key:?} migrates: {migrated:?}"));
@@ -145,14 +146,14 @@ impl World {
         migrated.is_ok()
     }
 
-    /// What a program has not said yet about its queue pair.
+    /// Tells the manager of a migration that the program has not reported yet.
     pub(super) fn says_migrated(&mut self, key: Key) {
         if self.lives.get(&key).is_some_and(|l| l.ways.unsaid && !l.destroyed) {
             self.migrates(key);
         }
     }
 
-    /// A rail fails. Queue pairs at both ends migrate where they know a path on the other one.
+    /// Fails a rail. Queue pairs migrate if both ends know a path on the other rail.
     pub(super) fn fails(&mut self, rail: u8) -> Result<(), String> {
         self.trace(format_args!("rail {rail} fails"));
         self.words.rails.dead = Some(rail);
@@ -179,12 +180,12 @@ impl World {
         Ok(())
     }
 
-    /// Whether a datagram gets off: the rails that it needs are there.
+    /// Returns whether the rails that a datagram needs are alive.
     pub(super) fn has_rails(&self, path: &MadPath) -> bool {
         self.words.rails.carries((path.local, path.remote()))
     }
 
-    /// The first path of a connection, as REQ names it, which comes to this end or came to its peer.
+    /// Records the first path of a connection, as in the REQ that this end or its peer received.
     pub(super) fn begins(&mut self, key: Key, event: &Event) {
         let Some(life) = self.lives.get(&key) else { return };
         let way = match event.message().map(|mad| mad.message) {
@@ -201,7 +202,7 @@ impl World {
         }
     }
 
-    /// A LAP has come, with a path.
+    /// Records the path of a received LAP.
     pub(super) fn is_offered(&mut self, key: Key, event: &Event) -> Result<(), String> {
         let Some(Message::Lap(lap)) = event.message().map(|mad| mad.message) else {
             return Err(format!("{key:?}: {} without its message", event.kind));
@@ -212,7 +213,7 @@ impl World {
         Ok(())
     }
 
-    /// What an answer to a LAP says is true: the peer has the path; or nobody could answer.
+    /// Checks the answer to a LAP: the peer has the path, or could not answer.
     pub(super) fn is_answered(&mut self, key: Key, status: i32) -> Result<(), String> {
         let Some(life) = self.lives.get_mut(&key) else { return Ok(()) };
         let (token, offered) = (life.token, life.ways.offered);
@@ -234,7 +235,7 @@ impl World {
         Ok(())
     }
 
-    /// The peer asked for time.
+    /// Records a peer's request for more time.
     pub(super) fn waits(&mut self, at: NodeId, event: &Event) -> Result<(), String> {
         let Some(mad) = event.message() else {
             return Err(format!("node {at}: {} without its message", event.kind));
@@ -249,7 +250,7 @@ impl World {
         Ok(())
     }
 
-    /// Who was asked for time does not send again before it is over.
+    /// Checks that a sender does not retransmit before the requested time is over.
     pub(super) fn check_quiet(&self, from: NodeId, mad: &[u8; 256]) -> Result<(), String> {
         let Ok(mad) = CmMad::parse(mad) else { return Ok(()) };
         let id = match &mad.message {

@@ -1,4 +1,4 @@
-//! Drivers that are asked for paths: they answer at once, late, too late, with a failure, or never.
+//! Drivers that answer path queries: at once, late, too late, with an error, or never.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,22 +11,22 @@ use rdmux_cm::{Event, EventKind, IdHandle, Path, PathQuery};
 use super::world::{Happening, Key, World};
 use crate::net::NodeId;
 
-/// The time in which programs want their path.
+/// The timeout of programs' path queries.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What becomes of path queries: each in so many out of one. All others are answered at once.
+/// The fate of path queries, as probabilities. All others are answered at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PathOdds {
     /// Answered late, though not always too late.
     pub late: f64,
-    /// Answered with a failure, late too.
+    /// Answered with an error, possibly late.
     pub failing: f64,
     /// Not answered.
     pub silent: f64,
 }
 
 impl PathOdds {
-    /// Draws some. Half of all scenarios have drivers that answer at once, as for RoCE and iWARP.
+    /// Draws probabilities. In half of all scenarios drivers answer at once, as for RoCE and iWARP.
     pub fn draw(rng: &mut impl Rng) -> Self {
         if rng.random_bool(0.5) {
             return Self::default();
@@ -38,12 +38,12 @@ impl PathOdds {
 
 /// The path queries of all nodes.
 pub(super) struct Paths {
-    /// Of its own, so that what else a seed means does not depend on paths.
+    /// A separate generator, so that the rest of a seed does not depend on paths.
     rng: ChaCha8Rng,
     pub(super) odds: PathOdds,
-    /// Neither answered nor taken back.
+    /// Queries neither answered nor cancelled.
     open: BTreeSet<(Key, u32)>,
-    /// What each id must hear of its latest query.
+    /// The expected status of each id's latest query.
     expected: BTreeMap<Key, i32>,
 }
 
@@ -54,17 +54,17 @@ impl Paths {
         Self { rng, odds, open: BTreeSet::new(), expected: BTreeMap::new() }
     }
 
-    /// How many queries of a node are open.
+    /// Returns the number of a node's open queries.
     pub(super) fn open_at(&self, node: NodeId) -> usize {
         self.open.iter().filter(|(key, _)| key.0 == node).count()
     }
 
-    /// A node starts anew: its driver does, too.
+    /// Forgets the queries of a restarted node.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.open.retain(|(key, _)| key.0 != node);
     }
 
-    /// What a query is answered with, and when; none if never.
+    /// Returns the answer to a query and its delay; none if there is no answer.
     fn fate(&mut self, query: &PathQuery) -> Option<(Duration, Result<Path, i32>)> {
         let PathOdds { late, failing, silent } = self.odds;
         let at_once = Some((Duration::ZERO, Ok(query.by_address)));
@@ -73,7 +73,7 @@ impl Paths {
         }
         let draw: f64 = self.rng.random();
         let late_by = (3 * TIMEOUT).mul_f64(self.rng.random());
-        // Exactly in time would be a tie with the timer.
+        // An answer exactly at the timeout would race with the timer.
         let late_by = if late_by == TIMEOUT { Duration::ZERO } else { late_by };
         if draw < late {
             Some((late_by, Ok(query.by_address)))
@@ -87,7 +87,7 @@ impl Paths {
         }
     }
 
-    /// Whether what an id hears of its path is what the driver said, or did not say in time.
+    /// Checks that an id gets the driver's answer, or a timeout if there was none in time.
     pub(super) fn check(&mut self, key: Key, event: &Event) -> Result<(), String> {
         match self.expected.remove(&key) {
             Some(status) if status == event.status => Ok(()),
@@ -97,7 +97,7 @@ impl Paths {
 }
 
 impl World {
-    /// A driver is asked.
+    /// Handles a query to a driver.
     pub(super) fn asks_path(&mut self, at: NodeId, id: IdHandle, query: &PathQuery) {
         let key = (at, self.nodes[at].life, id);
         let fate = self.paths.fate(query);
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// A driver answers; perhaps nobody wants to know any more.
+    /// Delivers a driver's answer, which may arrive after the query ended.
     pub(super) fn answers_path(&mut self, to: Key, attempt: u32, answer: Result<Path, i32>) {
         let (at, life, id) = to;
         let now = self.agenda.now();
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// A query is taken back.
+    /// Cancels a query.
     pub(super) fn cancels_path(
         &mut self,
         at: NodeId,
@@ -145,7 +145,7 @@ impl World {
         Err(format!("{key:?} takes path query {attempt} back, which is not open"))
     }
 
-    /// There is no path, or nobody said so: a program tries again, or leaves it.
+    /// Handles a failed query: the program tries again, or gives up.
     pub(super) fn lacks_path(&mut self, key: Key, event: &Event) -> Result<(), String> {
         debug_assert_eq!(event.kind, EventKind::RouteError);
         self.stats.unrouted += 1;

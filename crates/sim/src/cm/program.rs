@@ -1,4 +1,4 @@
-//! What programs do: mostly what they should, after a while, and sometimes anything.
+//! The behaviour of programs: mostly what they should do, after a delay, and sometimes anything.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use super::paths;
 use super::world::{Happening, Key, PORT, SERVER, World};
 use crate::net::NodeId;
 
-/// Something that a program does after it thought about it.
+/// A delayed action of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Thought {
     /// A client starts: a connection, or a lookup.
     Start { from: NodeId, to: NodeId, wish: Wish },
-    /// About an id.
+    /// An action on an id.
     Do(Key, Deed),
-    /// About an id, beside what must be said.
+    /// An optional action on an id.
     Say(Key, Word),
-    /// A command from nowhere, for any id of a node.
+    /// A random command for any id of a node.
     Chaos(NodeId),
 }
 
-/// What a client asks for, and where.
+/// The target of a client and its kind of request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     space: PortSpace,
@@ -52,7 +52,7 @@ impl Wish {
         Self { space: PortSpace::Udp, qp_type: QpType::Ud, role: Role::Asking, ..Self::CONNECTION };
 }
 
-/// What every node serves.
+/// The services of every node.
 pub(super) const SERVICES: [(PortSpace, QpType); 3] =
     [(PortSpace::Tcp, QpType::Rc), (PortSpace::Ib, QpType::XrcRecv), (PortSpace::Udp, QpType::Ud)];
 
@@ -79,14 +79,14 @@ const DEEDS: [Deed; 7] = [
 ];
 
 impl Role {
-    /// Whether it is a side of a connection.
+    /// Returns whether it is a side of a connection.
     pub(super) fn connects(self) -> bool {
         matches!(self, Self::Active | Self::Passive)
     }
 }
 
 impl World {
-    /// Puts everything down that comes from outside.
+    /// Schedules all external events.
     pub(super) fn plan(&mut self) {
         let nodes = self.scenario.nodes;
         for (count, wish) in [
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// What fails when everything has started.
+    /// Schedules the failure of a rail after everything has started.
     pub(super) fn plan_failure(&mut self) {
         if let Some((rail, after)) = self.words.failure() {
             self.agenda.after(self.scenario.span * 2 + after, Happening::Fails(rail));
@@ -147,12 +147,12 @@ impl World {
         self.agenda.after(delay, happening);
     }
 
-    /// A program will do something when it has thought about it: at once, soon, or late.
+    /// Schedules an action: at once, soon, or late.
     fn later(&mut self, key: Key, deed: Deed) {
         self.later_by(key, deed, Duration::ZERO);
     }
 
-    /// As [`later`](Self::later), and this much later.
+    /// Schedules an action like [`later`](Self::later), with an additional delay.
     fn later_by(&mut self, key: Key, deed: Deed, linger: Duration) {
         let delay = match self.rng.random_range(0..4) {
             0 => Duration::ZERO,
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// A client process starts, with a channel of its own or another client's.
+    /// Starts a client process, with a channel of its own or that of another client.
     fn start(&mut self, from: NodeId, to: NodeId, wish: Wish) -> Result<(), String> {
         let (now, dst) = (self.agenda.now(), SocketAddr::new(self.nodes[to].ip, PORT));
         let clients = SERVER.0 + u64::from(self.scenario.connections);
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// A command. It may be an error; then it must not change anything.
+    /// Executes a command. If it fails, it must not change anything.
     fn does(&mut self, key: Key, deed: Deed) -> Result<(), String> {
         let (at, life, id) = key;
         let now = self.agenda.now();
@@ -230,7 +230,7 @@ impl World {
         };
         let established = |l: &Life| l.token == token && l.established;
         if deed == Deed::Notify && !self.lives.values().any(established) {
-            // No queue pair sees data before the peer has its REP.
+            // No queue pair gets data before the peer has its REP.
             return Ok(());
         }
         if self.nodes[at].life != life {
@@ -270,7 +270,7 @@ impl World {
         self.flush(at)
     }
 
-    /// An event came to a process.
+    /// Handles an event for a process.
     pub(super) fn hears(
         &mut self,
         at: NodeId,
@@ -329,7 +329,7 @@ impl World {
         Ok(())
     }
 
-    /// Some connections are ended by one side, some by both, some stay.
+    /// Ends some connections from one side, some from both; some stay.
     fn maybe_ends(&mut self, key: Key) {
         let deed = match self.rng.random_range(0..4) {
             0 | 1 => Deed::Disconnect,
@@ -347,8 +347,7 @@ impl World {
         resolving.map_err(|e| e.to_string())
     }
 
-    /// A request came to a server. A client's request may come again only when an earlier answer
-    /// was no: a REJ may be lost.
+    /// Handles a request at a server. A client's request may arrive again only after a negative answer, because a REJ may be lost.
     fn requested(&mut self, key: Key, channel: ChannelId, event: &Event) -> Result<(), String> {
         let data = event.param.private_data();
         let token = data.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
@@ -358,15 +357,15 @@ impl World {
         if !datagram && !iwarp {
             self.names_peer(key, token, Role::Active, event)?;
         }
-        // A request that was sent elsewhere may come again to where it was sent first, before the refusal is there.
+        // A redirected request may arrive again at the first server before the refusal reaches the client.
         let elsewhere = self.lives.values().any(|l| l.token == token && l.redirected);
         let again = self.lives.values().any(|l| l.token == token && l.role == role && !l.over());
-        // Who asked has taken its request back; that the first one is over shows when it is answered.
+        // The client has cancelled its request. The server learns that the first one is over when it answers it.
         let asks = |l: &Life| l.token == token && l.role == Role::Active && !l.over();
         let taken_back = !datagram && !self.lives.values().any(asks);
         let again = again && !elsewhere && !taken_back;
-        // Who was reset asks again; that the first request is dead shows when it is answered.
-        // An answer to a lookup is kept for eight repetitions, and a network that is cut may lose as many.
+        // A client whose stream was reset tries again. The server learns that the first request is dead when it answers it.
+        // An answer to a lookup is cached for eight retransmissions, and a partitioned network may lose that many.
         let forgotten = datagram && self.scenario.cuts > 0;
         if again && !forgotten && !(iwarp && self.scenario.resets > 0) {
             return Err(format!("{key:?}: request {token} came again"));
@@ -384,13 +383,13 @@ impl World {
         };
         self.later(key, deed);
         if self.rng.random_bool(0.05) {
-            // It may take its accept back.
+            // The program may reject after its accept.
             self.later(key, Deed::Reject);
         }
         Ok(())
     }
 
-    /// Whether the peer that an event names is the one that this connection has.
+    /// Checks that the peer in an event is that of this connection.
     fn names_peer(&self, key: Key, token: u64, role: Role, event: &Event) -> Result<(), String> {
         let named = event.negotiated.as_ref().map(|n| n.dest_qpn);
         let is_peer = |l: &Life| l.token == token && l.role == role && l.qpn == named;
@@ -401,7 +400,7 @@ impl World {
     }
 }
 
-/// The transport that an event speaks of.
+/// Returns the queue pair type in an event.
 fn qp_type_of(event: &Event) -> Option<QpType> {
     event.negotiated.as_ref().map(|n| n.qp_type)
 }

@@ -1,5 +1,5 @@
-//! TCP between the nodes, for connections of iWARP: nothing is lost or out of order, but everything is cut into pieces,
-//! takes its time, and may be reset; and some peers say nothing, half of something or nonsense.
+//! TCP between the nodes, for iWARP connections: nothing is lost or reordered, but data is split into pieces, delayed, and
+//! may end in a reset. Some peers send nothing, incomplete data or garbage.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::net::NodeId;
 #[derive(Clone, Copy, Debug)]
 struct End {
     node: NodeId,
-    /// Of which life of the node.
+    /// The life of the node that it belongs to.
     life: u32,
     of: Of,
-    /// When the last that was sent to it arrives: nothing overtakes.
+    /// When the last event sent to it arrives: nothing overtakes.
     last: Time,
 }
 
-/// Who has it.
+/// The owner of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     /// The connection manager.
     Manager(StreamId),
     /// A queue pair.
     Qp(Qpn, StreamId),
-    /// Nobody any more.
+    /// No owner any more.
     Nobody,
 }
 
@@ -42,10 +42,10 @@ pub(super) struct Tcp {
     last: u64,
 }
 
-/// What comes to an end of a connection.
+/// An event at an end of a connection.
 #[derive(Clone, Debug)]
 pub(super) enum StreamEvent {
-    /// TCP has connected it.
+    /// TCP has connected.
     Connected,
     /// Some bytes.
     Bytes(Vec<u8>),
@@ -62,14 +62,14 @@ impl Tcp {
         self.ends.iter().find(|(_, end)| is(end)).map(|(&key, _)| key)
     }
 
-    /// How many connections are with a manager or a queue pair.
+    /// Returns the number of ends that a manager or a queue pair owns.
     pub(super) fn len(&self) -> usize {
         self.ends.values().filter(|end| end.of != Of::Nobody).count()
     }
 }
 
 impl World {
-    /// Does what a manager wants of TCP.
+    /// Executes a manager's request to TCP.
     pub(super) fn does_stream(&mut self, at: NodeId, wish: StreamWish) {
         let life = self.nodes[at].life;
         self.trace(format_args!("node {at}: {wish:?}"));
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// One end is closed: the other learns of it, behind what was sent before.
+    /// Closes one end. The other end is notified after all data sent before.
     fn close(&mut self, node: NodeId, life: u32, of: Of) {
         let Some(key) = self.tcp.find(node, life, of) else { return };
         if let Some(end) = self.tcp.ends.get_mut(&key) {
@@ -131,7 +131,7 @@ impl World {
         self.bring(other(key), StreamEvent::Ended);
     }
 
-    /// Everything of a node that started anew is closed.
+    /// Closes all connections of a restarted node.
     pub(super) fn close_all(&mut self, node: NodeId) {
         let of = |(key, end): (&(u64, bool), &End)| (end.node == node).then_some((*key, *end));
         for (_, end) in self.tcp.ends.iter().filter_map(of).collect::<Vec<_>>() {
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// Something is on its way to an end.
+    /// Schedules the arrival of an event at an end.
     fn bring(&mut self, to: (u64, bool), event: StreamEvent) {
         let now = self.agenda.now();
         let delay = Duration::from_micros(self.rng.random_range(0..3000));
@@ -149,7 +149,7 @@ impl World {
         self.agenda.at(at, Happening::Stream(to, event));
     }
 
-    /// Something has come to an end.
+    /// Delivers an event to an end.
     pub(super) fn comes(&mut self, to: (u64, bool), event: StreamEvent) -> Result<(), String> {
         let now = self.agenda.now();
         let Some(&End { node: at, life, of, .. }) = self.tcp.ends.get(&to) else { return Ok(()) };
@@ -196,7 +196,7 @@ impl World {
         self.flush(at)
     }
 
-    /// A connection that no queue pair has yet is reset, for both ends.
+    /// Resets a connection that no queue pair owns yet, at both ends.
     pub(super) fn resets_one(&mut self) -> Result<(), String> {
         let pending =
             |(key, end): (&(u64, bool), &End)| matches!(end.of, Of::Manager(_)).then_some(*key);
@@ -212,7 +212,7 @@ impl World {
         Ok(())
     }
 
-    /// A peer from nowhere connects, and says nothing that makes sense, or nothing at all.
+    /// Connects an unknown peer that sends invalid data, or none.
     pub(super) fn stranger(&mut self, at: NodeId) -> Result<(), String> {
         let now = self.agenda.now();
         let local = (self.nodes[at].ip, super::world::PORT).into();

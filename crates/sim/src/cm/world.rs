@@ -27,14 +27,14 @@ use super::{CmFailure, CmScenario, CmStats};
 use crate::agenda::Agenda;
 use crate::net::{Network, NodeId};
 
-/// The service that everybody offers.
+/// The service that all nodes offer.
 pub(super) const PORT: u16 = 7174;
-/// The channel of a node's server; clients have others.
+/// The channel of a node's server. Clients use others.
 pub(super) const SERVER: ChannelId = ChannelId(1);
 /// The limit on events, beyond which a run counts as stuck.
 const MOST_EVENTS: u64 = 2_000_000;
 
-/// What happens.
+/// An event of the simulation.
 #[derive(Debug)]
 pub(super) enum Happening {
     Arrives { to: NodeId, path: MadPath, mad: Box<[u8; 256]> },
@@ -50,7 +50,7 @@ pub(super) enum Happening {
     Restarts(NodeId),
 }
 
-/// What came out of a manager.
+/// The output of a manager.
 #[derive(Default)]
 pub(super) struct Out {
     mads: Vec<(MadPath, [u8; 256])>,
@@ -95,20 +95,20 @@ impl Sink for Out {
     }
 }
 
-/// A node with its service.
+/// A node with its connection manager.
 pub(super) struct Node {
     pub(super) cm: Manager,
     pub(super) out: Out,
     pub(super) ip: IpAddr,
-    /// How often it started anew: ids of an earlier life are not those of this one.
+    /// The number of restarts: ids of an earlier life differ from those of this one.
     pub(super) life: u32,
     timer: Option<Time>,
 }
 
-/// An id of all that ever were.
+/// The key of an id among all that ever existed.
 pub(super) type Key = (NodeId, u32, IdHandle);
 
-/// Everything.
+/// The state of the simulation.
 pub(super) struct World {
     pub(super) scenario: CmScenario,
     pub(super) rng: ChaCha8Rng,
@@ -185,7 +185,7 @@ impl World {
         cm
     }
 
-    /// Servers of all kinds.
+    /// Starts listeners of all kinds.
     pub(super) fn listen(&mut self, node: NodeId) {
         let backlog = self.scenario.backlog;
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT);
@@ -215,7 +215,7 @@ impl World {
         result.map(|()| stats).map_err(|what| Box::new(CmFailure { seed, at, what, scenario }))
     }
 
-    /// Until nothing happens any more.
+    /// Runs until no events are pending.
     fn live(&mut self) -> Result<(), String> {
         let mut count = 0;
         while let Some(happening) = self.agenda.next_event() {
@@ -280,7 +280,7 @@ impl World {
         }
     }
 
-    /// The ids of a process, or of all of a node, are gone.
+    /// Ends the ids of a process, or of all processes of a node.
     fn end_lives(&mut self, node: NodeId, channel: Option<ChannelId>) {
         let of = |life: &&mut Life| {
             life.node == node && channel.is_none_or(|channel| life.channel == channel)
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Carries out what a manager asked for, until it asks for nothing more.
+    /// Executes a manager's requests, until there are no more.
     pub(super) fn flush(&mut self, at: NodeId) -> Result<(), String> {
         let now = self.agenda.now();
         loop {
@@ -333,7 +333,7 @@ impl World {
         Ok(())
     }
 
-    /// Sees to it that a node's next deadline is kept.
+    /// Schedules a node's next deadline.
     pub(super) fn wake(&mut self, at: NodeId) {
         let node = &mut self.nodes[at];
         if let Some(next) = node.cm.poll_timeout()
@@ -368,7 +368,7 @@ impl World {
         }
     }
 
-    /// What must be true when nothing moves any more.
+    /// Checks the final state.
     fn check_all(&mut self) -> Result<(), String> {
         for (key, life) in &self.lives {
             life.check_end().map_err(|what| format!("{key:?} {what}"))?;
@@ -379,7 +379,7 @@ impl World {
         }
         let judged = self.lives.iter().filter(|(_, life)| !self.words.rails.excuse(life.token));
         for (key, life) in judged {
-            // A lookup has no MRA, so a slow program is an excuse; so is a refusal, of which each may be lost.
+            // A lookup has no MRA, so a slow program is an excuse. So is a refusal, which may be lost each time.
             let refused = self
                 .lives
                 .values()
@@ -396,7 +396,7 @@ impl World {
         Ok(())
     }
 
-    /// Destroys everything, and sees that nothing is left.
+    /// Destroys everything, and checks that nothing is left.
     fn clean_up(&mut self) -> Result<(), String> {
         self.stats.redirected += self.nodes.iter().map(|n| n.cm.counters().redirected).sum::<u64>();
         self.end_all();
@@ -404,7 +404,7 @@ impl World {
             let now = self.agenda.now();
             let node = &mut self.nodes[at];
             for id in node.cm.ids().collect::<Vec<_>>() {
-                // The end of a listener is the end of its requests too.
+                // Destroying a listener destroys its requests as well.
                 let _events = node.cm.destroy(now, id, &mut node.out);
             }
             self.flush(at)?;

@@ -1,5 +1,5 @@
-//! Route tables, compared with what the oracle finds: each host's way to each LID of the others, with every service level and P_Key,
-//! and who gets what is sent to each group.
+//! Compares route tables with the oracle: each host's route to each LID of the others, with every service level and P_Key,
+//! and the receivers of each group.
 
 use rdmux_link::routes::{RouteView, Way};
 use rdmux_wire::{Lid, Pkey};
@@ -8,7 +8,7 @@ use super::oracle::Headers;
 use super::world::World;
 use crate::check::ensure;
 
-/// What is sent has no payload: the MTU is looked at when packets are sent.
+/// The payload is zero, because the MTU is checked when packets are sent.
 const PAYLOAD: usize = 0;
 
 impl World {
@@ -31,7 +31,7 @@ impl World {
         Ok(())
     }
 
-    /// The LIDs of a host's port.
+    /// Returns the LIDs of a host's port.
     fn lids(&self, host: usize) -> Vec<Lid> {
         let view = self.view(host);
         let count = 1 << view.lmc();
@@ -39,7 +39,7 @@ impl World {
         (first..first + count).map(Lid).filter(|lid| lid.is_unicast()).collect()
     }
 
-    /// Whether a packet with this service level, the P_Key at this index and so many bytes gets from a host to another's LID.
+    /// Returns whether a packet with this service level, P_Key index and payload gets from a host to another's LID.
     fn passes(
         &mut self,
         from: usize,
@@ -51,7 +51,7 @@ impl World {
     ) -> bool {
         let pkey = self.view(from).pkeys()[key];
         let (start, end) = (self.hosts[from].port, self.hosts[to].port);
-        // What a port does not send because of its own state is not the table's to say.
+        // The table does not cover packets that a port does not send because of its own state.
         if pkey.0 & 0x7fff == 0 {
             return false;
         }
@@ -67,12 +67,12 @@ impl World {
         lid: Lid,
     ) -> Result<(), String> {
         self.stats.ways += 1;
-        // Two ports may have one LID; then the way leads to one of them.
+        // Two ports may have the same LID; the route then leads to one of them.
         let peer = self.hosts[to].addr;
         let leads_there = |way: &Way| table.peer(way.peer).is_some_and(|found| found.addr == peer);
         let way = table.way(lid).filter(leads_there);
         let own = self.view(from);
-        // Without a LID nothing is sent, whatever ways there are.
+        // Without a LID nothing is sent, whatever routes there are.
         let sends = own.lid().is_unicast();
         let keys = own.pkeys().len();
         let says = |way: &Option<Way>, sl, key| {
@@ -92,8 +92,8 @@ impl World {
         self.audit_way_back(from, to, &way)
     }
 
-    /// Whether a way says rightly by which of the sender's path bits, and with which of its P_Keys, answers come back. It says of all bits by which any come
-    /// what holds for each of them.
+    /// Checks that a route has the right path bits and P_Keys of the sender for which answers arrive. What it states about
+    /// P_Keys holds for all path bits by which any answer arrives.
     fn audit_way_back(&mut self, from: usize, to: usize, way: &Way) -> Result<(), String> {
         let lids = self.lids(from);
         let answered: Vec<u128> =
@@ -113,7 +113,8 @@ impl World {
         Ok(())
     }
 
-    /// The sender's P_Keys, by their index, with which answers to one of its LIDs arrive that are as long as what the way takes, with each of its service levels.
+    /// Returns the sender's P_Keys, by index, with which answers to one of its LIDs arrive. Answers have the route's MTU and
+    /// any of its service levels.
     fn answered(&mut self, from: usize, to: usize, lid: Lid, way: &Way) -> u128 {
         let (ours, theirs) = [from, to].map(|host| self.view(host).pkeys().to_vec()).into();
         let levels: Vec<u8> = (0..16).filter(|sl| way.takes_sl(*sl)).collect();

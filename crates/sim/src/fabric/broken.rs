@@ -12,10 +12,10 @@ use rdmux_wire::sm::{Attribute, LinearForwardingTable, NO_ROUTE, PkeyTable};
 use super::end::Target;
 use super::world::{Event, World};
 
-/// Much happens within this time.
+/// Long enough for much to happen.
 const SOON: Duration = Duration::from_millis(20);
 
-/// A run in which nothing happens to the subnet and nothing is lost, with connections between hosts of one switch that have much to do.
+/// Returns a world without subnet changes and losses, and with busy connections between hosts of one switch.
 fn running() -> World {
     for seed in 0.. {
         let mut world = World::new(seed, false);
@@ -47,7 +47,7 @@ impl World {
         [self.ends[id].host, self.ends[self.ends[id].peer].host]
     }
 
-    /// An RC queue pair whose peer is on another host.
+    /// Returns an RC queue pair whose peer is on another host.
     fn connected(&self) -> usize {
         let is_one = |id: &usize| {
             let [a, b] = self.hosts_of(*id);
@@ -56,7 +56,7 @@ impl World {
         (0..self.ends.len()).find(is_one).expect("there is one")
     }
 
-    /// What is found first, within some time.
+    /// Runs for some time and returns the first failure.
     fn found(&mut self, within: Duration) -> String {
         let until = self.agenda.now().after(within);
         while self.agenda.now() < until {
@@ -67,13 +67,13 @@ impl World {
         "nothing".to_owned()
     }
 
-    /// A queue pair sends before anything else happens.
+    /// Lets a queue pair send before anything else happens.
     fn sends(&mut self, id: usize) -> Result<(), String> {
         self.ends[id].to_post = 1000;
         (0..1000).try_for_each(|_| self.post_some(id).and_then(|()| self.wake(id)))
     }
 
-    /// Applications post one more of which they hear, those that connect later none, and what is under way ends.
+    /// Lets applications post one more signaled operation, stops later connections, and completes everything in flight.
     fn finish(&mut self) {
         self.left.fill([0, 0]);
         self.ends.iter_mut().for_each(|end| end.to_post = end.to_post.min(1));
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// The next datagram that comes to a host and is a whole packet with a message, and which host it is.
+    /// Returns the next datagram to a host that is a whole packet with a message, and its hosts.
     fn next_datagram(&mut self) -> (usize, usize, Vec<u8>) {
         loop {
             let event = self.agenda.next_event().expect("traffic");
@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-/// Sets a table without telling anybody.
+/// Sets a table without publishing it.
 fn set(world: &mut World, host: usize, table: Attribute, attr_id: u16, modifier: u32) {
     let port = world.hosts[host].port;
     let at = match attr_id {
@@ -126,7 +126,7 @@ fn a_packet_that_goes_on_by_a_route_that_is_gone_is_found() {
     let mut world = running();
     let table = LinearForwardingTable { ports: [NO_ROUTE; 64] };
     set(&mut world, 0, table.into(), LinearForwardingTable::ATTR_ID, 0);
-    // Nobody publishes what has changed.
+    // The change is not published.
     let said = world.audit().expect_err("stale tables");
     assert!(said.contains("the table says true, the switches false"), "{said}");
     let id = world.connected();
@@ -149,7 +149,7 @@ fn a_port_that_lets_in_what_its_pkeys_do_not_allow_is_found() {
     let (to, from, datagram) = world.next_datagram();
     let table = PkeyTable { pkeys: [Pkey(0); 32] };
     set(&mut world, to, table.into(), PkeyTable::ATTR_ID, 0);
-    // Nobody publishes it.
+    // The change is not published.
     let said = world.deliver(to, from, &datagram, false).expect_err("no P_Key");
     assert!(said.contains("which its port does not allow"), "{said}");
 }
@@ -158,7 +158,7 @@ fn a_port_that_lets_in_what_its_pkeys_do_not_allow_is_found() {
 fn a_port_that_drops_what_it_should_let_in_is_found() {
     let mut world = running();
     let (to, from, datagram) = world.next_datagram();
-    // It has a table of its own, which nobody writes.
+    // The host has a table of its own, which is never written.
     let table = rdmux_link::routes::RouteTable::create().expect("memory");
     let view = RouteView::map(table.fd()).expect("a table");
     world.hosts[to].wire.routes().set_view(Some(view));
@@ -186,7 +186,7 @@ fn another_byte_with_a_right_checksum_is_found() {
 fn a_message_that_comes_with_other_bytes_is_found() {
     let mut world = running();
     let id = world.connected();
-    // What its peer is told to expect is another message.
+    // Its peer expects another message.
     let mut said = "nothing".to_owned();
     for _ in 0..1_000_000 {
         if let Some(expected) = world.ends[id].expected.back_mut() {
@@ -233,10 +233,10 @@ fn a_datagram_for_somebody_else_and_one_that_comes_twice_are_found() {
 fn a_connection_that_fails_although_the_fabric_carries_its_packets_is_found() {
     let mut world = running();
     let id = world.connected();
-    // The network loses all there is, which it must not.
+    // The network loses everything, which it must not.
     let host = world.ends[world.ends[id].peer].host;
     world.net.crash(host);
-    // The others do not go on.
+    // The others stop.
     for (_, end) in world.ends.iter_mut().enumerate().filter(|(end, _)| *end != id) {
         end.to_post = 0;
     }

@@ -12,10 +12,10 @@ use crate::check::{check_gaps, check_message, ensure, flagged, opcode};
 use crate::endpoint::{Expected, Kind, SendRecord};
 use crate::memory::{CANARY, pattern};
 
-/// A connection is tried this often until it fails.
+/// The number of transmissions until a connection fails.
 const TRIES: u32 = 8;
 
-/// Of these tries the network may take as many: a request or its answer, twice each.
+/// The number of transmissions that the network may lose: a request or its answer, twice each.
 const BY_CHANCE: usize = 4;
 
 impl World {
@@ -65,7 +65,8 @@ impl World {
         Ok(())
     }
 
-    /// A connection fails because nobody answers, and that only if the fabric has dropped its packets, or the peer has failed.
+    /// Checks that a connection fails only because no answer arrives, and only if the fabric has dropped its packets, or the
+    /// peer has failed.
     fn check_failure(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
         let end = &self.ends[id];
         let qp_type = end.qp.qp_type();
@@ -85,7 +86,7 @@ impl World {
         Ok(())
     }
 
-    /// Nobody knows what a failed operation has done. Late packets may still do it.
+    /// Keeps the memory of a failed operation: its outcome is unknown, and late packets may still execute it.
     fn leaves_debris(&mut self, id: usize, record: SendRecord) {
         let peer = self.ends[self.ends[id].peer].host;
         let end = &mut self.ends[id];
@@ -110,7 +111,7 @@ impl World {
                 let bytes = self.hosts[peer].process.memory.deregister(&mr);
                 ensure!(bytes == pattern(op, len), "ep {id}: WRITE {op} wrote other bytes");
             }
-            // It may come later, or in part, or not at all.
+            // It may be written later, or in part, or not at all.
             Kind::Write(mr) | Kind::WriteImm(mr) => self.ends[id].debris.push((op, peer, mr)),
             Kind::Read(mr) => {
                 let got = self.gathered(id, record)?;
@@ -172,7 +173,7 @@ impl World {
         Ok(())
     }
 
-    /// A datagram is one that was sent to this queue pair, and says where it came from.
+    /// Checks that a datagram was sent to this queue pair, and has the right source.
     pub(super) fn check_datagram(
         &mut self,
         id: usize,
@@ -216,7 +217,7 @@ impl World {
     }
 }
 
-/// Whether a completion tells the headers that a datagram was sent with.
+/// Checks that a completion has the headers with which a datagram was sent.
 fn check_headers(
     id: usize,
     op: u64,

@@ -1,4 +1,4 @@
-//! A queue pair, and what its application knows.
+//! A queue pair with the state of its application.
 
 use std::collections::VecDeque;
 
@@ -16,18 +16,18 @@ pub(super) const MAX_INLINE: u32 = 64;
 /// The first queue pair's number.
 const FIRST_QPN: u32 = 0x1000;
 
-/// See the module.
+/// A queue pair with the state of its application.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) host: usize,
     pub(super) qp: Qp,
-    /// The number of the plan, and which end of it this is.
+    /// The number of the plan, and which end this is.
     pub(super) plan: (usize, usize),
-    /// The other end; of UD itself.
+    /// The other end; for UD this one.
     pub(super) peer: usize,
-    /// Where its packets go; of UD nowhere.
+    /// The address of the peer; unused for UD.
     pub(super) path: AddressVector,
-    /// Groups that it hears.
+    /// Groups that it has joined.
     pub(super) groups: Vec<usize>,
     pub(super) to_post: u32,
     /// Sends outstanding, oldest first.
@@ -36,21 +36,21 @@ pub(super) struct End {
     pub(super) recvs: VecDeque<RecvRecord>,
     /// Messages that the peer has posted for this end, oldest first.
     pub(super) expected: VecDeque<Expected>,
-    /// What the peer may do atomics on.
+    /// The memory for the peer's atomics.
     pub(super) counter: Mr,
-    /// What the peer's is when everything posted so far is done.
+    /// The expected value of the peer's counter when everything posted so far is done.
     pub(super) peer_counter: u64,
-    /// WRITEs and READs of which nobody can know what became of them, with the host whose memory it is.
+    /// WRITEs and READs of unknown outcome, with the host that has the memory.
     pub(super) debris: Vec<(u64, usize, Mr)>,
     /// Local memory of failed sends.
     pub(super) litter: Vec<Mr>,
-    /// When the fabric has dropped a packet of this end or for it.
+    /// When the fabric dropped packets of this end or for it.
     pub(super) losses: VecDeque<Time>,
     /// Whether a send has failed.
     pub(super) failed: bool,
-    /// Whether it is taken down.
+    /// Whether it is being closed.
     pub(super) closing: bool,
-    /// Whether it is gone.
+    /// Whether it is closed.
     pub(super) closed: bool,
     pub(super) awake: bool,
     pub(super) posting: bool,
@@ -100,7 +100,7 @@ impl End {
         }
     }
 
-    /// The fabric has dropped a packet of this end, or for it.
+    /// Records that the fabric dropped a packet of this end, or for it.
     pub(super) fn lost(&mut self, now: Time) {
         const MOST: usize = 64;
         self.losses.push_back(now);
@@ -110,7 +110,7 @@ impl End {
     }
 }
 
-/// To whom a datagram is sent.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// A queue pair.
@@ -119,18 +119,18 @@ pub(super) enum Target {
     Group(usize),
 }
 
-/// A datagram that was posted.
+/// A posted datagram.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
     pub(super) from: usize,
     pub(super) to: Target,
     pub(super) len: u32,
     pub(super) imm: Option<[u8; 4]>,
-    /// Whether its Q_Key is the receivers'.
+    /// Whether it has the receivers' Q_Key.
     pub(super) has_key: bool,
-    /// What it was sent with, once it was.
+    /// The headers with which it was sent, once it was.
     pub(super) sent: Option<SentAs>,
-    /// How often it has come to each queue pair.
+    /// How often each queue pair received it.
     pub(super) came: Vec<(usize, usize)>,
 }
 

@@ -14,10 +14,10 @@ use rdmux_wire::{Gid, Lid, Pkey, Qpn};
 use super::world::World;
 use crate::endpoint::Process;
 
-/// Entries of a port's P_Key table, as programs see it.
+/// The size of a port's P_Key table, as programs see it.
 const PKEYS: usize = 64;
 
-/// Keeps the datagrams that a wire sends.
+/// Collects the datagrams that a wire sends.
 #[derive(Debug)]
 pub(super) struct Outbox {
     addr: SocketAddr,
@@ -38,7 +38,7 @@ impl Outlet for Outbox {
         self.addr
     }
 
-    // Whether it does shows when it is tried.
+    // Whether it can is found out by trying.
     fn segments(&self) -> bool {
         true
     }
@@ -60,7 +60,7 @@ impl Outlet for Outbox {
     }
 }
 
-/// See the module.
+/// A host: an adapter's port, a wire without a socket, memory and queue pairs.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) port: PortId,
@@ -69,7 +69,7 @@ pub(super) struct Host {
     /// Whether it is attached to the fabric.
     pub(super) attached: bool,
     pub(super) process: Process,
-    /// The queue pairs that there are now.
+    /// The existing queue pairs.
     pub(super) qps: BTreeMap<Qpn, usize>,
     gids: Vec<Gid>,
 }
@@ -83,7 +83,7 @@ impl Host {
         Self {
             port,
             addr,
-            // The only socket: it also hears what is for groups, as a service's does.
+            // The only socket also receives multicast, as a service's does.
             wire: BareWire::new(outbox, 0, Arc::new(Routes::new(1))),
             attached: false,
             process: Process::default(),
@@ -92,12 +92,12 @@ impl Host {
         }
     }
 
-    /// What its wire has dropped, by reason.
+    /// Returns the drops of its wire, by reason.
     pub(super) fn drops(&self) -> impl Iterator<Item = u64> {
         IbDrop::ALL.iter().map(|why| self.wire.routes().dropped(*why))
     }
 
-    /// What the service tells of the GID table.
+    /// Sets the GID table, as the service does.
     fn set_gid(&mut self, gid: Gid) {
         if self.gids != [gid] {
             self.gids = vec![gid];
@@ -106,7 +106,7 @@ impl Host {
     }
 }
 
-/// A P_Key table as programs see it.
+/// Returns a P_Key table as programs see it.
 pub(super) fn pkey_table(view: PortView<'_>) -> Vec<Pkey> {
     let mut keys = view.pkeys().to_vec();
     keys.resize(PKEYS, Pkey(0));
@@ -114,17 +114,17 @@ pub(super) fn pkey_table(view: PortView<'_>) -> Vec<Pkey> {
 }
 
 impl World {
-    /// A host's port, as the subnet has it.
+    /// Returns a host's port in the subnet.
     pub(super) fn view(&self, host: usize) -> PortView<'_> {
         self.subnet.port(self.hosts[host].port).expect("hosts are on ports of the subnet")
     }
 
-    /// The first GID of a host's port.
+    /// Returns the first GID of a host's port.
     pub(super) fn gid(&self, host: usize) -> Gid {
         self.view(host).gid(0).unwrap_or_default()
     }
 
-    /// A host attaches to the fabric, and says where it takes packets.
+    /// Attaches a host to the fabric, with the address at which it receives packets.
     pub(super) fn attach(&mut self, host: usize) -> Result<(), String> {
         let (port, addr) = (self.hosts[host].port, self.hosts[host].addr);
         let port_guid = self.view(host).guid();
@@ -138,7 +138,7 @@ impl World {
         Ok(())
     }
 
-    /// Its connection to the fabric ends.
+    /// Detaches a host from the fabric.
     pub(super) fn detach(&mut self, host: usize) {
         self.published.close(&mut self.subnet, self.hosts[host].port);
         self.published.publish(&mut self.subnet);
@@ -146,7 +146,7 @@ impl World {
         self.hosts[host].attached = false;
     }
 
-    /// Brings route tables and GIDs up to date, before anybody does anything else.
+    /// Updates route tables and GIDs before anything else happens.
     pub(super) fn publish(&mut self) {
         self.published.publish(&mut self.subnet);
         for host in 0..self.hosts.len() {
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// The host that takes packets at an address.
+    /// Returns the host that receives packets at an address.
     pub(super) fn host_at(&self, addr: SocketAddr) -> Option<usize> {
         self.hosts.iter().position(|host| host.addr == addr)
     }

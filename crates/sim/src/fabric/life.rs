@@ -1,4 +1,4 @@
-//! How queue pairs connect, get the floor, end, and what must be true then.
+//! How queue pairs connect, run and end, and what must be true then.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::memory::{CANARY, pattern};
 pub(super) const QKEY: Qkey = Qkey(0x0b1b);
 
 impl World {
-    /// The ends of a plan are made, and connect if both ports can.
+    /// Creates the ends of a plan, and connects them if both ports can.
     pub(super) fn connect(&mut self, plan_index: usize) -> Result<(), String> {
         let plan = self.scenario.plans[plan_index].clone();
         let keys = self.common_keys(plan.hosts);
@@ -57,7 +57,7 @@ impl World {
         Ok(())
     }
 
-    /// Pairs of indexes of the P_Keys by which two hosts hear each other.
+    /// Returns pairs of P_Key indexes with which two hosts can communicate.
     fn common_keys(&self, hosts: [usize; 2]) -> Vec<[u16; 2]> {
         let [a, b] = hosts.map(|host| self.view(host).pkeys().to_vec());
         let mut common = Vec::new();
@@ -68,7 +68,7 @@ impl World {
         common
     }
 
-    /// A plan whose ends cannot connect now tries again, or ends.
+    /// Schedules another attempt for a plan whose ends cannot connect now, or ends the plan.
     fn try_again(&mut self, plan: usize) -> Result<(), String> {
         let lives = &mut self.pairs[plan].1;
         if *lives == 0 {
@@ -81,7 +81,7 @@ impl World {
         Ok(())
     }
 
-    /// Both ends of a connection get the way to the other, with any of its LIDs.
+    /// Gives both ends of a connection the path to the other, with any of its LIDs.
     fn draw_paths(&mut self, first: usize, count: usize, grh: bool, sl: u8) {
         let bits: [u8; 2] = [self.rng.random_range(0..4), self.rng.random_range(0..4)];
         for end in 0..count {
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// A path to a host, as it would be told if it were asked for now.
+    /// Returns a path to a host, as the present state defines it.
     pub(super) fn path_to(&self, host: usize, path_bits: u8, sl: u8) -> AddressVector {
         let view = self.view(host);
         let mask = (1 << view.lmc()) - 1;
@@ -135,7 +135,7 @@ impl World {
             .map_err(|error| format!("ep {id}: {error}"))
     }
 
-    /// Gives a queue pair the floor, and deals with what it does.
+    /// Calls a queue pair and executes its output.
     pub(super) fn act<R>(
         &mut self,
         id: usize,
@@ -184,7 +184,7 @@ impl World {
         if packets.is_empty() { Ok(()) } else { self.flush(self.ends[id].host) }
     }
 
-    /// A queue pair is in the error state.
+    /// Handles a queue pair's transition to the error state.
     fn ended(&mut self, id: usize) -> Result<(), String> {
         let (plan, end) = self.ends[id].plan;
         self.left[plan][end] = self.ends[id].to_post;
@@ -240,7 +240,7 @@ impl World {
         self.look_at(self.ends[id].plan.0)
     }
 
-    /// Ends that have done all they can are replaced, if one of them has failed and may try again.
+    /// Replaces ends that are done, if one of them has failed and may try again.
     fn look_at(&mut self, plan: usize) -> Result<(), String> {
         let (Some([a, b]), lives) = self.pairs[plan] else { return Ok(()) };
         let failed = self.ends[a].failed || self.ends[b].failed;
@@ -256,7 +256,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether an end's application has nothing left to do or to wait for.
+    /// Returns whether an end's application has nothing left to do or to wait for.
     fn is_done(&self, id: usize) -> bool {
         let end = &self.ends[id];
         let peer = &self.ends[end.peer];
@@ -289,7 +289,7 @@ impl World {
         format!("{}; {:?}", list.join("; "), self.pairs)
     }
 
-    /// An end is taken down.
+    /// Closes an end.
     fn close(&mut self, id: usize) -> Result<(), String> {
         if std::mem::replace(&mut self.ends[id].closed, true) {
             return Ok(());
@@ -303,7 +303,7 @@ impl World {
         ensure!(end.qp.poll_timeout().is_none(), "ep {id}: a timer runs in ERR");
         let (host, qpn) = (end.host, end.qp.qpn());
         self.hosts[host].qps.remove(&qpn);
-        // The peer's queue pair is in ERR, too, or answers nobody any more.
+        // The peer's queue pair is in ERR, too, or does not answer any more.
         let peer = self.ends[id].peer;
         if self.ends[peer].closed {
             self.clear(id)?;
@@ -314,7 +314,7 @@ impl World {
         Ok(())
     }
 
-    /// What a connection leaves when both its ends are gone.
+    /// Cleans up after a connection when both its ends are closed.
     fn clear(&mut self, id: usize) -> Result<(), String> {
         let end = &mut self.ends[id];
         let (host, counter) = (end.host, end.counter);
@@ -332,7 +332,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends everything, and looks at what is left.
+    /// Closes everything, and checks what is left.
     pub(super) fn take_down(&mut self) -> Result<(), String> {
         for id in 0..self.ends.len() {
             let (end, peer) = (&self.ends[id], &self.ends[self.ends[id].peer]);

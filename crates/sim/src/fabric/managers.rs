@@ -14,7 +14,7 @@ use rdmux_wire::{Guid, Lid, Pkey, Qpn};
 
 use super::world::{Event, World};
 
-/// The P_Keys of each port, by its GUID; others are full members of the default partition.
+/// The P_Keys of ports by GUID. All other ports are full members of the default partition.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys(pub(super) BTreeMap<Guid, Vec<Pkey>>);
 
@@ -25,7 +25,7 @@ impl PkeyTables for Keys {
     }
 }
 
-/// A place for a manager, and the one that lives there.
+/// A place for a manager, with the manager that runs there.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) port: PortId,
@@ -60,7 +60,7 @@ impl ManagerSink for Out {
 }
 
 impl World {
-    /// A manager begins.
+    /// Starts a manager.
     pub(super) fn start(&mut self, index: usize) {
         let (now, seat) = (self.agenda.now(), &mut self.seats[index]);
         let config = manager::Config {
@@ -89,7 +89,7 @@ impl World {
         self.subnet.set_is_sm(now, port, true, &mut self.inbox);
     }
 
-    /// A manager dies.
+    /// Stops a manager.
     pub(super) fn stop(&mut self, index: usize) {
         let now = self.agenda.now();
         if self.seats[index].manager.take().is_some() {
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Does something with a manager that lives.
+    /// Calls a running manager.
     pub(super) fn with(&mut self, index: usize, f: impl FnOnce(&mut Manager, &mut Out)) {
         let seat = &mut self.seats[index];
         let (port, mut out) = (seat.port, Out::default());
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// Every manager has the groups and P_Keys that hold now.
+    /// Gives every manager the present groups and P_Keys.
     pub(super) fn tell_managers(&mut self) {
         let now = self.agenda.now();
         for index in 0..self.seats.len() {
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// A datagram for the programs of a port.
+    /// Handles a datagram for the programs of a port.
     pub(super) fn mad_arrives(&mut self, at: PortId, packet: &MadPacket) {
         let now = self.agenda.now();
         let seat = self.seats.iter().position(|seat| seat.port == at && seat.manager.is_some());
@@ -139,7 +139,7 @@ impl World {
         self.with(index, |manager, out| manager.handle_mad(now, &from, &packet.mad, out));
     }
 
-    /// A manager's datagram leaves.
+    /// Sends a manager's datagram.
     pub(super) fn mad_leaves(&mut self, from: PortId, to: &UserAddress, mad: Box<Mad>) {
         let now = self.agenda.now();
         let own = self.subnet.port(from).map_or(Lid::NONE, |view| view.lid());
@@ -157,7 +157,7 @@ impl World {
     }
 }
 
-/// Service levels 12 and 13 have no lane, the others have one of eight.
+/// Returns a mapping in which service levels 12 and 13 have no lane, and the others have one of eight.
 fn service_levels() -> SlToVlTable {
     let mut table = SlToVlTable::from_bytes(&[0; 8]);
     for (sl, vl) in (0..).zip(&mut table.vls) {

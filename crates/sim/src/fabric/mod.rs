@@ -1,13 +1,13 @@
-//! Queue pairs over an InfiniBand fabric: hosts on the ports of a subnet with switches and managers, whose packets go by the
-//! route tables that are made of the switches' tables, as those of real hosts do. Datagrams are lost, repeated, late and damaged.
-//! Meanwhile links fail, cables are moved, switches are reset, managers die and sweep, forwarding tables are wrong for a time, and ports lose
-//! P_Keys, LIDs and their fabric.
+//! Queue pairs over an InfiniBand fabric: hosts on the ports of a subnet with switches and managers. As on real hosts,
+//! packets are sent by route tables that are computed from the switches' tables. Datagrams are lost, duplicated, delayed and
+//! corrupted. Meanwhile links fail, cables are moved, switches are reset, managers die and sweep, forwarding tables are wrong
+//! for a time, and ports lose P_Keys, LIDs and their connection to the fabric.
 //!
-//! What must be true all the time: a packet leaves for exactly those hosts whose ports it would come to over cables, by a walk
-//! through the switches' own tables, packet by packet, that shares no code with the one that makes route tables (`oracle`); a port
-//! lets in exactly what its state, LIDs and P_Keys allow at that moment; no byte is wrong; RC delivers every message once and in
-//! order, or ends because nobody answers, and that only where the fabric has dropped its packets; datagrams say where they came from.
-//! In the end everything has completed in bounded time, and nothing is left.
+//! Invariants: a packet is sent to exactly those hosts whose ports it would reach over cables, by a walk through the
+//! switches' own tables, packet by packet, that shares no code with the one that computes route tables (`oracle`). A port
+//! admits exactly what its state, LIDs and P_Keys allow at that moment. No byte is wrong. RC delivers every message once and
+//! in order, or ends because no answer arrives, and that only if the fabric has dropped its packets. Datagrams have the right
+//! source. At the end everything has completed in bounded time, and nothing is left.
 
 mod audit;
 #[cfg(test)]
@@ -38,10 +38,10 @@ use rdmux_wire::Mtu;
 
 use crate::net::{Faults, NetStats};
 
-/// Two queue pairs that are connected, or one that sends datagrams.
+/// Two connected queue pairs, or one that sends datagrams.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The hosts of its ends. A queue pair of UD is on the first.
+    /// The hosts of its ends. A UD queue pair is on the first.
     pub hosts: [usize; 2],
     /// The transport.
     pub qp_type: QpType,
@@ -49,66 +49,66 @@ pub struct Plan {
     pub ops: [u32; 2],
     /// The longest message.
     pub max_len: u32,
-    /// Path MTU; of UD the largest datagram.
+    /// Path MTU; for UD the largest datagram.
     pub mtu: Mtu,
     /// Entries of each queue.
     pub depth: u32,
-    /// How long an end takes at most until it posts the next operation.
+    /// The longest delay until an end posts the next operation.
     pub pace: Duration,
     /// The longest delay until an end replaces a used receive.
     pub refill: Duration,
-    /// READs and atomics outstanding.
+    /// The limit on outstanding READs and atomics.
     pub rd_atomic: u8,
     /// Code of the transport timer.
     pub timeout: u8,
     /// Code of the receiver-not-ready timer.
     pub rnr_timer: u8,
-    /// Whether packets have a GRH, where they need none.
+    /// Whether packets have a GRH that they do not need.
     pub grh: bool,
     /// Service level.
     pub sl: u8,
     /// Whether every send is signaled.
     pub signal_all: bool,
-    /// How often its ends connect anew after an error.
+    /// How often its ends reconnect after an error.
     pub lives: u32,
 }
 
 /// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct FabricScenario {
-    /// Nodes and cables.
+    /// The nodes and cables.
     pub shape: &'static str,
-    /// How many managers there are, at most.
+    /// The most managers.
     pub managers: usize,
     /// The algorithm for routes.
     pub routing: RoutingEngine,
     /// The LMC: each adapter's port gets 2^lmc LIDs.
     pub lmc: u8,
-    /// Whether managers set which virtual lane a service level takes.
+    /// Whether managers set the mapping of service levels to virtual lanes.
     pub service_levels: bool,
-    /// The largest packet of every port.
+    /// The MTU of every port.
     pub mtu: Mtu,
-    /// How many hosts there are, at most.
+    /// The most hosts.
     pub hosts: usize,
-    /// How many multicast groups.
+    /// The number of multicast groups.
     pub groups: usize,
-    /// How likely a datagram of a manager, or to one, is lost.
+    /// The probability that a datagram to or from a manager is lost.
     pub loss: f64,
-    /// How long one takes at most, each way.
+    /// The longest one-way delay of such a datagram.
     pub delay: Duration,
     /// The network below the fabric.
     pub faults: Faults,
-    /// How many bytes a datagram of that network has at most.
+    /// The largest datagram of that network in bytes.
     pub narrow: Option<usize>,
-    /// Whether the kernel cuts messages into datagrams.
+    /// Whether the kernel segments messages into datagrams.
     pub segments: bool,
     /// Whether hosts buffer out-of-order packets.
     pub keeps: bool,
     /// The queue pairs.
     pub plans: Vec<Plan>,
-    /// How many things happen.
+    /// The number of troubles.
     pub troubles: u32,
-    /// Within which time, from when the fabric is up.
+    /// The time span of the troubles, from when the fabric is up.
     pub span: Duration,
 }
 
@@ -189,7 +189,7 @@ fn draw_plan(
     let is_datagram = qp_type == QpType::Ud;
     let most = if is_datagram { 60 } else { 40 };
     let a = rng.random_range(0..hosts);
-    // Now and then both are on one host.
+    // Sometimes both ends are on one host.
     let b = if rng.random_bool(0.9) { (a + rng.random_range(1..hosts)) % hosts } else { a };
     let code = rng.random_range(1..=mtu.code());
     let path_mtu = Mtu::from_code(if rng.random_bool(0.5) { mtu.code() } else { code });
@@ -224,35 +224,35 @@ fn draw_plan(
 pub struct FabricStats {
     /// The number of runs.
     pub seeds: u64,
-    /// Packets that queue pairs sent, and those of them that the fabric would not have brought anywhere.
+    /// Packets that queue pairs sent.
     pub packets: u64,
-    /// See `packets`.
+    /// Packets among these that the fabric would not have delivered.
     pub forbidden: u64,
     /// Copies of packets to groups.
     pub copies: u64,
-    /// Datagrams, and those that were parts of packets.
+    /// Datagrams sent.
     pub datagrams: u64,
-    /// See `datagrams`.
+    /// Datagrams among these that were parts of packets.
     pub parts: u64,
-    /// Packets that ports let in.
+    /// Packets that ports admitted.
     pub admitted: u64,
     /// Packets that links or ports dropped, by reason.
     pub drops: [u64; IbDrop::ALL.len()],
     /// Completions of either queue.
     pub completions: u64,
-    /// Connections that ended because nobody answered, and those that were made anew.
+    /// Connections that ended because no answer arrived.
     pub failures: u64,
-    /// See `failures`.
+    /// Connections that were made again.
     pub reconnects: u64,
     /// Bytes of messages that arrived and were compared.
     pub bytes: u64,
     /// Datagrams that arrived at a queue pair.
     pub received: u64,
-    /// What happened to the subnet.
+    /// Troubles of the subnet.
     pub troubles: u64,
     /// Completed heavy sweeps.
     pub sweeps: u64,
-    /// Ways that were compared with a walk through the switches' tables.
+    /// Routes that were compared with a walk through the switches' tables.
     pub ways: u64,
     /// Statistics of the network.
     pub net: NetStats,
@@ -288,7 +288,7 @@ impl AddAssign for FabricStats {
 }
 
 impl FabricStats {
-    /// How many packets were dropped for a reason.
+    /// Returns how many packets were dropped for a reason.
     pub fn dropped(&self, why: IbDrop) -> u64 {
         self.drops[why as usize]
     }
@@ -361,7 +361,7 @@ impl fmt::Display for FabricFailure {
 
 impl std::error::Error for FabricFailure {}
 
-/// Runs the simulation of queue pairs over a fabric of a seed.
+/// Runs the fabric simulation of a seed.
 ///
 /// # Errors
 /// The first failure. The same seed fails in the same way.

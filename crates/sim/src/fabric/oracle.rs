@@ -1,5 +1,5 @@
-//! What becomes of a packet by the tables of the switches, looked up for this one packet at this moment: what an adapter and switches
-//! on cables would do with it. It shares nothing with [`rdmux_subnet::ways`], nor with what forwards management datagrams.
+//! The oracle: finds out by the switches' tables of this moment what an adapter and switches with cables would do with one
+//! packet. It shares no code with [`rdmux_subnet::ways`], nor with the forwarding of management datagrams.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,13 +11,13 @@ use rdmux_wire::{Lid, Mtu, Pkey};
 
 use super::world::Inbox;
 
-/// No way is longer: what goes on has met a circle.
+/// The longest route: a longer one has a loop.
 const MOST_LINKS: usize = 1024;
 
-/// The transaction ID of questions that are asked here.
+/// The transaction ID of the oracle's queries.
 const OWN_TID: u64 = 0x0dac_1e00;
 
-/// What the fabric looks at in a packet.
+/// The headers of a packet that the fabric examines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
     pub(super) dlid: Lid,
@@ -35,7 +35,7 @@ pub(super) struct Oracle<'a> {
 }
 
 impl Oracle<'_> {
-    /// The port that a packet comes to which an adapter's port sends to a unicast LID.
+    /// Returns the port that a packet reaches from an adapter's port to a unicast LID.
     pub(super) fn unicast(&mut self, from: PortId, packet: &Headers) -> Option<PortId> {
         if !self.may_send(from, packet) {
             return None;
@@ -62,7 +62,7 @@ impl Oracle<'_> {
         None
     }
 
-    /// The ports that get a copy of what an adapter's port sends to a multicast LID, once for each copy.
+    /// Returns the ports that get a copy of a packet from an adapter's port to a multicast LID, once per copy.
     pub(super) fn multicast(&mut self, from: PortId, packet: &Headers) -> Vec<PortId> {
         let mut reached = Vec::new();
         if !(self.may_send(from, packet) && self.has_lane(from, 0, packet.sl)) {
@@ -91,7 +91,7 @@ impl Oracle<'_> {
         reached
     }
 
-    /// Whether a port sends a packet at all.
+    /// Returns whether a port sends a packet at all.
     pub(super) fn may_send(&self, from: PortId, packet: &Headers) -> bool {
         let view = self.view(from);
         let key = packet.pkey;
@@ -102,7 +102,7 @@ impl Oracle<'_> {
             && packet.payload <= bytes(view.info().neighbor_mtu)
     }
 
-    /// Whether a port lets in a packet with these LIDs and this P_Key, now.
+    /// Returns whether a port admits a packet with these LIDs and this P_Key now.
     pub(super) fn admits(&self, at: PortId, slid: Lid, dlid: Lid, pkey: Pkey) -> bool {
         let view = self.view(at);
         let same = |own: &Pkey| own.0 & 0x7fff == pkey.0 & 0x7fff;
@@ -115,7 +115,7 @@ impl Oracle<'_> {
             && view.pkeys().iter().any(|own| same(own) && full(own))
     }
 
-    /// Over a cable, to the port at its other end.
+    /// Crosses a cable to the port at its other end.
     fn link(&self, egress: PortId, packet: &Headers) -> Option<PortId> {
         let ingress = self.subnet.peer(egress)?;
         let (out, into) = (self.view(egress), self.view(ingress));
@@ -126,14 +126,14 @@ impl Oracle<'_> {
         passes.then_some(ingress)
     }
 
-    /// Whether a node takes a packet that comes in by a port.
+    /// Returns whether a node admits a packet that enters by a port.
     fn enters(&self, ingress: PortId, packet: &Headers) -> bool {
         let view = self.view(ingress);
         let same = |own: &Pkey| own.0 & 0x7fff == packet.pkey.0 & 0x7fff;
         !view.info().partition_enforcement_inbound || view.pkeys().iter().any(same)
     }
 
-    /// Out of a switch.
+    /// Leaves a switch.
     fn leaves(&mut self, ingress: PortId, number: u8, packet: &Headers) -> Option<PortId> {
         let egress = PortId { node: ingress.node, number };
         self.subnet.port(egress)?;
@@ -147,7 +147,7 @@ impl Oracle<'_> {
         passes.then_some(egress)
     }
 
-    /// Whether a service level has a virtual lane out of a port.
+    /// Returns whether a service level has a virtual lane out of a port.
     fn has_lane(&mut self, egress: PortId, input: u8, sl: u8) -> bool {
         let lanes = self.view(egress).info().operational_vls.count().max(1);
         let end = self.end_of(egress);
@@ -157,7 +157,7 @@ impl Oracle<'_> {
         table.is_some_and(|table| table.vls[usize::from(sl & 0xf)].0 < lanes)
     }
 
-    /// Reads a table of virtual lanes, as a program on the node would.
+    /// Reads an SL-to-VL table, as a program on the node would.
     fn ask(&mut self, at: PortId, modifier: u32) -> Option<SlToVlTable> {
         let mut smp = Smp::directed(Method::GET, SlToVlTable::ATTR_ID, modifier, &[]);
         smp.header.tid = OWN_TID;
@@ -170,7 +170,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// The port whose LID a port has: port 0 of a switch, or the port itself.
+    /// Returns the port whose LID a port uses: port 0 of a switch, or the port itself.
     fn end_of(&self, port: PortId) -> PortId {
         let zero = PortId { number: 0, ..port };
         if self.subnet.port(zero).is_some() { zero } else { port }
@@ -181,7 +181,7 @@ impl Oracle<'_> {
     }
 }
 
-/// Whether a LID is a port's.
+/// Returns whether a LID belongs to a port.
 fn owns(view: PortView<'_>, lid: Lid) -> bool {
     let count = 1_u32 << view.lmc();
     let first = u32::from(view.lid().0) / count * count;
@@ -192,7 +192,7 @@ fn bytes(mtu: u8) -> usize {
     Mtu::from_code(mtu).unwrap_or(Mtu::M256).bytes() as usize
 }
 
-/// Takes the answer to a question, and puts everything else where it belongs.
+/// Captures the answer to a query, and passes everything else on.
 struct Asker<'a> {
     answer: Option<MadPacket>,
     inbox: &'a mut Inbox,

@@ -1,5 +1,5 @@
-//! A packet's way: out of a queue pair, through its host's wire, past the network's verdict, into the wire of another host and
-//! a queue pair there; and what the oracle says of each step.
+//! The path of a packet: from a queue pair, through its host's wire and the network, into the wire of another host and a
+//! queue pair there, with the oracle's checks of each step.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use super::world::{Event, World};
 use crate::check::ensure;
 use crate::memory::mix;
 
-/// A packet that must leave with the next flush.
+/// A packet that must be sent with the next flush.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Due {
     to: SocketAddr,
@@ -29,7 +29,7 @@ pub(super) struct Due {
     bytes: Vec<u8>,
 }
 
-/// A packet that has left: where it is in the list of datagrams, and how many they are.
+/// A packet that was sent, with its datagrams.
 struct Left {
     due: Due,
     datagrams: Vec<Vec<u8>>,
@@ -41,7 +41,7 @@ impl World {
         Oracle { subnet: &mut self.subnet, inbox: &mut self.inbox, now }
     }
 
-    /// A queue pair sends a packet. It leaves with the next [`World::flush`].
+    /// Sends a packet of a queue pair with the next [`World::flush`].
     pub(super) fn send(
         &mut self,
         id: usize,
@@ -83,7 +83,7 @@ impl World {
         sent.map_err(|error| format!("ep {id}: its wire has failed: {error}"))
     }
 
-    /// The hosts that a packet comes to, once for each copy.
+    /// Returns the hosts that a packet reaches, once per copy.
     fn destinations(
         &mut self,
         host: usize,
@@ -99,7 +99,7 @@ impl World {
         let mut oracle = self.oracle();
         let mut ports: Vec<PortId> = Vec::new();
         if dlid.is_multicast() {
-            // Members of the own port hear it without a switch (IBTA 10.5.2.2).
+            // Members on the sender's own port get it without a switch (IBTA 10.5.2.2).
             ports.extend(oracle.may_send(from, &headers).then_some(from));
             ports.extend(oracle.multicast(from, &headers));
             self.stats.copies += ports.len() as u64;
@@ -111,7 +111,7 @@ impl World {
         ports.into_iter().filter_map(taken_by).collect()
     }
 
-    /// A packet as it must be on the wire, LRH to ICRC.
+    /// Returns a packet as it must be on the wire, LRH to ICRC.
     fn on_the_wire(&self, host: usize, path: &AddressVector, transport: &[u8]) -> Vec<u8> {
         let view = self.view(host);
         let mask = (1 << view.lmc()) - 1;
@@ -144,7 +144,7 @@ impl World {
         bytes
     }
 
-    /// Remembers with which headers a datagram was sent.
+    /// Records the headers with which a datagram was sent.
     fn datagram_leaves(
         &mut self,
         path: &AddressVector,
@@ -161,7 +161,7 @@ impl World {
         datagram.sent = Some(SentAs { slid, dlid, sl, pkey, grh, hosts: hosts.to_vec() });
     }
 
-    /// The packets that a host has sent leave. They must be those that are due.
+    /// Sends the packets of a host. They must be exactly those that are due.
     pub(super) fn flush(&mut self, host: usize) -> Result<(), String> {
         self.hosts[host].wire.flush();
         let mut due = std::mem::take(&mut self.due);
@@ -182,7 +182,7 @@ impl World {
         Ok(())
     }
 
-    /// A datagram on its way.
+    /// Passes a datagram through the network.
     fn carry(&mut self, from: usize, to: usize, packet: &[u8], datagram: Vec<u8>) {
         let bth_at = transport_of(packet);
         let Ok(bth) = Bth::parse(&packet[bth_at..]) else { return };
@@ -198,8 +198,8 @@ impl World {
         }
     }
 
-    /// Flips bits, but of those that the ICRC does not cover, because switches and routers may change them: of a packet with a GRH
-    /// all of its LRH. (On cables the VCRC covers them, here UDP's checksum does.) Whether it did.
+    /// Flips bits, except those that the ICRC does not cover because switches and routers may change them: for a packet with
+    /// a GRH its whole LRH. (On cables the VCRC covers them, here UDP's checksum does.) Returns whether it flipped any.
     fn damage(&mut self, datagram: &mut [u8], bth_at: usize) -> bool {
         let Ok((encap, _)) = Encap::parse(datagram) else { return false };
         let start = encap.place().start;
@@ -224,7 +224,7 @@ impl World {
         damaged
     }
 
-    /// A datagram comes to a host.
+    /// Delivers a datagram to a host.
     pub(super) fn deliver(
         &mut self,
         to: usize,
@@ -244,7 +244,7 @@ impl World {
                 return self.refused(to, &datagram[Encap::LEN..]);
             }
             if self.forbidden(to) != forbidden {
-                // The last part of a packet that is not let in.
+                // The last part of a packet that is not admitted.
                 self.lost_to(
                     to,
                     Qpn::new(u32::from_be_bytes([0, datagram[5], datagram[6], datagram[7]])),
@@ -266,13 +266,13 @@ impl World {
         attached && self.oracle().admits(port, slid, dlid, pkey)
     }
 
-    /// A packet that came whole and undamaged was not let in.
+    /// Checks that a whole, undamaged packet was dropped for a reason.
     fn refused(&mut self, to: usize, packet: &[u8]) -> Result<(), String> {
         let lid = |at| Lid(u16::from_be_bytes([packet[at], packet[at + 1]]));
         let transport = &packet[transport_of(packet)..];
         let pkey = Pkey(u16::from_be_bytes([transport[2], transport[3]]));
         let may = self.may_come_in(to, lid(6), lid(2), pkey);
-        // The GID may have changed meanwhile.
+        // The GID may have changed in the meantime.
         let dgid_is_ours = packet[1] & 3 != Lnh::Global as u8
             || lid(2).is_multicast()
             || packet[32..48] == self.gid(to).0;
@@ -282,21 +282,21 @@ impl World {
         Ok(())
     }
 
-    /// How many packets a host's port has not let in because of its state, LIDs, GIDs and P_Keys.
+    /// Returns how many packets a host's port has dropped because of its state, LIDs, GIDs and P_Keys.
     fn forbidden(&self, host: usize) -> u64 {
         let reasons = [IbDrop::RxInactive, IbDrop::RxLid, IbDrop::RxGid, IbDrop::RxPkey];
         let routes = self.hosts[host].wire.routes();
         reasons.iter().map(|why| routes.dropped(*why)).sum()
     }
 
-    /// The fabric has dropped a packet for a queue pair of a host, if there is such a one.
+    /// Records that the fabric dropped a packet for a queue pair of a host, if there is such a queue pair.
     fn lost_to(&mut self, host: usize, qpn: Qpn) {
         if let Some(&id) = self.hosts[host].qps.get(&qpn) {
             self.lost(id);
         }
     }
 
-    /// The fabric has dropped a packet between an end and its peer.
+    /// Records that the fabric dropped a packet between an end and its peer.
     pub(super) fn lost(&mut self, id: usize) {
         let (now, peer) = (self.agenda.now(), self.ends[id].peer);
         self.ends[id].lost(now);
@@ -305,7 +305,7 @@ impl World {
         }
     }
 
-    /// Hands a packet to the queue pair that it is for, or to those of a group.
+    /// Delivers a packet to its queue pair, or to those of a group.
     fn hand_over(
         &mut self,
         host: usize,
@@ -331,7 +331,7 @@ impl World {
         for id in ends {
             let dropped = self.act(id, |qp, now, env| {
                 qp.handle_packet(now, &RxPacket { packet: &packet, source: &source }, env);
-                // The P_Key or the LID that a connection has is no longer that of its packets.
+                // The connection's P_Key or LID is no longer that of its packets.
                 env.dropped.iter().any(|why| matches!(why, Drop::Pkey | Drop::Source))
             })?;
             if dropped {
@@ -344,13 +344,13 @@ impl World {
     }
 }
 
-/// Where the BTH of a packet begins.
+/// Returns the offset of a packet's BTH.
 fn transport_of(packet: &[u8]) -> usize {
     let has_grh = packet[1] & 3 == Lnh::Global as u8;
     Lrh::LEN + if has_grh { Grh::LEN } else { 0 }
 }
 
-/// What a host gets of a packet, LRH to ICRC.
+/// Returns a fingerprint of what a host receives of a packet, LRH to ICRC.
 fn fingerprint_of(host: usize, packet: &[u8]) -> u64 {
     let lid = |at| Lid(u16::from_be_bytes([packet[at], packet[at + 1]]));
     let at = transport_of(packet);
@@ -367,7 +367,7 @@ fn fingerprint(host: usize, route: &IbRoute, transport: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Puts the parts of packets together, as the format says: the parts of one come one after the other.
+/// Reassembles packets. The format requires the parts of a packet to be consecutive.
 fn joined(datagrams: Vec<(SocketAddr, Vec<u8>)>) -> Result<Vec<Left>, String> {
     let mut left: Vec<Left> = Vec::new();
     for (to, datagram) in datagrams {
@@ -393,7 +393,7 @@ fn joined(datagrams: Vec<(SocketAddr, Vec<u8>)>) -> Result<Vec<Left>, String> {
     Ok(left)
 }
 
-/// Packets, in short.
+/// Formats packets briefly.
 fn listed<'a>(packets: impl IntoIterator<Item = &'a Due>) -> String {
     let short = |due: &Due| {
         let packet = Packet::parse(&due.bytes[transport_of(&due.bytes)..due.bytes.len() - 4]);

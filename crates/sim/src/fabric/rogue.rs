@@ -1,4 +1,4 @@
-//! What no manager does: tables and ports that somebody else sets, and sets back later.
+//! Changes that no manager makes: tables and ports that are set behind its back, and set back later.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use rdmux_wire::smp::Smp;
 
 use super::world::{Event, World};
 
-/// What ends a trouble.
+/// The end of a trouble.
 #[derive(Debug)]
 pub(super) enum Undo {
-    /// A Set of an attribute as it was.
+    /// A Set of an attribute to its former value.
     Set { end: PortId, attr_id: u16, modifier: u32, attribute: Attribute },
     /// A cable works again.
     Cable(PortId),
@@ -31,7 +31,7 @@ pub(super) enum Undo {
 }
 
 impl World {
-    /// Sets an attribute at the port whose agent is asked, without the manager's knowledge.
+    /// Sets an attribute at the port whose agent is addressed, without the manager's knowledge.
     pub(super) fn set(&mut self, end: PortId, attr_id: u16, modifier: u32, attribute: &Attribute) {
         let mut smp = Smp::directed(Method::SET, attr_id, modifier, &[]);
         smp.set_attribute(attribute);
@@ -86,14 +86,14 @@ impl World {
         Ok(())
     }
 
-    /// A switch of the subnet, if there is one.
+    /// Returns a switch of the subnet, if there is one.
     pub(super) fn some_switch(&mut self) -> Option<NodeId> {
         let switches: Vec<NodeId> =
             self.subnet.ports().map(|v| v.id()).filter(|p| p.number == 0).map(|p| p.node).collect();
         switches.choose(&mut self.rng).copied()
     }
 
-    /// Routes of a switch to some hosts are wrong.
+    /// Makes routes of a switch to some hosts wrong.
     pub(super) fn wrong_routes(&mut self) {
         let Some(node) = self.some_switch() else { return };
         let table = self.subnet.linear_table(node);
@@ -118,7 +118,7 @@ impl World {
         self.set_for_a_while(end, attr_id, block.into(), &new, old);
     }
 
-    /// A switch has other ports for a group, with circles perhaps.
+    /// Changes the ports of a switch for a group, possibly with loops.
     pub(super) fn wrong_tree(&mut self) {
         let Some(node) = self.some_switch() else { return };
         let mlids: Vec<Lid> = self.groups.iter().map(|group| group.mlid).collect();
@@ -141,7 +141,7 @@ impl World {
         self.set_for_a_while(end, attr_id, block.into(), &new, old);
     }
 
-    /// Any port: its P_Keys, enforcement, lanes, MTU or state are others.
+    /// Changes P_Keys, enforcement, lanes, MTU or state of any port.
     pub(super) fn wrong_port(&mut self) {
         let ports: Vec<PortId> = self.subnet.ports().map(|view| view.id()).collect();
         let Some(&port) = ports.choose(&mut self.rng) else { return };
@@ -202,7 +202,7 @@ impl World {
         info
     }
 
-    /// A host's port has another LID, as if another manager had given it one.
+    /// Changes the LID of a host's port, as another manager would.
     pub(super) fn other_lid(&mut self) {
         let host = self.rng.random_range(0..self.hosts.len());
         let (port, view) = (self.hosts[host].port, self.view(host));
@@ -212,13 +212,13 @@ impl World {
         self.set(port, PortInfo::ATTR_ID, port.number.into(), &info.into());
     }
 
-    /// The numbers of a node's ports.
+    /// Returns the numbers of a node's ports.
     fn ports_of(&self, node: NodeId) -> Vec<u8> {
         self.subnet.ports().map(|v| v.id()).filter(|p| p.node == node).map(|p| p.number).collect()
     }
 }
 
-/// A port as a Set leaves it as it is.
+/// Returns a PortInfo for a Set that changes nothing.
 fn unchanged(info: PortInfo) -> PortInfo {
     PortInfo { port_state: PortState(0), port_physical_state: PhysState(0), ..info }
 }

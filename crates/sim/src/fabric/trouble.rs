@@ -1,4 +1,4 @@
-//! What befalls the fabric: cables, switches, managers, P_Keys, groups and hosts' connections to it.
+//! Troubles of the fabric: cables, switches, managers, P_Keys, groups and hosts' attachment.
 
 use rand::Rng;
 use rand::seq::{IndexedMutRandom, IndexedRandom};
@@ -9,7 +9,7 @@ use super::rogue::Undo;
 use super::world::World;
 
 impl World {
-    /// Something happens.
+    /// Causes a trouble.
     pub(super) fn trouble(&mut self) -> Result<(), String> {
         self.stats.troubles += 1;
         match self.rng.random_range(0..16) {
@@ -36,7 +36,7 @@ impl World {
         Ok(())
     }
 
-    /// A port with a cable, rather a host's.
+    /// Returns a port with a cable, preferably a host's.
     fn cabled_port(&mut self) -> Option<PortId> {
         let ports = self.subnet.ports().map(|view| view.id());
         let cabled: Vec<PortId> = ports.filter(|port| self.subnet.peer(*port).is_some()).collect();
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// A host's cable goes to a free port of a switch, if there is one.
+    /// Moves a host's cable to a free port of a switch, if there is one.
     fn move_host(&mut self) {
         let host = self.rng.random_range(0..self.hosts.len());
         let port = self.hosts[host].port;
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// A host is no longer in a partition, or has another membership there.
+    /// Removes a host from a partition, or changes its membership.
     fn take_keys(&mut self) {
         let host = self.rng.random_range(0..self.hosts.len());
         let guid = self.view(host).guid();
@@ -120,13 +120,13 @@ impl World {
         }
         self.trace(format_args!("host {host} loses P_Keys: it had {old:?}"));
         self.tell_managers();
-        // Of two changes at a time the first one's end would bring back too little.
+        // Of two overlapping changes, undoing the first would restore too little.
         if old.len() > 1 || self.rng.random_bool(0.8) {
             self.undo_later(Undo::Keys(host, old));
         }
     }
 
-    /// A host joins a group, or leaves it.
+    /// Makes a host join or leave a group.
     fn change_group(&mut self) {
         let hosts = self.hosts.len();
         let Some(group) = self.groups.choose_mut(&mut self.rng) else { return };

@@ -1,4 +1,4 @@
-//! What applications post.
+//! The operations of applications.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -21,10 +21,10 @@ const ALL: Access = Access::LOCAL_WRITE
 /// Guard bytes between the elements of a scatter/gather list.
 const GAP: usize = 8;
 
-/// The shortest message of a service that does not say what is missing: it has its number.
+/// The shortest message of an unreliable service: it has room for its number.
 const SHORTEST: u32 = 8;
 
-/// An operation, and what comes with it.
+/// An operation with its parameters.
 struct Draft {
     record: SendRecord,
     op: SendOp,
@@ -86,7 +86,7 @@ impl World {
         Draft { record, op, imm, dest: None }
     }
 
-    /// To any other datagram queue pair, or to a group.
+    /// Drafts a datagram to any other datagram queue pair, or to a group.
     fn datagram(&mut self, id: usize) -> Draft {
         let mut targets: Vec<Target> = (0..self.groups.len()).map(Target::Group).collect();
         let is_one =
@@ -104,7 +104,7 @@ impl World {
         Draft { record, op, imm, dest: Some(dest) }
     }
 
-    /// An address handle, as an application makes it.
+    /// Returns an address handle, as an application creates it.
     fn address(&mut self, id: usize, to: Target, has_key: bool) -> UdDest {
         let plan = &self.scenario.plans[self.ends[id].plan.0];
         let (sl, grh) = (plan.sl, plan.grh || self.rng.random_bool(0.3));
@@ -172,7 +172,7 @@ impl World {
         record.local = Some(mr);
     }
 
-    /// Memory of the peer's.
+    /// Registers memory of the peer.
     fn remote(&mut self, id: usize, bytes: Vec<u8>) -> Mr {
         let host = self.ends[self.ends[id].peer].host;
         self.hosts[host].process.memory.register(bytes, ALL)
@@ -237,7 +237,7 @@ impl World {
         Ok(())
     }
 
-    /// The peer of a connection will see this in a receive.
+    /// Records that the peer of a connection will receive this.
     fn expect(&mut self, id: usize, record: &SendRecord, imm: Option<[u8; 4]>) {
         let in_receive = match record.kind {
             Kind::Send => true,

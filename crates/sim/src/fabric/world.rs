@@ -1,4 +1,4 @@
-//! The subnet, its managers, hosts and what befalls them, on the virtual clock.
+//! The subnet, its managers, hosts and troubles, on the virtual clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,30 +28,30 @@ use crate::subnet::is_end;
 /// The limit on the events of a run.
 const EVENTS: u64 = 20_000_000;
 
-/// How long a subnet takes to come up, and how long everything may take that follows from the last trouble: managers that
-/// find their master dead, and connections whose peers do not answer, one life after the other.
+/// The time that a subnet takes to come up, and the time for all effects of the last trouble: managers that find their master
+/// dead, and connections whose peers do not answer, one after the other.
 const UP: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(400);
 
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A manager's datagram leaves.
+    /// A manager's datagram is sent.
     Transmit { from: PortId, to: UserAddress, mad: Box<Mad> },
-    /// A management datagram is for a port's programs.
+    /// A management datagram arrives for a port's programs.
     Arrive { at: PortId, packet: MadPacket },
-    /// A manager has something to do.
+    /// A manager has work to do.
     Manage(usize),
-    /// The subnet has.
+    /// The subnet has work to do.
     SubnetWakes,
-    /// Work begins if the subnet is up.
+    /// Work starts if the subnet is up.
     Begin,
-    /// Something happens.
+    /// A trouble occurs.
     Trouble,
-    /// It is over.
+    /// A trouble ends.
     Undo(Box<Undo>),
-    /// Route tables are compared with what the switches have.
+    /// Route tables are compared with the switches' tables.
     Audit,
-    /// A datagram comes to a host.
+    /// A datagram arrives at a host.
     Deliver { to: usize, from: usize, datagram: Vec<u8>, damaged: bool },
     /// A queue pair may send.
     Wake(usize),
@@ -65,7 +65,7 @@ pub(super) enum Event {
     Connect(usize),
 }
 
-/// What the subnet tells.
+/// The output of the subnet.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     packets: Vec<(PortId, MadPacket)>,
@@ -88,23 +88,23 @@ pub(super) struct World {
     pub(super) seats: Vec<Seat>,
     pub(super) keys: Keys,
     pub(super) groups: Vec<Group>,
-    /// Route tables, as the fabric keeps them.
+    /// Route tables, as the fabric publishes them.
     pub(super) published: Published,
     pub(super) hosts: Vec<Host>,
     pub(super) ends: Vec<End>,
-    /// The ends of each plan now, and how often they may connect again.
+    /// The present ends of each plan, and how often they may connect again.
     pub(super) pairs: Vec<(Option<[usize; 2]>, u32)>,
-    /// Operations that each end of each plan has still to post.
+    /// Operations that each end of each plan has yet to post.
     pub(super) left: Vec<[u32; 2]>,
     /// Datagrams of UD, by the number in their first bytes.
     pub(super) datagrams: BTreeMap<u64, Datagram>,
-    /// Packets that a host is to send with its next flush.
+    /// Packets that a host must send with its next flush.
     pub(super) due: Vec<Due>,
-    /// What was sent to each host, as fingerprints.
+    /// Fingerprints of the packets sent to each host.
     pub(super) sent_to: BTreeSet<u64>,
     pub(super) net: Network,
     pub(super) last_op: u64,
-    /// When the last trouble is over; none before the first.
+    /// When the last trouble is over; none before the start.
     pub(super) calm: Option<Time>,
     pub(super) stats: FabricStats,
     tracing: bool,
@@ -161,7 +161,7 @@ impl World {
         world
     }
 
-    /// Hosts get adapters, P_Keys and groups.
+    /// Gives hosts adapters, P_Keys and groups.
     fn place_hosts(&mut self, ends: &[PortId]) {
         let mut adapters: Vec<PortId> =
             ends.iter().copied().filter(|port| port.number != 0).collect();
@@ -211,7 +211,7 @@ impl World {
         self.take_down()
     }
 
-    /// Everything until all work is done.
+    /// Runs until all work is done.
     pub(super) fn until_end(&mut self) -> Result<(), String> {
         self.attach_all()?;
         for _ in 0..EVENTS {
@@ -234,7 +234,7 @@ impl World {
         Ok(())
     }
 
-    /// The next event, and what comes of it.
+    /// Processes the next event and its effects.
     pub(super) fn step(&mut self) -> Result<(), String> {
         let event = self.agenda.next_event().ok_or("nothing is to come")?;
         self.happen(event)?;
@@ -276,7 +276,7 @@ impl World {
         Ok(())
     }
 
-    /// Work and trouble begin when all hosts' ports are active; they look again soon if they are not.
+    /// Starts work and troubles when all hosts' ports are active. Tries again soon if they are not.
     fn begin(&mut self) -> Result<(), String> {
         let now = self.agenda.now();
         let is_up = |host| self.view(host).state() == PortState::ACTIVE && self.stats.sweeps > 0;
@@ -295,7 +295,7 @@ impl World {
         for _ in 0..self.scenario.troubles {
             let when = self.rng.random_range(Duration::ZERO..self.scenario.span);
             self.agenda.after(when, Event::Trouble);
-            // While managers do something about it.
+            // While managers react to it.
             let later = self.rng.random_range(Duration::ZERO..Duration::from_millis(20));
             self.agenda.after(when + later, Event::Audit);
         }

@@ -20,7 +20,7 @@ use crate::agenda::Agenda;
 
 /// The limit on the events of a run.
 const EVENTS: u64 = 1_000_000;
-/// How long a question for an address lasts at most: all pauses together.
+/// The longest time of an address resolution: all pauses together.
 const PATIENCE: Duration = Duration::from_millis(3000);
 const ENETRESET: i32 = 102;
 
@@ -39,20 +39,20 @@ struct Host {
     neighbours: Neighbours,
     memberships: Memberships<u32>,
     wake: Option<Time>,
-    /// Addresses that somebody waits for, and since when.
+    /// Addresses that are being resolved, and since when.
     waiting: BTreeMap<IpAddr, Time>,
-    /// Questions to administration that are not answered.
+    /// Unanswered queries to administration.
     open: Vec<Question>,
-    /// Wishes that were not answered yet, and those that were granted: in which group, as what.
+    /// Unanswered join requests, and granted ones with group and join state.
     wishes: BTreeMap<u32, JoinState>,
     members: BTreeMap<u32, (Gid, JoinState)>,
 }
 
-/// Who has had an address, and until when: none who has it.
+/// The owners of an address, with the end of each ownership; none for the present owner.
 #[derive(Default)]
 struct Owners(Vec<(usize, Option<Time>)>);
 
-/// What the neighbours' machine of a host did in one call.
+/// The output of a host's neighbour machine in one call.
 struct Out<'a> {
     own: LinkAddress,
     host: usize,
@@ -83,12 +83,12 @@ impl Owners {
         self.0.last().filter(|(_, until)| until.is_none()).map(|(host, _)| *host)
     }
 
-    /// Whether a host has the address, or has had it until a time.
+    /// Returns whether a host has had the address at some time since `since`.
     fn had(&self, host: usize, since: Time) -> bool {
         self.0.iter().any(|(owner, until)| *owner == host && until.is_none_or(|u| u >= since))
     }
 
-    /// Whether one host has had it all the time since.
+    /// Returns whether one host has had it all the time since `since`.
     fn is_settled(&self, since: Time) -> bool {
         self.now().is_some()
             && self.0.iter().rev().nth(1).is_none_or(|(_, until)| until.is_none_or(|u| u < since))
@@ -112,7 +112,7 @@ fn address(n: usize) -> IpAddr {
     }
 }
 
-/// The addresses from which a host asks, which it keeps.
+/// Returns the addresses from which a host sends queries, which never move.
 fn own_addresses(host: usize) -> [IpAddr; 2] {
     let low = u8::try_from(host).unwrap_or(u8::MAX);
     [
@@ -127,12 +127,12 @@ pub(super) struct World {
     rng: ChaCha8Rng,
     hosts: Vec<Host>,
     owners: BTreeMap<IpAddr, Owners>,
-    /// When an address was given to a host or taken from one.
+    /// When each address was last given or taken.
     moved: BTreeMap<IpAddr, Time>,
     groups: Groups,
-    /// How often administration has forgotten all.
+    /// How often administration has forgotten everything.
     forgotten: u32,
-    /// Whether administration does what it is asked, and says so.
+    /// Whether administration executes and answers all queries.
     is_kind: bool,
     next_member: u32,
     stats: IpoibStats,
@@ -283,7 +283,7 @@ impl World {
         }
     }
 
-    /// Has the neighbours' machine of a host do something.
+    /// Calls the neighbour machine of a host.
     fn neighbours<R>(
         &mut self,
         host: usize,
@@ -330,7 +330,7 @@ impl World {
         self.agenda.mix(&mut self.stats.fingerprint, what);
     }
 
-    /// A program looks for an address.
+    /// Lets a program resolve an address.
     fn look(&mut self, host: usize) -> Checked {
         let ip = address(self.rng.random_range(0..=self.scenario.addresses));
         let now = self.agenda.now();
@@ -341,7 +341,7 @@ impl World {
         let [v4, v6] = own_addresses(host);
         let (from, own) = (if ip.is_ipv4() { v4 } else { v6 }, link(host));
         let was_waited_for = self.hosts[host].waiting.contains_key(&ip);
-        // Who is told at once is told by what is returned.
+        // A program that is answered at once gets the answer as the return value.
         self.hosts[host].waiting.entry(ip).or_insert(now);
         let found =
             self.neighbours(host, |machine, now, out| machine.resolve(now, ip, (from, own), out))?;
@@ -355,7 +355,7 @@ impl World {
         Ok(())
     }
 
-    /// A host forgets what it knows, and asks again for what it waits for.
+    /// Flushes a host's cache, and restarts its pending resolutions.
     fn forget_all(&mut self, host: usize) -> Checked {
         let [v4, v6] = own_addresses(host);
         let since = self.agenda.now();
@@ -370,11 +370,11 @@ impl World {
         })
     }
 
-    /// A host is told where an address is, or that nobody has it.
+    /// Checks the result of a resolution: an address, or that no host has it.
     fn resolved(&mut self, host: usize, ip: IpAddr, found: Option<LinkAddress>) -> Checked {
         let now = self.agenda.now();
         self.trace(|| format!("host {host} is told of {ip}: {found:?}"));
-        // What is known is confirmed without anybody waiting for it.
+        // Cache entries are confirmed without a waiting program.
         let Some(since) = self.hosts[host].waiting.remove(&ip) else { return Ok(()) };
         ensure!(now <= since.after(PATIENCE), "host {host} has waited too long for {ip}");
         match found {
@@ -384,7 +384,7 @@ impl World {
             }
             None => {
                 self.stats.failed += 1;
-                // If the host has got the address itself meanwhile, nobody answers it.
+                // If the host itself got the address in the meantime, no answer arrives.
                 let is_elsewhere =
                     |owners: &Owners| owners.is_settled(since) && owners.now() != Some(host);
                 let is_there = self.owners.get(&ip).is_some_and(is_elsewhere);
@@ -404,14 +404,14 @@ impl World {
         let there = host_of(found.qpn);
         ensure!(found == link(there), "host {host} is told of {found}, which nobody is");
         let owners = self.owners.get(&ip).ok_or(format!("nobody has ever had {ip}"))?;
-        // What is known lives so long after it was said, and was said a little earlier.
+        // A cache entry lives this long after it was received, and was sent a little earlier.
         let oldest = now.0.saturating_sub(nanos(LIFE + 2 * self.scenario.delay));
         ensure!(owners.had(there, Time(oldest)), "host {host} is told that host {there} has {ip}");
         self.stats.stale += u64::from(owners.now() != Some(there));
         Ok(())
     }
 
-    /// An address goes to another host, or to none.
+    /// Moves an address to another host, or to none.
     fn give_away(&mut self) {
         let ip = address(self.rng.random_range(0..self.scenario.addresses));
         let now = self.agenda.now();
@@ -427,7 +427,7 @@ impl World {
         self.moved.insert(ip, now);
     }
 
-    /// Has the memberships' machine of a host do something.
+    /// Calls the membership machine of a host.
     fn memberships(
         &mut self,
         host: usize,
@@ -484,7 +484,7 @@ impl World {
         self.is_what_members_want(host)
     }
 
-    /// Administration has a port for all that members want, and for nothing else.
+    /// Checks that administration has a port in the state that all its members want, and in no more.
     fn is_what_members_want(&self, host: usize) -> Checked {
         let mut wanted: BTreeMap<Gid, JoinState> = BTreeMap::new();
         for (mgid, state) in self.hosts[host].members.values() {
@@ -500,7 +500,7 @@ impl World {
         Ok(())
     }
 
-    /// A program joins or leaves.
+    /// Lets a program join or leave.
     fn wish(&mut self, host: usize) -> Checked {
         let known: Vec<u32> = {
             let Host { wishes, members, .. } = &self.hosts[host];
@@ -540,7 +540,7 @@ impl World {
         members.into_iter().try_for_each(|member| self.leave(host, member))
     }
 
-    /// A member is told what became of its wish, or of its membership.
+    /// Checks what a member is told about its request or its membership.
     fn told(&mut self, host: usize, member: u32, result: Result<McMemberRecord, i32>) -> Checked {
         self.trace(|| format!("host {host}: {member} is told {result:?}"));
         let Host { wishes, members, .. } = &mut self.hosts[host];

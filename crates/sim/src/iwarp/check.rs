@@ -82,8 +82,8 @@ impl World {
         Ok(())
     }
 
-    /// Looks at every byte that a send moved, and lets its memory go. A SEND or a WRITE is complete when
-    /// the stream has it; that a WRITE is there as well shows when a READ behind it is answered.
+    /// Checks every byte that a send moved, and deregisters its memory. A SEND or a WRITE is complete when the stream has it.
+    /// The WRITE's data is checked when a later READ is answered.
     fn send_succeeded(&mut self, id: usize, record: &SendRecord) -> Result<(), String> {
         let (op, len) = (record.op, record.len as usize);
         match record.kind {
@@ -118,12 +118,12 @@ impl World {
         memory.gather(&record.sges, 0, record.len).map_err(|e| format!("end {id}: {e}"))
     }
 
-    /// Whether nobody can know what became of what was sent between the ends.
+    /// Returns whether the data between the ends may have been changed unnoticed.
     fn is_tainted(&self, _id: usize) -> bool {
         self.ends.iter().any(|end| end.pipe.tainted)
     }
 
-    /// All WRITEs that are complete are there.
+    /// Checks that all completed WRITEs have been placed.
     pub(super) fn check_written(&mut self, id: usize) -> Result<(), String> {
         for (op, mr) in std::mem::take(&mut self.ends[id].written) {
             let bytes = self.ends[1 - id].process.memory.deregister(&mr);
@@ -135,7 +135,7 @@ impl World {
 
     fn receive_completed(&mut self, id: usize, wc: &Completion) -> Result<(), String> {
         let end = &mut self.ends[id];
-        // Of the shared ones, too, the oldest completes first.
+        // Shared receives also complete oldest first.
         let record = if self.scenario.shared[id] {
             end.process.srq_taken.pop_first().map(|(_, record)| record)
         } else {

@@ -1,4 +1,4 @@
-//! One end: a queue pair, and what its program knows.
+//! One end: a queue pair with the state of its program.
 
 use std::collections::VecDeque;
 
@@ -11,40 +11,40 @@ use crate::endpoint::{Expected, Process, RecvRecord, SendRecord};
 use crate::env::{Processes, SimEnv};
 use crate::memory::Mr;
 
-/// See the module.
+/// One end: a queue pair with the state of its program.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) qp: Qp,
-    /// Its memory, and what is shared: receives that were not taken, and receives that were.
+    /// The process: its memory, and its shared receives, free and taken.
     pub(super) process: Process,
-    /// What it sends.
+    /// The stream of what it sends.
     pub(super) pipe: Pipe,
-    /// What arrived and was not taken.
+    /// Received bytes that are not consumed.
     pub(super) inbox: Vec<u8>,
-    /// Receives that were posted, oldest first, unless they are shared.
+    /// Posted receives, oldest first, unless they are shared.
     pub(super) recvs: VecDeque<RecvRecord>,
     /// Sends outstanding, oldest first.
     pub(super) sends: VecDeque<SendRecord>,
     /// Messages that the peer has posted for this end, oldest first.
     pub(super) expected: VecDeque<Expected>,
-    /// WRITEs that are complete here, and that the peer may not have yet.
+    /// Completed WRITEs that the peer may not have yet.
     pub(super) written: Vec<(u64, Mr)>,
-    /// What the peer may do atomics on, and what the peer's is when all that was posted is done.
+    /// The memory for the peer's atomics, and the expected value of the peer's when all that was posted is done.
     pub(super) counter: Mr,
     pub(super) peer_counter: u64,
     pub(super) to_post: u32,
     pub(super) posted: u32,
-    /// Whether something allows this end to see errors, and whether a send has failed.
+    /// Whether this end may see errors, and whether a send has failed.
     pub(super) doomed: bool,
     pub(super) failed: bool,
-    /// Whether one has failed for a reason of its own: the rest is flushed, before it and behind it.
+    /// Whether a send has failed for a reason of its own: all others are flushed, before it and after it.
     pub(super) blamed: bool,
-    /// Whether its program has disconnected, and what it had posted must be carried out all the same.
+    /// Whether its program has disconnected; what it had posted must be executed all the same.
     pub(super) left: bool,
     /// Whether it was told that the stream ended, and has closed it.
     pub(super) told: bool,
     pub(super) closed: bool,
-    /// Whether it leaves the stream unread, for a message waits for a receive.
+    /// Whether it does not read the stream because a message waits for a receive.
     pub(super) waits: bool,
     pub(super) awake: bool,
     pub(super) posting: bool,
@@ -52,7 +52,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Gives the queue pair the floor. Returns what it did besides.
+    /// Calls the queue pair. Returns its output as well.
     pub(super) fn call<R>(
         &mut self,
         call: impl FnOnce(&mut Qp, &mut SimEnv<'_>) -> R,

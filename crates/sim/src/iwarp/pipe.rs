@@ -2,16 +2,16 @@
 
 use rdmux_testing::env::Stream;
 
-/// See the module.
+/// One direction of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
-    /// What was sent and has not arrived. It is broken when the other end takes nothing any more.
+    /// Bytes in flight. Broken when the other end does not read any more.
     pub(super) stream: Stream,
-    /// Whether it has an end behind these bytes, and an orderly one.
+    /// Whether the stream ends after these bytes, and whether in order.
     pub(super) end: Option<bool>,
-    /// Whether an arrival is on the agenda.
+    /// Whether an arrival is scheduled.
     pub(super) moving: bool,
-    /// Whether what it carries is not what was sent.
+    /// Whether the data differs from what was sent.
     pub(super) tainted: bool,
     /// Whether nothing arrives any more.
     pub(super) silent: bool,

@@ -1,4 +1,4 @@
-//! What programs post.
+//! The operations of programs.
 
 use rand::Rng;
 use rdmux_transport::attr::{Access, QpState};
@@ -40,8 +40,8 @@ impl World {
         Ok(true)
     }
 
-    /// How many messages may be sent: those that the peer has receives for that are spoken for by none, and where messages
-    /// wait as many as it will post soon.
+    /// Returns how many messages may be sent: the peer's receives that no message has claimed, or, if messages wait, as many
+    /// as the peer will post soon.
     fn credit(&self, id: usize) -> usize {
         let peer = &self.ends[1 - id];
         if !self.scenario.receive_wait[1 - id].is_zero() {
@@ -86,7 +86,7 @@ impl World {
                 if let SendOp::Write { rkey, .. } = &mut op {
                     rkey.0 += 1 << 20;
                 }
-                // It is never there.
+                // The WRITE never takes effect.
                 (SendRecord { kind: Kind::Send, ..record }, op, imm)
             }
             Mistake::ReadBounds => {
@@ -244,7 +244,7 @@ impl World {
         Ok(())
     }
 
-    /// The peer will see this in a receive.
+    /// Records that the peer will receive this.
     fn expect(&mut self, id: usize, record: &SendRecord, op: SendOp, imm: Option<[u8; 4]>) {
         let (in_receive, invalidates) = match op {
             SendOp::Send => (true, None),

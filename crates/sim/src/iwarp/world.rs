@@ -1,4 +1,4 @@
-//! The world: two ends and a stream under one clock, from the first post to the last completion.
+//! The world: two ends and a stream on one clock, from the first post to the last completion.
 
 use std::fmt;
 use std::time::Duration;
@@ -29,10 +29,10 @@ pub(super) const MAX_INLINE: u32 = 64;
 const MOST_TIME: Duration = Duration::from_secs(1000);
 const MOST_EVENTS: u64 = 20_000_000;
 
-/// What happens.
+/// An event of the simulation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
-    /// Bytes that an end sent arrive, or the end of them.
+    /// Bytes of an end arrive, or the end of its stream.
     Arrive(usize),
     /// An end may send.
     Wake(usize),
@@ -42,13 +42,13 @@ pub(super) enum Event {
     Post(usize),
     /// A program posts a receive.
     Refill(usize),
-    /// An end looks again at what waits for a receive.
+    /// An end processes data that waited for a receive.
     Again(usize),
-    /// The scenario's.
+    /// The trouble of the scenario.
     Trouble,
 }
 
-/// The world.
+/// The state of the simulation.
 pub(super) struct World {
     pub(super) scenario: IwScenario,
     pub(super) rng: ChaCha8Rng,
@@ -56,9 +56,9 @@ pub(super) struct World {
     pub(super) ends: [End; 2],
     pub(super) last_op: u64,
     pub(super) stats: IwStats,
-    /// Whether the work is done and the connection is being taken down.
+    /// Whether the work is done and the connection is being closed.
     pub(super) ending: bool,
-    /// Whether programs have gone to ERR because nothing happened any more.
+    /// Whether programs have gone to ERR because no events were pending.
     given_up: bool,
     tracing: bool,
 }
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// Nothing happens any more: the work is done, or nobody can go on.
+    /// Handles an empty agenda: the work is done, or no end can continue.
     fn go_on(&mut self) -> Result<(), String> {
         let doomed = self.ends.iter().any(|end| end.doomed);
         let done = self.ends.iter().all(|end| {
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// Gives a queue pair the floor, and sees to what it did.
+    /// Calls a queue pair and executes its output.
     fn act<R>(
         &mut self,
         id: usize,
@@ -215,7 +215,7 @@ impl World {
                 end.pipe.end = Some(false);
             }
             Wish::ReadOut => {
-                // What is on its way no more counts as come, and the end comes even from a peer that is silent.
+                // Bytes in flight do not count as received any more, and the stream ends even if the peer is silent.
                 let peer = &mut self.ends[1 - id].pipe;
                 if std::mem::take(&mut peer.silent) {
                     peer.stream.bytes.clear();
@@ -272,7 +272,7 @@ impl World {
         Ok(())
     }
 
-    /// Bytes arrive, of which those that belong into memory may go there by themselves.
+    /// Delivers bytes. Payload may be placed into memory directly.
     fn feed(&mut self, to: usize, bytes: &[u8]) -> Result<(), String> {
         let direct = self.ends[to].inbox.is_empty() && self.rng.random_bool(self.scenario.direct);
         let placed = if direct { self.place(to, bytes)? } else { 0 };
@@ -281,7 +281,7 @@ impl World {
         let used = self.act(to, |qp, now, env| qp.handle_bytes(now, &inbox, env))?;
         self.ends[to].inbox = inbox[used..].to_vec();
         if self.ends[to].qp.waits_for_receive() {
-            // The stream is left unread.
+            // The rest of the stream is not read.
             self.ends[to].waits = true;
             self.stats.waits += 1;
             self.trace(format_args!("end {to} waits for a receive"));
@@ -289,7 +289,7 @@ impl World {
         Ok(())
     }
 
-    /// A receive is posted: a message may have waited for it.
+    /// Schedules processing of a message that may have waited for the receive that was posted.
     pub(super) fn look_again_soon(&mut self, id: usize) {
         if self.ends[id].waits {
             let delay = Duration::from_nanos(self.rng.random_range(0..2000));
@@ -319,7 +319,7 @@ impl World {
                     (env.write_remote(rkey, va, &bytes[..len]), len)
                 }
             };
-            // What cannot be placed is for the queue pair to find out.
+            // The queue pair reports what cannot be placed.
             if done.is_err() {
                 return 0;
             }
@@ -333,7 +333,7 @@ impl World {
     fn wake(&mut self, id: usize) -> Result<(), String> {
         self.ends[id].awake = false;
         if self.ends[id].closed {
-            // A driver lets a queue pair without a stream flush what is posted.
+            // For a queue pair without a stream the driver flushes what is posted.
             return self.act(id, |qp, now, env| qp.poll_transmit(now, 64, env)).map(|_| ());
         }
         let budget = self.rng.random_range(1..=64);
@@ -366,7 +366,7 @@ impl World {
         let Some((_, trouble)) = self.scenario.trouble else { return Ok(()) };
         self.trace(format_args!("trouble: {trouble:?}"));
         if let Trouble::Disconnect(id) = trouble {
-            // Whatever it has posted is carried out; the peer's may not be.
+            // Everything that it has posted is executed; the peer's operations may not be.
             self.ends[1 - id].doomed = true;
             (self.ends[id].to_post, self.ends[id].left) = (0, true);
             return self.act(id, |qp, now, env| qp.shutdown(now, env));
@@ -420,7 +420,7 @@ impl World {
         Ok(())
     }
 
-    /// Both ends may see errors from now on.
+    /// Allows both ends to see errors from now on.
     pub(super) fn doom(&mut self) {
         self.ends.iter_mut().for_each(|end| end.doomed = true);
     }
@@ -466,14 +466,14 @@ impl World {
     }
 
     pub(super) fn refill(&mut self, id: usize) {
-        // Where messages wait, the program may be late.
+        // If messages wait, the program may be late.
         let late = !self.scenario.receive_wait[id].is_zero();
         let most = if late { 5_000_000 } else { 100_000 };
         let delay = Duration::from_nanos(self.rng.random_range(0..most));
         self.agenda.after(delay, Event::Refill(id));
     }
 
-    /// The stream is gone, and everything with it.
+    /// Checks the state after the stream has ended.
     fn check_end(&mut self) -> Result<(), String> {
         for id in [0, 1] {
             self.act(id, |qp, now, env| qp.poll_transmit(now, 64, env))?;

@@ -1,4 +1,4 @@
-//! Requests and responses whose every byte follows from a few, so that any of them can be checked.
+//! Requests and responses whose bytes follow from a few parameters, so that each byte can be checked.
 
 use rand::Rng;
 use rdmux_wire::rmpp::OFFSET;
@@ -9,17 +9,17 @@ pub(super) const HEADER: usize = 56;
 /// The class: subnet administration.
 pub(super) const CLASS: u8 = 3;
 
-/// Its version.
+/// The class version.
 pub(super) const VERSION: u8 = 2;
 
-/// What is asked for, and how.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Request and response are one datagram.
     Get,
     /// The response has segments.
     GetTable,
-    /// Both have.
+    /// Request and response have segments.
     GetMulti,
 }
 
@@ -39,21 +39,21 @@ impl Kind {
     }
 }
 
-/// What a program asks: the first bytes of a request's data.
+/// The parameters of a request: the first bytes of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) kind: Kind,
-    /// What the bytes follow from.
+    /// The seed of the data.
     pub(super) seed: u32,
-    /// Bytes of data of a request with segments.
+    /// The data length of a request with segments.
     pub(super) request: u32,
-    /// Bytes of data of a response with segments.
+    /// The data length of a response with segments.
     pub(super) response: u32,
     /// Whether the server will not answer.
     pub(super) silent: bool,
 }
 
-/// A question has so many bytes.
+/// The encoded length of a question.
 const QUESTION: u32 = 13;
 
 impl Question {
@@ -62,7 +62,7 @@ impl Question {
         let length = |rng: &mut dyn rand::RngCore| match rng.random_range(0..6) {
             0 => 0,
             1 => rng.random_range(0..=longest.min(400)),
-            // What fills its segments, or its windows, and no more.
+            // Full segments, or full windows.
             2 => 200 * rng.random_range(0..=longest / 200).min(rng.random_range(0..4)),
             3 => (200 * 64).min(longest),
             4 => (200 * 65).min(longest),
@@ -77,7 +77,7 @@ impl Question {
         }
     }
 
-    /// The whole request, with this in the lower half of its TID.
+    /// Returns the whole request, with this lower half of its TID.
     pub(super) fn request(&self, tid: u32) -> Vec<u8> {
         let mut data = Vec::new();
         for word in [self.seed, self.request, self.response] {
@@ -90,14 +90,14 @@ impl Question {
         mad(self.kind.method(), tid.into(), segments, &data)
     }
 
-    /// The question that a request asks, if every byte of it is right.
+    /// Returns the question of a request, if every byte is right.
     pub(super) fn parse(mad: &[u8]) -> Option<Self> {
         let kind = Kind::of(*mad.get(3)?)?;
         let data = mad.get(HEADER..)?;
         let word = |at: usize| Some(u32::from_be_bytes(*data.get(at..)?.first_chunk()?));
         let (seed, request, response) = (word(0)?, word(4)?, word(8)?);
         let question = Self { kind, seed, request, response, silent: data.get(12)? & 1 != 0 };
-        // Strangers say any length.
+        // Strangers may claim any length.
         if kind == Kind::GetMulti && data.len() as u64 != u64::from(QUESTION) + u64::from(request) {
             return None;
         }
@@ -105,14 +105,14 @@ impl Question {
         (right.get(HEADER..) == Some(data)).then_some(question)
     }
 
-    /// The whole response, to a request with this TID.
+    /// Returns the whole response, to a request with this TID.
     pub(super) fn response(&self, tid: u64) -> Vec<u8> {
         let single = self.kind == Kind::Get;
         let data = bytes(!self.seed, if single { 200 } else { self.response });
         mad(self.kind.method() | 0x80, tid, !single, &data)
     }
 
-    /// Whether a response is the right one, but for its RMPP header.
+    /// Returns whether a response is right, ignoring its RMPP header.
     pub(super) fn is_answered_by(&self, mad: &[u8]) -> bool {
         let Some(tid) = mad.get(8..).and_then(|b| b.first_chunk()) else { return false };
         let right = self.response(u64::from_be_bytes(*tid));
@@ -130,7 +130,7 @@ fn mad(method: u8, tid: u64, segments: bool, data: &[u8]) -> Vec<u8> {
     mad
 }
 
-/// Bytes that follow from a seed.
+/// Returns bytes that follow from a seed.
 fn bytes(seed: u32, len: u32) -> Vec<u8> {
     (0..len).map(|i| (seed ^ i.wrapping_mul(0x9e37_79b9)).to_be_bytes()[1]).collect()
 }

@@ -19,7 +19,7 @@ use crate::net::Network;
 /// The limit on the events of a run.
 const EVENTS: u64 = 20_000_000;
 
-/// How many packets strangers remember.
+/// How many overheard packets strangers remember.
 const OVERHEARD: usize = 64;
 
 enum Event {
@@ -39,7 +39,7 @@ struct Node {
     clients: Vec<FileId>,
 }
 
-/// What the device of a host did in one call.
+/// The output of a host's device in one call.
 #[derive(Default)]
 struct Out {
     sent: Vec<MadPacket>,
@@ -95,7 +95,7 @@ pub(super) struct World {
     rng: ChaCha8Rng,
     net: Network,
     nodes: Vec<Node>,
-    /// Requests that have not ended.
+    /// Outstanding requests.
     asked: BTreeMap<(usize, FileId, u32), Question>,
     next_tid: u32,
     overheard: VecDeque<(usize, MadPacket)>,
@@ -126,7 +126,7 @@ impl World {
         world
     }
 
-    /// Puts down what programs and troubles do by themselves.
+    /// Schedules programs' requests and all troubles.
     fn plan(&mut self) {
         let s = self.scenario.clone();
         for _ in 0..s.requests {
@@ -136,7 +136,7 @@ impl World {
             };
             self.some_time(s.span, event);
         }
-        // While something is on its way.
+        // While datagrams are in flight.
         let later = s.span + Duration::from_secs(2);
         (0..s.cuts).for_each(|_| self.some_time(later, Event::Cut));
         (0..s.deaths).for_each(|_| self.some_time(later, Event::Die));
@@ -197,7 +197,7 @@ impl World {
         self.rng.random_range(0..self.scenario.nodes)
     }
 
-    /// Does something with the device of a host, and what comes of it.
+    /// Calls the device of a host and executes its output.
     fn call<R>(
         &mut self,
         node: usize,
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// A client sends a request.
+    /// Lets a client send a request.
     fn ask(&mut self, node: usize, client: usize) -> Checked {
         let (longest, silent) = (self.scenario.longest, self.scenario.silent);
         let question = Question::draw(longest, silent, &mut self.rng);
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// A program reads.
+    /// Lets a program read a record.
     fn read(&mut self, node: usize, file: FileId, record: UserMad) -> Checked {
         self.trace(|| {
             let len = record.data.len();
@@ -310,7 +310,7 @@ impl World {
         }
     }
 
-    /// A server answers what it has read.
+    /// Lets a server answer a request that it has read.
     fn answer(&mut self, node: usize, server: FileId, record: UserMad) -> Checked {
         if self.nodes[node].server != server {
             return Ok(());
@@ -325,13 +325,13 @@ impl World {
         };
         let (now, addresses) = (self.agenda.now(), self.addresses);
         match self.call(node, |umad, out| umad.write(now, server, response, &addresses, out))? {
-            // A request that came twice is answered twice, and the first response is on its way.
+            // A duplicate request is answered twice while the first response is in flight.
             Ok(()) | Err(Errno::Inval) => Ok(()),
             Err(e) => Err(format!("a response is refused: {e}")),
         }
     }
 
-    /// A client reads how a request ended.
+    /// Checks how a client's request ended.
     fn ended(&mut self, node: usize, file: FileId, record: &UserMad) -> Checked {
         let low = record.data.get(12..).and_then(|b| b.first_chunk());
         let tid = low.map_or(0, |tid| u32::from_be_bytes(*tid));
@@ -357,7 +357,7 @@ impl World {
         Ok(())
     }
 
-    /// A program dies, and another takes its place.
+    /// Kills a program and starts another in its place.
     fn die(&mut self) -> Checked {
         let node = self.any_node();
         let which = self.rng.random_range(0..=self.scenario.clients);
@@ -375,7 +375,7 @@ impl World {
         Ok(())
     }
 
-    /// A stranger sends something overheard, changed, from its own address.
+    /// Sends a modified copy of an overheard packet, from a stranger's own address.
     fn interfere(&mut self) {
         if self.overheard.is_empty() {
             return;
@@ -404,7 +404,7 @@ impl World {
         self.agenda.after(Duration::ZERO, Event::Arrive { to, packet });
     }
 
-    /// Nothing happens any more: nothing is left.
+    /// Checks that nothing is left at the end.
     fn end(&mut self) -> Checked {
         if let Some(((node, _, tid), question)) = self.asked.first_key_value() {
             return Err(format!("tid {tid:#x} of {node} never ended: {question:?}"));
@@ -445,7 +445,7 @@ impl Node {
     }
 }
 
-/// A file with an agent of subnet administration.
+/// Opens a file with an agent of subnet administration.
 fn open(umad: &mut Umad, node: usize, methods: &[Kind]) -> FileId {
     let file = umad.open(port(node));
     let what = Registration {

@@ -26,7 +26,7 @@ const CHANNEL: ChannelId = ChannelId(1);
 const ENETRESET: i32 = 102;
 
 type Checked = Result<(), String>;
-/// An id, and by what it knows a group.
+/// An id and its context for a group.
 type Member = (IdHandle, u64);
 
 macro_rules! ensure {
@@ -45,7 +45,7 @@ enum Event {
     Forget,
 }
 
-/// What a program knows of a group of its.
+/// What a program knows of one of its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Waiting,
@@ -55,10 +55,10 @@ enum Known {
 
 struct Program {
     wish: GroupWish,
-    /// Its name; of a new group, once it is joined, the GID that it was given.
+    /// The name of the group; for a new group, once joined, its assigned GID.
     name: GroupAddr,
     known: Known,
-    /// Datagrams that it must still receive, if nothing is lost.
+    /// Datagrams that it has yet to receive, if nothing is lost.
     awaited: BTreeSet<u64>,
 }
 
@@ -70,7 +70,7 @@ struct Host {
     programs: BTreeMap<Member, Program>,
 }
 
-/// What the machines of a host want done.
+/// The requests of a host's machines.
 #[derive(Default)]
 struct Out(VecDeque<Action>);
 
@@ -120,7 +120,7 @@ fn own_address(host: usize) -> LocalAddress {
     LocalAddress { gid: port_gid(host), has_lids: true, ..over_ip }
 }
 
-/// The GID of a name.
+/// Returns the GID of a name.
 fn mgid_of(name: GroupAddr) -> Gid {
     match name {
         GroupAddr::Gid(gid) => gid,
@@ -138,11 +138,11 @@ pub(super) struct World {
     rng: ChaCha8Rng,
     hosts: Vec<Host>,
     groups: Groups,
-    /// How often administration has forgotten all.
+    /// How often administration has forgotten everything.
     forgotten: u32,
     contexts: u64,
     number: u64,
-    /// Questions that had no answer but an error.
+    /// Queries that were answered with an error.
     refused: u64,
     stats: MulticastStats,
     tracing: bool,
@@ -241,7 +241,7 @@ impl World {
         self.agenda.mix(&mut self.stats.fingerprint, what);
     }
 
-    /// Has the machines of a host do something, and then what they want done.
+    /// Calls the machines of a host and executes their requests.
     fn with(&mut self, host: usize, f: impl FnOnce(&mut Host, Time, &mut Out)) -> Checked {
         let now = self.agenda.now();
         let mut out = Out::default();
@@ -272,7 +272,7 @@ impl World {
         Ok(())
     }
 
-    /// An id joins or leaves.
+    /// Lets an id join or leave.
     fn wish(&mut self) -> Checked {
         let host = self.rng.random_range(0..self.hosts.len());
         let known: Vec<Member> = self.hosts[host].programs.keys().copied().collect();
@@ -290,7 +290,7 @@ impl World {
         };
         let has = !name.is_new() && self.hosts[host].programs.iter().any(same);
         let mut outcome = Ok(());
-        // The answer may come at once.
+        // The answer may arrive at once.
         let program = Program { wish, name, known: Known::Waiting, awaited: BTreeSet::new() };
         self.hosts[host].programs.insert((id, context), program);
         self.with(host, |host, now, out| {
@@ -301,7 +301,7 @@ impl World {
         if has {
             programs.remove(&(id, context));
         } else {
-            // One of this name that did not come, or was lost, is replaced.
+            // A failed or lost group of the same name is replaced.
             programs.retain(|member, old| {
                 let is_old = *member != (id, context) && member.0 == id && old.name == name;
                 !is_old || old.known != Known::Failed
@@ -331,7 +331,7 @@ impl World {
             tclass: self.rng.random(),
             ..McMemberRecord::default()
         };
-        // What may differ between members is no component, or they would be refused.
+        // Fields that may differ between members must not be in the mask, or members would be refused.
         let more = if self.rng.random_bool(0.5) { Mask::QKEY } else { Mask::empty() };
         GroupWish::Record { record, mask: Mask::MGID | Mask::PORT_GID | Mask::JOIN_STATE | more }
     }
@@ -346,7 +346,7 @@ impl World {
         outcome.map(drop).map_err(|e| e.to_string())
     }
 
-    /// A program takes an event.
+    /// Handles an event at a program.
     fn told(&mut self, host: usize, event: &CmEvent) -> Checked {
         self.note(event.context);
         let member = (event.id, event.context);
@@ -434,7 +434,7 @@ impl World {
         Ok(())
     }
 
-    /// An id sends to a group by its address, if it is a member.
+    /// Sends to a group by its address, if the id is a member.
     fn send(&mut self) -> Checked {
         let from = self.rng.random_range(0..self.hosts.len());
         let id = self.hosts[from].ids[self.rng.random_range(0..self.scenario.ids)];
@@ -460,7 +460,7 @@ impl World {
         Ok(())
     }
 
-    /// The network takes a datagram to the ports that administration has in the group.
+    /// Delivers a datagram to the ports that administration has in the group.
     fn deliver(&mut self, to: usize, mgid: Gid, number: u64) -> Checked {
         let state = self.groups.state(to, mgid);
         let is_member = state.intersects(JoinState::FULL_MEMBER | JoinState::NON_MEMBER);
@@ -502,7 +502,7 @@ impl Host {
         let ip = address.ip;
         cm.set_addresses(Time(0), vec![address], &mut out);
         let bound = |_| {
-            // Neither fails: there are few of them, and the address is the host's.
+            // Neither fails: there are few ids, and the address is the host's.
             let id = cm.create_id(CHANNEL, PortSpace::Udp, QpType::Ud, 0).ok()?;
             cm.bind(id, std::net::SocketAddr::new(ip, 0), false).ok().map(|_| id)
         };
@@ -525,13 +525,13 @@ impl Program {
         }
     }
 
-    /// Whether its queue pair is attached to a group.
+    /// Returns whether its queue pair is attached to a group.
     fn hears(&self, mgid: Gid) -> bool {
         self.wish.hears() && self.mgid() == Some(mgid)
     }
 }
 
-/// What the driver asks for: a record as it is, and of an address what follows from it.
+/// Returns the join that the driver sends: a record unchanged, or the record that follows from an address.
 fn join_of(host: usize, query: &JoinQuery) -> Join {
     match query.wish {
         GroupWish::Record { record, mask } => Join { record, mask },

@@ -10,7 +10,7 @@ use rdmux_wire::smp::Smp;
 
 use super::world::World;
 
-/// A run with several programs and a switch, at its end; nobody lies in it.
+/// Returns a world with several programs and a switch, at its end, without a liar.
 fn ended() -> World {
     for seed in 0.. {
         let mut world = World::new(seed, false);
@@ -32,14 +32,14 @@ fn ended() -> World {
     unreachable!()
 }
 
-/// The ports of all programs and managers, and the seat of the master.
+/// Returns the ports of all programs and managers, and the seat of the master.
 fn part(world: &World) -> (BTreeSet<PortId>, usize) {
     let part = world.part(world.programs[0].port);
     let master = world.master(&part).expect("a master");
     (part, master)
 }
 
-/// Sets a table of a switch, which its manager does not know.
+/// Sets a table of a switch, without its manager's knowledge.
 fn set(world: &mut World, switch: NodeId, attr_id: u16, modifier: u32, table: Attribute) {
     let mut smp = Smp::directed(Method::SET, attr_id, modifier, &[]);
     smp.set_attribute(&table);
@@ -52,7 +52,7 @@ fn set(world: &mut World, switch: NodeId, attr_id: u16, modifier: u32, table: At
 #[test]
 fn a_group_without_members_that_a_switch_still_sends_is_found() {
     let mut world = ended();
-    // The LID 0xc140 is the first one of block 10.
+    // LID 0xc140 is the first of block 10.
     let mut port_masks = [0; 32];
     port_masks[0] = 1 << 1;
     let table = MulticastForwardingTable { port_masks };

@@ -12,7 +12,7 @@ use super::world::{GROUPS, World, is_end};
 type Checked = Result<(), String>;
 
 impl World {
-    /// Checks each part of the subnet in which a manager lives.
+    /// Checks each part of the subnet with a manager.
     pub(super) fn check(&mut self) -> Checked {
         let mut done = BTreeSet::new();
         for index in 0..self.seats.len() {
@@ -31,17 +31,17 @@ impl World {
         self.subnet.port(PortId::new(node, 0)).is_some()
     }
 
-    /// The port at the other end of a link.
+    /// Returns the port at the other end of a link.
     pub(super) fn far(&self, port: PortId) -> Option<PortId> {
         self.subnet.peer(port).filter(|_| !self.subnet.is_cable_down(port))
     }
 
-    /// Whether a node lies so that it cannot be managed.
+    /// Returns whether a node lies in a way that it cannot be managed.
     fn is_lost(&self, node: NodeId) -> bool {
         self.liar.as_ref().is_some_and(|liar| liar.is_lost() && liar.node == node)
     }
 
-    /// The end ports that are connected with this one. An adapter does not connect its ports.
+    /// Returns the end ports connected with this one. An adapter does not connect its ports.
     pub(super) fn part(&self, from: PortId) -> BTreeSet<PortId> {
         let (mut ends, mut next) = (BTreeSet::from([from]), vec![from]);
         while let Some(end) = next.pop() {
@@ -123,7 +123,7 @@ impl World {
         Ok(())
     }
 
-    /// Every end reaches every LID; returns how many pairs there are.
+    /// Checks that every end reaches every LID. Returns the number of pairs.
     fn check_routes(&self, part: &BTreeSet<PortId>) -> Result<u64, String> {
         let mut pairs = 0;
         for &to in part {
@@ -153,7 +153,7 @@ impl World {
         false
     }
 
-    /// Members of the groups of a run without programs reach each other, once.
+    /// Checks that members of the groups of a run without programs reach each other once.
     fn check_groups(&self, part: &BTreeSet<PortId>) -> Checked {
         for (mlid, members) in GROUPS.into_iter().zip(&self.members) {
             let members: BTreeMap<PortId, bool> =
@@ -163,7 +163,7 @@ impl World {
         Ok(())
     }
 
-    /// No switch has ports of other groups than these.
+    /// Checks that no switch has ports of groups other than these.
     pub(super) fn check_no_group(&self, part: &BTreeSet<PortId>, used: &BTreeSet<Lid>) -> Checked {
         for switch in part.iter().filter(|end| end.number == 0) {
             for (mlid, ports) in self.subnet.multicast_table(switch.node) {
@@ -175,14 +175,14 @@ impl World {
         Ok(())
     }
 
-    /// What members send reaches all that receive, once, and no other port. Of each member: whether it receives.
+    /// Checks that packets of members reach all receiving members once, and no other port. `members` tells whether each receives.
     pub(super) fn check_group(
         &self,
         part: &BTreeSet<PortId>,
         mlid: Lid,
         members: &BTreeMap<PortId, bool>,
     ) -> Checked {
-        // Without a switch there are no tables: an adapter hears all that its peer sends.
+        // Without a switch there are no tables: an adapter receives everything that its peer sends.
         let has_switch = |end: &&PortId| {
             end.number == 0 || self.far(**end).is_some_and(|far| self.is_switch(far.node))
         };
@@ -200,7 +200,7 @@ impl World {
         Ok(())
     }
 
-    /// The other ports that get what a port sends to a group.
+    /// Returns the other ports that get a port's packet to a group.
     fn reached(&self, mlid: Lid, from: PortId) -> Result<BTreeSet<PortId>, String> {
         let mut reached = BTreeSet::from([from]);
         let mut coming = match from.number {
@@ -225,7 +225,7 @@ impl World {
         Ok(reached)
     }
 
-    /// The ports by which packets to a group leave a switch that come in by a port.
+    /// Returns the ports by which a switch forwards packets to a group that enter by a port.
     fn leaving(&self, node: NodeId, ingress: u8, mlid: Lid) -> Vec<PortId> {
         let ports = self.subnet.routes(node, mlid).into_iter().filter(|port| *port != ingress);
         ports.map(|number| PortId::new(node, number)).collect()

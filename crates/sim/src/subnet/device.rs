@@ -7,7 +7,7 @@ use rdmux_subnet::umad::{FileId, Registration, Umad, UmadSink, UserMad};
 use rdmux_subnet::{MadPacket, PortId};
 use rdmux_wire::mad::{Method, MgmtClass};
 
-/// What the device did in one call.
+/// The output of the device in one call.
 #[derive(Default)]
 pub(super) struct Agents {
     pub(super) sent: Vec<(PortId, MadPacket)>,
@@ -24,7 +24,7 @@ impl UmadSink for Agents {
     fn set_is_sm(&mut self, _: PortId, _: bool) {}
 }
 
-/// Administration, and its file on a port.
+/// Opens administration and its file on a port.
 pub(super) fn open_service(umad: &mut Umad, port: PortId) -> (Service, FileId) {
     let file = umad.open(port);
     let sends_only = Registration {
@@ -37,7 +37,7 @@ pub(super) fn open_service(umad: &mut Umad, port: PortId) -> (Service, FileId) {
     (Service::new(Config::default(), Partitions::default(), directed), file)
 }
 
-/// The file of a program that asks administration, and takes Reports.
+/// Opens the file of a program that queries administration and gets Reports.
 pub(super) fn open_program(umad: &mut Umad, port: PortId) -> FileId {
     let file = umad.open(port);
     let what = Registration { methods: 1 << Method::REPORT.0, ..Service::REGISTRATION };

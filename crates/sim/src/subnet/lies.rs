@@ -1,6 +1,7 @@
-//! A node that lies: it does not say who it is, forgets what it is told, does not answer, or sends traps without end.
+//! A node that lies: it reports false GUIDs, does not keep its settings, does not answer, or sends traps endlessly.
 //!
-//! Some stop with the last trouble, and then everything must be well. Those that do not are adapters, and cost themselves only.
+//! Some lies end with the last trouble, and then everything must be right. The others are those of adapters, and affect only
+//! the liar.
 
 use std::time::Duration;
 
@@ -18,25 +19,25 @@ use rdmux_wire::{Guid, Lid};
 
 use super::world::{Event, World};
 
-/// What a node does.
+/// The false behaviour of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// It says that its GUIDs are zero.
+    /// It reports GUIDs of zero.
     NoGuid,
-    /// It says that it is a node that there is not.
+    /// It reports the GUID of a node that does not exist.
     StrangeGuid,
-    /// It says that it is another one of the subnet.
+    /// It reports the GUID of another node of the subnet.
     GuidOfAnother,
-    /// It keeps neither its forwarding tables nor, as an adapter, what is set at its port; and says so.
+    /// It keeps neither its forwarding tables nor, as an adapter, its port's settings, and its answers show that.
     Forgets,
-    /// It answers nothing.
+    /// It does not answer.
     Silent,
-    /// It sends traps of link errors without end.
+    /// It sends traps of link errors endlessly.
     Babbles,
 }
 
 impl Lie {
-    /// The lies that end with the last trouble, and those of adapters that do not.
+    /// The lies that end with the last trouble, and the lasting lies of adapters.
     pub(super) const PASSING: [Self; 6] = [
         Self::NoGuid,
         Self::StrangeGuid,
@@ -54,29 +55,29 @@ impl Lie {
 pub(super) struct Liar {
     pub(super) node: NodeId,
     lie: Lie,
-    /// Its GUID.
+    /// Its real GUID.
     guid: Guid,
-    /// What it says that its GUID is, and its port's.
+    /// The GUID that it reports for itself and its port.
     says: Guid,
-    /// It ends with the last trouble.
+    /// Whether it ends with the last trouble.
     passes: bool,
 }
 
-/// The GUID of nobody.
+/// A GUID that no node has.
 const STRANGE: Guid = Guid(0x66_6666);
 
-/// How often a node babbles.
+/// The time between its traps.
 const BABBLE: Duration = Duration::from_millis(300);
 
 impl Liar {
-    /// Whether it is to be left out of what must be true: it cannot be managed.
+    /// Returns whether the node cannot be managed and is excluded from the checks.
     pub(super) fn is_lost(&self) -> bool {
         !self.passes && self.lie != Lie::Babbles
     }
 }
 
 impl World {
-    /// Chooses the node that lies: on which no manager is, and no program if it does not stop.
+    /// Chooses the lying node: one without a manager, and without a program if it does not stop.
     pub(super) fn pick_liar(&mut self, guids: &[Guid]) {
         let Some((lie, passes)) = self.scenario.lie else { return };
         let nodes = (0..guids.len()).filter_map(|index| u32::try_from(index).ok()).map(NodeId);
@@ -84,7 +85,7 @@ impl World {
             .filter(|&node| {
                 let has_manager = self.seats.iter().any(|seat| seat.port.node == node);
                 let has_program = self.programs.iter().any(|program| program.port.node == node);
-                // What a program registers under another's GUID is the other's.
+                // Registrations of a program under another's GUID belong to the other.
                 let may_have_program = passes && lie != Lie::GuidOfAnother;
                 let may = may_have_program || !has_program;
                 !has_manager && may && (passes || !self.is_switch(node))
@@ -112,7 +113,7 @@ impl World {
         }
     }
 
-    /// Nothing bad happens from now on. A node gets other GUIDs when it starts again, with its links.
+    /// Ends a passing lie. A node gets other GUIDs only when it restarts, with its links.
     pub(super) fn liar_reforms(&mut self) {
         let now = self.agenda.now();
         let Some(liar) = self.liar.take_if(|liar| liar.passes) else { return };
@@ -128,7 +129,7 @@ impl World {
         }
     }
 
-    /// The node at the end of a directed route from a port.
+    /// Returns the node at the end of a directed route from a port.
     fn target(&self, from: PortId, smp: &Smp) -> Option<NodeId> {
         let mut at = from;
         let hops = smp.initial_path.get(1..=usize::from(smp.hop_count()))?;
@@ -139,10 +140,10 @@ impl World {
         Some(at.node)
     }
 
-    /// What the node that lies does with a request to it. False if it is lost.
+    /// Applies the lie to a request to the node. Returns false if the request is lost.
     pub(super) fn tamper_request(&mut self, from: PortId, mad: &mut Mad) -> bool {
         let Some((liar, mut smp)) = self.told_by_liar(from, mad) else { return true };
-        // An answer to another manager has that one's route.
+        // An answer to another manager has that manager's route.
         if smp.header.method.is_response() {
             return true;
         }
@@ -161,7 +162,7 @@ impl World {
         true
     }
 
-    /// What it says, as it comes to a manager.
+    /// Applies the lie to an answer that arrives at a manager.
     pub(super) fn tamper_answer(&mut self, at: PortId, mad: &mut Mad) {
         let Some((_, mut smp)) = self.told_by_liar(at, mad) else { return };
         let Some(liar) = &self.liar else { return };
@@ -179,14 +180,14 @@ impl World {
         }
     }
 
-    /// A datagram with a directed route between a manager's port and the node that lies.
+    /// Parses a directed-route datagram between a manager's port and the lying node.
     fn told_by_liar(&self, port: PortId, mad: &Mad) -> Option<(Lie, Smp)> {
         let liar = self.liar.as_ref()?;
         let smp = Smp::parse(mad).ok().filter(Smp::is_directed)?;
         (self.target(port, &smp) == Some(liar.node)).then_some((liar.lie, smp))
     }
 
-    /// Whether a Set is one that the node that lies makes necessary again and again: to it, or to the other end of its cables.
+    /// Returns whether the lying node makes a Set necessary repeatedly: one to it, or to the other end of its cables.
     pub(super) fn is_due_to_liar(&self, from: PortId, mad: &Mad) -> bool {
         let Some(liar) = self.liar.as_ref().filter(|liar| liar.is_lost()) else { return false };
         let Ok(smp) = Smp::parse(mad) else { return false };
@@ -198,7 +199,7 @@ impl World {
         target == Some(liar.node) || is_end
     }
 
-    /// Whether a problem of a sweep is the lying node's: of a node, or of the other end of its cable.
+    /// Returns whether a problem of a sweep is due to the lying node: at it, or at the other end of its cable.
     pub(super) fn is_problem_of_liar(&self, node: Guid, number: u8) -> bool {
         let Some(liar) = self.liar.as_ref().filter(|liar| liar.is_lost()) else { return false };
         let mut cables = self.subnet.ports().filter(|view| view.id().node == liar.node);

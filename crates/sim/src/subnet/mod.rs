@@ -1,12 +1,12 @@
-//! Subnet managers and the subnet that they manage: datagrams are lost and late, cables fail and change places, switches are reset,
-//! managers die and come back, while programs join groups and leave them, register services, subscribe to events and ask for paths. A
+//! Subnet managers and their subnet. Datagrams are lost and delayed, cables fail and change places, switches are reset,
+//! managers die and restart, while programs join and leave groups, register services, subscribe to events and query paths. A
 //! node may lie.
 //!
-//! What must be true once all that has ended and some time has passed, in each part of the subnet in which a manager lives: one manager is
-//! the master; every cabled port is active; no two ports have one LID, and the master knows whose each is; every port reaches every
-//! other without a loop; members of a group reach each other, once; and a further sweep sets nothing. Administration has what its
-//! programs have registered, and nothing else; services are there as long as their leases; paths lead where they say, and back; and
-//! who has subscribed reads of a new group.
+//! Invariants once all that has ended and some time has passed, in each part of the subnet with a manager: one manager is the
+//! master. Every cabled port is active. No two ports have the same LID, and the master knows the owner of each. Every port
+//! reaches every other without a loop. Members of a group reach each other once. A further sweep sets nothing. Administration
+//! has exactly the registrations of its programs. Services exist as long as their leases. Paths lead where they should, and
+//! back. Subscribers get a Report of a new group.
 
 #[cfg(test)]
 mod broken;
@@ -34,27 +34,27 @@ pub(crate) use self::world::is_end;
 /// The parameters of a run, all drawn before the clock starts.
 #[derive(Clone, Debug)]
 pub struct SubnetScenario {
-    /// Nodes and cables.
+    /// The nodes and cables.
     pub shape: &'static str,
-    /// How many managers there are.
+    /// The number of managers.
     pub managers: usize,
     /// The algorithm for routes.
     pub routing: RoutingEngine,
     /// The LMC: each adapter's port gets 2^lmc LIDs.
     pub lmc: u8,
-    /// How many programs there are that ask subnet administration; without any, managers are told who is in which group.
+    /// The number of programs that query administration. Without programs, managers are told the members of groups.
     pub programs: usize,
-    /// What one node says and does that is not true, and whether it stops with the last trouble.
+    /// The lie of one node, and whether it ends with the last trouble.
     pub lie: Option<(Lie, bool)>,
-    /// How many requests a manager has outstanding.
+    /// The outstanding requests of a manager.
     pub outstanding: usize,
-    /// How likely it is that a datagram of a manager, or to one, is lost: out of one.
+    /// The probability that a datagram to or from a manager is lost.
     pub loss: f64,
-    /// How long one takes at most, each way.
+    /// The longest one-way delay of such a datagram.
     pub delay: Duration,
-    /// How many things happen.
+    /// The number of troubles.
     pub troubles: u32,
-    /// Within which time.
+    /// The time span of the troubles.
     pub span: Duration,
 }
 
@@ -97,37 +97,37 @@ impl SubnetScenario {
 pub struct SubnetStats {
     /// The number of runs.
     pub seeds: u64,
-    /// Datagrams of managers, and to them.
+    /// Datagrams to and from managers.
     pub datagrams: u64,
     /// Those that were lost.
     pub lost: u64,
     /// Completed heavy sweeps.
     pub sweeps: u64,
-    /// Problems that they found.
+    /// Problems found by sweeps.
     pub problems: u64,
-    /// How often a manager became the master.
+    /// How often a manager became master.
     pub masters: u64,
-    /// Cables that failed or came back.
+    /// Cables that failed or recovered.
     pub flaps: u64,
-    /// Pairs of cables that changed places.
+    /// Swapped pairs of cables.
     pub swaps: u64,
-    /// Switches that were reset.
+    /// Switch resets.
     pub resets: u64,
     /// Managers that died.
     pub deaths: u64,
-    /// What programs registered with administration, or withdrew.
+    /// Registrations with administration, and withdrawals.
     pub registrations: u64,
-    /// Requests of programs that were refused, or got no answer.
+    /// Programs' requests that were refused, or got no answer.
     pub refusals: u64,
-    /// How often a program was asked to register again.
+    /// How often a program was asked to reregister.
     pub reregistrations: u64,
     /// Path records that were compared with the tables.
     pub paths: u64,
-    /// What a node said or did that was not true.
+    /// Lies told.
     pub lies: u64,
-    /// Reports of events that programs read.
+    /// Reports that programs read.
     pub reports: u64,
-    /// Pairs of port and LID that were walked.
+    /// Pairs of port and LID whose route was checked.
     pub pairs: u64,
     /// The virtual time of the run.
     pub virtual_time: Duration,
@@ -216,7 +216,7 @@ impl fmt::Display for SubnetFailure {
 
 impl std::error::Error for SubnetFailure {}
 
-/// Runs the simulation of subnet managers of a seed.
+/// Runs the subnet manager simulation of a seed.
 ///
 /// # Errors
 /// The first failure. The same seed fails in the same way.

@@ -1,7 +1,7 @@
-//! Programs that ask subnet administration: they join groups and leave them, register services for some time, subscribe to events, and
-//! ask for paths. Each has one request outstanding at a time, and asks again until it is as it wants it.
+//! Programs that query subnet administration: they join and leave groups, register services for some time, subscribe to
+//! events, and query paths. Each has one outstanding request at a time, and repeats it until everything is as it wants.
 //!
-//! A program learns by one thing that it has to register everything again: that the manager asks its port for it.
+//! A program learns only by the client reregister event of its port that it must register everything again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::device::open_program;
 use super::wishes::{FOR_EVER, Item, LAST, MGIDS, Wish, bytes, is_gone};
 use super::world::{Event, World};
 
-/// More than a datagram takes there and back.
+/// More than the round-trip time of a datagram.
 const LATE: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ struct Pending {
     asked: Asked,
     tid: u32,
     since: Time,
-    /// It was asked to register again meanwhile.
+    /// Whether it was asked to reregister since the request was sent.
     stale: bool,
 }
 
@@ -41,19 +41,19 @@ pub(super) struct Program {
     pub(super) port: PortId,
     pub(super) gid: Gid,
     file: FileId,
-    /// How it joins each group.
+    /// The join state for each group.
     pub(super) states: [JoinState; MGIDS.len()],
     pub(super) wishes: BTreeMap<Item, Wish>,
     pending: Option<Pending>,
     next_tid: u32,
-    /// Ports to which it wants paths.
+    /// Ports to which it queries paths.
     questions: VecDeque<PortId>,
     pub(super) paths: Vec<(PortId, Vec<PathRecord>)>,
-    /// The traps that were reported since the last quiet time.
+    /// The traps reported since the last quiet period.
     pub(super) reports: Vec<u16>,
-    /// How many requests it has sent since the last sweep was asked for.
+    /// The requests sent since the last sweep was requested.
     pub(super) sent: u64,
-    /// It will go on.
+    /// Whether its next step is scheduled.
     awake: bool,
 }
 
@@ -63,7 +63,7 @@ impl Program {
         self.reports.clear();
     }
 
-    /// Whether all is as it wants it.
+    /// Returns whether everything is as it wants.
     pub(super) fn is_content(&self) -> bool {
         self.wishes.values().all(|wish| wish.done == Some(wish.wanted)) && self.questions.is_empty()
     }
@@ -90,7 +90,7 @@ impl World {
                 JoinState::NON_MEMBER,
                 JoinState::SEND_ONLY_NON_MEMBER,
             ];
-            // Who joins another group must be able to make it.
+            // A program that joins another group must be able to create it.
             let sends = JoinState::SEND_ONLY_FULL_MEMBER;
             let mut full =
                 || if self.rng.random_bool(0.2) { sends } else { JoinState::FULL_MEMBER };
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// A program wants something else.
+    /// Changes what a program wants.
     pub(super) fn change_mind(&mut self, index: usize) {
         let item = match self.rng.random_range(0..8) {
             0..=3 => Item::Member(self.rng.random_range(0..LAST)),
@@ -146,7 +146,7 @@ impl World {
         self.wake(index);
     }
 
-    /// In the end: each program that may asks for paths to all others.
+    /// Makes each program without a lying node query paths to all others, at the end.
     pub(super) fn questions(&mut self) {
         let all: Vec<PortId> = self.programs.iter().map(|program| program.port).collect();
         for index in 0..self.programs.len() {
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// A program makes a group that there was not.
+    /// Makes a program create a new group.
     pub(super) fn create_group(&mut self) {
         self.maker = (0..self.programs.len()).find(|&index| {
             let part = self.part(self.programs[index].port);
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// What a port is told is told to its program.
+    /// Passes a port's event to its program.
     pub(super) fn port_event(&mut self, at: PortId, event: PortEvent) {
         let program = self.programs.iter().position(|program| program.port == at);
         let Some(index) = program.filter(|_| event == PortEvent::ClientReregister) else { return };
@@ -195,7 +195,7 @@ impl World {
         self.wake(index);
     }
 
-    /// A program does the next thing that is not as it wants it.
+    /// Takes the next step towards what a program wants.
     pub(super) fn act(&mut self, index: usize) -> Result<(), String> {
         let now = self.agenda.now();
         let program = &mut self.programs[index];
@@ -257,7 +257,7 @@ impl World {
         Ok(())
     }
 
-    /// A program reads an answer, or a Report.
+    /// Handles an answer or a Report that a program reads.
     pub(super) fn program_reads(&mut self, file: FileId, mad: UserMad) -> Result<(), String> {
         let Some(index) = self.programs.iter().position(|program| program.file == file) else {
             return Ok(());
@@ -312,7 +312,7 @@ impl World {
         Ok(())
     }
 
-    /// A program's request has come to its end: 0 is an answer without an error.
+    /// Handles the end of a program's request: code 0 is an answer without error.
     fn ended(&mut self, index: usize, code: u16, data: &[u8]) {
         let now = self.agenda.now();
         let Some(pending) = self.programs[index].pending.take() else { return };
@@ -339,7 +339,7 @@ impl World {
                         wish.mlid = record.mlid;
                     }
                 }
-                // What was registered before a manager asked for it may be forgotten by now.
+                // A registration from before a manager's reregister request may be lost by now.
                 if is_over && !(pending.stale && wanted) {
                     wish.done = Some(wanted);
                     wish.is_certain = !pending.stale;

@@ -1,4 +1,4 @@
-//! What administration must say when nothing has happened for some time.
+//! The checks of administration when nothing has happened for some time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,14 +19,14 @@ use super::world::World;
 
 type Checked = Result<(), String>;
 
-/// How many pairs of ports administration is asked for the paths between.
+/// The number of port pairs whose paths are queried.
 const PAIRS: usize = 40;
 
-/// The trap of a group that is new.
+/// The trap of a new group.
 const GROUP_CREATED: u16 = 66;
 
 impl World {
-    /// The seat of the master of a part.
+    /// Returns the seat of the master of a part.
     pub(super) fn master(&self, part: &BTreeSet<PortId>) -> Option<usize> {
         self.seats.iter().position(|seat| {
             let state = seat.manager.as_ref().map(|manager| manager.status().state);
@@ -41,7 +41,7 @@ impl World {
         self.programs.iter().enumerate().filter(|(_, program)| part.contains(&program.port))
     }
 
-    /// Asks administration beside a manager for a table, without the network. The key shows everything.
+    /// Queries a manager's administration for a table, without the network. With the SA key it returns everything.
     fn table<R: Layout>(
         &mut self,
         seat: usize,
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// What administration of a part says is what programs have registered, and what switches do.
+    /// Checks that administration of a part has the registrations of its programs, and matches the switches.
     pub(super) fn check_administration(&mut self, part: &BTreeSet<PortId>) -> Checked {
         let Some(seat) = self.master(part) else { return Ok(()) };
         let Some(own) = self.subnet.port(self.seats[seat].port).map(|view| view.lid()) else {
@@ -100,7 +100,7 @@ impl World {
             let members = groups.entry(mlid).or_default();
             for (guid, receives) in administration.members(mlid) {
                 let port = self.subnet.ports().find(|view| view.guid() == guid);
-                // All ports of a switch have its GUID.
+                // All ports of a switch have the same GUID.
                 let port = port.map(|view| view.id()).filter(|port| part.contains(port));
                 let port = port.ok_or(format!("{guid} of {mlid} is not in this part"))?;
                 members.insert(port, receives);
@@ -114,7 +114,7 @@ impl World {
                 let state = program.states[group];
                 let full = JoinState::FULL_MEMBER | JoinState::SEND_ONLY_FULL_MEMBER;
                 let receives = JoinState::FULL_MEMBER | JoinState::NON_MEMBER;
-                // The others are members no more when the last full member leaves, and are not told.
+                // Send-only and non-members are removed with the last full member, without being told.
                 let is_there =
                     groups.get(&wish.mlid).is_some_and(|group| group.contains_key(&program.port));
                 if wish.wanted && (state.intersects(full) || is_there) {
@@ -183,7 +183,7 @@ impl World {
                 }
             }
         }
-        // A port that has another one's LID, until a moved cable or a second master is found, subscribes for the other one.
+        // A port with the LID of another one subscribes for that one, until a moved cable or a second master is discovered.
         let may_be = self.stats.swaps > 0 || self.stats.masters > 1;
         let mistaken = if may_be { there.clone() } else { BTreeSet::new() };
         self.mistaken = there.difference(&wanted).map(|(gid, _)| *gid).collect();
@@ -193,7 +193,7 @@ impl World {
         Ok(())
     }
 
-    /// Paths lead where they say, and back; those that programs have got, and those between some ports.
+    /// Checks that paths lead where they should, and back: those that programs have got, and those between some ports.
     pub(super) fn check_paths(&mut self, part: &BTreeSet<PortId>, seat: usize) -> Checked {
         let mut found = Vec::new();
         for (index, program) in self.programs_of(part) {
@@ -243,7 +243,7 @@ impl World {
         Ok(())
     }
 
-    /// Programs that have all they want send nothing.
+    /// Checks that programs that have everything they want send nothing.
     pub(super) fn check_silence(&self) -> Checked {
         for index in 0..self.seats.len() {
             if self.seats[index].manager.is_none() {
@@ -261,7 +261,7 @@ impl World {
         Ok(())
     }
 
-    /// A group was made by a program: those who want to know have read of it, once.
+    /// Checks that subscribers have got one Report of the group that a program created.
     pub(super) fn check_reports(&self) -> Checked {
         let Some(maker) = self.maker else { return Ok(()) };
         let part = self.part(self.programs[maker].port);

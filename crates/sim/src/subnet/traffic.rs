@@ -1,4 +1,4 @@
-//! Datagrams on their way: between the subnet, the managers, and the agents of administration and of programs.
+//! Datagrams in flight: between the subnet, the managers, and the agents of administration and of programs.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    /// Does something with a manager that lives.
+    /// Calls a running manager.
     pub(super) fn with(
         &mut self,
         index: usize,
@@ -79,7 +79,7 @@ impl World {
         Ok(())
     }
 
-    /// Does something with the device, and what comes of it.
+    /// Calls the device and executes its output.
     pub(super) fn device<R>(
         &mut self,
         act: impl FnOnce(&mut Umad, &Subnet, &mut Agents) -> R,
@@ -90,7 +90,7 @@ impl World {
         Ok(result)
     }
 
-    /// A program, or administration, writes to its file.
+    /// Writes to the file of a program or of administration.
     pub(super) fn write(
         &mut self,
         file: FileId,
@@ -102,7 +102,7 @@ impl World {
         Ok(result)
     }
 
-    /// What comes of what the device has done.
+    /// Executes the output of the device.
     fn passed(&mut self, agents: Agents) -> Result<(), String> {
         for (from, packet) in agents.sent {
             self.travel(Event::Depart { from, packet });
@@ -118,7 +118,7 @@ impl World {
                         }
                     })?
                 }
-                // What became of an alias.
+                // The answer to the Set of an alias.
                 Some(_) => {}
                 None => self.program_reads(file, mad)?,
             }

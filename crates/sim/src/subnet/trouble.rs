@@ -1,4 +1,4 @@
-//! What befalls the subnet: cables, switches, managers and programs that want something else.
+//! Troubles of the subnet: cables, switches, managers, and programs that change their minds.
 
 use rand::Rng;
 use rdmux_subnet::topology::LinkRate;
@@ -7,7 +7,7 @@ use rdmux_subnet::{NodeId, PortId};
 use super::world::{GROUPS, World, is_end};
 
 impl World {
-    /// Something happens.
+    /// Causes a trouble.
     pub(super) fn trouble(&mut self) -> Result<(), String> {
         let now = self.agenda.now();
         let ports: Vec<PortId> = self.subnet.ports().map(|view| view.id()).collect();

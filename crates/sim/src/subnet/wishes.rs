@@ -1,4 +1,4 @@
-//! What programs may have registered with administration, and the requests for it.
+//! The registrations that programs may want, and their requests.
 
 use rdmux_subnet::Time;
 use rdmux_wire::layout::Layout;
@@ -12,16 +12,16 @@ use rdmux_wire::{Gid, Lid, Mtu, Pkey, Qkey, Qpn, ServiceId};
 
 use super::programs::Program;
 
-/// Groups that programs join; the first is the default partition's, which exists without members.
+/// Groups that programs join. The first is the default partition's, which exists without members.
 pub(super) const MGIDS: [u8; 4] = [0, 1, 2, 3];
 
-/// The group that a program makes in the end.
+/// The group that a program creates at the end.
 pub(super) const LAST: usize = 3;
 
-/// A service that does not end.
+/// A lease that does not expire.
 pub(super) const FOR_EVER: u32 = u32::MAX;
 
-/// What a program may have registered.
+/// A possible registration of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Item {
     /// Membership of the group with this index.
@@ -32,19 +32,19 @@ pub(super) enum Item {
     Subscription(u16),
 }
 
-/// What a program wants of an item, and knows of it.
+/// What a program wants of an item, and what it knows of it.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) wanted: bool,
-    /// What administration has said last; none if the program has to tell it.
+    /// The last answer of administration; none if the program must send a request.
     pub(super) done: Option<bool>,
-    /// Nothing has happened since by which a manager could have another opinion.
+    /// Whether nothing has happened since that could change a manager's state.
     pub(super) is_certain: bool,
     /// The lease of a service, in seconds.
     pub(super) lease: u32,
-    /// When the request that has registered it was sent.
+    /// When the registering request was sent.
     pub(super) since: Time,
-    /// Until when the service may be there, of whatever request.
+    /// Until when the service may exist, by any request.
     pub(super) latest: Time,
     /// The group's LID.
     pub(super) mlid: Lid,
@@ -68,7 +68,7 @@ pub(super) fn bytes<R: Layout>(record: &R) -> Vec<u8> {
 }
 
 impl Program {
-    /// The request that makes an item as it is wanted: method, attribute, components, and record.
+    /// Returns the request that makes an item as wanted: method, attribute, components, and record.
     pub(super) fn request(&self, item: Item, wish: &Wish) -> (Method, u16, u64, Vec<u8>) {
         let method = if wish.wanted { Method::SET } else { Method::DELETE };
         match item {
@@ -80,7 +80,7 @@ impl Program {
                     qkey: Qkey(0x0b1b),
                     pkey: Pkey::DEFAULT,
                     join_state: self.states[group],
-                    // All ports can have these.
+                    // Values that all ports support.
                     mtu_selector: Selector::EXACTLY,
                     mtu: Mtu::M256.code(),
                     rate_selector: Selector::EXACTLY,
@@ -125,7 +125,7 @@ impl Program {
     }
 }
 
-/// Whether a refusal to withdraw something says that it is not there.
+/// Returns whether a refused withdrawal means that the item does not exist.
 pub(super) fn is_gone(item: Item, status: u16) -> bool {
     match item {
         Item::Member(_) | Item::Subscription(_) => status == status::SA_REQUEST_INVALID,

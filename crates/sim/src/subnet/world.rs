@@ -1,4 +1,4 @@
-//! The subnet, its managers and what befalls them, on the virtual clock.
+//! The subnet, its managers and troubles, on the virtual clock.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use crate::agenda::Agenda;
 /// The limit on the events of a run.
 const EVENTS: u64 = 20_000_000;
 
-/// So long after the last trouble and the last loss everything must be well: a standby finds that the master is dead, and the longest pause after a failed
-/// sweep is over.
+/// How long after the last trouble and the last loss everything must be right: a standby finds that the master is dead, and
+/// the longest pause after a failed sweep is over.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// So long before the first look at everything programs ask for paths.
+/// How long before the first check programs query paths.
 const QUESTIONS: Duration = Duration::from_secs(20);
 
-/// So long everything may take that follows from a new group.
+/// The time for all effects of a new group.
 const SHORT: Duration = Duration::from_secs(10);
 
 /// The groups of a run without programs.
@@ -40,7 +40,7 @@ pub(super) enum Event {
         to: UserAddress,
         mad: Box<Mad>,
     },
-    /// A datagram of a program's agent, or of administration's.
+    /// A datagram of a program's agent, or of administration's, is sent.
     Depart {
         from: PortId,
         packet: MadPacket,
@@ -49,16 +49,16 @@ pub(super) enum Event {
         at: PortId,
         packet: MadPacket,
     },
-    /// A program goes on.
+    /// A program takes its next step.
     Act {
         program: usize,
     },
     DeviceWakes,
-    /// The node that lies sends a trap.
+    /// The lying node sends a trap.
     Babble,
-    /// Programs ask for paths.
+    /// Programs query paths.
     Questions,
-    /// A program makes a group.
+    /// A program creates a group.
     Create,
     Wake {
         index: usize,
@@ -71,13 +71,13 @@ pub(super) enum Event {
     End,
 }
 
-/// A place for a manager, and the one that lives there.
+/// A place for a manager, with the manager that runs there.
 pub(super) struct Seat {
     pub(super) port: PortId,
     pub(super) manager: Option<Manager>,
-    /// Administration, where there are programs.
+    /// Administration, if there are programs.
     pub(super) service: Option<Service>,
-    /// Its file.
+    /// Administration's file.
     pub(super) file: FileId,
     priority: u8,
     wake: Option<Time>,
@@ -125,16 +125,16 @@ pub(super) struct World {
     pub(super) umad: Umad,
     device_wake: Option<Time>,
     pub(super) programs: Vec<Program>,
-    /// Which of them makes a group in the end.
+    /// The program that creates a group at the end.
     pub(super) maker: Option<usize>,
-    /// Ports that administration reports to though they have not asked for it.
+    /// Ports that get Reports without having subscribed.
     pub(super) mistaken: BTreeSet<Gid>,
     pub(super) liar: Option<Liar>,
     /// Members of the groups.
     pub(super) members: [BTreeSet<PortId>; GROUPS.len()],
     /// Whether datagrams are lost.
     pub(super) lossy: bool,
-    /// Sets that were sent since the last sweep was asked for.
+    /// Sets sent since the last sweep was requested.
     pub(super) sets: u64,
     pub(super) stats: SubnetStats,
     tracing: bool,
@@ -218,7 +218,7 @@ impl World {
         self.check()
     }
 
-    /// Everything but the last checks.
+    /// Runs everything except the last checks.
     pub(super) fn until_end(&mut self) -> Result<(), String> {
         self.settle();
         for _ in 0..EVENTS {
@@ -232,7 +232,7 @@ impl World {
         Err("it does not end".to_owned())
     }
 
-    /// Nothing has happened since the last sweep was asked for.
+    /// Checks that nothing has happened since the last sweep was requested.
     fn check_quiet(&self) -> Result<(), String> {
         match self.sets {
             0 => Ok(()),
@@ -383,7 +383,7 @@ impl Seat {
     }
 }
 
-/// Whether a port can have a LID.
+/// Returns whether a port can have a LID.
 pub(crate) fn is_end(subnet: &Subnet, port: PortId) -> bool {
     port.number == 0 || subnet.port(PortId::new(port.node, 0)).is_none()
 }

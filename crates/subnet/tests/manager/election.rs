@@ -345,7 +345,7 @@ fn told_by_a_better_master(change: fn(&mut Mad)) -> BTreeMap<u32, SmInfo> {
     told.take()
 }
 
-/// Returns whether a datagram carries SMInfo or reveals a manager.
+/// Returns whether a datagram carries SMInfo.
 fn is_sm_info(mad: &Mad) -> bool {
     MadHeader::parse(&mad[..]).is_ok_and(|header| header.attr_id == SmInfo::ATTR_ID)
 }
