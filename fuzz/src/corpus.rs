@@ -11,10 +11,10 @@ use rdmux_wire::ip::{Ipv4, Ipv6, TCP};
 use rdmux_wire::iwarp::fpdu::Framing;
 use rdmux_wire::tcp::Tcp;
 
-/// Frames of one capture file are alike: this many of each are enough.
+/// Frames taken from one capture file: its frames are alike, so this many are enough.
 const PER_FILE: usize = 40;
 
-/// Whole Ethernet frames.
+/// Returns whole Ethernet frames.
 ///
 /// # Errors
 /// When the captures cannot be read.
@@ -37,7 +37,7 @@ pub fn frames() -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// The bytes of whole capture files, the small ones.
+/// Returns the bytes of whole small capture files.
 ///
 /// # Errors
 /// When the captures cannot be read.
@@ -54,7 +54,7 @@ pub fn files() -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// RoCEv2 packets from the BTH through payload and pad, without ICRC.
+/// Returns RoCEv2 packets from the BTH through payload and pad, without ICRC.
 ///
 /// # Errors
 /// When the captures cannot be read.
@@ -62,7 +62,7 @@ pub fn packets() -> Result<Vec<Vec<u8>>> {
     Ok(frames()?.iter().filter_map(|f| roce(f)).map(<[u8]>::to_vec).collect())
 }
 
-/// Management datagrams: what SEND_ONLY packets to QP1 carry.
+/// Returns management datagrams: the payload of SEND_ONLY packets to QP1.
 ///
 /// # Errors
 /// When the captures cannot be read.
@@ -75,7 +75,7 @@ pub fn mads() -> Result<Vec<Vec<u8>>> {
     Ok(mads.collect())
 }
 
-/// MPA's start-up frames.
+/// Returns MPA's start-up frames.
 ///
 /// # Errors
 /// When the captures cannot be read.
@@ -83,8 +83,7 @@ pub fn startups() -> Result<Vec<Vec<u8>>> {
     Ok(tcp_payloads()?.into_iter().filter(|payload| is_startup(payload)).collect())
 }
 
-/// Frames of iWARP streams behind two bytes that say that there are neither CRCs nor markers; and with
-/// all, written anew.
+/// Returns frames of iWARP streams, encoded with and without CRCs and markers. Two bytes before each frame state its options.
 ///
 /// # Errors
 /// When the captures cannot be read.
@@ -101,7 +100,7 @@ pub fn fpdus() -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// DDP segments.
+/// Returns DDP segments.
 ///
 /// # Errors
 /// When the captures cannot be read.
@@ -119,7 +118,7 @@ fn is_startup(payload: &[u8]) -> bool {
     payload.starts_with(b"MPA ID Re")
 }
 
-/// What TCP segments carry, if they carry something.
+/// Returns the nonempty payloads of TCP segments.
 fn tcp_payloads() -> Result<Vec<Vec<u8>>> {
     let payload = |frame: &Vec<u8>| {
         let ether = Ether::parse(frame).ok()?;
@@ -133,7 +132,7 @@ fn tcp_payloads() -> Result<Vec<Vec<u8>>> {
     Ok(frames()?.iter().filter_map(payload).collect())
 }
 
-/// Bytes without meaning, for targets that take their input as a script.
+/// Returns random bytes, for targets that take their input as a script.
 ///
 /// # Errors
 /// Never.
@@ -143,7 +142,7 @@ pub fn noise() -> Result<Vec<Vec<u8>>> {
     Ok((0..64).map(some).collect())
 }
 
-/// The records of a little-endian classic pcap file.
+/// Returns the records of a little-endian classic pcap file.
 fn records(file: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = file.get(24..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -155,7 +154,7 @@ fn records(file: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The RoCEv2 packet in an Ethernet frame.
+/// Returns the RoCEv2 packet in an Ethernet frame.
 fn roce(frame: &[u8]) -> Option<&[u8]> {
     let ether = Ether::parse(frame).ok()?;
     let ip = frame.get(ether.header_len..)?;

@@ -1,9 +1,8 @@
-//! Fuzz targets: each takes bytes that a stranger chose, feeds them to a decoder or a machine, and
-//! panics when a promise is broken.
+//! Fuzz targets: each feeds untrusted bytes to a decoder or a state machine, and panics when an invariant is violated.
 //!
-//! [`targets`] has a plain function per target, so that any fuzzer can call it: the built-in one
-//! ([`runner`], `cargo xtask fuzz`), which mutates ([`mutate`]) the frames of real captures
-//! ([`corpus`]) on stable Rust, or libFuzzer (`fuzz/libfuzzer`, with `cargo fuzz`).
+//! [`targets`] has a plain function per target, which any fuzzer can call: the built-in one ([`runner`], `cargo xtask fuzz`),
+//! which mutates ([`mutate`]) the frames of real captures ([`corpus`]) on stable Rust, or libFuzzer (`fuzz/libfuzzer`, with
+//! `cargo fuzz`).
 #![forbid(unsafe_code)]
 
 pub mod corpus;

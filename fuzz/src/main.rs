@@ -72,7 +72,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(if clean.into_inner() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs a target and prints its line.
+/// Runs a target and prints its line. Returns whether no input failed.
 fn is_clean(target: &Target, options: &runner::Options) -> anyhow::Result<bool> {
     let name = target.name;
     Ok(match runner::run(target, options)? {

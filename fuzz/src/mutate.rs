@@ -1,11 +1,11 @@
-//! Mutations that know what network headers look like: big-endian fields, lengths, opcodes.
+//! Mutations with knowledge of network headers: big-endian fields, lengths, opcodes.
 
 use rand::Rng;
 
-/// No input grows beyond this.
+/// The maximum length of an input.
 pub const MAX_LEN: usize = 8192;
 
-/// Values at which decoders change their mind.
+/// Boundary values of decoders.
 const EDGES: &[u64] = &[
     0,
     1,
@@ -44,9 +44,9 @@ const EDGES: &[u64] = &[
     u64::MAX,
 ];
 
-/// Changes `input` a few times, perhaps with pieces of the others in `pool`.
+/// Changes `input` a few times, possibly with pieces of the other inputs in `pool`.
 pub fn mutate(input: &mut Vec<u8>, pool: &[Vec<u8>], rng: &mut impl Rng) {
-    // Mostly few changes, so that the input stays plausible; sometimes many.
+    // Usually few changes, so that the input stays plausible; sometimes many.
     let times = 1 << rng.random_range(0..4);
     for _ in 0..rng.random_range(1..=times) {
         step(input, pool, rng);
@@ -80,7 +80,7 @@ fn step(input: &mut Vec<u8>, pool: &[Vec<u8>], rng: &mut impl Rng) {
     }
 }
 
-/// Headers are at the front, so most changes are made there.
+/// Returns a position for a change, which is usually near the front, where headers are.
 fn position(len: usize, rng: &mut impl Rng) -> usize {
     let reach = if rng.random_bool(0.7) { len.min(64) } else { len };
     rng.random_range(0..reach)

@@ -17,27 +17,27 @@ use crate::mutate::mutate;
 /// How to run a target.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long.
+    /// The duration of the run.
     pub time: Duration,
-    /// Where the mutations start from. The same seed makes the same inputs, more or fewer of them.
+    /// The seed of the mutations. The same seed produces the same inputs, as many as the time allows.
     pub seed: u64,
     /// The folder for an input that fails.
     pub artifacts: PathBuf,
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Debug)]
 pub enum Outcome {
-    /// No input broke a promise.
+    /// No input failed.
     Clean {
-        /// How many were tried.
+        /// The number of inputs.
         inputs: u64,
     },
-    /// One did.
+    /// An input failed.
     Broken {
         /// The input.
         file: PathBuf,
-        /// What the target said.
+        /// The message of the target's panic.
         message: String,
     },
 }
@@ -45,7 +45,7 @@ pub enum Outcome {
 /// Runs a target.
 ///
 /// # Errors
-/// When the seeds cannot be read or an input that fails cannot be kept.
+/// When the seeds cannot be read, or a failing input cannot be saved.
 pub fn run(target: &Target, options: &Options) -> Result<Outcome> {
     let seeds = (target.seeds)().with_context(|| format!("seeds of {}", target.name))?;
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
@@ -59,7 +59,7 @@ pub fn run(target: &Target, options: &Options) -> Result<Outcome> {
         }
     }
     while Instant::now() < until {
-        // The clock is not asked for each input.
+        // The clock is not read for each input.
         for _ in 0..64 {
             let mut input = match seeds.len() {
                 0 => Vec::new(),
@@ -83,11 +83,11 @@ fn broken(target: &Target, options: &Options, input: &[u8], message: String) -> 
     Ok(Outcome::Broken { file, message })
 }
 
-/// Catches the panics of this thread and keeps what they said. Threads may each have one.
+/// Catches the panics of this thread and keeps their messages. Several threads may each have one.
 struct Watch;
 
 thread_local! {
-    /// What the last panic of a thread that is watched said; none of others.
+    /// The message of the last panic of a watched thread; none for other threads.
     static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -113,7 +113,7 @@ impl Watch {
         Self
     }
 
-    /// Runs the target on an input; what it said if it panicked.
+    /// Runs the target on an input. Returns the message if it panicked.
     fn run(&self, target: &Target, input: &[u8]) -> Option<String> {
         let result = panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
         let said = || SAID.with_borrow(|said| said.clone().unwrap_or_default().replace('\n', " "));

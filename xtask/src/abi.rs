@@ -1,9 +1,8 @@
-//! `cargo xtask abi`: the shared object is to programs what the distribution's libraries are.
+//! `cargo xtask abi`: checks that programs can use the shared object in place of the distribution's libraries.
 //!
-//! `exports` compares symbols and version nodes, `headers` what programs have compiled in; `behaviour` runs
-//! C programs on it, `acm` looks at libibacm, and `readme` compiles the snippet that strangers read first. The tables in
-//! `conformance/abi` were made from rdma-core 44; where the distribution's own files are installed, they
-//! are compared as well.
+//! `exports` compares symbols and version nodes, `headers` compares what programs have compiled in, `behaviour` runs C
+//! programs on the shared object, `acm` checks libibacm, and `readme` compiles the README's example. The tables in
+//! `conformance/abi` were made from rdma-core 44. If the distribution's own files are installed, they are compared as well.
 
 mod acm;
 mod behaviour;
@@ -18,17 +17,17 @@ use anyhow::Result;
 use crate::report::Report;
 use crate::sh;
 
-/// Which programs.
+/// The programs to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
     /// Only these programs of `conformance/c`, or `documented`, those of the documentation; nothing is compared then.
     programs: Vec<String>,
 }
 
-/// The program on libibacm, which has needs of its own.
+/// The program for libibacm, which has its own requirements.
 const ACM: &str = "acm";
 
-/// Runs all of it. What cannot be compared here is skipped.
+/// Runs all checks. What cannot be compared here is skipped.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("C ABI");
     if args.programs.is_empty() {
@@ -45,12 +44,12 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     }
 }
 
-/// The committed tables.
+/// Returns the folder of the committed tables.
 fn tables() -> PathBuf {
     sh::root().join("conformance/abi")
 }
 
-/// Builds the shared object and says where it is.
+/// Builds the shared object and returns its path.
 pub(crate) fn shared_object() -> Result<PathBuf> {
     Ok(sh::build(&["rdmux"])?.join("deps/librdmux_capi.so"))
 }

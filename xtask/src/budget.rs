@@ -1,20 +1,21 @@
-//! What CI may take: so many seconds for each suite.
+//! The time limits of CI, in seconds per suite.
 //!
-//! `.ci/run` must end within 75 minutes on a machine with two processors, whatever is added. So each suite has a budget, from a
-//! quarter more to twice what it takes on such a machine that does nothing else, and all budgets together are within the limit, which
-//! a test checks. A suite that outgrows its budget makes CI fail; a suite that is run by itself, perhaps beside other work, has none. Then rows that only multiply what others show lose their mark
-//! `brief`, or the budget takes seconds from another.
+//! `.ci/run` must end within 75 minutes on a machine with two processors, whatever is added. So each suite has a budget, from
+//! 1.25 to 2 times its duration on such an idle machine, and all budgets together are within the limit, which a test checks.
+//! A suite that exceeds its budget makes CI fail. A suite that is run separately, possibly with other load, has no budget. To
+//! fix an exceeded budget, remove the mark `brief` from rows that only repeat what others show, or move seconds from another
+//! suite's budget.
 
 use std::time::Instant;
 
 use crate::report::Report;
 
-/// What `.ci/run` may take in all, in seconds.
+/// The time limit of `.ci/run` in seconds.
 #[cfg(test)]
 const LIMIT: u64 = 75 * 60;
 
-/// What builds the suites' programs and guests and installs packages may take, in seconds. It depends on the network and on what
-/// is built already, so nothing checks it.
+/// The time for building the suites' programs and guests and for installing packages, in seconds. It depends on the network
+/// and on what is built already, so it is not checked.
 #[cfg(test)]
 const BUILDS: u64 = 620;
 
@@ -30,7 +31,7 @@ pub(crate) enum Suite {
     Roce,
 }
 
-/// The suites, their names and their budgets, in seconds; of suites with rows, for the brief ones.
+/// The suites with their names and their budgets in seconds. For suites with rows, the budget is for the brief ones.
 const BUDGETS: &[(Suite, &str, u64)] = &[
     (Suite::Test, "cargo xtask test, builds included", 2060),
     (Suite::Instructions, "cargo xtask instructions", 120),
@@ -41,19 +42,19 @@ const BUDGETS: &[(Suite, &str, u64)] = &[
     (Suite::Roce, "cargo xtask peer: rdma_rxe", 420),
 ];
 
-/// Runs a suite that has no rows, and holds it to its budget.
+/// Runs a suite without rows, and checks its budget.
 pub(crate) fn timed(report: &mut Report, suite: Suite, run: impl FnOnce(&mut Report)) {
     let start = Instant::now();
     run(report);
     check(report, suite, start.elapsed().as_secs_f64());
 }
 
-/// What a suite may take, in seconds.
+/// Returns the budget of a suite, in seconds.
 pub(crate) fn seconds(suite: Suite) -> u64 {
     BUDGETS.iter().find(|(s, ..)| *s == suite).map_or(0, |(.., budget)| *budget)
 }
 
-/// Counts a failure if a suite has taken longer than it may.
+/// Counts a failure if a suite exceeded its budget.
 pub(crate) fn check(report: &mut Report, suite: Suite, seconds: f64) {
     let Some((_, name, budget)) = BUDGETS.iter().find(|(s, ..)| *s == suite) else { return };
     println!("     # {name}: {seconds:.0} s of {budget} s");

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: all that a change must pass, each suite within its budget.
+//! `cargo xtask ci`: everything that a change must pass, each suite within its budget.
 
 use crate::budget::{Suite, timed};
 use crate::report::Report;
@@ -12,10 +12,10 @@ pub(crate) struct Args {
     all: bool,
 }
 
-/// Everything, cheapest first.
+/// Runs everything, cheapest first.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     timed(report, Suite::Test, test::run);
-    // What that takes depends on what is there already, so it is no suite's.
+    // The time that this takes depends on what is built already, so it counts for no suite.
     report.check("programs are built", programs::build().map(drop));
     timed(report, Suite::Instructions, |report| {
         instructions::run(&instructions::Args::default(), report);

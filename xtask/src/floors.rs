@@ -1,12 +1,13 @@
-//! Floors: which module of a crate may know which, from the table `xtask/floors.toml`.
+//! Floors: which modules of a crate may import which, by the table `xtask/floors.toml`.
 //!
-//! A crate's modules lie on floors, the lowest first. A module may import from its own floor and from those below
-//! it; an import from a floor above is an error, whether by `use` or by a path in the code. So is a circle of modules of
-//! one floor that import each other. Test modules are exempt: a test of an object may drive it by the handles above it. The crate's root is on no floor, and what it re-exports
-//! counts as an import from where it is defined. Methods are called without an import, and so are not seen.
+//! The modules of a crate are on floors, lowest first. A module may import from its own floor and from those below it. An
+//! import from a higher floor is an error, whether by `use` or by a path in the code. So is an import cycle of modules on one
+//! floor. Test modules are exempt: the test of an object may use the handles above it. The crate's root is on no floor, and
+//! what it re-exports counts as an import from where it is defined. Methods are called without an import, and so are not
+//! seen.
 //!
-//! Only sources are read. `source` makes tokens of a file, `paths` finds the paths in them, and this file compares the
-//! modules that they lead to; `circles` finds those that lead back.
+//! Only sources are read. `source` tokenizes a file, `paths` finds the paths in it, and this file compares their modules.
+//! `circles` finds cycles.
 
 mod circles;
 mod paths;
@@ -30,16 +31,16 @@ const TABLE: &str = "xtask/floors.toml";
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Crate {
-    /// The lowest first.
+    /// The floors, lowest first.
     floor: Vec<Floor>,
 }
 
-/// Modules that may know each other, though not in circles, and all that is below.
+/// Modules that may import each other, without cycles, and everything below.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Floor {
     name: String,
-    /// Paths of modules, `xrc::record`; one stands for the modules in it, too, unless the table names those.
+    /// Paths of modules, such as `xrc::record`. A path includes the modules in it, unless the table names those.
     modules: Vec<String>,
 }
 
@@ -63,7 +64,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// The text of the Rust files below a folder, by their names in it.
+/// Returns the text of the Rust files in a folder, by relative path.
 fn read(folder: &Path) -> Result<BTreeMap<String, String>> {
     let mut files = Vec::new();
     layout::rust_files(folder, &mut files)?;
@@ -73,7 +74,7 @@ fn read(folder: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 impl Crate {
-    /// Everything that is wrong, a line each that begins with the file.
+    /// Returns all violations, one per line that begins with the file.
     fn check(&self, modules: &Modules) -> Vec<String> {
         let mut wrong = self.missing(modules);
         for module in modules.iter().filter(|m| !m.path.is_empty()) {
@@ -87,7 +88,7 @@ impl Crate {
         wrong
     }
 
-    /// The table's modules that are none.
+    /// Returns the table's entries that are no modules.
     fn missing(&self, modules: &Modules) -> Vec<String> {
         let named = self.floor.iter().flat_map(|floor| &floor.modules);
         let unknown = named.filter(|name| !modules.has(name));
@@ -96,7 +97,7 @@ impl Crate {
             .collect()
     }
 
-    /// The imports of a module on floor `own` from floors above.
+    /// Returns the imports of a module on floor `own` from higher floors.
     fn upward(&self, modules: &Modules, module: &Module, own: usize) -> Vec<String> {
         let mut wrong = Vec::new();
         for import in &module.imports {
@@ -115,7 +116,7 @@ impl Crate {
         wrong
     }
 
-    /// A circle of each floor that has any. What one path of the table stands for may import each other as it likes.
+    /// Returns one cycle of each floor that has any. Modules below one path of the table may import each other freely.
     fn circles(&self, modules: &Modules) -> Vec<String> {
         let mut graphs: Vec<Graph<'_>> = self.floor.iter().map(|_| Graph::default()).collect();
         for module in modules.iter() {
@@ -141,12 +142,12 @@ impl Crate {
         format!("{} ({})", floor + 1, self.floor[floor].name)
     }
 
-    /// The floor of a module: that of the longest of the table's paths which leads to it.
+    /// Returns the floor of a module: that of the longest matching path of the table.
     fn floor_of(&self, module: &[String]) -> Option<usize> {
         self.place_of(module).map(|(floor, _)| floor)
     }
 
-    /// The floor, and that path.
+    /// Returns the floor of a module, and the matching path.
     fn place_of(&self, module: &[String]) -> Option<(usize, &str)> {
         (1..=module.len()).rev().find_map(|len| {
             let path = module[..len].join("::");
@@ -162,7 +163,7 @@ impl Crate {
 mod tests {
     use super::*;
 
-    /// What is wrong with these files, on two floors: `low` and `folder::low` below `high` and `folder`.
+    /// Returns the violations of these files on two floors: `low` and `folder::low` below `high` and `folder`.
     fn wrong(files: &[(&str, &str)]) -> Vec<String> {
         let floor = |name: &str, modules: &[&str]| Floor {
             name: name.to_owned(),
@@ -185,7 +186,7 @@ mod tests {
         Crate { floor: floors }.check(&Modules::parse(&files.collect()))
     }
 
-    /// Whether `text` in `low.rs` is an import upwards, and only that.
+    /// Returns whether `text` in `low.rs` is exactly one upward import.
     fn climbs(text: &str) -> bool {
         let found = wrong(&[("low.rs", text)]);
         assert!(found.iter().all(|line| line.starts_with("low.rs:")), "{found:?}");

@@ -3,7 +3,7 @@
 use crate::report::Report;
 use crate::sh;
 
-/// Which targets, for how long.
+/// The targets, and the time for each.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Seconds for each target.
@@ -17,7 +17,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What each test run takes.
+    /// Returns the arguments of each test run.
     pub(crate) fn brief() -> Self {
         Self { seconds: 3, seed: 1, target: None }
     }

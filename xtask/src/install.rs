@@ -7,7 +7,7 @@
 //! lib/rdmux/librdmux_capi.so          and links by the names that programs ask for
 //! lib/rdmux/librdmux_view.so
 //! lib/rdmux/libibacm.so.1             and a link for the linker
-//! lib/rdmux/installed                 the list of all files, which --uninstall goes by
+//! lib/rdmux/installed                 the list of all files, which --uninstall uses
 //! lib/pkgconfig/rdmux.pc
 //! lib/pkgconfig/ibacm.pc
 //! include/rdmux/acm.h
@@ -18,8 +18,8 @@
 //! include/rdmux/xrc.h
 //! ```
 //!
-//! The libraries lie in a folder of their own, where the loader does not look by itself: the system's
-//! stay what other programs get.
+//! The libraries are in a folder of their own, which the loader does not search by default: other programs keep using the
+//! distribution's libraries.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -32,7 +32,7 @@ use crate::report::Report;
 use crate::sh;
 
 const OBJECT: &str = "librdmux_capi.so";
-/// Names of the object: as programs are linked, for dlopen(3) and the linker, and for `-lrdmux`.
+/// Names of the shared object: sonames, names for dlopen(3) and the linker, and for `-lrdmux`.
 const LINKS: [&str; 7] = [
     "libibverbs.so.1",
     "librdmacm.so.1",
@@ -42,18 +42,18 @@ const LINKS: [&str; 7] = [
     "libibumad.so",
     "librdmux.so",
 ];
-/// The library of ACM, which is an object of its own.
+/// The ACM library, a separate shared object.
 const ACM: &str = "libibacm.so.1";
-/// What the linker asks for.
+/// The name for the linker.
 const ACM_LINK: &str = "libibacm.so";
 const LIB: &str = "lib/rdmux";
 const LIST: &str = "lib/rdmux/installed";
 /// The mode of programs, shared objects and folders.
 const PROGRAM_MODE: u32 = 0o755;
-/// The mode of what is read.
+/// The mode of other files.
 const FILE_MODE: u32 = 0o644;
 
-/// Where to, or back.
+/// The place to install to or uninstall from.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The folder that has `bin`, `lib` and `include`
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     report.check("install", go());
 }
 
-/// The prefix below the folder for packages.
+/// Returns the prefix below the packaging folder.
 fn rooted(destdir: Option<&Path>, prefix: &Path) -> Result<PathBuf> {
     Ok(match destdir {
         None => prefix.to_owned(),
@@ -86,7 +86,7 @@ fn rooted(destdir: Option<&Path>, prefix: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Builds everything; the folder in which cargo leaves it.
+/// Builds everything. Returns cargo's output folder.
 fn build() -> Result<PathBuf> {
     sh::run(sh::cargo().args(["build", "--quiet", "--release", "-p", "rdmux-cli"]))?;
     Ok(sh::target_dir().join("release"))
@@ -94,9 +94,9 @@ fn build() -> Result<PathBuf> {
 
 /// A prefix.
 struct Place {
-    /// Where it is used.
+    /// The prefix where files are used.
     prefix: PathBuf,
-    /// Where it is written.
+    /// The folder where files are written.
     root: PathBuf,
 }
 
@@ -129,7 +129,7 @@ impl Place {
         let templates = templates.map(|(folder, name)| {
             (folder.join(format!("{name}.in")), format!("lib/pkgconfig/{name}"))
         });
-        // Each is listed before it is made, so that what fails in the middle can be undone, and nothing else is.
+        // Each file is listed before it is written, so that an aborted installation can be undone, and nothing else is removed.
         let mut list = Vec::new();
         let mut begin = |to: &str| {
             list.push(to.to_owned());
@@ -155,15 +155,15 @@ impl Place {
         Ok(())
     }
 
-    /// Makes a file of text.
+    /// Writes a text file.
     fn write(&self, file: &str, text: &str) -> Result<()> {
         let path = self.fresh(file)?;
         fs::write(&path, text).with_context(|| file.to_owned())?;
         set_mode(&path, FILE_MODE)
     }
 
-    /// The path of a file that is to be made anew, in a folder that is there. A file that programs have
-    /// mapped is not written to, but replaced.
+    /// Returns the path for a new file, in an existing folder. An existing file, which programs may have mapped, is not
+    /// overwritten but replaced.
     fn fresh(&self, file: &str) -> Result<PathBuf> {
         let path = self.root.join(file);
         if let Some(folder) = path.parent() {
@@ -173,7 +173,7 @@ impl Place {
         Ok(path)
     }
 
-    /// Removes the files of the list, and those of our folders that are empty then.
+    /// Removes the listed files, and those of our folders that are then empty.
     fn uninstall(&self) -> Result<()> {
         let list = self.root.join(LIST);
         let files = fs::read_to_string(&list)
@@ -184,7 +184,7 @@ impl Place {
             gone(fs::remove_file(&path)).with_context(|| path.display().to_string())?;
         }
         for folder in [LIB, "include/rdmux"] {
-            // What somebody else put there stays, and so does the folder.
+            // A folder with foreign files stays.
             let _ = fs::remove_dir(self.root.join(folder));
         }
         println!("{} files removed from {}", files.lines().count(), self.root.display());
@@ -192,7 +192,7 @@ impl Place {
     }
 }
 
-/// Makes a folder and those above it that are not there.
+/// Creates a folder with its missing parents.
 fn make_folders(folder: &Path) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -204,13 +204,13 @@ fn make_folders(folder: &Path) -> Result<()> {
     set_mode(folder, PROGRAM_MODE)
 }
 
-/// What is installed is for all users, whatever the umask of who installs it.
+/// Makes an installed file accessible to all users, whatever the installer's umask is.
 fn set_mode(path: &Path, mode: u32) -> Result<()> {
     let set = fs::set_permissions(path, Permissions::from_mode(mode));
     set.with_context(|| path.display().to_string())
 }
 
-/// What is not there need not be removed.
+/// Ignores the error of removing a file that does not exist.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -218,7 +218,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The pkg-config file.
+/// Returns the contents of the pkg-config file.
 fn filled(template: &str, prefix: &Path) -> Result<String> {
     let prefix = prefix.to_str().context("a prefix that is not UTF-8")?;
     let text = template
@@ -231,8 +231,7 @@ fn filled(template: &str, prefix: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Installs below the target folder, builds a C program as a user would and runs it, and removes all of
-/// it again.
+/// Installs below the target folder, builds and runs a C program as a user would, and uninstalls.
 pub(crate) fn check(report: &mut Report) {
     report.heading("installation");
     if !sh::have("pkg-config") {
@@ -267,8 +266,8 @@ fn try_out(place: &Place, built: &Path) -> Result<()> {
     cc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"]).arg(&program);
     sh::run(cc.arg(&source).args(flags.split_whitespace()))?;
 
-    // By itself, for it was linked with a path to the library; and under the installed command, which
-    // must find the installed library.
+    // Run the program directly, since it was linked with a path to the library, and under the installed command, which must
+    // find the installed library.
     let rdmux = place.prefix.join("bin/rdmux");
     let runtime = work.join("run");
     let alone = sh::output(&mut sh::command(&program))?;
@@ -292,7 +291,7 @@ fn try_out(place: &Place, built: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// A folder of the test's own, and in it what cargo would have built.
+    /// Creates a test folder with what cargo would have built.
     fn work(name: &str) -> (PathBuf, PathBuf) {
         let work = sh::target_dir().join(format!("install.test.{name}.{}", std::process::id()));
         let built = work.join("built");
@@ -311,7 +310,7 @@ mod tests {
     fn what_is_installed_is_for_all_whatever_the_umask_is() {
         const INNER: &str = "RDMUX_TEST_UMASK";
         if std::env::var_os(INNER).is_none() {
-            // The umask is all threads', so that a process of its own has another one.
+            // All threads share the umask, so a separate process is used.
             let test = "install::tests::what_is_installed_is_for_all_whatever_the_umask_is";
             let mut inner = std::process::Command::new("sh");
             inner.args(["-c", r#"umask 077; exec "$0" --exact "$1""#]).env(INNER, "");

@@ -1,9 +1,10 @@
-//! `cargo xtask instructions`: how many instructions the hot paths take, beside the last recorded figures.
+//! `cargo xtask instructions`: counts the instructions of the hot paths, and compares them with the recorded figures.
 //!
-//! A loop runs twice under callgrind, with two counts; what the longer run has more, divided by the difference
-//! of the counts, is what one time costs. Unlike times, these figures are nearly the same on a busy machine: where a thread waits long
-//! for a processor, timers expire, and what they do is counted as well. So a path that has grown is counted again, and the least
-//! counts. They depend on the compiler: record them anew when it changes.
+//! A loop runs twice under callgrind, with two counts. The additional instructions of the longer run, divided by the
+//! difference of the counts, are the cost of one iteration. Unlike times, these figures are nearly the same on a busy
+//! machine, but if a thread waits long for a processor, timers expire, and their work is counted as well. So a path that has
+//! grown is counted again, and the smallest count is used. The figures depend on the compiler: record them again when it
+//! changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,23 +15,23 @@ use anyhow::{Context, Result, ensure};
 use crate::report::Report;
 use crate::{programs, sh};
 
-/// How often the short run goes round: past everything that happens once.
+/// Iterations of the short run, enough to pass one-time work.
 const FEW: u64 = 200;
-/// How much more often the long one does, to begin with.
+/// Additional iterations of the long run, at first.
 const MORE: u64 = 20_000;
-/// How many instructions that must add. What a process does besides differs by up to a hundred thousand between runs (a fabric that
-/// starts, timers that expire), which is then 1 %: a path too short for it goes round ten times as often.
+/// The least additional instructions. Other work of a process differs by up to a hundred thousand between runs (a fabric that
+/// starts, timers that expire), which is then 1 %. A path that is too short for this runs ten times as many iterations.
 const ENOUGH: u64 = 10_000_000;
-/// How many percent more than recorded are no difference.
+/// The tolerated increase over the recorded figure, in percent.
 const TOLERANCE: f64 = 2.0;
 /// How often a path that has grown is counted again.
 const AGAIN: usize = 2;
 const NAME: &str = "instructions";
-/// What the names of paths on InfiniBand have before those of the same path on RoCE.
+/// The prefix of paths on InfiniBand; without it the path is the same on RoCE.
 const INFINIBAND: &str = "InfiniBand, ";
 pub(crate) const PROGRAM: &str = "rdmux-instructions";
 
-/// What to do with the figures.
+/// The paths to count, and the use of the figures.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
     /// Only paths with this text
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     record: bool,
 }
 
-/// Counts all of them. Unless they are to be recorded, a path that takes more than 2 % more than recorded fails.
+/// Counts all paths. Unless figures are recorded, a path fails that takes over 2 % more than recorded.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("instructions of the hot paths");
     if sh::have("valgrind") {
@@ -96,7 +97,7 @@ fn count(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The recorded figures; none if there is no file.
+/// Returns the recorded figures; none if there is no file.
 fn read(file: &Path) -> Result<BTreeMap<String, u64>> {
     match fs::read_to_string(file) {
         Ok(text) => toml::from_str(&text).with_context(|| file.display().to_string()),
@@ -105,7 +106,7 @@ fn read(file: &Path) -> Result<BTreeMap<String, u64>> {
     }
 }
 
-/// Instructions of one round of a path.
+/// Returns the instructions of one iteration of a path.
 fn of_one(program: &Path, path: &str) -> Result<u64> {
     let short = counted(program, path, FEW)?;
     let added =
@@ -119,7 +120,7 @@ fn of_one(program: &Path, path: &str) -> Result<u64> {
     Ok(each / more)
 }
 
-/// All instructions of a run that goes round so often.
+/// Returns all instructions of a run with this many iterations.
 fn counted(program: &Path, path: &str, rounds: u64) -> Result<u64> {
     let mut valgrind = sh::command("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
@@ -130,7 +131,7 @@ fn counted(program: &Path, path: &str, rounds: u64) -> Result<u64> {
     collected(&said).with_context(|| format!("valgrind counted nothing:\n{said}"))
 }
 
-/// The figure behind "Collected :".
+/// Returns the number after "Collected :".
 fn collected(said: &str) -> Option<u64> {
     let line = said.lines().find_map(|line| line.split_once("Collected :"))?;
     line.1.split_whitespace().next()?.parse().ok()

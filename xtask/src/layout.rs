@@ -1,4 +1,4 @@
-//! The rules about files that no compiler checks.
+//! Rules for files that no compiler checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::sh;
 
-/// No Rust file is longer.
+/// The maximum length of a Rust file.
 const MAX_LINES: usize = 1000;
 
-/// The crates that may hold `unsafe`; all others forbid it.
+/// The crates that may use `unsafe`; all others forbid it.
 const MAY_BE_UNSAFE: &[&str] = &[
     "crates/link",
     "crates/verbs",
@@ -20,7 +20,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/preload",
 ];
 
-/// Checks the length of files and who forbids unsafe code.
+/// Checks the length of files and which crates forbid unsafe code.
 pub(crate) fn check() -> Result<()> {
     let root = sh::root();
     let mut wrong = Vec::new();
@@ -51,7 +51,7 @@ fn is_crate_root(name: &Path) -> bool {
     name.ends_with("src/lib.rs") || name.ends_with("src/main.rs")
 }
 
-/// Adds the Rust files below a folder.
+/// Adds the Rust files in a folder and its subfolders.
 pub(crate) fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     if !dir.is_dir() {
         return Ok(());

@@ -1,7 +1,7 @@
 //! The chores of the workspace, as one command: `cargo xtask`.
 //!
-//! Reading order: `report` (what a chore adds up to), `sh` (running programs), `rows` (what a
-//! suite printed), `budget` (what CI may take), then one file per chore.
+//! Reading order: `report` (the outcome of a chore), `sh` (running programs), `rows` (the output of a suite), `budget` (the
+//! time limits of CI), then one file per chore.
 #![forbid(unsafe_code)]
 
 mod abi;

@@ -1,14 +1,14 @@
-//! `cargo xtask models`: what processes do to each other's shared memory, in every order that can be (`rdmux_link`'s `model`).
+//! `cargo xtask models`: shared-memory protocols under loom (`rdmux_link`'s `model`).
 
 use std::time::Duration;
 
 use crate::report::Report;
 use crate::{sh, test};
 
-/// They take a quarter of a minute, or something goes round in circles.
+/// The time limit. The models take a quarter of a minute, unless one loops.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Builds them, beside everything else since nothing else is built with that flag, and runs them.
+/// Builds and runs the models. They are built separately, since nothing else is built with this flag.
 pub(crate) fn run(report: &mut Report) {
     report.heading("models");
     let mut cargo = sh::cargo();

@@ -1,4 +1,4 @@
-//! `cargo xtask no-os`: the crates that do no I/O, built for a target that has none to offer.
+//! `cargo xtask no-os`: builds the crates without I/O for a target without an operating system.
 
 use anyhow::{Context, Result};
 
@@ -7,7 +7,7 @@ use crate::sh;
 
 const TARGET: &str = "x86_64-unknown-none";
 
-/// What must build there, as cargo arguments.
+/// The crates to build, as cargo arguments.
 const BUILDS: &[(&str, &[&str])] = &[
     ("wire", &["-p", "rdmux-wire", "--no-default-features"]),
     ("transport", &["-p", "rdmux-transport"]),
@@ -17,7 +17,7 @@ const BUILDS: &[(&str, &[&str])] = &[
     ("subnet", &["-p", "rdmux-subnet"]),
 ];
 
-/// Builds them, after fetching the target's core library if need be.
+/// Builds the crates, after fetching the target's core library if needed.
 pub(crate) fn run(report: &mut Report) {
     report.heading("builds without an operating system");
     if let Err(e) = install() {
@@ -27,7 +27,7 @@ pub(crate) fn run(report: &mut Report) {
     for (name, args) in BUILDS {
         let mut cargo = sh::cargo();
         cargo.args(["build", "--quiet", "--target", TARGET]).args(*args);
-        // None of it is run.
+        // The result is not run.
         cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
         report.check(&format!("no-os {name}"), sh::run(&mut cargo));
     }

@@ -1,5 +1,5 @@
-//! `cargo xtask peer`: the conformance suites against the kernel's drivers, in a throw-away guest, and against
-//! a scripted peer of iWARP, here.
+//! `cargo xtask peer`: the conformance suites against the kernel's drivers, in a throw-away guest, and against a scripted
+//! iWARP peer, without a guest.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use crate::report::Report;
 use crate::rows::Rows;
 use crate::sh;
 
-/// Static programs run in the guest whatever the C library here is.
+/// Static programs run in the guest whatever C library the host has.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// How they are built.
+/// The cargo profile of the suites.
 const PROFILE: &str = "guest";
 
-/// What to run.
+/// The checks to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
     /// Only one of the suites
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     in_ci: bool,
 }
 
-/// A transport, and who speaks it.
+/// A transport with its peers.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Suite {
     /// RoCE: the kernel's rdma_rxe
@@ -46,7 +46,7 @@ enum Suite {
     Iwarp,
 }
 
-/// Runs the suites. A row that is missing counts as failed.
+/// Runs the suites. A missing row counts as failed.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     let wanted = |suite| args.suite.is_none_or(|only| only == suite);
     let only: Vec<&str> = args.only.iter().flat_map(|o| ["--only", o]).collect();
@@ -69,13 +69,13 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
 }
 
 impl Args {
-    /// What CI runs: the brief checks, or all of them.
+    /// Returns CI's arguments: the brief checks, or all of them.
     pub(crate) fn ci(all: bool) -> Self {
         Self { all, in_ci: true, ..Self::default() }
     }
 }
 
-/// Runs a suite, holds it to its budget if it has one, and returns how many rows it has.
+/// Runs a suite and checks its budget if it has one. Returns the number of rows.
 fn one(
     report: &mut Report,
     budget: Option<budget::Suite>,
@@ -95,7 +95,7 @@ fn one(
     found
 }
 
-/// The peer that is a script runs here, and needs nothing.
+/// Runs the checks against the scripted peer, which needs no guest.
 fn scripted(only: &[&str], rows: &mut Rows) -> Result<()> {
     let peer = sh::build(&["iwarp-peer"])?.join("iwarp-peer");
     let program = |command: &str| {
@@ -111,7 +111,7 @@ fn scripted(only: &[&str], rows: &mut Rows) -> Result<()> {
 
 fn in_guest(suite: Suite, only: &[&str], strict: bool, rows: &mut Rows) -> Result<()> {
     let place = Place::new(suite)?;
-    // Idempotent, and says at once what is missing here.
+    // Idempotent; reports at once what is missing on this machine.
     sh::run(vm().arg("build")).context("the guest")?;
     build(&place)?;
     let only = [suite.flags(), only].concat();
@@ -137,21 +137,21 @@ impl Suite {
             Self::Iwarp => budget::Suite::Iwarp,
         }
     }
-    /// The folder for its logs.
+    /// Returns the folder for the suite's logs.
     const fn logs(self) -> &'static str {
         match self {
             Self::Roce => "logs",
             Self::Iwarp => "logs-iwarp",
         }
     }
-    /// For the suite in the guest.
+    /// Returns the arguments of the suite in the guest.
     const fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Roce => &[],
             Self::Iwarp => &["--iwarp"],
         }
     }
-    /// For the guest.
+    /// Returns the arguments of the guest.
     const fn drivers(self) -> &'static [&'static str] {
         match self {
             Self::Roce => &["--no-siw"],
@@ -160,7 +160,7 @@ impl Suite {
     }
 }
 
-/// The script that makes and boots the guest.
+/// Returns the command that builds and boots the guest.
 fn vm() -> Command {
     sh::command(sh::root().join("conformance/peer-vm/peer-vm"))
 }
@@ -175,7 +175,7 @@ impl Place {
     fn new(suite: Suite) -> Result<Self> {
         let root = sh::target_dir().join("peer");
         let place = Self { root, logs: suite.logs() };
-        // What an earlier run left must not be taken for this one's.
+        // Logs of an earlier run must not be mistaken for those of this run.
         match fs::remove_dir_all(place.logs()) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 return Err(e).context("removing old logs");
@@ -195,7 +195,7 @@ impl Place {
     }
 }
 
-/// Builds our programs, and the one that speaks to the kernel's driver.
+/// Builds rdmux's programs, and the one that uses the kernel's driver.
 fn build(place: &Place) -> Result<()> {
     let built = place.root.join("build");
     let mut cargo = sh::cargo();
@@ -207,7 +207,7 @@ fn build(place: &Place) -> Result<()> {
         let from = built.join(TARGET).join(PROFILE).join(name);
         fs::copy(&from, place.program(name)).with_context(|| from.display().to_string())?;
     }
-    // The C library is for dynamic programs, those of the guest.
+    // The C library is for dynamic programs: those of the guest.
     let library = programs::library()?;
     fs::copy(&library, place.program("librdmux_capi.so"))
         .with_context(|| library.display().to_string())?;

@@ -1,4 +1,4 @@
-//! `cargo xtask programs`: the distribution's own programs, unmodified, on rdmux.
+//! `cargo xtask programs`: runs unmodified programs of the distribution on rdmux.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::rows::Rows;
 use crate::sh;
 
-/// The packages that have the programs.
+/// The packages of the programs.
 const PACKAGES: &[&str] = &[
     "ibverbs-utils",
     "rdmacm-utils",
@@ -32,14 +32,14 @@ const PACKAGES: &[&str] = &[
     "ibacm",
 ];
 
-/// The suite.
+/// The name of the suite's program.
 const SUITE: &str = "rdmux-programs";
 
-/// All that is run, soaked or counted. One that is built by itself has other features, and nearly everything is built again.
+/// All programs that are run, soaked or counted. Building one alone selects other features and rebuilds nearly everything.
 const BUILT: &[&str] =
     &[SUITE, "rdmux-cli", "rdmux-capi", "rdmux-preload", super::instructions::PROGRAM];
 
-/// What to run.
+/// The rows to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
     /// Only rows with this text, for instance "rping" or "two hosts | ib_", brief or not
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     in_ci: bool,
 }
 
-/// Runs the suite. A row or a program that is missing counts as failed.
+/// Runs the suite. A missing row or program counts as failed.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("programs of the distribution");
     let mut rows = Rows::default();
@@ -81,12 +81,12 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
 }
 
 impl Args {
-    /// What CI runs: the brief rows, or all of them.
+    /// Returns CI's arguments: the brief rows, or all of them.
     pub(crate) fn ci(all: bool) -> Self {
         Self { all, in_ci: true, ..Self::default() }
     }
 
-    /// Whether CI runs the brief rows, which have a budget.
+    /// Returns whether CI runs the brief rows, which have a budget.
     fn has_budget(&self) -> bool {
         self.in_ci && !self.all
     }
@@ -114,7 +114,7 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     }
     let logs = place.join("logs");
     if logs.is_dir() {
-        // What an earlier run left must not be taken for this one's.
+        // Logs of an earlier run must not be mistaken for those of this run.
         fs::remove_dir_all(&logs).context("removing old logs")?;
     }
     let mut run = suite();
@@ -122,7 +122,7 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     run.arg("--logs").arg(&logs).arg("--junit").arg(place.join("junit.xml"));
     run.args(&only).args(args.strict.then_some("--strict"));
     if args.has_budget() {
-        // What outgrows its budget fails, and must not take the time of what comes behind it.
+        // A suite that exceeds its budget fails, and must not delay later suites.
         run.args(["--within", &budget::seconds(Suite::Programs).to_string()]);
     }
     let ended_well = sh::run_lines(&mut run, |line| rows.take(line))?;
@@ -131,17 +131,17 @@ fn suite(args: &Args, rows: &mut Rows) -> Result<()> {
     Ok(())
 }
 
-/// The C library, as these programs use it.
+/// Returns the path of the C library for these programs.
 pub(crate) fn library() -> Result<PathBuf> {
     Ok(build()?.join("librdmux_capi.so"))
 }
 
-/// Where everything is kept.
+/// Returns the folder for all files of the suite.
 fn place() -> PathBuf {
     sh::target_dir().join("programs")
 }
 
-/// Builds what runs optimised, all of it; says where it is.
+/// Builds all programs that run optimised. Returns their folder.
 pub(crate) fn build() -> Result<PathBuf> {
     let target = place().join("build");
     let mut cargo = sh::cargo();
@@ -151,7 +151,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(target.join("peer"))
 }
 
-/// Installs the packages that are missing, where that is allowed; else says which.
+/// Installs missing packages if that is allowed, and lists them otherwise.
 fn install() {
     let missing: Vec<&str> = PACKAGES.iter().copied().filter(|p| !is_installed(p)).collect();
     if missing.is_empty() {

@@ -1,4 +1,4 @@
-//! What a chore adds up to: counts, names of what failed, reasons for what was left out.
+//! The outcome of a chore: counts, names of failures, and reasons for skipped checks.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -10,17 +10,17 @@ pub(crate) struct Report {
     skipped: u64,
     failures: Vec<String>,
     skips: Vec<String>,
-    /// Whether something that had to run here did not.
+    /// Whether a required check was skipped.
     incomplete: bool,
     strict: bool,
-    /// What is being done, and since when.
+    /// The present activity and its start.
     current: Option<(String, Instant)>,
-    /// What has been done, and how many seconds it took.
+    /// Completed activities and their duration in seconds.
     took: Vec<(String, f64)>,
 }
 
 impl Report {
-    /// An empty report. Under `CI=true` what cannot run is a failure unless it is optional.
+    /// Creates an empty report. Under `CI=true` a check that cannot run is a failure unless it is optional.
     pub(crate) fn new() -> Self {
         let strict = std::env::var("CI").is_ok_and(|v| v == "true" || v == "1");
         Self {
@@ -36,21 +36,21 @@ impl Report {
         }
     }
 
-    /// Says what is being done now.
+    /// Prints the next activity.
     pub(crate) fn heading(&mut self, name: &str) {
         self.end();
         println!("\n== {name}");
         self.current = Some((name.to_owned(), Instant::now()));
     }
 
-    /// Notes how long the last thing took.
+    /// Records the duration of the last activity.
     fn end(&mut self) {
         if let Some((name, start)) = self.current.take() {
             self.took.push((name, start.elapsed().as_secs_f64()));
         }
     }
 
-    /// How many checks have failed.
+    /// Returns the number of failed checks.
     #[cfg(test)]
     pub(crate) fn failed(&self) -> u64 {
         self.failed
@@ -88,20 +88,20 @@ impl Report {
         }
     }
 
-    /// Counts something that could not run here. It makes a strict run fail.
+    /// Counts a check that could not run here. It makes a strict run fail.
     pub(crate) fn skip(&mut self, name: &str, why: &str) {
         self.incomplete = true;
         self.skip_optional(name, why);
     }
 
-    /// Counts something that could not run here and need not.
+    /// Counts an optional check that could not run here.
     pub(crate) fn skip_optional(&mut self, name: &str, why: &str) {
         println!("SKIPPED {name}: {why}");
         self.skipped += 1;
         self.skips.push(format!("{name}: {why}"));
     }
 
-    /// Prints how long everything took, what failed, what was skipped and the closing line.
+    /// Prints all durations, failures and skipped checks, and the closing line.
     pub(crate) fn close(mut self) -> ExitCode {
         self.end();
         println!();

@@ -1,45 +1,45 @@
-//! The rows of a suite that runs as a program of its own: which must come, and which came.
+//! The rows of a suite that runs as a separate program: the expected rows and their results.
 
 use std::collections::BTreeMap;
 
 use crate::report::Report;
 
-/// The rows that must come, and how each ended. A row that is missing counts as failed.
+/// The expected rows with their results. A missing row counts as failed.
 #[derive(Default, Debug)]
 pub(crate) struct Rows {
     ended: BTreeMap<String, Option<Ended>>,
-    /// What those that came took.
+    /// The duration of all reported rows.
     seconds: f64,
 }
 
-/// How a row ended.
+/// The result of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Well.
     Passed,
-    /// Not at all, because this system forbids what it wants.
+    /// Skipped, because this machine does not allow it.
     Skipped(String),
-    /// Otherwise.
+    /// Failed.
     Failed(String),
 }
 
 impl Rows {
-    /// Takes the suite's own list: a row a line.
+    /// Adds the suite's own list: one row per line.
     pub(crate) fn expect(&mut self, list: &str) {
         self.ended = list.lines().map(|l| (l.trim_end().to_owned(), None)).collect();
     }
 
-    /// How many there are.
+    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.ended.len()
     }
 
-    /// What those that came took, in seconds.
+    /// Returns the duration of all reported rows in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// Takes a line of the suite: `pass | ROW`, `skip | ROW | WHY` or `FAIL | ROW | WHY`, and ` | 1.5 s` behind it.
+    /// Handles a line of the suite: `pass | ROW`, `skip | ROW | WHY` or `FAIL | ROW | WHY`, followed by ` | 1.5 s`.
     pub(crate) fn take(&mut self, line: &str) {
         let (line, seconds) = timed(line.trim_end());
         if let Some(row) = line.strip_prefix("pass | ") {
@@ -58,18 +58,18 @@ impl Rows {
         }
     }
 
-    /// Whether a row has ended badly.
+    /// Returns whether a row has failed.
     pub(crate) fn any_failed(&self) -> bool {
         self.ended.values().any(|e| matches!(e, None | Some(Ended::Failed(_))))
     }
 
-    /// The same with this before the name of each: a program that is run twice has rows of the same names.
+    /// Adds a prefix to each name, for a program that is run twice and has the same rows each time.
     pub(crate) fn named(mut self, prefix: &str) -> Self {
         self.ended = self.ended.into_iter().map(|(row, e)| (format!("{prefix}{row}"), e)).collect();
         self
     }
 
-    /// Counts all of them.
+    /// Counts all rows.
     pub(crate) fn report(self, report: &mut Report) {
         for (row, ended) in self.ended {
             match ended {
@@ -82,7 +82,7 @@ impl Rows {
     }
 }
 
-/// A line without its last column, which says how many seconds the row took, and those.
+/// Splits a line into its text and its last column, the row's duration in seconds.
 fn timed(line: &str) -> (&str, f64) {
     let timed = || {
         let (line, seconds) = line.rsplit_once(" | ")?;

@@ -1,4 +1,4 @@
-//! Running programs from the workspace's root.
+//! Runs programs from the workspace's root.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -8,23 +8,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// The workspace's root folder.
+/// Returns the workspace's root folder.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's output folder.
 pub(crate) fn target_dir() -> PathBuf {
     let dir =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     root().join(dir)
 }
 
-/// The cargo that runs us, from the workspace's root.
+/// Returns a command for the cargo that runs us, from the workspace's root.
 ///
-/// Where CI is set it keeps nothing for incremental builds: nobody builds there twice, and they
-/// are half of what a build leaves on the disk.
+/// In CI it keeps no incremental data: CI never builds twice, and the data is half of what a build leaves on the disk.
 pub(crate) fn cargo() -> Command {
     let mut c = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     if std::env::var_os("CI").is_some_and(|v| v != "false") {
@@ -33,10 +32,11 @@ pub(crate) fn cargo() -> Command {
     c
 }
 
-/// Builds programs of the workspace; the folder that has them, and in `deps` the shared objects that the command needs.
+/// Builds programs of the workspace. Returns their folder, whose `deps` has the shared objects that the command needs.
 ///
-/// Cargo chooses features by what it is asked to build. With these options they are those of `cargo test --workspace --all-features`,
-/// so that nothing is built twice: of a test, too, which has development dependencies. The one that is named here is small.
+/// Cargo selects features by the packages that it builds. These options select those of `cargo test --workspace
+/// --all-features`, so that nothing is built twice. They include a test, because tests have development dependencies; the one
+/// named here is small.
 pub(crate) fn build(programs: &[&str]) -> Result<PathBuf> {
     let mut c = cargo();
     c.args(["build", "--quiet", "--workspace", "--all-features", "--test", "round_trips"]);
@@ -44,20 +44,20 @@ pub(crate) fn build(programs: &[&str]) -> Result<PathBuf> {
     Ok(target_dir().join("debug"))
 }
 
-/// A program, from the workspace's root, without a terminal to ask anything on.
+/// Returns a command that runs from the workspace's root, without a terminal for prompts.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut c = Command::new(program);
     c.current_dir(root()).stdin(Stdio::null());
     c
 }
 
-/// Whether a program of this name can be started.
+/// Returns whether a program of this name can be started.
 pub(crate) fn have(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).is_file()))
 }
 
-/// Runs it; anything but exit status 0 is an error.
+/// Runs a command. Any exit status but 0 is an error.
 pub(crate) fn run(c: &mut Command) -> Result<()> {
     say(c);
     let status = c.status().with_context(|| format!("cannot start {}", name(c)))?;
@@ -67,8 +67,7 @@ pub(crate) fn run(c: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs it and hands each line of its output to `line` as well as to our own; returns whether it
-/// succeeded.
+/// Runs a command, and passes each line of its output to `line` as well as to our own output. Returns whether it succeeded.
 pub(crate) fn run_lines(c: &mut Command, mut line: impl FnMut(&str)) -> Result<bool> {
     say(c);
     let mut child =
@@ -83,13 +82,13 @@ pub(crate) fn run_lines(c: &mut Command, mut line: impl FnMut(&str)) -> Result<b
     Ok(child.wait()?.success())
 }
 
-/// As [`run_lines`], but ends it if it takes longer.
+/// Runs a command as [`run_lines`] does, and terminates it after a time limit.
 pub(crate) fn run_lines_within(
     limit: Duration,
     c: &mut Command,
     line: impl FnMut(&str),
 ) -> Result<bool> {
-    // It watches over the whole group, and ends what a program leaves running with our end of its output.
+    // It controls the whole process group, and terminates what a program leaves running with our end of its output.
     let mut timed = command("timeout");
     timed.args(["--signal=KILL", &limit.as_secs().to_string()]);
     timed.arg(c.get_program()).args(c.get_args());
@@ -102,7 +101,7 @@ pub(crate) fn run_lines_within(
     run_lines(&mut timed, line)
 }
 
-/// Runs it quietly and returns what it printed.
+/// Runs a command quietly and returns its output.
 pub(crate) fn output(c: &mut Command) -> Result<String> {
     let out = c.output().with_context(|| format!("cannot start {}", name(c)))?;
     if !out.status.success() {

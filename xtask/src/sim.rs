@@ -10,7 +10,7 @@ use crate::sh;
 /// The package and its program.
 const PROGRAM: &str = "rdmux-sim";
 
-/// Which seeds to run.
+/// The seeds to run.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How many seeds to run, of queue pairs, connections, iWARP streams, management datagrams, subnet managers, queue pairs over a fabric, IP addresses and groups on InfiniBand, and paths by ACM each
@@ -27,13 +27,13 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What each test run takes.
+    /// Returns the arguments of each test run.
     pub(crate) fn brief() -> Self {
         Self { seeds: 300, start: 0, dev: true, only: None }
     }
 }
 
-/// Runs all simulations; they print a seed that fails and how to replay it.
+/// Runs all simulations, which print a failing seed and how to replay it.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("simulation");
     let program = match build(args.dev) {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     }
 }
 
-/// Builds them.
+/// Builds the simulations. Returns their folder.
 fn build(dev: bool) -> Result<PathBuf> {
     if dev {
         return Ok(sh::build(&[PROGRAM])?.join(PROGRAM));

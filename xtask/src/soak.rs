@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the same thing so many times that what is not given back is seen.
+//! `cargo xtask soak`: repeats an operation so often that leaks show.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::programs;
 use crate::report::Report;
 use crate::sh;
 
-/// What to do for long.
+/// The operation to repeat.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -40,10 +40,10 @@ enum What {
     },
 }
 
-/// A run that shows what leaks at once.
+/// A run that shows leaks quickly.
 pub(crate) const SHORT: Args = Args { what: What::Xrc { cycles: 10_000 } };
 
-/// Runs it.
+/// Runs the operation.
 pub(crate) fn run(args: &Args, report: &mut Report) {
     report.heading("soak");
     match args.what {
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     }
 }
 
-/// It has a directory of its own.
+/// Runs an ACM soak, which has its own directory.
 fn of_acm(args: &[&str]) -> Result<()> {
     let rdmux = programs::build()?.join("rdmux");
     let mut soak = sh::command(rdmux);
@@ -68,7 +68,7 @@ fn of_acm(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Hosts of its own: in those that are there already others may come and go.
+/// Runs the XRC soak on its own hosts: on existing ones other processes may start and end.
 fn xrc(cycles: u64) -> Result<()> {
     let rdmux = programs::build()?.join("rdmux");
     let dir = std::env::temp_dir().join(format!("rdmux-soak-run-{}", std::process::id()));

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::report::Report;
 use crate::{abi, floors, fuzz, install, layout, models, no_os, sh, sim};
 
-/// Runs all of it; one failure does not hide another.
+/// Runs all tests; a failure does not stop the others.
 pub(crate) fn run(report: &mut Report) {
     report.heading("format");
     report.check("cargo fmt", sh::run(sh::cargo().args(["fmt", "--all", "--check"])));
@@ -52,14 +52,14 @@ fn doc() -> Result<()> {
     sh::run(sh::cargo().args(args).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Unit, integration and documentation tests.
+/// Runs unit, integration and documentation tests.
 fn tests(report: &mut Report) {
     let mut cargo = sh::cargo();
     cargo.args(["test", "--workspace", "--all-features", "--no-fail-fast", "--quiet"]);
     counted(report, "tests", |line| sh::run_lines(&mut cargo, line));
 }
 
-/// Runs `cargo test` by `run`, which hands on each line of output, and counts by libtest's own summaries.
+/// Runs `cargo test` with `run`, which passes on each line of output, and counts by libtest's summaries.
 pub(crate) fn counted(
     report: &mut Report,
     what: &str,
@@ -88,7 +88,7 @@ pub(crate) fn counted(
     }
 }
 
-/// What libtest's summary lines add up to.
+/// The sums of libtest's summary lines.
 #[derive(Default, Debug, PartialEq)]
 struct Counts {
     passed: u64,
@@ -97,7 +97,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Takes a line of output; only `test result: ok. 3 passed; 0 failed; 1 ignored; …` counts.
+    /// Adds a line of output; only lines like `test result: ok. 3 passed; 0 failed; 1 ignored` count.
     fn add(&mut self, line: &str) {
         let Some((_, summary)) = line.split_once("test result: ") else { return };
         let summary = summary.split_once(". ").map_or(summary, |(_, rest)| rest);
@@ -117,7 +117,7 @@ impl Counts {
     }
 }
 
-/// Licences, sources and advisories, when `cargo-deny` is there.
+/// Checks licences, sources and advisories, if `cargo-deny` is installed.
 fn deny(report: &mut Report) {
     if !sh::have("cargo-deny") {
         report.skip_optional("cargo deny", "not installed (cargo install --locked cargo-deny)");

@@ -1,4 +1,4 @@
-//! The machines without I/O: of queue pairs, and of the connection manager.
+//! The state machines without I/O: queue pairs and the connection manager.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ mod pair;
 
 use net::{Net, param};
 
-/// Each message is acknowledged at once.
+/// Sends messages, each of which is acknowledged at once.
 fn messages(count: u32, op: SendOp, data: SendData<'_>) -> Result<()> {
     let (mut a, mut a_env) = pair::connect(1, 2);
     let (mut b, mut b_env) = pair::connect(2, 1);
@@ -67,7 +67,7 @@ pub(crate) fn connect(count: u32) -> Result<()> {
             let host = &mut net.hosts[host];
             host.cm.destroy(now, id, &mut host.out).context("destroy")?;
         }
-        // What is left of them ends in time.
+        // The remaining connections end by timeout.
         net.pass(Duration::from_secs(120));
         net.hosts.iter_mut().for_each(|host| drop(host.events()));
         net.log.clear();

@@ -1,6 +1,6 @@
-//! The hot paths, each a loop: `instructions PATH COUNT` goes one of them so many times, `instructions` names
-//! them. `cargo xtask instructions` runs each with two counts under callgrind; the difference is what one time
-//! costs. Everything happens in one thread, so that it costs the same every time.
+//! The hot paths, each a loop: `instructions PATH COUNT` runs one of them COUNT times, `instructions` lists them. `cargo
+//! xtask instructions` runs each with two counts under callgrind; the difference is the cost of one iteration. Everything
+//! happens in one thread, so that the cost is reproducible.
 #![forbid(unsafe_code)]
 
 mod machine;

@@ -1,4 +1,4 @@
-//! What a packet costs between a machine and a socket.
+//! The cost of a packet between a state machine and a socket.
 
 use std::hint::black_box;
 
@@ -16,7 +16,7 @@ fn icrc_of(bytes: &[u8]) -> [u8; Icrc::LEN] {
     icrc.finish()
 }
 
-/// Makes a SEND of 64 bytes, checks it and reads it.
+/// Builds a SEND of 64 bytes, checks it and parses it.
 pub(crate) fn small(count: u32) -> Result<()> {
     let payload = black_box([7_u8; PAYLOAD]);
     for n in 0..count {

@@ -1,4 +1,4 @@
-//! Two queue pairs of one device, which talk through shared memory like processes of one host.
+//! Two queue pairs of one device that communicate through shared memory, like processes of one host.
 
 use std::hint::black_box;
 
@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use rdmux::umad::Fabric;
 use rdmux::{Access, Context, Cq, DeviceKind, EMPTY, Mr, PortState, Qp, QpType, SendWr, ok};
 
-/// A device of a kind, with its port up.
+/// Opens a device of a kind, with its port up.
 fn device(kind: DeviceKind) -> Result<Context> {
     let builder = Context::builder().embedded().device(kind);
     if !kind.is_on_fabric() {
@@ -19,7 +19,7 @@ fn device(kind: DeviceKind) -> Result<Context> {
     Ok(context)
 }
 
-/// What is there of a connection.
+/// The objects of a connection.
 struct Pair {
     a: Qp,
     b: Qp,
@@ -42,7 +42,7 @@ impl Pair {
         Ok(Self { a, b, cq, memory, context })
     }
 
-    /// Polls until so many completions have come.
+    /// Polls until this many completions have arrived.
     fn complete(&self, mut count: usize) -> Result<()> {
         let mut batch = [EMPTY; 4];
         for _ in 0..1 << 20 {
@@ -70,7 +70,7 @@ pub(crate) fn send(kind: DeviceKind, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Each answers the other's message, which takes the acknowledgement along: one way.
+/// Sends messages in alternating directions, so that each piggybacks the ACK of the one before: the cost of one way.
 pub(crate) fn answer(kind: DeviceKind, count: u32) -> Result<()> {
     let pair = Pair::new(kind)?;
     let (piece, data) = ([pair.memory.slice(..64)], [7; 8]);
@@ -79,7 +79,7 @@ pub(crate) fn answer(kind: DeviceKind, count: u32) -> Result<()> {
         let [from, to] = both;
         to.post_recv(0, &piece)?;
         from.post_send(&SendWr::send(1).inline(&[&data]).signaled())?;
-        // What is received, and the end of the message before.
+        // The received message, and the completion of the previous send.
         pair.complete(if i == 0 { 1 } else { 2 })?;
         both.reverse();
     }

@@ -173,7 +173,7 @@ pub fn pattern(op: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// SplitMix64's output function.
+/// Returns SplitMix64's output for `v`.
 pub fn mix(v: u64) -> u64 {
     let v = v.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let v = (v ^ v >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! ACM: datagrams between services, messages of their clients, and their files.
+//! ACM: datagrams between services, messages of clients, and files.
 
 use std::fmt::Display;
 
@@ -15,7 +15,7 @@ use rdmux_wire::acm::{self, Address, Datagram, Group, MAX_GROUPS, Response};
 use rdmux_wire::sa::{PathRecord, Rate};
 use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey};
 
-/// What is read is written back the same, and no more groups are read than there are.
+/// Checks that a parsed datagram is encoded identically, and that it has no more groups than allowed.
 pub fn acm_datagram(data: &[u8]) {
     if let Ok(datagram) = Datagram::parse(data) {
         shows(&datagram);
@@ -30,7 +30,7 @@ pub fn acm_datagram(data: &[u8]) {
     }
 }
 
-/// A service's side of a stream: each message is a request that is written back the same, or refused in one of two ways.
+/// Checks a service's side of a stream: each message is a request that is encoded identically, or is refused in one of two ways.
 pub fn acm_request(data: &[u8]) {
     let mut rest = data;
     while let Ok(frame) = Frame::of_request(rest) {
@@ -64,7 +64,7 @@ fn one_request(bytes: &[u8]) {
     }
 }
 
-/// A client's side of a stream: what is read is written back the same.
+/// Checks a client's side of a stream: a parsed message is encoded identically.
 pub fn acm_reply(data: &[u8]) {
     let mut rest = data;
     while let Ok(Frame::Whole(len)) = Frame::of_reply(rest) {
@@ -78,7 +78,7 @@ pub fn acm_reply(data: &[u8]) {
     }
 }
 
-/// Options: whatever a file says, they can be written and read again.
+/// Checks that options parsed from any file can be written and read again.
 pub fn acm_options(data: &[u8]) {
     let (options, report) = options::parse("opts", data);
     bounded(&report);
@@ -88,7 +88,7 @@ pub fn acm_options(data: &[u8]) {
     assert_eq!(again, options);
 }
 
-/// Addresses of endpoints: what is read can be written and read again.
+/// Checks that parsed addresses of endpoints can be written and read again.
 pub fn acm_addresses(data: &[u8]) {
     let (named, report) = addresses::parse("addr", data, false);
     bounded(&report);
@@ -101,14 +101,14 @@ pub fn acm_addresses(data: &[u8]) {
     assert_eq!(again.all, found.all);
 }
 
-/// Hosts: only GIDs of ports.
+/// Checks that a hosts file yields only GIDs of ports.
 pub fn acm_hosts(data: &[u8]) {
     let (hosts, report) = hosts::parse("hosts", data);
     bounded(&report);
     assert!(hosts.values().all(|gid| !gid.is_zero() && !gid.is_multicast()));
 }
 
-/// Routes: only LIDs of ports, of the ports that were asked for.
+/// Checks that a routes file yields only LIDs of the requested ports.
 pub fn acm_routes(data: &[u8]) {
     let local = DumpedPort { guid: Guid(0x11), base_lid: Lid(1) };
     let (routes, report) = routes::parse("dump", data, &[local]);
@@ -119,7 +119,7 @@ pub fn acm_routes(data: &[u8]) {
     }
 }
 
-/// A report has no more problems than it may, and shows each on a line.
+/// Checks that a report has at most the allowed number of problems, and shows each on a line.
 fn bounded(report: &Report) {
     assert!(report.problems().len() <= MAX_PROBLEMS);
     let left_out = report.errors() + report.warnings() > MAX_PROBLEMS;
@@ -141,7 +141,7 @@ pub(super) fn addresses() -> [Address; 5] {
     ]
 }
 
-/// Requests of each type of address, and answers.
+/// Returns requests with each type of address, and answers.
 ///
 /// # Errors
 /// Never.
@@ -160,7 +160,7 @@ pub fn datagrams() -> Result<Vec<Vec<u8>>> {
     Ok(all.map(|datagram| datagram.to_bytes().to_vec()).collect())
 }
 
-/// Each kind of request, and all of them in a row.
+/// Returns each kind of request, and all of them in sequence.
 ///
 /// # Errors
 /// Never.
@@ -186,7 +186,7 @@ pub fn requests() -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Each kind of answer, and all of them in a row.
+/// Returns each kind of answer, and all of them in sequence.
 ///
 /// # Errors
 /// Never.
@@ -214,7 +214,7 @@ pub fn replies() -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Options files.
+/// Returns options files.
 ///
 /// # Errors
 /// Never.
@@ -231,7 +231,7 @@ pub fn options_files() -> Result<Vec<Vec<u8>>> {
     Ok(texts.map(String::into_bytes).into())
 }
 
-/// Address files.
+/// Returns address files.
 ///
 /// # Errors
 /// Never.
@@ -246,7 +246,7 @@ pub fn address_files() -> Result<Vec<Vec<u8>>> {
     Ok(texts.map(String::into_bytes).into())
 }
 
-/// Hosts files.
+/// Returns hosts files.
 ///
 /// # Errors
 /// Never.
@@ -256,7 +256,7 @@ pub fn hosts_files() -> Result<Vec<Vec<u8>>> {
     Ok(texts.map(|text| text.as_bytes().to_vec()).into())
 }
 
-/// Dumps of OpenSM's.
+/// Returns dumps of OpenSM.
 ///
 /// # Errors
 /// Never.

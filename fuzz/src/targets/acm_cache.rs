@@ -12,16 +12,16 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::acm::addresses;
 
-/// Bytes of the page in front of the slots, and of what there is in it.
+/// The size of the page before the slots, and of its used part.
 const PAGE: usize = 4096;
 const HEAD: usize = 136;
-/// Bytes of the slots of the smallest table.
+/// The size of the slots of the smallest table.
 const SLOTS: usize = WINDOW * 256;
-/// The time of all reading.
+/// The time of all look-ups.
 const NOW: u64 = 1_000_000_000;
 
-/// Reads, and looks up what is asked for and what is there, in a table with any slots; if the first byte is odd, also with any head, which is the
-/// input's end.
+/// Reads a table with arbitrary slots, and looks up given keys and the present ones. If the first byte is odd, the head is
+/// arbitrary, too, taken from the end of the input.
 pub fn acm_cache(data: &[u8]) {
     let Some((&kind, data)) = data.split_first() else { return };
     let mut table = own_table().expect("a table");
@@ -49,14 +49,14 @@ pub fn acm_cache(data: &[u8]) {
     }
 }
 
-/// What is looked up.
+/// Returns the keys to look up.
 fn keys() -> Vec<Key> {
     let [source, ..] = addresses();
     let sources = [None, Some(source)];
     addresses().into_iter().flat_map(|dest| sources.map(|source| Key { source, dest })).collect()
 }
 
-/// A table without entries.
+/// Returns a table without entries.
 fn own_table() -> Result<Vec<u8>> {
     let mut table = PathTable::create(WINDOW, 7)?;
     table.renew(NOW + 1_000_000);
@@ -69,7 +69,7 @@ fn bytes(table: PathTable) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Tables with an entry for each key, as a service writes them.
+/// Returns tables with an entry for each key, as a service writes them.
 ///
 /// # Errors
 /// When there is no memory for them.

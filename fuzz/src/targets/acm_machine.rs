@@ -1,4 +1,4 @@
-//! The machine that resolves: any datagrams, requests, answers, changes and timeouts in any order.
+//! The resolver: any datagrams, requests, answers, changes and timeouts in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -20,10 +20,10 @@ const MAX_ENTRIES: usize = 16;
 const MAX_REQUESTS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// What the machine wants, and what it owes.
+/// The output of the machine, and its outstanding requests.
 #[derive(Default)]
 struct Driver {
-    /// When each request has to be answered.
+    /// The deadline of each outstanding request.
     waiting: BTreeMap<(ClientId, RequestId), Time>,
     joins: Vec<(EndpointId, McMemberRecord)>,
     member_of: BTreeSet<(EndpointId, Gid)>,
@@ -32,7 +32,7 @@ struct Driver {
     /// The last request that was sent.
     last: Option<acm::Request>,
     full: bool,
-    /// How many requests have had a path.
+    /// The number of requests that got a path.
     resolved: usize,
 }
 
@@ -126,7 +126,7 @@ fn options(choice: u8) -> Options {
     }
 }
 
-/// A request that a neighbour could send, or nearly.
+/// Returns a request as a neighbour could send it, or almost.
 fn datagram(driver: &Driver, a: u8, b: u8, c: u8) -> [u8; 256] {
     let groups = driver.member_of.iter().map(|(_, gid)| *gid).skip(usize::from(c) & 1).take(6);
     let datagram = match (&driver.last, c & 2) {
@@ -164,12 +164,13 @@ fn question(a: u8, b: u8, c: u8) -> Request {
     }
 }
 
-/// Each request is answered once and in time, a datagram goes only where it may, and nothing grows beyond its bound.
+/// Checks that each request is answered once and in time, that datagrams are only sent where allowed, and that all state is
+/// bounded.
 pub fn acm_machine(data: &[u8]) {
     run(data);
 }
 
-/// How many requests have had a path.
+/// Runs a script. Returns the number of requests that got a path.
 fn run(data: &[u8]) -> usize {
     let Some((&first, mut rest)) = data.split_first() else { return 0 };
     let mut machine = Machine::new(options(first), [first; 16]);
@@ -299,7 +300,7 @@ fn check(machine: &Machine, io: &Driver, now: Time) {
     }
 }
 
-/// A port and endpoints that join their groups, ask and are asked.
+/// Returns scripts in which a port and endpoints join their groups, send and receive requests.
 ///
 /// # Errors
 /// Never.

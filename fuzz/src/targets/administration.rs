@@ -1,4 +1,4 @@
-//! Subnet administration: any datagrams, events and timeouts in any order; and files of partitions.
+//! Subnet administration: any datagrams, events and timeouts in any order, and partition files.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use rdmux_wire::sa::{McMemberRecord, SaMad};
 use rdmux_wire::sm::{NodeInfo, NodeType, Notice, PortInfo, SwitchInfo};
 use rdmux_wire::{Gid, Guid, Lid, Pkey};
 
-/// The adapters, at the ports 1 to 3 of a switch.
+/// The number of adapters, at ports 1 to 3 of a switch.
 const ADAPTERS: usize = 3;
 
-/// How many groups the switch can have.
+/// The number of groups that the switch can have.
 const GROUPS: u16 = 5;
 
-/// A file of partitions is read, or refused with the place of the error.
+/// Checks that a partition file is parsed, or refused with the place of the error.
 pub fn subnet_partitions(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match Partitions::parse("partitions.conf", &text) {
@@ -36,7 +36,7 @@ pub fn subnet_partitions(data: &[u8]) {
     }
 }
 
-/// Files that are right.
+/// Returns valid files.
 ///
 /// # Errors
 /// Never.
@@ -51,7 +51,7 @@ pub fn files() -> Result<Vec<Vec<u8>>> {
     Ok(files.map(|text| text.as_bytes().to_vec()).into())
 }
 
-/// What comes out of administration, and the model that it changes.
+/// The output of administration, and the aliases that it sets in the model.
 #[derive(Default)]
 struct Out {
     sent: Vec<UserMad>,
@@ -73,7 +73,7 @@ impl AdministrationSink for Out {
     }
 }
 
-/// Questions, events and timeouts.
+/// Runs requests, events and timeouts.
 pub fn subnet_administration(data: &[u8]) {
     let mut model = model();
     let config = Config {
@@ -126,7 +126,7 @@ pub fn subnet_administration(data: &[u8]) {
             model.set_alias(port, index, guid);
         }
         let reports = out.sent.iter().filter(|mad| mad.data[3] == Method::REPORT.0).cloned();
-        // Some are answered, others are not.
+        // Some Reports are answered, others are not.
         for mut report in reports.filter(|_| c & 1 == 1).collect::<Vec<_>>() {
             report.data[3] = Method::REPORT_RESP.0;
             administration.handle_mad(now, &model, &report, &mut out);
@@ -148,7 +148,7 @@ fn check(administration: &Administration) {
     assert!(known + counters.busy <= counters.received);
 }
 
-/// One answer at most, to the one who asked.
+/// Checks that there is at most one answer, and that it goes to the requester.
 fn check_answers(question: &UserMad, sent: &[UserMad]) {
     let answers = sent.iter().filter(|mad| mad.data[3] != Method::REPORT.0);
     let answers: Vec<_> = answers.collect();
@@ -162,17 +162,17 @@ fn check_answers(question: &UserMad, sent: &[UserMad]) {
     }
 }
 
-/// A message that is of the class, mostly.
+/// Returns a message, usually of the class.
 fn message(bytes: &[u8], [a, b, c]: [u8; 3]) -> UserMad {
     let mut data = bytes.to_vec();
     if c & 0x80 == 0 {
         data.resize(MAD_LEN, 0);
         data[..3].copy_from_slice(&[1, 3, 2]);
-        // Nobody knows the key, or nearly so.
+        // The SA key is usually missing.
         data[36..44].copy_from_slice(&u64::from(c & 0x41 == 0x41).to_be_bytes());
     }
     if c & 0x20 != 0 && data.len() > 200 {
-        // GIDs of ports that there are.
+        // GIDs of existing ports.
         let gid = |n: u8| Gid::new(Gid::DEFAULT_PREFIX, Guid(0x101 + 0x100 * u64::from(n & 3))).0;
         data[64..80].copy_from_slice(&gid(a));
         data[80..96].copy_from_slice(&gid(b));
@@ -185,7 +185,7 @@ fn message(bytes: &[u8], [a, b, c]: [u8; 3]) -> UserMad {
     UserMad { agent: 0, status, timeout_ms: 0, retries: 0, address, data }
 }
 
-/// A switch with LID 1, and adapters with the LIDs 2 to 4.
+/// Returns a model of a switch with LID 1, and adapters with LIDs 2 to 4.
 fn model() -> Model {
     let mut model = Model::default();
     let info = |kind, guid| NodeInfo {
@@ -242,7 +242,7 @@ fn model() -> Model {
     model
 }
 
-/// A question with each method of each attribute, with all components and with none.
+/// Returns requests with each method of each attribute, with all components and with none.
 ///
 /// # Errors
 /// Never.

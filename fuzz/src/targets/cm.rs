@@ -1,4 +1,4 @@
-//! The connection manager under a script, talking to itself and to strangers.
+//! The connection manager under a script, in communication with itself and with strangers.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,12 +13,12 @@ use rdmux_transport::attr::{QpType, TransportType};
 use rdmux_wire::sa::{McMemberRecord, McMemberRecordMask, PathRecord};
 use rdmux_wire::{Gid, Guid, Mtu, Qpn};
 
-/// Commands and datagrams in any order, as the input says.
+/// Runs commands and datagrams in any order, as the input defines.
 pub fn cm_manager(data: &[u8]) {
     Script::new(data).run();
 }
 
-/// Datagrams to a host that listens on every service that the captures ask for, and on those of XRC.
+/// Delivers datagrams to a host that listens on every service in the captures, and on those of XRC.
 pub fn cm_mad(data: &[u8]) {
     let mut s = Script::new(&[]);
     for (ps, qp_type) in [
@@ -29,7 +29,7 @@ pub fn cm_mad(data: &[u8]) {
         for port in [7174, 7471] {
             let id = s.manager.create_id(CHANNEL, ps, qp_type, 0).expect("a new id");
             s.manager.bind(id, SocketAddr::new(HERE, port), true).expect("a free port");
-            // One of them is told of everything.
+            // One of them reports all messages.
             let told = IdOption::Cm(CmOption::Messages(port == 7174));
             s.manager.set_option(id, told).expect("it may be set at any time");
             s.manager.listen(id, 8).expect("it is bound");
@@ -49,24 +49,24 @@ pub fn cm_mad(data: &[u8]) {
 }
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-/// Another address of this host.
+/// A second address of this host.
 const HERE_TOO: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 1, 1));
 const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 const CHANNEL: ChannelId = ChannelId(1);
 
-/// What the manager asked for.
+/// The requests of the manager.
 #[derive(Default)]
 struct World {
     sent: VecDeque<(MadPath, [u8; 256])>,
     queries: Vec<(IdHandle, RouteQuery)>,
-    /// Path queries that are open, and the last that was not.
+    /// Open path queries, and the last one that has ended.
     paths: Vec<(IdHandle, PathQuery)>,
     stale: Option<(IdHandle, PathQuery)>,
     joins: Vec<(IdHandle, JoinQuery)>,
-    /// Groups that were asked for and not refused or left since.
+    /// Groups that were requested and neither refused nor left since.
     groups: Vec<(IdHandle, u64)>,
     new_ids: Vec<IdHandle>,
-    /// Ids whose peers want another alternate path.
+    /// Ids whose peers requested another alternate path.
     asked: Vec<IdHandle>,
 }
 
@@ -107,20 +107,20 @@ impl Sink for World {
     }
     fn leave_multicast(&mut self, id: IdHandle, query: JoinQuery) {
         assert!(self.forget(id, query.context), "left a group that it has not");
-        // A driver answers no question that was taken back.
+        // A driver does not answer a cancelled query.
         self.joins.retain(|(of, q)| (*of, q.context) != (id, query.context));
     }
 }
 
 impl World {
-    /// Whether there was such a group.
+    /// Removes a group. Returns whether it was there.
     fn forget(&mut self, id: IdHandle, group: u64) -> bool {
         let at = self.groups.iter().position(|g| *g == (id, group));
         at.map(|at| self.groups.swap_remove(at)).is_some()
     }
 }
 
-/// A group, and by what an id knows it.
+/// Returns a group and its context.
 fn wish(data: &mut &[u8]) -> (u64, GroupWish) {
     let mut byte = || data.split_off_first().copied().unwrap_or(0);
     let (context, kind, last, bits) = (byte() % 4, byte(), byte(), byte());
@@ -167,7 +167,7 @@ impl<'a> Script<'a> {
         self.data = rest;
         b
     }
-    /// One of the ids that were ever made.
+    /// Returns one of the ids ever created.
     fn id(&mut self) -> IdHandle {
         let n = usize::from(self.byte());
         self.ids.append(&mut self.world.new_ids);
@@ -176,7 +176,7 @@ impl<'a> Script<'a> {
             all => self.ids[n % all],
         }
     }
-    /// Few addresses and ports, so that they meet.
+    /// Returns one of a few addresses and ports, so that they coincide.
     fn address(&mut self) -> SocketAddr {
         let b = self.byte();
         let ip = match b % 8 {
@@ -213,7 +213,7 @@ impl<'a> Script<'a> {
         self.end();
     }
 
-    /// When every id is gone, so is every trace of them.
+    /// Destroys all ids and checks that nothing is left.
     fn end(mut self) {
         self.manager.channel_gone(self.now, CHANNEL, &mut self.world);
         self.manager.channel_gone(self.now, ChannelId(2), &mut self.world);
@@ -301,7 +301,7 @@ impl<'a> Script<'a> {
         };
     }
 
-    /// What a program may say beyond a connection.
+    /// Executes an optional command of a connection.
     fn message_command(&mut self) {
         let (id, what, n) = (self.id(), self.byte(), self.byte());
         let at = |b: u8| if b.is_multiple_of(2) { HERE } else { HERE_TOO };
@@ -357,7 +357,7 @@ impl<'a> Script<'a> {
         };
     }
 
-    /// A datagram that was sent comes back from the other side: late, twice, changed or not at all.
+    /// Delivers a sent datagram as from the peer: late, modified or not at all.
     fn deliver(&mut self) {
         let how = self.byte();
         let Some((path, mut mad)) = self.world.sent.pop_front() else { return };
@@ -382,7 +382,7 @@ impl<'a> Script<'a> {
         self.manager.handle_mad(self.now, &path, bytes, &mut self.world);
     }
 
-    /// The driver answers what it was asked.
+    /// Answers the driver's queries.
     fn answer(&mut self) {
         let (good, now) = (self.byte() > 32, self.now);
         for (id, query) in std::mem::take(&mut self.world.queries) {
@@ -402,7 +402,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// The driver answers what it was asked for paths: some of it, and again what is over.
+    /// Answers some of the path queries, and again one that has ended.
     fn answer_paths(&mut self) {
         let (how, now) = (self.byte(), self.now);
         if let Some((id, query)) = self.world.stale.filter(|_| how.is_multiple_of(3)) {
@@ -424,7 +424,7 @@ impl<'a> Script<'a> {
         self.world.stale = Some((id, query));
     }
 
-    /// A path with LIDs, or with values that no port has.
+    /// Returns a path with LIDs, or with values that no port has.
     fn strange_path(&mut self, query: &PathQuery) -> Path {
         let mut path = query.by_address;
         path.av.is_global = self.byte().is_multiple_of(2);

@@ -1,4 +1,4 @@
-//! iWARP's start-up: commands, and peers that say anything on their streams, in any order.
+//! iWARP connection setup: commands, and peers that send anything on their streams, in any order.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const PORT: u16 = 7174;
 const CHANNEL: ChannelId = ChannelId(1);
 
-/// Each byte of the input is a step, or belongs to the one before.
+/// Runs the input as a script: each byte is a step, or belongs to the preceding one.
 pub fn cm_streams(data: &[u8]) {
     let mut script = Script::new(data);
     while !script.data.is_empty() {
@@ -25,7 +25,7 @@ pub fn cm_streams(data: &[u8]) {
     script.end();
 }
 
-/// What a stream is to the driver.
+/// The driver's state of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Socket {
     Connecting,
@@ -122,7 +122,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// One of those there are.
+    /// Returns one of the elements.
     fn pick<T: Copy>(n: u8, all: &[T]) -> Option<T> {
         all.get(usize::from(n) % all.len().max(1)).copied()
     }
@@ -155,7 +155,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Some bytes: as they are, or those with which a frame begins.
+    /// Delivers some bytes, with or without the beginning of a frame.
     fn bytes(&mut self) {
         let Some((stream, socket)) = self.stream() else { return };
         if socket == Socket::Connecting {
@@ -252,7 +252,7 @@ impl<'a> Script<'a> {
         self.manager.handle_timeout(self.now, &mut self.world);
     }
 
-    /// When every id is gone, and every stream had its time, nothing is left.
+    /// Destroys all ids, waits for all streams to end, and checks that nothing is left.
     fn end(mut self) {
         self.manager.channel_gone(self.now, CHANNEL, &mut self.world);
         for _ in 0..10_000 {

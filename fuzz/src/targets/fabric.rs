@@ -1,4 +1,4 @@
-//! What a fabric and its clients say to each other.
+//! The protocol between a fabric and its clients.
 
 use anyhow::Result;
 use rdmux_fabric::proto::mad::{
@@ -13,7 +13,7 @@ use rdmux_runtime::Shares;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A message of either side, or a datagram: what is read is written back the same.
+/// Checks that a parsed message of either side, or a datagram, is encoded identically.
 pub fn fabric_protocol(data: &[u8]) {
     let _ = Greeting::decode(data);
     round_trip::<Greeting>(data);
@@ -46,9 +46,9 @@ fn datagram(data: &[u8]) {
     assert_eq!(decode(&record), Ok(mad));
 }
 
-/// Messages of any length, as the first two bytes of each say.
+/// Reassembles messages, whose lengths are in the two bytes before each.
 fn reassembly(mut data: &[u8]) {
-    // With room for the shorter ones.
+    // With room for the shorter messages only.
     let mut reassembly = Reassembly::new(Shares::of(0, 4 * FRAGMENT).none(1));
     while let Some((length, rest)) = data.split_first_chunk::<2>() {
         let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
@@ -64,7 +64,7 @@ fn reassembly(mut data: &[u8]) {
     }
 }
 
-/// Each variant of a message begins with its number; and records, one of them in several messages.
+/// Returns each variant of a message, which begins with its number, and records, one of them in several messages.
 ///
 /// # Errors
 /// Never.

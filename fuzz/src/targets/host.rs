@@ -1,4 +1,4 @@
-//! What a process and its service say to each other.
+//! The protocol between a process and its service.
 
 use anyhow::Result;
 use rdmux_host::proto::socket::decode;
@@ -6,7 +6,7 @@ use rdmux_host::proto::{HubReply, HubRequest, Notify, Request, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A message of either side: what is read is written back the same.
+/// Checks that a parsed message of either side is encoded identically.
 pub fn host_protocol(data: &[u8]) {
     round_trip::<Request>(data);
     round_trip::<Response>(data);
@@ -23,7 +23,7 @@ fn round_trip<T: Serialize + DeserializeOwned>(data: &[u8]) {
     assert_eq!(postcard::to_stdvec(&again).expect("as before"), bytes);
 }
 
-/// Each variant of a message begins with its number; short bodies reach many of them.
+/// Returns each variant of a message, which begins with its number. Short bodies reach many of them.
 ///
 /// # Errors
 /// Never.

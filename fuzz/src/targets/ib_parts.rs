@@ -1,4 +1,4 @@
-//! InfiniBand packets over UDP: datagrams of strangers.
+//! InfiniBand packets over UDP: untrusted datagrams.
 
 use std::net::SocketAddr;
 
@@ -11,8 +11,8 @@ use rdmux_wire::ib_packet::Parts;
 
 use super::wire_ib;
 
-/// Datagrams of several senders, in any order: no more packets are under way than may be, and what becomes whole is as long
-/// as its parts said. Before each datagram are its sender and its length.
+/// Reassembles datagrams of several senders, in any order. The number of incomplete packets is bounded, and a complete packet
+/// has the length in its parts. Sender and length precede each datagram.
 pub fn ib_parts(mut data: &[u8]) {
     let mut reassembly = Reassembly::default();
     while let Some(([sender, a, b], rest)) = data.split_first_chunk() {
@@ -31,8 +31,8 @@ pub fn ib_parts(mut data: &[u8]) {
     }
 }
 
-/// A datagram for all members of a group, which is read for a port of a fabric: both are before it. What is for the port is the end of the
-/// datagram, and written again with the same ports it is the same datagram.
+/// Parses a datagram for all members of a group, for a port of a fabric; both precede the datagram. The packet for the port
+/// is the end of the datagram, and encoding it with the same ports gives the same datagram.
 pub fn ib_group(data: &[u8]) {
     let Some((head, datagram)) = data.split_first_chunk::<16>() else { return };
     let [fabric, port] = [0, 8].map(|at| u64::from_be_bytes(std::array::from_fn(|i| head[at + i])));
@@ -46,7 +46,7 @@ pub fn ib_group(data: &[u8]) {
     let _ = Parts::split(packet).map(|parts| parts.right_icrc());
 }
 
-/// Packets, each for some ports.
+/// Returns packets, each for some ports.
 ///
 /// # Errors
 /// When the captures cannot be read.
@@ -60,7 +60,7 @@ pub fn group_datagrams() -> Result<Vec<Vec<u8>>> {
     Ok(wire_ib::packets()?.into_iter().enumerate().map(seed).collect())
 }
 
-/// Packets, each in some parts.
+/// Returns packets, each in some parts.
 ///
 /// # Errors
 /// When the captures cannot be read.

@@ -1,4 +1,4 @@
-//! A subnet: files that describe it, and datagrams to its agents.
+//! A subnet: topology files, and datagrams to its agents.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use rdmux_wire::mad::MAD_LEN;
 use rdmux_wire::sm::{CapabilityMask, PortState};
 use rdmux_wire::{Guid, Lid, Pkey, Qkey, Qpn};
 
-/// Topology files: any text is read or refused, and what is read can be written and read again. Form feeds separate files,
-/// which include each other by their numbers.
+/// Checks that a topology file is parsed or refused, and that a parsed one can be written and read again. Form feeds separate
+/// files, which include each other by number.
 pub fn subnet_topology(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let files: Vec<&str> = text.split('\u{c}').collect();
@@ -38,7 +38,7 @@ pub fn subnet_topology(data: &[u8]) {
     }
 }
 
-/// Files of some shapes, with LIDs or without.
+/// Returns files of some shapes, with and without LIDs.
 ///
 /// # Errors
 /// Never.
@@ -60,7 +60,7 @@ pub fn topologies() -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// What comes out of the subnet.
+/// The output of the subnet.
 #[derive(Default)]
 struct World {
     delivered: usize,
@@ -73,8 +73,7 @@ impl Sink for World {
     fn port_event(&mut self, _: PortId, _: PortEvent) {}
 }
 
-/// Datagrams of programs, commands of operators and time, in any order, on two switches in a ring with
-/// two adapters.
+/// Runs programs' datagrams, operators' commands and time, in any order, on two switches in a ring with two adapters.
 pub fn subnet_agents(data: &[u8]) {
     let shape = Shape::Dragonfly { a: 2, p: 1, h: 1, g: 1 };
     let mut subnet = Subnet::new(&shape.topology(Guid(0x100)), Config::default());
@@ -128,7 +127,7 @@ fn datagram([b, c]: [u8; 2], bytes: &[u8]) -> MadPacket {
     }
 }
 
-/// What holds after every step.
+/// Checks the invariants after each step.
 fn check(subnet: &Subnet) {
     for view in subnet.ports() {
         let info = view.info();
@@ -141,7 +140,7 @@ fn check(subnet: &Subnet) {
     }
 }
 
-/// Scripts of a few datagrams: a Get and a Set of every attribute by a directed route.
+/// Returns scripts of a few datagrams: a Get and a Set of every attribute by a directed route.
 ///
 /// # Errors
 /// Never.

@@ -1,4 +1,4 @@
-//! IP over InfiniBand: datagrams that resolve addresses, and the machines that read them.
+//! IP over InfiniBand: address resolution datagrams, and the state machines that handle them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ use rdmux_wire::ipoib::{LinkAddress, Resolution};
 use rdmux_wire::sa::{JoinState, McMemberRecord, McMemberRecordMask};
 use rdmux_wire::{Gid, Qpn};
 
-/// What is read is written back the same, but for what the format says nothing of.
+/// Checks that a parsed datagram is encoded identically, except for bits that the format does not define.
 pub fn wire_ipoib(data: &[u8]) {
     if let Ok(resolution) = Resolution::parse(data) {
         let bytes = resolution.to_bytes();
@@ -29,7 +29,7 @@ const OWN: [IpAddr; 2] = [
 ];
 const LINK: LinkAddress = LinkAddress::datagrams(Qpn::new(0x41), Gid([1; 16]));
 
-/// Who waits for which address, and how many datagrams were sent.
+/// The waiters of each address, and the number of sent datagrams.
 #[derive(Default)]
 struct Driver {
     waiting: BTreeMap<IpAddr, u32>,
@@ -49,8 +49,8 @@ impl Link for Driver {
     }
 }
 
-/// Any datagrams, questions and timeouts in any order: no more is known than may be, no datagram makes more than one, and who waits
-/// for an address is told once.
+/// Runs any datagrams, queries and timeouts in any order. The cache is bounded, a datagram causes at most one other, and each
+/// waiter is told once.
 pub fn ipoib_neighbours(data: &[u8]) {
     let (mut machine, mut driver, mut now) = (Neighbours::new(), Driver::default(), Time::ZERO);
     let mut rest = data;
@@ -75,7 +75,7 @@ pub fn ipoib_neighbours(data: &[u8]) {
                 if machine.resolve(now, ip, (own, LINK), &mut driver).is_none() {
                     *driver.waiting.entry(ip).or_default() += 1;
                 } else {
-                    // What is known may be asked for again.
+                    // A cached address may be resolved again.
                     driver.waiting.entry(ip).or_default();
                 }
             }
@@ -103,7 +103,7 @@ pub fn ipoib_neighbours(data: &[u8]) {
     assert!(driver.waiting.values().all(|waiting| *waiting == 0), "{:?}", driver.waiting);
 }
 
-/// Questions that are not answered, and what members were told last.
+/// Unanswered queries, and the last result of each member.
 #[derive(Default)]
 struct Sa {
     open: Vec<(u64, McMemberRecord, bool)>,
@@ -131,7 +131,8 @@ impl Sa {
     }
 }
 
-/// Any joins, leaves, answers and losses in any order: one question about a group at a time, and nothing is left when all have left.
+/// Runs any joins, leaves, answers and losses in any order. There is one query about a group at a time, and nothing is left
+/// when all have left.
 pub fn ipoib_memberships(data: &[u8]) {
     let (mut machine, mut sa) = (Memberships::<u8>::new(), Sa::default());
     for &[command, a, b] in data.as_chunks().0 {
@@ -179,7 +180,7 @@ pub fn ipoib_memberships(data: &[u8]) {
     assert!(machine.is_empty(), "{} groups are left", machine.len());
 }
 
-/// Each kind of datagram, by itself and between questions.
+/// Returns each kind of datagram, alone and between queries.
 ///
 /// # Errors
 /// Never.
@@ -211,7 +212,7 @@ pub fn datagrams() -> Result<Vec<Vec<u8>>> {
     Ok(all.iter().map(|one| one.to_bytes().as_slice().to_vec()).collect())
 }
 
-/// Conversations of such datagrams.
+/// Returns sequences of such datagrams.
 ///
 /// # Errors
 /// Never.
@@ -227,7 +228,7 @@ pub fn conversations() -> Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Members that come and go.
+/// Returns scripts of members that join and leave.
 ///
 /// # Errors
 /// Never.

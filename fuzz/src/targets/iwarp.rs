@@ -1,5 +1,4 @@
-//! A queue pair over a stream: any bytes, or a script that says what is posted, what arrives, how time
-//! passes.
+//! A queue pair over a stream: any bytes, or a script of posts, arrivals and time.
 
 mod frames;
 mod sent;
@@ -19,8 +18,7 @@ use rdmux_wire::{Lkey, Qpn, Rkey};
 use frames::Peer;
 use sent::Sent;
 
-/// What a stranger's end of the stream sends: the first bytes choose the parameters, all others arrive,
-/// in pieces.
+/// Feeds bytes of an untrusted peer: the first bytes choose the parameters, all others arrive in pieces.
 pub fn iwarp_bytes(data: &[u8]) {
     let mut script = Script::new(data);
     script.bring_up();
@@ -39,7 +37,7 @@ pub fn iwarp_bytes(data: &[u8]) {
     script.end();
 }
 
-/// A queue pair under a script, with frames that mostly make sense.
+/// Runs a queue pair under a script, with usually valid frames.
 pub fn iwarp_script(data: &[u8]) {
     Script::new(data).run();
 }
@@ -57,7 +55,7 @@ struct Script<'a> {
     peer: Peer,
     params: StreamParams,
     mulpdu: u32,
-    /// What arrived and was not taken.
+    /// Received bytes that are not consumed.
     inbox: Vec<u8>,
 }
 
@@ -85,7 +83,7 @@ impl<'a> Script<'a> {
         };
         let memory = Zeroes {
             size: 1 << 20,
-            // Few keys are wrong.
+            // Few keys are invalid.
             is_wrong: |key| key % 64 == 63,
             fault: AccessFault::Gone,
             reads_ask: true,
@@ -115,7 +113,7 @@ impl<'a> Script<'a> {
     fn u32(&mut self) -> u32 {
         u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
-    /// Mostly small, sometimes anything.
+    /// Returns a length: usually small, sometimes arbitrary.
     fn length(&mut self) -> u32 {
         match self.byte() {
             0..=3 => self.u32(),
@@ -150,16 +148,16 @@ impl<'a> Script<'a> {
         self.end();
     }
 
-    /// After each call: what was sent, taken and completed.
+    /// Records what was sent, consumed and completed, after each call.
     fn settle(&mut self) {
         self.sent.enter(&mut self.env.stream);
         self.ledger.enter(&mut self.env);
         self.env.forget();
     }
 
-    /// In the end everything outstanding is flushed, and a reset takes the queue pair to its beginning.
+    /// Checks that everything outstanding is flushed at the end, and that a reset restores the initial state.
     fn end(&mut self) {
-        // What it has to say still, a driver lets it say.
+        // A driver transmits what is left to send.
         self.transmit(usize::MAX, 64);
         for state in [QpState::Err, QpState::Reset] {
             let attr = QpAttr { state, ..self.qp.attr() };
@@ -271,7 +269,7 @@ impl<'a> Script<'a> {
         let _ = self.qp.modify(self.now, &attr, AttrMask::STATE, &mut self.env);
     }
 
-    /// Some of a frame, all of one, or what is none.
+    /// Delivers a part of a frame, a whole frame, or garbage.
     fn arrive(&mut self) {
         let how = self.byte();
         if how < 4 {
@@ -296,7 +294,7 @@ impl<'a> Script<'a> {
         self.feed(&bytes[at..]);
     }
 
-    /// Bytes arrive; a part of them may go where the queue pair says.
+    /// Delivers bytes, some of which may be placed directly.
     fn feed(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
         if self.inbox.is_empty() && bytes.len().is_multiple_of(2) {

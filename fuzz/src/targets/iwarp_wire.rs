@@ -1,4 +1,4 @@
-//! iWARP's codecs: no bytes make them panic, and what they read they write back the same.
+//! iWARP's codecs: no input makes them panic, and parsed data is encoded identically.
 
 use std::fmt::Display;
 
@@ -8,7 +8,7 @@ use rdmux_wire::iwarp::mpa::{Flags, Startup};
 use rdmux_wire::iwarp::rdmap::{AtomicRequest, AtomicResponse, Immediate, ReadRequest};
 use rdmux_wire::iwarp::terminate::{Layout, Terminate};
 
-/// A start-up frame, as it comes in byte by byte.
+/// Parses a start-up frame that arrives byte by byte.
 pub fn iwarp_wire_mpa(data: &[u8]) {
     let mut have = 0;
     let need = loop {
@@ -30,7 +30,7 @@ fn wants_enhanced(startup: &Startup<'_>) -> bool {
     startup.revision >= 2 && startup.flags.has(Flags::ENHANCED)
 }
 
-/// A stream of frames; its first bytes say what was agreed on and where it begins.
+/// Parses a stream of frames. The first bytes of the input define the negotiated options and the stream position.
 pub fn iwarp_wire_fpdu(data: &[u8]) {
     let Some((&[flags, words], mut rest)) = data.split_first_chunk() else { return };
     let framing = Framing { crc: flags & 1 != 0, markers: flags & 2 != 0 };
@@ -57,7 +57,7 @@ pub fn iwarp_wire_fpdu(data: &[u8]) {
     }
 }
 
-/// A segment: its header, and its payload as everything that RDMAP may have there.
+/// Parses a segment: its header, and its payload as every RDMAP message.
 pub fn iwarp_wire_segment(data: &[u8]) {
     segment(data);
     macro_rules! each {
@@ -74,7 +74,7 @@ pub fn iwarp_wire_segment(data: &[u8]) {
         let mut out = vec![0; terminate.len()];
         terminate.emit(&mut out);
         let again = Terminate::parse(&out).expect("what was written can be read");
-        // A layer that does not exist reads as siw's order, unless M, D or R tell.
+        // A nonexistent layer is parsed in siw's order, unless M, D or R decide.
         assert!(
             again == terminate || again.layout == Layout::Siw || terminate.layout == Layout::Siw
         );

@@ -1,4 +1,4 @@
-//! The subnet manager: on a subnet whose answers arrive as they are, changed, late or not at all, between datagrams of strangers.
+//! The subnet manager on a subnet whose answers arrive unchanged, changed, late or not at all, between untrusted datagrams.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use rdmux_wire::sm::{Notice, SmInfo};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Guid, Lid};
 
-/// How many requests may be outstanding.
+/// The most requests in flight.
 const WINDOW: usize = 16;
 
-/// How many ports are looked at.
+/// The limit on ports.
 const MAX_PORTS: usize = 600;
 
-/// How many datagrams of each way are kept; more are lost.
+/// How many datagrams per direction are queued; further ones are lost.
 const QUEUE: usize = 64;
 
 #[derive(Default)]
@@ -58,7 +58,7 @@ struct World {
     inbox: Inbox,
 }
 
-/// Answers, traps, other managers, and time.
+/// Runs answers, traps, other managers, and time.
 pub fn subnet_manager(data: &[u8]) {
     let Some((&kind, mut rest)) = data.split_first() else { return };
     let mut world = World::new(kind);
@@ -72,7 +72,7 @@ pub fn subnet_manager(data: &[u8]) {
                 rest = tail;
                 world.arrive(|mad| {
                     for change in changes.chunks_exact(2) {
-                        // Status, and the data of the attribute, mostly.
+                        // Usually the status or the attribute's data.
                         let at = if change[0] & 0x80 == 0 { 64 } else { 0 };
                         mad[at + usize::from(change[0] & 0x7f)] ^= change[1];
                     }
@@ -101,7 +101,7 @@ pub fn subnet_manager(data: &[u8]) {
                 world.manager.leave(world.now, &mut world.out);
                 world.check(before);
             }
-            // A sweep goes on by itself for some time.
+            // A sweep continues undisturbed for some time.
             _ => (0..=b).for_each(|_| world.arrive(|_| true)),
         }
         world.settle();
@@ -132,14 +132,14 @@ impl World {
         Self { subnet, at, manager: Manager::new(config, now), now, out, inbox }
     }
 
-    /// What a call may send: as many requests as may be outstanding, all of them once more, and an answer.
+    /// Checks what a call sends: at most all requests in flight, each of them retransmitted, and an answer.
     fn check(&self, before: usize) {
         let sent = self.out.0.len() - before;
         assert!(sent <= 2 * WINDOW + 2, "{sent} datagrams at once");
         assert!(self.manager.model().port_count() <= MAX_PORTS);
     }
 
-    /// The manager comes to rest at this moment, and its datagrams go to the subnet.
+    /// Runs the manager until nothing is due, and delivers its datagrams to the subnet.
     fn settle(&mut self) {
         let mut calls = 0;
         while self.manager.next_timeout().is_some_and(|due| due <= self.now) {
@@ -164,7 +164,7 @@ impl World {
         self.now = self.now.after(time);
     }
 
-    /// The next datagram that waits arrives, changed, or is lost if `change` says so.
+    /// Delivers the next queued datagram, which `change` may modify, or drop by returning false.
     fn arrive(&mut self, change: impl FnOnce(&mut Mad) -> bool) {
         if let Some(mut packet) = self.inbox.0.pop_front()
             && change(&mut packet.mad)
@@ -174,7 +174,7 @@ impl World {
         self.settle();
     }
 
-    /// A datagram of a stranger: a trap, SMInfo, or anything.
+    /// Delivers an untrusted datagram: a trap, SMInfo, or anything.
     fn stranger(&mut self, bytes: &[u8], [a, b, c]: [u8; 3]) {
         let mut mad = [0; MAD_LEN];
         mad[..bytes.len()].copy_from_slice(bytes);
@@ -188,7 +188,7 @@ impl World {
         let mut smp = Smp::lid_routed(method, attr_id, u32::from(c >> 5));
         smp.data.copy_from_slice(&mad[..64]);
         if a & 4 == 0 && a & 3 == 0 {
-            // Generic, of a number that is known, by a port that is.
+            // A generic notice with a known number, from a known port.
             smp.data[0] = 0x80;
             let number = [128_u16, 129, 131, 144, 145, 256][usize::from(c % 6)];
             smp.data[4..6].copy_from_slice(&number.to_be_bytes());
@@ -210,7 +210,7 @@ impl World {
     }
 }
 
-/// A sweep of each subnet, alone, with losses, with lies, and with strangers.
+/// Returns scripts with a sweep of each subnet, alone, with losses, with false answers, and with untrusted datagrams.
 ///
 /// # Errors
 /// Never.

@@ -27,13 +27,13 @@ use crate::corpus;
 /// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name, that of its function.
+    /// The name of its function.
     pub name: &'static str,
-    /// What it promises.
+    /// The invariant that it checks.
     pub about: &'static str,
-    /// Panics when the promise is broken.
+    /// The function, which panics when the invariant is violated.
     pub run: fn(&[u8]),
-    /// Inputs to start from.
+    /// The initial inputs.
     pub seeds: fn() -> Result<Vec<Vec<u8>>>,
 }
 

@@ -1,4 +1,4 @@
-//! A queue pair under a script: the input says what is posted, what arrives, how time passes.
+//! A queue pair under a script of posts, arrivals and time.
 
 use std::time::Duration;
 
@@ -15,27 +15,27 @@ use rdmux_wire::{
     Packet, Pkey, Psn, Qkey, Qpn, Reth, Rkey, RnrTimer, Service, XrcEth,
 };
 
-/// An RC queue pair.
+/// Runs an RC queue pair.
 pub fn qp_rc(data: &[u8]) {
     Script::new(QpType::Rc, data).run();
 }
 
-/// A UC queue pair.
+/// Runs a UC queue pair.
 pub fn qp_uc(data: &[u8]) {
     Script::new(QpType::Uc, data).run();
 }
 
-/// A UD queue pair.
+/// Runs a UD queue pair.
 pub fn qp_ud(data: &[u8]) {
     Script::new(QpType::Ud, data).run();
 }
 
-/// The initiator of an XRC connection.
+/// Runs the initiator of an XRC connection.
 pub fn qp_xrc_send(data: &[u8]) {
     Script::new(QpType::XrcSend, data).run();
 }
 
-/// The target of an XRC connection, whose processes are busy at times and do atomics later.
+/// Runs the target of an XRC connection, whose processes are busy at times and execute atomics later.
 pub fn qp_xrc_recv(data: &[u8]) {
     Script::new(QpType::XrcRecv, data).run();
 }
@@ -51,11 +51,11 @@ struct Script<'a> {
     qp: Qp,
     env: TestEnv,
     ledger: Ledger,
-    /// The last PSN sent, so that the script can answer it.
+    /// The last PSN sent, for the script's answers.
     last_psn: Psn,
-    /// The first operation of the message that has begun to arrive: SEND or WRITE.
+    /// The first operation of the message in progress: SEND or WRITE.
     inside: Option<u8>,
-    /// The shared receive queue that its packets name.
+    /// The shared receive queue in its packets.
     srqn: u32,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Script<'a> {
         let init = QpInit { qpn: QPN, qp_type, caps, sq_sig_all: flags & 4 != 0, has_srq };
         let memory = Zeroes {
             size: 1 << 20,
-            // Few keys are wrong.
+            // Few keys are invalid.
             is_wrong: |key| key % 64 == 63,
             queues: 12,
             ..Zeroes::default()
@@ -96,12 +96,12 @@ impl<'a> Script<'a> {
         self.qp.qp_type() == QpType::XrcRecv
     }
 
-    /// Before each call: a target of XRC has chosen no queue yet.
+    /// Deselects the receive queue before each call of an XRC target.
     fn choose_none(&mut self) {
         self.env.selected = (!self.is_target()).then_some(0);
     }
 
-    /// After each call: what was sent, taken and completed.
+    /// Records what was sent, consumed and completed, after each call.
     fn settle(&mut self) {
         if let Some(bytes) = self.env.packets.back() {
             self.last_psn = Packet::parse(bytes).expect("it was checked").bth.psn;
@@ -118,7 +118,7 @@ impl<'a> Script<'a> {
     fn u32(&mut self) -> u32 {
         u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
-    /// Mostly small, sometimes anything.
+    /// Returns a length: usually small, sometimes arbitrary.
     fn length(&mut self) -> u32 {
         match self.byte() {
             0..=9 => self.u32(),
@@ -152,7 +152,7 @@ impl<'a> Script<'a> {
         self.end();
     }
 
-    /// In the end everything outstanding is flushed, and a reset takes the queue pair to its beginning.
+    /// Checks that everything outstanding is flushed at the end, and that a reset restores the initial state.
     fn end(&mut self) {
         for state in [QpState::Err, QpState::Reset] {
             self.choose_none();
@@ -282,7 +282,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// A process has done an atomic, mostly one that it was to do and mostly well.
+    /// Reports an executed atomic, usually a deferred one and usually successful.
     fn atomic_done(&mut self) {
         let (which, how) = (usize::from(self.byte()), self.byte());
         let waiting = self.env.put_off.len();
@@ -299,7 +299,7 @@ impl<'a> Script<'a> {
         self.qp.atomic_done(self.now, psn, result, &mut self.env);
     }
 
-    /// A packet that mostly comes in order and makes sense.
+    /// Delivers a packet that is usually valid and in order.
     fn packet(&mut self) {
         let service = match self.qp.qp_type() {
             QpType::Rc => 0,
@@ -345,7 +345,7 @@ impl<'a> Script<'a> {
         );
     }
 
-    /// Mostly one that goes on where the last packet left off.
+    /// Returns an operation, usually one that continues after the last packet.
     fn operation(&mut self, how: u8) -> u8 {
         let any = self.byte() % 0x18;
         if how < 40 {
@@ -369,7 +369,7 @@ impl<'a> Script<'a> {
         operation
     }
 
-    /// Mostly what the opcode wants.
+    /// Returns a payload length, usually a valid one for the opcode.
     fn payload_len(&mut self, opcode: Opcode) -> usize {
         match self.byte() {
             b @ 0..=15 => usize::from(b) * 100,
@@ -383,7 +383,7 @@ impl<'a> Script<'a> {
         let opcode = bth.opcode;
         let mut packet = Packet::new(bth, &[]);
         let rkey = Rkey(self.byte().into());
-        // Fields are taken only for headers that are there, so that a script stays dense.
+        // Input is consumed only for headers that are present, so that scripts stay dense.
         if opcode.has_xrceth() {
             let other = u32::from(self.byte());
             self.srqn = if other < 16 { other } else { self.srqn };

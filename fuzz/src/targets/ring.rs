@@ -1,14 +1,14 @@
-//! A ring in shared memory, whose other side is hostile.
+//! A shared-memory ring whose other side is hostile.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rdmux_link::ring::{Consumer, MIN_CAPACITY, Producer, RingPair};
 
-/// Bytes of the page with positions and flags, in front of the data.
+/// The size of the page with positions and flags, before the data.
 const HEADER: usize = 4096;
 
-/// The other side writes its data, or its positions, under the feet of a consumer and a producer.
+/// Overwrites data or positions, as the other side can, while a consumer and a producer use the ring.
 pub fn ring(data: &[u8]) {
     let Some((&kind, data)) = data.split_first() else { return };
     let (ours, theirs) = RingPair::create(MIN_CAPACITY).expect("a ring");
@@ -16,7 +16,7 @@ pub fn ring(data: &[u8]) {
     let mut producer = Producer::map(&ours.tx).expect("just made");
     let written = File::from(theirs.tx);
     let read = File::from(theirs.rx);
-    // Positions behind magic and capacity are the other side's to write, and all data.
+    // The other side can write the positions after magic and capacity, and all data.
     let first = usize::from(kind & 0x3f);
     for (file, at) in [(&written, HEADER + first), (&read, 64 + first)] {
         let room = HEADER + MIN_CAPACITY - at;

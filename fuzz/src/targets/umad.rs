@@ -1,4 +1,4 @@
-//! The user MAD device and RMPP's receiver: any bytes as packets, as writes and as registrations, in any order.
+//! The user MAD device and the RMPP receiver: any bytes as packets, as writes and as registrations, in any order.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use rdmux_wire::{Gid, Grh, Lid, Pkey, Qkey, Qpn, Rmpp, RmppType};
 
 const PORT: PortId = PortId { node: NodeId(0), number: 1 };
 
-/// How many programs there are.
+/// The number of programs.
 const FILES: usize = 3;
 
-/// What one file may have on its way, here.
+/// The limit on outstanding MADs of a file.
 const OUTSTANDING: usize = 8;
 
-/// Segments that a receiver gets: each of a peer, a TID and an RMPP header that the input says.
+/// Feeds segments to a receiver. The input defines peer, TID and RMPP header of each.
 pub fn rmpp_receiver(data: &[u8]) {
     let limits = Limits {
         message: 20_000,
@@ -69,7 +69,7 @@ pub fn rmpp_receiver(data: &[u8]) {
     assert_eq!((receiver.len(), receiver.bytes()), (0, 0), "something is left");
 }
 
-/// Programs that register, write and close, and packets that arrive.
+/// Runs programs that register, write and close, and packets that arrive.
 pub fn umad(data: &[u8]) {
     let mut script = Script::new(data);
     while !script.input.0.is_empty() {
@@ -78,7 +78,7 @@ pub fn umad(data: &[u8]) {
     script.end();
 }
 
-/// The rest of the input; behind its end are zeros.
+/// The rest of the input, padded with zeros.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -92,7 +92,7 @@ impl Input<'_> {
         u32::from_be_bytes([(); 4].map(|()| self.byte()))
     }
 
-    /// One of a few, or now and then any.
+    /// Returns one of a few usual values, or sometimes any.
     fn some(&mut self, usual: &[u8]) -> u8 {
         match self.byte() {
             b if b < 240 => usual[usize::from(b) % usual.len()],
@@ -100,7 +100,7 @@ impl Input<'_> {
         }
     }
 
-    /// A MAD whose header and RMPP header are of the kind that means something.
+    /// Returns a MAD with usually valid header and RMPP header.
     fn mad(&mut self) -> [u8; MAD_LEN] {
         let mut mad = [0; MAD_LEN];
         mad[0] = self.some(&[1]);
@@ -137,11 +137,11 @@ impl Ports for Tables {
     }
 }
 
-/// What came out of the device since somebody looked.
+/// The output of the device since the last check.
 #[derive(Default)]
 struct Out {
     sent: Vec<MadPacket>,
-    /// Records of each file, of those that are open.
+    /// Records delivered to open files.
     read: u64,
     open: Vec<FileId>,
 }
@@ -290,7 +290,7 @@ impl<'a> Script<'a> {
         assert!(sent <= 66, "{sent} packets for one");
     }
 
-    /// What was sent comes back, as from another host, with or without a changed RMPP header.
+    /// Delivers a sent packet as from another host, with or without a changed RMPP header.
     fn loop_back(&mut self) {
         self.last.append(&mut self.out.sent);
         self.last.truncate(64);
@@ -310,7 +310,7 @@ impl<'a> Script<'a> {
         self.umad.arrived(self.now, PORT, &packet, &Tables, &mut self.out);
     }
 
-    /// Agents come and go, and files too.
+    /// Registers and unregisters agents, and opens and closes files.
     fn agents(&mut self) {
         let (which, file) = self.file();
         match self.input.byte() % 4 {
@@ -347,7 +347,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Whatever came before, all of it ends.
+    /// Ends everything and checks that nothing is left.
     fn end(mut self) {
         for &file in &self.out.open.clone() {
             self.umad.close(file, &mut self.out);
@@ -356,7 +356,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// An agent of subnet administration with RMPP.
+/// Returns the registration of a subnet administration agent with RMPP.
 fn sa(methods: u128) -> Registration {
     let rmpp_version = 1;
     Registration { qpn: 1, class: 3, class_version: 2, methods, rmpp_version, ..Default::default() }

@@ -1,4 +1,4 @@
-//! The codecs: no bytes make them panic, and what they read they write back the same.
+//! The codecs: no input makes them panic, and parsed data is encoded identically.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ use rdmux_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Grh, Ieth, ImmDt, Lrh, Packet, Reth, Rmpp, XrcEth,
 };
 
-/// A transport packet, from the BTH on.
+/// Parses a transport packet, from the BTH on.
 pub fn wire_packet(data: &[u8]) {
     let Ok(packet) = Packet::parse(data) else { return };
     shows(&packet);
@@ -23,7 +23,7 @@ pub fn wire_packet(data: &[u8]) {
     assert_eq!(again, packet);
 }
 
-/// Every header, from the offset that the first byte names.
+/// Parses every header, from the offset in the first byte.
 pub fn wire_headers(data: &[u8]) {
     let Some((&at, data)) = data.split_first() else { return };
     let data = data.get(usize::from(at) % 64..).unwrap_or_default();
@@ -41,12 +41,12 @@ pub fn wire_headers(data: &[u8]) {
     each!(Bth Reth Aeth AtomicEth AtomicAckEth Deth ImmDt Ieth XrcEth Grh Lrh Rmpp);
 }
 
-/// Headers that have values which do not exist, besides too few bytes.
+/// Returns whether a header may be refused for its values, besides for its length.
 fn may_refuse(header: &str) -> bool {
     matches!(header, "Grh" | "Lrh")
 }
 
-/// The headers below, in a frame.
+/// Parses the network headers below the transport, in a frame.
 pub fn wire_network(data: &[u8]) {
     let Ok(ether) = Ether::parse(data) else { return };
     assert!(ether.header_len <= data.len());
@@ -65,7 +65,7 @@ pub fn wire_network(data: &[u8]) {
     }
 }
 
-/// A management datagram, and each message of the connection manager.
+/// Parses a management datagram, and each message of the connection manager.
 pub fn wire_mad(data: &[u8]) {
     let mut mad = [0; MAD_LEN];
     let n = data.len().min(MAD_LEN);
@@ -78,7 +78,7 @@ pub fn wire_mad(data: &[u8]) {
         shows(&cm);
         assert_eq!(CmMad::parse(&cm.to_bytes()), Ok(cm));
     }
-    // The body as every message, whatever the header says; 0x10 to 0x1a are the attributes.
+    // Parse the body as every message, whatever the header says; 0x10 to 0x1a are the attributes.
     for attr in 0x0f..0x1c {
         let Ok(message) = Message::parse(attr, &mad[MadHeader::LEN..]) else { continue };
         shows(&message);
@@ -92,8 +92,7 @@ pub fn wire_mad(data: &[u8]) {
     }
 }
 
-/// The ICRC does not depend on how a packet is cut into pieces, and the Identification that went into
-/// it can be found again.
+/// Checks that the ICRC does not depend on how a packet is split, and that the Identification can be recovered from it.
 pub fn wire_icrc(data: &[u8]) {
     let Some((&[a, b, cut, turn], packet)) = data.split_first_chunk() else { return };
     if packet.len() < Bth::LEN {
@@ -119,7 +118,7 @@ pub fn wire_icrc(data: &[u8]) {
     let sent = sum(id, packet.len());
     assert_eq!(sum(id, usize::from(cut)), sent);
     assert_eq!(solve_ipv4_id(sum(0, packet.len()), sent, udp_len), Some(id));
-    // A changed checksum is a packet of another Identification at most.
+    // A changed checksum belongs to another Identification, if to any.
     let mut wrong = sent;
     wrong[usize::from(turn) % Icrc::LEN] ^= turn | 1;
     assert_ne!(solve_ipv4_id(sum(0, packet.len()), wrong, udp_len), Some(id));

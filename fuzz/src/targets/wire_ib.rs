@@ -1,5 +1,5 @@
-//! InfiniBand packets and their management: no bytes make the codecs panic, and what they read they write back the same,
-//! reserved bits too.
+//! InfiniBand packets and their management: no input makes the codecs panic, and parsed data is encoded identically,
+//! including reserved bits.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ use rdmux_wire::sm::{self, Trap};
 use rdmux_wire::smp::Smp;
 use rdmux_wire::{Rmpp, rmpp, vcrc};
 
-/// A packet from its LRH on; its CRCs are made right, so that more than one in 2^48 gets further.
+/// Parses a packet from its LRH on. Its CRCs are corrected first, so that more than one in 2^48 gets further.
 pub fn wire_ib_packet(data: &[u8]) {
     let Ok(parts) = Parts::split(data) else { return };
     let icrc = parts.right_icrc();
@@ -26,7 +26,7 @@ pub fn wire_ib_packet(data: &[u8]) {
     assert_eq!(IbPacket::parse(&out), Ok(packet));
 }
 
-/// Subnet management packets, and every attribute and trap.
+/// Parses subnet management packets, and every attribute and trap.
 pub fn wire_smp(data: &[u8]) {
     let mut mad = padded(data);
     if let Ok(smp) = Smp::parse(&mad) {
@@ -55,7 +55,7 @@ pub fn wire_smp(data: &[u8]) {
     }
 }
 
-/// Datagrams of subnet administration and performance management, RMPP headers, and every record.
+/// Parses datagrams of subnet administration and performance management, RMPP headers, and every record.
 pub fn wire_sa_pm(data: &[u8]) {
     let mut mad = padded(data);
     mad[18..20].fill(0); // the header's reserved bytes
@@ -120,7 +120,7 @@ fn shows(value: &impl Display) {
     assert!(!value.to_string().is_empty());
 }
 
-/// Datagrams of each class to start from, one with each attribute's ID.
+/// Returns initial datagrams of each class, one with each attribute ID.
 ///
 /// # Errors
 /// Never.
@@ -145,7 +145,7 @@ pub fn management() -> anyhow::Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// Packets of a subnet with such datagrams, with and without GRH.
+/// Returns packets of a subnet with such datagrams, with and without GRH.
 ///
 /// # Errors
 /// Never.

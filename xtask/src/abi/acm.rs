@@ -1,4 +1,4 @@
-//! libibacm: what it exports, and the C program that tests it beside services that behave well or do not.
+//! libibacm: its exports, and the C program that tests it with well-behaved and misbehaving services.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,10 +12,10 @@ use crate::report::Report;
 use crate::rows::Rows;
 use crate::sh;
 
-/// What programs are linked with.
+/// The name that programs are linked with.
 const NAME: &str = "libibacm.so.1";
 
-/// How long the program may take. Each of its tests has a limit of its own.
+/// The time limit of the program. Each of its tests has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) fn run(report: &mut Report) {

@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::rows::Rows;
 use crate::sh;
 
-/// In the order in which their failures explain each other.
+/// The programs, in an order in which earlier failures explain later ones.
 const PROGRAMS: &[&str] = &[
     "loading",
     "arguments",
@@ -44,31 +44,32 @@ const PROGRAMS: &[&str] = &[
     "cycles",
 ];
 
-/// Those of the documentation.
+/// The name of the documentation's programs.
 const DOCUMENTED: &str = "documented";
 
-/// Those that run a second time, on a subnet that the fabric's manager manages. In the others that are on a fabric the test is the manager.
+/// Programs that run a second time, on a subnet that the fabric's manager manages. In other programs on a fabric the test is
+/// the manager.
 const MANAGED_TOO: &[&str] = &["xrc_number", "umad_agents", "umad_transfers"];
 
-/// The one that runs on a host with two ports only.
+/// The program that runs only on a host with two ports.
 const TWO_PORTS: &str = "infiniband";
 
-/// The one that runs without a subnet, and on a host with two ports.
+/// The program that runs without a subnet, and on a host with two ports.
 const BOTH_LINKS: &str = "native";
 
-/// The one that runs on a host with two addresses, and on one with two ports.
+/// The program that runs on a host with two addresses, and on one with two ports.
 const TWO_PATHS: &str = "migration";
 
-/// Another one of that kind.
+/// Another program that runs on both.
 const TWO_PATHS_OF_CM: &str = "cm_messages";
 
-/// What a program includes that needs a port of a subnet.
+/// The header of programs that need a port of a subnet.
 const ON_FABRIC: &str = "\"umad_fixture.h\"";
 
-/// What a program that includes it is linked with the library of, as those on a fabric are.
+/// Programs that include it, and those on a fabric, are linked with its library.
 const UMAD_HEADER: &str = "/usr/include/infiniband/umad.h";
 
-/// How long a program may take. Each of its tests has a limit of its own, so this is for what no test expects.
+/// The time limit of a program. Each of its tests has a limit of its own, so this is for unexpected hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// How long the service may take to notice that a process has ended.
@@ -120,21 +121,21 @@ pub(super) fn run(only: &[String], report: &mut Report) {
     }
 }
 
-/// The subnets that programs run on if they need one.
+/// The subnets that programs may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subnet {
-    /// Nobody manages it.
+    /// No manager.
     Plain,
-    /// The fabric's manager does.
+    /// Managed by the fabric's manager.
     Managed,
-    /// It does, with four LIDs for each port and a second partition, and the host has two ports.
+    /// Managed, with four LIDs per port and a second partition. The host has two ports.
     TwoPorts,
-    /// There is none: the host has two addresses.
+    /// No subnet: the host has two addresses.
     Addresses,
 }
 
 impl Subnet {
-    /// The fabric.
+    /// Returns the name of the fabric.
     const fn fabric(self) -> &'static str {
         match self {
             Self::Plain => "default",
@@ -144,7 +145,7 @@ impl Subnet {
         }
     }
 
-    /// The host that is on it.
+    /// Returns the name of the host on this subnet.
     const fn host(self) -> &'static str {
         match self {
             Self::Plain => Host::NAME,
@@ -154,7 +155,7 @@ impl Subnet {
         }
     }
 
-    /// What names of rows on it begin with.
+    /// Returns the prefix of the rows on this subnet.
     const fn prefix(self) -> &'static str {
         match self {
             Self::Plain | Self::Addresses => "",
@@ -164,9 +165,9 @@ impl Subnet {
     }
 }
 
-/// A virtual host, three more that programs may open, and two on managed subnets, in a runtime directory of their own.
+/// A virtual host, three more that programs may open, and two on managed subnets, in their own runtime directory.
 struct Host {
-    /// Where programs and links to the library are.
+    /// The folder of programs and of links to the library.
     place: PathBuf,
     runtime: PathBuf,
     rdmux: PathBuf,
@@ -177,15 +178,15 @@ struct Host {
 impl Host {
     const NAME: &str = "abi";
     const OTHER: &str = "abi-other";
-    /// One whose device has small limits.
+    /// The host whose device has small limits.
     const SMALL: &str = "abi-small";
-    /// One that speaks the first revision of MPA where it connects.
+    /// The host that uses the first revision of MPA when it connects.
     const OLD: &str = "abi-old";
-    /// One on a managed subnet.
+    /// The host on a managed subnet.
     const MANAGED: &str = "abi-managed";
-    /// One with two ports.
+    /// The host with two ports.
     const TWO_PORTS: &str = "abi-ports";
-    /// One with two addresses: the default host, whose addresses are configured.
+    /// The host with two addresses: the default host, whose addresses are configured.
     const TWO_ADDRESSES: &str = "default";
     const ALL: [&str; 7] = [
         Self::NAME,
@@ -196,11 +197,11 @@ impl Host {
         Self::TWO_PORTS,
         Self::TWO_ADDRESSES,
     ];
-    /// The second byte of the first one's address.
+    /// The second byte of the first host's address.
     const FIRST_NET: u8 = 79;
-    /// Of its subnet.
+    /// The partitions of the subnet with two ports.
     const PARTITIONS: &str = "Default=0x7fff, ipoib: ALL=full;\nLab=0x20, ipoib: ALL=full;\n";
-    /// What its device is to have.
+    /// The limits of the small device.
     const LIMITS: &str = "[limits]\n\
         max_qp = 6\nmax_cq = 5\nmax_pd = 4\nmax_mr = 5\nmax_mw = 3\nmax_srq = 3\nmax_ah = 4\n\
         max_mcast_grp = 2\nmax_mcast_qp_attach = 2\nmax_qp_wr = 64\nmax_cqe = 500\n\
@@ -208,7 +209,7 @@ impl Host {
 
     fn start() -> Result<Self> {
         let library = super::shared_object()?;
-        // What it starts lies beside it.
+        // The programs that it starts must be in the same folder.
         sh::build(&["rdmux", "ib_acme", "ib_acm"])?;
         let place = sh::target_dir().join("abi");
         let links = place.join("lib");
@@ -221,9 +222,9 @@ impl Host {
                     .with_context(|| link.display().to_string())?;
             }
         }
-        // Sockets live in it, so its path must be short.
+        // The folder has sockets, so its path must be short.
         let runtime = std::env::temp_dir().join(format!("rdmux-abi-{}", std::process::id()));
-        // Left by a process of the same number that was killed.
+        // A killed process with the same number may have left it.
         let _ = fs::remove_dir_all(&runtime);
         fs::create_dir(&runtime).with_context(|| runtime.display().to_string())?;
         let rdmux = sh::target_dir().join("debug/rdmux");
@@ -251,7 +252,7 @@ impl Host {
                 up.env("RDMUX_CONFIG", &old);
             }
             if [Self::SMALL, Self::OLD, Self::TWO_ADDRESSES].contains(&name) {
-                // On a fabric that there is not, or they might have all adapters of the others' before these attach.
+                // On a nonexistent fabric, since they might otherwise take all adapters before the other hosts attach.
                 up.args(["--fabric", "absent"]);
             }
             if name == Self::MANAGED {
@@ -265,13 +266,13 @@ impl Host {
         Ok(host)
     }
 
-    /// The address of the host with this number.
+    /// Returns the address of the host with this number.
     fn address(net: u8) -> String {
         let [.., high, low] = std::process::id().to_be_bytes();
         format!("127.{net}.{high}.{low}")
     }
 
-    /// The address of the host on a subnet.
+    /// Returns the address of the host on a subnet.
     fn address_on(subnet: Subnet) -> String {
         let hosts = Self::ALL.into_iter().zip(Self::FIRST_NET..);
         let at = hosts.filter(|(name, _)| *name == subnet.host()).map(|(_, net)| net).next();
@@ -295,7 +296,7 @@ impl Host {
             source.contains(ON_FABRIC) || matches!(subnet, Subnet::Managed | Subnet::TwoPorts);
         let mut run = if on_fabric {
             self.bring_up(subnet)?;
-            // The program looks at the files of the adapter, which the command shows.
+            // The program examines the files of the adapter, which the command shows.
             let mut run = self.command(&self.rdmux);
             run.args(["run", "--device", "ib", "--"]).arg(&program);
             run
@@ -307,7 +308,7 @@ impl Host {
         run.env("RDMUX_OLD_HOST", Self::OLD);
         run.env("RDMUX_ADDRESS", Self::address_on(subnet));
         if name == "umad" {
-            // Its tests say what files there are.
+            // Its tests check which files exist.
             run.env("LD_PRELOAD", sh::target_dir().join("debug/deps/librdmux_view.so"));
         }
         let ended_well = sh::run_lines_within(LIMIT, &mut run, |line| rows.take(line))?;
@@ -315,7 +316,7 @@ impl Host {
         if on_fabric { self.has_no_files(subnet) } else { Ok(()) }
     }
 
-    /// Brings a fabric up that the host of this subnet attaches to. It stays for further programs.
+    /// Brings up the fabric that the host of this subnet attaches to. It stays up for further programs.
     fn bring_up(&self, subnet: Subnet) -> Result<()> {
         if self.fabrics.borrow().contains(&subnet) {
             return Ok(());
@@ -340,8 +341,8 @@ impl Host {
         }
     }
 
-    /// Waits until the fabric has no open management interface but those of hosts' services, which ask subnet administration: those of
-    /// programs that were killed are gone, too.
+    /// Waits until the fabric has no open management interface except those of hosts' services, which query subnet
+    /// administration. Those of killed programs must be gone, too.
     fn has_no_files(&self, subnet: Subnet) -> Result<()> {
         let status = ["fabric", "status", "--fabric", subnet.fabric(), "--json"];
         let only_services = |told: &str| {
@@ -351,12 +352,12 @@ impl Host {
         self.until(subnet, &status, "that no program has a file open", only_services)
     }
 
-    /// Waits until our program, on the host of this subnet, tells something so many times, however it is laid out.
+    /// Waits until the rdmux command, on the host of this subnet, prints a text at least this many times, ignoring spaces.
     fn until_told(&self, subnet: Subnet, line: &[&str], what: &str, times: usize) -> Result<()> {
         self.until(subnet, line, what, |told| told.matches(what).count() >= times)
     }
 
-    /// Waits until what our program tells, without any space, is right.
+    /// Waits until the output of the rdmux command, without spaces, satisfies a condition.
     fn until(
         &self,
         subnet: Subnet,
@@ -395,7 +396,7 @@ impl Host {
             cc.arg(sources.join("fixture.c"));
         }
         if xrc {
-            // What only our library has, which comes before the distribution's.
+            // Symbols that only rdmux's library has, which must come before the distribution's.
             cc.arg(sources.join("xrc_fixture.c"));
             cc.arg(self.place.join("lib/libibverbs.so.1"));
         }
@@ -405,7 +406,7 @@ impl Host {
         {
             cc.arg(self.place.join("lib/librdmacm.so.1"));
         }
-        // One that loads the libraries itself must not be linked with them.
+        // A program that loads the libraries itself must not be linked with them.
         cc.args(["-Wl,--as-needed", "-pthread", "-libverbs", "-lrdmacm"]);
         if text.contains(ON_FABRIC) {
             cc.arg(sources.join("umad_fixture.c"));
@@ -417,7 +418,7 @@ impl Host {
         Ok(program)
     }
 
-    /// Waits until no service knows of any process, connection id or ring any more.
+    /// Waits until no service has any process, connection id or ring.
     fn is_empty(&self) -> Result<()> {
         Self::ALL.into_iter().try_for_each(|name| self.is_idle(name))
     }
@@ -453,16 +454,16 @@ impl Drop for Host {
     }
 }
 
-/// Where the programs are.
+/// Returns the folder of the programs.
 fn sources() -> PathBuf {
     sh::root().join("conformance/c")
 }
 
-/// The tables of `rdmux host status` that are there only if somebody is.
+/// The tables of `rdmux host status` that are shown only when they have entries.
 const TABLES: &[&str] =
     &["PROCESSES", "CONNECTIONS AND LISTENERS", "XRC DOMAINS", "XRC RECEIVE QUEUE PAIRS"];
 
-/// Whether a line of `rdmux host status` says that somebody is there.
+/// Returns whether a line of `rdmux host status` shows a client or its objects.
 fn tells_of_something(line: &str) -> bool {
     let in_use =
         line.strip_prefix("slots").is_some_and(|l| !l.trim_start().starts_with("0 in use, 0 "));

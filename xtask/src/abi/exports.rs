@@ -1,4 +1,4 @@
-//! Symbols, version nodes, and which version of a symbol is the default.
+//! Symbols, version nodes, and the default version of each symbol.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use anyhow::{Context, Result, ensure};
 use crate::report::Report;
 use crate::sh;
 
-/// A library by the name that programs link, and what its nodes begin with.
+/// The libraries by soname, with the prefix of their nodes.
 const LIBRARIES: &[(&str, &str)] = &[
     ("libibverbs.so.1", "IBVERBS_"),
     ("librdmacm.so.1", "RDMACM_"),
     ("libibumad.so.3", "IBUMAD_"),
 ];
 
-/// Where distributions keep them.
+/// The folders where distributions install them.
 const FOLDERS: &[&str] =
     &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
-/// Nodes of ours that rdma-core 44 does not have: of later releases, and our own.
+/// Nodes of rdmux that rdma-core 44 does not have: those of later releases, and rdmux's own.
 const BEYOND: &[&str] = &[
     "IBVERBS_1.15",
     "IBVERBS_1.16",
@@ -32,10 +32,10 @@ const BEYOND: &[&str] = &[
     "RDMUX_1.0",
 ];
 
-/// What stands between a program and its C library, without a version so that it is found first.
+/// Symbols that interpose the C library. They have no version, so that they are found first.
 const BEFORE_LIBC: &[&str] = &["FUNC sigaction", "FUNC signal"];
 
-/// The private node that exists here. Its number moves with the releases, and so does what belongs to it.
+/// The private node of rdmux. Its number, and its contents, change with the releases.
 const PRIVATE: &str = "IBVERBS_PRIVATE_34";
 
 pub(super) fn run(report: &mut Report) {
@@ -63,12 +63,12 @@ pub(super) fn run(report: &mut Report) {
     }
 }
 
-/// The distribution's own file. Programs may be directed to ours, so the loader is not asked.
+/// Returns the distribution's own file. The loader is not asked, because it may return rdmux's.
 fn installed(library: &str) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| Path::new(folder).join(library)).find(|file| file.is_file())
 }
 
-/// Everything that they export we export, with its node, its kind, and as default or not.
+/// Checks that rdmux exports everything that the distribution's library exports, with the same node, kind, and default version.
 fn all_there(ours: &Exports, theirs: &Exports) -> Result<()> {
     let missing: Vec<&str> = theirs.0.difference(&ours.0).map(String::as_str).collect();
     ensure!(missing.is_empty(), "{} missing:\n{}", missing.len(), missing.join("\n"));
@@ -76,7 +76,7 @@ fn all_there(ours: &Exports, theirs: &Exports) -> Result<()> {
     Ok(())
 }
 
-/// Whatever else we export is known to be there, and has a node, but for what goes before the C library.
+/// Checks that all other exports of rdmux are known and have a node, except those that interpose the C library.
 fn nothing_else(ours: &Exports) -> Result<()> {
     let mut extra = ours.0.clone();
     for (library, _) in LIBRARIES {
@@ -93,7 +93,7 @@ fn nothing_else(ours: &Exports) -> Result<()> {
     Ok(())
 }
 
-/// A file exports just what a table of ours lists, each as `NODE NAME`.
+/// Checks that a file exports exactly what a table lists, each as `NODE NAME`.
 pub(super) fn are_listed(file: &Path, table: &Path) -> Result<()> {
     let text = std::fs::read_to_string(table).with_context(|| table.display().to_string())?;
     let listed = text.lines().filter_map(|line| match line.split_once(' ') {
@@ -107,12 +107,12 @@ pub(super) fn are_listed(file: &Path, table: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a file exports, each as `KIND NAME@@NODE`, or `KIND NAME@NODE` where it is not the default.
+/// The exports of a file, each as `KIND NAME@@NODE`, or as `KIND NAME@NODE` if it is not the default.
 #[derive(Clone, Debug, PartialEq)]
 struct Exports(BTreeSet<String>);
 
 impl Exports {
-    /// From the dynamic symbols of a shared object.
+    /// Reads the dynamic symbols of a shared object.
     fn of(file: &Path) -> Result<Self> {
         let mut readelf = sh::command("readelf");
         let list = sh::output(readelf.args(["--wide", "--dyn-syms"]).arg(file))
@@ -120,7 +120,7 @@ impl Exports {
         Ok(Self(list.lines().filter_map(symbol).collect()))
     }
 
-    /// From a table of ours, which has just these lines.
+    /// Reads a committed table, which has these lines.
     fn read(table: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(table).with_context(|| table.display().to_string())?;
         Ok(Self(text.lines().map(str::to_owned).collect()))
@@ -134,12 +134,12 @@ impl Exports {
     }
 }
 
-/// A line of readelf: `51: ADDRESS SIZE KIND BINDING VISIBILITY SECTION NAME`, where it defines a symbol.
+/// Parses a line of readelf, `51: ADDRESS SIZE KIND BINDING VISIBILITY SECTION NAME`, if it defines a symbol.
 fn symbol(line: &str) -> Option<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, _, _, kind, _, _, section, name, ..] = words[..] else { return None };
     let defined = section.parse::<u32>().is_ok();
-    // Not what the linker itself adds.
+    // Ignore what the linker itself adds.
     (defined && ["FUNC", "OBJECT", "IFUNC", "TLS"].contains(&kind))
         .then(|| format!("{kind} {name}"))
 }

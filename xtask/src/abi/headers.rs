@@ -1,9 +1,9 @@
-//! Sizes, offsets and values that programs have compiled in.
+//! Sizes, offsets and values that are compiled into programs.
 //!
-//! `conformance/abi/layout.txt` is the table of libibverbs and librdmacm, `layout-umad.txt` that of libibumad, `layout-mad.txt`
-//! that of the datagrams that its programs write. A test of rdmux-capi
-//! holds its types against them; here a C program that is made from each says what the installed headers hold, and the
-//! headers are read for structures and fields that the table has forgotten.
+//! `conformance/abi/layout.txt` is the table of libibverbs and librdmacm, `layout-umad.txt` that of libibumad,
+//! `layout-mad.txt` that of the datagrams that its programs write. A test of rdmux-capi compares its types with them. Here a
+//! C program generated from each table prints the values of the installed headers, and the headers are searched for
+//! structures and fields that the table lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,14 +15,14 @@ use anyhow::{Context, Result, ensure};
 use crate::report::Report;
 use crate::sh;
 
-/// A table, and the headers that it is of.
+/// A table and its headers.
 struct Set {
     table: &'static str,
-    /// What a program includes, and what these include of public types.
+    /// The headers that programs include, and the public headers that these include.
     headers: &'static [&'static str],
-    /// Ours, of which the values are in the table too.
+    /// Our headers, whose values are in the table, too.
     own: &'static [&'static str],
-    /// Where the headers come from.
+    /// The packages of the headers.
     packages: &'static str,
 }
 
@@ -57,7 +57,7 @@ const SETS: &[Set] = &[
     },
 ];
 
-/// Structures that begin like this are not read here: flow steering is not supported.
+/// Prefixes of structures that are ignored: flow steering is not supported.
 const UNUSED: &[&str] = &["ibv_flow_"];
 
 pub(super) fn run(report: &mut Report) {
@@ -83,7 +83,7 @@ impl Set {
         }
     }
 
-    /// Compiles and runs the table as a C program.
+    /// Compiles the table as a C program and runs it.
     fn compiled(&self) -> Result<()> {
         let table = Table::read(self.table)?;
         let folder = sh::target_dir().join("abi");
@@ -109,7 +109,7 @@ impl Set {
     }
 }
 
-/// Whether every constant of the Rust module is in a table.
+/// Checks that every constant of the Rust module is in a table.
 fn constants_are_listed() -> Result<()> {
     let tables: Vec<Table> =
         SETS.iter().map(|set| Table::read(set.table)).collect::<Result<_>>()?;
@@ -127,7 +127,7 @@ fn constants_are_listed() -> Result<()> {
     Ok(())
 }
 
-/// Whether the table has every structure and field that a header defines.
+/// Checks that the table has every structure and field that a header defines.
 fn nothing_forgotten(table: &Table, header: &str) -> Result<()> {
     let mut missing = Vec::new();
     for (name, fields) in structures(header) {
@@ -147,7 +147,7 @@ fn nothing_forgotten(table: &Table, header: &str) -> Result<()> {
     Ok(())
 }
 
-/// The structures and unions that a header defines, each with the names that are declared in it at any depth.
+/// Returns the structures and unions that a header defines, each with all names declared in it at any depth.
 fn structures(header: &str) -> BTreeMap<String, Vec<String>> {
     let text = without_comments(header);
     let mut found = BTreeMap::new();
@@ -166,7 +166,7 @@ fn structures(header: &str) -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// Where the brace that is open before `text` closes.
+/// Returns where the open brace before `text` closes.
 fn closing(text: &str) -> usize {
     let mut depth = 1;
     for (i, c) in text.char_indices() {
@@ -182,7 +182,7 @@ fn closing(text: &str) -> usize {
     text.len()
 }
 
-/// The name in `int name[4]`, `void (*name)(int)`, or `} name`; none in `}` alone.
+/// Returns the name in `int name[4]`, `void (*name)(int)`, or `} name`; none in `}` alone.
 fn declared(declaration: &str) -> Option<String> {
     let declaration = declaration.rsplit(['{', '}']).next()?;
     let declarator = match declaration.split_once("(*") {
@@ -209,7 +209,7 @@ fn without_comments(text: &str) -> String {
 struct Table {
     structures: Vec<Structure>,
     values: Vec<(String, String)>,
-    /// Names of values that rdma-core 44 does not have.
+    /// Values that rdma-core 44 does not have.
     later: BTreeSet<String>,
 }
 
@@ -219,7 +219,7 @@ struct Structure {
     kind: String,
     name: String,
     size: String,
-    /// Paths, and bytes as `start..end`.
+    /// Paths, and byte ranges as `start..end`.
     fields: Vec<(String, String)>,
 }
 
@@ -262,7 +262,7 @@ impl Table {
         self.later.contains(name) || self.values.iter().any(|(n, _)| n == name)
     }
 
-    /// What a program that looks into the headers prints, if the table is right.
+    /// Returns the output of a program that examines the headers, if the table is right.
     fn lines(&self) -> impl Iterator<Item = String> {
         let structures = self.structures.iter().flat_map(|s| {
             let size = format!("{} {}", s.name, s.size);
@@ -272,9 +272,9 @@ impl Table {
         structures.chain(self.values.iter().map(|(name, value)| format!("{name} {value}")))
     }
 
-    /// That program.
+    /// Returns that program.
     fn program<'h>(&self, headers: impl Iterator<Item = &'h str>) -> String {
-        // <infiniband/umad_sa_mcm.h> needs the first and does not include it.
+        // <infiniband/umad_sa_mcm.h> needs the first header and does not include it.
         let mut c =
             String::from("#include <arpa/inet.h>\n#include <stddef.h>\n#include <stdio.h>\n");
         for header in headers {
@@ -285,7 +285,7 @@ impl Table {
               \toffsetof(T, f) + sizeof(((T *)0)->f))\n\
               #define VALUE(v) printf((v) < 0 ? #v \" %lld\\n\" : #v \" %llu\\n\", (long long)(v))\n\
               int main(void)\n{\n";
-        // The names are quoted before a header's macros could replace them.
+        // Quote the names before a header's macros could replace them.
         for s in &self.structures {
             let (kind, name) = (&s.kind, &s.name);
             let _ = writeln!(c, "\tSIZE({kind} {name}, \"{name}\");");

@@ -1,4 +1,4 @@
-//! The README's snippet of C: it compiles.
+//! Checks that the README's C snippet compiles.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn compile() -> Result<()> {
     sh::run(cc.arg(&source).args(["-lrdmacm", "-libverbs"]))
 }
 
-/// The first fenced block of C.
+/// Returns the first fenced C block.
 pub(super) fn snippet(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("\n```c\n")?;
     Some(rest.split_once("\n```")?.0)

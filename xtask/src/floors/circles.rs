@@ -1,26 +1,26 @@
-//! Circles of modules that import each other.
+//! Cycles of modules that import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which module imports which, and where it first does.
+/// The imports between modules, each with its first place.
 #[derive(Debug, Default)]
 pub(super) struct Graph<'a> {
     imports: BTreeMap<&'a str, BTreeMap<&'a str, String>>,
 }
 
 impl<'a> Graph<'a> {
-    /// Notes an import. One of a module from itself is none.
+    /// Records an import. A module's import from itself is ignored.
     pub(super) fn add(&mut self, from: &'a str, to: &'a str, place: impl FnOnce() -> String) {
         if from != to {
             self.imports.entry(from).or_default().entry(to).or_insert_with(place);
         }
     }
 
-    /// A circle, if there is any: the place of its first import, and the modules along it.
+    /// Returns a cycle, if there is any: the place of its first import, and its modules.
     pub(super) fn circle(&self) -> Option<String> {
         let leading = self.leading_to_circles();
         let next = |from: &str| self.imports[from].iter().find(|(to, _)| leading.contains(**to));
-        // From any of them one comes to a circle, and goes round in it for ever.
+        // A walk from any of them enters a cycle.
         let mut start = *leading.first()?;
         for _ in &leading {
             start = next(start)?.0;
@@ -35,8 +35,8 @@ impl<'a> Graph<'a> {
         Some(told)
     }
 
-    /// The modules that import one of themselves: what is left when those that import none of the rest are taken out, again
-    /// and again.
+    /// Returns the modules that import one of the returned modules: those left after repeatedly removing modules that import
+    /// none of the rest.
     fn leading_to_circles(&self) -> BTreeSet<&'a str> {
         let mut left: BTreeSet<&str> = self.imports.keys().copied().collect();
         loop {

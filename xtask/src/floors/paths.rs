@@ -1,41 +1,41 @@
-//! The modules of a crate, the paths that they import, and the module that a path leads to.
+//! The modules of a crate, the paths that they import, and the module that a path resolves to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Placed, Source, Token};
 
-/// The crate's modules by their paths; the root's is empty.
+/// The crate's modules by path; the root's path is empty.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
     all: BTreeMap<Vec<String>, Module>,
-    /// Modules inside a file, without one of their own.
+    /// Inline modules, without a file of their own.
     inline: BTreeSet<Vec<String>>,
 }
 
-/// A module with a file of its own.
+/// A module with its own file.
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) path: Vec<String>,
-    /// Its file in the crate's folder of sources.
+    /// The file, relative to the crate's source folder.
     pub(super) file: String,
     pub(super) imports: Vec<Import>,
 }
 
-/// A path in the code that begins in this crate.
+/// A path in the code that refers to this crate.
 #[derive(Debug)]
 pub(super) struct Import {
-    /// From `crate` on.
+    /// The path, starting with `crate`.
     pub(super) path: Vec<String>,
     pub(super) line: usize,
-    /// The name that it has in its module, if it is a `use`.
+    /// The name that it defines in its module, if it is a `use`.
     name: Option<String>,
 }
 
-/// How often a re-export may lead to a re-export.
+/// The most re-exports on the way to a definition.
 const MOST_STEPS: usize = 8;
 
 impl Modules {
-    /// Of the files by their names.
+    /// Parses files, given by name.
     pub(super) fn parse(files: &BTreeMap<String, String>) -> Self {
         let mut modules = Self::default();
         let sources: Vec<_> =
@@ -62,12 +62,12 @@ impl Modules {
         self.all.values()
     }
 
-    /// Whether there is a module of this path.
+    /// Returns whether there is a module with this path.
     pub(super) fn has(&self, path: &str) -> bool {
         self.all.contains_key(&path.split("::").map(str::to_owned).collect::<Vec<_>>())
     }
 
-    /// The module that a path from `crate` on leads to, by way of re-exports.
+    /// Returns the module that a path starting with `crate` resolves to, through re-exports.
     pub(super) fn resolve(&self, path: &[String]) -> Vec<String> {
         let mut path = path.to_vec();
         for _ in 0..MOST_STEPS {
@@ -93,7 +93,7 @@ impl Modules {
     }
 }
 
-/// `a/b.rs` and `a/b/mod.rs` are `a::b`.
+/// Returns the module path of a file: `a/b.rs` and `a/b/mod.rs` are `a::b`.
 fn path_of(file: &str) -> Vec<String> {
     let name = file.strip_suffix(".rs").unwrap_or(file);
     let mut path: Vec<_> = name.split('/').map(str::to_owned).collect();
@@ -112,9 +112,9 @@ fn joined(path: &[String], name: &str) -> Vec<String> {
 #[derive(Debug)]
 struct Reader<'a> {
     known: &'a BTreeSet<Vec<String>>,
-    /// The module whose body is being read.
+    /// The module being read.
     at: Vec<String>,
-    /// The depths of braces at which the modules inside the file end.
+    /// The brace depths at which inline modules end.
     ends: Vec<usize>,
     depth: usize,
     imports: Vec<Import>,
@@ -122,7 +122,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// In the body of the module `at`.
+    /// Starts in the body of the module `at`.
     fn new(known: &'a BTreeSet<Vec<String>>, at: Vec<String>) -> Self {
         let (ends, imports, inline) = Default::default();
         Self { known, at, ends, depth: 0, imports, inline }
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
                     self.depth += 1;
                     3
                 }
-                // Of a type, `use<'a>` says what it captures.
+                // In a type, `use<'a>` lists captures.
                 (Token::Word(word), next, _)
                     if word == "use" && next != Some(&Token::Sign('<')) =>
                 {
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A tree of imports behind `prefix`, up to what ends it. How many tokens it has.
+    /// Reads a tree of imports after `prefix`, up to its end. Returns the number of its tokens.
     fn import(&mut self, tokens: &[Placed], prefix: &mut Vec<String>) -> usize {
         let before = prefix.len();
         let mut name = None;
@@ -209,7 +209,7 @@ impl<'a> Reader<'a> {
         n
     }
 
-    /// A path in the code. How many tokens it has.
+    /// Reads a path in the code. Returns the number of its tokens.
     fn inline_path(&mut self, tokens: &[Placed], line: usize) -> usize {
         let mut path = Vec::new();
         let mut n = 0;
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
         n
     }
 
-    /// Takes note of a path, if it begins in this crate.
+    /// Records a path, if it refers to this crate.
     fn add(&mut self, path: &[String], line: usize, name: Option<String>) {
         let mut path = path.to_vec();
         let mut name = name;
@@ -234,12 +234,12 @@ impl<'a> Reader<'a> {
             name = name.filter(|n| n != "self").or_else(|| path.last().cloned());
         }
         let Some(path) = self.absolute(&path) else { return };
-        // Only names of the file's own module are looked up by others.
+        // Only names of the file's own module are looked up from other files.
         let name = name.filter(|_| self.ends.is_empty());
         self.imports.push(Import { path, line, name });
     }
 
-    /// From `crate` on.
+    /// Returns a path as one starting with `crate`.
     fn absolute(&self, path: &[String]) -> Option<Vec<String>> {
         let (first, rest) = path.split_first()?;
         let mut from = vec!["crate".to_owned()];
@@ -254,7 +254,7 @@ impl<'a> Reader<'a> {
                 return Some(from);
             }
             name => {
-                // A module that was imported, or one inside this one. Other names were seen when they were imported.
+                // An imported module, or a child module. Other names were seen when they were imported.
                 let module = |i: &&Import| self.known.contains(&i.path[1..]);
                 let imported = self.imports.iter().filter(module);
                 let imported = { imported }.find(|i| i.name.as_deref() == Some(name));

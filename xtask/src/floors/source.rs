@@ -1,6 +1,6 @@
-//! A Rust file as tokens, as far as paths need them: without comments, literals and test modules.
+//! Tokens of a Rust file, as far as paths need them: without comments, literals and test modules.
 
-/// What a file is made of.
+/// A token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// An identifier or a keyword.
@@ -23,14 +23,14 @@ impl Token {
     }
 }
 
-/// A token, and its line.
+/// A token with its line.
 pub(super) type Placed = (Token, usize);
 
-/// What a file has besides its tests.
+/// The contents of a file without its tests.
 #[derive(Debug, Default)]
 pub(super) struct Source {
     pub(super) tokens: Vec<Placed>,
-    /// The modules with files of their own that are for tests only.
+    /// The modules with their own files that are only for tests.
     pub(super) test_modules: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ impl Source {
     }
 }
 
-/// Whether `#[cfg(test)]` or the like comes next.
+/// Returns whether `#[cfg(test)]` or a similar attribute is next.
 fn is_for_tests(rest: &[Placed]) -> bool {
     let [(hash, _), (open, _), (cfg, _), (paren, _), ..] = rest else { return false };
     if !(hash.is('#') && open.is('[') && cfg.is_word("cfg") && paren.is('(')) {
@@ -69,18 +69,18 @@ fn is_for_tests(rest: &[Placed]) -> bool {
     words.contains(&"test") && !words.contains(&"not") && !words.contains(&"any")
 }
 
-/// How many tokens an item with its attributes has.
+/// Returns the number of tokens of an item with its attributes.
 fn item(rest: &[Placed]) -> usize {
     let mut depth = 0_usize;
     for (n, (token, _)) in rest.iter().enumerate() {
         match token {
             Token::Sign('{' | '(' | '[') => depth += 1,
             Token::Sign(')' | ']') => depth = depth.saturating_sub(1),
-            // Of what it is in.
+            // The closing brace of the enclosing item.
             Token::Sign('}') if depth == 0 => return n,
             Token::Sign('}') => {
                 depth -= 1;
-                // The braces of an import are not its end.
+                // The braces of an import do not end it.
                 let ends = rest.get(n + 1).is_none_or(|(next, _)| !next.is(';'));
                 if depth == 0 && ends {
                     return n + 1;
@@ -93,7 +93,7 @@ fn item(rest: &[Placed]) -> usize {
     rest.len()
 }
 
-/// All tokens.
+/// Returns all tokens.
 fn tokens(text: &str) -> Vec<Placed> {
     let chars: Vec<char> = text.chars().collect();
     let (mut at, mut line) = (0, 1);
@@ -110,7 +110,7 @@ fn tokens(text: &str) -> Vec<Placed> {
     tokens
 }
 
-/// The token that some characters begin with, if they do with one, and how many of them are no more of interest.
+/// Returns the token at the beginning, if there is one, and the number of characters consumed.
 fn next(rest: &[char]) -> (Option<Token>, usize) {
     match rest {
         ['/', '/', ..] => (None, count(rest, |c| c != '\n')),
@@ -140,7 +140,7 @@ fn count(chars: &[char], of: impl Fn(char) -> bool) -> usize {
     chars.iter().take_while(|c| of(**c)).count()
 }
 
-/// The length of a comment that may hold others.
+/// Returns the length of a block comment, which may be nested.
 fn block_comment(rest: &[char]) -> usize {
     let (mut at, mut depth) = (0, 0);
     while at < rest.len() {
@@ -156,7 +156,7 @@ fn block_comment(rest: &[char]) -> usize {
     at
 }
 
-/// The length of a string, quotation marks included.
+/// Returns the length of a string, including quotation marks.
 fn string(rest: &[char]) -> usize {
     let mut at = 1;
     while at < rest.len() && rest[at] != '"' {
@@ -165,7 +165,7 @@ fn string(rest: &[char]) -> usize {
     (at + 1).min(rest.len())
 }
 
-/// The length of a raw string, from its first `#` or quotation mark; none if it is no string but a raw identifier.
+/// Returns the length of a raw string, from its first `#` or quotation mark; none for a raw identifier.
 fn raw_string(rest: &[char]) -> Option<usize> {
     let hashes = count(rest, |c| c == '#');
     if rest.get(hashes) != Some(&'"') {

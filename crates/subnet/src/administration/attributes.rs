@@ -49,7 +49,7 @@ const UNSUPPORTED: Way = Way::Refused(status::UNSUPPORTED_METHOD_ATTRIBUTE);
 
 const INVALID: Way = Way::Refused(status::SA_REQUEST_INVALID);
 
-/// Get and GetTable, the methods of most attributes.
+/// Returns a row with Get and GetTable, the methods of most attributes.
 const fn readable(id: u16, read: Read) -> Row {
     let (get, get_table) = (Way::Read(read), Way::Read(read));
     Row { id, get, get_table, get_multi: UNSUPPORTED, set: UNSUPPORTED, delete: UNSUPPORTED }

@@ -46,7 +46,7 @@ pub(super) fn group_deleted(
     report(state, cx, &Trap::GroupDeleted(event(mgid)), Audience::Partition(pkey), sink);
 }
 
-/// Handles a port's loss of one of its GIDs: ends the memberships with that GUID's GID.
+/// Handles a port's loss of one of its GIDs: ends its memberships with that GID.
 pub(super) fn gid_lost(
     state: &mut State,
     cx: &Context<'_>,

@@ -66,16 +66,16 @@ pub trait AdministrationSink {
     /// message that was refused, for example because too many are outstanding, is not sent again.
     fn send(&mut self, mad: UserMad) -> bool;
 
-    /// The members of a group have changed: [`Administration::members`] returns them. Called before the answer is sent.
+    /// Reports that members of a group have changed: [`Administration::members`] returns them. Called before the answer is sent.
     fn group_changed(&mut self, mlid: Lid);
 
-    /// A single member of a group has changed. `_port` is its own GUID. It now receives, only sends, or is no member (none).
-    /// sends, or none.
+    /// Reports that a single member of a group has changed. `_port` is the port's own GUID. It now receives, only sends, or is no
+    /// member (none).
     fn member_changed(&mut self, mlid: Lid, _port: Guid, _receives: Option<bool>) {
         self.group_changed(mlid);
     }
 
-    /// A port has a new alias GUID, or none if it is zero. It must be in the model before the next request, and be written to
+    /// Sets an alias GUID of a port, or removes it if it is zero. It must be in the model before the next request, and be written to
     /// the port. Called before the answer is sent.
     fn set_alias(&mut self, port: PortRef, index: u8, guid: Guid);
 }

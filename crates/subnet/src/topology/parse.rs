@@ -26,10 +26,10 @@ pub struct Included {
 type Open<'a> = dyn FnMut(&str, &str) -> Result<Included, String> + 'a;
 
 impl Topology {
-    /// Reads what `ibnetdiscover` prints and `ibsim` reads. What stands behind `#` is read where it has
     /// Parses the output format of `ibnetdiscover`, which `ibsim` reads. Text after `#` is parsed if it has their form
     /// (descriptions, LIDs, rates) and is a comment otherwise. A cable may be listed at only one of its ends. A text that
     /// includes files is refused: see [`parse_with`](Self::parse_with).
+    ///
     /// ```
     /// # use rdmux_subnet::Topology;
     /// let text = "Switch 8 \"S-1\" # \"spine\"\n[1] \"H-1\"[1]\n\nHca 1 \"H-1\" # \"node1\"\n";

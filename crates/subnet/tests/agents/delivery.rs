@@ -29,7 +29,7 @@ fn drops(net: &Net, port: PortId, reason: DropReason) -> u64 {
     net.subnet.port(port).expect("a port").drops(reason)
 }
 
-/// A datagram of the connection manager, which is delivered to programs.
+/// Returns a datagram of the connection manager, which is delivered to programs.
 fn cm() -> [u8; MAD_LEN] {
     let mut mad = [0; MAD_LEN];
     MadHeader::new(MgmtClass::COMM, 2, Method::SEND).emit(&mut mad);

@@ -95,7 +95,7 @@ fn a_port_that_does_not_exist_or_has_no_link_is_silence() {
     assert!(net.take_smps().is_empty(), "no error MAD");
 }
 
-/// A net that is configured from adapter 1.
+/// Builds a net that is configured from adapter 1.
 fn with_lids() -> Net {
     let mut net = star();
     crate::manager::Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");

@@ -16,7 +16,7 @@ use crate::net::{Net, port, qp0};
 /// SubnetTimeOut 0x12: 4.096 us * 2^18.
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 0x12);
 
-/// A switch with three adapters, configured from adapter 1.
+/// Builds a switch with three adapters, configured from adapter 1.
 fn managed() -> Net {
     let mut net = Net::of("switch:3");
     Manager::bring_up(&mut net, port(1, 1)).expect("a subnet");

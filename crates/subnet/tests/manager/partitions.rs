@@ -179,7 +179,7 @@ fn the_managers_own_cable_is_enforced_when_it_is_on_an_adapter() {
     assert!(passes(&mut net, B, A, 0x7fff));
 }
 
-/// A subnet whose adapters or switches have room for fewer P_Keys.
+/// Builds a subnet whose adapters or switches have room for fewer P_Keys.
 fn small(config_of: Config) -> Net {
     let topology = "switch:4".parse::<Shape>().expect("a shape").topology(Guid(0x10_0000));
     let mut net = Net::new(&topology);

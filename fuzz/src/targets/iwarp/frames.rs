@@ -1,4 +1,4 @@
-//! Frames of a peer that mostly does what it should.
+//! Frames of a usually correct peer.
 
 use rdmux_transport::iwarp::{Rtr, StreamParams};
 use rdmux_wire::Stag;
@@ -9,13 +9,13 @@ use rdmux_wire::iwarp::rtr;
 
 use super::{Script, ZEROES};
 
-/// What a peer knows of what it has sent.
+/// The state of the peer's stream.
 pub(super) struct Peer {
     framing: Framing,
     position: u64,
     msn: [u32; 4],
     mo: [u32; 4],
-    /// The message of each queue that it is in the midst of.
+    /// The message in progress of each queue.
     inside: [Option<Opcode>; 4],
 }
 
@@ -49,11 +49,11 @@ impl Peer {
 }
 
 impl Script<'_> {
-    /// The next frame of the peer.
+    /// Returns the next frame of the peer.
     pub(super) fn frame(&mut self) -> Vec<u8> {
         let opcode = Opcode::ALL[usize::from(self.byte()) % Opcode::ALL.len()];
         let opcode = match opcode {
-            // It would end everything too soon.
+            // It would end everything too early.
             Opcode::Terminate if self.byte() > 16 => Opcode::Write,
             other => other,
         };
@@ -70,7 +70,7 @@ impl Script<'_> {
         }
     }
 
-    /// A part of the response to the oldest READ that was sent.
+    /// Returns a part of the response to the oldest READ.
     fn response(&mut self) -> Vec<u8> {
         let strange = self.byte() < 4;
         let (request, done) = self.sent.reads.first().copied().unwrap_or((rtr::READ_REQUEST, 0));
@@ -123,7 +123,7 @@ impl Script<'_> {
             Opcode::Terminate => (0..self.byte() % 60).map(|i| i * 3).collect(),
             _ => ZEROES[..(self.length() % 3000) as usize].to_vec(),
         };
-        // Mostly all of it at once.
+        // Usually all of it at once.
         let whole = !begun && self.byte() > 32;
         let len = if whole { payload.len() } else { payload.len().min(self.byte().into()) };
         let last = whole || last;

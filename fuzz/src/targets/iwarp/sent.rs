@@ -1,4 +1,4 @@
-//! What the queue pair has sent: frames are read, and what they ask for is kept so that the peer can answer.
+//! The frames that the queue pair has sent: they are parsed, and requests are kept so that the peer can answer.
 
 use std::collections::VecDeque;
 
@@ -9,20 +9,20 @@ use rdmux_wire::iwarp::fpdu::Framing;
 use rdmux_wire::iwarp::rdmap::{AtomicRequest, Opcode, ReadRequest};
 use rdmux_wire::iwarp::rtr;
 
-/// See the module.
+/// The frames that the queue pair has sent.
 pub(super) struct Sent {
     framing: Framing,
-    /// What is no whole frame yet, and where that is in the stream.
+    /// Bytes of an incomplete frame, and their position in the stream.
     bytes: Vec<u8>,
     position: u64,
     ended: bool,
-    /// READs that were sent, with what was answered, and atomics.
+    /// READs that were sent, with how much was answered, and atomics.
     pub(super) reads: Vec<(ReadRequest, u32)>,
     pub(super) atomics: VecDeque<u32>,
 }
 
 impl Sent {
-    /// Of a new stream.
+    /// Creates the state of a new stream.
     pub(super) fn new(params: &StreamParams) -> Self {
         let framing = Framing { crc: params.crc, markers: params.tx_markers };
         let before = match (params.rtr, params.initiator) {
@@ -42,8 +42,7 @@ impl Sent {
         }
     }
 
-    /// Takes what was written to the stream: frames that can be read, one behind the other, and nothing behind a
-    /// Terminate.
+    /// Parses what was written to the stream: valid frames, one after the other, and none after a Terminate.
     pub(super) fn enter(&mut self, stream: &mut Stream) {
         self.bytes.extend(stream.bytes.drain(..));
         let mut used = 0;

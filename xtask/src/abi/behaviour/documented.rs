@@ -1,4 +1,4 @@
-//! The C programs that the documentation shows: compiled with the libraries that it names, and run on each kind of device.
+//! The C programs in the documentation: compiled with the libraries that it names, and run on each kind of device.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use crate::abi::readme;
 use crate::report::Report;
 use crate::sh;
 
-/// A group that no other test has.
+/// A group that no other test uses.
 const GROUP: &str = "239.77.79.1";
-/// The port of the program that connects by name, as status tells it.
+/// The port of the program that connects by name, as shown by status.
 const SERVICE: &str = ":7471";
-/// Kinds of device, and where a host has them.
+/// The kinds of device, each with a subnet that has it.
 const DEVICES: [(&str, Subnet); 3] =
     [("roce", Subnet::Plain), ("ib", Subnet::Managed), ("iw", Subnet::Plain)];
 
@@ -31,14 +31,14 @@ pub(super) fn run(host: &Host, report: &mut Report) {
 }
 
 impl Host {
-    /// The program that joins a group and sends to it by its address.
+    /// Runs the program that joins a group and sends to it by address.
     fn joins_a_group(&self, subnet: Subnet, device: &str) -> Result<()> {
         let program = self.compile_snippet("multicast")?;
         let mut run = self.on_device(subnet, device, &program)?;
         sh::run(run.args([&Self::address_on(subnet), GROUP, "hello"]))
     }
 
-    /// The program that waits at a name, and says words to one.
+    /// Runs the program that listens at a name, and sends text to one.
     fn connects_by_name(&self, subnet: Subnet, device: &str) -> Result<()> {
         let program = self.compile_snippet("connections")?;
         let name = subnet.host();
@@ -62,7 +62,7 @@ impl Host {
         Ok(())
     }
 
-    /// Compiles the first program in C of a document.
+    /// Compiles the first C program of a document.
     fn compile_snippet(&self, document: &str) -> Result<PathBuf> {
         let path = sh::root().join(format!("docs/{document}.md"));
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -78,7 +78,7 @@ impl Host {
         Ok(program)
     }
 
-    /// The command that runs a program on a device of a host.
+    /// Returns the command that runs a program on a device of a host.
     fn on_device(
         &self,
         subnet: Subnet,

@@ -90,7 +90,7 @@ impl Join<'_> {
         if fits && can && self.may_change(group) { Ok(()) } else { Err(status::SA_REQUEST_INVALID) }
     }
 
-    /// Returns whether the requester may change this membership: only the port itself and the port that joined it may.
+    /// Returns whether the requester may change this membership: only the port itself and the port that sent its join may.
     fn may_change(&self, group: &Group) -> bool {
         let member = group.members.get(&self.record.port_gid);
         let own = self.place == self.request.place;

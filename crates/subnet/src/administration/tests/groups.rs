@@ -36,7 +36,7 @@ fn record(net: &Net, mgid: Gid, lid: u16, join_state: JoinState) -> McMemberReco
     McMemberRecord { mgid, port_gid, join_state, pkey: Pkey::DEFAULT, ..McMemberRecord::default() }
 }
 
-/// The port with this LID sends a join for itself.
+/// Sends a join of the port with this LID for itself.
 fn join(
     net: &mut Net,
     mask: Mask,
@@ -490,7 +490,7 @@ fn port_that_is_a_member_by_several_gids_receives_while_one_does_and_leaves_with
     assert_eq!(members(&net, 0xc001), [(gid(&net, 3).guid(), true)]);
 }
 
-/// The port with LID 2 sets its first two alias GUIDs, or gives them up if they are zero.
+/// Sets the first two alias GUIDs of the port with LID 2, or gives them up if they are zero.
 fn set_aliases(net: &mut Net, aliases: [u64; 2]) {
     net.asks = Lid(2);
     let lids = GuidInfoRecordMask::LID | GuidInfoRecordMask::BLOCK_NUM;

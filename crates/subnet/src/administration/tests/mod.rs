@@ -83,7 +83,7 @@ impl Net {
         }
     }
 
-    /// The end ports of the model.
+    /// Returns the end ports of the model.
     pub(super) fn ports(&self) -> Vec<(PortRef, Lid)> {
         let ports = self.model.end_ports();
         ports.filter_map(|(place, port)| Some((place, port.lid()?))).collect()

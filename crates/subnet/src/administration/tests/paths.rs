@@ -14,12 +14,12 @@ fn gid(net: &Net, lid: Lid) -> Gid {
     Gid::new(Gid::DEFAULT_PREFIX, port.guid)
 }
 
-/// A query for paths between two LIDs.
+/// Returns a query for paths between two LIDs.
 fn between(slid: Lid, dlid: Lid) -> (Mask, PathRecord) {
     (Mask::SLID | Mask::DLID, PathRecord { slid, dlid, ..PathRecord::default() })
 }
 
-/// The adapters' LIDs.
+/// Returns the adapters' LIDs.
 fn adapters(net: &Net) -> Vec<Lid> {
     let is_adapter = |place: &PortRef| !net.model.nodes()[place.node].is_switch();
     net.ports().iter().filter(|(place, _)| is_adapter(place)).map(|&(_, lid)| lid).collect()

@@ -145,7 +145,7 @@ fn one_port_registers_so_many_services() {
     assert_eq!(set(&mut net, NEEDED, &service(3)), 0, "another port may");
 }
 
-/// A subscription to everything.
+/// Returns a subscription to everything.
 fn everything() -> InformInfo {
     InformInfo {
         lid_range_begin: Lid(0xffff),

@@ -12,7 +12,7 @@ fn pair(net: &mut Net) -> (FileId, FileId) {
     (net.agent(B, sa(&[GET, GET_TABLE, GET_MULTI])), net.agent(A, sa(&[])))
 }
 
-/// The client requests a table, and the server reads the request.
+/// Lets the client request a table, and the server read the request.
 fn ask(net: &mut Net, server: FileId, client: FileId) -> UserMad {
     let tid = net.umad.counters().sent;
     net.write(client, request(mad(SA, GET_TABLE, tid), to(B))).unwrap();
