@@ -145,7 +145,7 @@ pub(crate) struct Endpoint {
     pub(crate) posting: bool,
     /// The time of the scheduled timer event.
     pub(crate) timer: Time,
-    /// Whether the send queue is being drained, and whether draining is over.
+    /// Whether the send queue is being drained.
     pub(crate) draining: bool,
     /// WRITEs of UC, whose bytes are checked at the end.
     pub(crate) unreliable_writes: Vec<(u64, Mr)>,

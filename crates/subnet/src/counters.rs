@@ -76,25 +76,25 @@ pub enum DropReason {
     NoRoute,
     /// The route leads back to the port where it entered.
     Loop,
-    /// It crossed too many switches.
+    /// The datagram crossed too many switches.
     TooManyHops,
     /// The directed route is inconsistent, or names a port that does not exist.
     DirectedRoute,
     /// The service level maps to no virtual lane of the link.
     NoVirtualLane,
-    /// It exceeds the MTU of the link. No management datagram does.
+    /// The datagram exceeds the MTU of the link. No management datagram does.
     TooLong,
     /// A switch port that enforces partitions did not let it out.
     PkeyOut,
     /// A switch port that enforces partitions did not let it in.
     PkeyIn,
-    /// It reached a port with another LID.
+    /// The datagram reached a port with another LID.
     WrongLid,
     /// Subnet management on a data lane, or the reverse.
     WrongQueuePair,
     /// The receiving port is not in the packet's partition.
     WrongPkey,
-    /// Its Q_Key is not that of QP1.
+    /// The Q_Key is not that of QP1.
     WrongQkey,
     /// The M_Key is not that of the receiving port.
     WrongMkey,

@@ -22,17 +22,17 @@ use super::world::{Event, World};
 /// The false behaviour of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// It reports GUIDs of zero.
+    /// Reports GUIDs of zero.
     NoGuid,
-    /// It reports the GUID of a node that does not exist.
+    /// Reports the GUID of a node that does not exist.
     StrangeGuid,
-    /// It reports the GUID of another node of the subnet.
+    /// Reports the GUID of another node of the subnet.
     GuidOfAnother,
-    /// It keeps neither its forwarding tables nor, as an adapter, its port's settings, and its answers show that.
+    /// Keeps neither its forwarding tables nor, as an adapter, its port's settings, and its answers show that.
     Forgets,
-    /// It does not answer.
+    /// Does not answer.
     Silent,
-    /// It sends traps of link errors endlessly.
+    /// Sends traps of link errors endlessly.
     Babbles,
 }
 

@@ -21,7 +21,7 @@ struct Claim {
     lmc: u8,
     /// The LID that the port reports.
     current: Lid,
-    /// The LID that this manager assigned last.
+    /// The LID that the port had last.
     last: Lid,
 }
 

@@ -78,21 +78,21 @@ struct Member {
 /// An initial multicast group of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionGroup {
-    /// Its GID.
+    /// The group's GID.
     pub mgid: Gid,
-    /// Its partition, with the membership bit.
+    /// The P_Key of the partition, with the membership bit.
     pub pkey: Pkey,
-    /// Its Q_Key.
+    /// The Q_Key.
     pub qkey: Qkey,
-    /// Its MTU.
+    /// The MTU.
     pub mtu: Mtu,
-    /// Its rate.
+    /// The rate.
     pub rate: Rate,
-    /// Its service level.
+    /// The service level.
     pub sl: u8,
-    /// Its traffic class.
+    /// The traffic class.
     pub tclass: u8,
-    /// Its flow label, 20 bits.
+    /// The flow label, 20 bits.
     pub flow_label: u32,
 }
 
@@ -118,7 +118,7 @@ enum Ports {
 /// A port that has a P_Key table of its own: an adapter's, a router's, or port 0 of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndPort {
-    /// Its GUID.
+    /// The port's GUID.
     pub guid: Guid,
     /// The type of its node.
     pub kind: NodeType,

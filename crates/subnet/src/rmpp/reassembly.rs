@@ -58,11 +58,11 @@ pub struct TransferId<P> {
 /// The outcome of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It was refused, or was a duplicate.
+    /// The segment was refused, or was a duplicate.
     Nothing,
-    /// It was accepted, and the message is still incomplete.
+    /// The segment was accepted, and the message is still incomplete.
     Progress,
-    /// It completed the message: one long MAD.
+    /// The segment completed the message: one long MAD.
     Whole(Vec<u8>),
 }
 

@@ -38,15 +38,15 @@ struct Segment {
 /// The outcome of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It was discarded: a duplicate, or beyond the window.
+    /// The segment was discarded: a duplicate, or beyond the window.
     Dropped,
-    /// It was stored.
+    /// The segment was stored.
     Stored,
-    /// It was stored, and a window is complete: send [`Receiver::ack`].
+    /// The segment was stored, and a window is complete: send [`Receiver::ack`].
     Window,
-    /// It had been acknowledged: send [`Receiver::ack`] again.
+    /// The segment had been acknowledged: send [`Receiver::ack`] again.
     Again,
-    /// It completed the message: send [`Receiver::ack`] and take the message.
+    /// The segment completed the message: send [`Receiver::ack`] and take the message.
     Complete,
 }
 

@@ -39,7 +39,7 @@ pub struct Sender {
 /// The meaning of an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
-    /// It is outdated.
+    /// The ACK is outdated.
     Old,
     /// There is more to send, now or after the next ACK.
     More,
@@ -50,7 +50,7 @@ pub enum Ack {
 /// The outcome of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// It is not due.
+    /// The timeout is not due.
     Early,
     /// Nothing was late: the next turn of a wide window starts.
     Turn,
