@@ -146,7 +146,7 @@ impl World {
         self.wake(index);
     }
 
-    /// Makes each program without a lying node query paths to all others, at the end.
+    /// Makes each program query paths to all others, at the end.
     pub(super) fn questions(&mut self) {
         let all: Vec<PortId> = self.programs.iter().map(|program| program.port).collect();
         for index in 0..self.programs.len() {
