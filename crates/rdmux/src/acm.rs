@@ -1,5 +1,5 @@
-//! Paths to names and addresses from the host's ACM service, `ib_acm`, which remembers what it hears of others and asks subnet
-//! administration only for what it has never heard of.
+//! Looks up paths to names and addresses in the host's ACM service, `ib_acm`. The service caches what it learns from its peers
+//! and queries subnet administration only for unknown destinations.
 //!
 //! ```no_run
 //! # fn main() -> rdmux::Result<()> {
@@ -15,7 +15,8 @@
 //! # }
 //! ```
 //!
-//! Any number of tasks may ask at a time (feature `tokio`); without that, [`Requests`] has a descriptor for event loops:
+//! With the feature `tokio`, any number of tasks may issue requests concurrently. Without it, [`Requests`] has a
+//! descriptor for event loops:
 //!
 //! ```no_run
 //! # #[cfg(feature = "tokio")]
@@ -34,7 +35,8 @@
 //! # }
 //! ```
 //!
-//! What the service has cached is read from memory that it shares, without a system call. In C this is `<rdmux/acm.h>`.
+//! Entries that the service has cached are read from its shared memory, without a system call. In C this is
+//! `<rdmux/acm.h>`.
 
 use std::fmt;
 #[cfg(feature = "tokio")]
@@ -54,10 +56,10 @@ pub use rdmux_wire::acm::client::{PathData, PathFlags, Paths, Query, Status};
 use crate::Context;
 use crate::error::{Attempt as _, Cause, Error, Result};
 
-/// An IP address, or else a name of at most 63 bytes.
+/// Parses an IP address, or else a name of at most 63 bytes.
 ///
 /// # Errors
-/// For a longer text, and for none.
+/// If the text is longer or empty.
 pub fn address(text: &str) -> Result<Address> {
     if let Ok(ip) = text.parse::<std::net::IpAddr>() {
         return Ok(ip.into());
@@ -66,7 +68,7 @@ pub fn address(text: &str) -> Result<Address> {
     Address::name(text).ok_or_else(|| Error::new(format!("{text:?}"), "be a name for ACM", why()))
 }
 
-/// A host's ACM service, which is connected to when something is asked. Clones ask by the same connections.
+/// A client of a host's ACM service. It connects on the first request. Clones share its connections.
 #[derive(Clone)]
 pub struct Acm {
     inner: Arc<Inner>,
@@ -82,20 +84,20 @@ struct Inner {
 }
 
 impl Acm {
-    /// The service of a context's host, or the one that `$RDMUX_ACM_DIR` names.
+    /// Returns a client of the service of a context's host, or of the service that `$RDMUX_ACM_DIR` names.
     ///
     /// # Errors
-    /// When the host's directory is not safe to use, or no descriptors are left.
+    /// When the host's directory is not safe to use, or the process has no descriptors left.
     pub fn new(context: &Context) -> Result<Self> {
         let host = context.options().dir.host(context.client().host());
         let places = host.on(context, "find its ACM service")?.acm().or_of_environment();
         Self::at([Target::Programs(places)])
     }
 
-    /// The first of some services that is there.
+    /// Returns a client of the first service among `targets` that is running.
     ///
     /// # Errors
-    /// When no descriptors are left.
+    /// When the process has no descriptors left.
     pub fn at(targets: impl IntoIterator<Item = Target>) -> Result<Self> {
         let targets: Vec<_> = targets.into_iter().collect();
         let name = targets.first().map_or_else(String::new, ToString::to_string);
@@ -110,27 +112,28 @@ impl Acm {
         Ok(Self { inner: Arc::new(inner), timeout: DEFAULT_TIMEOUT })
     }
 
-    /// The same with another time that a request may take; at first [`DEFAULT_TIMEOUT`].
+    /// Sets the timeout of each request, [`DEFAULT_TIMEOUT`] by default.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The paths from a source, or the usual one, to a name or an address, the best first: from the shared cache, or by asking.
+    /// Returns the paths from a source (by default the usual one) to a name or an address, best first, from the shared cache or
+    /// by a request.
     ///
     /// # Errors
-    /// [`Cause::TimedOut`]; [`Cause::Acm`] when there is no service, or its answer is no.
+    /// [`Cause::TimedOut`]; [`Cause::Acm`] when there is no service or it answers with an error.
     pub fn resolve(&self, source: Option<Address>, dest: Address) -> Result<Paths> {
         self.inner.client.resolve(source, dest, self.timeout).on(self, "resolve an address")
     }
 
-    /// What the service has cached and shares, without asking it.
+    /// Returns the paths in the service's shared cache, without a request to the service.
     pub fn cached(&self, source: Option<&Address>, dest: &Address) -> Option<Paths> {
         self.inner.client.cached(source, dest)
     }
 
-    /// Asks anything.
+    /// Sends any query to the service and returns its reply.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -138,15 +141,15 @@ impl Acm {
         self.inner.client.ask(*query, self.timeout).on(self, "answer")
     }
 
-    /// Requests for an event loop of the program's: it waits for the descriptor, and then takes answers.
+    /// Returns requests for the program's own event loop, which polls their descriptor and then takes the replies.
     ///
     /// # Errors
-    /// When no descriptors are left.
+    /// When the process has no descriptors left.
     pub fn requests(&self) -> Result<Requests> {
         Requests::new(self.inner.targets.clone()).on(self, "be used")
     }
 
-    /// As [`resolve`](Self::resolve), for a task. Dropping the future ends the request.
+    /// Async form of [`resolve`](Self::resolve). Dropping the future cancels the request.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -162,7 +165,7 @@ impl Acm {
         }
     }
 
-    /// As [`ask`](Self::ask), for a task. Dropping the future ends the request.
+    /// Async form of [`ask`](Self::ask). Dropping the future cancels the request.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -196,7 +199,7 @@ impl fmt::Debug for Acm {
 #[cfg(feature = "tokio")]
 struct Source {
     requests: Mutex<Requests>,
-    /// Their descriptor, which is waited for without the lock.
+    /// The descriptor of `requests`, which tasks wait for without holding the lock.
     fd: OwnedFd,
 }
 
@@ -220,7 +223,7 @@ impl AsFd for Source {
     }
 }
 
-/// A request of a task that is over when the task does not wait any more.
+/// A task's request, canceled when it is dropped.
 #[cfg(feature = "tokio")]
 struct Asked<'a> {
     source: &'a Source,

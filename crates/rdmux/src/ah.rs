@@ -1,4 +1,4 @@
-//! Address handles: where a datagram goes.
+//! Address handles: the destinations of datagrams.
 
 use std::net::IpAddr;
 
@@ -6,20 +6,20 @@ use rdmux_transport::attr::AddressVector;
 use rdmux_transport::wr::{Completion, WcFlags};
 use rdmux_wire::{Gid, Lid};
 
-/// An address handle: the way to a host or to a multicast group. Datagrams name it with the queue
-/// pair and the key ([`SendWr::to`](crate::SendWr::to)).
+/// An address handle: the route to a host or to a multicast group. A datagram's work request names it together with
+/// the queue pair and the Q_Key ([`SendWr::to`](crate::SendWr::to)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ah(AddressVector);
 
 impl Ah {
-    /// The time to live when nobody says otherwise.
+    /// The default time to live.
     pub const HOP_LIMIT: u8 = 64;
 
-    /// The way from entry `sgid_index` of our GID table to `ip`: a host, or a group.
+    /// Returns a handle for `ip`, a host or a group, from entry `sgid_index` of the local GID table.
     pub fn to_ip(ip: IpAddr, sgid_index: u8) -> Self {
         Self::to_gid(Gid::from(ip), sgid_index)
     }
-    /// The way from entry `sgid_index` of our GID table to `gid`.
+    /// Returns a handle for `gid` from entry `sgid_index` of the local GID table.
     pub fn to_gid(dgid: Gid, sgid_index: u8) -> Self {
         Self(AddressVector {
             is_global: true,
@@ -30,16 +30,16 @@ impl Ah {
             ..AddressVector::default()
         })
     }
-    /// The way to a port of the subnet by its LID, without a GRH; InfiniBand only.
+    /// Returns a handle for a port of the subnet by its LID, without a GRH. InfiniBand only.
     pub fn to_lid(dlid: Lid) -> Self {
         Self(AddressVector { dlid: dlid.0, port_num: 1, ..AddressVector::default() })
     }
-    /// The way that an event or a program of its own describes.
+    /// Returns a handle from an address vector, such as that of an event.
     pub fn from_vector(av: AddressVector) -> Self {
         Self(av)
     }
-    /// The way back to the sender of a received datagram, from the 40 bytes in front of its data
-    /// (IPv4: the last 20 of them). None if they are no IP header.
+    /// Returns a handle for the sender of a received datagram, from the 40 bytes in front of its data (for IPv4 the
+    /// last 20 of them). None if they are not an IP header.
     pub fn reply_to(grh: &[u8; 40], sgid_index: u8) -> Option<Self> {
         let (sgid, traffic_class) = match grh[0] >> 4 {
             6 => (Gid(*grh[8..].first_chunk()?), (grh[0] << 4) | (grh[1] >> 4)),
@@ -53,7 +53,7 @@ impl Ah {
         ah.0.traffic_class = traffic_class;
         Some(ah)
     }
-    /// Where a received datagram was sent to, from the same bytes. None if they are no IP header.
+    /// Returns the destination of a received datagram, from the same 40 bytes. None if they are not an IP header.
     pub(crate) fn destination(grh: &[u8; 40]) -> Option<Gid> {
         match grh[0] >> 4 {
             6 => Some(Gid(*grh[24..].first_chunk()?)),
@@ -64,8 +64,8 @@ impl Ah {
             _ => None,
         }
     }
-    /// The way back to the sender of a received datagram: by its completion where packets have LIDs, otherwise as
-    /// [`reply_to`](Self::reply_to).
+    /// Returns a handle for the sender of a received datagram: from its completion where packets have LIDs, otherwise
+    /// as [`reply_to`](Self::reply_to).
     pub fn reply_to_completion(done: &Completion, grh: &[u8; 40], sgid_index: u8) -> Option<Self> {
         if done.slid == 0 {
             return Self::reply_to(grh, sgid_index);
@@ -86,35 +86,35 @@ impl Ah {
             ..routed
         }))
     }
-    /// From the port with this number, which is that of the queue pair; the first unless said.
+    /// Sends from the port with this number, which must be the queue pair's; by default the first.
     #[must_use]
     pub fn port(mut self, number: u8) -> Self {
         self.0.port_num = number;
         self
     }
-    /// From this LID of the port's, by the low bits of those that it has (its LMC says how many bits); InfiniBand only.
+    /// Sends from one of the port's LIDs, given by its low bits (the port's LMC says how many bits); InfiniBand only.
     #[must_use]
     pub fn path_bits(mut self, bits: u8) -> Self {
         self.0.src_path_bits = bits;
         self
     }
-    /// With this traffic class (the IP header's TOS).
+    /// Sets the traffic class (the IP header's TOS).
     #[must_use]
     pub fn traffic_class(mut self, class: u8) -> Self {
         self.0.traffic_class = class;
         self
     }
-    /// With this time to live.
+    /// Sets the time to live.
     #[must_use]
     pub fn hop_limit(mut self, hops: u8) -> Self {
         self.0.hop_limit = hops;
         self
     }
-    /// All of it.
+    /// Returns the address vector.
     pub fn vector(&self) -> &AddressVector {
         &self.0
     }
-    /// Where it leads.
+    /// Returns the destination's IP address.
     pub fn ip(&self) -> IpAddr {
         self.0.dgid.ip()
     }

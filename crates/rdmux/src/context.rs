@@ -1,4 +1,4 @@
-//! The device, as a program opens it.
+//! The open device.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,8 +22,7 @@ use crate::umad::Fabric;
 use crate::wait::{Deadline, Waiter};
 use crate::{AsyncEvent, Cq, Pd, QpBuilder, Srq, Xrcd};
 
-/// An open device of a host. Clones are the same one; it closes when the last object made from it
-/// goes.
+/// An open device of a host. Clones are the same device; it closes when the last object made from it is dropped.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -57,45 +56,45 @@ enum How {
 }
 
 impl ContextBuilder {
-    /// The device of this virtual host. Without it, of the one that `$RDMUX_HOST` names, or of the
+    /// Opens the device of this virtual host. Without it, the host is the one that `$RDMUX_HOST` names, or the
     /// default host, which has the machine's own addresses.
     pub fn host(mut self, name: impl Into<String>) -> Self {
         self.host = Some(name.into());
         self
     }
-    /// The device of this kind. Without it the first that `$RDMUX_DEVICE` names (`roce`, `iw`,
+    /// Opens the device of this kind. Without it, the kind is the first that `$RDMUX_DEVICE` names (`roce`, `iw`,
     /// `ib` or `all`), or RoCE.
     pub fn device(mut self, kind: DeviceKind) -> Self {
         self.kind = Some(kind);
         self
     }
-    /// Fails if the host's service does not run, instead of starting it.
+    /// Fails if the host's service is not running, instead of starting it.
     pub fn no_start(mut self) -> Self {
         self.how = How::ConnectOnly;
         self
     }
-    /// Runs a host of this process's own, away from all others: a service in a thread, with a
-    /// loopback address that is free. It ends with the context.
+    /// Runs a private host within this process, isolated from all others: a service in a thread, with a free loopback
+    /// address. It ends with the context.
     pub fn embedded(mut self) -> Self {
         self.how = How::Embedded;
         self
     }
-    /// With an embedded host, the configuration file that it follows, which may say what addresses it has. By default it has
-    /// none, and the defaults: what the user has configured is for other hosts.
+    /// Sets the configuration file of an embedded host, which may set its addresses. By default an embedded host has no file
+    /// and uses the defaults: the user's configuration is for other hosts.
     pub fn config(mut self, file: impl Into<PathBuf>) -> Self {
         self.config = Some(file.into());
         self
     }
-    /// With an embedded host, the fabric on which its InfiniBand adapter is; the host is in the directory of that fabric,
-    /// where hosts have different [names](Self::host). Given twice, it is that of the next port: the same fabric again, or one
+    /// Attaches the InfiniBand adapter of an embedded host to this fabric. The host is in the directory of that fabric, where
+    /// hosts need different [names](Self::host). A second call attaches the next port, to the same fabric or to one
     /// [beside](Fabric::beside) it.
     pub fn fabric(mut self, fabric: &Fabric) -> Self {
         self.fabrics.push(fabric.clone());
         self
     }
-    /// Opens the device without a thread of its own: an event loop of the program's takes its place, which calls
-    /// [`Context::drive`]. It saves switches between threads where many processes share few processors. Calls that wait, as
-    /// [`Cq::wait`], do not drive the device.
+    /// Opens the device without a thread of its own. The program's event loop takes its place and calls [`Context::drive`].
+    /// This saves context switches where many processes share few processors. Calls that wait, such as [`Cq::wait`], do not
+    /// drive the device.
     pub fn driven(mut self) -> Self {
         self.driven = true;
         self
@@ -141,7 +140,7 @@ impl ContextBuilder {
 }
 
 impl ContextBuilder {
-    /// The kind of device to open.
+    /// Returns the kind of device to open.
     fn kind(&self) -> Result<DeviceKind> {
         if let Some(kind) = self.kind {
             return Ok(kind);
@@ -153,12 +152,12 @@ impl ContextBuilder {
     }
 }
 
-/// What was asked when opening fails.
+/// The operation that an error names when opening fails.
 const OPEN: &str = "open its device";
 
 impl Context {
-    /// Opens the device of the host that `$RDMUX_HOST` names, or of the default host; starts the
-    /// host's service if it does not run.
+    /// Opens the device of the host that `$RDMUX_HOST` names, or of the default host. Starts the host's service if it
+    /// is not running.
     ///
     /// # Errors
     /// [`Cause::Host`] when there is no service and none can be started.
@@ -166,7 +165,7 @@ impl Context {
         Self::builder().open()
     }
 
-    /// To say which host, and how.
+    /// Returns a builder, which selects the host and how to open it.
     pub fn builder() -> ContextBuilder {
         ContextBuilder::default()
     }
@@ -177,11 +176,11 @@ impl Context {
     pub(crate) fn client(&self) -> &Arc<HostClient> {
         &self.0.client
     }
-    /// How its host's service is reached.
+    /// Returns how the host's service is reached.
     pub(crate) fn options(&self) -> &ConnectOptions {
         &self.0.options
     }
-    /// The fabric of this name, if an embedded host was given it.
+    /// Returns the fabric of this name, if it was given to an embedded host.
     pub(crate) fn fabric(&self, name: &str) -> Option<&Fabric> {
         self.0.embedded.as_ref()?.fabric(name)
     }
@@ -189,41 +188,41 @@ impl Context {
         &self.0.ids
     }
 
-    /// The host's name.
+    /// Returns the host's name.
     pub fn host(&self) -> &str {
         self.device().host()
     }
-    /// The device's kind.
+    /// Returns the device's kind.
     pub fn kind(&self) -> DeviceKind {
         self.client().info().kind
     }
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         self.device().name()
     }
-    /// Attributes of the device.
+    /// Returns the attributes of the device.
     pub fn query(&self) -> DeviceAttr {
         self.device().query()
     }
-    /// Attributes of its first port.
+    /// Returns the attributes of the first port.
     ///
     /// # Errors
     /// When the device is gone.
     pub fn query_port(&self) -> Result<PortAttr> {
         self.query_port_number(PORT)
     }
-    /// How many ports it has; they are numbered from 1.
+    /// Returns the number of ports, which are numbered from 1.
     pub fn num_ports(&self) -> u8 {
         self.device().num_ports()
     }
-    /// Attributes of the port with this number.
+    /// Returns the attributes of the port with this number.
     ///
     /// # Errors
     /// When there is no such port.
     pub fn query_port_number(&self, port: u8) -> Result<PortAttr> {
         self.device().query_port(port).on(self, "query its port")
     }
-    /// An entry of the P_Key table of a port; 0 if it is empty.
+    /// Returns an entry of a port's P_Key table; 0 if it is empty.
     ///
     /// # Errors
     /// When there is no such entry.
@@ -233,33 +232,34 @@ impl Context {
             Error::new(self.to_string(), "find a P_Key", Cause::Invalid(why))
         })
     }
-    /// Limits of the device.
+    /// Returns the limits of the device.
     pub fn limits(&self) -> Limits {
         self.query().limits
     }
-    /// The GID table of the first port: with RoCE the host's addresses, with iWARP one entry that is no address.
+    /// Returns the GID table of the first port: with RoCE the host's addresses, with iWARP one entry that is not an
+    /// address.
     pub fn gids(&self) -> Vec<GidEntry> {
         self.gids_of_port(PORT)
     }
-    /// The GID table of a port; none if there is no such port.
+    /// Returns the GID table of a port; empty if there is no such port.
     pub fn gids_of_port(&self, port: u8) -> Vec<GidEntry> {
         self.device().gids(port)
     }
-    /// An entry of the GID table of the first port.
+    /// Returns an entry of the GID table of the first port.
     ///
     /// # Errors
     /// When there is no such entry.
     pub fn gid(&self, index: u8) -> Result<Gid> {
         self.gid_of_port(PORT, index)
     }
-    /// An entry of the GID table of a port.
+    /// Returns an entry of the GID table of a port.
     ///
     /// # Errors
     /// When there is no such entry.
     pub fn gid_of_port(&self, port: u8, index: u8) -> Result<Gid> {
         self.gid_entry(port, index).map(|entry| entry.gid)
     }
-    /// The host's first address.
+    /// Returns the host's first address.
     ///
     /// # Errors
     /// When it has none.
@@ -269,14 +269,15 @@ impl Context {
             Error::new(self.to_string(), "find an address", Cause::Invalid("it has none".into()))
         })
     }
-    /// The IP addresses that lead to a port, by their index; zero where one was. On RoCE they are its GIDs.
+    /// Returns the IP addresses of a port, by their index. A removed address leaves zero. On RoCE these are the
+    /// port's GIDs.
     pub fn addresses_of_port(&self, port: u8) -> Vec<GidEntry> {
         self.device().addresses_of_port(port)
     }
-    /// The index of an address of this host.
+    /// Returns the index of an address of this host.
     ///
     /// # Errors
-    /// When the host does not have it.
+    /// When the address is none of the host's.
     pub fn gid_index(&self, ip: IpAddr) -> Result<u8> {
         self.device().gid_index(PORT, ip.into()).ok_or_else(|| {
             let why = format!("{ip} is none of its addresses");
@@ -293,18 +294,18 @@ impl Context {
         })
     }
 
-    /// A new protection domain, unless there are as many as the device allows ([`Limits::max_pd`]).
+    /// Allocates a protection domain within the device's limit ([`Limits::max_pd`]).
     ///
     /// # Errors
-    /// When there are.
+    /// When the limit is reached.
     pub fn try_pd(&self) -> Result<Pd> {
         Pd::try_new(self)
     }
-    /// A new protection domain, also when there are as many as the device allows: [`try_pd`](Self::try_pd) refuses then.
+    /// Allocates a protection domain regardless of the device's limit, which [`try_pd`](Self::try_pd) respects.
     pub fn pd(&self) -> Pd {
         Pd::new(self)
     }
-    /// A new completion queue that holds `entries` completions.
+    /// Creates a completion queue that holds `entries` completions.
     ///
     /// # Errors
     /// When that is 0 or beyond the device's limit.
@@ -312,20 +313,20 @@ impl Context {
         Cq::new(self, entries)
     }
 
-    /// Moves a [driven](ContextBuilder::driven) device forward: takes in what has come, runs timers, and goes on with what could not
-    /// be sent. Completions are to be taken afterwards. Returns how long nothing has to be done unless [`drive_fd`](Self::drive_fd)
-    /// becomes readable; none if for ever. To be called once after the device was opened.
+    /// Advances a [driven](ContextBuilder::driven) device: receives packets, runs timers, and resumes blocked sends. Poll completion
+    /// queues afterwards. Returns how long the call need not be repeated unless [`drive_fd`](Self::drive_fd) becomes readable; none
+    /// means forever. Call it once after opening the device.
     pub fn drive(&self) -> Option<Duration> {
         self.device().drive()
     }
 
-    /// Readable while there is something for [`drive`](Self::drive) to do.
+    /// Returns a descriptor that is readable while [`drive`](Self::drive) has work.
     pub fn drive_fd(&self) -> BorrowedFd<'_> {
         self.device().drive_fd()
     }
 
-    /// The next asynchronous event; waits at most for `timeout` (none: as long as it takes). None
-    /// when the time ran out.
+    /// Returns the next asynchronous event; waits at most for `timeout` (none: without limit). None when the timeout
+    /// expired.
     ///
     /// # Errors
     /// The operating system's.
@@ -360,18 +361,18 @@ impl Context {
 }
 
 impl Pd {
-    /// Begins a queue pair of this transport.
+    /// Returns a builder for a queue pair of this transport.
     pub fn qp(&self, qp_type: QpType) -> QpBuilder {
         QpBuilder::new(self, qp_type)
     }
-    /// A new shared receive queue of `max_wr` receives, each of up to `max_sge` pieces.
+    /// Creates a shared receive queue of `max_wr` receives with up to `max_sge` pieces each.
     ///
     /// # Errors
     /// When that is beyond the device's limits.
     pub fn srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
         Srq::new(self, max_wr, max_sge)
     }
-    /// A new shared receive queue of an XRC domain, whose receives complete in `cq`. Senders name it by its
+    /// Creates a shared receive queue of an XRC domain, whose receives complete in `cq`. Senders name it by its
     /// [`number`](Srq::number).
     ///
     /// # Errors
@@ -381,14 +382,14 @@ impl Pd {
     }
 }
 
-/// The descriptor is readable while [`Context::next_event`] has something, for event loops that wait for other things too.
+/// The descriptor is readable while [`Context::next_event`] has an event, for event loops that also wait for other things.
 impl AsFd for Context {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device().async_fd()
     }
 }
 
-/// The device as what its asynchronous events are waited for on.
+/// The device, seen as the descriptor of its asynchronous events.
 struct EventFd(Arc<verbs::Device>);
 
 impl AsFd for EventFd {

@@ -1,4 +1,4 @@
-//! Completion queues: polled, waited for, or awaited.
+//! Completion queues: polling, waiting, and awaiting.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,15 +14,15 @@ use crate::wait::{Deadline, Waiter};
 
 /// A completion queue. Clones are the same queue.
 ///
-/// [`poll`](Self::poll) never blocks and is the fastest; it also drives the device, so that a
-/// program which polls needs no other thread. [`wait`](Self::wait) sleeps until something completes.
+/// [`poll`](Self::poll) never blocks and is the fastest. It also drives the device, so that a busy-polling program
+/// needs no other thread. [`wait`](Self::wait) sleeps until something completes.
 #[derive(Clone)]
 pub struct Cq(Arc<Inner>);
 
 struct Inner {
     cq: verbs::Cq,
     waiter: Waiter<verbs::CompChannel>,
-    // Last, for the device must outlive the queue.
+    // Last, because the device must outlive the queue.
     _context: Context,
 }
 
@@ -50,8 +50,8 @@ impl Cq {
         (self.poll(&mut one) == 1).then_some(one[0])
     }
 
-    /// Waits for completions, at most for `timeout` (none: as long as it takes), and takes up to
-    /// `out.len()` of them. Returns how many; none only if the time ran out.
+    /// Waits for completions, at most for `timeout` (none: without limit), and takes up to `out.len()` of them.
+    /// Returns how many; 0 only if the timeout expired.
     ///
     /// # Errors
     /// When the device is gone.
@@ -67,7 +67,7 @@ impl Cq {
         }
     }
 
-    /// Waits for one completion, at most for `timeout`, and returns it if it is a success.
+    /// Waits for one completion, at most for `timeout`, and returns it if it reports success.
     ///
     /// # Errors
     /// [`Cause::TimedOut`], or [`Cause::Completion`] if the work failed.
@@ -79,7 +79,7 @@ impl Cq {
         }
     }
 
-    /// Awaits completions and takes up to `out.len()` of them; at least one.
+    /// Awaits completions and takes at least one and up to `out.len()` of them.
     ///
     /// # Errors
     /// When the device is gone, or outside a tokio runtime.
@@ -94,9 +94,8 @@ impl Cq {
         }
     }
 
-    /// Polls; with nothing there it arms the queue's descriptor, which is then readable after the
-    /// next completion, and polls again, for something may have come in between. For event loops
-    /// that wait for other things too.
+    /// Polls. If the queue is empty, arms its descriptor, which becomes readable after the next completion, and polls
+    /// again to catch completions that arrived in between. For event loops that also wait for other things.
     ///
     /// # Errors
     /// When the device is gone.
@@ -108,8 +107,8 @@ impl Cq {
         self.arm_and_poll(out)
     }
 
-    /// What follows a look that found nothing. Others may wait for an event that this takes: if completions are left, they
-    /// get another.
+    /// Arms the queue and polls after a poll that found nothing. This takes an event that other waiters may wait for, so
+    /// if completions are left, it raises another.
     fn arm_and_poll(&self, out: &mut [Completion]) -> Result<usize> {
         let was_told = self.drain_events();
         self.0.cq.req_notify(false).on(self, "ask for an event")?;
@@ -120,9 +119,9 @@ impl Cq {
         Ok(n)
     }
 
-    /// Makes the queue's descriptor readable after the next completion, or only after the next one
-    /// that is an error or whose sender marked it [`solicited`](crate::SendWr::solicited). What is
-    /// in the queue already does not count: poll afterwards.
+    /// Makes the queue's descriptor readable after the next completion, or only after the next one that is an error
+    /// or whose sender marked it [`solicited`](crate::SendWr::solicited). Completions already in the queue do not
+    /// count: poll afterwards.
     ///
     /// # Errors
     /// When the device is gone.
@@ -131,12 +130,12 @@ impl Cq {
         self.0.cq.req_notify(solicited_only).on(self, "ask for an event")
     }
 
-    /// Where to wait after [`poll_or_arm`](Self::poll_or_arm) found nothing.
+    /// Returns the waiter for use after [`poll_or_arm`](Self::poll_or_arm) found nothing.
     pub(crate) fn waiter(&self) -> &Waiter<verbs::CompChannel> {
         &self.0.waiter
     }
 
-    /// Whether there were any.
+    /// Takes all events. Returns whether there were any.
     fn drain_events(&self) -> bool {
         let mut any = false;
         while let Some(cq) = self.0.waiter.source().try_get_event() {
@@ -146,21 +145,21 @@ impl Cq {
         any
     }
 
-    /// Changes how many completions fit.
+    /// Changes the queue's capacity.
     ///
     /// # Errors
-    /// When more wait than would fit, or the device's limit is below.
+    /// When more completions are queued than would fit, or the device's limit is exceeded.
     pub fn resize(&self, entries: u32) -> Result<()> {
         self.0.cq.resize(entries).on(self, "resize")
     }
 
-    /// How many completions fit.
+    /// Returns the queue's capacity in completions.
     pub fn capacity(&self) -> usize {
         self.0.cq.capacity()
     }
 }
 
-/// The descriptor is readable after the completion that [`Cq::poll_or_arm`] asked for.
+/// The descriptor is readable after the completion for which [`Cq::poll_or_arm`] armed it.
 impl AsFd for Cq {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.waiter.source().as_fd()
@@ -179,10 +178,10 @@ impl fmt::Debug for Cq {
     }
 }
 
-/// A completion to be overwritten: what [`Cq::poll`] wants an array of.
+/// A placeholder for the array that [`Cq::poll`] fills.
 pub const EMPTY: Completion = Completion { status: WcStatus::GeneralErr, ..Completion::EMPTY };
 
-/// The completion if it is a success, else an error that names its queue pair.
+/// Returns the completion if it reports success, otherwise an error that names its queue pair.
 ///
 /// # Errors
 /// [`Cause::Completion`] with its status.
@@ -214,7 +213,7 @@ mod tests {
 
         // One thread waits from here on.
         assert_eq!(cq.poll_or_arm(&mut one).unwrap(), 0);
-        // Another finds nothing, and a third takes the first of what comes then.
+        // Another finds nothing, and a third takes the first of the completions that arrive then.
         assert_eq!(cq.poll(&mut one), 0);
         (0..3).for_each(|wr_id| qp.post_recv(wr_id, &[]).unwrap());
         assert_eq!(cq.poll(&mut one), 1);

@@ -1,7 +1,7 @@
-//! A host of this process's own: service and device in one process, away from all other hosts.
+//! A host private to this process: service and device in one process, isolated from all other hosts.
 //!
-//! Examples in the documentation and tests run on it; so can a program that wants RDMA semantics
-//! between its own threads and leaves nothing behind.
+//! Tests and examples in the documentation run on it. It also suits programs that want RDMA semantics between their
+//! own threads and leave nothing behind.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -16,25 +16,25 @@ use tempfile::TempDir;
 use crate::error::Cause;
 use crate::umad::Fabric;
 
-/// How many addresses are tried before giving up.
+/// The number of addresses to try before giving up.
 const ATTEMPTS: u32 = 64;
 
-/// A service in a thread, and where its socket is. Both go when it is dropped.
+/// A service in a thread, and the location of its socket. Both are removed when it is dropped.
 pub(crate) struct Embedded {
-    // Before the directory.
+    // Dropped before the directory.
     _service: ServiceHandle,
     place: Place,
 }
 
-/// Where a service's socket is.
+/// The location of a service's socket.
 enum Place {
     Own(#[expect(dead_code, reason = "it goes with this")] TempDir),
-    /// Beside the fabrics that the host is on.
+    /// In the directory of the fabrics that the host is attached to.
     With(Vec<Fabric>),
 }
 
 impl Embedded {
-    /// The fabric of this name, if the host was given it.
+    /// Returns the fabric of this name, if it was given to the host.
     pub(crate) fn fabric(&self, name: &str) -> Option<&Fabric> {
         match &self.place {
             Place::Own(_) => None,
@@ -43,7 +43,8 @@ impl Embedded {
     }
 }
 
-/// Starts a service, which follows this configuration file, with a port on each of these fabrics, and connects to it, for a device of this kind.
+/// Starts a service and connects to it, for a device of this kind. The service follows this configuration file and has a port on each of
+/// these fabrics.
 pub(crate) fn start(
     name: &HostName,
     kind: DeviceKind,
@@ -86,12 +87,12 @@ pub(crate) fn start(
     Ok((Embedded { _service: service, place }, connect, client))
 }
 
-/// An address of 127.78.0.0/16 that is probably free: the process id spreads processes, a count
-/// the hosts of one.
+/// Returns an address of 127.78.0.0/16 that is probably free: the process id distinguishes processes, a counter the
+/// hosts of one process.
 fn loopback_address() -> IpAddr {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
-    // A multiplicative hash: neighbours in, strangers out.
+    // A multiplicative hash, which spreads neighboring inputs.
     let spread = (std::process::id().wrapping_mul(64).wrapping_add(n)).wrapping_mul(0x9e37_79b1);
     let [high, low, ..] = spread.to_be_bytes();
     IpAddr::V4(Ipv4Addr::new(127, 78, high, low.clamp(1, 254)))

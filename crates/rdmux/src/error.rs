@@ -1,4 +1,4 @@
-//! What went wrong: on which object, what was asked of it, why, and what to do.
+//! Errors: the object, the operation, the cause, and a remedy.
 
 use std::fmt;
 use std::io;
@@ -10,12 +10,12 @@ use rdmux_transport::PostError;
 use rdmux_transport::wr::WcStatus;
 use rdmux_verbs::{VerbsError, control::ControlError};
 
-/// The result of everything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error: the object, what was asked of it, and the cause.
+/// An error: the object, the operation on it, and the cause.
 ///
-/// Its text reads as one sentence and ends with what to do, where something can be done:
+/// Its text reads as one sentence and ends with a remedy, where there is one:
 ///
 /// ```
 /// use rdmux::{Cause, Error};
@@ -37,27 +37,27 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `object`, of which `asked` (a verb phrase) was asked.
+    /// Returns an error of `object` in the operation `asked` (a verb phrase).
     pub fn new(object: impl Into<String>, asked: &'static str, cause: Cause) -> Self {
         Self(Box::new(Inner { object: object.into(), asked, cause }))
     }
-    /// The object, named as a person would: `queue pair 0x001002`, `host b`.
+    /// Returns the object, named as a person would: `queue pair 0x001002`, `host b`.
     pub fn object(&self) -> &str {
         &self.0.object
     }
-    /// What was asked of it.
+    /// Returns the operation, as a verb phrase.
     pub fn asked(&self) -> &'static str {
         self.0.asked
     }
-    /// Why it was not done.
+    /// Returns the cause.
     pub fn cause(&self) -> &Cause {
         &self.0.cause
     }
-    /// Whether the time that the caller set ran out.
+    /// Returns whether the caller's timeout expired.
     pub fn is_timeout(&self) -> bool {
         matches!(self.cause(), Cause::TimedOut)
     }
-    /// Whether the peer closed the connection.
+    /// Returns whether the peer closed the connection.
     pub fn is_disconnected(&self) -> bool {
         matches!(self.cause(), Cause::Disconnected)
     }
@@ -74,39 +74,38 @@ impl fmt::Display for Error {
     }
 }
 
-// The text has all causes already; a source would make them appear twice where chains are printed.
+// The text includes all causes. A source would repeat them where chains are printed.
 impl std::error::Error for Error {}
 
-/// Why something was not done.
+/// The cause of an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The host service cannot be reached or started, or it refused; the error says why and what to
-    /// do.
+    /// The host service cannot be reached or started, or it refused; the error says why and what to do.
     #[error("{}", host_error(.0))]
     Host(HostError),
     /// A fabric cannot be reached, or it refused; the error says why and what to do.
     #[error("{0}")]
     Fabric(FabricError),
-    /// The host service is gone, or has closed this process's connection, and the device is gone with it.
+    /// The host service has exited or has closed this process's connection, and the device is gone with it.
     #[error("the host service is gone, or has closed this process's connection")]
     Gone,
-    /// A limit of the device, or somebody who still uses the object, stands against it.
+    /// A limit of the device is reached, or the object is still in use.
     #[error("{0}")]
     Resources(String),
-    /// The operating system refused; the kind says how.
+    /// The operating system failed the operation; the kind says how.
     #[error("{0}")]
     Os(io::Error),
-    /// An argument makes no sense here.
+    /// An argument is invalid here.
     #[error("{0}")]
     Invalid(String),
     /// A queue is full.
     #[error("its queue is full ({0} entries)")]
     Full(u32),
-    /// The time that the caller set ran out.
+    /// The caller's timeout expired.
     #[error("no answer in the time given")]
     TimedOut,
-    /// The peer's host answered that it does not want the connection, or that there is nobody to send datagrams to.
+    /// The peer's host rejected the connection, or no program receives datagrams there.
     #[error("the peer rejected it: {}", rejection(*.reason, *.sidr))]
     Rejected {
         /// The REJ message's reason (IBTA 12.6.7.2), or for datagrams the SIDR status. Over iWARP
@@ -114,16 +113,16 @@ pub enum Cause {
         reason: u16,
         /// Whether it is a SIDR status.
         sidr: bool,
-        /// What the peer's program had to say, if it was the program.
+        /// The private data of the peer's program, if the program rejected it.
         private_data: Vec<u8>,
     },
-    /// Nobody answers at that address.
+    /// The peer's host does not answer.
     #[error("the peer's host does not answer ({0})")]
     Unreachable(io::Error),
-    /// A name is not known, or leads nowhere.
+    /// A name is unknown or does not resolve to a usable address.
     #[error("{0}")]
     Unresolved(ResolveError),
-    /// The ACM service is not there, or its answer is no; the error says what to do.
+    /// The ACM service is not running or answered with an error; the error says what to do.
     #[error("{0}")]
     Acm(rdmux_acm_client::Error),
     /// The connection is closed.
@@ -137,13 +136,13 @@ pub enum Cause {
     TooLong {
         /// The message's length.
         len: usize,
-        /// The most that goes.
+        /// The longest message that fits.
         max: usize,
     },
 }
 
 impl Cause {
-    /// What the caller can do about it, where there is something.
+    /// Returns what the caller can do about it, if anything.
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Self::Gone => {
@@ -152,7 +151,7 @@ impl Cause {
             }
             Self::Host(_) | Self::Os(_) => match self.kind() {
                 io::ErrorKind::AddrInUse => IN_USE,
-                // The errno of rdma_cm says no more.
+                // The errno of rdma_cm says no more than this.
                 io::ErrorKind::AddrNotAvailable if self.is_port_in_use() => IN_USE,
                 io::ErrorKind::AddrNotAvailable => {
                     "the address must be one of this host's (`rdmux devices`), and its port not be in use on a \
@@ -175,12 +174,12 @@ impl Cause {
         })
     }
 
-    /// Whether the service refused a port that another id has, on all addresses or on one of them.
+    /// Returns whether the service refused a port that another id has, on all addresses or on one of them.
     fn is_port_in_use(&self) -> bool {
         matches!(self, Self::Host(HostError::Refused { why, .. }) if why.contains("in use in this port space"))
     }
 
-    /// The kind that the standard library has for it.
+    /// Returns the standard library's kind for this error.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Host(e) => io::Error::from_raw_os_error(e.errno()).kind(),
@@ -199,10 +198,10 @@ impl Cause {
     }
 }
 
-/// What to do about a port that is in use.
+/// The remedy for a port that is in use.
 const IN_USE: &str = "choose another port, or see who has it with `rdmux host status`";
 
-/// The text of an error of the host's: what was asked is told with the object already.
+/// The text of a host error without the operation, which the error already names.
 fn host_error(e: &HostError) -> String {
     match e {
         HostError::Refused { why, .. } => why.clone(),
@@ -210,7 +209,7 @@ fn host_error(e: &HostError) -> String {
     }
 }
 
-/// The text of a REJ reason (IBTA table 108).
+/// Returns the text of a REJ reason (IBTA table 108).
 pub fn reject_reason(reason: u16) -> &'static str {
     match reason {
         0 => "connection refused or reset",
@@ -245,7 +244,7 @@ pub fn reject_reason(reason: u16) -> &'static str {
     }
 }
 
-/// The text of a SIDR status (IBTA 12.11.2), by which a datagram peer's host says that it is not to be had.
+/// Returns the text of a SIDR status (IBTA 12.11.2), by which the host of a datagram peer refuses to resolve it.
 pub fn sidr_status(status: u16) -> &'static str {
     match status {
         0 => "valid",
@@ -266,7 +265,7 @@ fn rejection(reason: u16, sidr: bool) -> String {
     }
 }
 
-/// The text of a completion status, as the manual pages have it.
+/// Returns the text of a completion status, as in the manual pages.
 pub fn wc_status(status: WcStatus) -> &'static str {
     match status {
         WcStatus::Success => "success",
@@ -298,9 +297,9 @@ fn completion_advice(status: WcStatus) -> Option<&'static str> {
     })
 }
 
-/// Names the object and the request of a lower layer's failure.
+/// Adds the object and the operation to an error of a lower layer.
 pub(crate) trait Attempt<T> {
-    /// `object` could not do `asked`.
+    /// Turns a failure into an error of `object` in the operation `asked`.
     fn on(self, object: impl fmt::Display, asked: &'static str) -> Result<T>;
 }
 

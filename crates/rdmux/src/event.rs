@@ -1,54 +1,55 @@
-//! Asynchronous events: what happens to the device and its objects outside of any work request.
+//! Asynchronous events of the device and its objects, which no work request reports.
 
 use rdmux_transport::env::QpEvent;
 use rdmux_verbs::port::PortEvent;
 use rdmux_verbs::{AsyncEvent as Raw, AsyncEventKind};
 use rdmux_wire::Qpn;
 
-/// Something that happened to the device or to one of its objects.
+/// An asynchronous event of the device or of one of its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// On a queue pair.
+    /// An event of a queue pair.
     Qp {
         /// Its number.
         qpn: Qpn,
-        /// What.
+        /// The event.
         event: QpEvent,
     },
-    /// A completion queue overflowed; it and the queue pairs that use it are of no more use.
+    /// A completion queue overflowed. Neither it nor the queue pairs that use it can be used any more.
     CqError,
-    /// A shared receive queue fell below its limit.
+    /// The number of receives in a shared receive queue fell below its limit.
     SrqLimit,
-    /// On an XRC receive queue pair that this program holds a handle on; once for each handle.
+    /// An event of an XRC receive queue pair, raised once for each handle that this program holds on it.
     XrcTarget {
         /// Its number.
         qpn: Qpn,
-        /// What.
+        /// The event.
         event: QpEvent,
     },
-    /// On an XRC receive queue pair that this program is registered for.
+    /// An event of an XRC receive queue pair that this program is registered for.
     XrcRegistered {
         /// Its number.
         qpn: Qpn,
-        /// What.
+        /// The event.
         event: QpEvent,
     },
     /// The port with this number has become active.
     PortActive(u8),
     /// The port is no longer active.
     PortError(u8),
-    /// The port's LID or LMC is another one.
+    /// The port's LID or LMC changed.
     LidChange(u8),
-    /// The LID of the port's subnet manager, or the service level to it, is another one.
+    /// The LID of the port's subnet manager, or the service level to it, changed.
     SmChange(u8),
-    /// The port's subnet manager has forgotten multicast groups, services and subscriptions.
+    /// The port's subnet manager lost its multicast groups, services and subscriptions, which clients must register
+    /// again.
     ClientReregister(u8),
     /// The port's P_Key table changed.
     PkeyChange(u8),
     /// The port's GID table changed.
     GidChange(u8),
-    /// The host service is gone, and the device with it: open a new context.
+    /// The host service has exited, and the device is gone with it: open a new context.
     DeviceFatal,
 }
 

@@ -1,13 +1,14 @@
 //! RDMA on any Linux machine: no adapter, no kernel module, no root.
 //!
-//! The crate has three floors; use the highest that does what you need.
+//! The crate has three levels of API; use the highest that meets your needs.
 //!
 //! 1. [`Connection`], [`Listener`] and [`Datagram`]: messages and one-sided operations between two
 //!    programs in a few lines, blocking or (feature `tokio`) async.
 //! 2. [`cm`]: connect by address with your own queue pairs, parameters and private data.
 //! 3. Verbs: [`Context`], [`Pd`], [`Mr`], [`Cq`], [`Srq`], [`Qp`], [`Ah`], [`Xrcd`], as in `libibverbs`.
 //!
-//! Beside them, [`resolver`]: names to what connections need; [`acm`]: paths that the host's ACM service knows; and [`umad`]: management datagrams, as in `libibumad`.
+//! Besides these: [`resolver`] resolves names to all that a connection needs, [`acm`] looks up paths in the host's ACM service, and
+//! [`umad`] exchanges management datagrams, as in `libibumad`.
 //!
 //! ```
 //! # fn main() -> rdmux::Result<()> {
@@ -33,34 +34,33 @@
 //!
 //! # Hosts
 //!
-//! A program's device belongs to a *host*: the default one, with the machine's own addresses, or a
-//! virtual one, with a name and a loopback address of its own, so that a single machine has a
-//! network. `$RDMUX_HOST` or [`ContextBuilder::host`] choose. The host's service starts with its
-//! first program and ends after its last.
+//! A program's device belongs to a *host*: either the default host, which has the machine's own addresses, or a
+//! virtual host, which has a name and its own loopback address. Virtual hosts give a single machine a network.
+//! `$RDMUX_HOST` or [`ContextBuilder::host`] selects the host. Its service starts with the first program and exits
+//! after the last.
 //!
 //! # What is safe, and why
 //!
-//! RDMA lets others write your memory at any time. This crate keeps that apart from the language's
-//! rules:
+//! RDMA lets others write your memory at any time. This crate keeps such memory outside of Rust's rules for
+//! references:
 //!
-//! - A region ([`Mr`]) owns its bytes and lends no reference to them: they are copied in and out,
-//!   as the device copies them, outside of the language's memory model. A copy that races with a peer or
-//!   another thread is a mixture of old and new; nothing worse follows from it. A completion tells when bytes are whole.
-//! - Work requests name memory by key, address and length ([`Sge`], [`RemoteMr`]), values that may
-//!   outlive the region. Every access by the device looks the key up in the table of regions and
-//!   checks range, rights and protection domain, *each time*. A region that was dropped, or a
-//!   number that was invented, gives an error completion on one side or the other, never a use of
-//!   freed memory. What a process of this host copies by itself ends before memory is freed; if it is stopped in the middle
-//!   and does not go on, the memory is not freed.
-//! - [`Pd::register_raw`] registers memory that somebody else owns. It is `unsafe`: the caller
-//!   promises what `Mr` otherwise guarantees.
-//! - Objects keep alive what they need: a queue pair its completion queues and domain, all of them
-//!   the device. An [`Event`](cm::Event) keeps its id; dropping it acknowledges it.
+//! - A region ([`Mr`]) owns its bytes and hands out no reference to them. Bytes are copied in and out, as the device
+//!   copies them, outside of the language's memory model. A copy that races with a peer or another thread yields a
+//!   mixture of old and new bytes and has no worse effect. A completion tells when the bytes are whole.
+//! - Work requests name memory by key, address and length ([`Sge`], [`RemoteMr`]). These are plain values that may outlive
+//!   the region. On *each* access, the device looks the key up in the table of regions and checks range, rights and
+//!   protection domain. A key of a dropped region, or an invented one, causes an error completion on one side or the other,
+//!   never a use of freed memory. Copies that a process of this host performs by itself finish before the memory is freed.
+//!   If that process is stopped during a copy and does not resume, the memory is leaked instead.
+//! - [`Pd::register_raw`] registers memory that is owned elsewhere. It is `unsafe`: the caller promises what `Mr`
+//!   otherwise guarantees.
+//! - Objects keep alive what they need: a queue pair keeps its completion queues and domain, and all of them keep the
+//!   device. An [`Event`](cm::Event) keeps its id; dropping it acknowledges it.
 //!
 //! # Errors
 //!
-//! An [`Error`] names the object, what was asked of it, the [`Cause`], and what to do about it. What would have to wait outside a
-//! tokio runtime, if its name ends in `_async`, is an error, too.
+//! An [`Error`] names the object, the operation, the [`Cause`], and a remedy. Outside a tokio runtime, a function whose name ends
+//! in `_async` returns an error instead of waiting.
 #![deny(unsafe_code)]
 
 pub mod acm;
@@ -104,7 +104,7 @@ pub use srq::Srq;
 pub use wr::SendWr;
 pub use xrc::{XrcTarget, Xrcd, XrcdFlags};
 
-/// The README, whose snippet of Rust is tested as that of any documentation.
+/// The README, whose Rust snippet is tested like a documentation example.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

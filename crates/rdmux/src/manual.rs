@@ -8,14 +8,14 @@ use crate::{Ah, Context, Endpoint, Qp};
 
 type Step = (QpAttr, AttrMask);
 
-/// 4.096 us * 2^14 = 67 ms until a retry.
+/// The acknowledgment timeout: 4.096 us * 2^14 = 67 ms until a retransmission.
 const TIMEOUT: AckTimeout = AckTimeout::new(14);
-/// What a sender waits when no receive is posted: 0.64 ms.
+/// The wait of a sender after an RNR NAK: 0.64 ms.
 const RNR_TIMER: RnrTimer = RnrTimer::new(12);
-/// Both sides begin to count here: nothing of an earlier connection is left in a new queue pair.
+/// The first PSN of both sides. A new queue pair holds no packets of an earlier connection.
 const FIRST_PSN: Psn = Psn::new(0);
 
-/// RESET to RTS of a connected queue pair.
+/// Returns the steps of a connected queue pair from RESET to RTS.
 pub(crate) fn connect_steps(
     qp: &Qp,
     peer: Endpoint,
@@ -39,7 +39,7 @@ pub(crate) fn connect_steps(
     ])
 }
 
-/// RESET to RTR of a queue pair that only receives.
+/// Returns the steps of a queue pair that only receives from RESET to RTR.
 pub(crate) fn receive_steps(attr: &QpAttr) -> [Step; 2] {
     [
         (QpAttr { state: QpState::Init, ..*attr }, INIT | AttrMask::ACCESS_FLAGS),
@@ -47,7 +47,7 @@ pub(crate) fn receive_steps(attr: &QpAttr) -> [Step; 2] {
     ]
 }
 
-/// What connects to `peer`; the rest is as in `default`.
+/// Returns the attributes for a connection to `peer`; the rest is as in `default`.
 pub(crate) fn attr(
     context: &Context,
     default: &QpAttr,
@@ -80,7 +80,7 @@ pub(crate) fn attr(
     })
 }
 
-/// RESET to RTS of a datagram queue pair.
+/// Returns the steps of a datagram queue pair from RESET to RTS.
 pub(crate) fn activate_steps(qp: &Qp, qkey: Qkey) -> [Step; 3] {
     let attr = QpAttr { qkey, port_num: qp.port(), pkey_index: 0, sq_psn: FIRST_PSN, ..qp.attr() };
     [

@@ -17,7 +17,7 @@ use crate::error::{Attempt, Result};
 use crate::style::{Blocking, Style, block_on};
 use crate::wait::{Deadline, Waiter};
 
-/// Where ids tell what happened to them. Clones are the same channel.
+/// A channel on which ids report their events. Clones are the same channel.
 #[derive(Clone)]
 pub struct EventChannel(pub(super) Arc<Inner>);
 
@@ -27,7 +27,7 @@ pub(super) struct Inner {
     pub(super) context: Context,
 }
 
-/// The ids of a process, so that an event finds its own. Ids keep themselves out of it when they go.
+/// The ids of a process, by which an event finds its id. Ids remove themselves when they are dropped.
 #[derive(Default)]
 pub(crate) struct Ids(Mutex<HashMap<IdHandle, Weak<Core>>>);
 
@@ -42,38 +42,37 @@ impl Ids {
         self.lock().get(&handle).and_then(Weak::upgrade)
     }
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<IdHandle, Weak<Core>>> {
-        // Nothing panics while it is held; the map is whole in any case.
+        // No holder of the lock panics, and the map is consistent in any case.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl EventChannel {
-    /// A new channel.
+    /// Returns a new channel.
     ///
     /// # Errors
-    /// When the host service is gone or gives no more.
+    /// When the host service is gone or its limit is reached.
     pub fn new(context: &Context) -> Result<Self> {
         let source = Source::open(context.client()).on(context, "open an event channel")?;
         source.set_nonblocking(true).on(context, "open an event channel")?;
         Ok(Self(Arc::new(Inner { waiter: Waiter::new(source), context: context.clone() })))
     }
 
-    /// The device and host that it belongs to.
+    /// Returns the device whose host the channel belongs to.
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// The next event; waits at most for `timeout` (none: as long as it takes). None when the time
-    /// ran out.
+    /// Returns the next event; waits at most for `timeout` (none: without limit). None when the timeout expired.
     ///
     /// # Errors
-    /// When the host service is gone, or a queue pair that the event concerns could not follow it. A group that it could
-    /// not be attached to is not joined then.
+    /// When the host service is gone, or when the event's queue pair could not follow the event's state change. If the
+    /// queue pair could not be attached to a group, the group is not joined.
     pub fn next(&self, timeout: Option<Duration>) -> Result<Option<Event>> {
         block_on(self.next_in::<Blocking>(Deadline::after(timeout)))
     }
 
-    /// The next event if there is one. Never blocks.
+    /// Returns the next event if one is pending. Never blocks.
     ///
     /// # Errors
     /// As for [`next`](Self::next).
@@ -120,8 +119,8 @@ impl EventChannel {
         &self.0.waiter
     }
 
-    /// Finds the id of an event and lets its queue pair follow. An event of an id that is being
-    /// destroyed, or of a group that was left, reaches nobody.
+    /// Finds the id of an event and applies the event to its queue pair. Events of an id that is being destroyed, or
+    /// of a group that was left, are dropped.
     fn deliver(&self, event: rdmux_cm::Event) -> Result<Option<Event>> {
         let ids = &self.0.context.ids();
         if event.kind == EventKind::ConnectRequest {
@@ -134,7 +133,7 @@ impl EventChannel {
     }
 }
 
-/// The descriptor is readable while an event waits.
+/// The descriptor is readable while an event is pending.
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.waiter.source().as_fd()

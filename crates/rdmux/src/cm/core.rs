@@ -1,4 +1,4 @@
-//! What an id shares with its events, and how its queue pair follows them.
+//! The state that an id shares with its events, and how its queue pair follows them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +13,12 @@ use super::event::Event;
 use crate::error::{Attempt, Cause, Error, Result};
 use crate::{Context, Qp};
 
-/// What an id's events share with it.
+/// The state that an id shares with its events.
 pub(crate) struct Core {
     pub(super) handle: IdHandle,
     space: PortSpace,
     state: Mutex<State>,
-    /// Held while the queue pair is attached to a group, or detached, as `State::groups` then says.
+    /// Held while the queue pair is attached to or detached from a group and `State::groups` is updated accordingly.
     attaching: Mutex<()>,
     acknowledged: Condvar,
     destroyed: AtomicBool,
@@ -33,47 +33,48 @@ pub(super) struct State {
     pub(super) passive: bool,
     pub(super) local: Option<Addr>,
     pub(super) route: Option<Route>,
-    /// Whether the way to the peer is known, and no path to it is or is asked for.
+    /// Whether the address of the peer is resolved but no path to it is known or requested yet.
     pub(super) wants_path: bool,
-    /// Its multicast groups.
+    /// The id's multicast groups.
     pub(super) groups: Vec<Group>,
-    /// The number of the last one.
+    /// The key of the group added last.
     pub(super) last_group: u64,
-    /// Events that the program holds.
+    /// The number of events that the program holds.
     unacknowledged: usize,
 }
 
 /// A multicast group of an id.
 #[derive(Clone)]
 pub(super) struct Group {
-    /// The host service tells it in the group's events.
+    /// The key by which the host service names the group in its events.
     pub(super) key: u64,
-    /// As the program named it; of a new group, once it is joined, the GID that it was given.
+    /// The name that the program gave. For a new group, its assigned GID once it is joined.
     pub(super) name: GroupAddr,
-    /// Whether the attached queue pair is to hear it.
+    /// Whether the attached queue pair is to receive the group's datagrams.
     pub(super) hears: bool,
-    /// Whether it does. It is attached once, also if the id hears a group by several memberships.
+    /// Whether the queue pair is attached to the group. It is attached once, even if several memberships of the id
+    /// receive the group.
     pub(super) attached: bool,
-    /// How to reach it, or an errno: ENOTCONN until it is joined.
+    /// The address of the group, or an errno: ENOTCONN until it is joined.
     pub(super) way: std::result::Result<UdParam, i32>,
 }
 
 impl Group {
-    /// Whether a name is its: that by which it was joined, or its GID.
+    /// Returns whether `name` names this group: the name given on joining, or its GID.
     pub(super) fn is_called(&self, name: GroupAddr) -> bool {
         self.name == name || matches!(name, GroupAddr::Gid(mgid) if self.has(mgid))
     }
 
-    /// Whether this is its GID.
+    /// Returns whether `mgid` is the GID of this group.
     pub(super) fn has(&self, mgid: Gid) -> bool {
         self.way.as_ref().is_ok_and(|way| way.av.dgid == mgid)
     }
 }
 
-/// The reason of a REJ by the program's wish (IBTA table 108).
+/// The reason of a REJ sent at the program's request (IBTA table 108).
 pub(super) const REASON_CONSUMER: u16 = 28;
 
-/// From RESET or INIT to where data flow.
+/// The states from RESET or INIT to RTS.
 pub(super) const UP: &[QpState] = &[QpState::Init, QpState::Rtr, QpState::Rts];
 
 impl Core {
@@ -103,7 +104,7 @@ impl Core {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole at every point where its holder could panic.
+        // The state is consistent at every point where a holder of the lock could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,13 +120,13 @@ impl Core {
         }
     }
 
-    /// Waits until the program holds no event any more.
+    /// Waits until the program holds no more events.
     pub(super) fn wait_acknowledged(&self) {
         drop(self.acknowledged.wait_while(self.lock(), |s| s.unacknowledged > 0));
     }
 
-    /// Lets the id and its queue pair follow an event, as librdmacm does: what the event reports
-    /// is then true of the queue pair too. None if the event is of a group that the id has left.
+    /// Applies an event to the id and its queue pair, as librdmacm does: the queue pair is then in the state that the
+    /// event reports. Returns none if the event is of a group that the id has left.
     pub(super) fn follow(self: Arc<Self>, mut event: rdmux_cm::Event) -> Result<Option<Event>> {
         let of_group = matches!(event.kind, EventKind::MulticastJoin | EventKind::MulticastError);
         let qp = {
@@ -153,10 +154,10 @@ impl Core {
                     .map_or(Ok(()), |negotiated| advance(&qp, negotiated, &[QpState::Rts]))?;
             }
             (EventKind::Rejected, Some(qp)) => {
-                // What was posted is flushed. A queue pair that cannot follow is the program's to see.
+                // Outstanding work is flushed. A queue pair that cannot change state is left to the program.
                 let _ = qp.fail();
             }
-            // The queue pair has its stream before the program hears of it.
+            // The queue pair gets its stream before the program gets the event.
             (EventKind::Established, _) if self.has_streams() => {
                 self.context.device().sync_control()
             }
@@ -173,21 +174,21 @@ impl Core {
         Ok(Some(Event::new(event, self)))
     }
 
-    /// The peer accepted: brings the queue pair up and tells the peer so.
+    /// The peer accepted: brings the queue pair up and confirms the connection to the peer.
     fn respond(&self, qp: &Qp, event: &rdmux_cm::Event) -> Result<()> {
         let negotiated = event.negotiated.as_deref().ok_or_else(|| {
             let why = "the host service did not say what was agreed".to_owned();
             Error::new(self.to_string(), "connect", Cause::Invalid(why))
         })?;
         if let Err(e) = advance(qp, negotiated, UP) {
-            // The peer must not wait for us; what went wrong here is the error to report.
+            // The peer must not wait for this side. The error to report is the original one.
             let _ = self.context.client().reject(self.handle, REASON_CONSUMER, &[]);
             return Err(e);
         }
         self.context.client().establish(self.handle).on(self, "establish")
     }
 
-    /// A group is joined: the attached queue pair hears it, if it is to.
+    /// Attaches the queue pair to a group that was joined, if it is to receive from it.
     fn joined(&self, qp: Option<&Qp>, event: &rdmux_cm::Event) -> Result<()> {
         let rdmux_cm::EventParam::Ud(ud) = &event.param else { return Ok(()) };
         let mgid = ud.av.dgid;
@@ -206,7 +207,7 @@ impl Core {
             _ => return Ok(()),
         };
         if attached.is_err() {
-            // The id is no member then; what went wrong here is the error to report.
+            // The id is no longer a member. The error to report is the original one.
             self.lock().groups.retain(|group| group.key != event.context);
             drop(turn);
             let _ = self.context.client().leave_multicast(self.handle, event.context);
@@ -214,7 +215,7 @@ impl Core {
         attached
     }
 
-    /// Forgets a group, which the attached queue pair does not hear from now on. An event that tells of it changes nothing any more.
+    /// Removes a group and detaches the queue pair from it. Later events of the group have no effect.
     pub(super) fn leave(&self, key: u64) {
         let _turn = self.attaching();
         self.detach(key);
@@ -225,7 +226,7 @@ impl Core {
         self.attaching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the attached queue pair out of a group, unless the id hears that by another membership, too. The caller has `attaching`.
+    /// Detaches the queue pair from a group, unless another membership of the id receives it. The caller holds `attaching`.
     fn detach(&self, key: u64) {
         let attached = self.change_group(key, |group| {
             let was = std::mem::replace(&mut group.attached, false);
@@ -237,7 +238,7 @@ impl Core {
         let qp = state.qp.clone().filter(|_| !is_heard);
         drop(state);
         if let Some(qp) = qp {
-            // One that was attached later was never in it.
+            // A queue pair that was attached to the id later never received the group.
             let _ = qp.detach_multicast(mgid);
         }
     }
@@ -246,7 +247,7 @@ impl Core {
         self.lock().groups.iter_mut().find(|group| group.key == key).map(f)
     }
 
-    /// Whether connections are streams.
+    /// Returns whether connections are streams (iWARP).
     pub(super) fn has_streams(&self) -> bool {
         self.context.device().kind().has_streams()
     }
@@ -267,7 +268,7 @@ impl Drop for Core {
     }
 }
 
-/// Takes a queue pair through `states` as negotiated.
+/// Takes a queue pair through `states` with the negotiated attributes.
 pub(super) fn advance(qp: &Qp, negotiated: &Negotiated, states: &[QpState]) -> Result<()> {
     states.iter().try_for_each(|state| {
         let (attr, mask) = negotiated.qp_attr(*state);
@@ -275,7 +276,8 @@ pub(super) fn advance(qp: &Qp, negotiated: &Negotiated, states: &[QpState]) -> R
     })
 }
 
-/// RESET to INIT, before anything is negotiated: receives may be posted. Peers get `access`.
+/// Takes a queue pair from RESET to INIT before anything is negotiated, so that receives may be posted. Peers get
+/// `access`.
 pub(super) fn to_init(qp: &Qp, access: Access) -> Result<()> {
     let attr = QpAttr { state: QpState::Init, port_num: 1, pkey_index: 0, access, ..qp.attr() };
     let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;

@@ -12,10 +12,10 @@ use super::core::Core;
 use super::id::Id;
 use crate::error::{Cause, Error, Result};
 
-/// Something that happened to an id. Dropping it acknowledges it.
+/// An event of an id. Dropping it acknowledges it.
 pub struct Event {
     event: rdmux_cm::Event,
-    /// The id that it happened to; of a CONNECT_REQUEST the listener, if it still exists.
+    /// The id of the event; for a CONNECT_REQUEST the listener, if it still exists.
     core: Option<Arc<Core>>,
     new: Option<Id>,
 }
@@ -33,62 +33,62 @@ impl Event {
         Self { event, core: listener, new: Some(new) }
     }
 
-    /// What happened.
+    /// Returns the kind of event.
     pub fn kind(&self) -> EventKind {
         self.event.kind
     }
-    /// 0, a negative errno, or the peer's reason: see [`EventKind`].
+    /// Returns 0, a negative errno, or the peer's reason: see [`EventKind`].
     pub fn status(&self) -> i32 {
         self.event.status
     }
-    /// Whether it happened to `id`; of a CONNECT_REQUEST, whether `id` is the listener.
+    /// Returns whether the event is of `id`; for a CONNECT_REQUEST, whether `id` is the listener.
     pub fn is_for(&self, id: &Id) -> bool {
         self.core.as_ref().is_some_and(|core| Arc::ptr_eq(core, id.core()))
     }
-    /// The new id of a CONNECT_REQUEST, once. If it is not taken it goes with the event, and the
-    /// request is refused.
+    /// Takes the new id of a CONNECT_REQUEST, once. An id that is not taken is dropped with the event, and the
+    /// request is rejected.
     pub fn take_id(&mut self) -> Option<Id> {
         self.new.take()
     }
-    /// The peer's private data. It comes with the full size of its field, padded with zeroes, for
-    /// the wire carries no length; over iWARP the wire does.
+    /// Returns the peer's private data. Over InfiniBand and RoCE they have the full size of their field, padded with
+    /// zeroes, because the message carries no length; over iWARP it does.
     pub fn private_data(&self) -> &[u8] {
         self.event.param.private_data()
     }
-    /// What the peer of a connection wishes.
+    /// Returns the connection parameters that the peer requests.
     pub fn conn(&self) -> Option<&ConnParam> {
         match &self.event.param {
             EventParam::Conn(param) => Some(param),
             _ => None,
         }
     }
-    /// Of an iWARP connection, in CONNECT_REQUEST and ESTABLISHED on both sides: whether either side may
-    /// send first. If not, the side that connected must. None over RoCE, where either may.
+    /// Returns whether either side of an iWARP connection may send first, in CONNECT_REQUEST and ESTABLISHED on both
+    /// sides. If not, the connecting side must. None over RoCE, where either may.
     pub fn peer_to_peer(&self) -> Option<bool> {
         self.conn().and_then(|param| param.peer_to_peer)
     }
-    /// How to reach a datagram peer or a group.
+    /// Returns the address of a datagram peer or a group.
     pub fn ud(&self) -> Option<&UdParam> {
         match &self.event.param {
             EventParam::Ud(param) => Some(param),
             _ => None,
         }
     }
-    /// The peer's message that is the cause, of ids with [`CmOption::Messages`](super::CmOption::Messages): see
-    /// [`rdmux_cm::Event::message`].
+    /// Returns the peer's message that caused the event, for ids with
+    /// [`CmOption::Messages`](super::CmOption::Messages): see [`rdmux_cm::Event::message`].
     pub fn message(&self) -> Option<CmMad> {
         self.event.message()
     }
-    /// Addresses and path, in ADDR_RESOLVED, ROUTE_RESOLVED and CONNECT_REQUEST.
+    /// Returns the addresses and the path, in ADDR_RESOLVED, ROUTE_RESOLVED and CONNECT_REQUEST.
     pub fn route(&self) -> Option<&Route> {
         self.event.route.as_deref()
     }
-    /// What a queue pair needs, in CONNECT_REQUEST, CONNECT_RESPONSE and ESTABLISHED.
+    /// Returns the queue pair's negotiated attributes, in CONNECT_REQUEST, CONNECT_RESPONSE and ESTABLISHED.
     pub fn negotiated(&self) -> Option<&Negotiated> {
         self.event.negotiated.as_deref()
     }
 
-    /// The event if it is of this kind, else an error that says what happened instead.
+    /// Returns the event if it is of this kind, otherwise an error that says what happened instead.
     ///
     /// # Errors
     /// [`Cause::Rejected`], [`Cause::Unreachable`], [`Cause::Disconnected`], [`Cause::TimedOut`] or
@@ -101,7 +101,7 @@ impl Event {
         Err(Error::new(object, asked, self.cause()))
     }
 
-    /// What a failure event means.
+    /// Returns the cause that a failure event reports.
     fn cause(&self) -> Cause {
         let errno = io::Error::from_raw_os_error(self.status().saturating_neg().max(0));
         let rejected = |sidr| Cause::Rejected {

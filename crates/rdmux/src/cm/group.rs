@@ -40,13 +40,13 @@ use crate::{Ah, SendWr};
 
 /// ENOTCONN, until a group is joined.
 const NOT_YET: i32 = 107;
-/// EADDRNOTAVAIL, of what is no group of the id's.
+/// EADDRNOTAVAIL, for a group that the id has not joined.
 const NOT_JOINED: i32 = 99;
 
 impl Id {
-    /// Joins a multicast group on the id's address, then an event MulticastJoin (with what an
-    /// address handle needs) or MulticastError. The attached queue pair hears the group
-    /// from that event on, unless it only sends.
+    /// Joins a multicast group on the id's address. The outcome is an event MulticastJoin (with what an address
+    /// handle needs) or MulticastError. The attached queue pair receives the group's datagrams from that event on,
+    /// unless the id only sends.
     ///
     /// # Errors
     /// When the id has no address yet or is no datagram id.
@@ -54,11 +54,11 @@ impl Id {
         self.join(GroupWish::address(group, flags))
     }
 
-    /// As [`join_multicast`](Self::join_multicast), by a wish: an address, or an MCMemberRecord and its components, which on
-    /// InfiniBand reach subnet administration as they are.
+    /// Joins a group as [`join_multicast`](Self::join_multicast) does, given a wish: an address, or an MCMemberRecord and
+    /// its component mask. On InfiniBand these reach subnet administration unchanged.
     ///
     /// # Errors
-    /// When the id has no address yet or is no datagram id, or a field makes no sense, which the error names.
+    /// When the id has no address yet or is no datagram id, or a field is invalid, which the error names.
     pub fn join(&self, wish: GroupWish) -> Result<()> {
         let name = wish.group();
         let core = self.core();
@@ -72,7 +72,7 @@ impl Id {
         };
         let asked = core.context.client().join_multicast(core.handle, wish, key);
         let is_new = asked.is_ok();
-        // One of this name that did not come, or was lost, is replaced.
+        // Replaces a membership of this name that failed or was lost.
         core.lock().groups.retain(|group| {
             let failed = group.way.as_ref().is_err_and(|why| *why != NOT_YET);
             let is_old = group.key != key && group.name == name && failed;
@@ -81,7 +81,7 @@ impl Id {
         asked.on(format_args!("{core}, group {name}"), "join")
     }
 
-    /// Leaves a group, by the name with which it was joined, or its GID.
+    /// Leaves a group, given the name with which it was joined, or its GID.
     ///
     /// # Errors
     /// When it is not a member.
@@ -94,10 +94,10 @@ impl Id {
         left.map(drop).on(format_args!("{core}, group {name}"), "leave")
     }
 
-    /// A group as the network has it.
+    /// Returns the network's record of a group.
     ///
     /// # Errors
-    /// When the id is not a member: it has not joined, was not answered yet, or has lost the group.
+    /// When the id is not a member: it has not joined, its join is still pending, or it has lost the group.
     pub fn group(&self, group: impl Into<GroupAddr>) -> Result<McMemberRecord> {
         let name = group.into().canonical();
         let core = self.core();
@@ -106,11 +106,11 @@ impl Id {
         known.on(format_args!("{core}, group {name}"), "query a group")
     }
 
-    /// Posts a request on the attached queue pair to a group that is joined: where to, and the Q_Key, are filled in. For the
-    /// shortest way keep an address handle of the event ([`Ah::from_vector`]).
+    /// Posts a send on the attached queue pair to a joined group and fills in its destination and Q_Key. For the shortest
+    /// path in the program, keep an address handle made from the event ([`Ah::from_vector`]).
     ///
     /// # Errors
-    /// When the id is not a member, has no queue pair, or the queue is full; nothing is sent then.
+    /// When the id is not a member or has no queue pair, or the queue is full. Nothing is sent then.
     pub fn send_to(&self, wr: SendWr<'_>, group: impl Into<GroupAddr>) -> Result<()> {
         let name = group.into().canonical();
         let asked = "send to a group";

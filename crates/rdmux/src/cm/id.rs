@@ -1,4 +1,4 @@
-//! Ids.
+//! Connection manager ids.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use crate::error::{Attempt, Result};
 
 /// One side of a connection, a listener or a datagram peer (`rdma_cm_id`).
 ///
-/// Methods that say "then an event" only start something. See the [module](super) for the course
-/// of a connection.
+/// Methods that name an event as their outcome only start the operation. See the [module](super) for the course of a
+/// connection.
 pub struct Id(Arc<Core>);
 
 impl Id {
-    /// A new id. Connections of [`PortSpace::Tcp`] are RC; see [`with_type`](Self::with_type) for UC.
+    /// Returns a new id. Connections of [`PortSpace::Tcp`] are RC; see [`with_type`](Self::with_type) for UC.
     ///
     /// # Errors
-    /// When the host service is gone or gives no more.
+    /// When the host service is gone or its limit is reached.
     pub fn new(channel: &EventChannel, space: PortSpace) -> Result<Self> {
         let qp_type = if space == PortSpace::Tcp { QpType::Rc } else { QpType::Ud };
         Self::with_type(channel, space, qp_type)
     }
 
-    /// A new id whose connection has this transport.
+    /// Returns a new id whose connection has this transport.
     ///
     /// # Errors
-    /// As for [`new`](Self::new), or when transport and port space do not fit.
+    /// As for [`new`](Self::new), or when transport and port space do not match.
     pub fn with_type(channel: &EventChannel, space: PortSpace, qp_type: QpType) -> Result<Self> {
         let context = channel.context();
         let handle = context
@@ -41,7 +41,7 @@ impl Id {
         Ok(Self(Core::new(channel, handle, space)))
     }
 
-    /// The id that a CONNECT_REQUEST brought.
+    /// Returns the new id of a CONNECT_REQUEST.
     pub(super) fn requested(channel: &EventChannel, event: &rdmux_cm::Event) -> Result<Self> {
         let space = match &event.param {
             rdmux_cm::EventParam::Ud(_) => PortSpace::Udp,
@@ -62,12 +62,12 @@ impl Id {
         &self.0
     }
 
-    /// Gives it an address: one of the host's or a wildcard, and a port, where 0 takes a free one; or a GID and a service ID
-    /// ([`IbAddr`](super::IbAddr)). Returns the address with its port or service ID.
+    /// Binds the id to an address: an address of the host or a wildcard, with a port (0: any free one), or a GID and a
+    /// service ID ([`IbAddr`](super::IbAddr)). Returns the address with its port or service ID.
     ///
     /// # Errors
-    /// `AddrInUse` when another id has the port on this address; `AddrNotAvailable` when one of the two is for every
-    /// address, or this is none of the host's; or when it is bound already.
+    /// `AddrInUse` when another id has the port on this address. `AddrNotAvailable` when one of the two ids is bound
+    /// to the wildcard, or when the address is none of the host's. Also when the id is already bound.
     pub fn bind(&self, addr: impl Into<Addr>) -> Result<Addr> {
         let addr = addr.into();
         let client = self.0.context.client();
@@ -78,17 +78,17 @@ impl Id {
         Ok(bound)
     }
 
-    /// Lets peers connect; at most `backlog` requests wait (0: the most that the host allows). Each
-    /// gives an event ConnectRequest.
+    /// Listens for connections with a queue of at most `backlog` requests (0: the host's maximum). Each request
+    /// raises an event ConnectRequest.
     ///
     /// # Errors
-    /// `AddrInUse` when another id listens there, `AddrNotAvailable` when one of the two is for every address.
+    /// `AddrInUse` when another id listens there, `AddrNotAvailable` when one of the two is bound to the wildcard.
     pub fn listen(&self, backlog: u32) -> Result<()> {
         self.0.context.client().listen(self.0.handle, backlog).map(drop).on(&*self.0, "listen")
     }
 
-    /// Finds our address towards `dst` (`src`: this one), then an event AddrResolved or AddrError
-    /// within `timeout`.
+    /// Resolves the local address for `dst` (or uses `src`). The outcome is an event AddrResolved or AddrError within
+    /// `timeout`.
     ///
     /// # Errors
     /// When the state does not allow it, or `src` cannot be bound.
@@ -106,10 +106,10 @@ impl Id {
             .on(format_args!("{} towards {dst}", self.0), "resolve the address")
     }
 
-    /// Finds the path, then an event RouteResolved or RouteError within `timeout`.
+    /// Resolves the path. The outcome is an event RouteResolved or RouteError within `timeout`.
     ///
-    /// ACM is asked first, if its service is there (or as `$RDMA_CM_USE_IB_ACM` says). It may take half a second more, or
-    /// `$RDMUX_ACM_TIMEOUT`, until the path is looked for without it.
+    /// The ACM service is queried first if it runs (or as `$RDMA_CM_USE_IB_ACM` says). The query may add half a second,
+    /// or `$RDMUX_ACM_TIMEOUT`, before the path is resolved without it.
     ///
     /// # Errors
     /// When the state does not allow it.
@@ -127,8 +127,8 @@ impl Id {
         asked.on(&*self.0, "resolve the route")
     }
 
-    /// Takes path records in place of [`resolve_route`](Self::resolve_route): nobody is asked for a path, and what the records
-    /// say is used as it is. Up to five: see [`PathData`]. Then an event RouteResolved.
+    /// Sets up to five path records ([`PathData`]) instead of calling [`resolve_route`](Self::resolve_route). They are used as
+    /// they are, without any query. The outcome is an event RouteResolved.
     ///
     /// # Errors
     /// When the state does not allow it, or a record contradicts another or the id's port.
@@ -139,8 +139,8 @@ impl Id {
         Ok(())
     }
 
-    /// Takes addresses and path records together, in place of [`resolve_addr`](Self::resolve_addr) and
-    /// [`resolve_route`](Self::resolve_route): nothing is resolved, and nobody asked. Then an event RouteResolved.
+    /// Sets addresses and path records together, instead of [`resolve_addr`](Self::resolve_addr) and
+    /// [`resolve_route`](Self::resolve_route), without any query. The outcome is an event RouteResolved.
     ///
     /// # Errors
     /// When the state does not allow it, or a record contradicts another, the addresses or the port.
@@ -156,9 +156,8 @@ impl Id {
         taken.on(format_args!("{} towards {dst}", self.0), "take the paths")
     }
 
-    /// Makes `qp` the id's own: the id takes it through its states from now on. Before `connect` or
-    /// `accept`; for datagrams after the address is known. It may then post receives.
-    ///
+    /// Attaches `qp` to the id, which takes it through its states from now on. Receives may be posted afterwards.
+    /// Call it before `connect` or `accept`, and for datagrams after the address is known.
     /// # Errors
     /// When the queue pair is not in state RESET.
     pub fn attach_qp(&self, qp: &Qp) -> Result<()> {
@@ -173,20 +172,19 @@ impl Id {
                 None => qp.activate(rdmux_wire::Qkey::RDMA_UDP),
             };
         }
-        // Over iWARP the stream takes it from INIT to RTS, and nothing else is set on the way.
+        // Over iWARP the stream takes the queue pair from INIT to RTS, and no other attribute is set on the way.
         let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         to_init(qp, if self.0.has_streams() { all } else { Access::empty() })
     }
 
-    /// The queue pair attached.
+    /// Returns the attached queue pair.
     pub fn qp(&self) -> Option<Qp> {
         self.0.lock().qp.clone()
     }
 
-    /// Connects to the resolved address, then an event: Established, or Rejected, Unreachable,
-    /// ConnectError. Without an attached queue pair name one in `param`; then ConnectResponse
-    /// comes, and [`establish`](Self::establish) is the program's to call. With Rejected the attached one goes to the
-    /// error state.
+    /// Connects to the resolved address. The outcome is an event Established, Rejected, Unreachable or ConnectError.
+    /// On Rejected the attached queue pair goes to the error state. Without an attached queue pair, name one in
+    /// `param`: the outcome is then ConnectResponse, after which the program calls [`establish`](Self::establish).
     ///
     /// # Errors
     /// When the state does not allow it or the private data are too long (56 bytes, UDP 180, iWARP
@@ -196,8 +194,8 @@ impl Id {
         self.0.context.client().connect_id(self.0.handle, &param).on(&*self.0, "connect")
     }
 
-    /// Accepts a CONNECT_REQUEST, then an event Established. An attached queue pair is ready before
-    /// the peer hears of it.
+    /// Accepts a CONNECT_REQUEST. The outcome is an event Established. An attached queue pair is ready before the
+    /// reply goes to the peer.
     ///
     /// # Errors
     /// When the peer is gone, the queue pair cannot follow, or the private data are too long
@@ -218,7 +216,7 @@ impl Id {
         self.0.context.client().accept(self.0.handle, &param).on(&*self.0, "accept")
     }
 
-    /// Names the attached queue pair.
+    /// Returns `param` with the number of the attached queue pair.
     fn with_qp(&self, param: &ConnParam) -> ConnParam {
         let mut param = param.clone();
         if let Some(qp) = &self.0.lock().qp {
@@ -228,11 +226,11 @@ impl Id {
         param
     }
 
-    /// Refuses a CONNECT_REQUEST: the peer sees Rejected, reason 28, and these bytes (at most 148); of
-    /// datagrams Unreachable, status 2, and at most 136.
+    /// Rejects a CONNECT_REQUEST. The peer of a connection gets Rejected with reason 28 and at most 148 bytes of
+    /// private data; the peer of a datagram id gets Unreachable with status 2 and at most 136.
     ///
     /// # Errors
-    /// When there is nothing to refuse.
+    /// When there is no request to reject.
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         self.0
             .context
@@ -250,8 +248,8 @@ impl Id {
         self.0.context.client().establish(self.0.handle).on(&*self.0, "establish")
     }
 
-    /// Says that data came on the accepted connection ([`QpEvent::CommEst`](crate::QpEvent)): the peer's last
-    /// message of the handshake was lost, and the connection is up nevertheless.
+    /// Reports that data arrived on the accepted connection ([`QpEvent::CommEst`](crate::QpEvent)): the peer's last
+    /// handshake message was lost, but the connection is established.
     ///
     /// # Errors
     /// When the host service is gone.
@@ -259,10 +257,10 @@ impl Id {
         self.0.context.client().notify(self.0.handle).on(&*self.0, "notify")
     }
 
-    /// Ends the connection: the queue pair goes to the error state, and both sides get an event
-    /// Disconnected. Answers the peer's if it was first.
+    /// Ends the connection, or answers the peer's disconnect: the queue pair goes to the error state, and both sides
+    /// get an event Disconnected.
     ///
-    /// Over iWARP what was posted is sent before, and the events come when the stream has ended.
+    /// Over iWARP, outstanding sends are completed first, and the events are raised when the stream has ended.
     ///
     /// # Errors
     /// When there is no connection.
@@ -276,7 +274,7 @@ impl Id {
         self.0.context.client().disconnect(self.0.handle).on(&*self.0, "disconnect")
     }
 
-    /// Moves it to another channel, its waiting events too.
+    /// Moves the id and its pending events to another channel.
     ///
     /// # Errors
     /// When the host service is gone.
@@ -304,30 +302,29 @@ impl Id {
         Ok(())
     }
 
-    /// Our address, once bound or resolved.
+    /// Returns the local address, once bound or resolved.
     pub fn local_addr(&self) -> Option<Addr> {
         let state = self.0.lock();
         state.route.map(|r| r.src).or(state.local)
     }
-    /// The peer's, once resolved or known.
+    /// Returns the peer's address, once resolved or known.
     pub fn peer_addr(&self) -> Option<Addr> {
         self.0.lock().route.map(|r| r.dst)
     }
-    /// The path, once resolved or known.
+    /// Returns the path, once resolved or known.
     pub fn route(&self) -> Option<Route> {
         self.0.lock().route
     }
-    /// Its number, as the host service has it.
+    /// Returns the id's handle at the host service.
     pub fn handle(&self) -> IdHandle {
         self.0.handle
     }
-    /// Its channel.
+    /// Returns the id's channel.
     pub fn channel(&self) -> EventChannel {
         self.0.lock().channel.clone()
     }
 
-    /// Destroys it, once every event of it that the program holds is dropped: **waits** for that.
-    /// A plain drop does not wait.
+    /// Destroys the id. **Waits** until the program has dropped all events of the id. A plain drop does not wait.
     ///
     /// # Errors
     /// When the host service is gone.

@@ -1,4 +1,4 @@
-//! What InfiniBand's connection manager can say beyond a connection.
+//! Messages of InfiniBand's connection manager beyond those of a plain connection.
 
 use rdmux_cm::{Courtesy, PathData, Redirect, Refusal};
 use rdmux_transport::attr::{QpState, QpType};
@@ -9,18 +9,18 @@ use super::id::Id;
 use crate::error::{Attempt, Result};
 
 impl Id {
-    /// Refuses a CONNECT_REQUEST for any reason, with additional information: the peer sees Rejected with that reason; or of
-    /// datagrams Unreachable with a status.
+    /// Rejects a CONNECT_REQUEST with any reason and additional information. The peer of a connection gets Rejected with
+    /// that reason; the peer of a datagram id gets Unreachable with a status.
     ///
     /// # Errors
-    /// When there is nothing to refuse, or something is too long.
+    /// When there is no request to reject, or a field is too long.
     pub fn reject_with(&self, refusal: Refusal) -> Result<()> {
         let core = self.core();
         core.context.client().reject_with(core.handle, refusal).on(&**core, "reject")
     }
 
-    /// Sends the peer of a CONNECT_REQUEST elsewhere: to the service of the same number at another port. Its connection manager
-    /// follows without its program, if it is this one and the way is known.
+    /// Redirects the peer of a CONNECT_REQUEST to the service of the same number at another port. If the peer's connection
+    /// manager is rdmux and can reach that port, it follows without involving its program.
     ///
     /// # Errors
     /// As for [`reject_with`](Self::reject_with).
@@ -35,19 +35,19 @@ impl Id {
         self.reject_with(Refusal { reason, info, private_data })
     }
 
-    /// Asks the peer for time before a ConnectRequest, a ConnectResponse or an AlternateRequest is answered: it waits for
-    /// 4.096 us * 2^`service_timeout` before it asks again.
+    /// Sends an MRA for a ConnectRequest, a ConnectResponse or an AlternateRequest: the peer waits for 4.096 us *
+    /// 2^`service_timeout` before it retransmits.
     ///
     /// # Errors
-    /// When there is nothing to answer, the code exceeds 31, or there are more than 222 bytes of private data.
+    /// When there is no message to answer, the code exceeds 31, or there are more than 222 bytes of private data.
     pub fn ask_for_time(&self, service_timeout: u8, private_data: &[u8]) -> Result<()> {
         let core = self.core();
         let asked = core.context.client().ask_for_time(core.handle, service_timeout, private_data);
         asked.on(&**core, "ask the peer for time")
     }
 
-    /// Sets the private data of a message that other calls send: RTU before [`connect`](Self::connect), DREQ and DREP before
-    /// [`disconnect`](Self::disconnect).
+    /// Sets the private data of a message that another call sends: RTU before [`connect`](Self::connect), DREQ and DREP
+    /// before [`disconnect`](Self::disconnect).
     ///
     /// # Errors
     /// When they are too long: [`Courtesy::room`].
@@ -57,22 +57,23 @@ impl Id {
         set.on(&**core, "set private data")
     }
 
-    /// Asks the peer of a connection that we have made to be ready for another path: one or two records with
-    /// [`PathData::ALTERNATE`]. Then an event AlternateResponse; if its status is 0, the attached queue pair has the path, and is
-    /// armed once both ends have seen that of each other.
+    /// Asks the peer to load an alternate path for a connection that this side initiated, given as one or two records with
+    /// [`PathData::ALTERNATE`]. The outcome is an event AlternateResponse. If its status is 0, the attached queue pair has the
+    /// path, and is armed once both ends have exchanged packets that say so.
     ///
     /// # Errors
-    /// When the id is not connected or was connected to, when the last such request is not answered, or when the records make no path.
+    /// When the id is not connected or is the passive side, when the last such request is still unanswered, or when the records do not
+    /// make a path.
     pub fn load_alternate(&self, records: &[PathData], private_data: &[u8]) -> Result<()> {
         let core = self.core();
         let asked = core.context.client().load_alternate(core.handle, records, private_data);
         asked.on(&**core, "load an alternate path")
     }
 
-    /// Takes the path of an AlternateRequest: the attached queue pair has it before the peer is told.
+    /// Accepts the path of an AlternateRequest. The attached queue pair loads it before the peer is told.
     ///
     /// # Errors
-    /// When there is no such request, or the queue pair cannot follow; then it may still be refused.
+    /// When there is no such request, or the queue pair cannot load the path; the request may then still be refused.
     pub fn accept_alternate(&self, private_data: &[u8]) -> Result<()> {
         let core = self.core();
         let (qp, negotiated) = {
@@ -88,7 +89,7 @@ impl Id {
     /// Refuses an AlternateRequest; the reason is an [`AprStatus`](super::AprStatus).
     ///
     /// # Errors
-    /// When there is no such request, or something is too long.
+    /// When there is no such request, or a field is too long.
     pub fn refuse_alternate(&self, refusal: Refusal) -> Result<()> {
         self.answer(refusal)
     }
@@ -99,8 +100,8 @@ impl Id {
         answered.on(&**core, "answer an alternate path")
     }
 
-    /// Says that the queue pair has migrated ([`QpEvent::PathMig`](crate::QpEvent)): the connection manager's messages go by the
-    /// path that it uses now.
+    /// Reports that the queue pair has migrated ([`QpEvent::PathMig`](crate::QpEvent)): the connection manager's messages now
+    /// use the queue pair's current path.
     ///
     /// # Errors
     /// When the connection has no alternate path.

@@ -1,8 +1,8 @@
 //! The connection manager: connect by address, as sockets do.
 //!
-//! An [`Id`] is one side of a connection, a listener or a datagram peer (`rdma_cm_id`). Calls that
-//! take time only start something; how it went is told by an [`Event`] on the id's
-//! [`EventChannel`], which is a descriptor that polls. The usual course:
+//! An [`Id`] is one side of a connection, a listener or a datagram peer (`rdma_cm_id`). Calls that take time only
+//! start an operation. Its outcome is an [`Event`] on the id's [`EventChannel`], which has a descriptor to poll. The
+//! usual course:
 //!
 //! ```text
 //!   active                                     passive
@@ -16,11 +16,11 @@
 //!                   -> Disconnected
 //! ```
 //!
-//! Over iWARP the stream takes the queue pair to RTS, and the request says who may send first:
+//! Over iWARP the stream takes the queue pair to RTS. Which side may send first is in the request: see
 //! [`ConnParam::peer_to_peer`], [`IdOption::PeerToPeer`], or the configuration.
 //!
-//! With a queue pair attached, the id takes it through its states by itself; without one,
-//! [`Event::negotiated`] has what the program needs to do so.
+//! An id takes an attached queue pair through its states by itself. Without one, [`Event::negotiated`] has the
+//! attributes that the program needs to do so.
 //!
 //! ```
 //! use std::time::Duration;
@@ -49,13 +49,12 @@
 //! # }
 //! ```
 //!
-//! Over InfiniBand and RoCE everything that the connection manager of InfiniBand can say is there, too: its fields
-//! ([`CmOption`]), refusals with additional information and redirections ([`Id::reject_with`], [`Id::redirect`]), requests for more
-//! time ([`Id::ask_for_time`]), and paths that a connection may migrate to ([`Id::set_paths`] for the first one,
-//! [`Id::load_alternate`] for those after it).
+//! Over InfiniBand and RoCE all of InfiniBand's connection management is available: its fields ([`CmOption`]), rejects with
+//! additional information and redirection ([`Id::reject_with`], [`Id::redirect`]), MRAs ([`Id::ask_for_time`]), and alternate paths
+//! ([`Id::set_paths`] for the first one, [`Id::load_alternate`] for later ones).
 //!
-//! An event is acknowledged by dropping it. [`Id::destroy`] waits until all events of the id are.
-//! A dropped id is destroyed as soon as they are.
+//! An event is acknowledged by dropping it. [`Id::destroy`] waits until all events of the id are acknowledged. An id
+//! that is dropped is destroyed as soon as they are.
 
 mod channel;
 mod core;

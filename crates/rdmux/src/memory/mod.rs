@@ -19,8 +19,8 @@ use self::pages::Shared;
 use crate::error::{Attempt, Cause, Error, Result};
 use crate::{Context, Sge};
 
-/// A protection domain: what belongs together. A queue pair reaches only regions of its own domain.
-/// Clones are the same domain; it goes when its last user goes.
+/// A protection domain. A queue pair reaches only regions of its own domain. Clones are the same domain; it is freed
+/// when its last user is dropped.
 #[derive(Clone)]
 pub struct Pd {
     pub(crate) context: Context,
@@ -38,15 +38,15 @@ impl Pd {
         Ok(Self { context: context.clone(), verbs })
     }
 
-    /// The device that it belongs to.
+    /// Returns the device that the domain belongs to.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Registers `len` zeroed, page-aligned bytes that the region owns.
+    /// Allocates `len` zeroed, page-aligned bytes and registers them. The region owns them.
     ///
     /// # Errors
-    /// When there is not so much memory, or the device has no further region to give.
+    /// When memory or the device's limit of regions is exhausted.
     pub fn alloc(&self, len: usize, access: Access) -> Result<Mr> {
         let bytes = Shared::zeroed(len).ok_or_else(|| {
             let cause = Cause::Resources("there is not so much".to_owned());
@@ -55,24 +55,23 @@ impl Pd {
         self.register_shared(bytes, access)
     }
 
-    /// Registers a vector, without a copy. The region owns it until
-    /// [`Mr::into_vec`] gives it back.
+    /// Registers a vector without copying it. The region owns it until [`Mr::into_vec`] returns it.
     ///
     /// # Errors
-    /// When the device has no further region to give.
+    /// When the device's limit of regions is reached.
     pub fn register(&self, bytes: Vec<u8>, access: Access) -> Result<Mr> {
         self.register_shared(Shared::from_vec(bytes), access)
     }
 
-    /// Registers memory that somebody else owns: a mapped file, another library's buffer.
+    /// Registers memory that is owned elsewhere: a mapped file, another library's buffer.
     ///
     /// # Errors
-    /// When the device has no further region to give.
+    /// When the device's limit of regions is reached.
     ///
     /// # Safety
-    /// The range is readable and writable until the region is dropped, and until then nobody makes
-    /// a Rust reference to it: peers and the device read and write it at any time. If processes of this host may be stopped in the
-    /// middle of a copy (SIGSTOP), that is so for ever, or copies between processes are off (`RDMUX_CROSS_MEMORY=off`).
+    /// The range must be readable and writable until the region is dropped. Until then no Rust reference to it may exist, because
+    /// peers and the device read and write it at any time. If processes of this host may be stopped (SIGSTOP) in the middle of a
+    /// copy, this holds forever, unless copies between processes are off (`RDMUX_CROSS_MEMORY=off`).
     #[expect(unsafe_code, reason = "the promise is the caller's")]
     pub unsafe fn register_raw(
         &self,
@@ -87,8 +86,8 @@ impl Pd {
     #[expect(unsafe_code, reason = "the promise about the bytes is kept by `Shared`")]
     fn register_shared(&self, bytes: Shared, access: Access) -> Result<Mr> {
         let init = verbs::MrInit::own(bytes.as_ptr(), bytes.len(), access);
-        // SAFETY: `bytes` stays until the region says that nobody uses it any more, or for ever (`Region::deregister`),
-        // is writable, and no Rust reference covers it.
+        // SAFETY: `bytes` stays until the region reports that nothing uses it any more, or forever
+        // (`Region::deregister`). It is writable, and no Rust reference covers it.
         let registered = unsafe { verbs::Mr::register(&self.verbs, init) };
         let region = registered.on(format_args!("{} bytes of memory", bytes.len()), "register")?;
         Ok(Mr(Arc::new(Region { region: Some(region), bytes })))
@@ -103,14 +102,14 @@ impl fmt::Debug for Pd {
 
 /// Registered memory: bytes that the device, and peers if `access` says so, may read and write.
 ///
-/// Its bytes are reached by copying only, for a peer may write them at any moment: a copy that
-/// races with a peer holds a mixture of old and new bytes, and that is all that happens. To know
-/// that bytes are complete, wait for the completion that says so.
+/// Its bytes are accessed by copying only, because a peer may write them at any moment. A copy that races with a peer
+/// holds a mixture of old and new bytes and has no worse effect. The completion of a transfer tells that its bytes
+/// are complete.
 ///
-/// A clone is the same region. When the last one goes, the region is deregistered first and
-/// its memory freed then; work that still names it completes with an error, on this side or
-/// the peer's. If a process of this host was stopped (SIGSTOP) in the middle of a copy from or to the device's memory, that is waited
-/// for three seconds; if it has not gone on then, its copy may still come, and the memory is not freed but leaked.
+/// A clone is the same region. When the last one is dropped, the region is deregistered and then its memory freed. Work requests that
+/// still name it complete with an error, on this side or the peer's. If a process of this host was stopped (SIGSTOP) while it copied
+/// from or to the region, the drop waits up to three seconds for it. If the process has not resumed by then, its copy may still
+/// happen, and the memory is leaked instead of freed.
 ///
 /// ```
 /// # use rdmux::{Access, Context, RemoteMr};
@@ -127,7 +126,7 @@ impl fmt::Debug for Pd {
 #[derive(Clone)]
 pub struct Mr(Arc<Region>);
 
-/// First the registration goes, then the bytes.
+/// The registration ends before the bytes are freed.
 struct Region {
     /// None once it is deregistered.
     region: Option<verbs::Mr>,
@@ -139,7 +138,8 @@ impl Region {
         self.region.as_ref().expect("it is there until the last clone goes")
     }
 
-    /// Takes the bytes back, unless a peer may still copy from or to them: then they are nobody's.
+    /// Deregisters the region. The bytes are freed unless a peer may still copy from or to them; then they are
+    /// leaked.
     fn deregister(&mut self) {
         if self.region.take().is_some_and(|region| !region.withdraw()) {
             self.bytes.leak();
@@ -154,44 +154,44 @@ impl Drop for Region {
 }
 
 impl Mr {
-    /// How many bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "an empty region is of no use")]
     pub fn len(&self) -> usize {
         self.0.bytes.len()
     }
-    /// The key for gather and scatter lists.
+    /// Returns the key for gather and scatter lists.
     pub fn lkey(&self) -> Lkey {
         self.0.verbs().lkey()
     }
-    /// The key that peers need.
+    /// Returns the key that peers need.
     pub fn rkey(&self) -> Rkey {
         self.0.verbs().rkey()
     }
-    /// Where the region begins, as work requests name it.
+    /// Returns the region's start address, as work requests name it.
     pub fn addr(&self) -> u64 {
         self.0.verbs().range().start
     }
-    /// What a peer needs to reach all of it.
+    /// Returns what a peer needs to access the whole region.
     pub fn remote(&self) -> RemoteMr {
         RemoteMr { addr: self.addr(), rkey: self.rkey(), len: self.len() as u64 }
     }
-    /// A part, as an entry of a gather or scatter list.
+    /// Returns a part as an entry of a gather or scatter list.
     ///
     /// # Panics
-    /// If the range leaves the region or is of 4 GiB or more.
+    /// If the range is not inside the region or is of 4 GiB or more.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Sge {
         let (start, len) = self.resolve(range);
         let length = u32::try_from(len).expect("an entry of a list is below 4 GiB");
         Sge { addr: self.addr() + start as u64, length, lkey: self.lkey() }
     }
-    /// Copies out.
+    /// Copies bytes out of the region.
     ///
     /// # Panics
-    /// If the range leaves the region, or memory that was [registered raw](Pd::register_raw) is not there.
+    /// If the range is not inside the region, or if memory that was [registered raw](Pd::register_raw) is not mapped.
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.0.bytes.read(at, into);
     }
-    /// Copies in.
+    /// Copies bytes into the region.
     ///
     /// # Panics
     /// As for [`read`](Self::read).
@@ -208,26 +208,24 @@ impl Mr {
         self.read(start, &mut copy);
         copy
     }
-    /// Reads the eight aligned bytes at `at`, whole, in the host's byte order: what atomics of
-    /// peers work on.
+    /// Reads the eight aligned bytes at `at` atomically, in the host's byte order, on which peers' atomics operate.
     ///
     /// # Panics
-    /// If they leave the region or are not aligned.
+    /// If they are not inside the region or not aligned.
     pub fn load(&self, at: usize) -> u64 {
         self.0.bytes.atomic(at).load(Ordering::Acquire)
     }
-    /// Writes the eight aligned bytes at `at`, whole, in the host's byte order.
+    /// Writes the eight aligned bytes at `at` atomically, in the host's byte order.
     ///
     /// # Panics
-    /// If they leave the region or are not aligned.
+    /// If they are not inside the region or not aligned.
     pub fn store(&self, at: usize, value: u64) {
         self.0.bytes.atomic(at).store(value, Ordering::Release);
     }
-    /// Changes who may do what with it. Its keys stay: peers who have them may do more, or less, from
-    /// now on.
+    /// Changes the access rights. The keys stay: peers that have them get the new rights from now on.
     ///
     /// # Errors
-    /// When clones of it exist, or the rights make no sense; it then stays as it was.
+    /// When clones of it exist, or the rights are inconsistent. The region is unchanged then.
     #[expect(unsafe_code, reason = "the promise about the bytes is kept by `Shared`")]
     pub fn reregister(&mut self, access: Access) -> Result<()> {
         const ASKED: &str = "change the rights";
@@ -236,13 +234,13 @@ impl Mr {
             return Err(Error::new(object, ASKED, Cause::Invalid("clones of it exist".to_owned())));
         };
         let change = verbs::MrChange { access: Some(access), ..Default::default() };
-        // SAFETY: the range stays the one that `bytes` keeps.
+        // SAFETY: the range is still the one that `bytes` keeps.
         unsafe { region.reregister(change) }.on(object, ASKED)
     }
-    /// Deregisters the memory and gives it back as a vector: the one that was
-    /// [registered](Pd::register), or a copy of other memory, and of memory that a stopped process may still copy from or to.
+    /// Deregisters the memory and returns it as a vector: the vector that was [registered](Pd::register), or a copy of other
+    /// memory, or a copy of memory that a stopped process may still access.
     ///
-    /// # Errors
+    /// Returns the region unchanged if clones of it exist.
     /// Gives the region back if clones of it exist.
     pub fn into_vec(self) -> std::result::Result<Vec<u8>, Self> {
         let mut region = Arc::try_unwrap(self.0).map_err(Self)?;
@@ -250,7 +248,7 @@ impl Mr {
         Ok(region.bytes.take_vec())
     }
 
-    /// Start and length of a range.
+    /// Returns start and length of a range.
     fn resolve(&self, range: impl RangeBounds<usize>) -> (usize, usize) {
         let start = match range.start_bound() {
             Bound::Included(s) => *s,

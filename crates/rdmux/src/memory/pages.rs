@@ -1,12 +1,11 @@
-//! Memory that others may change at any time, and the only ways to touch it.
+//! Memory that peers may change at any time, and the only ways to access it.
 //!
 //! # Safety
 //!
-//! A [`Shared`] owns `len` bytes at `start` until it is dropped, or for ever if they are leaked
-//! ([`Shared::leak`]), and never hands out a reference to them. Peers and other threads may write them while we read. So bytes are copied by
-//! [`guarded`], as the engine copies them: by routines in assembly, or by the operating system. A copy may hold a mixture
-//! of old and new. The only accesses of the language's own are atomic ones of eight aligned bytes
-//! ([`Shared::atomic`]); those never overlap in part.
+//! A [`Shared`] owns `len` bytes at `start` until it is dropped, or forever if they are leaked ([`Shared::leak`]), and never hands out a
+//! reference to them. Peers and other threads may write them while we read. So bytes are copied by [`guarded`], as in the engine: by
+//! assembly routines or by the kernel. A copy may hold a mixture of old and new bytes. The only accesses within the language's memory model
+//! are atomic ones of eight aligned bytes ([`Shared::atomic`]), which never overlap in part.
 
 #![expect(unsafe_code, reason = "bytes without a reference to them")]
 
@@ -19,25 +18,26 @@ use std::sync::atomic::AtomicU64;
 use rdmux_link::guarded::{self, Unmapped};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Where a page begins; also the alignment that lets any atomic be used.
+/// The page size, which is also an alignment that suits any atomic.
 const PAGE: usize = 4096;
-/// Memory of this size and more is mapped rather than taken from the heap.
+/// Memory of at least this size is mapped rather than taken from the heap.
 const MAPPING_FROM: usize = 16 * PAGE;
 
-/// Who frees the bytes.
+/// The owner of the bytes, which frees them.
 #[derive(Debug)]
 enum Owner {
-    /// Us, by this layout.
+    /// This crate, by this layout.
     Heap(Layout),
-    /// Us: a mapping of its own, whose pages come into being when they are first touched.
+    /// This crate: a private mapping, whose pages are allocated when they are first touched.
     Mapping,
-    /// A `Vec<u8>` of this capacity, given to us and to be given back.
+    /// A `Vec<u8>` of this capacity, which was passed in and may be returned.
     Vec { capacity: usize },
-    /// Not us: the caller, who promised that they outlive us, or nobody, since others may use them for ever.
+    /// Not this crate: the caller, who promised that the bytes outlive the [`Shared`], or nothing, because peers may
+    /// use leaked bytes forever.
     Other,
 }
 
-/// Bytes that are ours to free but that others may write.
+/// Bytes that this crate owns but that peers may write.
 #[derive(Debug)]
 pub(crate) struct Shared {
     start: NonNull<u8>,
@@ -51,7 +51,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Page-aligned zeroes. None if there is not so much memory.
+    /// Returns page-aligned zeroes. None if there is not enough memory.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
         if len >= MAPPING_FROM
             && let Some(start) = map(len)
@@ -64,29 +64,28 @@ impl Shared {
         Some(Self { start, len, owner: Owner::Heap(layout) })
     }
 
-    /// Takes over a vector, without a copy.
+    /// Takes ownership of a vector without copying it.
     pub(crate) fn from_vec(bytes: Vec<u8>) -> Self {
         let mut bytes = ManuallyDrop::new(bytes);
         let start = NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is never null");
         Self { start, len: bytes.len(), owner: Owner::Vec { capacity: bytes.capacity() } }
     }
 
-    /// Looks at memory that the caller keeps.
+    /// Wraps memory that the caller owns.
     ///
     /// # Safety
-    /// `start .. start + len` is readable and writable until this is dropped, and nobody reads or
-    /// writes it through a Rust reference meanwhile.
+    /// `start .. start + len` must be readable and writable until this is dropped, and must not be accessed through a
+    /// Rust reference meanwhile.
     pub(crate) unsafe fn borrowed(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len, owner: Owner::Other }
     }
 
-    /// Others may use the bytes for ever: they are never freed.
+    /// Leaks the bytes, because peers may use them forever.
     pub(crate) fn leak(&mut self) {
         self.owner = Owner::Other;
     }
 
-    /// Gives the vector back, if it is ours to give; other memory is copied into one. No bytes are
-    /// left here then.
+    /// Returns the vector if this owns one, or a copy of other memory. Leaves this empty in the first case.
     pub(crate) fn take_vec(&mut self) -> Vec<u8> {
         if let Owner::Vec { capacity } = self.owner {
             let (start, len) = (std::mem::replace(&mut self.start, NonNull::dangling()), self.len);
@@ -107,29 +106,29 @@ impl Shared {
         self.start.as_ptr()
     }
 
-    /// The range, if it lies inside.
+    /// Returns the range if it is inside the memory, and panics otherwise.
     fn check(&self, at: usize, len: usize) -> Range<usize> {
         let end = at.checked_add(len).filter(|end| *end <= self.len);
         at..end.unwrap_or_else(|| panic!("{len} bytes at {at} leave a region of {}", self.len))
     }
 
-    /// Copies out.
+    /// Copies bytes out.
     ///
     /// # Panics
-    /// If the range leaves the memory, or if what the caller keeps is not there.
+    /// If the range is not inside the memory, or if memory of the caller's is not mapped.
     pub(crate) fn read(&self, at: usize, to: &mut [u8]) {
         let r = self.check(at, to.len());
         let copied = guarded::read(self.start.as_ptr().wrapping_add(r.start), to);
         copied.unwrap_or_else(|e| self.is_gone(e));
     }
 
-    /// Copies in.
+    /// Copies bytes in.
     ///
     /// # Panics
     /// As [`read`](Self::read).
     pub(crate) fn write(&self, at: usize, from: &[u8]) {
         let r = self.check(at, from.len());
-        // SAFETY: inside the memory, which is ours, and to which there are no references.
+        // SAFETY: inside the memory, which this owns, and to which there are no references.
         let copied = unsafe { guarded::write(self.start.as_ptr().wrapping_add(r.start), from) };
         copied.unwrap_or_else(|e| self.is_gone(e));
     }
@@ -138,15 +137,15 @@ impl Shared {
         panic!("{} registered bytes at {:p}: {e}", self.len, self.start)
     }
 
-    /// The eight aligned bytes at `at` as one atomic variable, in the host's byte order.
+    /// Returns the eight aligned bytes at `at` as one atomic variable, in the host's byte order.
     ///
     /// # Panics
-    /// If they leave the memory or are not aligned.
+    /// If they are not inside the memory or not aligned.
     pub(crate) fn atomic(&self, at: usize) -> &AtomicU64 {
         let r = self.check(at, 8);
         let cell: *mut u64 = self.start.as_ptr().wrapping_add(r.start).cast();
         assert!(cell.is_aligned(), "an atomic at {at} is not aligned");
-        // SAFETY: inside the memory and aligned, and all other accesses to it are of this kind or by `guarded`.
+        // SAFETY: inside the memory and aligned, and all other accesses to it are atomic or by `guarded`.
         unsafe { AtomicU64::from_ptr(cell) }
     }
 }
@@ -169,11 +168,10 @@ impl Drop for Shared {
     }
 }
 
-/// Zeroes that take no memory yet.
+/// Maps zeroed pages that use no memory until they are touched.
 fn map(len: usize) -> Option<NonNull<u8>> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that is
-    // there.
+    // SAFETY: a new private mapping at an address chosen by the kernel overlaps no existing mapping.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) };
     NonNull::new(start.ok()?.cast())
 }
@@ -240,7 +238,7 @@ mod tests {
         assert_ne!(copy.as_ptr(), p);
         m.write(0, b"one");
         drop(m);
-        // SAFETY: leaked above, so that it is still there, and freed here once.
+        // SAFETY: leaked above, so it still exists, and freed here once.
         drop(unsafe { Vec::from_raw_parts(p.cast_mut(), 3, 3) });
     }
 
@@ -248,10 +246,10 @@ mod tests {
     #[should_panic(expected = "the memory is not mapped")]
     fn memory_that_its_owner_took_away_is_named() {
         let start = map(PAGE).unwrap();
-        // SAFETY: that it is not readable any more is what is tested.
+        // SAFETY: the test is about the range no longer being readable.
         let m = unsafe { Shared::borrowed(start, PAGE) };
         m.write(0, b"there");
-        // SAFETY: nobody else knows the mapping.
+        // SAFETY: nothing else uses the mapping.
         unsafe { mprotect(start.as_ptr().cast(), PAGE, MprotectFlags::empty()) }.unwrap();
         m.read(0, &mut [0; 5]);
     }

@@ -1,20 +1,20 @@
-//! What one side tells the other about its memory.
+//! Descriptions of memory that one side sends to the other.
 
 use std::ops::Range;
 
 use rdmux_wire::Rkey;
 
-/// A peer's memory: all that is needed to WRITE, READ or change it. Made by [`Mr::remote`] on the
-/// side that owns the memory, sent as bytes, and used in work requests on the other.
+/// A peer's memory, as needed for WRITE, READ and atomics. [`Mr::remote`] makes it on the side that owns the memory.
+/// It is sent as bytes and used in work requests on the other side.
 ///
 /// [`Mr::remote`]: crate::Mr::remote
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMr {
-    /// Where it begins.
+    /// The start address.
     pub addr: u64,
-    /// The key that opens it.
+    /// The key.
     pub rkey: Rkey,
-    /// How many bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
@@ -24,25 +24,25 @@ impl RemoteMr {
     /// The length of [`to_short_bytes`](Self::to_short_bytes).
     pub const SHORT_LEN: usize = 16;
 
-    /// A part.
+    /// Returns a part of it.
     ///
     /// # Panics
-    /// If the range leaves it.
+    /// If the range is not inside.
     #[must_use]
     pub fn slice(self, range: Range<u64>) -> Self {
         let Range { start, end } = range;
         assert!(start <= end && end <= self.len, "{start}..{end} leaves {self:?}");
         Self { addr: self.addr + start, len: end - start, ..self }
     }
-    /// Everything from `offset`.
+    /// Returns the part from `offset` to the end.
     ///
     /// # Panics
-    /// If the offset lies outside.
+    /// If the offset is not inside.
     #[must_use]
     pub fn at(self, offset: u64) -> Self {
         self.slice(offset..self.len)
     }
-    /// Address, key and length, big-endian.
+    /// Encodes address, key and length, big-endian.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -50,8 +50,8 @@ impl RemoteMr {
         b[12..].copy_from_slice(&self.len.to_be_bytes());
         b
     }
-    /// From [`to_bytes`](Self::to_bytes), if there are that many bytes. More may follow, as private data of a
-    /// connection is padded with zeroes.
+    /// Decodes [`to_bytes`](Self::to_bytes). None if there are too few bytes. More may follow, because private data
+    /// are padded with zeroes.
     pub fn from_bytes(b: &[u8]) -> Option<Self> {
         let (addr, b) = b.split_first_chunk()?;
         let (rkey, b) = b.split_first_chunk()?;
@@ -62,7 +62,7 @@ impl RemoteMr {
             len: u64::from_be_bytes(*len),
         })
     }
-    /// The same with a length of four bytes, as `rping` and many others send it. None of 4 GiB and more.
+    /// Encodes it with a length of four bytes, as `rping` and many others do. None for 4 GiB or more.
     pub fn to_short_bytes(self) -> Option<[u8; Self::SHORT_LEN]> {
         let mut b = [0; Self::SHORT_LEN];
         b[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -70,7 +70,7 @@ impl RemoteMr {
         b[12..].copy_from_slice(&u32::try_from(self.len).ok()?.to_be_bytes());
         Some(b)
     }
-    /// From [`to_short_bytes`](Self::to_short_bytes), if there are that many bytes.
+    /// Decodes [`to_short_bytes`](Self::to_short_bytes). None if there are too few bytes.
     pub fn from_short_bytes(b: &[u8]) -> Option<Self> {
         let (addr, b) = b.split_first_chunk()?;
         let (rkey, b) = b.split_first_chunk()?;

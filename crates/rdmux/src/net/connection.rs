@@ -1,4 +1,4 @@
-//! A connection: messages in both directions, and the peer's memory.
+//! Connections: messages in both directions, and access to the peer's memory.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,20 +12,19 @@ use crate::cm::{EventChannel, Id};
 use crate::error::Result;
 use crate::{Context, Mr, Pd, Qp, RemoteMr, Sge};
 
-/// A connection to another program: reliable messages, each whole and in order, and reads, writes
-/// and atomics on memory that the peer told us of.
+/// A connection to another program: reliable messages, each whole and in order, and reads, writes and atomics on
+/// memory that the peer has described to this side.
 ///
-/// Messages go out as they are sent; the peer has room for as many as [`Options::depth`] says, and
-/// when it is slower than that, sending waits. Dropping a connection ends it without waiting for
-/// messages under way; [`close`](Self::close) waits.
+/// Messages are sent at once. The peer has room for [`Options::depth`] of them; while its buffers are full, sending
+/// waits. Dropping a connection ends it without waiting for messages in flight; [`close`](Self::close) waits.
 ///
-/// Over an iWARP device two things differ, because nothing tells a sender there what its peer does: a
-/// message for which the peer has no room ends the connection, so programs must not send more than
-/// [`Options::depth`] messages ahead of an answer; and [`write`](Self::write) and [`close`](Self::close) wait until
-/// TCP has everything, not until it is there. A [`read`](Self::read) afterwards waits for that.
+/// Over an iWARP device two things differ, because a sender gets no acknowledgments from its peer. A message for
+/// which the peer has no room ends the connection, so programs must not send more than [`Options::depth`] messages
+/// ahead of an answer. And [`write`](Self::write) and [`close`](Self::close) wait until TCP has accepted all data,
+/// not until the data have arrived. A [`read`](Self::read) afterwards waits for their arrival.
 #[derive(Debug)]
 pub struct Connection {
-    // Before `core`: regions and queues go before the id's destruction is waited for.
+    // Before `core`: regions and queues are dropped before the destruction of the id is waited for.
     sender: Sender,
     receiver: Receiver,
     core: Arc<Core>,
@@ -42,12 +41,12 @@ impl Connection {
     /// Connects to a [`Listener`](super::Listener), with the [default options](Options::new).
     ///
     /// # Errors
-    /// When nobody listens there, or ten seconds have passed.
+    /// When there is no listener, or ten seconds have passed.
     pub fn connect(to: SocketAddr) -> Result<Self> {
         Options::new().connect(to)
     }
 
-    /// Sends a message. Returns when it is under way.
+    /// Sends a message. Returns when it is posted.
     ///
     /// # Errors
     /// [`Cause::TooLong`](crate::Cause::TooLong), or [`Cause::Disconnected`](crate::Cause::Disconnected) when the
@@ -55,94 +54,93 @@ impl Connection {
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         self.sender.send(message)
     }
-    /// Waits for a message. None when the peer has closed the connection. What a peer WRITEs with immediate is no message: its
-    /// immediate data are dropped.
+    /// Waits for a message. None when the peer has closed the connection. A WRITE with immediate of the peer is not a message:
+    /// its immediate data are discarded.
     ///
     /// # Errors
-    /// When the connection broke.
+    /// When the connection failed.
     pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
         self.receiver.recv()
     }
-    /// Waits for a message and copies it into `buffer`; returns its length. None when the peer has
-    /// closed the connection.
+    /// Waits for a message, copies it into `buffer` and returns its length. None when the peer has closed the
+    /// connection.
     ///
     /// # Errors
-    /// [`Cause::TooLong`](crate::Cause::TooLong) when the buffer is too short; the message then waits for the next
-    /// call.
+    /// [`Cause::TooLong`](crate::Cause::TooLong) when the buffer is too short. The message is kept for the next call.
     pub fn recv_into(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
         self.receiver.recv_into(buffer)
     }
-    /// Writes `local` to the peer's memory and waits until it is there.
+    /// Writes `local` to the peer's memory and waits until it has arrived.
     ///
     /// # Errors
-    /// When the peer's memory is not what it was said to be; the connection is then of no more use.
+    /// When the peer's memory does not allow the access. The connection cannot be used any more then.
     pub fn write(&mut self, local: Sge, to: RemoteMr) -> Result<()> {
         self.sender.write(local, to)
     }
-    /// Reads from the peer's memory to `local`, as much as that holds, and waits until it is there.
+    /// Reads from the peer's memory into `local`, as much as it holds, and waits until the data have arrived.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn read(&mut self, local: Sge, from: RemoteMr) -> Result<()> {
         self.sender.read(local, from)
     }
-    /// Adds to the eight aligned bytes at the start of the peer's memory and returns what they were.
+    /// Adds to the eight aligned bytes at the start of the peer's memory and returns their previous value.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn fetch_add(&mut self, on: RemoteMr, add: u64) -> Result<u64> {
         self.sender.fetch_add(on, add)
     }
-    /// Sets the eight aligned bytes at the start of the peer's memory to `swap` if they are
-    /// `compare`, and returns what they were.
+    /// Sets the eight aligned bytes at the start of the peer's memory to `swap` if they equal `compare`, and returns
+    /// their previous value.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
     pub fn compare_and_swap(&mut self, on: RemoteMr, compare: u64, swap: u64) -> Result<u64> {
         self.sender.compare_and_swap(on, compare, swap)
     }
-    /// Waits until everything sent has arrived, and ends the connection.
+    /// Waits until all sent messages have arrived, and ends the connection.
     ///
     /// # Errors
-    /// When something did not arrive.
+    /// When a message did not arrive.
     pub fn close(mut self) -> Result<()> {
         self.sender.flush()?;
         self.core.close()
     }
-    /// Two halves that may be used by two threads. The connection ends when both are dropped. Of one that is dropped alone, what
-    /// it has sent goes on its way; for what the peer sends, and nobody takes, there is room for as many messages as
-    /// [`Options::depth`] says, and then the peer waits (over iWARP the connection ends).
+    /// Splits the connection into two halves for use by two threads. The connection ends when both are dropped. When only the
+    /// sender is dropped, its messages are still delivered. When only the receiver is dropped, the peer can send another
+    /// [`Options::depth`] messages and then waits (over iWARP the connection ends).
     pub fn split(self) -> (Sender, Receiver) {
         (self.sender, self.receiver)
     }
 
-    /// For memory that the peer shall reach: regions must belong to the connection's domain.
+    /// Returns the protection domain. Memory for the peer's access must be registered in it.
     pub fn pd(&self) -> &Pd {
         self.sender.pd()
     }
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Context {
         self.pd().context()
     }
-    /// What the peer said when it connected or accepted, padded with zeroes.
+    /// Returns the peer's private data from connecting or accepting, padded with zeroes.
     pub fn private_data(&self) -> &[u8] {
         &self.core.private_data
     }
-    /// Our address.
+    /// Returns the local address.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.core.id.local_addr()?.socket()
     }
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.core.id.peer_addr()?.socket()
     }
-    /// Whether messages go through shared memory.
+    /// Returns whether messages go through shared memory.
     pub fn is_same_host(&self) -> bool {
         self.core.qp.is_same_host()
     }
 }
 
-/// The async forms do the same.
+/// Async forms of the above.
 #[cfg(feature = "tokio")]
 impl Connection {
     /// As [`send`](Self::send).
@@ -183,9 +181,10 @@ impl Connection {
     }
 }
 
-/// What both halves share.
+/// The state that both halves share.
 pub(super) struct Core {
-    /// Those of both halves, each of which the queue pair uses as long as the other one is there. Before `id`, as all regions.
+    /// The buffers of both halves, each of which the queue pair uses while the other half exists. Before `id`, like all
+    /// regions.
     _buffers: [Mr; 2],
     id: Id,
     pub(super) channel: EventChannel,
@@ -206,8 +205,8 @@ impl Core {
         Self { _buffers, id, channel, private_data, qp, closed }
     }
 
-    /// Looks for the news that the connection is over. Then the queue pair's work is flushed, which
-    /// wakes the other half too.
+    /// Checks for events that end the connection. When it ends, its queue pair's work is flushed, which wakes the
+    /// other half too.
     pub(super) fn check_events(&self) -> Result<()> {
         while let Some(event) = self.channel.try_next()? {
             if matches!(event.kind(), EventKind::Disconnected | EventKind::DeviceRemoval) {
@@ -217,8 +216,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a work request was flushed because the connection is over, and not because it broke. A stream's work is flushed
-    /// before its end is told, and how it ended is not.
+    /// Returns whether a work request was flushed because the connection was closed, not because it failed. A stream's work is
+    /// flushed before its end is reported, and the reason of its end is not.
     pub(super) fn was_ended(&self) -> Result<bool> {
         self.check_events()?;
         Ok(self.is_closed() || self.qp.pd().context().kind().has_streams())
@@ -239,7 +238,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // Nobody is left to tell; the service disconnects what goes without a word.
+        // No caller is left for an error. The service disconnects ids that are dropped.
         let _ = self.close();
     }
 }

@@ -1,4 +1,4 @@
-//! Datagrams: to any number of peers and groups, each whole or not at all.
+//! Datagrams: unreliable messages to any number of peers and groups.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,15 +25,14 @@ use crate::{
 /// The network header in front of each received datagram.
 const GRH: usize = 40;
 
-/// An address where datagrams come and go (UD). A datagram holds at most what one packet does
+/// An endpoint that sends and receives datagrams (UD). A datagram holds at most one packet
 /// ([`max_len`](Self::max_len)), and may be lost.
 ///
-/// Peers are named by [`Peer`]: found by [`resolve`](Self::resolve), joined by
-/// [`join`](Self::join), or taken from a datagram received. A thread of its own answers those who
-/// resolve this endpoint.
+/// Peers are named by [`Peer`], which [`resolve`](Self::resolve) and [`join`](Self::join) return and every received
+/// datagram carries. A separate thread answers peers that resolve this endpoint.
 ///
-/// On a device with several ports it is at the one to which its address leads when it is made, and reaches and answers those that
-/// are found by that port.
+/// On a device with several ports, the endpoint uses the port that has its address when it is created. It reaches and answers
+/// only peers that are reached through that port.
 ///
 /// ```
 /// # fn main() -> rdmux::Result<()> {
@@ -54,9 +53,9 @@ pub struct Datagram {
     recv_cq: Cq,
     buffer: Mr,
     slot: usize,
-    /// Receive slots come first, then one slot to send from.
+    /// The number of receive slots, which are followed by one send slot.
     slots: usize,
-    /// That of its own address, at the queue pair's port.
+    /// The index of the endpoint's own address at the queue pair's port.
     sgid_index: u8,
     options: Options,
     context: Context,
@@ -65,7 +64,7 @@ pub struct Datagram {
     _answerer: Answerer,
 }
 
-/// A group of an endpoint: its name, its members, and the id that has joined it.
+/// A group that the endpoint has joined: its name, its address, and the id that joined it.
 struct Member {
     name: GroupAddr,
     hears: bool,
@@ -79,19 +78,19 @@ impl Member {
     }
 }
 
-/// Where a datagram goes.
+/// A destination of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The way.
+    /// The address handle.
     pub ah: Ah,
     /// The queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// The key that it wants to see.
+    /// The Q_Key that it expects.
     pub qkey: Qkey,
 }
 
 impl Peer {
-    /// The GID of a group.
+    /// Returns the GID of a group.
     fn mgid(&self) -> Gid {
         self.ah.vector().dgid
     }
@@ -147,11 +146,11 @@ impl Datagram {
         Ok(this)
     }
 
-    /// Receives datagrams at an address of this host, with the [default options](Options::new). Port
-    /// 0 takes a free one.
+    /// Creates an endpoint at an address of this host, with the [default options](Options::new). Port 0 takes a free
+    /// one.
     ///
     /// # Errors
-    /// When the address is in use or none of this host's.
+    /// When the address is in use or is none of this host's.
     pub fn bind(at: SocketAddr) -> Result<Self> {
         Options::new().datagram(at)
     }
@@ -161,24 +160,24 @@ impl Datagram {
         self.qp.post_recv(slot as u64, &[self.buffer.slice(at..at + self.slot)])
     }
 
-    /// Where it receives.
+    /// Returns the endpoint's address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Context {
         &self.context
     }
-    /// The longest datagram, in bytes.
+    /// Returns the length of the longest datagram, in bytes.
     pub fn max_len(&self) -> usize {
         self.slot - GRH
     }
 
-    /// Finds the peer that receives at an address, by asking its host.
+    /// Finds the peer that receives at an address, by querying its host.
     ///
     /// # Errors
-    /// When nobody receives there, its host does not answer, or the way to it is by another port of the device than that at which
-    /// this endpoint is.
+    /// When no program receives there, its host does not answer, or the peer is reached through another port of the device than
+    /// this endpoint's.
     pub fn resolve(&self, to: SocketAddr) -> Result<Peer> {
         block_on(self.resolve_in::<Blocking>(to))
     }
@@ -199,7 +198,7 @@ impl Datagram {
         self.peer_of(&event, to)
     }
 
-    /// The peer that an event tells of, if it is reached by the queue pair's port.
+    /// Returns the peer of an event, if it is reached through the queue pair's port.
     fn peer_of(&self, event: &Event, to: SocketAddr) -> Result<Peer> {
         let wrong =
             |why| Error::new(format!("datagrams to {to}"), "find the way", Cause::Invalid(why));
@@ -212,19 +211,19 @@ impl Datagram {
         Ok(peer)
     }
 
-    /// Joins a multicast group: what is sent to it is received here from now on, and the peer
-    /// returned is all its members. One that was joined twice is to be left twice; one that was lost can be joined again.
+    /// Joins a multicast group. Its datagrams are received here from now on, and the returned peer addresses all its
+    /// members. A group that was joined twice must be left twice; one that was lost can be joined again.
     ///
     /// # Errors
-    /// When the address is no group, or the network refuses.
+    /// When the address is not a group, or the network refuses.
     pub fn join(&mut self, group: impl Into<GroupAddr>) -> Result<Peer> {
         self.join_as(GroupWish::address(group, JoinFlags::FullMember))
     }
 
-    /// Joins a multicast group as a wish says: to receive or only to send, by address or by an MCMemberRecord.
+    /// Joins a multicast group according to a wish: to receive or only to send, by address or by an MCMemberRecord.
     ///
     /// # Errors
-    /// When the wish makes no sense, which the error says by the name of the field; or the network refuses.
+    /// When the wish is invalid, in which case the error names the field; or when the network refuses.
     pub fn join_as(&mut self, wish: GroupWish) -> Result<Peer> {
         block_on(self.join_in::<Blocking>(wish))
     }
@@ -251,12 +250,13 @@ impl Datagram {
         Ok(peer)
     }
 
-    /// Whether a member of ours hears a group: the queue pair is attached to it once for all of them.
+    /// Returns whether a member of this endpoint receives a group. The queue pair is attached to the group once for
+    /// all of them.
     fn hears(&self, mgid: Gid) -> bool {
         self.groups.iter().any(|member| member.hears && member.peer.mgid() == mgid)
     }
 
-    /// Forgets the members of a group that have lost it.
+    /// Removes the members that have lost their group.
     fn forget_lost(&mut self, name: GroupAddr, mgid: Gid) -> Result<()> {
         let is_lost = |member: &Member| {
             let is_it = member.is_called(name) || member.is_called(mgid.into());
@@ -268,7 +268,7 @@ impl Datagram {
         Ok(())
     }
 
-    /// Takes a member out of the list; the queue pair goes on hearing the group only for others.
+    /// Removes a member, and detaches the queue pair from its group unless other members receive it.
     fn forget(&mut self, at: usize) -> Result<Member> {
         let member = self.groups.remove(at);
         let mgid = member.peer.mgid();
@@ -285,17 +285,17 @@ impl Datagram {
         })
     }
 
-    /// A group as the network has it.
+    /// Returns the network's record of a group.
     ///
     /// # Errors
-    /// When it was not joined, or was lost, with the address or the link by which it was joined: then it can be joined again.
+    /// When the group was not joined, or was lost because its address or link was. It can be joined again then.
     pub fn group(&self, group: impl Into<GroupAddr>) -> Result<McMemberRecord> {
         let group = group.into().canonical();
         let at = self.member(group, "query a group")?;
         self.groups[at].id.group(self.groups[at].name)
     }
 
-    /// Sends a datagram to a group that was joined, by its address. Returns when it is on its way.
+    /// Sends a datagram to a joined group, given by its address. Returns when the datagram has been sent.
     ///
     /// # Errors
     /// When the group was not joined; and as for [`send_to`](Self::send_to).
@@ -315,10 +315,10 @@ impl Datagram {
         id.leave_multicast(name)
     }
 
-    /// Sends a datagram. Returns when it is on its way.
+    /// Sends a datagram. Returns when it has been sent.
     ///
     /// # Errors
-    /// [`Cause::TooLong`], or [`Cause::Completion`] when there is no way from here to the peer; others are sent to as before.
+    /// [`Cause::TooLong`], or [`Cause::Completion`] when there is no route to the peer. Sending to other peers still works.
     pub fn send_to(&mut self, peer: &Peer, message: &[u8]) -> Result<()> {
         if message.len() > self.max_len() {
             let cause = Cause::TooLong { len: message.len(), max: self.max_len() };
@@ -329,7 +329,7 @@ impl Datagram {
         let piece = [self.buffer.slice(at..at + message.len())];
         let wr = SendWr::send(0).sges(&piece).signaled().to(&peer.ah, peer.qpn, peer.qkey);
         self.qp.post_send(&wr)?;
-        // A datagram completes when it has left, for nobody answers it.
+        // A datagram completes when it has been sent, because it is not acknowledged.
         let sent = self.send_cq.wait_one(None);
         if sent.is_err() && self.qp.state() == QpState::Sqe {
             let attr = QpAttr { state: QpState::Rts, ..self.qp.attr() };
@@ -338,7 +338,7 @@ impl Datagram {
         sent.map(drop)
     }
 
-    /// Waits for a datagram; returns it and who sent it.
+    /// Waits for a datagram; returns it and its sender.
     ///
     /// # Errors
     /// When the device is gone.
@@ -371,15 +371,15 @@ impl Datagram {
         }
     }
 
-    /// Where in our GID table the destination of a received datagram is, from which it is answered; of a group's, where the
-    /// endpoint's own address is.
+    /// Returns the index in the local GID table of the destination of a received datagram, from which it is answered; for a
+    /// group, the index of the endpoint's own address.
     fn sgid_index_for(&self, grh: &[u8; GRH]) -> u8 {
         let to =
             Ah::destination(grh).and_then(|to| self.context.device().gid_index(self.qp.port(), to));
         to.unwrap_or(self.sgid_index)
     }
 
-    /// Copies a datagram out and posts its slot again. None when its header makes no sense.
+    /// Copies a datagram out and posts its slot again. None when its header is invalid.
     fn take(&self, done: Completion) -> Result<Option<(Vec<u8>, Peer)>> {
         let done = ok(done)?;
         let slot = usize::try_from(done.wr_id).unwrap_or(0);
@@ -394,7 +394,7 @@ impl Datagram {
     }
 }
 
-/// The async forms do the same.
+/// Async forms of the above.
 #[cfg(feature = "tokio")]
 impl Datagram {
     /// As [`resolve`](Self::resolve).
@@ -427,7 +427,7 @@ impl Datagram {
     }
 }
 
-/// The next event, which must be of this kind.
+/// Returns the next event, which must be of this kind.
 async fn next<S: Style>(
     channel: &EventChannel,
     deadline: Deadline,
@@ -439,8 +439,8 @@ async fn next<S: Style>(
     event.ok_or_else(late)?.expect(kind, "find the way")
 }
 
-/// The port to which an address of ours leads, and its index there. Where GIDs are no addresses that is the first port that is active, and
-/// the first index, which is the port's own.
+/// Returns the port that has a local address, and the address's index there. Where GIDs are not addresses, this is the first active port,
+/// and the first index, which is the port's own GID.
 fn place_of(context: &Context, local: SocketAddr) -> (u8, u8) {
     let ports = || 1..=context.num_ports();
     let index = |port| {
@@ -468,7 +468,7 @@ impl fmt::Debug for Datagram {
     }
 }
 
-/// A thread that tells those who ask which queue pair receives here. Ends when it is dropped.
+/// A thread that tells resolving peers the number of the queue pair. It ends when this is dropped.
 struct Answerer {
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
@@ -501,7 +501,7 @@ fn answer(channel: &EventChannel, qp: &Qp, until: &OwnedFd) -> Result<()> {
         while let Some(mut event) = channel.try_next()? {
             if let Some(id) = event.take_id() {
                 let param = ConnParam { qp_num: qp.qpn(), ..ConnParam::default() };
-                // Who asks by another port would send by it.
+                // A peer that is reached through another port would get datagrams from there.
                 let is_elsewhere = |route: Route| route.av.port_num != qp.port();
                 let answered = match id.route() {
                     Some(route) if is_elsewhere(route) => id.reject(&[]),
@@ -521,10 +521,10 @@ fn answer(channel: &EventChannel, qp: &Qp, until: &OwnedFd) -> Result<()> {
 
 impl Drop for Answerer {
     fn drop(&mut self) {
-        // An eventfd takes eight bytes; it cannot be full after one write.
+        // An eventfd takes eight bytes. One write cannot fill it.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has nothing left to end.
+            // A thread that panicked has already ended.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! How connections come about, on both sides.
+//! Connection establishment, on both sides.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::style::Style;
 use crate::wait::Deadline;
 use crate::{Cq, QpType};
 
-/// One-sided operations that may be outstanding besides messages.
+/// The number of one-sided operations that may be outstanding besides messages.
 pub(super) const ONE_SIDED: u32 = 16;
 
-/// An address that nothing else is known of.
+/// Returns an answer that has nothing but an address.
 pub(super) fn by_ip(to: SocketAddr) -> Answer {
     Answer { dst: Some(to.into()), ..Answer::default() }
 }
 
-/// The active side, from the address to the connection. Where paths are known nothing is resolved.
+/// Connects as the active side, from resolving the address to the connection. Known paths make resolving unnecessary.
 pub(super) async fn connect<S: Style>(options: Options, to: Answer) -> Result<Connection> {
     let context = options.open_context()?;
     options.check(&context)?;
@@ -36,7 +36,7 @@ pub(super) async fn connect<S: Style>(options: Options, to: Answer) -> Result<Co
     let along = match &to.paths[..] {
         [] => false,
         paths => match id.resolve_along(src, dst, paths) {
-            // Nothing has changed.
+            // The failed call changed nothing.
             Err(error) if to.by_acm => {
                 tracing::debug!(%error, "the path that ACM told cannot be used");
                 false
@@ -60,7 +60,7 @@ pub(super) async fn connect<S: Style>(options: Options, to: Answer) -> Result<Co
     Ok(halves.join())
 }
 
-/// Waits for one kind of event, or for the failure that comes instead.
+/// Waits for one kind of event, or for the failure reported instead.
 async fn expect<S: Style>(
     channel: &EventChannel,
     kind: EventKind,
@@ -73,7 +73,7 @@ async fn expect<S: Style>(
     }
 }
 
-/// A connection that is being made: everything is ready but the peer.
+/// A connection in the making: everything but the peer is ready.
 #[derive(Debug)]
 pub(super) struct Halves {
     pub(super) id: Id,
@@ -84,7 +84,7 @@ pub(super) struct Halves {
 }
 
 impl Halves {
-    /// Makes the queue pair with its buffers, posts the receives and attaches it to the id.
+    /// Creates the queue pair with its buffers, posts the receives and attaches it to the id.
     pub(super) fn new(options: &Options, id: Id, channel: &EventChannel) -> Result<Self> {
         let context = channel.context();
         let pd = context.pd();
@@ -105,14 +105,14 @@ impl Halves {
         Ok(Self { id, private_data: Vec::new(), channel, sender, receiver })
     }
 
-    /// The peer is there.
+    /// Returns the connection, whose peer has confirmed.
     pub(super) fn join(self) -> Connection {
         let halves = (&self.sender, &self.receiver);
         let core = Core::new(self.id, self.channel, self.private_data, halves);
         Connection::new(core, self.sender, self.receiver)
     }
 
-    /// As [`join`](Self::join), with an event channel of its own.
+    /// Like [`join`](Self::join), with an event channel of its own.
     pub(super) fn join_with_channel(mut self) -> Result<Connection> {
         let own = EventChannel::new(self.channel.context())?;
         self.id.migrate(&own)?;

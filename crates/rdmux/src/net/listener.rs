@@ -1,4 +1,4 @@
-//! A listener: accepts connections.
+//! Listeners, which accept connections.
 
 use std::net::SocketAddr;
 
@@ -13,14 +13,14 @@ use crate::error::{Cause, Error, Result};
 use crate::style::{Blocking, Style, block_on};
 use crate::wait::Deadline;
 
-/// Waits for peers that [connect](Connection::connect).
+/// Accepts connections of peers that [connect](Connection::connect).
 #[derive(Debug)]
 pub struct Listener {
     options: Options,
     channel: EventChannel,
     _listening: Id,
     local: SocketAddr,
-    /// Accepted, but the peer has not confirmed yet.
+    /// Accepted connections that the peer has not confirmed yet.
     pending: Vec<Halves>,
 }
 
@@ -39,16 +39,16 @@ impl Listener {
     /// free one.
     ///
     /// # Errors
-    /// When the address is in use or none of this host's.
+    /// When the address is in use or is none of this host's.
     pub fn bind(at: SocketAddr) -> Result<Self> {
         Options::new().bind(at)
     }
 
-    /// Where it listens.
+    /// Returns the listener's address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Context {
         self.channel.context()
     }
@@ -56,11 +56,11 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// When the host service is gone. Peers that fail on their way concern nobody.
+    /// When the host service is gone. Peers that fail while they connect cause no error.
     pub fn accept(&mut self) -> Result<Connection> {
         block_on(self.accept_in::<Blocking>())
     }
-    /// As [`accept`](Self::accept), async.
+    /// Async form of [`accept`](Self::accept).
     ///
     /// # Errors
     /// As for [`accept`](Self::accept).
@@ -95,7 +95,7 @@ impl Listener {
         }
     }
 
-    /// Accepts a request, or tells why not and lets the peer see a rejection.
+    /// Accepts a request, or logs why not and rejects it.
     fn request(&mut self, mut event: Event) {
         let Some(id) = event.take_id() else { return };
         match self.answer(id, &event) {

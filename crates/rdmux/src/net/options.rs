@@ -1,4 +1,4 @@
-//! How a connection, listener or datagram endpoint shall be.
+//! Options of connections, listeners and datagram endpoints.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,8 +12,7 @@ use crate::error::{Cause, Error, Result};
 use crate::resolver::Answer;
 use crate::style::{Blocking, block_on};
 
-/// How a [`Connection`], [`Listener`] or [`Datagram`] shall be. Both sides should agree on the
-/// size of messages.
+/// Options of a [`Connection`], [`Listener`] or [`Datagram`]. Both sides should agree on the size of messages.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `connect`, `bind` or `datagram`"]
 pub struct Options {
@@ -39,37 +38,39 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Messages of up to 64 KiB, 16 of them under way in each direction, ten seconds to connect.
+    /// Returns the defaults: messages of up to 64 KiB, 16 of them in flight in each direction, ten seconds to
+    /// connect.
     pub fn new() -> Self {
         Self::default()
     }
-    /// On this device. Without it, on that of [`Context::open`].
+    /// Uses this device instead of that of [`Context::open`].
     pub fn context(mut self, context: &Context) -> Self {
         self.context = Some(context.clone());
         self
     }
-    /// The longest message, in bytes; at most 2 GiB. There is memory for [`depth`](Self::depth) of them in each direction.
+    /// Sets the length of the longest message, in bytes; at most 2 GiB. Each direction has memory for
+    /// [`depth`](Self::depth) messages.
     pub fn message_size(mut self, bytes: usize) -> Self {
         self.message_size = bytes;
         self
     }
-    /// How many messages may be under way in each direction; at least one, and for connections 16 less than the
-    /// device has room for in a queue ([`Limits`](crate::Limits)).
+    /// Sets the number of messages that may be in flight in each direction: at least one, and for connections at most
+    /// 16 less than a queue of the device holds ([`Limits`](crate::Limits)).
     pub fn depth(mut self, messages: u32) -> Self {
         self.depth = messages.max(1);
         self
     }
-    /// How long connecting may take.
+    /// Sets the time that connecting may take.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
-    /// Connect from this address.
+    /// Connects from this address.
     pub fn source(mut self, source: SocketAddr) -> Self {
         self.source = Some(source);
         self
     }
-    /// Bytes that the other side gets with the connection: at most 56 from the connecting side,
+    /// Sets the private data that the other side gets with the connection: at most 56 bytes from the connecting side,
     /// 196 from the accepting side. The other side sees them padded with zeroes.
     pub fn private_data(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.private_data = bytes.into();
@@ -79,11 +80,11 @@ impl Options {
     /// Connects to a [`Listener`], or to any program that exchanges messages by SEND.
     ///
     /// # Errors
-    /// When nobody listens there, or the time has passed; [`Cause::Invalid`] for a depth or a size of messages that cannot be.
+    /// When there is no listener, or the time has passed; [`Cause::Invalid`] for an impossible depth or message size.
     pub fn connect(self, to: SocketAddr) -> Result<Connection> {
         block_on(super::establish::connect::<Blocking>(self, super::establish::by_ip(to)))
     }
-    /// As [`connect`](Self::connect), async.
+    /// Async form of [`connect`](Self::connect).
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
@@ -91,15 +92,14 @@ impl Options {
     pub async fn connect_async(self, to: SocketAddr) -> Result<Connection> {
         super::establish::connect::<crate::style::Tokio>(self, super::establish::by_ip(to)).await
     }
-    /// Connects to what a [`Resolver`](crate::resolver::Resolver) has found: along its paths, if it has some, and then nobody is
-    /// asked for anything.
+    /// Connects to an answer of a [`Resolver`](crate::resolver::Resolver): along its paths if it has some, without any query.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect); when the answer is one for listeners or for datagrams.
+    /// As for [`connect`](Self::connect), and when the answer is for listeners or for datagrams.
     pub fn connect_along(self, to: &Answer) -> Result<Connection> {
         block_on(super::establish::connect::<Blocking>(self, to.clone()))
     }
-    /// As [`connect_along`](Self::connect_along), async.
+    /// Async form of [`connect_along`](Self::connect_along).
     ///
     /// # Errors
     /// As for [`connect_along`](Self::connect_along).
@@ -110,14 +110,14 @@ impl Options {
     /// Listens for connections on an address of this host. Port 0 takes a free one.
     ///
     /// # Errors
-    /// When the address is in use or none of this host's; [`Cause::Invalid`] for a depth or a size of messages that cannot be.
+    /// When the address is in use or is none of this host's; [`Cause::Invalid`] for an impossible depth or message size.
     pub fn bind(self, at: SocketAddr) -> Result<Listener> {
         Listener::new(self, at)
     }
-    /// Receives datagrams at an address of this host. Port 0 takes a free one.
+    /// Creates a datagram endpoint at an address of this host. Port 0 takes a free one.
     ///
     /// # Errors
-    /// When the address is in use or none of this host's; [`Cause::Invalid`] for a depth that cannot be.
+    /// When the address is in use or is none of this host's; [`Cause::Invalid`] for an impossible depth.
     pub fn datagram(self, at: SocketAddr) -> Result<Datagram> {
         Datagram::new(self, at)
     }
@@ -126,10 +126,11 @@ impl Options {
         self.context.clone().map_or_else(Context::open, Ok)
     }
 
-    /// Says what of a connection's sizes is beyond the device or the address space, before anything is made of them.
+    /// Checks a connection's sizes against the limits of the device and the address space, before anything is
+    /// allocated.
     pub(super) fn check(&self, context: &Context) -> Result<()> {
         self.check_depth(context, ONE_SIDED)?;
-        // Behind the messages there are some bytes more.
+        // Some bytes follow the messages.
         let bytes = self.message_size.checked_mul(self.depth as usize);
         let is_possible = bytes.is_some_and(|bytes| bytes <= isize::MAX as usize - 4096);
         if !is_possible || self.message_size > rdmux_transport::MAX_MESSAGE as usize {
@@ -139,7 +140,7 @@ impl Options {
         Ok(())
     }
 
-    /// The same of a depth, of queues that have room for so many besides.
+    /// Checks a depth, for queues that have room for `besides` more entries.
     pub(super) fn check_depth(&self, context: &Context, besides: u32) -> Result<()> {
         let limits = context.limits();
         let most = limits.max_qp_wr.min(limits.max_cqe).saturating_sub(besides);
@@ -150,7 +151,7 @@ impl Options {
         Ok(())
     }
 
-    /// What is said to the peer: as many READs and atomics as the device does, all retries.
+    /// Returns the connection parameters: as many READs and atomics as the device allows, and all retries.
     pub(super) fn conn_param(&self, context: &Context) -> ConnParam {
         let depth = context.limits().max_rd_atomic;
         ConnParam {

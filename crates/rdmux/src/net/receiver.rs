@@ -1,4 +1,4 @@
-//! The half of a connection that receives.
+//! The receiving half of a connection.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::style::{Blocking, Style, block_on};
 use crate::wait::Deadline;
 use crate::{Access, Cq, EMPTY, Mr, Qp, ok};
 
-/// The half of a [`Connection`](super::Connection) that receives.
+/// The receiving half of a [`Connection`](super::Connection).
 #[derive(Debug)]
 pub struct Receiver {
     qp: Qp,
     cq: Cq,
-    /// Where messages arrive, `slot` bytes each.
+    /// The buffers for messages, `slot` bytes each.
     buffer: Mr,
     slot: usize,
-    /// A message that the caller's buffer was too short for: its slot and length.
+    /// The slot and length of a message for which the caller's buffer was too short.
     waiting: Option<(usize, usize)>,
     core: Option<Arc<Core>>,
 }
 
 impl Receiver {
-    /// Makes the buffers and posts them all.
+    /// Allocates the buffers and posts them all.
     pub(super) fn new(options: &Options, qp: &Qp) -> Result<Self> {
         let (slot, slots) = (options.message_size, options.depth as usize);
         let buffer = qp.pd().alloc(slot * slots, Access::LOCAL_WRITE)?;
@@ -102,7 +102,7 @@ impl Receiver {
         self.post(slot)
     }
 
-    /// A receive was flushed: the end, or an error.
+    /// Handles a flushed receive: the end of the connection, or an error.
     fn flushed(&self, done: Completion) -> Result<()> {
         match &self.core {
             Some(core) if !core.was_ended()? => ok(done).map(drop),
@@ -110,7 +110,7 @@ impl Receiver {
         }
     }
 
-    /// Slot and length of what came: of a WRITE with immediate the length is not that of the slot's bytes.
+    /// Returns slot and length of a message. The length of a WRITE with immediate is not that of the slot's bytes.
     fn message(&self, done: Completion) -> Result<(usize, usize)> {
         let done = ok(done)?;
         let (slot, len) = (usize::try_from(done.wr_id).unwrap_or(0), done.byte_len as usize);
@@ -121,12 +121,11 @@ impl Receiver {
         Ok((slot, len))
     }
 
-    /// The slot and length of the next message; it stays the next one until
-    /// [`done_with`](Self::done_with).
+    /// Returns the slot and length of the next message. It remains the next one until [`done_with`](Self::done_with).
     async fn next<S: Style>(&mut self) -> Result<Option<(usize, usize)>> {
         let mut one = [EMPTY];
         while self.waiting.is_none() {
-            // Before the queue is looked at, which has all that came before the end.
+            // Checked before the queue, which then has all messages that arrived before the end.
             let core = self.core.as_ref().filter(|core| !core.is_closed());
             let completions = self.cq.waiter().look();
             if self.cq.poll_or_arm(&mut one)? == 1 {
@@ -135,7 +134,7 @@ impl Receiver {
                 }
                 let (slot, len) = self.message(one[0])?;
                 if one[0].opcode == WcOpcode::RecvRdmaWithImm {
-                    // It has used up the receive and left the slot alone.
+                    // It has consumed the receive but not used its slot.
                     self.post(slot)?;
                     S::give_way().await;
                     continue;

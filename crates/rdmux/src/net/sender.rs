@@ -1,4 +1,4 @@
-//! The half of a connection that sends.
+//! The sending half of a connection.
 
 use std::sync::Arc;
 
@@ -11,21 +11,23 @@ use crate::style::{Blocking, Style, block_on};
 use crate::wait::Deadline;
 use crate::{Access, Cq, EMPTY, Mr, Pd, Qp, RemoteMr, SendWr, Sge, ok};
 
-/// Work requests with this bit are one-sided operations, and the other bits count them; without it they send a slot.
+/// Marks the work requests of one-sided operations, whose other bits count them. Work requests without it send a
+/// slot.
 const ONE_SIDED: u64 = 1 << 63;
 
-/// The half of a [`Connection`](super::Connection) that sends.
+/// The sending half of a [`Connection`](super::Connection).
 #[derive(Debug)]
 pub struct Sender {
     qp: Qp,
     cq: Cq,
     pd: Pd,
-    /// Messages under way, `slot` bytes each; behind them eight bytes for the results of atomics.
+    /// The messages in flight, `slot` bytes each, followed by eight bytes for the results of atomics.
     buffer: Mr,
     slot: usize,
     slots: usize,
     free: Vec<usize>,
-    /// Work requests whose completions have not been taken. The completion queue has room for no more of them than the send queue.
+    /// The number of work requests whose completions have not been taken. The completion queue holds no more of them than the send
+    /// queue.
     under_way: usize,
     /// The number of the last one-sided operation.
     one_sided: u64,
@@ -94,10 +96,10 @@ impl Sender {
         let wr_id = self.next_one_sided();
         block_on(self.atomic::<Blocking>(wr_id, SendWr::cmp_swap(wr_id, on, compare, swap)))
     }
-    /// Waits until everything sent has arrived.
+    /// Waits until all sent messages have arrived.
     ///
     /// # Errors
-    /// When something did not.
+    /// When a message did not arrive.
     pub fn flush(&mut self) -> Result<()> {
         block_on(self.flush_in::<Blocking>())
     }
@@ -125,9 +127,11 @@ impl Sender {
         }
     }
 
-    /// Posts a request. False if the queue is full, as with one-sided operations whose futures were dropped.
+    /// Posts a request. Returns false if the queue is full, which happens with one-sided operations whose futures
+    /// were dropped.
     fn post(&mut self, wr: &SendWr<'_>) -> Result<bool> {
-        // Some may have completed since completions were taken, so that the send queue has room, but the completion queue has not.
+        // Requests may have completed since completions were last taken. Then the send queue has room, but the completion queue
+        // does not.
         if self.under_way == self.slots + super::establish::ONE_SIDED as usize {
             return Ok(false);
         }
@@ -141,7 +145,7 @@ impl Sender {
         }
     }
 
-    /// The number of a one-sided operation. An earlier one whose future was dropped may still complete.
+    /// Returns a new number for a one-sided operation. An earlier one whose future was dropped may still complete.
     fn next_one_sided(&mut self) -> u64 {
         self.one_sided = self.one_sided.wrapping_add(1) | ONE_SIDED;
         self.one_sided
@@ -190,7 +194,7 @@ impl Sender {
         }
     }
 
-    /// Takes all completions that there are.
+    /// Takes all completions in the queue.
     fn take_completed(&mut self) -> Result<()> {
         while let Some(done) = self.cq.poll_one() {
             self.completed(done)?;
@@ -198,7 +202,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Frees what a completion frees.
+    /// Frees the resources of a completed request.
     fn completed(&mut self, done: Completion) -> Result<Completion> {
         self.under_way = self.under_way.saturating_sub(1);
         if done.wr_id & ONE_SIDED == 0 {
@@ -216,12 +220,12 @@ impl Sender {
     }
 }
 
-/// Where the results of atomics go: behind all slots, aligned.
+/// Returns the offset of the results of atomics: aligned, after all slots.
 fn result_at(slot: usize, slots: usize) -> usize {
     (slot * slots).next_multiple_of(8)
 }
 
-/// The async forms do the same.
+/// Async forms of the above.
 #[cfg(feature = "tokio")]
 impl Sender {
     /// As [`send`](Self::send).
@@ -277,7 +281,7 @@ mod tests {
         let (mut sender, _receiver) = ours.split();
         sender.send(b"fills its buffer").unwrap();
         sender.send(b"finds none").unwrap();
-        // The first message is there, and stays.
+        // The first message has arrived and is kept.
         peer.recv_into(&mut []).unwrap_err();
         drop(peer);
         let error = sender.flush().unwrap_err();
