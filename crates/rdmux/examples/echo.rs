@@ -1,8 +1,8 @@
-//! Messages there and back.
+//! An echo server and its client.
 //!
-//! The server is written with the comfortable layer: a listener, a connection, messages. The client
-//! does by hand what that layer does, with the connection manager and verbs: address, route, queue
-//! pair, buffers, work requests, completions. Each could be either.
+//! The server uses the high-level API: a listener, a connection, messages. The client does the same by hand with the
+//! connection manager and verbs: address, route, queue pair, buffers, work requests, completions. Each side could be
+//! written either way.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn main() -> Result {
     common::play(7471, server, client)
 }
 
-/// Sends every message back, until the client hangs up.
+/// Echoes every message until the client disconnects.
 fn server(context: Context, at: SocketAddr, ready: &dyn Fn(SocketAddr)) -> Result {
     let mut listener = Options::new().context(&context).bind(at)?;
     ready(listener.local_addr());
@@ -31,29 +31,29 @@ fn server(context: Context, at: SocketAddr, ready: &dyn Fn(SocketAddr)) -> Resul
     Ok(())
 }
 
-/// How long the client waits for anything.
+/// The client's timeout for each operation.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn client(context: Context, server: SocketAddr) -> Result {
-    // An id is one side of a connection. What happens to it is told on its event channel.
+    // An id is one side of a connection. Its events are raised on its event channel.
     let channel = EventChannel::new(&context)?;
     let id = Id::new(&channel, PortSpace::Tcp)?;
 
-    // First the way: which address of ours, which route.
+    // First resolve the local address and the route.
     id.resolve_addr(None, server, TIMEOUT)?;
     wait_for(&channel, EventKind::AddrResolved)?;
     id.resolve_route(TIMEOUT)?;
     wait_for(&channel, EventKind::RouteResolved)?;
 
-    // A queue pair, where work requests go in, and a completion queue, where they come out.
-    // Both the memory and the queue pair belong to one protection domain.
+    // Work requests are posted to a queue pair and complete in a completion queue. Both the memory and the queue pair
+    // belong to one protection domain.
     let pd = context.pd();
     let cq = context.cq(16)?;
     let qp = pd.qp(QpType::Rc).cq(&cq).build()?;
     let buffer = pd.alloc(64, Access::LOCAL_WRITE)?;
 
-    // The id takes the queue pair through its states from here on. The receive is posted before
-    // the connection is up: a message that finds none would have to be sent again.
+    // The id takes the queue pair through its states from here on. The receive is posted before the connection is up:
+    // a message that finds no receive would have to be retransmitted.
     id.attach_qp(&qp)?;
     const RECEIVE: u64 = 1;
     const SEND: u64 = 2;
@@ -65,7 +65,7 @@ fn client(context: Context, server: SocketAddr) -> Result {
     for text in ["one", "two", "three"] {
         // Inline data are copied now; they need no registered memory.
         qp.post_send(&SendWr::send(SEND).inline(&[text.as_bytes()]).signaled())?;
-        // Two things complete: our send when the server has it, our receive when it answered.
+        // Two work requests complete: the send when the server has the message, the receive when it answered.
         for _ in 0..2 {
             let done = cq.wait_one(Some(TIMEOUT))?;
             if done.wr_id == RECEIVE {
@@ -81,7 +81,7 @@ fn client(context: Context, server: SocketAddr) -> Result {
     Ok(())
 }
 
-/// The next event must be of this kind; if another comes, that says what went wrong.
+/// Waits for an event of this kind. An event of another kind is the error to report.
 fn wait_for(channel: &EventChannel, kind: EventKind) -> Result {
     let event = channel.next(Some(TIMEOUT))?.ok_or("no answer")?;
     // Dropping an event acknowledges it.

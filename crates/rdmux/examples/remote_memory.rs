@@ -1,7 +1,6 @@
-//! Memory of another program: written, read and changed without its doing anything.
+//! Memory of another program: written, read and changed without that program's involvement.
 //!
-//! The server registers memory, tells the client where it is, and waits for a message. The client
-//! does the rest.
+//! The server registers memory, sends its address to the client, and waits for a message. The client does the rest.
 
 mod common;
 
@@ -26,26 +25,26 @@ fn server(context: Context, at: SocketAddr, ready: &dyn Fn(SocketAddr)) -> Resul
     ready(listener.local_addr());
     let mut client = listener.accept()?;
 
-    // What peers may do with memory is said when it is registered. Its bytes are reached by copying
-    // only, for from now on they may change at any moment.
+    // The access rights of peers are set when memory is registered. Its bytes are accessed by copying only, because
+    // from now on they may change at any moment.
     let access =
         Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let memory = client.pd().alloc(SIZE, access)?;
     memory.store(COUNTER, 40);
     memory.write(TEXT, b"the server wrote this");
 
-    // Address, key and length: who has these 20 bytes and a connection may do what was allowed.
+    // Address, key and length: any peer that has these 20 bytes and a connection has the access allowed above.
     client.send(&memory.remote().to_bytes())?;
 
-    // One-sided operations complete at the client only. A message says that it is done; everything
-    // that the client did before it sent the message is in memory when the message is here.
+    // One-sided operations complete at the client only, so it sends a message when it is done. Everything that the
+    // client did before it sent the message is in memory when the message arrives.
     let message = client.recv()?.ok_or("the client hung up")?;
     println!("server: the client says {:?}", String::from_utf8_lossy(&message));
     let text = memory.to_vec(TEXT..TEXT + 21);
     println!("server: the memory says {:?}", String::from_utf8_lossy(&text));
     println!("server: the counter is {}", memory.load(COUNTER));
     Ok(())
-    // The memory goes here: its key is invalid from now on, in every process that still has it.
+    // The memory is deregistered here: its key is invalid from now on, for every process that still has it.
 }
 
 fn client(context: Context, server: SocketAddr) -> Result {
@@ -54,14 +53,14 @@ fn client(context: Context, server: SocketAddr) -> Result {
     let remote = RemoteMr::from_bytes(&message).ok_or("that is no memory")?;
     println!("client: {} bytes of the server's memory, key {}", remote.len, remote.rkey);
 
-    // Our side of a transfer is registered memory, too.
+    // The local side of a transfer is registered memory, too.
     let local = server.pd().alloc(64, Access::LOCAL_WRITE)?;
 
     // READ.
     server.read(local.slice(..21), remote.at(TEXT as u64))?;
     println!("client: read {:?}", String::from_utf8_lossy(&local.to_vec(..21)));
 
-    // Atomics are for what several clients share: here a lock, taken by who changes 0 into 1.
+    // Atomics are for data that several clients share: here a lock, taken by the client that changes 0 into 1.
     while server.compare_and_swap(remote.at(LOCK as u64), 0, 1)? != 0 {}
     let before = server.fetch_add(remote.at(COUNTER as u64), 2)?;
     println!("client: the counter was {before}, now it is {}", before + 2);

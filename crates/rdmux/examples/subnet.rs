@@ -1,6 +1,6 @@
-//! Management datagrams: a subnet is found by directed routes, as `ibnetdiscover` finds it.
+//! Management datagrams: discovers a subnet by directed routes, as `ibnetdiscover` does.
 //!
-//! Without arguments on a fabric of this process's own; `device` is the port of this host's InfiniBand device, and
+//! Without arguments it runs on a private fabric. `device` uses the port of this host's InfiniBand device, and
 //! `FABRIC NODE [PORT]` a port of a fabric that is up (`rdmux fabric up`, `rdmux fabric show`).
 
 use std::collections::{HashSet, VecDeque};
@@ -22,12 +22,12 @@ fn main() -> Result {
         [fabric, node, port] => Fabric::open(fabric)?.port(node, port.parse()?)?,
         _ => return Err("usage: [device | FABRIC NODE [PORT]]".into()),
     };
-    // An agent without methods gets nothing but the answers to its questions.
+    // An agent without methods receives only the answers to its requests.
     let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
     discover(&mut port.client(&agent)?)
 }
 
-/// A port of a fabric that lives as long as the port.
+/// Returns a port of a private fabric, which exists as long as the port.
 fn own() -> Result<Port> {
     let fabric = Fabric::embedded("switch:4")?;
     let nodes = fabric.nodes()?;
@@ -36,7 +36,7 @@ fn own() -> Result<Port> {
     Ok(fabric.port(&adapter.name, 1)?)
 }
 
-/// Breadth first: a node is asked who it is, and a switch, and where we are, by which ports it goes on.
+/// Discovers the subnet breadth first: queries each node, and follows the ports of switches and of the own node.
 fn discover(client: &mut Client) -> Result {
     let (mut seen, mut next) = (HashSet::new(), VecDeque::from([vec![]]));
     while let Some(route) = next.pop_front() {
@@ -51,7 +51,7 @@ fn discover(client: &mut Client) -> Result {
         let is_switch = node.node_type == NodeType::SWITCH;
         let ports =
             if is_switch { 1..=node.num_ports } else { node.local_port_num..=node.local_port_num };
-        // An adapter forwards nothing: only our own is one to begin at.
+        // An adapter forwards nothing, so only the own adapter's ports are followed.
         for port in ports.filter(|_| is_switch || route.is_empty()) {
             let Attribute::PortInfo(info) = get(client, &route, PortInfo::ATTR_ID, port.into())?
             else {

@@ -12,7 +12,7 @@ use rdmux_wire::{Gid, Lid, Qpn};
 use crate::error::{Attempt, Cause, Error, Result};
 use crate::{Ah, Context, Cq, Pd, SendWr, Sge, Srq};
 
-/// What a queue pair shall be. Made by [`Pd::qp`].
+/// A builder of a queue pair, returned by [`Pd::qp`] and [`Context::qp`].
 ///
 /// ```
 /// # use rdmux::{Context, QpType};
@@ -50,62 +50,62 @@ impl QpBuilder {
         let (send_cq, recv_cq, srq, signal_all) = (None, None, None, false);
         Self { pd, qp_type, send_cq, recv_cq, srq, caps, signal_all, port: PORT }
     }
-    /// Where sends and receives complete.
+    /// Sets the completion queue of both sends and receives.
     pub fn cq(self, cq: &Cq) -> Self {
         self.send_cq(cq).recv_cq(cq)
     }
-    /// Where sends complete.
+    /// Sets the completion queue of sends.
     pub fn send_cq(mut self, cq: &Cq) -> Self {
         self.send_cq = Some(cq.clone());
         self
     }
-    /// Where receives complete.
+    /// Sets the completion queue of receives.
     pub fn recv_cq(mut self, cq: &Cq) -> Self {
         self.recv_cq = Some(cq.clone());
         self
     }
-    /// Receives come from a shared queue.
+    /// Takes receives from a shared receive queue.
     pub fn srq(mut self, srq: &Srq) -> Self {
         self.srq = Some(srq.clone());
         self
     }
-    /// Sends outstanding; 128 unless said.
+    /// Sets the number of outstanding sends; 128 by default.
     pub fn max_send_wr(mut self, n: u32) -> Self {
         self.caps.max_send_wr = n;
         self
     }
-    /// Receives outstanding; 128 unless said.
+    /// Sets the number of outstanding receives; 128 by default.
     pub fn max_recv_wr(mut self, n: u32) -> Self {
         self.caps.max_recv_wr = n;
         self
     }
-    /// Entries of a gather or scatter list; 4 unless said, at most 32.
+    /// Sets the length of gather and scatter lists; 4 by default, at most 32.
     pub fn max_sge(mut self, n: u32) -> Self {
         (self.caps.max_send_sge, self.caps.max_recv_sge) = (n, n);
         self
     }
-    /// Bytes that may be posted inline; 220 unless said.
+    /// Sets how many bytes may be posted inline; 220 by default.
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.caps.max_inline_data = bytes;
         self
     }
-    /// The port that it is at; the first unless said.
+    /// Sets the port; the first by default.
     pub fn port(mut self, number: u8) -> Self {
         self.port = number;
         self
     }
-    /// Every send gives a completion, asked for or not.
+    /// Makes every send produce a completion, whether signaled or not.
     pub fn signal_all(mut self) -> Self {
         self.signal_all = true;
         self
     }
-    /// Makes the queue pair, in state RESET.
+    /// Creates the queue pair, in state RESET.
     ///
     /// # Errors
-    /// When a completion queue is missing, or a size is beyond the device's limit.
+    /// When a completion queue is missing, or a size exceeds the device's limit.
     pub fn build(self) -> Result<Qp> {
         let object = format!("{:?} queue pair", self.qp_type);
-        // What only sends receives nowhere.
+        // A queue pair that only sends has no receive queue.
         let only_sends = self.qp_type == QpType::XrcSend;
         let recv_cq = self.recv_cq.or_else(|| self.send_cq.clone().filter(|_| only_sends));
         let (Some(send_cq), Some(recv_cq)) = (self.send_cq, recv_cq) else {
@@ -127,12 +127,11 @@ impl QpBuilder {
     }
 }
 
-/// A queue pair: where work requests are posted. Clones are the same queue pair; it is destroyed
-/// when the last one goes, and its outstanding work then completes nowhere.
+/// A queue pair, to which work requests are posted. Clones are the same queue pair. It is destroyed when the last one
+/// is dropped, and its outstanding work then produces no completions.
 ///
-/// Connect it by a [`cm::Id`](crate::cm::Id), which takes it through its states, by
-/// [`connect`](Self::connect) with what the two sides told each other, or by
-/// [`modify`](Self::modify) step by step.
+/// Connect it with a [`cm::Id`](crate::cm::Id), which takes it through its states; with [`connect`](Self::connect),
+/// given what the two sides told each other; or step by step with [`modify`](Self::modify).
 #[derive(Clone)]
 pub struct Qp(Arc<Inner>);
 
@@ -146,67 +145,66 @@ struct Inner {
 }
 
 impl Qp {
-    /// Its number.
+    /// Returns its number.
     pub fn qpn(&self) -> Qpn {
         self.0.qp.qpn()
     }
-    /// Its transport.
+    /// Returns its transport.
     pub fn qp_type(&self) -> QpType {
         self.0.qp.init().qp_type
     }
-    /// The port that [`connect`](Self::connect) and [`activate`](Self::activate) bring it up at.
+    /// Returns the port at which [`connect`](Self::connect) and [`activate`](Self::activate) bring it up.
     pub fn port(&self) -> u8 {
         self.0.port
     }
-    /// Its state.
+    /// Returns its state.
     pub fn state(&self) -> QpState {
         self.0.qp.state()
     }
-    /// Whether messages to the peer go through shared memory: to processes of this host, and on InfiniBand to those of the
-    /// user's other hosts on this machine, too.
+    /// Returns whether messages to the peer go through shared memory: to processes of this host, and on InfiniBand also to
+    /// those of the user's other hosts on this machine.
     pub fn is_same_host(&self) -> bool {
         self.0.qp.is_same_host()
     }
-    /// Bytes of memory that it takes, queues included.
+    /// Returns the bytes of memory that it uses, queues included.
     pub fn footprint(&self) -> usize {
         self.0.qp.footprint()
     }
-    /// All its attributes.
+    /// Returns all its attributes.
     pub fn attr(&self) -> QpAttr {
         self.0.qp.query()
     }
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.0.pd
     }
-    /// Where its sends complete.
+    /// Returns the completion queue of its sends.
     pub fn send_cq(&self) -> &Cq {
         &self.0.send_cq
     }
-    /// Where its receives complete.
+    /// Returns the completion queue of its receives.
     pub fn recv_cq(&self) -> &Cq {
         &self.0.recv_cq
     }
-    /// Its shared receive queue.
+    /// Returns its shared receive queue, if it has one.
     pub fn srq(&self) -> Option<&Srq> {
         self.0.srq.as_ref()
     }
 
-    /// Posts a send. It goes out at once if it can; the data are not copied unless inline.
+    /// Posts a send, which starts at once if possible. The data are not copied unless they are inline.
     ///
     /// # Errors
-    /// [`Cause::Full`] when the send queue is, [`Cause::Invalid`] when the transport or the state
-    /// does not take this request.
+    /// [`Cause::Full`] when the send queue is full, [`Cause::Invalid`] when the transport or the state does not allow
+    /// this request.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         self.0.qp.post_send(wr.raw()).on(self, "post a send")
     }
 
-    /// Posts a receive: the next message goes to `sges`. For UD the first 40 bytes take the
-    /// network header.
+    /// Posts a receive: the next message goes to `sges`. For UD the network header takes the first 40 bytes.
     ///
     /// # Errors
-    /// [`Cause::Full`] when the receive queue is, [`Cause::Invalid`] when the list is too long or
-    /// the queue pair has a shared receive queue.
+    /// [`Cause::Full`] when the receive queue is full, [`Cause::Invalid`] when the list is too long or the queue pair
+    /// has a shared receive queue.
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         self.0.qp.post_recv(&RecvWr { wr_id, sges }).on(self, "post a receive")
     }
@@ -214,15 +212,15 @@ impl Qp {
     /// Posts several sends at once, which saves system calls and locks.
     ///
     /// # Errors
-    /// As for [`post_send`](Self::post_send), with the index of the first request that was not
-    /// taken; those before it were.
+    /// As for [`post_send`](Self::post_send), with the index of the first request that was not posted; those before
+    /// it were.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, Error)> {
         let raw: Vec<_> = wrs.iter().map(|wr| *wr.raw()).collect();
         let posted = self.0.qp.post_sends(&raw);
         posted.map_err(|(i, e)| (i, Error::new(self.to_string(), "post a send", e.into())))
     }
 
-    /// Changes attributes, most often the state; `mask` says which of `attr` are meant.
+    /// Changes attributes, most often the state. `mask` selects the valid members of `attr`.
     ///
     /// # Errors
     /// When the transition does not exist, or an attribute is missing, not allowed or out of range.
@@ -230,14 +228,15 @@ impl Qp {
         self.0.qp.modify(attr, mask).on(self, "modify")
     }
 
-    /// Gives a connection another path to its peer and asks for it to be used if need be (automatic path migration, IBTA
-    /// 17.2.8): from another address of ours to another one of the peer's, or on InfiniBand from another port or LID. Both ends
-    /// have to do so; [`migration`](Self::migration) says [`MigState::Armed`] once they have and packets have told each of
-    /// the other. An end whose retries are used up then goes on by the other path instead of failing, and its peer follows. Each
-    /// end is told by [`QpEvent::PathMig`](crate::QpEvent). What was not acknowledged is sent again: nothing is lost, and nothing
-    /// is carried out twice.
+    /// Gives a connection an alternate path to its peer and arms it (automatic path migration, IBTA 17.2.8): from another local
+    /// address to another one of the peer's, or on InfiniBand from another port or LID. Both ends have to do so.
+    /// [`migration`](Self::migration) returns [`MigState::Armed`] once both have and their packets have said so. An end that
+    /// exhausts its retries then migrates to the alternate path instead of failing, and its peer follows. Each end gets
+    /// [`QpEvent::PathMig`](crate::QpEvent). Unacknowledged packets are retransmitted: nothing is lost, and nothing is executed
+    /// twice.
     ///
-    /// P_Key index and timeout are those of the path; [`modify`](Self::modify) with [`AttrMask::ALT_PATH`] takes others.
+    /// P_Key index and timeout are those of the present path; [`modify`](Self::modify) with [`AttrMask::ALT_PATH`] sets
+    /// others.
     ///
     /// # Errors
     /// When the queue pair is not in state RTS or not connected, or when there is no such port or address.
@@ -254,7 +253,7 @@ impl Qp {
         self.modify(&attr, AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE)
     }
 
-    /// Goes on by the path that [`arm`](Self::arm) gave, though nothing may be wrong with the present one. The peer follows.
+    /// Migrates to the alternate path of [`arm`](Self::arm), even if the present path works. The peer follows.
     ///
     /// # Errors
     /// When the queue pair is not [`MigState::Armed`].
@@ -263,12 +262,12 @@ impl Qp {
         self.modify(&attr, AttrMask::PATH_MIG_STATE)
     }
 
-    /// How far it is with going on by another path.
+    /// Returns the state of path migration.
     pub fn migration(&self) -> MigState {
         MigState::of_code(self.attr().path_mig_state).unwrap_or_default()
     }
 
-    /// Takes it to the error state: all outstanding work completes as flushed.
+    /// Moves it to the error state: all outstanding work completes as flushed.
     ///
     /// # Errors
     /// When the device is gone.
@@ -277,7 +276,7 @@ impl Qp {
         self.modify(&attr, AttrMask::STATE)
     }
 
-    /// What a peer needs to know to [`connect`](Self::connect) to this queue pair.
+    /// Returns what a peer needs to [`connect`](Self::connect) to this queue pair.
     ///
     /// # Errors
     /// When entry `sgid_index` of the GID table does not exist.
@@ -285,18 +284,18 @@ impl Qp {
         Endpoint::of(&self.0.pd.context, (self.port(), sgid_index), self.qpn())
     }
 
-    /// Brings an RC, UC or XRC queue pair up towards `peer` without the connection manager: INIT, RTR
-    /// and RTS with `access` for the peer. The peer does the same with our endpoint, or with XRC takes its
-    /// [`target`](crate::XrcTarget) to RTR; how the two are exchanged is the program's affair.
+    /// Connects an RC, UC or XRC queue pair to `peer` without the connection manager: INIT, RTR and RTS, with
+    /// `access` for the peer. The peer does the same with this side's endpoint, or with XRC takes its
+    /// [`target`](crate::XrcTarget) to RTR. The program exchanges the two endpoints itself.
     ///
     /// # Errors
-    /// When the queue pair is not in state RESET, or cannot be reached from `sgid_index`.
+    /// When the queue pair is not in state RESET, or the peer cannot be reached from `sgid_index`.
     pub fn connect(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<()> {
         let steps = crate::manual::connect_steps(self, peer, sgid_index, access)?;
         steps.iter().try_for_each(|(attr, mask)| self.modify(attr, *mask))
     }
 
-    /// Brings a UD queue pair to RTS with this key, without the connection manager.
+    /// Brings a UD queue pair to RTS with this Q_Key, without the connection manager.
     ///
     /// # Errors
     /// When the queue pair is not in state RESET.
@@ -305,16 +304,16 @@ impl Qp {
         steps.iter().try_for_each(|(attr, mask)| self.modify(attr, *mask))
     }
 
-    /// Receives what is sent to a group, from now on. UD only. The host joins the group at the
-    /// network with its first member.
+    /// Attaches the queue pair to a multicast group, whose datagrams it receives from now on. UD only. The host joins
+    /// the group with its first member.
     ///
     /// # Errors
-    /// When the GID is no group, or the network refuses.
+    /// When the GID is not a multicast GID, or the network refuses.
     pub fn attach_multicast(&self, group: Gid) -> Result<()> {
         self.0.qp.attach_multicast(group).on(self, "attach to a multicast group")
     }
 
-    /// Takes [`attach_multicast`](Self::attach_multicast) back.
+    /// Reverses [`attach_multicast`](Self::attach_multicast).
     ///
     /// # Errors
     /// When it was not attached.
@@ -335,12 +334,12 @@ impl fmt::Debug for Qp {
     }
 }
 
-/// A queue pair as a peer sees it. Travels as 21 bytes, by any channel.
+/// The address of a queue pair for its peer. Encoded as 21 bytes, it can be sent over any channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Its host's GID.
     pub gid: Gid,
-    /// The LID of its port, by which it is reached on InfiniBand; elsewhere 0.
+    /// The LID of its port, which is its address on InfiniBand; elsewhere 0.
     pub lid: Lid,
     /// Its number.
     pub qpn: Qpn,
@@ -350,18 +349,18 @@ impl Endpoint {
     /// The length of [`to_bytes`](Self::to_bytes).
     pub const LEN: usize = 21;
 
-    /// A queue pair that is reached by its host's GID, as on RoCE.
+    /// Returns the endpoint of a queue pair that is reached by its host's GID, as on RoCE.
     pub fn new(gid: Gid, qpn: Qpn) -> Self {
         Self { gid, lid: Lid::NONE, qpn }
     }
 
-    /// A queue pair at a port of a device, by an entry of its GID table.
+    /// Returns the endpoint of a queue pair at a port of a device, by an entry of its GID table.
     pub(crate) fn of(context: &Context, (port, index): (u8, u8), qpn: Qpn) -> Result<Self> {
         let lid = context.query_port_number(port)?.lid;
         Ok(Self { gid: context.gid_of_port(port, index)?, lid, qpn })
     }
 
-    /// GID, LID and number, big-endian.
+    /// Encodes GID, LID and number, big-endian.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[..16].copy_from_slice(&self.gid.0);
@@ -369,7 +368,7 @@ impl Endpoint {
         b[18..].copy_from_slice(&self.qpn.get().to_be_bytes()[1..]);
         b
     }
-    /// From [`to_bytes`](Self::to_bytes), if there are that many bytes.
+    /// Decodes [`to_bytes`](Self::to_bytes). None if there are too few bytes.
     pub fn from_bytes(b: &[u8]) -> Option<Self> {
         let (gid, b) = b.split_first_chunk()?;
         let (lid, b) = b.split_first_chunk()?;

@@ -1,8 +1,8 @@
-//! Names to what a connection needs: addresses, and on InfiniBand and RoCE GIDs and paths. A layer of its own, which makes no
-//! connection.
+//! Resolves names to what a connection needs: addresses, and on InfiniBand and RoCE GIDs and paths. This is a separate layer,
+//! which makes no connections.
 //!
-//! An [`Answer`] has all that a connection takes: port space, both addresses, paths, and what goes before its private data.
-//! [`Options::connect_along`](crate::Options::connect_along) plugs it in as it is, over whatever device the host has:
+//! An [`Answer`] has all that a connection needs: port space, both addresses, paths, and a prefix of its private data.
+//! [`Options::connect_along`](crate::Options::connect_along) uses it as it is, on any kind of device:
 //!
 //! ```
 //! use rdmux::resolver::{Hints, Resolver};
@@ -46,7 +46,7 @@ pub use rdmux_host::resolver::{Answer, Family, Hints};
 use crate::Context;
 use crate::error::{Attempt as _, Cause, Result};
 
-/// Finds names for connections over a context's device.
+/// Resolves names for connections over a context's device.
 #[derive(Clone)]
 pub struct Resolver {
     context: Context,
@@ -54,21 +54,21 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// One for a context's device and host.
+    /// Returns a resolver for a context's device and host.
     pub fn new(context: &Context) -> Self {
         let resolver = host::Resolver::new(context.client().clone(), Some(context.kind()));
         let resolver = resolver.names_of(context.options().dir.clone());
         Self { context: context.clone(), resolver }
     }
 
-    /// Finds a node and a service, as getaddrinfo(3) does: the best answer is the first, and there is one. With
-    /// [`Hints::native`] that is one with a GID and a path, if the device has them; those with IP addresses follow.
+    /// Resolves a node and a service as getaddrinfo(3) does: the best answer is first, and there is at least one.
+    /// With [`Hints::native`] the first has a GID and a path, if the device has them; those with IP addresses follow.
     ///
-    /// It blocks for as long as the name service does, and up to 2 s each for the neighbour and the path.
+    /// Blocks for as long as the name service does, and up to 2 s each for the neighbor and the path.
     ///
     /// # Errors
-    /// When the name service knows nothing, or the host service is gone. That a peer does not answer is no error: then
-    /// there are IP addresses only.
+    /// When the name service knows no address, or the host service is gone. A peer that does not answer is not an
+    /// error: the answers then have IP addresses only.
     pub fn resolve(
         &self,
         node: Option<&str>,
@@ -78,16 +78,16 @@ impl Resolver {
         self.resolver.resolve(node, service, Some(hints)).on(self, "resolve a name")
     }
 
-    /// The native address of an IP address and the path there, and the IP address behind it.
+    /// Returns the native address of an IP address with the path to it, followed by the IP address itself.
     pub fn resolve_addr(&self, to: SocketAddr, hints: &Hints) -> Vec<Answer> {
         self.resolver.resolve_addr(to, hints)
     }
 
-    /// The services of a name or a service ID that subnet administration knows, asked by this port of an InfiniBand device. They have
-    /// no paths.
+    /// Returns the services of a name or a service ID that subnet administration knows, queried through this port of an InfiniBand
+    /// device. They have no paths.
     ///
     /// # Errors
-    /// When there is none, or nobody answers within 2 s.
+    /// When there is none, or subnet administration does not answer within 2 s.
     pub fn services(&self, port: u8, service: &ServiceKey) -> Result<Vec<Answer>> {
         let gid = self.context.device().gid(port, 0).map(|entry| entry.gid);
         let no_gid = || Cause::Invalid(format!("port {port} has no GID"));
@@ -165,14 +165,14 @@ mod tests {
         Options::new().context(context).bind(at).unwrap()
     }
 
-    /// Looks for a listener from another host, as a program does.
+    /// Resolves a listener's address from another host, as a program does.
     fn found(from: &Context, to: &Listener) -> Vec<Answer> {
         let (node, service) =
             (to.local_addr().ip().to_string(), to.local_addr().port().to_string());
         Resolver::new(from).resolve(Some(&node), Some(&service), &NATIVE).unwrap()
     }
 
-    /// Connects by what was found and nothing else.
+    /// Connects with a resolved answer and nothing else.
     fn connects(from: &Context, to: &Answer, listener: &mut Listener) {
         let (context, to) = (from.clone(), to.clone());
         let client = std::thread::spawn(move || {
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Questions of a host to its subnet: of neighbours, and of administration.
+    /// Returns how many queries a host has sent to its subnet, to neighbors and to administration.
     fn questions(of: &Context) -> u64 {
         let status = admin::status(&of.options().dir, &HostName::new(of.host()).unwrap()).unwrap();
         let names =
@@ -228,7 +228,7 @@ mod tests {
         for _ in 0..10 {
             connects(&a, &native, &mut listener);
         }
-        // The peer is told the way back by the request itself.
+        // The request itself tells the peer the path back.
         assert_eq!(questions(&a), before);
         let by_ip = Answer { dst: Some(listener.local_addr().into()), ..Answer::default() };
         connects(&a, &by_ip, &mut listener);
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn failing_resolver_leaves_the_ip_address() {
-        // There is no fabric, and so no GID of anybody.
+        // There is no fabric, and so no GID of any peer.
         let context = Context::builder().embedded().device(DeviceKind::Ib).open().unwrap();
         let resolver = Resolver::new(&context);
         let answers = resolver.resolve(Some("127.77.255.254"), Some("7"), &NATIVE).unwrap();

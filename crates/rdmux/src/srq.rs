@@ -8,11 +8,11 @@ use rdmux_verbs as verbs;
 use crate::error::{Attempt, Result};
 use crate::{Cq, Pd, Sge, Xrcd};
 
-/// A shared receive queue: receives that any of its queue pairs may take. Clones are the same queue.
+/// A shared receive queue, whose receives any of its queue pairs may take. Clones are the same queue.
 #[derive(Clone)]
 pub struct Srq {
     srq: verbs::Srq,
-    /// Where the receives of a queue of an XRC domain complete.
+    /// The completion queue of a queue that belongs to an XRC domain.
     _cq: Option<Cq>,
     pd: Pd,
 }
@@ -42,12 +42,12 @@ impl Srq {
         &self.srq
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// The number that senders name it by ([`SendWr::srq`](crate::SendWr::srq)), if it is one of an XRC
+    /// Returns the number by which senders name it ([`SendWr::srq`](crate::SendWr::srq)), if it belongs to an XRC
     /// domain.
     pub fn number(&self) -> Option<u32> {
         self.srq.number()
@@ -61,19 +61,19 @@ impl Srq {
         self.srq.post_recv(&RecvWr { wr_id, sges }).on(self, "post a receive")
     }
 
-    /// Asks for one [`AsyncEvent::SrqLimit`](crate::AsyncEvent::SrqLimit) when fewer than `limit`
-    /// receives are left; 0 asks for none.
+    /// Requests one event [`AsyncEvent::SrqLimit`](crate::AsyncEvent::SrqLimit) when fewer than `limit` receives are
+    /// left; 0 requests none.
     ///
     /// # Errors
-    /// When the limit is above the queue's size.
+    /// When the limit exceeds the queue's size.
     pub fn set_limit(&self, limit: u32) -> Result<()> {
         self.srq.modify(None, Some(limit)).on(self, "set the limit")
     }
 
-    /// Changes how many receives fit.
+    /// Changes the queue's capacity.
     ///
     /// # Errors
-    /// When more are posted than would fit, or the device's limit is below.
+    /// When more receives are posted than would fit, or the device's limit is exceeded.
     pub fn resize(&self, max_wr: u32) -> Result<()> {
         self.srq.modify(Some(max_wr), None).on(self, "resize")
     }

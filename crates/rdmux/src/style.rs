@@ -1,7 +1,7 @@
 //! Blocking and async from one source.
 //!
-//! What waits is written once, as `async fn` over a [`Style`]. [`Blocking`] sleeps inside the await,
-//! so that such a future is ready when it is first polled, and [`block_on`] needs no executor.
+//! A function that waits is written once, as an `async fn` over a [`Style`]. [`Blocking`] sleeps inside the await, so
+//! such a future is ready when it is first polled, and [`block_on`] needs no executor.
 
 use std::future::Future;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use std::io;
 use crate::wait::in_runtime;
 use crate::wait::{Deadline, Look, wait_any};
 
-/// How to wait.
+/// A way to wait.
 pub(crate) trait Style {
     /// Waits until one of two descriptors may have become readable, or the time has passed.
     async fn either<A: AsFd, B: AsFd>(
@@ -26,11 +26,11 @@ pub(crate) trait Style {
     /// Waits until a descriptor may have become readable, or the time has passed.
     async fn one<A: AsFd>(a: Look<'_, A>, deadline: Deadline) -> io::Result<()>;
 
-    /// Lets others run: for loops that a peer can keep from waiting.
+    /// Yields to other tasks, for loops in which a peer can prevent waiting.
     async fn give_way();
 }
 
-/// The calling thread sleeps.
+/// Waits by putting the calling thread to sleep.
 pub(crate) struct Blocking;
 
 impl Style for Blocking {
@@ -55,7 +55,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The task waits; the tokio runtime's threads do other work.
+/// Waits in a task, while the tokio runtime's threads do other work.
 #[cfg(feature = "tokio")]
 pub(crate) struct Tokio;
 
@@ -81,7 +81,7 @@ impl Style for Tokio {
     }
 }
 
-/// The future's result, or success when the time has passed: callers look at their deadline.
+/// Returns the future's result, or success when the time has passed: callers check their deadline.
 #[cfg(feature = "tokio")]
 async fn until(deadline: Deadline, f: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     match deadline.left() {

@@ -1,4 +1,4 @@
-//! Waiting for descriptors, blocking or async: the one place where this crate sleeps.
+//! Waiting for descriptors, blocking or async. This crate sleeps nowhere else.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,21 +13,21 @@ use rustix::io::Errno;
 pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// `timeout` from now; none, or one that the clock cannot hold, is never.
+    /// Returns the deadline `timeout` from now. None, or a time that the clock cannot hold, means never.
     pub(crate) fn after(timeout: Option<Duration>) -> Self {
         Self(timeout.and_then(|t| Instant::now().checked_add(t)))
     }
     pub(crate) fn has_passed(self) -> bool {
         self.0.is_some_and(|d| Instant::now() >= d)
     }
-    /// What is left.
+    /// Returns the remaining time.
     pub(crate) fn left(self) -> Option<Duration> {
         self.0.map(|d| d.saturating_duration_since(Instant::now()))
     }
 }
 
-/// Sleeps until one of the descriptors is readable or the time has passed. A signal handler that
-/// runs meanwhile makes it return early; callers look and wait again.
+/// Sleeps until one of the descriptors is readable or the time has passed. Returns early after a signal handler has
+/// run; callers check their source and wait again.
 pub(crate) fn wait_any(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result<()> {
     let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     if spin_wait::look(|| poll(&mut fds, Some(&Timespec::default())) != Ok(0)) {
@@ -43,20 +43,20 @@ pub(crate) fn wait_any(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result
     }
 }
 
-/// Something with a descriptor, and how to wait for it in either style. Any number of threads and tasks may.
+/// A source with a descriptor, and how to wait for it in either style. Any number of threads and tasks may wait.
 pub(crate) struct Waiter<F: AsFd> {
     #[cfg(feature = "tokio")]
     registered: std::sync::Mutex<Last>,
-    /// How often a task has cleared what the runtime knows of the descriptor.
+    /// How often a task has cleared the runtime's readiness of the descriptor.
     #[cfg(feature = "tokio")]
     clears: std::sync::atomic::AtomicUsize,
     source: F,
 }
 
-/// When somebody began to look at a source. It is taken before the look, and waited by if that found nothing.
+/// The beginning of a check of a source. Taken before the check, and waited on if the check found nothing.
 ///
-/// The runtime tells of a descriptor once, and the first task that is woken clears that for all. A task that
-/// had begun to look before, and has not waited yet, may have missed what was told of; so it does not wait.
+/// The runtime reports readiness once, and the first task that it wakes clears it for all. A task that began its
+/// check before that and does not wait yet may have missed the report, so it must not wait.
 #[must_use = "what was looked for and not found is waited for by this"]
 pub(crate) struct Look<'a, F: AsFd> {
     waiter: &'a Waiter<F>,
@@ -68,11 +68,12 @@ pub(crate) struct Look<'a, F: AsFd> {
 #[cfg(feature = "tokio")]
 type Registered = std::sync::Arc<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>;
 
-/// That of the runtime which has waited last, and the runtime. Tasks of others that still wait have theirs.
+/// The registration of the runtime that waited last, and that runtime. Waiting tasks of other runtimes hold their
+/// own.
 #[cfg(feature = "tokio")]
 type Last = Option<(tokio::runtime::Id, Registered)>;
 
-/// The current runtime. Fails outside of one, where tokio would panic.
+/// Returns the current runtime. Fails outside of one, where tokio would panic.
 #[cfg(feature = "tokio")]
 pub(crate) fn in_runtime() -> io::Result<tokio::runtime::Id> {
     let current = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
@@ -90,12 +91,12 @@ impl<F: AsFd> Waiter<F> {
         }
     }
 
-    /// What has the descriptor.
+    /// Returns the source.
     pub(crate) fn source(&self) -> &F {
         &self.source
     }
 
-    /// To be called before each look at the source that may be followed by a wait.
+    /// Begins a check of the source. Call it before each check that a wait may follow.
     pub(crate) fn look(&self) -> Look<'_, F> {
         Look {
             waiter: self,
@@ -114,8 +115,7 @@ impl<F: AsFd> Waiter<F> {
         }
         let fd = self.source.as_fd().try_clone_to_owned()?;
         let interest = tokio::io::Interest::READABLE;
-        // SAFETY: an `OwnedFd` gives the same open descriptor as long as it lives, and it lives in
-        // what is returned.
+        // SAFETY: an `OwnedFd` gives the same open descriptor as long as it lives, and the returned value owns it.
         let new = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, interest) }?;
         let new = std::sync::Arc::new(new);
         *registered = Some((current, new.clone()));
@@ -124,17 +124,18 @@ impl<F: AsFd> Waiter<F> {
 }
 
 impl<F: AsFd> Look<'_, F> {
-    /// What is waited for.
+    /// Returns the source.
     pub(crate) fn source(&self) -> &F {
         &self.waiter.source
     }
 
-    /// Sleeps until it is readable or the time has passed.
+    /// Sleeps until the source is readable or the time has passed.
     pub(crate) fn wait(self, deadline: Deadline) -> io::Result<()> {
         wait_any(&[self.source().as_fd()], deadline)
     }
 
-    /// Waits until it may have become readable since the look began, on the current runtime. Look at the source again afterwards.
+    /// Waits on the current runtime until the source may have become readable since the check began. Check the source again
+    /// afterwards.
     #[cfg(feature = "tokio")]
     pub(crate) async fn ready(self) -> io::Result<()> {
         use std::sync::atomic::Ordering;
@@ -147,13 +148,13 @@ impl<F: AsFd> Look<'_, F> {
             Poll::Ready(Ok(mut guard)) => {
                 // Empty if another task has cleared it since it woke this one.
                 if !guard.ready().is_empty() {
-                    // Counted before: who finds it cleared finds it counted, too.
+                    // Counted before it is cleared: a task that finds it cleared also finds it counted.
                     self.waiter.clears.fetch_add(1, Ordering::AcqRel);
                     guard.clear_ready();
                 }
                 Poll::Ready(Ok(()))
             }
-            // In the list of those who are woken by now, so that nothing is cleared from here on without waking it.
+            // This task is registered for wakeups by now, so any clearing from here on wakes it.
             Poll::Pending if self.waiter.clears.load(Ordering::Acquire) != self.clears => {
                 Poll::Ready(Ok(()))
             }
@@ -234,7 +235,7 @@ mod tests {
         };
         let (first, second) = (runtime(), runtime());
         wait_on(&first);
-        // The first one is idle: nobody asks the operating system for it.
+        // The first one is idle: its descriptor is not polled.
         wait_on(&second);
         drop(second);
         wait_on(&first);

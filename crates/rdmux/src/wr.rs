@@ -1,4 +1,4 @@
-//! Work requests: what is posted to a queue pair, built step by step.
+//! Work requests to post to a queue pair, built step by step.
 
 use rdmux_transport::wr::{self as raw, SendData, SendFlags, SendOp};
 use rdmux_wire::{Qkey, Qpn, Rkey};
@@ -17,9 +17,8 @@ use crate::memory::RemoteMr;
 /// # let _ = (add, hello);
 /// ```
 ///
-/// A request that is not [`signaled`](Self::signaled) gives no completion unless it fails, on a
-/// queue pair that was not built with
-/// [`signal_all`](crate::QpBuilder::signal_all).
+/// A request that is not [`signaled`](Self::signaled) produces a completion only if it fails or the queue pair was
+/// built with [`signal_all`](crate::QpBuilder::signal_all).
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a work request does nothing until it is posted"]
 pub struct SendWr<'a>(raw::SendWr<'a>);
@@ -28,7 +27,7 @@ impl<'a> SendWr<'a> {
     fn new(wr_id: u64, op: SendOp) -> Self {
         Self(raw::SendWr::new(wr_id, op, SendData::Sges(&[])))
     }
-    /// SEND: a message to a receive that the peer posted.
+    /// SEND: a message into a receive that the peer has posted.
     pub fn send(wr_id: u64) -> Self {
         Self::new(wr_id, SendOp::Send)
     }
@@ -36,46 +35,44 @@ impl<'a> SendWr<'a> {
     pub fn send_invalidate(wr_id: u64, rkey: Rkey) -> Self {
         Self::new(wr_id, SendOp::SendInv(rkey))
     }
-    /// RDMA WRITE: to the peer's memory, without its help. RC and UC.
+    /// RDMA WRITE into the peer's memory, without its involvement. RC and UC.
     pub fn write(wr_id: u64, to: RemoteMr) -> Self {
         Self::new(wr_id, SendOp::Write { remote_addr: to.addr, rkey: to.rkey })
     }
-    /// RDMA READ: from the peer's memory, without its help. RC only. The length is that of the
-    /// scatter list.
+    /// RDMA READ from the peer's memory, without its involvement. RC only. The scatter list determines the length.
     pub fn read(wr_id: u64, from: RemoteMr) -> Self {
         Self::new(wr_id, SendOp::Read { remote_addr: from.addr, rkey: from.rkey })
     }
-    /// FETCH AND ADD on the eight aligned bytes at the start of `on`, in the peer's byte order; what was
-    /// there comes into the scatter list of eight bytes. RC only.
+    /// FETCH AND ADD on the eight aligned bytes at the start of `on`, in the peer's byte order. Their previous value
+    /// is stored in the scatter list of eight bytes. RC only.
     pub fn fetch_add(wr_id: u64, on: RemoteMr, add: u64) -> Self {
         Self::new(wr_id, SendOp::FetchAdd { remote_addr: on.addr, rkey: on.rkey, add })
     }
-    /// COMPARE AND SWAP on the eight aligned bytes at the start of `on`: becomes `swap` if it was
-    /// `compare`. What was there comes into the scatter list of eight bytes. RC only.
+    /// COMPARE AND SWAP on the eight aligned bytes at the start of `on`, which become `swap` if they equal `compare`.
+    /// Their previous value is stored in the scatter list of eight bytes. RC only.
     pub fn cmp_swap(wr_id: u64, on: RemoteMr, compare: u64, swap: u64) -> Self {
         let op = SendOp::CmpSwap { remote_addr: on.addr, rkey: on.rkey, compare, swap };
         Self::new(wr_id, op)
     }
-    /// Invalidates a key of our own; nothing goes out.
+    /// Invalidates a local key. Sends nothing.
     pub fn local_invalidate(wr_id: u64, rkey: Rkey) -> Self {
         Self::new(wr_id, SendOp::LocalInv(rkey))
     }
 
-    /// The data lie here in registered memory (for READ and atomics: go there). They are read when
-    /// packets are built: do not change them before the completion.
+    /// Sets the registered memory of the data (for READ and atomics, of the result). Data are read when packets are
+    /// built: do not change them before the completion.
     pub fn sges(mut self, list: &'a [Sge]) -> Self {
         self.0.data = SendData::Sges(list);
         self
     }
-    /// The data are copied while posting, at most the queue pair's `max_inline` bytes in all, from
-    /// memory that needs no registration.
+    /// Copies the data while posting, at most the queue pair's `max_inline` bytes in all, from memory that needs no
+    /// registration.
     pub fn inline(mut self, pieces: &'a [&'a [u8]]) -> Self {
         self.0.data = SendData::Inline(pieces);
         self
     }
-    /// Adds immediate data to a SEND or a WRITE: four bytes that arrive in the peer's completion,
-    /// exactly as given. A WRITE with immediate takes a receive of the peer's. On other operations
-    /// it changes nothing.
+    /// Adds immediate data to a SEND or a WRITE: four bytes that the peer's completion returns exactly as given. A
+    /// WRITE with immediate consumes a receive of the peer. Other operations ignore it.
     pub fn imm(mut self, imm: [u8; 4]) -> Self {
         self.0.op = match self.0.op {
             SendOp::Send => SendOp::SendImm(imm),
@@ -84,7 +81,7 @@ impl<'a> SendWr<'a> {
         };
         self
     }
-    /// Asks for a completion.
+    /// Requests a completion.
     pub fn signaled(mut self) -> Self {
         self.0.flags |= SendFlags::SIGNALED;
         self
@@ -99,18 +96,18 @@ impl<'a> SendWr<'a> {
         self.0.flags |= SendFlags::SOLICITED;
         self
     }
-    /// Where a datagram goes; UD only, and there needed.
+    /// Sets the destination of a datagram. Required for UD, and UD only.
     pub fn to(mut self, ah: &Ah, qpn: Qpn, qkey: Qkey) -> Self {
         self.0.dest = Some(raw::UdDest { av: *ah.vector(), qpn, qkey });
         self
     }
-    /// The shared receive queue that it is for, by its [`number`](crate::Srq::number). XRC only, and there
-    /// needed by every operation: it says which process's memory is meant.
+    /// Names the peer's shared receive queue by its [`number`](crate::Srq::number). XRC only, and required by every
+    /// operation there: it selects the process whose memory is accessed.
     pub fn srq(mut self, number: u32) -> Self {
         self.0.srqn = number;
         self
     }
-    /// As the engine takes it.
+    /// Returns the request in the engine's form.
     pub(crate) fn raw(&self) -> &raw::SendWr<'a> {
         &self.0
     }

@@ -13,17 +13,17 @@ use rdmux_wire::Qpn;
 use crate::error::{Attempt, Result};
 use crate::{Context, Endpoint, manual};
 
-/// An XRC domain, opened: what shared receive queues and targets have in common. Clones are the same
-/// opening; it closes when everything made with it is gone, and the domain goes with its last opening.
+/// An open XRC domain, which associates shared receive queues with targets. Clones are the same opening. It closes
+/// when everything made with it is dropped, and the domain is destroyed with its last opening.
 ///
-/// By an extended reliable connection (XRC) one sender reaches the shared receive queues of many processes.
-/// The receiving end, a *target*, belongs to no process: it lives in the host's service, and goes when
-/// the last process that holds it lets go or ends, however it ends. What it receives goes to the shared
-/// receive queue that each request names, in whichever process made that queue in the same [`Xrcd`].
+/// With an extended reliable connection (XRC), one sender reaches the shared receive queues of many processes. The
+/// receiving end, a *target*, belongs to no process: it exists in the host's service, until the last process that
+/// holds it releases it or exits in any way. A received message goes to the shared receive queue that the request
+/// names, in whichever process created that queue in the same [`Xrcd`].
 ///
-/// A process holds a target by registration, which has no count ([`Xrcd::alloc`],
-/// [`Xrcd::register`], [`Xrcd::unregister`]: the proposal of 2007), or by handles, each of which counts
-/// ([`Xrcd::create`], [`Xrcd::open_target`]: as `ibv_open_qp(3)`). Both keep it.
+/// A process holds a target by registration, which is not counted ([`Xrcd::alloc`], [`Xrcd::register`],
+/// [`Xrcd::unregister`]: the proposal of 2007), or by handles, each of which counts ([`Xrcd::create`],
+/// [`Xrcd::open_target`]: as `ibv_open_qp(3)`). Either keeps the target.
 ///
 /// ```
 /// # use rdmux::{Access, Context, QpType, SendWr, Xrcd, XrcdFlags};
@@ -55,23 +55,22 @@ use crate::{Context, Endpoint, manual};
 pub struct Xrcd {
     xrcd: verbs::Xrcd,
     context: Context,
-    /// Where its targets are.
+    /// The port of its targets.
     port: u8,
 }
 
 impl Xrcd {
-    /// Opens the domain of a file, as any process may that may open the file.
+    /// Opens the domain of a file. Any process that may open the file may open the domain.
     ///
     /// # Errors
-    /// When there is none and `flags` do not say to create it, or there is one and they say that it must
-    /// be new.
+    /// When there is no domain and `flags` do not say to create it, or there is one and they require a new one.
     pub fn of_file(context: &Context, file: impl AsFd, flags: XrcdFlags) -> Result<Self> {
         let xrcd = verbs::Xrcd::open(context.device(), Some(file.as_fd()), flags)
             .on(context, "open an XRC domain")?;
         Ok(Self { xrcd, context: context.clone(), port: PORT })
     }
 
-    /// A new domain of this process alone.
+    /// Opens a new domain that only this process can use.
     ///
     /// # Errors
     /// When the device is gone.
@@ -82,7 +81,7 @@ impl Xrcd {
         Ok(Self { xrcd, context: context.clone(), port: PORT })
     }
 
-    /// The same opening, whose targets are reached by this port of the device, from 1, instead of the first one.
+    /// Returns the same opening with another port, from 1, for its targets, instead of the first one.
     #[must_use]
     pub fn at_port(&self, port: u8) -> Self {
         Self { port, ..self.clone() }
@@ -92,32 +91,32 @@ impl Xrcd {
         &self.xrcd
     }
 
-    /// The device that it was opened on.
+    /// Returns the device that it was opened on.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Makes a target for the sender at `peer`, ready to receive (RTR), and registers this process for it:
-    /// its number, which the sender connects to. The peer may do with the memory of the domain's processes
-    /// what both `access` and their regions allow.
+    /// Creates a target for the sender at `peer`, ready to receive (RTR), and registers this process for it. Returns
+    /// its number, to which the sender connects. The peer may access the memory of the domain's processes as far as
+    /// both `access` and their regions allow.
     ///
     /// # Errors
-    /// When there are too many, or `peer` cannot be reached from `sgid_index`; nothing is left then.
+    /// When there are too many, or `peer` cannot be reached from `sgid_index`. No target is left then.
     pub fn alloc(&self, peer: Endpoint, sgid_index: u8, access: Access) -> Result<Qpn> {
         let attr = self.attr(peer, sgid_index, access)?;
         self.xrcd.alloc_registered(&attr).on(self, "make a target")
     }
 
-    /// Registers this process for a target, which stays from now on until it is unregistered. To do so
-    /// again changes nothing.
+    /// Registers this process for a target, which exists at least until this process unregisters. Registering again
+    /// changes nothing.
     ///
     /// # Errors
-    /// When the number is unknown, of something else, or of another domain.
+    /// When the number is unknown, or is not of a target of this domain.
     pub fn register(&self, target: Qpn) -> Result<()> {
         self.xrcd.register(target).on(format_args!("target {target}"), "register")
     }
 
-    /// Takes the registration back. If nobody holds the target then, it is destroyed.
+    /// Unregisters this process. The target is destroyed if no process holds it any more.
     ///
     /// # Errors
     /// As for [`register`](Self::register), or when this process is not registered.
@@ -125,15 +124,15 @@ impl Xrcd {
         self.xrcd.unregister(target).on(format_args!("target {target}"), "unregister")
     }
 
-    /// All attributes of a target of this domain.
+    /// Returns all attributes of a target of this domain.
     ///
     /// # Errors
-    /// When the number is unknown, of something else, or of another domain.
+    /// When the number is unknown, or is not of a target of this domain.
     pub fn query(&self, target: Qpn) -> Result<QpAttr> {
         self.xrcd.query(target).on(format_args!("target {target}"), "query")
     }
 
-    /// Makes a target, in RESET, and a handle on it.
+    /// Creates a target, in RESET, and a handle on it.
     ///
     /// # Errors
     /// When there are too many.
@@ -142,10 +141,10 @@ impl Xrcd {
         Ok(XrcTarget(Arc::new(Handle { target, domain: self.clone() })))
     }
 
-    /// A further handle on a target, whichever process made it.
+    /// Opens another handle on a target, whichever process created it.
     ///
     /// # Errors
-    /// When the number is unknown, of something else, or of another domain.
+    /// When the number is unknown, or is not of a target of this domain.
     pub fn open_target(&self, target: Qpn) -> Result<XrcTarget> {
         let opened = verbs::Target::open(&self.xrcd, target, 0);
         let target = opened.on(format_args!("target {target}"), "open")?;
@@ -169,7 +168,7 @@ impl fmt::Debug for Xrcd {
     }
 }
 
-/// A handle on a target. Clones are the same handle; dropping the last one lets go.
+/// A handle on a target. Clones are the same handle; dropping the last one releases it.
 #[derive(Clone)]
 pub struct XrcTarget(Arc<Handle>);
 
@@ -180,15 +179,15 @@ struct Handle {
 }
 
 impl XrcTarget {
-    /// Its number. The top bit is 1, and a number does not come back soon.
+    /// Returns its number. The top bit is 1, and numbers are not reused soon.
     pub fn qpn(&self) -> Qpn {
         self.0.target.qpn()
     }
-    /// The domain that it was made or opened in.
+    /// Returns the domain in which it was created or opened.
     pub fn domain(&self) -> &Xrcd {
         &self.0.domain
     }
-    /// What a sender needs to connect to it.
+    /// Returns what a sender needs to connect to it.
     ///
     /// # Errors
     /// When entry `sgid_index` of the GID table does not exist.
@@ -196,21 +195,21 @@ impl XrcTarget {
         let Xrcd { context, port, .. } = &self.0.domain;
         Endpoint::of(context, (*port, sgid_index), self.qpn())
     }
-    /// All its attributes.
+    /// Returns all its attributes.
     ///
     /// # Errors
     /// When the device is gone.
     pub fn attr(&self) -> Result<QpAttr> {
         self.0.target.query().on(self, "query")
     }
-    /// Changes attributes, most often the state, for everybody who holds it.
+    /// Changes attributes, most often the state, for all its holders.
     ///
     /// # Errors
     /// When the transition does not exist, or an attribute is missing, not allowed or out of range.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         self.0.target.modify(attr, mask).on(self, "modify")
     }
-    /// Takes it from RESET to RTR for the sender at `peer`: it receives from then on.
+    /// Takes it from RESET to RTR for the sender at `peer`, from which it receives from then on.
     ///
     /// # Errors
     /// When it is not in RESET, or `peer` cannot be reached from `sgid_index`.

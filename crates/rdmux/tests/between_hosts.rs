@@ -1,5 +1,5 @@
-//! Processes of two hosts of one user, whose InfiniBand ports are on one subnet: they have rings and reach each other's memory, as
-//! long as the subnet would let their packets pass.
+//! Processes of two hosts of one user, whose InfiniBand ports are on one subnet: they share rings and access each other's memory
+//! as long as the subnet would forward their packets.
 
 mod processes;
 
@@ -23,10 +23,10 @@ use rdmux_subnet::topology::Shape;
 use rdmux_testing::temp_dir;
 
 const HOST_RINGS: &str = "RDMUX_HOST_RINGS";
-/// How many ports hosts have.
+/// The number of ports of each host.
 const PORTS: &str = "RDMUX_TEST_PORTS";
 
-/// Not a test, but what the processes of the others do.
+/// Not a test, but the entry point of the other tests' processes.
 #[test]
 fn role() {
     match std::env::var(ROLE).as_deref() {
@@ -46,12 +46,13 @@ fn role() {
     println!("SAYS done");
 }
 
-/// A fabric with a manager and a switch, and on host a the process of a role. Services are processes that it starts.
+/// Runs a role's process on host a, on a fabric with a subnet manager and a switch. It starts the hosts' services as
+/// processes.
 fn on_a_fabric(role: &str) {
     on_a_fabric_with(role, "on");
 }
 
-/// As [`on_a_fabric`], with rings to other hosts or without.
+/// Like [`on_a_fabric`], with or without rings between hosts.
 fn on_a_fabric_with(role: &str, host_rings: &str) {
     let folder = temp_dir();
     let user = UserDir::at(folder.path().join("r")).unwrap();
@@ -74,7 +75,7 @@ fn dir() -> RuntimeDir {
     RuntimeDir::at(PathBuf::from(std::env::var_os(DIR).unwrap())).unwrap()
 }
 
-/// The service of a host in a process. It ends when this is dropped.
+/// A process that runs the service of a host. It ends when this is dropped.
 struct Host(Child);
 
 impl Host {
@@ -110,7 +111,7 @@ fn ports() -> u8 {
     std::env::var(PORTS).unwrap().parse().unwrap()
 }
 
-/// A device whose ports are up.
+/// Returns a device whose ports are up.
 fn active() -> Context {
     let context = Context::builder().no_start().device(DeviceKind::Ib).open().unwrap();
     (1..=ports()).for_each(|port| until_active(&context, port));
@@ -127,7 +128,7 @@ fn lid(context: &Context, port: u8) -> Lid {
     context.query_port_number(port).unwrap().lid
 }
 
-/// Gives a queue pair the path from a port to this LID as the alternate one.
+/// Arms the path from a port to this LID as a queue pair's alternate path.
 fn arm(end: &End, port: u8, dlid: &str) {
     end.qp.arm(&Ah::to_lid(Lid(dlid.parse().unwrap())).port(port)).unwrap();
 }
@@ -174,7 +175,7 @@ impl Scene {
         Self { end, peer, _hosts: hosts }
     }
 
-    /// Writes into a region of the peer's, and says how that ended.
+    /// Writes into a region of the peer's, and returns the completion status.
     fn write(&self, far: &RemoteMr, seed: u8) -> WcStatus {
         let near = self.end.pd.alloc(far.len.try_into().unwrap(), ALL).unwrap();
         near.write(0, &pattern(near.len(), seed));
@@ -218,7 +219,7 @@ fn fabric_options() -> ConnectOptions {
     ConnectOptions { user, config: Config::default(), embedded: false, program: None }
 }
 
-/// Takes the cable of the peer's host down.
+/// Disconnects the cable of the peer's host.
 fn link() {
     let mut scene = Scene::new();
     let far = scene.peer.region("region", 1 << 20, ALL);
@@ -230,13 +231,13 @@ fn link() {
     };
     let (switch, b) = (end(&|node| node.is_switch), end(&|node| node.host.as_deref() == Some("b")));
     admin::link(&options, &name, false, &b, &switch).unwrap();
-    // From now on nothing passes, whatever it is: the peer's memory stays as it is.
+    // From now on nothing passes, and the peer's memory does not change.
     assert_eq!(scene.write(&far, 2), WcStatus::RetryExcErr);
     assert!(scene.holds(1 << 20, 1));
 }
 
 /// The cables of the first ports fail while memory is written to: the rings lose what the cables would lose, and the connection
-/// goes on by the second ports. Then it goes back.
+/// migrates to the second ports, and later back.
 fn migrates() {
     let mut scene = Scene::new();
     let far = scene.peer.region("region", 1 << 20, ALL);
@@ -264,7 +265,7 @@ fn migrates() {
 }
 
 impl Scene {
-    /// Both ends are ready to go on by this port.
+    /// Arms the path through this port on both ends.
     fn arm(&mut self, port: u8) {
         let there = self.peer.ask(&format!("lid {port}"));
         arm(&self.end, port, &there);
@@ -274,7 +275,7 @@ impl Scene {
         {}
     }
 
-    /// Both have migrated to this port, where the ring is still theirs.
+    /// Checks that both ends have migrated to this port and still use the ring.
     fn is_at(&mut self, port: u8) {
         let there = format!("Migrated at {port}");
         while self.peer.ask("path") != there {}
@@ -283,7 +284,7 @@ impl Scene {
     }
 }
 
-/// Plugs in the cable of a port of host b, or takes it out.
+/// Connects or disconnects the cable of a port of host b.
 fn set_cable_of_b(port: u8, up: bool) {
     let (options, name) = (fabric_options(), FabricName::default());
     let shown = admin::show(&options, &name).unwrap();
@@ -305,7 +306,7 @@ fn partition() {
     let text = "Default=0x7fff: ALL_SWITCHES=full, SELF=full;".to_owned();
     let file = PartitionsFile { name: "partitions.conf".to_owned(), text };
     admin::set_partitions(&options, &name, file).unwrap();
-    // Until the manager's sweep has come to that.
+    // Retries until the manager's sweep has applied it.
     let (last, status) = (2..=255)
         .cycle()
         .map(|seed| (seed, scene.write(&far, seed)))
@@ -316,7 +317,7 @@ fn partition() {
     assert!(before.into_iter().any(|seed| scene.holds(1 << 20, seed)), "and nothing of the last");
 }
 
-/// The peer ends: the queue pair hears of it at once, and another process takes its place.
+/// The peer ends: the queue pair notices at once, and another process replaces the peer.
 fn ends() {
     let Scene { end, mut peer, _hosts } = Scene::new();
     let far = peer.region("region", 4096, ALL);
@@ -330,7 +331,7 @@ fn ends() {
     all_lengths(&next, &mut peer);
 }
 
-/// The service of the peer's host is stopped: nobody waits for it, and both processes use UDP.
+/// The service of the peer's host is stopped: no process waits for it, and both use UDP.
 fn stopped() {
     let hosts = ["a", "b"].map(Host::up);
     let end = End::on(active());

@@ -1,4 +1,4 @@
-//! The connection manager, from the outside.
+//! The connection manager, through the public API.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn qp(context: &Context) -> Qp {
     context.pd().qp(QpType::Rc).cq(&cq).build().unwrap()
 }
 
-/// An id with address and route.
+/// Returns an id with resolved address and route.
 fn resolved(context: &Context, to: std::net::SocketAddr) -> (EventChannel, Id) {
     resolved_of(context, to, PortSpace::Tcp)
 }
@@ -202,7 +202,7 @@ fn destroying_waits_until_the_last_event_is_dropped() {
     let dropped = AtomicBool::new(false);
     thread::scope(|s| {
         s.spawn(|| {
-            // Whether `destroy` is already waiting or comes later, it must not return before.
+            // Whether `destroy` already waits or is called later, it must not return before.
             thread::yield_now();
             dropped.store(true, Ordering::SeqCst);
             drop(event);
@@ -221,14 +221,14 @@ fn events_follow_an_id_to_its_new_channel() {
     };
     let new = EventChannel::new(&a).unwrap();
     id.migrate(&new).unwrap();
-    // The listener is gone with its channel.
+    // The listener was destroyed with its channel.
     id.attach_qp(&qp(&a)).unwrap();
     id.connect(&param()).unwrap();
     assert_eq!(new.next(TIMEOUT).unwrap().unwrap().kind(), EventKind::Rejected);
     assert!(old.try_next().unwrap().is_none());
 }
 
-/// A datagram id on its host's address, and a group of this test's own.
+/// Returns a datagram id on its host's address, and a group that only this test uses.
 fn datagrams(context: &Context, group: u8) -> (EventChannel, Id, std::net::Ipv4Addr) {
     let [high, low, ..] = std::process::id().to_be_bytes()[2..] else { unreachable!() };
     let channel = EventChannel::new(context).unwrap();
@@ -262,7 +262,7 @@ fn a_group_that_the_queue_pair_cannot_hear_is_not_joined() {
         let error = channel.next(TIMEOUT).unwrap_err();
         assert!(error.to_string().contains("already attached"), "{error}");
         id.group(group).unwrap_err();
-        // What the program has attached is as it was.
+        // The program's own attachment is unaffected.
         ours.detach_multicast(group.into()).unwrap();
         id.join_multicast(group, JoinFlags::FullMember).unwrap();
         expect(&channel, EventKind::MulticastJoin);
@@ -331,7 +331,7 @@ fn a_group_that_is_left_while_its_event_is_taken_is_not_heard() {
             let before = taken.load(Ordering::Acquire);
             id.join_multicast(group, JoinFlags::FullMember).unwrap();
             while !is_ready() && taken.load(Ordering::Acquire) == before {}
-            // The other thread is about to take the event, or a little further each time.
+            // The other thread is about to take the event, or slightly further in each round.
             (0..n).for_each(|_| std::hint::spin_loop());
             id.leave_multicast(group).unwrap();
             qp.detach_multicast(Gid::from(group)).expect_err("left, and still attached");

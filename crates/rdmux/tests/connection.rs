@@ -1,4 +1,4 @@
-//! Connections, from the outside.
+//! Connections, through the public API.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{host, on, over_every_link};
 use rdmux::cm::{ConnParam, Event, EventChannel, EventKind, Id, PortSpace};
 use rdmux::{Access, Cause, Connection, Context, Options, QpType, RemoteMr, SendWr};
 
-/// A connection from `a` to `b`: both ends.
+/// Returns both ends of a connection from `a` to `b`.
 fn pair(
     a: &Context,
     b: &Context,
@@ -149,14 +149,14 @@ fn a_region_that_was_dropped_is_out_of_reach() {
             matches!(error.cause(), Cause::Completion(rdmux::WcStatus::RemAccessErr)),
             "{error}"
         );
-        // Nobody has closed the connection: it broke, for both.
+        // Neither side has closed the connection: it failed, for both.
         for end in [&mut left, &mut right] {
             let error = end.recv().unwrap_err();
             let flushed = Cause::Completion(rdmux::WcStatus::WrFlushErr);
             assert_eq!(error.cause().to_string(), flushed.to_string());
         }
         assert!(!left.send(b"lost").and_then(|()| left.close()).unwrap_err().is_disconnected());
-        // Which the other end is told later than it has broken.
+        // The other end learns this later than its connection has failed.
         while right.recv().map_or(true, |message| message.is_some()) {}
     });
 }
@@ -248,7 +248,7 @@ fn a_write_with_immediate_is_no_message() {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let theirs = connection.pd().alloc(4096, access).unwrap();
         let ours = pd.register(vec![7; 4096], Access::LOCAL_WRITE).unwrap();
-        // More than there are receives, and longer than those.
+        // More messages than there are receives, and longer ones.
         for n in 0..5 {
             let write = SendWr::write(n, theirs.remote()).imm([9; 4]);
             qp.post_send(&write.sges(&[ours.slice(..)]).signaled()).unwrap();

@@ -1,4 +1,4 @@
-//! Datagrams, from the outside.
+//! Datagrams, through the public API.
 
 mod common;
 
@@ -49,10 +49,10 @@ fn a_datagram_that_has_no_way_does_not_end_the_endpoint() {
     });
 }
 
-/// A host with an address of each family, and a UDP port of its own; none where the machine has no IPv6.
+/// Returns a host with an address of each family and a private UDP port; none if the machine has no IPv6.
 fn host_of_both_families() -> Option<Context> {
     let [high, low, ..] = std::process::id().wrapping_mul(0x9e37_79b1).to_be_bytes();
-    // Somebody else may take the port before the host does.
+    // Another process may take the port before the host does.
     (0..8).find_map(|n| {
         let free = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).ok()?.local_addr().unwrap().port();
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -104,7 +104,7 @@ fn nobody_at_an_address_is_an_error() {
 
 #[test]
 fn a_group_reaches_its_members_until_they_leave() {
-    // A group of this test's own: others may run at the same time on this machine.
+    // A group that only this test uses: other tests may run at the same time on this machine.
     let [high, low, ..] = std::process::id().to_be_bytes()[2..] else { unreachable!() };
     let group = IpAddr::from([239, 77, high, low]);
     over_every_link(|a, b| {
@@ -115,7 +115,7 @@ fn a_group_reaches_its_members_until_they_leave() {
         assert_eq!(right.recv_timeout(TIMEOUT).unwrap().0, b"all");
         right.leave(group).unwrap();
         left.send_to(&members, b"gone").unwrap();
-        // What is sent to the endpoint itself comes after what was sent to the group before.
+        // A datagram sent to the endpoint itself arrives after one sent earlier to the group.
         let peer = left.resolve(right.local_addr()).unwrap();
         left.send_to(&peer, b"you").unwrap();
         assert_eq!(right.recv_timeout(TIMEOUT).unwrap().0, b"you");
@@ -129,7 +129,7 @@ fn groups_by_record_are_sent_to_by_address() {
     over_every_link(|a, b| {
         let (mut left, mut right) = (endpoint(a), endpoint(b));
         if !a.gids().iter().any(|entry| entry.gid == a.address().unwrap().into()) {
-            // On InfiniBand the group has another GID, which administration is asked for.
+            // On InfiniBand the group has another GID, which subnet administration is asked for.
             right.join(group).unwrap();
             left.join_as(GroupWish::address(group, JoinFlags::SendOnlyFullMember)).unwrap();
             let told = left.group(group).unwrap();
@@ -150,7 +150,7 @@ fn groups_by_record_are_sent_to_by_address() {
             mask: mask | McMemberRecordMask::TCLASS,
         };
         right.join_as(wish(JoinState::FULL_MEMBER)).unwrap();
-        // The sender is a member that hears nothing, and names the group by its GID.
+        // The sender is a send-only member, and names the group by its GID.
         left.join_as(wish(JoinState::SEND_ONLY_FULL_MEMBER)).unwrap();
         let told = left.group(Gid::from(group)).unwrap();
         assert_eq!((told.mgid, told.tclass, told.qkey), (group.into(), 0x20, Qkey::RDMA_UDP));
@@ -178,7 +178,7 @@ fn a_group_that_was_lost_can_be_joined_again() {
     right.join(group).unwrap();
     right.group(group).unwrap();
     left.join_as(GroupWish::address(group, JoinFlags::SendOnlyFullMember)).unwrap();
-    // The switches may learn of the group after the members have.
+    // The switches may learn of the group after the members do.
     let until = Instant::now() + TIMEOUT;
     let got = loop {
         assert!(Instant::now() < until, "nothing comes");

@@ -1,9 +1,9 @@
-//! A peer on the same host that breaks every rule: it writes anything over the memory that the two share, puts
-//! impossible records into its ring, publishes what is not so, stops in the middle of a copy, or is killed in one. Its
-//! connections fail, in whatever way, and take no longer for it than others that fail; the process that it is
-//! connected to lives, has its memory back when it takes it back, and its other connections carry the right bytes.
+//! A hostile peer on the same host: it overwrites any part of the memory that the two share, puts impossible records
+//! into its ring, publishes false state, stops in the middle of a copy, or is killed in one. Its connections fail, in
+//! any way, and take no longer to fail than others do. The process at the other end survives and gets its memory back
+//! when it deregisters it, and its other connections carry the right bytes.
 //!
-//! What is random comes from a seed, which a failure prints.
+//! Random choices come from a seed, which a failure prints.
 
 mod processes;
 
@@ -24,7 +24,7 @@ use rdmux_verbs::control::{Control, DeviceKind, RingEnd, RingPeer, slot_of};
 use rustix::fs::OFlags;
 use rustix::net::{SendFlags, Shutdown};
 
-/// Not a test, but what the processes of the others do.
+/// Not a test, but the entry point of the other tests' processes.
 #[test]
 fn role() {
     match std::env::var(ROLE).as_deref() {
@@ -43,7 +43,7 @@ fn role() {
     println!("SAYS done");
 }
 
-/// A connection to a peer that keeps the rules, which is to work throughout.
+/// A connection to an honest peer, which must work throughout.
 struct Honest {
     end: End,
     peer: Peer,
@@ -55,7 +55,7 @@ struct Honest {
 impl Honest {
     const LEN: usize = 300_000;
 
-    /// On the device that the hostile peer is connected to.
+    /// Connects an honest peer to the device that the hostile peer is connected to.
     fn beside(end: &End) -> Self {
         let end = End::on(end.context.clone());
         let mut peer = Peer::start(&end, "on", ALL);
@@ -66,7 +66,7 @@ impl Honest {
         honest
     }
 
-    /// All operations, short and long, and both directions of copies.
+    /// Checks all operations, short and long, with copies in both directions.
     fn check(&mut self) {
         for len in [8, 5000, Self::LEN] {
             self.round = self.round.wrapping_add(1);
@@ -92,7 +92,7 @@ impl Honest {
     }
 }
 
-/// What a peer does beside what all peers can.
+/// Handles the commands of a hostile peer that ordinary peers do not have.
 fn attack(end: &End, regions: &[Option<Mr>], words: &[&str]) -> String {
     match *words {
         ["scribble", name, seed, lines] => {
@@ -115,8 +115,8 @@ fn attack(end: &End, regions: &[Option<Mr>], words: &[&str]) -> String {
     String::new()
 }
 
-/// Writes anything at all over so many lines of each memory that this process shares with others under a name, except its
-/// line of identity, by which others know what it is.
+/// Overwrites that many lines of each named memory that this process shares, with anything, except for its line of
+/// identity, by which other processes recognize it.
 fn scribble(name: &str, random: &mut SmallRng, lines: usize) {
     let memory = File::options().write(true).open("/proc/self/mem").unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -125,26 +125,26 @@ fn scribble(name: &str, random: &mut SmallRng, lines: usize) {
         let (from, to) = range.split_once('-').unwrap();
         let [from, to] = [from, to].map(|at| u64::from_str_radix(at, 16).unwrap());
         for _ in 0..lines {
-            // Half of it where rings and boards have what both sides look at most.
+            // Half of the writes hit the parts of rings and boards that both sides read most.
             let end = if random.random() { to } else { to.min(from + (16 << 10)) };
             let at = random.random_range(from / 64 + 1..end / 64) * 64;
             let words: [u64; 8] = std::array::from_fn(|_| match random.random_range(0..7) {
                 0 => 0,
                 1 => u64::MAX,
                 2 => random.random_range(0..256),
-                // States of records: of a length that can be, or not; and the marker.
+                // Record states: with a possible length, or not; and the marker.
                 3 => 1 << 63 | random.next_u64() & 0x3_0000_ffff,
                 4 => 1 << 63 | random.next_u64() & 0x3_ffff_ffff,
                 5 => 1 << 63 | 1 << 62,
                 _ => random.next_u64(),
             });
-            // Of the boards that are mapped, others' cannot be written to.
+            // Boards of other processes are mapped read-only.
             let _ = memory.write_at(&words.map(u64::to_ne_bytes).concat(), at);
         }
     }
 }
 
-/// Posts one long operation after the other until it is killed; says so after the first ones.
+/// Posts one long operation after the other until it is killed; reports once the first ones are posted.
 fn flood(end: &End, near: &Mr, what: &str, far: &str) {
     let far = RemoteMr::from_bytes(&bytes(far)).unwrap();
     let near = [near.slice(..)];
@@ -162,7 +162,7 @@ fn flood(end: &End, near: &Mr, what: &str, far: &str) {
     }
 }
 
-/// Posts one operation of each kind, and waits until each ends, in whatever way. Whether all were carried out.
+/// Posts one operation of each kind, and waits until each completes with any status. Returns whether all succeeded.
 fn each(end: &End, near: &Mr, far: RemoteMr) -> bool {
     let near = [near.slice(..)];
     let mut all = true;
@@ -173,7 +173,7 @@ fn each(end: &End, near: &Mr, far: RemoteMr) -> bool {
     all
 }
 
-/// It scribbles now and then, and less and more.
+/// The peer scribbles from time to time, with varying amounts.
 fn scribbled() {
     let first = End::open();
     let mut honest = Honest::beside(&first);
@@ -195,7 +195,7 @@ fn scribbled() {
     }
 }
 
-/// It scribbles all the time.
+/// The peer scribbles all the time.
 fn flooded() {
     let first = End::open();
     let mut honest = Honest::beside(&first);
@@ -211,7 +211,7 @@ fn flooded() {
         };
         assert!(each(&mut peer));
         peer.ask(&format!("scribble {what} {seed}"));
-        // Where it is but its own board that it scribbles over, all goes on by way of the ring.
+        // Wherever it scribbles except on its own board, operations still complete through the ring.
         (0..20).take_while(|_| each(&mut peer)).for_each(drop);
         honest.check();
         near.into_vec().unwrap();
@@ -220,8 +220,8 @@ fn flooded() {
     }
 }
 
-/// A process that the service knows, and that has no device behind its rings but what the tests want. Its queue pair is a
-/// number.
+/// Acts as a process that the service knows, but with the tests' code instead of a device behind its rings. Its queue
+/// pair is only a number.
 fn be_forger() {
     let dir = RuntimeDir::of_environment().unwrap();
     let options = ConnectOptions { dir, config: Config::default(), embedded: true, program: None };
@@ -280,7 +280,7 @@ fn be_forger() {
     }
 }
 
-/// Does to its end of the bell what may block, silence or flood the process that has the other end.
+/// Does to its end of the bell what may block, silence or flood the process at the other end.
 fn abuse(bell: &PeerBell, how: &str) {
     match how {
         "block" => rustix::fs::fcntl_setfl(bell, OFlags::empty()).unwrap(),
@@ -294,12 +294,12 @@ fn abuse(bell: &PeerBell, how: &str) {
     }
 }
 
-/// Says of itself that it sleeps, each time that it sends what is answered, and takes nothing of what wakes it.
+/// Claims to sleep each time it sends a packet that is answered, and takes none of the wakeups.
 fn deaf(tx: &mut Producer, rings: &RingEnd, victim: Qpn, times: u64) {
-    /// Where a ring has the flag of a consumer that sleeps.
+    /// The offset in a ring of the flag that its consumer sleeps.
     const SLEEPS: u64 = 128;
     let rx = File::from(rings.rx.try_clone().unwrap());
-    // A SEND that is a duplicate, and wants an acknowledgement.
+    // A duplicate SEND that requests an acknowledgment.
     let mut packet = [0; 12];
     packet[0] = 4;
     packet[2..4].copy_from_slice(&[0xff, 0xff]);
@@ -323,9 +323,9 @@ fn deaf(tx: &mut Producer, rings: &RingEnd, victim: Qpn, times: u64) {
     }
 }
 
-/// A record that no honest process writes: of any kind; or a packet, with its payload or names of it, or an
-/// acknowledgement, for a queue pair that is there (its peer's, one that is somebody else's, or none), of any opcode and
-/// length, with numbers that are nearly right.
+/// Returns a record that no honest process writes: of any kind, or a packet with its payload or references to it, or an
+/// acknowledgment. It is for a queue pair of the peer, of another process, or for none, of any opcode and length, with
+/// numbers that are nearly right.
 fn record(random: &mut SmallRng, victim: Qpn, others: Qpn) -> (u8, [u8; 16], Vec<u8>) {
     const PACKETS: [u8; 3] = [1, 9, 10];
     let mut meta = [0; 16];
@@ -347,7 +347,7 @@ fn record(random: &mut SmallRng, victim: Qpn, others: Qpn) -> (u8, [u8; 16], Vec
     let ack = u32::from(random.random::<bool>()) << 31 | random.random_range(0..4);
     meta[8..12].copy_from_slice(&ack.to_ne_bytes());
     if record.len() >= 12 {
-        // Opcodes of RC mostly; the version of the header; the default partition.
+        // Opcodes mostly of RC, the version of the header, the default partition.
         record[0] =
             if random.random_ratio(7, 8) { random.random_range(0..0x18) } else { record[0] };
         record[1] &= 0xf0;
@@ -360,7 +360,7 @@ fn record(random: &mut SmallRng, victim: Qpn, others: Qpn) -> (u8, [u8; 16], Vec
     (PACKETS[random.random_range(0..3)], meta, record)
 }
 
-/// A connection to a [forger](be_forger).
+/// Connects to a [forger](be_forger).
 fn forger(end: &End) -> Peer {
     let mut command = processes::command("forger");
     Peer::start_by(&mut command, end, ALL)
@@ -374,7 +374,7 @@ fn forged() {
         let end = End::on(first.context.clone());
         let mut peer = forger(&end);
         let near = end.pd.alloc(4096, ALL).unwrap();
-        // What it may write to: nothing is said of its bytes.
+        // A region that the forger may write to, with any contents.
         end.qp.post_recv(9, &[near.slice(..)]).unwrap();
         let others = honest.end.qp.qpn().get();
         peer.tell(&format!("records {seed} {others} 3000"));
@@ -385,7 +385,7 @@ fn forged() {
     }
 }
 
-/// It names memory that it does not have, or not for that.
+/// The peer names memory that it does not have, or not with these rights.
 fn deceived() {
     let first = End::open();
     let mut honest = Honest::beside(&first);
@@ -403,7 +403,7 @@ fn deceived() {
     }
 }
 
-/// It says that it copies from or to our memory, and stops.
+/// The peer announces a copy from or to our memory, and stops.
 fn stalled() {
     let first = End::open();
     let mut honest = Honest::beside(&first);
@@ -424,25 +424,25 @@ fn stalled() {
     stop(&peer.child);
     std::thread::scope(|scope| {
         scope.spawn(|| honest.check());
-        // What the copy may still change is nobody else's, for ever: the bytes come as a copy.
+        // The copy may change the memory forever, so it is not reused: the bytes are returned as a copy.
         let bytes = near.into_vec().unwrap();
         assert_eq!(bytes, [7; 4096]);
         assert_ne!(bytes.as_ptr(), bytes_at);
     });
-    // It is not waited for once more, and nothing is taken of it.
+    // The process is not waited for again, and the copy's results are ignored.
     drop(more);
     assert!(is_there(more_at));
     let far = RemoteMr { rkey: Rkey(0x100), addr: 0, len: 8 };
     end.qp.post_send(&SendWr::read(1, far).signaled()).unwrap();
     end.done(1, WcStatus::RetryExcErr);
     honest.check();
-    // Nor does it hold up the end of the connection, or of what is connected after it.
+    // It does not delay the end of the connection either, nor later connections.
     drop(end);
     drop(peer);
     Honest::beside(&first);
 }
 
-/// It is killed in the middle of long operations, its own and ours.
+/// The peer is killed in the middle of long operations, its own and ours.
 fn killed() {
     let first = End::open();
     let mut honest = Honest::beside(&first);
@@ -454,7 +454,7 @@ fn killed() {
     }
 }
 
-/// We write to it, read from it and send to it while it is killed.
+/// Writes to, reads from and sends to the peer while it is killed.
 fn into_the_dead(first: &End, what: &str) {
     let end = End::on(first.context.clone());
     let mut peer = Peer::start(&end, "on", ALL);
@@ -489,7 +489,7 @@ fn into_the_dead(first: &End, what: &str) {
     near.into_vec().unwrap();
 }
 
-/// It writes to us, reads from us and sends to us while it is killed.
+/// The peer writes to us, reads from us and sends to us while it is killed.
 fn of_the_dead(first: &End, what: &str) {
     let end = End::on(first.context.clone());
     let mut peer = Peer::start(&end, "on", ALL);
@@ -500,12 +500,12 @@ fn of_the_dead(first: &End, what: &str) {
     }
     peer.ask(&format!("flood {what} {}", hex(&near.remote().to_bytes())));
     peer.child.kill().unwrap();
-    // The queue pair fails, for what it is connected to is gone: at the latest its receives tell.
+    // The queue pair fails because its peer is gone. At the latest its receives report it.
     while end.next().status == WcStatus::Success {}
     near.into_vec().unwrap();
 }
 
-/// It abuses what the two wake each other with.
+/// The peer abuses the bell by which the two wake each other.
 fn rung() {
     let first = End::open();
     let mut honest = Honest::beside(&first);
@@ -520,7 +520,7 @@ fn rung() {
         honest.check();
         assert!(processes::counter("ring_tx_packets") > 1000, "the service answers");
         if !matches!(how, "nothing" | "shut") {
-            // It is heard again.
+            // Its bell works again.
             peer.ask("bell empty");
             peer.ask(deaf);
             honest.check();

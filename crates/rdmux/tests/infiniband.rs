@@ -1,4 +1,4 @@
-//! An InfiniBand device, from the outside.
+//! An InfiniBand device, through the public API.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn queue_pairs_of_one_host_connect_by_the_lid_of_its_port() {
     assert_eq!(mr.to_vec(..8), b"by a LID");
 }
 
-/// A queue pair, where it completes, and memory.
+/// A queue pair, its completion queue, and memory.
 struct End {
     context: Context,
     cq: Cq,
@@ -166,7 +166,7 @@ fn a_request_with_a_privileged_qkey_sends_that_of_its_queue_pair() {
     a.qp.activate(OWN).unwrap();
     b.qp.activate(OWN).unwrap();
     let ah = Ah::to_lid(b.context.query_port().unwrap().lid);
-    // The first is one of no queue pair, and taken as it is.
+    // The first Q_Key is not a queue pair's own, and is used as it is.
     for (qkey, words) in [(Qkey(1), b"refused"), (Qkey(0x8000_0001), b"arrives")] {
         b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
         let words = [&words[..]];
@@ -180,7 +180,7 @@ fn a_request_with_a_privileged_qkey_sends_that_of_its_queue_pair() {
 
 const GROUP: Gid = Gid([0xff, 0x12, 0x40, 0x01, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77]);
 
-/// Has subnet administration make a device's port a member of a group; returns the group's LID.
+/// Joins a device's port to a group by subnet administration; returns the group's LID.
 fn join(context: &Context) -> Lid {
     let components = McMemberRecordMask::MGID
         | McMemberRecordMask::PORT_GID
@@ -210,7 +210,7 @@ fn join(context: &Context) -> Lid {
     answer.record::<McMemberRecord>().unwrap().mlid
 }
 
-/// Sets a port's LID and its state, as the manager with LID 1 does.
+/// Sets a port's LID and state, as the manager with LID 1 does.
 fn set_port(client: &mut Client, route: &[u8], lid: Lid, state: sm::PortState) {
     let smp = |method| Smp::directed(method, PortInfo::ATTR_ID, 1, route);
     let answer = client.ask_smp(&Address::directed(), &smp(Method::GET)).unwrap();
@@ -223,8 +223,8 @@ fn set_port(client: &mut Client, route: &[u8], lid: Lid, state: sm::PortState) {
     assert_eq!(client.ask_smp(&Address::directed(), &set).unwrap().status(), 0);
 }
 
-/// Makes a port a member of the next group that it asks for, as subnet administration does; returns the group's record. The
-/// question about a group `before` may have been sent again.
+/// Grants a port membership of the next group that it asks for, as subnet administration does; returns the group's record.
+/// The request for the group `before` may be retransmitted.
 fn let_join(agent: &Agent, mlid: Lid, before: Option<Gid>) -> McMemberRecord {
     let (asked, record) = loop {
         let Event::Mad(asked) = agent.port().recv().unwrap() else { panic!("no request") };
@@ -240,7 +240,8 @@ fn let_join(agent: &Agent, mlid: Lid, before: Option<Gid>) -> McMemberRecord {
     record
 }
 
-/// An id that joins a group on a port that has just become active, before subnet administration has told the broadcast group.
+/// An id that joins a group on a port that has just become active, before subnet administration has returned the broadcast
+/// group.
 struct Early {
     manager: Client,
     administration: Agent,
@@ -254,7 +255,7 @@ fn join_early() -> Early {
     let fabric = Fabric::embedded("two").unwrap();
     let builder = Context::builder().embedded().fabric(&fabric);
     let context = builder.device(DeviceKind::Ib).open().unwrap();
-    // This test is the manager, on the other adapter.
+    // This test is the subnet manager, on the other adapter.
     let other = &fabric.nodes().unwrap()[1].name;
     let open = || fabric.port(other, 1).unwrap();
     let methods = AgentAttr::new(MgmtClass::SUBN_ADM, sa::CLASS_VERSION).methods([Method::SET]);
@@ -306,7 +307,7 @@ fn a_datagram_to_a_group_reaches_the_members_of_other_hosts() {
     }
     b.qp.attach_multicast(GROUP).unwrap();
     b.qp.post_recv(1, &[b.mr.slice(..)]).unwrap();
-    // What is for no process goes to XRC targets where there are any; groups still hear theirs.
+    // Packets for no process go to XRC targets if there are any; groups still receive theirs.
     let domain = Xrcd::private(&b.context).unwrap();
     let target = domain.create().unwrap();
     target.accept(a.qp.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
@@ -316,7 +317,7 @@ fn a_datagram_to_a_group_reaches_the_members_of_other_hosts() {
         hop_limit: 1,
         ..*Ah::to_lid(mlid).vector()
     });
-    // The manager sets the switch's table behind its answer, and until then datagrams are lost.
+    // The manager updates the switch's table after its answer. Until then datagrams are lost.
     let got = loop {
         let datagram = SendWr::send(2).inline(&[b"to all"]).signaled();
         a.qp.post_send(&datagram.to(&to_group, Qpn::MULTICAST, Qkey(0x11))).unwrap();
@@ -332,7 +333,7 @@ fn a_datagram_to_a_group_reaches_the_members_of_other_hosts() {
     assert!(b.qp.detach_multicast(GROUP).is_err(), "it is attached no more");
 }
 
-/// Asks who is at the end of a route.
+/// Returns the NodeInfo of the node at the end of a route.
 fn node_info(client: &mut Client, route: &[u8]) -> NodeInfo {
     let question = Smp::directed(Method::GET, NodeInfo::ATTR_ID, 0, route);
     let answer = client.ask_smp(&Address::directed(), &question).unwrap();
@@ -360,7 +361,7 @@ fn port_of_a_device_has_a_management_interface_on_the_fabric_of_its_host() {
     let nodes = fabric.nodes().unwrap();
     let adapters: Vec<_> = nodes.iter().filter(|n| !n.is_switch).map(|n| n.guid).collect();
     assert_eq!([own[0].1.node_guid, own[1].1.node_guid], adapters[..2]);
-    // The port has all that it needs.
+    // The port keeps alive all that it needs.
     drop((contexts, fabric));
     node_info(&mut own[1].0, &[1, 1]);
 }
@@ -386,7 +387,7 @@ fn port_that_is_not_managed_is_refused_and_says_why() {
     }
 }
 
-/// Queue pairs of two devices, connected from port to port.
+/// Returns queue pairs of two devices, connected from port to port.
 fn connected(a: (&Context, u8), b: (&Context, u8)) -> [End; 2] {
     let ends = [a, b].map(|(context, port)| End::at(context.clone(), QpType::Rc, port));
     let [to_a, to_b] = ends.each_ref().map(|end| end.qp.endpoint(0).unwrap());
@@ -415,7 +416,7 @@ fn a_device_with_two_ports_on_one_fabric_exchanges_messages_by_each() {
         exchange(&connected((&a, port), (&b, 1)));
         exchange(&connected((&b, 1), (&a, port)));
         exchange(&connected((&a, port), (&a, port)));
-        // Out by one port and in by the other.
+        // Out through one port and in through the other.
         exchange(&connected((&a, port), (&a, 3 - port)));
     }
     let nodes = fabric.nodes().unwrap();
@@ -442,7 +443,7 @@ fn a_datagram_leaves_and_arrives_by_the_port_of_its_queue_pair() {
         end.qp.post_send(&datagram.signaled()).unwrap();
         assert_eq!((end.wait().status, far.wait().slid), (WcStatus::Success, lid.0));
     }
-    // A queue pair has no number at the other port, though its process hears both.
+    // A queue pair has no number at the other port, although its process receives from both.
     for (end, lid) in [(&second, lids[0]), (&second, lids[1])] {
         end.qp.post_recv(lid.0.into(), &[end.mr.slice(..)]).unwrap();
         let datagram = SendWr::send(2).inline(&[b"to"]).to(&Ah::to_lid(lid), end.qp.qpn(), QKEY);
@@ -451,7 +452,7 @@ fn a_datagram_leaves_and_arrives_by_the_port_of_its_queue_pair() {
     }
     assert_eq!(second.wait().wr_id, lids[0].0.into(), "the second datagram has the first receive");
     assert!(second.cq.poll_one().is_none());
-    // Address handles are of one port (`IBV_DEVICE_UD_AV_PORT_ENFORCE`).
+    // Address handles belong to one port (`IBV_DEVICE_UD_AV_PORT_ENFORCE`).
     let datagram = SendWr::send(3).inline(&[b"x"]).to(&Ah::to_lid(lid_of_b), far.qp.qpn(), QKEY);
     second.qp.post_send(&datagram.signaled()).unwrap();
     let mut one = [EMPTY];
@@ -498,7 +499,7 @@ fn a_port_that_is_not_there_is_refused() {
     assert_eq!(a.pkey(2, 0).unwrap(), Pkey::DEFAULT);
     let end = End::at(a.clone(), QpType::Ud, 3);
     assert!(matches!(end.qp.activate(Qkey(1)).unwrap_err().cause(), Cause::Invalid(_)));
-    // A path from another port than the queue pair's.
+    // A path from a port other than the queue pair's.
     let end = End::at(a.clone(), QpType::Rc, 2);
     let init = QpAttr { state: QpState::Init, port_num: 2, ..end.qp.attr() };
     let init_mask =

@@ -1,4 +1,4 @@
-//! What an InfiniBand port counts of the messages of its programs, and of packets with wrong keys.
+//! The counters of an InfiniBand port: messages of its programs, and packets with wrong keys.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ impl End {
         Self { context, cq, qp, mr, counters }
     }
 
-    /// The own port's counters, by a datagram to itself, which no port counts.
+    /// Returns the own port's counters, by a datagram to itself, which no port counts.
     fn counters(&mut self) -> PortCountersExtended {
         let mut mad = [0; MAD_LEN];
         let mut header = MadHeader::new(MgmtClass::PERF, CLASS_VERSION, Method::GET);
@@ -50,7 +50,7 @@ impl End {
     }
 }
 
-/// The counters of an end once its manager's datagrams have come.
+/// Returns the counters of an end once its manager's datagrams have arrived.
 fn settled(end: &mut End) -> PortCountersExtended {
     loop {
         let first = end.counters();
@@ -60,7 +60,8 @@ fn settled(end: &mut End) -> PortCountersExtended {
     }
 }
 
-/// What the counters of both ends have grown by, once each has received what the other sent. Only these two may be sending.
+/// Returns by how much the counters of both ends grew, once each has received what the other sent. No other node may be
+/// sending.
 fn both_settled(ends: [&mut End; 2], before: &[PortCountersExtended; 2]) -> [[u64; 4]; 2] {
     let [a, b] = ends;
     loop {
@@ -94,7 +95,7 @@ fn ports_count_each_packet_of_a_message_and_of_its_acknowledgements() {
     // At least 16 packets, or more on a machine that is busy for longer than the retry timer: 4,096 bytes, LRH, BTH and ICRC each.
     assert!((16..40).contains(&sent), "{sent}");
     assert_eq!(words, sent * ((4 << 10) / 4 + 6));
-    // An AETH is a word.
+    // An AETH is one word.
     assert!(answers >= 1 && of_answers == answers * 7, "{answers}");
     assert_eq!(a.counters().port_multicast_xmit_pkts, before[0].port_multicast_xmit_pkts);
 }
@@ -120,7 +121,7 @@ fn datagrams_with_another_qkey_are_violations_of_the_port_that_they_come_to() {
     send(Qkey(0x11));
     b.succeeds();
     let since = Instant::now();
-    // The port says so once the fabric has heard.
+    // The port reports it once the fabric has learned of it.
     while b.context.query_port().unwrap().qkey_violations == 0 {
         b.counters();
         assert!(since.elapsed().as_secs() < 20);

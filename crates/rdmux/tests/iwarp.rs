@@ -1,4 +1,4 @@
-//! Connections of iWARP, from the outside: device, connection manager and queue pair together.
+//! Connections over iWARP, through the public API: device, connection manager and queue pair together.
 
 mod common;
 
@@ -73,7 +73,7 @@ fn pair(a: &Context, b: &Context, wish: &ConnParam) -> (Pair, Option<bool>) {
     (pair, either)
 }
 
-/// A message from `from` to `to`.
+/// Sends a message from `from` to `to`.
 fn message(from: &Qp, to: &Qp, word: &[u8]) {
     let buffer = to.pd().alloc(64, Access::LOCAL_WRITE).unwrap();
     to.post_recv(1, &[buffer.slice(..)]).unwrap();

@@ -1,5 +1,5 @@
-//! Automatic path migration (IBTA 17.2.8), from the outside: on RoCE from address to address, on InfiniBand from port to port
-//! and from LID to LID, over a network and through shared memory.
+//! Automatic path migration (IBTA 17.2.8), through the public API: on RoCE between addresses, on InfiniBand between ports and
+//! LIDs, over a network and through shared memory.
 
 mod common;
 
@@ -18,12 +18,12 @@ use rdmux::{
     Mr, Mtu, Pkey, Psn, Qp, QpAttr, QpEvent, QpState, QpType, RnrTimer, SendWr, WcStatus,
 };
 
-/// Bytes of memory at each end.
+/// The bytes of memory at each end.
 const SIZE: usize = 256 << 10;
-/// Two retries, each of at most four times 67 ms, until a path is given up.
+/// Two retries, each after at most four times 67 ms, before a path is given up.
 const TIMEOUT: AckTimeout = AckTimeout::new(14);
 
-/// A queue pair, where it completes, and memory.
+/// A queue pair, its completion queue, and memory.
 struct End {
     context: Context,
     cq: Cq,
@@ -39,7 +39,7 @@ impl End {
         Self { context: context.clone(), cq, qp, mr }
     }
 
-    /// RESET to RTS.
+    /// Takes the queue pair from RESET to RTS.
     fn connect(&self, peer: &Self, path: &Ah) {
         let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let attr = QpAttr {
@@ -93,7 +93,7 @@ impl Pair {
         Self { ends, paths }
     }
 
-    /// Gives both ends a path, and waits until each knows that the other has it, too.
+    /// Arms a path on both ends, and waits until each knows that the other has armed it, too.
     fn arm(&self, path: usize) {
         for (end, paths) in self.ends.iter().zip(&self.paths) {
             end.qp.arm(&paths[path]).unwrap();
@@ -108,7 +108,7 @@ impl Pair {
         }
     }
 
-    /// Both ends are at a path.
+    /// Returns whether both ends use a path.
     fn is_at(&self, path: usize) -> bool {
         let is_at = |end: &End, paths: &[Ah; 2]| {
             let AddressVector { dgid, dlid, port_num, src_path_bits, .. } = end.qp.attr().av;
@@ -131,7 +131,7 @@ impl Pair {
         }
     }
 
-    /// Waits until both ends are told that they have migrated, and of nothing else.
+    /// Waits until both ends report that they have migrated, and nothing else.
     fn both_have_migrated(&self) {
         let mut missing = self.ends.each_ref().map(|end| end.qp.qpn()).to_vec();
         for end in &self.ends {
@@ -150,7 +150,7 @@ impl Pair {
     }
 }
 
-/// A host with two addresses that no other host has.
+/// Returns a host with two addresses that no other host has.
 fn host_with_two_addresses() -> Context {
     static COUNT: AtomicU8 = AtomicU8::new(0);
     let [high, low, ..] = std::process::id().wrapping_mul(0x9e37_79b1).to_be_bytes();
@@ -161,13 +161,13 @@ fn host_with_two_addresses() -> Context {
     Context::builder().embedded().config(file.path()).open().unwrap()
 }
 
-/// The paths between the first addresses of two hosts, and between the second ones.
+/// Returns the paths between the first addresses of two hosts, and between their second ones.
 fn between_addresses(a: &Context, b: &Context) -> [[Ah; 2]; 2] {
     let to = |context: &Context| [0, 1].map(|index| Ah::to_gid(context.gid(index).unwrap(), index));
     [to(b), to(a)]
 }
 
-/// Paths between the addresses of two hosts, and within one.
+/// Runs a test on paths between the addresses of two hosts, and within one.
 fn over_roce(test: impl Fn(&Pair), qp_type: QpType) {
     let (a, b) = (host_with_two_addresses(), host_with_two_addresses());
     for (a, b) in [(&a, &b), (&a, &a)] {
@@ -227,7 +227,7 @@ fn an_unreliable_connection_follows_by_its_messages() {
     );
 }
 
-/// Two ports of one fabric or of two, at the same host or at two.
+/// Runs a test on two ports of one fabric or of two, at one host or at two.
 fn over_infiniband(test: impl Fn(&Pair, &Fabric)) {
     let one = Fabric::managed("switch:6").unwrap();
     let two = one.beside("two", "switch:3").unwrap();
@@ -250,11 +250,12 @@ fn a_connection_migrates_by_request_from_port_to_port() {
     over_infiniband(|pair, _| migrates_by_request(pair));
 }
 
-/// How many messages are sent while a link goes down, and how long each is.
+/// The number of messages sent while a link fails, and the length of each.
 const MESSAGES: u64 = 400;
 const LEN: usize = 6000;
 
-/// Sends messages both ways, and does something when half of them were sent. Every byte arrives, once and in order.
+/// Sends messages both ways, and calls `meanwhile` when half of them were sent. Every byte arrives, once and in
+/// order.
 fn stream(pair: &Pair, meanwhile: impl FnOnce()) {
     const WINDOW: u64 = 16;
     let mut meanwhile = Some(meanwhile);
@@ -320,7 +321,7 @@ fn no_byte_is_lost_when_a_port_goes_down_under_traffic() {
     });
 }
 
-/// The number of the service of these tests.
+/// The service ID of these tests.
 const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_0a9c);
 
 /// Two ends that the connection manager has connected.
@@ -330,7 +331,7 @@ struct Managed {
     ids: [Id; 2],
 }
 
-/// A path record between two GIDs, and LIDs where there are any.
+/// Returns a path record between two GIDs, and between their LIDs if there are any.
 fn record(flags: u32, [from, to]: [(Gid, Lid); 2]) -> PathData {
     let record = PathRecord {
         sgid: from.0,
@@ -347,7 +348,7 @@ fn record(flags: u32, [from, to]: [(Gid, Lid); 2]) -> PathData {
 }
 
 impl Managed {
-    /// Connects along the first of these paths; the second one is the alternate one if it has `alternate`. `ends` are the ends of the
+    /// Connects along the first of these paths, with the second as alternate path if it has `alternate`. `ends` are the ends of the
     /// paths, of the two contexts.
     fn new(
         contexts: [&Context; 2],
@@ -391,7 +392,7 @@ impl Managed {
         Self { pair: Pair { ends, paths }, channels, ids: [active, passive] }
     }
 
-    /// Both ends get a path by LAP and APR, and are armed.
+    /// Loads an alternate path on both ends by LAP and APR, and arms it.
     fn load(&self, ends: [(Gid, Lid); 2]) {
         let records = [record(PathData::ALTERNATE, ends)];
         self.ids[0].load_alternate(&records, b"please").unwrap();
@@ -404,7 +405,7 @@ impl Managed {
         self.pair.until_both_are(MigState::Armed);
     }
 
-    /// Both ends have migrated, and say so.
+    /// Checks that both ends have migrated, and reports it to the connection manager.
     fn have_migrated(&self) {
         self.pair.both_have_migrated();
         self.ids.iter().for_each(|id| id.notify_migrated().unwrap());
@@ -444,7 +445,7 @@ fn no_byte_is_lost_when_a_port_goes_down_under_a_connection_of_the_connection_ma
     let host = |name: &str| with_two_ports([&fabric; 2], name);
     let (a, b) = (host("a"), host("b"));
     let port = |context: &Context, number: u8| context.query_port_number(number).unwrap();
-    // The connection manager's paths have the GID, too.
+    // The connection manager's paths also have the GID.
     let to = |context: &Context| {
         [1, 2].map(|n| {
             let dgid = context.gid_of_port(n, 0).unwrap();
@@ -461,8 +462,8 @@ fn no_byte_is_lost_when_a_port_goes_down_under_a_connection_of_the_connection_ma
     managed.have_migrated();
     assert!(pair.is_at(1));
     pair.exchange(9);
-    // LAP, MRA, APR and DREQ go by the second port, too. One end has no other link, so that the next path leads from it to the
-    // other one's first port.
+    // LAP, MRA, APR and DREQ use the second port, too. One end has no other link, so the next path leads from it to the other
+    // end's first port.
     managed.load([ends[0][1], ends[1][0]]);
     pair.exchange(10);
     managed.ids[0].disconnect().unwrap();

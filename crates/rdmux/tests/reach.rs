@@ -1,4 +1,4 @@
-//! Two processes of one host that reach each other's memory, and what must not go wrong then.
+//! Two processes of one host that access each other's memory, and the failures that must not occur.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of the tests themselves")]
 
 mod processes;
@@ -6,7 +6,7 @@ mod processes;
 use processes::{ALL, End, Peer, ROLE, all_lengths, counter, in_a_process, lengths, pattern, sum};
 use rdmux::{Access, RemoteMr, Rkey, SendWr, WcStatus};
 
-/// Not a test, but what the processes of the others do.
+/// Not a test, but the entry point of the other tests' processes.
 #[test]
 fn role() {
     match std::env::var(ROLE).as_deref() {
@@ -44,7 +44,7 @@ fn off() {
     assert_eq!(counter("direct_writes") + counter("direct_reads") + counter("direct_fetches"), 0);
 }
 
-/// SENDs and WRITEs by turns: what a message says is there when it arrives.
+/// Alternates SENDs and WRITEs: the data that a message announces are there when it arrives.
 fn order() {
     let end = End::open();
     let mut peer = Peer::start(&end, "on", ALL);
@@ -68,7 +68,7 @@ fn order() {
     assert!(counter("direct_writes") >= 200);
 }
 
-/// What is not permitted is refused as ever.
+/// Access without permission is refused, as always.
 fn rights() {
     let read_only = Access::LOCAL_WRITE | Access::REMOTE_READ;
     type Case = (&'static str, Access, Access, fn(RemoteMr) -> RemoteMr);
@@ -99,7 +99,7 @@ fn rights() {
     assert_eq!(counter("direct_writes"), 0);
 }
 
-/// Memory is taken back while it is written to all the time.
+/// Memory is deregistered while it is being written to.
 fn takes_back() {
     for round in 0..8 {
         let end = End::open();
@@ -122,7 +122,7 @@ fn takes_back() {
             assert_eq!(status, WcStatus::RemAccessErr);
             assert_eq!(peer.hear(), "same");
         } else {
-            // Nobody answers for a queue pair that has failed.
+            // A failed queue pair does not answer.
             assert_eq!(status, WcStatus::RetryExcErr);
             peer.hear();
             assert_eq!(peer.ask("back 0"), "same");
@@ -130,7 +130,7 @@ fn takes_back() {
     }
 }
 
-/// A SEND arrives as its memory was before its queue pair failed, or not at all.
+/// A SEND delivers its memory's contents from before its queue pair failed, or is not delivered.
 fn gives_up() {
     let mut arrived = 0;
     for round in 0..60 {
@@ -153,7 +153,7 @@ fn gives_up() {
     println!("{arrived} arrived");
 }
 
-/// The rights are taken away, and given back.
+/// Access rights are revoked and granted again.
 fn fails() {
     let end = End::open();
     let mut peer = Peer::start(&end, "on", ALL);

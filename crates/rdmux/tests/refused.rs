@@ -1,5 +1,5 @@
-//! Processes of one host that may not reach each other's memory, or only one of them the other's: what cannot be copied
-//! goes by way of the ring, in that direction, and the bytes are right.
+//! Processes of one host of which one or both may not access the other's memory: data that cannot be copied directly in
+//! a direction go through the ring, and the bytes are right.
 
 mod processes;
 
@@ -14,13 +14,13 @@ use rdmux_testing::in_pid_namespace;
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-/// Users that need no account.
+/// A user id that needs no account.
 const SOMEBODY: u32 = 54_321;
 const ELSE: u32 = 54_322;
 /// See `NOBODY` in the service.
 const NOBODY: u32 = 65_534;
 
-/// Not a test, but what the processes of the others do.
+/// Not a test, but the entry point of the other tests' processes.
 #[test]
 fn role() {
     match std::env::var(ROLE).as_deref() {
@@ -38,7 +38,7 @@ fn role() {
     println!("SAYS done");
 }
 
-/// What a peer does beside what all peers can.
+/// Handles the commands of a peer that ordinary peers do not have.
 fn more(end: &End, regions: &[Option<Mr>], words: &[&str]) -> String {
     match *words {
         ["undumpable"] => set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap(),
@@ -55,7 +55,7 @@ fn more(end: &End, regions: &[Option<Mr>], words: &[&str]) -> String {
     String::new()
 }
 
-/// From now on the kernel refuses copies to and from other processes' memory, as in a container.
+/// Makes the kernel refuse copies to and from other processes' memory, as in a container.
 fn forbid() {
     let calls = [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
     let rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
@@ -65,7 +65,7 @@ fn forbid() {
     seccompiler::apply_filter_all_threads(&program).unwrap();
 }
 
-/// How many boards this process has mapped, and how many pidfds it has.
+/// Returns how many boards this process has mapped, and how many pidfds it has.
 fn boards() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let boards = maps.lines().filter(|line| line.contains("rdmux-board")).count();
@@ -75,7 +75,7 @@ fn boards() -> String {
     format!("{boards} {pidfds}")
 }
 
-/// Both directions of all operations, and that the peer can write to us.
+/// Checks all operations in both directions, and that the peer can write to us.
 fn both_ways(end: &End, peer: &mut Peer) {
     all_lengths(end, peer);
     let near = end.pd.alloc(100_000, ALL).unwrap();
@@ -85,7 +85,7 @@ fn both_ways(end: &End, peer: &mut Peer) {
     assert_eq!(near.load(0).to_string(), first);
 }
 
-/// We may not reach the peer's memory, and it may reach ours.
+/// We may not access the peer's memory, but it may access ours.
 fn one_way(refuse: impl Fn(&mut Peer)) {
     let end = End::open();
     let mut peer = Peer::start(&end, "on", ALL);
@@ -98,7 +98,7 @@ fn one_way(refuse: impl Fn(&mut Peer)) {
     assert_eq!(counter("direct_refused"), 1);
 }
 
-/// We may reach the peer's memory, and it may not reach ours.
+/// We may access the peer's memory, but it may not access ours.
 fn other_way() {
     let end = End::open();
     let mut peer = Peer::start(&end, "on", ALL);
@@ -110,7 +110,8 @@ fn other_way() {
     assert_eq!(counter("direct_refused"), 1);
 }
 
-/// Neither gets what it takes to reach the other, for the peer is another user's, or may be.
+/// Neither side gets what it needs to access the other's memory, because the peer belongs, or may belong, to another
+/// user.
 fn strangers(user: u32) {
     let end = End::open();
     let mut command = command("peer");
@@ -125,7 +126,7 @@ fn strangers(user: u32) {
     }
 }
 
-/// The peer is given what it takes to reach us, and cannot use it; so we may not reach it either.
+/// The peer gets what it needs to access our memory but cannot use it; so we may not access its memory either.
 fn foreign_proc() {
     if let Some(mut command) = in_pid_namespace() {
         let end = End::open();
@@ -141,7 +142,7 @@ fn foreign_proc() {
     }
 }
 
-/// And so it would show if they did.
+/// A check of the test itself: friendly processes do access each other's memory.
 fn friends() {
     let end = End::open();
     let mut peer = Peer::start(&end, "on", ALL);
@@ -149,7 +150,7 @@ fn friends() {
     assert_eq!((boards(), peer.ask("boards")), ("2 1".into(), "2 1".into()));
 }
 
-/// Whether processes can be other users' here. Says so if not.
+/// Returns whether processes can run as other users here. Says so if not.
 fn is_root() -> bool {
     let root = geteuid().is_root();
     if !root {
@@ -160,7 +161,7 @@ fn is_root() -> bool {
 
 #[test]
 fn a_process_that_is_not_dumpable_is_reached_by_the_ring() {
-    // To root it would be all the same.
+    // For root it would make no difference.
     in_a_process_of("undumpable", geteuid().is_root().then_some(SOMEBODY));
 }
 

@@ -1,4 +1,4 @@
-//! The async forms. Most are on a runtime with one thread: a call that blocks would hang the test.
+//! The async forms. Most tests use a runtime with one thread: a call that blocks would hang the test.
 
 mod common;
 
@@ -97,7 +97,8 @@ fn an_operation_after_one_that_was_given_up_is_awaited() {
     });
 }
 
-/// Operations that were given up fill the send queue, for their peer answers none of them yet: what comes next waits for room.
+/// Operations whose futures were dropped fill the send queue while their peer answers none of them: the next operation waits
+/// for room.
 #[test]
 fn what_finds_the_queue_full_waits_for_operations_that_were_given_up() {
     const ROOM: usize = 1 + 16;
@@ -136,7 +137,7 @@ fn what_finds_the_queue_full_waits_for_operations_that_were_given_up() {
     });
 }
 
-/// Begins something that has to wait, and drops it.
+/// Polls a future that has to wait, and drops it.
 async fn give_up<T: std::fmt::Debug>(waits: impl Future<Output = rdmux::Result<T>>) {
     tokio::select! {
         biased;
@@ -162,7 +163,7 @@ fn outside_a_runtime_what_would_wait_is_an_error() {
     fails(EventChannel::new(&a).unwrap().next_async());
     let at = (a.address().unwrap(), 0).into();
     fails(on(&a).bind(at).unwrap().accept_async());
-    // With a time limit. Who listens never answers, so that there is something to wait for however slowly this thread runs.
+    // With a timeout. The listener never answers, so there is an event to wait for however slowly this thread runs.
     let channel = EventChannel::new(&a).unwrap();
     let silent = Id::new(&channel, PortSpace::Udp).unwrap();
     let there = silent.bind(at).unwrap().socket().unwrap();
@@ -200,7 +201,7 @@ fn completions_and_events_are_awaited() {
     });
 }
 
-/// Two futures on one task.
+/// Awaits two futures on one task.
 async fn both(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
     use std::pin::pin;
     use std::task::Poll;
@@ -230,7 +231,7 @@ fn groups_are_joined_and_heard() {
     });
 }
 
-/// Rounds on a runtime of many threads, each with a limit for tasks that are never woken.
+/// Runs rounds on a runtime of many threads, each with a timeout to detect tasks that are never woken.
 fn run_in_parallel(mut round: impl AsyncFnMut()) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(WAITING).enable_all().build().unwrap().block_on(async {
@@ -242,7 +243,7 @@ fn run_in_parallel(mut round: impl AsyncFnMut()) {
     });
 }
 
-/// How many tasks wait at a time, and how often.
+/// The number of tasks that wait at a time, and of rounds.
 const WAITING: usize = 12;
 const ROUNDS: usize = 10_000;
 
@@ -251,7 +252,7 @@ fn of_tasks_that_await_one_queue_each_gets_a_completion() {
     let a = host();
     let cq = a.cq(16).unwrap();
     let qp = a.pd().qp(QpType::Rc).cq(&cq).build().unwrap();
-    // What is posted from now on completes at once.
+    // Work requests posted from now on complete at once.
     qp.fail().unwrap();
     let wait = || {
         let cq = cq.clone();
@@ -269,7 +270,8 @@ fn of_tasks_that_await_one_queue_each_gets_a_completion() {
     });
 }
 
-/// A service that answers two requests at a time, the second first, with the path to the LID that the name ends by.
+/// Runs a service that answers two requests at a time, the second first, with the path to the LID at the end of the
+/// name.
 fn acm_service(path: &std::path::Path) {
     use rdmux::acm::{Paths, Query};
     use rdmux_wire::acm::client::{Answer, Frame, Reply, Request};
@@ -285,7 +287,7 @@ fn acm_service(path: &std::path::Path) {
         Some(Request::parse(&bytes).unwrap())
     }
     let listener = std::os::unix::net::UnixListener::bind(path.join("ibacm.sock")).unwrap();
-    // What says that requests may follow each other on a connection.
+    // Tells clients that requests may follow each other on a connection.
     std::fs::write(path.join("paths"), "").unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -325,7 +327,7 @@ fn paths_are_resolved_for_many_tasks_at_a_time() {
         for (n, task) in tasks {
             assert_eq!(task.await.unwrap(), n);
         }
-        // A task that is gone leaves the others their answers.
+        // A task that is dropped does not take the answers of others.
         let gone = resolve(1);
         tokio::task::yield_now().await;
         gone.abort();

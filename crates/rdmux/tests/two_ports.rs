@@ -1,4 +1,5 @@
-//! The connection manager on a device with two InfiniBand ports, of one subnet or of two: each port has connections, lookups and groups of its
+//! The connection manager on a device with two InfiniBand ports, of one subnet or of two: each port has connections, lookups and groups of
+//! its own.
 //! own.
 
 mod common;
@@ -24,7 +25,7 @@ fn with_hosts(test: impl Fn(&Context, &Context)) {
     with_hosts_on(|a, b, _| test(a, b));
 }
 
-/// The same for a test that asks how many fabrics there are.
+/// Runs a test as [`with_hosts`] does, and passes it the number of fabrics.
 fn with_hosts_on(test: impl Fn(&Context, &Context, usize)) {
     let one = Fabric::managed("switch:6").unwrap();
     let two = one.beside("two", "switch:3").unwrap();
@@ -60,7 +61,7 @@ impl End {
         Self { channel, id, qp, mr }
     }
 
-    /// Finds the way from an address of ours, or from any.
+    /// Resolves the route from a local address, or from any.
     fn resolve(&self, from: Option<Addr>, to: impl Into<Addr>) {
         self.id.resolve_addr(from, to, TIMEOUT).unwrap();
         next(&self.channel, EventKind::AddrResolved);
@@ -73,8 +74,8 @@ fn param() -> ConnParam {
     ConnParam { retry_count: 7, rnr_retry_count: 7, ..ConnParam::default() }
 }
 
-/// A listener at this address, and who connects to it: both have their queue pairs at this port, or at the one that was found if it is 0,
-/// which carry a message.
+/// Connects an id to a listener at this address. Both have their queue pairs at this port, or at the resolved one if it is 0, and
+/// exchange a message.
 fn connects(a: &Context, b: &Context, at: Addr, from: Option<Addr>, port: u8) {
     let space = if at.ib().is_some() { PortSpace::Ib } else { PortSpace::Tcp };
     let first = port.max(1);
@@ -134,7 +135,7 @@ fn lookups_at_the_second_port_are_answered_by_it() {
     });
 }
 
-/// The address of a host, with a port.
+/// Returns the address of a host, with a port.
 fn address(context: &Context) -> Addr {
     SocketAddr::new(context.address().unwrap(), PORT).into()
 }
@@ -142,7 +143,7 @@ fn address(context: &Context) -> Addr {
 #[test]
 fn an_ip_address_leads_to_the_second_port_while_the_first_has_no_link() {
     with_hosts_on(|a, b, fabrics| {
-        // On two fabrics both ports ask, and the first answer counts.
+        // On two fabrics both ports query, and the first answer counts.
         connects(a, b, address(b), None, if fabrics == 1 { 1 } else { 0 });
         for context in [a, b] {
             disable(context, 1);
@@ -198,7 +199,7 @@ fn ids_at_the_second_port_are_in_groups_of_its_subnet() {
         });
         let [from, to] = &ends;
         to.qp.post_recv(1, &[to.mr.slice(..)]).unwrap();
-        // The switches may learn of the group after the members have.
+        // The switches may learn of the group after the members do.
         let got = loop {
             let datagram = SendWr::send(2).inline(&[b"to all"]).signaled();
             from.id.send_to(datagram, group).unwrap();
@@ -235,7 +236,7 @@ fn datagrams_are_at_the_port_to_which_their_address_leads() {
         assert_eq!((&message[..], from.ah.vector().port_num), (&b"by this port"[..], 2));
         right.send_to(&from, b"and back").unwrap();
         assert_eq!(left.recv_timeout(TIMEOUT).unwrap().0, b"and back");
-        // Those that were bound before are at ports that lead nowhere now.
+        // The endpoints that were bound before are at ports without a link now.
         let error = at_first[0].resolve(right.local_addr()).unwrap_err();
         assert!(error.to_string().contains("port 2"), "{error}");
         let error = left.resolve(at_first[1].local_addr()).unwrap_err();
@@ -257,7 +258,7 @@ fn a_target_at_the_second_port_receives_by_it() {
         target.accept(sender.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
         assert_eq!(target.attr().unwrap().port_num, 2);
         sender.connect(target.endpoint(0).unwrap(), 0, Access::empty()).unwrap();
-        // With the first ports down nothing else leads there.
+        // With the first ports down there is no other route.
         [a, b].into_iter().for_each(|context| disable(context, 1));
         let number = srq.number().unwrap();
         sender.post_send(&SendWr::send(2).srq(number).inline(&[b"hello"]).signaled()).unwrap();

@@ -1,4 +1,4 @@
-//! Management datagrams: agents, requests, messages by RMPP, addresses, and what goes wrong.
+//! Management datagrams: agents, requests, messages by RMPP, addresses, and errors.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rdmux::umad::{
 use rdmux::{Cause, Gid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Adapters back to back, and the port of the first one.
+/// Returns adapters connected back to back, and the port of the first one.
 fn port() -> (Fabric, Port) {
     let fabric = Fabric::embedded("two").unwrap();
     let name = fabric.nodes().unwrap()[0].name.clone();
@@ -38,7 +38,7 @@ fn mad(event: Event) -> Incoming {
     }
 }
 
-/// Gives the port a LID, as a manager does; its GID.
+/// Assigns a LID to the port, as a subnet manager does; returns its GID.
 fn give_lid(client: &mut Client, lid: Lid) -> Gid {
     let to = Address::directed();
     let get = Smp::directed(Method::GET, PortInfo::ATTR_ID, 1, &[]);
@@ -140,7 +140,7 @@ fn agents_that_cannot_be_are_refused() {
     drop(all);
 }
 
-/// A table of subnet administration with so many bytes of data.
+/// Returns a table of subnet administration with this many bytes of data.
 fn table(method: Method, data: usize) -> Vec<u8> {
     let bytes: Vec<u8> = (0..251).cycle().take(data).collect();
     let mad = SaMad::new(method, 0x11, &bytes);

@@ -1,4 +1,4 @@
-//! Verbs, from the outside: what the wrappers add to the device.
+//! Verbs, through the public API: what the wrappers add to the device.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rdmux::{
 
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
-/// Two RC queue pairs of one process, connected to each other.
+/// Returns two RC queue pairs of one process, connected to each other.
 fn pair(context: &Context, depth: u32) -> (Qp, Qp) {
     let new = || {
         let cq = context.cq(depth).unwrap();
@@ -62,7 +62,7 @@ fn an_armed_queue_wakes_for_solicited_messages_alone() {
     (1..=2).for_each(|i| y.post_recv(i, &[buffer.slice(..)]).unwrap());
     cq.arm(true).unwrap();
     x.post_send(&SendWr::send(1).inline(&[b"sleep"]).signaled()).unwrap();
-    // Its acknowledgement says that the message is in the queue.
+    // Its acknowledgment tells that the message is in the queue.
     x.send_cq().wait_one(TIMEOUT).unwrap();
     assert!(!readable(Some(&at_once)));
     x.post_send(&SendWr::send(2).inline(&[b"wake"]).solicited()).unwrap();
@@ -119,7 +119,7 @@ fn memory_goes_in_and_comes_back() {
 
     let bytes = Box::leak(Box::new([0_u8; 16]));
     let start = NonNull::from(&mut bytes[0]);
-    // SAFETY: leaked, and reached through the region only from here on.
+    // SAFETY: leaked, and accessed only through the region from here on.
     let mr = unsafe { pd.register_raw(start, 16, Access::LOCAL_WRITE) }.unwrap();
     mr.write(3, b"abc");
     assert_eq!(mr.to_vec(2..7), b"\0abc\0");

@@ -1,4 +1,4 @@
-//! Extended reliable connections, from the outside.
+//! Extended reliable connections, through the public API.
 
 mod common;
 
@@ -18,10 +18,10 @@ const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 
-/// Bytes of a receiver's memory.
+/// The bytes of a receiver's memory.
 const LEN: usize = 64 << 10;
 
-/// A queue of a domain, with memory.
+/// A shared receive queue of a domain, with memory.
 struct Receiver {
     srq: Srq,
     cq: Cq,
@@ -40,7 +40,7 @@ impl Receiver {
     fn number(&self) -> u32 {
         self.srq.number().unwrap()
     }
-    /// A message from a queue pair that is connected arrives.
+    /// Checks that a message from a connected queue pair arrives.
     fn hears(&self, from: &Qp, words: &[u8]) {
         self.srq.post_recv(7, &[self.memory.slice(..)]).unwrap();
         let wr = SendWr::send(1).srq(self.number());
@@ -52,7 +52,7 @@ impl Receiver {
     }
 }
 
-/// A queue pair that only sends has no use for a place where receives complete.
+/// Returns a queue pair that only sends, and so needs no completion queue for receives.
 fn sender(context: &Context) -> Qp {
     let cq = context.cq(16).unwrap();
     context.pd().qp(QpType::XrcSend).send_cq(&cq).build().unwrap()
@@ -95,7 +95,7 @@ fn one_sender_to_two(a: &Context, b: &Context) {
     qp.post_send(&write.sges(&[own.slice(..)]).signaled()).unwrap();
     qp.send_cq().wait_one(TIMEOUT).unwrap();
     assert_eq!(first.memory.to_vec(..), long);
-    // The queue says whose memory is meant; atomics are done by its owner.
+    // The queue selects whose memory is accessed; the process that owns it executes atomics.
     second.memory.store(64, 40);
     let add = SendWr::fetch_add(2, second.memory.remote().at(64), 2).srq(second.number());
     qp.post_send(&add.sges(&[own.slice(..8)]).signaled()).unwrap();
@@ -158,7 +158,7 @@ fn a_wrong_queue_fails_the_sender_and_everybody_hears_of_the_target() {
     assert_eq!(qp.send_cq().wait(&mut one, TIMEOUT).unwrap(), 1);
     assert_eq!(one[0].status, WcStatus::RemInvReqErr);
     let qpn = target.qpn();
-    // Each has heard before that the first packet came.
+    // Each process was notified before that the first packet arrived.
     let next = || match context.next_event(TIMEOUT).unwrap().unwrap() {
         AsyncEvent::XrcTarget { qpn, event } => ("handle", qpn, event),
         AsyncEvent::XrcRegistered { qpn, event } => ("registration", qpn, event),

@@ -1,4 +1,4 @@
-//! What the examples share: which side to play, and on which host.
+//! Code that the examples share: which side to run, and on which host.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -7,9 +7,9 @@ use rdmux::Context;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Plays the side that the command line names; without one, both sides, each on a host of its own.
+/// Runs the side that the command line names; without one, runs both sides, each on a private host.
 ///
-/// `server` binds its context's address and tells through `ready` where it is; `client` goes there.
+/// `server` binds its context's address and reports it through `ready`; `client` connects to it.
 pub(crate) fn play(
     port: u16,
     server: impl FnOnce(Context, SocketAddr, &dyn Fn(SocketAddr)) -> Result + Send + 'static,
@@ -32,7 +32,7 @@ pub(crate) fn play(
     }
 }
 
-/// Two hosts in this process, and the network between them.
+/// Runs both sides on two hosts within this process, with the network between them.
 fn both(
     server: impl FnOnce(Context, SocketAddr, &dyn Fn(SocketAddr)) -> Result + Send + 'static,
     client: impl FnOnce(Context, SocketAddr) -> Result,
@@ -43,7 +43,7 @@ fn both(
     let thread = thread::spawn(move || {
         server(a, at, &move |at| {
             println!("server: at {at}");
-            // The client waits for it unless it failed, and then nobody minds.
+            // The client waits for it unless it failed. Then the address is not needed.
             let _ = ready.send(at);
         })
     });

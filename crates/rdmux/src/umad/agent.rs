@@ -1,4 +1,4 @@
-//! Agents: who sends, and who gets what.
+//! Agents: registration, sending, and dispatch of received datagrams.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use rdmux_wire::{Rmpp, RmppFlags, rmpp};
 use super::{Address, Incoming, Port};
 use crate::error::{Attempt, Cause, Result};
 
-/// What an agent is.
+/// The attributes with which an agent is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "nothing is registered before `Port::agent`"]
 pub struct AgentAttr(Registration);
 
-/// How long an answer is waited for.
+/// The timeout and retries of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestAttr {
-    /// How long after each sending, in whole milliseconds, one at least.
+    /// The timeout after each transmission, in whole milliseconds, at least one.
     pub timeout: Duration,
-    /// How often it is sent again.
+    /// The number of retransmissions.
     pub retries: u32,
 }
 
@@ -30,12 +30,12 @@ pub struct RequestAttr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(pub u32);
 
-/// A transaction ID: the lower half of that in the datagram. The upper half is of the agent.
+/// A transaction ID: the lower half of the one in the datagram. The upper half belongs to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tid(pub u32);
 
-/// An agent of a port. Clones are the same one; it ends with the last of them, and what is outstanding ends with it, without
-/// an answer.
+/// An agent of a port. Clones are the same agent. It is unregistered when the last of them is dropped, and its outstanding
+/// requests then end without an answer.
 #[derive(Clone)]
 pub struct Agent(Arc<Registered>);
 
@@ -46,34 +46,35 @@ struct Registered {
 }
 
 impl AgentAttr {
-    /// An agent of a class and its version. It gets answers to its own requests and nothing else.
+    /// Returns the attributes of an agent of a class and its version. It receives only the answers to its own
+    /// requests.
     pub fn new(class: MgmtClass, version: u8) -> Self {
         let qpn = u32::from(!class.is_subnet_management());
         let class = class.0;
         Self(Registration { qpn, class, class_version: version, ..Registration::default() })
     }
 
-    /// Also requests of these methods, which no other agent of the port may have.
+    /// Adds requests of these methods, which no other agent of the port may receive.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         let bit = |method: Method| 1_u128.checked_shl(method.0.into()).unwrap_or(0);
         self.0.methods |= methods.into_iter().map(bit).fold(0, |mask, bit| mask | bit);
         self
     }
 
-    /// Of this vendor, in the classes 0x30 to 0x4f.
+    /// Sets the vendor's OUI, in the classes 0x30 to 0x4f.
     pub fn oui(mut self, oui: [u8; 3]) -> Self {
         self.0.oui = oui;
         self
     }
 
-    /// Messages of any length go and come as one: they are sent and put together by RMPP (IBTA 13.6). For subnet and device
+    /// Enables RMPP (IBTA 13.6), which segments and reassembles messages of any length. For subnet and device
     /// administration, and for the vendors' classes 0x30 to 0x4f.
     pub fn rmpp(mut self) -> Self {
         self.0.rmpp_version = Rmpp::VERSION;
         self
     }
 
-    /// The program does RMPP itself, datagram by datagram.
+    /// Leaves RMPP to the program, datagram by datagram.
     pub fn own_rmpp(mut self) -> Self {
         self.0.flags |= Registration::USER_RMPP;
         self.rmpp()
@@ -84,7 +85,7 @@ impl AgentAttr {
     }
 }
 
-/// One second, and three retries.
+/// The default: one second, and three retries.
 impl Default for RequestAttr {
     fn default() -> Self {
         Self { timeout: Duration::from_secs(1), retries: 3 }
@@ -105,43 +106,43 @@ impl Agent {
         Ok(Self(Arc::new(Registered { port, id, attr: *attr })))
     }
 
-    /// Its number, which [`Event::agent`](super::Event::agent) tells.
+    /// Returns its number, as in [`Event::agent`](super::Event::agent).
     pub fn id(&self) -> AgentId {
         self.0.id
     }
 
-    /// The port that it is registered at.
+    /// Returns the port that it is registered at.
     pub fn port(&self) -> &Port {
         &self.0.port
     }
 
-    /// Sends a request. The port receives the answer, or the news that there is none, with the transaction ID that this
-    /// returns: whatever ID the request has is replaced.
+    /// Sends a request and returns its transaction ID, which replaces the ID in the request. The port receives the
+    /// answer, or an event that there is none, with this ID.
     ///
-    /// A datagram of fewer than 256 bytes is filled up with zeros; an agent with RMPP sends messages of any length.
+    /// A datagram of fewer than 256 bytes is padded with zeroes. An agent with RMPP sends messages of any length.
     ///
     /// # Errors
-    /// [`Cause::Invalid`] for what is shorter than a header, is a response, or is too long; [`Cause::Fabric`] when the fabric
-    /// is gone. What the fabric refuses is received, as [`Why::Refused`](super::Why::Refused).
+    /// [`Cause::Invalid`] for a datagram that is shorter than a header, is a response, or is too long; [`Cause::Fabric`] when
+    /// the fabric is gone. A refusal by the fabric is received as [`Why::Refused`](super::Why::Refused).
     pub fn request(&self, to: &Address, mad: &[u8], attr: &RequestAttr) -> Result<Tid> {
-        // 0 would mean that no answer is waited for.
+        // 0 would mean that no answer is expected.
         let timeout_ms = attr.timeout.as_nanos().div_ceil(1_000_000).max(1);
         let timeout_ms = u32::try_from(timeout_ms).unwrap_or(u32::MAX);
         self.ask(to, mad, timeout_ms, attr.retries).on(self, "send a request")
     }
 
-    /// Sends what nobody answers, or whose answer is of no interest.
+    /// Sends a datagram without waiting for an answer.
     ///
     /// # Errors
-    /// As [`request`](Self::request). What the fabric refuses is dropped.
+    /// As [`request`](Self::request). A datagram that the fabric refuses is dropped.
     pub fn send(&self, to: &Address, mad: &[u8]) -> Result<()> {
         self.ask(to, mad, 0, 0).map(drop).on(self, "send a datagram")
     }
 
-    /// Answers what this agent received: the answer goes to its sender, with its transaction ID.
+    /// Answers a datagram that this agent received: the answer goes to its sender, with its transaction ID.
     ///
     /// # Errors
-    /// As [`send`](Self::send), and [`Cause::Invalid`] for what is no response.
+    /// As [`send`](Self::send), and [`Cause::Invalid`] for a datagram that is not a response.
     pub fn respond(&self, to: &Incoming, mad: &[u8]) -> Result<()> {
         let sent = self.record(&to.from, mad).and_then(|mut record| {
             if !is_response(&record.data) {
@@ -166,7 +167,7 @@ impl Agent {
         Ok(tid)
     }
 
-    /// What a datagram or message is sent as.
+    /// Returns the record in which a datagram or message is sent.
     fn record(&self, to: &Address, mad: &[u8]) -> Result<UserMad, Cause> {
         MadHeader::parse(mad).map_err(|e| Cause::Invalid(e.to_string()))?;
         let mut data = mad.to_vec();
@@ -211,7 +212,7 @@ fn is_response(mad: &[u8]) -> bool {
     method.is_response() || method == Method::TRAP_REPRESS
 }
 
-/// What it means that an agent is refused: the fabric says no more than the kernel's device.
+/// Returns the cause of a refused registration. The fabric reports no more detail than the kernel's device.
 fn why_not(attr: &AgentAttr, e: FabricError) -> Cause {
     let (class, version) = (MgmtClass(attr.0.class), attr.0.class_version);
     match e {

@@ -1,4 +1,4 @@
-//! Requests that are waited for.
+//! Requests that wait for their answers.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use rdmux_wire::smp::Smp;
 use super::{Address, Agent, Event, Incoming, RequestAttr, Why};
 use crate::error::{Attempt, Cause, Error, Result};
 
-/// An agent on a port of its own that asks one question at a time.
+/// An agent on a port of its own that sends one request at a time.
 pub struct Client {
     agent: Agent,
     attr: RequestAttr,
@@ -18,14 +18,14 @@ impl Client {
         Self { agent, attr }
     }
 
-    /// How long answers are waited for: one second and three retries, unless this says otherwise.
+    /// Sets the timeout and retries; one second and three retries by default.
     #[must_use]
     pub fn wait_for(mut self, attr: RequestAttr) -> Self {
         self.attr = attr;
         self
     }
 
-    /// The agent that asks.
+    /// Returns the agent that sends the requests.
     pub fn agent(&self) -> &Agent {
         &self.agent
     }
@@ -33,13 +33,13 @@ impl Client {
     /// Sends a request and waits for its answer, whose status may be an error.
     ///
     /// # Errors
-    /// [`Cause::TimedOut`] when nobody answers; [`Cause::Os`] when the request was not sent, or its transfer was ended;
-    /// [`Cause::Invalid`] and [`Cause::Fabric`] as of [`Agent::request`].
+    /// [`Cause::TimedOut`] when there is no answer; [`Cause::Os`] when the request was not sent or its transfer was
+    /// aborted; [`Cause::Invalid`] and [`Cause::Fabric`] as for [`Agent::request`].
     pub fn ask(&mut self, to: &Address, mad: &[u8]) -> Result<Incoming> {
         let tid = self.agent.request(to, mad, &self.attr)?;
         loop {
             let event = self.agent.port().recv()?;
-            // Others are of questions that were given up.
+            // Other events belong to requests that were given up.
             if (event.agent(), event.tid()) != (self.agent.id(), Some(tid)) {
                 continue;
             }
@@ -50,10 +50,10 @@ impl Client {
         }
     }
 
-    /// As [`ask`](Self::ask), in subnet management.
+    /// Sends a subnet management request and waits for its answer, as [`ask`](Self::ask) does.
     ///
     /// # Errors
-    /// As `ask`, and [`Cause::Invalid`] for an answer that is no SMP.
+    /// As `ask`, and [`Cause::Invalid`] for an answer that is not an SMP.
     pub fn ask_smp(&mut self, to: &Address, smp: &Smp) -> Result<Smp> {
         let answer = self.ask(to, &smp.to_bytes())?;
         let answer = Smp::parse(&answer.mad).map_err(|e| Cause::Invalid(e.to_string()));

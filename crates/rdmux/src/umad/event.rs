@@ -1,4 +1,4 @@
-//! What is received.
+//! Received datagrams and failed requests.
 
 use std::fmt;
 use std::io;
@@ -8,36 +8,36 @@ use rdmux_wire::mad::{MadHeader, Method};
 
 use super::{Address, AgentId, Tid};
 
-/// What an agent gets.
+/// An event that an agent receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A datagram, or the message that RMPP has made of many.
+    /// A datagram, or a message that RMPP has reassembled.
     Mad(Incoming),
-    /// A request to which no answer comes any more.
+    /// A request that will not be answered any more.
     Unanswered(Unanswered),
 }
 
-/// A datagram, or the message that RMPP has made of many.
+/// A datagram, or a message that RMPP has reassembled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// The agent that it is for.
+    /// The agent that receives it.
     pub agent: AgentId,
-    /// Who sent it.
+    /// Its sender.
     pub from: Address,
     /// Its header.
     pub header: MadHeader,
-    /// All of it, header included: 256 bytes of a datagram, as many as there are of a message.
+    /// All of it, header included: 256 bytes for a datagram, any number for a message.
     pub mad: Vec<u8>,
 }
 
-/// A request to which no answer comes any more.
+/// A request that will not be answered any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
-    /// The agent that had sent it.
+    /// The agent that sent it.
     pub agent: AgentId,
     /// Its header.
     pub header: MadHeader,
-    /// What happened.
+    /// The reason.
     pub why: Why,
 }
 
@@ -45,17 +45,17 @@ pub struct Unanswered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// The time was over, after all retries.
+    /// It timed out, after all retries.
     TimedOut,
-    /// The peer ended the transfer of the message, or broke its protocol.
+    /// The peer aborted the transfer of the message, or violated the protocol.
     Aborted,
-    /// It was not sent: an error number of Linux, as write(2) to the kernel's device gives. `ENOMEM` when too much is
-    /// outstanding, `EINVAL` for an index of a P_Key or GID that the port does not have.
+    /// It was not sent: an errno of Linux, as from write(2) to the kernel's device. `ENOMEM` when too many requests
+    /// are outstanding, `EINVAL` for an index of a P_Key or GID that the port does not have.
     Refused(i32),
 }
 
 impl Event {
-    /// What a record is; none if it has no header.
+    /// Converts a record to an event; none if it has no header.
     pub(super) fn new(record: UserMad) -> Option<Self> {
         let header = MadHeader::parse(&record.data).ok()?;
         let agent = AgentId(record.agent);
@@ -71,7 +71,7 @@ impl Event {
         Some(Self::Unanswered(Unanswered { agent, header, why }))
     }
 
-    /// The agent that it is for.
+    /// Returns the agent that receives the event.
     pub fn agent(&self) -> AgentId {
         match self {
             Self::Mad(incoming) => incoming.agent,
@@ -79,8 +79,8 @@ impl Event {
         }
     }
 
-    /// The request of the agent that it ends: what [`Agent::request`](super::Agent::request) returned. None of a request of
-    /// somebody else.
+    /// Returns the agent's request that the event ends, as returned by [`Agent::request`](super::Agent::request). None for
+    /// a request of another agent.
     pub fn tid(&self) -> Option<Tid> {
         match self {
             Self::Mad(incoming) => incoming.answers(),
@@ -90,7 +90,7 @@ impl Event {
 }
 
 impl Incoming {
-    /// The request of the agent that this answers; none if it is a request of somebody else.
+    /// Returns the agent's request that this answers; none if this is another agent's request.
     pub fn answers(&self) -> Option<Tid> {
         let method = self.header.method;
         let answers = method.is_response() || method == Method::TRAP_REPRESS;

@@ -1,4 +1,4 @@
-//! Fabrics: where ports are.
+//! Fabrics, which have the ports.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::Port;
 use crate::error::{Attempt, Cause, Result};
 
-/// An InfiniBand fabric: switches, adapters, cables. Clones are the same one.
+/// An InfiniBand fabric: switches, adapters, cables. Clones are the same fabric.
 #[derive(Clone)]
 pub struct Fabric(Arc<Inner>);
 
@@ -25,9 +25,9 @@ struct Inner {
     embedded: Option<Embedded>,
 }
 
-/// A fabric in a thread, and the directory of its socket, which it may share. Both go when it is dropped.
+/// A fabric in a thread, and the directory of its socket, which it may share. Both end when it is dropped.
 struct Embedded {
-    // Before the directory.
+    // Dropped before the directory.
     _server: ServerHandle,
     dir: Arc<TempDir>,
 }
@@ -47,22 +47,23 @@ pub struct Node {
     pub ports: Vec<u8>,
 }
 
-/// A port's IsSM bit, which tells others that a subnet manager runs there. It is set as long as this lives, and not
-/// longer than the process.
+/// A port's IsSM bit, which tells other nodes that a subnet manager runs there. It stays set as long as this value
+/// lives, and not longer than the process.
 #[derive(Debug)]
 pub struct IsSm(#[expect(dead_code, reason = "dropping it clears the bit")] client::IsSm);
 
 impl Fabric {
-    /// A fabric that others use, too, as `rdmux fabric up --fabric NAME` brings it up. Nobody is asked yet.
+    /// Names a fabric that other processes use, too, brought up by `rdmux fabric up --fabric NAME`. Does not contact
+    /// it yet.
     ///
     /// # Errors
-    /// [`Cause::Invalid`] for what cannot be a name, [`Cause::Fabric`] when there is no runtime directory.
+    /// [`Cause::Invalid`] for an invalid name, [`Cause::Fabric`] when there is no runtime directory.
     pub fn open(name: &str) -> Result<Self> {
         let name = FabricName::new(name).map_err(|e| Cause::Invalid(e.to_string()));
         Self::at(name.on("a fabric", "be named")?)
     }
 
-    /// The fabric that `$RDMUX_FABRIC` names, or the one named `default`.
+    /// Names the fabric of `$RDMUX_FABRIC`, or the one named `default`.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -77,29 +78,31 @@ impl Fabric {
         Ok(Self(Arc::new(Inner { options, name, embedded: None })))
     }
 
-    /// The fabric of this name in a user's directory.
+    /// Names the fabric of this name in a user's directory.
     pub(super) fn of_user(user: UserDir, name: FabricName) -> Self {
         let options =
             ConnectOptions { user, config: Config::default(), embedded: false, program: None };
         Self(Arc::new(Inner { options, name, embedded: None }))
     }
 
-    /// Where it is, and its name.
+    /// Returns its directory and its name.
     pub(crate) fn place(&self) -> (&UserDir, &FabricName) {
         (&self.0.options.user, &self.0.name)
     }
 
-    /// A fabric of this process's own, away from all others, which ends with this. `shape` is as of `rdmux fabric up
-    /// --shape`: `two`, `switch:8`, `fattree:40`, `torus:3x3x3` and others. Links are up, and no manager has given LIDs.
+    /// Starts a fabric private to this process, isolated from all others, which ends with the returned value. `shape` is
+    /// as in `rdmux fabric up --shape`: `two`, `switch:8`, `fattree:40`, `torus:3x3x3` and others. Links are up, but no
+    /// subnet manager has assigned LIDs.
     ///
     /// # Errors
-    /// [`Cause::Invalid`] for what is no shape, [`Cause::Fabric`] and [`Cause::Os`] when it cannot be started.
+    /// [`Cause::Invalid`] for an invalid shape, [`Cause::Fabric`] and [`Cause::Os`] when it cannot be started.
     pub fn embedded(shape: &str) -> Result<Self> {
         Self::made(shape, ManagerSetup::off())
     }
 
-    /// As [`embedded`](Self::embedded), with a subnet manager and subnet administration of its own, which bring its ports up:
-    /// queue pairs exchange messages once [`Context::query_port`](crate::Context::query_port) says that their ports are active.
+    /// Starts a private fabric as [`embedded`](Self::embedded) does, with a subnet manager and subnet administration, which
+    /// bring its ports up. Queue pairs exchange messages once [`Context::query_port`](crate::Context::query_port) reports their
+    /// ports as active.
     ///
     /// # Errors
     /// As there.
@@ -115,11 +118,12 @@ impl Fabric {
         Self::start(name, &shape, manager, None).on(&object, "be started")
     }
 
-    /// A further fabric of this process's own, with a manager, of this name and shape, so that a host can have a port on each
+    /// Starts another private fabric of this name and shape, with a subnet manager, so that a host can have a port on each
     /// ([`ContextBuilder::fabric`](crate::ContextBuilder::fabric)).
     ///
     /// # Errors
-    /// [`Cause::Invalid`] for what is no name or shape, or if this is not a fabric of the process's own; else as [`embedded`](Self::embedded).
+    /// [`Cause::Invalid`] for an invalid name or shape, or if `self` is not a private fabric; otherwise as for
+    /// [`embedded`](Self::embedded).
     pub fn beside(&self, name: &str, shape: &str) -> Result<Self> {
         let object = format!("fabric {name} of shape {shape:?}");
         let parsed = || -> Result<_, Cause> {
@@ -153,12 +157,12 @@ impl Fabric {
         Ok(Self(Arc::new(Inner { options, name, embedded })))
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         self.0.name.as_str()
     }
 
-    /// All nodes, in the order of the topology.
+    /// Returns all nodes, in the order of the topology.
     ///
     /// # Errors
     /// [`Cause::Fabric`] when the fabric is not up, or belongs to another user.
@@ -168,10 +172,10 @@ impl Fabric {
     }
 
     /// Opens the management interface of a port: of an adapter, or port 0 of a switch. `node` is the node's name, the name of
-    /// the host that has it, or a GUID as `0x` and hexadecimal digits. Any number of them may be open.
+    /// its host, or a GUID as `0x` and hexadecimal digits. A port may be open any number of times.
     ///
     /// # Errors
-    /// [`Cause::Fabric`] when the fabric is not up, there is no such port, or this user may not.
+    /// [`Cause::Fabric`] when the fabric is not up, there is no such port, or this user has no permission.
     pub fn port(&self, node: &str, port: u8) -> Result<Port> {
         let at = port_ref(node, port);
         let object = format!("port {port} of {}", at.node);
@@ -183,7 +187,7 @@ impl Fabric {
         MadFile::open(&self.0.options, &self.0.name, at)
     }
 
-    /// Sets a port's IsSM bit. If another process has set it, waits until that one lets go, or fails with
+    /// Sets a port's IsSM bit. If another process has set it, waits until that process clears it, or fails with
     /// [`std::io::ErrorKind::WouldBlock`].
     ///
     /// # Errors
@@ -195,7 +199,7 @@ impl Fabric {
     }
 }
 
-/// What is asked of a port.
+/// The operation that errors name when a port cannot be opened.
 pub(super) const OPEN: &str = "open its management interface";
 
 pub(super) fn port_ref(node: &str, port: u8) -> PortRef {

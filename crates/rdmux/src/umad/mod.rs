@@ -1,22 +1,22 @@
-//! Management datagrams (MADs): managing an InfiniBand subnet, or asking who does.
+//! Management datagrams (MADs): managing an InfiniBand subnet, or querying its manager.
 //!
-//! A [`Port`] is what an open `/dev/infiniband/umadN` is: it has agents, and receives for all of them. It is opened
+//! A [`Port`] corresponds to an open `/dev/infiniband/umadN`: it has agents, and receives for all of them. It is opened
 //! [from a device](Port::open), or from a [`Fabric`] by the name of a node, which may be a switch. An [`Agent`] is
-//! registered for a management class. It sends requests, whose answers come back with their transaction ID, or the news
-//! that there was none after all retries; and it gets the requests of the methods that it owns. A [`Client`] is for
-//! programs that only ask: one request, one answer.
+//! registered for a management class. It sends requests, and receives their answers by transaction ID, or an event if
+//! there was none after all retries. It also receives the requests of the methods that it has registered. A [`Client`]
+//! is for programs that only query: one request, one answer.
 //!
 //! | type | what |
 //! |---|---|
-//! | [`Fabric`] | where the ports are |
+//! | [`Fabric`] | the switches, adapters and ports |
 //! | [`Port`] | an open management interface: receives, and has a descriptor that polls |
-//! | [`Agent`], [`AgentAttr`] | who sends and gets what; RMPP puts messages of many datagrams together and takes them apart |
-//! | [`Address`], [`Grh`] | where to and where from: LID or GID, queue pair, path bits, index of the P_Key |
-//! | [`Event`] | what was received |
-//! | [`Client`] | requests that are waited for |
+//! | [`Agent`], [`AgentAttr`] | sends, and receives by class and method; RMPP segments and reassembles long messages |
+//! | [`Address`], [`Grh`] | destination and source: LID or GID, queue pair, path bits, index of the P_Key |
+//! | [`Event`] | a received datagram, or a request without an answer |
+//! | [`Client`] | requests that wait for their answers |
 //!
-//! What datagrams say is in [`smp`] and [`sm`] (subnet management), [`sa`] (subnet administration), [`pm`]
-//! (performance management) and [`mad`] (what all have in common).
+//! The contents of datagrams are in [`smp`] and [`sm`] (subnet management), [`sa`] (subnet administration), [`pm`]
+//! (performance management) and [`mad`] (the common header).
 //!
 //! ```
 //! use rdmux::umad::sm::{Attribute, NodeInfo};

@@ -19,8 +19,8 @@ use crate::error::{Attempt, Cause, Error, Result};
 use crate::style::{Blocking, Style, block_on};
 use crate::wait::{Deadline, Waiter};
 
-/// The open management interface of a port: what an open `/dev/infiniband/umadN` is. Clones are the same one; it closes, and
-/// its agents end, when the last of them and of its agents goes.
+/// The open management interface of a port, like an open `/dev/infiniband/umadN`. Clones are the same interface. It closes,
+/// and its agents are unregistered, when the last clone and the last agent are dropped.
 ///
 /// It receives for all its agents. One thread may receive while others send.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ pub struct Port(Arc<Opened>);
 
 struct Opened {
     waiter: Waiter<MadFile>,
-    // After the file: a fabric of this process's own outlives it, and the device, whose host has the adapter.
+    // After the file: a private fabric outlives it, and so does the device, whose host has the adapter.
     fabric: Fabric,
     _device: Option<Context>,
     name: String,
@@ -47,8 +47,9 @@ impl Port {
         Self(Arc::new(Opened { waiter, fabric, _device: device, name, tid }))
     }
 
-    /// Opens the management interface of a port of an InfiniBand device, by its number from 1 on: what
-    /// `umad_open_port("rdmux_ib0", 1)` is in C. Any number of them may be open. The device stays open as long as the port.
+    /// Opens the management interface of a port of an InfiniBand device, by its number from 1 on, like
+    /// `umad_open_port("rdmux_ib0", 1)` in C. A port may be open any number of times. The device stays open as long as the
+    /// port.
     ///
     /// ```
     /// use rdmux::umad::sm::{Attribute, NodeInfo};
@@ -73,8 +74,9 @@ impl Port {
     /// ```
     ///
     /// # Errors
-    /// [`Cause::Invalid`] for a port that the device does not have, and for one that is not managed: that of RoCE and iWARP,
-    /// and of a host that was not attached to a fabric yet; [`Cause::Host`]; [`Cause::Fabric`] when the fabric is not up.
+    /// [`Cause::Invalid`] for a port that the device does not have, and for a port that is not managed: one of RoCE or
+    /// iWARP, or one of a host that is not attached to a fabric yet; [`Cause::Host`]; [`Cause::Fabric`] when the fabric is
+    /// not up.
     pub fn open(context: &Context, number: u8) -> Result<Self> {
         let object = format!("port {number} of {context}");
         let managed = managed(context, number).on(&object, OPEN)?;
@@ -99,13 +101,13 @@ impl Port {
     /// Registers an agent.
     ///
     /// # Errors
-    /// [`Cause::Invalid`] for a class, version, OUI or RMPP that no agent can have, and for methods of which another agent of
-    /// the port has one, in whatever process; [`Cause::Resources`] for the 33rd agent; [`Cause::Fabric`].
+    /// [`Cause::Invalid`] for a class, version, OUI or RMPP that no agent can have, and for a method that another agent of
+    /// the port has, in any process; [`Cause::Resources`] for the 33rd agent; [`Cause::Fabric`].
     pub fn agent(&self, attr: &AgentAttr) -> Result<Agent> {
         Agent::register(self.clone(), attr)
     }
 
-    /// Makes this a client: registers an agent, and receives its answers only.
+    /// Turns this into a client: registers an agent, and receives its answers only.
     ///
     /// # Errors
     /// As [`agent`](Self::agent).
@@ -113,7 +115,7 @@ impl Port {
         Ok(Client::new(self.agent(attr)?, RequestAttr::default()))
     }
 
-    /// The next datagram or message for one of the agents, or the news of a request that was not answered. Waits for it.
+    /// Waits for the next datagram or message for one of the agents, or the failure of a request.
     ///
     /// # Errors
     /// [`Cause::Fabric`] when the fabric is gone.
@@ -125,7 +127,7 @@ impl Port {
         }
     }
 
-    /// As [`recv`](Self::recv), at most for `timeout`.
+    /// Receives as [`recv`](Self::recv) does, waiting at most for `timeout`.
     ///
     /// # Errors
     /// As `recv`, and [`Cause::TimedOut`].
@@ -134,7 +136,8 @@ impl Port {
         event.ok_or_else(|| Error::new(self.to_string(), RECEIVE, Cause::TimedOut))
     }
 
-    /// As [`recv`](Self::recv), if there is one now. Never blocks, but for the rest of a long message that has begun.
+    /// Receives as [`recv`](Self::recv) does, if an event is pending. Never blocks, except for the rest of a long
+    /// message that has begun.
     ///
     /// # Errors
     /// As `recv`.
@@ -143,7 +146,7 @@ impl Port {
             let Some(record) = self.file().try_recv_mad().on(self, RECEIVE)? else {
                 return Ok(None);
             };
-            // One that says nothing a program could use is none.
+            // Records without a header are skipped.
             if let Some(event) = Event::new(record) {
                 return Ok(Some(event));
             }
@@ -185,7 +188,7 @@ impl Port {
         self.0.waiter.source()
     }
 
-    /// A transaction ID that was not used for 2^32 others.
+    /// Returns a new transaction ID, which repeats after 2^32 calls.
     pub(super) fn next_tid(&self) -> Tid {
         Tid(self.0.tid.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
     }
@@ -195,12 +198,12 @@ impl Port {
     }
 
     pub(super) fn unregister(&self, agent: AgentId) {
-        // What is gone has no agents.
+        // If the fabric is gone, so are its agents.
         let _ = self.file().unregister(agent.0);
     }
 }
 
-/// The port of a fabric that a device's port is now.
+/// Returns the fabric's port that a device's port currently is.
 fn managed(context: &Context, number: u8) -> Result<Managed, Cause> {
     if context.client().is_gone() {
         return Err(Cause::Gone);
@@ -224,7 +227,7 @@ fn managed(context: &Context, number: u8) -> Result<Managed, Cause> {
 
 const RECEIVE: &str = "receive a datagram";
 
-/// The descriptor is readable while something waits to be received, and when the fabric is gone.
+/// The descriptor is readable while a record is pending, and when the fabric is gone.
 impl AsFd for Port {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file().as_fd()

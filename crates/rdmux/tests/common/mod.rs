@@ -1,4 +1,4 @@
-//! What the tests share: hosts of their own.
+//! Code that the tests share: private hosts.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::thread;
@@ -8,17 +8,17 @@ use rdmux::umad::smp::Smp;
 use rdmux::umad::{Address, AgentAttr, Fabric, Method, MgmtClass, Port};
 use rdmux::{Context, DeviceKind, Options, PortState};
 
-/// A host of its own.
+/// Returns a private host.
 pub(crate) fn host() -> Context {
     Context::builder().embedded().open().unwrap()
 }
 
-/// Options on a host.
+/// Returns options on a host.
 pub(crate) fn on(context: &Context) -> Options {
     Options::new().context(context)
 }
 
-/// The device of a host on a fabric, once its port is up.
+/// Returns the device of a host on a fabric, once its port is up.
 pub(crate) fn active(fabric: &Fabric, host: &str) -> Context {
     let builder = Context::builder().embedded().fabric(fabric).host(host);
     let context = builder.device(DeviceKind::Ib).open().unwrap();
@@ -28,13 +28,13 @@ pub(crate) fn active(fabric: &Fabric, host: &str) -> Context {
     context
 }
 
-/// Two hosts on an InfiniBand fabric, with a manager, once their ports are up.
+/// Returns two hosts on an InfiniBand fabric with a subnet manager, once their ports are up.
 pub(crate) fn infiniband() -> [Context; 2] {
     let fabric = Fabric::managed("switch:3").unwrap();
     ["a", "b"].map(|host| active(&fabric, host))
 }
 
-/// Runs a test over the network, from host to host, and through shared memory, within one: on RoCE and on InfiniBand.
+/// Runs a test on RoCE and on InfiniBand: over the network between two hosts, and through shared memory within one.
 pub(crate) fn over_every_link(test: impl Fn(&Context, &Context)) {
     over_roce(&test);
     let [a, b] = infiniband();
@@ -42,14 +42,14 @@ pub(crate) fn over_every_link(test: impl Fn(&Context, &Context)) {
     test(&a, &a);
 }
 
-/// The same on RoCE only.
+/// Runs a test as [`over_every_link`] does, on RoCE only.
 pub(crate) fn over_roce(test: impl Fn(&Context, &Context)) {
     let (a, b) = (host(), host());
     test(&a, &b);
     test(&a, &a);
 }
 
-/// A host's device with a port on each of these fabrics, once both are up.
+/// Returns a host's device with a port on each of these fabrics, once both are up.
 pub(crate) fn with_two_ports(fabrics: [&Fabric; 2], host: &str) -> Context {
     let builder = fabrics.iter().fold(Context::builder(), |builder, fabric| builder.fabric(fabric));
     let context = builder.embedded().host(host).device(DeviceKind::Ib).open().unwrap();
@@ -62,8 +62,8 @@ pub(crate) fn with_two_ports(fabrics: [&Fabric; 2], host: &str) -> Context {
     context
 }
 
-/// Asks the first port of a device on InfiniBand to register again, as a subnet manager does that has lost its groups: the port has lost
-/// them, too.
+/// Sends client reregister to the first port of an InfiniBand device, as a subnet manager does that has lost its groups. The port loses
+/// its memberships, too.
 pub(crate) fn lose_groups(context: &Context) {
     let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
     let mut client = Port::open(context, 1).unwrap().client(&agent).unwrap();
@@ -78,8 +78,8 @@ pub(crate) fn lose_groups(context: &Context) {
     client.ask_smp(&Address::directed(), &set).unwrap();
 }
 
-/// Disables a port's link, as `ibportstate -D 0 PORT disable` does, and waits until the device knows: packets from a port to itself
-/// pass until then.
+/// Disables a port's link, as `ibportstate -D 0 PORT disable` does, and waits until the device knows. Until then, packets from a
+/// port to itself still pass.
 pub(crate) fn disable(context: &Context, number: u8) {
     let agent = AgentAttr::new(MgmtClass::SUBN_DIRECTED, 1);
     let mut client = Port::open(context, number).unwrap().client(&agent).unwrap();

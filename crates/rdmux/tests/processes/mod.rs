@@ -1,7 +1,7 @@
-//! Several processes of one host, for tests of what they do to each other.
+//! Several processes of one host, for tests of their interaction.
 //!
-//! The processes are the test program again, told by its environment to be one: one that makes the checks, and its
-//! peers, which do what they are told on their standard input. Its test `role` is what they do.
+//! The processes run the test program again, with their role in the environment: one makes the checks, and its peers
+//! follow commands on their standard input. The test `role` is their entry point.
 #![allow(dead_code, reason = "no test uses all of it")]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers of the tests themselves")]
 
@@ -39,17 +39,17 @@ pub(crate) fn stop(child: &Child) {
     assert!(status.stopped());
 }
 
-/// Lets a child go on that was stopped.
+/// Resumes a stopped child.
 pub(crate) fn go_on(child: &Child) {
     kill_process(Pid::from_child(child), Signal::CONT).unwrap();
 }
 
-/// A host, and on it the process of a role.
+/// Runs the process of a role on a host.
 pub(crate) fn in_a_process(role: &str) {
     in_a_process_of(role, None);
 }
 
-/// As [`in_a_process`], with a process of this user. Only root can do that.
+/// Like [`in_a_process`], with a process of this user. Only root can do that.
 pub(crate) fn in_a_process_of(role: &str, user: Option<u32>) {
     let folder = temp_dir();
     let path = folder.path();
@@ -85,13 +85,13 @@ pub(crate) fn in_a_process_of(role: &str, user: Option<u32>) {
 }
 
 pub(crate) fn command(role: &str) -> Command {
-    // Another user may not come to it by its path.
+    // Another user may not be able to execute it by its path.
     let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
 }
 
-/// What both ends have.
+/// The objects that both ends have.
 pub(crate) struct End {
     pub(crate) qp: Qp,
     pub(crate) cq: Cq,
@@ -104,14 +104,14 @@ impl End {
         Self::on(Context::builder().no_start().open().unwrap())
     }
 
-    /// Another connection of the same device.
+    /// Returns another end on the same device.
     pub(crate) fn on(context: Context) -> Self {
         let (pd, cq) = (context.pd(), context.cq(64).unwrap());
         let qp = pd.qp(QpType::Rc).cq(&cq).max_send_wr(32).max_recv_wr(32).build().unwrap();
         Self { qp, cq, pd, context }
     }
 
-    /// The next completion, whatever it says.
+    /// Returns the next completion, whatever its status.
     pub(crate) fn next(&self) -> Completion {
         let mut one = [EMPTY];
         assert_eq!(self.cq.wait(&mut one, TIMEOUT).unwrap(), 1);
@@ -129,17 +129,17 @@ pub(crate) struct Peer {
     pub(crate) child: Child,
     to: ChildStdin,
     from: Lines<BufReader<ChildStdout>>,
-    /// Its queue pair.
+    /// The peer's queue pair.
     endpoint: Option<Endpoint>,
 }
 
 impl Peer {
-    /// Starts it and connects to it. What it may do to us is `access`, and what we may do is whatever it says.
+    /// Starts the peer and connects to it. Its queue pair grants us `access`; ours grants it everything.
     pub(crate) fn start(end: &End, switch: &str, access: Access) -> Self {
         Self::start_by(command("peer").env(SWITCH, switch), end, access)
     }
 
-    /// As [`start`](Self::start), by this command.
+    /// Like [`start`](Self::start), with this command.
     pub(crate) fn start_by(command: &mut Command, end: &End, access: Access) -> Self {
         let mut peer = Self::spawn(command);
         peer.connect_us(end);
@@ -147,7 +147,7 @@ impl Peer {
         peer
     }
 
-    /// Starts it, and does not connect to it.
+    /// Starts the peer without connecting to it.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let to = child.stdin.take().unwrap();
@@ -157,12 +157,12 @@ impl Peer {
         peer
     }
 
-    /// Connects our queue pair to its.
+    /// Connects our queue pair to the peer's.
     pub(crate) fn connect_us(&self, end: &End) {
         end.qp.connect(self.endpoint.unwrap(), 0, ALL).unwrap();
     }
 
-    /// Connects its queue pair to ours.
+    /// Connects the peer's queue pair to ours.
     pub(crate) fn connect_it(&mut self, end: &End, access: Access) {
         let own = hex(&end.qp.endpoint(0).unwrap().to_bytes());
         self.ask(&format!("connect {own} {}", access.bits()));
@@ -183,7 +183,7 @@ impl Peer {
         self.hear()
     }
 
-    /// A region of its memory, of zeros.
+    /// Makes the peer allocate a region of zeroes.
     pub(crate) fn region(&mut self, how: &str, len: usize, access: Access) -> RemoteMr {
         let said = self.ask(&format!("{how} {len} {}", access.bits()));
         RemoteMr::from_bytes(&bytes(&said)).unwrap()
@@ -213,7 +213,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(7, |n: u64, b| n.wrapping_mul(31).wrapping_add(u64::from(*b)))
 }
 
-/// Does what it is told. `more` does what is not known here.
+/// Follows commands. `more` handles those that are unknown here.
 pub(crate) fn be_peer(mut more: impl FnMut(&End, &[Option<Mr>], &[&str]) -> String) {
     let end = End::open();
     let mut regions: Vec<Option<Mr>> = Vec::new();
@@ -251,7 +251,7 @@ pub(crate) fn be_peer(mut more: impl FnMut(&End, &[Option<Mr>], &[&str]) -> Stri
                 String::new()
             }
             "back" => {
-                // From now on nobody writes to it.
+                // From now on no process writes to it.
                 let memory = regions[number(1)].take().unwrap().into_vec().unwrap();
                 let before = memory.clone();
                 let same = (0..200).all(|_| {
@@ -285,14 +285,14 @@ pub(crate) fn counter(name: &str) -> u64 {
     status.counter(name).unwrap()
 }
 
-/// Lengths around every limit.
+/// Returns lengths around every limit.
 pub(crate) fn lengths() -> impl Iterator<Item = usize> {
     [1, 7, 8, 63, 64, 65, 4095, 4096, 4097, 16 << 10, 32 << 10, (32 << 10) + 1, 64 << 10]
         .into_iter()
         .chain([(64 << 10) + 3, 256 << 10, (256 << 10) + 1, 1 << 20, (1 << 20) + 9, LONG])
 }
 
-/// Each operation of each length, and how many of them were copies by the initiator.
+/// Runs each operation with each length, and checks how many were copies by the initiator.
 pub(crate) fn all_lengths(end: &End, peer: &mut Peer) {
     let far = peer.region("region", LONG, ALL);
     let near = end.pd.alloc(LONG, ALL).unwrap();

@@ -1,4 +1,5 @@
-//! ACM is asked before neighbours and administration are. The service of these tests says what it is told to.
+//! ACM is queried before neighbors and administration. The mock service of these tests gives the answers it is told
+//! to give.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::cm::{ConnParam, EventChannel, EventKind, Id};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A service on a host that knows one path, and what it was asked.
+/// Starts a service on a host that knows one path. Returns it and the list of queries that it receives.
 fn knows(context: &Context, path: PathRecord) -> (AcmService, Arc<Mutex<Vec<Query>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let name = HostName::new(context.host()).unwrap();
@@ -27,20 +28,20 @@ fn knows(context: &Context, path: PathRecord) -> (AcmService, Arc<Mutex<Vec<Quer
     (service, asked)
 }
 
-/// The path between two hosts as administration knows it.
+/// Returns the path between two hosts that administration knows.
 fn told(from: &Context, to: &Listener) -> PathRecord {
     let [first, ..] = &found(from, to)[..] else { panic!("no answer") };
     assert!(!first.by_acm);
     first.paths[0].record
 }
 
-/// The same as nobody else would tell it.
+/// Returns the path with changes by which its source can be recognized.
 fn changed(path: PathRecord) -> PathRecord {
     assert!(path.mtu > Mtu::M512.code());
     PathRecord { mtu: Mtu::M512.code(), packet_life_time: 7, ..path }
 }
 
-/// An id whose route is resolved, and how many questions its host has asked for the path.
+/// Returns an id with a resolved route, and how many queries its host has sent for the path.
 fn resolved(channel: &EventChannel, to: Addr) -> (Id, u64) {
     let next = |kind, what| channel.next(Some(TIMEOUT)).unwrap().unwrap().expect(kind, what);
     let id = Id::new(channel, PortSpace::Tcp).unwrap();
