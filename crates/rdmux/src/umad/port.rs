@@ -93,7 +93,7 @@ impl Port {
         Ok(Self::new(file, fabric, Some(context.clone()), object))
     }
 
-    /// The fabric that the port is of.
+    /// Returns the fabric that the port belongs to.
     pub fn fabric(&self) -> &Fabric {
         &self.0.fabric
     }
