@@ -1,8 +1,8 @@
-//! What is counted, of an endpoint or of all.
+//! The counters of an endpoint or of all.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What was counted since the start. The first seven are those of ibacm, in its order.
+        /// The counters since the start. The first seven are those of ibacm, in its order.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -12,7 +12,7 @@ macro_rules! counters {
             /// The names, in the order of [`values`](Self::values).
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-            /// All of them.
+            /// Returns all values.
             pub fn values(&self) -> impl Iterator<Item = u64> {
                 [$(self.$name),*].into_iter()
             }
@@ -27,73 +27,73 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Requests of clients that failed for another reason than missing data.
+    /// Client requests that failed for another reason than missing data.
     errors,
-    /// Requests of clients.
+    /// Client requests.
     resolves,
-    /// Requests that were answered with "no data".
+    /// Client requests that were answered with "no data".
     no_data,
-    /// Addresses that had to be asked for.
+    /// Addresses that had to be queried.
     address_queries,
-    /// Requests for an address that was known.
+    /// Requests for a cached address.
     address_hits,
-    /// Paths that subnet administration was asked for.
+    /// Path queries to subnet administration.
     route_queries,
-    /// Requests for a path that was known.
+    /// Requests for a cached path.
     route_hits,
-    /// Requests sent to the group.
+    /// Requests multicast to the group.
     sent_requests,
     /// Requests sent to the endpoint that was known to have the address.
     sent_checks,
-    /// Tries after the first.
+    /// Retransmissions.
     retries,
     /// Searches that ended because the answer was overheard.
     overheard,
-    /// Announcements of own addresses.
+    /// Announcements of the endpoint's own addresses.
     announcements,
     /// Answers sent.
     sent_answers,
-    /// Answers that were dropped since too many waited.
+    /// Answers dropped because too many were queued.
     dropped_answers,
-    /// Requests of others received.
+    /// Requests received from other endpoints.
     received_requests,
     /// Answers received.
     received_answers,
-    /// Answers to nothing that was asked.
+    /// Answers without a matching request.
     unsolicited,
-    /// Datagrams that are none of this protocol.
+    /// Datagrams that do not conform to the protocol.
     malformed,
-    /// Datagrams of senders that cannot be, or with groups that are none of ours.
+    /// Datagrams from impossible senders, or with groups that the endpoint is not in.
     refused,
-    /// Addresses that two have.
+    /// Addresses claimed by two endpoints.
     contradictions,
-    /// Contradictions in which the new one was believed.
+    /// Contradictions in which the new claim was believed.
     replaced,
     /// Addresses learned.
     learned,
-    /// Addresses that were forgotten to make room.
+    /// Addresses evicted to make room.
     evicted,
-    /// Addresses that were not learned since there was no room.
+    /// Addresses not learned because there was no room.
     no_room,
-    /// Addresses that had expired when they were looked for, or were found so.
+    /// Expired addresses, found by a lookup or by the sweep.
     expired,
-    /// Addresses that were forgotten before they expired.
+    /// Addresses invalidated before they expired.
     invalidated,
-    /// Requests refused by what is known not to exist.
+    /// Requests refused by a negative cache entry.
     negative_hits,
     /// Addresses confirmed before they expired.
     refreshed,
-    /// Searches that nobody answered.
+    /// Searches that timed out.
     timeouts,
-    /// Requests of clients whose deadline was over.
+    /// Client requests whose deadline passed.
     deadlines,
-    /// Memberships that administration granted.
+    /// Memberships granted by subnet administration.
     joins,
-    /// Memberships that it refused or did not answer.
+    /// Memberships that subnet administration refused or did not answer.
     failed_joins,
 }
 
 impl Counters {
-    /// How many of them ibacm has.
+    /// The number of counters that ibacm has.
     pub const IBACM: usize = 7;
 }

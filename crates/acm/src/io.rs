@@ -1,4 +1,4 @@
-//! What a machine wants of its driver, and the small values that both name things by.
+//! The interface between the machine and its driver, and the ids that both use.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,44 +19,44 @@ macro_rules! id {
 }
 
 id!(
-    /// A port, by a number of the driver's.
+    /// A port, numbered by the driver.
     PortId(u16)
 );
 id!(
-    /// An endpoint, by a number of the driver's.
+    /// An endpoint, numbered by the driver.
     EndpointId(u16)
 );
 id!(
-    /// A client, by a number of the driver's.
+    /// A client, numbered by the driver.
     ClientId(u32)
 );
 id!(
-    /// A request, by a number of the driver's that no other open request of its client has.
+    /// A request, by a number from the driver that is unique among its client's open requests.
     RequestId(u64)
 );
 id!(
-    /// A question of the machine to the driver. The answer says it again; an answer to a question that is no longer open is ignored.
+    /// A query from the machine to the driver. The answer repeats it; an answer to a query that is no longer open is ignored.
     QuestionId(u64)
 );
 
-/// What the driver does for the machine. None of these calls may call the machine.
+/// The operations that the driver performs for the machine. None of these calls may call the machine.
 pub trait Io {
     /// Sends a datagram from the endpoint's queue pair, with Q_Key [`QKEY`](rdmux_wire::acm::QKEY).
     ///
-    /// False when its send queue is full: then nothing has happened, and [`Machine::handle_room`](crate::Machine::handle_room) follows
-    /// when there is room again.
+    /// Returns false when its send queue is full. Nothing was sent then, and [`Machine::handle_room`](crate::Machine::handle_room)
+    /// must be called when there is room again.
     fn send(&mut self, endpoint: EndpointId, to: To, datagram: &Datagram) -> bool;
 
-    /// Asks subnet administration for membership of `record.mgid` (a Set), and attaches the endpoint's queue pair when it has been
-    /// granted; [`Machine::handle_join`](crate::Machine::handle_join) has the answer, once.
+    /// Requests membership of `record.mgid` from subnet administration (a Set), and attaches the endpoint's queue pair once it is
+    /// granted. [`Machine::handle_join`](crate::Machine::handle_join) gets the answer, once.
     fn join(&mut self, endpoint: EndpointId, record: &McMemberRecord, mask: McMemberRecordMask);
 
-    /// Detaches the queue pair and gives the membership back (a Delete). There is no answer. If [`join`](Self::join) has not been answered
-    /// yet, that follows it.
+    /// Detaches the queue pair and releases the membership (a Delete), without an answer. If [`join`](Self::join) is still unanswered, the
+    /// release follows its answer.
     fn leave(&mut self, endpoint: EndpointId, mgid: Gid);
 
-    /// Asks subnet administration for paths (a Get); [`Machine::handle_paths`](crate::Machine::handle_paths) has the answer, once. The driver
-    /// repeats the datagram if it is lost, and gives up some time.
+    /// Queries subnet administration for paths (a Get). [`Machine::handle_paths`](crate::Machine::handle_paths) gets the answer, once. The
+    /// driver retransmits lost datagrams, and gives up eventually.
     fn ask_paths(
         &mut self,
         port: PortId,
@@ -65,40 +65,41 @@ pub trait Io {
         mask: PathRecordMask,
     );
 
-    /// Asks what the operating system knows of an address, for an endpoint whose port is none of InfiniBand;
-    /// [`Machine::handle_system`](crate::Machine::handle_system) has the answer, once, at a later time, unless it is not
-    /// [wanted](crate::Machine::is_wanted) any more.
+    /// Asks the operating system for an address, for an endpoint whose port is not InfiniBand.
+    /// [`Machine::handle_system`](crate::Machine::handle_system) gets the answer, once, after this call returns, unless
+    /// it is not [wanted](crate::Machine::is_wanted) any more.
     fn ask_system(&mut self, endpoint: EndpointId, question: QuestionId, address: &Address);
 
     /// Answers a client's request, once.
     fn answer(&mut self, client: ClientId, request: RequestId, answer: Result<Resolved, Failure>);
 
-    /// The path to an address is known now, or another one than before: for caches that programs read. It is true until `until` at most.
+    /// Publishes a new or changed path to an address, for caches that programs read. It is valid until `until` at most.
     fn publish(&mut self, endpoint: EndpointId, address: &Address, path: &PathRecord, until: Time) {
         let _ = (endpoint, address, path, until);
     }
 
-    /// A path that was published is not known any more.
+    /// Withdraws a published path that is not known any more.
     fn withdraw(&mut self, endpoint: EndpointId, address: &Address) {
         let _ = (endpoint, address);
     }
 
-    /// An endpoint says that it has an address that another one has said it has, for a log. Strangers decide how often.
+    /// Reports for logging that an endpoint claims an address that another one has claimed. Remote endpoints decide how
+    /// often this happens.
     fn contradiction(&mut self, endpoint: EndpointId, claim: &Contradiction<'_>) {
         let _ = (endpoint, claim);
     }
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// To a group that the endpoint is a member of.
+    /// A group that the endpoint is a member of.
     Group(Gid),
-    /// To an endpoint.
+    /// An endpoint.
     Peer(Peer),
 }
 
-/// An endpoint elsewhere: where its datagrams come from, and where those to it go.
+/// A remote endpoint: the source or destination of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// Its GID. Datagrams to it have a GRH.
@@ -107,18 +108,18 @@ pub struct Peer {
     pub lid: Lid,
     /// Its queue pair.
     pub qpn: Qpn,
-    /// The service level, of the group by which both can talk. That of one that comes is not looked at.
+    /// The service level, of the group through which both can communicate. Ignored in received datagrams.
     pub sl: u8,
 }
 
-/// An address that two have.
+/// An address claimed by two endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contradiction<'a> {
     /// The address.
     pub address: &'a Address,
-    /// Who is known to have it.
+    /// The known holder.
     pub holder: Gid,
-    /// Who says so now.
+    /// The new claimant.
     pub claimant: Gid,
     /// Whether the claimant is believed from now on.
     pub is_believed: bool,
@@ -127,43 +128,44 @@ pub struct Contradiction<'a> {
 /// The answer to a request that found a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// The endpoint that the path begins at.
+    /// The endpoint at which the path begins.
     pub endpoint: EndpointId,
     /// The path.
     pub path: PathRecord,
-    /// The source that was chosen, if the request had none.
+    /// The chosen source, if the request had none.
     pub source: Option<Address>,
-    /// Whether it was known, so that nobody was asked: the same request has the same answer [again](crate::Machine::tick).
+    /// Whether the answer was cached, without any query: an identical request gets the same answer
+    /// [again](crate::Machine::tick).
     pub is_cached: bool,
 }
 
-/// Why there is no path. Each is a status of the client protocol, see [`Self::status`].
+/// The reason why there is no path. Each is a status of the client protocol, see [`Self::status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// Too many requests wait, of this client or of all.
+    /// Too many requests of this client, or of all clients, are waiting.
     TooMany,
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid,
-    /// It is not known, and the request does not wait.
+    /// The path is not cached, and the request does not wait.
     NoData,
-    /// The endpoint's port is not active, or it is not in the lowest group.
+    /// The endpoint's port is not active, or the endpoint is not in the lowest group.
     NotConnected,
-    /// Nobody has answered in time.
+    /// There was no answer in time.
     TimedOut,
     /// No endpoint has the source address.
     SourceAddress,
     /// The source cannot be one of these addresses.
     SourceType,
-    /// There is no destination, or it cannot be one.
+    /// There is no destination, or it is not a valid one.
     DestAddress,
     /// No source can be found for a destination of this kind.
     DestType,
-    /// What subnet administration says: the class-specific status of its datagram.
+    /// Subnet administration refused: the class-specific status of its datagram.
     Sa(u8),
 }
 
 impl Failure {
-    /// The status of the client protocol.
+    /// Returns the status of the client protocol.
     pub const fn status(self) -> Status {
         match self {
             Self::TooMany => Status::NO_MEMORY,
@@ -201,52 +203,52 @@ impl fmt::Display for Failure {
 
 impl core::error::Error for Failure {}
 
-/// Why subnet administration has not answered, or how it has refused.
+/// The failure of a query to subnet administration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SaFailure {
     /// The status of its datagram.
     Status(u16),
-    /// It has not answered, or cannot be reached.
+    /// There was no answer, or it cannot be reached.
     Silent,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// One of our addresses to begin at; chosen if there is none.
+    /// The local address to begin at; chosen if there is none.
     pub source: Option<Address>,
-    /// Where to.
+    /// The destination.
     pub dest: Dest,
-    /// Fails with [`Failure::NoData`] at once if the answer is not known. The search goes on.
+    /// Fails with [`Failure::NoData`] at once if the answer is not cached. The search continues.
     pub no_delay: bool,
-    /// How long the client waits; [`Options::deadline`](crate::Options::deadline) if it is longer or missing.
+    /// How long the client waits, [`Options::deadline`](crate::Options::deadline) at most and by default.
     pub timeout: Option<Duration>,
 }
 
-/// Where a path is asked to.
+/// The destination of a requested path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dest {
-    /// To a name or an address.
+    /// A name or an address.
     Address(Address),
-    /// To the LID of a record, or to its GID if it has no LID; from its source GID, else its source LID, with its P_Key if it has one.
+    /// The LID of a record, or its GID if it has no LID; from its source GID, otherwise its source LID, with its P_Key if it has one.
     Path(PathRecord),
-    /// Whatever subnet administration says to this record, asked each time. What is known and contradicts the answer is forgotten.
+    /// A query that subnet administration answers each time. Cache entries that contradict the answer are invalidated.
     Query(PathRecord),
 }
 
-/// What to forget, see [`Machine::forget`](crate::Machine::forget).
+/// The cache entries to invalidate, see [`Machine::forget`](crate::Machine::forget).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forget {
-    /// All that was learned. What was loaded stays.
+    /// All that were learned. Entries from files stay.
     All,
-    /// What was learned by an endpoint.
+    /// All that an endpoint learned.
     Endpoint(EndpointId),
-    /// An address, by all endpoints.
+    /// An address, at all endpoints.
     Address(Address),
-    /// What has this GID.
+    /// Entries with this GID.
     Gid(Gid),
-    /// What has this LID.
+    /// Entries with this LID.
     Lid(Lid),
-    /// Paths that subnet administration gave. Addresses stay.
+    /// Paths from subnet administration. Addresses stay.
     Routes,
 }

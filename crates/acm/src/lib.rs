@@ -1,4 +1,4 @@
-//! ACM without I/O: resolves names and addresses to paths, for programs that connect to many others.
+//! ACM without I/O: resolves names and addresses to paths, for programs that connect to many peers.
 //!
 //! ```text
 //!   clients           driver (a service, the simulation)          the subnet
@@ -6,15 +6,15 @@
 //!  Io::answer <-----          cache, searches, groups          handle_* <--------
 //! ```
 //!
-//! A request for an address that is not known goes to a multicast group. Only who has the address answers, but every endpoint that hears
-//! it learns who asks: N requests, not N x N, tell N endpoints about each other. So an endpoint does not send all its requests at once, and
-//! drops those whose answers it overhears.
+//! A request for an address that is not cached goes to a multicast group. Only the endpoint that has the address answers, but every
+//! endpoint that receives the request learns the sender's address: N requests, not N x N, tell N endpoints about each other. So an endpoint
+//! does not send all its requests at once, and drops those whose answers it overhears.
 //!
 //! - [`Options`], and [`Port`] and [`Endpoint`] as the driver describes them
-//! - [`Io`]: what the driver does for the machine
+//! - [`Io`]: the operations that the driver performs for the machine
 //! - [`Machine`]: one for any number of ports and endpoints
 //!
-//! Time and input are arguments. What strangers send is bounded in what it makes the machine remember, send and log; nothing panics.
+//! Time and input are arguments. Remote endpoints can cause only bounded amounts of memory, sends and log messages, and no panics.
 #![no_std]
 #![forbid(unsafe_code)]
 

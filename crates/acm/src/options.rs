@@ -1,4 +1,4 @@
-//! What a machine can be told: ibacm's options by their meaning, and those of its own.
+//! The options of a machine: ibacm's by their meaning, and additional ones.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -10,84 +10,87 @@ use rdmux_wire::{Lid, Mtu};
 /// Options. Each has a default, which is ibacm's where ibacm has the option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long an address is known without being confirmed (`addr_timeout`, whose unit is minutes). [`Duration::MAX`] is for ever.
+    /// The lifetime of a cached address without confirmation (`addr_timeout`, in minutes there). [`Duration::MAX`] means forever.
     pub address_timeout: Duration,
-    /// How long a path is known that subnet administration gave (`route_timeout`). A path that is built from a group lives as
-    /// long as its address.
+    /// The lifetime of a path from subnet administration (`route_timeout`). A path built from a group lives as long as its
+    /// address.
     pub route_timeout: Duration,
-    /// How long an address that nobody has is refused without asking again. Zero asks each time, as ibacm does.
+    /// The lifetime of a negative entry, which refuses requests without a query. Zero queries each time, as ibacm
+    /// does.
     pub negative_timeout: Duration,
-    /// Where paths come from (`route_prot`).
+    /// The source of paths (`route_prot`).
     pub route_protocol: RouteProtocol,
-    /// Whether addresses of the own endpoints are resolved without asking (`loopback_prot local`).
+    /// Whether local addresses are resolved without a query (`loopback_prot local`).
     pub local_loopback: bool,
-    /// How long the last try of a request waits, beside the port's subnet timeout (`timeout`). Each try before it waits half
-    /// as long as the next, so that a lost datagram does not cost all of it.
+    /// How long the last attempt of a request waits, in addition to the port's subnet timeout (`timeout`). Each earlier
+    /// attempt waits half as long as the next, so that a lost datagram does not cost the whole timeout.
     pub timeout: Duration,
-    /// How often a request is sent again (`retries`).
+    /// The number of retransmissions of a request (`retries`).
     pub retries: u32,
-    /// The longest that a client's request waits for its answer, whatever it asks for.
+    /// The longest time that a client's request waits for its answer, whatever timeout it has.
     pub deadline: Duration,
-    /// Requests by multicast that wait for an answer, of an endpoint (`resolve_depth`). The others queue.
+    /// The maximum of an endpoint's outstanding multicast requests (`resolve_depth`). Others are queued.
     pub resolve_depth: u32,
-    /// Questions to subnet administration that wait for an answer, of a port (`sa_depth`).
+    /// The maximum of a port's outstanding queries to subnet administration (`sa_depth`).
     pub sa_depth: u32,
-    /// Answers that wait until the driver has room for them, of an endpoint (`send_depth`). What comes beyond is dropped: who
-    /// asked asks again.
+    /// The maximum of an endpoint's queued answers while the send queue is full (`send_depth`). Further answers are dropped,
+    /// and the requester retransmits.
     pub send_depth: u32,
-    /// Receive buffers of an endpoint (`recv_depth`): how many requests may come at once. All endpoints of a subnet should
-    /// have the same.
+    /// The receive buffers of an endpoint (`recv_depth`): how many requests may arrive at once. All endpoints of a subnet
+    /// should have the same value.
     pub recv_depth: u32,
-    /// Requests a second that a receiver is expected to take, from all endpoints together. 0 is 20 times `recv_depth`.
+    /// The requests per second that a receiver is expected to handle, from all endpoints together. 0 means 20 times
+    /// `recv_depth`.
     pub receive_rate: u32,
-    /// How many endpoints there are, so far as is known, so that they do not all ask at once. 0 if it is not known: then endpoints with low
-    /// LIDs, which every subnet has, ask at once, and the others as if the subnet were very large.
+    /// The number of endpoints, as far as known, so that they do not all send at once. 0 if unknown: then endpoints with low LIDs, which
+    /// every subnet has, send at once, and the others as if the subnet were very large.
     pub subnet_size: u32,
     /// The rate of the lowest group, in which all endpoints must be (`min_rate`).
     pub min_rate: Rate,
     /// Its MTU (`min_mtu`).
     pub min_mtu: Mtu,
-    /// How many groups an endpoint joins at most, 1 to 6: beside the lowest one, that of the port's own rate and MTU, then
-    /// those of [`groups`](Self::groups), then those that others have who could not be talked to better otherwise. Only the lowest with
+    /// The maximum number of groups that an endpoint joins, 1 to 6: besides the lowest one, that of the port's own rate and MTU, then
+    /// those of [`groups`](Self::groups), then groups of remote endpoints that are better than the common ones. Only the lowest with
     /// [`RouteProtocol::Sa`].
     pub max_groups: usize,
-    /// Groups to join beside them.
+    /// Additional groups to join.
     pub groups: Vec<GroupSpec>,
-    /// Whom to believe when two say that they have the same address.
+    /// Which endpoint to believe when two claim the same address.
     pub claims: ClaimPolicy,
-    /// The most addresses that an endpoint remembers.
+    /// The maximum of addresses that an endpoint caches.
     pub max_entries: usize,
-    /// The most requests of one client that wait for their answers.
+    /// The maximum of waiting requests of one client.
     pub max_requests_per_client: usize,
-    /// The most requests of all clients that do, and the most addresses that are asked for; half of those for clients that do not wait.
+    /// The maximum of waiting requests of all clients, and of searched addresses; half of it for clients that do not wait.
     pub max_requests: usize,
-    /// Whether what programs use is confirmed before it expires.
+    /// Whether entries that programs use are confirmed before they expire.
     pub refresh: bool,
-    /// Whether an endpoint tells the others, by one request for its own address, that its LID, GID or an address has changed.
+    /// Whether an endpoint announces a changed LID, GID or address to the others by one request for its own address.
     pub announce: bool,
 }
 
-/// Where paths come from.
+/// The source of paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum RouteProtocol {
-    /// Subnet administration is asked for the path to each address that is used.
+    /// Subnet administration is queried for the path to each address in use.
     #[default]
     Sa,
-    /// Paths are built from the record of the best group of both ends: who hears a group at some rate can be sent to at that rate.
-    /// Not true of every routing: those with different service levels for pairs of ports, as on tori, need [`Self::Sa`].
+    /// Paths are built from the record of the best group of both ends: an endpoint that receives a group's datagrams at some rate
+    /// can be sent to at that rate. This does not hold for every routing: routings with different service levels for pairs of
+    /// ports, as on tori, need [`Self::Sa`].
     Acm,
 }
 
-/// Whom to believe when an endpoint says that it has an address that another one has said it has.
+/// Which endpoint to believe when one claims an address that another has claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ClaimPolicy {
-    /// Who said it first, until that expires.
+    /// The first claimant, until its entry expires.
     First,
-    /// Who said it last, as ibacm does.
+    /// The last claimant, as ibacm does.
     #[default]
     Newest,
-    /// Who said it first, unless subnet administration confirms that the other's GID has the other's LID, and the first one does not
-    /// answer for the address any more.
+    /// The first claimant, unless subnet administration confirms that the other's GID has the other's LID, and the first one does
+    /// not answer for the address any more.
     Verified,
 }
 
@@ -100,7 +103,7 @@ pub struct GroupSpec {
     pub mtu: Mtu,
     /// Its service level.
     pub sl: u8,
-    /// Tells groups of the same rate and MTU apart.
+    /// Distinguishes groups of the same rate and MTU.
     pub tos: u8,
 }
 
@@ -136,7 +139,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Requests a second that receivers take, at least 1.
+    /// Returns the requests per second that receivers handle, at least 1.
     pub(crate) fn rate(&self) -> u64 {
         match self.receive_rate {
             0 => u64::from(self.recv_depth.max(1)) * 20,
@@ -144,12 +147,13 @@ impl Options {
         }
     }
 
-    /// How many requests may come at once, so that receivers have buffers to spare: twice as many do if the subnet's size is not known.
+    /// Returns how many requests may arrive at once, so that receivers keep spare buffers: twice as many if the subnet's size is
+    /// unknown.
     pub fn at_once(&self) -> u64 {
         u64::from(self.recv_depth / 4).max(1)
     }
 
-    /// How many endpoints there may be, as an endpoint with this LID sees it.
+    /// Returns how many endpoints there may be, as seen by an endpoint with this LID.
     pub(crate) fn size(&self, lid: Lid) -> u64 {
         match self.subnet_size {
             0 if !self.leaves_to_chance(lid) => 0,
@@ -158,12 +162,12 @@ impl Options {
         }
     }
 
-    /// Whether chance decides if an endpoint with this LID asks at once.
+    /// Returns whether an endpoint with this LID decides at random whether to send at once.
     pub(crate) fn leaves_to_chance(&self, lid: Lid) -> bool {
         self.subnet_size != 0 || u64::from(lid.0) > self.at_once()
     }
 
-    /// How long the try number `tried`, from 0, waits.
+    /// Returns the timeout of attempt `tried`, counted from 0.
     pub(crate) fn wait(&self, tried: u32, subnet_timeout: Duration) -> Duration {
         let halvings = self.retries.saturating_sub(tried).min(8);
         self.timeout / (1 << halvings) + subnet_timeout

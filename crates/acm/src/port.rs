@@ -9,25 +9,25 @@ use rdmux_wire::{Gid, Guid, Lid, Mtu, Pkey, Qpn};
 
 use crate::PortId;
 
-/// What kind of network a port is on. It decides who is asked for addresses.
+/// The kind of network of a port, which determines how addresses are resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PortKind {
-    /// InfiniBand: the group, and subnet administration.
+    /// InfiniBand: by the multicast group, and by subnet administration.
     InfiniBand,
-    /// RoCE: the operating system. GIDs are IP addresses.
+    /// RoCE: by the operating system. GIDs are IP addresses.
     Roce,
-    /// iWARP: the operating system. There are no GIDs; paths have IP addresses in their places.
+    /// iWARP: by the operating system. There are no GIDs; paths have IP addresses in their place.
     Iwarp,
 }
 
 impl PortKind {
-    /// Whether the operating system knows the addresses.
+    /// Returns whether the operating system resolves the addresses.
     pub const fn is_ip(self) -> bool {
         matches!(self, Self::Roce | Self::Iwarp)
     }
 }
 
-/// A port. [`Machine::set_port`](crate::Machine::set_port) compares it with what was told before.
+/// A port. [`Machine::set_port`](crate::Machine::set_port) compares it with the previous description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The network.
@@ -38,51 +38,53 @@ pub struct Port {
     pub device_guid: Guid,
     /// Its number, from 1.
     pub number: u8,
-    /// How many ports the device has.
+    /// The number of ports of the device.
     pub count: u8,
     /// The LID.
     pub lid: Lid,
-    /// How many low bits of the LID are path bits.
+    /// The number of path bits, the low bits of the LID.
     pub lmc: u8,
     /// The subnet manager's LID.
     pub sm_lid: Lid,
     /// The service level to it.
     pub sm_sl: u8,
-    /// The GIDs, without those that are zero; the first has the subnet prefix. Of a port that is none of InfiniBand, its IP addresses.
+    /// The GIDs, without zero ones; the first has the subnet prefix. Of a port that is not InfiniBand, its IP addresses.
     pub gids: Vec<Gid>,
-    /// The P_Keys, without those that are zero.
+    /// The P_Keys, without zero ones.
     pub pkeys: Vec<Pkey>,
     /// The rate.
     pub rate: Rate,
     /// The active MTU.
     pub mtu: Mtu,
-    /// How long a packet takes through the subnet at most, 5 bits: 4.096 us * 2^code.
+    /// The maximum transit time of a packet through the subnet, 5 bits: 4.096 us * 2^code.
     pub subnet_timeout: u8,
 }
 
 impl Port {
-    /// The first GID, or zero.
+    /// Returns the first GID, or zero.
     pub fn gid(&self) -> Gid {
         self.gids.first().copied().unwrap_or_default()
     }
 
-    /// Whether one of its LIDs is this one.
+    /// Returns whether this LID is one of the port's.
     pub fn has_lid(&self, lid: Lid) -> bool {
         self.lid != Lid::NONE && self.is_one_port(self.lid, lid)
     }
 
-    /// Whether two LIDs are of one port of the subnet. All ports have as many path bits as this one: subnet managers know no other setting.
+    /// Returns whether two LIDs belong to one port of the subnet. All ports have as many path bits as this one, because subnet managers
+    /// know no other setting.
     pub(crate) fn is_one_port(&self, one: Lid, other: Lid) -> bool {
         let mask = u16::MAX.checked_shl(self.lmc.into()).unwrap_or(0);
         one.0 & mask == other.0 & mask
     }
 
-    /// Whether the partition of this key is in the table.
+    /// Returns whether the partition of this key is in the table.
     pub fn has_pkey(&self, pkey: Pkey) -> bool {
         self.pkeys.iter().any(|own| own.0 & 0x7fff == pkey.0 & 0x7fff)
     }
 
-    /// A path from the port, at its own rate and MTU, by which packets take no time, as those to the port itself.
+    /// Returns a path from the port, at its own rate and MTU, with no transit time, as for packets to the port
+    /// itself.
     pub fn path_to(&self, pkey: Pkey, dgid: Gid, dlid: Lid) -> PathRecord {
         PathRecord {
             dgid,
@@ -101,7 +103,7 @@ impl Port {
         }
     }
 
-    /// How long a packet takes at most, as ibacm counts it: 0 below 2 ms.
+    /// Returns the maximum transit time of a packet, as ibacm counts it: 0 below 2 ms.
     pub(crate) fn subnet_timeout(&self) -> Duration {
         match self.subnet_timeout & 31 {
             code @ 8.. => Duration::from_millis(1 << (code - 8)),
@@ -110,15 +112,15 @@ impl Port {
     }
 }
 
-/// An endpoint: a port and a partition, with names and addresses and a queue pair.
+/// An endpoint: a port and a partition, with names, addresses and a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Its port.
     pub port: PortId,
-    /// Its partition, as the port's table has it.
+    /// Its partition's P_Key, as in the port's table.
     pub pkey: Pkey,
-    /// Its queue pair; 0 if it has none, as on ports that are not of InfiniBand.
+    /// Its queue pair; 0 if it has none, as on ports that are not InfiniBand.
     pub qpn: Qpn,
-    /// Its names and addresses, without doubles. The GIDs and LIDs of the port need not be here.
+    /// Its names and addresses, without duplicates. The port's GIDs and LIDs may be omitted.
     pub addresses: Vec<Address>,
 }

@@ -1,4 +1,4 @@
-//! Addresses in 17 bytes: names of up to 16 bytes are kept in place, longer ones in a table.
+//! Addresses in 17 bytes: names of up to 16 bytes are stored inline, longer ones in a table.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use rdmux_wire::acm::{Address, Name};
 use rdmux_wire::{Gid, Lid};
 use siphasher::sip::SipHasher13;
 
-/// What a key is.
+/// The kind of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -15,9 +15,9 @@ enum Kind {
     Ip6,
     Gid,
     Lid,
-    /// The name, filled up with zeros.
+    /// The name, padded with zeroes.
     ShortName,
-    /// Its row in [`Names`], 4 bytes.
+    /// The name's row in [`Names`], 4 bytes.
     LongName,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Key {
     bytes: [u8; 16],
 }
 
-/// Names that are too long to be kept in place.
+/// The names that are too long to be stored inline.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     rows: Vec<Box<[u8]>>,
@@ -45,21 +45,21 @@ impl Names {
         u32::try_from(self.rows.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// Bytes on the heap.
+    /// Returns the bytes used on the heap.
     pub(super) fn bytes(&self) -> usize {
         let names: usize = self.rows.iter().map(|name| name.len()).sum();
         names + self.rows.capacity() * size_of::<Box<[u8]>>() + self.free.capacity() * 4
     }
 }
 
-/// Bytes in front, zeros behind.
+/// Returns the bytes padded with trailing zeroes.
 fn filled(bytes: &[u8]) -> [u8; 16] {
     let mut all = [0; 16];
     all[..bytes.len()].copy_from_slice(bytes);
     all
 }
 
-/// The kind and the bytes of an address; bytes of a long name are none yet.
+/// Returns the kind and the bytes of an address; the bytes of a long name are left zero.
 fn parts(address: &Address) -> (Kind, [u8; 16]) {
     match address {
         Address::Ip4(ip) => (Kind::Ip4, filled(&ip.octets())),
@@ -80,7 +80,7 @@ fn name_of(address: &Address) -> &[u8] {
     }
 }
 
-/// A hash that strangers cannot choose addresses by.
+/// Returns a keyed hash, so that remote endpoints cannot choose colliding addresses.
 fn hash(kind: Kind, bytes: &[u8], seed: &[u8; 16]) -> u64 {
     let mut all = [0; 1 + Name::MAX];
     all[0] = kind as u8;
@@ -88,17 +88,17 @@ fn hash(kind: Kind, bytes: &[u8], seed: &[u8; 16]) -> u64 {
     SipHasher13::new_with_key(seed).hash(&all[..=bytes.len()])
 }
 
-/// An address with its hash in a cache, which is made once for all that is done with it.
+/// An address with its hash in a cache, computed once for all operations on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hashed<'a> {
     pub(crate) address: &'a Address,
     pub(crate) hash: u64,
-    /// Its key, without the row if it has a long name.
+    /// Its key, without the row of a long name.
     key: Key,
 }
 
 impl<'a> Hashed<'a> {
-    /// Of the cache that has this seed.
+    /// Hashes an address for the cache that has this seed.
     pub(super) fn new(address: &'a Address, seed: &[u8; 16]) -> Self {
         let (kind, bytes) = parts(address);
         let hash = match kind {
@@ -108,7 +108,7 @@ impl<'a> Hashed<'a> {
         Self { address, hash, key: Key { kind, bytes } }
     }
 
-    /// Of an address whose hash was kept.
+    /// Rebuilds it from an address and its stored hash.
     pub(crate) fn again(address: &'a Address, hash: u64) -> Self {
         let (kind, bytes) = parts(address);
         Self { address, hash, key: Key { kind, bytes } }
@@ -136,7 +136,7 @@ impl Key {
         }
     }
 
-    /// Whether it is the key of this address.
+    /// Returns whether it is the key of this address.
     pub(super) fn is(&self, address: &Hashed<'_>, names: &Names) -> bool {
         match address.key.kind {
             Kind::LongName => {
@@ -146,7 +146,7 @@ impl Key {
         }
     }
 
-    /// The address.
+    /// Returns the address.
     pub(super) fn address(&self, names: &Names) -> Address {
         let b = &self.bytes;
         let name = match self.kind {
@@ -164,7 +164,7 @@ impl Key {
         name.map_or(Address::Lid(Lid::NONE), Address::Name)
     }
 
-    /// Gives back what the key has in the table.
+    /// Frees the key's row in the table.
     pub(super) fn free(&self, names: &mut Names) {
         if self.kind == Kind::LongName {
             let row = self.row();

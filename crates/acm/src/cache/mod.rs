@@ -1,8 +1,8 @@
-//! What an endpoint knows of addresses: 44 bytes each, beside about 7 of the table by which they are found.
+//! The addresses that an endpoint has cached: 44 bytes each, plus about 7 in the index.
 //!
-//! Entries lie one behind the other, those from files first. A hand goes round the others and looks for those to forget when there is no
-//! room: the expired, then those that no program has asked for since it last came by. What strangers make known displaces only what no
-//! program asked for.
+//! Entries are contiguous, those from files first. When the cache is full, a clock hand goes round the others and evicts expired
+//! entries, then those that no program has requested since its last pass. Addresses learned from remote endpoints evict only those that
+//! no program requested.
 
 mod key;
 mod paths;
@@ -21,38 +21,38 @@ use self::paths::{PathId, Paths};
 /// Quarters of a second since the machine's start.
 pub(crate) type Ticks = u32;
 
-/// The end of what does not expire.
+/// The expiry of entries that do not expire.
 pub(crate) const FOREVER: Ticks = Ticks::MAX;
 
 /// A number that no entry has.
 const NO_ENTRY: usize = u32::MAX as usize;
 
-/// Room for so many entries is kept when there are few.
+/// The capacity that is kept when there are few entries.
 const KEPT: usize = 64;
 
-/// How many entries the hand looks at before a stranger's address is not learned.
+/// How many entries the hand checks before a remote endpoint's address is dropped instead of learned.
 const STRANGERS_LOOKS: usize = 64;
 
 mod flag {
-    /// A program has asked for it.
+    /// A program has requested the entry.
     pub(super) const USED: u8 = 1;
-    /// Nobody has the address.
+    /// No endpoint has the address.
     pub(super) const NEGATIVE: u8 = 2;
-    /// Programs read it from a cache of the driver's.
+    /// The entry is published in a cache of the driver's, which programs read.
     pub(super) const PUBLISHED: u8 = 8;
-    /// What they read ends before the entry does.
+    /// The published entry expires before this one.
     pub(super) const OUTDATED: u8 = 32;
     /// The path is that of the group.
     pub(super) const BY_GROUP: u8 = 16;
 }
 
-/// The group of an entry that has none.
+/// The group of an entry without one.
 const NO_GROUP: u8 = u8::MAX;
 
-/// The path of an entry that has none.
+/// The path of an entry without one.
 const NO_PATH: PathId = PathId(u16::MAX);
 
-/// An address.
+/// The cache entry of an address.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: Key,
@@ -66,52 +66,52 @@ struct Entry {
     path_until: Ticks,
 }
 
-/// Who has an address.
+/// The endpoint that has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     /// Its GID.
     pub(crate) gid: Gid,
     /// Its LID.
     pub(crate) lid: Lid,
-    /// The queue pair of its endpoint; 0 if it is not known.
+    /// The endpoint's queue pair; 0 if it is unknown.
     pub(crate) qpn: Qpn,
-    /// The best common group, an index of the endpoint's.
+    /// The best common group, as an index into the local endpoint's groups.
     pub(crate) group: Option<u8>,
 }
 
-/// What is known of the path to an address.
+/// The path to an address, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Nothing.
+    /// Unknown.
     None,
-    /// It is that of the holder's group.
+    /// The path is that of the holder's group.
     Group,
-    /// It is this one.
+    /// The path is this one.
     Path(PathRecord),
 }
 
-/// Who makes an address known.
+/// The source of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// A program or a file.
+    /// A local program or a file.
     Us,
-    /// A stranger.
+    /// A remote endpoint.
     Stranger,
 }
 
-/// What an endpoint knows.
+/// The addresses that an endpoint has cached.
 #[derive(Debug)]
 pub(crate) struct Cache {
     entries: Vec<Entry>,
-    /// So many of them are from files, and are not forgotten to make room. They are the first ones.
+    /// The number of entries from files, which come first and are not evicted.
     loaded: usize,
     index: HashTable<u32>,
     names: Names,
     paths: Paths,
     seed: [u8; 16],
-    /// The subnet prefix of those whose paths are not known.
+    /// The subnet prefix of entries without a known path.
     pub(crate) prefix: u64,
-    /// Where the hand is, counted from the first entry that it looks at.
+    /// The position of the hand, counted from the first entry that may be evicted.
     hand: usize,
     pub(crate) max: usize,
 }
@@ -135,7 +135,7 @@ impl Cache {
         self.entries.len()
     }
 
-    /// An address with its hash, for what follows.
+    /// Returns an address with its hash, for the other methods.
     pub(crate) fn hashed<'a>(&self, address: &'a Address) -> Hashed<'a> {
         Hashed::new(address, &self.seed)
     }
@@ -175,7 +175,7 @@ impl Cache {
         }
     }
 
-    /// When the address expires, and when its path does.
+    /// Returns when the address expires, and when its path does.
     pub(crate) fn ends(&self, at: usize) -> (Ticks, Ticks) {
         let entry = &self.entries[at];
         let by_path = entry.path != NO_PATH && entry.flags & flag::BY_GROUP == 0;
@@ -203,7 +203,8 @@ impl Cache {
         at < self.loaded
     }
 
-    /// An entry is from a file from now on. Returns where it is then: the first one that is not from a file comes in its place.
+    /// Marks an entry as loaded from a file. Returns its new index: it swaps places with the first entry that is not from a
+    /// file.
     pub(crate) fn set_loaded(&mut self, at: usize) -> usize {
         if self.is_loaded(at) {
             return at;
@@ -223,7 +224,7 @@ impl Cache {
         self.set(at, flag::OUTDATED, false);
     }
 
-    /// Whether it is published with the end that it has.
+    /// Returns whether it is published with its current expiry.
     pub(crate) fn is_up_to_date(&self, at: usize) -> bool {
         self.has(at, flag::PUBLISHED) && !self.has(at, flag::OUTDATED)
     }
@@ -240,15 +241,15 @@ impl Cache {
         self.set(at, flag::USED, true);
     }
 
-    /// No program has asked for anything, from now on.
+    /// Clears the mark of every entry that a program has requested it.
     pub(crate) fn clear_used(&mut self) {
         for entry in &mut self.entries {
             entry.flags &= !flag::USED;
         }
     }
 
-    /// Who has an address, until when. An entry that is there is changed, and keeps its path if the holder is the same. None if there is no
-    /// room: [`make_room`](Self::make_room) first.
+    /// Stores the holder of an address and the expiry. An existing entry is updated, and keeps its path if the holder is the same. None if
+    /// the cache is full: call [`make_room`](Self::make_room) first.
     pub(crate) fn put(
         &mut self,
         address: &Hashed<'_>,
@@ -271,7 +272,7 @@ impl Cache {
         Some(at)
     }
 
-    /// Nobody has an address, until when.
+    /// Stores that no endpoint has an address, and the expiry.
     pub(crate) fn put_negative(&mut self, address: &Hashed<'_>, until: Ticks) {
         let Some(at) = self.entry(address) else { return };
         self.set_way(at, &Way::None, 0);
@@ -282,7 +283,7 @@ impl Cache {
         entry.until = until;
     }
 
-    /// Sets the path to an address, until when. False if there are too many different paths.
+    /// Stores the path to an address and its expiry. Returns false if there are too many different paths.
     pub(crate) fn set_way(&mut self, at: usize, way: &Way, until: Ticks) -> bool {
         let before = self.entries[at].path;
         let path = match way {
@@ -303,7 +304,7 @@ impl Cache {
         path.is_some()
     }
 
-    /// The entry of an address; a new one if there is none, and room.
+    /// Returns the entry of an address, or a new one if there is none and the cache has room.
     fn entry(&mut self, address: &Hashed<'_>) -> Option<usize> {
         if let Some(at) = self.find(address) {
             return Some(at);
@@ -330,7 +331,8 @@ impl Cache {
         Some(at as usize)
     }
 
-    /// Forgets an address. The last entry comes in its place; in that of one from a file the last from a file, and the last entry in that one's.
+    /// Removes an entry. The last entry takes its place. If it was loaded from a file, the last entry from a file takes its place, and the
+    /// last entry that one's.
     pub(crate) fn remove(&mut self, mut at: usize) {
         if self.is_loaded(at) {
             self.loaded -= 1;
@@ -357,7 +359,7 @@ impl Cache {
             return;
         }
         let (first, second) = (self.hash(a), self.hash(b));
-        // By a number that no entry has: their hashes may lead to both.
+        // Through a number that no entry has, because their hashes may lead to both.
         self.renumber(first, a, NO_ENTRY);
         self.renumber(second, b, a);
         self.renumber(first, NO_ENTRY, b);
@@ -368,7 +370,7 @@ impl Cache {
         self.entries[at].key.hash(&self.names, &self.seed)
     }
 
-    /// What the index has for an entry of this hash is another number.
+    /// Changes the number that the index has for an entry of this hash.
     fn renumber(&mut self, hash: u64, from: usize, to: usize) {
         if let Some(number) = self.index.find_mut(hash, |number| *number as usize == from) {
             *number = u32::try_from(to).unwrap_or(u32::MAX);
@@ -388,7 +390,7 @@ impl Cache {
         self.index.shrink_to(entries.len() * 2, hash);
     }
 
-    /// A group is no longer one of the endpoint's: what was reached by it is known without a path, and is to be withdrawn if it is published.
+    /// Removes a group of the endpoint. Entries that use its path lose the path, and are withdrawn if they are published.
     pub(crate) fn drop_group(&mut self, group: u8, mut withdraw: impl FnMut(&Address)) {
         for entry in self.entries.iter_mut().filter(|entry| entry.group == group) {
             entry.group = NO_GROUP;
@@ -402,7 +404,7 @@ impl Cache {
         }
     }
 
-    /// Finds an entry to forget when there is no room for one more: `Ok(None)` if there is room, an error if all that was looked at stays.
+    /// Finds an entry to evict when the cache is full. `Ok(None)` if there is room, an error if no checked entry may be evicted.
     pub(crate) fn victim(&mut self, by: By, now: Ticks) -> Result<Option<usize>, ()> {
         if self.entries.len() < self.max {
             return Ok(None);
@@ -426,7 +428,7 @@ impl Cache {
         Err(())
     }
 
-    /// Bytes on the heap, about.
+    /// Returns approximately how many bytes are used on the heap.
     pub(crate) fn bytes(&self) -> usize {
         let entries = self.entries.capacity() * size_of::<Entry>();
         entries + self.index.allocation_size() + self.names.bytes() + self.paths.bytes()
@@ -438,7 +440,7 @@ fn guid_of(entry: &Entry) -> Guid {
     Guid(u64::from(high) << 32 | u64::from(low))
 }
 
-/// In two halves, so that an entry needs no alignment of 8.
+/// Returns a GUID in two halves, so that an entry needs no alignment of 8.
 fn halves(guid: Guid) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = guid.0.to_be_bytes();
     [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]

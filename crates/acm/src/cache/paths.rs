@@ -1,4 +1,4 @@
-//! Paths that are the same for many: all but the peer's GUID and LID, once each.
+//! Shared paths: everything but the peer's GUID and LID is stored once for all entries.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use rdmux_wire::{Gid, Guid};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PathId(pub(super) u16);
 
-/// The paths of a cache without their peers, and how many entries have each.
+/// The paths of a cache without their peers, with the number of entries that use each.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     rows: Vec<(PathRecord, u32)>,
@@ -19,13 +19,13 @@ pub(super) struct Paths {
     free: Vec<u16>,
 }
 
-/// A path without its peer.
+/// Returns a path without its peer.
 fn common(path: &PathRecord) -> PathRecord {
     PathRecord { dgid: Gid::new(path.dgid.prefix(), Guid(0)), dlid: Lid::NONE, ..*path }
 }
 
 impl Paths {
-    /// Counts one more entry that has this path; none when there are too many different ones.
+    /// Adds a use of this path; none when there are too many different paths.
     pub(super) fn add(&mut self, path: &PathRecord) -> Option<PathId> {
         let path = common(path);
         let bytes = path.to_bytes();
@@ -39,7 +39,7 @@ impl Paths {
                 id
             }
             None => {
-                // The last number is for "none" in entries.
+                // The last number means "none" in entries.
                 let id = u16::try_from(self.rows.len()).ok().filter(|id| *id != u16::MAX)?;
                 self.rows.push((path, 1));
                 id
@@ -49,7 +49,7 @@ impl Paths {
         Some(PathId(id))
     }
 
-    /// One entry less has it.
+    /// Removes a use of a path.
     pub(super) fn remove(&mut self, id: PathId) {
         let (path, entries) = &mut self.rows[usize::from(id.0)];
         *entries -= 1;
@@ -59,19 +59,19 @@ impl Paths {
         }
     }
 
-    /// The path to a peer.
+    /// Returns the path to a peer.
     pub(super) fn get(&self, id: PathId, guid: Guid, dlid: Lid) -> PathRecord {
         let (path, _) = &self.rows[usize::from(id.0)];
         PathRecord { dgid: Gid::new(path.dgid.prefix(), guid), dlid, ..*path }
     }
 
-    /// How many different ones there are.
+    /// Returns the number of different paths.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.by_bytes.len()
     }
 
-    /// Bytes on the heap, about.
+    /// Returns approximately how many bytes are used on the heap.
     pub(super) fn bytes(&self) -> usize {
         self.rows.capacity() * size_of::<(PathRecord, u32)>() + self.by_bytes.len() * 90
     }

@@ -113,7 +113,7 @@ fn strangers_displace_only_what_no_program_asked_for() {
     }
     assert!((0..40).all(|n| cache.find(&cache.hashed(&name(n))).is_some()));
     assert_eq!(cache.len(), 100);
-    // Programs displace what programs have not asked for since.
+    // Programs evict entries that no program has requested since.
     for n in 4000..4100 {
         let at = cache.victim(By::Us, 1).unwrap().unwrap();
         cache.remove(at);
@@ -131,7 +131,7 @@ fn nothing_of_a_full_cache_of_used_entries_goes_for_a_stranger() {
         cache.set_used(at);
     }
     assert_eq!(cache.victim(By::Stranger, 1), Err(()));
-    // But for what has expired.
+    // Except for expired entries.
     assert!(matches!(cache.victim(By::Stranger, 10), Ok(Some(_))));
 }
 
@@ -144,7 +144,8 @@ fn loaded_entries_are_not_looked_at_for_room() {
             cache.set_loaded(at);
         }
     }
-    // Of more than strangers have looks for, the one that may go is found by the first, also time after time.
+    // There are more entries than a remote endpoint's address may check, and the first check finds the one to evict,
+    // time after time.
     for n in 2000..2010 {
         let at = cache.victim(By::Stranger, 1).unwrap().unwrap();
         assert!(!cache.is_loaded(at));

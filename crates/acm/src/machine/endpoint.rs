@@ -1,4 +1,4 @@
-//! What the machine keeps of ports and endpoints.
+//! The machine's state of ports and endpoints.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,9 +19,9 @@ use crate::{ClientId, Counters, Endpoint, Peer, Port, RouteProtocol};
 #[derive(Debug)]
 pub(super) struct PortState {
     pub(super) port: Port,
-    /// Questions to subnet administration that wait for an answer.
+    /// The number of outstanding queries to subnet administration.
     pub(super) routes_asked: u32,
-    /// Those that wait for their turn.
+    /// The searches that wait for their turn to query it.
     pub(super) routes: Waiting,
 }
 
@@ -29,36 +29,37 @@ pub(super) struct PortState {
 #[derive(Debug)]
 pub(super) struct EndpointState {
     pub(super) endpoint: Endpoint,
-    /// Its addresses in order, to look one up.
+    /// Its addresses in sorted order, for lookups.
     pub(super) own: Vec<Address>,
     /// Whether its port is active and has its P_Key.
     pub(super) is_up: bool,
     pub(super) cache: Cache,
-    /// Searches for addresses, by the hashes of these in the cache.
+    /// Searches for addresses, by the addresses' hashes in the cache.
     pub(super) searches: HashTable<u32>,
     pub(super) groups: Memberships,
     pub(super) pace: Pace,
     pub(super) turn: Turn,
-    /// Answers that the driver had no room for.
+    /// Answers that the driver's send queue had no room for.
     pub(super) answers: VecDeque<(Peer, Datagram)>,
-    /// The driver has said that it has no room.
+    /// Whether the driver has reported a full send queue.
     pub(super) is_blocked: bool,
-    /// Own addresses that the others are to be told, by a request for each.
+    /// Own addresses to announce, each by a request.
     pub(super) announce: Vec<Address>,
-    /// When its last request went to the group, which all others heard.
+    /// When its last request went to the group, which all other endpoints received.
     pub(super) told: Option<Time>,
-    /// How often it was asked for since then, by those who have not heard of it.
+    /// How many requests for it came since then, from endpoints that have not learned its address.
     pub(super) asked_for: u32,
-    /// Searches that find out about claims.
+    /// The number of searches that verify claims.
     pub(super) claims: u32,
     pub(super) counters: Counters,
 }
 
-/// Whose requests are sent where several clients wait: every other time the next client's, else what has waited longest.
+/// Selects whose requests are sent where several clients wait: alternately the next client's and the one that has waited
+/// longest.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     pub(super) is_client_s: bool,
-    /// The client that had the last turn.
+    /// The client whose turn was last.
     pub(super) last: ClientId,
 }
 
@@ -83,7 +84,7 @@ impl EndpointState {
         }
     }
 
-    /// The path to an entry of the cache, if it is known.
+    /// Returns the path to a cache entry, if it is known.
     pub(super) fn path(
         &self,
         port: &Port,
@@ -105,7 +106,7 @@ impl EndpointState {
         }
     }
 
-    /// The path by the best group that the holder and we have.
+    /// Returns the path through the best group that the holder and this endpoint share.
     pub(super) fn group_path(&self, port: &Port, to: &Holder) -> Option<PathRecord> {
         let record = self.groups.record(to.group?)?;
         Some(PathRecord {
@@ -121,7 +122,7 @@ impl EndpointState {
     }
 }
 
-/// Addresses in order.
+/// Returns addresses in sorted order.
 pub(super) fn sorted(addresses: &[Address]) -> Vec<Address> {
     let mut sorted = addresses.to_vec();
     sorted.sort_unstable();

@@ -1,8 +1,8 @@
-//! Memberships: which groups an endpoint joins, and which it shares with another.
+//! Memberships: the groups that an endpoint joins, and those that it shares with another.
 //!
-//! The lowest first, since all requests go there; then, when paths are built from groups, that of the port's own rate and MTU, and those of
-//! the options. A group that another endpoint has, and in which we could talk to it better than in those that both have, is joined
-//! when it is heard of. So in a subnet of equal ports each joins two groups.
+//! The lowest group is joined first, since all requests go there. When paths are built from groups, the group of the port's own rate and
+//! MTU follows, then those of the options. When a remote endpoint is heard to have a group that would be better for communication than the
+//! groups both have, that group is joined. So in a subnet of equal ports each endpoint joins two groups.
 
 use arrayvec::ArrayVec;
 use core::time::Duration;
@@ -16,40 +16,42 @@ use rdmux_wire::{Gid, Pkey};
 use super::{Machine, Timer};
 use crate::{EndpointId, GroupSpec, Io, Options, Port, RouteProtocol, SaFailure};
 
-/// The pauses before a group is asked for again grow up to this.
+/// The maximum of the growing pauses between attempts to join a group.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A group that an endpoint is a member of, or wants to be.
+/// A group that an endpoint is a member of, or wants to join.
 #[derive(Debug)]
 pub(super) struct Membership {
     group: Group,
     sl: u8,
     is_asked: bool,
-    /// It was asked for before administration has forgotten all: the answer may be from before, too.
+    /// Whether the open request was sent before subnet administration lost all memberships: its answer may be stale,
+    /// too.
     is_forgotten: bool,
     record: Option<McMemberRecord>,
     tries: u32,
     timer: Deadline,
 }
 
-/// The groups of an endpoint, at places that stay the same: cache entries have them. The lowest is the first.
+/// The groups of an endpoint, at indices that do not change, because cache entries contain them. The lowest group is
+/// the first.
 #[derive(Debug, Default)]
 pub(super) struct Memberships {
     rows: [Option<Membership>; MAX_GROUPS],
 }
 
 impl Memberships {
-    /// The record of a group that it is a member of.
+    /// Returns the record of a group that it is a member of.
     pub(super) fn record(&self, at: u8) -> Option<&McMemberRecord> {
         self.rows.get(usize::from(at))?.as_ref()?.record.as_ref()
     }
 
-    /// The group that requests go to, if it is a member.
+    /// Returns the group for requests, if the endpoint is a member.
     pub(super) fn lowest(&self) -> Option<&McMemberRecord> {
         self.record(0)
     }
 
-    /// Places of the groups that it is a member of, from the lowest priority.
+    /// Returns the indices of the groups that it is a member of, lowest priority first.
     pub(super) fn joined(&self) -> ArrayVec<u8, MAX_GROUPS> {
         let mut places: ArrayVec<u8, MAX_GROUPS> = (0..).take(MAX_GROUPS).collect();
         places.retain(|at| self.record(*at).is_some());
@@ -62,13 +64,13 @@ impl Memberships {
         Some(rank(&row.group, row.sl))
     }
 
-    /// The groups that it is a member of, as datagrams have them.
+    /// Returns the groups that it is a member of, in the form for datagrams.
     pub(super) fn list(&self) -> Groups {
         let places = self.joined();
         places.iter().filter_map(|at| Some(self.record(*at)?.mgid)).collect()
     }
 
-    /// The best group that it is a member of and that is in a list.
+    /// Returns the best group that it is a member of and that is in a list.
     pub(super) fn best(&self, theirs: &[Gid]) -> Option<u8> {
         let is_common = |at: &u8| self.record(*at).is_some_and(|own| theirs.contains(&own.mgid));
         (0..).take(MAX_GROUPS).filter(is_common).max_by_key(|at| (*at != 0, self.rank(*at)))
@@ -83,12 +85,12 @@ impl Memberships {
     }
 }
 
-/// Higher is better: the rate, the MTU, the service level.
+/// Returns the rank of a group, higher is better: the rate, the MTU, the service level.
 fn rank(group: &Group, sl: u8) -> (u32, u8, u8) {
     (group.rate.mbps(), group.mtu.code(), sl)
 }
 
-/// The groups that an endpoint wants, the lowest first.
+/// Returns the groups that an endpoint wants, lowest first.
 fn wanted(options: &Options, port: &Port, pkey: Pkey) -> ArrayVec<(Group, u8), MAX_GROUPS> {
     let lowest = GroupSpec { rate: options.min_rate, mtu: options.min_mtu, sl: 0, tos: 0 };
     let own = GroupSpec { rate: port.rate, mtu: port.mtu, ..lowest };
@@ -139,7 +141,7 @@ impl Machine {
         self.join_next(now, id, io);
     }
 
-    /// Joins what is wanted; the lowest first, since without it the others are of no use.
+    /// Joins wanted groups, the lowest first, since the others are useless without it.
     pub(super) fn join_next(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&id).filter(|state| state.is_up) else { return };
         let Some(port) = self.ports.get(&state.endpoint.port) else { return };
@@ -158,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// Subnet administration has answered [`Io::join`]: with the group's record, or not.
+    /// Handles the answer to [`Io::join`]: the group's record, or a failure.
     pub fn handle_join(
         &mut self,
         now: Time,
@@ -175,7 +177,7 @@ impl Machine {
         let Some(row) = state.groups.rows[at].as_mut().filter(|row| row.is_asked) else { return };
         row.is_asked = false;
         if core::mem::take(&mut row.is_forgotten) {
-            // Asked again at once.
+            // Requested again at once.
         } else if let Ok(record) = answer {
             state.counters.joins += 1;
             row.tries = 0;
@@ -192,7 +194,7 @@ impl Machine {
         self.pump(now, endpoint, io);
     }
 
-    /// Asks for a group again.
+    /// Requests a group again.
     pub(super) fn join_again(&mut self, now: Time, endpoint: EndpointId, at: u8, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
         if let Some(row) = state.groups.rows.get_mut(usize::from(at)).and_then(Option::as_mut) {
@@ -201,7 +203,7 @@ impl Machine {
         self.join_next(now, endpoint, io);
     }
 
-    /// Subnet administration has forgotten what the endpoint is a member of.
+    /// Joins all groups again after subnet administration has lost the endpoint's memberships.
     pub(super) fn rejoin(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
         for (at, row) in state.groups.rows.iter_mut().enumerate() {
@@ -233,7 +235,7 @@ impl Machine {
         }
     }
 
-    /// Another endpoint is a member of these groups: joins the best of those that are better than what both have, if the port can.
+    /// Considers the groups of another endpoint: joins the best of those that are better than the common ones, if the port can.
     pub(super) fn consider_groups(
         &mut self,
         now: Time,
@@ -271,7 +273,7 @@ impl Machine {
     }
 }
 
-/// A place for another group than the lowest.
+/// Returns a free index for a group other than the lowest.
 fn free_place(groups: &Memberships) -> Option<usize> {
     (1..MAX_GROUPS).find(|at| groups.rows[*at].is_none())
 }
@@ -283,7 +285,7 @@ impl Membership {
         Self { group, sl, is_asked, is_forgotten, record: None, tries: 0, timer }
     }
 
-    /// What is asked of subnet administration.
+    /// Returns the record to request from subnet administration.
     fn question(&self, port_gid: Gid, pkey: Pkey) -> McMemberRecord {
         McMemberRecord {
             mgid: self.group.gid(),
@@ -303,7 +305,7 @@ impl Membership {
     }
 }
 
-/// What a join says: all that a group that is made by it needs.
+/// Returns the component mask of a join: all components needed to create the group.
 fn mask() -> McMemberRecordMask {
     use McMemberRecordMask as M;
     M::MGID

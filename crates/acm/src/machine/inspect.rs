@@ -1,4 +1,4 @@
-//! What drivers show of the machine.
+//! The machine's state, for drivers to show.
 
 use alloc::vec::Vec;
 
@@ -10,46 +10,47 @@ use crate::cache::Way;
 use crate::{Counters, Endpoint, EndpointId, Options, Port, PortId};
 
 impl Machine {
-    /// The options.
+    /// Returns the options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The ports, in order.
+    /// Returns the ports, in order.
     pub fn ports(&self) -> impl Iterator<Item = (PortId, &Port)> {
         self.ports.iter().map(|(id, state)| (*id, &state.port))
     }
 
-    /// A port.
+    /// Returns a port.
     pub fn port(&self, id: PortId) -> Option<&Port> {
         self.ports.get(&id).map(|state| &state.port)
     }
 
-    /// The endpoints, in order.
+    /// Returns the endpoints, in order.
     pub fn endpoints(&self) -> impl Iterator<Item = (EndpointId, &Endpoint)> {
         self.endpoints.iter().map(|(id, state)| (*id, &state.endpoint))
     }
 
-    /// An endpoint.
+    /// Returns an endpoint.
     pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
         self.endpoints.get(&id).map(|state| &state.endpoint)
     }
 
-    /// Whether the endpoint's port is active and has its P_Key, and it can ask: on InfiniBand it is in the lowest group.
+    /// Returns whether the endpoint's port is active and has its P_Key, and the endpoint can send requests: on
+    /// InfiniBand, it is in the lowest group.
     pub fn is_ready(&self, id: EndpointId) -> bool {
         let Some(state) = self.endpoints.get(&id).filter(|state| state.is_up) else { return false };
         let is_ip = self.port_of(id).is_some_and(|port| port.kind.is_ip());
         is_ip || state.groups.lowest().is_some()
     }
 
-    /// The groups that the endpoint is a member of, from the lowest.
+    /// Returns the groups that the endpoint is a member of, lowest first.
     pub fn groups(&self, endpoint: EndpointId) -> Vec<McMemberRecord> {
         let Some(state) = self.endpoints.get(&endpoint) else { return Vec::new() };
         let places = state.groups.joined();
         places.iter().filter_map(|at| state.groups.record(*at).copied()).collect()
     }
 
-    /// What an endpoint has counted, or all together.
+    /// Returns the counters of an endpoint, or the sum of all.
     pub fn counters(&self, endpoint: Option<EndpointId>) -> Counters {
         match endpoint {
             Some(id) => self.endpoints.get(&id).map(|state| state.counters).unwrap_or_default(),
@@ -63,7 +64,7 @@ impl Machine {
         }
     }
 
-    /// What an endpoint knows, in no order. It may have expired.
+    /// Returns an endpoint's cache entries, in no order. They may have expired.
     pub fn known(&self, endpoint: EndpointId) -> impl Iterator<Item = Row> {
         let state = self.endpoints.get(&endpoint);
         state.into_iter().flat_map(move |state| {
@@ -89,13 +90,13 @@ impl Machine {
         })
     }
 
-    /// How many addresses are known, and about how many bytes they take.
+    /// Returns the number of cached addresses, and approximately their bytes.
     pub fn memory(&self) -> (usize, usize) {
         let caches = self.endpoints.values().map(|state| &state.cache);
         caches.fold((0, 0), |(count, bytes), cache| (count + cache.len(), bytes + cache.bytes()))
     }
 
-    /// How many requests wait for answers, and how many addresses are asked for.
+    /// Returns the number of waiting requests, and of addresses being searched.
     pub fn open(&self) -> (usize, usize) {
         (self.requests.len(), self.searches.len())
     }

@@ -1,4 +1,4 @@
-//! What is known: looking it up, changing it, and telling the driver's own cache.
+//! The cache: lookups, changes, and publishing to the driver's own cache.
 
 use rdmux_transport::Time;
 use rdmux_wire::acm::Address;
@@ -10,22 +10,22 @@ use super::{Known, Machine, Timer};
 use crate::cache::{By, FOREVER, Hashed, Holder, Ticks, Way};
 use crate::{EndpointId, Forget, Io, Port, RouteProtocol};
 
-/// What is known of an address.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// The path to it.
+    /// The path to the address.
     Path(PathRecord),
-    /// Nobody has it.
+    /// No endpoint has the address.
     Nobody,
-    /// Nothing, or not the path.
+    /// The address or the path to it is not cached.
     Nothing,
 }
 
-/// There is no room for another entry.
+/// The cache has no room for another entry.
 struct NoRoom;
 
 impl Machine {
-    /// An address with its hash at an endpoint.
+    /// Returns an address with its hash at an endpoint.
     pub(super) fn hashed<'a>(
         &self,
         endpoint: EndpointId,
@@ -34,7 +34,7 @@ impl Machine {
         self.endpoints.get(&endpoint).map(|state| state.cache.hashed(address))
     }
 
-    /// Looks an address up for a program.
+    /// Looks up an address for a program.
     pub(super) fn look_up(
         &mut self,
         now: Time,
@@ -67,7 +67,8 @@ impl Machine {
         Lookup::Path(path)
     }
 
-    /// Tells the driver's cache. What is published ends when it is time to confirm it, so that a program comes and asks.
+    /// Publishes an entry to the driver's cache. It expires there when it is time to confirm it, so that a program
+    /// requests it again.
     pub(super) fn publish(
         &mut self,
         now: Time,
@@ -94,12 +95,13 @@ impl Machine {
         io.publish(endpoint, address.address, path, until);
     }
 
-    /// Whether it may be time to confirm what ends at some time. It is not before the last quarter, which needs no look at the address.
+    /// Returns whether it may be time to confirm an entry that expires at `end`. It is not before the last quarter, which a check of
+    /// the time alone decides.
     fn ends_soon(&self, end: Ticks, now: Ticks) -> bool {
         now >= end.saturating_sub(self.quarter())
     }
 
-    /// A quarter of the time that something is known.
+    /// Returns a quarter of an entry's lifetime.
     fn quarter(&self) -> Ticks {
         let life = self.options.address_timeout.min(self.options.route_timeout);
         let life =
@@ -107,7 +109,8 @@ impl Machine {
         Ticks::try_from(life / 4).unwrap_or(0)
     }
 
-    /// When to confirm what ends at some time: at another time of its last quarter for the hash of each address, before the last half second.
+    /// Returns when to confirm an entry that expires at `end`: at a time within the last quarter that depends on the address's hash, before
+    /// the last half second.
     fn refresh_at(&self, end: Ticks, hash: u64) -> Ticks {
         let quarter = self.quarter();
         if end == FOREVER || !self.options.refresh || quarter < 4 {
@@ -117,7 +120,7 @@ impl Machine {
         end.saturating_sub(2 + Ticks::try_from(spread).unwrap_or(0))
     }
 
-    /// Confirms what programs use when it is time.
+    /// Starts confirming an entry that programs use when it is time.
     fn consider_refresh(
         &mut self,
         now: Time,
@@ -142,7 +145,7 @@ impl Machine {
         }
     }
 
-    /// Whether an endpoint knows a path to the address, or that nobody has it.
+    /// Returns the entry of an address that has a known path or is negative.
     pub(super) fn entry(
         &mut self,
         now: Time,
@@ -154,12 +157,13 @@ impl Machine {
         cache.find(address).filter(|at| !cache.is_expired(*at, ticks))
     }
 
-    /// Whether files say who has an address.
+    /// Returns whether the holder of an address comes from a file.
     pub(super) fn is_loaded(&self, endpoint: EndpointId, at: usize) -> bool {
         self.endpoints.get(&endpoint).is_some_and(|state| state.cache.is_loaded(at))
     }
 
-    /// Remembers who has an address, unless files say it; then only a path that is missing. None if there is no room.
+    /// Stores the holder of an address. For an entry from a file, stores only a missing path. None if there is no
+    /// room.
     pub(super) fn remember(
         &mut self,
         now: Time,
@@ -186,7 +190,7 @@ impl Machine {
             && before.gid == holder.gid
             && port.port.is_one_port(before.lid, holder.lid)
         {
-            // Heard by another of its LIDs: the path to the one that is known still holds.
+            // Received from another of its LIDs: the path to the known LID is still valid.
             holder.lid = before.lid;
         }
         let at = state.cache.put(address, &holder, until)?;
@@ -211,7 +215,7 @@ impl Machine {
         Some(at)
     }
 
-    /// Nobody has an address, unless files say who has.
+    /// Stores that no endpoint has an address, unless the entry is from a file.
     pub(super) fn remember_nobody(
         &mut self,
         now: Time,
@@ -235,7 +239,7 @@ impl Machine {
         self.start_sweep(now);
     }
 
-    /// Has room for an address, of which there may be an entry. An error if there is none.
+    /// Makes room for an address and returns its entry if it has one. An error if no entry may be evicted.
     fn make_room(
         &mut self,
         now: Time,
@@ -264,7 +268,7 @@ impl Machine {
         Ok(None)
     }
 
-    /// Forgets an entry.
+    /// Removes an entry.
     pub(super) fn drop_entry(&mut self, endpoint: EndpointId, at: usize, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };
         if state.cache.is_published(at) {
@@ -273,7 +277,7 @@ impl Machine {
         state.cache.remove(at);
     }
 
-    /// Forgets what is known. Searches go on.
+    /// Invalidates cache entries. Searches continue.
     pub fn forget(&mut self, now: Time, what: Forget, io: &mut impl Io) {
         self.ticks(now);
         for id in self.endpoint_ids() {
@@ -285,7 +289,7 @@ impl Machine {
                 continue;
             }
             let Some(state) = self.endpoints.get(&id) else { continue };
-            // From the last, since the last comes in the place of one that is removed.
+            // Backwards, because the last entry takes the place of a removed one.
             for at in (0..state.cache.len()).rev() {
                 self.forget_if(id, at, &what, io);
             }
@@ -308,12 +312,12 @@ impl Machine {
         }
     }
 
-    /// Forgets the paths that subnet administration gave, and withdraws all that programs read.
+    /// Invalidates the paths from subnet administration, and withdraws everything published.
     pub(super) fn drop_routes(&mut self, id: EndpointId, io: &mut impl Io) {
         self.drop_routes_if(id, |_| true, io);
     }
 
-    /// The same for ways of which `goes` says so.
+    /// Invalidates the paths for which `goes` returns true, as [`drop_routes`](Self::drop_routes) does.
     pub(super) fn drop_routes_if(
         &mut self,
         id: EndpointId,
@@ -337,8 +341,8 @@ impl Machine {
         }
     }
 
-    /// Learns an address from a file: it does not expire until it is [unloaded](Self::unload), and no claim replaces it. Paths are
-    /// loaded by LID and GID, then addresses, which take the path of their GID if it is known.
+    /// Loads an address from a file: it does not expire until it is [unloaded](Self::unload), and no claim replaces it. Load paths
+    /// by LID and GID first, then addresses, which take the path of their GID if it is known.
     pub fn load(
         &mut self,
         now: Time,
@@ -371,14 +375,14 @@ impl Machine {
         }
     }
 
-    /// The driver's cache was emptied: what is asked for next is published again.
+    /// Handles that the driver's cache was emptied: entries are published again when they are requested.
     pub fn published_nothing(&mut self) {
         for state in self.endpoints.values_mut() {
             (0..state.cache.len()).for_each(|at| state.cache.set_published(at, false));
         }
     }
 
-    /// Forgets what was loaded, before files are loaded again.
+    /// Removes what was loaded, before files are loaded again.
     pub fn unload(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
         self.ticks(now);
         let Some(state) = self.endpoints.get(&endpoint) else { return };
@@ -389,7 +393,7 @@ impl Machine {
         }
     }
 
-    /// Subnet administration says that there is no such path: what is known that says so is forgotten.
+    /// Invalidates the entries that contradict an answer of subnet administration that there is no such path.
     pub(super) fn contradicted(
         &mut self,
         now: Time,
@@ -421,7 +425,7 @@ impl Machine {
         }
     }
 
-    /// Runs the sweep if it does not run.
+    /// Schedules the sweep if it is not scheduled.
     pub(super) fn start_sweep(&mut self, now: Time) {
         if self.sweep.at().is_none() {
             let pause = (self.options.address_timeout / 8)
@@ -430,7 +434,7 @@ impl Machine {
         }
     }
 
-    /// Forgets what has expired, and now and then what programs have used.
+    /// Removes expired entries, and periodically clears the marks of entries that programs have requested.
     pub(super) fn handle_sweep(&mut self, now: Time, io: &mut impl Io) {
         self.sweep = rdmux_transport::timers::Deadline::default();
         let ticks = self.ticks(now);
@@ -459,7 +463,7 @@ impl Machine {
         }
     }
 
-    /// Whether paths are built from groups.
+    /// Returns whether paths are built from groups.
     pub(super) fn by_groups(&self) -> bool {
         self.options.route_protocol == RouteProtocol::Acm
     }

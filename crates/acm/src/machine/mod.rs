@@ -1,4 +1,4 @@
-//! The machine: its state, and small things that all of it needs.
+//! The machine: its state, and helpers that all of it uses.
 
 mod endpoint;
 mod groups;
@@ -33,73 +33,73 @@ use self::search::{Open, Search};
 use crate::cache::{FOREVER, Ticks, Way};
 use crate::{ClientId, Counters, EndpointId, Io, Options, PortId, RequestId};
 
-/// Resolves addresses for the clients of a host, and answers other hosts.
+/// Resolves addresses for the clients of a host, and answers remote endpoints.
 #[derive(Debug)]
 pub struct Machine {
     options: Options,
     rng: Rng,
-    /// When it first learned what time it is.
+    /// The time that the machine was first given.
     epoch: Option<Time>,
     ports: BTreeMap<PortId, PortState>,
     endpoints: BTreeMap<EndpointId, EndpointState>,
     searches: Slab<Search>,
     requests: Slab<Open>,
-    /// The requests of each client that waits, in the order of their numbers, and where they are.
+    /// The waiting requests of each client, in the order of their numbers, with their indices.
     clients: BTreeMap<ClientId, Vec<(RequestId, u32)>>,
     timers: Timers<Timer>,
     /// When [`Timer::Sweep`] runs.
     sweep: rdmux_transport::timers::Deadline,
-    /// When it was last forgotten what programs have asked for.
+    /// When the marks of entries that programs have requested were last cleared.
     aged: Time,
-    /// What belongs to no endpoint that is there.
+    /// Counters of removed endpoints.
     counters: Counters,
 }
 
-/// What there is to do at some time.
+/// Timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// A client's request is over.
+    /// A client's request times out.
     Request(u32),
-    /// A search has had no answer.
+    /// A search gets no answer.
     Search(u32),
     /// An endpoint may send its next request.
     Pace(EndpointId),
-    /// An endpoint tries to join a group again.
+    /// An endpoint retries to join a group.
     Join(EndpointId, u8),
-    /// What has expired is forgotten.
+    /// Expired entries are removed.
     Sweep,
 }
 
-/// What the operating system knows of an address.
+/// The operating system's answer about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct System {
-    /// Its GID, which stands for its IP address.
+    /// The GID that represents the IP address.
     pub gid: Gid,
-    /// The GID that packets to it come from; zero for that of the endpoint.
+    /// The source GID of packets to it; zero for that of the endpoint.
     pub source: Gid,
-    /// The MTU of the way.
+    /// The path MTU.
     pub mtu: Mtu,
-    /// The hop limit of packets.
+    /// The packets' hop limit.
     pub hop_limit: u8,
 }
 
-/// A path that was loaded from a file, or an address that leads to one.
+/// A path loaded from a file, or an address that maps to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Where it leads.
+    /// The destination.
     pub gid: Gid,
     /// The LID; zero if only the GID is known.
     pub lid: Lid,
-    /// The whole path, if it is known. GIDs and LIDs of the source that are zero are those of the endpoint.
+    /// The whole path, if it is known. Zero GIDs and LIDs of the source stand for those of the endpoint.
     pub path: Option<PathRecord>,
 }
 
-/// What is known of an address, for lists.
+/// A cache entry, for lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The address.
     pub address: Address,
-    /// Who has it; zero if nobody has.
+    /// The holder's GID; zero if no endpoint has the address.
     pub gid: Gid,
     /// The LID.
     pub lid: Lid,
@@ -107,16 +107,17 @@ pub struct Row {
     pub path: Option<PathRecord>,
     /// When the address expires; [`Time::NEVER`] if it does not.
     pub until: Time,
-    /// When the path does.
+    /// When the path expires.
     pub route_until: Time,
-    /// Whether a client has asked for it of late.
+    /// Whether a client has requested it recently.
     pub is_used: bool,
     /// Whether it was loaded from a file.
     pub is_loaded: bool,
 }
 
 impl Machine {
-    /// A machine without ports. The seed makes transaction IDs that strangers cannot guess; two machines have different ones.
+    /// Returns a machine without ports. The seed makes transaction IDs unpredictable for remote endpoints; each machine needs
+    /// its own.
     pub fn new(options: Options, seed: [u8; 16]) -> Self {
         Self {
             options,
@@ -134,7 +135,7 @@ impl Machine {
         }
     }
 
-    /// Changes options. What is known stays, groups are joined and left as they say.
+    /// Changes options. The cache is kept; groups are joined and left accordingly.
     pub fn set_options(&mut self, now: Time, options: Options, io: &mut impl Io) {
         let is_other_protocol = self.options.route_protocol != options.route_protocol;
         self.options = options;
@@ -158,14 +159,14 @@ impl Machine {
         self.endpoints.keys().copied().collect()
     }
 
-    /// The number of the present tick: all that is known expires at the end of one. So what was answered from the cache is answered in the same way to the same
-    /// request until the next tick, unless the machine is told of something else than requests meanwhile. Who gives such an answer without asking again has it
-    /// [counted](Self::repeat).
+    /// Returns the number of the current tick. Entries expire only at the end of a tick, so an answer from the cache remains valid for the
+    /// same request until the next tick, unless the machine is called for anything other than requests meanwhile. A driver that repeats
+    /// such an answer without asking the machine has it [counted](Self::repeat).
     pub fn tick(&mut self, now: Time) -> u32 {
         self.ticks(now)
     }
 
-    /// Counts an answer from the cache that was given once more.
+    /// Counts a repeated answer from the cache.
     pub fn repeat(&mut self, endpoint: EndpointId) {
         self.count(endpoint, |c| {
             c.resolves += 1;
@@ -174,22 +175,22 @@ impl Machine {
         });
     }
 
-    /// The time in a cache's units: quarters of a second.
+    /// Returns the time in the cache's unit, quarters of a second.
     fn ticks(&mut self, now: Time) -> Ticks {
         let epoch = *self.epoch.get_or_insert(now);
         let ticks = now.0.saturating_sub(epoch.0) / TICK_NANOS;
-        // The last is for what does not expire.
+        // The last value is reserved for entries that do not expire.
         Ticks::try_from(ticks).unwrap_or(FOREVER).min(FOREVER - 1)
     }
 
-    /// When something expires that is known for so long from now on.
+    /// Returns the expiry of an entry with this lifetime.
     fn end(&mut self, now: Time, life: Duration) -> Ticks {
         let life = life.as_nanos() / TICK.as_nanos();
         let end = u128::from(self.ticks(now)) + life;
         Ticks::try_from(end).unwrap_or(FOREVER)
     }
 
-    /// The time of an end.
+    /// Returns the time of an expiry.
     fn time(&self, end: Ticks) -> Time {
         match end {
             FOREVER => Time::NEVER,
@@ -197,7 +198,7 @@ impl Machine {
         }
     }
 
-    /// Counts for an endpoint.
+    /// Updates the counters of an endpoint.
     fn count(&mut self, endpoint: EndpointId, count: impl FnOnce(&mut Counters)) {
         match self.endpoints.get_mut(&endpoint) {
             Some(state) => count(&mut state.counters),
@@ -210,7 +211,7 @@ impl Machine {
 const TICK: Duration = Duration::from_nanos(TICK_NANOS);
 const TICK_NANOS: u64 = 250_000_000;
 
-/// A place in a slab as a number that is small.
+/// Converts an index of a slab, which is small, to a number.
 fn place(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

@@ -1,21 +1,23 @@
-//! When an endpoint sends its requests, so that no receiver gets more at once than it has buffers for, and that answers are overheard
-//! before they are asked for.
+//! The pacing of an endpoint's requests, so that no receiver gets more at once than it has buffers for, and answers are overheard
+//! before they are requested.
 //!
-//! All endpoints of a subnet may begin at the same time, but nobody knows whether they do. So of an endpoint that begins:
+//! All endpoints of a subnet may start at the same time, but none knows whether they do. So a starting endpoint behaves
+//! as follows:
 //!
-//! 1. chance decides whether it sends at once: so few do that receivers have buffers for all of them, if all endpoints begin;
-//! 2. the others listen for 20 ms. How many requests they hear tells how many endpoints begin;
-//! 3. then there are windows, each so long that a request of each of those comes at the rate that receivers take. An endpoint sends one
-//!    in each, at a random time of it. The next window is as long as the requests that were heard in this one need.
+//! 1. It sends at once with a probability so low that receivers have buffers for all such requests, even if all endpoints
+//! start.
+//! 2. Otherwise it listens for 20 ms. The number of requests that it receives tells how many endpoints are starting.
+//! 3. Windows follow, each long enough for one request of each of these endpoints at the rate of the receivers. The endpoint sends one
+//! request in each window, at a random time. The next window is as long as the requests received in this one need.
 //!
-//! Where nothing is heard there are no windows, and an endpoint sends as soon as it has an answer. Where receivers have buffers for all
-//! endpoints that are not known yet, nobody listens.
+//! If it receives no requests, there are no windows, and the endpoint sends as soon as it has an answer. If receivers have buffers for
+//! all endpoints that are still unknown, it does not listen.
 //!
-//! Of several requests ([`resolve_depth`](crate::Options::resolve_depth)) an endpoint sends one first: all others hear of it, and may say of
-//! themselves what it would ask next. It listens for as long as the others would take to be sent, at the rate that receivers take, and 20 ms
-//! at most: so it needs twice the time if all are silent, and sends one if all begin. With each answer one more may be outstanding. Names that nobody has have no answers: 20 ms after a
-//! request the next one is sent without. And as long as it overhears answers to what waits, at the pace at which they come, it sends nothing
-//! but its first request: others do the asking.
+//! Of several requests ([`resolve_depth`](crate::Options::resolve_depth)) an endpoint sends one first. All others learn its address, and
+//! may announce the addresses that it would request next. It listens for as long as sending the other requests would take at the receivers'
+//! rate, and 20 ms at most. So it needs twice the time if all others are silent, and sends one request if all start. Each answer allows one
+//! more outstanding request. Names that do not exist get no answers: 20 ms after a request, the next one is sent without an answer. As long
+//! as an endpoint overhears answers to its queued searches, at the pace at which they arrive, it sends nothing but its first request.
 
 use core::time::Duration;
 
@@ -24,47 +26,47 @@ use rdmux_transport::timers::Deadline;
 
 use super::waiting::{Ticket, Waiting};
 
-/// Requests that were heard in the time before a window count, at least those of so long.
+/// The minimum time over which received requests are counted before a window.
 const MEMORY: Duration = Duration::from_millis(50);
 
-/// How long an endpoint listens before it sends, and how long a pause is after which it does.
+/// How long an endpoint listens before it sends, and the length of a pause after which it does so again.
 const LISTEN: Duration = Duration::from_millis(20);
 
-/// How long after the last answer that it overheard an endpoint waits for more at least. On a machine that is busy, answers that were sent long
-/// ago come in turns.
+/// How long an endpoint waits for more answers after the last one it overheard, at least. On a busy machine, answers sent long ago arrive
+/// in batches.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// The sends of an endpoint.
+/// The pacing state of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// Searches that wait to be sent.
+    /// Searches that are queued for sending.
     pub(super) queue: Waiting,
-    /// Searches that wait for an answer to a request by multicast.
+    /// The number of searches that wait for an answer to a multicast request.
     pub(super) asked: u32,
-    /// How many may wait, beside the first: one for each answer since the last pause.
+    /// How many requests may be outstanding besides the first: one for each answer since the last pause.
     answered: u32,
-    /// When a request was sent last.
+    /// When the last request was sent.
     sent_at: Time,
-    /// Runs when there is something to send later.
+    /// Set when there is something to send later.
     pub(super) timer: Deadline,
     window: Window,
     burst: Option<Burst>,
 }
 
-/// What has happened since searches began to wait, from the first request on.
+/// What has happened since searches were first queued, from the first request on.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
     since: Time,
-    /// Between requests that come as fast as receivers take them.
+    /// The interval between requests that arrive at the receivers' rate.
     gap: Duration,
-    /// Answers that were overheard, and when the last one was.
+    /// The number of overheard answers. `last` is when the last one arrived.
     overheard: u32,
     last: Time,
 }
 
 impl Burst {
-    /// When no more answers to searches, so many of which wait, are to be expected from others: as long as these would take to be sent
-    /// has passed, and four times as long as an answer took.
+    /// Returns when no more answers to `waiting` searches are to be expected from other endpoints: when sending these would have taken
+    /// as long, and four times the average interval between answers has passed.
     fn end(&self, waiting: usize) -> Time {
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
         let listened = self.since.after(self.gap.saturating_mul(waiting).min(LISTEN));
@@ -80,41 +82,42 @@ impl Burst {
 struct Window {
     len: Duration,
     end: Time,
-    /// When to send in it; none if that was done.
+    /// When to send in it; none if the request was sent.
     send_at: Option<Time>,
     heard: u64,
     samples: u64,
     heard_since: Time,
-    /// For each request that is heard while listening, how many endpoints begin.
+    /// How many starting endpoints each request received while listening stands for.
     share: Option<u64>,
 }
 
-/// What a window is made of.
+/// The inputs for a window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Endpoints that are not known yet.
+    /// The number of endpoints that are still unknown.
     pub(super) strangers: u64,
-    /// How many requests receivers have buffers for, with much to spare.
+    /// How many requests receivers have buffers for, with a large margin.
     pub(super) at_once: u64,
-    /// Requests a second that receivers take.
+    /// The requests per second that receivers handle.
     pub(super) rate: u64,
-    /// Chooses the time in the window.
+    /// A random number that determines the time in the window.
     pub(super) random: u64,
 }
 
 impl Pace {
-    /// Somebody else's request came. It tells how many endpoints begin if its sender has left it to chance, too.
+    /// Counts a request received from another endpoint. It is a sample of the number of starting endpoints if its
+    /// sender also left sending to chance.
     pub(super) fn heard(&mut self, is_sample: bool) {
         self.window.heard += 1;
         self.window.samples += u64::from(is_sample);
     }
 
-    /// Whether windows are in use: others may have the answers.
+    /// Returns whether windows are in use. Then answers may be overheard.
     pub(super) fn is_crowded(&self) -> bool {
         !self.window.len.is_zero()
     }
 
-    /// A search waits to be sent.
+    /// Queues a search for sending.
     pub(super) fn push(&mut self, ticket: Ticket) {
         if self.queue.len() == 0 && self.asked == 0 {
             self.burst = None;
@@ -122,10 +125,11 @@ impl Pace {
         self.queue.push(ticket);
     }
 
-    /// When one more request may wait for an answer, of so many at most; [`Time::NEVER`] if not before there are fewer.
+    /// Returns when one more request may be outstanding, with at most `depth` of them; [`Time::NEVER`] if not before
+    /// there are fewer.
     pub(super) fn room_at(&self, now: Time, depth: u32) -> Time {
         let depth = depth.max(1);
-        // The one that would be sent next needs not be listened for.
+        // No need to listen for the answer to the request that would be sent next.
         let others = self.queue.len().saturating_sub(1);
         let end = self.burst.map_or(now, |burst| burst.end(others).max(now));
         if self.asked <= self.answered.min(depth - 1) {
@@ -137,19 +141,19 @@ impl Pace {
         }
     }
 
-    /// Somebody else's request was the answer to a search that waits.
+    /// Counts a request that was the answer to a queued search.
     pub(super) fn overheard(&mut self, now: Time) {
         if let Some(burst) = &mut self.burst {
             (burst.overheard, burst.last) = (burst.overheard.saturating_add(1), now);
         }
     }
 
-    /// A request that was sent to all has its answer.
+    /// Counts an answer to a multicast request.
     pub(super) fn answered(&mut self) {
         self.answered = self.answered.saturating_add(1);
     }
 
-    /// When the next request may be sent. A window begins if none is open.
+    /// Returns when the next request may be sent. Begins a window if none is open.
     pub(super) fn next(&mut self, now: Time, load: impl FnOnce() -> Load) -> Time {
         let window = &mut self.window;
         if let Some(at) = window.send_at {
@@ -191,7 +195,7 @@ impl Pace {
         at
     }
 
-    /// A request was sent.
+    /// Records a sent request.
     pub(super) fn sent(&mut self, now: Time, rate: u64) {
         let gap = Duration::from_nanos(1_000_000_000 / rate);
         if now.since(self.sent_at) >= LISTEN {
@@ -205,7 +209,7 @@ impl Pace {
 }
 
 impl Window {
-    /// The requests heard in as much time as the window has, or [`MEMORY`].
+    /// Returns the requests received in as much time as the window has, or [`MEMORY`].
     fn recent(&self, now: Time) -> u64 {
         let (span, elapsed) = (self.len.max(MEMORY), now.since(self.heard_since));
         if elapsed <= span {
@@ -258,7 +262,7 @@ mod tests {
         assert_eq!(pace.room_at(later, 3), later);
         send(&mut pace, later);
         assert_eq!(pace.room_at(later, 3), Time::NEVER);
-        // After the pause it began anew.
+        // After the pause it started over.
         pace.asked = 1;
         assert_eq!(pace.room_at(later, 3), later.after(LISTEN));
     }
@@ -279,13 +283,13 @@ mod tests {
         pace.overheard(us(200));
         assert_eq!(pace.room_at(us(300), 8), us(200).after(QUIET));
         assert_eq!(pace.room_at(us(10_200), 8), us(10_200));
-        // They take longer: it waits for four times as long.
+        // Answers take longer: it waits for four times as long.
         pace.overheard(us(12_000));
         assert_eq!(pace.room_at(us(12_000), 8), us(12_000 + 16_000));
-        // They come seldom: it does not wait longer than it listens.
+        // Answers are rare: it does not wait longer than it listens.
         pace.overheard(us(900_000));
         assert_eq!(pace.room_at(us(900_000), 8), us(900_000).after(LISTEN));
-        // All have their answers; what comes then is new.
+        // All have their answers; later searches are a new burst.
         (0..2).for_each(|_| pace.queue.left(|_| false));
         pace.push((3, 3));
         assert_eq!(pace.room_at(us(900_001), 8), us(900_001));
@@ -303,7 +307,7 @@ mod tests {
             pace.answered();
             assert_eq!(pace.room_at(us(0), 8), us(listens), "{waiting}");
         }
-        // Who has heard the others meanwhile waits for fewer.
+        // An endpoint that has received the others' requests meanwhile waits for fewer.
         let mut pace = Pace::default();
         (0..64).for_each(|n| pace.push((n, 0)));
         pace.sent(begin, 20_000);
@@ -319,7 +323,7 @@ mod tests {
         assert_eq!(pace.next(Time(SECOND + 5), load(51_200, 3)), end, "as it was drawn");
         assert_eq!(pace.next(end, load(51_200, 600)), end);
         pace.sent(end, 20_000);
-        // It does not listen again while it goes on.
+        // It does not listen again while it continues.
         let next = Time(end.0 + 50_000);
         assert_eq!(pace.next(next, load(51_200, 600)), next);
     }
@@ -348,7 +352,7 @@ mod tests {
         // The rest of the window belongs to the others.
         let end = listened.after(Duration::from_secs(2));
         assert_eq!(pace.next(sent, load(9000, 0)), end);
-        // Those that were heard in it may go on; what was heard long ago says nothing.
+        // The endpoints heard in it may continue; requests from long ago do not count.
         for _ in 0..40_000 {
             pace.heard(true);
         }

@@ -1,4 +1,4 @@
-//! Ports and endpoints that come, change and go.
+//! Adding, changing and removing ports and endpoints.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use super::{Machine, Timer};
 use crate::cache::{Cache, Way};
 use crate::{Endpoint, EndpointId, Failure, Forget, Io, Port, PortId, PortKind};
 
-/// What has changed of a port.
+/// The changes of a port.
 #[derive(Clone, Copy, Debug)]
 struct Changes {
     /// The LID or a GID.
@@ -30,7 +30,7 @@ impl Changes {
     fn between(old: &Port, new: &Port) -> Self {
         Self {
             own: (old.lid, old.lmc, &old.gids) != (new.lid, new.lmc, &new.gids),
-            // The GIDs of other ports are addresses, which come and go one by one.
+            // The GIDs of other kinds of ports are IP addresses, which are added and removed individually.
             prefix: new.kind == PortKind::InfiniBand && old.gid().prefix() != new.gid().prefix(),
             manager: (old.sm_lid, old.sm_sl) != (new.sm_lid, new.sm_sl),
             speed: (old.rate, old.mtu) != (new.rate, new.mtu),
@@ -49,7 +49,8 @@ impl Machine {
         of_port.map(|(id, _)| *id).collect()
     }
 
-    /// A port is there, or has changed: its LID, subnet manager, GIDs, P_Keys or state. What does not hold any more is forgotten.
+    /// Adds a port or handles its changes: of LID, subnet manager, GIDs, P_Keys or state. Cache entries that became invalid are
+    /// removed.
     pub fn set_port(&mut self, now: Time, id: PortId, port: Port, io: &mut impl Io) {
         self.ticks(now);
         let Some(before) = self.ports.get_mut(&id) else {
@@ -72,7 +73,7 @@ impl Machine {
         } else if changes.speed {
             self.drop_routes(id, io);
         } else if kind.is_ip() && changes.own {
-            // Paths from addresses that the port still has are as true as before.
+            // Paths from addresses that the port still has remain valid.
             let has_source = |path: &PathRecord| gids.contains(&path.sgid);
             let goes = |way: &Way| matches!(way, Way::Path(path) if !has_source(path));
             self.drop_routes_if(id, goes, io);
@@ -101,7 +102,7 @@ impl Machine {
         self.pump(now, id, io);
     }
 
-    /// A port is gone, and its endpoints with it.
+    /// Removes a port and its endpoints.
     pub fn remove_port(&mut self, now: Time, id: PortId, io: &mut impl Io) {
         for endpoint in self.endpoints_of(id) {
             self.remove_endpoint(now, endpoint, io);
@@ -109,7 +110,8 @@ impl Machine {
         self.ports.remove(&id);
     }
 
-    /// The subnet manager has forgotten the port's memberships (client reregister). It may route differently, too.
+    /// Handles that the subnet manager has lost the port's memberships (client reregister). Routes may have changed,
+    /// too.
     pub fn reregister(&mut self, now: Time, id: PortId, io: &mut impl Io) {
         self.ticks(now);
         for endpoint in self.endpoints_of(id) {
@@ -119,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// An endpoint is there, or its addresses or its queue pair are others than before. Its port is set before it, and stays the same.
+    /// Adds an endpoint, or handles changes of its addresses or its queue pair. Its port must be set before, and cannot change.
     pub fn set_endpoint(
         &mut self,
         now: Time,
@@ -153,14 +155,14 @@ impl Machine {
         self.forget_own(id, io);
         self.update(now, id, io);
         if is_other_queue {
-            // It is attached to no group, and has room.
+            // It is attached to no group, and its send queue has room.
             self.rejoin(now, id, io);
             self.handle_room(now, id, io);
         }
         self.pump(now, id, io);
     }
 
-    /// What is ours now is nobody else's.
+    /// Removes the endpoint's own addresses from the caches.
     fn forget_own(&mut self, id: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get(&id) else { return };
         for address in state.endpoint.addresses.clone() {
@@ -173,7 +175,7 @@ impl Machine {
         }
     }
 
-    /// An endpoint is gone.
+    /// Removes an endpoint.
     pub fn remove_endpoint(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
         self.ticks(now);
         self.forget(now, Forget::Endpoint(id), io);
@@ -185,7 +187,7 @@ impl Machine {
         }
     }
 
-    /// Has an endpoint go up or down with its port.
+    /// Takes an endpoint up or down with its port.
     fn update(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         let is_up = self.ports.get(&state.endpoint.port).is_some_and(|state_of_port| {
@@ -203,7 +205,7 @@ impl Machine {
         }
     }
 
-    /// Nothing can be sent any more. What is known stays.
+    /// Takes an endpoint down: nothing can be sent any more. Its cache is kept.
     fn go_down(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
         let Some(state) = self.endpoints.get_mut(&id) else { return };
         let port = state.endpoint.port;
@@ -222,7 +224,7 @@ impl Machine {
             self.timers.clear(&mut timer, Timer::Pace(id));
             state.pace.timer = Deadline::default();
         }
-        // Its questions are over; those of other endpoints at the port may be next.
+        // Its queries are over. Those of other endpoints at the port may be next.
         if self.ports.get(&port).is_some_and(|state| state.port.is_active) {
             self.pump_routes(now, port, io);
         }

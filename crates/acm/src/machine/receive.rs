@@ -1,7 +1,7 @@
 //! Datagrams of other endpoints: what is learned from them, and which are answered.
 //!
-//! A sender is who the network says it is: its GID, LID and queue pair are of the packet, not of the datagram. Which addresses it has,
-//! it says itself.
+//! The network identifies the sender: its GID, LID and queue pair are those of the packet, not of the datagram. Which addresses it has
+//! is its own claim.
 
 use rdmux_transport::Time;
 use rdmux_wire::acm::{Address, Datagram, Request, Response};
@@ -13,12 +13,12 @@ use super::search::{Purpose, Stage, What};
 use crate::cache::{By, Hashed, Holder, Way};
 use crate::{ClaimPolicy, Contradiction, EndpointId, Io, Peer};
 
-/// Claims of an endpoint that are found out about at a time. Others are not believed.
+/// How many claims an endpoint verifies at a time. Others are not believed.
 const MAX_CLAIMS: u32 = 16;
 
 impl Machine {
-    /// A datagram came to the endpoint's queue pair, without its GRH. Returns whether somebody
-    /// waits for what becomes of it: it is an answer, or a request for an address of ours.
+    /// Handles a datagram that the endpoint's queue pair received, without its GRH. Returns whether a party waits for
+    /// the outcome: the datagram is an answer, or a request for a local address.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -60,7 +60,7 @@ impl Machine {
         }
     }
 
-    /// Learns of who asks, and answers if an address of ours is sought: whether that is so.
+    /// Learns the sender's address, and answers if a local address is requested. Returns whether it is.
     fn handle_request(
         &mut self,
         now: Time,
@@ -104,13 +104,15 @@ impl Machine {
         is_for_us
     }
 
-    /// Whether an address is one of ours on the same subnet, which no stranger can have.
+    /// Returns whether an address belongs to a local endpoint on the same subnet, so that no remote endpoint can have
+    /// it.
     fn is_ours(&self, state: &EndpointState, address: &Address) -> bool {
         let port = state.endpoint.port;
         self.endpoints.values().any(|s| s.endpoint.port == port && self.owns(s, address))
     }
 
-    /// Who has asked nobody is known to nobody, and all ask for it: when a second one does, it tells all.
+    /// Announces an address once a second request for it arrives: an endpoint that has sent no requests is unknown,
+    /// and all others query it.
     fn tell_all(&mut self, now: Time, id: EndpointId, address: Address, io: &mut impl Io) {
         let is_known = self.was_told(now, id) || !self.options.announce;
         let Some(state) = self.endpoints.get_mut(&id) else { return };
@@ -164,7 +166,7 @@ impl Machine {
             Address::Lid(lid) => lid == from.lid,
             _ => true,
         };
-        // A second answer to a request whose first one was enough has nothing new, unless another endpoint says it.
+        // A second answer to a request that is already answered is redundant, unless it comes from another endpoint.
         if !is_truth || !matches!(stage, Stage::Asked | Stage::Checked | Stage::Queued) {
             return self.count(id, |c| c.refused += 1);
         }
@@ -178,7 +180,7 @@ impl Machine {
             (!cache.is_negative(entry)).then(|| cache.holder(entry).gid)
         });
         match (purpose, before) {
-            // Also if it was forgotten meanwhile.
+            // Even if the entry was evicted meanwhile.
             (Purpose::Claim(_), before)
                 if before.or(sought.map(|holder| holder.gid)) == Some(from.gid) =>
             {
@@ -200,7 +202,7 @@ impl Machine {
         }
     }
 
-    /// Remembers who has an address, with the path by its group if paths are built so.
+    /// Stores the holder of an address, with the path through its group if paths are built from groups.
     fn remember_holder(
         &mut self,
         now: Time,
@@ -214,7 +216,7 @@ impl Machine {
         self.remember(now, id, address, (holder, &way), by, io).is_some()
     }
 
-    /// An endpoint says that it has an address.
+    /// Learns an address that an endpoint claims.
     fn learn(
         &mut self,
         now: Time,
@@ -255,7 +257,7 @@ impl Machine {
         }
     }
 
-    /// The answer to a search was overheard.
+    /// Ends a search whose answer was overheard.
     fn overheard(&mut self, now: Time, at: u32, holder: &Holder, io: &mut impl Io) {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         let (endpoint, is_claim) = (search.endpoint, matches!(search.purpose, Purpose::Claim(_)));
@@ -266,9 +268,9 @@ impl Machine {
                     state.pace.overheard(now);
                 }
             }
-            // What administration says of the claimant does not matter any more.
+            // Subnet administration's answer about the claimant does not matter any more.
             Stage::RouteQueued | Stage::RouteAsked if is_claim => self.renumber(at),
-            // It is asked for this one then.
+            // It is queried for this holder then.
             Stage::RouteQueued => {
                 search.holder = Some(*holder);
                 return;
@@ -281,7 +283,7 @@ impl Machine {
         self.found(now, at, holder, io);
     }
 
-    /// The holder of an address still has it.
+    /// Refuses a claim, because the holder of the address still has it.
     fn refuse_claim(&mut self, at: u32, holder: Gid, io: &mut impl Io) {
         let Some(claim) = self.end_claim(at) else { return };
         let Some(search) = self.searches.get(at as usize) else { return };
@@ -292,7 +294,7 @@ impl Machine {
         }
     }
 
-    /// Counts a contradiction, and tells the driver.
+    /// Counts a contradiction, and reports it to the driver.
     fn contradict(
         &mut self,
         id: EndpointId,
@@ -311,7 +313,8 @@ impl Machine {
         io.contradiction(id, &Contradiction { address, holder, claimant, is_believed });
     }
 
-    /// Two have an address: asks the first whether it still has it, and subnet administration whether the other is where it seems to be.
+    /// Verifies a claim: asks the first holder whether it still has the address, and subnet administration whether the claimant's GID
+    /// and LID match.
     fn find_out(
         &mut self,
         now: Time,

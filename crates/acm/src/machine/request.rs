@@ -1,4 +1,4 @@
-//! Requests of clients: where they begin, whether the answer is known, and who waits.
+//! Client requests: their sources, cached answers, and waiting.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -17,7 +17,8 @@ use crate::cache::Hashed;
 use crate::{ClientId, Dest, EndpointId, Failure, Io, PortKind, Request, RequestId, Resolved};
 
 impl Machine {
-    /// A client asks. [`Io::answer`] follows, once, at the latest when its time is over, unless the request is cancelled.
+    /// Handles a client's request. [`Io::answer`] follows, once, at the latest when its time is over, unless the request
+    /// is canceled.
     pub fn request(
         &mut self,
         now: Time,
@@ -34,7 +35,7 @@ impl Machine {
         }
     }
 
-    /// The answer, if it is known; otherwise the request waits.
+    /// Answers a request from the cache, or makes it wait.
     fn admit(
         &mut self,
         now: Time,
@@ -137,7 +138,7 @@ impl Machine {
         {
             return Err(Failure::TooMany);
         }
-        // What nobody waits for leaves room for what somebody does.
+        // Searches that no client waits for leave room for others.
         let is_much = self.searches.len() >= options.max_requests.div_ceil(2);
         if request.no_delay && is_much && !is_open() {
             return Err(Failure::NoData);
@@ -145,7 +146,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Has a request wait for a search.
+    /// Makes a request wait for a search.
     fn wait(
         &mut self,
         client: ClientId,
@@ -178,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// A request does not wait any more.
+    /// Removes a waiting request.
     pub(super) fn take_request(&mut self, at: u32) -> Option<Open> {
         let mut open = self.requests.try_remove(at as usize)?;
         self.timers.clear(&mut open.deadline, Timer::Request(at));
@@ -204,7 +205,7 @@ impl Machine {
         Some(open)
     }
 
-    /// A client does not want the answer any more. The search goes on for the others.
+    /// Cancels a client's request. The search continues for other clients.
     pub fn cancel(&mut self, client: ClientId, id: RequestId) {
         let of_client = self.clients.get(&client).map(Vec::as_slice).unwrap_or_default();
         if let Ok(at) = place_of(of_client, id) {
@@ -212,14 +213,14 @@ impl Machine {
         }
     }
 
-    /// A client is gone, and its requests with it.
+    /// Removes a client and its requests.
     pub fn remove_client(&mut self, client: ClientId) {
         for (_, at) in self.clients.remove(&client).unwrap_or_default() {
             self.abandon(at);
         }
     }
 
-    /// A request's client is through with it. A search that only it waited for, and that was not sent yet, is not sent any more.
+    /// Ends a search after a request was removed, if only that request waited for it and it was not sent yet.
     fn abandon(&mut self, at: u32) {
         let Some(open) = self.take_request(at) else { return };
         let Some(search) = self.searches.get(open.search as usize) else { return };
@@ -230,7 +231,7 @@ impl Machine {
         }
     }
 
-    /// Where a request begins, the source if it had to be chosen, and what it looks for.
+    /// Returns the endpoint where a request begins, the source if it had to be chosen, and what it searches.
     fn begin(&self, request: &Request) -> Result<(EndpointId, Option<Address>, What), Failure> {
         let (what, record) = match request.dest {
             Dest::Address(address) => (What::Address(address), None),
@@ -256,18 +257,19 @@ impl Machine {
         if is_possible { Ok((endpoint, chosen, what)) } else { Err(Failure::DestAddress) }
     }
 
-    /// The endpoint that has the address, which may be its port's GID or LID; one that is up if there are several.
+    /// Returns the endpoint that has the address, which may be its port's GID or LID; one that is up if there are
+    /// several.
     pub fn endpoint_of(&self, address: &Address) -> Option<EndpointId> {
         self.best_endpoint(|state| self.owns(state, address).then_some(0))
     }
 
-    /// Whether an endpoint's port is active and has its P_Key. Of endpoints that have the same address one that is up is chosen, the
-    /// first if there are several.
+    /// Returns whether an endpoint's port is active and has its P_Key. Of several endpoints with the same address, the first one
+    /// that is up is chosen.
     pub fn is_up(&self, id: EndpointId) -> bool {
         self.endpoints.get(&id).is_some_and(|state| state.is_up)
     }
 
-    /// Whether an address is one of the endpoint's.
+    /// Returns whether an address is one of the endpoint's.
     pub(super) fn owns(&self, state: &EndpointState, address: &Address) -> bool {
         let port = self.ports.get(&state.endpoint.port);
         state.own.binary_search(address).is_ok()
@@ -278,7 +280,7 @@ impl Machine {
             })
     }
 
-    /// The endpoint with the highest score; those that are up first, and of equal ones the first.
+    /// Returns the endpoint with the highest score. Endpoints that are up go first, and of equal ones the first.
     fn best_endpoint(&self, score: impl Fn(&EndpointState) -> Option<u32>) -> Option<EndpointId> {
         let scores = self.endpoints.iter().filter_map(|(id, state)| {
             Some(((state.is_up, score(state)?), core::cmp::Reverse(*id)))
@@ -307,7 +309,8 @@ impl Machine {
         self.best_endpoint(fits)
     }
 
-    /// The source of a request that has none: the address that has the most leading bits in common with the destination.
+    /// Returns the source of a request that has none: the address that has the most leading bits in common with the
+    /// destination.
     fn choose_source(&self, dest: &Address) -> Result<(EndpointId, Option<Address>), Failure> {
         let score = |state: &EndpointState| {
             let port = &self.ports.get(&state.endpoint.port)?.port;
@@ -322,7 +325,8 @@ impl Machine {
         Ok((endpoint, self.own_address(endpoint, dest)))
     }
 
-    /// The own address by which an endpoint asks for a destination: of the same kind, since others look for it by that one.
+    /// Returns the local address with which an endpoint requests a destination: of the same kind, because others look it up
+    /// by that kind.
     pub(super) fn own_address(&self, endpoint: EndpointId, dest: &Address) -> Option<Address> {
         let state = self.endpoints.get(&endpoint)?;
         let port = self.port_of(endpoint)?;
@@ -337,7 +341,7 @@ impl Machine {
         best.or(any).or_else(|| Some(Address::Gid(port.gid())).filter(|_| !port.gids.is_empty()))
     }
 
-    /// The path to an address of the same port, which nobody needs to be asked for.
+    /// Returns the path to an address of the same port, which needs no query.
     fn loopback(&self, endpoint: EndpointId, dest: &Address) -> Option<PathRecord> {
         let state = self.endpoints.get(&endpoint)?;
         let port = self.port_of(endpoint)?;
@@ -359,12 +363,12 @@ impl Machine {
     }
 }
 
-/// Where a request is among those of its client, or would be.
+/// Returns the position of a request among those of its client, or where to insert it.
 fn place_of(of_client: &[(RequestId, u32)], id: RequestId) -> Result<usize, usize> {
     of_client.binary_search_by_key(&id, |(id, _)| *id)
 }
 
-/// The destination of a path that is asked for.
+/// Returns the destination of a requested path.
 fn dest_of(record: &PathRecord) -> Result<Address, Failure> {
     if record.dlid != Lid::NONE {
         return Ok(Address::Lid(record.dlid));
@@ -372,7 +376,7 @@ fn dest_of(record: &PathRecord) -> Result<Address, Failure> {
     if record.dgid.is_zero() { Err(Failure::DestAddress) } else { Ok(Address::Gid(record.dgid)) }
 }
 
-/// Whether somebody can have the address, on a port of this kind.
+/// Returns whether an address can exist, on a port of this kind.
 fn is_destination(dest: &Address, kind: PortKind) -> bool {
     match dest {
         Address::Name(_) => true,
@@ -387,7 +391,8 @@ fn same_subnet(one: Gid, other: Gid) -> bool {
     one.prefix() == other.prefix() || other.prefix() == Gid::DEFAULT_PREFIX
 }
 
-/// How well one of our addresses suits a destination: leading bits in common, and more if they are of one kind.
+/// Returns how well a local address suits a destination: the leading bits in common, and more if both are of one
+/// kind.
 fn closeness(own: &Address, dest: &Address) -> u32 {
     let ip = |address: &Address| match address {
         Address::Ip4(ip) => Some(IpAddr::V4(*ip)),

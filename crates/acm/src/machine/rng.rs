@@ -1,4 +1,4 @@
-//! Numbers that strangers cannot guess, from a seed.
+//! Numbers from a seed that remote endpoints cannot predict.
 
 use core::hash::Hasher as _;
 
@@ -23,7 +23,7 @@ impl Rng {
         hasher.finish()
     }
 
-    /// A key for a cache.
+    /// Returns a key for a cache.
     pub(super) fn key(&mut self) -> [u8; 16] {
         (u128::from(self.next()) << 64 | u128::from(self.next())).to_be_bytes()
     }

@@ -1,4 +1,4 @@
-//! Paths that subnet administration gives.
+//! Paths from subnet administration.
 
 use rdmux_transport::Time;
 use rdmux_wire::acm::Address;
@@ -11,7 +11,7 @@ use crate::cache::{By, Hashed, Holder, Way};
 use crate::{Contradiction, EndpointId, Failure, Io, PortId, QuestionId, SaFailure};
 
 impl Machine {
-    /// A search asks subnet administration when it is its turn.
+    /// Queues a search for a query to subnet administration.
     pub(super) fn ask_route(&mut self, now: Time, at: u32, io: &mut impl Io) {
         self.leave_stage(at);
         let Some(search) = self.searches.get_mut(at as usize) else { return };
@@ -27,7 +27,7 @@ impl Machine {
         self.pump_routes(now, id, io);
     }
 
-    /// Asks subnet administration what waits to be asked, for as long as it is not too much at a time.
+    /// Sends queued queries to subnet administration, up to the limit of outstanding ones.
     pub(super) fn pump_routes(&mut self, now: Time, id: PortId, io: &mut impl Io) {
         let end = now.after(self.question_timeout());
         loop {
@@ -43,7 +43,7 @@ impl Machine {
             let Some((at, tid)) = port.routes.take(None, waits) else { return };
             let question = self.route_question(at);
             if question.dgid.is_zero() && question.dlid == Lid::NONE {
-                // A client may ask anything, but we do not ask for any path at all.
+                // A client may request anything, but a query for any path at all is not sent.
                 self.conclude(now, at, Err(Failure::NoData), io);
                 continue;
             }
@@ -62,7 +62,7 @@ impl Machine {
         }
     }
 
-    /// What subnet administration will answer to questions that are open was true before: asks again.
+    /// Repeats the open queries to subnet administration, whose answers will be outdated.
     pub(super) fn ask_routes_again(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
         let open = self
             .searches
@@ -75,7 +75,7 @@ impl Machine {
         }
     }
 
-    /// A search leaves its stage, and no answer to what it has asked counts any more.
+    /// Takes a search out of its stage. Answers to its earlier queries do not count any more.
     pub(super) fn renumber(&mut self, at: u32) {
         self.leave_stage(at);
         let tid = self.rng.next() << 32 | u64::from(at);
@@ -84,7 +84,7 @@ impl Machine {
         }
     }
 
-    /// What a search asks.
+    /// Returns the query of a search.
     fn route_question(&self, at: u32) -> PathRecord {
         let Some(search) = self.searches.get(at as usize) else { return PathRecord::default() };
         let endpoint = search.endpoint;
@@ -115,7 +115,7 @@ impl Machine {
         }
     }
 
-    /// Subnet administration has answered [`Io::ask_paths`]: with the first record, or not.
+    /// Handles the answer to [`Io::ask_paths`]: the first record, or a failure.
     pub fn handle_paths(
         &mut self,
         now: Time,
@@ -157,7 +157,7 @@ impl Machine {
                 let is_wanted = search.is_some_and(|search| search.is_wanted(now));
                 match holder {
                     Some(holder) => self.found(now, at, &holder, io),
-                    // It was forgotten meanwhile.
+                    // The entry was evicted meanwhile.
                     None if is_wanted => self.ask_anew(now, at, io),
                     None => self.finish(now, at, Err(Failure::NoData), io),
                 }
@@ -169,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// The path to an address has come, or has not.
+    /// Handles the answer for the path to an address.
     fn handle_route(
         &mut self,
         now: Time,
@@ -191,10 +191,10 @@ impl Machine {
                 self.finish(now, at, Ok(*path), io);
             }
             Err(error) => {
-                // What files say stays: its port may be back when somebody asks again.
+                // Entries from files stay: the port may be back at the next request.
                 let is_loaded = known.is_some_and(|at| self.is_loaded(endpoint, at));
                 if error == SaFailure::Status(NO_RECORDS) && !is_loaded {
-                    // Who said that it has the address has no port here.
+                    // The endpoint that claimed the address has no port here.
                     if let Some(entry) = known {
                         self.count(endpoint, |c| c.invalidated += 1);
                         self.drop_entry(endpoint, entry, io);
@@ -206,7 +206,7 @@ impl Machine {
         }
     }
 
-    /// Who has the address of a search now, if that is not whom administration was asked for.
+    /// Returns the current holder of a search's address, if it is not the one in the query to subnet administration.
     fn moved_to(&self, at: u32, endpoint: EndpointId, known: Option<usize>) -> Option<Holder> {
         let asked = self.searches.get(at as usize)?.holder?;
         let cache = &self.endpoints.get(&endpoint)?.cache;
@@ -214,7 +214,7 @@ impl Machine {
         Some(cache.holder(known)).filter(|holder| holder.gid != asked.gid)
     }
 
-    /// A path with its source, which administration may leave out if it was not asked.
+    /// Returns a path with its source, which subnet administration may omit if the query did not ask for it.
     fn with_source(&self, endpoint: EndpointId, path: &PathRecord) -> PathRecord {
         let port = self.port_of(endpoint);
         let (gid, lid) = port.map_or((path.sgid, path.slid), |port| (port.gid(), port.lid));
@@ -225,7 +225,7 @@ impl Machine {
         }
     }
 
-    /// Remembers a path. An address whose holder is known lives as long as before; a GID or LID is what the record says it is.
+    /// Stores a path. An address whose holder is known keeps its lifetime; the holder of a GID or LID comes from the record.
     fn know_route(
         &mut self,
         now: Time,
@@ -238,9 +238,9 @@ impl Machine {
         let end = self.end(now, self.options.route_timeout);
         let state = self.endpoints.get_mut(&endpoint);
         match (known, state) {
-            // It was forgotten meanwhile: what was heard of it would live too long.
+            // The entry was evicted meanwhile. A new one would live too long for what was heard of the address.
             (None, _) if !is_port => {}
-            // Files have come to name another holder.
+            // Files name another holder by now.
             (Some(entry), Some(state))
                 if state.cache.is_loaded(entry) && state.cache.holder(entry).gid != path.dgid => {}
             (Some(entry), Some(state)) if !is_port && !state.cache.is_negative(entry) => {
@@ -258,7 +258,7 @@ impl Machine {
         }
     }
 
-    /// The holder of an address has not answered for it: whether the claimant gets it.
+    /// Decides whether the claimant gets an address whose holder has not answered.
     fn judge(
         &mut self,
         now: Time,
@@ -288,7 +288,7 @@ impl Machine {
 /// The status that there is no record (IBTA 15.2.3.1): ERR_NO_RECORDS.
 const NO_RECORDS: u16 = 0x0300;
 
-/// Whether a path is one, and the one that was asked for.
+/// Checks that a path is valid and is the one that was queried.
 fn check<'a>(asked: &PathRecord, path: &'a PathRecord) -> Result<&'a PathRecord, SaFailure> {
     let is_other = (!asked.dgid.is_zero() && path.dgid != asked.dgid)
         || (asked.dlid != Lid::NONE && path.dlid != asked.dlid);
@@ -300,14 +300,14 @@ fn failure(error: SaFailure) -> Failure {
     match error {
         SaFailure::Silent => Failure::TimedOut,
         SaFailure::Status(status) => match status.to_be_bytes() {
-            // Not a status of the class: the datagram was wrong, or it is busy.
+            // Not a status of the class: the datagram was wrong, or subnet administration is busy.
             [0, _] => Failure::TimedOut,
             [class, _] => Failure::Sa(class),
         },
     }
 }
 
-/// Which components of a question count: those that are not zero.
+/// Returns the component mask of a query: the components that are not zero.
 fn mask_of(record: &PathRecord) -> PathRecordMask {
     use PathRecordMask as M;
     let fields = [

@@ -1,4 +1,4 @@
-//! A search: what is being looked for, who waits for it, and where it stands.
+//! A search: its target, the requests that wait for it, and its stage.
 //!
 //! ```text
 //!            +-> Queued -> Asked ------+------------------------> done      route_prot acm
@@ -24,89 +24,89 @@ pub(super) const NONE: u32 = u32::MAX;
 /// A search.
 #[derive(Debug)]
 pub(super) struct Search {
-    /// The transaction ID of its datagrams, and its number as a question.
+    /// The transaction ID of its datagrams, which is also its query number.
     pub(super) tid: u64,
     pub(super) endpoint: EndpointId,
     pub(super) what: What,
     /// The hash of the address in the endpoint's cache; 0 for a query.
     pub(super) hash: u64,
-    /// Who its requests say asks.
+    /// The source address in its requests.
     pub(super) source: Address,
     pub(super) purpose: Purpose,
     pub(super) stage: Stage,
-    /// Who has the address, once that is known.
+    /// The holder of the address, once it is known.
     pub(super) holder: Option<Holder>,
-    /// Tries before this one.
+    /// The number of earlier attempts.
     pub(super) tries: u32,
-    /// The first of the requests that wait, or [`NONE`].
+    /// The first of the waiting requests, or [`NONE`].
     pub(super) first: u32,
-    /// When to ask again.
+    /// When to send the request again.
     pub(super) timer: Deadline,
-    /// How long it goes on although nobody waits.
+    /// How long it continues although no request waits.
     pub(super) keep_until: Time,
 }
 
 impl Search {
-    /// Whether it goes on also when nobody waits any more.
+    /// Returns whether it continues even if no request waits any more.
     pub(super) fn is_kept(&self, now: Time) -> bool {
         self.keep_until.0 > now.0.saturating_add(1)
     }
 
-    /// Whether somebody wants to know, or it serves another purpose.
+    /// Returns whether a request waits, or the search serves another purpose.
     pub(super) fn is_wanted(&self, now: Time) -> bool {
         self.is_waited_for(now) || self.purpose != Purpose::Resolve
     }
 
-    /// Whether somebody wants to know.
+    /// Returns whether a request waits.
     pub(super) fn is_waited_for(&self, now: Time) -> bool {
         self.first != NONE || self.keep_until > now
     }
 }
 
-/// What is looked for.
+/// The target of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// The path to an address.
     Address(Address),
-    /// What subnet administration says to a record.
+    /// Subnet administration's answer to a record.
     Query(PathRecord),
 }
 
-/// Why.
+/// The purpose of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// It is not known.
+    /// The address is not cached.
     Resolve,
-    /// It will expire.
+    /// The entry is about to expire.
     Refresh,
-    /// This one says that it has the address, which another one has.
+    /// This endpoint claims the address, which another one has.
     Claim(Holder),
 }
 
-/// Where it stands.
+/// The stage of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It waits to be sent to the group.
+    /// Queued for a request to the group.
     Queued,
-    /// It was sent to the group.
+    /// A request was sent to the group.
     Asked,
-    /// It was sent to who is known to have the address.
+    /// A request was sent to the known holder.
     Checked,
-    /// It waits for its turn to ask subnet administration.
+    /// Queued for a query to subnet administration.
     RouteQueued,
-    /// Subnet administration was asked.
+    /// A query was sent to subnet administration.
     RouteAsked,
     /// The operating system was asked.
     System,
 }
 
-/// A client's request that waits.
+/// A waiting request of a client.
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) client: ClientId,
     pub(super) id: RequestId,
     pub(super) deadline: Deadline,
-    /// The search that it waits for, and its neighbours there.
+    /// The search that it waits for, and its neighbors in that search's list.
     pub(super) search: u32,
     pub(super) prev: u32,
     pub(super) next: u32,

@@ -1,4 +1,4 @@
-//! The life of searches: they begin, go from stage to stage, and end with an answer for all who wait.
+//! The life of searches: they start, change stages, and end with an answer for all waiting requests.
 
 use rdmux_transport::Time;
 use rdmux_transport::timers::Deadline;
@@ -12,7 +12,8 @@ use crate::cache::{By, Hashed, Holder, Way};
 use crate::{ClientId, EndpointId, Failure, Io, Port, QuestionId, Resolved};
 
 impl Machine {
-    /// The search for an address, which begins if there is none. None if the endpoint has no address to ask by.
+    /// Returns the search for an address, started if there is none. None if the endpoint has no source address for
+    /// it.
     pub(super) fn search_address(
         &mut self,
         now: Time,
@@ -33,7 +34,7 @@ impl Machine {
         self.searches.contains(at as usize).then_some(at)
     }
 
-    /// The search for an address that is under way.
+    /// Returns the open search for an address.
     pub(super) fn search_for(&self, endpoint: EndpointId, address: &Hashed<'_>) -> Option<u32> {
         let is = |at: &u32| {
             let search = self.searches.get(*at as usize);
@@ -44,7 +45,7 @@ impl Machine {
         self.endpoints.get(&endpoint)?.searches.find(address.hash, is).copied()
     }
 
-    /// A search that is wanted at this moment; then by those who wait.
+    /// Starts a search. It is kept for this instant, and then for its waiting requests.
     pub(super) fn new_search(
         &mut self,
         now: Time,
@@ -75,7 +76,7 @@ impl Machine {
         })))
     }
 
-    /// The search with this transaction ID or number of a question.
+    /// Returns the search with this transaction ID or query number.
     pub(super) fn search_of(&self, tid: u64) -> Option<u32> {
         let at = u32::try_from(tid & u64::from(u32::MAX)).ok()?;
         self.searches.get(at as usize).filter(|search| search.tid == tid).map(|_| at)
@@ -104,11 +105,11 @@ impl Machine {
         }
         let is_own = self.endpoints.get(&endpoint).is_some_and(|own| self.owns(own, address));
         match (purpose, known) {
-            // Without loopback by ourselves, administration knows the way back to the port. It knows all others, too: what is asked of the group is
-            // which port has an address, and not every service answers for its GIDs and LIDs (ibacm does not).
+            // Without local loopback, subnet administration knows the path back to the port, and to all other ports. The group is asked
+            // only which port has an address, and not every service answers for its GIDs and LIDs (ibacm does not).
             _ if is_own || is_port => self.ask_route(now, at, io),
             (Purpose::Refresh, Some((_, true))) => self.ask_route(now, at, io),
-            // Unless all others are to hear of us again anyway.
+            // Unless all others are to receive our address again anyway.
             (Purpose::Refresh, Some((holder, _)))
                 if holder.qpn != Qpn::new(0) && self.was_told(now, endpoint) =>
             {
@@ -120,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// A search begins again at the group: nothing that is known of its address helps.
+    /// Starts a search again at the group, because the cached holder does not help.
     pub(super) fn ask_anew(&mut self, now: Time, at: u32, io: &mut impl Io) {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         (search.holder, search.tries) = (None, 0);
@@ -131,13 +132,13 @@ impl Machine {
         }
     }
 
-    /// Whether all others have heard of the endpoint in the first half of what they remember it for.
+    /// Returns whether all other endpoints learned this one's address within the first half of its lifetime.
     pub(super) fn was_told(&self, now: Time, endpoint: EndpointId) -> bool {
         let told = self.endpoints.get(&endpoint).and_then(|state| state.told);
         told.is_some_and(|told| now.since(told) < self.options.address_timeout / 2)
     }
 
-    /// Leaves a stage: what it took is given back.
+    /// Leaves a stage and releases its resources.
     pub(super) fn leave_stage(&mut self, at: u32) {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         self.timers.clear(&mut search.timer, Timer::Search(at));
@@ -165,7 +166,7 @@ impl Machine {
         }
     }
 
-    /// The holder of the address is known: the path follows, or subnet administration is asked for it.
+    /// Continues after the holder of the address was found: with the path, or with a query to subnet administration.
     pub(super) fn found(&mut self, now: Time, at: u32, holder: &Holder, io: &mut impl Io) {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         search.holder = Some(*holder);
@@ -174,7 +175,7 @@ impl Machine {
         let (endpoint, purpose) = (search.endpoint, search.purpose);
         let is_wanted = search.is_waited_for(now);
         let path = self.path_to(now, endpoint, &address).or_else(|| {
-            // When there was no room to remember it.
+            // If there was no room to store it.
             let state = self.endpoints.get(&endpoint).filter(|_| self.by_groups())?;
             state.group_path(self.port_of(endpoint)?, holder)
         });
@@ -185,7 +186,7 @@ impl Machine {
         }
     }
 
-    /// The path to an address, if it is known.
+    /// Returns the path to an address, if it is cached.
     pub(super) fn path_to(
         &mut self,
         now: Time,
@@ -198,7 +199,7 @@ impl Machine {
         state.path(self.port_of(endpoint)?, self.options.route_protocol, at, ticks)
     }
 
-    /// Ends a search, answers all who wait, and has the next ones go on.
+    /// Ends a search, answers all waiting requests, and lets the next searches proceed.
     pub(super) fn finish(
         &mut self,
         now: Time,
@@ -216,7 +217,7 @@ impl Machine {
         self.pump(now, endpoint, io);
     }
 
-    /// Ends a search, and answers all who wait.
+    /// Ends a search, and answers all waiting requests.
     pub(super) fn conclude(
         &mut self,
         now: Time,
@@ -252,7 +253,7 @@ impl Machine {
                 if let Some(state) = self.endpoints.get_mut(&endpoint) {
                     state.cache.set_used(entry);
                 }
-                // Files may have come to name another holder than the one that was found.
+                // Files may name another holder by now.
                 if self.path_to(now, endpoint, &address) == Some(path) {
                     self.publish(now, endpoint, (entry, &address), &path, io);
                 }
@@ -260,7 +261,8 @@ impl Machine {
         }
     }
 
-    /// A search does not find out about a claim any more, and goes on for those who wait. The claim, if it did.
+    /// Ends the verification of a claim, and continues the search for waiting requests. Returns the claim, if there
+    /// was one.
     pub(super) fn end_claim(&mut self, at: u32) -> Option<Holder> {
         let search = self.searches.get_mut(at as usize)?;
         let Purpose::Claim(claim) = search.purpose else { return None };
@@ -271,7 +273,7 @@ impl Machine {
         Some(claim)
     }
 
-    /// Takes a search away, for which nobody waits any more.
+    /// Removes a search for which no request waits any more.
     pub(super) fn drop_search(&mut self, at: u32) -> Option<Search> {
         self.leave_stage(at);
         let search = self.searches.try_remove(at as usize)?;
@@ -284,7 +286,7 @@ impl Machine {
         Some(search)
     }
 
-    /// Nobody has answered for the last time.
+    /// Handles the timeout of the last attempt.
     pub(super) fn give_up(&mut self, now: Time, at: u32, io: &mut impl Io) {
         let Some(search) = self.searches.get(at as usize) else { return };
         let (endpoint, purpose, stage) = (search.endpoint, search.purpose, search.stage);
@@ -293,9 +295,9 @@ impl Machine {
         let address = Hashed::again(&address, search.hash);
         self.count(endpoint, |c| c.timeouts += 1);
         match purpose {
-            // Its holder does not answer any more: is the other one there at all?
+            // The holder does not answer any more. Check whether the claimant exists.
             Purpose::Claim(_) => self.ask_route(now, at, io),
-            // Who has come to wait for it did not ask for what was known: the group may know another holder.
+            // Requests that wait by now did not ask for the cached entry: the group may know another holder.
             Purpose::Refresh if is_waited_for && stage != Stage::Asked => {
                 if let Some(search) = self.searches.get_mut(at as usize) {
                     search.purpose = Purpose::Resolve;
@@ -310,15 +312,14 @@ impl Machine {
         }
     }
 
-    /// The client that waits for the answer to a question of [`Io::ask_system`], one of them if several do; none if the answer is wanted for
-    /// another reason, or by nobody.
+    /// Returns a client that waits for the answer to a query of [`Io::ask_system`]; none if no client waits for it.
     pub fn client_of(&self, question: QuestionId) -> Option<ClientId> {
         let search = self.searches.get(self.search_of(question.0)? as usize)?;
         self.requests.get(search.first as usize).map(|open| open.client)
     }
 
-    /// Whether the answer to a question of [`Io::ask_system`] is still wanted. Once it is not, the driver need not ask: the question is over, and
-    /// who wants to know the same later has it asked anew.
+    /// Returns whether the answer to a query of [`Io::ask_system`] is still wanted. If not, the query is over and the driver need not ask.
+    /// A later request for the same address starts a new query.
     pub fn is_wanted(&mut self, now: Time, question: QuestionId) -> bool {
         let Some(at) = self.search_of(question.0) else { return false };
         let search = self.searches.get(at as usize);
@@ -329,7 +330,7 @@ impl Machine {
         !is_over
     }
 
-    /// The operating system has answered [`Io::ask_system`]; with nothing if it does not know the address.
+    /// Handles the answer to [`Io::ask_system`]; none if the operating system does not know the address.
     pub fn handle_system(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! What goes out: requests when it is their turn, and answers.
+//! Sending: paced requests, and answers.
 
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -15,7 +15,7 @@ use crate::cache::Hashed;
 use crate::{ClientId, EndpointId, Failure, Io, Peer, RequestId, To};
 
 impl Machine {
-    /// A search waits to be sent to the group.
+    /// Queues a search for a request to the group.
     pub(super) fn enqueue(&mut self, now: Time, at: u32, io: &mut impl Io) {
         self.leave_stage(at);
         let Some(search) = self.searches.get_mut(at as usize) else { return };
@@ -28,8 +28,8 @@ impl Machine {
         self.pump(now, endpoint, io);
     }
 
-    /// Has a search that waits to be sent, or for its turn to ask administration, end when it has been kept long enough. Where it is not kept,
-    /// the time of those who wait for it ends.
+    /// Sets the timer of a queued search that is kept, so that it ends when it has been kept long enough. A search that is not kept ends
+    /// with the time of its waiting requests.
     pub(super) fn keep(&mut self, now: Time, at: u32) {
         if let Some(search) = self.searches.get_mut(at as usize)
             && matches!(search.stage, Stage::Queued | Stage::RouteQueued)
@@ -39,7 +39,7 @@ impl Machine {
         }
     }
 
-    /// Sends requests for as long as it is their turn.
+    /// Sends requests as far as pacing allows.
     pub(super) fn pump(&mut self, now: Time, id: EndpointId, io: &mut impl Io) {
         while self.may_send(now, id) {
             let Some(state) = self.endpoints.get_mut(&id) else { return };
@@ -60,7 +60,7 @@ impl Machine {
         }
     }
 
-    /// Whether the endpoint has something to send, may send it now, and has room; a timer runs if it may later.
+    /// Returns whether the endpoint has something to send and may send it now. Sets a timer if it may later.
     fn may_send(&mut self, now: Time, id: EndpointId) -> bool {
         let Some(at) = self.may_send_at(now, id) else { return false };
         let Some(state) = self.endpoints.get_mut(&id) else { return false };
@@ -72,7 +72,7 @@ impl Machine {
         at <= now
     }
 
-    /// When the endpoint may send what it has to send; [`Time::NEVER`] if something has to happen before. None without the endpoint.
+    /// Returns when the endpoint may send; [`Time::NEVER`] if an event has to happen before. None without the endpoint.
     fn may_send_at(&mut self, now: Time, id: EndpointId) -> Option<Time> {
         let state = self.endpoints.get_mut(&id)?;
         let (is_waiting, announces) = (state.pace.queue.len() > 0, !state.announce.is_empty());
@@ -95,7 +95,8 @@ impl Machine {
         Some(state.pace.next(now, load))
     }
 
-    /// A search of the client whose turn it is, if there are several. Its ticket stays in the queue, and is skipped there.
+    /// Returns a search of the client whose turn it is, if there are several. Its ticket stays in the queue, and is
+    /// skipped there.
     fn next_of_clients(&mut self, id: EndpointId) -> Option<Ticket> {
         if self.clients.len() < 2 {
             return None;
@@ -129,7 +130,7 @@ impl Machine {
         self.endpoints.get_mut(&id)?.pace.queue.take(any, waits)
     }
 
-    /// Sends the request of a search to the group. False if there is no room: then it waits again.
+    /// Sends the request of a search to the group. Returns false if there is no room: then it is queued again.
     fn send_request(&mut self, now: Time, at: u32, io: &mut impl Io) -> bool {
         let rate = self.options.rate();
         let Some(search) = self.searches.get(at as usize) else { return true };
@@ -163,7 +164,7 @@ impl Machine {
         true
     }
 
-    /// Tells all others of an address, by a request for it that nobody else answers. False if there is no room.
+    /// Announces an address by a request for it, which no other endpoint answers. Returns false if there is no room.
     pub(super) fn send_announcement(
         &mut self,
         now: Time,
@@ -188,7 +189,7 @@ impl Machine {
         true
     }
 
-    /// Asks who is known to have the address whether it still does.
+    /// Asks the known holder whether it still has the address.
     pub(super) fn ask_holder(&mut self, now: Time, at: u32, io: &mut impl Io) {
         self.leave_stage(at);
         let Some(search) = self.searches.get(at as usize) else { return };
@@ -206,7 +207,7 @@ impl Machine {
         let request = Request { tid, source, dest, groups: state.groups.list() };
         let peer = Peer { gid: holder.gid, lid: holder.lid, qpn: holder.qpn, sl };
         if !state.is_blocked {
-            // If there is no room it is as lost on the way.
+            // Without room the request counts as lost.
             let was_sent = io.send(id, To::Peer(peer), &Datagram::Request(request));
             state.is_blocked = !was_sent;
             state.counters.sent_checks += u64::from(was_sent);
@@ -216,7 +217,7 @@ impl Machine {
         self.timers.set(&mut search.timer, Timer::Search(at), now.after(wait));
     }
 
-    /// The timer of a search is over.
+    /// Handles the timer of a search.
     pub(super) fn handle_search_timer(&mut self, now: Time, at: u32, io: &mut impl Io) {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         search.timer = Deadline::default();
@@ -230,7 +231,7 @@ impl Machine {
         }
     }
 
-    /// A search has had no answer in time.
+    /// Handles the timeout of a search's attempt.
     fn ask_again(&mut self, now: Time, at: u32, io: &mut impl Io) {
         let Some(search) = self.searches.get_mut(at as usize) else { return };
         search.tries += 1;
@@ -247,13 +248,13 @@ impl Machine {
         self.pump(now, endpoint, io);
     }
 
-    /// The longest that a question to the driver waits.
+    /// Returns the longest time that a query to the driver may take.
     pub(super) fn question_timeout(&self) -> core::time::Duration {
         let tries = self.options.retries.saturating_add(2);
         self.options.timeout.saturating_mul(tries).max(core::time::Duration::from_secs(1))
     }
 
-    /// Answers an endpoint that has asked for an address of ours.
+    /// Answers an endpoint that has requested a local address.
     pub(super) fn send_answer(
         &mut self,
         id: EndpointId,
@@ -276,7 +277,7 @@ impl Machine {
         }
     }
 
-    /// The endpoint's send queue, which was full, has room.
+    /// Handles that the endpoint's full send queue has room again.
     pub fn handle_room(&mut self, now: Time, endpoint: EndpointId, io: &mut impl Io) {
         self.ticks(now);
         let Some(state) = self.endpoints.get_mut(&endpoint) else { return };

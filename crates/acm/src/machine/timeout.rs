@@ -8,12 +8,12 @@ use super::{Machine, Timer};
 use crate::{Failure, Io};
 
 impl Machine {
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.next()
     }
 
-    /// Sends what is due, asks again, gives up, and forgets what has expired.
+    /// Sends what is due, retransmits, gives up, and removes expired entries.
     pub fn handle_timeout(&mut self, now: Time, io: &mut impl Io) {
         self.ticks(now);
         while let Some(timer) = self.timers.pop_due(now) {
@@ -32,7 +32,7 @@ impl Machine {
         }
     }
 
-    /// A client's request has waited long enough. What nobody waits for and was not sent yet is not sent any more.
+    /// Handles the deadline of a client's request. An unsent search that no request waits for any more is dropped.
     fn handle_deadline(&mut self, now: Time, at: u32, io: &mut impl Io) {
         if let Some(open) = self.requests.get_mut(at as usize) {
             open.deadline = Deadline::default();

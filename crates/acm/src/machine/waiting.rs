@@ -1,8 +1,8 @@
-//! Searches that wait for their turn. Those that end before it is theirs are skipped, and do not accumulate.
+//! Queues of searches. Those that end before their turn are skipped, and do not accumulate.
 
 use alloc::collections::VecDeque;
 
-/// A search: its place, and its transaction ID, so that another one in the same place is not taken for it.
+/// A search: its index, and its transaction ID, which distinguishes it from a later one at the same index.
 pub(super) type Ticket = (u32, u64);
 
 /// A queue of searches.
@@ -13,7 +13,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// How many wait.
+    /// Returns the number of queued searches.
     pub(super) fn len(&self) -> usize {
         self.waits
     }
@@ -23,7 +23,7 @@ impl Waiting {
         self.waits += 1;
     }
 
-    /// One that has waited does not wait any more.
+    /// Removes one queued search.
     pub(super) fn left(&mut self, waits: impl Fn(&Ticket) -> bool) {
         self.waits = self.waits.saturating_sub(1);
         if self.queue.len() > self.waits * 2 + 16 {
@@ -31,7 +31,7 @@ impl Waiting {
         }
     }
 
-    /// The one that has waited longest, or with a number to choose by, any. It still counts as one that waits.
+    /// Takes the search that has waited longest, or any, chosen by a number. It still counts as queued.
     pub(super) fn take(
         &mut self,
         any: Option<u64>,

@@ -7,7 +7,7 @@ use rdmux_wire::acm::{Datagram, Request};
 use super::net::*;
 use crate::{ClaimPolicy, Dest, Forget, Options, Peer, Port, RequestId};
 
-/// Three hosts; the last one says that it has the first one's name.
+/// Returns three hosts, of which the last one claims the first one's name.
 fn with_a_liar(claims: ClaimPolicy) -> Net {
     let mut net = Net::new(3, &Options { claims, ..acm() });
     net.resolve(1, name(0)).unwrap().unwrap();
@@ -31,7 +31,7 @@ fn holder(net: &mut Net) -> usize {
     usize::from(path.dlid.0 - 1)
 }
 
-/// The first holder has gone, or has not.
+/// The first holder is gone in one case, and not in the other.
 #[test]
 fn newest_claim_is_believed_while_administration_is_asked_for_the_holder_before() {
     for is_gone in [false, true] {
@@ -87,7 +87,7 @@ fn verified_claim_is_believed_when_the_holder_is_silent_and_the_port_is_there() 
     net.pass(Duration::from_secs(10));
     assert_eq!(holder(&mut net), 2);
     assert_eq!((net.asked.len(), net.asked[0].dgid), (1, gid(2)));
-    // But not when administration knows of no such port.
+    // But not when subnet administration knows no such port.
     let mut net = Net::new(3, &Options { claims: ClaimPolicy::Verified, ..acm() });
     net.resolve(1, name(0)).unwrap().unwrap();
     net.hosts[0].is_cut_off = true;
@@ -97,7 +97,8 @@ fn verified_claim_is_believed_when_the_holder_is_silent_and_the_port_is_there() 
     assert_eq!(holder(&mut net), 0);
 }
 
-/// A host that has heard who has a name, and where somebody wants to know it while a claim of it is found out about.
+/// Returns a host that knows the holder of a name, and a request for the name that arrives while a claim of it is
+/// being verified.
 fn with_a_liar_and_a_client() -> (Net, RequestId) {
     let mut net = Net::new(3, &Options { claims: ClaimPolicy::Verified, ..Options::default() });
     net.ask(0, Dest::Address(name(9)));
@@ -114,7 +115,7 @@ fn assert_holder_keeps_it(mut net: Net, id: RequestId) {
     assert_eq!(net.answer(1, id).unwrap().unwrap().path.dlid, lid(0));
     assert_eq!(net.hosts[1].io.contradictions, [(name(0), gid(0), gid(2), false)]);
     assert_eq!(holder(&mut net), 0);
-    // The next claim is found out about as the first one was.
+    // The next claim is verified like the first one.
     let checks = net.hosts[1].machine.counters(None).sent_checks;
     lie(&mut net);
     assert_eq!(net.hosts[1].machine.counters(None).sent_checks, checks + 1);
@@ -136,14 +137,14 @@ fn verified_claim_is_refused_when_the_holder_is_heard() {
     claim(&mut net, &peer(0));
     assert_eq!(net.hosts[1].io.questions[0].1.dgid, gid(0));
     assert_holder_keeps_it(net, id);
-    // It is as true when administration was already asked for the other.
+    // The same holds when subnet administration was already queried for the claimant.
     let (mut net, id) = with_a_liar_and_a_client();
     ask_for_the_liar(&mut net);
     claim(&mut net, &peer(0));
     assert_holder_keeps_it(net, id);
 }
 
-/// The holder does not answer until administration is asked for the other.
+/// Keeps the holder silent until subnet administration is queried for the claimant.
 fn ask_for_the_liar(net: &mut Net) {
     net.hosts[1].io.sent.clear();
     while net.hosts[1].io.questions.is_empty() {
@@ -217,7 +218,7 @@ fn verified_claim_may_come_from_any_lid_of_its_port() {
     net.run();
     net.resolve(1, name(0)).unwrap().unwrap();
     net.hosts[0].is_cut_off = true;
-    // Administration has it at LID 6, which has LID 7 beside it.
+    // Subnet administration has it at LID 6, and LID 7 belongs to the same port.
     claim(&mut net, &Peer { lid: Lid(7), ..peer(5) });
     net.pass(Duration::from_secs(10));
     assert_eq!(net.hosts[1].io.contradictions, [(name(0), gid(0), gid(5), true)]);

@@ -48,7 +48,7 @@ fn senders_that_cannot_be_are_refused() {
     ] {
         receive(&mut net, &from, &bytes);
     }
-    // Who has another GID or LID than it says.
+    // The GID or LID of the packet is not the one claimed.
     let bytes = request(&net, gid(3).into(), name(0));
     receive(&mut net, &good, &bytes);
     let bytes = request(&net, lid(3).into(), name(0));
@@ -85,7 +85,7 @@ fn answers_to_other_questions_make_nothing_known() {
     receive(&mut net, &peer(7), &Datagram::Response(other).to_bytes());
     assert_eq!(net.hosts[0].machine.counters(None).unsolicited, 5);
     assert_eq!((net.hosts[0].machine.memory().0, net.hosts[0].io.answers.len()), (0, 0));
-    // The right one does.
+    // The holder answers.
     let groups = core::iter::once(lowest).collect();
     let right = Response { tid: datagram.tid(), status: 0, groups };
     receive(&mut net, &peer(1), &Datagram::Response(right).to_bytes());
@@ -109,7 +109,7 @@ fn flood_of_claims_is_bounded_and_keeps_what_programs_use() {
     assert_eq!(net.sent(), sent, "no claim makes a datagram");
     let counters = net.hosts[0].machine.counters(None);
     assert!(counters.evicted > 10_000, "{counters:?}");
-    // Timers do not grow, either.
+    // The number of timers does not grow, either.
     assert!(net.hosts[0].machine.timers.len() < 10);
 }
 

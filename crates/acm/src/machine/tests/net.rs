@@ -1,4 +1,5 @@
-//! A subnet of machines for tests: datagrams arrive in the order in which they are sent, and administration answers at once.
+//! A subnet of machines for tests: datagrams arrive in the order in which they are sent, and subnet administration answers
+//! at once.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -19,7 +20,7 @@ pub(super) const PORT: PortId = PortId(1);
 pub(super) const EP: EndpointId = EndpointId(1);
 pub(super) const CLIENT: ClientId = ClientId(1);
 
-/// What a machine wants of its driver.
+/// Records the calls of a machine to its driver.
 #[derive(Default)]
 pub(super) struct Driver {
     pub(super) sent: VecDeque<(To, Datagram)>,
@@ -81,9 +82,9 @@ pub(super) struct Host {
 pub(super) struct Net {
     pub(super) hosts: Vec<Host>,
     pub(super) now: Time,
-    /// Whether administration answers.
+    /// Whether subnet administration answers.
     pub(super) has_sa: bool,
-    /// Questions that it was asked.
+    /// The queries that it received.
     pub(super) asked: Vec<PathRecord>,
     next: u64,
 }
@@ -160,7 +161,7 @@ impl Net {
         machine.set_endpoint(now, EP, endpoint(n), io);
     }
 
-    /// Has a host's machine do something.
+    /// Calls a host's machine.
     pub(super) fn with<T>(
         &mut self,
         n: usize,
@@ -170,7 +171,7 @@ impl Net {
         act(machine, self.now, io)
     }
 
-    /// A client of host `n` asks.
+    /// Sends a request of a client of host `n`.
     pub(super) fn ask(&mut self, n: usize, dest: Dest) -> RequestId {
         self.request(n, &Request { source: None, dest, no_delay: false, timeout: None })
     }
@@ -188,14 +189,14 @@ impl Net {
         answers.map(|(_, answer)| *answer).next_back()
     }
 
-    /// Asks, and has everything happen that needs no more than a millisecond.
+    /// Sends a request, and lets everything happen that takes at most a millisecond.
     pub(super) fn resolve(&mut self, n: usize, dest: Address) -> Option<Result<Resolved, Failure>> {
         let id = self.ask(n, Dest::Address(dest));
         self.pass(Duration::from_millis(1));
         self.answer(n, id)
     }
 
-    /// Everything happens that needs no time.
+    /// Lets everything happen that takes no time.
     pub(super) fn run(&mut self) {
         while (0..self.hosts.len()).any(|n| self.step(n)) {}
     }
@@ -265,7 +266,7 @@ impl Net {
         }
     }
 
-    /// Time passes, and what is due happens when it is.
+    /// Lets time pass, and handles what is due at its time.
     pub(super) fn pass(&mut self, time: Duration) {
         let end = self.now.after(time);
         loop {

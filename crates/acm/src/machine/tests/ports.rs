@@ -120,7 +120,7 @@ fn another_subnet_manager_and_reregistration_join_again_and_ask_again() {
     assert_eq!(net.hosts[0].io.members.len(), 1);
     let sent = net.sent();
     net.resolve(0, name(1)).unwrap().unwrap();
-    // The address was still true.
+    // The address was still valid.
     assert_eq!((net.asked.len(), net.sent()), (3, sent));
 }
 
@@ -172,7 +172,7 @@ fn addresses_of_an_ip_port_come_and_go_and_paths_from_the_others_stay() {
     }
     let known = |net: &Net| net.hosts[0].io.published.keys().copied().collect::<Vec<_>>();
     assert_eq!(known(&net), [name(1), name(2)]);
-    // Another one, which is also the first now.
+    // Another address, which is also the first now.
     change(&mut net, 0, roce(&[link_local, own[0], own[1]]));
     assert_eq!(known(&net), [name(1), name(2)]);
     change(&mut net, 0, roce(&[own[0]]));
@@ -192,7 +192,7 @@ fn port_that_goes_down_fails_its_requests_and_comes_back() {
     assert!(net.hosts[0].io.members.is_empty());
     let sent = net.sent();
     change(&mut net, 0, port(0));
-    // What is known has stayed.
+    // The cache was kept.
     assert!(net.resolve(0, name(1)).unwrap().is_ok());
     assert_eq!((net.sent(), net.hosts[0].io.members.len()), (sent, 2));
 }
@@ -205,7 +205,7 @@ fn another_queue_pair_joins_again_and_is_not_thought_to_be_full() {
     net.run();
     let answers = |net: &Net, n: usize| net.hosts[n].machine.counters(None).sent_answers;
     assert_eq!(answers(&net, 0), 0);
-    // It is gone with what it was attached to, and what it had no room for.
+    // The search ended with its memberships and the answers that had no room.
     net.hosts[0].io.is_full = false;
     net.hosts[0].io.members.clear();
     let endpoint = Endpoint { qpn: rdmux_wire::Qpn::new(0x99), ..endpoint(0) };
@@ -216,7 +216,7 @@ fn another_queue_pair_joins_again_and_is_not_thought_to_be_full() {
     assert!(net.resolve(0, name(2)).unwrap().is_ok());
     assert!(net.resolve(2, ip(0)).unwrap().is_ok());
     assert_eq!(answers(&net, 0), 2);
-    // Another address is no other queue pair.
+    // Another address does not mean another queue pair.
     again.addresses.push(name(7));
     net.with(0, |machine, now, io| machine.set_endpoint(now, EP, again, io));
     assert_eq!(net.hosts[0].io.joins.len(), 0);
@@ -226,7 +226,7 @@ fn another_queue_pair_joins_again_and_is_not_thought_to_be_full() {
 fn other_speed_asks_for_paths_again() {
     let mut net = Net::new(2, &Options::default());
     net.resolve(0, name(1)).unwrap().unwrap();
-    // What is asked now is answered for the speed before.
+    // A query sent now is answered with the old speed.
     net.with(0, |machine, now, io| {
         let request = Dest::Address(gid(1).into());
         let request = Request { source: None, dest: request, no_delay: false, timeout: None };
@@ -259,7 +259,7 @@ fn path_by_a_group_is_not_shared_when_the_group_is_left_or_gives_no_paths() {
         let shared = |net: &Net| net.hosts[0].io.published.keys().copied().collect::<Vec<_>>();
         assert_eq!(shared(&net), all);
         net.with(0, |machine, now, io| machine.set_options(now, options, io));
-        // What administration has said holds.
+        // Subnet administration's answers remain valid.
         assert_eq!(shared(&net), [gid(1).into()]);
     }
 }

@@ -21,7 +21,7 @@ fn first_request_asks_the_group_and_the_second_asks_nobody() {
     let resolved = net.resolve(0, name(1)).unwrap().unwrap();
     assert_eq!((resolved.path.dgid, resolved.path.dlid), (gid(1), lid(1)));
     assert_eq!((resolved.path.sgid, resolved.path.slid), (gid(0), lid(0)));
-    // The best group of both, not the lowest.
+    // The best common group, not the lowest.
     assert_eq!((resolved.path.rate, resolved.path.mtu), (Rate::GBPS_100, Mtu::M4096.code()));
     assert_eq!((resolved.source, resolved.path.pkey), (Some(name(0)), Pkey::DEFAULT));
     assert!(resolved.path.reversible);
@@ -84,7 +84,7 @@ fn gids_lids_and_paths_are_resolved_by_administration_at_once() {
             Dest::Address(gid(1).into()),
             Dest::Address(lid(1).into()),
             Dest::Path(PathRecord { dgid: gid(1), sgid: gid(0), ..PathRecord::default() }),
-            // The LID goes before the GID.
+            // The LID takes precedence over the GID.
             Dest::Path(PathRecord { dgid: gid(2), dlid: lid(1), ..PathRecord::default() }),
         ];
         for dest in dests {
@@ -118,7 +118,7 @@ fn gid_is_confirmed_by_administration_before_it_expires() {
     net.with(1, |machine, now, io| machine.remove_endpoint(now, EP, io));
     net.resolve(0, gid(1).into()).unwrap().unwrap();
     net.pass(Duration::from_secs(99));
-    // Who uses it has it confirmed.
+    // A program's use of the entry has it confirmed.
     net.resolve(0, gid(1).into()).unwrap().unwrap();
     net.pass(Duration::from_secs(50));
     assert_eq!(net.asked.len(), 2);
@@ -191,7 +191,7 @@ fn request_that_does_not_wait_has_no_data_where_nobody_has_the_address() {
     let request = Request { source: None, dest, no_delay: true, timeout: None };
     let id = net.request(0, &request);
     assert_eq!(net.answer(0, id), Some(Err(Failure::NoData)));
-    // Who waits is told at once that nobody has it.
+    // A waiting request learns at once that no endpoint has it.
     let id = net.request(0, &Request { no_delay: false, ..request });
     assert_eq!(net.answer(0, id), Some(Err(Failure::TimedOut)));
 }
@@ -222,7 +222,7 @@ fn slower_port_is_talked_to_by_a_group_that_both_have() {
     net.run();
     let path = net.resolve(0, name(1)).unwrap().unwrap().path;
     assert_eq!(path.rate, Rate::GBPS_10);
-    // When the faster one has heard of the slower one's group, it joins it.
+    // When the faster host learns of the slower one's group, it joins that group.
     net.resolve(1, ip(0)).unwrap().unwrap();
     net.with(1, |machine, now, io| machine.forget(now, Forget::All, io));
     let path = net.resolve(1, ip(0)).unwrap().unwrap().path;
@@ -322,7 +322,7 @@ fn host_that_a_file_names_while_it_is_asked_for_is_the_one_of_the_file() {
     }
 }
 
-/// A host whose port is of this kind.
+/// Returns a host whose port is of this kind.
 fn ip_port(kind: PortKind, own: Gid) -> Net {
     let mut net = Net::new(0, &acm());
     net.add(0, acm());
@@ -349,7 +349,7 @@ fn question_to_the_operating_system_is_wanted_while_a_client_waits_for_the_answe
     assert!(is_wanted(&mut net, question));
     net.hosts[0].machine.cancel(CLIENT, two);
     assert_eq!(net.hosts[0].machine.client_of(question), None);
-    // Until somebody has looked, the next one who asks waits for the same answer.
+    // Until the driver has checked, the next request waits for the same answer.
     let three = net.ask(0, Dest::Address(name(1)));
     assert!(asked(&mut net).is_none() && is_wanted(&mut net, question));
     net.hosts[0].machine.remove_client(CLIENT);
@@ -357,11 +357,11 @@ fn question_to_the_operating_system_is_wanted_while_a_client_waits_for_the_answe
     let four = net.ask(0, Dest::Address(name(1)));
     let again = asked(&mut net).unwrap();
     assert!(again != question && is_wanted(&mut net, again));
-    // What comes for the old one is for nobody, and says nothing of the name.
+    // The answer to the old query is for no request, and says nothing about the name.
     net.with(0, |machine, now, io| machine.handle_system(now, question, None, io));
     assert!(is_wanted(&mut net, again) && net.answer(0, four).is_none());
     assert_eq!((net.answer(0, one), net.answer(0, three)), (None, None));
-    // A client that does not wait wants it for as long as others would wait.
+    // The search for a client that does not wait is wanted for as long as others would wait.
     net.hosts[0].machine.remove_client(CLIENT);
     net.pass(Duration::from_millis(1));
     let dest = Dest::Address(name(2));

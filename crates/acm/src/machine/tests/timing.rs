@@ -16,7 +16,7 @@ fn lost_request_is_sent_again_and_nobody_is_not_asked_for_again_at_once() {
     assert_eq!(net.answer(0, id), None);
     net.pass(Duration::from_millis(2));
     assert!(net.answer(0, id).unwrap().is_ok());
-    // Nobody has this name: half a second, one, two.
+    // No endpoint has this name: half a second, one, two.
     let id = net.ask(0, Dest::Address(name(9)));
     net.pass(Duration::from_millis(3400));
     assert_eq!(net.answer(0, id), None);
@@ -28,7 +28,7 @@ fn lost_request_is_sent_again_and_nobody_is_not_asked_for_again_at_once() {
     net.pass(SECOND);
     assert_eq!(net.resolve(0, name(9)), None);
     assert_eq!(net.sent(), sent + 1);
-    // Who claims it ends that.
+    // A claim of the name ends that.
     net.add(2, acm());
     net.with(2, |machine, now, io| {
         let mut endpoint = endpoint(2);
@@ -85,7 +85,7 @@ fn what_programs_use_is_confirmed_before_it_expires() {
     assert!(silent > 500, "{silent}");
     let counters = net.hosts[0].machine.counters(None);
     assert!(counters.refreshed >= 5, "{counters:?}");
-    // That told the others of us, too. If they have heard of us otherwise, only who has the address is asked.
+    // That told the others our address, too. Once they have learned it, only the holder is asked.
     assert!(counters.sent_checks == 0 && counters.sent_requests > 5, "{counters:?}");
     for n in 0..100 {
         net.ask(0, Dest::Address(name(100 + n)));
@@ -98,7 +98,8 @@ fn what_programs_use_is_confirmed_before_it_expires() {
     assert!(after.sent_checks > 2 && after.refreshed >= counters.refreshed + after.sent_checks);
 }
 
-/// The address is another host's, and who had it does not answer. Who asks meanwhile, when it is no longer known, gets the answer of the group.
+/// The address moved to another host, and the former holder does not answer. A request that arrives when the entry has expired gets the
+/// group's answer.
 #[test]
 fn request_that_comes_while_a_silent_holder_is_asked_goes_on_by_the_group() {
     let mut net = Net::new(3, &Options { address_timeout: 40 * SECOND, ..acm() });
@@ -146,7 +147,7 @@ fn no_request_outlives_its_deadline() {
     assert_eq!(net.answer(0, later), None);
     net.pass(SECOND);
     assert_eq!(net.answer(0, later), Some(Err(Failure::TimedOut)));
-    // Deadlines that clients set are no longer than ours.
+    // Clients' deadlines are limited by the option.
     let options = Options { deadline: SECOND, ..acm() };
     net.with(0, |machine, now, io| machine.set_options(now, options, io));
     let timeout = Some(Duration::MAX);
@@ -210,7 +211,7 @@ fn clients_take_turns_where_one_request_is_sent_at_a_time() {
         net.with(0, |machine, now, io| machine.request(now, ClientId(client), id, &request, io));
         id
     };
-    // Nobody has these.
+    // No endpoint has these names.
     for n in 0..50 {
         ask(&mut net, 2, 100 + n);
         ask(&mut net, 3, 200 + n);
@@ -233,7 +234,7 @@ fn cancelled_requests_send_nothing() {
         net.ask(0, Dest::Address(name(n)));
     }
     net.with(0, |machine, _, _| machine.remove_client(CLIENT));
-    // What was not sent is forgotten at once.
+    // Unsent searches are dropped at once.
     assert_eq!(net.hosts[0].machine.open(), (0, net.sent()));
     net.pass(100 * SECOND);
     assert!(net.sent() <= 3, "{}", net.sent());
@@ -246,7 +247,7 @@ fn questions_to_administration_that_nobody_waits_for_are_not_asked() {
     for n in 1..100 {
         net.ask(0, Dest::Address(gid(n).into()));
     }
-    // One is kept without anybody who waits.
+    // One is kept without a waiting request.
     let (dest, timeout) = (Dest::Address(gid(200).into()), Some(3 * SECOND));
     net.request(0, &Request { source: None, dest, no_delay: true, timeout });
     net.with(0, |machine, _, _| {
@@ -254,7 +255,7 @@ fn questions_to_administration_that_nobody_waits_for_are_not_asked() {
         machine.remove_client(CLIENT);
     });
     assert_eq!((net.hosts[0].io.questions.len(), net.hosts[0].machine.open()), (1, (0, 2)));
-    // Administration is silent for as long as that.
+    // Subnet administration is silent for that long.
     net.hosts[0].io.questions.clear();
     net.pass(4 * SECOND);
     assert_eq!(net.hosts[0].machine.open(), (0, 1));
@@ -310,7 +311,7 @@ fn full_send_queue_delays_requests_and_answers() {
     let mut net = Net::new(3, &acm());
     net.hosts[0].io.is_full = true;
     let id = net.ask(0, Dest::Address(name(1)));
-    // One answer waits, the second one has no room.
+    // One answer is queued, the second one has no room.
     net.ask(1, Dest::Address(name(0)));
     net.ask(2, Dest::Address(ip(0)));
     net.run();
