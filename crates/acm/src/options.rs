@@ -147,8 +147,8 @@ impl Options {
         }
     }
 
-    /// Returns how many requests may arrive at once, so that receivers keep spare buffers: twice as many if the subnet's size is
-    /// unknown.
+    /// Returns how many requests may arrive at once and leave receivers spare buffers. If the subnet's size is unknown, twice as
+    /// many may arrive.
     pub fn at_once(&self) -> u64 {
         u64::from(self.recv_depth / 4).max(1)
     }

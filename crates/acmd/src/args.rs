@@ -1,4 +1,4 @@
-//! The command line: that of ibacm(1), and what is new here.
+//! The command line: the options of ibacm(1), and additional ones.
 
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether this process is to start another one that stays, and to end.
+    /// Returns whether this process is to start the service in the background and exit.
     pub fn goes_to_background(&self) -> bool {
         !(self.foreground || self.systemd || self.check || self.on_demand)
     }

@@ -1,13 +1,14 @@
-//! The service as a process of its own, which outlives the one that was asked for it.
+//! Starting the service as a background process, which outlives the process that starts it.
 
 use std::process::{Command, Stdio};
 
 use crate::{AcmdError, Args, Setup};
 
-/// Starts the service in the background and waits until clients can connect. Until it has its own log, it writes to the default one.
+/// Starts the service in the background and waits until clients can connect. Until it opens its own log, it writes to the default
+/// one.
 ///
 /// # Errors
-/// What the service says.
+/// The service's own error.
 pub(crate) fn start(args: &Args, setup: &Setup) -> Result<(), AcmdError> {
     setup.make_folder()?;
     let path = setup.sources.places.log();

@@ -1,4 +1,5 @@
-//! The cache in shared memory, which programs read without asking: what the machine publishes, by the keys that clients look for.
+//! The cache in shared memory, which programs read without a request: the paths that the machine publishes, by the keys that
+//! clients look up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,35 +15,36 @@ use rdmux_wire::sa::PathRecord;
 
 pub(crate) use rdmux_link::acm::now;
 
-/// The slots of the table; memory is taken only for those that are used.
+/// The number of slots of the table; memory is allocated only for slots in use.
 const SLOTS: usize = 1 << 17;
-/// How long readers believe a table that is not renewed.
+/// How long readers trust a table whose lease is not renewed.
 const LEASE: Duration = Duration::from_secs(10);
-/// How often it is renewed.
+/// How often the lease is renewed.
 const RENEW: Duration = Duration::from_secs(4);
-/// How many of an endpoint's addresses are keys as sources.
+/// How many of an endpoint's addresses are used as sources in keys.
 const SOURCES: usize = 4;
 
-/// All addresses of endpoints, since the service chooses among all.
+/// All addresses of endpoints, because the service chooses a source among all of them.
 type Sources = BTreeMap<EndpointId, Vec<Address>>;
 
-/// The cache, and the socket that hands it out.
+/// The cache, and the socket that passes it to clients.
 pub(crate) struct Cache {
     shared: Option<Shared>,
     sources: Sources,
     /// The endpoints that are not up.
     down: BTreeSet<EndpointId>,
-    /// The sources in the keys of each endpoint; none if they are to be found anew.
+    /// The sources in the keys of each endpoint; none if they must be recomputed.
     keys: Option<BTreeMap<EndpointId, Keys>>,
     renew: Instant,
 }
 
-/// The sources by which the paths of an endpoint are found.
+/// The sources by which the paths of an endpoint are looked up.
 #[derive(Debug, Default)]
 struct Keys {
-    /// Those that clients name.
+    /// The sources that clients name.
     named: Vec<Address>,
-    /// Those that the service chooses where no other is possible: one of IPv4, and one of IPv6, at most.
+    /// The sources that the service chooses because there is only one of the kind: at most one of IPv4 and one of
+    /// IPv6.
     only: Vec<IpAddr>,
 }
 
@@ -52,7 +54,7 @@ struct Shared {
 }
 
 impl Cache {
-    /// Makes the table and the socket that hands it out to these users. Without them programs ask by messages.
+    /// Creates the table and the socket that passes it to these users. If that fails, programs send requests instead.
     pub(crate) fn open(places: &Places, users: Users) -> Self {
         let shared = Shared::open(places, users).inspect_err(|e| {
             tracing::warn!("no cache in shared memory at {}: {e}", places.paths().display());
@@ -69,19 +71,19 @@ impl Cache {
         this
     }
 
-    /// Changes who may have the cache.
+    /// Changes which users may have the cache.
     pub(crate) fn set_users(&self, users: Users) {
         if let Some(Err(e)) = self.shared.as_ref().map(|shared| shared.offer.set_users(users)) {
             tracing::warn!("the mode of the socket of the cache in shared memory stays: {e}");
         }
     }
 
-    /// How many connections for the cache were refused.
+    /// Returns how many connections for the cache were refused.
     pub(crate) fn refused(&self) -> u64 {
         self.shared.as_ref().map_or(0, |shared| shared.offer.refused())
     }
 
-    /// When the lease is to be renewed.
+    /// Returns when the lease must be renewed.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.shared.as_ref().map(|_| self.renew)
     }
@@ -97,8 +99,8 @@ impl Cache {
         }
     }
 
-    /// The addresses of an endpoint. True if everything was withdrawn, as when they are other ones: paths may have been published
-    /// for a source that is another endpoint's now, or without one where there was no choice.
+    /// Sets the addresses of an endpoint. Returns true if everything was withdrawn, which happens when they changed: paths may
+    /// have been published for a source that belongs to another endpoint now, or without a source because there was only one.
     #[must_use]
     pub(crate) fn set_endpoint(&mut self, id: EndpointId, addresses: &[Address]) -> bool {
         let is_other = self.sources.get(&id).is_none_or(|sources| sources != addresses);
@@ -110,7 +112,8 @@ impl Cache {
         is_other
     }
 
-    /// The endpoints that are not up. True if everything was withdrawn, as when others are chosen now where several have an address.
+    /// Sets the endpoints that are not up. Returns true if everything was withdrawn, which happens when the choice between endpoints
+    /// with the same address changes.
     #[must_use]
     pub(crate) fn set_down(&mut self, down: BTreeSet<EndpointId>) -> bool {
         if self.down == down {
@@ -126,7 +129,7 @@ impl Cache {
         is_shared
     }
 
-    /// An endpoint is gone. True if everything was withdrawn.
+    /// Removes an endpoint. Returns true if everything was withdrawn.
     #[must_use]
     pub(crate) fn forget(&mut self, id: EndpointId) -> bool {
         let was_there = self.sources.remove(&id).is_some();
@@ -137,7 +140,7 @@ impl Cache {
         was_there
     }
 
-    /// Invalidates everything.
+    /// Invalidates all entries.
     fn flush(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.table.flush();
@@ -171,8 +174,8 @@ impl Cache {
     }
 }
 
-/// The sources in the keys of each endpoint: some of its addresses, unless the service would choose another endpoint that has one, too, first
-/// those that are no names; and of each kind the only IP address that the service could choose.
+/// Returns the sources in the keys of each endpoint. These are some of its addresses, those that are not names first, except those that the
+/// service would resolve to another endpoint. For each kind of IP address they include the only one that the service could choose.
 fn keys(all: &Sources, down: &BTreeSet<EndpointId>) -> BTreeMap<EndpointId, Keys> {
     let rank = |id: &EndpointId| (down.contains(id), *id);
     let mut chosen = BTreeMap::new();
@@ -209,7 +212,8 @@ fn ip_of(address: &Address) -> Option<IpAddr> {
 }
 
 impl Keys {
-    /// The keys by which a path is found, and the source that each chooses: without a source for an IP address only.
+    /// Returns the keys for a path, each with the source that it implies: a key without a source exists for IP
+    /// addresses only.
     fn of(&self, dest: &Address) -> impl Iterator<Item = (Key, Option<IpAddr>)> {
         let dest = *dest;
         let is_alike =
@@ -246,7 +250,7 @@ mod tests {
         PathRecord { dlid: Lid(dlid), dgid: Gid([1; 16]), ..PathRecord::default() }
     }
 
-    /// A place in which a cache lies, and what programs see of it.
+    /// Returns the directory of a cache, the cache, and a reader as programs have it.
     fn world() -> (tempfile::TempDir, Cache, Reader) {
         let dir = temp_dir();
         let places = Places::new(dir.path(), "/nowhere");
@@ -284,7 +288,7 @@ mod tests {
         assert!(reader.get(None, &ip(2)).is_none());
     }
 
-    /// The fabric is down first: then its endpoint, which comes before the other one, is not chosen.
+    /// The fabric is down at first, so its endpoint, which precedes the other one, is not chosen.
     #[test]
     fn address_of_two_endpoints_has_the_paths_of_the_one_that_is_chosen() {
         let (_dir, mut cache, reader) = world();
@@ -310,7 +314,7 @@ mod tests {
         assert_eq!(dlid(), Some(8));
     }
 
-    /// Those of which no source is a key count, too, where the service chooses.
+    /// Addresses that are not the source of any key also count when the service chooses.
     #[test]
     fn source_is_chosen_among_all_addresses() {
         let (_dir, mut cache, reader) = world();

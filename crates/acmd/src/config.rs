@@ -1,4 +1,4 @@
-//! What the service is told: by its files, and where these are.
+//! The configuration: the service's files, and where they are.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -20,16 +20,16 @@ use crate::log::Target;
 use crate::watch::Files;
 use crate::{Args, mads};
 
-/// What the files say.
+/// The contents of the configuration files.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// The options.
     pub(crate) options: Options,
     /// The names and addresses of endpoints; none if there is no such file.
     pub(crate) assignments: Option<Vec<Assignment>>,
-    /// Where the log goes.
+    /// The target of the log.
     pub(crate) log: Target,
-    /// The lock.
+    /// The lock file.
     pub(crate) lock: PathBuf,
     /// OpenSM's dump, if it is to be loaded.
     routes: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(crate) struct Config {
     hosts: Option<PathBuf>,
 }
 
-/// What is loaded into caches before anybody asks.
+/// The paths and addresses that are loaded into the caches at the start.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     /// Paths of local ports.
@@ -46,14 +46,14 @@ pub(crate) struct Loaded {
     pub(crate) hosts: Hosts,
 }
 
-/// Where the files of a service are.
+/// The locations of a service's files.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
-    /// Where they are unless the command line says otherwise.
+    /// The default locations, unless the command line names others.
     pub(crate) places: Places,
-    /// The host's name, of which names of endpoints are made if no file has them.
+    /// The host's name, from which endpoints are named if no file names them.
     pub(crate) name: String,
-    /// Whether the host's configuration has other users than its owner.
+    /// Whether the host's configuration admits users other than its owner.
     pub(crate) others: bool,
     is_of_systemd: bool,
     options: Option<PathBuf>,
@@ -61,13 +61,13 @@ pub(crate) struct Sources {
 }
 
 impl Config {
-    /// How long subnet administration has to answer.
+    /// Returns the timeout and retries of queries to subnet administration.
     pub(crate) fn wait(&self) -> RequestAttr {
         let machine = &self.options.machine;
         mads::wait(machine.timeout.max(Duration::from_millis(1)), machine.retries)
     }
 
-    /// Reads what is to be loaded, for these ports.
+    /// Reads the files to load, for these ports.
     pub(crate) fn load(&self, local: &[DumpedPort]) -> (Loaded, Report) {
         let (mut loaded, mut all) = (Loaded::default(), Report::default());
         if let Some(path) = &self.routes {
@@ -85,7 +85,7 @@ impl Config {
 }
 
 impl Sources {
-    /// Those of a host.
+    /// Returns the locations for a host.
     pub(crate) fn new(places: Places, args: &Args, host: &HostName, others: bool) -> Self {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let (options, addresses) =
@@ -94,7 +94,7 @@ impl Sources {
         Self { places, name, others, is_of_systemd, options, addresses }
     }
 
-    /// Reads options and addresses, and every problem that they have. What is wrong is as if it were not there.
+    /// Reads options and addresses, and reports all their problems. Invalid lines are ignored.
     pub(crate) fn read(&self) -> (Config, Report) {
         let mut all = Report::default();
         let (options, report) = self.read_options();
@@ -108,7 +108,7 @@ impl Sources {
         }
         all.append(report);
         let log = match &options.log_file {
-            // The journal has it.
+            // The journal records standard error.
             None if self.is_of_systemd => Target::Stderr,
             None => Target::File(self.places.log()),
             Some(LogFile::Stdout) => Target::Stdout,
@@ -143,8 +143,8 @@ impl Sources {
         self.addresses.clone().unwrap_or_else(|| self.places.addresses())
     }
 
-    /// As [`read`](Self::read), and watches the files of which a change matters, also those that are to be loaded: each from before it is read.
-    /// Without what watches them if that cannot be.
+    /// Reads the files as [`read`](Self::read) does, and watches all files that matter, including those to load. Each is watched before it
+    /// is read. Returns no watcher if the files cannot be watched.
     pub(crate) fn read_watched(&self) -> (Config, Report, Option<Files>) {
         self.watched(|| self.read())
     }
@@ -161,7 +161,7 @@ impl Sources {
         (config, report, files)
     }
 
-    /// The files with options and addresses. Those of both names, as either may appear.
+    /// Returns the files with options and addresses, under both of their names, as either may be created.
     fn files(&self) -> Vec<PathBuf> {
         let named = |path: &Option<PathBuf>, names: [&str; 2]| match path {
             Some(path) => vec![path.clone()],
@@ -172,8 +172,8 @@ impl Sources {
         [options, addresses].concat()
     }
 
-    /// Where a file of the machine's service is for this host: options files are written for one service of the machine, and each
-    /// virtual host has files of its own.
+    /// Returns the path for this host of a file that belongs to the machine's service: options files are written for one service
+    /// of the machine, and each virtual host has its own files.
     fn own(&self, path: &Path) -> PathBuf {
         let system = Places::of_system();
         let is_run = |name: &str| {
@@ -192,7 +192,7 @@ impl Sources {
         }
     }
 
-    /// What `--check` prints: where the files are, and what they come to.
+    /// Returns the output of `--check`: the locations of the files, and the resulting options.
     pub(crate) fn describe(&self, config: &Config) -> String {
         let mut text = String::new();
         let is_there = |path: &Path| if path.exists() { "" } else { " (absent)" };
@@ -215,14 +215,14 @@ impl Sources {
             ("names", names),
         ];
         for (name, value) in rows {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{name:<10} {value}");
         }
         text
     }
 }
 
-/// The name by which other hosts know this one: that of the virtual host, else that of the machine.
+/// Returns the name by which other hosts know this one: that of the virtual host, or else of the machine.
 fn endpoint_name(host: &HostName) -> String {
     if !host.is_default() {
         return host.as_str().to_owned();
@@ -230,7 +230,7 @@ fn endpoint_name(host: &HostName) -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Reads a file, or says why not.
+/// Reads a file, or reports why it cannot be read.
 fn read<T>(
     path: &Path,
     parse: impl FnOnce(&str, BufReader<File>) -> (T, Report),
@@ -312,7 +312,7 @@ mod tests {
         let (config, _, files) = world.sources.read_watched();
         let files = files.unwrap();
         assert!(config.options.machine.retries == 7 && !files.take());
-        // One that is to be loaded, and was not there.
+        // A file that is to be loaded, but did not exist.
         fs::write(&hosts, "").unwrap();
         assert!(files.take());
     }

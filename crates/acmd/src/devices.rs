@@ -1,4 +1,4 @@
-//! The host's devices, as they are now: contexts, and what the machine is told of their ports.
+//! The host's devices: their contexts, and the description of their ports for the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use rdmux_wire::sa::Rate;
 use crate::poller::{Interest, Poller, Token};
 use crate::rest::Rest;
 
-/// How long after a device could not be opened it is tried again: at first, and at most.
+/// How long to wait before opening a device again: at first, and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Which port of which device.
+/// Identifies a port of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct At {
     /// The device.
@@ -23,54 +23,54 @@ pub(crate) struct At {
     pub(crate) number: u8,
 }
 
-/// A port as it is now.
+/// The current state of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// What the machine is told.
+    /// The description for the machine.
     pub(crate) port: Port,
     /// The name of its device.
     pub(crate) device: String,
-    /// Its P_Key table, with the empty entries.
+    /// Its P_Key table, including empty entries.
     pub(crate) pkeys: Vec<Pkey>,
-    /// The IP addresses that lead to it.
+    /// Its IP addresses.
     pub(crate) addresses: Vec<GidEntry>,
 }
 
 impl Seen {
-    /// The P_Key that `default` means: that of the table's first partition, as [`pkey`](Self::pkey) has it, so that a line that names
-    /// this partition by its key is about the same endpoint.
+    /// Returns the P_Key that `default` means: that of the table's first partition, as [`pkey`](Self::pkey) returns it, so that a
+    /// line that names this partition by its key means the same endpoint.
     pub(crate) fn default_pkey(&self) -> Option<Pkey> {
         let first = self.pkeys.iter().copied().find(|pkey| pkey.0 & 0x7fff != 0)?;
         self.pkey(first).map(|(_, pkey)| pkey)
     }
 
-    /// The entry of the table that has this key's partition, and its index.
+    /// Returns the table's entry for this key's partition, and its index.
     pub(crate) fn pkey(&self, wanted: Pkey) -> Option<(u16, Pkey)> {
         let same = |pkey: &Pkey| pkey.0 & 0x7fff == wanted.0 & 0x7fff;
         let found = (0_u16..).zip(self.pkeys.iter().copied()).filter(|(_, pkey)| same(pkey));
-        // A full member's key is better.
+        // A full member's key is preferred.
         found.max_by_key(|(index, pkey)| (pkey.0 & 0x8000, u16::MAX - index))
     }
 }
 
 /// A device.
 enum Device {
-    /// It is open.
+    /// An open device.
     Open(Context, Drive),
-    /// It could not be opened: until when it is left alone, and for how long the next time.
+    /// A device that could not be opened: when to try again, and the next pause.
     Closed(Instant, Duration),
 }
 
-/// When a device is driven.
+/// When a device must be driven.
 #[derive(Clone, Copy, Debug)]
 struct Drive {
-    /// Even if nothing comes.
+    /// The time at which it must be driven even without input.
     at: Option<Instant>,
     rest: Rest,
 }
 
 impl Drive {
-    /// When it is, even if nothing comes or something has come.
+    /// Returns when it must be driven next, including the end of a rest.
     fn next(&self) -> Option<Instant> {
         self.at.into_iter().chain(self.rest.end()).min()
     }
@@ -84,7 +84,7 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// None is open yet.
+    /// Returns the devices of a host, none of them open yet.
     pub(crate) fn new(host: &str, choice: DeviceChoice) -> Self {
         let now = Instant::now();
         let closed = |kind: &DeviceKind| (*kind, Device::Closed(now, RETRY.0));
@@ -92,7 +92,7 @@ impl Devices {
         Self { host: host.to_owned(), devices, ids: BTreeMap::new() }
     }
 
-    /// The context of a device, if it is open.
+    /// Returns the context of a device, if it is open.
     pub(crate) fn context(&self, kind: DeviceKind) -> Option<&Context> {
         match self.devices.get(&kind)? {
             Device::Open(context, _) => Some(context),
@@ -100,18 +100,18 @@ impl Devices {
         }
     }
 
-    /// The contexts that are open.
+    /// Returns the open contexts.
     pub(crate) fn contexts(&self) -> impl Iterator<Item = (DeviceKind, &Context)> {
         self.devices.keys().filter_map(|&kind| Some((kind, self.context(kind)?)))
     }
 
-    /// Which device a token means.
+    /// Returns the device of a token.
     pub(crate) fn of_token(number: u64) -> Option<DeviceKind> {
         let kinds = DeviceChoice::All.kinds();
         kinds.iter().copied().find(|kind| u64::from(*kind as u8) == number)
     }
 
-    /// Opens what is not open and may be tried again. Whether something was opened.
+    /// Opens devices that are closed and whose pause is over. Returns whether any was opened.
     pub(crate) fn open(&mut self, now: Instant, poller: &Poller) -> bool {
         let mut opened = false;
         for (&kind, device) in &mut self.devices {
@@ -146,7 +146,7 @@ impl Devices {
         opened
     }
 
-    /// Closes a device that has failed, to open it again.
+    /// Closes a failed device, to open it again later.
     pub(crate) fn close(&mut self, kind: DeviceKind, now: Instant, poller: &Poller) {
         if let Some(device) = self.devices.get_mut(&kind)
             && let Device::Open(context, _) = device
@@ -157,7 +157,7 @@ impl Devices {
         }
     }
 
-    /// When a device is to be tried again.
+    /// Returns when to open a device again.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         let until = |device: &Device| match device {
             Device::Open(..) => None,
@@ -176,7 +176,7 @@ impl Devices {
         }
     }
 
-    /// Takes note that so many datagrams of a device were for others only, and lets it rest if that is of use.
+    /// Records how many datagrams of a device were only for other hosts, and lets the device rest if that helps.
     pub(crate) fn rest(&mut self, kind: DeviceKind, others: u32, poller: &Poller) {
         if let Some(Device::Open(context, drive)) = self.devices.get_mut(&kind)
             && drive.rest.begin(Instant::now(), others)
@@ -185,19 +185,19 @@ impl Devices {
         }
     }
 
-    /// Whether many hosts ask others at this time.
+    /// Returns whether many hosts send requests at this time.
     pub(crate) fn is_crowded(&self, now: Instant) -> bool {
         let is_crowded = |device: &Device| matches!(device, Device::Open(_, drive) if drive.rest.is_crowded(now));
         self.devices.values().any(is_crowded)
     }
 
-    /// The devices that are to be driven now, even if nothing has come.
+    /// Returns the devices that must be driven now, even without input.
     pub(crate) fn due(&self, now: Instant) -> Vec<DeviceKind> {
         let is_due = |device: &Device| matches!(device, Device::Open(_, drive) if drive.next().is_some_and(|at| at <= now));
         self.devices.iter().filter(|(_, device)| is_due(device)).map(|(kind, _)| *kind).collect()
     }
 
-    /// When a device is to be tried again, or driven even if nothing comes.
+    /// Returns when to open a device again, or to drive one without input.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let drive = |device: &Device| match device {
             Device::Open(_, drive) => drive.next(),
@@ -206,13 +206,13 @@ impl Devices {
         self.devices.values().filter_map(drive).chain(self.next_try()).min()
     }
 
-    /// The number of a port, which it keeps.
+    /// Returns the number of a port, which does not change.
     pub(crate) fn id(&mut self, at: At) -> PortId {
         let next = PortId(u16::try_from(self.ids.len() + 1).unwrap_or(u16::MAX));
         *self.ids.entry(at).or_insert(next)
     }
 
-    /// The ports of all open devices.
+    /// Returns the ports of all open devices.
     pub(crate) fn see(&mut self) -> BTreeMap<At, Seen> {
         let mut all = BTreeMap::new();
         for (kind, context) in self.contexts() {
@@ -230,7 +230,7 @@ fn drive_token(kind: DeviceKind) -> Token {
     Token::Drive((kind as u8).into())
 }
 
-/// A port of a device; none if the device is gone.
+/// Returns a port of a device; none if the device is gone.
 fn see(context: &Context, kind: DeviceKind, number: u8) -> Option<Seen> {
     let attr = context.query_port_number(number).ok()?;
     let pkeys: Vec<Pkey> =
@@ -270,7 +270,7 @@ fn see(context: &Context, kind: DeviceKind, number: u8) -> Option<Seen> {
     Some(Seen { port, device: context.name().to_owned(), pkeys, addresses })
 }
 
-/// The code of a rate in units of 100 Mb/s: the highest that is not above it.
+/// Returns the code of a rate given in units of 100 Mb/s: the highest that does not exceed it.
 fn rate(hundreds: u32) -> Rate {
     let mbps = hundreds.saturating_mul(100);
     let codes = (0..64).map(Rate).filter(|rate| (1..=mbps).contains(&rate.mbps()));

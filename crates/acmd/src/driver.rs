@@ -1,4 +1,4 @@
-//! What the machine has done: datagrams, memberships, questions, answers to clients.
+//! The machine's driver: datagrams, memberships, queries, and answers to clients.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -18,22 +18,22 @@ use crate::clients::Clients;
 use crate::mads::{self, Administration, Mads};
 use crate::queue::{Arrived, Queue};
 
-/// The queue pair number of multicast.
+/// The multicast queue pair number.
 const MULTICAST: Qpn = Qpn::new(0x00ff_ffff);
-/// Claims that contradict what is known are logged so often in a row; strangers decide how many there are.
+/// How many contradicting claims are logged in a row, because remote endpoints decide how many there are.
 const CLAIMS_LOGGED: u32 = 16;
 
 /// An endpoint's queue pair, and its groups.
 pub(crate) struct EndpointIo {
     /// Its port.
     pub(crate) port: PortId,
-    /// Its queue pair; none on ports that are not of InfiniBand, and while it cannot be made.
+    /// Its queue pair; none on ports that are not InfiniBand, or if it cannot be created.
     pub(crate) queue: Option<Queue>,
     /// The groups that it is a member of.
     groups: HashMap<Gid, McMemberRecord>,
-    /// Groups that it is to leave as soon as it has joined them.
+    /// The groups to leave as soon as they are joined.
     leaving: HashSet<Gid>,
-    /// A datagram did not go since the queue was full.
+    /// A datagram was not sent because the queue was full.
     is_blocked: bool,
 }
 
@@ -49,40 +49,40 @@ impl EndpointIo {
     }
 }
 
-/// A port's way to subnet administration.
+/// A port's access to subnet administration.
 pub(crate) struct PortIo {
     /// Its number at its device.
     pub(crate) number: u8,
-    /// Where administration is.
+    /// The address of subnet administration.
     pub(crate) to: Administration,
     /// The management interface, if it is open.
     pub(crate) mads: Option<Mads>,
 }
 
-/// What has to be told to the machine once it has returned.
+/// Work to do for the machine once its call has returned.
 #[derive(Debug)]
 pub(crate) enum Later {
-    /// Of administration.
+    /// Handle an answer of subnet administration.
     Sa(mads::Answer),
-    /// The operating system is to be asked.
+    /// Ask the operating system.
     System(EndpointId, QuestionId, Address),
 }
 
-/// What the service does for the machine.
+/// The service's implementation of the machine's I/O.
 pub(crate) struct Driver {
     pub(crate) ports: BTreeMap<PortId, PortIo>,
     pub(crate) endpoints: BTreeMap<EndpointId, EndpointIo>,
     pub(crate) clients: Clients,
-    /// Clients with whom something was done; some of them several times.
+    /// The clients that were worked on; some of them several times.
     touched: Vec<ClientId>,
-    /// The endpoint of an answer that came from the cache.
+    /// The endpoint of an answer from the cache.
     pub(crate) from_cache: Option<EndpointId>,
     pub(crate) later: VecDeque<Later>,
-    /// How long administration has to answer.
+    /// The timeout and retries of queries to subnet administration.
     pub(crate) wait: RequestAttr,
     pub(crate) cache: Cache,
     claims: u32,
-    /// Datagrams that were not sent for another reason than a full queue.
+    /// Datagrams that were not sent for a reason other than a full queue.
     pub(crate) send_errors: u64,
 }
 
@@ -102,41 +102,41 @@ impl Driver {
         }
     }
 
-    /// Gives a client an answer.
+    /// Queues an answer to a client.
     pub(crate) fn reply(&mut self, client: ClientId, reply: &Reply<'_>) {
         self.clients.answer(client, reply);
         self.touch(client);
     }
 
-    /// Notes that something was done with a client.
+    /// Records that a client was worked on.
     pub(crate) fn touch(&mut self, client: ClientId) {
         if self.touched.last() != Some(&client) {
             self.touched.push(client);
         }
     }
 
-    /// The next client with whom something was done.
+    /// Returns the next client that was worked on.
     pub(crate) fn next_touched(&mut self) -> Option<ClientId> {
         self.touched.pop()
     }
 
-    /// A client is through with what was done last.
+    /// Removes the last record of a client, whose work is finished.
     pub(crate) fn untouch(&mut self, client: ClientId) {
         self.touched.pop_if(|last| *last == client);
     }
 
-    /// Lets claims be logged again.
+    /// Allows claims to be logged again.
     pub(crate) fn forgive_claims(&mut self) {
         self.claims = 0;
     }
 
-    /// The port that an endpoint is at.
+    /// Returns the port of an endpoint.
     fn port_of(&mut self, endpoint: EndpointId) -> Option<&mut PortIo> {
         let port = self.endpoints.get(&endpoint)?.port;
         self.ports.get_mut(&port)
     }
 
-    /// Gives a membership back.
+    /// Releases a membership.
     fn give_back(&mut self, endpoint: EndpointId, record: &McMemberRecord) {
         if let Some(port) = self.port_of(endpoint)
             && let Some(mads) = &port.mads
@@ -145,8 +145,8 @@ impl Driver {
         }
     }
 
-    /// Takes datagrams that came for an endpoint, and completions of its sends: whether there may be more, and whether there is room for
-    /// a datagram that did not go.
+    /// Receives an endpoint's datagrams and the completions of its sends. Returns whether there may be more, and whether there is room
+    /// now for a datagram that could not be sent.
     pub(crate) fn receive(
         &mut self,
         id: EndpointId,
@@ -163,7 +163,7 @@ impl Driver {
         Ok((more, room))
     }
 
-    /// Takes an endpoint's queue pair away, and its groups with it.
+    /// Removes an endpoint's queue pair and its groups.
     pub(crate) fn close_queue(&mut self, id: EndpointId) -> Option<Queue> {
         let endpoint = self.endpoints.get_mut(&id)?;
         endpoint.groups.clear();
@@ -172,7 +172,7 @@ impl Driver {
         endpoint.queue.take()
     }
 
-    /// Notes a membership that was granted, and attaches the queue pair. Whether it could be.
+    /// Records a granted membership, and attaches the queue pair. Returns whether that succeeded.
     pub(crate) fn joined(&mut self, id: EndpointId, record: &McMemberRecord) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return false };
         if endpoint.leaving.remove(&record.mgid) {
@@ -207,7 +207,7 @@ impl Driver {
         }
     }
 
-    /// Where a datagram goes, and from which entry of which table.
+    /// Returns the address and queue pair of a datagram's destination.
     fn vector(&self, endpoint: &EndpointIo, to: To) -> Option<(AddressVector, Qpn)> {
         let port_num = self.ports.get(&endpoint.port)?.number;
         let global = AddressVector { is_global: true, port_num, ..AddressVector::default() };
@@ -237,7 +237,7 @@ impl Io for Driver {
         let vector = self.endpoints.get(&id).and_then(|endpoint| self.vector(endpoint, to));
         let endpoint = self.endpoints.get_mut(&id);
         let queue = endpoint.and_then(|e| Some((e.queue.as_mut()?, &mut e.is_blocked)));
-        // Without a queue pair or a group it is lost, as on the way.
+        // Without a queue pair or a group it counts as lost.
         let Some(((vector, qpn), (queue, is_blocked))) = vector.zip(queue) else {
             self.send_errors += 1;
             return true;

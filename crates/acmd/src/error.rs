@@ -1,25 +1,25 @@
-//! Why the service does not start, or ends.
+//! The reasons why the service does not start, or ends.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why the service does not start, or ends.
+/// The reason why the service does not start, or ends.
 #[derive(Debug, thiserror::Error)]
 pub enum AcmdError {
-    /// The operating system refused something.
+    /// An operating system call failed.
     #[error("cannot {what}: {why}")]
     Io {
-        /// What was to be done, with the object.
+        /// The operation and its object.
         what: String,
-        /// Why not.
+        /// The cause.
         why: io::Error,
     },
     /// Another service has the lock.
     #[error("another service{pid} holds {}: end it first, or name another lock_file", path.display())]
     Running {
-        /// The lock.
+        /// The lock file.
         path: PathBuf,
-        /// The process, as text, if the file tells it.
+        /// The process's id as text, if the file contains it.
         pid: String,
     },
     /// The configuration is wrong.
@@ -34,13 +34,13 @@ pub enum AcmdError {
 }
 
 impl AcmdError {
-    /// A failure to do something to a file.
+    /// Returns a function that makes an error of an operation on a file.
     pub(crate) fn of_file(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let what = format!("{what} {}", path.display());
         move |why| Self::Io { what, why }
     }
 
-    /// A failure to do something else.
+    /// Returns a function that makes an error of another operation.
     pub(crate) fn of(what: &str) -> impl FnOnce(io::Error) -> Self {
         let what = what.to_owned();
         move |why| Self::Io { what, why }

@@ -1,7 +1,7 @@
 //! `ib_acm`, the service that resolves names and addresses to paths for the programs of a host, and answers other hosts.
 //!
-//! The protocol is a machine without I/O, [`rdmux_acm`]; this crate drives it on the devices of a host, which it uses as any program does:
-//! by the crate [`rdmux`]. It speaks the client protocol of Linux's ibacm on a Unix socket, and on TCP by option.
+//! The protocol is a machine without I/O, [`rdmux_acm`]. This crate drives it on the devices of a host, which it uses through the crate
+//! [`rdmux`] like any program. It speaks the client protocol of Linux's ibacm on a Unix socket, and optionally on TCP.
 //!
 //! ```text
 //!   programs       Unix socket, TCP       ib_acm        verbs: a UD queue pair for each endpoint     other hosts
@@ -10,10 +10,10 @@
 //!   libibacm    <-- shared memory ---    cache   |                <------------------------>        subnet administration
 //! ```
 //!
-//! In reading order: `args` and `config` are what it is told, `lock`, `log` and `listen` what it has in the file system; `clients` are
-//! sockets with bounds, `devices` the ports as they are now, `queue` and `mads` how they are used, `cache` what programs read without
-//! asking, `names` and `system` what the operating system knows; `driver` does what the machine
-//! wants, `resolver` keeps what it has answered, and `service` is the loop around all.
+//! In reading order: `args` and `config` are its configuration; `lock`, `log` and `listen` are its files; `clients` are the client
+//! sockets and their limits; `devices` describes the ports, and `queue` and `mads` use them; `cache` is the shared memory that
+//! programs read; `names` and `system` ask the operating system; `driver` performs the machine's I/O, `resolver` keeps its repeated
+//! answers, and `service` is the event loop around all.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -57,14 +57,15 @@ use crate::lock::Lock;
 use crate::log::Log;
 use crate::service::Service;
 
-/// A service that was started on demand stays so long without a client: what it knows is of use to the next, and who
-/// reads it in shared memory is no client. [`IDLE_VARIABLE`] says it otherwise.
+/// How long a service that was started on demand runs without a client. Its cache is useful to the next client, and
+/// programs that only read shared memory are not clients. [`IDLE_VARIABLE`] overrides it.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The environment variable that says how many seconds a service that was started on demand stays without a client; 0 is for ever.
+/// The environment variable with the seconds that a service started on demand runs without a client; 0 means forever.
 const IDLE_VARIABLE: &str = "RDMUX_ACM_IDLE";
 
-/// How long a service that was started on demand stays without a client; for ever if the host's service does.
+/// Returns how long a service that was started on demand runs without a client; none, meaning forever, if the host's
+/// service does.
 fn idle_exit(connect: &ConnectOptions) -> Result<Option<Duration>, AcmdError> {
     let Ok(word) = std::env::var(IDLE_VARIABLE) else {
         return Ok(connect.config.service.idle_exit().map(|idle| idle.max(IDLE)));
@@ -75,19 +76,19 @@ fn idle_exit(connect: &ConnectOptions) -> Result<Option<Duration>, AcmdError> {
     Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
 }
 
-/// What a service is for, and how it runs.
+/// The host of a service, and how the service runs.
 struct Setup {
     connect: ConnectOptions,
     host: HostDir,
     choice: DeviceChoice,
     sources: Sources,
     is_of_systemd: bool,
-    /// How long it stays without a client; for ever if not said.
+    /// How long it runs without a client; forever if none.
     idle_exit: Option<Duration>,
 }
 
-/// Runs the service as the command line says, whose first word is the program's name. Returns when the service has ended, or, if it
-/// goes to the background, when clients can connect.
+/// Runs the service according to the command line, whose first word is the program's name. Returns when the service has ended, or,
+/// if it goes to the background, when clients can connect.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = match Args::try_parse_from(words) {
         Ok(args) => args,
@@ -144,7 +145,7 @@ fn setup(args: &Args) -> Result<Setup, AcmdError> {
     Ok(Setup { connect, host, choice, sources, is_of_systemd: args.systemd, idle_exit })
 }
 
-/// Prints what the files say, and which lines are wrong.
+/// Prints the resulting configuration, and which lines are invalid.
 fn check(setup: &Setup) -> Result<(), AcmdError> {
     let (config, mut problems) = setup.sources.read();
     let (_, of_data) = config.load(&[]);
@@ -159,7 +160,7 @@ fn check(setup: &Setup) -> Result<(), AcmdError> {
 
 fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
     if args.on_demand && args.daemon {
-        // It outlives its terminal.
+        // The service outlives its terminal.
         let _ = rustix::process::setsid();
     }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -185,7 +186,7 @@ fn serve(args: &Args, setup: Setup) -> Result<(), AcmdError> {
 }
 
 impl Setup {
-    /// Makes the folder of the socket, unless it is there.
+    /// Creates the directory of the socket, unless it exists.
     fn make_folder(&self) -> Result<(), AcmdError> {
         let path = self.sources.places.runtime();
         let is_own = path == self.host.acm().runtime();
@@ -193,15 +194,15 @@ impl Setup {
     }
 }
 
-/// Makes a folder that only the owner may write. In a view it is `/run`, so that others may look into it; those that it lies in are the
-/// owner's. One that is there stays as it is, unless it is the host's own, which a view may have made for its user alone.
+/// Creates a directory that only the owner may write. In a view it is `/run`, so others may read it, and its parents are the owner's.
+/// An existing directory stays as it is, unless it is the host's own, which a view may have created for its user alone.
 fn make_folder(path: &Path, is_own: bool) -> io::Result<()> {
     let mode = 0o755;
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(mode).create(parent)?;
     }
     match DirBuilder::new().mode(mode).create(path) {
-        // Whatever the umask took.
+        // Independent of the umask.
         Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(mode)),
         Err(e) if e.kind() != ErrorKind::AlreadyExists || !path.is_dir() => Err(e),
         Err(_) if is_own => std::fs::set_permissions(path, Permissions::from_mode(mode)),

@@ -1,4 +1,4 @@
-//! The sockets to which clients connect, and the files by which they find them.
+//! The sockets to which clients connect, and the files through which they find them.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use rustix::net::SocketType;
 
 use crate::AcmdError;
 
-/// A listening socket. The files that lead to it go when it is dropped, unless systemd has made them.
+/// A listening socket. Its files are removed when it is dropped, unless systemd has created them.
 #[derive(Debug)]
 pub(crate) struct Listener {
     acceptor: Acceptor,
@@ -23,33 +23,33 @@ pub(crate) struct Listener {
     files: Vec<PathBuf>,
 }
 
-/// What kind of clients a socket has.
+/// The kind of a socket's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Processes of this machine, whose users the kernel tells.
+    /// Processes of this machine, whose users the kernel reports.
     Unix,
-    /// Others, by TCP.
+    /// Others, over TCP.
     Tcp,
 }
 
-/// What is published for connection managers, beside what tools use.
+/// What is published for connection managers, besides the files that tools use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Publish {
-    /// Whether connection managers are to find the service (not with `acme_plus_kernel_only`).
+    /// Whether connection managers can find the service (not with `acme_plus_kernel_only`).
     pub(crate) links: bool,
     /// Whether users other than the owner may connect.
     pub(crate) others: bool,
 }
 
 impl Publish {
-    /// The mode of sockets that are files.
+    /// Returns the mode of socket files.
     pub(crate) fn socket_mode(self) -> u32 {
         if self.others { 0o666 } else { 0o600 }
     }
 }
 
 impl Listener {
-    /// Listens at the Unix socket. What a dead service has left is replaced: the caller has the lock.
+    /// Listens on the Unix socket. A dead service's socket is replaced: the caller has the lock.
     ///
     /// # Errors
     /// [`AcmdError::Io`].
@@ -63,7 +63,7 @@ impl Listener {
         Ok(this)
     }
 
-    /// The Unix socket that systemd has made; its files are systemd's. None if it has passed none.
+    /// Returns the Unix socket that systemd has created; its files belong to systemd. None if it has passed none.
     ///
     /// # Errors
     /// [`AcmdError::Io`] for a socket of another kind.
@@ -75,7 +75,7 @@ impl Listener {
             match passed.take_unix_listener(index) {
                 Ok(Some(listener)) if found.is_none() => found = Some(listener),
                 Ok(_) => {}
-                // ibacm's unit passes a netlink socket, too, which answers the kernel: there is no such kernel here.
+                // ibacm's unit also passes a netlink socket for requests from the kernel, which do not exist here.
                 Err(e) => tracing::debug!("socket {index} of systemd is left alone: {e}"),
             }
         }
@@ -87,8 +87,8 @@ impl Listener {
         ready(listener).map(Some).map_err(fail)
     }
 
-    /// Listens at a TCP port, of the loopback address or of all (`open`), and writes its number down. If another service has it, which is no
-    /// fault among virtual hosts, any free port does: clients read the file.
+    /// Listens on a TCP port, of the loopback address or of all addresses (`open`), and writes its number to a file. If another service has
+    /// the port, which is normal among virtual hosts, uses any free port: clients read the file.
     ///
     /// # Errors
     /// [`AcmdError::Io`].
@@ -131,7 +131,7 @@ impl Listener {
         Self { acceptor: Acceptor::new(socket), kind, files }
     }
 
-    /// Makes the link by which connection managers come, or removes an old one.
+    /// Creates the link through which connection managers connect, or removes an old one.
     fn link(&mut self, link: PathBuf, publish: Publish) -> Result<(), AcmdError> {
         let made =
             remove(&link).and_then(|()| match self.files.first().and_then(|f| f.file_name()) {
@@ -145,17 +145,17 @@ impl Listener {
         Ok(())
     }
 
-    /// What kind of clients it has.
+    /// Returns the kind of its clients.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whether systemd has made it.
+    /// Returns whether systemd has created it.
     pub(crate) fn is_of_systemd(&self) -> bool {
         self.kind == Kind::Unix && self.files.is_empty()
     }
 
-    /// As [`Acceptor::accept`].
+    /// Accepts a connection, as [`Acceptor::accept`] does.
     pub(crate) fn accept(&mut self) -> io::Result<Option<OwnedFd>> {
         self.acceptor.accept()
     }
@@ -175,14 +175,14 @@ impl Drop for Listener {
     }
 }
 
-/// Removes the port files that a service in TCP mode has left.
+/// Removes the port files of an earlier service in TCP mode.
 pub(crate) fn forget_port(places: &Places) {
     for file in [places.port_link(), places.port()] {
         let _ = fs::remove_file(file);
     }
 }
 
-/// Removes a link that may not be there.
+/// Removes a link if it exists.
 fn remove(link: &Path) -> io::Result<()> {
     match fs::remove_file(link) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -190,17 +190,17 @@ fn remove(link: &Path) -> io::Result<()> {
     }
 }
 
-/// Who a client is.
+/// The identity of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Peer {
     /// A user of this machine.
     User(u32),
-    /// A host that the kernel knows no user of.
+    /// A host for which the kernel knows no user.
     Address(IpAddr),
 }
 
 impl Peer {
-    /// The user whose descriptors come from there. By TCP there come none.
+    /// Returns the user to whom the client's descriptors count. TCP passes none.
     pub(crate) fn user(self) -> u32 {
         match self {
             Self::User(user) => user,
@@ -209,7 +209,7 @@ impl Peer {
     }
 }
 
-/// Who is at the other end of a socket: by the kernel's word where it is a Unix socket (`SO_PEERCRED`), else by the address, and for one of
+/// Returns the peer of a socket: for a Unix socket as the kernel reports it (`SO_PEERCRED`), otherwise by its address, and for a peer on
 /// this machine by the kernel's table of TCP connections.
 pub(crate) fn peer_of(socket: &OwnedFd, kind: Kind) -> io::Result<(Peer, Option<i32>)> {
     match kind {
@@ -228,18 +228,18 @@ pub(crate) fn peer_of(socket: &OwnedFd, kind: Kind) -> io::Result<(Peer, Option<
     }
 }
 
-/// The user of the socket at the far end of a connection, by `/proc/net/tcp` (proc(5)).
+/// Returns the user of the socket at the far end of a connection, from `/proc/net/tcp` (proc(5)).
 fn user_of(far: SocketAddr, near: SocketAddr) -> Option<u32> {
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
     let find =
         || tables.iter().find_map(|table| user_in(&fs::read_to_string(table).ok()?, far, near));
     let user = find()?;
-    // A socket that is closed while its row is made can be root's for that moment.
+    // A socket that is closed while its row is printed may be listed as root's.
     (user != 0 || find() == Some(0)).then_some(user)
 }
 
-/// The user of the row whose local address is `far`, and whose remote one is `near`. A socket that no process has any more, as in TIME_WAIT, has
-/// no inode, and is said to be root's.
+/// Returns the user of the row with local address `far` and remote address `near`. A socket that no process has any more, as in TIME_WAIT,
+/// has no inode and is listed as root's.
 fn user_in(table: &str, far: SocketAddr, near: SocketAddr) -> Option<u32> {
     let (far, near) = (written(far)?, written(near)?);
     let row = |line: &str| {
@@ -253,7 +253,7 @@ fn user_in(table: &str, far: SocketAddr, near: SocketAddr) -> Option<u32> {
     table.lines().skip(1).find_map(row)
 }
 
-/// An address as the table has it, and as that of IPv6 has it: as a mapped one.
+/// Returns an address in the table's format, and as a mapped address in that of the IPv6 table.
 fn written(address: SocketAddr) -> Option<[String; 2]> {
     let SocketAddr::V4(address) = address else { return None };
     let hex = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
@@ -358,9 +358,9 @@ mod tests {
         const BOTH: &str = "0100007F:17ED 0100007F:17EE";
         let held = row(BOTH, "01", " 1000        0 7 1 0000000000000000 20 4 30 10 -1");
         assert_eq!(user(&[&held]), Some(1000));
-        // It has ended its side, and reads the answers.
+        // The peer has shut down its side, and reads the answers.
         assert_eq!(user(&[&row(BOTH, "05", " 1000        0 7 1")]), Some(1000));
-        // Other connections of the same port, one that listens there, and the near end.
+        // Other connections of the same port, a listener there, and the near end.
         let others = [
             row("0100007F:17ED 0100007F:17EF", "01", " 7        0 8 1"),
             row("0100007F:17ED 0200007F:17EE", "01", " 7        0 8 1"),
@@ -370,13 +370,13 @@ mod tests {
         let others: Vec<&str> = others.iter().map(String::as_str).collect();
         assert_eq!(user(&others), None);
         assert_eq!(user(&[&others[..], &[&held]].concat()), Some(1000));
-        // Nobody has these any more.
+        // No process has these any more.
         for (state, end) in
             [("04", " 0        0 0 1"), ("05", " 0        0 0 0"), ("06", " 0        0 0 3")]
         {
             assert_eq!(user(&[&row(BOTH, state, end)]), None, "{state}");
         }
-        // The socket is one of IPv6.
+        // The socket is an IPv6 socket.
         const MAPPED: &str = "0000000000000000FFFF00000100007F";
         let both = format!("{MAPPED}:17ED {MAPPED}:17EE");
         assert_eq!(user(&[&row(&both, "01", " 1000        0 7 1")]), Some(1000));

@@ -1,6 +1,6 @@
-//! The file that says which process serves.
+//! The lock file, which names the process that serves.
 //!
-//! The lock is that of lockf(3), as ibacm takes it, so that the two exclude each other.
+//! The lock is taken with lockf(3), as ibacm does, so that the two exclude each other.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,15 +12,16 @@ use rustix::io::Errno;
 
 use crate::AcmdError;
 
-/// The lock, for as long as this lives. The file stays.
+/// The lock, held as long as this lives. The file stays.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "closing it gives the lock up")] File);
 
-/// The longest number of a process that is read.
+/// The maximum length of a process id that is read.
 const MAX_PID: u64 = 16;
 
 impl Lock {
-    /// Takes the lock and writes the process's number. The file is made with mode 0640; a link is not followed.
+    /// Takes the lock and writes the process id. Creates the file with mode 0640, and does not follow a symbolic
+    /// link.
     ///
     /// # Errors
     /// [`AcmdError::Running`] when another process has it; [`AcmdError::Io`].
@@ -42,7 +43,7 @@ impl Lock {
     }
 }
 
-/// `O_NOFOLLOW` as an option of open(2).
+/// `O_NOFOLLOW` as a flag of open(2).
 pub(crate) const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 fn write_pid(mut file: &File) -> io::Result<()> {

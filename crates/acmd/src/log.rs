@@ -1,4 +1,4 @@
-//! The log: a file that is appended to, or standard error.
+//! The log: a file opened for appending, or standard error.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::lock::NOFOLLOW;
 
-/// Where the log goes.
+/// The target of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Standard output.
@@ -32,18 +32,18 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Begins to log to standard error.
+    /// Starts logging to standard error.
     pub(crate) fn begin() -> Self {
         let output = Output::default();
         let (filter, handle) = reload::Layer::new(filter(0));
         let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(output.clone());
-        // In tests there may be one already.
+        // In tests a subscriber may be set already.
         let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
         Self { output, filter: handle }
     }
 
-    /// Follows the options. A file is opened anew, for somebody may have moved it away; it is appended to and made with mode 0640, and a link
-    /// is not followed. If it cannot be opened the log goes to standard error.
+    /// Applies the options. A file is opened again, because it may have been moved away. It is opened for appending, created with mode
+    /// 0640, and a symbolic link is not followed. If that fails, the log goes to standard error.
     pub(crate) fn follow(&self, target: &Target, level: u8) {
         let _ = self.filter.reload(filter(level));
         let path = match target {
@@ -62,7 +62,7 @@ impl Log {
     }
 }
 
-/// Opens a log, to write at its end. No link is followed.
+/// Opens a log file for appending. Does not follow a symbolic link.
 pub(crate) fn open(path: &std::path::Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .append(true)
@@ -70,11 +70,11 @@ pub(crate) fn open(path: &std::path::Path) -> io::Result<File> {
         .mode(0o640)
         .custom_flags(NOFOLLOW)
         .open(path)?;
-    // A FIFO or a terminal might stall the service.
+    // A FIFO or a terminal could block the service.
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// What a level of the option `log_level` shows; `$RUST_LOG` says otherwise.
+/// Returns the filter of a `log_level`, which `$RUST_LOG` overrides.
 fn filter(level: u8) -> EnvFilter {
     let level = match level {
         0 => LevelFilter::INFO,
@@ -93,7 +93,7 @@ fn filter(level: u8) -> EnvFilter {
         .fold(filter, EnvFilter::add_directive)
 }
 
-/// Where lines go.
+/// The destination of log lines.
 #[derive(Default)]
 enum Sink {
     #[default]
@@ -102,7 +102,7 @@ enum Sink {
     File(File),
 }
 
-/// What lines are written to.
+/// The writer of log lines.
 #[derive(Clone, Default)]
 struct Output(Arc<Mutex<Sink>>);
 
@@ -114,7 +114,7 @@ impl Output {
 
 impl Write for Output {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // A full disk, or a reader that is gone, is no reason to end.
+        // A full disk, or a reader that is gone, must not end the service.
         let _ = match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::File(file) => file.write_all(line),
             Sink::Stderr => io::stderr().write_all(line),

@@ -1,4 +1,4 @@
-//! Questions to subnet administration, of a port.
+//! A port's queries to subnet administration.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,10 +13,10 @@ use rdmux_wire::sa::{
     CLASS_VERSION, McMemberRecord, McMemberRecordMask, PathRecord, PathRecordMask, SaMad,
 };
 
-/// The most answers that are taken at once.
+/// The maximum number of answers taken at once.
 const BUDGET: usize = 64;
 
-/// What was asked.
+/// An outstanding query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Membership of a group.
@@ -25,17 +25,17 @@ pub(crate) enum Asked {
     Paths(QuestionId),
 }
 
-/// What came of it.
+/// The answer to a query.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// To a join.
+    /// Of a join.
     Join(EndpointId, Gid, std::result::Result<McMemberRecord, SaFailure>),
-    /// To a question for paths.
+    /// Of a query for paths.
     Paths(QuestionId, std::result::Result<Vec<PathRecord>, SaFailure>),
 }
 
 impl Asked {
-    /// That it was not answered, or not asked.
+    /// Returns the answer of a query that was not answered or not sent.
     pub(crate) fn unanswered(self) -> Answer {
         match self {
             Self::Join(endpoint, mgid) => Answer::Join(endpoint, mgid, Err(SaFailure::Silent)),
@@ -60,14 +60,14 @@ impl Asked {
     }
 }
 
-/// The management interface of a port, and what was asked there.
+/// The management interface of a port, and its outstanding queries.
 pub(crate) struct Mads {
     port: Port,
     agent: Agent,
     asked: HashMap<Tid, Asked>,
 }
 
-/// Where subnet administration is.
+/// The address of subnet administration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Administration {
     /// The subnet manager's LID.
@@ -86,14 +86,14 @@ impl Mads {
     /// Opens the management interface.
     ///
     /// # Errors
-    /// When the port is of no fabric now.
+    /// When the port is not attached to a fabric.
     pub(crate) fn open(context: &Context, number: u8) -> Result<Self> {
         let port = Port::open(context, number)?;
         let agent = port.agent(&AgentAttr::new(MgmtClass::SUBN_ADM, CLASS_VERSION))?;
         Ok(Self { port, agent, asked: HashMap::new() })
     }
 
-    /// Asks for membership of a group.
+    /// Requests membership of a group.
     ///
     /// # Errors
     /// When the fabric is gone.
@@ -111,7 +111,7 @@ impl Mads {
         self.ask(to, &mad, Asked::Join(endpoint, record.mgid), wait)
     }
 
-    /// Gives membership back. There is no answer of interest.
+    /// Releases a membership. The answer is ignored.
     pub(crate) fn leave(&self, to: Administration, record: &McMemberRecord) {
         let data = record.to_bytes();
         let mut mad = SaMad::new(Method::DELETE, McMemberRecord::ATTR_ID, &data);
@@ -125,7 +125,7 @@ impl Mads {
         }
     }
 
-    /// Asks for paths.
+    /// Queries paths.
     ///
     /// # Errors
     /// When the fabric is gone.
@@ -155,10 +155,10 @@ impl Mads {
         Ok(())
     }
 
-    /// Takes answers that came; none of them waits.
+    /// Takes the answers that have arrived, without waiting.
     ///
     /// # Errors
-    /// When the fabric is gone; what was asked is [`unanswered`](Self::give_up) then.
+    /// When the fabric is gone; the outstanding queries are [unanswered](Self::give_up) then.
     pub(crate) fn take(&mut self) -> Result<Vec<Answer>> {
         let mut answers = Vec::new();
         while answers.len() < BUDGET {
@@ -175,7 +175,7 @@ impl Mads {
         Ok(answers)
     }
 
-    /// What is not answered, and will not be.
+    /// Returns the outstanding queries as unanswered.
     pub(crate) fn give_up(self) -> impl Iterator<Item = Answer> {
         self.asked.into_values().map(Asked::unanswered)
     }
@@ -187,7 +187,7 @@ impl AsFd for Mads {
     }
 }
 
-/// How long subnet administration has to answer (`timeout`), and how often it is asked again (`retries`).
+/// Returns the timeout of subnet administration (`timeout`), and the number of retries (`retries`).
 pub(crate) fn wait(timeout: Duration, retries: u32) -> RequestAttr {
     RequestAttr { timeout, retries }
 }

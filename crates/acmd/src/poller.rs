@@ -1,10 +1,10 @@
-//! What the event loop waits for.
+//! The sources of the event loop.
 
 pub(crate) use rdmux_runtime::poller::Interest;
 
-/// All sources.
+/// The poller of all sources.
 pub(crate) type Poller = rdmux_runtime::poller::Poller<Token>;
-/// A source that has something.
+/// A source that is ready.
 pub(crate) type Ready = rdmux_runtime::poller::Ready<Token>;
 
 /// A source of events.
@@ -22,11 +22,11 @@ pub(crate) enum Token {
     Addresses,
     /// Asynchronous events of a device.
     Device(u64),
-    /// What a device is to be driven for.
+    /// The descriptor of a device that must be driven.
     Drive(u64),
     /// Management datagrams of a port.
     Mads(u64),
-    /// Names that were looked up.
+    /// Results of name lookups.
     Names,
 }
 

@@ -1,4 +1,4 @@
-//! The queue pair of an endpoint: unreliable datagrams, all of one MAD.
+//! The queue pair of an endpoint, for unreliable datagrams of one MAD each.
 
 use rdmux::{
     Access, AddressVector, Ah, AttrMask, Cause, Completion, Context, Cq, EMPTY, Error, Gid, Lid,
@@ -6,43 +6,43 @@ use rdmux::{
 };
 use rdmux_wire::acm::{Datagram, QKEY};
 
-/// A received datagram takes so much: what a network header takes, and one MAD.
+/// The size of a receive buffer: a network header and one MAD.
 const SLOT: usize = GRH + Datagram::LEN;
-/// The network header, which is there or not.
+/// The size of the network header, which may be absent.
 const GRH: usize = 40;
-/// The work request number of sends. Those of receives are their slots.
+/// The work request id of sends. Those of receives are their slots.
 const SEND: u64 = u64::MAX;
-/// How many completions are taken at once.
+/// The number of completions taken at once.
 const BATCH: usize = 64;
 
-/// A queue pair, where it completes, and its buffers.
+/// A queue pair, its completion queue, and its buffers.
 pub(crate) struct Queue {
     qp: Qp,
     cq: Cq,
     buffers: Mr,
-    /// How many sends may be outstanding.
+    /// The maximum number of outstanding sends.
     depth: usize,
-    /// How many are.
+    /// The number of outstanding sends.
     sending: usize,
 }
 
-/// What a queue pair is to be.
+/// The attributes of a queue pair to create.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// The port, from 1.
     pub(crate) port: u8,
     /// The index of its P_Key.
     pub(crate) pkey_index: u16,
-    /// How many datagrams may wait to be received.
+    /// The number of posted receives.
     pub(crate) receives: u32,
-    /// How many may be on their way out.
+    /// The maximum number of outstanding sends.
     pub(crate) sends: u32,
 }
 
-/// A datagram that arrived.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived<'b> {
-    /// What it says.
+    /// Its contents.
     pub(crate) bytes: &'b [u8],
     /// The sender's LID.
     pub(crate) slid: Lid,
@@ -55,10 +55,10 @@ pub(crate) struct Arrived<'b> {
 }
 
 impl Queue {
-    /// Makes a queue pair and takes it to RTS, with all receives posted.
+    /// Creates a queue pair and takes it to RTS, with all receives posted.
     ///
     /// # Errors
-    /// When the device refuses: the Q_Key of services is one that only the host's owner and root may have.
+    /// When the device refuses: the Q_Key of services is reserved for the host's owner and root.
     pub(crate) fn open(context: &Context, shape: Shape) -> Result<Self> {
         let limits = context.limits();
         let receives = shape.receives.clamp(1, limits.max_qp_wr);
@@ -80,17 +80,17 @@ impl Queue {
         Ok(this)
     }
 
-    /// Its number.
+    /// Returns its number.
     pub(crate) fn qpn(&self) -> Qpn {
         self.qp.qpn()
     }
 
-    /// Whether sends may have completed, so that [`receive`](Self::receive) makes room.
+    /// Returns whether sends may have completed, so that [`receive`](Self::receive) makes room.
     pub(crate) fn has_sent(&self) -> bool {
         self.sending > 0
     }
 
-    /// Receives what is sent to a group; the port has joined it.
+    /// Attaches the queue pair to a group that the port has joined.
     ///
     /// # Errors
     /// When the device refuses.
@@ -98,17 +98,17 @@ impl Queue {
         self.qp.attach_multicast(group)
     }
 
-    /// Does so no more.
+    /// Detaches the queue pair from a group.
     pub(crate) fn detach(&self, group: Gid) {
         let _ = self.qp.detach_multicast(group);
     }
 
-    /// How many datagrams can be sent now.
+    /// Returns how many datagrams can be sent now.
     pub(crate) fn room(&self) -> usize {
         self.depth - self.sending
     }
 
-    /// Sends a datagram; it is copied.
+    /// Sends a datagram, which is copied.
     ///
     /// # Errors
     /// [`Cause::Full`] when there is no [`room`](Self::room).
@@ -123,7 +123,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes up to `budget` completions, and gives each datagram that arrived to `each`. Whether there may be more.
+    /// Takes up to `budget` completions, and calls `each` for every received datagram. Returns whether there may be
+    /// more.
     ///
     /// # Errors
     /// When the device is gone.
@@ -179,7 +180,7 @@ impl Queue {
     }
 }
 
-/// RESET to RTS, with the Q_Key of services.
+/// Returns the steps from RESET to RTS, with the Q_Key of services.
 fn steps(attr: &QpAttr, shape: Shape) -> [(QpAttr, AttrMask); 3] {
     let attr = QpAttr { qkey: QKEY, port_num: shape.port, pkey_index: shape.pkey_index, ..*attr };
     let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;

@@ -1,19 +1,20 @@
-//! The machine, and those of its answers that are given again without asking it.
+//! The machine, with a memo of answers that can be repeated without it.
 //!
-//! Programs ask for the same few paths again and again, by messages that are alike but for their transaction IDs. What the machine has answered from its cache it
-//! would answer again until its clock goes on by a tick, or something happens to it. Until then its answers are kept, by the bytes of their questions.
+//! Programs ask for the same few paths again and again, by messages that differ only in their transaction IDs. The machine would repeat an
+//! answer from its cache until its clock advances by a tick, or another of its inputs changes something. Until then, answers are kept here
+//! by the bytes of their requests.
 
 use std::ops::Range;
 
 use rdmux_acm::{ClientId, EndpointId, Io, Machine, Request, RequestId, Time};
 use rdmux_wire::acm::client::{ENTRY_LEN, Header};
 
-/// How many answers are kept: one for each hash.
+/// The number of rows, one for each hash value.
 const KEPT: usize = 256;
-/// The longest question and the longest answer that are kept: with the entries of a source and a destination.
+/// The maximum length of a stored request and of a stored answer: with the entries of a source and a destination.
 const LONGEST: usize = Header::LEN + 2 * ENTRY_LEN;
 
-/// See the module.
+/// The machine with its memo: see the module.
 pub(crate) struct Resolver {
     machine: Machine,
     memo: Memo,
@@ -25,18 +26,18 @@ impl Resolver {
         Self { machine, memo: Memo::new(), tick: 0 }
     }
 
-    /// The machine, to look at.
+    /// Returns the machine, for reading.
     pub(crate) fn get(&self) -> &Machine {
         &self.machine
     }
 
-    /// The machine, to which something happens: what is kept of its answers is so no more.
+    /// Returns the machine, for changes. Invalidates all stored answers.
     pub(crate) fn change(&mut self) -> &mut Machine {
         self.memo.clear();
         &mut self.machine
     }
 
-    /// A client asks, which changes nothing that is known.
+    /// Passes a client's request to the machine, which invalidates nothing.
     pub(crate) fn request(
         &mut self,
         now: Time,
@@ -48,7 +49,7 @@ impl Resolver {
         self.machine.request(now, client, id, request, io);
     }
 
-    /// The answer to a message, but for its transaction ID, if it is kept.
+    /// Returns the stored answer to a message, valid except for its transaction ID.
     pub(crate) fn known(&mut self, now: Time, message: &[u8]) -> Option<&[u8]> {
         let tick = self.machine.tick(now);
         if std::mem::replace(&mut self.tick, tick) != tick {
@@ -59,23 +60,23 @@ impl Resolver {
         Some(answer)
     }
 
-    /// Keeps an answer that came from the cache, to the message that was asked for last and not known.
+    /// Stores an answer from the cache to the last message that was not found.
     pub(crate) fn keep(&mut self, endpoint: EndpointId, answer: &[u8]) {
         self.memo.keep(endpoint, answer);
     }
 }
 
-/// Answers, by the bytes of their questions.
+/// Stored answers, by the bytes of their requests.
 struct Memo {
     rows: Box<[Row]>,
-    /// Rows of other generations do not count.
+    /// The current generation. Rows of other generations are invalid.
     generation: u64,
-    /// The question that was not found, and its row.
+    /// The request that was not found, and its row.
     asked: Message,
     row: usize,
 }
 
-/// An answer.
+/// A stored answer.
 #[derive(Clone, Copy)]
 struct Row {
     generation: u64,
@@ -114,7 +115,7 @@ impl Memo {
     }
 }
 
-/// A message; none if it has no length.
+/// A message; empty if it cannot be stored.
 #[derive(Clone, Copy)]
 struct Message {
     len: usize,
@@ -124,7 +125,7 @@ struct Message {
 impl Message {
     const NONE: Self = Self { len: 0, bytes: [0; LONGEST] };
 
-    /// A message, or none if it is too long, or too short to have a transaction ID.
+    /// Copies a message. Empty if it is too long, or too short to have a transaction ID.
     fn of(message: &[u8]) -> Self {
         let mut this = Self::NONE;
         if let Some(bytes) = this.bytes.get_mut(..message.len())
@@ -140,7 +141,7 @@ impl Message {
         &self.bytes[..self.len]
     }
 
-    /// Whether it is another one, but for the transaction ID.
+    /// Returns whether the message is the same, except for the transaction ID.
     fn is(&self, message: &[u8]) -> bool {
         let Range { start, end } = Header::TID;
         self.len == message.len()
@@ -149,7 +150,8 @@ impl Message {
     }
 }
 
-/// The row of a message, which is the same for all transaction IDs. Programs that choose messages of one row only have them answered by the machine.
+/// Returns the row of a message, which is the same for all transaction IDs. Programs that choose messages of one row only lose the benefit
+/// of the memo.
 fn row_of(message: &[u8]) -> usize {
     let body = message.get(Header::TID.end..).unwrap_or_default();
     let fold = |hash: u64, word: &[u8; 8]| {
@@ -168,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// A quarter of a second, in which nothing expires.
+    /// A quarter of a second, within which nothing expires.
     const TICK: u64 = 250_000_000;
     const ENDPOINT: EndpointId = EndpointId(7);
 
@@ -186,7 +188,7 @@ mod tests {
         Resolver::new(Machine::new(Options::default(), [1; 16]))
     }
 
-    /// Asks for what is not known, and gives the answer.
+    /// Looks up a message that is not stored, and stores its answer.
     fn learn(resolver: &mut Resolver, now: Time, message: &[u8], answer: &[u8]) {
         assert_eq!(resolver.known(now, message), None);
         resolver.keep(ENDPOINT, answer);
@@ -201,7 +203,7 @@ mod tests {
         }
         assert_eq!(resolver.known(now, &question(1, "elsewhere")), None);
         let mut other = question(1, "there");
-        // The status, at which nobody looks; and yet it is another message.
+        // The status, which is ignored in requests; still it is another message.
         other[2] ^= 1;
         assert_eq!(resolver.known(now, &other), None);
         let counters = resolver.get().counters(None);
@@ -218,7 +220,7 @@ mod tests {
         assert_eq!(resolver.known(Time(5 + TICK), &message), Some(&*answer(2)));
         resolver.change().remove_client(ClientId(1));
         assert_eq!(resolver.known(Time(5 + TICK), &message), None);
-        // What was asked for before the change is not kept after it.
+        // An answer to a request from before the change is not stored after it.
         resolver.change();
         resolver.keep(ENDPOINT, &answer(3));
         assert_eq!(resolver.known(Time(5 + TICK), &message), None);
@@ -246,7 +248,7 @@ mod tests {
             let rows = (0..256).map(|n| row_of(&question(9, &name(n))));
             rows.collect::<std::collections::BTreeSet<_>>().len()
         };
-        // Of 256 at random, 162 are taken.
+        // With 256 random hashes, 162 rows are expected to be used.
         for name in [|n| format!("node{n}"), |n| format!("{n}"), |n| format!("rack{n}-01")] {
             assert!(rows(name) > 128, "{}", rows(name));
         }

@@ -1,15 +1,15 @@
-//! When a device's sockets are left alone for a moment although something has come.
+//! Moderation of a device's wakeups: its sockets are ignored for a moment although something has arrived.
 //!
-//! All hosts hear what each asks of all. Where many hosts begin at the same time, to be woken for each request takes them longer than to learn
-//! from it, and hosts that share processors keep each other from asking. So after a request that is for others a device rests, as adapters moderate
-//! their interrupts: what comes meanwhile is taken at once afterwards. A request for this host waits as long as that, but only
-//! while others ask others.
+//! Every host receives each multicast request. Where many hosts start at the same time, a wakeup for each request takes them longer than
+//! learning from it, and hosts that share processors keep each other from sending. So after a request for other hosts a device rests, as
+//! adapters moderate their interrupts: datagrams that arrive meanwhile are handled together afterwards. A request for this host waits as
+//! long as that, but only while other hosts exchange requests.
 
 use std::time::{Duration, Instant};
 
-/// How long it rests at first, and at most.
+/// The duration of a rest: at first, and at most.
 const REST: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(4));
-/// Rests are longer and longer if one follows another so soon.
+/// Rests grow longer if one follows another within this time.
 const SOON: Duration = Duration::from_millis(10);
 
 /// The rests of a device.
@@ -17,12 +17,13 @@ const SOON: Duration = Duration::from_millis(10);
 pub(crate) struct Rest {
     length: Duration,
     until: Option<Instant>,
-    /// It rests.
+    /// Whether the device rests.
     is_on: bool,
 }
 
 impl Rest {
-    /// Datagrams have come at this time, and so many of them were for others only. Whether a rest begins.
+    /// Records that datagrams have arrived, and how many of them were only for other hosts. Returns whether a rest
+    /// begins.
     pub(crate) fn begin(&mut self, now: Instant, others: u32) -> bool {
         if others == 0 || self.is_on {
             return false;
@@ -34,17 +35,17 @@ impl Rest {
         true
     }
 
-    /// Whether many hosts ask others at this time.
+    /// Returns whether many hosts send requests at this time.
     pub(crate) fn is_crowded(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until + SOON)
     }
 
-    /// When the rest ends, if the device rests.
+    /// Returns when the rest ends, if the device rests.
     pub(crate) fn end(&self) -> Option<Instant> {
         self.until.filter(|_| self.is_on)
     }
 
-    /// The device is looked at. Whether it rested.
+    /// Ends a rest, because the device is driven. Returns whether it rested.
     pub(crate) fn stop(&mut self) -> bool {
         std::mem::take(&mut self.is_on)
     }

@@ -1,4 +1,4 @@
-//! What the operating system knows of addresses, for devices that go by IP addresses.
+//! The operating system's answers about addresses, for devices with IP addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -6,10 +6,10 @@ use rdmux::GidEntry;
 use rdmux_acm::System;
 use rdmux_wire::acm::Address;
 
-/// The hop limit of packets when nobody says otherwise.
+/// The default hop limit of packets.
 const HOP_LIMIT: u8 = 64;
 
-/// The IP address that an address is, if it is one.
+/// Returns the IP address in an address, if there is one.
 pub(crate) fn ip_of(address: &Address) -> Option<IpAddr> {
     match address {
         Address::Ip4(ip) => Some((*ip).into()),
@@ -19,7 +19,7 @@ pub(crate) fn ip_of(address: &Address) -> Option<IpAddr> {
     }
 }
 
-/// What is known of the first of some addresses to which one of our own leads.
+/// Returns the answer for the first of some addresses that is reachable from a local one.
 pub(crate) fn system_of(addresses: &[IpAddr], own: &[GidEntry]) -> Option<System> {
     addresses.iter().find_map(|&ip| {
         let source = source_of(ip, own)?;
@@ -27,8 +27,9 @@ pub(crate) fn system_of(addresses: &[IpAddr], own: &[GidEntry]) -> Option<System
     })
 }
 
-/// The own address that packets to `ip` come from: itself if it is our own; the one that the kernel would take if that is ours; else the
-/// first of its family. What routes say of loopback addresses counts for nothing: those of a virtual host are its own.
+/// Returns the local address from which packets to `ip` are sent: `ip` itself if it is local; the address that the kernel would choose
+/// if it is one of `own`; otherwise the first of its family. Routes to loopback addresses are ignored, because a virtual host has its
+/// own.
 fn source_of(ip: IpAddr, own: &[GidEntry]) -> Option<&GidEntry> {
     let of = |wanted: IpAddr| own.iter().find(|entry| entry.gid.ip() == wanted);
     let by_kernel = || kernel_source(ip).and_then(of);
@@ -36,7 +37,7 @@ fn source_of(ip: IpAddr, own: &[GidEntry]) -> Option<&GidEntry> {
     of(ip).or_else(by_kernel).or_else(of_family)
 }
 
-/// The address from which the kernel would send to another. Nothing is sent.
+/// Returns the source address that the kernel would choose for a destination. Nothing is sent.
 fn kernel_source(ip: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match ip {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -1,4 +1,4 @@
-//! What changes beside clients and devices: signals, the files of the configuration, and the machine's addresses.
+//! Event sources besides clients and devices: signals, the configuration files, and the machine's addresses.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsString};
@@ -14,18 +14,18 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-/// What a signal asks for.
+/// The actions that signals request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Files are to be read anew.
+    /// Read the files again.
     pub(crate) reload: bool,
-    /// The counters are to be written to the log.
+    /// Write the counters to the log.
     pub(crate) report: bool,
-    /// The service is to end.
+    /// End the service.
     pub(crate) end: bool,
 }
 
-/// Signals as something to read: a pipe for each meaning.
+/// Signals as readable descriptors: a pipe for each action.
 #[derive(Debug)]
 pub(crate) struct Signals {
     reload: UnixStream,
@@ -50,12 +50,12 @@ impl Signals {
         })
     }
 
-    /// What is readable after a signal.
+    /// Returns the descriptors that are readable after a signal.
     pub(crate) fn sources(&self) -> [BorrowedFd<'_>; 3] {
         [self.reload.as_fd(), self.report.as_fd(), self.end.as_fd()]
     }
 
-    /// Takes what came.
+    /// Takes the requested actions.
     pub(crate) fn take(&self) -> Asked {
         Asked { reload: came(&self.reload), report: came(&self.report), end: came(&self.end) }
     }
@@ -70,60 +70,60 @@ fn came(pipe: &UnixStream) -> bool {
     some
 }
 
-/// What is to be seen in a folder with files.
+/// The events to watch in a directory with files.
 const IN_FOLDER: WatchFlags = WatchFlags::CLOSE_WRITE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::DELETE);
-/// What is to be seen in one above a folder that is not there.
+/// The events to watch in a parent of a directory that does not exist.
 const ABOVE: WatchFlags = WatchFlags::CREATE.union(WatchFlags::MOVED_TO);
-/// What is to be seen of both: that they are gone. A folder may be both.
+/// The events to watch in both: their removal. A directory may be both.
 const OF_BOTH: WatchFlags = WatchFlags::DELETE_SELF
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::MASK_ADD);
 
-/// Tells when one of some files is written, replaced, made or removed. The folders are watched, for editors replace files. Of a folder that
-/// is not there, the nearest one above it that is there is watched: when more of the way to the file is there, that counts as a change, after
-/// which the files are read and watched anew.
+/// Watches files for being written, replaced, created or removed. It watches their directories, because editors replace files. If a
+/// directory does not exist, its nearest existing ancestor is watched. When more of the path appears, that counts as a change, after which
+/// the files are read and watched again.
 #[derive(Debug)]
 pub(crate) struct Files {
     socket: OwnedFd,
-    /// What is looked for in each folder that is watched.
+    /// What to look for in each watched directory.
     wanted: BTreeMap<i32, Wanted>,
 }
 
-/// What is looked for in a folder.
+/// What to look for in a directory.
 #[derive(Debug, Default)]
 struct Wanted {
-    /// The names of files.
+    /// The names of the files.
     files: Vec<OsString>,
-    /// Those of folders that were not there.
+    /// The names of subdirectories that did not exist.
     folders: Vec<OsString>,
 }
 
 impl Wanted {
-    /// Whether what has happened in the folder, or to it, may have changed a file.
+    /// Returns whether an event in or of the directory may have changed a file.
     fn is_of(&self, event: &inotify::Event<'_>) -> bool {
         let gone = ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED;
         let is_in = |names: &[OsString]| {
             let name = event.file_name().map(CStr::to_bytes);
             name.is_some_and(|name| names.iter().any(|n| n.as_encoded_bytes() == name))
         };
-        // Who makes a file writes it, too.
+        // A process that creates a file also writes it.
         let is_made = event.events().contains(ReadFlags::CREATE);
         event.events().intersects(gone) || is_in(&self.folders) || !is_made && is_in(&self.files)
     }
 }
 
 impl Files {
-    /// Watches nothing yet.
+    /// Returns a watcher without files.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         Ok(Self { socket: inotify::init(flags)?, wanted: BTreeMap::new() })
     }
 
-    /// Watches a file, too. What cannot be watched is left out.
+    /// Adds a file. A file that cannot be watched is skipped.
     pub(crate) fn add(&mut self, file: &Path) {
         if let Err(e) = self.watch(file) {
             tracing::debug!("changes of {} go unseen: {e}", file.display());
@@ -138,7 +138,7 @@ impl Files {
         while nearest < way.len() && !self.watch_step(nearest == 0, &way[nearest])? {
             nearest += 1;
         }
-        // What has come to be before the one above it was watched.
+        // Directories that were created before their parent was watched.
         for at in (0..nearest).rev() {
             if !self.watch_step(at == 0, &way[at])? {
                 break;
@@ -147,7 +147,7 @@ impl Files {
         Ok(())
     }
 
-    /// Watches a folder for the file or the next folder on the way to it. False if it is not there.
+    /// Watches a directory for the file or the next directory on the path to it. Returns false if it does not exist.
     fn watch_step(
         &mut self,
         is_last: bool,
@@ -164,7 +164,7 @@ impl Files {
         Ok(true)
     }
 
-    /// Takes what happened; whether one of the files may have changed.
+    /// Takes the events. Returns whether one of the files may have changed.
     pub(crate) fn take(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.socket, &mut buffer);
@@ -184,10 +184,10 @@ impl AsFd for Files {
     }
 }
 
-/// The groups of rtnetlink(7) that tell of interfaces and of IPv4 and IPv6 addresses: their numbers as bits.
+/// The groups of rtnetlink(7) for interfaces and for IPv4 and IPv6 addresses, as a bit mask of their numbers.
 const ADDRESS_GROUPS: u32 = 1 | 1 << 4 | 1 << 8;
 
-/// Tells when addresses or interfaces of the machine changed. What is said is a hint to look again.
+/// Watches the machine's interfaces and addresses. An event is a hint to refresh.
 #[derive(Debug)]
 pub(crate) struct Addresses(OwnedFd);
 
@@ -200,7 +200,7 @@ impl Addresses {
         Ok(Self(socket))
     }
 
-    /// Takes what was said.
+    /// Discards the events.
     pub(crate) fn take(&self) {
         let mut buffer = [0; 4096];
         while rustix::net::recv(&self.0, &mut buffer[..], RecvFlags::TRUNC).is_ok() {}
@@ -254,7 +254,7 @@ mod tests {
         assert!(!files.take());
         fs::create_dir(dir.path().join("rdma")).unwrap();
         assert!(files.take());
-        // The folder comes from elsewhere, in place of a file.
+        // The directory is moved here from elsewhere, in place of a file.
         let files = watch(&file);
         fs::write(dir.path().join("rdma/of"), "").unwrap();
         fs::create_dir(dir.path().join("other/host")).unwrap();
@@ -266,7 +266,7 @@ mod tests {
         let files = watch(&file);
         fs::write(&file, "").unwrap();
         assert!(files.take() && !files.take());
-        // It goes, and comes again.
+        // The file is removed and created again.
         fs::remove_file(&file).unwrap();
         let files = watch(&file);
         fs::remove_dir(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! A client's socket, and what is on its way through it.
+//! A client's socket, with its buffered input and output.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -15,9 +15,9 @@ use crate::listen::Peer;
 use crate::poller::{Interest, Poller, Token};
 use crate::resolver::Resolver;
 
-/// How much is read at once, and ahead at most: some hundred messages.
+/// How many bytes are read at once and buffered at most: some hundred messages.
 pub(super) const INPUT: usize = 16 << 10;
-/// How much memory a client keeps for what it sends and is sent next.
+/// The capacity that a client's buffers keep while they are not in use.
 const KEPT: usize = 4096;
 
 /// A client.
@@ -25,28 +25,28 @@ const KEPT: usize = 4096;
 pub(super) struct Client {
     socket: Foreign,
     peer: Peer,
-    /// What was read, and what of it was taken.
+    /// The bytes read. `taken` of them are processed.
     input: Vec<u8>,
     taken: usize,
-    /// The length of the next message, if it is there whole.
+    /// The length of the next message, if it has arrived completely.
     next: Option<usize>,
-    /// What was not sent, and what of it is.
+    /// The bytes of answers to send. `sent` of them are sent.
     output: Vec<u8>,
     sent: usize,
-    /// Where the last answer begins in it.
+    /// The start of the last answer in `output`.
     last: usize,
-    /// Requests that are not answered, in the order of their numbers, and their transaction IDs.
+    /// The outstanding requests, in the order of their numbers, with their transaction IDs.
     requests: Vec<(RequestId, u64)>,
     interest: Interest,
-    /// Its socket is not watched by the poller.
+    /// Its socket is polled directly, not by the poller.
     direct: bool,
-    /// It sends nothing more.
+    /// It will send nothing more.
     ended: bool,
-    /// Its socket is broken.
+    /// Its socket has failed.
     broken: bool,
-    /// It sent something that is no message.
+    /// It sent an invalid message.
     malformed: bool,
-    /// It has read something since this was asked.
+    /// It has read something since the last check.
     took: bool,
 }
 
@@ -75,18 +75,18 @@ impl Client {
         self.peer
     }
 
-    /// Notes a request that is on its way. Its number is higher than those before.
+    /// Records an outstanding request. Its number is higher than all before.
     pub(super) fn begin(&mut self, request: RequestId, tid: u64) {
         self.requests.push((request, tid));
     }
 
-    /// Notes that a request has its answer; its transaction ID.
+    /// Removes a request that is answered. Returns its transaction ID.
     pub(super) fn end(&mut self, request: RequestId) -> Option<u64> {
         let at = self.requests.binary_search_by_key(&request, |(id, _)| *id).ok()?;
         Some(self.requests.remove(at).1)
     }
 
-    /// Reads what there is, but not more than is taken soon, by way of a buffer that all clients share. Whether there was something.
+    /// Reads available bytes into the shared buffer, up to the limit of what is buffered ahead. Returns whether there were any.
     pub(super) fn fill(
         &mut self,
         limits: &Limits,
@@ -105,19 +105,19 @@ impl Client {
             drop(closer.foreign(user, fd));
         };
         match socket::try_read(self.socket.as_fd(), &mut buffer[..room], keep) {
-            // No request has descriptors.
+            // No request carries descriptors.
             Ok(_) if passed => self.malformed = true,
             Ok(0) => self.ended = true,
             Ok(count) => self.input.extend_from_slice(&buffer[..count]),
             Err(Errno::AGAIN | Errno::INTR) => return false,
             Err(_) => self.broken = true,
         }
-        // Only the first message can be wrong now; others are looked at when their turn comes.
+        // Only the first message can be invalid now; the others are checked in their turn.
         self.find_next();
         true
     }
 
-    /// Whether a whole message waits.
+    /// Returns whether a complete message is buffered.
     pub(super) fn has_message(&self) -> bool {
         self.next.is_some()
     }
@@ -131,7 +131,7 @@ impl Client {
         };
     }
 
-    /// Whether its next message may be taken: it has not too much outstanding or unread.
+    /// Returns whether its next message may be taken: it has not too many requests outstanding or answers unread.
     pub(super) fn may_ask(&self, limits: &Limits) -> bool {
         self.requests.len() < limits.requests && self.unread() < limits.unread && !self.broken
     }
@@ -149,7 +149,7 @@ impl Client {
         Some(request)
     }
 
-    /// Takes the next message and answers it, if the answer is known. Whether that was so.
+    /// Answers the next message if its answer is cached, and takes it. Returns whether it did.
     pub(super) fn answer_known(&mut self, resolver: &mut Resolver, now: Time) -> bool {
         let next = self.next.and_then(|len| self.input.get(self.taken..self.taken + len));
         let Some(message) = next else { return false };
@@ -162,12 +162,12 @@ impl Client {
         true
     }
 
-    /// The answer that was given last, unless it was sent already.
+    /// Returns the last answer, unless it was sent already.
     pub(super) fn last_answer(&self) -> &[u8] {
         self.output.get(self.last..).unwrap_or_default()
     }
 
-    /// Goes on to the message behind the next one, which has this length.
+    /// Advances past the next message, which has this length.
     fn step(&mut self, len: usize) {
         self.taken += len;
         if self.taken == self.input.len() {
@@ -180,20 +180,20 @@ impl Client {
         }
     }
 
-    /// Puts an answer behind those that are to be sent.
+    /// Appends an answer to the output.
     pub(super) fn answer(&mut self, reply: &Reply<'_>) {
         self.last = self.output.len();
         self.output.resize(self.last + reply.wire_len(), 0);
         reply.emit(&mut self.output[self.last..]);
     }
 
-    /// The same for a message that is ready.
+    /// Appends an encoded answer to the output.
     pub(super) fn answer_bytes(&mut self, message: &[u8]) {
         self.last = self.output.len();
         self.output.extend_from_slice(message);
     }
 
-    /// Sends as much of the answers as the socket takes, by one call if it takes them all.
+    /// Sends as much of the output as the socket accepts, by one call if it accepts everything.
     pub(super) fn flush(&mut self) {
         while self.unread() > 0 {
             let output = std::mem::take(&mut self.output);
@@ -209,7 +209,7 @@ impl Client {
         self.sent = 0;
     }
 
-    /// Sends without waiting and without a signal; how many bytes the socket took.
+    /// Sends without blocking and without a signal. Returns how many bytes the socket accepted.
     fn send(&mut self, bytes: &[u8]) -> usize {
         if self.broken {
             return 0;
@@ -228,7 +228,7 @@ impl Client {
         }
     }
 
-    /// Bytes of answers that it has not read.
+    /// Returns the bytes of answers that the client has not read.
     fn unread(&self) -> usize {
         self.output.len() - self.sent
     }
@@ -237,7 +237,7 @@ impl Client {
         self.unread() > 0
     }
 
-    /// Whether it has read something since this was asked last.
+    /// Returns whether the client has read something since the last call.
     pub(super) fn took_some(&mut self) -> bool {
         std::mem::take(&mut self.took)
     }
@@ -246,13 +246,13 @@ impl Client {
         self.malformed
     }
 
-    /// Whether nothing more is to be done for it.
+    /// Returns whether the client can be removed.
     pub(super) fn is_through(&self) -> bool {
         let rests = self.requests.is_empty() && self.unread() == 0;
         self.broken || self.ended && rests && !self.has_message()
     }
 
-    /// Has it watched for what it may do next.
+    /// Updates the poller's registration to what the client may do next.
     pub(super) fn watch(&mut self, token: Token, poller: &Poller, limits: &Limits) {
         let interest = Interest::of(self.may_read(limits), self.unread() > 0);
         if interest != self.interest {
@@ -267,7 +267,7 @@ impl Client {
         self.direct
     }
 
-    /// Takes its socket from the poller, or gives it back. Whether that could be done.
+    /// Moves its socket from the poller to direct polling, or back. Returns whether that succeeded.
     pub(super) fn set_direct(&mut self, direct: bool, token: Token, poller: &Poller) -> bool {
         if direct {
             poller.remove(&self.socket);
@@ -279,7 +279,7 @@ impl Client {
         true
     }
 
-    /// What it is watched for, to ask for it directly.
+    /// Returns its socket and events, for poll(2).
     pub(super) fn poll_fd(&self) -> PollFd<'_> {
         let flags = match self.interest {
             Interest::Nothing | Interest::End => PollFlags::empty(),

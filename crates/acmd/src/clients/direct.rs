@@ -1,9 +1,9 @@
-//! Clients whose sockets are asked by poll(2) and not by epoll(7).
+//! Clients whose sockets are polled directly by poll(2) instead of epoll(7).
 //!
-//! Where nearly all sockets have something each time, to be told of each costs more than to look at all of them: epoll puts each into a list when
-//! something arrives, which its sender does, and looks at it again before it is sure that no more has come. So who has something at
-//! the same time as many others is looked at directly, until few of them have. And where nearly all had something, to ask which have costs more than
-//! to read from all.
+//! Where nearly all sockets are ready each time, epoll costs more than scanning all of them: each sender puts the socket on the ready list
+//! when something arrives, and epoll checks it once more to see that nothing else has. So clients that are ready at the same time as many
+//! others are polled directly, until few of them are ready. Where nearly all were ready, even poll(2) costs more than reading from all of
+//! them.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -16,27 +16,27 @@ use super::client::Client;
 use super::table::Table;
 use crate::poller::{Poller, Ready, Token};
 
-/// So many clients that have something at the same time are many.
+/// This many clients that are ready at the same time count as many.
 const MANY: usize = 16;
-/// The most that are asked directly.
+/// The maximum number of directly polled clients.
 const MOST: usize = 256;
-/// Few have something if it is less than one of so many, and nearly all if less than one of so many has nothing.
+/// Few are ready if less than one in this many is, and nearly all if less than one in this many is not.
 const FEW: usize = 4;
-/// All go back to epoll when so often in a row few had something.
+/// All return to epoll after few were ready this many times in a row.
 pub(super) const OFTEN: u32 = 16;
 
-/// The clients that are asked directly.
+/// The clients that are polled directly.
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     ids: Vec<ClientId>,
-    /// How many of them had something since they were waited for.
+    /// How many of them were ready since the last wait.
     came: usize,
-    /// How often in a row few of them had something.
+    /// How many times in a row few of them were ready.
     quiet: u32,
 }
 
 impl Direct {
-    /// Waits until a source of the poller or one of these clients has something.
+    /// Waits until a source of the poller or one of these clients is ready.
     ///
     /// # Errors
     /// Those of poll(2) and epoll_wait(2).
@@ -62,7 +62,7 @@ impl Direct {
         Ok(())
     }
 
-    /// A client had something.
+    /// Counts a client that was ready.
     pub(super) fn came(&mut self, client: &Client) {
         self.came += usize::from(client.is_direct());
     }
@@ -92,7 +92,7 @@ impl Direct {
         Ok(())
     }
 
-    /// Takes note that so many of them had something.
+    /// Records how many of them were ready.
     fn note(&mut self, count: usize, all: &mut Table<Client>, poller: &Poller) {
         if self.ids.is_empty() {
             return;
@@ -108,7 +108,7 @@ impl Direct {
         });
     }
 
-    /// Asks those directly that have something, if they are many.
+    /// Starts to poll the ready clients directly, if they are many.
     fn add_all(&mut self, all: &mut Table<Client>, poller: &Poller, ready: &[Ready]) {
         let of_clients = ready.iter().filter_map(|event| match event.token {
             Token::Client(id) => Some(ClientId(u32::try_from(id).unwrap_or(u32::MAX))),
@@ -134,12 +134,12 @@ impl Direct {
     }
 }
 
-/// A client that may have something.
+/// Returns readiness for a client that may have input.
 fn readable(id: ClientId) -> Ready {
     Ready { token: Token::Client(id.0.into()), readable: true, writable: false, gone: false }
 }
 
-/// What a client has, if it has something.
+/// Returns the readiness of a client, if it is ready.
 fn of_client((id, fd): (&ClientId, &PollFd<'_>)) -> Option<Ready> {
     let events = fd.revents();
     let gone = events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);

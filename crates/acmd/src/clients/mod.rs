@@ -1,7 +1,7 @@
-//! Clients: who they are, what they send, and what they have not read yet.
+//! Clients: admission, limits, and their input and output.
 //!
-//! No client can make the others wait, or the service grow: what it may have outstanding and unread is bounded, and while it is at a bound
-//! nothing more is read from it. One that reads nothing for some time is dropped.
+//! No client can delay the others or make the service grow: its outstanding requests and unread answers are bounded, and at a bound its
+//! socket is not read. A client that reads nothing for some time is dropped.
 
 mod client;
 mod direct;
@@ -25,25 +25,25 @@ use crate::listen::{Kind, Peer, peer_of};
 use crate::poller::{Interest, Poller, Ready, Token};
 use crate::resolver::Resolver;
 
-/// How much clients may have.
+/// The limits of clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Clients.
+    /// The number of clients.
     pub(crate) clients: usize,
-    /// Clients of one user, or of one address. The owner and root may have all.
+    /// The number of clients of one user, or of one address. The owner and root may use all.
     pub(crate) of_peer: usize,
-    /// Clients of all of these together.
+    /// The number of clients of all users and addresses except the owner and root.
     pub(crate) of_others: usize,
-    /// Requests of a client that are not answered.
+    /// The outstanding requests of a client.
     pub(crate) requests: usize,
-    /// Bytes of answers that a client has not read, before nothing more is read from it.
+    /// The bytes of answers that a client has not read, before its socket is not read any more.
     pub(crate) unread: usize,
-    /// How long a client may read nothing.
+    /// How long a client may go without reading.
     pub(crate) stall: Duration,
 }
 
 impl Limits {
-    /// For so many clients, of which each may have so many requests that are not answered. The shares are those of [`rdmux_runtime::shares`].
+    /// Returns limits for this many clients, each with this many outstanding requests. The shares are those of [`rdmux_runtime::shares`].
     pub(crate) fn of(clients: usize, requests: usize) -> Self {
         Self {
             clients,
@@ -56,27 +56,27 @@ impl Limits {
     }
 }
 
-/// Who may connect, beside the owner and root.
+/// Which users may connect, besides the owner and root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// Which users of this machine.
+    /// The users of this machine.
     pub(crate) users: Users,
-    /// Whether those may of whom the kernel knows no user: hosts of the network.
+    /// Whether peers without a user known to the kernel may connect: hosts of the network.
     pub(crate) unknown: bool,
 }
 
-/// What happened to clients.
+/// Counters of admitted and dropped clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Those that were accepted.
+    /// Accepted clients.
     pub(crate) accepted: u64,
-    /// Those of users who may not connect.
+    /// Connections of users who may not connect.
     pub(crate) not_allowed: u64,
-    /// Those that were one too many.
+    /// Connections beyond a limit.
     pub(crate) too_many: u64,
-    /// Those that were dropped because they read nothing.
+    /// Clients dropped because they read nothing.
     pub(crate) stalled: u64,
-    /// Those that were dropped for a message that is none.
+    /// Clients dropped for an invalid message.
     pub(crate) malformed: u64,
 }
 
@@ -88,14 +88,14 @@ pub(crate) struct Clients {
     all: Table<Client>,
     direct: Direct,
     of_peer: HashMap<Peer, usize>,
-    /// Those that had a whole message which was not taken when they were settled, in order.
+    /// The clients that had a complete message left when they were settled, in order.
     waiting: Vec<ClientId>,
-    /// Those that do not read, and since when.
+    /// The clients that do not read, and since when.
     stalled: BTreeMap<ClientId, Instant>,
     counters: Counters,
-    /// What is read goes through here.
+    /// The buffer for all reads.
     buffer: Box<[u8; INPUT]>,
-    /// Closes what clients pass.
+    /// Closes descriptors that clients pass.
     closer: Closer,
 }
 
@@ -115,7 +115,7 @@ impl Clients {
         }
     }
 
-    /// Other limits from now on; those who are here stay.
+    /// Sets other limits; connected clients stay.
     pub(crate) fn set_limits(&mut self, limits: Limits, access: Access) {
         (self.limits, self.access) = (limits, access);
     }
@@ -128,24 +128,24 @@ impl Clients {
         self.all.len()
     }
 
-    /// Notes that a request is on its way, and its transaction ID.
+    /// Records an outstanding request and its transaction ID.
     pub(crate) fn begin(&mut self, id: ClientId, request: RequestId, tid: u64) {
         if let Some(client) = self.all.get_mut(id) {
             client.begin(request, tid);
         }
     }
 
-    /// Notes that a request has its answer; its transaction ID.
+    /// Removes a request that is answered. Returns its transaction ID.
     pub(crate) fn end(&mut self, id: ClientId, request: RequestId) -> Option<u64> {
         self.all.get_mut(id)?.end(request)
     }
 
-    /// Whether a client is the service's owner, or root.
+    /// Returns whether a client is the service's owner, or root.
     pub(crate) fn is_owner(&self, id: ClientId) -> bool {
         self.all.get(id).is_some_and(|client| owns(client.peer()))
     }
 
-    /// Takes a connection, or turns it away: none then.
+    /// Admits a connection, or refuses it and returns none.
     pub(crate) fn admit(
         &mut self,
         socket: OwnedFd,
@@ -156,7 +156,7 @@ impl Clients {
         self.admit_peer(socket, peer, process, poller)
     }
 
-    /// The same for a connection of this peer, whose process the kernel may know.
+    /// Admits a connection of this peer, whose process the kernel may know.
     fn admit_peer(
         &mut self,
         socket: OwnedFd,
@@ -191,7 +191,7 @@ impl Clients {
         Some(id)
     }
 
-    /// Whether such a client may connect.
+    /// Returns whether this peer may connect.
     fn may(&self, peer: Peer) -> bool {
         match peer {
             Peer::User(uid) => self.access.users.may(uid),
@@ -199,7 +199,7 @@ impl Clients {
         }
     }
 
-    /// Whether one more client of this peer is not too many.
+    /// Returns whether the limits allow one more client of this peer.
     fn has_room(&self, peer: Peer) -> bool {
         let others = || self.of_peer.iter().filter(|(peer, _)| !owns(**peer)).map(|(_, n)| n);
         let count = self.of_peer.get(&peer).copied().unwrap_or(0);
@@ -208,7 +208,7 @@ impl Clients {
                 || count < self.limits.of_peer && others().sum::<usize>() < self.limits.of_others)
     }
 
-    /// Waits until a source of the poller or a client has something, or until the timeout.
+    /// Waits until a source of the poller or a client is ready, or until the timeout.
     ///
     /// # Errors
     /// Those of epoll_wait(2) and poll(2).
@@ -221,7 +221,7 @@ impl Clients {
         self.direct.wait(&mut self.all, poller, timeout, ready)
     }
 
-    /// Reads what a client has sent, as far as it may.
+    /// Reads a client's socket, as far as the limits allow.
     pub(crate) fn fill(&mut self, id: ClientId) {
         if let Some(client) = self.all.get_mut(id)
             && client.fill(&self.limits, &mut self.buffer, &self.closer)
@@ -238,12 +238,12 @@ impl Clients {
         }
     }
 
-    /// The clients that have a message which may be taken now, of those that were settled.
+    /// Returns the settled clients that have a message which may be taken now.
     pub(crate) fn servable(&self) -> Vec<ClientId> {
         self.waiting.iter().filter(|id| self.is_servable(**id)).copied().collect()
     }
 
-    /// Whether there are such clients.
+    /// Returns whether there are such clients.
     pub(crate) fn has_servable(&self) -> bool {
         self.waiting.iter().any(|id| self.is_servable(*id))
     }
@@ -252,7 +252,8 @@ impl Clients {
         self.all.get(id).is_some_and(|c| c.has_message() && c.may_ask(&self.limits))
     }
 
-    /// Answers the next message of a client, if it has one, may ask now, and the answer is known. Whether that was so.
+    /// Answers the next message of a client, if it has one, may ask now, and the answer is cached. Returns whether it
+    /// did.
     pub(crate) fn answer_known(
         &mut self,
         id: ClientId,
@@ -263,12 +264,12 @@ impl Clients {
         client.is_some_and(|client| client.answer_known(resolver, now))
     }
 
-    /// The answer that a client was given last, unless it was sent already.
+    /// Returns the last answer to a client, unless it was sent already.
     pub(crate) fn last_answer(&self, id: ClientId) -> Option<&[u8]> {
         self.all.get(id).map(Client::last_answer)
     }
 
-    /// The next message of a client, if it has one and may ask now.
+    /// Takes the next message of a client, if it has one and may ask now.
     pub(crate) fn take(&mut self, id: ClientId) -> Option<Result<Request, Refusal>> {
         let client = self.all.get_mut(id)?;
         if !client.may_ask(&self.limits) {
@@ -277,22 +278,22 @@ impl Clients {
         client.take()
     }
 
-    /// Gives a client an answer, which is sent with all others that it gets until it is [settled](Self::settle).
+    /// Queues an answer to a client, which is sent with its other answers when it is [settled](Self::settle).
     pub(crate) fn answer(&mut self, id: ClientId, reply: &Reply<'_>) {
         if let Some(client) = self.all.get_mut(id) {
             client.answer(reply);
         }
     }
 
-    /// Gives a client an answer with one path, in the same way.
+    /// Queues an answer with one path to a client.
     pub(crate) fn answer_path(&mut self, id: ClientId, tid: u64, path: &PathRecord) {
         if let Some(client) = self.all.get_mut(id) {
             client.answer_bytes(&Reply::one_path(tid, path));
         }
     }
 
-    /// After anything was done with a client: sends its answers, has it watched for what it may do next, or drops it if it is through.
-    /// Whether it was dropped.
+    /// Finishes work on a client: sends its answers and updates its polling, or drops it if it is done. Returns whether it was
+    /// dropped.
     pub(crate) fn settle(&mut self, id: ClientId, poller: &Poller, now: Instant) -> bool {
         let Some(client) = self.all.get_mut(id) else { return false };
         client.flush();
@@ -318,7 +319,7 @@ impl Clients {
         false
     }
 
-    /// Removes a client, which still gets the answers that its socket takes. Whether it was there.
+    /// Removes a client, which still gets the answers that its socket accepts. Returns whether it existed.
     pub(crate) fn remove(&mut self, id: ClientId, poller: &Poller) -> bool {
         let Some(mut client) = self.all.remove(id) else { return false };
         client.flush();
@@ -334,12 +335,12 @@ impl Clients {
         true
     }
 
-    /// When the next client has read nothing for too long.
+    /// Returns when the next client will have read nothing for too long.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.stalled.values().min().map(|since| *since + self.limits.stall)
     }
 
-    /// Those that have read nothing for too long, which are to be removed.
+    /// Returns the clients that have read nothing for too long, to be removed.
     pub(crate) fn stalled(&mut self, now: Instant) -> Vec<ClientId> {
         let late = |since: &Instant| now.duration_since(*since) >= self.limits.stall;
         let all: Vec<ClientId> =
@@ -349,7 +350,7 @@ impl Clients {
     }
 }
 
-/// Whether a peer is the service's owner, or root.
+/// Returns whether a peer is the service's owner, or root.
 fn owns(peer: Peer) -> bool {
     peer == Peer::User(0) || peer == Peer::User(rustix::process::geteuid().as_raw())
 }

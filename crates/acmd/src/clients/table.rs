@@ -1,14 +1,14 @@
-//! Clients by their numbers.
+//! A table of clients by their numbers.
 
 use rdmux_acm::ClientId;
 use slab::Slab;
 
-/// The most clients of all.
+/// The maximum number of clients.
 pub(super) const MOST: usize = 1 << PLACE;
-/// How many low bits of a number say where the client is. The others say the how manieth it is, so that a number is not used again soon.
+/// How many low bits of a number are the client's index. The other bits count clients, so that a number is not reused soon.
 const PLACE: u32 = 16;
 
-/// A table of clients, or of what there is for each.
+/// A table of clients, or of values for each client.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     all: Slab<(ClientId, T)>,
@@ -24,14 +24,14 @@ impl<T> Table<T> {
         self.all.len()
     }
 
-    /// The number of the one that is inserted next; none if there is no room.
+    /// Returns the number of the next inserted client; none if the table is full.
     pub(super) fn next(&self) -> Option<ClientId> {
         let place = self.all.vacant_key();
         let place = u32::try_from(place).ok().filter(|_| place < MOST)?;
         Some(ClientId(self.count << PLACE | place))
     }
 
-    /// Inserts one, whose number is [`next`](Self::next).
+    /// Inserts a client, whose number is [`next`](Self::next).
     pub(super) fn insert(&mut self, value: T) {
         if let Some(id) = self.next() {
             self.all.insert((id, value));

@@ -40,14 +40,14 @@ impl World {
         (far, self.clients.admit(near.into(), Kind::Unix, &self.poller))
     }
 
-    /// Somebody else connects.
+    /// Admits a connection of another peer.
     fn admit(&mut self, peer: Peer) -> (UnixStream, Option<ClientId>) {
         let (far, near) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         (far, self.clients.admit_peer(near.into(), peer, None, &self.poller))
     }
 
-    /// Whose socket has something, and whether that is the end.
+    /// Returns which sockets are ready, and whether each is at its end.
     fn ready(&mut self) -> Vec<(u64, bool)> {
         let mut ready = Vec::new();
         self.clients.wait(&self.poller, Some(Duration::ZERO), &mut ready).unwrap();
@@ -64,12 +64,12 @@ impl World {
         self.clients.settle(id, &self.poller, self.start)
     }
 
-    /// The transaction ID of the next message of a client.
+    /// Takes the next message of a client and returns its transaction ID.
     fn take(&mut self, id: ClientId) -> Option<u64> {
         self.clients.take(id).map(|message| message.unwrap().tid)
     }
 
-    /// Puts so many answers into a client's output.
+    /// Queues this many answers to a client.
     fn answer(&mut self, id: ClientId, count: usize) -> Vec<u8> {
         let mut all = Vec::new();
         for n in 0..count {
@@ -83,7 +83,7 @@ impl World {
     }
 }
 
-/// More answers than a socket takes at once.
+/// More answers than a socket accepts at once.
 const MANY: usize = 1 << 16;
 
 fn request(tid: u64) -> Vec<u8> {
@@ -111,7 +111,7 @@ fn message_in_two_parts_is_one_and_two_in_one_part_are_two() {
 
 #[test]
 fn others_are_served_while_the_close_of_a_descriptor_that_a_client_passed_blocks() {
-    // Bytes that are read with a descriptor, urgent ones, and bytes that nobody reads.
+    // Bytes with a descriptor, urgent bytes, and bytes that are never read.
     for (flags, reads) in
         [(SendFlags::empty(), true), (SendFlags::OOB, true), (SendFlags::empty(), false)]
     {
@@ -144,7 +144,7 @@ fn others_are_served_while_the_close_of_a_descriptor_that_a_client_passed_blocks
 #[test]
 fn one_client_too_many_is_turned_away_and_one_that_left_counts_no_more() {
     let mut world = World::new();
-    // The owner may have all places.
+    // The owner may use all places.
     let mut all: Vec<_> = (0..SMALL.clients).map(|_| world.connect()).collect();
     assert!(all.iter().all(|(_, id)| id.is_some()));
     let (mut far, refused) = world.connect();
@@ -159,7 +159,7 @@ fn one_client_too_many_is_turned_away_and_one_that_left_counts_no_more() {
     );
 }
 
-/// As users, and as hosts of the network, which the kernel knows no user of.
+/// With users, and with hosts of the network, for which the kernel knows no user.
 #[test]
 fn users_other_than_the_owner_have_shares_and_leave_room_for_others() {
     let mut world = World::new();
@@ -192,12 +192,12 @@ fn client_that_has_closed_before_it_is_taken_is_nobody() {
     drop(far);
     assert_eq!(world.clients.admit(near, Kind::Tcp, &world.poller), None);
     assert_eq!(world.clients.counters().not_allowed, 1);
-    // One that is there is its user, also when it has no more to send.
+    // A connected client keeps its user, even when it will send nothing more.
     let (far, near) = connect();
     far.shutdown(Shutdown::Write).unwrap();
     let id = world.clients.admit(near, Kind::Tcp, &world.poller).unwrap();
     assert!(world.clients.is_owner(id));
-    // A service that is open takes the others, but none of them for its owner.
+    // An open service admits the others, but treats none of them as its owner.
     world.clients.set_limits(SMALL, Access { unknown: true, ..OWNER });
     let (far, near) = connect();
     drop(far);
@@ -235,7 +235,7 @@ fn client_that_never_reads_is_not_read_from_and_in_the_end_dropped() {
     assert!(world.clients.servable().is_empty());
     assert_eq!(world.clients.next_timeout(), Some(world.start + SMALL.stall));
     assert!(world.clients.stalled(world.start + SMALL.stall / 2).is_empty());
-    // It reads a little, which gives it more time.
+    // It reads a little, which extends its time.
     assert!(far.read(&mut vec![0; 1 << 20]).unwrap() > 0);
     assert!(!world.clients.settle(id, &world.poller, world.start + SMALL.stall / 2));
     assert!(world.clients.stalled(world.start + SMALL.stall).is_empty());
@@ -350,7 +350,7 @@ fn clients_that_ask_at_the_same_time_are_asked_directly_until_few_have_something
         world.clients.fill(*id);
         assert!(world.take(*id).is_some() && !world.settle(*id));
     }
-    // All had something, so all are read from once more.
+    // All were ready, so all are read once more.
     assert_eq!(world.ready(), (0..20).map(|n| number(&all, n)).collect::<Vec<_>>());
     all.iter().for_each(|(_, id)| world.clients.fill(*id));
     assert_eq!(world.ready(), []);
@@ -359,7 +359,7 @@ fn clients_that_ask_at_the_same_time_are_asked_directly_until_few_have_something
     for n in [3, 7, 20] {
         all[n].0.write_all(&request(2)).unwrap();
     }
-    // The same again until it is read, also of those that the poller watches.
+    // The same again until the input is read, also for clients that the poller watches.
     for _ in 0..2 {
         assert_eq!(world.ready(), [3, 7, 20].map(|n| number(&all, n)));
     }
@@ -367,7 +367,8 @@ fn clients_that_ask_at_the_same_time_are_asked_directly_until_few_have_something
         world.clients.fill(all[n].1);
     }
     assert_eq!(world.clients.direct.len(), 20);
-    // One that has too much outstanding is not read from, but its end is seen; one that is gone is not asked any more.
+    // A client with too many outstanding requests is not read, but its end is detected; one that is gone is not polled
+    // any more.
     world.clients.begin(all[3].1, RequestId(1), 1);
     world.clients.begin(all[3].1, RequestId(2), 2);
     assert!(!world.settle(all[3].1));

@@ -1,5 +1,5 @@
-//! Who is looked up next. A name server may answer slowly or not at all, so that questions wait: each client has a line of its own, and
-//! a few lookups at a time, so that what it asks for holds up no other.
+//! The queue of lookups. A name server may answer slowly or not at all, so queries wait: each client has its own queue and only a few
+//! lookups at a time, so that its names do not delay other clients.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,35 +7,35 @@ use rdmux_acm::{ClientId, QuestionId};
 
 use super::Question;
 
-/// Questions that wait, of all clients together.
+/// The maximum number of waiting queries of all clients together.
 pub(super) const WAITING: usize = 256;
-/// Lookups at a time.
+/// The maximum number of concurrent lookups.
 const LOOKUPS: usize = 8;
-/// Those for one client.
+/// The maximum number of concurrent lookups for one client.
 pub(super) const CLIENT_LOOKUPS: usize = 2;
 
-/// Questions that wait, and how many are being looked up.
+/// The waiting queries, and the number of lookups in progress.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    /// By clients; those for which no client waits have one of their own.
+    /// The queues of the clients; queries for which no client waits have their own queue.
     clients: BTreeMap<Option<ClientId>, Client>,
     waiting: usize,
     lookups: usize,
-    /// Counts turns.
+    /// A counter of turns.
     turn: u64,
 }
 
-/// A client that has some.
+/// The queue of a client.
 #[derive(Debug, Default)]
 struct Client {
     waiting: VecDeque<Question>,
     lookups: usize,
-    /// When it had its last turn, or came.
+    /// When it had its last turn, or was added.
     turn: u64,
 }
 
 impl Line {
-    /// Has a question wait. If too many do, and all are wanted, one is given back that is to wait no longer: of the client that has most.
+    /// Queues a query. If the queue is full and all its queries are wanted, returns one to be given up, of the client that has most.
     pub(super) fn push(
         &mut self,
         question: Question,
@@ -62,7 +62,7 @@ impl Line {
         refused
     }
 
-    /// Forgets what is not wanted any more.
+    /// Removes queries that are not wanted any more.
     fn tidy(&mut self, mut is_wanted: impl FnMut(QuestionId) -> bool) {
         self.waiting = 0;
         for client in self.clients.values_mut() {
@@ -72,8 +72,8 @@ impl Line {
         self.clients.retain(|_, client| !client.is_idle());
     }
 
-    /// The next question that is to be looked up, if there can be one more lookup: of the client that has fewest, and of several the one that has waited
-    /// longest for its turn. What is not wanted any more is forgotten.
+    /// Returns the next query to look up, if another lookup may start: of the client that has fewest lookups, and of several the one that
+    /// has waited longest for its turn. Queries that are not wanted any more are removed.
     pub(super) fn next(
         &mut self,
         mut is_wanted: impl FnMut(QuestionId) -> bool,
@@ -97,7 +97,7 @@ impl Line {
         None
     }
 
-    /// A lookup for this client is over.
+    /// Records that a lookup for this client has ended.
     pub(super) fn done(&mut self, id: Option<ClientId>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.lookups = client.lookups.saturating_sub(1);
@@ -109,7 +109,7 @@ impl Line {
 }
 
 impl Client {
-    /// Whether there is nothing of it.
+    /// Returns whether the client has no queries and no lookups.
     fn is_idle(&self) -> bool {
         self.lookups == 0 && self.waiting.is_empty()
     }
@@ -146,7 +146,7 @@ mod tests {
         }
         let all: Vec<_> = std::iter::from_fn(|| next(&mut line)).collect();
         assert_eq!(all, [(1, 0), (2, 10), (3, 11), (1, 1), (2, 12)]);
-        // A client that asks again does not pass clients that wait.
+        // A client that queues another query does not overtake waiting clients.
         line.done(Some(ClientId(3)));
         line.done(Some(ClientId(1)));
         push(&mut line, 3, 13);

@@ -1,4 +1,4 @@
-//! Names that are looked up for devices that go by IP addresses: among virtual hosts, then by the operating system, which may take long.
+//! Lookup of names for devices with IP addresses: among virtual hosts, then by the operating system, which may take long.
 
 mod line;
 
@@ -17,11 +17,11 @@ use self::line::{Line, WAITING};
 /// A name to look up.
 #[derive(Debug)]
 pub(crate) struct Question {
-    /// Who asks.
+    /// The endpoint that needs the address.
     pub(crate) endpoint: EndpointId,
-    /// What is asked.
+    /// The machine's query.
     pub(crate) question: QuestionId,
-    /// The client that has caused it; none if no client waits.
+    /// The client that caused it; none if no client waits.
     pub(crate) client: Option<ClientId>,
     /// The name.
     pub(crate) name: String,
@@ -34,28 +34,28 @@ impl Question {
     }
 }
 
-/// What came of it.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Who asked.
+    /// The endpoint that needs the address.
     pub(crate) endpoint: EndpointId,
-    /// What was asked.
+    /// The machine's query.
     pub(crate) question: QuestionId,
     /// The addresses.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// What threads say.
+/// A message from a lookup thread.
 enum Word {
     /// A virtual host has the name.
     Host(Found),
-    /// None has it.
+    /// No virtual host has it.
     NoHost(Question),
-    /// The operating system has answered, for this client.
+    /// The operating system's answer, for this client.
     System(Option<ClientId>, Found),
 }
 
-/// Tells the service what was found.
+/// Sends messages to the service.
 #[derive(Clone)]
 struct Teller {
     words: SyncSender<Word>,
@@ -63,19 +63,20 @@ struct Teller {
 }
 
 impl Teller {
-    /// Whether the service is there.
+    /// Sends a message. Returns whether the service still exists.
     fn tell(&self, word: Word) -> bool {
         let told = self.words.send(word).is_ok();
-        // If it is full, it wakes all the same.
+        // If it is full, the service is woken anyway.
         let _ = io::Write::write(&mut &*self.waker, &[1]);
         told
     }
 }
 
-/// Asks the operating system for the addresses of a name.
+/// Looks up the addresses of a name in the operating system.
 type LookUp = Arc<dyn Fn(&str) -> Vec<IpAddr> + Send + Sync>;
 
-/// Looks names up in threads: one knows virtual hosts, and each lookup by the operating system has one of its own.
+/// Looks up names in threads: one thread searches the virtual hosts, and each lookup in the operating system has its
+/// own.
 pub(crate) struct Names {
     questions: SyncSender<Question>,
     words: Receiver<Word>,
@@ -86,7 +87,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Starts the thread that knows virtual hosts, which are found in this directory.
+    /// Starts the thread that searches the virtual hosts of this directory.
     pub(crate) fn start(dir: RuntimeDir) -> io::Result<Self> {
         let host = move |name: &str| Registry::look_up(&dir, name);
         let others = |name: &str| {
@@ -96,7 +97,7 @@ impl Names {
         Self::by(host, others)
     }
 
-    /// Looks for hosts, and for other names.
+    /// Like [`start`](Self::start), with these functions for hosts and for other names.
     fn by(
         host: impl Fn(&str) -> Option<IpAddr> + Send + 'static,
         others: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static,
@@ -122,13 +123,13 @@ impl Names {
         Ok(Self { questions, words, wake, teller, others: Arc::new(others), line: Line::default() })
     }
 
-    /// Asks. False when too many wait.
+    /// Starts a lookup. Returns false when too many are queued.
     pub(crate) fn ask(&self, question: Question) -> bool {
         !matches!(self.questions.try_send(question), Err(TrySendError::Full(_)))
     }
 
-    /// Takes answers, and asks the operating system for what is next, but not for what is not wanted any more. What there is no room for is not
-    /// found.
+    /// Takes results, and starts the next lookups in the operating system, except those that are not wanted any more. Queries that do not
+    /// fit the queue are answered as not found.
     pub(crate) fn take(&mut self, mut is_wanted: impl FnMut(QuestionId) -> bool) -> Vec<Found> {
         let mut buffer = [0; 64];
         while matches!(io::Read::read(&mut &self.wake, &mut buffer), Ok(n) if n > 0) {}
@@ -152,7 +153,7 @@ impl Names {
         all
     }
 
-    /// Asks the operating system. An answer at once if there can be no thread for that.
+    /// Starts a lookup in the operating system. Returns an empty result at once if no thread can be started.
     fn look_up(&mut self, question: Question) -> Option<Found> {
         let (client, nothing) = (question.client, question.found(Vec::new()));
         let (teller, others) = (self.teller.clone(), self.others.clone());
@@ -185,7 +186,7 @@ mod tests {
     use super::line::CLIENT_LOOKUPS;
     use super::*;
 
-    /// A name server that answers for a name when it is told to.
+    /// A name server that answers for a name on command.
     #[derive(Default)]
     struct Server {
         names: Mutex<State>,
@@ -194,9 +195,9 @@ mod tests {
 
     #[derive(Default)]
     struct State {
-        /// Those that it was asked for.
+        /// The names that it was asked for.
         asked: Vec<String>,
-        /// Those for which it answers.
+        /// The names that it answers for.
         answered: BTreeSet<String>,
     }
 
@@ -216,7 +217,7 @@ mod tests {
             self.changed.notify_all();
         }
 
-        /// The names that it was asked for, sorted.
+        /// Returns the names that it was asked for, sorted.
         fn asked(&self) -> Vec<String> {
             let mut asked = self.names.lock().unwrap().asked.clone();
             asked.sort();
@@ -224,11 +225,11 @@ mod tests {
         }
     }
 
-    /// Names of which only `host` is a host's.
+    /// A lookup service for which only `host` is a virtual host.
     struct World {
         names: Names,
         server: Arc<Server>,
-        /// Those that are not wanted.
+        /// The queries that are not wanted.
         unwanted: BTreeSet<u64>,
     }
 
@@ -241,10 +242,11 @@ mod tests {
             Self { names, server, unwanted: BTreeSet::new() }
         }
 
-        /// A client asks for a name, which is passed on then if it is no host's. What is found meanwhile.
+        /// Looks up a name for a client and passes it on if it is no host's. Returns the results that arrived
+        /// meanwhile.
         fn ask(&mut self, client: u32, number: u64, name: &str) -> Vec<(u64, Vec<IpAddr>)> {
             assert!(self.names.ask(question(client, number, name)));
-            // Hosts are looked for one after the other.
+            // Virtual hosts are searched one query after the other.
             assert!(self.names.ask(question(client, MARK, "host")));
             let mut all = Vec::new();
             loop {
@@ -262,7 +264,7 @@ mod tests {
             found.into_iter().map(|found| (found.question.0, found.addresses)).collect()
         }
 
-        /// The numbers of what is found, until it is so many.
+        /// Returns the numbers of the results, once there are this many.
         fn found(&mut self, count: usize) -> BTreeSet<u64> {
             let mut all = BTreeSet::new();
             while all.len() < count {
@@ -298,7 +300,7 @@ mod tests {
         assert_eq!(found.addresses, [IP]);
     }
 
-    /// As with a name server that does not answer.
+    /// With a name server that does not answer.
     #[test]
     fn names_that_take_long_hold_up_no_host_and_some_are_not_found() {
         let mut world = World::new();

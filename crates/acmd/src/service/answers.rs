@@ -1,4 +1,4 @@
-//! What comes back: datagrams, answers of subnet administration, and what the operating system knows.
+//! Incoming datagrams, answers of subnet administration, and answers of the operating system.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -14,10 +14,10 @@ use crate::names::Question;
 use crate::queue::{Arrived, Queue};
 use crate::system::{ip_of, system_of};
 
-/// How many questions to the machine are answered before others have their turn.
+/// How many of the machine's queries are answered in one turn.
 const LATER: usize = 4096;
 
-/// Datagrams that were taken together: who sent each, and where it lies. Its memory is kept.
+/// A batch of received datagrams: the sender and the position of each. Its memory is reused.
 #[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
@@ -25,7 +25,8 @@ pub(super) struct Inbox {
 }
 
 impl Service {
-    /// Datagrams arrived at an endpoint, or were sent. How many were for us, and how many for others only.
+    /// Handles received datagrams and completed sends of an endpoint. Returns how many datagrams were for this host,
+    /// and how many only for others.
     fn handle_queue(&mut self, id: EndpointId) -> (u32, u32) {
         let Inbox { bytes, list } = &mut self.inbox;
         bytes.clear();
@@ -52,13 +53,13 @@ impl Service {
                     self.resolver.change().handle_room(now, id, &mut self.driver);
                 }
             }
-            // The device says so, too, and is opened again then.
+            // The device reports it, too, and is opened again then.
             Err(e) => tracing::debug!("{e}"),
         }
         (ours, others)
     }
 
-    /// Has a device take in what has come, and takes it from the queues of its endpoints.
+    /// Drives a device, and receives from the queues of its endpoints.
     pub(super) fn drive(&mut self, kind: DeviceKind, now: Instant) {
         self.devices.drive(kind, now, &self.poller);
         let (ours, others) = self.handle_queues(|_| true);
@@ -66,7 +67,7 @@ impl Service {
         self.devices.rest(kind, others, &self.poller);
     }
 
-    /// Takes what there is from the queues that are chosen. How many datagrams were for us, and how many for others only.
+    /// Receives from the selected queues. Returns how many datagrams were for this host, and how many only for others.
     fn handle_queues(&mut self, which: impl Fn(&Queue) -> bool) -> (u32, u32) {
         let endpoints = self.driver.endpoints.iter();
         let all: Vec<EndpointId> = endpoints
@@ -79,7 +80,7 @@ impl Service {
         })
     }
 
-    /// Drives devices for which it is time, and makes room where sends have completed.
+    /// Drives the devices that are due, and takes the completions of sends.
     pub(super) fn handle_devices(&mut self, now: Instant) {
         for kind in self.devices.due(now) {
             self.drive(kind, now);
@@ -87,7 +88,7 @@ impl Service {
         self.handle_queues(Queue::has_sent);
     }
 
-    /// Goes on with endpoints that had more than their turn allowed.
+    /// Continues with endpoints that had more datagrams than their turn allowed.
     pub(super) fn handle_busy_queues(&mut self) {
         for id in std::mem::take(&mut self.busy) {
             self.handle_queue(id);
@@ -95,7 +96,7 @@ impl Service {
         self.is_busy |= !self.busy.is_empty();
     }
 
-    /// Answers of subnet administration came.
+    /// Handles answers of subnet administration.
     pub(super) fn handle_mads(&mut self, id: PortId) {
         let Some(mads) = self.driver.ports.get_mut(&id).and_then(|port| port.mads.as_mut()) else {
             return;
@@ -110,7 +111,7 @@ impl Service {
         }
     }
 
-    /// Tells the machine what it could not be told while it asked.
+    /// Performs the work that had to wait until the machine's call returned.
     pub(super) fn handle_later(&mut self) {
         for _ in 0..LATER {
             let Some(later) = self.driver.later.pop_front() else { return };
@@ -173,7 +174,7 @@ impl Service {
         self.resolver.change().handle_system(time(), question, known.as_ref(), &mut self.driver);
     }
 
-    /// Names were looked up.
+    /// Handles results of name lookups.
     pub(super) fn handle_names(&mut self) {
         let (now, resolver) = (time(), &mut self.resolver);
         let found = self.names.take(|question| resolver.change().is_wanted(now, question));
@@ -183,7 +184,7 @@ impl Service {
     }
 }
 
-/// Where a datagram came from. Without a network header there is no GID.
+/// Returns the sender of a datagram. Without a network header there is no GID.
 fn peer(datagram: &Arrived<'_>) -> Peer {
     Peer {
         gid: datagram.sgid.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! What clients ask.
+//! Client requests.
 
 use std::time::Instant;
 
@@ -12,15 +12,15 @@ use rdmux_wire::layout::Text;
 use super::{MESSAGES, Service, time};
 use crate::poller::Ready;
 
-/// Who resolves, as ibacm calls it.
+/// The provider name, as in ibacm.
 const PROVIDER: &str = "ibacmp";
 
 impl Service {
-    /// A client's socket has something. Who asks what is known has the answer before the next client has its turn.
+    /// Handles a client's ready socket. A client whose answer is cached gets it before the next client's turn.
     pub(super) fn handle_client(&mut self, id: u64, event: &Ready, now: Instant) {
         let id = ClientId(u32::try_from(id).unwrap_or(u32::MAX));
         if event.gone {
-            // Nothing can be said to it any more.
+            // No answer can reach it any more.
             self.driver.clients.remove(id, &self.poller);
             self.resolver.change().remove_client(id);
             return;
@@ -33,7 +33,7 @@ impl Service {
         self.settle_client(id, now);
     }
 
-    /// Takes messages of all clients that have more than their turn allowed.
+    /// Processes messages of all clients that have more than their turn allowed.
     pub(super) fn serve(&mut self) {
         let all = self.driver.clients.servable();
         if !all.is_empty() {
@@ -57,7 +57,7 @@ impl Service {
         }
     }
 
-    /// Processes a message. False if the client was dropped for it.
+    /// Processes a message. Returns false if the client was dropped for it.
     fn process(&mut self, id: ClientId, message: Result<client::Request, Refusal>) -> bool {
         match message {
             Ok(request) => self.answer(id, &request),
@@ -124,7 +124,7 @@ impl Service {
         }
     }
 
-    /// Endpoints of active ports, of one port's number or of all: those that ibacm's clients count from 1.
+    /// Returns the endpoints of active ports, of one port number or of all, as ibacm's clients count them from 1.
     fn listed(&self, port: u8) -> Vec<EndpointId> {
         let is_of = |endpoint: &rdmux_acm::Endpoint| {
             self.resolver.get().ports().any(|(id, at)| {
@@ -174,7 +174,7 @@ impl Service {
         self.driver.reply(id, &Reply { tid, answer });
     }
 
-    /// Others than the owner might make all hosts ask again.
+    /// Flushes the caches for the owner. Other users could make all hosts repeat their requests.
     fn flush(&mut self, id: ClientId, tid: u64, address: Option<Address>) {
         let answer = if self.driver.clients.is_owner(id) {
             let before = self.resolver.get().memory().0;

@@ -1,7 +1,8 @@
-//! The service: one thread that waits for everything, and never for one thing.
+//! The service: one thread with an event loop, which never waits for a single source.
 //!
-//! In reading order: here the loop; `ask` is what clients ask; `refresh` tells the machine of ports, endpoints and addresses; `answers`
-//! what comes back from subnet administration and the operating system; `reload` reads files anew; `report` is what is counted.
+//! In reading order: here the loop; `ask` handles client requests; `refresh` tells the machine of ports, endpoints and addresses;
+//! `answers` handles answers of subnet administration and the operating system; `reload` reads files again; `report` collects the
+//! counters.
 
 mod answers;
 mod ask;
@@ -31,27 +32,28 @@ use crate::resolver::Resolver;
 use crate::watch::{Addresses, Files, Signals};
 use crate::{AcmdError, Setup};
 
-/// How many connections are accepted before others have their turn.
+/// How many connections are accepted in one turn.
 const ACCEPTS: usize = 64;
-/// How many messages of a client are taken before others have their turn.
+/// How many messages of a client are processed in one turn.
 const MESSAGES: usize = 128;
-/// How many datagrams of an endpoint are taken before others have their turn.
+/// How many datagrams of an endpoint are processed in one turn.
 const DATAGRAMS: usize = 256;
-/// How long after a hint things are looked at: more hints follow, and the host's service has to hear of it, too.
+/// The delay between a hint of a change and the refresh: more hints follow, and the host's service has to notice the
+/// change, too.
 const SETTLE: Duration = Duration::from_millis(100);
-/// How long after that they are looked at once more, for a host's service that was slow, or a fabric that is not up.
+/// The delay until a second refresh, for a host's service that was slow, or a fabric that was not up.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The service's state: see the module.
 pub(crate) struct Service {
     resolver: Resolver,
     driver: Driver,
     devices: Devices,
-    /// The ports as the machine was told of them.
+    /// The ports as last reported to the machine.
     seen: BTreeMap<At, Seen>,
-    /// The endpoints as the machine was told of them.
+    /// The endpoints as last reported to the machine.
     planned: BTreeMap<EndpointId, refresh::Planned>,
-    /// What all paths from each endpoint had when files with paths and addresses were loaded.
+    /// The common fields of all paths from each endpoint when files with paths and addresses were loaded.
     loaded_for: BTreeMap<EndpointId, PathRecord>,
     names: Names,
     config: Config,
@@ -59,38 +61,39 @@ pub(crate) struct Service {
     log: Log,
     poller: Poller,
     listeners: Vec<Listener>,
-    /// Users of the host beside its owner.
+    /// The users of the host besides its owner.
     users: Vec<u32>,
     signals: Signals,
     files: Option<Files>,
     addresses: Option<Addresses>,
-    /// When devices and addresses are looked at again.
+    /// When to refresh devices and addresses.
     look: Vec<Instant>,
-    /// When files are read again.
+    /// When to read files again.
     reload: Option<Instant>,
     next_request: u64,
     inbox: answers::Inbox,
-    /// When clients had their turn.
+    /// The time of the clients' last turn.
     now: Time,
-    /// Endpoints that may have more to take.
+    /// Endpoints that may have more datagrams to receive.
     busy: BTreeSet<EndpointId>,
-    /// Something is left to be done without waiting.
+    /// Whether work is left that must not wait for an event.
     is_busy: bool,
-    /// What comes next is to be expected soon.
+    /// Whether the next event is expected soon.
     expects: bool,
-    /// How long to stay without a client; for ever if not said.
+    /// How long to run without a client; forever if none.
     idle_exit: Option<Duration>,
-    /// Since when there is no client.
+    /// The time since which there is no client.
     idle_since: Instant,
     began: Instant,
     ends: bool,
 }
 
 impl Service {
-    /// Makes the sockets and tells the machine of what is there. `files` watches the files since before they were read.
+    /// Creates the sockets and tells the machine of devices and endpoints. `files` has watched the files since before
+    /// they were read.
     ///
     /// # Errors
-    /// [`AcmdError`] when nothing can be listened at.
+    /// [`AcmdError`] when no socket can be created.
     pub(crate) fn new(
         setup: Setup,
         log: Log,
@@ -157,24 +160,24 @@ impl Service {
         Ok(this)
     }
 
-    /// Serves until it is told to end.
+    /// Serves until it is told to stop.
     ///
     /// # Errors
     /// Those of epoll_wait(2).
     pub(crate) fn run(mut self) -> Result<(), AcmdError> {
-        // Programs wait for what it does.
+        // Programs wait for the service.
         let tell = |e: &std::io::Error| tracing::debug!("the service has usual time slices: {e}");
         let mut slices = Slices::new().inspect_err(tell).ok();
         let mut ready = Vec::with_capacity(64);
         while !self.ends {
             let is_crowded = self.devices.is_crowded(Instant::now());
-            // Hosts that share processors would interrupt each other.
+            // Hosts that share processors would preempt each other.
             slices.take_if(|slices| slices.have(!is_crowded).inspect_err(tell).is_err());
             self.wait(is_crowded, &mut ready).map_err(AcmdError::of("wait for events"))?;
             let now = Instant::now();
             self.is_busy = false;
             self.handle_busy_queues();
-            // What other hosts say first: it may be what programs ask for.
+            // Datagrams of other hosts first: they may contain what programs request.
             for clients in [false, true] {
                 self.now = time();
                 let is_of = |e: &&Ready| matches!(e.token, Token::Client(_)) == clients;
@@ -189,7 +192,7 @@ impl Service {
         Ok(())
     }
 
-    /// Waits for something. What is expected soon is looked for first: to be woken takes longer, unless others need the processor.
+    /// Waits for events. If one is expected soon, busy-polls first, unless others need the processor: a wakeup takes longer.
     fn wait(&mut self, is_crowded: bool, ready: &mut Vec<Ready>) -> io::Result<()> {
         let timeout = self.timeout();
         let (poller, clients) = (&self.poller, &mut self.driver.clients);
@@ -206,7 +209,7 @@ impl Service {
         clients.wait(poller, timeout, ready)
     }
 
-    /// How long nothing has to be done unless something happens.
+    /// Returns how long the loop may wait for an event.
     fn timeout(&self) -> Option<Duration> {
         if self.is_busy || !self.busy.is_empty() || !self.driver.later.is_empty() {
             return Some(Duration::ZERO);
@@ -254,13 +257,13 @@ impl Service {
         }
     }
 
-    /// What is done after events: it may be due, or events may have caused it.
+    /// Performs the work that is due or that events have caused.
     fn turn(&mut self) {
         self.serve();
         self.handle_later();
         let now = Instant::now();
         if self.resolver.get().poll_timeout().is_some_and(|due| due <= time()) {
-            // What has come already may have made it needless to send.
+            // Datagrams that have already arrived may make sends unnecessary.
             for kind in self.devices.contexts().map(|(kind, _)| kind).collect::<Vec<_>>() {
                 self.drive(kind, now);
             }
@@ -289,7 +292,7 @@ impl Service {
         self.check_idle(now);
     }
 
-    /// Has clients with whom something was done watched for what they may do next.
+    /// Settles the clients that were worked on.
     fn settle(&mut self, now: Instant) {
         while let Some(id) = self.driver.next_touched() {
             self.settle_client(id, now);
@@ -312,7 +315,7 @@ impl Service {
         }
     }
 
-    /// Looks at devices and addresses in a moment, and once more later.
+    /// Schedules a refresh of devices and addresses after a short delay, and another one later.
     fn look_soon(&mut self) {
         let now = Instant::now();
         self.look.retain(|at| *at <= now + SETTLE);
@@ -352,7 +355,7 @@ impl Service {
         self.ends |= asked.end;
     }
 
-    /// What happened to a device.
+    /// Handles an asynchronous event of a device.
     fn handle_device(&mut self, number: u64) {
         let Some(kind) = Devices::of_token(number) else { return };
         let mut failed = false;
@@ -377,7 +380,7 @@ impl Service {
         self.look.push(Instant::now() + AGAIN);
     }
 
-    /// A device has failed: the service of its host is gone. It is opened again.
+    /// Closes a failed device, whose host service is gone. It is opened again later.
     fn lose(&mut self, kind: DeviceKind) {
         tracing::warn!(
             "the {kind:?} device is gone: its host's service has ended; it is opened again"
@@ -390,7 +393,7 @@ impl Service {
     }
 }
 
-/// Random bytes.
+/// Returns random bytes.
 fn seed() -> [u8; 16] {
     let mut seed = [0; 16];
     if let Err(e) = getrandom::fill(&mut seed) {
@@ -399,7 +402,7 @@ fn seed() -> [u8; 16] {
     seed
 }
 
-/// The time as the machine has it: that of the cache in shared memory.
+/// Returns the machine's time, which is that of the cache in shared memory.
 fn time() -> Time {
     Time(cache::now())
 }

@@ -1,4 +1,4 @@
-//! Ports, endpoints and addresses, as they are now: what the machine has not been told, it is told.
+//! Refreshing ports, endpoints and addresses: tells the machine of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -15,36 +15,36 @@ use crate::mads::{Administration, Mads};
 use crate::poller::{Interest, Token};
 use crate::queue::{Queue, Shape};
 
-/// How many datagrams of an endpoint may be on their way out at least.
+/// The minimum number of outstanding sends of an endpoint.
 const MIN_SENDS: u32 = 64;
 
-/// An endpoint as the machine was told of it.
+/// An endpoint as reported to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Planned {
     /// Its port.
     pub(super) at: At,
-    /// What the machine was told.
+    /// The description for the machine.
     endpoint: Endpoint,
-    /// The index of its P_Key, and how many receives its queue pair has.
+    /// The index of its P_Key, and the number of its queue pair's receives.
     shape: (u16, u32),
 }
 
 impl Planned {
-    /// Its partition.
+    /// Returns its partition.
     pub(super) fn pkey(&self) -> Pkey {
         self.endpoint.pkey
     }
 }
 
-/// An endpoint that is to be: its partition, and its names and addresses.
+/// The wanted endpoints: their partitions, and their names and addresses.
 type Wanted = BTreeMap<(At, Pkey), Vec<Address>>;
 
 impl Service {
-    /// Looks at everything.
+    /// Refreshes everything.
     pub(super) fn refresh(&mut self) {
         self.devices.open(Instant::now(), &self.poller);
         let mut found = self.devices.see();
-        // The ports of a device that is being opened again stay, and are not active meanwhile.
+        // The ports of a device that is being opened again stay, but are not active meanwhile.
         for (at, seen) in &self.seen {
             if self.devices.context(at.kind).is_none() {
                 let mut seen = seen.clone();
@@ -68,7 +68,7 @@ impl Service {
         self.driver.forgive_claims();
     }
 
-    /// Tells the machine of a port, unless it knows.
+    /// Tells the machine of a new or changed port.
     fn set_port(&mut self, at: At, seen: Seen) {
         let id = self.devices.id(at);
         let to = Administration { lid: seen.port.sm_lid, sl: seen.port.sm_sl };
@@ -96,7 +96,7 @@ impl Service {
         self.seen.insert(at, seen);
     }
 
-    /// Opens a port's way to subnet administration, if it is not open.
+    /// Opens a port's access to subnet administration, if it is not open.
     fn open_mads(&mut self, at: At, id: PortId) {
         let Some(port) = self.driver.ports.get_mut(&id).filter(|port| port.mads.is_none()) else {
             return;
@@ -117,7 +117,7 @@ impl Service {
         }
     }
 
-    /// Closes it; what was asked is not answered any more.
+    /// Closes a port's access to subnet administration. Outstanding queries are unanswered.
     pub(super) fn close_mads(&mut self, id: PortId) {
         let mads = self.driver.ports.get_mut(&id).and_then(|port| port.mads.take());
         if let Some(mads) = mads {
@@ -126,7 +126,7 @@ impl Service {
         }
     }
 
-    /// Closes all of a port that its device has.
+    /// Closes everything of a port that belongs to its device.
     pub(super) fn close_port(&mut self, at: At) {
         let id = self.devices.id(at);
         self.close_mads(id);
@@ -177,7 +177,7 @@ impl Service {
         }
     }
 
-    /// Forgets an endpoint that the machine does not have any more, and whose queue pair is closed.
+    /// Removes an endpoint that the machine does not have any more, and whose queue pair is closed.
     fn forget_endpoint(&mut self, id: EndpointId) {
         self.driver.endpoints.remove(&id);
         if self.driver.cache.forget(id) {
@@ -186,7 +186,7 @@ impl Service {
         self.planned.remove(&id);
     }
 
-    /// The number of an endpoint, which it keeps while it is there.
+    /// Returns the number of an endpoint, which does not change while it exists.
     fn endpoint_id(&self, at: At, pkey: Pkey) -> EndpointId {
         let same = |planned: &Planned| {
             planned.at == at && (planned.endpoint.pkey.0 ^ pkey.0) & 0x7fff == 0
@@ -194,7 +194,7 @@ impl Service {
         let known = self.planned.iter().find(|(_, planned)| same(planned));
         known.map_or_else(
             || {
-                // Those of InfiniBand come before others in the lists of clients, and where the source is chosen.
+                // InfiniBand endpoints precede others in the lists of clients, and when a source is chosen.
                 let first = first_id(at.kind);
                 let free = (first..).map(EndpointId).find(|id| !self.planned.contains_key(id));
                 free.unwrap_or_default()
@@ -234,7 +234,7 @@ impl Service {
         self.planned.insert(id, planned);
     }
 
-    /// Makes the queue pair of an endpoint, if it is to have one and has none.
+    /// Creates the queue pair of an endpoint, if it needs one and has none.
     fn open_queue(&mut self, id: EndpointId, at: At, (pkey_index, receives): (u16, u32)) {
         let is_up = self.seen.get(&at).is_some_and(|seen| seen.port.is_active);
         let has = self.driver.endpoints.get(&id).is_some_and(|e| e.queue.is_some());
@@ -258,7 +258,7 @@ impl Service {
     }
 }
 
-/// Where the numbers of endpoints of a kind of devices begin.
+/// Returns the first endpoint number for a kind of device.
 fn first_id(kind: DeviceKind) -> u16 {
     match kind {
         DeviceKind::Ib => 0,
@@ -267,8 +267,8 @@ fn first_id(kind: DeviceKind) -> u16 {
     }
 }
 
-/// What the file of addresses would say if there is none, as `ib_acme -A` writes it: the host's name for the first active port of each
-/// kind of devices, and the name with a number for each port of InfiniBand.
+/// Returns what the file of addresses would contain if there is none, as `ib_acme -A` writes it: the host's name for the first active
+/// port of each kind of device, and the name with a number for each InfiniBand port.
 fn generated(found: &BTreeMap<At, Seen>, host: &str) -> Vec<Assignment> {
     let of = |(at, seen): (&At, &Seen), name: String| {
         let (device, port, pkey) = (seen.device.clone(), at.number, PkeyChoice::First);
@@ -285,8 +285,8 @@ fn generated(found: &BTreeMap<At, Seen>, host: &str) -> Vec<Assignment> {
     firsts.chain(numbered).collect()
 }
 
-/// The endpoints that are to be: those that the file of addresses names, and those that have the host's IP addresses. Each address of
-/// the host is at the first port of a kind that has it, in the default partition.
+/// Returns the wanted endpoints: those that the file of addresses names, and those that have the host's IP addresses. Each address of
+/// the host belongs to the first port of a kind that has it, in the default partition.
 fn wanted(found: &BTreeMap<At, Seen>, assignments: &[Assignment]) -> Wanted {
     let mut wanted = Wanted::new();
     let mut known = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Files that are read anew, and the sockets that options ask for.
+//! Reading files again, and opening the sockets that options ask for.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,9 +19,9 @@ use crate::poller::{Interest, Token};
 use crate::watch::Files;
 
 impl Service {
-    /// Reads the files of the configuration again. What they no longer say is undone, what they say still stays as it is.
+    /// Reads the configuration files again. Settings that were removed from them are undone; unchanged ones stay.
     pub(super) fn read_files(&mut self) {
-        // First what watched them until now: a user may have few of these (max_user_instances, inotify(7)).
+        // Drops the previous watcher first: a user may have few of them (max_user_instances, inotify(7)).
         self.watch_files(None);
         let (config, problems, files) = self.sources.read_watched();
         self.watch_files(files);
@@ -56,7 +56,7 @@ impl Service {
         self.settle(std::time::Instant::now());
     }
 
-    /// Waits for what watches the files from now on.
+    /// Replaces the watcher of the files.
     pub(super) fn watch_files(&mut self, files: Option<Files>) {
         if let Some(old) = std::mem::replace(&mut self.files, files) {
             self.poller.remove(&old);
@@ -72,7 +72,8 @@ impl Service {
         publish(&self.sources, &self.config.options)
     }
 
-    /// Makes the sockets that the options ask for, in place of those before. One that systemd has made stays.
+    /// Creates the sockets that the options ask for, in place of the previous ones. One that systemd has created
+    /// stays.
     ///
     /// # Errors
     /// [`AcmdError::Io`].
@@ -85,7 +86,7 @@ impl Service {
         for old in of_systemd.iter().chain(&self.listeners) {
             self.poller.remove(old);
         }
-        // Their files go with them.
+        // Their files are removed with them.
         self.listeners.clear();
         let places = &self.sources.places;
         let (mode, port) = (self.config.options.server_mode, self.config.options.server_port);
@@ -110,7 +111,7 @@ impl Service {
         watched.map_err(AcmdError::of("watch a socket"))
     }
 
-    /// Loads routes and addresses from the files that the options name, unless they are loaded for the endpoints as these are now.
+    /// Loads routes and addresses from the files that the options name, unless they are already loaded for the present endpoints.
     pub(super) fn load(&mut self) {
         let ends: BTreeMap<EndpointId, PathRecord> =
             self.planned.keys().filter_map(|id| Some((*id, self.near_end(*id)?))).collect();
@@ -131,7 +132,8 @@ impl Service {
         self.loaded_for = ends;
     }
 
-    /// What all paths from an endpoint to others have: its port's end, at its own MTU, and its partition. Packets take as long as the subnet allows.
+    /// Returns the common fields of all paths from an endpoint: its port's end, at its own MTU, and its partition. The transit time is the
+    /// subnet's maximum.
     fn near_end(&self, id: EndpointId) -> Option<PathRecord> {
         let planned = self.planned.get(&id)?;
         let port = &self.seen.get(&planned.at)?.port;
@@ -173,26 +175,27 @@ impl Service {
     }
 }
 
-/// How much clients may have, as far as there are descriptors for them.
+/// Returns the limits of clients, as far as descriptors are available.
 pub(super) fn limits(options: &Options) -> Limits {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let descriptors = descriptors.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
     limits_with(options, descriptors)
 }
 
-/// The same for a process that may have so many descriptors. A quarter of them is for all else that it does.
+/// Returns the limits for a process that may have this many descriptors. A quarter of them is reserved for everything
+/// else.
 fn limits_with(options: &Options, descriptors: usize) -> Limits {
     let most = (descriptors - descriptors.div_ceil(4)).max(1);
     Limits::of(options.max_clients.min(most), options.machine.max_requests_per_client)
 }
 
-/// What is published for clients.
+/// Returns what is published for clients.
 pub(super) fn publish(sources: &Sources, options: &Options) -> Publish {
     let others = sources.others || options.socket_access == SocketAccess::All;
     Publish { links: !options.acme_plus_kernel_only, others }
 }
 
-/// Who may connect, beside the owner and root.
+/// Returns which users may connect, besides the owner and root.
 pub(super) fn access(options: &Options, users: &[u32]) -> Access {
     let users = match options.socket_access {
         SocketAccess::All => Users::All,
@@ -201,7 +204,7 @@ pub(super) fn access(options: &Options, users: &[u32]) -> Access {
     Access { users, unknown: options.server_mode == ServerMode::Open }
 }
 
-/// The port at the near end of a path as OpenSM's dump names it, once it has a LID.
+/// Returns the port at the near end of a path as OpenSM's dump names it, once it has a LID.
 fn dumped(end: &PathRecord) -> Option<DumpedPort> {
     (end.slid != Lid::NONE).then_some(DumpedPort { guid: end.sgid.guid(), base_lid: end.slid })
 }

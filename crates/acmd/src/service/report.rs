@@ -1,4 +1,4 @@
-//! What is counted.
+//! The service's counters.
 
 use rdmux_acm::Counters;
 use rdmux_wire::acm::client::Statistic;
@@ -6,7 +6,7 @@ use rdmux_wire::acm::client::Statistic;
 use super::Service;
 
 impl Service {
-    /// Everything that is counted, by name.
+    /// Returns all counters, by name.
     pub(super) fn statistics(&self) -> Vec<Statistic> {
         let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let machine = self.resolver.get().counters(None);
@@ -37,7 +37,7 @@ impl Service {
         all
     }
 
-    /// Writes it to the log.
+    /// Writes the counters to the log.
     pub(super) fn report(&self) {
         for statistic in self.statistics() {
             let name = String::from_utf8_lossy(statistic.name.as_bytes()).into_owned();

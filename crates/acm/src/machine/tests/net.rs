@@ -20,7 +20,7 @@ pub(super) const PORT: PortId = PortId(1);
 pub(super) const EP: EndpointId = EndpointId(1);
 pub(super) const CLIENT: ClientId = ClientId(1);
 
-/// Records the calls of a machine to its driver.
+/// A driver that records the machine's calls.
 #[derive(Default)]
 pub(super) struct Driver {
     pub(super) sent: VecDeque<(To, Datagram)>,

@@ -205,7 +205,7 @@ fn another_queue_pair_joins_again_and_is_not_thought_to_be_full() {
     net.run();
     let answers = |net: &Net, n: usize| net.hosts[n].machine.counters(None).sent_answers;
     assert_eq!(answers(&net, 0), 0);
-    // The search ended with its memberships and the answers that had no room.
+    // The old queue pair is gone, with its attachments and its full send queue.
     net.hosts[0].io.is_full = false;
     net.hosts[0].io.members.clear();
     let endpoint = Endpoint { qpn: rdmux_wire::Qpn::new(0x99), ..endpoint(0) };

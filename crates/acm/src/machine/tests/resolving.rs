@@ -349,7 +349,7 @@ fn question_to_the_operating_system_is_wanted_while_a_client_waits_for_the_answe
     assert!(is_wanted(&mut net, question));
     net.hosts[0].machine.cancel(CLIENT, two);
     assert_eq!(net.hosts[0].machine.client_of(question), None);
-    // Until the driver has checked, the next request waits for the same answer.
+    // Until the driver calls `is_wanted`, the next request waits for the same answer.
     let three = net.ask(0, Dest::Address(name(1)));
     assert!(asked(&mut net).is_none() && is_wanted(&mut net, question));
     net.hosts[0].machine.remove_client(CLIENT);

@@ -98,8 +98,8 @@ fn what_programs_use_is_confirmed_before_it_expires() {
     assert!(after.sent_checks > 2 && after.refreshed >= counters.refreshed + after.sent_checks);
 }
 
-/// The address moved to another host, and the former holder does not answer. A request that arrives when the entry has expired gets the
-/// group's answer.
+/// The address moved to another host, and the former holder does not answer. A request that arrives after the entry was
+/// invalidated gets the group's answer.
 #[test]
 fn request_that_comes_while_a_silent_holder_is_asked_goes_on_by_the_group() {
     let mut net = Net::new(3, &Options { address_timeout: 40 * SECOND, ..acm() });
