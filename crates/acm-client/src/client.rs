@@ -15,11 +15,10 @@ use crate::reply::Endpoint;
 use crate::socket::{connect_within, left, wait};
 use crate::{Error, Reply, Shared, Target};
 
-/// How many connections without a request are kept.
+/// The maximum number of idle connections that are kept.
 const IDLE: usize = 4;
 
-/// A client whose calls wait for the answer. Calls of several threads do not wait for each other: each has a connection while
-/// it lasts.
+/// A client with blocking calls. Calls of several threads do not wait for each other: each uses its own connection.
 #[derive(Debug)]
 pub struct Client {
     targets: Vec<Target>,
@@ -28,7 +27,7 @@ pub struct Client {
     tid: AtomicU64,
 }
 
-/// Connections without a request. They belong to one process: a child of fork(2) has its own.
+/// The idle connections. They belong to one process: a child of fork(2) opens its own.
 #[derive(Debug, Default)]
 struct Idle {
     process: Option<Pid>,
@@ -36,8 +35,8 @@ struct Idle {
 }
 
 impl Client {
-    /// A client of the first of some services that is there. Connects when something is asked. What is cached is read from the shared
-    /// memory of the first.
+    /// Returns a client of the first of these services that is running. It connects on the first request. Cached entries are read
+    /// from the shared memory of the first service.
     pub fn new(targets: impl IntoIterator<Item = Target>) -> Self {
         let targets: Vec<_> = targets.into_iter().collect();
         let shared = targets.first().and_then(Target::places);
@@ -45,7 +44,7 @@ impl Client {
         Self { targets, shared, idle: Mutex::default(), tid: AtomicU64::new(1) }
     }
 
-    /// Connects now, so that it is known whether there is a service.
+    /// Connects now, to check that there is a service.
     ///
     /// # Errors
     /// [`Error`].
@@ -57,10 +56,10 @@ impl Client {
         Ok(())
     }
 
-    /// The paths to a name or an address, the best first: from the shared cache, or by asking.
+    /// Returns the paths to a name or an address, best first, from the shared cache or by a request.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Status`] is the service's word.
+    /// [`Error`]; [`Error::Status`] is the service's refusal.
     pub fn resolve(
         &self,
         source: Option<Address>,
@@ -70,10 +69,11 @@ impl Client {
         self.resolve_by(source, dest, false, timeout)
     }
 
-    /// As [`resolve`](Self::resolve), if the service has it cached; it may find it later otherwise.
+    /// Returns the paths as [`resolve`](Self::resolve) does, if the service has them cached. Otherwise the service
+    /// starts a search.
     ///
     /// # Errors
-    /// The same; [`Status::NO_DATA`](rdmux_wire::acm::client::Status::NO_DATA) if it is not cached.
+    /// As `resolve`, and [`Status::NO_DATA`](rdmux_wire::acm::client::Status::NO_DATA) if they are not cached.
     pub fn resolve_cached(
         &self,
         source: Option<Address>,
@@ -96,17 +96,17 @@ impl Client {
         }
     }
 
-    /// What the shared cache has, without asking anybody.
+    /// Returns the paths in the shared cache, without a request.
     pub fn cached(&self, source: Option<&Address>, dest: &Address) -> Option<Paths> {
         self.shared.as_ref()?.get(source, dest)
     }
 
-    /// The cache in shared memory, if the service's files are known.
+    /// Returns the cache in shared memory, if the service's files are known.
     pub fn shared(&self) -> Option<&Shared> {
         self.shared.as_ref()
     }
 
-    /// The paths to the destination of a path record: to its LID, or without one to its GID.
+    /// Returns the paths to the destination of a path record: to its LID, or without one to its GID.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -114,7 +114,7 @@ impl Client {
         self.paths(Query::ResolvePath { path, cached_only: false }, timeout)
     }
 
-    /// What subnet administration says to a path record, in which fields that are zero are not asked for.
+    /// Queries subnet administration for a path record, whose zero fields are wildcards.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -122,7 +122,7 @@ impl Client {
         self.paths(Query::QuerySa { path }, timeout)
     }
 
-    /// The counters of the service, or of an endpoint.
+    /// Returns the counters of the service, or of an endpoint.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -133,7 +133,8 @@ impl Client {
         }
     }
 
-    /// An endpoint of the service's host: `index`, from 1 on, of those of a port, or of all if `port` is 0.
+    /// Returns an endpoint of the service's host: number `index`, from 1 on, of those of a port, or of all if `port`
+    /// is 0.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); [`Status::INVALID`](rdmux_wire::acm::client::Status::INVALID) if there is none.
@@ -144,10 +145,10 @@ impl Client {
         }
     }
 
-    /// Has the service forget what it knows of a destination, or of all. Returns how many entries that were.
+    /// Makes the service invalidate its cache entries of a destination, or all. Returns how many they were.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve); [`Error::Closed`] by ibacm, which does not know this request.
+    /// As [`resolve`](Self::resolve); [`Error::Closed`] from ibacm, which does not know this request.
     pub fn flush(&self, dest: Option<Address>, timeout: Duration) -> Result<u64, Error> {
         match self.ask(Query::Flush(dest), timeout)? {
             Reply::Flushed(entries) => Ok(entries),
@@ -155,7 +156,7 @@ impl Client {
         }
     }
 
-    /// All that the service counts, by name.
+    /// Returns all counters of the service, by name.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -173,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Asks anything, and waits for the answer until the time is over.
+    /// Sends any query, and waits for the answer until the timeout.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -181,7 +182,7 @@ impl Client {
         let deadline = Instant::now().checked_add(timeout).ok_or(Error::TimedOut(timeout))?;
         let tid = self.tid.fetch_add(1, Ordering::Relaxed);
         let request = Request { tid, query }.to_bytes();
-        // A connection that was kept may be one to a service that is gone.
+        // An idle connection may belong to a service that has exited.
         while let Some(connection) = self.kept() {
             match self.ask_by(connection, &request, tid, (deadline, timeout)) {
                 Err(Error::Closed) => {}
@@ -201,7 +202,7 @@ impl Client {
     ) -> Result<Reply, Error> {
         connection.put(request);
         loop {
-            // Even if nothing can be sent any more, an answer may be there.
+            // Even if nothing can be sent any more, an answer may have arrived.
             let sent = connection.send();
             let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
             if sent.is_ok() {
@@ -210,7 +211,7 @@ impl Client {
                 wait(connection.fd(), PollFlags::IN | sending, left)?;
             }
             let was_all = connection.receive()?;
-            // An answer to somebody else's question is none of a service that keeps to the protocol, and is ignored.
+            // A service that conforms to the protocol answers only this request. Other answers are ignored.
             while let Some((of, answer)) = connection.take()? {
                 if of == tid {
                     self.keep(connection);
@@ -223,9 +224,9 @@ impl Client {
         }
     }
 
-    /// A connection that nobody uses.
+    /// Returns an idle connection.
     fn kept(&self) -> Option<Connection> {
-        // A thread of the process that this one was forked from may have it for good.
+        // At fork(2), a thread of the parent may have held the lock, which is then never released here.
         let mut idle = self.idle.try_lock()?;
         let process = rustix::process::getpid();
         if idle.process.replace(process) != Some(process) {
@@ -243,7 +244,7 @@ impl Client {
     }
 }
 
-/// An answer to another question.
+/// The error for an answer of the wrong kind.
 fn unexpected(_: &Reply) -> Error {
     let what = "kind of an ACM answer";
     Error::Protocol(rdmux_wire::WireError::Value { what, value: 0 })

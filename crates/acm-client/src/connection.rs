@@ -1,4 +1,4 @@
-//! One connection: bytes out, messages in, never blocking.
+//! A nonblocking connection, which sends bytes and receives messages.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,10 +8,10 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::{Error, Reply};
 
-/// How much is received at once: some hundred answers.
+/// The size of a receive call: some hundred answers.
 const CHUNK: usize = 32 << 10;
 
-/// A connected socket, what waits to be sent, and what has been received.
+/// A connected socket, with its unsent and its received bytes.
 #[derive(Debug)]
 pub(crate) struct Connection {
     fd: OwnedFd,
@@ -21,16 +21,16 @@ pub(crate) struct Connection {
     taken: usize,
 }
 
-/// A message that has arrived: the number of its request, and the answer.
+/// A received message: the number of its request, and the answer.
 pub(crate) type Arrived = (u64, Result<Reply, Error>);
 
 impl Connection {
-    /// By a socket that does not block.
+    /// Wraps a nonblocking socket.
     pub(crate) fn new(fd: OwnedFd) -> Self {
         Self { fd, out: Vec::new(), input: Vec::new(), taken: 0 }
     }
 
-    /// Whether something waits to be sent.
+    /// Returns whether bytes are waiting to be sent.
     pub(crate) fn is_sending(&self) -> bool {
         !self.out.is_empty()
     }
@@ -39,19 +39,19 @@ impl Connection {
         &self.fd
     }
 
-    /// Puts a request behind what waits.
+    /// Appends a request to the bytes to send.
     pub(crate) fn put(&mut self, request: &[u8]) {
         self.out.extend_from_slice(request);
     }
 
-    /// Sends as much as there is room for.
+    /// Sends as much as the socket accepts.
     pub(crate) fn send(&mut self) -> Result<(), Error> {
         while !self.out.is_empty() {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, &self.out, flags)) {
                 Ok(sent) => drop(self.out.drain(..sent)),
                 Err(Errno::AGAIN) => break,
-                // What it has answered before is still there to be received.
+                // Answers that it sent before can still be received.
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(Error::Closed),
                 Err(e) => return Err(Error::System("cannot send to the ACM service", e)),
             }
@@ -59,7 +59,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives once. Returns whether that was all that is there. After an error the connection is of no more use.
+    /// Receives once. Returns whether that was everything available. After an error the connection must not be used
+    /// any more.
     pub(crate) fn receive(&mut self) -> Result<bool, Error> {
         self.input.drain(..self.taken);
         self.taken = 0;
@@ -70,14 +71,15 @@ impl Connection {
         });
         match received {
             Ok((0, _)) | Err(Errno::CONNRESET) => Err(Error::Closed),
-            // What comes later makes the socket readable again.
+            // Bytes that arrive later make the socket readable again.
             Ok((len, _)) => Ok(len < CHUNK),
             Err(Errno::AGAIN) => Ok(true),
             Err(e) => Err(Error::System("cannot receive from the ACM service", e)),
         }
     }
 
-    /// The next message, if it has been received whole. After an error the connection is of no more use.
+    /// Returns the next message, if it has been received completely. After an error the connection must not be used
+    /// any more.
     pub(crate) fn take(&mut self) -> Result<Option<Arrived>, Error> {
         let waiting = &self.input[self.taken..];
         if let Frame::Whole(len) = Frame::of_reply(waiting).map_err(Error::Protocol)? {
@@ -89,7 +91,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Whether nothing has been received since the last message.
+    /// Returns whether nothing has been received since the last message.
     pub(crate) fn is_between_messages(&self) -> bool {
         self.input.len() == self.taken && self.out.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Why there is no answer.
+//! The reasons why a request has no answer.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use rdmux_wire::WireError;
 use rdmux_wire::acm::client::{Op, Status};
 use rustix::io::Errno;
 
-/// Why a request has no answer, or that the answer is no.
+/// The reason why a request failed or was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens at any of the places, or this host has no way there.
+    /// No service listens at any of the places, or this host has no route to it.
     #[error("there is no ACM service at {0}: start ib_acm, or set RDMUX_ACM_DIR to its directory")]
     NoService(String),
-    /// Somebody else listens there.
+    /// An untrusted user's process listens there.
     #[error(
         "at {at} listens user {uid}, who is neither you, nor root, nor the owner of the directory: not asked"
     )]
     Untrusted {
         /// The socket.
         at: String,
-        /// Who listens.
+        /// The user.
         uid: u32,
     },
-    /// The service ended, or closed the connection, twice.
+    /// The service exited, or closed the connection, twice.
     #[error(
         "the ACM service closed the connection without an answer: it ended, or does not know the request"
     )]
@@ -30,19 +30,19 @@ pub enum Error {
     /// There was no answer in time.
     #[error("the ACM service gave no answer within {0:?}")]
     TimedOut(Duration),
-    /// What it sent is no answer.
+    /// The service sent an invalid answer.
     #[error("the ACM service sent no proper answer: {0}")]
     Protocol(WireError),
-    /// The answer is no.
+    /// The service refused the request.
     #[error("{0}: {1}")]
     Status(Op, Status),
-    /// The operating system said no.
+    /// A system call failed.
     #[error("{0}: {1}")]
     System(&'static str, Errno),
 }
 
 impl Error {
-    /// The errno of C calls for it (errno(3)).
+    /// Returns the corresponding errno of C (errno(3)).
     pub fn errno(&self) -> i32 {
         match self {
             Self::NoService(_) => Errno::CONNREFUSED.raw_os_error(),

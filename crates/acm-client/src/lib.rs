@@ -1,20 +1,21 @@
-//! The client side of an ACM service, `ib_acm`: ours, or the ibacm of rdma-core.
+//! The client side of an ACM service, `ib_acm`: rdmux's, or the ibacm of rdma-core.
 //!
-//! - [`Places`]: where the service's files are, for it and for its clients; [`Target`]: which service is meant
+//! - [`Places`]: the locations of the service's files, for it and for its clients; [`Target`]: the service to use
 //! - [`Client`]: blocking calls with a deadline, from any number of threads
-//! - [`Requests`]: any number of requests at a time, and a descriptor that tells when one is answered
-//! - [`Shared`]: what the service has cached, read from shared memory without a message; [`Offer`] is the service's side of that, and [`Users`] says whom it serves
+//! - [`Requests`]: any number of concurrent requests, with a descriptor that is readable when one is answered
+//! - [`Shared`]: the service's cache in shared memory, read without a message; [`Offer`] is the service's side of it, and [`Users`] the
+//!   users that it serves
 //!
 //! # What a service can do to a client
 //!
-//! It may hang, die, restart, close early, or send half a message or another one. Every call has a deadline that holds whatever the service does,
-//! no write raises SIGPIPE, and after a restart the next request connects again. A Unix socket is used only if root, this user, or the owner of the directory
-//! that it is in listens there.
+//! It may hang, die, restart, close early, or send a partial or wrong message. Every call has a deadline that holds whatever the service
+//! does, no write raises SIGPIPE, and after a restart the next request connects again. A Unix socket is used only if its listener is root,
+//! this user, or the owner of the socket's directory.
 //!
 //! # Both kinds of services
 //!
-//! ibacm takes what one receive call gives for one request, so two requests on a connection may be lost in each other. A connection has a second
-//! request only where the service offers its cache ([`Places::paths`]), which ibacm does not.
+//! ibacm treats the result of one receive call as one request, so of two requests on a connection one may be lost. A connection carries
+//! several requests only if the service offers its cache ([`Places::paths`]), which ibacm does not.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -42,5 +43,5 @@ pub use users::Users;
 
 use std::time::Duration;
 
-/// How long a resolution may take by default: longer than three tries of ibacm's, two seconds each, and subnet timeouts.
+/// The default timeout of a resolution: longer than three attempts of ibacm, of two seconds each plus subnet timeouts.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);

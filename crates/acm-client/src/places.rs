@@ -1,4 +1,4 @@
-//! Where the files of an ACM service are.
+//! The locations of an ACM service's files.
 //!
 //! ```text
 //! <runtime>/ibacm-unix.sock  the socket (ibacm(1))
@@ -6,14 +6,14 @@
 //!           ibacm-tcp.port   in TCP mode, the port's number in text
 //!           ibacm.port       a symbolic link to it, for the connection manager's clients
 //!           ibacm.pid        locked by the service while it runs, with its process id
-//!           paths            the socket that hands out the cache in shared memory
+//!           paths            the socket that passes the cache in shared memory to clients
 //!           ibacm.log        what the service logs
 //! <config>/ibacm_addr.cfg    names of endpoints (or acm_addr.cfg)
 //!          ibacm_opts.cfg    options (or acm_opts.cfg)
 //! ```
 //!
-//! `<runtime>` of a host is the folder `acm` of its runtime directory, and `<config>` is `rdmux/acm/HOST` in the user's configuration
-//! directory. Of the system's own service they are `/run` and `/etc/rdma`, and the log is in `/var/log`.
+//! `<runtime>` of a host is the directory `acm` in its runtime directory, and `<config>` is `rdmux/acm/HOST` in the user's
+//! configuration directory. For the machine's own service they are `/run` and `/etc/rdma`, and the log is in `/var/log`.
 
 use std::env;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ use rdmux_runtime::UserDir;
 use rdmux_runtime::name::is_label;
 use rustix::fs::{Mode, OFlags};
 
-/// Names the files of a service by two directories: one that is gone with the next boot, and one that stays.
+/// The files of a service, in two directories: one that is cleared at boot, and one that is permanent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     runtime: PathBuf,
@@ -34,7 +34,7 @@ pub struct Places {
     logs: PathBuf,
 }
 
-/// Where a service can be connected to.
+/// The address of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// The path of a Unix stream socket.
@@ -44,28 +44,28 @@ pub enum Address {
 }
 
 impl Places {
-    /// The environment variable that names the directory of the files of the service that is to be used, instead of the host's.
+    /// The environment variable with the directory of the files of the service to use, instead of the host's.
     pub const VARIABLE: &'static str = "RDMUX_ACM_DIR";
 
-    /// The files in two directories, of which the first has the log, too.
+    /// Returns the files in two directories. The log is in the first.
     pub fn new(runtime: impl Into<PathBuf>, config: impl Into<PathBuf>) -> Self {
         let runtime = runtime.into();
         Self { logs: runtime.clone(), runtime, config: config.into() }
     }
 
-    /// The files of a host's service, by the host's runtime directory, the user's configuration directory
-    /// (`$XDG_CONFIG_HOME`, else `~/.config`), and the host's name.
+    /// Returns the files of a host's service, given the host's runtime directory, the user's configuration directory
+    /// (`$XDG_CONFIG_HOME`, or else `~/.config`), and the host's name.
     pub fn of_host(runtime: &Path, config_home: &Path, host: &str) -> Self {
         Self::new(runtime.join("acm"), config_home.join("rdmux/acm").join(host))
     }
 
-    /// The files of the service that the system's administrator runs.
+    /// Returns the files of the service that the machine's administrator runs.
     pub fn of_system() -> Self {
         let logs = "/var/log".into();
         Self { runtime: "/run".into(), config: "/etc/rdma".into(), logs }
     }
 
-    /// These, or with `$RDMUX_ACM_DIR` as their runtime directory if that is set.
+    /// Returns these files, with `$RDMUX_ACM_DIR` as runtime directory if it is set.
     #[must_use]
     pub fn or_of_environment(self) -> Self {
         match variable(Self::VARIABLE) {
@@ -74,13 +74,13 @@ impl Places {
         }
     }
 
-    /// The files in `$RDMUX_ACM_DIR`, also those of the configuration, if it is set.
+    /// Returns the files in `$RDMUX_ACM_DIR`, including those of the configuration, if it is set.
     pub fn of_variable() -> Option<Self> {
         variable(Self::VARIABLE).map(|runtime| Self::new(runtime.clone(), runtime))
     }
 
-    /// The files of the service of the host that this process is on (`$RDMUX_HOST`), without regard to `$RDMUX_ACM_DIR`. For programs that know nothing else of
-    /// hosts; none if the user has no directory for them, or the variable holds no name of a host.
+    /// Returns the files of the service of this process's host (`$RDMUX_HOST`), ignoring `$RDMUX_ACM_DIR`. For programs that have no other
+    /// knowledge of hosts. None if the user has no directory for them, or the variable is not a valid host name.
     pub fn of_environment() -> Option<Self> {
         let host =
             variable("RDMUX_HOST").map_or_else(|| Ok("default".into()), OsString::into_string);
@@ -91,68 +91,69 @@ impl Places {
         Some(Self::of_host(&hosts.join(&host), &config.unwrap_or_else(|| "/etc".into()), &host))
     }
 
-    /// The directory of all that is gone with the service.
+    /// Returns the runtime directory.
     pub fn runtime(&self) -> &Path {
         &self.runtime
     }
 
-    /// The directory of the configuration.
+    /// Returns the configuration directory.
     pub fn config(&self) -> &Path {
         &self.config
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn socket(&self) -> PathBuf {
         self.runtime.join("ibacm-unix.sock")
     }
 
-    /// The link to the socket by which connection managers come.
+    /// Returns the link to the socket through which connection managers connect.
     pub fn socket_link(&self) -> PathBuf {
         self.runtime.join("ibacm.sock")
     }
 
-    /// The file with the TCP port's number, if the service listens at one.
+    /// Returns the file with the TCP port's number, which exists if the service listens on one.
     pub fn port(&self) -> PathBuf {
         self.runtime.join("ibacm-tcp.port")
     }
 
-    /// The link to that file by which connection managers find it.
+    /// Returns the link to that file for connection managers.
     pub fn port_link(&self) -> PathBuf {
         self.runtime.join("ibacm.port")
     }
 
-    /// The file that the service locks, with its process id.
+    /// Returns the file that the service locks, with its process id.
     pub fn pid(&self) -> PathBuf {
         self.runtime.join("ibacm.pid")
     }
 
-    /// The socket that hands out the cache in shared memory.
+    /// Returns the socket that passes the cache in shared memory to clients.
     pub fn paths(&self) -> PathBuf {
         self.runtime.join("paths")
     }
 
-    /// The log.
+    /// Returns the log.
     pub fn log(&self) -> PathBuf {
         self.logs.join("ibacm.log")
     }
 
-    /// The file with the names and addresses of endpoints: `ibacm_addr.cfg`, or `acm_addr.cfg` if only that is there.
+    /// Returns the file with the names and addresses of endpoints: `ibacm_addr.cfg`, or `acm_addr.cfg` if only that
+    /// exists.
     pub fn addresses(&self) -> PathBuf {
         self.either("ibacm_addr.cfg", "acm_addr.cfg")
     }
 
-    /// The file with the options: `ibacm_opts.cfg`, or `acm_opts.cfg` if only that is there.
+    /// Returns the file with the options: `ibacm_opts.cfg`, or `acm_opts.cfg` if only that exists.
     pub fn options(&self) -> PathBuf {
         self.either("ibacm_opts.cfg", "acm_opts.cfg")
     }
 
-    /// Where connection managers find the service: at the TCP port if there is one (a number other than zero in
-    /// [`port_link`](Self::port_link)), else at the socket.
+    /// Returns the address at which connection managers find the service: its TCP port if it has one (a number other
+    /// than zero in [`port_link`](Self::port_link)), or else its socket.
     pub fn address(&self) -> Address {
         address(&self.port_link(), self.socket_link())
     }
 
-    /// Where tools find it, also if connection managers are not to.
+    /// Returns the address at which tools find the service, even if it is hidden from connection managers.
     pub fn address_of_tools(&self) -> Address {
         address(&self.port(), self.socket())
     }
@@ -174,9 +175,9 @@ fn address(port: &Path, socket: PathBuf) -> Address {
     }
 }
 
-/// The number in a port file, of which no more is read than a number has.
+/// Reads the number in a port file, at most as many bytes as a number has.
 fn read_port(path: &Path) -> io::Result<Option<u16>> {
-    // Nobody waits for the writer of a FIFO.
+    // Do not wait for the writer of a FIFO.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Answers that outlive the bytes that they came in.
+//! Answers that own their data.
 
 use rdmux_wire::acm::ADDRESS_LEN;
 use rdmux_wire::acm::client::{Answer, Counters, EndpointInfo, Paths, Statistic};
@@ -6,25 +6,25 @@ use rdmux_wire::layout::Text;
 
 use crate::Error;
 
-/// What a service has answered.
+/// An answer of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Paths, to any question for one.
+    /// The paths, for any query of a path.
     Paths(Paths),
     /// Counters.
     Counters(Counters),
     /// An endpoint.
     Endpoint(Endpoint),
-    /// How many entries of the cache were forgotten.
+    /// The number of invalidated cache entries.
     Flushed(u64),
-    /// All that the service counts.
+    /// All counters of the service.
     Statistics(Vec<Statistic>),
 }
 
 /// An endpoint of the service's host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// What it is.
+    /// Its attributes.
     pub info: EndpointInfo,
     /// Its names and addresses as text.
     pub addresses: Vec<Text<ADDRESS_LEN>>,

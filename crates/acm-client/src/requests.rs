@@ -1,4 +1,4 @@
-//! Requests that nobody waits for.
+//! Nonblocking requests.
 
 mod table;
 
@@ -22,22 +22,23 @@ use crate::connection::Connection;
 use crate::socket::{BUSY, Connecting, connect, is_absent, is_connected};
 use crate::{Error, Reply, Shared, Target};
 
-/// The most requests on a connection to a service that takes several, and the most connections to one that does not.
+/// The maximum number of requests on a connection to a service that accepts several, and of connections to one that
+/// does not.
 const PIPELINED: usize = 128;
 const CONNECTIONS: usize = 8;
-/// How long connections are waited for at a time; epoll_wait(2) knows no longer times than 24 days.
+/// The maximum time of a wait, because epoll_wait(2) cannot wait longer than 24 days.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// The event of the timer; those of connections are their keys.
+/// The event data of the timer; that of a connection is its key.
 const TIMER: u64 = 0;
 
-/// Names a request of one [`Requests`].
+/// Identifies a request of one [`Requests`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Any number of requests at a time, and a descriptor that is readable when [`next`](Self::next) has something to do.
+/// Any number of concurrent requests, with a descriptor that is readable when [`next`](Self::next) has work.
 ///
-/// A request ends within its timeout, whatever the service does. After fork(2) a child's requests are asked anew by connections of its own; its
-/// descriptor has the same number.
+/// A request ends within its timeout, whatever the service does. After fork(2), a child sends its requests again over its own connections;
+/// its descriptor has the same number.
 #[derive(Debug)]
 pub struct Requests {
     targets: Vec<Target>,
@@ -47,11 +48,11 @@ pub struct Requests {
     next_key: u64,
     table: Table,
     done: VecDeque<(RequestId, Result<Reply, Error>)>,
-    /// Whether a connection takes several requests.
+    /// Whether a connection carries several requests.
     is_pipelined: bool,
-    /// Until when the service is too busy to be connected to.
+    /// Until when the service is too busy to accept connections.
     busy: Option<Instant>,
-    /// Connections with requests that are to be sent together, by [`process`](Self::process).
+    /// Connections with requests that [`process`](Self::process) will send together.
     unsent: Vec<u64>,
 }
 
@@ -62,21 +63,21 @@ struct Link {
     /// The index of the target that it leads to.
     target: usize,
     is_connected: bool,
-    /// It has answered a request.
+    /// Whether it has answered a request.
     has_answered: bool,
-    /// It gets no more requests.
+    /// Whether it gets no more requests.
     is_stale: bool,
-    /// What the poller waits for on it.
+    /// Whether the poller waits for it to be writable.
     wants_out: bool,
     asked: Vec<u64>,
 }
 
 impl Requests {
-    /// Of the first of some services that is there. Connects when something is asked. What is cached is read from the shared memory of the
-    /// first.
+    /// Returns requests to the first of these services that is running. It connects on the first request. Cached entries are read from the
+    /// shared memory of the first service.
     ///
     /// # Errors
-    /// [`Error::System`] without descriptors.
+    /// [`Error::System`] if no descriptors are left.
     pub fn new(targets: impl IntoIterator<Item = Target>) -> Result<Self, Error> {
         let targets: Vec<_> = targets.into_iter().collect();
         let places = targets.first().and_then(Target::places);
@@ -94,10 +95,11 @@ impl Requests {
         })
     }
 
-    /// Asks something. What the shared cache has is answered at once: [`next`](Self::next) has it. While other requests wait for their answers it is
-    /// sent with those that follow, in one message, as soon as [`next`](Self::next) or [`wait`](Self::wait) is called; the descriptor is readable until then.
+    /// Starts a request. If the shared cache has the answer, [`next`](Self::next) returns it at once. While other requests are outstanding,
+    /// the request is sent together with those that follow, by the next call of [`next`](Self::next) or [`wait`](Self::wait); the
+    /// descriptor is readable until then.
     pub fn start(&mut self, query: &Query, timeout: Duration) -> RequestId {
-        // What is put behind others is sent later.
+        // A request that is queued behind others is sent later.
         if self.unsent.is_empty() || self.poller.is_watched() {
             self.come_back_from_fork();
         }
@@ -119,7 +121,7 @@ impl Requests {
         RequestId(id)
     }
 
-    /// Ends a request, of which [`next`](Self::next) will say nothing. Returns whether it was there.
+    /// Cancels a request, for which [`next`](Self::next) will return nothing. Returns whether it existed.
     pub fn cancel(&mut self, id: RequestId) -> bool {
         self.come_back_from_fork();
         let before = self.done.len();
@@ -131,23 +133,24 @@ impl Requests {
         was_there
     }
 
-    /// How many requests have not been answered, or whose answers have not been taken.
+    /// Returns the number of requests that are unanswered, or whose answers have not been taken.
     pub fn len(&self) -> usize {
         self.table.len() + self.done.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Does what can be done without waiting, and returns the next answer, in any order. None: wait until the descriptor is readable.
+    /// Does all work that needs no waiting, and returns the next answer, in any order. If there is none, wait until the descriptor is
+    /// readable.
     #[expect(clippy::should_implement_trait, reason = "none is not the end")]
     pub fn next(&mut self) -> Option<(RequestId, Result<Reply, Error>)> {
         self.next_within(|| Duration::ZERO)
     }
 
-    /// The next answer, for which this waits so long at most. None: there may still be one.
+    /// Returns the next answer, after waiting for at most this long. None may be returned earlier.
     fn next_within(
         &mut self,
         time: impl FnOnce() -> Duration,
@@ -163,7 +166,8 @@ impl Requests {
         next
     }
 
-    /// The answer to one request, if it is there; those to others stay where they are, and the descriptor readable.
+    /// Returns the answer to one request, if it has arrived. Answers to others are kept, and the descriptor stays
+    /// readable.
     pub fn take(&mut self, id: RequestId) -> Option<Result<Reply, Error>> {
         self.come_back_from_fork();
         self.process(Duration::ZERO);
@@ -173,12 +177,12 @@ impl Requests {
         reply
     }
 
-    /// As [`next`](Self::next), but waits: for one answer, so long at most. None, too, if nothing was asked.
+    /// Waits at most this long for the next answer. Returns none after that, and if there are no requests.
     pub fn wait(&mut self, time: Duration) -> Option<(RequestId, Result<Reply, Error>)> {
         let mut deadline = None;
         let mut is_late = false;
         loop {
-            // The clock is looked at when there is no answer yet.
+            // Read only if no answer is available yet.
             let left = || {
                 let now = Instant::now();
                 let deadline = *deadline.get_or_insert_with(|| now.checked_add(time));
@@ -195,7 +199,7 @@ impl Requests {
         }
     }
 
-    /// Takes what has come by each connection that is ready, and ends what is too late. Waits for something so long at most.
+    /// Receives from each ready connection, and ends requests that timed out. Waits at most this long for an event.
     fn process(&mut self, time: Duration) {
         self.send_unsent();
         let time = if self.is_empty() || !self.done.is_empty() { Duration::ZERO } else { time };
@@ -212,7 +216,7 @@ impl Requests {
         self.send_unsent();
     }
 
-    /// Sends what [`dispatch`](Self::dispatch) has put aside.
+    /// Sends the requests that [`dispatch`](Self::dispatch) has deferred.
     fn send_unsent(&mut self) {
         while !self.unsent.is_empty() {
             for key in std::mem::take(&mut self.unsent) {
@@ -221,12 +225,12 @@ impl Requests {
                     self.flush(key);
                 }
             }
-            // What a connection does not take any more is asked by another.
+            // Requests of a connection that takes no more go to another one.
             self.dispatch();
         }
     }
 
-    /// Puts requests that wait on connections that take one, and connects if there is none.
+    /// Assigns waiting requests to connections that accept one, and connects if there is none.
     fn dispatch(&mut self) {
         while self.busy.is_none() && self.table.is_waiting() {
             let most = if self.is_pipelined { PIPELINED } else { 1 };
@@ -251,17 +255,17 @@ impl Requests {
         }
     }
 
-    /// Sends what waits on a connection.
+    /// Sends the queued bytes of a connection.
     fn flush(&mut self, key: u64) {
         let Some(link) = self.links.get_mut(&key) else { return };
         match link.connection.send() {
             Ok(()) => self.watch(key),
-            // What it has answered before is still there to be received.
+            // Answers that it sent before can still be received.
             Err(_) => self.progress(key),
         }
     }
 
-    /// Waits for what a connection may do next.
+    /// Makes the poller wait for what a connection may do next.
     fn watch(&mut self, key: u64) {
         let Some(link) = self.links.get_mut(&key) else { return };
         let wants_out = !link.is_connected || link.connection.is_sending();
@@ -270,7 +274,7 @@ impl Requests {
         }
     }
 
-    /// A new connection, if there may be another, to the first target from an index on that is there.
+    /// Opens a new connection, within the limit, to the first target from `from` on that is running.
     fn connect(&mut self, from: usize) -> Option<u64> {
         let most = if self.is_pipelined { 1 } else { CONNECTIONS };
         if self.links.values().filter(|link| !link.is_stale).count() >= most {
@@ -315,7 +319,7 @@ impl Requests {
         Some(key)
     }
 
-    /// Nothing that waits can be asked.
+    /// Fails all waiting requests.
     fn fail_waiting(&mut self, error: &Error) {
         while let Some((id, _)) = self.table.take() {
             self.table.remove(id);
@@ -323,7 +327,7 @@ impl Requests {
         }
     }
 
-    /// Sends and receives what a connection can.
+    /// Sends and receives as much as a connection allows.
     fn progress(&mut self, key: u64) {
         let Some(link) = self.links.get_mut(&key) else { return };
         match link.exchange(&mut |tid, answer| {
@@ -337,8 +341,7 @@ impl Requests {
         }
     }
 
-    /// A connection is of no more use. What was asked by it is asked once more, if that may help, or where nobody was there, of the next
-    /// target.
+    /// Closes a failed connection. Its requests are sent once more if that may help, or to the next target if no service was there.
     fn fail(&mut self, key: u64, error: &Error) {
         let Some(link) = self.links.remove(&key) else { return };
         if !link.is_connected && is_absent(error) {
@@ -350,10 +353,10 @@ impl Requests {
             }
             return;
         }
-        // A service that takes one request at a time closes for two.
+        // A service that takes one request at a time closes the connection when it gets two.
         let were_many = self.is_pipelined && link.asked.len() > 1 && *error == Error::Closed;
         self.is_pipelined &= !were_many;
-        // After a restart all are closed that were kept, each of which a request may be put on.
+        // A restart closes all idle connections, each of which may be assigned a request.
         let was_kept = !self.is_pipelined && link.has_answered;
         for id in link.asked {
             if *error == Error::Closed && self.table.again(id, !were_many && !was_kept) {
@@ -365,7 +368,7 @@ impl Requests {
         }
     }
 
-    /// Nobody waits for a request any more. An answer to it may still come, so that its connection takes no other if it takes one at a time, or if the
+    /// Abandons a request. Its answer may still arrive, so its connection takes no other request if it carries one at a time, or if the
     /// service was too slow for this one.
     fn leave(&mut self, id: u64, was_late: bool) {
         for link in self.links.values_mut().filter(|link| link.asked.contains(&id)) {
@@ -375,7 +378,7 @@ impl Requests {
         self.links.retain(|_, link| !link.is_stale || !link.asked.is_empty());
     }
 
-    /// How long nothing has to be done of itself, or this time if it is shorter.
+    /// Returns how long the poller may wait: until the next timeout, and at most this time.
     fn until_due(&self, time: Duration) -> Duration {
         if time.is_zero() {
             return time;
@@ -396,7 +399,7 @@ impl Requests {
         self.poller.set_timer(wake);
     }
 
-    /// In a child, the connections and what is waited for are the parent's.
+    /// Replaces the connections and the poller after a fork, because they are the parent's.
     fn come_back_from_fork(&mut self) {
         if self.poller.process == rustix::process::getpid() {
             return;
@@ -424,14 +427,14 @@ impl Link {
         let sent = self.connection.send();
         let was_all = self.connection.receive()?;
         while let Some((tid, answer)) = self.connection.take()? {
-            // An answer to a question that was not asked here counts for nothing.
+            // An answer to a request that was not sent here is ignored.
             if let Some(at) = self.asked.iter().position(|asked| *asked == tid) {
                 self.asked.swap_remove(at);
                 self.has_answered = true;
                 take(tid, answer);
             }
         }
-        // The poller tells of what is left.
+        // The poller reports that more input is left.
         if was_all { sent } else { Ok(()) }
     }
 }
@@ -443,19 +446,19 @@ impl AsFd for Requests {
     }
 }
 
-/// Connections and the time, behind one descriptor.
+/// A descriptor that covers all connections and the timer.
 #[derive(Debug)]
 struct Poller {
     epoll: OwnedFd,
     timer: OwnedFd,
     process: Pid,
-    /// Somebody has the descriptor, and may wait until it is readable. Otherwise the timer is not set.
+    /// Whether the program has the descriptor, and may wait until it is readable. Otherwise the timer is not set.
     is_watched: AtomicBool,
-    /// What the timer is set to, once it has been set.
+    /// The current setting of the timer, once it has been set.
     wake: Option<Option<Wake>>,
 }
 
-/// When the descriptor is to be readable although nothing has arrived.
+/// When the descriptor must become readable although nothing has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wake {
     Now,
@@ -473,7 +476,7 @@ impl Poller {
         Ok(Self { epoll, timer, process, is_watched: AtomicBool::new(false), wake: None })
     }
 
-    /// The descriptor. It is readable until the first look that follows, which sets the timer.
+    /// Returns the descriptor. It is readable until the first poll that follows, which sets the timer.
     fn watched(&self) -> BorrowedFd<'_> {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
             self.arm(Duration::from_nanos(1));
@@ -485,8 +488,8 @@ impl Poller {
         self.is_watched.load(Ordering::Relaxed)
     }
 
-    /// Other descriptors in the place of the parent's, that of the program by the same number. Without any left it stays as it is, and is tried
-    /// again.
+    /// Replaces the parent's descriptors. The program's descriptor keeps its number. If no descriptors are left, nothing changes, and the
+    /// next call tries again.
     fn renew(&mut self) {
         let Ok(Self { epoll, timer, process, wake, .. }) = Self::new() else { return };
         if rustix::io::dup3(&epoll, &mut self.epoll, rustix::io::DupFlags::CLOEXEC).is_ok() {
@@ -502,11 +505,11 @@ impl Poller {
 
     fn set(&self, fd: &OwnedFd, key: u64, wants_out: bool) {
         let flags = if wants_out { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-        // What was added can be changed.
+        // A registration that was added can be modified.
         let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(key), flags);
     }
 
-    /// The keys of what is ready, or is so within a time.
+    /// Returns the keys of connections that are ready within a time.
     fn ready(&self, time: Duration) -> Vec<u64> {
         let mut events = Vec::with_capacity(CONNECTIONS + PIPELINED);
         let time = timespec(time.min(LONGEST));
@@ -517,8 +520,8 @@ impl Poller {
         events.iter().map(|event| event.data.u64()).filter(|key| *key != TIMER).collect()
     }
 
-    /// Has the descriptor readable from a time on. A timer that runs earlier, but not yet, is left as it is: a system call for each answer would cost
-    /// more than one that finds nothing.
+    /// Makes the descriptor readable from a time on. A timer that expires earlier, but not yet, is kept: a system call for each answer
+    /// would cost more than one wakeup without work.
     fn set_timer(&mut self, wake: Option<Wake>) {
         let suits = match (self.wake, wake) {
             (Some(Some(Wake::At(set))), Some(Wake::At(at))) => set <= at && set > Instant::now(),
@@ -538,7 +541,7 @@ impl Poller {
         self.arm(left);
     }
 
-    /// Has the timer run for so long, or not at all.
+    /// Sets the timer to this duration, or disarms it.
     fn arm(&self, left: Duration) {
         let (it_value, it_interval) = (timespec(left), Timespec::default());
         let value = Itimerspec { it_interval, it_value };

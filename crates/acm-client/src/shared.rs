@@ -1,7 +1,8 @@
-//! The service's cache in shared memory: how clients come to it, and how the service hands it out.
+//! The service's cache in shared memory: how clients get it, and how the service passes it to them.
 //!
-//! The service listens at [`Places::paths`](crate::Places::paths). Who connects and may use the service gets the descriptor of the table, which can only be read,
-//! in a message of one byte; others get nothing. A file would do the same, but could be cut short while it is mapped.
+//! The service listens at [`Places::paths`](crate::Places::paths). A client that connects and may use the service gets the read-only
+//! descriptor of the table in a message of one byte; others get nothing. A file would do the same, but could be truncated while it is
+//! mapped.
 
 use std::fs;
 use std::io;
@@ -26,12 +27,12 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use crate::socket::{check_peer, left, wait};
 use crate::{Error, Users};
 
-/// How long a service may take to hand the cache out.
+/// How long a service may take to pass the cache to a client.
 const WAIT: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 250 });
-/// How long nobody asks again who did not get it, in nanoseconds.
+/// After a failure, how long to wait before requesting the cache again, in nanoseconds.
 const AGAIN: u64 = 1_000_000_000;
 
-/// A service's cache, as a client sees it: asked for when it is needed, and again after the service has restarted.
+/// A client's view of a service's cache. It is requested on first use, and again after a restart of the service.
 #[derive(Debug)]
 pub struct Shared {
     path: PathBuf,
@@ -41,18 +42,18 @@ pub struct Shared {
 #[derive(Debug, Default)]
 struct State {
     cache: Option<Arc<PathCache>>,
-    /// When it may be asked for again.
+    /// When it may be requested again.
     next: u64,
 }
 
 impl Shared {
-    /// The cache that a socket hands out; the service need not be there yet.
+    /// Returns the cache of this socket; the service may start later.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { path: socket.into(), state: RwLock::default() }
     }
 
-    /// The paths between two addresses, if the service has them cached: what it would answer at once. Costs no system call, but
-    /// when the cache is asked for, which is once a second at most and may then take 250 ms of a service that hangs.
+    /// Returns the paths between two addresses if the service has them cached, as it would answer at once. Costs no system
+    /// call, except to request the cache, at most once a second. That takes up to 250 ms if the service hangs.
     pub fn get(&self, source: Option<&Address>, dest: &Address) -> Option<Paths> {
         let now = now();
         let key = Key { source: source.copied(), dest: *dest };
@@ -61,7 +62,7 @@ impl Shared {
         Some(Paths { paths: [path].into_iter().collect(), source: source.map(Address::from) })
     }
 
-    /// Shows everything that the service has cached and shares.
+    /// Passes all shared cache entries to `show`.
     pub fn each(&self, show: impl FnMut(&Key, &Entry)) {
         let now = now();
         if let Some(cache) = self.cache(now) {
@@ -69,16 +70,16 @@ impl Shared {
         }
     }
 
-    /// Whether there is a service that shares its cache.
+    /// Returns whether a running service shares its cache.
     pub fn is_there(&self) -> bool {
         self.cache(now()).is_some()
     }
 
-    /// The cache of the service that runs.
+    /// Returns the cache of the running service.
     fn cache(&self, now: u64) -> Option<Arc<PathCache>> {
         let is_leased = |cache: &&Arc<PathCache>| cache.is_leased(now);
         {
-            // Who fetches it may take a while, or be a thread of the process that this one was forked from.
+            // The writer may take a while, or be a thread of the parent at fork(2), which is gone here.
             let state = self.state.try_read()?;
             if let Some(cache) = state.cache.as_ref().filter(is_leased) {
                 return Some(cache.clone());
@@ -97,11 +98,11 @@ impl Shared {
     }
 }
 
-/// Asks for the cache.
+/// Requests the cache.
 fn fetch(path: &Path) -> Result<PathCache, Error> {
     let failed = |errno| Error::System("cannot get the cache of the ACM service", errno);
     let other = |e: io::Error| failed(Errno::from_io_error(&e).unwrap_or(Errno::INVAL));
-    // With a timeout of the socket's, a signal would begin it anew.
+    // A timeout of the socket would start again after each signal.
     let deadline = Instant::now() + WAIT;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -122,7 +123,7 @@ fn fetch(path: &Path) -> Result<PathCache, Error> {
     PathCache::map(fd).map_err(other)
 }
 
-/// Hands the cache out to clients, until it is dropped; then the socket is gone.
+/// Passes the cache to clients, until it is dropped, which removes the socket.
 #[derive(Debug)]
 pub struct Offer {
     path: PathBuf,
@@ -130,21 +131,21 @@ pub struct Offer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread that hands the cache out has.
+/// The state of the thread that passes the cache to clients.
 #[derive(Debug)]
 struct Handout {
     listener: OwnedFd,
     /// The table.
     fd: OwnedFd,
-    /// Who may have it.
+    /// The users that may have it.
     users: RwLock<Users>,
-    /// How many connections were refused.
+    /// The number of refused connections.
     refused: AtomicU64,
 }
 
 impl Offer {
-    /// Listens at a path ([`Places::paths`](crate::Places::paths)), in place of a socket that a service left there, and gives the cache to these users, by
-    /// the kernel's word for who they are (`SO_PEERCRED`, unix(7)).
+    /// Listens at a path ([`Places::paths`](crate::Places::paths)), replacing a socket that a service left there, and passes the cache to
+    /// these users, as identified by the kernel (`SO_PEERCRED`, unix(7)).
     ///
     /// # Errors
     /// Those of [`listen_at`] and pthread_create(3).
@@ -154,7 +155,7 @@ impl Offer {
             listen_at(&path, SocketType::SEQPACKET, users.socket_mode())?,
             table.fd().try_clone()?,
         );
-        // Its thread has nothing else to do.
+        // Its thread only accepts connections.
         rustix::io::ioctl_fionbio(&listener, false)?;
         let (users, refused) = (RwLock::new(users), AtomicU64::new(0));
         let shared = Arc::new(Handout { listener, fd, users, refused });
@@ -164,30 +165,30 @@ impl Offer {
         Ok(Self { path, shared, thread: Some(thread) })
     }
 
-    /// Changes who gets the cache. A client that has it keeps it.
+    /// Changes which users get the cache. Clients that have it keep it.
     ///
     /// # Errors
-    /// Those of chmod(2), by which others can connect or cannot; who is served has changed all the same.
+    /// Those of chmod(2) on the socket. The users have been changed even then.
     pub fn set_users(&self, users: Users) -> io::Result<()> {
         let mode = users.socket_mode();
         *self.shared.users.write() = users;
         fs::set_permissions(&self.path, fs::Permissions::from_mode(mode))
     }
 
-    /// How many connections were closed because their users may not have the cache.
+    /// Returns how many connections were closed because their users may not have the cache.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
     }
 }
 
 impl Handout {
-    /// Serves one client, whom it does not wait for. Returns whether there may be another.
+    /// Serves one client without waiting for it. Returns whether there may be another.
     fn serve(&self) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(&self.listener, flags) {
             Ok(client) => self.give(&client),
             Err(Errno::INTR | Errno::CONNABORTED) => {}
-            // It stays readable, but there may be descriptors again later.
+            // The listener stays readable, but descriptors may become free later.
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 std::thread::sleep(WAIT);
             }
@@ -196,7 +197,7 @@ impl Handout {
         true
     }
 
-    /// Gives a client the table, if it may have it. One that is gone already has not missed anything.
+    /// Passes the table to a client, if it may have it. A failure means that the client is gone.
     fn give(&self, client: &OwnedFd) {
         let peer = rdmux_link::peer_credentials(client);
         if peer.is_ok_and(|peer| self.users.read().may(peer.uid)) {

@@ -1,4 +1,4 @@
-//! Connecting, without waiting longer than is left, and without trusting a stranger.
+//! Connecting within a deadline, and only to trusted services.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,18 +13,18 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::{Address, Error, Target};
 
-/// How a connection is coming along.
+/// The state of a connection attempt.
 pub(crate) enum Connecting {
-    /// It is there.
+    /// The connection is established.
     Done(OwnedFd),
-    /// It will be when the socket is writable, or it fails.
+    /// The outcome is known when the socket is writable.
     Wait(OwnedFd),
-    /// So many wait for the service that nobody can be added now.
+    /// The service's backlog is full.
     Busy,
 }
 
-/// Begins to connect to the first target from an index on where somebody listens, without waiting. The socket does not block.
-/// If the wait for it ends with an error that says that nobody listens ([`is_absent`]), the caller goes on with the next target.
+/// Starts a nonblocking connection to the first target, from index `from` on, that has a listener. If waiting for it ends with
+/// an error which says that there is no listener ([`is_absent`]), the caller continues with the next target.
 pub(crate) fn connect(targets: &[Target], from: usize) -> Result<(usize, Connecting), Error> {
     for (i, target) in targets.iter().enumerate().skip(from) {
         match connect_to(&target.address()) {
@@ -40,7 +40,7 @@ fn no_service(targets: &[Target]) -> Error {
     Error::NoService(all.join(" or "))
 }
 
-/// Whether connecting failed because nobody listens there, or this host has no way there.
+/// Returns whether connecting failed because there is no listener, or this host has no route.
 pub(crate) fn is_absent(error: &Error) -> bool {
     let Error::System(_, errno) = error else { return false };
     let no_way = [Errno::HOSTUNREACH, Errno::NETUNREACH, Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
@@ -80,7 +80,7 @@ fn connect_to(address: &Address) -> Result<Connecting, Error> {
     connected.map_err(failed)
 }
 
-/// Connects to the first target where somebody listens.
+/// Connects to the first target that has a listener.
 pub(crate) fn connect_within(
     targets: &[Target],
     deadline: Instant,
@@ -95,7 +95,7 @@ pub(crate) fn connect_within(
     Err(no_service(targets))
 }
 
-/// Connects to an address, which is asked for again if the service is busy.
+/// Connects to an address, and retries while the service is busy.
 fn reach(
     address: impl Fn() -> Address,
     deadline: Instant,
@@ -109,14 +109,14 @@ fn reach(
             Connecting::Wait(socket) => {
                 return wait_connected(&socket, deadline, timeout).map(|()| socket);
             }
-            // Nothing tells when there is room.
+            // There is no notification when the backlog has room.
             Connecting::Busy => std::thread::sleep(left.min(BUSY)),
         }
     }
 }
 
 impl Address {
-    /// Whether somebody listens there who may be asked, which takes no longer than `timeout`, also if the service does not accept anybody.
+    /// Checks that a trusted service listens there, within `timeout`, even if the service accepts no connections.
     ///
     /// # Errors
     /// [`Error::System`] with the errno of connect(2), [`Error::Untrusted`], and [`Error::TimedOut`].
@@ -126,7 +126,7 @@ impl Address {
     }
 }
 
-/// Waits until a connection is there, or has failed.
+/// Waits until a connection is established or has failed.
 fn wait_connected(socket: &OwnedFd, deadline: Instant, timeout: Duration) -> Result<(), Error> {
     loop {
         let left = left(deadline).ok_or(Error::TimedOut(timeout))?;
@@ -137,23 +137,23 @@ fn wait_connected(socket: &OwnedFd, deadline: Instant, timeout: Duration) -> Res
     }
 }
 
-/// How long to wait before a service that was busy is tried again.
+/// How long to wait before retrying a busy service.
 pub(crate) const BUSY: Duration = Duration::from_millis(2);
 
-/// Whether a connection that is waited for is there.
+/// Returns whether a pending connection is established.
 pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Error> {
     let failed = |errno| Error::System("cannot connect to the ACM service", errno);
     sockopt::socket_error(socket).map_err(failed)?.map_err(failed)?;
     Ok(rustix::net::getpeername(socket).is_ok())
 }
 
-/// What is left until then; none if nothing is.
+/// Returns the remaining time; none if the deadline has passed.
 pub(crate) fn left(deadline: Instant) -> Option<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     (!left.is_zero()).then_some(left)
 }
 
-/// Waits until a socket is ready, or the time is over; a signal handler ends it, too.
+/// Waits until a socket is ready, the time is over, or a signal handler has run.
 pub(crate) fn wait(socket: &OwnedFd, flags: PollFlags, time: Duration) -> Result<(), Error> {
     let time = Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -165,7 +165,7 @@ pub(crate) fn wait(socket: &OwnedFd, flags: PollFlags, time: Duration) -> Result
     }
 }
 
-/// Refuses who is neither root, nor this user, nor the owner of the directory that the socket is in.
+/// Rejects a peer that is neither root, nor this user, nor the owner of the socket's directory.
 pub(crate) fn check_peer(socket: impl AsFd, path: &Path) -> Result<(), Error> {
     let failed = |e| Error::System("cannot tell who the ACM service is", errno(&e));
     let uid = rdmux_link::peer_credentials(socket).map_err(failed)?.uid;

@@ -1,22 +1,22 @@
-//! Which service is meant.
+//! The service to use.
 
 use std::fmt;
 
 use crate::{Address, Places};
 
-/// A service, by the places of its files or by an address.
+/// A service, given by its files or by an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The service whose files are there, as connection managers find it.
+    /// The service with these files, as connection managers find it.
     Programs(Places),
-    /// The same, also where the service hides from connection managers (`acme_plus_kernel_only`).
+    /// The service with these files, even if it is hidden from connection managers (`acme_plus_kernel_only`).
     Tools(Places),
-    /// The one at an address, of which no more is known.
+    /// The service at an address, whose files are unknown.
     At(Address),
 }
 
 impl Target {
-    /// Where it can be connected to now: a service that restarts may choose another mode.
+    /// Returns its current address: a service that restarts may use another mode.
     pub(crate) fn address(&self) -> Address {
         match self {
             Self::Programs(places) => places.address(),
@@ -25,7 +25,7 @@ impl Target {
         }
     }
 
-    /// The files, if they are known.
+    /// Returns the files, if they are known.
     pub(crate) fn places(&self) -> Option<&Places> {
         match self {
             Self::Programs(places) | Self::Tools(places) => Some(places),

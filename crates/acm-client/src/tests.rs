@@ -1,4 +1,4 @@
-//! Clients and services that behave well, and services that do not.
+//! Clients with conforming services, and with misbehaving ones.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
@@ -22,9 +22,9 @@ use rustix::net::{AddressFamily, SocketType};
 
 use crate::{Client, Error, Offer, Places, Reply, Requests, Target, Users};
 
-/// Long enough for all that answers.
+/// Long enough for any answer.
 const LONG: Duration = Duration::from_secs(60);
-/// For what never answers.
+/// For services that never answer.
 const SHORT: Duration = Duration::from_millis(30);
 
 fn places() -> (TempDir, Places) {
@@ -33,7 +33,7 @@ fn places() -> (TempDir, Places) {
     (dir, places)
 }
 
-/// A service whose connections, by their number from 0 on, are handled by `handle`, each in a thread.
+/// Starts a service that handles each connection, numbered from 0 on, by `handle` in a thread.
 fn serve(places: &Places, handle: impl Fn(usize, UnixStream) + Send + Sync + Clone + 'static) {
     let _ = std::fs::remove_file(places.socket_link());
     let listener = UnixListener::bind(places.socket_link()).unwrap();
@@ -45,7 +45,7 @@ fn serve(places: &Places, handle: impl Fn(usize, UnixStream) + Send + Sync + Clo
     });
 }
 
-/// The next request; none at the end.
+/// Returns the next request; none at the end.
 fn request(stream: &mut impl Read) -> Option<Request> {
     let mut bytes = Vec::new();
     while let Frame::Needs(len) = Frame::of_request(&bytes).unwrap() {
@@ -68,7 +68,7 @@ fn paths(n: u16) -> Paths {
     Paths::one(path, Name::name("me"))
 }
 
-/// The answer to a request for `nodeN` or a path to LID N: a path to LID N.
+/// Returns a path to LID N, for a request for `nodeN` or a path to LID N.
 fn answer(request: &Request) -> Vec<u8> {
     bytes(request.tid, Answer::Paths(paths(number(&request.query))))
 }
@@ -97,7 +97,7 @@ fn requests(places: &Places) -> Requests {
     Requests::new([Target::Programs(places.clone())]).unwrap()
 }
 
-/// Answers everything.
+/// Answers every request.
 fn good(_: usize, mut stream: UnixStream) {
     while let Some(request) = request(&mut stream) {
         stream.write_all(&answer(&request)).unwrap();
@@ -152,7 +152,7 @@ fn service_that_is_not_there_is_said_to_be() {
     let text = error.to_string();
     assert!(text.contains("ibacm.sock or ") && text.contains("start ib_acm"), "{text}");
     assert_eq!(error.errno(), 111);
-    // One that died leaves its socket.
+    // A service that died leaves its socket.
     drop(UnixListener::bind(places.socket_link()).unwrap());
     assert!(matches!(client(&places).resolve(None, node(1), LONG), Err(Error::NoService(_))));
     // The next place is tried.
@@ -201,7 +201,7 @@ fn service_that_closes_or_hangs_costs_a_bounded_time() {
     }
 }
 
-/// The timeout of a request that is to end so.
+/// Returns the timeout of the request that ended with this error.
 fn error_time(error: &Error) -> Duration {
     if *error == Error::Closed { LONG } else { SHORT }
 }
@@ -229,14 +229,14 @@ fn connect_now(places: &Places) -> Option<crate::socket::Connecting> {
 fn service_that_goes_on_sending_costs_a_bounded_time() {
     let (_dir, places) = places();
     serve(&places, |_, mut stream| {
-        // There is always more than what is read at once.
+        // There is always more input than one receive call takes.
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, 1 << 20).unwrap();
         let request = request(&mut stream).unwrap();
         let foreign = bytes(request.tid + 1000, Answer::Failed(Op::RESOLVE, Status::INVALID));
-        // So much is written as a whole, whatever other threads write.
+        // This much is written atomically, whatever other threads write.
         let many = foreign.repeat(1000);
         let write = || {
-            // Far more than what is read in the time, and then the answer, which is too late.
+            // Far more than can be read in the time, followed by the answer, which is too late.
             let is_read = (0..(1 << 27) / many.len()).all(|_| (&stream).write_all(&many).is_ok());
             if is_read {
                 let _ = (&stream).write_all(&answer(&request));
@@ -282,7 +282,7 @@ fn answer_of_another_kind_is_an_error() {
 #[test]
 fn request_after_a_restart_connects_again() {
     let (_dir, places) = places();
-    // Each connection answers one request, and is closed then.
+    // Each connection answers one request, and is then closed.
     serve(&places, |_, mut stream| {
         let request = request(&mut stream).unwrap();
         stream.write_all(&answer(&request)).unwrap();
@@ -302,7 +302,7 @@ fn request_after_a_restart_ends_well_however_many_connections_were_kept() {
     let (_dir, places) = places();
     let streams = Arc::new(Mutex::new(Vec::new()));
     let kept = streams.clone();
-    // Without a cache to share it gets one request at a time.
+    // Without a shared cache it gets one request at a time.
     serve(&places, move |n, stream| {
         kept.lock().push(stream.try_clone().unwrap());
         good(n, stream);
@@ -343,14 +343,14 @@ fn calls_of_threads_do_not_wait_for_each_other() {
     });
 }
 
-/// Writes the port of a socket where clients look for it.
+/// Writes the number of a socket's port where clients look for it.
 fn name_port(places: &Places, socket: impl AsFd) {
     let address = rustix::net::getsockname(socket).unwrap();
     let port = SocketAddr::try_from(address).unwrap().port();
     std::fs::write(places.port_link(), format!("{port}\n")).unwrap();
 }
 
-/// Answers everything.
+/// Answers every request.
 fn serve_tcp(listener: TcpListener) {
     thread::spawn(move || {
         for stream in listener.incoming() {
@@ -376,7 +376,8 @@ fn tcp_port_is_found_by_its_file() {
     assert_eq!(requests.wait(LONG), Some((id, Ok(Reply::Paths(paths(6))))));
 }
 
-/// The places of a service that was killed: its port is still named, and nobody listens there. The socket keeps others from the port.
+/// Returns the places of a service that was killed: its port is still recorded, but has no listener. The socket keeps the port
+/// reserved.
 fn killed() -> (TempDir, Places, OwnedFd) {
     let (dir, places) = places();
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -410,7 +411,7 @@ fn port_where_nobody_listens_is_no_service_and_the_next_place_is_tried() {
     }
 }
 
-/// A table that is offered, with a path to `node1`.
+/// Returns an offered table with a path to `node1`.
 fn offered(places: &Places) -> (PathTable, Offer) {
     let mut table = PathTable::create(64, 1).unwrap();
     let now = now();
@@ -431,7 +432,7 @@ fn shared_cache_answers_without_a_message() {
     let (_dir, places) = places();
     let (mut table, offer) = offered(&places);
     let client = client(&places);
-    // Nobody listens at the other socket.
+    // The other socket has no listener.
     assert_eq!(client.resolve(None, node(1), LONG), Ok(shared_paths()));
     assert!(matches!(client.resolve(None, node(2), LONG), Err(Error::NoService(_))));
     let mut requests = requests(&places);
@@ -449,7 +450,7 @@ fn shared_cache_answers_without_a_message() {
     assert!(!places.paths().exists());
 }
 
-/// Does this in a thread that is another user's. None if there can be no other user.
+/// Runs this in a thread of another user. None if the process cannot change users.
 fn as_user<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> Option<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -481,7 +482,7 @@ fn shared_cache_is_given_to_the_users_who_may_use_the_service_only() {
     assert_eq!(given(), [true, true]);
     offer.set_users(Users::NONE).unwrap();
     assert_eq!((given(), offer.refused()), ([false, false], 1));
-    // The mode is a hint only.
+    // The mode is only a hint.
     let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     std::fs::set_permissions(places.paths(), anybody).unwrap();
     assert_eq!((given(), offer.refused()), ([false, false], 3));
@@ -491,7 +492,7 @@ fn shared_cache_is_given_to_the_users_who_may_use_the_service_only() {
 #[test]
 fn what_is_offered_instead_of_a_cache_is_not_used() {
     let (_dir, places) = places();
-    // Not a table; a stream; a file.
+    // Not a table, but a stream or a file.
     let (table, _offer) = offered(&places);
     assert!(client(&places).shared().unwrap().is_there());
     std::fs::remove_file(places.paths()).unwrap();
@@ -518,7 +519,7 @@ fn is_readable(fd: &impl AsFd) -> bool {
     is_readable_within(fd, Duration::ZERO)
 }
 
-/// The same, though a timer that is over may be a little late.
+/// Returns whether the descriptor becomes readable, although an expired timer may be a little late.
 fn becomes_readable(fd: &impl AsFd) -> bool {
     is_readable_within(fd, LONG)
 }
@@ -602,7 +603,7 @@ fn requests_behind_the_first_are_sent_together() {
     assert!(!is_readable(&requests) && requests.is_empty());
 }
 
-/// As ibacm: what one receive call gives is one request, or the connection is closed.
+/// Like ibacm: the result of one receive call is one request, or the connection is closed.
 fn one_at_a_time(_: usize, mut stream: UnixStream) {
     let mut bytes = [0; 592];
     while let Ok(len) = stream.read(&mut bytes) {
@@ -660,7 +661,7 @@ fn answer_that_is_not_taken_keeps_the_descriptor_readable() {
     assert_eq!(answer(&mut requests, second), Ok(Reply::Paths(paths(2))));
     assert_eq!(answer(&mut requests, first), Ok(Reply::Paths(paths(1))));
     assert_eq!((requests.take(first), requests.len()), (None, 0));
-    // What is cached is there at once.
+    // Cached answers are available at once.
     let (_table, _offer) = offered(&places);
     let mut requests = self::requests(&places);
     let (first, second) = (requests.start(&query(1), LONG), requests.start(&query(1), LONG));

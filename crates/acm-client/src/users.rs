@@ -1,13 +1,13 @@
-//! Which users a service serves.
+//! The users that a service serves.
 
 use std::collections::BTreeSet;
 
-/// Which users of this machine may use a service, beside its owner and root.
+/// The users of this machine that may use a service, besides its owner and root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Users {
-    /// Those with these numbers.
+    /// The users with these ids.
     Of(BTreeSet<u32>),
-    /// All.
+    /// All users.
     All,
 }
 
@@ -15,7 +15,7 @@ impl Users {
     /// Only the owner and root.
     pub const NONE: Self = Self::Of(BTreeSet::new());
 
-    /// Whether a user may use the service of this process, whose owner is the process's effective user.
+    /// Returns whether a user may use the service of this process, whose owner is the process's effective user.
     pub fn may(&self, uid: u32) -> bool {
         uid == 0
             || uid == rustix::process::geteuid().as_raw()
@@ -25,8 +25,8 @@ impl Users {
             }
     }
 
-    /// The mode of a Unix socket to which they, the owner and root can connect. If there are others, anybody can: who may is to
-    /// be checked by the credentials of the peer (`SO_PEERCRED`, unix(7)).
+    /// Returns the mode of a Unix socket to which they, the owner and root can connect. If there are others, any user can:
+    /// check the peer's credentials (`SO_PEERCRED`, unix(7)).
     pub fn socket_mode(&self) -> u32 {
         if *self == Self::NONE { 0o600 } else { 0o666 }
     }

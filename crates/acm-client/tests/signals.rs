@@ -1,4 +1,4 @@
-//! Calls of a thread that a signal comes to again and again.
+//! Calls of a thread that is interrupted by signals.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::thread::JoinHandleExt as _;
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 extern "C" fn ignore(_: i32) {}
 
-/// Makes a call in a thread that has a signal every 20 ms, and says each time which one it was, from 0 on.
+/// Makes a call in a thread that gets a signal every 20 ms, and calls back with the number of each signal, from 0 on.
 fn signalled<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
     mut each: impl FnMut(usize),
@@ -40,7 +40,7 @@ fn signalled<T: Send + 'static>(
 fn service_that_hands_out_no_cache_costs_a_bounded_time_despite_signals() {
     let dir = temp_dir();
     let places = Places::new(dir.path(), dir.path());
-    // It accepts nobody.
+    // The service accepts no connection.
     let _listener = listen_at(&places.paths(), SocketType::SEQPACKET, 0o600).unwrap();
     let client = Client::new([Target::Programs(places)]);
     let name = Name::name("node1").unwrap();
@@ -50,7 +50,7 @@ fn service_that_hands_out_no_cache_costs_a_bounded_time_despite_signals() {
 #[test]
 fn signal_does_not_end_the_wait_for_a_tcp_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Another connection is not taken before the first is.
+    // The backlog holds no second connection until the first is accepted.
     rustix::net::listen(&listener, 0).unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
     let _first = TcpStream::connect(address).unwrap();

@@ -1,30 +1,30 @@
-//! The requests that have no answer yet, by number, by deadline, and in the order in which they are to be asked.
+//! The unanswered requests, by number, by deadline, and in the order of sending.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use rdmux_wire::acm::client::Bytes;
 
-/// The longest that anything can take.
+/// The maximum duration.
 pub(super) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Requests.
+/// The unanswered requests.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pending: HashMap<u64, Pending>,
     deadlines: BTreeSet<(Instant, u64)>,
-    /// Those that are on no connection; some of them may be gone.
+    /// The requests on no connection; some may be removed by now.
     waiting: VecDeque<u64>,
     last: u64,
 }
 
-/// A request without an answer.
+/// An unanswered request.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) request: Bytes,
     pub(super) timeout: Duration,
     deadline: Instant,
-    /// How often a connection was closed on it.
+    /// How often its connection was closed.
     closed: u8,
 }
 
@@ -45,14 +45,14 @@ impl Table {
         self.pending.len()
     }
 
-    /// Ends one.
+    /// Removes a request.
     pub(super) fn remove(&mut self, id: u64) -> Option<Pending> {
         let pending = self.pending.remove(&id)?;
         self.deadlines.remove(&(pending.deadline, id));
         Some(pending)
     }
 
-    /// Whether one is to be asked.
+    /// Returns whether a request is waiting to be sent.
     pub(super) fn is_waiting(&mut self) -> bool {
         while self.waiting.front().is_some_and(|id| !self.pending.contains_key(id)) {
             self.waiting.pop_front();
@@ -60,7 +60,7 @@ impl Table {
         !self.waiting.is_empty()
     }
 
-    /// The next one to be asked. It stays here until it is answered.
+    /// Returns the next request to send. It stays in the table until it is answered.
     pub(super) fn take(&mut self) -> Option<(u64, &Pending)> {
         while let Some(id) = self.waiting.pop_front() {
             if self.pending.contains_key(&id) {
@@ -70,7 +70,7 @@ impl Table {
         None
     }
 
-    /// Has one asked again. Not the second time that `counts`.
+    /// Queues a request again. Returns false the second time that `counts` is set.
     pub(super) fn again(&mut self, id: u64, counts: bool) -> bool {
         let Some(pending) = self.pending.get_mut(&id) else { return true };
         pending.closed += u8::from(counts);
@@ -81,7 +81,7 @@ impl Table {
         true
     }
 
-    /// Ends one whose time is over.
+    /// Removes and returns a request whose deadline has passed.
     pub(super) fn expired(&mut self, now: Instant) -> Option<(u64, Pending)> {
         let (_, id) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now)?;
         self.remove(id).map(|pending| (id, pending))
