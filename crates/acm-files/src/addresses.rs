@@ -1,4 +1,4 @@
-//! The address file, `ibacm_addr.cfg`: which names and addresses endpoints have, a line each.
+//! The address file, `ibacm_addr.cfg`: the names and addresses of endpoints, one per line.
 //!
 //! ```text
 //! # ADDRESS  DEVICE  PORT  P_KEY
@@ -18,16 +18,16 @@ use crate::Report;
 use crate::lines::{Line, each_line};
 use crate::problem::Reporter;
 
-/// The most lines with addresses that are used.
+/// The maximum number of address lines that are used.
 pub const MAX_ASSIGNMENTS: usize = 1 << 16;
 
-/// The longest name of a device, in bytes.
+/// The maximum length of a device name, in bytes.
 const MAX_DEVICE: usize = 31;
 
-/// What ibacm reads of an address, in bytes.
+/// The part of an address that ibacm reads, in bytes.
 const IBACM_ADDRESS: usize = 46;
 
-/// A name or an address that an endpoint has.
+/// A name or an address assigned to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Assignment {
     /// The name or the IP address.
@@ -40,17 +40,17 @@ pub struct Assignment {
     pub pkey: PkeyChoice,
 }
 
-/// Which partition of a port.
+/// The partition of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PkeyChoice {
-    /// That of the first entry of the port's table.
+    /// The first partition of the port's table.
     First,
-    /// That of a key, whatever its membership bit is.
+    /// The partition of a key, regardless of its membership bit.
     Of(Pkey),
 }
 
 impl PkeyChoice {
-    /// Whether a key of a port's table, at `index`, is meant.
+    /// Returns whether this selects a key of a port's table, at `index`.
     pub const fn is(self, index: u16, key: Pkey) -> bool {
         match self {
             Self::First => index == 0,
@@ -59,7 +59,7 @@ impl PkeyChoice {
     }
 }
 
-/// As the file has it.
+/// Formats it as in the file.
 impl fmt::Display for PkeyChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -69,17 +69,17 @@ impl fmt::Display for PkeyChoice {
     }
 }
 
-/// What the file says, and the lines that say it.
+/// The assignments of a file, with their lines.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Assignments {
     /// The assignments, in the order of the file.
     pub all: Vec<Assignment>,
-    /// The line of each, for what turns out later to be wrong with it.
+    /// The line of each, for problems that are found later.
     pub lines: Vec<u32>,
 }
 
-/// Reads an address file. `name` is what problems call it, `takes_ips` the option `support_ips_in_addr_cfg`: without it, lines
-/// with IP addresses are skipped, since the addresses of interfaces are known to the service anyway.
+/// Parses an address file. `name` is its name in problems, `takes_ips` the option `support_ips_in_addr_cfg`: without it, lines
+/// with IP addresses are skipped, since the service knows the addresses of interfaces anyway.
 pub fn parse(name: &str, input: impl BufRead, takes_ips: bool) -> (Assignments, Report) {
     let mut problems = Reporter::new(name);
     let (mut found, mut known) = (Assignments::default(), BTreeSet::new());
@@ -129,7 +129,7 @@ fn assignment(line: Line<'_>, problems: &mut Reporter<'_>) -> Result<Assignment,
     })
 }
 
-/// A word in quotation marks, for a message of one line.
+/// Quotes a word, for a message of one line.
 pub(crate) fn quoted(word: &str) -> String {
     format!("{word:?}")
 }
@@ -162,14 +162,14 @@ fn pkey(word: &str) -> Result<PkeyChoice, String> {
     })
 }
 
-/// The text of an address file, which ibacm reads, too: addresses in columns, under a comment that says what they are.
-/// What a file cannot say is left out: names with white space, and GIDs and LIDs.
+/// Returns the text of an address file that ibacm can read, too: addresses in columns, under a comment that explains
+/// them. Addresses that the file format cannot express are omitted: names with white space, GIDs and LIDs.
 pub fn write(assignments: &[Assignment]) -> String {
     let mut text = String::from(HEAD);
     let lines = assignments.iter().filter(|a| is_writable(a));
     let width = lines.clone().map(|a| a.address.to_string().len()).max().unwrap_or(0);
     for Assignment { address, device, port, pkey } in lines {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{:width$}  {device} {port} {pkey}", address.to_string());
     }
     text
@@ -186,7 +186,7 @@ fn is_writable(assignment: &Assignment) -> bool {
     is_address && is_word(&assignment.device) && assignment.device.len() <= MAX_DEVICE
 }
 
-/// Whether it is read again as one word that shows as what it is.
+/// Returns whether the text is parsed as one word with only visible characters.
 pub(crate) fn is_word(word: &str) -> bool {
     !word.is_empty() && !word.contains(|c: char| c.is_ascii_whitespace() || c.is_control())
 }

@@ -1,4 +1,4 @@
-//! The address data file with `addr_preload acm_hosts`: which GID a name or an address has, a line each.
+//! The address data file with `addr_preload acm_hosts`: the GIDs of names and addresses, one per line.
 //!
 //! ```text
 //! node31    fe80::2:c903:1
@@ -17,13 +17,13 @@ use crate::addresses::{address, quoted};
 use crate::lines::{Line, each_line};
 use crate::problem::Reporter;
 
-/// The most addresses that are used.
+/// The maximum number of addresses that are used.
 pub const MAX_HOSTS: usize = 1 << 20;
 
 /// GIDs by names and addresses.
 pub type Hosts = BTreeMap<Address, Gid>;
 
-/// Reads a hosts file. `name` is what problems call it. Of two lines with the same address the first counts.
+/// Parses a hosts file. `name` is its name in problems. Of two lines with the same address, the first is used.
 pub fn parse(name: &str, input: impl BufRead) -> (Hosts, Report) {
     let mut problems = Reporter::new(name);
     let mut hosts = Hosts::new();

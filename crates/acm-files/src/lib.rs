@@ -1,11 +1,11 @@
-//! The files of an ACM service: ibacm's, as they are, with options of our own.
+//! The files of an ACM service: those of ibacm, with additional options.
 //!
-//! - [`options`]: `ibacm_opts.cfg`, what the service can be told
-//! - [`addresses`]: `ibacm_addr.cfg`, which names and addresses endpoints have
-//! - [`routes`] and [`hosts`]: what a cache can be filled with before anybody asks
+//! - [`options`]: `ibacm_opts.cfg`, the service's options
+//! - [`addresses`]: `ibacm_addr.cfg`, the names and addresses of endpoints
+//! - [`routes`] and [`hosts`]: paths and addresses to preload into the caches
 //!
-//! Each is parsed from what the caller gives, and has a [`Report`] of every problem with its line. Nothing is fatal: as with ibacm, a
-//! line that is wrong is as if it were not there. [`open`] opens files, and refuses those that others could have written.
+//! Each parser reads from the caller's input, and returns a [`Report`] of every problem with its line. No problem is fatal: as in
+//! ibacm, an invalid line is ignored. [`open`] opens files, and refuses those that other users could have written.
 #![forbid(unsafe_code)]
 
 pub mod addresses;

@@ -1,21 +1,21 @@
-//! Lines of words, as all these files have them: bounded, numbered, without comments.
+//! Lines of words, common to all these files: bounded, numbered, without comments.
 
 use std::io::{BufRead, Read};
 
 use crate::problem::Reporter;
 
-/// What of a line is read, in bytes.
+/// The maximum length of a line, in bytes.
 const MAX_LINE: usize = 1024;
 
-/// The longest line that ibacm reads as one, in bytes.
+/// The maximum length of a line that ibacm reads in one piece, in bytes.
 const IBACM_LINE: usize = 119;
 
-/// A line that has words.
+/// A line with at least one word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<'a> {
-    /// From 1 on.
+    /// The number, from 1 on.
     pub(crate) number: u32,
-    /// What is in it.
+    /// The text.
     pub(crate) text: &'a str,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Line<'a> {
         self.text.split_ascii_whitespace()
     }
 
-    /// The first `N` words, when there are as many, and what comes after them.
+    /// Returns the first `N` words, if there are that many, and the next one.
     pub(crate) fn fields<const N: usize>(&self) -> Option<([&'a str; N], Option<&'a str>)> {
         let mut words = self.words();
         let mut fields = [""; N];
@@ -35,7 +35,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Calls `each` for every line that has words and is no comment. Lines that cannot be read are reported.
+/// Calls `each` for every line that has words and is not a comment. Unreadable lines are reported.
 pub(crate) fn each_line(
     mut input: impl BufRead,
     problems: &mut Reporter<'_>,
@@ -55,7 +55,7 @@ pub(crate) fn each_line(
     }
 }
 
-/// Reads a line, but keeps of a long one only one byte more than a line may have.
+/// Reads a line, and keeps at most one byte more than a line may have.
 fn next_line(input: &mut impl BufRead, bytes: &mut Vec<u8>) -> std::io::Result<usize> {
     let read = input.take(MAX_LINE as u64 + 1).read_until(b'\n', bytes)?;
     if read > MAX_LINE && bytes.last() != Some(&b'\n') {

@@ -1,4 +1,4 @@
-//! Opens files that a service believes, and so must be no one else's to write.
+//! Opens files that a service trusts, which other users must not be able to write.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,61 +9,61 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Bits of a mode: others may write; and in a directory, what they write others cannot remove.
+/// Mode bits: write permission for other users, and in a directory, that users cannot remove others' files.
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Why a file is not opened.
+/// The reason why a file is not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is none.
+    /// The file does not exist.
     #[error("{0} does not exist")]
     Missing(PathBuf),
     /// It is a symbolic link.
     #[error("{0} is a symbolic link, which is not followed; put the file itself there")]
     Link(PathBuf),
-    /// It is a directory, a device, or something else that is no file.
+    /// It is a directory, a device, or another kind of non-regular file.
     #[error("{0} is not a regular file")]
     NotAFile(PathBuf),
     /// Every user may write to it, or replace it.
     #[error("every user can write to {0}, so that it says what anybody wants; chmod o-w it")]
     Writable(PathBuf),
-    /// It is another user's, who is not root.
+    /// It belongs to another user than root and the reader.
     #[error("{path} belongs to user {owner}, not to root or user {user}; chown it")]
     Owner {
         /// The file.
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// Who reads it.
+        /// The user that reads it.
         user: u32,
     },
-    /// It is larger than what is read of such a file.
+    /// It is larger than the maximum for such a file.
     #[error("{path} has more than {max} bytes")]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// What is read.
+        /// The maximum.
         max: u64,
     },
-    /// The system refuses.
+    /// A system call failed.
     #[error("{path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Opens a file for reading, if it is a regular one, not behind a link, of root or of this user, and neither it nor its directory
-/// is writable by everybody. (In a sticky directory, such as `/tmp`, files of others cannot be replaced.)
+/// Opens a file for reading, if it is a regular file and not a symbolic link, belongs to root or to this user, and neither it nor
+/// its directory is writable by everybody. (In a sticky directory, such as `/tmp`, other users' files cannot be replaced.)
 ///
 /// # Errors
-/// Why not.
+/// The reason why the file is not opened.
 pub fn open(path: &Path) -> Result<File, OpenError> {
     let io = |source| OpenError::Io { path: path.to_owned(), source };
-    // A pipe must not make it wait.
+    // Opening a FIFO must not block.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits().cast_signed();
     let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = opened.map_err(|source| match Errno::from_io_error(&source) {
@@ -97,10 +97,10 @@ fn check_directory(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// All bytes of a file that [`open`] opens.
+/// Returns all bytes of a file that [`open`] opens.
 ///
 /// # Errors
-/// Those of [`open`]; when it cannot be read, or has more than `max` bytes.
+/// Those of [`open`]; also when the file cannot be read, or has more than `max` bytes.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, OpenError> {
     let file = open(path)?;
     let mut bytes = Vec::new();

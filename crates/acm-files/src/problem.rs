@@ -1,14 +1,14 @@
-//! What is wrong with a file, line by line.
+//! Problems of a file, line by line.
 
 use std::fmt;
 
-/// Problems that a report keeps; of more it has the number only.
+/// The number of problems that a report stores; further ones are only counted.
 pub const MAX_PROBLEMS: usize = 256;
 
-/// How much a problem matters.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// The line is used, though perhaps not as it was meant, or ibacm understands it differently.
+    /// The line is used, but perhaps not as intended, or ibacm interprets it differently.
     Warning,
     /// The line is not used.
     Error,
@@ -21,13 +21,13 @@ pub struct Problem {
     pub file: String,
     /// The line, from 1 on; 0 is the file as a whole.
     pub line: u32,
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// What is wrong, why, and what is used instead.
+    /// The problem, its reason, and what is used instead.
     pub what: String,
 }
 
-/// As compilers write it: `FILE:LINE: error: WHAT`.
+/// Formats it as compilers do: `FILE:LINE: error: WHAT`.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
@@ -55,22 +55,22 @@ pub struct Report {
 }
 
 impl Report {
-    /// The problems, [`MAX_PROBLEMS`] at most.
+    /// Returns the problems, [`MAX_PROBLEMS`] at most.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// How many errors there are, those left out included.
+    /// Returns the number of errors, including those not stored.
     pub fn errors(&self) -> usize {
         self.count(Severity::Error)
     }
 
-    /// How many warnings there are, those left out included.
+    /// Returns the number of warnings, including those not stored.
     pub fn warnings(&self) -> usize {
         self.count(Severity::Warning)
     }
 
-    /// Whether there is no problem at all.
+    /// Returns whether there are no problems.
     pub fn is_clean(&self) -> bool {
         self.errors() + self.warnings() == 0
     }
@@ -98,7 +98,7 @@ impl Report {
     }
 }
 
-/// A line for each problem, and one for those left out.
+/// Formats one line for each problem, and one for those not stored.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.problems.iter().try_for_each(|problem| writeln!(f, "{problem}"))?;
@@ -109,7 +109,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Where problems of a file are reported.
+/// Adds the problems of a file to a report.
 #[derive(Debug)]
 pub(crate) struct Reporter<'a> {
     file: &'a str,

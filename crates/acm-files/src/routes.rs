@@ -1,4 +1,4 @@
-//! The route data file with `route_preload opensm_full_v1`: what OpenSM has dumped of all paths, a section for each port.
+//! The route data file with `route_preload opensm_full_v1`: OpenSM's dump of all paths, one section per port.
 //!
 //! ```text
 //! Channel Adapter 0x0002c90300000001, base LID 1, "node1 mlx5_0"
@@ -7,8 +7,8 @@
 //! 0x0003 : UNREACHABLE
 //! ```
 //!
-//! The sections of local ports say the routes; the headings of all sections say which port has which LID. A dump of a large subnet
-//! is read line by line, and what it takes in memory depends on the number of ports, not of paths.
+//! The sections of local ports contain the routes; the headings of all sections give the LIDs of ports. A dump of a large subnet
+//! is read line by line, and its memory depends on the number of ports, not of paths.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -43,15 +43,15 @@ pub struct Route {
     pub rate: Rate,
 }
 
-/// What a dump says.
+/// The routes in a dump.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Routes {
-    /// Of each local port that has a section, its routes by the LID where they end. All LIDs are unicast.
+    /// The routes of each local port that has a section, by their destination LIDs. All LIDs are unicast.
     pub of: BTreeMap<DumpedPort, BTreeMap<Lid, Route>>,
 }
 
-/// Reads a dump, for these local ports. `name` is what problems call it. Lines of other ports' sections are not looked at.
-/// LIDs that are not of ports, which begin at 0xc000, are skipped.
+/// Parses a dump, for these local ports. `name` is its name in problems. Lines in other ports' sections are ignored. LIDs
+/// from 0xc000 on, which do not belong to ports, are skipped.
 pub fn parse(name: &str, input: impl BufRead, local: &[DumpedPort]) -> (Routes, Report) {
     let mut problems = Reporter::new(name);
     let mut dump =
@@ -67,14 +67,14 @@ struct Dump<'a> {
     routes: Routes,
 }
 
-/// Which section a line is in.
+/// The section of a line.
 #[derive(Clone, Copy)]
 enum Section {
     /// Before the first one.
     None,
-    /// Of another port, or one whose heading is wrong.
+    /// Another port's, or one with an invalid heading.
     Other,
-    /// Of a local port.
+    /// A local port's.
     Of(DumpedPort),
 }
 
@@ -119,7 +119,7 @@ impl Dump<'_> {
         Ok(())
     }
 
-    /// Sections of other ports may come behind those that have routes to them.
+    /// Completes the routes: sections of other ports may follow those with routes to them.
     fn finish(mut self) -> Routes {
         for (lid, route) in self.routes.of.values_mut().flatten() {
             route.guid = self.ports.get(lid).copied();
@@ -128,7 +128,7 @@ impl Dump<'_> {
     }
 }
 
-/// `0xGUID, base LID N, ...`
+/// Parses `0xGUID, base LID N, ...`.
 fn heading(rest: &str) -> Result<DumpedPort, String> {
     let wrong = || "a heading is KIND 0xGUID, base LID N, and more".to_owned();
     let mut parts = rest.split(',').map(str::trim_ascii);
@@ -144,7 +144,7 @@ fn heading(rest: &str) -> Result<DumpedPort, String> {
     Ok(DumpedPort { guid: Guid(guid), base_lid })
 }
 
-/// `LID : SL : MTU : RATE`, or nothing when there is no way.
+/// Parses `LID : SL : MTU : RATE`; none if the LID is unreachable.
 fn route(text: &str) -> Result<Option<(Lid, Route)>, String> {
     let mut parts = text.split(':').map(str::trim_ascii);
     let (lid, sl) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -172,7 +172,7 @@ fn wrong_route(text: &str) -> String {
     format!("a route is LID : SL : MTU : RATE, or LID : UNREACHABLE, not {}", quoted(text))
 }
 
-/// A number, decimal or hexadecimal with 0x.
+/// Parses a number, decimal or hexadecimal with 0x.
 fn number(word: &str) -> Option<u64> {
     match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
         Some(digits) if !digits.starts_with('+') => u64::from_str_radix(digits, 16).ok(),

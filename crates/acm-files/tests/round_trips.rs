@@ -1,4 +1,4 @@
-//! What is written is read as the same values, and no bytes make a parser panic.
+//! Written files are parsed to the same values, and no bytes make a parser panic.
 
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
         .prop_map(|(address, device, port, pkey)| Assignment { address, device, port, pkey })
 }
 
-/// Lines that are nearly right.
+/// Generates lines that are nearly valid.
 fn nearly() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         "[a-z_]{1,20}",

@@ -1,4 +1,4 @@
-//! The options file, `ibacm_opts.cfg`: a name and a value in a line.
+//! The options file, `ibacm_opts.cfg`: one name and value per line.
 //!
 //! ```text
 //! # comment
@@ -6,8 +6,8 @@
 //! route_prot    acm
 //! ```
 //!
-//! All options of ibacm are known, with its defaults, and others beyond them, which ibacm ignores. [`OPTIONS`] is the list. Names are
-//! known in any case of letters, and the last line of a name counts.
+//! All options of ibacm are known, with its defaults, and additional ones, which ibacm ignores. [`OPTIONS`] is the list. Names are
+//! case insensitive, and the last line of a name counts.
 
 use std::fmt::Write;
 use std::io::BufRead;
@@ -24,38 +24,38 @@ mod value;
 
 pub use table::{OPTIONS, Row};
 
-/// What a service can be told.
+/// The options of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What the machine that resolves is told.
+    /// The options of the resolving machine.
     pub machine: rdmux_acm::Options,
-    /// Where the log goes (`log_file`); without it, to where the service has its files.
+    /// The target of the log (`log_file`); by default a file in the service's directory.
     pub log_file: Option<LogFile>,
-    /// How much is logged (`log_level`): 0 is errors, 1 configuration, 2 and above operation.
+    /// The log level (`log_level`): 0 is errors, 1 configuration, 2 and above operation.
     pub log_level: u8,
-    /// What libibumad would log (`umad_debug_level`), 0 to 2.
+    /// The debug level of libibumad (`umad_debug_level`), 0 to 2.
     pub umad_debug_level: u8,
-    /// The file that is locked (`lock_file`); without it, where the service has its files.
+    /// The lock file (`lock_file`); by default in the service's directory.
     pub lock_file: Option<PathBuf>,
     /// How clients connect (`server_mode`).
     pub server_mode: ServerMode,
-    /// The port of TCP modes (`server_port`).
+    /// The port in TCP modes (`server_port`).
     pub server_port: u16,
-    /// Who can connect to the Unix socket (`socket_access`).
+    /// The users that may connect to the Unix socket (`socket_access`).
     pub socket_access: SocketAccess,
-    /// How many clients are connected at once (`max_clients`).
+    /// The maximum number of connected clients (`max_clients`).
     pub max_clients: usize,
-    /// Connection managers do not find the service by themselves (`acme_plus_kernel_only`).
+    /// Whether the service is hidden from connection managers (`acme_plus_kernel_only`).
     pub acme_plus_kernel_only: bool,
-    /// Whether paths are read from OpenSM's dump (`route_preload opensm_full_v1`).
+    /// Whether paths are loaded from OpenSM's dump (`route_preload opensm_full_v1`).
     pub preloads_routes: bool,
-    /// The dump (`route_data_file`); without it, `ibacm_route.data` beside the options file.
+    /// The dump (`route_data_file`); by default `ibacm_route.data` beside the options file.
     pub route_data_file: Option<PathBuf>,
-    /// Whether addresses are read from a hosts file (`addr_preload acm_hosts`).
+    /// Whether addresses are loaded from a hosts file (`addr_preload acm_hosts`).
     pub preloads_addresses: bool,
-    /// The hosts file (`addr_data_file`); without it, `ibacm_hosts.data` beside the options file.
+    /// The hosts file (`addr_data_file`); by default `ibacm_hosts.data` beside the options file.
     pub addr_data_file: Option<PathBuf>,
-    /// Whether the address file may have IP addresses (`support_ips_in_addr_cfg`).
+    /// Whether IP addresses in the address file are used (`support_ips_in_addr_cfg`).
     pub support_ips_in_addr_cfg: bool,
 }
 
@@ -81,30 +81,30 @@ impl Default for Options {
     }
 }
 
-/// Where the log goes.
+/// The target of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogFile {
-    /// To standard output.
+    /// Standard output.
     Stdout,
-    /// To standard error.
+    /// Standard error.
     Stderr,
-    /// To a file.
+    /// A file.
     File(PathBuf),
 }
 
 /// How clients connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ServerMode {
-    /// By a Unix socket.
+    /// Over a Unix socket.
     #[default]
     Unix,
-    /// By TCP from this host.
+    /// Over TCP from this host.
     Loop,
-    /// By TCP from anywhere, without any check.
+    /// Over TCP from anywhere, without any check.
     Open,
 }
 
-/// Who can connect to the Unix socket.
+/// The users that may connect to the Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SocketAccess {
     /// The user that runs the service, and root: mode 0600.
@@ -114,7 +114,8 @@ pub enum SocketAccess {
     All,
 }
 
-/// Reads an options file. `name` is what problems call it. What a file does not say, or says wrongly, is as it is by default.
+/// Parses an options file. `name` is its name in problems. Options that the file does not set, or sets to invalid values,
+/// keep their defaults.
 pub fn parse(name: &str, input: impl BufRead) -> (Options, Report) {
     let mut problems = Reporter::new(name);
     let mut options = Options::default();
@@ -162,8 +163,8 @@ fn set(
     Ok(())
 }
 
-/// The text of an options file, which ibacm reads, too: all options, each under a comment that says what it does. Options without
-/// a value of their own are comments.
+/// Returns the text of an options file that ibacm can read, too: all options, each under a comment that explains it. Options
+/// without a value are commented out.
 pub fn write(options: &Options) -> String {
     let mut text = String::from(HEAD);
     for (ours, head) in [(false, ""), (true, OURS)] {

@@ -1,4 +1,4 @@
-//! All options: what each is, and how it is read and written.
+//! The table of all options, with their descriptions, parsers and formatters.
 
 use rdmux_acm::{ClaimPolicy, GroupSpec, RouteProtocol};
 use rdmux_wire::acm::MAX_GROUPS;
@@ -14,19 +14,19 @@ use super::{LogFile, Options, ServerMode, SocketAccess};
 pub struct Row {
     /// Its name.
     pub name: &'static str,
-    /// Whether it is one that ibacm does not have.
+    /// Whether ibacm does not have it.
     pub ours: bool,
-    /// What it does, in lines.
+    /// Its description, in lines.
     pub about: &'static str,
-    /// A value, for a file that sets none.
+    /// An example, for a file that does not set it.
     pub example: &'static str,
-    /// How many words its value has at most.
+    /// The maximum number of words of its value.
     pub(super) words: usize,
-    /// Whether several lines of it count, not only the last one.
+    /// Whether all of its lines count, not only the last one.
     pub(super) repeats: bool,
-    /// Takes a value, perhaps with a warning, or says what is wrong with it.
+    /// Sets a value, perhaps with a warning, or returns what is wrong with it.
     pub(super) set: Set,
-    /// The values, one for each line.
+    /// Returns the values, one for each line.
     pub(super) get: fn(&Options) -> Vec<String>,
 }
 
@@ -50,7 +50,7 @@ const fn ours(
     Row { ours: true, ..row(name, about, set, get) }
 }
 
-/// A row whose value is taken without a warning and put into one field.
+/// Expands to a row whose value is stored in one field without a warning.
 macro_rules! field {
     ($kind:ident $name:literal, $about:literal, $($field:ident).+, |$word:ident| $read:expr, |$value:ident| $write:expr) => {
         $kind(
@@ -84,12 +84,12 @@ const CLAIMS: &[(&str, ClaimPolicy)] = &[
     ("verified", ClaimPolicy::Verified),
 ];
 
-/// The longest times and greatest numbers that make sense.
+/// The maximum values that make sense.
 const MAX_MILLIS: u64 = 3_600_000;
 const MAX_DEPTH: u64 = 1 << 20;
 const MAX_ENTRIES: u64 = 1 << 24;
 
-/// All options: those of ibacm, then others.
+/// All options: those of ibacm, then the additional ones.
 pub const OPTIONS: &[Row] = &[
     Row {
         example: "/var/log/ibacm.log",
@@ -299,7 +299,7 @@ pub const OPTIONS: &[Row] = &[
         socket_access, |word| one_of(word, ACCESS), |value| word_of(value, ACCESS)),
 ];
 
-/// An option in seconds, which is written only when minutes do not say it.
+/// Returns the row of an option in seconds, which is written only when minutes cannot express the value.
 const fn row_s(
     name: &'static str,
     about: &'static str,

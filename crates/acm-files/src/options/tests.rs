@@ -1,4 +1,4 @@
-//! Options files: ibacm's, ours, and wrong ones.
+//! Options files: of ibacm, of rdmux, and invalid ones.
 
 use std::time::Duration;
 
@@ -231,7 +231,7 @@ fn written_file_keeps_to_the_limits_of_ibacm() {
     }
     let names: Vec<&str> = OPTIONS.iter().map(|row| row.name).collect();
     assert!(names.iter().all(|name| name.len() <= 31));
-    // All that ibacm knows have a line, as a value or as an example.
+    // All options of ibacm have a line, as a value or as an example.
     for name in names {
         let has = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{name} "));
         assert!(text.lines().any(has), "{name}");

@@ -1,4 +1,4 @@
-//! Values of options, from words and to words.
+//! Option values: conversion from and to words.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rdmux_wire::sa::Rate;
 
 use crate::addresses::{is_word, quoted};
 
-/// A number in a range.
+/// Parses a number in a range.
 pub(super) fn number<T: TryFrom<u64>>(word: &str, range: RangeInclusive<u64>) -> Result<T, String> {
     let wrong = || {
         let (first, last) = (range.start(), range.end());
@@ -22,7 +22,7 @@ pub(super) fn number<T: TryFrom<u64>>(word: &str, range: RangeInclusive<u64>) ->
     T::try_from(value).map_err(|_| wrong())
 }
 
-/// Yes or no.
+/// Parses yes or no.
 pub(super) fn boolean(word: &str) -> Result<bool, String> {
     match word.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" => Ok(true),
@@ -38,7 +38,7 @@ pub(super) fn yes_no(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
 }
 
-/// One of several words.
+/// Parses one of several words.
 pub(super) fn one_of<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, String> {
     let found = words.iter().find(|(name, _)| name.eq_ignore_ascii_case(word));
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -47,13 +47,13 @@ pub(super) fn one_of<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, Stri
     })
 }
 
-/// The word for a value.
+/// Returns the word for a value.
 pub(super) fn word_of<T: PartialEq>(value: &T, words: &[(&str, T)]) -> String {
     let found = words.iter().find(|(_, other)| other == value);
     found.map_or_else(String::new, |(name, _)| (*name).to_owned())
 }
 
-/// A time in units of `unit` seconds; one below 0 is for ever.
+/// Parses a time in units of `unit` seconds; a negative one means forever.
 pub(super) fn expiry(word: &str, unit: u64) -> Result<Duration, String> {
     let value: i64 = word
         .parse()
@@ -64,7 +64,7 @@ pub(super) fn expiry(word: &str, unit: u64) -> Result<Duration, String> {
     })
 }
 
-/// A time in units of `unit` seconds, unless it needs smaller ones.
+/// Formats a time in units of `unit` seconds; none if it needs smaller ones.
 pub(super) fn expiry_word(expiry: Duration, unit: u64) -> Option<String> {
     if expiry == Duration::MAX {
         return Some("-1".to_owned());
@@ -81,7 +81,7 @@ pub(super) fn millis_word(value: Duration) -> String {
     value.as_millis().to_string()
 }
 
-/// A rate in Gb/s, of which 2.5 is 2. The second is whether ibacm knows it.
+/// Parses a rate in Gb/s, where 2.5 is written as 2. Also returns whether ibacm knows it.
 pub(super) fn rate(word: &str) -> Result<(Rate, bool), String> {
     let all = || (2..=22).map(Rate);
     let gbps = word.strip_suffix(".5").unwrap_or(word).parse().ok();
@@ -106,7 +106,7 @@ pub(super) fn mtu(word: &str) -> Result<Mtu, String> {
         .ok_or_else(|| format!("an MTU is one of 256, 512, 1024, 2048, 4096, not {}", quoted(word)))
 }
 
-/// An absolute path: the service has a working directory of its own.
+/// Parses an absolute path, because the service has its own working directory.
 pub(super) fn path(word: &str) -> Result<PathBuf, String> {
     if Path::new(word).is_absolute() && !word.contains(char::is_control) {
         Ok(word.into())
@@ -115,7 +115,7 @@ pub(super) fn path(word: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// What can be written of a path: one word.
+/// Formats a path, if it is a single word.
 pub(super) fn path_word(path: Option<&PathBuf>) -> Vec<String> {
     let word = path.and_then(|path| path.to_str());
     let word = word.filter(|word| is_word(word));
